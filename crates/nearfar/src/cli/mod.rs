@@ -1,0 +1,24 @@
+//! The command line: one definition, from which help, man pages and completions come.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Near and far memory for Linux: find it, measure it, place data over it.
+#[derive(Debug, Parser)]
+#[command(name = "nearfar", version, propagate_version = true, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+// One line a command, in the order of the help; each module has `Args` and `run(Args) -> Result<ExitCode>`.
+#[derive(Debug, Subcommand)]
+enum Command {}
+
+impl Cli {
+    /// Runs the command.
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        match self.command {}
+    }
+}

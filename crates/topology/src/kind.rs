@@ -1,0 +1,91 @@
+//! Memory kinds, and how each is known.
+
+use core::fmt;
+
+/// What a node's memory is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
+pub enum MemoryKind {
+    /// Memory on the processor's own DDR channels.
+    Dram,
+    /// Memory behind a CXL link.
+    Cxl,
+    /// High-bandwidth memory on the package.
+    Hbm,
+    /// Persistent memory.
+    Pmem,
+    /// Nothing the machine says tells.
+    #[default]
+    Unknown,
+}
+
+impl MemoryKind {
+    /// All kinds, in the order help texts list them.
+    pub const ALL: [Self; 5] = [Self::Dram, Self::Cxl, Self::Hbm, Self::Pmem, Self::Unknown];
+
+    /// The word used in commands, configuration and JSON.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Dram => "dram",
+            Self::Cxl => "cxl",
+            Self::Hbm => "hbm",
+            Self::Pmem => "pmem",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for MemoryKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.word())
+    }
+}
+
+/// Which evidence a kind rests on, strongest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum KnownBy {
+    /// The user said so.
+    User,
+    /// A CXL region's dax device names the node as its target.
+    CxlRegion,
+    /// A persistent-memory (nd) region's dax device names the node.
+    NdRegion,
+    /// Firmware's HMAT attributes: clearly more bandwidth, or more latency, than the CPUs' own DRAM.
+    Hmat,
+    /// The kernel's memory tier differs from DRAM's.
+    MemoryTier,
+    /// Measured by `nearfar probe`.
+    Probe,
+    /// The node has CPUs, and nothing says otherwise.
+    Cpus,
+    /// No evidence.
+    #[default]
+    Nothing,
+}
+
+impl KnownBy {
+    /// The word used in JSON.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::CxlRegion => "cxl_region",
+            Self::NdRegion => "nd_region",
+            Self::Hmat => "hmat",
+            Self::MemoryTier => "memory_tier",
+            Self::Probe => "probe",
+            Self::Cpus => "cpus",
+            Self::Nothing => "nothing",
+        }
+    }
+}
+
+impl fmt::Display for KnownBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.word())
+    }
+}

@@ -1,0 +1,232 @@
+//! The types of a machine's memory: nodes, tiers, access attributes, CXL regions and devices.
+//!
+//! A [`Topology`] is a value: read once, passed down, never a global. Everything that a kernel may not say is an
+//! `Option` or an empty list; "unknown" is never a made-up number.
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::kind::{KnownBy, MemoryKind};
+use crate::nodeset::NodeSet;
+use crate::units::{Bytes, BytesPerSecond, CpuId, Nanoseconds, NodeId};
+
+/// A machine's memory as the kernel shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Topology {
+    /// Online nodes, by id. Nodes without memory or without CPUs are here too.
+    pub nodes: BTreeMap<NodeId, Node>,
+    /// Nodes the kernel could bring online but that are not (`possible` less `online`).
+    pub offline: NodeSet,
+    /// Tiers, fastest first; the index is the rank of `tier:N`.
+    pub tiers: Vec<Tier>,
+    /// SLIT distances, `(from, to)`.
+    pub distances: BTreeMap<(NodeId, NodeId), u32>,
+    /// CXL memory regions, in order of name.
+    pub cxl_regions: Vec<CxlRegion>,
+    /// CXL memory devices, in order of name.
+    pub cxl_devices: Vec<CxlDevice>,
+    /// dax devices, in order of name.
+    pub dax: Vec<Dax>,
+}
+
+/// One NUMA node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Its CPUs, in order; none for a memory-only node.
+    pub cpus: Vec<CpuId>,
+    /// Total memory; zero for a node without memory.
+    pub size: Bytes,
+    /// Free memory when read.
+    pub free: Bytes,
+    /// What the memory is.
+    pub kind: MemoryKind,
+    /// How that is known.
+    pub known_by: KnownBy,
+    /// Access from the best initiator of any sort (`access0`).
+    pub access0: Option<Initiator>,
+    /// Access from the best CPU (`access1`).
+    pub access1: Option<Initiator>,
+}
+
+/// Which nodes reach this one best, and how well: the HMAT's or CDAT's figures as the kernel shows them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Initiator {
+    /// The initiator nodes.
+    pub nodes: NodeSet,
+    /// The figures.
+    pub attributes: Attributes,
+}
+
+/// Access attributes; the kernel omits what firmware did not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// Read latency.
+    pub read_latency: Option<Nanoseconds>,
+    /// Write latency.
+    pub write_latency: Option<Nanoseconds>,
+    /// Read bandwidth (the kernel shows 10^6 bytes per second).
+    pub read_bandwidth: Option<BytesPerSecond>,
+    /// Write bandwidth.
+    pub write_bandwidth: Option<BytesPerSecond>,
+}
+
+/// A rank of nodes by abstract distance.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tier {
+    /// The kernel's own number (`memory_tierN`), if the kernel made this tier.
+    pub kernel_id: Option<u32>,
+    /// Its nodes.
+    pub nodes: NodeSet,
+    /// What the ranking rests on.
+    pub known_by: KnownBy,
+}
+
+/// A CXL region: an address range interleaved over devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CxlRegion {
+    /// `regionN`.
+    pub name: String,
+    /// Size.
+    pub size: Option<Bytes>,
+    /// `ram`, `pmem`, or what the kernel says.
+    pub mode: Option<String>,
+    /// Devices interleaved.
+    pub interleave_ways: Option<u32>,
+    /// Bytes per device and turn.
+    pub interleave_granularity: Option<Bytes>,
+    /// Whether it is committed and enabled.
+    pub committed: bool,
+    /// The memory devices behind it (`memN`).
+    pub devices: Vec<String>,
+    /// Its dax devices (`daxX.Y`).
+    pub dax: Vec<String>,
+    /// The node its memory is, or would be, on.
+    pub target_node: Option<NodeId>,
+}
+
+/// A CXL memory device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CxlDevice {
+    /// `memN`.
+    pub name: String,
+    /// Serial number.
+    pub serial: Option<u64>,
+    /// Volatile capacity.
+    pub ram_size: Option<Bytes>,
+    /// Persistent capacity.
+    pub pmem_size: Option<Bytes>,
+    /// Firmware version.
+    pub firmware: Option<String>,
+    /// The node of the host bridge it hangs off.
+    pub numa_node: Option<NodeId>,
+    /// PCI address, where the device's link shows it.
+    pub pci: Option<String>,
+}
+
+/// A dax device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dax {
+    /// `daxX.Y`.
+    pub name: String,
+    /// Size.
+    pub size: Option<Bytes>,
+    /// The node its memory is, or would be, on.
+    pub target_node: Option<NodeId>,
+    /// Its driver: `kmem` for system memory, `device_dax` for a character device.
+    pub driver: Option<String>,
+    /// The CXL region it belongs to.
+    pub region: Option<String>,
+}
+
+/// Something in the tree that could not be understood, or that does not fit together. Never fatal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The path.
+    pub path: String,
+    /// What was found and what was done about it.
+    pub message: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.message)
+    }
+}
+
+impl Topology {
+    /// Online nodes with memory.
+    #[must_use]
+    pub fn memory_nodes(&self) -> NodeSet {
+        self.select(|node| node.size > Bytes(0))
+    }
+
+    /// Online nodes with CPUs.
+    #[must_use]
+    pub fn cpu_nodes(&self) -> NodeSet {
+        self.select(|node| !node.cpus.is_empty())
+    }
+
+    /// Nodes with memory of `kind`.
+    #[must_use]
+    pub fn of_kind(&self, kind: MemoryKind) -> NodeSet {
+        self.select(|node| node.size > Bytes(0) && node.kind == kind)
+    }
+
+    /// The nodes of tier `rank` (0 is the fastest), empty if there is no such tier.
+    #[must_use]
+    pub fn tier(&self, rank: u16) -> NodeSet {
+        self.tiers.get(usize::from(rank)).map(|tier| tier.nodes.clone()).unwrap_or_default()
+    }
+
+    /// The fastest tier's nodes with memory as seen from `cpus` (none: all CPUs).
+    ///
+    /// With several CPU nodes in that tier these are the ones `cpus` belong to, if they have memory: a remote socket
+    /// is far.
+    #[must_use]
+    pub fn near(&self, cpus: &[CpuId]) -> NodeSet {
+        let present = self.memory_nodes();
+        let fastest = self
+            .tiers
+            .iter()
+            .map(|tier| tier.nodes.iter().filter(|id| present.contains(*id)).collect::<NodeSet>())
+            .find(|nodes| !nodes.is_empty())
+            .unwrap_or_else(|| present.clone());
+        if cpus.is_empty() {
+            return fastest;
+        }
+        let own: NodeSet = fastest
+            .iter()
+            .filter(|id| self.nodes[id].cpus.iter().any(|cpu| cpus.contains(cpu)))
+            .collect();
+        if own.is_empty() { fastest } else { own }
+    }
+
+    /// All nodes with memory that are not [`Topology::near`].
+    #[must_use]
+    pub fn far(&self, cpus: &[CpuId]) -> NodeSet {
+        let near = self.near(cpus);
+        self.memory_nodes().iter().filter(|id| !near.contains(*id)).collect()
+    }
+
+    /// What the machine has, in a few words for an error: `node 0 (dram, 16 GiB), node 1 (cxl, 8 GiB)`.
+    #[must_use]
+    pub fn inventory(&self) -> String {
+        use core::fmt::Write as _;
+        let mut text = String::new();
+        for (id, node) in &self.nodes {
+            let comma = if text.is_empty() { "" } else { ", " };
+            let _ = if node.size > Bytes(0) {
+                write!(text, "{comma}node {id} ({}, {})", node.kind, node.size)
+            } else {
+                write!(text, "{comma}node {id} (no memory)")
+            };
+        }
+        if text.is_empty() { String::from("no nodes") } else { text }
+    }
+
+    fn select(&self, wanted: impl Fn(&Node) -> bool) -> NodeSet {
+        self.nodes.iter().filter(|(_, node)| wanted(node)).map(|(id, _)| *id).collect()
+    }
+}
