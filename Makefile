@@ -1,0 +1,59 @@
+# Doors: each target sets up what it needs (scripts/setup says what and why), then does one thing.
+#
+#   make demo             the main job: near and far memory beside each other, in the lab if this machine has one tier
+#   make test             every test, lab boots and browser checks included (LAB=off leaves the boots out, and says so)
+#   make build            target/release/{nearfar,nearfar-lab} and the lab's timing plugin beside them
+#   make lint             rustfmt, clippy -D warnings, licences and crate directions, doc links
+#   make bench-bandwidth  bandwidth of -w auto against its peers, ratios in one run (make bench-bandwidth SMOKE=1: a look)
+#   make bench-lab        accuracy and cost of the emulation
+#   make setup            only the set-up; make clean: only the build artefacts
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+CARGO ?= cargo
+export CARGO_TARGET_DIR ?= $(CURDIR)/target
+RELEASE := $(CARGO_TARGET_DIR)/release
+PLUGIN := $(RELEASE)/libnearfar_lab_plugin.so
+export NEARFAR_LAB_PLUGIN ?= $(PLUGIN)
+SMOKE_FLAG := $(if $(SMOKE),--smoke,)
+
+.PHONY: demo test build plugin lint bench-bandwidth bench-lab setup clean help
+
+help:
+	@sed -n '3,10s/^# *//p' Makefile
+
+setup:
+	@scripts/setup build
+
+plugin:
+	@scripts/setup build
+	$(CARGO) build --locked -q -p nearfar-lab-plugin --profile abi
+	@mkdir -p $(RELEASE)
+	@cmp -s $(CARGO_TARGET_DIR)/abi/libnearfar_lab_plugin.so $(PLUGIN) || cp $(CARGO_TARGET_DIR)/abi/libnearfar_lab_plugin.so $(PLUGIN)
+
+build: plugin
+	$(CARGO) build --locked --release -p nearfar -p nearfar-lab
+
+demo: build
+	@scripts/setup demo
+	$(RELEASE)/nearfar demo --html $(CARGO_TARGET_DIR)/nearfar-demo.html
+
+test: plugin
+	@scripts/setup test
+	scripts/test
+
+lint:
+	@scripts/setup lint
+	scripts/lint
+
+bench-bandwidth: build
+	@scripts/setup demo
+	$(RELEASE)/nearfar bench bandwidth $(SMOKE_FLAG)
+
+bench-lab: build
+	@scripts/setup lab
+	$(RELEASE)/nearfar-lab accuracy
+	$(RELEASE)/nearfar-lab overhead
+
+clean:
+	$(CARGO) clean
