@@ -1,6 +1,6 @@
 //! topology: what a machine's memory is.
 //!
-//! Here: the vocabulary and its units ([`units`]), memory kinds ([`kind`]), node sets ([`nodeset`]), a machine's
+//! Here: the vocabulary and its units ([`units`], [`mix`]), memory kinds ([`kind`]), node sets ([`nodeset`]), a machine's
 //! sysfs and procfs as plain text ([`tree`]), and the [`Topology`] read from it ([`machine`], [`read`]).
 //! Not here: how the text was obtained (crate kernel), what to do with it (crate policy). This crate has no I/O, no
 //! clock and no unsafe code, and reading can't fail: it gives a value and a list of [`Finding`]s.
@@ -14,6 +14,7 @@ extern crate std;
 
 pub mod kind;
 pub mod machine;
+pub mod mix;
 pub mod nodeset;
 pub mod tree;
 pub mod units;
@@ -22,6 +23,7 @@ pub use kind::{KnownBy, MemoryKind};
 pub use machine::{
     Attributes, CxlDevice, CxlRegion, Dax, Finding, Initiator, Node, Tier, Topology,
 };
+pub use mix::{Mix, MixError};
 pub use nodeset::{NodeExpr, NodeSet, NodeSetError};
 pub use tree::Tree;
 pub use units::{BasisPoints, Bytes, BytesPerSecond, CpuId, Nanoseconds, NodeId};
