@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod generate;
+
 /// Near and far memory for Linux: find it, measure it, place data over it.
 #[derive(Debug, Parser)]
 #[command(name = "nearfar", version, propagate_version = true, max_term_width = 100)]
@@ -14,11 +16,19 @@ pub(crate) struct Cli {
 
 // One line a command, in the order of the help; each module has `Args` and `run(Args) -> Result<ExitCode>`.
 #[derive(Debug, Subcommand)]
-enum Command {}
+enum Command {
+    /// Print a completion script for a shell
+    Completions(generate::CompletionsArgs),
+    /// Write the man pages into a directory
+    Man(generate::ManArgs),
+}
 
 impl Cli {
     /// Runs the command.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        match self.command {}
+        match self.command {
+            Command::Completions(args) => generate::completions(&args),
+            Command::Man(args) => generate::man(&args),
+        }
     }
 }
