@@ -1,0 +1,430 @@
+//! What a probe found: the type, its JSON, and the questions other commands ask of it.
+//!
+//! Format `nearfar.probe/1`: one JSON object. `source` is `measured` or `emulated` (in the lab; figures are then of
+//! the modelled machine, already divided by its slow motion). `pairs` has one entry per CPU node and memory node that
+//! was measured, `skipped` one per pair that was not, with the reason. Latencies are nanoseconds, bandwidths bytes
+//! per second with reads and write-backs counted together; each is the median of repeats, with the extremes and
+//! `spread_bp`, their distance as a share of the median. Readers accept unknown keys and refuse another major number.
+
+use nearfar_topology::{BasisPoints, Bytes, BytesPerSecond, CpuId, Mix, NodeId, NodeSet};
+use serde::{Deserialize, Serialize};
+
+use crate::stats::Spread;
+
+/// The name and major number of the format.
+pub const SCHEMA: &str = "nearfar.probe/1";
+
+/// A complete probe of one machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProbeReport {
+    /// Always [`SCHEMA`].
+    pub schema: String,
+    /// Whether a machine or a model of one was measured.
+    pub source: Source,
+    /// The machine.
+    pub machine: Machine,
+    /// When, in seconds since 1970.
+    pub taken_unix_s: u64,
+    /// How.
+    pub method: Method,
+    /// Results, by CPU node, then memory node.
+    pub pairs: Vec<Pair>,
+    /// Pairs without a result.
+    #[serde(default)]
+    pub skipped: Vec<Skipped>,
+    /// What a reader should know before trusting the figures.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+}
+
+/// Where figures come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// A machine.
+    Measured,
+    /// The lab's model of a machine.
+    Emulated,
+}
+
+/// Which machine, and under which kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The topology's fingerprint: figures are reused only where it matches.
+    pub fingerprint: String,
+    /// The kernel's release.
+    pub kernel: String,
+    /// The lab's machine, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lab: Option<Lab>,
+}
+
+/// What the lab says of itself in the guest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Lab {
+    /// The machine file's name.
+    pub machine: String,
+    /// `virtual` (guest clocks show modelled time) or `wait` (real waits, the machine runs in slow motion).
+    pub clock: String,
+    /// By how much the guest is slower than the modelled machine; figures in a report are already corrected.
+    pub slow_motion: f64,
+    /// The modelled last-level cache of a node, where it differs from what the guest's sysfs shows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub llc_kib: Option<u64>,
+}
+
+/// How the figures were obtained.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Method {
+    /// Whether this was a quick probe.
+    pub quick: bool,
+    /// Bytes a line.
+    pub line_bytes: u64,
+    /// The last-level cache the buffers were sized against.
+    pub llc_bytes: Bytes,
+    /// `huge`, `small`, or `mixed` pages behind the buffers.
+    pub pages: String,
+    /// How TLB misses were kept out of latencies.
+    pub tlb: String,
+    /// Which loops ran.
+    pub loops: String,
+}
+
+/// One CPU node's view of one memory node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pair {
+    /// The node of the CPUs that measured.
+    pub cpu_node: NodeId,
+    /// The node of the memory that was measured.
+    pub memory_node: NodeId,
+    /// The CPUs that took part.
+    pub cpus: Vec<CpuId>,
+    /// A dependent load on an otherwise idle machine.
+    pub idle_latency: Latency,
+    /// Bandwidth of all these CPUs together, per mix, in order of mix as asked.
+    pub bandwidth: Vec<Bandwidth>,
+    /// Latency as the load rises.
+    pub loaded: LoadedCurve,
+}
+
+/// A latency.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// The median of repeats.
+    pub median_ns: f64,
+    /// The smallest.
+    pub min_ns: f64,
+    /// The largest.
+    pub max_ns: f64,
+    /// (largest - smallest) / median.
+    pub spread_bp: BasisPoints,
+}
+
+/// A bandwidth at one mix.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bandwidth {
+    /// The mix.
+    pub mix: Mix,
+    /// The median of repeats.
+    pub median_bytes_per_s: BytesPerSecond,
+    /// The smallest.
+    pub min_bytes_per_s: BytesPerSecond,
+    /// The largest.
+    pub max_bytes_per_s: BytesPerSecond,
+    /// (largest - smallest) / median.
+    pub spread_bp: BasisPoints,
+}
+
+/// Latency against load, from idle to saturation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LoadedCurve {
+    /// In order of offered load; empty if not measured.
+    pub points: Vec<LoadedPoint>,
+    /// Why there is no curve.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_measured: Option<String>,
+}
+
+/// One point of the curve: reads by all CPUs but one, latency by that one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LoadedPoint {
+    /// What the loading CPUs tried to read; absent for as much as they could.
+    pub offered_bytes_per_s: Option<BytesPerSecond>,
+    /// What was read, the measuring CPU's own lines included.
+    pub achieved_bytes_per_s: BytesPerSecond,
+    /// Median latency of a dependent load meanwhile.
+    pub latency_ns: f64,
+}
+
+/// A pair that was not measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// The node of the CPUs.
+    pub cpu_node: NodeId,
+    /// The node of the memory.
+    pub memory_node: NodeId,
+    /// Why.
+    pub reason: String,
+}
+
+/// Why a text is not a usable report.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// Not JSON, or keys missing or of the wrong type.
+    #[error("not a probe report ({0}); measure again with `nearfar probe`")]
+    Malformed(#[from] serde_json::Error),
+    /// JSON of another sort.
+    #[error(
+        "the schema is {found}, not {SCHEMA}; give a file that `nearfar probe` of this version wrote"
+    )]
+    Schema {
+        /// The `schema` field, or a word for its absence.
+        found: String,
+    },
+    /// Figures that can't be.
+    #[error("not a believable probe report: {0}; measure again with `nearfar probe`")]
+    Absurd(String),
+}
+
+impl From<Spread<f64>> for Latency {
+    fn from(of: Spread<f64>) -> Self {
+        Self { median_ns: of.median, min_ns: of.min, max_ns: of.max, spread_bp: of.relative }
+    }
+}
+
+impl Bandwidth {
+    /// A mix's figures.
+    #[must_use]
+    pub fn new(mix: Mix, of: Spread<u64>) -> Self {
+        Self {
+            mix,
+            median_bytes_per_s: BytesPerSecond(of.median),
+            min_bytes_per_s: BytesPerSecond(of.min),
+            max_bytes_per_s: BytesPerSecond(of.max),
+            spread_bp: of.relative,
+        }
+    }
+}
+
+impl ProbeReport {
+    /// Reads a report and refuses what can't be true of any machine.
+    ///
+    /// # Errors
+    /// [`ReportError`], for any text that is not a report of this version.
+    pub fn parse(text: &str) -> Result<Self, ReportError> {
+        let value: serde_json::Value = serde_json::from_str(text)?;
+        let schema = value.get("schema").and_then(serde_json::Value::as_str);
+        if schema != Some(SCHEMA) {
+            let found = schema.map_or("absent".into(), |found| {
+                format!("`{}`", found.chars().take(60).collect::<String>().escape_debug())
+            });
+            return Err(ReportError::Schema { found });
+        }
+        let report: Self = serde_json::from_value(value)?;
+        report.check().map_err(ReportError::Absurd)?;
+        Ok(report)
+    }
+
+    /// The report as JSON, with a newline at the end.
+    ///
+    /// # Errors
+    /// None in practice: every field has a JSON form.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string_pretty(self).map(|text| text + "\n")
+    }
+
+    /// The results of one pair.
+    #[must_use]
+    pub fn pair(&self, cpu_node: NodeId, memory_node: NodeId) -> Option<&Pair> {
+        self.pairs.iter().find(|pair| (pair.cpu_node, pair.memory_node) == (cpu_node, memory_node))
+    }
+
+    /// The memory nodes that have results.
+    #[must_use]
+    pub fn memory_nodes(&self) -> NodeSet {
+        self.pairs.iter().map(|pair| pair.memory_node).collect()
+    }
+
+    /// The most bandwidth any one CPU node draws from `memory_node` at `mix` ([`Pair::bandwidth_at`]).
+    #[must_use]
+    pub fn bandwidth_at(&self, memory_node: NodeId, mix: Mix) -> Option<BytesPerSecond> {
+        let pairs = self.pairs.iter().filter(|pair| pair.memory_node == memory_node);
+        pairs.filter_map(|pair| pair.bandwidth_at(mix)).max()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let mut seen = std::collections::BTreeSet::new();
+        for pair in &self.pairs {
+            let place = format!("CPU node {}, memory node {}", pair.cpu_node, pair.memory_node);
+            if pair.cpu_node.max(pair.memory_node) > NodeId::MAX {
+                return Err(format!("{place}: nodes are 0 to {}", NodeId::MAX));
+            }
+            if !seen.insert((pair.cpu_node, pair.memory_node)) {
+                return Err(format!("{place}: appears twice"));
+            }
+            pair.check().map_err(|what| format!("{place}: {what}"))?;
+        }
+        if let Some(lab) = &self.machine.lab
+            && !(lab.slow_motion >= 1.0 && lab.slow_motion <= 1e6)
+        {
+            return Err(format!("slow motion of {}", lab.slow_motion));
+        }
+        Ok(())
+    }
+}
+
+impl Pair {
+    /// The bandwidth measured at `mix`.
+    #[must_use]
+    pub fn bandwidth(&self, mix: Mix) -> Option<BytesPerSecond> {
+        self.bandwidth.iter().find(|at| at.mix == mix).map(|at| at.median_bytes_per_s)
+    }
+
+    /// The bandwidth at `mix`: measured, or between the two neighbouring measured mixes, or that of the nearest one.
+    ///
+    /// Between neighbours it is the *time per byte* that goes linearly with the share of reads: exact where reads and
+    /// writes share one capacity, and exact but for the knee where each has its own.
+    #[must_use]
+    pub fn bandwidth_at(&self, mix: Mix) -> Option<BytesPerSecond> {
+        if let Some(measured) = self.bandwidth(mix) {
+            return Some(measured);
+        }
+        let share = |at: &Bandwidth| at.mix.read_share().0;
+        let wanted = mix.read_share().0;
+        let below =
+            self.bandwidth.iter().filter(|at| share(at) <= wanted).max_by_key(|at| share(at));
+        let above =
+            self.bandwidth.iter().filter(|at| share(at) > wanted).min_by_key(|at| share(at));
+        let (below, above) = match (below, above) {
+            (Some(below), Some(above)) => (below, above),
+            (Some(only), None) | (None, Some(only)) => return Some(only.median_bytes_per_s),
+            (None, None) => return None,
+        };
+        let (b, a) =
+            (u128::from(below.median_bytes_per_s.0), u128::from(above.median_bytes_per_s.0));
+        let (left, right) = (u128::from(wanted - share(below)), u128::from(share(above) - wanted));
+        // 1/x = (right/b + left/a) / (left + right), with b and a above zero (checked on the way in).
+        let x = (left + right) * a * b / (right * a + left * b).max(1);
+        u64::try_from(x).ok().map(BytesPerSecond)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let latency = |ns: f64| ns > 0.0 && ns < 1e9;
+        let idle = self.idle_latency;
+        let ordered = idle.min_ns <= idle.median_ns && idle.median_ns <= idle.max_ns;
+        if !(ordered && latency(idle.min_ns) && latency(idle.max_ns)) {
+            return Err(format!(
+                "an idle latency of {} ns ({} to {})",
+                idle.median_ns, idle.min_ns, idle.max_ns
+            ));
+        }
+        for (index, at) in self.bandwidth.iter().enumerate() {
+            let (min, median, max) =
+                (at.min_bytes_per_s, at.median_bytes_per_s, at.max_bytes_per_s);
+            if !(BytesPerSecond(0) < min && min <= median && median <= max && max.0 < 1 << 50) {
+                return Err(format!("a bandwidth of {median} ({min} to {max}) at {}", at.mix));
+            }
+            if self.bandwidth[..index].iter().any(|earlier| earlier.mix == at.mix) {
+                return Err(format!("mix {} appears twice", at.mix));
+            }
+        }
+        for point in &self.loaded.points {
+            let offered = point.offered_bytes_per_s.unwrap_or_default();
+            if !latency(point.latency_ns) || point.achieved_bytes_per_s.max(offered).0 >= 1 << 50 {
+                return Err(format!("{} ns at {}", point.latency_ns, point.achieved_bytes_per_s));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testkit;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_report_reads_back_the_same() {
+        let report = testkit::report();
+        assert_eq!(ProbeReport::parse(&report.to_json().unwrap()).unwrap(), report);
+    }
+
+    #[test]
+    fn another_major_number_is_refused_by_name() {
+        let text = testkit::report().to_json().unwrap().replace(SCHEMA, "nearfar.probe/2");
+        let error = ProbeReport::parse(&text).unwrap_err().to_string();
+        assert!(error.contains("`nearfar.probe/2`") && error.contains(SCHEMA), "{error}");
+        assert!(ProbeReport::parse("{}").unwrap_err().to_string().contains("absent"));
+    }
+
+    #[test]
+    fn keys_of_a_later_minor_version_are_let_pass() {
+        let text = testkit::report().to_json().unwrap().replacen('{', "{\"colour\": [1],", 1);
+        assert_eq!(ProbeReport::parse(&text).unwrap(), testkit::report());
+    }
+
+    #[test]
+    fn absurd_figures_are_refused_with_the_place() {
+        let spoilt: [fn(&mut ProbeReport); 6] = [
+            |report| report.pairs[1].idle_latency.min_ns = 0.0,
+            |report| report.pairs[1].idle_latency.median_ns = 1e12,
+            |report| report.pairs[1].bandwidth[0].min_bytes_per_s = BytesPerSecond(0),
+            |report| report.pairs[1].bandwidth[1].mix = Mix::READS,
+            |report| report.pairs[1].memory_node = NodeId(1024),
+            |report| report.pairs[1].loaded.points[0].latency_ns = -1.0,
+        ];
+        for spoil in spoilt {
+            let mut report = testkit::report();
+            spoil(&mut report);
+            let error = ProbeReport::parse(&report.to_json().unwrap()).unwrap_err().to_string();
+            assert!(error.contains("CPU node 0, memory node 1"), "{error}");
+        }
+        let mut twice = testkit::report();
+        twice.pairs.push(twice.pairs[0].clone());
+        let error = ProbeReport::parse(&twice.to_json().unwrap()).unwrap_err().to_string();
+        assert!(error.contains("appears twice"), "{error}");
+    }
+
+    #[test]
+    fn a_mix_between_two_measured_ones_costs_the_time_between() {
+        let mut report = testkit::report();
+        let set = |mix, rate| {
+            Bandwidth::new(
+                mix,
+                Spread { median: rate, min: rate, max: rate, relative: BasisPoints(0) },
+            )
+        };
+        report.pairs[0].bandwidth = vec![set(Mix::READS, 60), set(Mix::ONE_TO_ONE, 30)];
+        let three_to_one = Mix::new(3, 1).unwrap();
+        assert_eq!(report.pairs[0].bandwidth_at(three_to_one), Some(BytesPerSecond(40)));
+        assert_eq!(report.pairs[0].bandwidth_at(Mix::READS), Some(BytesPerSecond(60)));
+        let writes = Mix::new(0, 1).unwrap();
+        assert_eq!(report.pairs[0].bandwidth_at(writes), Some(BytesPerSecond(30)));
+        report.pairs[0].bandwidth.clear();
+        assert_eq!(report.pairs[0].bandwidth_at(writes), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC{0,200}") {
+            let _ = ProbeReport::parse(&text);
+        }
+
+        #[test]
+        fn a_report_with_a_piece_changed_is_read_or_refused(at in 0.0f64..1.0, cut in 0usize..40, put in "[-0-9a-z\"{}\\[\\],:.]{0,6}") {
+            let mut text = testkit::report().to_json().unwrap();
+            prop_assume!(text.is_ascii());
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "an index into the text")]
+            let from = (at * text.len() as f64) as usize;
+            let to = (from + cut).min(text.len());
+            text.replace_range(from..to, &put);
+            if let Ok(report) = ProbeReport::parse(&text) {
+                for pair in &report.pairs {
+                    let _ = pair.bandwidth_at(Mix::TWO_TO_ONE);
+                }
+                prop_assert!(ProbeReport::parse(&report.to_json().unwrap()).is_ok());
+            }
+        }
+    }
+}
