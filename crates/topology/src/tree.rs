@@ -8,7 +8,8 @@
 //! is written with one more `@` in front. The text's last newline is not part of it. Lines before the first entry
 //! that start with `#` are comments.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
 use alloc::string::{String, ToString};
 use core::fmt::Write as _;
 
@@ -57,24 +58,26 @@ impl Tree {
     #[must_use]
     pub fn exists(&self, path: &str) -> bool {
         let path = path.trim_matches('/');
-        self.entries.contains_key(path) || self.children(path).next().is_some()
+        self.entries.contains_key(path) || self.below(path).next().is_some()
     }
 
     /// The names directly below the directory `path`, each once, in order.
     pub fn children<'a>(&'a self, path: &str) -> impl Iterator<Item = &'a str> {
-        let mut prefix = path.trim_matches('/').to_string();
-        prefix.push('/');
+        let path = path.trim_matches('/');
+        let names = self.below(path).filter_map(|rest| rest.split('/').next());
+        // A set, since `a`, `a-b`, `a/c` is the order of paths: a name's entries need not be neighbours.
+        let names: BTreeSet<&str> = names.filter(|name| !name.is_empty()).collect();
+        names.into_iter()
+    }
+
+    /// What follows `path/` in every entry below it; an empty text for a directory without children.
+    fn below<'a>(&'a self, path: &str) -> impl Iterator<Item = &'a str> {
+        let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
         let skip = prefix.len();
-        let mut last: Option<&'a str> = None;
         self.entries
             .range(prefix.clone()..)
             .take_while(move |(key, _)| key.starts_with(&prefix))
-            .filter_map(move |(key, _)| {
-                let name = key[skip..].split('/').next()?;
-                let fresh = !name.is_empty() && last != Some(name);
-                last = Some(name);
-                fresh.then_some(name)
-            })
+            .map(move |(key, _)| &key[skip..])
     }
 
     /// Every entry, in order of path.
@@ -155,6 +158,17 @@ mod tests {
         assert_eq!(tree.children("/sys/node/node0/").count(), 2);
         assert_eq!(tree.children("sys/none").count(), 0);
         assert!(tree.exists("sys/node/node0") && !tree.exists("sys/nod"));
+        assert_eq!(tree.children("").collect::<Vec<_>>(), ["sys"]);
+    }
+
+    #[test]
+    fn a_name_that_others_continue_is_still_named_once() {
+        let mut tree = Tree::new();
+        for path in ["d/a", "d/a-b", "d/a/c", "d/empty/"] {
+            tree.insert(path, "");
+        }
+        assert_eq!(tree.children("d").collect::<Vec<_>>(), ["a", "a-b", "empty"]);
+        assert!(tree.exists("d/empty") && tree.children("d/empty").next().is_none());
     }
 
     #[test]

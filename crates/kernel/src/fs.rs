@@ -1,0 +1,494 @@
+//! Files of the live system, or of a directory or recording that stands for it.
+//!
+//! [`Fs`] is three verbs: read, write, list. [`RootFs`] does them below a directory that stands for `/`: the real `/`,
+//! a temporary directory in tests, what the user named with `--sysfs`. [`TreeFs`] reads a recording and refuses writes.
+//! [`gather`] reads the part of a root that says what the machine is into a [`Tree`].
+//!
+//! Paths have no leading `/` (one is dropped). Absence is `Ok(None)`; every error names path, call and errno. Below any
+//! root but `/` links are followed as if the root were `/` (openat2 with `RESOLVE_IN_ROOT`), so that nothing outside is
+//! ever read or written, whatever links a directory from elsewhere holds. Only regular files are read and written: a
+//! FIFO or device in such a directory is an error, not a hang.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nearfar_topology::Tree;
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+pub mod gather;
+
+pub use gather::gather;
+
+/// Larger files are refused; sysfs and procfs have none that the project needs.
+const READ_BYTES_MAX: u64 = 64 << 20;
+/// Larger directories are refused; 65,536 is twice the most processes or memory blocks a large machine lists.
+const LIST_ENTRIES_MAX: usize = 1 << 16;
+
+/// Reads, writes and lists below a root.
+pub trait Fs {
+    /// The text of the file at `path`; `None` where there is none. Bytes that are not UTF-8 become U+FFFD.
+    ///
+    /// # Errors
+    /// [`FsError`], if the file is there but can't be read.
+    fn read(&self, path: &str) -> Result<Option<String>, FsError>;
+
+    /// Writes `text` to the existing file at `path` in a single write call, as sysfs wants it.
+    ///
+    /// # Errors
+    /// [`FsError`], if the file is absent or refuses the text.
+    fn write(&self, path: &str, text: &str) -> Result<(), FsError>;
+
+    /// What the directory at `path` holds, in order of name; `None` where there is no such directory.
+    ///
+    /// # Errors
+    /// [`FsError`], if the directory is there but can't be read.
+    fn list(&self, path: &str) -> Result<Option<Vec<Entry>>, FsError>;
+
+    /// Whether anything is at `path`, readable or not: its parent is listed, the thing itself is not opened.
+    ///
+    /// # Errors
+    /// [`FsError`], if the parent can't be read, which is not the same as an absent file.
+    fn exists(&self, path: &str) -> Result<bool, FsError> {
+        let path = path.trim_matches('/');
+        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let entries = self.list(parent)?.unwrap_or_default();
+        Ok(name.is_empty() || entries.iter().any(|entry| entry.name == name))
+    }
+}
+
+/// A name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// The name.
+    pub name: String,
+    /// What it is.
+    pub kind: EntryKind,
+}
+
+/// What a name in a directory stands for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EntryKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link with this target, as written.
+    Link(String),
+    /// Anything else.
+    Other,
+}
+
+/// Why a file could not be read, written or listed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FsError {
+    /// The kernel refused a call.
+    #[error("can't {call} {}: {source}", path.display())]
+    Call {
+        /// `open`, `read`, `list` and so on.
+        call: &'static str,
+        /// The path on this machine (root included).
+        path: PathBuf,
+        /// The errno.
+        source: io::Error,
+    },
+    /// The kernel refused a text.
+    #[error("can't write `{text}` to {}: {source}", path.display())]
+    Write {
+        /// The text.
+        text: String,
+        /// The path on this machine (root included).
+        path: PathBuf,
+        /// The errno.
+        source: io::Error,
+    },
+    /// The path names something that is not a regular file.
+    #[error("{} is not a regular file; nearfar reads and writes nothing else there", path.display())]
+    NotAFile {
+        /// The path on this machine (root included).
+        path: PathBuf,
+    },
+    /// More than this project's limits allow.
+    #[error("{} has more than {limit}; that is no file or directory of sysfs or procfs", path.display())]
+    TooLarge {
+        /// The path on this machine (root included).
+        path: PathBuf,
+        /// The limit, in words.
+        limit: &'static str,
+    },
+    /// `openat2` is missing, without which links could lead out of the root.
+    #[error(
+        "can't read safely below {}: the openat2 system call is missing (Linux before 5.6, or a sandbox that blocks it)",
+        root.display()
+    )]
+    NoOpenat2 {
+        /// The root.
+        root: PathBuf,
+    },
+    /// A recording was asked to change.
+    #[error("can't write {path}: this is a recording of a machine, not the machine")]
+    Recording {
+        /// The path within the recording.
+        path: String,
+    },
+}
+
+impl FsError {
+    /// The errno, where a system call gave one.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Call { source, .. } | Self::Write { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+
+    /// Whether permission was what was missing (EACCES or EPERM).
+    #[must_use]
+    pub fn is_permission(&self) -> bool {
+        [Errno::ACCESS, Errno::PERM].iter().any(|errno| Some(errno.raw_os_error()) == self.errno())
+    }
+}
+
+/// A directory that stands for `/`.
+#[derive(Debug)]
+pub struct RootFs {
+    dir: OwnedFd,
+    path: PathBuf,
+    confined: bool,
+}
+
+impl RootFs {
+    /// The directory `path` as the root.
+    ///
+    /// # Errors
+    /// [`FsError::Call`] if it can't be opened as a directory.
+    pub fn new(path: impl Into<PathBuf>) -> Result<Self, FsError> {
+        let path = path.into();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(CWD, &path, flags, Mode::empty()).map_err(|errno| {
+            FsError::Call { call: "open", path: path.clone(), source: errno.into() }
+        })?;
+        let confined = path != Path::new("/");
+        Ok(Self { dir, path, confined })
+    }
+
+    /// The live system.
+    ///
+    /// # Errors
+    /// [`FsError::Call`] if `/` can't be opened.
+    pub fn live() -> Result<Self, FsError> {
+        Self::new("/")
+    }
+
+    /// The directory that stands for `/`.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn full(&self, path: &str) -> PathBuf {
+        self.path.join(path.trim_start_matches('/'))
+    }
+
+    fn failed(&self, call: &'static str, path: &str, source: impl Into<io::Error>) -> FsError {
+        FsError::Call { call, path: self.full(path), source: source.into() }
+    }
+
+    /// Opens `path`; `None` where there is nothing of that name.
+    fn open(&self, path: &str, flags: OFlags) -> Result<Option<OwnedFd>, FsError> {
+        const TRIES: usize = 8;
+        let relative = match path.trim_start_matches('/') {
+            "" => ".",
+            relative => relative,
+        };
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        for _ in 0..TRIES {
+            let opened = if self.confined {
+                rustix::fs::openat2(&self.dir, relative, flags, Mode::empty(), resolve)
+            } else {
+                rustix::fs::openat(&self.dir, relative, flags, Mode::empty())
+            };
+            match opened {
+                Ok(fd) => return Ok(Some(fd)),
+                Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+                Err(Errno::NOSYS) => return Err(FsError::NoOpenat2 { root: self.path.clone() }),
+                // openat2 gives EAGAIN when something was renamed while it walked.
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(errno) => return Err(self.failed("open", path, errno)),
+            }
+        }
+        Err(self.failed("open", path, Errno::AGAIN))
+    }
+
+    fn open_file(&self, path: &str, flags: OFlags) -> Result<Option<File>, FsError> {
+        let Some(fd) = self.open(path, flags)? else { return Ok(None) };
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| self.failed("stat", path, errno))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(FsError::NotAFile { path: self.full(path) });
+        }
+        Ok(Some(File::from(fd)))
+    }
+
+    fn kind(
+        &self,
+        dir: &OwnedFd,
+        name: &str,
+        path: &str,
+        seen: FileType,
+    ) -> Result<EntryKind, FsError> {
+        let stat = || rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
+        let seen = match seen {
+            FileType::Unknown => stat()
+                .map(|stat| FileType::from_raw_mode(stat.st_mode))
+                .map_err(|errno| self.failed("stat", path, errno))?,
+            known => known,
+        };
+        Ok(match seen {
+            FileType::RegularFile => EntryKind::File,
+            FileType::Directory => EntryKind::Directory,
+            FileType::Symlink => {
+                let target = rustix::fs::readlinkat(dir, name, Vec::new())
+                    .map_err(|errno| self.failed("read link", path, errno))?;
+                EntryKind::Link(target.to_string_lossy().into_owned())
+            }
+            _ => EntryKind::Other,
+        })
+    }
+}
+
+impl Fs for RootFs {
+    fn read(&self, path: &str) -> Result<Option<String>, FsError> {
+        let Some(file) = self.open_file(path, OFlags::RDONLY)? else { return Ok(None) };
+        let mut bytes = Vec::new();
+        file.take(READ_BYTES_MAX + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|error| self.failed("read", path, error))?;
+        if bytes.len() as u64 > READ_BYTES_MAX {
+            return Err(FsError::TooLarge { path: self.full(path), limit: "64 MiB" });
+        }
+        Ok(Some(
+            String::from_utf8(bytes)
+                .unwrap_or_else(|bad| String::from_utf8_lossy(bad.as_bytes()).into_owned()),
+        ))
+    }
+
+    fn write(&self, path: &str, text: &str) -> Result<(), FsError> {
+        let refused = |source: io::Error| FsError::Write {
+            text: text.trim_end().to_string(),
+            path: self.full(path),
+            source,
+        };
+        let flags = OFlags::WRONLY | OFlags::TRUNC;
+        let file = self.open_file(path, flags)?.ok_or_else(|| refused(Errno::NOENT.into()))?;
+        // One call: sysfs takes every write as a whole new value.
+        let written = (&file).write(text.as_bytes()).map_err(refused)?;
+        if written == text.len() { Ok(()) } else { Err(refused(io::ErrorKind::WriteZero.into())) }
+    }
+
+    fn list(&self, path: &str) -> Result<Option<Vec<Entry>>, FsError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let Some(fd) = self.open(path, flags)? else { return Ok(None) };
+        let mut entries = Vec::new();
+        let dir = Dir::read_from(fd.as_fd()).map_err(|errno| self.failed("list", path, errno))?;
+        for item in dir {
+            let item = item.map_err(|errno| self.failed("list", path, errno))?;
+            let name = item.file_name().to_string_lossy();
+            if name == "." || name == ".." {
+                continue;
+            }
+            if entries.len() == LIST_ENTRIES_MAX {
+                return Err(FsError::TooLarge { path: self.full(path), limit: "65,536 entries" });
+            }
+            // A process or device may end between being listed and being looked at.
+            match self.kind(&fd, &name, path, item.file_type()) {
+                Ok(kind) => entries.push(Entry { name: name.into_owned(), kind }),
+                Err(error) if error.errno() == Some(Errno::NOENT.raw_os_error()) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        entries.sort();
+        Ok(Some(entries))
+    }
+}
+
+/// A recording that stands for `/`. It can be read and listed, not written.
+#[derive(Clone, Debug, Default)]
+pub struct TreeFs(pub Tree);
+
+impl Fs for TreeFs {
+    fn read(&self, path: &str) -> Result<Option<String>, FsError> {
+        let text = self.0.text(path).filter(|_| self.0.link(path).is_none());
+        Ok(text.map(|text| format!("{text}\n")))
+    }
+
+    fn write(&self, path: &str, _text: &str) -> Result<(), FsError> {
+        Err(FsError::Recording { path: path.to_string() })
+    }
+
+    fn list(&self, path: &str) -> Result<Option<Vec<Entry>>, FsError> {
+        let path = path.trim_matches('/');
+        let entries: Vec<Entry> = self
+            .0
+            .children(path)
+            .map(|name| {
+                let below = format!("{path}/{name}");
+                let kind = match (self.0.link(&below), self.0.text(&below)) {
+                    (Some(target), _) => EntryKind::Link(target.to_string()),
+                    (None, Some(_)) => EntryKind::File,
+                    (None, None) => EntryKind::Directory,
+                };
+                Entry { name: name.to_string(), kind }
+            })
+            .collect();
+        let there = !entries.is_empty() || self.0.exists(path);
+        Ok(there.then_some(entries))
+    }
+}
+
+/// Writes `tree` as files and links below the directory `dir`, which [`RootFs`] can then stand on.
+///
+/// A recorded link that also has entries below it is written as a plain directory, since what it points to may not
+/// have been recorded; other links are written as they are.
+///
+/// # Errors
+/// [`FsError::Call`] if something can't be written, and for a recording with `..` in a path.
+pub fn plant(tree: &Tree, dir: &Path) -> Result<(), FsError> {
+    for (path, text) in tree.iter() {
+        let full = dir.join(path);
+        let failed = |call| {
+            let path = full.clone();
+            move |source: io::Error| FsError::Call { call, path, source }
+        };
+        if path.split('/').any(|part| part == "..") || path.starts_with('/') {
+            return Err(failed("write")(Errno::INVAL.into()));
+        }
+        let holds_entries = tree.children(path).next().is_some();
+        if path.ends_with('/') || holds_entries {
+            std::fs::create_dir_all(&full).map_err(failed("create"))?;
+            continue;
+        }
+        let parent = full.parent().unwrap_or(dir);
+        std::fs::create_dir_all(parent).map_err(failed("create"))?;
+        match tree.link(path) {
+            Some(target) => std::os::unix::fs::symlink(target, &full).map_err(failed("link"))?,
+            None => std::fs::write(&full, format!("{text}\n")).map_err(failed("write"))?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn root() -> (tempfile::TempDir, RootFs) {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("root/sys/a")).unwrap();
+        std::fs::write(dir.path().join("root/sys/a/value"), "7\n").unwrap();
+        std::fs::write(dir.path().join("secret"), "outside\n").unwrap();
+        let fs = RootFs::new(dir.path().join("root")).unwrap();
+        (dir, fs)
+    }
+
+    #[test]
+    fn absence_is_not_an_error_but_writing_to_it_is() {
+        let (_dir, fs) = root();
+        assert_eq!(fs.read("sys/a/none").unwrap(), None);
+        assert_eq!(fs.read("sys/a/value/below").unwrap(), None);
+        assert_eq!(fs.list("sys/none").unwrap(), None);
+        assert!(fs.exists("sys/a/value").unwrap() && !fs.exists("sys/b/value").unwrap());
+        let error = fs.write("sys/a/none", "1").unwrap_err();
+        assert_eq!(error.errno(), Some(Errno::NOENT.raw_os_error()));
+        assert!(error.to_string().contains("sys/a/none") && error.to_string().contains("`1`"));
+    }
+
+    #[test]
+    fn a_write_replaces_the_text() {
+        let (_dir, fs) = root();
+        fs.write("/sys/a/value", "8").unwrap();
+        assert_eq!(fs.read("sys/a/value").unwrap().as_deref(), Some("8"));
+    }
+
+    #[test]
+    fn links_are_followed_as_if_the_root_were_slash() {
+        let (dir, fs) = root();
+        let at = |name: &str| dir.path().join("root/sys").join(name);
+        symlink("/sys/a/value", at("absolute")).unwrap();
+        symlink("../../../secret", at("relative")).unwrap();
+        symlink(dir.path().join("secret"), at("host")).unwrap();
+        symlink("loop", at("loop")).unwrap();
+        assert_eq!(fs.read("sys/absolute").unwrap().as_deref(), Some("7\n"));
+        for leads_out in ["sys/relative", "sys/host", "../secret"] {
+            assert_eq!(fs.read(leads_out).unwrap(), None, "{leads_out}");
+            assert!(fs.write(leads_out, "x").is_err());
+        }
+        assert!(matches!(fs.read("sys/loop"), Err(FsError::Call { call: "open", .. })));
+        assert_eq!(std::fs::read_to_string(dir.path().join("secret")).unwrap(), "outside\n");
+    }
+
+    #[test]
+    fn directories_and_fifos_are_refused_without_waiting() {
+        let (dir, fs) = root();
+        let fifo = dir.path().join("root/sys/fifo");
+        rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        for path in ["sys/fifo", "sys/a"] {
+            assert!(matches!(fs.read(path), Err(FsError::NotAFile { .. })), "{path}");
+            assert!(fs.write(path, "x").is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn lists_are_in_order_and_say_what_each_name_is() {
+        let (dir, fs) = root();
+        symlink("a", dir.path().join("root/sys/link")).unwrap();
+        std::fs::write(dir.path().join("root/sys/b"), "").unwrap();
+        let entry = |name: &str, kind| Entry { name: name.into(), kind };
+        let expected = vec![
+            entry("a", EntryKind::Directory),
+            entry("b", EntryKind::File),
+            entry("link", EntryKind::Link("a".into())),
+        ];
+        assert_eq!(fs.list("sys").unwrap(), Some(expected));
+    }
+
+    #[test]
+    fn text_that_is_not_utf8_is_read_all_the_same() {
+        let (dir, fs) = root();
+        std::fs::write(dir.path().join("root/vendor"), b"caf\xe9\n").unwrap();
+        assert_eq!(fs.read("vendor").unwrap().as_deref(), Some("caf\u{fffd}\n"));
+    }
+
+    #[test]
+    fn a_recording_reads_as_the_directory_it_is_planted_to() {
+        let (dir, _) = root();
+        let mut tree = Tree::new();
+        for (path, text) in [("sys/x/one", "1"), ("sys/x/link", "-> one"), ("sys/empty/", "")] {
+            tree.insert(path, text);
+        }
+        plant(&tree, dir.path()).unwrap();
+        let (planted, recorded) = (RootFs::new(dir.path()).unwrap(), TreeFs(tree));
+        assert_eq!(planted.read("sys/x/link").unwrap().as_deref(), Some("1\n"));
+        for path in ["sys", "sys/x", "sys/empty", "sys/none"] {
+            assert_eq!(planted.list(path).unwrap(), recorded.list(path).unwrap(), "{path}");
+        }
+        assert_eq!(planted.read("sys/x/one").unwrap(), recorded.read("sys/x/one").unwrap());
+        assert!(matches!(recorded.write("sys/x/one", "2"), Err(FsError::Recording { .. })));
+    }
+
+    #[test]
+    fn planting_a_recording_can_not_leave_the_directory() {
+        let (dir, _) = root();
+        for path in ["../secret", "a/../../secret"] {
+            let mut tree = Tree::new();
+            tree.insert(path, "x");
+            assert!(plant(&tree, &dir.path().join("root")).is_err());
+        }
+        assert_eq!(std::fs::read_to_string(dir.path().join("secret")).unwrap(), "outside\n");
+    }
+}

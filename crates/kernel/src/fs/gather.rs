@@ -1,0 +1,312 @@
+//! Reading the part of a root that says what the machine is into a [`Tree`].
+//!
+//! What is read is a list of patterns, not "all of sysfs": a large machine has a link per 128 MiB of memory in every
+//! node's directory, and some files do work when read. A `*` in a segment stands for any text; a last segment `**` for
+//! everything below, to a small depth. Patterns go through symbolic links as the kernel does, so a CXL device's files
+//! appear under `sys/bus/cxl/devices/mem0/`; a link that ends a pattern, or that is met on the way, is also recorded
+//! as `-> target`. Everything is bounded: depth, text per file, and number of entries.
+
+use nearfar_topology::{Finding, Tree};
+
+use super::{Entry, EntryKind, Fs, FsError};
+
+/// Below a `**`.
+const DEPTH_MAX: usize = 5;
+/// Longer texts are left out with a finding.
+const TEXT_BYTES_MAX: usize = 256 << 10;
+/// Further entries are left out with a finding.
+const ENTRIES_MAX: usize = 200_000;
+
+/// What is read, in order. Everything is readable without privilege on an ordinary system.
+const PATTERNS: &[&str] = &[
+    // Nodes, their CPUs, memory, distances and access attributes.
+    "sys/devices/system/node/has_*",
+    "sys/devices/system/node/online",
+    "sys/devices/system/node/possible",
+    "sys/devices/system/node/node*/cpulist",
+    "sys/devices/system/node/node*/distance",
+    "sys/devices/system/node/node*/meminfo",
+    "sys/devices/system/node/node*/access*/initiators/*",
+    "sys/devices/system/node/node*/memory_side_cache/*/*",
+    "sys/devices/system/node/node*/hugepages/*/*",
+    "sys/devices/system/cpu/online",
+    "sys/devices/system/cpu/possible",
+    "sys/devices/system/cpu/present",
+    "sys/devices/system/memory/block_size_bytes",
+    "sys/devices/system/memory/auto_online_blocks",
+    "sys/devices/virtual/memory_tiering/**",
+    // CXL, dax and persistent memory. Devices are links; their files are read through them.
+    "sys/bus/cxl/devices/*/*",
+    "sys/bus/cxl/devices/*/ram/*",
+    "sys/bus/cxl/devices/*/pmem/*",
+    "sys/bus/cxl/devices/*/dax_region*/*/target_node",
+    "sys/bus/dax/devices/*/*",
+    "sys/bus/nd/devices/*/size",
+    "sys/bus/nd/devices/*/target_node",
+    "sys/bus/nd/devices/*/mode",
+    // What the kernel does with them.
+    "sys/kernel/mm/mempolicy/**",
+    "sys/kernel/mm/numa/**",
+    "sys/kernel/mm/transparent_hugepage/enabled",
+    "sys/kernel/mm/transparent_hugepage/defrag",
+    "sys/kernel/mm/hugepages/*/*",
+    "proc/sys/kernel/numa_balancing",
+    "proc/sys/kernel/osrelease",
+    "proc/sys/kernel/perf_event_paranoid",
+    "proc/meminfo",
+    "proc/filesystems",
+    "sys/class/dmi/id/product_name",
+    "sys/class/dmi/id/sys_vendor",
+    // What features are found by: presence and state, no payload.
+    "sys/kernel/mm/damon/**",
+    "sys/module/damon_*/parameters/*",
+    "sys/fs/cgroup/cgroup.controllers",
+    "sys/fs/resctrl/info/**",
+    "sys/bus/event_source/devices/*/type",
+    "sys/kernel/mm/page_idle/bitmap",
+];
+
+/// Files that are not text, are large, or do work when read.
+const NEVER: &[&str] = &["sys/kernel/mm/page_idle/bitmap"];
+
+/// Reads the machine below `fs` into a tree. What could not be read is a finding; absence is not.
+#[must_use]
+pub fn gather(fs: &dyn Fs) -> (Tree, Vec<Finding>) {
+    let mut gather = Gather { fs, tree: Tree::new(), findings: Vec::new(), full: false };
+    for pattern in PATTERNS {
+        let segments: Vec<&str> = pattern.split('/').collect();
+        gather.matching("", &segments);
+    }
+    gather.blocks_of_regions();
+    (gather.tree, gather.findings)
+}
+
+struct Gather<'a> {
+    fs: &'a dyn Fs,
+    tree: Tree,
+    findings: Vec<Finding>,
+    full: bool,
+}
+
+impl Gather<'_> {
+    /// Records what `segments` match below the directory `base`.
+    fn matching(&mut self, base: &str, segments: &[&str]) {
+        let Some((first, rest)) = segments.split_first() else { return };
+        if *first == "**" {
+            return self.everything(base, DEPTH_MAX);
+        }
+        if !first.contains('*') && !rest.is_empty() {
+            return self.matching(&join(base, first), rest);
+        }
+        for entry in self.list(base) {
+            if !glob(first, &entry.name) {
+                continue;
+            }
+            let path = join(base, &entry.name);
+            if let EntryKind::Link(target) = &entry.kind {
+                self.record(&path, &format!("-> {target}"));
+            }
+            if !rest.is_empty() {
+                self.matching(&path, rest);
+            } else if entry.kind == EntryKind::File {
+                self.file(&path);
+            }
+        }
+    }
+
+    /// Records everything below `path`, without going through links.
+    fn everything(&mut self, path: &str, depth: usize) {
+        let entries = self.list(path);
+        if entries.is_empty() && matches!(self.fs.list(path), Ok(Some(_))) {
+            self.record(&format!("{path}/"), "");
+        }
+        for Entry { name, kind } in entries {
+            let below = join(path, &name);
+            match kind {
+                EntryKind::File => self.file(&below),
+                EntryKind::Link(target) => self.record(&below, &format!("-> {target}")),
+                EntryKind::Directory if depth > 1 => self.everything(&below, depth - 1),
+                EntryKind::Directory | EntryKind::Other => {}
+            }
+        }
+    }
+
+    /// The node of the first memory block of each CXL region: how memory that firmware made plain system RAM, and so
+    /// has no dax device, is tied to its node.
+    fn blocks_of_regions(&mut self) {
+        let memory = "sys/devices/system/memory";
+        let block = self.tree.text(&format!("{memory}/block_size_bytes"));
+        let Some(block) = block.and_then(|text| u64::from_str_radix(text, 16).ok()) else { return };
+        let cxl = "sys/bus/cxl/devices";
+        let regions: Vec<u64> = self
+            .tree
+            .children(cxl)
+            .filter(|name| name.starts_with("region"))
+            .filter_map(|name| self.tree.number(&format!("{cxl}/{name}/resource")))
+            .collect();
+        for start in regions {
+            if let Some(index) = start.checked_div(block) {
+                let base = format!("{memory}/memory{index}");
+                self.matching(&base, &["node*"]);
+            }
+        }
+    }
+
+    fn list(&mut self, path: &str) -> Vec<Entry> {
+        let listed = self.fs.list(path);
+        self.noted(path, listed).unwrap_or_default()
+    }
+
+    fn file(&mut self, path: &str) {
+        if NEVER.contains(&path) {
+            return self.record(path, "");
+        }
+        let read = self.fs.read(path);
+        match self.noted(path, read) {
+            Some(text) if text.len() > TEXT_BYTES_MAX => {
+                self.note(path, format!("{} bytes are more than expected; left out", text.len()));
+            }
+            Some(text) if text.contains('\0') => {}
+            Some(text) => self.record(path, &text),
+            None => {}
+        }
+    }
+
+    fn record(&mut self, path: &str, text: &str) {
+        if self.tree.len() < ENTRIES_MAX {
+            self.tree.insert(path, text);
+        } else if !self.full {
+            self.full = true;
+            self.note(path, format!("more than {ENTRIES_MAX} entries; the rest is left out"));
+        }
+    }
+
+    /// Turns an error into a finding, except for attributes that exist but have no value now or for this user: those
+    /// are recorded without text, so that their presence still shows.
+    fn noted<T>(&mut self, path: &str, result: Result<Option<T>, FsError>) -> Option<T> {
+        match result {
+            Ok(value) => value,
+            Err(error) if has_no_value(&error) => {
+                self.record(path, "");
+                None
+            }
+            Err(error) => {
+                self.note(path, error.to_string());
+                None
+            }
+        }
+    }
+
+    fn note(&mut self, path: &str, message: String) {
+        self.findings.push(Finding { path: path.to_string(), message });
+    }
+}
+
+/// ENXIO, ENODEV and the like are how sysfs says "nothing there now" for an attribute that the device type has; a file
+/// only root may read is the same to an ordinary user.
+fn has_no_value(error: &FsError) -> bool {
+    use rustix::io::Errno;
+    let absent =
+        [Errno::NXIO, Errno::NODEV, Errno::OPNOTSUPP, Errno::IO, Errno::INVAL, Errno::BUSY];
+    error.is_permission() || absent.iter().any(|errno| Some(errno.raw_os_error()) == error.errno())
+}
+
+fn join(base: &str, name: &str) -> String {
+    if base.is_empty() { name.to_string() } else { format!("{base}/{name}") }
+}
+
+/// Whether `name` fits `pattern`, in which each `*` stands for any text.
+fn glob(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((head, tail)) => name.strip_prefix(head).is_some_and(|rest| {
+            (0..=rest.len()).any(|at| rest.is_char_boundary(at) && glob(tail, &rest[at..]))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::{RootFs, TreeFs, plant};
+
+    const MACHINE: &str = "\
+@ sys/devices/system/node/online
+0
+@ sys/devices/system/node/node0/meminfo
+Node 0 MemTotal: 4 kB
+@ sys/devices/system/node/node0/memory7
+-> ../../memory/memory7
+@ sys/devices/system/memory/block_size_bytes
+8000000
+@ sys/devices/system/memory/memory32/node1
+-> ../../node/node1
+@ sys/devices/system/memory/memory33/node0
+-> ../../node/node0
+@ sys/devices/platform/root0/mem0/ram/size
+0x10000000
+@ sys/devices/platform/root0/mem0/serial
+0x17
+@ sys/bus/cxl/devices/mem0
+-> ../../../devices/platform/root0/mem0
+@ sys/bus/cxl/devices/region0/resource
+0x100000000
+@ sys/kernel/mm/mempolicy/weighted_interleave/node0
+1
+";
+
+    #[test]
+    fn files_behind_links_are_read_and_the_links_recorded() {
+        let dir = tempfile::tempdir().unwrap();
+        plant(&Tree::parse(MACHINE), dir.path()).unwrap();
+        let (tree, findings) = gather(&RootFs::new(dir.path()).unwrap());
+        assert_eq!(findings, []);
+        let cxl = "sys/bus/cxl/devices";
+        assert_eq!(tree.link(&format!("{cxl}/mem0")), Some("../../../devices/platform/root0/mem0"));
+        assert_eq!(tree.number(&format!("{cxl}/mem0/serial")), Some(0x17));
+        assert_eq!(tree.number(&format!("{cxl}/mem0/ram/size")), Some(1 << 28));
+        assert_eq!(tree.text("sys/kernel/mm/mempolicy/weighted_interleave/node0"), Some("1"));
+    }
+
+    #[test]
+    fn only_the_blocks_where_regions_start_are_looked_up() {
+        let (tree, _) = gather(&TreeFs(Tree::parse(MACHINE)));
+        assert!(tree.exists("sys/devices/system/memory/memory32/node1"));
+        assert!(!tree.exists("sys/devices/system/memory/memory33"));
+        assert!(!tree.exists("sys/devices/system/node/node0/memory7"));
+    }
+
+    #[test]
+    fn what_was_gathered_gathers_to_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        plant(&Tree::parse(MACHINE), dir.path()).unwrap();
+        let (once, _) = gather(&RootFs::new(dir.path()).unwrap());
+        let (twice, _) = gather(&TreeFs(once.clone()));
+        assert_eq!(once, twice);
+    }
+
+    #[test]
+    fn an_unreasonably_long_file_is_left_out_with_a_finding() {
+        let mut tree = Tree::new();
+        tree.insert("proc/meminfo", &"x".repeat(TEXT_BYTES_MAX + 1));
+        let (tree, findings) = gather(&TreeFs(tree));
+        assert!(!tree.exists("proc/meminfo"));
+        assert_eq!(findings.len(), 1);
+        assert_eq!(findings[0].path, "proc/meminfo");
+    }
+
+    #[test]
+    fn stars_stand_for_any_text() {
+        for (pattern, name, fits) in [
+            ("node*", "node0", true),
+            ("node*", "nod", false),
+            ("*", "", true),
+            ("a*c", "abc", true),
+            ("a*c", "abd", false),
+            ("*b*", "abc", true),
+            ("x", "x", true),
+        ] {
+            assert_eq!(glob(pattern, name), fits, "{pattern} {name}");
+        }
+    }
+}
