@@ -5,3 +5,5 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+#[cfg(test)]
+mod testkit;
