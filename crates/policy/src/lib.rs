@@ -1,1 +1,19 @@
-//! policy: see ARCHITECTURE.md.
+//! policy: what to do, as pure functions from observations to decisions.
+//!
+//! Here: one node's bandwidth at a read:write mix ([`bandwidth`]) and the weights that use several nodes to their
+//! measure ([`weights`]).
+//! Not here: where figures come from (crates kernel and probe) and how a decision is carried out (crate kernel). This
+//! crate has no I/O, no clock, no randomness, no floating point and no unsafe code: same in, same out.
+//! Read next: `weights.rs`.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod bandwidth;
+pub mod weights;
+
+pub use bandwidth::{BandwidthByMix, BandwidthError};
+pub use weights::{TOLERANCE, Unweighable, Weights, weights, worthwhile};
