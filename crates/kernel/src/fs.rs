@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 pub mod gather;
 
-pub use gather::gather;
+pub use gather::{gather, topology};
 
 /// Larger files are refused; sysfs and procfs have none that the project needs.
 const READ_BYTES_MAX: u64 = 64 << 20;

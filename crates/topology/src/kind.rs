@@ -1,5 +1,6 @@
 //! Memory kinds, and how each is known.
 
+use alloc::string::{String, ToString};
 use core::fmt;
 
 /// What a node's memory is made of.
@@ -37,6 +38,34 @@ impl MemoryKind {
     }
 }
 
+impl core::str::FromStr for MemoryKind {
+    type Err = UnknownKind;
+
+    fn from_str(text: &str) -> Result<Self, UnknownKind> {
+        let kind = Self::ALL.into_iter().find(|kind| kind.word() == text);
+        kind.ok_or_else(|| UnknownKind { text: text.to_string() })
+    }
+}
+
+/// A text that names no memory kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownKind {
+    /// The text.
+    pub text: String,
+}
+
+impl fmt::Display for UnknownKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` is not a memory kind; kinds are", self.text)?;
+        for (index, kind) in MemoryKind::ALL.iter().enumerate() {
+            write!(f, "{} {kind}", if index > 0 { "," } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+impl core::error::Error for UnknownKind {}
+
 impl fmt::Display for MemoryKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.word())
@@ -50,7 +79,7 @@ impl fmt::Display for MemoryKind {
 pub enum KnownBy {
     /// The user said so.
     User,
-    /// A CXL region's dax device names the node as its target.
+    /// A CXL region's dax device names the node as its target, or the region starts in the node's memory.
     CxlRegion,
     /// A persistent-memory (nd) region's dax device names the node.
     NdRegion,
@@ -62,6 +91,8 @@ pub enum KnownBy {
     Probe,
     /// The node has CPUs, and nothing says otherwise.
     Cpus,
+    /// The SLIT distance from the nearest CPUs (a tier's rank only; a distance does not tell a kind).
+    Distance,
     /// No evidence.
     #[default]
     Nothing,
@@ -79,6 +110,7 @@ impl KnownBy {
             Self::MemoryTier => "memory_tier",
             Self::Probe => "probe",
             Self::Cpus => "cpus",
+            Self::Distance => "distance",
             Self::Nothing => "nothing",
         }
     }

@@ -29,6 +29,10 @@ pub struct Topology {
     pub cxl_devices: Vec<CxlDevice>,
     /// dax devices, in order of name.
     pub dax: Vec<Dax>,
+    /// Vendor and product as firmware names them.
+    pub product: Option<String>,
+    /// The kernel's release (`uname -r`). For display: nothing may depend on it.
+    pub kernel: Option<String>,
 }
 
 /// One NUMA node.
@@ -75,7 +79,7 @@ pub struct Attributes {
 /// A rank of nodes by abstract distance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tier {
-    /// The kernel's own number (`memory_tierN`), if the kernel made this tier.
+    /// The kernel's own number (`memory_tierN`), if it has tiers. Tiers with one number are one in the kernel's eyes.
     pub kernel_id: Option<u32>,
     /// Its nodes.
     pub nodes: NodeSet,
@@ -138,6 +142,8 @@ pub struct Dax {
     pub driver: Option<String>,
     /// The CXL region it belongs to.
     pub region: Option<String>,
+    /// Whether it belongs to a persistent-memory (nd) region.
+    pub persistent: bool,
 }
 
 /// Something in the tree that could not be understood, or that does not fit together. Never fatal.
@@ -182,8 +188,8 @@ impl Topology {
 
     /// The fastest tier's nodes with memory as seen from `cpus` (none: all CPUs).
     ///
-    /// With several CPU nodes in that tier these are the ones `cpus` belong to, if they have memory: a remote socket
-    /// is far.
+    /// With several nodes in that tier these are the ones `cpus` belong to, or, for nodes without CPUs (HBM), the ones to
+    /// which no other CPUs are closer: a remote socket is far.
     #[must_use]
     pub fn near(&self, cpus: &[CpuId]) -> NodeSet {
         let present = self.memory_nodes();
@@ -196,11 +202,20 @@ impl Topology {
         if cpus.is_empty() {
             return fastest;
         }
-        let own: NodeSet = fastest
-            .iter()
-            .filter(|id| self.nodes[id].cpus.iter().any(|cpu| cpus.contains(cpu)))
-            .collect();
+        let own: NodeSet = fastest.iter().filter(|id| self.belongs(*id, cpus)).collect();
         if own.is_empty() { fastest } else { own }
+    }
+
+    /// Whether `cpus` are on the node, or, if it has none, whether no CPUs are closer to it.
+    fn belongs(&self, id: NodeId, cpus: &[CpuId]) -> bool {
+        let on = |id: &NodeId| self.nodes[id].cpus.iter().any(|cpu| cpus.contains(cpu));
+        let cpu_nodes = self.cpu_nodes();
+        if cpu_nodes.contains(id) {
+            return on(&id);
+        }
+        let distance = |from: &NodeId| self.distances.get(&(*from, id));
+        let nearest = cpu_nodes.iter().filter_map(|from| distance(&from)).min();
+        nearest.is_some() && cpu_nodes.iter().any(|from| on(&from) && distance(&from) == nearest)
     }
 
     /// All nodes with memory that are not [`Topology::near`].

@@ -62,7 +62,7 @@ impl Tree {
     }
 
     /// The names directly below the directory `path`, each once, in order.
-    pub fn children<'a>(&'a self, path: &str) -> impl Iterator<Item = &'a str> {
+    pub fn children<'a>(&'a self, path: &str) -> impl Iterator<Item = &'a str> + use<'a> {
         let path = path.trim_matches('/');
         let names = self.below(path).filter_map(|rest| rest.split('/').next());
         // A set, since `a`, `a-b`, `a/c` is the order of paths: a name's entries need not be neighbours.

@@ -6,7 +6,7 @@
 //! appear under `sys/bus/cxl/devices/mem0/`; a link that ends a pattern, or that is met on the way, is also recorded
 //! as `-> target`. Everything is bounded: depth, text per file, and number of entries.
 
-use nearfar_topology::{Finding, Tree};
+use nearfar_topology::{Finding, Overrides, Topology, Tree};
 
 use super::{Entry, EntryKind, Fs, FsError};
 
@@ -79,6 +79,15 @@ pub fn gather(fs: &dyn Fs) -> (Tree, Vec<Finding>) {
     }
     gather.blocks_of_regions();
     (gather.tree, gather.findings)
+}
+
+/// What the machine below `fs` is, with the kinds the user states. Findings of reading and of understanding together.
+#[must_use]
+pub fn topology(fs: &dyn Fs, overrides: &Overrides) -> (Topology, Vec<Finding>) {
+    let (tree, mut findings) = gather(fs);
+    let (machine, more) = Topology::read_with(&tree, overrides);
+    findings.extend(more);
+    (machine, findings)
 }
 
 struct Gather<'a> {

@@ -1,0 +1,195 @@
+//! What a node's memory is, from what the machine says. One rule after another; the first that has evidence decides.
+//!
+//! 1. A dax device of a persistent-memory region names the node as its target: `pmem`.
+//! 2. A CXL region's dax device, or the memory block where the region starts, names the node: `cxl`. A node with CPUs
+//!    stays `dram`, with a finding: firmware put CXL memory beside the CPUs' own.
+//! 3. The node has CPUs: `dram`. (The CPUs' own memory; a machine whose only memory is HBM shows as `dram` too.)
+//! 4. The node has no CPUs and firmware's attributes (HMAT, CDAT) compare it with the DRAM of the CPU nodes, taking the
+//!    best of those: at least 1.5 times the read bandwidth at less than 1.5 times the latency is `hbm`; at least 1.5
+//!    times the latency, or at most half the bandwidth where no latency is given, is `cxl`; within a quarter of both is
+//!    `dram`. HBM on a package has latency like DRAM's (plus a fifth at most in published figures), memory behind a link
+//!    has more than twice DRAM's, so that the two do not meet. The word `cxl` then means "behaves like memory behind a
+//!    link"; it is what the node sets `cxl` and `far` are for, and it says `hmat`, not `cxl_region`, as its source.
+//! 5. The node has no CPUs and the kernel has it in another memory tier than all CPU nodes: slower `cxl`, faster `hbm`.
+//! 6. Otherwise `unknown`.
+
+use alloc::format;
+use alloc::vec::Vec;
+
+use crate::kind::{KnownBy, MemoryKind};
+use crate::machine::{Attributes, Node, Topology};
+use crate::nodeset::NodeSet;
+use crate::read::{NODES, Reader};
+use crate::tiers;
+use crate::units::{Bytes, NodeId};
+
+/// Sets kind and source of every node with memory.
+pub(crate) fn kinds(reader: &mut Reader<'_>, machine: &mut Topology) {
+    let evidence = Evidence::gather(reader, machine);
+    let ids: Vec<NodeId> = machine.memory_nodes().iter().collect();
+    for id in ids {
+        let (kind, known_by) = kind_of(&evidence, id, &machine.nodes[&id]);
+        if evidence.cxl.contains(id) && kind == MemoryKind::Dram {
+            let note = format!(
+                "a CXL region's memory is on this node too, with that of its CPUs; taken as {kind}"
+            );
+            reader.note(&format!("{NODES}/node{id}"), note);
+        }
+        if let Some(node) = machine.nodes.get_mut(&id) {
+            (node.kind, node.known_by) = (kind, known_by);
+        }
+    }
+}
+
+/// What the rules look at besides the node itself.
+struct Evidence {
+    pmem: NodeSet,
+    cxl: NodeSet,
+    dram: Figures,
+    slower: NodeSet,
+    faster: NodeSet,
+}
+
+impl Evidence {
+    fn gather(reader: &mut Reader<'_>, machine: &Topology) -> Self {
+        let dax = machine.dax.iter();
+        let pmem = dax.filter(|dax| dax.persistent).filter_map(|dax| dax.target_node).collect();
+        let cxl = machine.cxl_regions.iter().filter_map(|region| region.target_node).collect();
+        let own = |node: &&Node| !node.cpus.is_empty() && node.size > Bytes(0);
+        let figures: Vec<Figures> = machine.nodes.values().filter(own).map(figures).collect();
+        let (faster, slower) = tiers::beside_cpu_nodes(reader, machine);
+        Self { pmem, cxl, dram: best(&figures), slower, faster }
+    }
+}
+
+fn kind_of(evidence: &Evidence, id: NodeId, node: &Node) -> (MemoryKind, KnownBy) {
+    if evidence.pmem.contains(id) && node.cpus.is_empty() {
+        return (MemoryKind::Pmem, KnownBy::NdRegion);
+    }
+    if evidence.cxl.contains(id) && node.cpus.is_empty() {
+        return (MemoryKind::Cxl, KnownBy::CxlRegion);
+    }
+    if !node.cpus.is_empty() {
+        return (MemoryKind::Dram, KnownBy::Cpus);
+    }
+    if let Some(kind) = by_figures(&evidence.dram, &figures(node)) {
+        return (kind, KnownBy::Hmat);
+    }
+    if evidence.slower.contains(id) {
+        return (MemoryKind::Cxl, KnownBy::MemoryTier);
+    }
+    if evidence.faster.contains(id) {
+        return (MemoryKind::Hbm, KnownBy::MemoryTier);
+    }
+    (MemoryKind::Unknown, KnownBy::Nothing)
+}
+
+/// Read latency (ns) and bandwidth (bytes per second), where firmware gave them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Figures {
+    latency: Option<u64>,
+    bandwidth: Option<u64>,
+}
+
+/// A node's figures as its best CPU sees it, else as its best initiator does.
+pub(crate) fn figures(node: &Node) -> Figures {
+    let access = node.access1.as_ref().or(node.access0.as_ref());
+    let Attributes { read_latency, read_bandwidth, .. } =
+        access.map(|access| access.attributes).unwrap_or_default();
+    Figures { latency: read_latency.map(|ns| ns.0), bandwidth: read_bandwidth.map(|rate| rate.0) }
+}
+
+fn best(nodes: &[Figures]) -> Figures {
+    Figures {
+        latency: nodes.iter().filter_map(|node| node.latency).min(),
+        bandwidth: nodes.iter().filter_map(|node| node.bandwidth).max(),
+    }
+}
+
+/// Rule 4 of the head.
+fn by_figures(dram: &Figures, node: &Figures) -> Option<MemoryKind> {
+    let per_cent = |of: Option<u64>, to: Option<u64>| {
+        let to = to.filter(|to| *to > 0)?;
+        u64::try_from(u128::from(of?) * 100 / u128::from(to)).ok()
+    };
+    let latency = per_cent(node.latency, dram.latency);
+    let bandwidth = per_cent(node.bandwidth, dram.bandwidth);
+    match (latency, bandwidth) {
+        (Some(latency), _) if latency >= 150 => Some(MemoryKind::Cxl),
+        (Some(_), Some(bandwidth)) if bandwidth >= 150 => Some(MemoryKind::Hbm),
+        (Some(75..=125), Some(75..=125)) => Some(MemoryKind::Dram),
+        (None, Some(0..=50)) => Some(MemoryKind::Cxl),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    fn figures(latency: u64, bandwidth: u64) -> Figures {
+        let given = |value: u64| (value > 0).then_some(value);
+        Figures { latency: given(latency), bandwidth: given(bandwidth) }
+    }
+
+    #[test]
+    fn firmware_figures_tell_kinds_apart_with_a_gap_between() {
+        let dram = figures(100, 40);
+        for (node, kind) in [
+            (figures(250, 13), Some(MemoryKind::Cxl)),
+            (figures(150, 13), Some(MemoryKind::Cxl)),
+            // A region over many devices may outrun one DRAM node, and is no HBM for it.
+            (figures(220, 80), Some(MemoryKind::Cxl)),
+            (figures(120, 160), Some(MemoryKind::Hbm)),
+            (figures(100, 40), Some(MemoryKind::Dram)),
+            (figures(130, 40), None),
+            (figures(100, 20), None),
+            (figures(0, 13), Some(MemoryKind::Cxl)),
+            (figures(0, 400), None),
+            (figures(0, 0), None),
+        ] {
+            assert_eq!(by_figures(&dram, &node), kind, "{node:?}");
+        }
+        assert_eq!(by_figures(&figures(0, 0), &figures(250, 13)), None);
+    }
+
+    #[test]
+    fn recorded_machines_show_what_they_have() {
+        let shown = |text: &str| {
+            let (machine, _) = Topology::read(&crate::Tree::parse(text));
+            let tiers: Vec<_> = machine.tiers.iter().map(|tier| tier.nodes.to_string()).collect();
+            let nodes = machine.nodes.iter().map(|(id, node)| match node.size {
+                Bytes(0) => format!("{id} -"),
+                _ => format!("{id} {} {}", node.kind, node.known_by),
+            });
+            (nodes.collect::<Vec<_>>().join(", "), tiers.join(" | "))
+        };
+        let expected = [
+            ("laptop", "0 dram cpus", "0"),
+            ("two-sockets", "0 dram cpus, 1 dram cpus", "0-1"),
+            ("hbm-flat", "0 dram cpus, 1 dram cpus, 2 hbm hmat, 3 hbm hmat", "2-3 | 0-1"),
+            ("memoryless", "0 dram cpus, 1 -", "0"),
+            ("cxl-region-two-devices", "0 dram cpus, 1 dram cpus, 2 cxl cxl_region", "0-1 | 2"),
+            ("sparse-ids", "0 dram cpus, 8 dram cpus, 1023 unknown nothing", "0,8 | 1023"),
+            ("one-tier", "0 dram cpus, 1 unknown nothing", "0 | 1"),
+            ("pmem-kmem", "0 dram cpus, 2 pmem nd_region", "0 | 2"),
+        ];
+        for ((name, text), (expected_name, nodes, tiers)) in
+            crate::recorded::ALL.into_iter().zip(expected)
+        {
+            assert_eq!(name, expected_name);
+            assert_eq!(shown(text), (nodes.into(), tiers.into()), "{name}");
+        }
+    }
+
+    #[test]
+    fn cxl_memory_beside_the_cpus_own_is_pointed_out() {
+        let mut tree = crate::Tree::parse(crate::recorded::ALL[0].1);
+        tree.insert("sys/bus/cxl/devices/region0/resource", "0x100000000");
+        tree.insert("sys/devices/system/memory/memory2/node0", "-> ../../node/node0");
+        let (machine, findings) = Topology::read(&tree);
+        assert_eq!(machine.nodes[&NodeId(0)].kind, MemoryKind::Dram);
+        assert!(findings[0].message.contains("CXL region"), "{findings:?}");
+    }
+}

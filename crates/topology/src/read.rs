@@ -1,0 +1,358 @@
+//! From a [`Tree`] to a [`Topology`]: reading can't fail, it gives a value and what was odd on the way.
+//!
+//! The order: nodes as sysfs lists them (here), CXL regions, devices and dax (`cxl.rs`), what each node's memory is
+//! (`infer.rs`), and the tiers (`tiers.rs`). What the user says about a node's kind ([`Overrides`]) comes last and wins.
+//!
+//! Formats, below `sys/devices/system/node`: `online` and `possible` are lists (`0-1,4`); `nodeN/meminfo` has lines
+//! `Node N MemTotal: K kB`; `nodeN/distance` has one number per online node, in order of id; `nodeN/accessC/initiators`
+//! has a link per best initiator, latencies in nanoseconds and bandwidths in 10^6 bytes per second (access class 0: any
+//! initiator, 1: CPUs only). Sources: Linux, Documentation/ABI/stable/sysfs-devices-node and
+//! Documentation/admin-guide/mm/numaperf.rst.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use crate::kind::{KnownBy, MemoryKind};
+use crate::machine::{Attributes, Finding, Initiator, Node, Topology};
+use crate::nodeset::{NodeSet, parse_id_list};
+use crate::tree::Tree;
+use crate::units::{Bytes, BytesPerSecond, CpuId, Nanoseconds, NodeId};
+use crate::{cxl, infer, tiers};
+
+/// What the user says a node's memory is; it wins over everything read.
+pub type Overrides = BTreeMap<NodeId, MemoryKind>;
+
+/// A tree being read, and what was odd so far.
+#[derive(Debug)]
+pub(crate) struct Reader<'a> {
+    pub(crate) tree: &'a Tree,
+    pub(crate) findings: Vec<Finding>,
+}
+
+impl Topology {
+    /// What the machine in `tree` is, and what in the tree could not be understood. Never fails: an empty tree gives a
+    /// machine without nodes.
+    #[must_use]
+    pub fn read(tree: &Tree) -> (Self, Vec<Finding>) {
+        Self::read_with(tree, &Overrides::new())
+    }
+
+    /// As [`Topology::read`], with nodes whose kind the user states.
+    #[must_use]
+    pub fn read_with(tree: &Tree, overrides: &Overrides) -> (Self, Vec<Finding>) {
+        let mut reader = Reader { tree, findings: Vec::new() };
+        let mut machine = Self {
+            product: product(tree),
+            kernel: reader.text("proc/sys/kernel/osrelease").map(ToString::to_string),
+            ..Self::default()
+        };
+        nodes(&mut reader, &mut machine);
+        cxl::read(&mut reader, &mut machine);
+        infer::kinds(&mut reader, &mut machine);
+        for (id, kind) in overrides {
+            match machine.nodes.get_mut(id) {
+                Some(node) => (node.kind, node.known_by) = (*kind, KnownBy::User),
+                None => reader.note(
+                    &format!("{NODES}/node{id}"),
+                    format!("said to be {kind}, but no such node is online; ignored"),
+                ),
+            }
+        }
+        machine.tiers = tiers::tiers(&mut reader, &machine);
+        (machine, reader.findings)
+    }
+}
+
+/// Where the kernel describes nodes.
+pub(crate) const NODES: &str = "sys/devices/system/node";
+
+impl<'a> Reader<'a> {
+    pub(crate) fn note(&mut self, path: &str, message: impl Into<String>) {
+        self.findings.push(Finding { path: path.to_string(), message: message.into() });
+    }
+
+    /// The text at `path`, if there is any; attributes without a value are absent.
+    pub(crate) fn text(&self, path: &str) -> Option<&'a str> {
+        self.tree.text(path).filter(|text| !text.is_empty() && !text.starts_with("-> "))
+    }
+
+    /// The number at `path`; a text that is no number is a finding.
+    pub(crate) fn number(&mut self, path: &str) -> Option<u64> {
+        let text = self.text(path)?;
+        let number = self.tree.number(path);
+        if number.is_none() {
+            self.note(path, format!("`{}` is not a number; ignored", brief(text)));
+        }
+        number
+    }
+
+    /// The node at `path`; the kernel's -1 means none.
+    pub(crate) fn node(&mut self, path: &str) -> Option<NodeId> {
+        if self.text(path)? == "-1" {
+            return None;
+        }
+        let number = self.number(path)?;
+        let node = u16::try_from(number).ok().map(NodeId).filter(|id| *id <= NodeId::MAX);
+        if node.is_none() {
+            self.note(path, format!("node {number} is above {}; ignored", NodeId::MAX));
+        }
+        node
+    }
+
+    /// The node list at `path`; a text that is no list is a finding.
+    pub(crate) fn nodes(&mut self, path: &str) -> Option<NodeSet> {
+        let text = self.tree.text(path)?;
+        let set = NodeSet::parse_list(text);
+        if set.is_none() {
+            self.note(path, format!("`{}` is not a list of nodes; ignored", brief(text)));
+        }
+        set
+    }
+}
+
+/// The start of `text`, short enough for a message.
+fn brief(text: &str) -> String {
+    const CHARS: usize = 40;
+    text.chars().take(CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Vendor and product as firmware names them.
+fn product(tree: &Tree) -> Option<String> {
+    let parts = ["sys_vendor", "product_name"];
+    let words: Vec<&str> = parts
+        .iter()
+        .filter_map(|part| tree.text(&format!("sys/class/dmi/id/{part}")))
+        .filter(|text| !text.is_empty())
+        .collect();
+    (!words.is_empty()).then(|| words.join(" "))
+}
+
+fn nodes(reader: &mut Reader<'_>, machine: &mut Topology) {
+    let listed = reader.nodes(&format!("{NODES}/online"));
+    let online = listed.unwrap_or_else(|| directories(reader.tree));
+    for id in online.iter() {
+        let node = node(reader, id);
+        machine.nodes.insert(id, node);
+    }
+    for id in directories(reader.tree).iter().filter(|id| !online.contains(*id)) {
+        reader.note(&format!("{NODES}/node{id}"), "present but not online; left out");
+    }
+    let possible = reader.nodes(&format!("{NODES}/possible")).unwrap_or_default();
+    machine.offline = possible.iter().filter(|id| !online.contains(*id)).collect();
+    for from in online.iter() {
+        distances(reader, machine, from);
+    }
+}
+
+/// The nodes that have a directory.
+fn directories(tree: &Tree) -> NodeSet {
+    let ids = tree.children(NODES).filter_map(|name| name.strip_prefix("node")?.parse().ok());
+    ids.map(NodeId).filter(|id| *id <= NodeId::MAX).collect()
+}
+
+fn node(reader: &mut Reader<'_>, id: NodeId) -> Node {
+    let path = format!("{NODES}/node{id}");
+    if !reader.tree.exists(&path) {
+        reader.note(&path, "online, but has no directory");
+        return Node::default();
+    }
+    Node {
+        cpus: cpus(reader, &path),
+        size: memory(reader, &path, "MemTotal"),
+        free: memory(reader, &path, "MemFree"),
+        access0: initiator(reader, &format!("{path}/access0/initiators")),
+        access1: initiator(reader, &format!("{path}/access1/initiators")),
+        ..Node::default()
+    }
+}
+
+fn cpus(reader: &mut Reader<'_>, node: &str) -> Vec<CpuId> {
+    let path = format!("{node}/cpulist");
+    let Some(text) = reader.tree.text(&path) else { return Vec::new() };
+    let Some(mut ids) = parse_id_list(text) else {
+        reader.note(&path, format!("`{}` is not a list of CPUs; ignored", brief(text)));
+        return Vec::new();
+    };
+    ids.sort_unstable();
+    ids.dedup();
+    ids.into_iter().map(CpuId).collect()
+}
+
+/// A field of `meminfo`, which is in kB; zero where it is missing.
+fn memory(reader: &mut Reader<'_>, node: &str, field: &str) -> Bytes {
+    let path = format!("{node}/meminfo");
+    let text = reader.tree.text(&path).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.split_once(field)?.1.strip_prefix(':'));
+    let kilobytes = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse().ok());
+    let bytes = kilobytes.and_then(|kilobytes: u64| kilobytes.checked_mul(1024));
+    if bytes.is_none() {
+        reader.note(&path, format!("no {field} in kB; taken as none"));
+    }
+    Bytes(bytes.unwrap_or_default())
+}
+
+fn initiator(reader: &mut Reader<'_>, path: &str) -> Option<Initiator> {
+    if !reader.tree.exists(path) {
+        return None;
+    }
+    let tree = reader.tree;
+    let ids = tree.children(path).filter_map(|name| name.strip_prefix("node")?.parse().ok());
+    let nodes = ids.map(NodeId).filter(|id| *id <= NodeId::MAX).collect();
+    let mut figure = |name: &str| {
+        let figure = reader.number(&format!("{path}/{name}"))?;
+        // The kernel shows 0 where firmware gave nothing.
+        (figure > 0).then_some(figure)
+    };
+    let latency = |figure: Option<u64>| figure.map(Nanoseconds);
+    let bandwidth =
+        |figure: Option<u64>| figure.and_then(|mb| mb.checked_mul(1_000_000)).map(BytesPerSecond);
+    let attributes = Attributes {
+        read_latency: latency(figure("read_latency")),
+        write_latency: latency(figure("write_latency")),
+        read_bandwidth: bandwidth(figure("read_bandwidth")),
+        write_bandwidth: bandwidth(figure("write_bandwidth")),
+    };
+    Some(Initiator { nodes, attributes })
+}
+
+fn distances(reader: &mut Reader<'_>, machine: &mut Topology, from: NodeId) {
+    let path = format!("{NODES}/node{from}/distance");
+    let Some(text) = reader.text(&path) else { return };
+    let values: Option<Vec<u32>> = text.split_whitespace().map(|word| word.parse().ok()).collect();
+    match values {
+        Some(values) if values.len() == machine.nodes.len() => {
+            let ids: Vec<NodeId> = machine.nodes.keys().copied().collect();
+            machine.distances.extend(ids.into_iter().map(|to| (from, to)).zip(values));
+        }
+        _ => {
+            let nodes = machine.nodes.len();
+            reader.note(&path, format!("not one number per online node ({nodes}); ignored"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::string::String;
+
+    const TWO: &str = "\
+@ sys/devices/system/node/online
+0,1023
+@ sys/devices/system/node/possible
+0-3,1023
+@ sys/devices/system/node/node0/cpulist
+0-1
+@ sys/devices/system/node/node0/meminfo
+Node 0 MemTotal:       2048 kB
+Node 0 MemFree:        1024 kB
+@ sys/devices/system/node/node0/distance
+10 20
+@ sys/devices/system/node/node1023/cpulist
+
+@ sys/devices/system/node/node1023/meminfo
+Node 1023 MemTotal:       4096 kB
+Node 1023 MemFree:        4096 kB
+@ sys/devices/system/node/node1023/distance
+20 10
+@ sys/devices/system/node/node1023/access1/initiators/node0
+-> ../../../node0
+@ sys/devices/system/node/node1023/access1/initiators/read_latency
+250
+@ sys/devices/system/node/node1023/access1/initiators/read_bandwidth
+13000
+@ sys/devices/system/node/node1023/access1/initiators/write_bandwidth
+0
+";
+
+    #[test]
+    fn nodes_are_read_whatever_their_ids() {
+        let (machine, findings) = Topology::read(&Tree::parse(TWO));
+        assert_eq!(findings, []);
+        assert_eq!(machine.nodes.len(), 2);
+        assert_eq!(machine.nodes[&NodeId(0)].cpus, [CpuId(0), CpuId(1)]);
+        assert_eq!(machine.nodes[&NodeId(1023)].size, Bytes(4 << 20));
+        assert_eq!(machine.offline.to_string(), "1-3");
+        assert_eq!(machine.distances[&(NodeId(0), NodeId(1023))], 20);
+        let access = machine.nodes[&NodeId(1023)].access1.clone().unwrap();
+        assert_eq!(access.nodes.to_string(), "0");
+        assert_eq!(access.attributes.read_latency, Some(Nanoseconds(250)));
+        assert_eq!(access.attributes.read_bandwidth, Some(BytesPerSecond(13_000_000_000)));
+        assert_eq!(access.attributes.write_bandwidth, None);
+    }
+
+    #[test]
+    fn what_can_not_be_understood_is_a_finding_and_the_rest_is_read() {
+        for (from, to, path, part) in [
+            ("0-1\n", "0-x\n", "node0/cpulist", "not a list of CPUs"),
+            ("0,1023", "0,70000", "online", "not a list of nodes"),
+            ("10 20\n", "10\n", "node0/distance", "one number per online node (2)"),
+            ("2048 kB", "lots", "node0/meminfo", "no MemTotal"),
+            ("\n250\n", "\nslow\n", "read_latency", "`slow` is not a number"),
+            ("0,1023", "0,7,1023", "node7", "no directory"),
+        ] {
+            let (machine, findings) = Topology::read(&Tree::parse(&TWO.replacen(from, to, 1)));
+            let found = findings.iter().find(|f| f.path.ends_with(path));
+            let found = found.unwrap_or_else(|| std::panic!("{path}: {findings:?}"));
+            assert!(found.message.contains(part), "{found}");
+            assert!(machine.nodes.contains_key(&NodeId(1023)), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_the_user_says_wins_and_a_node_that_is_not_there_is_named() {
+        let says = Overrides::from([(NodeId(1023), MemoryKind::Hbm), (NodeId(9), MemoryKind::Cxl)]);
+        let (machine, findings) = Topology::read_with(&Tree::parse(TWO), &says);
+        let node = &machine.nodes[&NodeId(1023)];
+        assert_eq!((node.kind, node.known_by), (MemoryKind::Hbm, KnownBy::User));
+        assert_eq!(machine.tier(0).to_string(), "1023");
+        assert!(findings.iter().any(|f| f.path.ends_with("node9")), "{findings:?}");
+    }
+
+    #[test]
+    fn an_empty_tree_is_a_machine_without_nodes() {
+        assert_eq!(Topology::read(&Tree::new()), (Topology::default(), Vec::new()));
+    }
+
+    fn recorded() -> impl Strategy<Value = &'static str> {
+        proptest::sample::select(crate::recorded::ALL.map(|(_, text)| text).to_vec())
+    }
+
+    proptest! {
+        #[test]
+        fn any_change_to_a_recording_is_read_without_panic(
+            text in recorded(),
+            cuts in proptest::collection::vec((any::<prop::sample::Index>(), "[ -~\n]{0,12}"), 0..8),
+        ) {
+            let mut text = String::from(text);
+            for (at, with) in cuts {
+                let at = at.index(text.len().max(1));
+                if text.is_char_boundary(at) {
+                    let end = (at + 1..=text.len()).find(|end| text.is_char_boundary(*end));
+                    text.replace_range(at..end.unwrap_or(at), &with);
+                }
+            }
+            let (machine, _) = Topology::read(&Tree::parse(&text));
+            let _ = (machine.inventory(), machine.fingerprint(), machine.near(&[]), machine.far(&[]));
+        }
+
+        #[test]
+        fn any_values_in_the_right_places_are_read_without_panic(
+            text in recorded(),
+            values in proptest::collection::vec((any::<prop::sample::Index>(), "(-1|0x[0-9a-f]{1,17}|[0-9]{1,22}|[0-9,-]{0,12}|-> ../[a-z0-9/]{0,20}|[ -~]{0,12})"), 0..12),
+        ) {
+            let mut tree = Tree::parse(text);
+            let paths: Vec<String> = tree.iter().map(|(path, _)| path.into()).collect();
+            for (at, value) in values {
+                tree.insert(&paths[at.index(paths.len())], &value);
+            }
+            let (machine, _) = Topology::read(&tree);
+            let tiered: NodeSet = machine.tiers.iter().flat_map(|tier| tier.nodes.iter()).collect();
+            prop_assert_eq!(tiered, machine.memory_nodes());
+            let _ = (machine.inventory(), machine.fingerprint(), machine.near(&[]), machine.far(&[]));
+        }
+    }
+}

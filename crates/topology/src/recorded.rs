@@ -1,0 +1,22 @@
+//! The recorded machines of `fixtures/machines`, for this crate's tests.
+
+macro_rules! recorded {
+    ($($name:literal),* $(,)?) => {
+        [$(($name, include_str!(concat!("../../../fixtures/machines/", $name, ".tree")))),*]
+    };
+}
+
+/// Name and text of each.
+pub(crate) const ALL: [(&str, &str); 8] = recorded![
+    "laptop",
+    "two-sockets",
+    "hbm-flat",
+    "memoryless",
+    "cxl-region-two-devices",
+    "sparse-ids",
+    "one-tier",
+    "pmem-kmem",
+];
+
+/// CXL memory that the kernel has in DRAM's tier, without anything that tells it apart but its distance.
+pub(crate) const ONE_TIER: &str = include_str!("../../../fixtures/machines/one-tier.tree");

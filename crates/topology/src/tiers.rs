@@ -1,0 +1,239 @@
+//! Tiers: ranks of nodes with memory, fastest first.
+//!
+//! The kernel's memory tiers come first (`sys/devices/virtual/memory_tiering/memory_tierN/nodelist`; a smaller N is
+//! faster). But a kernel puts memory in DRAM's tier when nothing tells it better: CXL memory that firmware set up, a
+//! kernel without HMAT, or one older than tiers. So each of its tiers is split where a node's kind says it belongs to
+//! another rank: `hbm`, then `dram`, then `cxl`, then `pmem`. Only tiers with CPU nodes are split. There, kinds known by a
+//! CXL or nd region or by the user always count; weaker evidence (HMAT, and for nodes of unknown kind the SLIT distance
+//! to the nearest CPUs) only where the kernel has all memory in one tier, since a kernel that made several has weighed
+//! the same HMAT already. `known_by` says on what a tier rests. Kernels before 6.1 tell no tiers: one for all, then split.
+//!
+//! Sockets are no tiers: DRAM of all CPU nodes is one rank, and what is near or far among them depends on the CPU
+//! ([`Topology::near`]).
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::vec::Vec;
+
+use crate::kind::{KnownBy, MemoryKind};
+use crate::machine::{Node, Tier, Topology};
+use crate::nodeset::NodeSet;
+use crate::read::Reader;
+use crate::units::NodeId;
+
+const TIERING: &str = "sys/devices/virtual/memory_tiering";
+/// SLIT's figure for a node and itself.
+const LOCAL_DISTANCE: u32 = 10;
+
+/// The tiers of `machine`, whose kinds are known by now. Together they hold every node with memory exactly once.
+pub(crate) fn tiers(reader: &mut Reader<'_>, machine: &Topology) -> Vec<Tier> {
+    let memory = machine.memory_nodes();
+    let mut groups = kernel_tiers(reader, &memory);
+    let told: NodeSet = groups.values().flat_map(NodeSet::iter).collect();
+    let untold: NodeSet = memory.iter().filter(|id| !told.contains(*id)).collect();
+    if !untold.is_empty() && !told.is_empty() {
+        reader.note(TIERING, format!("node {untold} has memory but no tier; ranked by its kind"));
+    }
+    let cpus = machine.cpu_nodes();
+    let has_cpus = |nodes: &NodeSet| nodes.iter().any(|id| cpus.contains(id));
+    let beside = groups.iter().find(|(_, nodes)| has_cpus(nodes)).and_then(|(id, _)| *id);
+    let place = beside.or_else(|| groups.keys().next().copied().flatten());
+    if !untold.is_empty() {
+        let group = groups.entry(place).or_default();
+        *group = group.iter().chain(untold.iter()).collect();
+    }
+    let single = groups.len() == 1;
+    let split_or_whole = |(id, nodes): (Option<u32>, NodeSet)| match single || has_cpus(&nodes) {
+        true => split(machine, id, &nodes, single),
+        false => Vec::from([Tier { kernel_id: id, nodes, known_by: KnownBy::MemoryTier }]),
+    };
+    groups.into_iter().flat_map(split_or_whole).collect()
+}
+
+/// CPU-less nodes that the kernel has in a tier faster, and slower, than all nodes with CPUs.
+pub(crate) fn beside_cpu_nodes(reader: &mut Reader<'_>, machine: &Topology) -> (NodeSet, NodeSet) {
+    let groups = kernel_tiers(reader, &machine.memory_nodes());
+    let cpus = machine.cpu_nodes();
+    let has_cpus = |nodes: &NodeSet| nodes.iter().any(|id| cpus.contains(id));
+    let own: Vec<u32> =
+        groups.iter().filter(|(_, nodes)| has_cpus(nodes)).filter_map(|(id, _)| *id).collect();
+    let (Some(first), Some(last)) = (own.iter().min(), own.iter().max()) else {
+        return Default::default();
+    };
+    let nodes = |wanted: &dyn Fn(u32) -> bool| {
+        let wanted = groups.iter().filter(|(id, _)| id.is_some_and(wanted));
+        wanted.flat_map(|(_, nodes)| nodes.iter()).collect()
+    };
+    (nodes(&|id| id < *first), nodes(&|id| id > *last))
+}
+
+/// The kernel's tiers, each restricted to nodes with memory; a node counts once.
+fn kernel_tiers(reader: &mut Reader<'_>, memory: &NodeSet) -> BTreeMap<Option<u32>, NodeSet> {
+    let mut tiers = BTreeMap::new();
+    let mut seen = NodeSet::new();
+    let tree = reader.tree;
+    let names = tree.children(TIERING).filter_map(|name| {
+        let id: u32 = name.strip_prefix("memory_tier")?.parse().ok()?;
+        Some((id, name))
+    });
+    let names: BTreeMap<u32, &str> = names.collect();
+    for (id, name) in names {
+        let listed = reader.nodes(&format!("{TIERING}/{name}/nodelist")).unwrap_or_default();
+        let nodes: NodeSet =
+            listed.iter().filter(|node| memory.contains(*node) && seen.insert(*node)).collect();
+        if !nodes.is_empty() {
+            tiers.insert(Some(id), nodes);
+        }
+    }
+    tiers
+}
+
+/// Ranks within one tier, fastest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Hbm,
+    Dram,
+    Cxl,
+    Pmem,
+}
+
+/// One tier of the kernel, split by rank.
+fn split(
+    machine: &Topology,
+    kernel_id: Option<u32>,
+    nodes: &NodeSet,
+    weak_evidence_counts: bool,
+) -> Vec<Tier> {
+    let mut ranks: BTreeMap<Rank, Tier> = BTreeMap::new();
+    for id in nodes.iter() {
+        let (rank, known_by) = rank(machine, id, weak_evidence_counts);
+        let tier = ranks.entry(rank).or_insert_with(|| Tier { kernel_id, ..Tier::default() });
+        tier.nodes.insert(id);
+        tier.known_by = known_by.min(tier.known_by);
+    }
+    let mut tiers: Vec<Tier> = ranks.into_values().collect();
+    if let ([whole], Some(_)) = (tiers.as_mut_slice(), kernel_id) {
+        whole.known_by = KnownBy::MemoryTier;
+    }
+    tiers
+}
+
+fn rank(machine: &Topology, id: NodeId, weak_evidence_counts: bool) -> (Rank, KnownBy) {
+    let node = machine.nodes.get(&id).cloned().unwrap_or_default();
+    let strong = matches!(node.known_by, KnownBy::User | KnownBy::CxlRegion | KnownBy::NdRegion);
+    if !strong && !weak_evidence_counts {
+        return (Rank::Dram, node.known_by);
+    }
+    let rank = match node.kind {
+        MemoryKind::Hbm => Rank::Hbm,
+        MemoryKind::Dram => Rank::Dram,
+        MemoryKind::Cxl => Rank::Cxl,
+        MemoryKind::Pmem => Rank::Pmem,
+        MemoryKind::Unknown if is_distant(machine, id, &node) => {
+            return (Rank::Cxl, KnownBy::Distance);
+        }
+        MemoryKind::Unknown => Rank::Dram,
+    };
+    (rank, node.known_by)
+}
+
+/// Whether all CPUs are farther from the node's memory than from their own.
+fn is_distant(machine: &Topology, id: NodeId, node: &Node) -> bool {
+    let cpus = machine.cpu_nodes();
+    let nearest = cpus.iter().filter_map(|from| machine.distances.get(&(from, id))).min();
+    node.cpus.is_empty() && nearest.is_some_and(|distance| *distance > LOCAL_DISTANCE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Tree;
+    use crate::read::Overrides;
+    use crate::testkit::{machine, node};
+    use std::string::{String, ToString};
+
+    fn tiers_of(machine: &Topology, kernel: &[(u32, &str)]) -> Vec<(String, KnownBy)> {
+        let mut tree = Tree::new();
+        for (id, nodes) in kernel {
+            tree.insert(&format!("{TIERING}/memory_tier{id}/nodelist"), nodes);
+        }
+        let mut reader = Reader { tree: &tree, findings: Vec::new() };
+        let tiers = tiers(&mut reader, machine);
+        tiers.iter().map(|tier| (tier.nodes.to_string(), tier.known_by)).collect()
+    }
+
+    fn known(kind: MemoryKind, known_by: KnownBy) -> Topology {
+        let mut machine = machine([node(0).cpus(0..2), node(1).kind(kind)]);
+        if let Some(node) = machine.nodes.get_mut(&NodeId(1)) {
+            node.known_by = known_by;
+        }
+        machine
+    }
+
+    fn expect(tiers: &[(&str, KnownBy)]) -> Vec<(String, KnownBy)> {
+        tiers.iter().map(|(nodes, by)| (nodes.to_string(), *by)).collect()
+    }
+
+    #[test]
+    fn the_kernels_tiers_stand_where_it_made_several() {
+        let machine = known(MemoryKind::Cxl, KnownBy::CxlRegion);
+        let kernel = [(22, "1"), (4, "0")];
+        let expected = [("0", KnownBy::MemoryTier), ("1", KnownBy::MemoryTier)];
+        assert_eq!(tiers_of(&machine, &kernel), expect(&expected));
+    }
+
+    #[test]
+    fn cxl_memory_in_drams_tier_is_split_off_and_the_source_is_told() {
+        for known_by in [KnownBy::CxlRegion, KnownBy::Hmat, KnownBy::User] {
+            let machine = known(MemoryKind::Cxl, known_by);
+            let expected = expect(&[("0", KnownBy::Cpus), ("1", known_by)]);
+            assert_eq!(tiers_of(&machine, &[(4, "0-1")]), expected);
+            assert_eq!(tiers_of(&machine, &[]), expected);
+        }
+    }
+
+    #[test]
+    fn hbm_in_drams_tier_comes_before_it() {
+        let machine = known(MemoryKind::Hbm, KnownBy::Hmat);
+        let expected = [("1", KnownBy::Hmat), ("0", KnownBy::Cpus)];
+        assert_eq!(tiers_of(&machine, &[(4, "0-1")]), expect(&expected));
+    }
+
+    #[test]
+    fn distance_ranks_a_node_without_cpus_only_when_nothing_else_does() {
+        let machine = known(MemoryKind::Unknown, KnownBy::Nothing);
+        let expected = [("0", KnownBy::Cpus), ("1", KnownBy::Distance)];
+        assert_eq!(tiers_of(&machine, &[(4, "0-1")]), expect(&expected));
+        let expected = [("0-1", KnownBy::MemoryTier), ("2", KnownBy::MemoryTier)];
+        let three = crate::testkit::machine([
+            node(0).cpus(0..2),
+            node(1).kind(MemoryKind::Unknown),
+            node(2).kind(MemoryKind::Cxl),
+        ]);
+        assert_eq!(tiers_of(&three, &[(4, "0-1"), (22, "2")]), expect(&expected));
+    }
+
+    #[test]
+    fn sockets_are_one_tier() {
+        let machine = machine([node(0).cpus(0..2), node(1).cpus(2..4)]);
+        assert_eq!(tiers_of(&machine, &[(4, "0-1")]), expect(&[("0-1", KnownBy::MemoryTier)]));
+        assert_eq!(tiers_of(&machine, &[]), expect(&[("0-1", KnownBy::Cpus)]));
+    }
+
+    #[test]
+    fn a_node_the_kernel_ranks_nowhere_or_twice_is_in_one_tier_all_the_same() {
+        let machine = known(MemoryKind::Cxl, KnownBy::CxlRegion);
+        let expected = [("0", KnownBy::Cpus), ("1", KnownBy::CxlRegion)];
+        assert_eq!(tiers_of(&machine, &[(4, "0")]), expect(&expected));
+        let expected = [("0", KnownBy::MemoryTier), ("1", KnownBy::MemoryTier)];
+        assert_eq!(tiers_of(&machine, &[(4, "0"), (22, "0-1,7")]), expect(&expected));
+    }
+
+    #[test]
+    fn the_user_makes_a_node_far_by_saying_what_it_is() {
+        let tree = Tree::parse(crate::recorded::ONE_TIER);
+        let says = Overrides::from([(NodeId(1), MemoryKind::Cxl)]);
+        let (machine, _) = Topology::read_with(&tree, &says);
+        assert_eq!(machine.far(&[]).to_string(), "1");
+    }
+}
