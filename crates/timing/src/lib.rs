@@ -1,9 +1,26 @@
 //! timing: what a memory access costs on a machine that is not there.
 //!
-//! Here: the emulated machine's settings ([`config`]). Not here: QEMU, the guest, wall-clock time.
-//! Read next: `config.rs`.
+//! Here: the emulated machine's settings ([`config`]), the cost of an access ([`Machine`]), the guest's clock
+//! ([`Timeline`]) or the waits that stand for it ([`Pacer`]), the instructions that matter ([`decode()`]), statistics.
+//! Not here: QEMU, the guest, any clock of the host: time is always an argument. Read next: `machine.rs`.
 #![forbid(unsafe_code)]
 
+mod cache;
 pub mod config;
+mod decode;
+mod machine;
+mod pace;
+mod station;
+mod stats;
+mod stream;
 #[cfg(test)]
 mod testkit;
+mod timeline;
+mod window;
+
+pub use cache::FirstLevel;
+pub use decode::{Instruction, decode};
+pub use machine::{Access, Kind, Machine, Vcpu};
+pub use pace::{Pace, Pacer};
+pub use stats::{CpuStats, LinkStats, NodeStats, Stats};
+pub use timeline::{Lead, Timeline};

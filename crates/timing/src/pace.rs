@@ -1,0 +1,112 @@
+//! Real waits: the guest sees real time, and is kept from getting ahead of the model.
+//!
+//! Where modelled time times `slow_motion` runs ahead of real time, the vCPU owes a wait; where it falls behind (the
+//! emulator took longer than the model says, or the vCPU was idle) a bounded lateness is forgiven and the rest let go,
+//! so that no burst makes up for it.
+
+/// Waits shorter than this are put off.
+const OWED_MIN_NS: u64 = 50_000;
+/// Lateness beyond this is let go.
+const FORGIVEN_NS: u64 = 100_000;
+
+/// The relation of modelled to real time.
+#[derive(Clone, Copy, Debug)]
+pub struct Pacer {
+    slow_motion: f64,
+}
+
+/// What a vCPU is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// The modelled time it goes on from.
+    pub own_ps: u64,
+    /// How long to wait first.
+    pub wait_ns: u64,
+}
+
+impl Pacer {
+    /// Modelled time passes `slow_motion` times slower than real time.
+    #[must_use]
+    pub fn new(slow_motion: f64) -> Self {
+        Self { slow_motion }
+    }
+
+    /// A vCPU has reached the modelled time `own_ps`; really `real_ns` have passed since the start.
+    #[must_use]
+    pub fn pace(&self, own_ps: u64, real_ns: u64) -> Pace {
+        let due_ns = self.real_ns(own_ps);
+        let late_ns = real_ns.saturating_sub(due_ns);
+        let owed_ns = due_ns.saturating_sub(real_ns);
+        if late_ns > FORGIVEN_NS {
+            return Pace { own_ps: self.model_ps(real_ns - FORGIVEN_NS), wait_ns: 0 };
+        }
+        Pace { own_ps, wait_ns: if owed_ns < OWED_MIN_NS { 0 } else { owed_ns } }
+    }
+
+    /// Modelled time that corresponds to `OWED_MIN_NS`: how often to ask.
+    #[must_use]
+    pub fn quantum_ps(&self) -> u64 {
+        self.model_ps(OWED_MIN_NS).max(1)
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "times are positive; a float holds years"
+    )]
+    fn real_ns(&self, model_ps: u64) -> u64 {
+        (model_ps as f64 / 1000.0 * self.slow_motion) as u64
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "times are positive; a float holds years"
+    )]
+    fn model_ps(&self, real_ns: u64) -> u64 {
+        (real_ns as f64 * 1000.0 / self.slow_motion) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_vcpu_ahead_waits_the_difference_in_slow_motion() {
+        let pacer = Pacer::new(10.0);
+        assert_eq!(
+            pacer.pace(100_000_000, 400_000),
+            Pace { own_ps: 100_000_000, wait_ns: 600_000 }
+        );
+    }
+
+    #[test]
+    fn small_waits_are_put_off() {
+        assert_eq!(Pacer::new(1.0).pace(40_000_000, 0).wait_ns, 0);
+    }
+
+    #[test]
+    fn a_vcpu_far_behind_is_moved_up_to_what_is_forgiven() {
+        let pace = Pacer::new(10.0).pace(0, 1_100_000);
+        assert_eq!(pace, Pace { own_ps: 100_000_000, wait_ns: 0 });
+    }
+
+    proptest! {
+        /// A vCPU whose emulation is always faster than the model keeps the model's time, however coarse its waits.
+        #[test]
+        fn waits_add_up_to_modelled_time(slow_motion in 1.0f64..40.0, overslept in 0u64..60_000) {
+            let pacer = Pacer::new(slow_motion);
+            let (mut own, mut real) = (0, 0);
+            for _ in 0..2000 {
+                own += 10_000_000;
+                let pace = pacer.pace(own, real);
+                own = pace.own_ps;
+                real += if pace.wait_ns > 0 { pace.wait_ns + overslept } else { 1000 };
+            }
+            let ratio = real as f64 * 1000.0 / slow_motion / own as f64;
+            prop_assert!((0.95..1.05).contains(&ratio), "{}", ratio);
+        }
+    }
+}
