@@ -1,1 +1,58 @@
-//! lab-plugin: forwards.
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! lab-plugin: a QEMU TCG plugin whose guest has memory as slow as the lab says.
+//!
+//! It forwards: what an access costs, what time it is and how long to wait is decided by nearfar-timing. Here are
+//! QEMU's plugin interface as far as it is used (`api`), the two slots of QEMU's own through which the guest's clock
+//! is made to show modelled time (`internals`), the callbacks (`callbacks`), what they share (`state`), and the host's
+//! clock (`clock`). Argument: `config=FILE`, the settings described in nearfar-timing's `config.rs`.
+//!
+//! QEMU plugins are under QEMU's licence, hence this crate is too. Built by `cargo build -p nearfar-lab-plugin
+//! --profile abi`; exercised by the lab's tests, which boot guests.
+#![expect(unsafe_code, reason = "QEMU's plugin interface is C")]
+
+use std::ffi::{CStr, c_char, c_int};
+
+mod api;
+mod callbacks;
+mod clock;
+mod internals;
+mod state;
+
+/// The version of QEMU's plugin interface this plugin is written for (QEMU 9.1 to 10.x).
+#[unsafe(no_mangle)]
+pub static qemu_plugin_version: c_int = 4;
+
+/// Called by QEMU when it loads the plugin, before there are vCPUs; not zero if it cannot serve.
+///
+/// # Safety
+/// To be called by QEMU alone: `info` points to its description of itself, `argv` to `argc` strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn qemu_plugin_install(
+    id: api::PluginId,
+    info: *const api::Info,
+    argc: c_int,
+    argv: *const *const c_char,
+) -> c_int {
+    // SAFETY: QEMU passes a description that outlives this call.
+    let info = unsafe { &*info };
+    let arguments: Vec<String> = (0..usize::try_from(argc).unwrap_or(0))
+        .map(|index| {
+            // SAFETY: `argv` has `argc` entries, here and below.
+            let entry = unsafe { argv.add(index) };
+            // SAFETY: as above.
+            let argument = unsafe { *entry };
+            // SAFETY: each entry is a string that QEMU keeps while the plugin is loaded.
+            unsafe { CStr::from_ptr(argument) }.to_string_lossy().into_owned()
+        })
+        .collect();
+    match state::set_up(info, &arguments) {
+        Ok(()) => {
+            callbacks::register(id);
+            0
+        }
+        Err(refusal) => {
+            state::complain(&refusal);
+            1
+        }
+    }
+}

@@ -3,10 +3,11 @@
 //! Figures are the real machine's; with [`Clock::Wait`] the whole machine is paced `slow_motion` times slower than
 //! them. Nodes are referred to by their guest node id, vCPUs by index.
 //!
-//! Which clock is in force is known before the guest exists: the plugin settles it when QEMU loads it and writes the
-//! statistics file once right then (`"clock"`, `"slow_motion"`, all counts zero), and again when QEMU ends. So
-//! `qemu-system-x86_64 -machine none -accel tcg -display none -S -plugin libnearfar_lab_plugin.so,config=FILE` asks a
-//! QEMU what it can do, without a guest. The guest kernel wants [`KERNEL_PARAMETERS`] besides.
+//! Which clock is in force is known before the guest runs: the plugin settles it as the first vCPU appears, writes the
+//! statistics file once right then (`"clock"`, `"slow_motion"`, `"complete": false`, all counts zero), and again when
+//! QEMU ends. So `qemu-system-x86_64 -machine none -cpu max -accel tcg,thread=multi -display none -S -plugin
+//! libnearfar_lab_plugin.so,config=FILE` asks a QEMU what it can do, without a guest. The guest kernel wants
+//! [`KERNEL_PARAMETERS`] besides.
 
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +36,7 @@ pub struct Config {
     pub links: Vec<Link>,
     /// The processor.
     pub processor: Processor,
-    /// Where to write statistics as JSON, `nearfar.labstats/1`, at load and at exit; nowhere if absent.
+    /// Where to write statistics as JSON, `nearfar.labstats/1`, when the clock is settled and at exit.
     pub stats: Option<std::path::PathBuf>,
 }
 

@@ -9,7 +9,30 @@ pub enum Instruction {
     NonTemporalStore,
     /// It changes translations: MOV to CR3, INVLPG, INVPCID.
     ChangesTranslations,
+    /// PAUSE: a wait, made to be long. Spinning and delay loops are made of it.
+    Pause,
+    /// It reads the time-stamp counter.
+    ReadsTime,
+    /// IN or OUT.
+    PortAccess,
 }
+
+impl Instruction {
+    /// What it takes beyond what any instruction takes, in picoseconds: orders of magnitude as on current CPUs, so
+    /// that loops which wait for time to pass do not take many more rounds than there.
+    #[must_use]
+    pub const fn extra_ps(self) -> u64 {
+        match self {
+            Self::Plain | Self::NonTemporalStore | Self::ChangesTranslations => 0,
+            Self::Pause => 40_000,
+            Self::ReadsTime => 8_000,
+            Self::PortAccess => DEVICE_ACCESS_PS,
+        }
+    }
+}
+
+/// What an access to a device's registers takes, in picoseconds.
+pub const DEVICE_ACCESS_PS: u64 = 300_000;
 
 /// Looks at the bytes of one instruction in 64-bit code.
 #[must_use]
@@ -23,6 +46,9 @@ pub fn decode(bytes: &[u8]) -> Instruction {
         // VEX, the opcode map 0F: C5 has it implied, C4 names it.
         [0xc5, _, opcode, ..] => vector(opcode),
         [0xc4, map, _, opcode, ..] if map & 0x1f == 1 => vector(opcode),
+        [0x90, ..] if bytes[..prefixes].contains(&0xf3) => Instruction::Pause,
+        [0x0f, 0x31, ..] | [0x0f, 0x01, 0xf9, ..] => Instruction::ReadsTime,
+        [0xe4..=0xe7 | 0xec..=0xef | 0x6c..=0x6f, ..] => Instruction::PortAccess,
         [0x0f, 0xc3 | 0x2b | 0xe7, ..] => Instruction::NonTemporalStore,
         [0x0f, 0x22, operands, ..] if operands >> 3 & 7 == 3 => Instruction::ChangesTranslations,
         [0x0f, 0x01, operands, ..] if operands >> 3 & 7 == 7 && operands < 0xc0 => {
@@ -74,8 +100,23 @@ mod tests {
     }
 
     #[test]
+    fn waits_and_their_kin_are_recognised() {
+        for (bytes, what) in [
+            (&[0xf3, 0x90][..], Instruction::Pause),
+            (&[0x0f, 0x31], Instruction::ReadsTime),
+            (&[0x0f, 0x01, 0xf9], Instruction::ReadsTime),
+            (&[0xec], Instruction::PortAccess),
+            (&[0x66, 0xe7, 0x80], Instruction::PortAccess),
+        ] {
+            assert_eq!(decode(bytes), what, "{bytes:x?}");
+            assert!(what.extra_ps() > 0);
+        }
+    }
+
+    #[test]
     fn others_are_plain() {
-        let others: [&[u8]; 8] = [
+        let others: [&[u8]; 9] = [
+            &[0x90],
             &[],
             &[0x66],
             &[0x0f],

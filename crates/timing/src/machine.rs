@@ -62,8 +62,18 @@ pub struct Vcpu {
     pub first_level: FirstLevel,
     streams: Streams,
     window: Window,
+    /// Virtual lines of stores past the caches that are being gathered.
     gathered: [u64; GATHERED],
     gather_next: usize,
+}
+
+impl Vcpu {
+    /// Whether a store past the caches to `address` joins one that is being gathered.
+    #[inline]
+    #[must_use]
+    pub fn gathers(&self, address: u64) -> bool {
+        self.gathered.contains(&(address >> LINE_SHIFT))
+    }
 }
 
 /// An access that missed the first-level cache.
@@ -222,10 +232,10 @@ impl Machine {
 
     /// A store past the caches: one write a line, however many stores make it up.
     fn store_past_caches(&self, vcpu: &mut Vcpu, now_ps: u64, access: Access, line: u64) -> u64 {
-        if vcpu.gathered.contains(&line) {
+        if vcpu.gathers(access.virtual_address) {
             return 0;
         }
-        vcpu.gathered[vcpu.gather_next] = line;
+        vcpu.gathered[vcpu.gather_next] = access.virtual_address >> LINE_SHIFT;
         vcpu.gather_next = (vcpu.gather_next + 1) % GATHERED;
         vcpu.first_level.drop_line(access.virtual_address);
         self.caches[vcpu.cpu_node].forget(line);

@@ -47,12 +47,12 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// A timeline on which `vcpus` vCPUs are idle, and which starts at zero at the real time `real_ns`.
+    /// A timeline on which `vcpus` vCPUs are idle, and which shows `start_ns` at the real time `real_ns`.
     #[must_use]
-    pub fn new(vcpus: usize, real_ns: u64) -> Self {
+    pub fn new(vcpus: usize, start_ns: u64, real_ns: u64) -> Self {
         Self {
             parts: (0..vcpus).map(|_| Part::default()).collect(),
-            shared: Mutex::new(Shared { reached_ps: 0, idle_since_ns: real_ns }),
+            shared: Mutex::new(Shared { reached_ps: start_ns * 1000, idle_since_ns: real_ns }),
             shown_ns: AtomicU64::new(0),
         }
     }
@@ -172,14 +172,14 @@ mod tests {
 
     #[test]
     fn time_goes_as_real_time_while_all_are_idle() {
-        let line = Timeline::new(2, 5000);
+        let line = Timeline::new(2, 0, 5000);
         assert_eq!(line.show_outsider(5000), 0);
         assert_eq!(line.show_outsider(7500), 2500);
     }
 
     #[test]
     fn time_stands_with_the_vcpus_however_long_they_take() {
-        let line = Timeline::new(2, 0);
+        let line = Timeline::new(2, 0, 0);
         assert_eq!(line.wake(0, 0, 1000), US);
         assert_eq!(line.show_outsider(1_000_000), 1000);
         line.advance(0, 3 * US);
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_vcpu_that_wakes_joins_the_one_furthest_ahead() {
-        let line = Timeline::new(3, 0);
+        let line = Timeline::new(3, 0, 0);
         line.wake(0, 0, 0);
         line.wake(1, 0, 0);
         line.advance(0, 50 * US);
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn only_the_last_to_rest_is_told_so() {
-        let line = Timeline::new(2, 0);
+        let line = Timeline::new(2, 0, 0);
         line.wake(0, 0, 0);
         line.wake(1, 0, 0);
         assert!(!line.rest(1, 0, 10));
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn being_told_twice_that_a_vcpu_runs_leaves_no_trace() {
-        let line = Timeline::new(2, 0);
+        let line = Timeline::new(2, 0, 0);
         line.wake(1, 0, 0);
         assert_eq!(line.wake(1, 9 * US, 500), 9 * US);
         assert!(line.rest(1, 9 * US, 1000));
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_slow_vcpu_is_not_moved_by_what_it_is_shown() {
-        let line = Timeline::new(2, 0);
+        let line = Timeline::new(2, 0, 0);
         line.wake(0, 0, 0);
         line.wake(1, 0, 0);
         line.advance(0, 30 * US);
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_vcpu_kept_from_running_is_moved_up() {
-        let line = Timeline::new(2, 0);
+        let line = Timeline::new(2, 0, 0);
         line.wake(0, 0, 0);
         line.wake(1, 0, 0);
         line.advance(0, 2 * LEFT_BEHIND_PS);
@@ -252,7 +252,7 @@ mod tests {
         /// are idle.
         #[test]
         fn time_never_runs_backwards(events in proptest::collection::vec((0usize..4, 0u8..5, 1u64..90_000), 1..300)) {
-            let line = Timeline::new(4, 0);
+            let line = Timeline::new(4, 0, 0);
             let (mut own, mut real, mut last) = ([0u64; 4], 0, 0);
             for (vcpu, what, amount) in events {
                 real += amount;

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! QEMU's plugin interface, version 4, as far as it is used; declared by hand from its documentation.
+//!
+//! Handles are opaque, and valid only during the callback that was given them.
+#![expect(unsafe_code, reason = "declares C functions")]
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+/// A loaded plugin, as QEMU tells it from others.
+pub(crate) type PluginId = u64;
+/// What is known of a memory access.
+pub(crate) type MemInfo = u32;
+
+macro_rules! opaque {
+    ($($(#[$doc:meta])* $name:ident)*) => { $(
+        $(#[$doc])*
+        #[repr(C)]
+        pub(crate) struct $name {
+            _opaque: [u8; 0],
+        }
+    )* };
+}
+
+opaque! {
+    /// A block of guest code that is being translated.
+    Block
+    /// An instruction in it.
+    Insn
+    /// The physical side of an access.
+    Hwaddr
+    /// Counters, an element per vCPU.
+    Scoreboard
+}
+
+/// A counter in a scoreboard's elements.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Counter {
+    pub(crate) scoreboard: *mut Scoreboard,
+    pub(crate) offset: usize,
+}
+
+/// What QEMU says of itself.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Info {
+    pub(crate) target_name: *const c_char,
+    pub(crate) version_min: c_int,
+    pub(crate) version_cur: c_int,
+    pub(crate) system_emulation: bool,
+    pub(crate) smp_vcpus: c_int,
+    pub(crate) max_vcpus: c_int,
+}
+
+/// A callback needs no guest registers.
+pub(crate) const NO_REGISTERS: c_int = 0;
+/// Accesses that read.
+pub(crate) const READS: c_int = 1;
+/// Accesses that write.
+pub(crate) const WRITES: c_int = 2;
+/// Add to a counter.
+pub(crate) const ADD: c_int = 0;
+/// Call where a counter is at least so much.
+pub(crate) const AT_LEAST: c_int = 7;
+
+pub(crate) type OnVcpu = extern "C" fn(PluginId, c_uint);
+pub(crate) type OnBlock = extern "C" fn(PluginId, *mut Block);
+pub(crate) type OnExecution = extern "C" fn(c_uint, *mut c_void);
+pub(crate) type OnAccess = extern "C" fn(c_uint, MemInfo, u64, *mut c_void);
+pub(crate) type OnExit = extern "C" fn(PluginId, *mut c_void);
+
+unsafe extern "C" {
+    pub(crate) fn qemu_plugin_register_vcpu_init_cb(id: PluginId, callback: OnVcpu);
+    pub(crate) fn qemu_plugin_register_vcpu_idle_cb(id: PluginId, callback: OnVcpu);
+    pub(crate) fn qemu_plugin_register_vcpu_resume_cb(id: PluginId, callback: OnVcpu);
+    pub(crate) fn qemu_plugin_register_vcpu_tb_trans_cb(id: PluginId, callback: OnBlock);
+    pub(crate) fn qemu_plugin_register_atexit_cb(id: PluginId, callback: OnExit, user: *mut c_void);
+    pub(crate) fn qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(
+        block: *mut Block,
+        operation: c_int,
+        counter: Counter,
+        amount: u64,
+    );
+    pub(crate) fn qemu_plugin_register_vcpu_tb_exec_cond_cb(
+        block: *mut Block,
+        callback: OnExecution,
+        registers: c_int,
+        condition: c_int,
+        counter: Counter,
+        amount: u64,
+        user: *mut c_void,
+    );
+    pub(crate) fn qemu_plugin_register_vcpu_insn_exec_cb(
+        insn: *mut Insn,
+        callback: OnExecution,
+        registers: c_int,
+        user: *mut c_void,
+    );
+    pub(crate) fn qemu_plugin_register_vcpu_mem_cb(
+        insn: *mut Insn,
+        callback: OnAccess,
+        registers: c_int,
+        accesses: c_int,
+        user: *mut c_void,
+    );
+    pub(crate) fn qemu_plugin_tb_n_insns(block: *const Block) -> usize;
+    pub(crate) fn qemu_plugin_tb_get_insn(block: *const Block, index: usize) -> *mut Insn;
+    pub(crate) fn qemu_plugin_insn_data(insn: *const Insn, to: *mut c_void, length: usize)
+    -> usize;
+    pub(crate) fn qemu_plugin_get_hwaddr(info: MemInfo, address: u64) -> *mut Hwaddr;
+    pub(crate) fn qemu_plugin_hwaddr_is_io(hwaddr: *const Hwaddr) -> bool;
+    pub(crate) fn qemu_plugin_hwaddr_phys_addr(hwaddr: *const Hwaddr) -> u64;
+    pub(crate) fn qemu_plugin_scoreboard_new(element: usize) -> *mut Scoreboard;
+    pub(crate) fn qemu_plugin_scoreboard_find(board: *mut Scoreboard, vcpu: c_uint) -> *mut c_void;
+}
