@@ -19,8 +19,10 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 pub mod gather;
+mod plant;
 
 pub use gather::{gather, topology};
+pub use plant::plant;
 
 /// Larger files are refused; sysfs and procfs have none that the project needs.
 const READ_BYTES_MAX: u64 = 64 << 20;
@@ -168,12 +170,18 @@ impl RootFs {
     /// [`FsError::Call`] if it can't be opened as a directory.
     pub fn new(path: impl Into<PathBuf>) -> Result<Self, FsError> {
         let path = path.into();
+        let confined = path != Path::new("/");
+        Ok(Self { confined, ..Self::confined(path)? })
+    }
+
+    /// As [`RootFs::new`], and even `/` is not left by what `..` and links say.
+    fn confined(path: impl Into<PathBuf>) -> Result<Self, FsError> {
+        let path = path.into();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::openat(CWD, &path, flags, Mode::empty()).map_err(|errno| {
             FsError::Call { call: "open", path: path.clone(), source: errno.into() }
         })?;
-        let confined = path != Path::new("/");
-        Ok(Self { dir, path, confined })
+        Ok(Self { dir, path, confined: true })
     }
 
     /// The live system.
@@ -200,18 +208,28 @@ impl RootFs {
 
     /// Opens `path`; `None` where there is nothing of that name.
     fn open(&self, path: &str, flags: OFlags) -> Result<Option<OwnedFd>, FsError> {
+        self.open_with(path, flags, Mode::empty())
+    }
+
+    fn open_with(&self, path: &str, flags: OFlags, mode: Mode) -> Result<Option<OwnedFd>, FsError> {
         const TRIES: usize = 8;
         let relative = match path.trim_start_matches('/') {
             "" => ".",
             relative => relative,
         };
-        let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+        // openat2 refuses O_PATH together with flags that mean nothing to it.
+        let waits = if flags.contains(OFlags::PATH) {
+            OFlags::empty()
+        } else {
+            OFlags::NOCTTY | OFlags::NONBLOCK
+        };
+        let flags = flags | waits | OFlags::CLOEXEC;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         for _ in 0..TRIES {
             let opened = if self.confined {
-                rustix::fs::openat2(&self.dir, relative, flags, Mode::empty(), resolve)
+                rustix::fs::openat2(&self.dir, relative, flags, mode, resolve)
             } else {
-                rustix::fs::openat(&self.dir, relative, flags, Mode::empty())
+                rustix::fs::openat(&self.dir, relative, flags, mode)
             };
             match opened {
                 Ok(fd) => return Ok(Some(fd)),
@@ -350,38 +368,6 @@ impl Fs for TreeFs {
     }
 }
 
-/// Writes `tree` as files and links below the directory `dir`, which [`RootFs`] can then stand on.
-///
-/// A recorded link that also has entries below it is written as a plain directory, since what it points to may not
-/// have been recorded; other links are written as they are.
-///
-/// # Errors
-/// [`FsError::Call`] if something can't be written, and for a recording with `..` in a path.
-pub fn plant(tree: &Tree, dir: &Path) -> Result<(), FsError> {
-    for (path, text) in tree.iter() {
-        let full = dir.join(path);
-        let failed = |call| {
-            let path = full.clone();
-            move |source: io::Error| FsError::Call { call, path, source }
-        };
-        if path.split('/').any(|part| part == "..") || path.starts_with('/') {
-            return Err(failed("write")(Errno::INVAL.into()));
-        }
-        let holds_entries = tree.children(path).next().is_some();
-        if path.ends_with('/') || holds_entries {
-            std::fs::create_dir_all(&full).map_err(failed("create"))?;
-            continue;
-        }
-        let parent = full.parent().unwrap_or(dir);
-        std::fs::create_dir_all(parent).map_err(failed("create"))?;
-        match tree.link(path) {
-            Some(target) => std::os::unix::fs::symlink(target, &full).map_err(failed("link"))?,
-            None => std::fs::write(&full, format!("{text}\n")).map_err(failed("write"))?,
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -462,33 +448,5 @@ mod tests {
         let (dir, fs) = root();
         std::fs::write(dir.path().join("root/vendor"), b"caf\xe9\n").unwrap();
         assert_eq!(fs.read("vendor").unwrap().as_deref(), Some("caf\u{fffd}\n"));
-    }
-
-    #[test]
-    fn a_recording_reads_as_the_directory_it_is_planted_to() {
-        let (dir, _) = root();
-        let mut tree = Tree::new();
-        for (path, text) in [("sys/x/one", "1"), ("sys/x/link", "-> one"), ("sys/empty/", "")] {
-            tree.insert(path, text);
-        }
-        plant(&tree, dir.path()).unwrap();
-        let (planted, recorded) = (RootFs::new(dir.path()).unwrap(), TreeFs(tree));
-        assert_eq!(planted.read("sys/x/link").unwrap().as_deref(), Some("1\n"));
-        for path in ["sys", "sys/x", "sys/empty", "sys/none"] {
-            assert_eq!(planted.list(path).unwrap(), recorded.list(path).unwrap(), "{path}");
-        }
-        assert_eq!(planted.read("sys/x/one").unwrap(), recorded.read("sys/x/one").unwrap());
-        assert!(matches!(recorded.write("sys/x/one", "2"), Err(FsError::Recording { .. })));
-    }
-
-    #[test]
-    fn planting_a_recording_can_not_leave_the_directory() {
-        let (dir, _) = root();
-        for path in ["../secret", "a/../../secret"] {
-            let mut tree = Tree::new();
-            tree.insert(path, "x");
-            assert!(plant(&tree, &dir.path().join("root")).is_err());
-        }
-        assert_eq!(std::fs::read_to_string(dir.path().join("secret")).unwrap(), "outside\n");
     }
 }

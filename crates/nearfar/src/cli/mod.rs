@@ -5,6 +5,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod generate;
+mod machine;
+mod output;
+mod topo;
 
 /// Near and far memory for Linux: find it, measure it, place data over it.
 #[derive(Debug, Parser)]
@@ -17,6 +20,8 @@ pub(crate) struct Cli {
 // One line a command, in the order of the help; each module has `Args` and `run(Args) -> Result<ExitCode>`.
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Show nodes, kinds of memory, tiers, CXL regions and devices, firmware's figures
+    Topo(topo::Args),
     /// Print a completion script for a shell
     Completions(generate::CompletionsArgs),
     /// Write the man pages into a directory
@@ -27,6 +32,7 @@ impl Cli {
     /// Runs the command.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
+            Command::Topo(args) => topo::run(&args),
             Command::Completions(args) => generate::completions(&args),
             Command::Man(args) => generate::man(&args),
         }

@@ -1,0 +1,93 @@
+//! Which machine a command looks at: this one, a directory that stands for `/`, or a recording; shared by commands.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use nearfar_kernel::fs::{self, Fs, RootFs, TreeFs};
+use nearfar_topology::{Finding, MemoryKind, NodeId, Overrides, Topology, Tree};
+
+use crate::exit::{EndsWith as _, Exit};
+
+/// Where sysfs says what the nodes are; a root without it is no machine.
+const NODES: &str = "sys/devices/system/node";
+
+/// What decides which machine is looked at, and what its memory is taken for.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct MachineArgs {
+    /// Look at this machine instead of the running one: a directory that stands for /, or a file made by
+    /// `nearfar topo --record`
+    #[arg(long, value_name = "DIR|FILE")]
+    sysfs: Option<PathBuf>,
+    /// Take a node's memory for this kind, whatever the machine says: dram, cxl, hbm, pmem or unknown
+    #[arg(long = "kind", value_name = "NODE=KIND", value_parser = kind_override)]
+    kinds: Vec<(NodeId, MemoryKind)>,
+}
+
+fn kind_override(text: &str) -> Result<(NodeId, MemoryKind), String> {
+    let (node, kind) = text.split_once('=').ok_or("write it as NODE=KIND, for example 1=cxl")?;
+    let node = node.parse().ok().map(NodeId).filter(|id| *id <= NodeId::MAX);
+    let node = node.ok_or_else(|| format!("nodes are numbers from 0 to {}", NodeId::MAX))?;
+    let kind = kind.parse::<MemoryKind>().map_err(|error| error.to_string())?;
+    Ok((node, kind))
+}
+
+impl MachineArgs {
+    /// The files of the machine.
+    ///
+    /// # Errors
+    /// Bad usage if what `--sysfs` names is no machine; failure if this system shows no nodes.
+    pub(crate) fn open(&self) -> anyhow::Result<Box<dyn Fs>> {
+        let Some(path) = &self.sysfs else {
+            let fs = RootFs::live()?;
+            anyhow::ensure!(
+                fs.list(NODES)?.is_some(),
+                "this kernel shows no memory nodes (no /{NODES}): it was built without CONFIG_NUMA, or /sys is not mounted"
+            );
+            return Ok(Box::new(fs));
+        };
+        open_other(path)
+            .with_context(|| format!("--sysfs {}", path.display()))
+            .ends_with(Exit::Usage)
+    }
+
+    /// The machine read from `fs`, with the kinds the user states.
+    ///
+    /// # Errors
+    /// Bad usage if a stated node is not there.
+    pub(crate) fn read(&self, fs: &dyn Fs) -> anyhow::Result<(Topology, Vec<Finding>)> {
+        let overrides: Overrides = self.kinds.iter().copied().collect();
+        let (machine, findings) = fs::topology(fs, &overrides);
+        for (id, kind) in &overrides {
+            let there = machine.nodes.contains_key(id);
+            let has = machine.inventory();
+            let said =
+                || anyhow::anyhow!("--kind {id}={kind}: no node {id} here; this machine has {has}");
+            there.then_some(()).ok_or_else(said).ends_with(Exit::Usage)?;
+        }
+        Ok((machine, findings))
+    }
+}
+
+fn open_other(path: &std::path::Path) -> anyhow::Result<Box<dyn Fs>> {
+    let found = std::fs::metadata(path)?;
+    let fs: Box<dyn Fs> = if found.is_dir() {
+        Box::new(RootFs::new(path)?)
+    } else if found.is_file() {
+        let text = std::fs::read(path)?;
+        Box::new(TreeFs(Tree::parse(&String::from_utf8_lossy(&text))))
+    } else {
+        anyhow::bail!("neither a directory nor a file");
+    };
+    if fs.list(NODES)?.is_none() {
+        let what = if found.is_dir() { "directory" } else { "recording" };
+        let hint = if fs.list("devices/system/node")?.is_some() {
+            "this looks like a copy of /sys: name the directory that holds it as sys"
+        } else if found.is_dir() {
+            "name a directory that stands for /, one that holds sys and proc"
+        } else {
+            "make one with nearfar topo --record FILE"
+        };
+        anyhow::bail!("no machine: the {what} has no {NODES}; {hint}");
+    }
+    Ok(fs)
+}

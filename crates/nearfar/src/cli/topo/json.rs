@@ -1,0 +1,247 @@
+//! The JSON of `nearfar topo`, schema `nearfar.topo/1`. Key names are stable; new keys may come.
+//!
+//! Sizes are bytes, latencies nanoseconds, bandwidths bytes per second. What the machine does not say is `null`. A
+//! serial number is text (`0x...`): it is a name, and may not fit a double.
+
+use nearfar_topology::{
+    Attributes, Bytes, CpuId, CxlDevice, CxlRegion, Dax, Finding, Initiator, KnownBy, MemoryKind,
+    Node, NodeId, NodeSet, Topology,
+};
+use serde::Serialize;
+
+/// A machine.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    schema: &'static str,
+    /// Vendor and product as firmware names them.
+    product: Option<String>,
+    /// The kernel's release.
+    kernel: Option<String>,
+    /// The same for the same nodes, CPUs, sizes and kinds; saved measurements are found by it.
+    fingerprint: String,
+    /// Online nodes, by id.
+    nodes: Vec<NodeReport>,
+    /// Possible nodes that are not online.
+    offline_nodes: Vec<NodeId>,
+    /// Tiers, fastest first.
+    tiers: Vec<TierReport>,
+    /// What is near and far, from the CPUs of each node that has some.
+    near_far: Vec<NearFar>,
+    cxl_regions: Vec<RegionReport>,
+    cxl_devices: Vec<DeviceReport>,
+    dax: Vec<DaxReport>,
+    /// What could not be read or does not fit together.
+    findings: Vec<FindingReport>,
+}
+
+/// A node.
+#[derive(Debug, Serialize)]
+struct NodeReport {
+    id: NodeId,
+    kind: MemoryKind,
+    /// The evidence for the kind: user, cxl_region, nd_region, hmat, memory_tier, probe, cpus, nothing.
+    known_by: KnownBy,
+    size_bytes: Bytes,
+    free_bytes: Bytes,
+    cpus: Vec<CpuId>,
+    /// The rank of its tier, as in `tier:N`; null for a node without memory.
+    tier: Option<usize>,
+    /// SLIT distances from this node.
+    distances: Vec<Distance>,
+    /// Firmware's figures (HMAT, CDAT) from the best initiators of any sort.
+    access0: Option<Access>,
+    /// Firmware's figures from the best CPUs.
+    access1: Option<Access>,
+}
+
+#[derive(Debug, Serialize)]
+struct Distance {
+    node: NodeId,
+    distance: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct Access {
+    initiators: Vec<NodeId>,
+    read_latency_ns: Option<u64>,
+    write_latency_ns: Option<u64>,
+    read_bandwidth_bytes_per_second: Option<u64>,
+    write_bandwidth_bytes_per_second: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct TierReport {
+    rank: usize,
+    nodes: Vec<NodeId>,
+    /// What the ranking rests on: memory_tier (the kernel's own), else the evidence for the kinds, or distance.
+    known_by: KnownBy,
+    /// N of the kernel's memory_tierN that these nodes are in.
+    kernel_tier: Option<u32>,
+}
+
+#[derive(Debug, Serialize)]
+struct NearFar {
+    cpu_node: NodeId,
+    near: Vec<NodeId>,
+    far: Vec<NodeId>,
+}
+
+#[derive(Debug, Serialize)]
+struct RegionReport {
+    name: String,
+    size_bytes: Option<Bytes>,
+    mode: Option<String>,
+    interleave_ways: Option<u32>,
+    interleave_granularity_bytes: Option<Bytes>,
+    committed: bool,
+    devices: Vec<String>,
+    dax: Vec<String>,
+    target_node: Option<NodeId>,
+}
+
+#[derive(Debug, Serialize)]
+struct DeviceReport {
+    name: String,
+    serial: Option<String>,
+    ram_bytes: Option<Bytes>,
+    pmem_bytes: Option<Bytes>,
+    firmware: Option<String>,
+    /// The node its host bridge is nearest to.
+    numa_node: Option<NodeId>,
+    pci: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct DaxReport {
+    name: String,
+    size_bytes: Option<Bytes>,
+    target_node: Option<NodeId>,
+    driver: Option<String>,
+    region: Option<String>,
+    /// Whether it is persistent memory.
+    persistent: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct FindingReport {
+    path: String,
+    message: String,
+}
+
+impl Report {
+    /// The report of `machine`.
+    pub(crate) fn of(machine: &Topology, findings: &[Finding]) -> Self {
+        let tiers = machine.tiers.iter().enumerate().map(|(rank, tier)| TierReport {
+            rank,
+            nodes: ids(&tier.nodes),
+            known_by: tier.known_by,
+            kernel_tier: tier.kernel_id,
+        });
+        Self {
+            schema: "nearfar.topo/1",
+            product: machine.product.clone(),
+            kernel: machine.kernel.clone(),
+            fingerprint: machine.fingerprint(),
+            nodes: machine.nodes.iter().map(|(id, node)| node_report(machine, *id, node)).collect(),
+            offline_nodes: ids(&machine.offline),
+            tiers: tiers.collect(),
+            near_far: machine.cpu_nodes().iter().map(|id| near_far(machine, id)).collect(),
+            cxl_regions: machine.cxl_regions.iter().map(RegionReport::from).collect(),
+            cxl_devices: machine.cxl_devices.iter().map(DeviceReport::from).collect(),
+            dax: machine.dax.iter().map(DaxReport::from).collect(),
+            findings: findings.iter().map(FindingReport::from).collect(),
+        }
+    }
+}
+
+fn ids(nodes: &NodeSet) -> Vec<NodeId> {
+    nodes.iter().collect()
+}
+
+fn node_report(machine: &Topology, id: NodeId, node: &Node) -> NodeReport {
+    let from = machine.distances.range((id, NodeId(0))..=(id, NodeId::MAX));
+    let distances = from.map(|((_, to), distance)| Distance { node: *to, distance: *distance });
+    NodeReport {
+        id,
+        kind: node.kind,
+        known_by: node.known_by,
+        size_bytes: node.size,
+        free_bytes: node.free,
+        cpus: node.cpus.clone(),
+        tier: machine.tiers.iter().position(|tier| tier.nodes.contains(id)),
+        distances: distances.collect(),
+        access0: node.access0.as_ref().map(Access::from),
+        access1: node.access1.as_ref().map(Access::from),
+    }
+}
+
+fn near_far(machine: &Topology, id: NodeId) -> NearFar {
+    let cpus = machine.nodes.get(&id).map(|node| node.cpus.clone()).unwrap_or_default();
+    NearFar { cpu_node: id, near: ids(&machine.near(&cpus)), far: ids(&machine.far(&cpus)) }
+}
+
+impl From<&Initiator> for Access {
+    fn from(access: &Initiator) -> Self {
+        let Attributes { read_latency, write_latency, read_bandwidth, write_bandwidth } =
+            access.attributes;
+        Self {
+            initiators: ids(&access.nodes),
+            read_latency_ns: read_latency.map(|ns| ns.0),
+            write_latency_ns: write_latency.map(|ns| ns.0),
+            read_bandwidth_bytes_per_second: read_bandwidth.map(|rate| rate.0),
+            write_bandwidth_bytes_per_second: write_bandwidth.map(|rate| rate.0),
+        }
+    }
+}
+
+impl From<&CxlRegion> for RegionReport {
+    fn from(region: &CxlRegion) -> Self {
+        let region = region.clone();
+        Self {
+            name: region.name,
+            size_bytes: region.size,
+            mode: region.mode,
+            interleave_ways: region.interleave_ways,
+            interleave_granularity_bytes: region.interleave_granularity,
+            committed: region.committed,
+            devices: region.devices,
+            dax: region.dax,
+            target_node: region.target_node,
+        }
+    }
+}
+
+impl From<&CxlDevice> for DeviceReport {
+    fn from(device: &CxlDevice) -> Self {
+        let device = device.clone();
+        Self {
+            name: device.name,
+            serial: device.serial.map(|serial| format!("{serial:#x}")),
+            ram_bytes: device.ram_size,
+            pmem_bytes: device.pmem_size,
+            firmware: device.firmware,
+            numa_node: device.numa_node,
+            pci: device.pci,
+        }
+    }
+}
+
+impl From<&Dax> for DaxReport {
+    fn from(dax: &Dax) -> Self {
+        let dax = dax.clone();
+        Self {
+            name: dax.name,
+            size_bytes: dax.size,
+            target_node: dax.target_node,
+            driver: dax.driver,
+            region: dax.region,
+            persistent: dax.persistent,
+        }
+    }
+}
+
+impl From<&Finding> for FindingReport {
+    fn from(finding: &Finding) -> Self {
+        Self { path: finding.path.clone(), message: finding.message.clone() }
+    }
+}

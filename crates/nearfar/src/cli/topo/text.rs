@@ -1,0 +1,362 @@
+//! The text of `nearfar topo`: tiers with their nodes, distances, CXL, notes; at most 80 columns.
+
+use std::fmt::Write as _;
+
+use nearfar_topology::{
+    Bytes, CxlDevice, CxlRegion, Dax, Finding, Initiator, KnownBy, Node, NodeId, NodeSet, Tier,
+    Topology,
+};
+
+/// Lines are no wider.
+const COLUMNS: usize = 80;
+
+/// The whole text.
+pub(crate) fn of(machine: &Topology, findings: &[Finding]) -> String {
+    let mut out = String::new();
+    head(&mut out, machine);
+    for (rank, tier) in machine.tiers.iter().enumerate() {
+        self::tier(&mut out, machine, rank, tier);
+    }
+    without_memory(&mut out, machine);
+    near_and_far(&mut out, machine);
+    distances(&mut out, machine);
+    cxl(&mut out, machine);
+    notes(&mut out, machine, findings);
+    out
+}
+
+/// Stands for a space at which a line is not broken.
+const TIE: char = '\u{a0}';
+
+/// A few words that stay on one line.
+fn tied(words: std::fmt::Arguments<'_>) -> String {
+    words.to_string().replace(' ', &TIE.to_string())
+}
+
+/// One paragraph, broken at spaces; lines after the first are set in by `indent`. What a recording from elsewhere could
+/// do to a terminal is taken out.
+fn wrapped(out: &mut String, first: &str, text: &str, indent: usize) {
+    let text: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    let mut line = String::from(first);
+    let mut fresh = true;
+    for word in text.split(' ') {
+        if !fresh && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+            let _ = writeln!(out, "{}", line.trim_end().replace(TIE, " "));
+            line = " ".repeat(indent);
+            fresh = true;
+        }
+        if !fresh {
+            line.push(' ');
+        }
+        line.push_str(word);
+        fresh = false;
+    }
+    let _ = writeln!(out, "{}", line.trim_end().replace(TIE, " "));
+}
+
+fn head(out: &mut String, machine: &Topology) {
+    let product = machine.product.as_deref().unwrap_or("Unnamed machine");
+    let kernel = machine.kernel.as_deref().unwrap_or("of unknown release");
+    let total = machine.nodes.values().map(|node| node.size.0).fold(0, u64::saturating_add);
+    let nodes = match machine.nodes.len() {
+        1 => "1 node".to_string(),
+        count => format!("{count} nodes"),
+    };
+    wrapped(out, "", &format!("{product}, Linux {kernel}: {nodes}, {}", Bytes(total)), 2);
+}
+
+fn tier(out: &mut String, machine: &Topology, rank: usize, tier: &Tier) {
+    let place = if rank == 0 { "near" } else { "far" };
+    let kernel = match (tier.kernel_id, tier.known_by) {
+        (Some(id), KnownBy::MemoryTier) => format!("the kernel's memory_tier{id}"),
+        (Some(id), by) => format!("ranked by {}; memory_tier{id} to the kernel", evidence(by)),
+        (None, by) => format!("ranked by {}; the kernel tells no tiers", evidence(by)),
+    };
+    out.push('\n');
+    wrapped(out, "", &format!("tier:{rank}  {place}  ({kernel})"), 2);
+    for id in tier.nodes.iter() {
+        if let Some(node) = machine.nodes.get(&id) {
+            self::node(out, machine, id, node);
+        }
+    }
+}
+
+/// Evidence in words, after "known by" or "by".
+fn evidence(known_by: KnownBy) -> &'static str {
+    match known_by {
+        KnownBy::User => "what you said",
+        KnownBy::CxlRegion => "CXL region",
+        KnownBy::NdRegion => "persistent-memory region",
+        KnownBy::Hmat => "firmware's figures",
+        KnownBy::MemoryTier => "the kernel's tier",
+        KnownBy::Probe => "measurement",
+        KnownBy::Cpus => "its CPUs",
+        KnownBy::Distance => "distance",
+        KnownBy::Nothing => "nothing that tells",
+    }
+}
+
+fn node(out: &mut String, machine: &Topology, id: NodeId, node: &Node) {
+    let known = match node.known_by {
+        KnownBy::CxlRegion => {
+            let regions = machine.cxl_regions.iter();
+            let own = regions.filter(|region| region.target_node == Some(id));
+            let names: Vec<&str> = own.map(|region| region.name.as_str()).collect();
+            format!("known by CXL {}", names.join(", "))
+        }
+        KnownBy::Nothing => String::from("nothing tells its kind, --kind\u{a0}NODE=KIND can"),
+        by => format!("known by {}", evidence(by)),
+    };
+    let line = format!("{:<7}  {}, {} free; {known}", node.kind, node.size, node.free);
+    let first = format!("  node {id:<4} ");
+    let indent = first.len();
+    wrapped(out, &first, &line, indent);
+    let margin = " ".repeat(indent);
+    if !node.cpus.is_empty() {
+        cpus(out, &margin, node);
+    }
+    let (any, cpu) = (node.access0.as_ref(), node.access1.as_ref());
+    if let Some(access) = cpu.or(any) {
+        wrapped(out, &margin, &format!("firmware: {}", figures(access)), indent + 10);
+    }
+    if let (Some(any), Some(cpu)) = (any, cpu)
+        && any != cpu
+    {
+        let text = format!("firmware, best initiator of any sort: {}", figures(any));
+        wrapped(out, &margin, &text, indent + 10);
+    }
+}
+
+fn cpus(out: &mut String, margin: &str, node: &Node) {
+    let mut ranges = String::new();
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for cpu in &node.cpus {
+        match runs.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(cpu.0) => *last = cpu.0,
+            _ => runs.push((cpu.0, cpu.0)),
+        }
+    }
+    for (first, last) in runs {
+        let comma = if ranges.is_empty() { "" } else { ", " };
+        let _ = if first == last {
+            write!(ranges, "{comma}{first}")
+        } else {
+            write!(ranges, "{comma}{first}-{last}")
+        };
+    }
+    let text = match node.cpus.len() {
+        1 => format!("CPU {ranges}"),
+        count => format!("{count} CPUs: {ranges}"),
+    };
+    wrapped(out, margin, &text, margin.len() + 2);
+}
+
+/// `100 ns, reads 40.0 GB/s, writes 40.0 GB/s from node 0`
+fn figures(access: &Initiator) -> String {
+    let figures = access.attributes;
+    let mut parts = Vec::new();
+    match (figures.read_latency, figures.write_latency) {
+        (Some(read), Some(write)) if read == write => parts.push(read.to_string()),
+        (read, write) => {
+            parts.extend(read.map(|read| format!("reads {read}")));
+            parts.extend(write.map(|write| format!("writes {write}")));
+        }
+    }
+    match (figures.read_bandwidth, figures.write_bandwidth) {
+        (Some(read), Some(write)) if read == write => {
+            parts.push(format!("{read} reads or writes"));
+        }
+        (read, write) => {
+            parts.extend(read.map(|read| format!("reads {read}")));
+            parts.extend(write.map(|write| format!("writes {write}")));
+        }
+    }
+    if parts.is_empty() {
+        parts.push(String::from("no figures"));
+    }
+    let from = if access.nodes.is_empty() {
+        String::new()
+    } else {
+        format!(", from node {}", access.nodes)
+    };
+    parts.join(", ") + &from
+}
+
+/// Nodes that hold no memory, and nodes that are not there yet.
+fn without_memory(out: &mut String, machine: &Topology) {
+    let memory = machine.memory_nodes();
+    let empty: Vec<_> = machine.nodes.iter().filter(|(id, _)| !memory.contains(**id)).collect();
+    if !empty.is_empty() {
+        out.push_str("\nwithout memory\n");
+        for (id, node) in empty {
+            let first = format!("  node {id:<4} ");
+            if node.cpus.is_empty() {
+                let _ = writeln!(out, "{first}no CPUs either");
+            } else {
+                cpus(out, &first, node);
+            }
+        }
+    }
+    if !machine.offline.is_empty() {
+        out.push('\n');
+        let text = format!("{}: possible, nothing there now", comma_spaced(&machine.offline));
+        wrapped(out, "offline node ", &text, 4);
+    }
+}
+
+/// Where more than one node has CPUs, near and far differ from each.
+fn near_and_far(out: &mut String, machine: &Topology) {
+    let cpu_nodes = machine.cpu_nodes();
+    if cpu_nodes.len() < 2 {
+        return;
+    }
+    out.push_str("\nnear and far, from the CPUs of\n");
+    for id in cpu_nodes.iter() {
+        let cpus = machine.nodes.get(&id).map(|node| node.cpus.as_slice()).unwrap_or_default();
+        let text = |nodes: NodeSet| match nodes.is_empty() {
+            true => String::from("nothing"),
+            false => nodes.to_string(),
+        };
+        let (near, far) = (text(machine.near(cpus)), text(machine.far(cpus)));
+        let _ = writeln!(out, "  node {id:<4} near {near}, far {far}");
+    }
+}
+
+/// The matrix, where there are two nodes or more and it fits.
+fn distances(out: &mut String, machine: &Topology) {
+    let ids: Vec<NodeId> = machine.nodes.keys().copied().collect();
+    if ids.len() < 2 || machine.distances.is_empty() {
+        return;
+    }
+    let width = 6;
+    if (ids.len() + 2) * width > COLUMNS {
+        out.push_str("\ndistances: too many nodes for a table; see --json\n");
+        return;
+    }
+    let _ = write!(out, "\ndistances\n  from\\to ");
+    for to in &ids {
+        let _ = write!(out, "{:>width$}", to.0);
+    }
+    out.push('\n');
+    for from in &ids {
+        let _ = write!(out, "  {:<8}", from.0);
+        for to in &ids {
+            match machine.distances.get(&(*from, *to)) {
+                Some(distance) => write!(out, "{distance:>width$}"),
+                None => write!(out, "{:>width$}", "?"),
+            }
+            .unwrap_or_default();
+        }
+        out.push('\n');
+    }
+}
+
+fn cxl(out: &mut String, machine: &Topology) {
+    let mut used = Vec::new();
+    if !machine.cxl_regions.is_empty() || !machine.cxl_devices.is_empty() {
+        out.push_str("\nCXL\n");
+    }
+    for region in &machine.cxl_regions {
+        self::region(out, region);
+        for device in machine.cxl_devices.iter().filter(|d| region.devices.contains(&d.name)) {
+            self::device(out, device, "    ");
+            used.push(&device.name);
+        }
+        for dax in machine.dax.iter().filter(|dax| dax.region.as_ref() == Some(&region.name)) {
+            self::dax(out, dax, "    ");
+        }
+    }
+    for device in machine.cxl_devices.iter().filter(|device| !used.contains(&&device.name)) {
+        self::device(out, device, "  ");
+    }
+    let regions: Vec<_> = machine.cxl_regions.iter().map(|region| Some(&region.name)).collect();
+    let mut others =
+        machine.dax.iter().filter(|dax| !regions.contains(&dax.region.as_ref())).peekable();
+    if others.peek().is_some() {
+        out.push_str("\ndax\n");
+        others.for_each(|dax| self::dax(out, dax, "  "));
+    }
+}
+
+fn size(bytes: Option<Bytes>) -> String {
+    bytes.map_or_else(|| String::from("size unknown"), |bytes| bytes.to_string())
+}
+
+fn region(out: &mut String, region: &CxlRegion) {
+    let mut text = format!("{}  {}", region.name, size(region.size));
+    if let Some(mode) = &region.mode {
+        let _ = write!(text, " {mode}");
+    }
+    if let Some(ways) = region.interleave_ways.filter(|ways| *ways > 1) {
+        let _ = write!(text, ", {ways} ways");
+        if let Some(granularity) = region.interleave_granularity {
+            let _ = write!(text, " by {granularity}");
+        }
+    }
+    text.push_str(if region.committed { ", committed" } else { ", not committed" });
+    match region.target_node {
+        Some(node) => {
+            let _ = write!(text, ", memory of node {node}");
+        }
+        None => text.push_str(", on no node"),
+    }
+    wrapped(out, "  ", &text, 6);
+}
+
+fn device(out: &mut String, device: &CxlDevice, margin: &str) {
+    let mut parts = Vec::new();
+    parts.extend(device.ram_size.map(|size| tied(format_args!("{size} volatile"))));
+    parts.extend(device.pmem_size.map(|size| tied(format_args!("{size} persistent"))));
+    parts.extend(device.serial.map(|serial| tied(format_args!("serial {serial:#x}"))));
+    parts.extend(device.firmware.as_ref().map(|version| tied(format_args!("firmware {version}"))));
+    parts.extend(device.pci.as_ref().map(|address| tied(format_args!("PCI {address}"))));
+    parts.extend(device.numa_node.map(|node| tied(format_args!("at node {node}"))));
+    wrapped(out, margin, &format!("{}  {}", device.name, parts.join(", ")), margin.len() + 4);
+}
+
+fn dax(out: &mut String, dax: &Dax, margin: &str) {
+    let mut text = format!("{}  {}", dax.name, size(dax.size));
+    if dax.persistent {
+        text.push_str(", persistent");
+    }
+    text.push_str(match dax.driver.as_deref() {
+        Some("kmem") => ", system memory (kmem)",
+        Some("device_dax") => ", a character device (device_dax), no system memory",
+        Some(_) => ", another driver",
+        None => ", no driver",
+    });
+    if let Some(node) = dax.target_node {
+        let _ = write!(text, ", node {node}");
+    }
+    wrapped(out, margin, &text, margin.len() + 4);
+}
+
+fn notes(out: &mut String, machine: &Topology, findings: &[Finding]) {
+    let mut notes: Vec<String> = findings.iter().map(ToString::to_string).collect();
+    let behind = |name: &String| machine.cxl_regions.iter().any(|r| r.devices.contains(name));
+    for device in machine.cxl_devices.iter().filter(|device| !behind(&device.name)) {
+        let name = &device.name;
+        notes.push(format!(
+            "{name} is in no region, so its memory is not in use; make one with {} (package cxl; cxl list -D names the root decoders)",
+            tied(format_args!("cxl create-region -m -d DECODER {name}"))
+        ));
+    }
+    for dax in machine.dax.iter().filter(|dax| dax.driver.as_deref() == Some("device_dax")) {
+        let name = &dax.name;
+        notes.push(format!(
+            "{name} is no system memory; {} makes it so (package daxctl)",
+            tied(format_args!("daxctl reconfigure-device --mode=system-ram {name}"))
+        ));
+    }
+    if !notes.is_empty() {
+        out.push_str("\nnotes\n");
+        for note in notes {
+            wrapped(out, "  ", &note, 4);
+        }
+    }
+}
+
+/// A node list that can be broken at its commas.
+fn comma_spaced(nodes: &NodeSet) -> String {
+    nodes.to_string().replace(',', ", ")
+}

@@ -1,0 +1,151 @@
+//! `nearfar topo` as a user meets it, on the recorded machines of `fixtures/machines`.
+//!
+//! `X.json` beside `X.tree` is what `--json` must print; `UPDATE=1 cargo test -p nearfar --test topo` rewrites them.
+
+#![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn machines() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/machines")
+}
+
+fn trees() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(machines()).unwrap().map(|entry| entry.unwrap().path());
+    let mut trees: Vec<_> =
+        entries.filter(|p| p.extension().is_some_and(|e| e == "tree")).collect();
+    trees.sort();
+    assert!(trees.len() >= 8, "found only {trees:?}");
+    trees
+}
+
+fn topo(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_nearfar")).arg("topo").args(arguments).output().unwrap()
+}
+
+/// Standard output of a run that must succeed and say nothing on standard error.
+fn shown(arguments: &[&str]) -> String {
+    let output = topo(arguments);
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{arguments:?}");
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The message of a run that must fail with `status` and print nothing else.
+fn refused(arguments: &[&str], status: i32) -> String {
+    let output = topo(arguments);
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{arguments:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn each_recorded_machine_gives_the_json_beside_it() {
+    for tree in trees() {
+        let text = shown(&["--json", "--sysfs", tree.to_str().unwrap()]);
+        let expected = tree.with_extension("json");
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(&expected, &text).unwrap();
+        }
+        let golden = std::fs::read_to_string(&expected).unwrap_or_default();
+        assert_eq!(json(&text)["schema"], "nearfar.topo/1");
+        assert_eq!(text, golden, "{}: UPDATE=1 if this is meant", tree.display());
+    }
+}
+
+#[test]
+fn the_text_fits_a_terminal_and_names_every_node() {
+    for tree in trees() {
+        let path = tree.to_str().unwrap();
+        let (text, machine) =
+            (shown(&["--sysfs", path]), json(&shown(&["--json", "--sysfs", path])));
+        let widest = text.lines().max_by_key(|line| line.chars().count()).unwrap();
+        assert!(widest.chars().count() <= 80, "{path}: {widest}");
+        for node in machine["nodes"].as_array().unwrap() {
+            assert!(text.contains(&format!("node {}", node["id"])), "{path}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_directory_that_stands_for_the_root_shows_the_same_as_its_recording() {
+    for tree in trees() {
+        let text = std::fs::read_to_string(&tree).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        nearfar_kernel::fs::plant(&nearfar_topology::Tree::parse(&text), dir.path()).unwrap();
+        let of = |path: &Path| json(&shown(&["--json", "--sysfs", path.to_str().unwrap()]));
+        assert_eq!(of(dir.path()), of(&tree), "{}", tree.display());
+    }
+}
+
+#[test]
+fn what_is_recorded_shows_the_same_machine_again() {
+    let tree = machines().join("cxl-region-two-devices.tree");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("again.tree");
+    let output =
+        topo(&["--sysfs", tree.to_str().unwrap(), "--record", file.to_str().unwrap(), "--json"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("recorded to"));
+    assert_eq!(
+        json(&shown(&["--json", "--sysfs", file.to_str().unwrap()])),
+        json(&String::from_utf8(output.stdout).unwrap())
+    );
+    let printed = shown(&["--sysfs", tree.to_str().unwrap(), "--record", "-"]);
+    assert_eq!(printed, std::fs::read_to_string(&file).unwrap());
+}
+
+#[test]
+fn what_the_user_says_of_a_node_decides_near_and_far() {
+    let tree = machines().join("two-sockets.tree");
+    let text = shown(&["--json", "--kind", "1=cxl", "--sysfs", tree.to_str().unwrap()]);
+    let machine = json(&text);
+    assert_eq!(machine["nodes"][1]["kind"], "cxl");
+    assert_eq!(machine["nodes"][1]["known_by"], "user");
+    assert_eq!(machine["tiers"][1]["nodes"], serde_json::json!([1]));
+    assert_eq!(machine["tiers"][1]["known_by"], "user");
+}
+
+#[test]
+fn a_wrong_place_to_look_is_refused_with_what_was_found_and_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    std::fs::create_dir_all(at("sys-copy/devices/system/node/node0")).unwrap();
+    std::fs::create_dir_all(at("empty")).unwrap();
+    std::fs::write(at("note.txt"), "no recording\n").unwrap();
+    for (path, part) in [
+        (at("none"), "No such file"),
+        (at("empty"), "stands for /"),
+        (at("sys-copy"), "copy of /sys"),
+        (at("note.txt"), "nearfar topo --record"),
+    ] {
+        let message = refused(&["--sysfs", &path], 2);
+        assert!(message.contains(&path) && message.contains(part), "{message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+    }
+}
+
+#[test]
+fn a_kind_that_can_not_be_is_refused() {
+    let tree = machines().join("laptop.tree").display().to_string();
+    for (kind, part) in [
+        ("1=cxl", "no node 1 here; this machine has node 0 (dram"),
+        ("0=flash", "kinds are dram, cxl, hbm, pmem, unknown"),
+        ("0", "NODE=KIND"),
+        ("5000=cxl", "0 to 1023"),
+    ] {
+        let message = refused(&["--sysfs", &tree, "--kind", kind], 2);
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
+fn a_recording_that_can_not_be_written_fails_before_anything_is_shown() {
+    let tree = machines().join("laptop.tree").display().to_string();
+    let message = refused(&["--sysfs", &tree, "--record", "/nonexistent/dir/file"], 1);
+    assert!(message.contains("/nonexistent/dir/file"), "{message}");
+}
