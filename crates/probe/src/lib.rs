@@ -1,14 +1,29 @@
 //! probe: measuring memory.
 //!
-//! Here: the report and the questions asked of it ([`report`]), where reports are kept ([`store`]), median and spread
-//! ([`stats`]). Not here: what a machine is (crate topology), what to do about it (crate policy). Does not know who
-//! asked or how results are shown. Read next: `report.rs`.
+//! Here: what will be measured ([`plan`]), measuring it ([`measure`](mod@measure)), the report and the questions asked
+//! of it ([`report`]), where reports are kept ([`store`]), how the lab is recognised ([`marker`]).
+//! Not here: what a machine is (crate topology), what to do about it (crate policy). Does not know who asked or how
+//! results are shown. Read next: `measure.rs`, then `team.rs` for how threads are counted and `loops/` for what runs.
 
+mod budget;
+mod clock;
+mod cpus;
+mod cycle;
+mod loops;
+pub mod marker;
+pub mod measure;
+mod pacer;
+pub mod plan;
 pub mod report;
 pub mod stats;
 pub mod store;
+mod team;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
+mod warnings;
+mod work;
 
+pub use measure::{Identity, Progress, measure};
+pub use plan::{Plan, PlanError, Request};
 pub use report::{ProbeReport, ReportError, SCHEMA, Source};
 pub use store::{StoreError, load_file, load_matching, save, save_file, state_dir};

@@ -245,11 +245,11 @@ impl ProbeReport {
         self.pairs.iter().map(|pair| pair.memory_node).collect()
     }
 
-    /// The most bandwidth any one CPU node draws from `memory_node` at `mix` ([`Pair::bandwidth_at`]).
+    /// The pair that draws most from `memory_node` at its first mix: how its nearest CPUs see it.
     #[must_use]
-    pub fn bandwidth_at(&self, memory_node: NodeId, mix: Mix) -> Option<BytesPerSecond> {
+    pub fn best_pair(&self, memory_node: NodeId) -> Option<&Pair> {
         let pairs = self.pairs.iter().filter(|pair| pair.memory_node == memory_node);
-        pairs.filter_map(|pair| pair.bandwidth_at(mix)).max()
+        pairs.max_by_key(|pair| pair.bandwidth.first().map(|at| at.median_bytes_per_s))
     }
 
     fn check(&self) -> Result<(), String> {
@@ -278,34 +278,6 @@ impl Pair {
     #[must_use]
     pub fn bandwidth(&self, mix: Mix) -> Option<BytesPerSecond> {
         self.bandwidth.iter().find(|at| at.mix == mix).map(|at| at.median_bytes_per_s)
-    }
-
-    /// The bandwidth at `mix`: measured, or between the two neighbouring measured mixes, or that of the nearest one.
-    ///
-    /// Between neighbours it is the *time per byte* that goes linearly with the share of reads: exact where reads and
-    /// writes share one capacity, and exact but for the knee where each has its own.
-    #[must_use]
-    pub fn bandwidth_at(&self, mix: Mix) -> Option<BytesPerSecond> {
-        if let Some(measured) = self.bandwidth(mix) {
-            return Some(measured);
-        }
-        let share = |at: &Bandwidth| at.mix.read_share().0;
-        let wanted = mix.read_share().0;
-        let below =
-            self.bandwidth.iter().filter(|at| share(at) <= wanted).max_by_key(|at| share(at));
-        let above =
-            self.bandwidth.iter().filter(|at| share(at) > wanted).min_by_key(|at| share(at));
-        let (below, above) = match (below, above) {
-            (Some(below), Some(above)) => (below, above),
-            (Some(only), None) | (None, Some(only)) => return Some(only.median_bytes_per_s),
-            (None, None) => return None,
-        };
-        let (b, a) =
-            (u128::from(below.median_bytes_per_s.0), u128::from(above.median_bytes_per_s.0));
-        let (left, right) = (u128::from(wanted - share(below)), u128::from(share(above) - wanted));
-        // 1/x = (right/b + left/a) / (left + right), with b and a above zero (checked on the way in).
-        let x = (left + right) * a * b / (right * a + left * b).max(1);
-        u64::try_from(x).ok().map(BytesPerSecond)
     }
 
     fn check(&self) -> Result<(), String> {
@@ -387,22 +359,15 @@ mod tests {
     }
 
     #[test]
-    fn a_mix_between_two_measured_ones_costs_the_time_between() {
+    fn the_best_pair_of_a_memory_node_reads_fastest() {
         let mut report = testkit::report();
-        let set = |mix, rate| {
-            Bandwidth::new(
-                mix,
-                Spread { median: rate, min: rate, max: rate, relative: BasisPoints(0) },
-            )
-        };
-        report.pairs[0].bandwidth = vec![set(Mix::READS, 60), set(Mix::ONE_TO_ONE, 30)];
-        let three_to_one = Mix::new(3, 1).unwrap();
-        assert_eq!(report.pairs[0].bandwidth_at(three_to_one), Some(BytesPerSecond(40)));
-        assert_eq!(report.pairs[0].bandwidth_at(Mix::READS), Some(BytesPerSecond(60)));
-        let writes = Mix::new(0, 1).unwrap();
-        assert_eq!(report.pairs[0].bandwidth_at(writes), Some(BytesPerSecond(30)));
-        report.pairs[0].bandwidth.clear();
-        assert_eq!(report.pairs[0].bandwidth_at(writes), None);
+        let mut slower = report.pairs[1].clone();
+        slower.cpu_node = NodeId(1);
+        slower.bandwidth[0].median_bytes_per_s = BytesPerSecond(1);
+        report.pairs.insert(0, slower);
+        assert_eq!(report.best_pair(NodeId(1)).map(|pair| pair.cpu_node), Some(NodeId(0)));
+        assert_eq!(report.best_pair(NodeId(7)), None);
+        assert_eq!(report.memory_nodes().to_string(), "0-1");
     }
 
     proptest! {
@@ -421,7 +386,7 @@ mod tests {
             text.replace_range(from..to, &put);
             if let Ok(report) = ProbeReport::parse(&text) {
                 for pair in &report.pairs {
-                    let _ = pair.bandwidth_at(Mix::TWO_TO_ONE);
+                    let _ = pair.bandwidth(Mix::TWO_TO_ONE);
                 }
                 prop_assert!(ProbeReport::parse(&report.to_json().unwrap()).is_ok());
             }

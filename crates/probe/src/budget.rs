@@ -1,0 +1,181 @@
+//! How long each measurement may take, and how large its buffers are.
+//!
+//! Time is given out top-down: so much for the whole probe, shared evenly by the pairs, and within a pair by fixed
+//! shares. So a quick probe of sixteen pairs takes as long as one of two, with shorter windows. On a modelled clock a
+//! guest second costs the host minutes and nothing disturbs a window, so there the whole is far shorter.
+
+use nearfar_topology::Bytes;
+
+use crate::loops::LINE;
+use crate::team::Windows;
+
+/// Windows of the three sorts of measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Budget {
+    pub(crate) latency: Windows,
+    /// Of each mix.
+    pub(crate) bandwidth: Windows,
+    /// Of each point of the loaded curve.
+    pub(crate) loaded: Windows,
+}
+
+/// How thorough a probe is, and on what sort of clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// A few seconds.
+    Quick,
+    /// Up to a minute.
+    Full,
+    /// A few seconds of a host that models the clock.
+    QuickModelled,
+    /// Up to a minute of a host that models the clock.
+    FullModelled,
+}
+
+impl Pace {
+    /// Time on the machine's own clock for measuring, set-up not included.
+    const fn total_ns(self) -> u64 {
+        match self {
+            Self::Quick => 5_000_000_000,
+            Self::Full => 40_000_000_000,
+            Self::QuickModelled => 50_000_000,
+            Self::FullModelled => 300_000_000,
+        }
+    }
+
+    /// No pair gets less, however many there are.
+    const fn pair_ns_min(self) -> u64 {
+        match self {
+            Self::Quick | Self::Full => 250_000_000,
+            Self::QuickModelled | Self::FullModelled => 10_000_000,
+        }
+    }
+}
+
+/// Points of the loaded curve: idle, these shares of saturation in per cent, and flat out.
+pub(crate) const LOADS_PERCENT: [u64; 10] = [10, 20, 30, 40, 50, 60, 70, 80, 90, 95];
+
+impl Budget {
+    /// Shares `pace`'s time among `pairs` pairs with `mixes` mixes each.
+    pub(crate) fn new(pace: Pace, pairs: usize, mixes: usize) -> Self {
+        let pair_ns = (pace.total_ns() / pairs.max(1) as u64).max(pace.pair_ns_min());
+        let points = LOADS_PERCENT.len() as u64 + 1;
+        Self {
+            latency: windows(pair_ns / 10, 7),
+            bandwidth: windows(pair_ns * 45 / 100 / mixes.max(1) as u64, 5),
+            loaded: windows(pair_ns * 45 / 100 / points, 3),
+        }
+    }
+}
+
+/// A quarter to warm up, the rest in `count` windows.
+fn windows(total_ns: u64, count: u32) -> Windows {
+    let warm_up_ns = total_ns / 4;
+    let window_ns = ((total_ns - warm_up_ns) / u64::from(count)).max(1);
+    Windows { warm_up_ns, window_ns, count }
+}
+
+/// Sizes of one memory node's buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    pub(crate) chase: Bytes,
+    /// Of all streams together.
+    pub(crate) stream: Bytes,
+}
+
+/// The last-level cache assumed where the kernel does not say.
+pub(crate) const LLC_ASSUMED: Bytes = Bytes(32 << 20);
+
+/// What a buffer is larger than the cache before it by, if there is room: cyclic use of four times a cache hits 2 % of
+/// the time even where the cache replaces lines at random.
+const TIMES_CACHE: u64 = 4;
+/// And at the very least.
+const TIMES_CACHE_MIN: u64 = 2;
+
+impl Sizes {
+    /// Buffers that outgrow a chaser's cache of `one` and the streams' caches of `all`, in at most `room`; `None` if
+    /// they would be too small to measure memory rather than cache.
+    pub(crate) fn fit(one: Bytes, all: Bytes, room: Bytes) -> Option<Self> {
+        if room < Self::least(one, all) {
+            return None;
+        }
+        let wanted = Self::times(TIMES_CACHE, one, all);
+        let sum = wanted.sum();
+        let share = |part: Bytes| {
+            let bytes = u128::from(part.0) * u128::from(room.min(sum).0) / u128::from(sum.0);
+            let lines = u64::try_from(bytes).unwrap_or(part.0) / LINE as u64;
+            Bytes(lines * LINE as u64)
+        };
+        Some(Self { chase: share(wanted.chase), stream: share(wanted.stream) })
+    }
+
+    /// The least room with which [`Sizes::fit`] gives sizes.
+    pub(crate) fn least(one: Bytes, all: Bytes) -> Bytes {
+        Self::times(TIMES_CACHE_MIN, one, all).sum()
+    }
+
+    /// Both together.
+    pub(crate) fn sum(self) -> Bytes {
+        Bytes(self.chase.0 + self.stream.0)
+    }
+
+    fn times(factor: u64, one: Bytes, all: Bytes) -> Self {
+        let of = |cache: Bytes, most| Bytes(cache.0.saturating_mul(factor).clamp(16 << 20, most));
+        Self { chase: of(one, 1 << 30), stream: of(all, 2 << 30) }
+    }
+}
+
+/// What may be taken of a node with so much free: an eighth and 32 MiB stay for everyone else.
+pub(crate) fn room(free: Bytes) -> Bytes {
+    Bytes((free.0 - free.0 / 8).saturating_sub(32 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn pair_ns(budget: Budget, mixes: u64) -> u64 {
+        let total = |of: Windows| of.warm_up_ns + of.window_ns * u64::from(of.count);
+        total(budget.latency) + total(budget.bandwidth) * mixes + total(budget.loaded) * 11
+    }
+
+    #[test]
+    fn a_quick_probe_of_two_nodes_measures_for_five_seconds_a_full_one_for_forty() {
+        for (pace, total_s) in [(Pace::Quick, 5), (Pace::Full, 40)] {
+            let all = 2 * pair_ns(Budget::new(pace, 2, 3), 3);
+            assert!((total_s * 970_000_000..=total_s * 1_000_000_000).contains(&all), "{all}");
+        }
+    }
+
+    #[test]
+    fn more_pairs_take_no_longer_until_windows_get_too_short() {
+        assert!(16 * pair_ns(Budget::new(Pace::Quick, 16, 3), 3) <= 5_000_000_000);
+        assert!(pair_ns(Budget::new(Pace::Quick, 1024, 3), 3) >= 240_000_000);
+    }
+
+    #[test]
+    fn buffers_are_four_times_the_cache_or_as_much_as_fits() {
+        let cache = Bytes(32 << 20);
+        let sizes = Sizes::fit(cache, cache, Bytes(1 << 40)).unwrap();
+        assert_eq!(sizes, Sizes { chase: Bytes(128 << 20), stream: Bytes(128 << 20) });
+        let sizes = Sizes::fit(cache, cache, Bytes(128 << 20)).unwrap();
+        assert_eq!(sizes, Sizes { chase: Bytes(64 << 20), stream: Bytes(64 << 20) });
+        assert_eq!(Sizes::fit(cache, cache, Bytes(127 << 20)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn buffers_fit_the_room_and_there_are_some_exactly_from_the_least_on(
+            one in 1u64..1 << 32, more in 0u64..1 << 34, room in 0u64..1 << 40,
+        ) {
+            let (one, all, room) = (Bytes(one), Bytes(one + more), Bytes(room));
+            let sizes = Sizes::fit(one, all, room);
+            prop_assert_eq!(sizes.is_some(), room >= Sizes::least(one, all));
+            if let Some(sizes) = sizes {
+                prop_assert!(sizes.chase.0 + sizes.stream.0 <= room.0);
+                prop_assert!(sizes.chase.0 >= 1 << 20 && sizes.chase.0 % 64 == 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What a probe must know of CPUs: which it may use, which share a core, and how much cache stands before memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nearfar_kernel::fs::Fs;
+use nearfar_topology::{Bytes, CpuId};
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+const CPUS: &str = "sys/devices/system/cpu";
+
+/// Caches and cores of some CPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Caches {
+    /// The last-level caches of these CPUs together; `None` where the kernel does not say.
+    pub(crate) all: Option<Bytes>,
+    /// The largest single one.
+    pub(crate) one: Option<Bytes>,
+}
+
+/// The CPUs this process may run on; `None` if the kernel won't tell.
+pub(crate) fn allowed() -> Option<BTreeSet<CpuId>> {
+    let set = sched_getaffinity(None).ok()?;
+    let ids = (0..CpuSet::MAX_CPU).filter(|index| set.is_set(*index));
+    Some(ids.filter_map(|index| u32::try_from(index).ok().map(CpuId)).collect())
+}
+
+/// The last-level caches of `cpus`. A cache that several CPUs share counts once.
+pub(crate) fn caches(fs: &dyn Fs, cpus: &[CpuId]) -> Caches {
+    let mut found: BTreeMap<String, u64> = BTreeMap::new();
+    for cpu in cpus {
+        let dir = format!("{CPUS}/cpu{cpu}/cache");
+        let entries = fs.list(&dir).ok().flatten().unwrap_or_default();
+        let caches = entries.iter().filter(|entry| entry.name.starts_with("index"));
+        let last = caches.filter_map(|entry| cache(fs, &format!("{dir}/{}", entry.name))).max();
+        if let Some(last) = last {
+            let owner = if last.shared.is_empty() { cpu.to_string() } else { last.shared };
+            found.insert(owner, last.bytes);
+        }
+    }
+    let all = (!found.is_empty()).then(|| Bytes(found.values().sum()));
+    Caches { all, one: found.values().max().copied().map(Bytes) }
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Cache {
+    level: u64,
+    bytes: u64,
+    shared: String,
+}
+
+/// A data or unified cache; `None` for an instruction cache or one the kernel says nothing of.
+fn cache(fs: &dyn Fs, dir: &str) -> Option<Cache> {
+    let text = |name: &str| fs.read(&format!("{dir}/{name}")).ok().flatten();
+    let text = |name: &str| text(name).map(|text| text.trim().to_string());
+    if text("type")? == "Instruction" {
+        return None;
+    }
+    let bytes = size(&text("size")?)?;
+    Some(Cache {
+        level: text("level")?.parse().ok()?,
+        bytes,
+        shared: text("shared_cpu_list").unwrap_or_default(),
+    })
+}
+
+/// `32K`, `16M`, or bytes; sizes beyond a terabyte are not believed.
+fn size(text: &str) -> Option<u64> {
+    let (digits, shift) = match text.as_bytes().last()? {
+        b'K' => (&text[..text.len() - 1], 10),
+        b'M' => (&text[..text.len() - 1], 20),
+        b'G' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let bytes = digits.parse::<u64>().ok()?.checked_mul(1 << shift)?;
+    (1..=1 << 40).contains(&bytes).then_some(bytes)
+}
+
+/// The CPUs that share `cpu`'s core, `cpu` itself among them if the kernel says so.
+pub(crate) fn siblings(fs: &dyn Fs, cpu: CpuId) -> BTreeSet<CpuId> {
+    let path = format!("{CPUS}/cpu{cpu}/topology/thread_siblings_list");
+    let text = fs.read(&path).ok().flatten().unwrap_or_default();
+    let mut ids = BTreeSet::new();
+    for range in text.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        if let (Ok(first), Ok(last)) = (first.parse::<u32>(), last.parse::<u32>()) {
+            // No core has more threads than this, whatever the text says.
+            ids.extend((first..=last.min(first.saturating_add(1023))).map(CpuId));
+        }
+    }
+    ids
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearfar_kernel::fs::TreeFs;
+    use nearfar_topology::Tree;
+
+    fn machine() -> TreeFs {
+        let mut tree = Tree::new();
+        for cpu in 0..4 {
+            let half = if cpu < 2 { "0-1" } else { "2-3" };
+            for (index, level, kind, size, shared) in [
+                (0, 1, "Data", "32K", "x"),
+                (1, 1, "Instruction", "900M", "x"),
+                (2, 3, "Unified", "16384K", half),
+            ] {
+                let dir = format!("sys/devices/system/cpu/cpu{cpu}/cache/index{index}");
+                tree.insert(&format!("{dir}/level"), &level.to_string());
+                tree.insert(&format!("{dir}/type"), kind);
+                tree.insert(&format!("{dir}/size"), size);
+                tree.insert(&format!("{dir}/shared_cpu_list"), shared);
+            }
+        }
+        tree.insert("sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "0,2-3\n");
+        TreeFs(tree)
+    }
+
+    #[test]
+    fn shared_last_level_caches_count_once() {
+        let cpus = [0, 1, 2, 3].map(CpuId);
+        let found = caches(&machine(), &cpus);
+        assert_eq!(found, Caches { all: Some(Bytes(32 << 20)), one: Some(Bytes(16 << 20)) });
+        assert_eq!(caches(&machine(), &cpus[..1]).all, Some(Bytes(16 << 20)));
+    }
+
+    #[test]
+    fn a_machine_that_does_not_say_has_no_cache_size() {
+        assert_eq!(caches(&TreeFs(Tree::new()), &[CpuId(0)]), Caches::default());
+        for odd in ["", "K", "-1K", "0K", "99999999999999999999", "9999999G", "4X"] {
+            assert_eq!(size(odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn siblings_are_read_from_lists_and_odd_lists_give_none() {
+        assert_eq!(siblings(&machine(), CpuId(0)), [0, 2, 3].map(CpuId).into());
+        assert!(siblings(&machine(), CpuId(1)).is_empty());
+        let mut tree = Tree::new();
+        tree.insert(
+            "sys/devices/system/cpu/cpu0/topology/thread_siblings_list",
+            "x,7-,5-2,0-4294967295",
+        );
+        assert_eq!(siblings(&TreeFs(tree), CpuId(0)).len(), 1024);
+    }
+}

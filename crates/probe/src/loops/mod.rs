@@ -1,0 +1,24 @@
+//! The raw loops, and the memory they run over. The only unsafe code of this crate is in this folder.
+//!
+//! Rules: a [`Region`] owns its mapping and lends it as `&mut [Line]`; everything below works on such a borrow, so
+//! the borrow checker sees to it that a chase and a stream never share lines and that nothing outlives the mapping.
+//! Loads and stores are volatile: each is made exactly once, none is merged or left out. One 8-byte load a line is
+//! all a read stream needs, on any processor memory moves by lines; and under emulation fewer instructions a line
+//! leave more of the time to memory.
+
+mod chase;
+mod numa;
+mod region;
+mod stream;
+
+pub(crate) use chase::Chase;
+pub(crate) use region::Region;
+pub(crate) use stream::{modify, read, spin};
+
+/// A cache line.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Line(pub(crate) [u64; 8]);
+
+/// Bytes of a [`Line`].
+pub(crate) const LINE: usize = size_of::<Line>();

@@ -1,0 +1,220 @@
+//! A stretch of memory on one node, in huge pages where the kernel gives them.
+//!
+//! Rules: `Region` owns its mapping from `mmap` to `munmap`; it lends lines only through `&mut self`. Fresh anonymous
+//! memory reads as zero, so every line is initialised from the start. A page that the node can't give would end the
+//! process (the policy is strict), so the caller asks for no more than the node has free.
+#![expect(unsafe_code, reason = "maps memory and lends it as a slice")]
+
+use std::ffi::c_void;
+use std::io;
+use std::ptr::{self, NonNull};
+
+use nearfar_topology::NodeId;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use super::{LINE, Line, numa};
+
+/// The size and alignment of a huge page; on machines with larger ones nothing is lost by aligning to this.
+const HUGE: usize = 2 << 20;
+/// The smallest page there is.
+const PAGE: usize = 4096;
+/// `MADV_COLLAPSE` of Linux 6.1: make huge pages now, whatever the system-wide setting.
+const MADV_COLLAPSE: i32 = 25;
+
+/// Why there is no region.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RegionError {
+    /// The kernel gives no address space.
+    #[error("mapping {bytes} bytes: {source}")]
+    Map {
+        /// The size.
+        bytes: usize,
+        /// The errno.
+        source: io::Error,
+    },
+    /// The kernel refuses the policy.
+    #[error("binding memory to node {node}: {source}{}", hint(.source))]
+    Bind {
+        /// The node.
+        node: NodeId,
+        /// The errno.
+        source: io::Error,
+    },
+    /// The kernel won't say where pages are.
+    #[error("asking on which node pages are: {source}{}", hint(.source))]
+    Locate {
+        /// The errno.
+        source: io::Error,
+    },
+    /// Pages are elsewhere.
+    #[error("{elsewhere} of {looked_at} pages bound to node {node} are not there")]
+    Elsewhere {
+        /// The node asked for.
+        node: NodeId,
+        /// Pages on other nodes or nowhere.
+        elsewhere: usize,
+        /// Pages looked at.
+        looked_at: usize,
+    },
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EINVAL) => " (the cpuset this process runs in may exclude the node)",
+        Some(libc::EPERM) => " (a container's seccomp profile may forbid it; allow CAP_SYS_NICE)",
+        Some(libc::ENOSYS) => " (the kernel is built without NUMA)",
+        _ => "",
+    }
+}
+
+/// A mapping, every page of which is present and on one node.
+#[derive(Debug)]
+pub(crate) struct Region {
+    mapping: NonNull<c_void>,
+    mapped: usize,
+    start: NonNull<Line>,
+    lines: usize,
+}
+
+impl Region {
+    /// At least `bytes` on `node`, touched. With `only_node` there is no other, so a kernel that refuses to bind or to
+    /// tell is no obstacle.
+    pub(crate) fn on_node(
+        bytes: usize,
+        node: NodeId,
+        only_node: bool,
+    ) -> Result<Self, RegionError> {
+        let mut region = Self::map(bytes.max(HUGE).next_multiple_of(HUGE))?;
+        let unable = |error: &io::Error| {
+            only_node && matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM))
+        };
+        match numa::bind(region.start.as_ptr().addr(), region.bytes(), node) {
+            Err(source) if !unable(&source) => return Err(RegionError::Bind { node, source }),
+            _ => {}
+        }
+        // Either may be refused: then the pages are small, and `huge_bytes` says so.
+        region.advise(Advice::LinuxHugepage as i32);
+        for page in region.lines().chunks_mut(PAGE / LINE) {
+            page[0] = Line::default();
+            std::hint::black_box(&page[0]);
+        }
+        if region.huge_bytes() < region.bytes() {
+            region.advise(MADV_COLLAPSE);
+        }
+        match region.elsewhere(node) {
+            Ok((0, _)) => Ok(region),
+            Ok((elsewhere, looked_at)) => {
+                Err(RegionError::Elsewhere { node, elsewhere, looked_at })
+            }
+            Err(source) if unable(&source) => Ok(region),
+            Err(source) => Err(RegionError::Locate { source }),
+        }
+    }
+
+    /// Maps `bytes`, a multiple of [`HUGE`], aligned to it; nothing is touched yet.
+    fn map(bytes: usize) -> Result<Self, RegionError> {
+        let mapped = bytes + HUGE;
+        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: without MAP_FIXED the kernel chooses a free range, so no existing mapping is replaced.
+        let mapping = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), mapped, rights, flags) };
+        let failed = |source| RegionError::Map { bytes, source };
+        let mapping = mapping.map_err(|errno| failed(errno.into()))?;
+        let skip = mapping.addr().wrapping_neg() % HUGE;
+        // SAFETY: `skip` < HUGE and the mapping is HUGE longer than `bytes`, so `bytes` from here on are inside it.
+        let start = unsafe { mapping.byte_add(skip) };
+        match (NonNull::new(mapping), NonNull::new(start.cast())) {
+            (Some(mapping), Some(start)) => {
+                Ok(Self { mapping, mapped, start, lines: bytes / LINE })
+            }
+            _ => Err(failed(io::ErrorKind::OutOfMemory.into())),
+        }
+    }
+
+    /// All of it.
+    pub(crate) fn lines(&mut self) -> &mut [Line] {
+        // SAFETY: `start` is aligned to HUGE, hence to a line; `lines` lines from there are inside a mapping that lives
+        // as long as `self`; they are zeroed or written as words; `&mut self` makes the borrow the only one.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.lines) }
+    }
+
+    /// Its size.
+    pub(crate) fn bytes(&self) -> usize {
+        self.lines * LINE
+    }
+
+    /// How much of it is in huge pages, as `/proc/self/smaps` has it; zero where that can't be read.
+    pub(crate) fn huge_bytes(&self) -> usize {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+        huge_bytes_at(&smaps, self.start.as_ptr().addr()).unwrap_or(0).min(self.bytes())
+    }
+
+    fn advise(&self, advice: i32) {
+        // SAFETY: the range is inside our own mapping. Advice about huge pages changes which pages hold the contents,
+        // never the contents.
+        unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes(), advice) };
+    }
+
+    /// How many of the pages looked at are not on `node`, and how many were looked at.
+    fn elsewhere(&self, node: NodeId) -> io::Result<(usize, usize)> {
+        const BATCH: usize = 4096;
+        let start = self.start.as_ptr().addr();
+        let addresses: Vec<usize> = (start..start + self.bytes()).step_by(PAGE).collect();
+        let mut elsewhere = 0;
+        for batch in addresses.chunks(BATCH) {
+            let nodes = numa::nodes_of(batch)?;
+            elsewhere += nodes.iter().filter(|at| **at != i32::from(node.0)).count();
+        }
+        Ok((elsewhere, addresses.len()))
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: this is the mapping `map` made, whole; `self` goes away, and with it the last way to reach it.
+        // It fails only for arguments that can't be (not aligned, or zero), and then the memory is merely kept.
+        let _ = unsafe { rustix::mm::munmap(self.mapping.as_ptr(), self.mapped) };
+    }
+}
+
+/// `AnonHugePages` of the mapping that holds `address`, in bytes.
+fn huge_bytes_at(smaps: &str, address: usize) -> Option<usize> {
+    let holds = |line: &str| -> Option<bool> {
+        let (start, end) = line.split_whitespace().next()?.split_once('-')?;
+        let hex = |text| usize::from_str_radix(text, 16).ok();
+        Some((hex(start)?..hex(end)?).contains(&address))
+    };
+    let mut lines = smaps.lines().skip_while(|line| holds(line) != Some(true)).skip(1);
+    let kib = lines.find_map(|line| line.strip_prefix("AnonHugePages:"))?;
+    kib.trim().trim_end_matches("kB").trim().parse::<usize>().ok().map(|kib| kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_is_zeroed_aligned_and_at_least_as_large_as_asked() {
+        let mut region = Region::on_node((3 << 20) + 5, NodeId(0), true).unwrap();
+        assert_eq!(region.bytes(), 4 << 20);
+        assert_eq!(region.start.as_ptr().addr() % HUGE, 0);
+        assert!(region.lines().iter().all(|line| line.0 == [0; 8]));
+        assert!(region.huge_bytes() <= region.bytes());
+    }
+
+    #[test]
+    fn a_node_that_is_not_there_is_refused_by_number() {
+        let error = Region::on_node(1, NodeId(1023), false).unwrap_err().to_string();
+        assert!(error.contains("node 1023"), "{error}");
+        assert!(Region::on_node(1, NodeId(2000), true).is_err());
+    }
+
+    #[test]
+    fn huge_pages_are_those_of_the_mapping_that_holds_the_address() {
+        let smaps = "1000-2000 rw-p 0 00:00 0\nAnonHugePages:  7 kB\n2000-9000 rw-p 0 00:00 0 \nSize: 28 kB\n\
+                     AnonHugePages:      2048 kB\n";
+        assert_eq!(huge_bytes_at(smaps, 0x2000), Some(2 << 20));
+        assert_eq!(huge_bytes_at(smaps, 0x1fff), Some(7 << 10));
+        assert_eq!(huge_bytes_at(smaps, 0x9000), None);
+        assert_eq!(huge_bytes_at("", 1), None);
+    }
+}

@@ -1,0 +1,93 @@
+//! Holding a stream to a rate: how long to spin after each burst.
+//!
+//! A burst is too short to be timed one by one, so the pacer is told after many of them how long they took, and
+//! corrects the spinning by what was missing. It learns the cost of a turn from how the time answered to its last
+//! change, so it needs no calibration; while the memory can't keep up it spins not at all.
+
+/// Picoseconds, so that the slow drift of many small corrections is not lost to rounding.
+type Picoseconds = u64;
+
+/// Keeps bursts `interval` apart.
+#[derive(Clone, Debug)]
+pub(crate) struct Pacer {
+    interval: Option<Picoseconds>,
+    turn: Picoseconds,
+    spins: u64,
+}
+
+impl Pacer {
+    /// As fast as it goes.
+    pub(crate) const FLAT_OUT: Self = Self { interval: None, turn: 1, spins: 0 };
+
+    /// One burst of `burst_bytes` at a time, so many bytes a second; a turn of the spin loop takes `turn_ps`.
+    pub(crate) fn at_rate(bytes_per_s: u64, burst_bytes: u64, turn_ps: u64) -> Self {
+        let interval = u128::from(burst_bytes) * 1_000_000_000_000 / u128::from(bytes_per_s.max(1));
+        let interval = u64::try_from(interval).unwrap_or(u64::MAX);
+        let turn = turn_ps.max(1);
+        Self { interval: Some(interval), turn, spins: interval / turn }
+    }
+
+    /// Turns of the spin loop after each burst.
+    pub(crate) fn spins(&self) -> u64 {
+        self.spins
+    }
+
+    /// Says that `bursts` with that many spins took `elapsed_ns`.
+    pub(crate) fn took(&mut self, bursts: u64, elapsed_ns: u64) {
+        let (Some(interval), Some(took)) = (self.interval, (elapsed_ns * 1000).checked_div(bursts))
+        else {
+            return;
+        };
+        // Half of what is missing or too much: damps the answer to a disturbed measurement.
+        let turns = interval.abs_diff(took) / self.turn / 2;
+        self.spins = if took < interval {
+            self.spins.saturating_add(turns)
+        } else {
+            self.spins.saturating_sub(turns)
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A memory on which a burst takes `burst_ps` and a turn of spinning `turn_ps`, whatever the pacer believes.
+    fn settle(pacer: &mut Pacer, burst_ps: u64, turn_ps: u64) -> u64 {
+        let mut interval_ps = 0;
+        for _ in 0..60 {
+            interval_ps = burst_ps + pacer.spins() * turn_ps;
+            pacer.took(1000, interval_ps);
+        }
+        interval_ps
+    }
+
+    proptest! {
+        #[test]
+        fn it_settles_at_the_rate_though_a_turn_costs_other_than_believed(
+            rate in 100_000_000u64..5_000_000_000, burst_ps in 1000u64..100_000, believed in 300u64..2000,
+        ) {
+            let wanted_ps = 512 * 1_000_000_000_000 / rate;
+            prop_assume!(burst_ps < wanted_ps);
+            let mut pacer = Pacer::at_rate(rate, 512, believed);
+            let settled = settle(&mut pacer, burst_ps, 700);
+            prop_assert!(settled.abs_diff(wanted_ps) <= 2 * believed.max(700) + wanted_ps / 100, "{settled} for {wanted_ps}");
+        }
+    }
+
+    #[test]
+    fn where_memory_is_too_slow_it_does_not_spin() {
+        let mut pacer = Pacer::at_rate(1_000_000_000, 512, 500);
+        settle(&mut pacer, 600_000, 500);
+        assert_eq!(pacer.spins(), 0);
+    }
+
+    #[test]
+    fn flat_out_never_spins() {
+        let mut pacer = Pacer::FLAT_OUT;
+        pacer.took(1, 1);
+        pacer.took(0, 5);
+        assert_eq!(pacer.spins(), 0);
+    }
+}
