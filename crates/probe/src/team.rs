@@ -153,6 +153,7 @@ fn pass(
     let mut portions = Portions::new(clock, windows);
     let mut marks = Vec::new();
     let (mut now, mut units) = (clock.now_ns(), 0);
+    let _release = ReleaseOnPanic(unfinished);
     while unfinished.load(Ordering::Relaxed) > 0 {
         let done = work.portion(portions.units);
         let before = std::mem::replace(&mut now, clock.now_ns());
@@ -165,11 +166,23 @@ fn pass(
         if next < wanted && now >= boundary(next) {
             marks.push(Mark { at_ns: now, units });
             if next + 1 == wanted {
-                unfinished.fetch_sub(1, Ordering::Relaxed);
+                let fewer = |threads: usize| threads.checked_sub(1);
+                let _ = unfinished.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
             }
         }
     }
     marks
+}
+
+/// Lets the others stop too if one of them panics, so that a mistake shows as a panic and not as a hang.
+struct ReleaseOnPanic<'a>(&'a AtomicUsize);
+
+impl Drop for ReleaseOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.store(0, Ordering::Relaxed);
+        }
+    }
 }
 
 /// How large a portion is: long enough that reading the clock does not count, short against a window.
@@ -179,6 +192,9 @@ struct Portions {
 }
 
 impl Portions {
+    /// A gigabyte of lines; no memory passes that in a window.
+    const UNITS_MAX: u64 = 1 << 24;
+
     fn new(clock: Clock, windows: Windows) -> Self {
         const LEAST_NS: u64 = 20_000;
         let most = (windows.window_ns / 16).max(1);
@@ -187,7 +203,7 @@ impl Portions {
 
     fn took(&mut self, elapsed_ns: u64) {
         if elapsed_ns < self.wanted_ns / 2 {
-            self.units *= 2;
+            self.units = (self.units * 2).min(Self::UNITS_MAX);
         } else if elapsed_ns > self.wanted_ns * 4 {
             self.units = (self.units / 2).max(1);
         }
@@ -241,6 +257,24 @@ mod tests {
             assert!(of[3].at_ns - clock_started_ns >= last_boundary_ns);
         }
         assert!(works.iter().zip(&marks).all(|(work, of)| work.0 >= of[3].units));
+    }
+
+    #[test]
+    fn a_panic_of_one_ends_the_others_and_shows() {
+        struct Panics;
+        impl Work for Panics {
+            fn portion(&mut self, _: u64) -> u64 {
+                panic!("expected")
+            }
+        }
+        let (mut one, mut other) = (Count(0), Panics);
+        let endless = Windows { count: u32::MAX, ..BRIEF };
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let works: Vec<(CpuId, &mut dyn Work)> =
+                vec![(CpuId(0), &mut one), (CpuId(0), &mut other)];
+            run(Clock::start(), endless, works)
+        }));
+        assert!(caught.is_err());
     }
 
     #[test]
