@@ -5,4 +5,7 @@
 //! Not here: what the text means (crate topology) and what to do about it (crate policy).
 //! Read next: `fs.rs`.
 
+#[cfg(any(test, feature = "testkit"))]
+pub mod fake;
 pub mod fs;
+pub mod journal;

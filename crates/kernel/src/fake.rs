@@ -1,0 +1,125 @@
+//! A fake system for tests: files in memory, the kernel's reactions to writes, and a log of them.
+//!
+//! Reactions here: weighted interleave (a weight outside 1..=255 gives EINVAL; writing one turns `auto` off; turning
+//! `auto` on puts the automatic weights back). Each reaction has a lab test that shows a real kernel does the same.
+//! Not here: permissions and races. To have a write refused, see [`FakeFs::refuse`].
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+
+use nearfar_topology::Tree;
+use rustix::io::Errno;
+
+use crate::fs::{Entry, Fs, FsError, TreeFs};
+
+const INTERLEAVE: &str = "sys/kernel/mm/mempolicy/weighted_interleave/";
+
+/// Files in memory that react to writes as a kernel does.
+#[derive(Debug, Default)]
+pub struct FakeFs {
+    tree: RefCell<Tree>,
+    /// What `auto` stands for, by path.
+    automatic: BTreeMap<String, String>,
+    refused: RefCell<BTreeMap<String, i32>>,
+    log: RefCell<Vec<(String, String)>>,
+}
+
+impl FakeFs {
+    /// A system that reads as `tree` does now.
+    #[must_use]
+    pub fn new(tree: Tree) -> Self {
+        let weights =
+            tree.iter().filter(|(path, _)| path.starts_with(&format!("{INTERLEAVE}node")));
+        let automatic = weights.map(|(path, text)| (path.to_string(), text.to_string())).collect();
+        Self { tree: RefCell::new(tree), automatic, ..Self::default() }
+    }
+
+    /// A machine with weighted interleave over nodes with these weights; `auto` as on Linux 6.16 and later.
+    #[must_use]
+    pub fn interleaving(weights: &[(u16, u8)], auto: Option<bool>) -> Self {
+        let mut tree = Tree::new();
+        for (node, weight) in weights {
+            tree.insert(&format!("{INTERLEAVE}node{node}"), &weight.to_string());
+        }
+        if let Some(auto) = auto {
+            tree.insert(&format!("{INTERLEAVE}auto"), if auto { "true" } else { "false" });
+        }
+        Self::new(tree)
+    }
+
+    /// From now on, writes to `path` give `errno`.
+    pub fn refuse(&self, path: &str, errno: Errno) {
+        self.refused.borrow_mut().insert(path.into(), errno.raw_os_error());
+    }
+
+    /// Someone else writes `text` to `path`: no reaction, no log.
+    pub fn meddle(&self, path: &str, text: &str) {
+        self.tree.borrow_mut().insert(path, text);
+    }
+
+    /// What `path` reads now, trimmed.
+    #[must_use]
+    pub fn value(&self, path: &str) -> Option<String> {
+        self.tree.borrow().text(path).map(str::to_string)
+    }
+
+    /// Every write so far that was not refused, oldest first.
+    #[must_use]
+    pub fn writes(&self) -> Vec<(String, String)> {
+        self.log.borrow().clone()
+    }
+
+    fn react(&self, path: &str, text: &str) -> Result<(), Errno> {
+        let mut tree = self.tree.borrow_mut();
+        tree.text(path).ok_or(Errno::NOENT)?;
+        let auto = format!("{INTERLEAVE}auto");
+        if path == auto {
+            let on = match text {
+                "true" | "Y" | "1" => true,
+                "false" | "N" | "0" => false,
+                _ => return Err(Errno::INVAL),
+            };
+            tree.insert(path, if on { "true" } else { "false" });
+            for (node, weight) in self.automatic.iter().filter(|_| on) {
+                tree.insert(node, weight);
+            }
+            return Ok(());
+        }
+        if path.starts_with(INTERLEAVE) {
+            text.parse::<u8>().ok().filter(|weight| *weight > 0).ok_or(Errno::INVAL)?;
+            if tree.exists(&auto) {
+                tree.insert(&auto, "false");
+            }
+        }
+        tree.insert(path, text);
+        Ok(())
+    }
+}
+
+impl Fs for FakeFs {
+    fn read(&self, path: &str) -> Result<Option<String>, FsError> {
+        TreeFs(self.tree.borrow().clone()).read(path)
+    }
+
+    fn write(&self, path: &str, text: &str) -> Result<(), FsError> {
+        let text = text.trim();
+        let refused = self.refused.borrow().get(path).copied();
+        let reaction = match refused {
+            Some(errno) => Err(Errno::from_raw_os_error(errno)),
+            None => self.react(path, text),
+        };
+        reaction.map_err(|errno| FsError::Write {
+            text: text.into(),
+            path: PathBuf::from("/").join(path),
+            source: io::Error::from(errno),
+        })?;
+        self.log.borrow_mut().push((path.into(), text.into()));
+        Ok(())
+    }
+
+    fn list(&self, path: &str) -> Result<Option<Vec<Entry>>, FsError> {
+        TreeFs(self.tree.borrow().clone()).list(path)
+    }
+}

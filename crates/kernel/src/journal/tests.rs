@@ -1,0 +1,275 @@
+//! The journal against a fake kernel: undoing, conflicts, refusals, other owners. Kill tests: `tests/journal_kill.rs`.
+
+use super::*;
+use crate::fake::FakeFs;
+use nearfar_topology::Tree;
+use rustix::io::Errno;
+use tempfile::TempDir;
+
+const A: &str = "sys/a";
+const B: &str = "sys/b";
+
+fn system() -> (TempDir, FakeFs) {
+    let mut tree = Tree::new();
+    tree.insert(A, "1");
+    tree.insert(B, "one");
+    tree.insert(BOOT_ID, "boot-1");
+    (tempfile::tempdir().unwrap(), FakeFs::new(tree))
+}
+
+fn journal<'a>(dir: &TempDir, fs: &'a FakeFs) -> Journal<'a> {
+    Journal::new(dir.path().join("journal"), fs, "/")
+}
+
+fn change(path: &str, new: &str) -> Change {
+    Change { path: path.into(), new: new.into() }
+}
+
+fn files(dir: &TempDir) -> usize {
+    let listed = fs::read_dir(dir.path().join("journal")).unwrap();
+    listed.filter(|item| item.as_ref().unwrap().path().extension().is_some()).count()
+}
+
+#[test]
+fn what_was_changed_is_put_back_newest_first_and_the_files_go() {
+    let (dir, fs) = system();
+    let journal = journal(&dir, &fs);
+    journal.change("weights", &[change(A, "2"), change(B, "two")]).unwrap();
+    journal.change("weights", &[change(A, "3")]).unwrap();
+    assert_eq!(journal.pending("weights").unwrap().len(), 3);
+    let report = journal.restore("weights", OnConflict::Refuse).unwrap();
+    let order: Vec<_> =
+        report.put_back.iter().map(|put| (put.path.as_str(), put.old.as_str())).collect();
+    assert_eq!(order, [(A, "2"), (B, "one"), (A, "1")]);
+    assert_eq!((fs.value(A).unwrap().as_str(), fs.value(B).unwrap().as_str()), ("1", "one"));
+    assert_eq!(files(&dir), 0);
+    assert_eq!(journal.restore("weights", OnConflict::Refuse).unwrap(), Restored::default());
+}
+
+#[test]
+fn the_old_value_is_on_disk_before_the_first_write() {
+    struct Spy<'a>(&'a FakeFs, &'a Path);
+    impl Fs for Spy<'_> {
+        fn read(&self, path: &str) -> Result<Option<String>, FsError> {
+            self.0.read(path)
+        }
+        fn write(&self, path: &str, text: &str) -> Result<(), FsError> {
+            let file = self.1.join("0000000001.json");
+            let recorded: Entry = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+            assert_eq!(recorded.changes[0].old, "1");
+            self.0.write(path, text)
+        }
+        fn list(&self, path: &str) -> Result<Option<Vec<crate::fs::Entry>>, FsError> {
+            self.0.list(path)
+        }
+    }
+    let (dir, fs) = system();
+    let spy = Spy(&fs, dir.path());
+    Journal::new(dir.path(), &spy, "/").change("weights", &[change(A, "2")]).unwrap();
+    assert_eq!(fs.writes().len(), 1);
+}
+
+#[test]
+fn a_value_already_as_wanted_is_neither_written_nor_recorded() {
+    let (dir, fs) = system();
+    let journal = journal(&dir, &fs);
+    assert_eq!(journal.change("weights", &[change(A, "1")]).unwrap(), []);
+    assert_eq!((fs.writes().len(), files(&dir)), (0, 0));
+}
+
+#[test]
+fn a_refused_write_leaves_nothing_half_applied() {
+    let (dir, fs) = system();
+    fs.refuse(B, Errno::INVAL);
+    let error =
+        journal(&dir, &fs).change("weights", &[change(A, "2"), change(B, "x")]).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("/sys/b") && text.contains("nothing was changed"), "{text}");
+    assert_eq!((fs.value(A).as_deref(), files(&dir)), (Some("1"), 0));
+}
+
+#[test]
+fn without_permission_the_error_names_the_capability() {
+    let (dir, fs) = system();
+    fs.refuse(A, Errno::ACCESS);
+    let error = journal(&dir, &fs).change("weights", &[change(A, "2")]).unwrap_err().to_string();
+    assert!(error.contains("CAP_DAC_OVERRIDE"), "{error}");
+}
+
+#[test]
+fn a_value_that_someone_else_changed_is_not_overwritten_unless_told() {
+    let (dir, fs) = system();
+    let journal = journal(&dir, &fs);
+    journal.change("weights", &[change(A, "2"), change(B, "two")]).unwrap();
+    fs.meddle(B, "theirs");
+    let report = journal.restore("weights", OnConflict::Refuse).unwrap();
+    assert_eq!(report.conflicts.len(), 1);
+    assert_eq!(
+        (report.conflicts[0].recorded.path.as_str(), report.conflicts[0].found.as_str()),
+        (B, "theirs")
+    );
+    // The batch is left alone whole: A was not put back either.
+    assert_eq!((fs.value(A).as_deref(), fs.value(B).as_deref()), (Some("2"), Some("theirs")));
+    let report = journal.restore("weights", OnConflict::Overwrite).unwrap();
+    assert_eq!((report.put_back.len(), files(&dir)), (2, 0));
+    assert_eq!((fs.value(A).as_deref(), fs.value(B).as_deref()), (Some("1"), Some("one")));
+}
+
+#[test]
+fn a_value_someone_else_already_put_back_needs_nothing() {
+    let (dir, fs) = system();
+    let journal = journal(&dir, &fs);
+    journal.change("weights", &[change(A, "2")]).unwrap();
+    fs.meddle(A, "1");
+    let report = journal.restore("weights", OnConflict::Refuse).unwrap();
+    assert_eq!((report, files(&dir)), (Restored::default(), 0));
+}
+
+#[test]
+fn what_was_written_before_the_last_boot_is_forgotten_not_put_back() {
+    let (dir, fs) = system();
+    let journal = journal(&dir, &fs);
+    journal.change("weights", &[change(A, "2")]).unwrap();
+    fs.meddle(BOOT_ID, "boot-2");
+    fs.meddle(A, "2");
+    assert_eq!(journal.pending("weights").unwrap(), []);
+    let report = journal.restore("weights", OnConflict::Refuse).unwrap();
+    assert_eq!((report.void, report.put_back.len(), files(&dir)), (1, 0, 0));
+    assert_eq!(fs.value(A).as_deref(), Some("2"));
+}
+
+#[test]
+fn another_owners_later_change_stays_and_inherits_the_way_back() {
+    let (dir, fs) = system();
+    let journal = journal(&dir, &fs);
+    journal.change("weights", &[change(A, "2"), change(B, "two")]).unwrap();
+    journal.change("run", &[change(A, "3")]).unwrap();
+    let report = journal.restore("weights", OnConflict::Refuse).unwrap();
+    assert_eq!(report.put_back.len(), 1, "only B: A is still in use");
+    assert_eq!(fs.value(A).as_deref(), Some("3"));
+    journal.restore("run", OnConflict::Refuse).unwrap();
+    assert_eq!((fs.value(A).as_deref(), files(&dir)), (Some("1"), 0));
+}
+
+#[test]
+fn handing_on_twice_is_the_same_as_once() {
+    let (dir, fs) = system();
+    let journal = journal(&dir, &fs);
+    journal.change("weights", &[change(A, "2")]).unwrap();
+    journal.change("run", &[change(A, "3")]).unwrap();
+    // As if killed after the newer batch was saved and before the older was deleted.
+    let older = dir.path().join("journal/0000000001.json");
+    let kept = fs::read(&older).unwrap();
+    journal.restore("weights", OnConflict::Refuse).unwrap();
+    fs::write(&older, kept).unwrap();
+    let report = journal.restore("weights", OnConflict::Refuse).unwrap();
+    assert_eq!((report, files(&dir)), (Restored::default(), 1));
+    journal.restore("run", OnConflict::Refuse).unwrap();
+    assert_eq!((fs.value(A).as_deref(), files(&dir)), (Some("1"), 0));
+}
+
+#[test]
+fn another_roots_changes_are_not_touched() {
+    let (dir, fs) = system();
+    journal(&dir, &fs).change("weights", &[change(A, "2")]).unwrap();
+    let other = Journal::new(dir.path().join("journal"), &fs, "/elsewhere");
+    assert_eq!(other.restore("weights", OnConflict::Refuse).unwrap(), Restored::default());
+    assert_eq!((fs.value(A).as_deref(), files(&dir)), (Some("2"), 1));
+}
+
+#[test]
+fn a_path_that_has_gone_needs_nothing() {
+    let (dir, fs) = system();
+    journal(&dir, &fs).change("weights", &[change(A, "2")]).unwrap();
+    let mut smaller = Tree::new();
+    smaller.insert(BOOT_ID, "boot-1");
+    let fs = FakeFs::new(smaller);
+    let report = journal(&dir, &fs).restore("weights", OnConflict::Refuse).unwrap();
+    assert_eq!((report, files(&dir)), (Restored::default(), 0));
+}
+
+#[test]
+fn paths_outside_sysfs_and_sysctl_are_refused_both_ways() {
+    let (dir, fs) = system();
+    let journal = journal(&dir, &fs);
+    for path in ["etc/passwd", "sys/../etc/passwd", "proc/1/mem", "/sys/a", ""] {
+        let error = journal.change("weights", &[change(path, "x")]).unwrap_err();
+        assert!(matches!(error, JournalError::Outside { .. }), "{path}: {error}");
+    }
+    journal.change("weights", &[change(A, "2")]).unwrap();
+    let file = dir.path().join("journal/0000000001.json");
+    let text = fs::read_to_string(&file).unwrap().replace("sys/a", "etc/shadow");
+    fs::write(&file, text).unwrap();
+    let error = journal.restore("weights", OnConflict::Overwrite).unwrap_err().to_string();
+    assert!(error.contains("etc/shadow") && error.contains("0000000001.json"), "{error}");
+}
+
+#[test]
+fn files_of_another_version_stop_everything_and_are_named() {
+    let (dir, fs) = system();
+    let journal = journal(&dir, &fs);
+    journal.change("weights", &[change(A, "2")]).unwrap();
+    let file = dir.path().join("journal/0000000001.json");
+    let newer = fs::read_to_string(&file).unwrap().replace("journal/1", "journal/2");
+    for bad in ["", "{}", "not json", newer.as_str()] {
+        fs::write(&file, bad).unwrap();
+        for error in [
+            journal.restore("weights", OnConflict::Refuse).unwrap_err(),
+            journal.change("weights", &[change(B, "x")]).unwrap_err(),
+        ] {
+            assert!(matches!(error, JournalError::Malformed { .. }), "{bad}: {error}");
+        }
+    }
+    assert_eq!(fs.writes().len(), 1, "nothing was written after the first change");
+}
+
+#[test]
+fn a_directory_that_anyone_may_write_is_not_trusted() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (dir, fs) = system();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let error =
+        Journal::new(dir.path(), &fs, "/").change("weights", &[change(A, "2")]).unwrap_err();
+    assert!(matches!(error, JournalError::Untrusted { .. }), "{error}");
+    assert_eq!(fs.writes(), []);
+}
+
+#[test]
+fn a_leftover_of_a_killed_writer_is_ignored() {
+    let (dir, fs) = system();
+    let journal = journal(&dir, &fs);
+    fs::create_dir(dir.path().join("journal")).unwrap();
+    fs::write(dir.path().join("journal/new"), "{\"schema\":\"near").unwrap();
+    journal.change("weights", &[change(A, "2")]).unwrap();
+    journal.restore("weights", OnConflict::Refuse).unwrap();
+    assert_eq!(fs.value(A).as_deref(), Some("1"));
+}
+
+#[test]
+fn two_at_once_do_not_lose_the_first_value() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("sys")).unwrap();
+    fs::write(root.path().join("sys/a"), "first\n").unwrap();
+    std::thread::scope(|scope| {
+        for writer in 0..4 {
+            let (dir, root) = (dir.path(), root.path());
+            scope.spawn(move || {
+                let fs = crate::fs::RootFs::new(root).unwrap();
+                for turn in 0..5 {
+                    let text = format!("{writer}-{turn}");
+                    Journal::new(dir, &fs, root).change("weights", &[change(A, &text)]).unwrap();
+                }
+            });
+        }
+    });
+    let fs = crate::fs::RootFs::new(root.path()).unwrap();
+    let journal = Journal::new(dir.path(), &fs, root.path());
+    assert_eq!(journal.pending("weights").unwrap().len(), 20);
+    journal.restore("weights", OnConflict::Refuse).unwrap();
+    assert_eq!(
+        fs.read(A).unwrap().as_deref(),
+        Some("first"),
+        "as written back, without the newline"
+    );
+}
