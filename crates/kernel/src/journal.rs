@@ -148,7 +148,7 @@ pub enum JournalError {
     #[error("{0}; nothing was changed")]
     Read(FsError),
     /// A write was refused; what the batch had written before it was put back.
-    #[error("{0}; nothing was changed{hint}", hint = .0.is_permission().then_some(ROOT).unwrap_or_default())]
+    #[error("{0}; nothing was changed{hint}", hint = refused_to_non_root(.0))]
     Write(FsError),
     /// A write was refused, and so was putting back what came before it. The batch is still recorded.
     #[error(
@@ -161,7 +161,7 @@ pub enum JournalError {
         then: FsError,
     },
     /// Putting a value back was refused. The batch is still recorded.
-    #[error("can't put back the old value: {0}; it is still recorded{hint}", hint = .0.is_permission().then_some(ROOT).unwrap_or_default())]
+    #[error("can't put back the old value: {0}; it is still recorded{hint}", hint = refused_to_non_root(.0))]
     PutBack(FsError),
 }
 
@@ -169,6 +169,10 @@ const ROOT: &str = "; this needs root (CAP_DAC_OVERRIDE)";
 
 fn needs_root(source: &io::Error) -> &'static str {
     if source.kind() == io::ErrorKind::PermissionDenied { ROOT } else { "" }
+}
+
+fn refused_to_non_root(error: &FsError) -> &'static str {
+    if error.is_permission() { ROOT } else { "" }
 }
 
 /// A directory of recorded batches, for one root.

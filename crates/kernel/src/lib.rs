@@ -1,11 +1,22 @@
 //! kernel: the only door to the live system.
 //!
-//! Here: reading and writing files below a root that stands for `/`, and reading such a root into a
-//! [`nearfar_topology::Tree`] ([`fs`]).
+//! Here: files below a root that stands for `/` ([`fs`]), what this kernel can do ([`features`]), memory policies and
+//! CPU affinity ([`mempolicy`], [`affinity`]), weights ([`weights`]), where processes' memory lies ([`residency`],
+//! [`process`]), starting a program and watching over it ([`watch`]), and the journal through which everything
+//! system-wide is written ([`journal`]). Raw calls are in `sys/` alone.
 //! Not here: what the text means (crate topology) and what to do about it (crate policy).
-//! Read next: `fs.rs`.
+//! Read next: `fs.rs`, then `journal.rs`.
 
+pub mod affinity;
 #[cfg(any(test, feature = "testkit"))]
 pub mod fake;
+pub mod features;
 pub mod fs;
 pub mod journal;
+pub mod lease;
+pub mod mempolicy;
+pub mod process;
+pub mod residency;
+mod sys;
+pub mod watch;
+pub mod weights;

@@ -57,7 +57,8 @@ impl Fs for Whole {
 }
 
 fn die() -> ! {
-    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
+    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)
+        .unwrap();
     loop {
         std::hint::spin_loop();
     }
@@ -74,7 +75,9 @@ fn one_round(root: &Path, fs: &dyn Fs, round: u32) {
     let both = [change("sys/a", format!("a{round}")), change("sys/b", format!("b{round}"))];
     journal.change("weights", &both).unwrap();
     journal.change("weights", &[change("sys/a", format!("aa{round}"))]).unwrap();
-    journal.change("run", &[change("sys/a", format!("run{round}")), change("sys/c", "new".into())]).unwrap();
+    journal
+        .change("run", &[change("sys/a", format!("run{round}")), change("sys/c", "new".into())])
+        .unwrap();
     journal.restore("weights", OnConflict::Refuse).unwrap();
     journal.restore("run", OnConflict::Refuse).unwrap();
 }
@@ -124,7 +127,8 @@ fn assert_recovers(root: &Path, when: &str) {
         assert_eq!(fs::read_to_string(root.join(path)).unwrap(), text, "{path}, killed {when}");
     }
     let left = fs::read_dir(root.join("journal")).into_iter().flatten();
-    let batches = left.filter(|item| item.as_ref().unwrap().file_name().to_string_lossy().ends_with(".json"));
+    let batches =
+        left.filter(|item| item.as_ref().unwrap().file_name().to_string_lossy().ends_with(".json"));
     assert_eq!(batches.count(), 0, "killed {when}");
 }
 
@@ -166,7 +170,8 @@ fn restoring_may_itself_be_killed_and_carried_on() {
     let machine = machine();
     // The first 5 writes of a round are the changes; from the 6th on it restores.
     for write in 6..=9 {
-        let status = start(machine.path(), write, write % 2 == 0).wait_with_output().unwrap().status;
+        let status =
+            start(machine.path(), write, write % 2 == 0).wait_with_output().unwrap().status;
         assert_eq!(status.signal(), Some(9));
     }
     assert_recovers(machine.path(), "four times over while restoring");

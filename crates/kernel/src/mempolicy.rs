@@ -1,0 +1,354 @@
+//! Memory policies: where the kernel puts the pages a thread touches, or those of one mapping.
+//!
+//! A thread's policy is inherited by its children and kept across exec, which is all that `nearfar run` needs. It also
+//! governs most of what the kernel allocates on the thread's behalf (page tables, for one).
+//! Not here: weights, which are machine-wide ([`crate::weights`]), and what the nodes are (crate topology).
+
+use std::fmt;
+use std::io;
+
+use libc::c_int;
+use nearfar_topology::{NodeId, NodeSet};
+
+use crate::sys::mempolicy as sys;
+
+/// Linux's modes by number (include/uapi/linux/mempolicy.h).
+mod mode {
+    use libc::c_int;
+    pub(super) const DEFAULT: c_int = 0;
+    pub(super) const PREFERRED: c_int = 1;
+    pub(super) const BIND: c_int = 2;
+    pub(super) const INTERLEAVE: c_int = 3;
+    pub(super) const LOCAL: c_int = 4;
+    pub(super) const PREFERRED_MANY: c_int = 5;
+    pub(super) const WEIGHTED_INTERLEAVE: c_int = 6;
+    /// Flags stand in the upper bits of a mode that is read.
+    pub(super) const FLAGS: c_int = 0xe000;
+}
+
+/// A memory policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// None: the system's, which is local first.
+    Default,
+    /// The node of the CPU that touches the page, others if it is full.
+    Local,
+    /// Only these nodes.
+    Bind(NodeSet),
+    /// This node, others if it is full.
+    Preferred(NodeId),
+    /// These nodes, others if they are full (Linux 5.15).
+    PreferredMany(NodeSet),
+    /// These nodes in turn.
+    Interleave(NodeSet),
+    /// These nodes in turn, as many pages each as its weight (Linux 6.9).
+    WeightedInterleave(NodeSet),
+}
+
+/// What happens to pages that are already there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existing {
+    /// They stay where they are.
+    Stay,
+    /// Those that only this process maps are moved to where the policy wants them.
+    Move,
+}
+
+/// A policy the kernel refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// The kernel does not know the mode.
+    #[error("{policy}: this kernel lacks {feature} (it needs Linux {since} or later)")]
+    Unsupported {
+        /// What was asked for.
+        policy: Policy,
+        /// The feature, as `nearfar doctor` names it.
+        feature: &'static str,
+        /// The release that brought it.
+        since: &'static str,
+    },
+    /// The nodes are not ones this process may use.
+    #[error(
+        "{policy}: the kernel refused ({source}); no node of these has memory that this process may use (Mems_allowed_list \
+         in /proc/self/status)"
+    )]
+    Nodes {
+        /// What was asked for.
+        policy: Policy,
+        /// The errno.
+        source: io::Error,
+    },
+    /// Anything else.
+    #[error("{policy}: {call} failed: {source}")]
+    Call {
+        /// What was asked for.
+        policy: Policy,
+        /// The call.
+        call: &'static str,
+        /// The errno.
+        source: io::Error,
+    },
+    /// The policy in force is one this version does not know.
+    #[error("the policy in force has the unknown mode {mode}")]
+    Unknown {
+        /// The number.
+        mode: i32,
+    },
+    /// The policy in force could not be read.
+    #[error("can't read the memory policy: {0}")]
+    Get(io::Error),
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("the default policy"),
+            Self::Local => f.write_str("local allocation"),
+            Self::Bind(nodes) => write!(f, "binding to nodes {nodes}"),
+            Self::Preferred(node) => write!(f, "preferring node {node}"),
+            Self::PreferredMany(nodes) => write!(f, "preferring nodes {nodes}"),
+            Self::Interleave(nodes) => write!(f, "interleaving over nodes {nodes}"),
+            Self::WeightedInterleave(nodes) => {
+                write!(f, "weighted interleaving over nodes {nodes}")
+            }
+        }
+    }
+}
+
+impl Policy {
+    fn raw(&self) -> (c_int, sys::Mask) {
+        let mut mask = sys::Mask::default();
+        let mut add = |nodes: &NodeSet| {
+            nodes.iter().for_each(|node| sys::insert(&mut mask, usize::from(node.0) % sys::NODES));
+        };
+        let mode = match self {
+            Self::Default => mode::DEFAULT,
+            Self::Local => mode::LOCAL,
+            Self::Bind(nodes) => {
+                add(nodes);
+                mode::BIND
+            }
+            Self::Preferred(node) => {
+                add(&[*node].into_iter().collect());
+                mode::PREFERRED
+            }
+            Self::PreferredMany(nodes) => {
+                add(nodes);
+                mode::PREFERRED_MANY
+            }
+            Self::Interleave(nodes) => {
+                add(nodes);
+                mode::INTERLEAVE
+            }
+            Self::WeightedInterleave(nodes) => {
+                add(nodes);
+                mode::WEIGHTED_INTERLEAVE
+            }
+        };
+        (mode, mask)
+    }
+
+    fn from_raw(raw: c_int, mask: &sys::Mask) -> Result<Self, PolicyError> {
+        let ids = (0..=NodeId::MAX.0).filter(|node| sys::contains(mask, usize::from(*node)));
+        let nodes: NodeSet = ids.map(NodeId).collect();
+        Ok(match raw & !mode::FLAGS {
+            mode::DEFAULT => Self::Default,
+            mode::LOCAL => Self::Local,
+            mode::BIND => Self::Bind(nodes),
+            // Before Linux 5.14 local allocation read as preferring no node.
+            mode::PREFERRED => nodes.iter().next().map_or(Self::Local, Self::Preferred),
+            mode::PREFERRED_MANY => Self::PreferredMany(nodes),
+            mode::INTERLEAVE => Self::Interleave(nodes),
+            mode::WEIGHTED_INTERLEAVE => Self::WeightedInterleave(nodes),
+            _ => return Err(PolicyError::Unknown { mode: raw }),
+        })
+    }
+
+    /// The feature a kernel may lack, and the release that brought it.
+    fn feature(&self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::PreferredMany(_) => Some(("preferred_many", "5.15")),
+            Self::WeightedInterleave(_) => Some(("weighted_interleave", "6.9")),
+            _ => None,
+        }
+    }
+
+    fn refused(&self, call: &'static str, source: io::Error) -> PolicyError {
+        let policy = self.clone();
+        match (source.raw_os_error(), self.feature()) {
+            (Some(libc::EINVAL), Some((feature, since))) if !knows(self.raw().0) => {
+                PolicyError::Unsupported { policy, feature, since }
+            }
+            (Some(libc::EINVAL), _) if call == SET => PolicyError::Nodes { policy, source },
+            _ => PolicyError::Call { policy, call, source },
+        }
+    }
+}
+
+const SET: &str = "set_mempolicy";
+
+/// Sets the calling thread's policy, for pages touched from now on. Children and exec inherit it.
+///
+/// # Errors
+/// [`PolicyError`]; the policy is as before.
+pub fn set(policy: &Policy) -> Result<(), PolicyError> {
+    let (mode, mask) = policy.raw();
+    sys::set_mempolicy(mode, &mask).map_err(|error| policy.refused(SET, error))
+}
+
+/// The calling thread's policy.
+///
+/// # Errors
+/// [`PolicyError::Get`] and [`PolicyError::Unknown`].
+pub fn get() -> Result<Policy, PolicyError> {
+    let (mode, mask) = sys::get_mempolicy().map_err(PolicyError::Get)?;
+    Policy::from_raw(mode, &mask)
+}
+
+/// Sets the policy of this process's mappings from `address` (on a page boundary), over `length` bytes.
+///
+/// # Errors
+/// [`PolicyError`].
+pub fn bind(
+    address: usize,
+    length: usize,
+    policy: &Policy,
+    existing: Existing,
+) -> Result<(), PolicyError> {
+    const MPOL_MF_MOVE: libc::c_uint = 2;
+    let flags = if existing == Existing::Move { MPOL_MF_MOVE } else { 0 };
+    let (mode, mask) = policy.raw();
+    sys::mbind(address, length, mode, &mask, flags).map_err(|error| policy.refused("mbind", error))
+}
+
+/// Whether the kernel knows preferring several nodes; asked by setting it, in a thread made for that.
+#[must_use]
+pub fn knows_preferred_many() -> bool {
+    knows(mode::PREFERRED_MANY)
+}
+
+/// Whether the kernel knows weighted interleave; asked by setting it, in a thread made for that.
+#[must_use]
+pub fn knows_weighted_interleave() -> bool {
+    knows(mode::WEIGHTED_INTERLEAVE)
+}
+
+/// Whether the kernel knows `mode`. The thread that asks ends with the answer, so no policy of anyone changes.
+fn knows(mode: c_int) -> bool {
+    let ask = move || {
+        // All nodes: the kernel takes those that are there and allowed.
+        let mut mask = sys::Mask::default();
+        allowed_nodes().iter().for_each(|node| sys::insert(&mut mask, usize::from(node.0)));
+        sys::set_mempolicy(mode, &mask).is_ok()
+    };
+    std::thread::spawn(ask).join().unwrap_or(false)
+}
+
+/// The nodes this process may use memory of (`Mems_allowed_list`); node 0 where the kernel does not say.
+#[must_use]
+pub fn allowed_nodes() -> NodeSet {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let list = status.lines().find_map(|line| line.strip_prefix("Mems_allowed_list:"));
+    list.and_then(NodeSet::parse_list).unwrap_or_else(|| [NodeId(0)].into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn nodes(ids: &[u16]) -> NodeSet {
+        ids.iter().copied().map(NodeId).collect()
+    }
+
+    /// Runs `check` in a thread of its own, whose policy ends with it.
+    fn apart<T: Send + 'static>(check: impl FnOnce() -> T + Send + 'static) -> T {
+        std::thread::spawn(check).join().unwrap()
+    }
+
+    #[test]
+    fn modes_have_linuxs_numbers() {
+        for (policy, number) in [
+            (Policy::Default, 0),
+            (Policy::Preferred(NodeId(1)), 1),
+            (Policy::Bind(nodes(&[1])), 2),
+            (Policy::Interleave(nodes(&[1])), 3),
+            (Policy::Local, 4),
+            (Policy::PreferredMany(nodes(&[1])), 5),
+            (Policy::WeightedInterleave(nodes(&[1])), 6),
+        ] {
+            assert_eq!(policy.raw().0, number);
+        }
+    }
+
+    #[test]
+    fn the_last_node_linux_can_have_has_its_bit() {
+        let (_, mask) = Policy::Bind(nodes(&[0, 63, 64, 1023])).raw();
+        assert_eq!(mask[0], 1 | 1 << 63);
+        assert_eq!((mask[1], mask[15]), (1, 1 << 63));
+        assert_eq!(mask.iter().map(|word| word.count_ones()).sum::<u32>(), 4);
+    }
+
+    #[test]
+    fn a_policy_set_is_the_policy_in_force_in_this_thread_alone() {
+        let before = get().unwrap();
+        let inside = apart(|| {
+            set(&Policy::Bind(nodes(&[0]))).unwrap();
+            get().unwrap()
+        });
+        assert_eq!(inside, Policy::Bind(nodes(&[0])));
+        assert_eq!(get().unwrap(), before);
+    }
+
+    #[test]
+    fn local_and_default_take_no_nodes() {
+        for policy in [Policy::Local, Policy::Default] {
+            let inside = {
+                let policy = policy.clone();
+                apart(move || {
+                    set(&policy).unwrap();
+                    get().unwrap()
+                })
+            };
+            assert_eq!(inside, policy);
+        }
+    }
+
+    #[test]
+    fn nodes_that_are_not_there_are_refused_with_the_way_to_look() {
+        let error = apart(|| set(&Policy::Bind(nodes(&[1023]))).unwrap_err()).to_string();
+        assert!(error.contains("nodes 1023") && error.contains("Mems_allowed_list"), "{error}");
+    }
+
+    #[test]
+    fn binding_what_is_not_mapped_names_the_call() {
+        let error = bind(1 << 12, 1 << 12, &Policy::Bind(nodes(&[0])), Existing::Stay).unwrap_err();
+        assert!(error.to_string().contains("mbind"), "{error}");
+    }
+
+    #[test]
+    fn own_memory_may_be_bound_and_keeps_its_content() {
+        let page = 4096;
+        let memory = vec![7_u8; 4 * page];
+        let start = (memory.as_ptr() as usize).next_multiple_of(page);
+        bind(start, 2 * page, &Policy::Bind(nodes(&[0])), Existing::Move).unwrap();
+        assert!(memory.iter().all(|byte| *byte == 7));
+    }
+
+    proptest! {
+        #[test]
+        fn every_policy_reads_back(ids in prop::collection::btree_set(0u16..1024, 1..20), flags in 0..8) {
+            let set: NodeSet = ids.into_iter().map(NodeId).collect();
+            for policy in [
+                Policy::Bind(set.clone()),
+                Policy::PreferredMany(set.clone()),
+                Policy::Interleave(set.clone()),
+                Policy::WeightedInterleave(set),
+            ] {
+                let (mode, mask) = policy.raw();
+                prop_assert_eq!(Policy::from_raw(mode | flags << 13, &mask).unwrap(), policy);
+            }
+        }
+    }
+}

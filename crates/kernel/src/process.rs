@@ -1,0 +1,92 @@
+//! Processes and their descendants, from procfs.
+//!
+//! A process may end between any two reads: what is gone is left out, never an error. Descent goes by parent, so an
+//! orphan leaves the tree unless its parent's place is taken by a subreaper (as `nearfar run --report` is).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::fs::{Fs, FsError};
+
+/// `root` and all its descendants that are there now, in order of id.
+///
+/// # Errors
+/// [`FsError`], if `/proc` itself can't be listed.
+pub fn tree(fs: &dyn Fs, root: u32) -> Result<Vec<u32>, FsError> {
+    let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for entry in fs.list("proc")?.unwrap_or_default() {
+        let Ok(pid) = entry.name.parse::<u32>() else { continue };
+        let stat = fs.read(&format!("proc/{pid}/stat")).ok().flatten();
+        if let Some(parent) = stat.as_deref().and_then(parent) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found = BTreeSet::from([root]);
+    let mut open = vec![root];
+    while let Some(pid) = open.pop() {
+        for child in children.remove(&pid).unwrap_or_default() {
+            // A number used twice while we read could draw a circle.
+            if found.insert(child) {
+                open.push(child);
+            }
+        }
+    }
+    Ok(found.into_iter().collect())
+}
+
+/// The parent's id from the text of `/proc/PID/stat`. The command, in brackets, may itself hold brackets and spaces.
+fn parent(stat: &str) -> Option<u32> {
+    let (_, after) = stat.rsplit_once(')')?;
+    after.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::{RootFs, TreeFs};
+    use nearfar_topology::Tree;
+    use proptest::prelude::*;
+
+    fn processes(stats: &[(u32, &str)]) -> TreeFs {
+        let mut tree = Tree::new();
+        for (pid, stat) in stats {
+            tree.insert(&format!("proc/{pid}/stat"), stat);
+        }
+        tree.insert("proc/meminfo", "MemTotal: 1 kB");
+        TreeFs(tree)
+    }
+
+    #[test]
+    fn descendants_are_found_at_any_depth_and_others_are_not() {
+        let fs = processes(&[
+            (1, "1 (init) S 0 1"),
+            (10, "10 (sh) S 1 10"),
+            (11, "11 (worker (a) b) S 10 10"),
+            (12, "12 (deep) R 11 10"),
+            (20, "20 (other) S 1 20"),
+        ]);
+        assert_eq!(tree(&fs, 10).unwrap(), [10, 11, 12]);
+        assert_eq!(tree(&fs, 99).unwrap(), [99]);
+    }
+
+    #[test]
+    fn a_circle_of_parents_ends() {
+        let fs = processes(&[(10, "10 (a) S 11 1"), (11, "11 (b) S 10 1")]);
+        assert_eq!(tree(&fs, 10).unwrap(), [10, 11]);
+    }
+
+    #[test]
+    fn we_and_our_children_are_in_our_tree() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let found = tree(&RootFs::live().unwrap(), std::process::id()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(found.contains(&std::process::id()) && found.contains(&child.id()), "{found:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_stat_or_not(text in "\\PC{0,60}") {
+            let _ = parent(&text);
+        }
+    }
+}

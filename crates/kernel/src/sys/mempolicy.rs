@@ -1,0 +1,75 @@
+//! The memory policy calls: set_mempolicy(2), get_mempolicy(2), mbind(2). Neither libc nor rustix has them.
+//!
+//! They decide where pages are placed and may move them; they never change what memory holds, nor what is mapped, so
+//! they are safe to offer for any address.
+#![expect(unsafe_code, reason = "system calls that no safe crate offers")]
+
+use std::io;
+
+use libc::{c_int, c_long, c_uint, c_ulong};
+
+/// Nodes a mask has room for: the most Linux can be built with.
+pub(crate) const NODES: usize = 1024;
+const BITS: usize = c_ulong::BITS as usize;
+
+/// A set of nodes as the calls take it.
+pub(crate) type Mask = [c_ulong; NODES / BITS];
+
+/// The calls ignore the last of `maxnode` bits.
+const MAXNODE: c_ulong = NODES as c_ulong + 1;
+
+/// Sets bit `node`, which is below [`NODES`].
+pub(crate) fn insert(mask: &mut Mask, node: usize) {
+    mask[node / BITS] |= 1 << (node % BITS);
+}
+
+/// Whether bit `node`, which is below [`NODES`], is set.
+pub(crate) fn contains(mask: &Mask, node: usize) -> bool {
+    mask[node / BITS] & (1 << (node % BITS)) != 0
+}
+
+/// set_mempolicy(2): the calling thread's policy for pages it touches from now on.
+pub(crate) fn set_mempolicy(mode: c_int, mask: &Mask) -> io::Result<()> {
+    // SAFETY: set_mempolicy reads `maxnode - 1` = NODES bits from the mask, which has that many, and keeps no pointer.
+    let status = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, mask.as_ptr(), MAXNODE) };
+    done(status)
+}
+
+/// get_mempolicy(2): the calling thread's policy.
+pub(crate) fn get_mempolicy() -> io::Result<(c_int, Mask)> {
+    let mut mode: c_int = 0;
+    let mut mask: Mask = [0; NODES / BITS];
+    // SAFETY: get_mempolicy writes one int to `mode` and `maxnode - 1` = NODES bits to the mask, which has that many;
+    // both live until it returns. Without flags the address is not used.
+    let status = unsafe {
+        libc::syscall(
+            libc::SYS_get_mempolicy,
+            &raw mut mode,
+            mask.as_mut_ptr(),
+            MAXNODE,
+            std::ptr::null::<u8>(),
+            c_long::from(0_u8),
+        )
+    };
+    done(status).map(|()| (mode, mask))
+}
+
+/// mbind(2): the policy of the mappings from `address` on, over `length` bytes.
+pub(crate) fn mbind(
+    address: usize,
+    length: usize,
+    mode: c_int,
+    mask: &Mask,
+    flags: c_uint,
+) -> io::Result<()> {
+    // SAFETY: mbind reads NODES bits from the mask, which has that many, and keeps no pointer. The range is only looked
+    // up in this process's mappings: what is not mapped gives EFAULT, and the content of no page changes.
+    let status = unsafe {
+        libc::syscall(libc::SYS_mbind, address, length, mode, mask.as_ptr(), MAXNODE, flags)
+    };
+    done(status)
+}
+
+fn done(status: c_long) -> io::Result<()> {
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

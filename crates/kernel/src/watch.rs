@@ -1,0 +1,224 @@
+//! Starting a program where it is told to run and place its memory, and watching over it until it ends.
+//!
+//! Policy and affinity belong to threads and are inherited, so they are set in a thread made for the start: this
+//! process keeps its own. Signals are waited for instead of handled: what a process sends us is passed on to the
+//! program; what the terminal sends reaches the program without us, as it is in the same process group. The signals
+//! that stop a job (Ctrl-Z) stop us as well, as the shell expects.
+//! Orphans of the program become our children (subreaper) and so stay in its tree.
+
+use std::fmt;
+use std::io;
+use std::process::Command;
+use std::time::Duration;
+
+use libc::c_int;
+use nearfar_topology::CpuId;
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, wait};
+
+use crate::affinity::{self, AffinityError};
+use crate::mempolicy::{self, Policy, PolicyError};
+use crate::sys::signals;
+
+/// Where a program runs and where its memory goes; `None` leaves it as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// The CPUs.
+    pub cpus: Option<Vec<CpuId>>,
+    /// The memory policy.
+    pub policy: Option<Policy>,
+}
+
+/// A placement the kernel refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlacementError {
+    /// The CPUs.
+    #[error(transparent)]
+    Cpus(#[from] AffinityError),
+    /// The memory policy.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+}
+
+/// Why a program was not started, or not watched.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WatchError {
+    /// The placement was refused; nothing was started.
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
+    /// The program could not be executed.
+    #[error("can't execute: {0}")]
+    Execute(io::Error),
+    /// A call of ours failed.
+    #[error("{call} failed: {source}")]
+    Call {
+        /// The call.
+        call: &'static str,
+        /// The errno.
+        source: io::Error,
+    },
+}
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// With this status.
+    Status(u8),
+    /// By this signal.
+    Signal(u8),
+}
+
+impl Ended {
+    /// The status a shell would show: 128 and the signal, if one ended it.
+    #[must_use]
+    pub fn shell_status(self) -> u8 {
+        match self {
+            Self::Status(status) => status,
+            Self::Signal(signal) => signal.saturating_add(128),
+        }
+    }
+}
+
+impl Placement {
+    /// Places the calling thread, and with it all that it starts or becomes.
+    ///
+    /// # Errors
+    /// [`PlacementError`].
+    pub fn apply(&self) -> Result<(), PlacementError> {
+        if let Some(cpus) = &self.cpus {
+            affinity::set(cpus)?;
+        }
+        if let Some(policy) = &self.policy {
+            mempolicy::set(policy)?;
+        }
+        Ok(())
+    }
+}
+
+/// A program that runs.
+pub struct Watched {
+    pid: Pid,
+    signals: signals::Set,
+}
+
+impl fmt::Debug for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watched").field("pid", &self.pid).finish_non_exhaustive()
+    }
+}
+
+/// Starts `command` placed as `placement` says. To be called once, before this process has other threads.
+///
+/// # Errors
+/// [`WatchError`]; nothing runs then.
+pub fn start(mut command: Command, placement: &Placement) -> Result<Watched, WatchError> {
+    let call = |call| move |source| WatchError::Call { call, source };
+    let signals = signals::Set::of(&watched()).map_err(call("sigaddset"))?;
+    signals::keep_children().map_err(call("signal"))?;
+    set_child_subreaper(Some(getpid())).map_err(|errno| call("prctl")(errno.into()))?;
+    let mask = signals::block(&signals).map_err(call("sigprocmask"))?;
+    signals::start_with_mask(&mut command, mask);
+    let started = std::thread::scope(|scope| {
+        let starter = scope.spawn(|| -> Result<u32, WatchError> {
+            placement.apply()?;
+            command.spawn().map(|child| child.id()).map_err(WatchError::Execute)
+        });
+        starter.join().unwrap_or_else(|_| Err(call("thread")(io::ErrorKind::Other.into())))
+    });
+    let pid = i32::try_from(started?).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| call("fork")(io::ErrorKind::InvalidData.into()))?;
+    Ok(Watched { pid, signals })
+}
+
+/// What we wait for: our children, and everything a process may send us to be passed on. Not what stops a job, not what
+/// is raised by our own faults, and not the two that the C library keeps for itself.
+fn watched() -> Vec<c_int> {
+    let ours = [
+        libc::SIGKILL,
+        libc::SIGSTOP,
+        libc::SIGTSTP,
+        libc::SIGTTIN,
+        libc::SIGTTOU,
+        libc::SIGSEGV,
+        libc::SIGBUS,
+        libc::SIGILL,
+        libc::SIGFPE,
+        libc::SIGTRAP,
+        libc::SIGABRT,
+        libc::SIGSYS,
+        libc::SIGPIPE,
+        32,
+        33,
+    ];
+    (1..=libc::SIGRTMAX()).filter(|signal| !ours.contains(signal)).collect()
+}
+
+impl Watched {
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// Waits at most `timeout` for it to end, passing signals on; `None` if it still runs.
+    ///
+    /// # Errors
+    /// [`WatchError::Call`].
+    pub fn wait(&self, timeout: Duration) -> Result<Option<Ended>, WatchError> {
+        let came = signals::wait(&self.signals, timeout)
+            .map_err(|source| WatchError::Call { call: "sigtimedwait", source })?;
+        match came {
+            Some(came) if came.signal == libc::SIGCHLD => {}
+            Some(came) => {
+                if let Some(signal) =
+                    Signal::from_named_raw(came.signal).filter(|_| !came.from_kernel)
+                {
+                    // It may have ended already; then there is no one to pass it on to.
+                    let _ = kill_process(self.pid, signal);
+                }
+            }
+            None => {}
+        }
+        self.reap()
+    }
+
+    /// Buries children that have ended, adopted ones included; says how the program ended if it was among them.
+    fn reap(&self) -> Result<Option<Ended>, WatchError> {
+        loop {
+            let (pid, status) = match wait(WaitOptions::NOHANG) {
+                Ok(Some(ended)) => ended,
+                Ok(None) => return Ok(None),
+                Err(Errno::INTR) => continue,
+                Err(errno) => {
+                    return Err(WatchError::Call { call: "waitpid", source: errno.into() });
+                }
+            };
+            if pid == self.pid {
+                let byte = |number: i32| u8::try_from(number & 0xff).unwrap_or(u8::MAX);
+                let signal = status.terminating_signal().map(|signal| Ended::Signal(byte(signal)));
+                let exited = status.exit_status().map(|status| Ended::Status(byte(status)));
+                return Ok(signal.or(exited));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_shows_as_a_shell_shows_it() {
+        assert_eq!(Ended::Signal(15).shell_status(), 143);
+        assert_eq!(Ended::Status(7).shell_status(), 7);
+    }
+
+    #[test]
+    fn what_stops_a_job_and_what_faults_raise_is_not_waited_for() {
+        let watched = watched();
+        assert!(watched.contains(&libc::SIGTERM) && watched.contains(&libc::SIGCHLD));
+        assert!(!watched.contains(&libc::SIGTSTP) && !watched.contains(&libc::SIGSEGV));
+    }
+}

@@ -1,0 +1,190 @@
+//! The machine-wide weights of weighted interleave: `/sys/kernel/mm/mempolicy/weighted_interleave/`.
+//!
+//! `nodeN` holds 1..=255 pages per round. `auto` (Linux 6.16) reads `true` while the kernel derives them from firmware's
+//! bandwidths, and turns `false` when one is written; so it is turned off first, in words, that the journal may turn it
+//! on again last. Weights count for pages placed from then on, in every process that interleaves by weight.
+
+use std::collections::BTreeMap;
+
+use nearfar_policy::Weights;
+use nearfar_topology::NodeId;
+
+use crate::fs::{Fs, FsError};
+use crate::journal::{Change, Journal, JournalError, Recorded};
+
+/// The directory.
+pub const DIR: &str = "sys/kernel/mm/mempolicy/weighted_interleave";
+
+/// What the kernel has now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Current {
+    /// Pages per round, by node.
+    pub nodes: BTreeMap<NodeId, u8>,
+    /// Whether the kernel chose them; `None` before 6.16.
+    pub auto: Option<bool>,
+}
+
+/// Why weights could not be read or set.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WeightsError {
+    /// The kernel has no weighted interleave.
+    #[error("no /{DIR} here: this kernel lacks weighted_interleave (it needs Linux 6.9 or later)")]
+    Unsupported,
+    /// The kernel has no weight for a node.
+    #[error("the kernel has no weight for node {node}: no /{DIR}/node{node}")]
+    NoNode {
+        /// The node.
+        node: NodeId,
+    },
+    /// A file that holds no weight.
+    #[error("/{DIR}/node{node} reads `{found}`, which is not 1 to 255")]
+    Malformed {
+        /// The node.
+        node: NodeId,
+        /// Its text.
+        found: String,
+    },
+    /// The directory or a file in it can't be read.
+    #[error(transparent)]
+    Read(#[from] FsError),
+    /// The journal or the write failed.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+impl Current {
+    /// The weights of `nodes`; `None` if the kernel has none for one of them.
+    pub fn over(&self, nodes: impl IntoIterator<Item = NodeId>) -> Option<Weights> {
+        let pick = |node| Some((node, *self.nodes.get(&node)?));
+        Weights::new(nodes.into_iter().map(pick).collect::<Option<_>>()?)
+    }
+}
+
+/// What the kernel has now.
+///
+/// # Errors
+/// [`WeightsError::Unsupported`] where there is no weighted interleave, [`WeightsError::Malformed`] and
+/// [`WeightsError::Read`].
+pub fn read(fs: &dyn Fs) -> Result<Current, WeightsError> {
+    let mut current = Current::default();
+    for entry in fs.list(DIR)?.ok_or(WeightsError::Unsupported)? {
+        let text = fs.read(&format!("{DIR}/{}", entry.name))?.unwrap_or_default();
+        let text = text.trim();
+        if entry.name == "auto" {
+            current.auto = Some(matches!(text, "true" | "1" | "Y"));
+        } else if let Some(Ok(node)) = entry.name.strip_prefix("node").map(str::parse) {
+            let node = NodeId(node);
+            let weight = text.parse().ok().filter(|weight| *weight > 0);
+            let malformed = || WeightsError::Malformed { node, found: text.into() };
+            current.nodes.insert(node, weight.ok_or_else(malformed)?);
+        }
+    }
+    Ok(current)
+}
+
+/// The writes that turn `current` into `wanted`, in order; none if it is so already. Other nodes' weights stay.
+///
+/// # Errors
+/// [`WeightsError::NoNode`].
+pub fn changes(current: &Current, wanted: &Weights) -> Result<Vec<Change>, WeightsError> {
+    let mut changes = Vec::new();
+    for (node, weight) in wanted.iter() {
+        let now = *current.nodes.get(&node).ok_or(WeightsError::NoNode { node })?;
+        if now != weight {
+            changes.push(Change { path: format!("{DIR}/node{node}"), new: weight.to_string() });
+        }
+    }
+    if !changes.is_empty() && current.auto == Some(true) {
+        changes.insert(0, Change { path: format!("{DIR}/auto"), new: "false".into() });
+    }
+    Ok(changes)
+}
+
+/// Sets `wanted` through the journal, in the name of `by`; gives what was written.
+///
+/// # Errors
+/// [`WeightsError`]; nothing is changed then, except as [`JournalError::Stuck`] says.
+pub fn apply(
+    journal: &Journal<'_>,
+    fs: &dyn Fs,
+    by: &str,
+    wanted: &Weights,
+) -> Result<Vec<Recorded>, WeightsError> {
+    let changes = changes(&read(fs)?, wanted)?;
+    Ok(if changes.is_empty() { Vec::new() } else { journal.change(by, &changes)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::FakeFs;
+    use crate::journal::OnConflict;
+
+    fn weights(pairs: &[(u16, u8)]) -> Weights {
+        Weights::new(pairs.iter().map(|(node, weight)| (NodeId(*node), *weight)).collect()).unwrap()
+    }
+
+    #[test]
+    fn setting_and_restoring_gives_the_automatic_weights_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let fs = FakeFs::interleaving(&[(0, 24), (1, 7)], Some(true));
+        let journal = Journal::new(dir.path(), &fs, "/");
+        apply(&journal, &fs, "weights", &weights(&[(0, 3), (1, 1)])).unwrap();
+        let set = read(&fs).unwrap();
+        assert_eq!(
+            set,
+            Current { nodes: [(NodeId(0), 3), (NodeId(1), 1)].into(), auto: Some(false) }
+        );
+        journal.restore("weights", OnConflict::Refuse).unwrap();
+        let back = read(&fs).unwrap();
+        assert_eq!(
+            back,
+            Current { nodes: [(NodeId(0), 24), (NodeId(1), 7)].into(), auto: Some(true) }
+        );
+        let last = fs.writes().pop().unwrap();
+        assert_eq!(last, (format!("{DIR}/auto"), "true".into()), "auto goes back on last");
+    }
+
+    #[test]
+    fn weights_that_stand_already_are_not_written_and_auto_stays_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let fs = FakeFs::interleaving(&[(0, 3), (1, 1)], Some(true));
+        let journal = Journal::new(dir.path(), &fs, "/");
+        assert_eq!(apply(&journal, &fs, "weights", &weights(&[(0, 3), (1, 1)])).unwrap(), []);
+        assert_eq!(fs.writes(), []);
+    }
+
+    #[test]
+    fn a_kernel_without_auto_gets_the_weights_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let fs = FakeFs::interleaving(&[(0, 1), (1, 1), (2, 1)], None);
+        let journal = Journal::new(dir.path(), &fs, "/");
+        apply(&journal, &fs, "weights", &weights(&[(0, 3), (2, 2)])).unwrap();
+        let files: Vec<_> = fs
+            .writes()
+            .into_iter()
+            .map(|(path, text)| (path[DIR.len() + 1..].to_string(), text))
+            .collect();
+        assert_eq!(files, [("node0".into(), "3".into()), ("node2".into(), "2".to_string())]);
+    }
+
+    #[test]
+    fn a_kernel_without_weighted_interleave_says_what_it_needs() {
+        let fs = FakeFs::default();
+        let error = read(&fs).unwrap_err().to_string();
+        assert!(error.contains("6.9") && error.contains("weighted_interleave"), "{error}");
+    }
+
+    #[test]
+    fn nodes_without_a_weight_and_texts_that_are_none_are_named() {
+        let fs = FakeFs::interleaving(&[(0, 1)], None);
+        let error = changes(&read(&fs).unwrap(), &weights(&[(7, 1)])).unwrap_err().to_string();
+        assert!(error.contains("node7"), "{error}");
+        for bad in ["0", "256", "", "one"] {
+            fs.meddle(&format!("{DIR}/node0"), bad);
+            let error = read(&fs).unwrap_err().to_string();
+            assert!(error.contains("node0") && error.contains(&format!("`{bad}`")), "{error}");
+        }
+    }
+}
