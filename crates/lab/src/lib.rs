@@ -1,1 +1,17 @@
-//! lab: see ARCHITECTURE.md.
+//! lab: a real kernel on an emulated machine whose far memory is slower.
+//!
+//! Here: machine files ([`machine`]), the download cache ([`fetch`]), the guest's first file system ([`image`]), starting
+//! QEMU and talking to the guest ([`host`], `wire`), the guest's side (`guest`), and the command line ([`cli`]) that both
+//! `nearfar-lab` and `nearfar lab` are. Not here: what an access costs (crate timing) and the live system's memory.
+//! Read next: `host/mod.rs` for the life of a run.
+#![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod fetch;
+pub mod host;
+pub mod image;
+pub mod machine;
+
+mod clock;
+mod guest;
+mod wire;

@@ -1,0 +1,37 @@
+//! The commands that the lab starts by itself: the guest's runner, the guest's terminal, the guard around QEMU.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use super::Failure;
+
+/// What `guest-exec` takes.
+#[derive(Debug, clap::Args)]
+pub(super) struct GuestExecArgs {
+    #[arg(required = true, last = true)]
+    command: Vec<OsString>,
+}
+
+/// What `shim` takes.
+#[derive(Debug, clap::Args)]
+pub(super) struct ShimArgs {
+    parent: u32,
+    #[arg(required = true, last = true)]
+    command: Vec<OsString>,
+}
+
+pub(super) fn guest(reenter: &[String]) -> Result<ExitCode, Failure> {
+    match crate::guest::run(reenter) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => Err(Failure { status: 1, message: error.to_string() }),
+    }
+}
+
+pub(super) fn guest_exec(args: &GuestExecArgs) -> Result<ExitCode, Failure> {
+    let (message, status) = crate::guest::exec_in_terminal(&args.command);
+    Err(Failure { status, message })
+}
+
+pub(super) fn shim(args: &ShimArgs) -> Result<ExitCode, Failure> {
+    Err(Failure { status: 125, message: crate::host::shim(args.parent, &args.command) })
+}

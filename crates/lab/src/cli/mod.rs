@@ -1,0 +1,134 @@
+//! The command line: `nearfar-lab`, and `nearfar lab` with the same words.
+
+use std::fmt;
+use std::io::{IsTerminal as _, Write as _};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::fetch::{FetchError, Say};
+use crate::host::RunError;
+use crate::machine::MachineError;
+
+mod fetch;
+mod hidden;
+mod machines;
+mod run;
+
+/// Run commands on an emulated machine with near and far memory, under a real kernel
+#[derive(Debug, Parser)]
+#[command(name = "nearfar-lab", version, max_term_width = 100)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a command in a guest, as if it were run here
+    Run(run::RunArgs),
+    /// An interactive shell in a guest
+    Shell(run::ShellArgs),
+    /// List the built-in machines, or check and show machine files
+    Machines(machines::MachinesArgs),
+    /// Download what the lab needs into its cache
+    Fetch(fetch::FetchArgs),
+    /// (the guest's first process)
+    #[command(hide = true)]
+    Guest,
+    /// (becomes the command in the guest's terminal)
+    #[command(hide = true)]
+    GuestExec(hidden::GuestExecArgs),
+    /// (becomes QEMU and ends with the process that started it)
+    #[command(hide = true)]
+    Shim(hidden::ShimArgs),
+}
+
+/// Why a lab command failed, with the exit status that goes with it.
+#[derive(Debug)]
+pub struct Failure {
+    /// 1: the thing failed; 2: bad usage; 125: the lab failed before or under the command.
+    pub status: u8,
+    message: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<MachineError> for Failure {
+    fn from(error: MachineError) -> Self {
+        Self { status: 2, message: error.to_string() }
+    }
+}
+
+impl From<RunError> for Failure {
+    fn from(error: RunError) -> Self {
+        let status = match error {
+            RunError::Fetch(FetchError::UnknownKernel(_) | FetchError::NoModules { .. }) => 2,
+            _ => 125,
+        };
+        Self { status, message: error.to_string() }
+    }
+}
+
+impl From<FetchError> for Failure {
+    fn from(error: FetchError) -> Self {
+        let status = if matches!(error, FetchError::UnknownKernel(_)) { 2 } else { 1 };
+        Self { status, message: error.to_string() }
+    }
+}
+
+/// Runs a lab command. `reenter` are the arguments that lead this program here: none for `nearfar-lab`, `lab` for
+/// `nearfar lab`.
+///
+/// # Errors
+/// [`Failure`]; what a command in the guest does wrong is its own exit status, not a failure.
+pub fn run(args: Args, reenter: &[&str]) -> Result<ExitCode, Failure> {
+    let reenter: Vec<String> = reenter.iter().map(|word| (*word).to_owned()).collect();
+    match args.command {
+        Command::Run(args) => run::run(args, reenter),
+        Command::Shell(args) => run::shell(args, reenter),
+        Command::Machines(args) => machines::run(&args),
+        Command::Fetch(args) => fetch::run(&args),
+        Command::Guest => hidden::guest(&reenter),
+        Command::GuestExec(args) => hidden::guest_exec(&args),
+        Command::Shim(args) => hidden::shim(&args),
+    }
+}
+
+/// Progress on standard error.
+#[derive(Debug)]
+struct Stderr {
+    terminal: bool,
+}
+
+impl Stderr {
+    fn new() -> Self {
+        Self { terminal: std::io::stderr().is_terminal() }
+    }
+}
+
+impl Say for Stderr {
+    fn line(&self, text: &str) {
+        let _ = writeln!(std::io::stderr(), "nearfar lab: {text}");
+    }
+
+    fn progress(&self, done: u64, total: u64) {
+        if !self.terminal {
+            return;
+        }
+        let mut err = std::io::stderr();
+        let _ = if done >= total {
+            write!(err, "\r\x1b[K")
+        } else {
+            let (done, total) = (done / 1_000_000, total.div_ceil(1_000_000));
+            write!(err, "\r  {done} of {total} MB\x1b[K")
+        };
+        let _ = err.flush();
+    }
+}

@@ -1,0 +1,175 @@
+//! The host's side: the life of a run, from the plan to the command's exit status.
+//!
+//! 1. everything a guest is made of is found or fetched ([`crate::fetch`]); 2. its first file system is written
+//! ([`crate::image`]); 3. QEMU starts under a guard that ends it with us (`vm.rs`, arguments in `qemu.rs`); 4. the session
+//! carries streams and signals until the command ends (`session.rs`); 5. QEMU is ended, and the run's files go.
+//! A failure leaves the guest's console log behind, and its path in the message.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::fetch::{Busybox, Cache, FetchError, Kernel, Qemu, Say};
+use crate::image::{self, ImageError};
+use crate::machine::Machine;
+use crate::wire::Start;
+
+mod files;
+mod qemu;
+mod session;
+mod terminal;
+mod timing;
+mod vm;
+
+pub use timing::{Method, Timing};
+pub(crate) use vm::shim;
+
+/// A run, ready to start: everything that can be wrong with it by itself has been found.
+#[derive(Debug)]
+pub struct Plan {
+    /// The machine.
+    pub machine: Machine,
+    /// Kernel series or path.
+    pub kernel: String,
+    /// An emulator other than the cached one.
+    pub qemu: Option<PathBuf>,
+    /// How guest time passes.
+    pub timing: Timing,
+    /// A directory that is writable at /out in the guest.
+    pub out: Option<PathBuf>,
+    /// Where statistics go.
+    pub stats: Option<PathBuf>,
+    /// How long the command may take.
+    pub limit: Option<Duration>,
+    /// How long the guest may take to come up.
+    pub boot_limit: Duration,
+    /// The command and its arguments.
+    pub argv: Vec<Vec<u8>>,
+    /// Its environment.
+    pub env: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Its directory.
+    pub cwd: PathBuf,
+    /// Whether it gets a terminal.
+    pub terminal: bool,
+    /// The arguments that lead this program to the lab's hidden commands.
+    pub reenter: Vec<String>,
+}
+
+/// How a run ended that started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// The exit status to give.
+    pub status: u8,
+    /// What to say about it, if the command itself did not.
+    pub message: Option<String>,
+}
+
+/// Why a command was not run, or not to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Something the guest is made of.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// The guest's first file system.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// Timing as asked can't be had.
+    #[error("timing {asked}: {found}")]
+    Timing {
+        /// What was asked.
+        asked: Timing,
+        /// What was found, and what to do.
+        found: String,
+    },
+    /// A file or directory of the run.
+    #[error("{what} {}: {source}", path.display())]
+    File {
+        /// What it is.
+        what: &'static str,
+        /// Where it is.
+        path: PathBuf,
+        /// What failed.
+        source: std::io::Error,
+    },
+    /// QEMU, or a process of it.
+    #[error("{what}: {source}")]
+    Process {
+        /// What was tried.
+        what: &'static str,
+        /// What failed.
+        source: std::io::Error,
+    },
+    /// The guest did not do its part.
+    #[error("{found}; its console: {}", log.display())]
+    Guest {
+        /// What was seen.
+        found: String,
+        /// The console log that was kept.
+        log: PathBuf,
+    },
+}
+
+/// Runs the plan's command in a guest.
+///
+/// # Errors
+/// [`RunError`] if the command did not start, or the guest failed under it.
+pub fn run(plan: &Plan, say: &dyn Say) -> Result<Ended, RunError> {
+    let cache = Cache::from_env()?;
+    let qemu = match &plan.qemu {
+        Some(path) => Qemu::at(path)?,
+        None => Qemu::cached(&cache, say)?,
+    };
+    let busybox = Busybox::cached(&cache, say)?;
+    let kernel = Kernel::find(&cache, &plan.kernel, &busybox, say)?;
+    let mut files = files::RunFiles::new()?;
+    let method = timing::settle(plan, &qemu, &files, say)?;
+
+    let program = std::env::current_exe()
+        .map_err(|source| RunError::Process { what: "finding this program", source })?;
+    let reenter: Vec<&str> = plan.reenter.iter().map(String::as_str).collect();
+    let device = plan.machine.nodes.iter().find_map(|node| {
+        node.cxl_device.as_ref().map(|device| (node.size.0, device.granularity))
+    });
+    let settings = image::Settings {
+        runner: (&program, &reenter),
+        out: plan.out.is_some(),
+        hostname: &plan.machine.name,
+        cxl: device,
+    };
+    files.write_image(&image::build(&kernel, &busybox, &settings)?)?;
+
+    let args = qemu::arguments(&qemu::Board {
+        machine: &plan.machine,
+        kernel: &kernel,
+        files: &files,
+        out: plan.out.as_deref(),
+        method: &method,
+        firmware: &qemu.firmware,
+    });
+    let (vm, port) = vm::Vm::start(&plan.reenter, &qemu, &args, &files)?;
+    let start = Start {
+        argv: plan.argv.clone(),
+        env: environment(plan, &kernel, &method),
+        cwd: std::os::unix::ffi::OsStringExt::into_vec(plan.cwd.clone().into_os_string()),
+        terminal: None,
+    };
+    let ended = session::Session::new(vm, port, files, plan).run(start)?;
+    timing::publish(plan, &kernel, &method, &ended.statistics)?;
+    Ok(ended.ended)
+}
+
+/// The command's environment: the plan's, the guest's own tools at the end of PATH, and what a program may want to know
+/// about where it runs.
+fn environment(plan: &Plan, kernel: &Kernel, method: &Method) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut env = plan.env.clone();
+    let path = env.entry(b"PATH".to_vec()).or_insert_with(|| b"/usr/bin:/bin".to_vec());
+    path.extend(b":/run/nearfar/bin");
+    let mut set = |name: &str, value: &str| {
+        env.insert(name.as_bytes().to_vec(), value.as_bytes().to_vec());
+    };
+    set("NEARFAR_LAB", &plan.machine.name);
+    set("NEARFAR_LAB_KERNEL", &kernel.version);
+    set("NEARFAR_LAB_TIMING", method.word());
+    set("NEARFAR_LAB_SLOW_MOTION", &method.slow_motion().to_string());
+    env
+}

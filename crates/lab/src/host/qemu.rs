@@ -1,0 +1,219 @@
+//! The machine as QEMU's arguments: nodes with what firmware says of them, the shared directories, the port.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+
+use super::files::RunFiles;
+use super::timing::Method;
+use crate::fetch::Kernel;
+use crate::guest::PORT;
+use crate::machine::Machine;
+
+/// What every guest kernel is told: say little on the console, and end the machine on a panic. The emulated CPU speculates
+/// nothing, so there is nothing to mitigate; a fixed layout makes runs alike.
+const KERNEL_PARAMETERS: &str = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr";
+
+/// All that goes into the arguments.
+#[derive(Debug)]
+pub(super) struct Board<'a> {
+    pub(super) machine: &'a Machine,
+    pub(super) kernel: &'a Kernel,
+    pub(super) files: &'a RunFiles,
+    pub(super) out: Option<&'a Path>,
+    pub(super) method: &'a Method,
+    pub(super) firmware: &'a [PathBuf],
+}
+
+/// QEMU's arguments.
+pub(super) fn arguments(board: &Board<'_>) -> Vec<OsString> {
+    let machine = board.machine;
+    let device = machine.nodes.iter().any(|node| node.cxl_device.is_some());
+    let mut args = Args::default();
+    args.add("-nodefaults");
+    args.add("-no-user-config");
+    args.add("-no-reboot");
+    args.pair("-display", "none");
+    for dir in board.firmware {
+        args.0.extend(["-L".into(), dir.into()]);
+    }
+    args.pair("-accel", "tcg,thread=multi");
+    // A CXL region is refused to a guest that knows it is one: the driver must flush caches, which guests can't.
+    args.pair("-cpu", if device { "max,-hypervisor" } else { "max" });
+    args.pair("-machine", &board_type(machine, device));
+    args.pair("-smp", &cpus(machine));
+    args.pair("-m", &format!("{}M", machine.ram() >> 20));
+    nodes(&mut args, machine);
+    hmat(&mut args, machine, board.method.slow_motion());
+    shares(&mut args, board.out);
+    args.path("-chardev", "file,id=console,path=", &board.files.console(), "");
+    args.pair("-serial", "chardev:console");
+    // The port's other end is our standard input: a socket that no one else has.
+    args.pair("-chardev", "socket,id=port,fd=0");
+    args.pair("-device", "virtio-serial-pci");
+    args.pair("-device", &format!("virtserialport,chardev=port,name={PORT}"));
+    args.0.extend(["-kernel".into(), board.kernel.image.clone().into()]);
+    args.0.extend(["-initrd".into(), board.files.image().into()]);
+    let own = board.method.kernel_parameters();
+    args.pair("-append", format!("{KERNEL_PARAMETERS} {own}").trim());
+    if let Some(plugin) = board.method.plugin() {
+        let mut value = escaped(plugin).into_vec();
+        value.extend(b",config=");
+        value.extend(escaped(&board.files.timing()).as_bytes());
+        args.0.extend(["-plugin".into(), OsString::from_vec(value)]);
+    }
+    args.0
+}
+
+#[derive(Debug, Default)]
+struct Args(Vec<OsString>);
+
+impl Args {
+    fn add(&mut self, arg: &str) {
+        self.0.push(arg.into());
+    }
+
+    fn pair(&mut self, name: &str, value: &str) {
+        self.0.extend([name.into(), value.into()]);
+    }
+
+    fn path(&mut self, name: &str, before: &str, path: &Path, after: &str) {
+        let mut value = OsString::from(before);
+        value.push(escaped(path));
+        value.push(after);
+        self.0.extend([name.into(), value]);
+    }
+}
+
+/// A path inside an option list: a comma is written twice.
+fn escaped(path: &Path) -> OsString {
+    let bytes = path.as_os_str().as_bytes();
+    let doubled = bytes.iter().flat_map(|byte| {
+        let times = if *byte == b',' { 2 } else { 1 };
+        std::iter::repeat_n(*byte, times)
+    });
+    OsString::from_vec(doubled.collect())
+}
+
+fn board_type(machine: &Machine, device: bool) -> String {
+    let mut text = "q35,hmat=on,usb=off,smbus=off,sata=off,vmport=off,i8042=off,graphics=off".to_owned();
+    if device {
+        // The window that regions are made in: room for the device, in the steps firmware may say.
+        let size: u64 = machine.nodes.iter().filter_map(|n| n.cxl_device.as_ref().map(|_| n.size.0)).sum();
+        let window = size.next_multiple_of(256 << 20) >> 20;
+        text += &format!(",cxl=on,cxl-fmw.0.targets.0=cxl.1,cxl-fmw.0.size={window}M");
+    }
+    text
+}
+
+/// CPUs: a socket for each node that has some, where that comes out even.
+fn cpus(machine: &Machine) -> String {
+    let all = machine.cpus();
+    let mut shares = machine.nodes.iter().map(|node| node.cpus).filter(|cpus| *cpus > 0);
+    let first = shares.next().unwrap_or(1);
+    let (sockets, cores) =
+        if shares.all(|share| share == first) { (all / first, first) } else { (all, 1) };
+    format!("{all},sockets={sockets},cores={cores},threads=1")
+}
+
+fn nodes(args: &mut Args, machine: &Machine) {
+    let mut cpu = 0;
+    let ids = || (0u16..).zip(&machine.nodes).filter(|(_, node)| node.cxl_device.is_none());
+    for (id, node) in ids() {
+        let size = node.size.0 >> 20;
+        args.pair("-object", &format!("memory-backend-ram,id=ram{id},size={size}M"));
+        let own = if node.cpus > 0 {
+            let first = cpu;
+            cpu += node.cpus;
+            format!(",cpus={first}-{}", cpu - 1)
+        } else {
+            String::new()
+        };
+        let initiator = machine.initiator(id);
+        args.pair("-numa", &format!("node,nodeid={id}{own},memdev=ram{id},initiator={initiator}"));
+    }
+    for (from, _) in ids() {
+        for (to, _) in ids() {
+            let distance = machine.distance(from, to);
+            args.pair("-numa", &format!("dist,src={from},dst={to},val={distance}"));
+        }
+    }
+    for (id, node) in (0u16..).zip(&machine.nodes) {
+        let Some(device) = &node.cxl_device else { continue };
+        let size = node.size.0 >> 20;
+        args.pair("-object", &format!("memory-backend-ram,id=ram{id},size={size}M"));
+        args.pair("-device", "pxb-cxl,bus_nr=12,bus=pcie.0,id=cxl.1");
+        args.pair("-device", "cxl-rp,port=0,bus=cxl.1,id=root0,chassis=0,slot=2");
+        let serial = device.serial;
+        args.pair("-device", &format!("cxl-type3,bus=root0,volatile-memdev=ram{id},id=cxl-mem0,sn={serial:#x}"));
+    }
+}
+
+/// What firmware says of each CPU node and memory node (HMAT), as slow as the machine is.
+fn hmat(args: &mut Args, machine: &Machine, slow_motion: f64) {
+    for from in machine.cpu_nodes() {
+        for (to, node) in (0u16..).zip(&machine.nodes).filter(|(_, node)| node.cxl_device.is_none()) {
+            let latency = whole(machine.latency(from, to).unwrap_or(1.0) * slow_motion);
+            let limit = machine.paths.iter().find(|path| (path.from, path.to) == (from, to));
+            let limit = limit.and_then(|path| path.gbps_max).unwrap_or(f64::INFINITY);
+            // The kernel reads the unit as 10^6 bytes a second, QEMU takes it as 2^20: the number is what counts.
+            let megabytes = |gbps: f64| whole(gbps.min(limit) * 1000.0 / slow_motion);
+            let pair = format!("hmat-lb,initiator={from},target={to},hierarchy=memory,data-type");
+            args.pair("-numa", &format!("{pair}=access-latency,latency={latency}"));
+            for (what, gbps) in [("read", node.read_gbps), ("write", node.write_gbps)] {
+                let bandwidth = megabytes(gbps);
+                args.pair("-numa", &format!("{pair}={what}-bandwidth,bandwidth={bandwidth}M"));
+            }
+        }
+    }
+}
+
+/// A figure as firmware takes it: a whole number, at least one.
+fn whole(figure: f64) -> u64 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped, far below 2^53")]
+    let number = figure.round().clamp(1.0, 1e12) as u64;
+    number
+}
+
+fn shares(args: &mut Args, out: Option<&Path>) {
+    args.pair("-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap");
+    args.pair("-device", "virtio-9p-pci,fsdev=host,mount_tag=host");
+    if let Some(out) = out {
+        args.path("-fsdev", "local,id=out,path=", out, ",security_model=none,multidevs=remap");
+        args.pair("-device", "virtio-9p-pci,fsdev=out,mount_tag=out");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::catalog;
+
+    #[test]
+    fn a_comma_in_a_path_does_not_end_it() {
+        assert_eq!(escaped(Path::new("/a,b")), OsString::from("/a,,b"));
+    }
+
+    #[test]
+    fn cpus_go_to_sockets_as_nodes_do() {
+        let ring = catalog::built_in("numa-4node").unwrap();
+        assert_eq!(cpus(&ring), "4,sockets=4,cores=1,threads=1");
+        assert_eq!(cpus(&ring.with_cpus(6).unwrap()), "6,sockets=6,cores=1,threads=1");
+        assert_eq!(cpus(&catalog::built_in("cxl-2tier").unwrap()), "4,sockets=1,cores=4,threads=1");
+    }
+
+    #[test]
+    fn firmware_says_what_the_machine_file_says() {
+        let mut args = Args::default();
+        hmat(&mut args, &catalog::built_in("cxl-2tier").unwrap(), 1.0);
+        let text = args.0.join(std::ffi::OsStr::new(" ")).into_string().unwrap();
+        for part in [
+            "target=0,hierarchy=memory,data-type=access-latency,latency=116",
+            "target=1,hierarchy=memory,data-type=access-latency,latency=250",
+            "target=0,hierarchy=memory,data-type=read-bandwidth,bandwidth=54900M",
+            "target=1,hierarchy=memory,data-type=write-bandwidth,bandwidth=27000M",
+        ] {
+            assert!(text.contains(part), "{part} not in {text}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Machine files: what is accepted, and that each refusal names key, value and what is allowed.
+
+use super::*;
+use crate::machine::catalog;
+use proptest::prelude::*;
+
+const GOOD: &str = catalog::FILES[0].1;
+const RING: &str = catalog::FILES[2].1;
+
+#[test]
+fn every_built_in_machine_is_valid_and_goes_by_its_name() {
+    for (name, text) in catalog::FILES {
+        assert_eq!(parse(text).map(|machine| machine.name), Ok(name.to_owned()));
+    }
+}
+
+#[test]
+fn each_wrong_value_is_refused_by_key_with_what_is_allowed() {
+    let cases = [
+        (GOOD, "read_gbps = 54.9", "read_gbps = -3", "node 0: read_gbps = -3: allowed is 0.01 to 10000"),
+        (GOOD, "read_gbps = 27.0", "read_gbps = nan", "node 1: read_gbps = NaN: allowed"),
+        (GOOD, "write_gbps = 27.0", "write_gbps = 0", "node 1: write_gbps = 0: allowed"),
+        (GOOD, "size = \"4 GiB\"", "size = \"4 GB\"", "node 1: size = \"4 GB\": a multiple of 128 MiB"),
+        (GOOD, "size = \"4 GiB\"", "size = \"100 MiB\"", "node 1: size"),
+        (GOOD, "size = \"4 GiB\"", "size = \"99999999999999 GiB\"", "node 1: size"),
+        (GOOD, "size = \"2 GiB\"", "size = \"256 MiB\"", "node 0: size"),
+        (GOOD, "latency_ns = 250", "latency_ns = 0", "latency_ns from 0 to 1 = 0: allowed is 1 to"),
+        (GOOD, "latency_ns = 250", "", "node 1: latency_ns = nothing"),
+        (GOOD, "cpus = 4", "cpus = 0", "cpus of all nodes = 0"),
+        (GOOD, "cpus = 4", "cpus = 4000", "cpus of all nodes = 4000: allowed is 1 to"),
+        (GOOD, "cpus = 4", "cpus = -1", "cpus = -1"),
+        (GOOD, "id = 1", "id = 7", "node 1: id = 7: ids count from 0"),
+        (GOOD, "kind = \"cxl\"", "kind = \"optane\"", "kind = \"optane\": unknown variant"),
+        (GOOD, "kind = \"cxl\"", "kind = \"unknown\"", "node 1: kind"),
+        (GOOD, "slow_motion = 40", "slow_motion = 0.5", "slow_motion = 0.5: allowed is 1"),
+        (GOOD, "slow_motion = 40", "", "missing field `slow_motion`"),
+        (GOOD, "slow_motion = 40", "slowmotion = 40", "slowmotion = 40: unknown field"),
+        (GOOD, "duplex = false", "duplex = \"no\"", "duplex = \"no\": invalid type"),
+        (GOOD, "llc_kib = 8192", "llc_kib = 5000", "processor.llc_kib = 5000: a power of two"),
+        (GOOD, "lines_in_flight = 64", "lines_in_flight = 0", "processor.lines_in_flight = 0"),
+        (GOOD, "name = \"cxl-2tier\"", "name = \"a b\"", "name = a b: 1 to 64 letters"),
+        (RING, "gbps_max = 2.8", "gbps_max = 0", "path from 0 to 1: gbps_max = 0"),
+        (RING, "name = \"0>1\"", "name = \"1>0\"", "link: name = \"1>0\""),
+        (RING, "\"1>0\"]", "\"9>9\"]", "read_links = \"9>9\": the name of a [[link]]"),
+        (RING, "[104, 130, 130, 157]", "[104, 130, 130]", "latency_ns = [[104.0"),
+    ];
+    for (text, from, to, part) in cases {
+        assert!(text.contains(from), "the case `{from}` is about nothing");
+        let refusal = parse(&text.replacen(from, to, 1)).unwrap_err().to_string();
+        assert!(refusal.contains(part), "{to}: {refusal}");
+        assert!(!refusal.contains('\n'), "{refusal}");
+    }
+}
+
+#[test]
+fn a_machine_without_nodes_is_refused() {
+    let (head, _) = GOOD.split_once("[[node]]").unwrap();
+    let processor = &GOOD[GOOD.find("[processor]").unwrap()..];
+    let refusal = parse(&format!("{head}{processor}")).unwrap_err();
+    assert_eq!(refusal.key, "node");
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_a_machine_or_one_line_of_refusal(text in "(\\[\\[?[a-z]{1,9}\\]\\]?\n|[a-z_]{1,9} = [0-9a-z\"\\[\\].-]{0,9}\n|\\PC{0,9}\n){0,20}") {
+        if let Err(refusal) = parse(&text) {
+            prop_assert!(!refusal.to_string().is_empty());
+        }
+    }
+
+    #[test]
+    fn a_file_with_one_byte_changed_gives_settings_the_plugin_accepts_or_a_refusal(
+        at in any::<proptest::sample::Index>(), byte in 32u8..127, which in 0usize..4,
+    ) {
+        let mut bytes = catalog::FILES[which].1.as_bytes().to_vec();
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        if let Ok(machine) = parse(&String::from_utf8_lossy(&bytes)) {
+            let clock = nearfar_timing::config::Clock::Virtual;
+            prop_assert_eq!(crate::machine::timing::config(&machine, clock, None).check(), Ok(()));
+        }
+    }
+}
