@@ -39,7 +39,9 @@ impl<'a> Apt<'a> {
         if !Path::new(KEYS).exists() {
             return Err(FetchError::Tool {
                 what: "verifying Debian packages".to_owned(),
-                found: format!("{KEYS} is missing; install debian-archive-keyring, or give --qemu and --kernel paths"),
+                found: format!(
+                    "{KEYS} is missing; install debian-archive-keyring, or give --qemu and --kernel paths"
+                ),
             });
         }
         say.line(&format!("reading the package lists of Debian {}", suites.join(", ")));
@@ -48,7 +50,8 @@ impl<'a> Apt<'a> {
         for mirror in mirror::candidates(Path::new("/etc/apt")) {
             let mut sources = String::new();
             for suite in suites {
-                let _ = writeln!(sources, "deb [arch=amd64 signed-by={KEYS}] {mirror} {suite} main");
+                let _ =
+                    writeln!(sources, "deb [arch=amd64 signed-by={KEYS}] {mirror} {suite} main");
             }
             apt.write("sources.list", &sources)?;
             result = apt
@@ -84,7 +87,8 @@ impl<'a> Apt<'a> {
         say: &dyn Say,
     ) -> Result<Vec<PathBuf>, FetchError> {
         let mut args = vec!["-qq", "-y", "--no-install-recommends"];
-        let target = format!("--target-release={}", self.suites.last().copied().unwrap_or_default());
+        let target =
+            format!("--target-release={}", self.suites.last().copied().unwrap_or_default());
         if closure {
             args.extend([target.as_str(), "--download-only", "install"]);
         } else {
@@ -106,7 +110,13 @@ impl<'a> Apt<'a> {
         let _ = fs::remove_dir(self.cache.dir().join("apt"));
     }
 
-    fn watch(&self, what: &str, args: &[&str], total: u64, say: &dyn Say) -> Result<(), FetchError> {
+    fn watch(
+        &self,
+        what: &str,
+        args: &[&str],
+        total: u64,
+        say: &dyn Say,
+    ) -> Result<(), FetchError> {
         let archives = self.dir.join("archives");
         let log = self.dir.join("log/apt-get");
         let file = fs::File::create(&log).map_err(self.cache.failed("writing", &log))?;
@@ -116,7 +126,11 @@ impl<'a> Apt<'a> {
             .stdout(Stdio::null())
             .stderr(file)
             .spawn()
-            .map_err(|source| FetchError::NoTool { what: "downloading", tool: "apt-get", source })?;
+            .map_err(|source| FetchError::NoTool {
+                what: "downloading",
+                tool: "apt-get",
+                source,
+            })?;
         loop {
             match child.try_wait() {
                 Ok(Some(status)) if status.success() => break,
@@ -236,14 +250,20 @@ mod tests {
     fn sizes_are_read_from_print_uris() {
         let text = "'http://m.example/pool/a_1.deb' a_1%3a2_amd64.deb 1234 SHA256:00\nReading lists\n\
                     'http://m.example/pool/b.deb' b_all.deb 5 MD5Sum:11\n";
-        assert_eq!(wanted(text), [("a_1%3a2_amd64.deb".to_owned(), 1234), ("b_all.deb".to_owned(), 5)]);
+        assert_eq!(
+            wanted(text),
+            [("a_1%3a2_amd64.deb".to_owned(), 1234), ("b_all.deb".to_owned(), 5)]
+        );
     }
 
     #[test]
     fn last_words_are_the_errors_without_addresses() {
         let text = b"W: odd\nE: Failed to fetch http://10.0.0.1/x.deb  404\nE: Some files failed\n";
         assert_eq!(last_words(text), "E: Failed to fetch the mirror 404; E: Some files failed");
-        assert_eq!(last_words(b"dpkg-deb: error: No space left on device\n"), "dpkg-deb: error: No space left on device");
+        assert_eq!(
+            last_words(b"dpkg-deb: error: No space left on device\n"),
+            "dpkg-deb: error: No space left on device"
+        );
         assert_eq!(last_words(b""), "it failed without a word");
     }
 }

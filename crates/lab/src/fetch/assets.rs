@@ -74,14 +74,18 @@ impl Qemu {
             .map_err(|error| refused(error.to_string()))?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         if !output.status.success() || !said.contains("QEMU emulator") {
-            return Err(refused(format!("it does not say it is QEMU ({})", last_words(&output.stderr))));
+            return Err(refused(format!(
+                "it does not say it is QEMU ({})",
+                last_words(&output.stderr)
+            )));
         }
         Ok(Self { command: vec![path.into()], env: Vec::new(), firmware: Vec::new() })
     }
 
     /// Debian's, unpacked at `root`: started through its own loader with its own libraries.
     fn unpacked(root: &Path) -> Self {
-        let libraries = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"].map(|dir| root.join(dir));
+        let libraries =
+            ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"].map(|dir| root.join(dir));
         let mut path = libraries[0].clone().into_os_string();
         path.push(":");
         path.push(&libraries[1]);
@@ -105,9 +109,8 @@ impl Busybox {
     /// # Errors
     /// [`FetchError`].
     pub fn cached(cache: &Cache, say: &dyn Say) -> Result<Self, FetchError> {
-        let find = || {
-            cache.newest("busybox", "").map(|(_, dir)| Self { program: dir.join("busybox") })
-        };
+        let find =
+            || cache.newest("busybox", "").map(|(_, dir)| Self { program: dir.join("busybox") });
         if let Some(found) = find() {
             return Ok(found);
         }
@@ -127,7 +130,12 @@ impl Kernel {
     ///
     /// # Errors
     /// [`FetchError`].
-    pub fn find(cache: &Cache, name: &str, busybox: &Busybox, say: &dyn Say) -> Result<Self, FetchError> {
+    pub fn find(
+        cache: &Cache,
+        name: &str,
+        busybox: &Busybox,
+        say: &dyn Say,
+    ) -> Result<Self, FetchError> {
         if !SERIES.contains(&name) {
             return Self::at(Path::new(name));
         }
@@ -162,7 +170,7 @@ impl Kernel {
             });
             std::iter::once(path.join("vmlinuz")).chain(named).find(|path| path.is_file())
         } else {
-            Some(path.clone())
+            Some(path)
         };
         let image = image.ok_or_else(unknown)?;
         let head = fs::read(&image).map_err(|_| unknown())?;
@@ -175,7 +183,10 @@ impl Kernel {
         let modules = places
             .chain(beside)
             .find(|dir| dir.join("kernel").is_dir() && dir.join("modules.dep").is_file())
-            .ok_or_else(|| FetchError::NoModules { path: image.clone(), version: version.clone() })?;
+            .ok_or_else(|| FetchError::NoModules {
+                path: image.clone(),
+                version: version.clone(),
+            })?;
         Ok(Self { version, image, modules })
     }
 }
@@ -204,7 +215,8 @@ fn fetch_tools(cache: &Cache, say: &dyn Say) -> Result<(), FetchError> {
         });
         Ok(())
     })?;
-    let files = apt.download("busybox, the guest's first program", &["busybox-static"], false, say)?;
+    let files =
+        apt.download("busybox, the guest's first program", &["busybox-static"], false, say)?;
     cache.install("busybox", &package_version(&files, "busybox-static_"), |dir| {
         let unpacked = dir.join("unpacked");
         files.iter().try_for_each(|file| unpack(file, &unpacked))?;
@@ -260,7 +272,8 @@ fn fetch_kernel(
 
 /// Image and modules to their places; both layouts Debian has used.
 fn arrange(cache: &Cache, unpacked: &Path, dir: &Path, version: &str) -> Result<(), FetchError> {
-    let modules = ["lib/modules", "usr/lib/modules"].map(|place| unpacked.join(place).join(version));
+    let modules =
+        ["lib/modules", "usr/lib/modules"].map(|place| unpacked.join(place).join(version));
     let target = dir.join("lib/modules").join(version);
     let images = [unpacked.join(format!("boot/vmlinuz-{version}")), target.join("vmlinuz")];
     let moved = || -> std::io::Result<()> {
@@ -278,10 +291,11 @@ fn unpack(file: &Path, dir: &Path) -> Result<(), FetchError> {
 }
 
 fn tool(what: &'static str, tool: &'static str, command: &mut Command) -> Result<(), FetchError> {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|source| FetchError::NoTool { what, tool, source })?;
+    let output = command.stdin(Stdio::null()).output().map_err(|source| FetchError::NoTool {
+        what,
+        tool,
+        source,
+    })?;
     if output.status.success() {
         return Ok(());
     }
@@ -318,7 +332,8 @@ mod tests {
 
     #[test]
     fn package_versions_come_from_file_names_without_their_epoch() {
-        let files = [PathBuf::from("/a/libc6_2.36_amd64.deb"), PathBuf::from("/a/q_1%3a10.0_amd64.deb")];
+        let files =
+            [PathBuf::from("/a/libc6_2.36_amd64.deb"), PathBuf::from("/a/q_1%3a10.0_amd64.deb")];
         assert_eq!(package_version(&files, "q_"), "10.0");
     }
 }

@@ -9,7 +9,15 @@ const PUBLIC: &str = "http://deb.debian.org/debian";
 
 /// Suites whose presence shows that a source is a Debian archive (and not a security or third-party one).
 const SUITES: [&str; 9] = [
-    "bullseye", "bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing", "unstable",
+    "bullseye",
+    "bookworm",
+    "trixie",
+    "forky",
+    "sid",
+    "stable",
+    "oldstable",
+    "testing",
+    "unstable",
 ];
 
 /// Mirrors to try, in order.
@@ -26,7 +34,12 @@ pub(super) fn candidates(etc_apt: &Path) -> Vec<String> {
     let mut found: Vec<String> = texts.iter().flat_map(|text| archives(text)).collect();
     found.push(PUBLIC.to_owned());
     let mut seen = Vec::new();
-    found.retain(|uri| !seen.contains(uri) && { seen.push(uri.clone()); true });
+    found.retain(|uri| {
+        !seen.contains(uri) && {
+            seen.push(uri.clone());
+            true
+        }
+    });
     found
 }
 
@@ -59,7 +72,9 @@ fn archives(text: &str) -> Vec<String> {
             found.push(uri.to_owned());
         }
     }
-    found.retain(|uri| ["http://", "https://", "file:", "mirror"].iter().any(|s| uri.starts_with(s)));
+    found.retain(|uri| {
+        ["http://", "https://", "file:", "mirror"].iter().any(|s| uri.starts_with(s))
+    });
     for uri in &mut found {
         uri.truncate(uri.trim_end_matches('/').len());
     }

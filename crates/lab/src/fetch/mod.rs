@@ -64,7 +64,9 @@ pub enum FetchError {
         source: std::io::Error,
     },
     /// A tool that is needed.
-    #[error("{what} needs {tool}, which could not be started: {source}; install it, or give --qemu and --kernel paths")]
+    #[error(
+        "{what} needs {tool}, which could not be started: {source}; install it, or give --qemu and --kernel paths"
+    )]
     NoTool {
         /// What for.
         what: &'static str,
@@ -82,7 +84,9 @@ pub enum FetchError {
         found: String,
     },
     /// Debian has no such package any more.
-    #[error("{what}: no package {pattern} in Debian's {suite}; give a kernel or QEMU by path instead")]
+    #[error(
+        "{what}: no package {pattern} in Debian's {suite}; give a kernel or QEMU by path instead"
+    )]
     NoPackage {
         /// What for.
         what: String,
@@ -147,7 +151,11 @@ impl Cache {
         Some((name, path))
     }
 
-    fn failed(&self, doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> FetchError {
+    fn failed(
+        &self,
+        doing: &'static str,
+        path: &Path,
+    ) -> impl FnOnce(std::io::Error) -> FetchError {
         let (path, cache) = (path.to_owned(), self.dir.clone());
         move |source| FetchError::Cache { doing, path, cache, source }
     }

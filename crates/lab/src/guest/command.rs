@@ -32,7 +32,9 @@ pub(super) fn start(start: &Start, reenter: &[String]) -> Result<Started, Outcom
     let cwd = Path::new(OsStr::from_bytes(&start.cwd));
     if !cwd.is_dir() {
         let cwd = cwd.display();
-        return Err(Outcome::Failed(format!("the working directory {cwd} is not there in the guest")));
+        return Err(Outcome::Failed(format!(
+            "the working directory {cwd} is not there in the guest"
+        )));
     }
     let words: Vec<&OsStr> = start.argv.iter().map(|word| OsStr::from_bytes(word)).collect();
     let Some((program, args)) = words.split_first() else {

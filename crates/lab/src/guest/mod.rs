@@ -23,7 +23,9 @@ pub(crate) const PORT: &str = "nearfar";
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GuestError {
     /// Not in a guest, or one without the port.
-    #[error("no virtio port named {PORT}; this command is started inside the lab's guest, not by hand")]
+    #[error(
+        "no virtio port named {PORT}; this command is started inside the lab's guest, not by hand"
+    )]
     NoPort,
     /// A system call.
     #[error("{what}: {source}")]

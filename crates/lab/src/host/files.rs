@@ -62,8 +62,11 @@ impl RunFiles {
     /// Writes the image.
     pub(super) fn write_image(&mut self, image: &[u8]) -> Result<(), RunError> {
         let path = self.image();
-        fs::write(&path, image)
-            .map_err(|source| RunError::File { what: "writing the guest's image", path, source })
+        fs::write(&path, image).map_err(|source| RunError::File {
+            what: "writing the guest's image",
+            path,
+            source,
+        })
     }
 
     /// Removes what only starting needs; a killed run then leaves little behind.

@@ -1,9 +1,10 @@
 //! The host's side: the life of a run, from the plan to the command's exit status.
 //!
-//! 1. everything a guest is made of is found or fetched ([`crate::fetch`]); 2. its first file system is written
-//! ([`crate::image`]); 3. QEMU starts under a guard that ends it with us (`vm.rs`, arguments in `qemu.rs`); 4. the session
-//! carries streams and signals until the command ends (`session.rs`); 5. QEMU is ended, and the run's files go.
-//! A failure leaves the guest's console log behind, and its path in the message.
+//! - Everything a guest is made of is found or fetched ([`crate::fetch`]), and its first file system is written
+//!   ([`crate::image`]).
+//! - QEMU starts under a guard that ends it with us (`vm.rs`, its arguments in `qemu.rs`).
+//! - The session carries streams and signals until the command ends (`session.rs`).
+//! - QEMU is ended, and the run's files go. A failure leaves the guest's console log behind, and its path in the message.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -127,9 +128,10 @@ pub fn run(plan: &Plan, say: &dyn Say) -> Result<Ended, RunError> {
     let program = std::env::current_exe()
         .map_err(|source| RunError::Process { what: "finding this program", source })?;
     let reenter: Vec<&str> = plan.reenter.iter().map(String::as_str).collect();
-    let device = plan.machine.nodes.iter().find_map(|node| {
-        node.cxl_device.as_ref().map(|device| (node.size.0, device.granularity))
-    });
+    let device =
+        plan.machine.nodes.iter().find_map(|node| {
+            node.cxl_device.as_ref().map(|device| (node.size.0, device.granularity))
+        });
     let settings = image::Settings {
         runner: (&program, &reenter),
         out: plan.out.is_some(),

@@ -96,10 +96,12 @@ fn escaped(path: &Path) -> OsString {
 }
 
 fn board_type(machine: &Machine, device: bool) -> String {
-    let mut text = "q35,hmat=on,usb=off,smbus=off,sata=off,vmport=off,i8042=off,graphics=off".to_owned();
+    let mut text =
+        "q35,hmat=on,usb=off,smbus=off,sata=off,vmport=off,i8042=off,graphics=off".to_owned();
     if device {
         // The window that regions are made in: room for the device, in the steps firmware may say.
-        let size: u64 = machine.nodes.iter().filter_map(|n| n.cxl_device.as_ref().map(|_| n.size.0)).sum();
+        let size: u64 =
+            machine.nodes.iter().filter_map(|n| n.cxl_device.as_ref().map(|_| n.size.0)).sum();
         let window = size.next_multiple_of(256 << 20) >> 20;
         text += &format!(",cxl=on,cxl-fmw.0.targets.0=cxl.1,cxl-fmw.0.size={window}M");
     }
@@ -145,14 +147,18 @@ fn nodes(args: &mut Args, machine: &Machine) {
         args.pair("-device", "pxb-cxl,bus_nr=12,bus=pcie.0,id=cxl.1");
         args.pair("-device", "cxl-rp,port=0,bus=cxl.1,id=root0,chassis=0,slot=2");
         let serial = device.serial;
-        args.pair("-device", &format!("cxl-type3,bus=root0,volatile-memdev=ram{id},id=cxl-mem0,sn={serial:#x}"));
+        args.pair(
+            "-device",
+            &format!("cxl-type3,bus=root0,volatile-memdev=ram{id},id=cxl-mem0,sn={serial:#x}"),
+        );
     }
 }
 
 /// What firmware says of each CPU node and memory node (HMAT), as slow as the machine is.
 fn hmat(args: &mut Args, machine: &Machine, slow_motion: f64) {
     for from in machine.cpu_nodes() {
-        for (to, node) in (0u16..).zip(&machine.nodes).filter(|(_, node)| node.cxl_device.is_none()) {
+        for (to, node) in (0u16..).zip(&machine.nodes).filter(|(_, node)| node.cxl_device.is_none())
+        {
             let latency = whole(machine.latency(from, to).unwrap_or(1.0) * slow_motion);
             let limit = machine.paths.iter().find(|path| (path.from, path.to) == (from, to));
             let limit = limit.and_then(|path| path.gbps_max).unwrap_or(f64::INFINITY);
@@ -170,7 +176,11 @@ fn hmat(args: &mut Args, machine: &Machine, slow_motion: f64) {
 
 /// A figure as firmware takes it: a whole number, at least one.
 fn whole(figure: f64) -> u64 {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped, far below 2^53")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped, far below 2^53"
+    )]
     let number = figure.round().clamp(1.0, 1e12) as u64;
     number
 }

@@ -10,9 +10,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-use signal_hook::consts::signal::{
-    SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH,
-};
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::Signals;
 
 use super::files::RunFiles;
@@ -117,16 +115,17 @@ impl<'a> Session<'a> {
             start.terminal = Some(terminal::size());
         }
         loop {
-            let event = match self.events.recv_timeout(self.deadline.left(Duration::from_secs(3600))) {
-                Ok(event) => event,
-                Err(RecvTimeoutError::Timeout) => {
-                    if let Some(ended) = self.too_long()? {
-                        return Ok(self.finish(ended));
+            let event =
+                match self.events.recv_timeout(self.deadline.left(Duration::from_secs(3600))) {
+                    Ok(event) => event,
+                    Err(RecvTimeoutError::Timeout) => {
+                        if let Some(ended) = self.too_long()? {
+                            return Ok(self.finish(ended));
+                        }
+                        continue;
                     }
-                    continue;
-                }
-                Err(RecvTimeoutError::Disconnected) => return Err(self.lost(None)),
-            };
+                    Err(RecvTimeoutError::Disconnected) => return Err(self.lost(None)),
+                };
             match event {
                 Event::Frame(Frame::Hello(hello)) if hello.version == VERSION => {
                     self.stage = Stage::Starting;
@@ -134,7 +133,10 @@ impl<'a> Session<'a> {
                     self.send(&Frame::Start(start.clone()));
                 }
                 Event::Frame(Frame::Hello(hello)) => {
-                    let found = format!("the guest's runner speaks version {}, not {VERSION}", hello.version);
+                    let found = format!(
+                        "the guest's runner speaks version {}, not {VERSION}",
+                        hello.version
+                    );
                     return Err(self.failed(found));
                 }
                 Event::Frame(Frame::Exit(outcome)) => {
@@ -166,7 +168,8 @@ impl<'a> Session<'a> {
         match frame {
             Frame::Running => self.running(),
             Frame::Data(stream @ (Stream::Out | Stream::Err), bytes) => {
-                if let Some((_, output, _)) = self.outputs.iter().find(|(own, _, _)| *own == stream) {
+                if let Some((_, output, _)) = self.outputs.iter().find(|(own, _, _)| *own == stream)
+                {
                     let _ = output.send(bytes);
                 }
             }
@@ -204,7 +207,8 @@ impl<'a> Session<'a> {
             }
             return None;
         }
-        let own = Ended { status: u8::try_from(number).unwrap_or(0).saturating_add(128), message: None };
+        let own =
+            Ended { status: u8::try_from(number).unwrap_or(0).saturating_add(128), message: None };
         if matches!(self.stage, Stage::Booting | Stage::Starting) {
             return Some(own);
         }
@@ -225,7 +229,10 @@ impl<'a> Session<'a> {
         let limit = self.plan.limit.unwrap_or_default().as_secs_f64();
         match self.stage {
             Stage::Booting | Stage::Starting => {
-                let found = format!("the guest did not come up within {} s", self.plan.boot_limit.as_secs());
+                let found = format!(
+                    "the guest did not come up within {} s",
+                    self.plan.boot_limit.as_secs()
+                );
                 Err(self.failed(found))
             }
             Stage::Running => {
@@ -247,7 +254,10 @@ impl<'a> Session<'a> {
         let ended = |status, message| Ended { status, message };
         if self.stage == Stage::OutOfTime {
             let limit = self.plan.limit.unwrap_or_default().as_secs_f64();
-            return Ok(ended(TIMED_OUT, Some(format!("time limit of {limit} s reached; ended the command"))));
+            return Ok(ended(
+                TIMED_OUT,
+                Some(format!("time limit of {limit} s reached; ended the command")),
+            ));
         }
         Ok(match outcome {
             Outcome::Exited(status) => ended(status, None),
@@ -286,11 +296,16 @@ impl<'a> Session<'a> {
             crate::clock::sleep(Duration::from_millis(5));
             status = self.vm.ended();
         }
-        let console = String::from_utf8_lossy(&fs::read(self.files.console()).unwrap_or_default()).into_owned();
+        let console = String::from_utf8_lossy(&fs::read(self.files.console()).unwrap_or_default())
+            .into_owned();
         let said = fs::read_to_string(self.files.qemu()).unwrap_or_default();
-        let found = if let Some(panic) = console.lines().find_map(|line| line.split_once("Kernel panic - ")) {
+        let found = if let Some(panic) =
+            console.lines().find_map(|line| line.split_once("Kernel panic - "))
+        {
             format!("the guest's kernel panicked ({})", panic.1.trim())
-        } else if let Some(word) = console.lines().rev().find_map(|line| line.split_once("nearfar-lab: ")) {
+        } else if let Some(word) =
+            console.lines().rev().find_map(|line| line.split_once("nearfar-lab: "))
+        {
             format!("the guest failed: {}", word.1.trim())
         } else if let Some(why) = why {
             format!("the guest sent something that makes no sense ({why})")
@@ -347,8 +362,7 @@ fn write_port(port: Option<UnixStream>) -> Sender<Vec<u8>> {
 }
 
 fn watch_signals(events: Sender<Event>) -> io::Result<()> {
-    let mut signals =
-        Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH])?;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH])?;
     thread::spawn(move || {
         for number in signals.forever() {
             if events.send(Event::Signal(number)).is_err() {

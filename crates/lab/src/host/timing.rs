@@ -108,7 +108,9 @@ pub(super) fn settle(
     let plugin = match find_plugin() {
         Ok(plugin) => plugin,
         Err(found) if plan.timing == Timing::Auto => {
-            say.line(&format!("timing off: {found}; far memory is as fast as near memory in this guest"));
+            say.line(&format!(
+                "timing off: {found}; far memory is as fast as near memory in this guest"
+            ));
             return Ok(Method::Off);
         }
         Err(found) => return Err(RunError::Timing { asked: plan.timing, found }),
@@ -123,8 +125,11 @@ pub(super) fn settle(
     let path = files.timing();
     // Numbers and names always become JSON.
     let text = serde_json::to_string_pretty(&config).unwrap_or_default();
-    fs::write(&path, text)
-        .map_err(|source| RunError::File { what: "writing the plugin's settings", path, source })?;
+    fs::write(&path, text).map_err(|source| RunError::File {
+        what: "writing the plugin's settings",
+        path,
+        source,
+    })?;
     let method = match plan.timing {
         Timing::Wait => Method::Wait { plugin, slow_motion },
         _ => ask(plan, qemu, files, plugin)?,
@@ -168,8 +173,11 @@ fn ask(plan: &Plan, qemu: &Qemu, files: &RunFiles, plugin: PathBuf) -> Result<Me
             .into();
     args.push(option);
     let path = files.qemu();
-    let log = fs::File::create(&path)
-        .map_err(|source| RunError::File { what: "writing QEMU's log", path, source })?;
+    let log = fs::File::create(&path).map_err(|source| RunError::File {
+        what: "writing QEMU's log",
+        path,
+        source,
+    })?;
     let mut vm = Vm::bare(&plan.reenter, qemu, &args, log)?;
     let patience = Deadline::after(Some(Duration::from_secs(20)));
     let answer = loop {
@@ -180,7 +188,10 @@ fn ask(plan: &Plan, qemu: &Qemu, files: &RunFiles, plugin: PathBuf) -> Result<Me
         if ended || patience.passed() {
             let said = fs::read_to_string(files.qemu()).unwrap_or_default();
             let said = said.trim().replace('\n', "; ");
-            return Err(refused(format!("QEMU with {} did not say what it can do: {said}", plugin.display())));
+            return Err(refused(format!(
+                "QEMU with {} did not say what it can do: {said}",
+                plugin.display()
+            )));
         }
         clock::sleep(Duration::from_millis(5));
     };

@@ -19,7 +19,8 @@ const INIT: &str = include_str!("init.sh");
 /// Modules for the host's root: 9p over virtio, and the writable layer over it.
 const ROOT_MODULES: &[&str] = &["9pnet_virtio", "9p", "overlay"];
 /// Modules that bring up a CXL memory device as system memory.
-const CXL_MODULES: &[&str] = &["cxl_acpi", "cxl_port", "cxl_pci", "cxl_mem", "device_dax", "dax_cxl", "kmem"];
+const CXL_MODULES: &[&str] =
+    &["cxl_acpi", "cxl_port", "cxl_pci", "cxl_mem", "device_dax", "dax_cxl", "kmem"];
 
 /// Why it can't be made.
 #[derive(Debug, thiserror::Error)]

@@ -25,7 +25,8 @@ impl Index {
     pub(super) fn read(kernel: &Kernel) -> Result<Self, ImageError> {
         let path = kernel.modules.join("modules.dep");
         let dep = fs::read_to_string(&path).map_err(|source| ImageError::Read { path, source })?;
-        let builtin = fs::read_to_string(kernel.modules.join("modules.builtin")).unwrap_or_default();
+        let builtin =
+            fs::read_to_string(kernel.modules.join("modules.builtin")).unwrap_or_default();
         Ok(Self {
             kernel: kernel.version.clone(),
             dir: kernel.modules.clone(),
@@ -99,7 +100,10 @@ pub(super) fn unpacked(
         Some("ko") => read(path),
         other => Err(ImageError::Unpack {
             path: path.to_owned(),
-            found: format!("compressed as {}, which is not xz or gzip", other.unwrap_or("nothing known")),
+            found: format!(
+                "compressed as {}, which is not xz or gzip",
+                other.unwrap_or("nothing known")
+            ),
         }),
     }
 }

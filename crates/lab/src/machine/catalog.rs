@@ -42,7 +42,9 @@ pub enum MachineError {
         refusal: Refusal,
     },
     /// A number of CPUs the machine can't have.
-    #[error("{cpus} CPUs on machine {machine}: it takes {least} to {most}, at least one for each node that has CPUs")]
+    #[error(
+        "{cpus} CPUs on machine {machine}: it takes {least} to {most}, at least one for each node that has CPUs"
+    )]
     Cpus {
         /// The machine.
         machine: String,

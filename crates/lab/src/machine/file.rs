@@ -3,6 +3,8 @@
 //!
 //! The format, with every key, is `lab/machines/README.md`.
 
+use std::fmt;
+
 use nearfar_timing::config::{CPUS_MAX, Processor};
 use nearfar_topology::{Bytes, MemoryKind};
 use serde::Deserialize;
@@ -122,15 +124,15 @@ fn size(text: &str) -> Option<Bytes> {
     number.checked_mul(1 << shift).map(Bytes)
 }
 
-fn refuse<T>(key: &str, value: impl ToString, allowed: impl ToString) -> Result<T, Refusal> {
-    Err(Refusal { key: key.to_owned(), value: value.to_string(), allowed: allowed.to_string() })
+fn refuse<T>(key: &str, value: impl fmt::Display, allowed: &str) -> Result<T, Refusal> {
+    Err(Refusal { key: key.to_owned(), value: value.to_string(), allowed: allowed.to_owned() })
 }
 
 fn within(key: &str, value: f64, least: f64, most: f64) -> Result<(), Refusal> {
     if (least..=most).contains(&value) {
         Ok(())
     } else {
-        refuse(key, value, format!("allowed is {least} to {most}"))
+        refuse(key, value, &format!("allowed is {least} to {most}"))
     }
 }
 
@@ -165,13 +167,11 @@ fn nodes(file: &File) -> Result<Vec<Node>, Refusal> {
     if file.node.is_empty() || file.node.len() > NODES_MAX {
         return refuse("node", format!("{} tables", file.node.len()), "1 to 16 [[node]] tables");
     }
-    let nodes: Vec<Node> = (0u16..)
-        .zip(&file.node)
-        .map(|(id, table)| node(id, table))
-        .collect::<Result<_, _>>()?;
+    let nodes: Vec<Node> =
+        (0u16..).zip(&file.node).map(|(id, table)| node(id, table)).collect::<Result<_, _>>()?;
     let cpus: u32 = nodes.iter().map(|node| node.cpus).sum();
     if cpus == 0 || usize::try_from(cpus).is_ok_and(|cpus| cpus > CPUS_MAX) {
-        return refuse("cpus of all nodes", cpus, format!("allowed is 1 to {CPUS_MAX} in all"));
+        return refuse("cpus of all nodes", cpus, &format!("allowed is 1 to {CPUS_MAX} in all"));
     }
     if nodes[0].size < Bytes(FIRST_MIN) || nodes[0].cxl_device.is_some() {
         return refuse(
@@ -200,11 +200,11 @@ fn nodes(file: &File) -> Result<Vec<Node>, Refusal> {
 fn node(id: u16, table: &NodeTable) -> Result<Node, Refusal> {
     let key = |key: &str| format!("node {id}: {key}");
     if table.id != id {
-        return refuse(&key("id"), table.id, format!("ids count from 0 in order; this is {id}"));
+        return refuse(&key("id"), table.id, &format!("ids count from 0 in order; this is {id}"));
     }
-    let Some(size) = size(&table.size).filter(|size| {
-        size.0 >= BLOCK && size.0 <= RAM_MAX && size.0.is_multiple_of(BLOCK)
-    }) else {
+    let Some(size) = size(&table.size)
+        .filter(|size| size.0 >= BLOCK && size.0 <= RAM_MAX && size.0.is_multiple_of(BLOCK))
+    else {
         let allowed = "a multiple of 128 MiB up to 1024 GiB, such as \"2 GiB\" or \"512 MiB\"";
         return refuse(&key("size"), format!("{:?}", table.size), allowed);
     };
@@ -218,7 +218,9 @@ fn node(id: u16, table: &NodeTable) -> Result<Node, Refusal> {
         Some(_) if table.cpus > 0 => {
             return refuse(&key("cpus"), table.cpus, "a cxl_device has none");
         }
-        Some(device) if ![256, 512, 1024, 2048, 4096, 8192, 16384].contains(&device.granularity) => {
+        Some(device)
+            if ![256, 512, 1024, 2048, 4096, 8192, 16384].contains(&device.granularity) =>
+        {
             let allowed = "a power of two from 256 to 16384 bytes";
             return refuse(&key("cxl_device.granularity"), device.granularity, allowed);
         }
@@ -226,9 +228,7 @@ fn node(id: u16, table: &NodeTable) -> Result<Node, Refusal> {
         Some(_) if !size.0.is_multiple_of(2 * BLOCK) => {
             return refuse(&key("size"), size, "a cxl_device has a multiple of 256 MiB");
         }
-        Some(device) => {
-            Some(CxlDevice { serial: device.serial, granularity: device.granularity })
-        }
+        Some(device) => Some(CxlDevice { serial: device.serial, granularity: device.granularity }),
     };
     Ok(Node {
         kind: table.kind,
@@ -257,7 +257,8 @@ fn latencies(file: &File) -> Result<Vec<Vec<f64>>, Refusal> {
             let missing = |node: &NodeTable| Refusal {
                 key: format!("node {}: latency_ns", node.id),
                 value: "nothing".to_owned(),
-                allowed: "the latency from the machine's CPUs, or latency_ns rows for all".to_owned(),
+                allowed: "the latency from the machine's CPUs, or latency_ns rows for all"
+                    .to_owned(),
             };
             let row: Result<_, _> =
                 file.node.iter().map(|node| node.latency_ns.ok_or_else(|| missing(node))).collect();
@@ -265,12 +266,12 @@ fn latencies(file: &File) -> Result<Vec<Vec<f64>>, Refusal> {
         }
         (None, nodes) => {
             let allowed = format!("one row for each of the {nodes} nodes with CPUs");
-            return refuse("latency_ns", "nothing", allowed);
+            return refuse("latency_ns", "nothing", &allowed);
         }
     };
     if matrix.len() != rows.len() || matrix.iter().any(|row| row.len() != file.node.len()) {
         let allowed = format!("{} rows of {} figures", rows.len(), file.node.len());
-        return refuse("latency_ns", format!("{matrix:?}"), allowed);
+        return refuse("latency_ns", format!("{matrix:?}"), &allowed);
     }
     for (row, from) in matrix.iter().zip(rows) {
         for (to, figure) in row.iter().enumerate() {
@@ -336,7 +337,7 @@ fn processor(processor: &Processor) -> Result<(), Refusal> {
     {
         if !kib.is_power_of_two() || !(16..=most).contains(&kib) {
             let allowed = format!("a power of two from 16 to {most}");
-            return refuse(&format!("processor.{name}"), kib, allowed);
+            return refuse(&format!("processor.{name}"), kib, &allowed);
         }
     }
     if processor.instruction_ps > 1_000_000 {

@@ -121,10 +121,7 @@ impl Machine {
     /// The node of each CPU, by number: a node's CPUs are numbered in a row.
     #[must_use]
     pub fn node_of_cpu(&self) -> Vec<u16> {
-        (0u16..)
-            .zip(&self.nodes)
-            .flat_map(|(id, node)| (0..node.cpus).map(move |_| id))
-            .collect()
+        (0u16..).zip(&self.nodes).flat_map(|(id, node)| (0..node.cpus).map(move |_| id)).collect()
     }
 
     /// The same machine with `cpus` CPUs, spread evenly over the nodes that have some; none if they don't go round.
@@ -219,7 +216,11 @@ impl Machine {
 
 /// Firmware's unit, within what it may say of a remote node.
 fn tenths(ratio: f64) -> u8 {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 11..=254")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped to 11..=254"
+    )]
     let distance = (ratio * 10.0).round().clamp(11.0, 254.0) as u8;
     distance
 }
@@ -238,7 +239,10 @@ mod tests {
         let ranges = built_in("cxl-2tier").ranges();
         assert_eq!(
             ranges,
-            [Range { start: 0, end: 2 << 30, node: 0 }, Range { start: 4 << 30, end: 8 << 30, node: 1 }]
+            [
+                Range { start: 0, end: 2 << 30, node: 0 },
+                Range { start: 4 << 30, end: 8 << 30, node: 1 }
+            ]
         );
     }
 
@@ -264,7 +268,10 @@ mod tests {
     #[test]
     fn distances_stand_as_latencies_do() {
         let machine = built_in("numa-4node");
-        assert_eq!((machine.distance(0, 0), machine.distance(0, 1), machine.distance(0, 3)), (10, 13, 15));
+        assert_eq!(
+            (machine.distance(0, 0), machine.distance(0, 1), machine.distance(0, 3)),
+            (10, 13, 15)
+        );
         let machine = built_in("cxl-2tier");
         assert_eq!((machine.distance(0, 1), machine.distance(1, 0)), (22, 22));
     }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod generate;
+mod lab;
 mod machine;
 mod output;
 mod topo;
@@ -22,6 +23,8 @@ pub(crate) struct Cli {
 enum Command {
     /// Show nodes, kinds of memory, tiers, CXL regions and devices, firmware's figures
     Topo(topo::Args),
+    /// Run commands on an emulated machine with near and far memory, under a real kernel
+    Lab(lab::Args),
     /// Print a completion script for a shell
     Completions(generate::CompletionsArgs),
     /// Write the man pages into a directory
@@ -33,6 +36,7 @@ impl Cli {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Topo(args) => topo::run(&args),
+            Command::Lab(args) => lab::run(args),
             Command::Completions(args) => generate::completions(&args),
             Command::Man(args) => generate::man(&args),
         }

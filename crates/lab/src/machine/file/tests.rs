@@ -17,10 +17,20 @@ fn every_built_in_machine_is_valid_and_goes_by_its_name() {
 #[test]
 fn each_wrong_value_is_refused_by_key_with_what_is_allowed() {
     let cases = [
-        (GOOD, "read_gbps = 54.9", "read_gbps = -3", "node 0: read_gbps = -3: allowed is 0.01 to 10000"),
+        (
+            GOOD,
+            "read_gbps = 54.9",
+            "read_gbps = -3",
+            "node 0: read_gbps = -3: allowed is 0.01 to 10000",
+        ),
         (GOOD, "read_gbps = 27.0", "read_gbps = nan", "node 1: read_gbps = NaN: allowed"),
         (GOOD, "write_gbps = 27.0", "write_gbps = 0", "node 1: write_gbps = 0: allowed"),
-        (GOOD, "size = \"4 GiB\"", "size = \"4 GB\"", "node 1: size = \"4 GB\": a multiple of 128 MiB"),
+        (
+            GOOD,
+            "size = \"4 GiB\"",
+            "size = \"4 GB\"",
+            "node 1: size = \"4 GB\": a multiple of 128 MiB",
+        ),
         (GOOD, "size = \"4 GiB\"", "size = \"100 MiB\"", "node 1: size"),
         (GOOD, "size = \"4 GiB\"", "size = \"99999999999999 GiB\"", "node 1: size"),
         (GOOD, "size = \"2 GiB\"", "size = \"256 MiB\"", "node 0: size"),

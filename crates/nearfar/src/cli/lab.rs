@@ -1,0 +1,21 @@
+//! `nearfar lab`: all of it is the lab's own library; this gives its failures their exit status.
+
+use std::process::ExitCode;
+
+pub(crate) use nearfar_lab::cli::Args;
+
+use crate::exit::{Exit, WithExit};
+
+/// Runs the lab's command.
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    nearfar_lab::cli::run(args, &["lab"]).map_err(|failure| {
+        let exit = match failure.status {
+            2 => Exit::Usage,
+            125 => Exit::BeforeCommand,
+            126 => Exit::NotExecutable,
+            127 => Exit::NotFound,
+            _ => Exit::Failed,
+        };
+        WithExit { exit, error: failure.into() }.into()
+    })
+}
