@@ -106,6 +106,9 @@ fn instrument(insn: *mut Insn) -> Instruction {
             );
         }
     }
+    if instruction == Instruction::Stack {
+        return instruction;
+    }
     let on_write =
         if instruction == Instruction::NonTemporalStore { on_store_past_caches } else { on_store };
     // SAFETY: as above.

@@ -15,6 +15,9 @@ pub enum Instruction {
     ReadsTime,
     /// IN or OUT.
     PortAccess,
+    /// It uses the top of the stack alone: PUSH, POP, CALL, RET, or a near offset from RSP. That is always in the
+    /// first-level cache, so it need not be asked.
+    Stack,
 }
 
 impl Instruction {
@@ -23,7 +26,7 @@ impl Instruction {
     #[must_use]
     pub const fn extra_ps(self) -> u64 {
         match self {
-            Self::Plain | Self::NonTemporalStore | Self::ChangesTranslations => 0,
+            Self::Plain | Self::NonTemporalStore | Self::ChangesTranslations | Self::Stack => 0,
             Self::Pause => 40_000,
             Self::ReadsTime => 8_000,
             Self::PortAccess => DEVICE_ACCESS_PS,
@@ -46,6 +49,15 @@ pub fn decode(bytes: &[u8]) -> Instruction {
         // VEX, the opcode map 0F: C5 has it implied, C4 names it.
         [0xc5, _, opcode, ..] => vector(opcode),
         [0xc4, map, _, opcode, ..] if map & 0x1f == 1 => vector(opcode),
+        [0x50..=0x5f | 0xe8 | 0xc3 | 0xc9, ..] => Instruction::Stack,
+        [opcode, operands, 0x24, ..] if takes_operands(opcode) && is_near_rsp(operands) => {
+            Instruction::Stack
+        }
+        [0x0f, 0x10 | 0x11 | 0x28 | 0x29 | 0x6f | 0x7f | 0xb6..=0xbf, operands, 0x24, ..]
+            if is_near_rsp(operands) =>
+        {
+            Instruction::Stack
+        }
         [0x90, ..] if bytes[..prefixes].contains(&0xf3) => Instruction::Pause,
         [0x0f, 0x31, ..] | [0x0f, 0x01, 0xf9, ..] => Instruction::ReadsTime,
         [0xe4..=0xe7 | 0xec..=0xef | 0x6c..=0x6f, ..] => Instruction::PortAccess,
@@ -57,6 +69,31 @@ pub fn decode(bytes: &[u8]) -> Instruction {
         [0x0f, 0x38, 0x82, ..] => Instruction::ChangesTranslations,
         _ => Instruction::Plain,
     }
+}
+
+/// Whether a one-byte opcode has an operand in a register or in memory, and no other memory operand: arithmetic, MOV,
+/// TEST, XCHG, shifts, INC, DEC, and CALL, JMP and PUSH through memory.
+fn takes_operands(opcode: u8) -> bool {
+    match opcode {
+        0x00..=0x3f => opcode & 7 < 4,
+        0x63
+        | 0x80..=0x8b
+        | 0xc0
+        | 0xc1
+        | 0xc6
+        | 0xc7
+        | 0xd0..=0xd3
+        | 0xf6
+        | 0xf7
+        | 0xfe
+        | 0xff => true,
+        _ => false,
+    }
+}
+
+/// Whether operands, when followed by the byte 24, are in memory at RSP with no index and no or an 8-bit offset.
+fn is_near_rsp(operands: u8) -> bool {
+    matches!(operands & 0xc7, 0x04 | 0x44)
 }
 
 fn vector(opcode: u8) -> Instruction {
@@ -114,8 +151,30 @@ mod tests {
     }
 
     #[test]
+    fn the_top_of_the_stack_is_recognised() {
+        let stack: [&[u8]; 10] = [
+            &[0x48, 0x83, 0x7c, 0x24, 8, 0], // cmpq $0,8(%rsp)
+            &[0x0f, 0xb6, 0x44, 0x24, 0x0f], // movzbl 0xf(%rsp),%eax
+            &[0x0f, 0x29, 0x04, 0x24],       // movaps %xmm0,(%rsp)
+            &[0x55],                         // push %rbp
+            &[0x41, 0x5f],                   // pop %r15
+            &[0xe8, 0, 0, 0, 0],             // call
+            &[0xc3],                         // ret
+            &[0x48, 0x8b, 0x04, 0x24],       // mov (%rsp),%rax
+            &[0x48, 0x89, 0x5c, 0x24, 0x18], // mov %rbx,0x18(%rsp)
+            &[0x44, 0x8b, 0x7c, 0x24, 0xf8], // mov -8(%rsp),%r15d
+        ];
+        for bytes in stack {
+            assert_eq!(decode(bytes), Instruction::Stack, "{bytes:x?}");
+        }
+    }
+
+    #[test]
     fn others_are_plain() {
-        let others: [&[u8]; 9] = [
+        let others: [&[u8]; 12] = [
+            &[0x48, 0x83, 0xc4, 0x24],       // add $0x24,%rsp
+            &[0x48, 0x8b, 0x04, 0xc4],       // mov (%rsp,%rax,8),%rax
+            &[0x48, 0x8b, 0x84, 0x24, 0, 1], // mov 0x100(%rsp),%rax
             &[0x90],
             &[],
             &[0x66],

@@ -1,44 +1,41 @@
 //! The lines a vCPU can have under way: so many places, each taken until its line has come.
 
-/// Completion times of the lines under way, as a heap with the earliest on top.
+/// Completion times of the lines under way, as a ring in order of time.
 ///
-/// Picoseconds of modelled time. A place whose time has passed is free.
+/// Picoseconds of modelled time. A place whose time has passed is free. Lines mostly come in the order they were asked
+/// for, so that adding one is a step or two.
 #[derive(Debug)]
 pub(crate) struct Window {
-    completions: Box<[u64]>,
+    /// A power of two; of these, `places` from `first` on are in use.
+    ring: Box<[u64]>,
+    places: usize,
+    first: usize,
 }
 
 impl Window {
     /// `places` free places, at least one.
     pub(crate) fn new(places: u32) -> Self {
-        Self { completions: vec![0; places.max(1) as usize].into_boxed_slice() }
+        let places = places.max(1) as usize;
+        Self { ring: vec![0; places.next_power_of_two()].into_boxed_slice(), places, first: 0 }
     }
 
     /// When a line can be asked for at the earliest.
     #[inline]
     pub(crate) fn free_from(&self) -> u64 {
-        self.completions[0]
+        self.ring[self.first & (self.ring.len() - 1)]
     }
 
     /// Takes the place that is free first, until `completion`.
     #[inline]
     pub(crate) fn take(&mut self, completion: u64) {
-        let heap = &mut self.completions;
-        let mut at = 0;
-        loop {
-            let left = 2 * at + 1;
-            if left >= heap.len() {
-                break;
-            }
-            let right = (left + 1).min(heap.len() - 1);
-            let child = if heap[right] < heap[left] { right } else { left };
-            if completion <= heap[child] {
-                break;
-            }
-            heap[at] = heap[child];
-            at = child;
+        let mask = self.ring.len() - 1;
+        self.first = self.first.wrapping_add(1);
+        let mut at = self.first.wrapping_add(self.places - 1);
+        while at != self.first && self.ring[at.wrapping_sub(1) & mask] > completion {
+            self.ring[at & mask] = self.ring[at.wrapping_sub(1) & mask];
+            at = at.wrapping_sub(1);
         }
-        heap[at] = completion;
+        self.ring[at & mask] = completion;
     }
 }
 
