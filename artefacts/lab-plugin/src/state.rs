@@ -346,9 +346,12 @@ impl Seat {
 
     /// The vCPU begins, or goes on, to run; QEMU's big lock is held.
     pub(crate) fn wake(&self, plugin: &Plugin) {
-        if let Some(Time::Virtual(timeline, _)) = plugin.time() {
-            let own_ps = timeline.wake(self.index, self.own_ps.load(Relaxed), real_ns());
-            self.own_ps.store(own_ps, Relaxed);
-        }
+        let own_ps = self.own_ps.load(Relaxed);
+        let own_ps = match plugin.time() {
+            Some(Time::Virtual(timeline, _)) => timeline.wake(self.index, own_ps, real_ns()),
+            Some(Time::Wait(pacer, _)) => pacer.wake(own_ps, real_ns()),
+            None => own_ps,
+        };
+        self.own_ps.store(own_ps, Relaxed);
     }
 }

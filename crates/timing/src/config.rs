@@ -5,7 +5,7 @@
 //!
 //! Which clock is in force is known before the guest runs: the plugin settles it as the first vCPU appears, writes the
 //! statistics file once right then (`"clock"`, `"slow_motion"`, `"complete": false`, all counts zero), and again when
-//! QEMU ends. So `qemu-system-x86_64 -machine none -cpu max -accel tcg,thread=multi -display none -S -plugin
+//! QEMU ends. So `qemu-system-x86_64 -machine q35 -accel tcg,thread=multi -nodefaults -display none -S -plugin
 //! libnearfar_lab_plugin.so,config=FILE` asks a QEMU what it can do, without a guest. The guest kernel wants
 //! [`KERNEL_PARAMETERS`] besides.
 
