@@ -17,7 +17,8 @@ const TEXT_BYTES_MAX: usize = 256 << 10;
 /// Further entries are left out with a finding.
 const ENTRIES_MAX: usize = 200_000;
 
-/// What is read, in order. Everything is readable without privilege on an ordinary system.
+/// What is read, in order. Everything is readable without privilege on an ordinary system. Patterns that end in a
+/// directory without entries record that it is there: an empty bus is a feature all the same.
 const PATTERNS: &[&str] = &[
     // Nodes, their CPUs, memory, distances and access attributes.
     "sys/devices/system/node/has_*",
@@ -34,8 +35,10 @@ const PATTERNS: &[&str] = &[
     "sys/devices/system/cpu/present",
     "sys/devices/system/memory/block_size_bytes",
     "sys/devices/system/memory/auto_online_blocks",
-    "sys/devices/virtual/memory_tiering/**",
+    "sys/devices/virtual/memory_tiering/memory_tier*/nodelist",
     // CXL, dax and persistent memory. Devices are links; their files are read through them.
+    "sys/bus/cxl/*",
+    "sys/bus/dax/*",
     "sys/bus/cxl/devices/*/*",
     "sys/bus/cxl/devices/*/ram/*",
     "sys/bus/cxl/devices/*/pmem/*",
@@ -54,6 +57,8 @@ const PATTERNS: &[&str] = &[
     "proc/sys/kernel/osrelease",
     "proc/sys/kernel/perf_event_paranoid",
     "proc/meminfo",
+    "proc/vmstat",
+    "proc/self/numa_maps",
     "proc/filesystems",
     "sys/class/dmi/id/product_name",
     "sys/class/dmi/id/sys_vendor",
@@ -67,7 +72,7 @@ const PATTERNS: &[&str] = &[
 ];
 
 /// Files that are not text, are large, or do work when read.
-const NEVER: &[&str] = &["sys/kernel/mm/page_idle/bitmap"];
+const NEVER: &[&str] = &["sys/kernel/mm/page_idle/bitmap", "proc/self/numa_maps"];
 
 /// Reads the machine below `fs` into a tree. What could not be read is a finding; absence is not.
 #[must_use]
@@ -119,17 +124,16 @@ impl Gather<'_> {
                 self.matching(&path, rest);
             } else if entry.kind == EntryKind::File {
                 self.file(&path);
+            } else if entry.kind == EntryKind::Directory {
+                self.empty_directory(&path);
             }
         }
     }
 
     /// Records everything below `path`, without going through links.
     fn everything(&mut self, path: &str, depth: usize) {
-        let entries = self.list(path);
-        if entries.is_empty() && matches!(self.fs.list(path), Ok(Some(_))) {
-            self.record(&format!("{path}/"), "");
-        }
-        for Entry { name, kind } in entries {
+        self.empty_directory(path);
+        for Entry { name, kind } in self.list(path) {
             let below = join(path, &name);
             match kind {
                 EntryKind::File => self.file(&below),
@@ -137,6 +141,12 @@ impl Gather<'_> {
                 EntryKind::Directory if depth > 1 => self.everything(&below, depth - 1),
                 EntryKind::Directory | EntryKind::Other => {}
             }
+        }
+    }
+
+    fn empty_directory(&mut self, path: &str) {
+        if self.fs.list(path).is_ok_and(|listed| listed.is_some_and(|entries| entries.is_empty())) {
+            self.record(&format!("{path}/"), "");
         }
     }
 
@@ -292,6 +302,14 @@ Node 0 MemTotal: 4 kB
         let (once, _) = gather(&RootFs::new(dir.path()).unwrap());
         let (twice, _) = gather(&TreeFs(once.clone()));
         assert_eq!(once, twice);
+    }
+
+    #[test]
+    fn a_bus_without_devices_is_recorded_as_there() {
+        let mut machine = Tree::parse(MACHINE);
+        machine.insert("sys/bus/dax/devices/", "");
+        let (tree, _) = gather(&TreeFs(machine));
+        assert!(tree.exists("sys/bus/dax") && tree.exists("sys/bus/dax/devices"));
     }
 
     #[test]
