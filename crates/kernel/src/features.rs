@@ -1,12 +1,19 @@
 //! What a kernel can do: one table, detected once into a value that is passed down. No version is ever compared.
 //!
 //! A feature is *present*, *lacking*, or *unknown* because it could not be asked (a recording has no system calls).
-//! Asking never changes the system: a policy is tried in a thread made for that, files are only looked for.
+//! Asking never changes the system: a policy is tried in a thread made for that, files are only looked for. What shows
+//! in no file until it is used (most of DAMON) is looked up by name in the kernel's own type information (BTF), which
+//! every user may read. A call that a sandbox refuses has not been asked.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
+use std::io;
 
-use crate::fs::Fs;
-use crate::mempolicy;
+use crate::fs::{Fs, FsError};
+
+mod table;
+
+pub use table::TABLE;
 
 /// What the project makes use of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,6 +25,10 @@ pub enum Feature {
     WeightedInterleaveAuto,
     /// MPOL_PREFERRED_MANY.
     PreferredMany,
+    /// Ordering the nodes of a policy around a home node.
+    HomeNode,
+    /// Moving pages that are already there.
+    MovePages,
     /// Memory tiers.
     MemoryTiering,
     /// Access attributes from HMAT or CDAT.
@@ -26,20 +37,42 @@ pub enum Feature {
     Demotion,
     /// Moving pages towards the CPUs that use them.
     NumaBalancing,
+    /// Promotion of hot pages from slower nodes (mode 2 of NUMA balancing).
+    NumaBalancingTiering,
     /// The CXL bus.
     Cxl,
-    /// CXL and persistent memory as ordinary memory.
+    /// CXL and persistent memory as devices of their own.
     Dax,
+    /// The driver that makes such devices system memory.
+    DaxKmem,
     /// DAMON's user interface.
     Damon,
+    /// DAMON moves hot and cold pages to a node.
+    DamonMigrate,
+    /// DAMON spreads them over several nodes by weight.
+    DamonDests,
+    /// DAMON tunes its own sampling intervals.
+    DamonIntervalsGoal,
+    /// DAMON aims at a share of a node's memory in use.
+    DamonNodeGoals,
+    /// DAMON aims at a cgroup's share of a node.
+    DamonMemcgGoals,
     /// Idle page tracking.
     PageIdle,
     /// Bandwidth monitoring and limits.
     Resctrl,
+    /// The processor's counters.
+    CpuPmu,
     /// Bytes per node and cgroup.
     Cgroup2,
+    /// Memory limits and counts of a cgroup.
+    MemoryController,
+    /// Nodes and CPUs of a cgroup.
+    Cpuset,
     /// Transparent huge pages.
     HugePages,
+    /// Huge pages set aside.
+    HugeTlb,
     /// Bytes per node and process.
     NumaMaps,
 }
@@ -53,11 +86,16 @@ enum Seen {
     PerNode(&'static str),
     /// The file has this word.
     Word { path: &'static str, word: &'static str },
-    /// The file is there, or this policy can be set.
-    PathOrPolicy { path: &'static str, tried: fn() -> bool },
-    /// This policy can be set.
-    Policy { call: &'static str, tried: fn() -> bool },
+    /// The file is there, or the call knows it.
+    PathOrCall { path: &'static str, call: &'static str, tried: Tried },
+    /// The call knows it.
+    Call { call: &'static str, tried: Tried },
+    /// Below this path, and by this name in the kernel's type information.
+    Type { within: &'static str, name: &'static str },
 }
+
+/// Tries a call: whether the kernel knows what was asked, or why it would not say.
+type Tried = fn() -> io::Result<bool>;
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug)]
@@ -95,142 +133,16 @@ pub enum Asked {
     Recorded,
 }
 
-/// The table.
-pub const TABLE: &[Row] = &[
-    Row {
-        feature: Feature::WeightedInterleave,
-        name: "weighted_interleave",
-        purpose: "several nodes' bandwidth at once, by weight",
-        since: "6.9",
-        without: "plain interleave, the same number of pages on each node (nearfar run --fallback)",
-        seen: Seen::PathOrPolicy {
-            path: "sys/kernel/mm/mempolicy/weighted_interleave",
-            tried: mempolicy::knows_weighted_interleave,
-        },
-    },
-    Row {
-        feature: Feature::WeightedInterleaveAuto,
-        name: "weighted_interleave_auto",
-        purpose: "weights that the kernel derives from firmware's bandwidths",
-        since: "6.16",
-        without: "weights are 1 until nearfar weights --apply",
-        seen: Seen::Path("sys/kernel/mm/mempolicy/weighted_interleave/auto"),
-    },
-    Row {
-        feature: Feature::PreferredMany,
-        name: "preferred_many",
-        purpose: "preferring several nodes (nearfar run -P)",
-        since: "5.15",
-        without: "one preferred node (nearfar run -p)",
-        seen: Seen::Policy { call: "set_mempolicy", tried: mempolicy::knows_preferred_many },
-    },
-    Row {
-        feature: Feature::MemoryTiering,
-        name: "memory_tiering",
-        purpose: "the kernel's own ranking of nodes",
-        since: "6.1",
-        without: "tiers from attributes, kinds and measurement",
-        seen: Seen::Path("sys/devices/virtual/memory_tiering"),
-    },
-    Row {
-        feature: Feature::AccessAttributes,
-        name: "access_attributes",
-        purpose: "latency and bandwidth of nodes as firmware says (HMAT, CDAT)",
-        since: "5.2",
-        without: "measure: nearfar probe",
-        seen: Seen::PerNode("access0"),
-    },
-    Row {
-        feature: Feature::Demotion,
-        name: "demotion",
-        purpose: "reclaim moves cold pages to slower nodes",
-        since: "5.15",
-        without: "cold pages are dropped or swapped",
-        seen: Seen::Path("sys/kernel/mm/numa/demotion_enabled"),
-    },
-    Row {
-        feature: Feature::NumaBalancing,
-        name: "numa_balancing",
-        purpose: "the kernel moves pages towards the CPUs that use them",
-        since: "3.8",
-        without: "pages stay where they were placed",
-        seen: Seen::Path("proc/sys/kernel/numa_balancing"),
-    },
-    Row {
-        feature: Feature::Cxl,
-        name: "cxl",
-        purpose: "CXL devices and regions, hence which nodes are CXL memory",
-        since: "5.12",
-        without: "kinds from attributes and tiers",
-        seen: Seen::Path("sys/bus/cxl"),
-    },
-    Row {
-        feature: Feature::Dax,
-        name: "dax",
-        purpose: "CXL and persistent memory as nodes",
-        since: "5.1",
-        without: "only memory that firmware brings online",
-        seen: Seen::Path("sys/bus/dax"),
-    },
-    Row {
-        feature: Feature::Damon,
-        name: "damon",
-        purpose: "which memory is hot and which is cold",
-        since: "5.18",
-        without: "placement only, no tiering",
-        seen: Seen::Path("sys/kernel/mm/damon/admin"),
-    },
-    Row {
-        feature: Feature::PageIdle,
-        name: "page_idle",
-        purpose: "idle pages one by one",
-        since: "4.3",
-        without: "DAMON",
-        seen: Seen::Path("sys/kernel/mm/page_idle/bitmap"),
-    },
-    Row {
-        feature: Feature::Resctrl,
-        name: "resctrl",
-        purpose: "bandwidth in use per node, and limits",
-        since: "4.10",
-        without: "bandwidth in use is not seen",
-        seen: Seen::Word { path: "proc/filesystems", word: "resctrl" },
-    },
-    Row {
-        feature: Feature::Cgroup2,
-        name: "cgroup2",
-        purpose: "bytes per node and cgroup",
-        since: "4.5",
-        without: "residency by process only",
-        seen: Seen::Path("sys/fs/cgroup/cgroup.controllers"),
-    },
-    Row {
-        feature: Feature::HugePages,
-        name: "transparent_hugepage",
-        purpose: "measuring without address translation in the way",
-        since: "2.6.38",
-        without: "measured latency includes page table walks",
-        seen: Seen::Path("sys/kernel/mm/transparent_hugepage/enabled"),
-    },
-    Row {
-        feature: Feature::NumaMaps,
-        name: "numa_maps",
-        purpose: "bytes per node and process (nearfar run --report)",
-        since: "2.6.14",
-        without: "residency is not seen",
-        seen: Seen::Path("proc/self/numa_maps"),
-    },
-];
-
 impl Row {
     /// How the feature is seen, in words.
     #[must_use]
     pub fn seen_by(&self) -> String {
         match self.seen {
-            Seen::Path(path) | Seen::PathOrPolicy { path, .. } => format!("/{path}"),
+            Seen::Path(path) | Seen::PathOrCall { path, .. } => format!("/{path}"),
             Seen::PerNode(name) => format!("/sys/devices/system/node/node*/{name}"),
             Seen::Word { path, word } => format!("{word} in /{path}"),
-            Seen::Policy { call, .. } => format!("trying {call} in a thread of its own"),
+            Seen::Call { call, .. } => format!("trying {call}"),
+            Seen::Type { name, .. } => format!("{name} in /{BTF}"),
         }
     }
 }
@@ -243,7 +155,8 @@ impl Features {
     /// Asks the system below `fs`.
     #[must_use]
     pub fn detect(fs: &dyn Fs, asked: Asked) -> Self {
-        Self(TABLE.iter().map(|row| (row.feature, state(row.seen, fs, asked))).collect())
+        let asking = Asking { fs, asked, types: OnceCell::new() };
+        Self(TABLE.iter().map(|row| (row.feature, asking.state(row.seen))).collect())
     }
 
     /// Only these; for tests.
@@ -270,28 +183,75 @@ impl Features {
     }
 }
 
-fn state(seen: Seen, fs: &dyn Fs, asked: Asked) -> State {
-    let present = |yes| if yes { State::Present } else { State::Lacking };
-    let unknown = |error: crate::fs::FsError| State::Unknown(error.to_string());
-    let path = |path| fs.exists(path).map_or_else(unknown, present);
-    match seen {
-        Seen::Path(at) => path(at),
-        Seen::PerNode(name) => per_node(fs, name).map_or_else(unknown, present),
-        Seen::Word { path, word } => fs.read(path).map_or_else(unknown, |text| {
-            present(text.is_some_and(|text| text.split_whitespace().any(|found| found == word)))
-        }),
-        // The file may be hidden (no sysfs in a sandbox) while the call works.
-        Seen::PathOrPolicy { path: at, tried } => match (path(at), asked) {
-            (State::Present, _) => State::Present,
-            (_, Asked::Live) => present(tried()),
-            (found, Asked::Recorded) => found,
-        },
-        Seen::Policy { tried, .. } if asked == Asked::Live => present(tried()),
-        Seen::Policy { call, .. } => State::Unknown(format!("a recording has no {call}")),
+/// The kernel's type information: among other things the name of every type, member and constant, between zero bytes.
+const BTF: &str = "sys/kernel/btf/vmlinux";
+
+/// One round of questions.
+struct Asking<'a> {
+    fs: &'a dyn Fs,
+    asked: Asked,
+    /// The type information, read when first needed.
+    types: OnceCell<Result<Option<String>, FsError>>,
+}
+
+impl Asking<'_> {
+    fn state(&self, seen: Seen) -> State {
+        match seen {
+            Seen::Path(path) => self.path(path),
+            Seen::PerNode(name) => found(per_node(self.fs, name)),
+            Seen::Word { path, word } => found(self.fs.read(path).map(|text| {
+                text.is_some_and(|text| text.split_whitespace().any(|found| found == word))
+            })),
+            // The file may be hidden (no sysfs in a sandbox) while the call works.
+            Seen::PathOrCall { path, call, tried } => match self.path(path) {
+                State::Present => State::Present,
+                _ if self.asked == Asked::Live => self.call(call, tried),
+                unseen => unseen,
+            },
+            Seen::Call { call, tried } => self.call(call, tried),
+            Seen::Type { within, name } => match self.path(within) {
+                State::Present => self.typed(name),
+                unseen => unseen,
+            },
+        }
+    }
+
+    fn path(&self, path: &str) -> State {
+        found(self.fs.exists(path))
+    }
+
+    fn call(&self, call: &str, tried: Tried) -> State {
+        if self.asked == Asked::Recorded {
+            return State::Unknown(format!("a recording has no {call}"));
+        }
+        tried().map_or_else(
+            |error| State::Unknown(format!("{call} is refused here: {error}")),
+            |knows| if knows { State::Present } else { State::Lacking },
+        )
+    }
+
+    fn typed(&self, name: &str) -> State {
+        match self.types.get_or_init(|| self.fs.read(BTF)) {
+            Ok(Some(types)) if types.contains(&format!("\0{name}\0")) => State::Present,
+            Ok(Some(_)) => State::Lacking,
+            Ok(None) if self.asked == Asked::Recorded => {
+                State::Unknown("a recording has no kernel types".into())
+            }
+            Ok(None) => State::Unknown(format!("no /{BTF} (CONFIG_DEBUG_INFO_BTF)")),
+            Err(error) => State::Unknown(error.to_string()),
+        }
     }
 }
 
-fn per_node(fs: &dyn Fs, name: &str) -> Result<bool, crate::fs::FsError> {
+fn found(asked: Result<bool, FsError>) -> State {
+    match asked {
+        Ok(true) => State::Present,
+        Ok(false) => State::Lacking,
+        Err(error) => State::Unknown(error.to_string()),
+    }
+}
+
+fn per_node(fs: &dyn Fs, name: &str) -> Result<bool, FsError> {
     const NODES: &str = "sys/devices/system/node";
     for entry in fs.list(NODES)?.unwrap_or_default() {
         let numbered = entry.name.strip_prefix("node").is_some_and(|id| id.parse::<u16>().is_ok());
@@ -306,6 +266,7 @@ fn per_node(fs: &dyn Fs, name: &str) -> Result<bool, crate::fs::FsError> {
 mod tests {
     use super::*;
     use crate::fs::{RootFs, TreeFs};
+    use crate::mempolicy;
     use nearfar_topology::Tree;
 
     fn recorded(entries: &[(&str, &str)]) -> Features {
@@ -346,6 +307,27 @@ mod tests {
         let features = recorded(&[]);
         assert!(matches!(features.state(Feature::PreferredMany), State::Unknown(_)));
         assert_eq!(features.state(Feature::WeightedInterleave), State::Lacking);
+    }
+
+    #[test]
+    fn what_shows_in_no_file_is_found_in_the_kernels_types() {
+        let admin = ("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "0");
+        let features = recorded(&[admin, (BTF, "x\0DAMOS_MIGRATE_HOT\0damos_migrate_destsX\0")]);
+        assert!(features.has(Feature::DamonMigrate));
+        assert_eq!(features.state(Feature::DamonDests), State::Lacking);
+        assert!(matches!(recorded(&[admin]).state(Feature::DamonMigrate), State::Unknown(_)));
+        assert_eq!(recorded(&[]).state(Feature::DamonMigrate), State::Lacking);
+    }
+
+    #[test]
+    fn a_refused_call_was_not_asked() {
+        let fs = TreeFs(Tree::new());
+        let asking = Asking { fs: &fs, asked: Asked::Live, types: OnceCell::new() };
+        let refused = || Err(io::ErrorKind::PermissionDenied.into());
+        assert!(
+            matches!(asking.call("mbind", refused), State::Unknown(why) if why.contains("mbind"))
+        );
+        assert_eq!(asking.call("mbind", || Ok(false)), State::Lacking);
     }
 
     #[test]

@@ -177,7 +177,9 @@ impl Policy {
     fn refused(&self, call: &'static str, source: io::Error) -> PolicyError {
         let policy = self.clone();
         match (source.raw_os_error(), self.feature()) {
-            (Some(libc::EINVAL), Some((feature, since))) if !knows(self.raw().0) => {
+            (Some(libc::EINVAL), Some((feature, since)))
+                if matches!(knows(self.raw().0), Ok(false)) =>
+            {
                 PolicyError::Unsupported { policy, feature, since }
             }
             (Some(libc::EINVAL), _) if call == SET => PolicyError::Nodes { policy, source },
@@ -223,26 +225,58 @@ pub fn bind(
 }
 
 /// Whether the kernel knows preferring several nodes; asked by setting it, in a thread made for that.
-#[must_use]
-pub fn knows_preferred_many() -> bool {
+///
+/// # Errors
+/// The errno with which a sandbox refuses the call: then the kernel was not asked.
+pub fn knows_preferred_many() -> io::Result<bool> {
     knows(mode::PREFERRED_MANY)
 }
 
 /// Whether the kernel knows weighted interleave; asked by setting it, in a thread made for that.
-#[must_use]
-pub fn knows_weighted_interleave() -> bool {
+///
+/// # Errors
+/// As [`knows_preferred_many`].
+pub fn knows_weighted_interleave() -> io::Result<bool> {
     knows(mode::WEIGHTED_INTERLEAVE)
 }
 
+/// Whether the kernel has set_mempolicy_home_node(2); asked with flags that no kernel takes.
+///
+/// # Errors
+/// As [`knows_preferred_many`].
+pub fn knows_home_node() -> io::Result<bool> {
+    answer(sys::set_mempolicy_home_node(0, 0, 0, 1))
+}
+
+/// Whether the kernel has move_pages(2); asked for no pages.
+///
+/// # Errors
+/// As [`knows_preferred_many`].
+pub fn knows_move_pages() -> io::Result<bool> {
+    answer(sys::move_no_pages())
+}
+
 /// Whether the kernel knows `mode`. The thread that asks ends with the answer, so no policy of anyone changes.
-fn knows(mode: c_int) -> bool {
+fn knows(mode: c_int) -> io::Result<bool> {
     let ask = move || {
         // All nodes: the kernel takes those that are there and allowed.
         let mut mask = sys::Mask::default();
         allowed_nodes().iter().for_each(|node| sys::insert(&mut mask, usize::from(node.0)));
-        sys::set_mempolicy(mode, &mask).is_ok()
+        match sys::set_mempolicy(mode, &mask) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
+            asked => answer(asked),
+        }
     };
-    std::thread::spawn(ask).join().unwrap_or(false)
+    std::thread::spawn(ask).join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+}
+
+/// What a tried call tells: ENOSYS that the kernel lacks it, EPERM or EACCES that a sandbox would not let it be asked.
+fn answer(asked: io::Result<()>) -> io::Result<bool> {
+    match asked.as_ref().err().and_then(io::Error::raw_os_error) {
+        Some(libc::ENOSYS) => Ok(false),
+        Some(libc::EPERM | libc::EACCES) => asked.map(|()| true),
+        _ => Ok(true),
+    }
 }
 
 /// The nodes this process may use memory of (`Mems_allowed_list`); node 0 where the kernel does not say.

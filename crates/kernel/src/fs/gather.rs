@@ -38,7 +38,9 @@ const PATTERNS: &[&str] = &[
     "sys/devices/virtual/memory_tiering/memory_tier*/nodelist",
     // CXL, dax and persistent memory. Devices are links; their files are read through them.
     "sys/bus/cxl/*",
+    "sys/bus/cxl/drivers/*",
     "sys/bus/dax/*",
+    "sys/bus/dax/drivers/*",
     "sys/bus/cxl/devices/*/*",
     "sys/bus/cxl/devices/*/ram/*",
     "sys/bus/cxl/devices/*/pmem/*",

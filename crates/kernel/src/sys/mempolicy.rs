@@ -70,6 +70,28 @@ pub(crate) fn mbind(
     done(status)
 }
 
+/// set_mempolicy_home_node(2): which node a range's policy is centred on.
+pub(crate) fn set_mempolicy_home_node(
+    address: usize,
+    length: usize,
+    node: c_ulong,
+    flags: c_ulong,
+) -> io::Result<()> {
+    // SAFETY: the call takes no pointers; the range is only looked up in this process's mappings.
+    let status =
+        unsafe { libc::syscall(libc::SYS_set_mempolicy_home_node, address, length, node, flags) };
+    done(status)
+}
+
+/// move_pages(2) of this process for no pages at all, which does nothing where the call exists.
+pub(crate) fn move_no_pages() -> io::Result<()> {
+    let none = std::ptr::null_mut::<u8>();
+    // SAFETY: with a count of zero the kernel reads and writes none of the three arrays.
+    let status =
+        unsafe { libc::syscall(libc::SYS_move_pages, 0_i32, 0_usize, none, none, none, 0_i32) };
+    done(status)
+}
+
 fn done(status: c_long) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -32,6 +32,11 @@ fn kind_override(text: &str) -> Result<(NodeId, MemoryKind), String> {
 }
 
 impl MachineArgs {
+    /// Whether this is the running machine, as opposed to a directory or recording.
+    pub(crate) fn is_live(&self) -> bool {
+        self.sysfs.is_none()
+    }
+
     /// The files of the machine.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod doctor;
 mod generate;
 mod lab;
 mod machine;
@@ -23,6 +24,8 @@ pub(crate) struct Cli {
 enum Command {
     /// Show nodes, kinds of memory, tiers, CXL regions and devices, firmware's figures
     Topo(topo::Args),
+    /// Tell what this kernel and machine can do, what is missing and how to get it
+    Doctor(doctor::Args),
     /// Run commands on an emulated machine with near and far memory, under a real kernel
     Lab(lab::Args),
     /// Print a completion script for a shell
@@ -36,6 +39,7 @@ impl Cli {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Topo(args) => topo::run(&args),
+            Command::Doctor(args) => doctor::run(&args),
             Command::Lab(args) => lab::run(args),
             Command::Completions(args) => generate::completions(&args),
             Command::Man(args) => generate::man(&args),

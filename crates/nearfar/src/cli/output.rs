@@ -1,5 +1,6 @@
-//! What goes to standard output: whole texts and JSON. Messages go to standard error.
+//! What goes to standard output: whole texts, in paragraphs of 80 columns, and JSON. Messages go to standard error.
 
+use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use anyhow::Context as _;
@@ -25,4 +26,35 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
 pub(crate) fn note(message: impl std::fmt::Display) {
     // Nothing can be done, or should stop, if standard error is closed.
     let _ = writeln!(io::stderr().lock(), "nearfar: {message}");
+}
+
+/// Lines of text are no wider.
+pub(crate) const COLUMNS: usize = 80;
+/// Stands for a space at which a line is not broken.
+const TIE: char = '\u{a0}';
+
+/// A few words that stay on one line.
+pub(crate) fn tied(words: std::fmt::Arguments<'_>) -> String {
+    words.to_string().replace(' ', &TIE.to_string())
+}
+
+/// One paragraph, broken at spaces; lines after the first are set in by `indent`. What a recording from elsewhere could
+/// do to a terminal is taken out.
+pub(crate) fn wrapped(out: &mut String, first: &str, text: &str, indent: usize) {
+    let text: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    let mut line = String::from(first);
+    let mut fresh = true;
+    for word in text.split(' ') {
+        if !fresh && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+            let _ = writeln!(out, "{}", line.trim_end().replace(TIE, " "));
+            line = " ".repeat(indent);
+            fresh = true;
+        }
+        if !fresh {
+            line.push(' ');
+        }
+        line.push_str(word);
+        fresh = false;
+    }
+    let _ = writeln!(out, "{}", line.trim_end().replace(TIE, " "));
 }

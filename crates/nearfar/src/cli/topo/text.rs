@@ -7,8 +7,7 @@ use nearfar_topology::{
     Topology,
 };
 
-/// Lines are no wider.
-const COLUMNS: usize = 80;
+use crate::cli::output::{COLUMNS, tied, wrapped};
 
 /// The whole text.
 pub(crate) fn of(machine: &Topology, findings: &[Finding]) -> String {
@@ -23,35 +22,6 @@ pub(crate) fn of(machine: &Topology, findings: &[Finding]) -> String {
     cxl(&mut out, machine);
     notes(&mut out, machine, findings);
     out
-}
-
-/// Stands for a space at which a line is not broken.
-const TIE: char = '\u{a0}';
-
-/// A few words that stay on one line.
-fn tied(words: std::fmt::Arguments<'_>) -> String {
-    words.to_string().replace(' ', &TIE.to_string())
-}
-
-/// One paragraph, broken at spaces; lines after the first are set in by `indent`. What a recording from elsewhere could
-/// do to a terminal is taken out.
-fn wrapped(out: &mut String, first: &str, text: &str, indent: usize) {
-    let text: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-    let mut line = String::from(first);
-    let mut fresh = true;
-    for word in text.split(' ') {
-        if !fresh && line.chars().count() + 1 + word.chars().count() > COLUMNS {
-            let _ = writeln!(out, "{}", line.trim_end().replace(TIE, " "));
-            line = " ".repeat(indent);
-            fresh = true;
-        }
-        if !fresh {
-            line.push(' ');
-        }
-        line.push_str(word);
-        fresh = false;
-    }
-    let _ = writeln!(out, "{}", line.trim_end().replace(TIE, " "));
 }
 
 fn head(out: &mut String, machine: &Topology) {

@@ -1,0 +1,83 @@
+//! The text of `nearfar doctor`: verdicts first, then what they rest on; at most 80 columns.
+
+use super::Report;
+use super::state::{Privilege, Setting};
+use super::verdict::{Answer, Verdict};
+use crate::cli::output::wrapped;
+
+/// The whole text.
+pub(super) fn of(report: &Report) -> String {
+    let mut out = String::new();
+    let product = report.product.as_deref().unwrap_or("Unnamed machine");
+    let kernel = report.kernel.as_deref().unwrap_or("of unknown release");
+    wrapped(&mut out, "", &format!("{product}, Linux {kernel}: {}", report.machine), 2);
+    if report.recorded {
+        out.push_str("A recording: what only the running machine can tell is unknown.\n");
+    }
+    out.push_str("\nwhat nearfar can do here\n");
+    report.verdicts.iter().for_each(|verdict| self::verdict(&mut out, verdict));
+    features(&mut out, report);
+    out.push_str("\nhow it is set\n");
+    report.settings.iter().for_each(|setting| self::setting(&mut out, setting));
+    if let Some(privileges) = &report.privileges {
+        out.push_str("\nwhat this process may do\n");
+        privileges.iter().for_each(|privilege| self::privilege(&mut out, privilege));
+    }
+    if !report.findings.is_empty() {
+        out.push_str("\nnotes\n");
+        report.findings.iter().for_each(|finding| wrapped(&mut out, "  ", finding, 4));
+    }
+    out
+}
+
+fn verdict(out: &mut String, verdict: &Verdict) {
+    const INDENT: usize = 28;
+    let mark = verdict.answer.word();
+    let first = format!("  {mark:<8} {:<16} ", verdict.command);
+    wrapped(out, &first, &verdict.because, INDENT);
+    if let (Some(next), true) = (&verdict.next, verdict.answer != Answer::Yes) {
+        wrapped(out, &" ".repeat(INDENT), &format!("next: {next}"), INDENT + 6);
+    }
+}
+
+fn features(out: &mut String, report: &Report) {
+    const INDENT: usize = 30;
+    for (state, head) in [
+        ("present", "what this kernel has"),
+        ("lacking", "what it lacks"),
+        ("unknown", "what could not be asked"),
+    ] {
+        let mut rows = report.features.iter().filter(|row| row.state == state).peekable();
+        if rows.peek().is_some() {
+            out.push_str(&format!("\n{head}\n"));
+        }
+        for row in rows {
+            let first = format!("  {:<INDENT$}", row.name, INDENT = INDENT - 2);
+            let text = match (state, &row.why_unknown) {
+                ("lacking", _) => {
+                    format!(
+                        "{}; since Linux {}, without it: {}",
+                        row.purpose, row.since, row.without
+                    )
+                }
+                (_, Some(why)) => format!("{}: {why}", row.purpose),
+                _ => row.purpose.to_string(),
+            };
+            wrapped(out, &first, &text, INDENT);
+        }
+    }
+}
+
+fn setting(out: &mut String, setting: &Setting) {
+    const INDENT: usize = 30;
+    let value = setting.value.as_deref().unwrap_or("?");
+    let first = format!("  {:<INDENT$}", setting.name, INDENT = INDENT - 2);
+    wrapped(out, &first, &format!("{value}  {}", setting.meaning), INDENT);
+}
+
+fn privilege(out: &mut String, privilege: &Privilege) {
+    const INDENT: usize = 30;
+    let held = if privilege.held { "held" } else { "not held" };
+    let first = format!("  {:<INDENT$}", privilege.name, INDENT = INDENT - 2);
+    wrapped(out, &first, &format!("{held}  {}", privilege.needed_for), INDENT);
+}

@@ -1,0 +1,216 @@
+//! What follows for nearfar's commands: can they do their work here, why not, and what would let them.
+
+use nearfar_kernel::features::{Feature, State};
+use nearfar_topology::MemoryKind;
+use serde::Serialize;
+
+use super::Scene;
+use super::state::{Privilege, ROOT};
+
+/// Whether a command can do its work here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Answer {
+    Yes,
+    Partly,
+    No,
+    /// What would tell could not be asked.
+    Unknown,
+}
+
+impl Answer {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Yes => "yes",
+            Self::Partly => "partly",
+            Self::No => "no",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// What doctor says of one command.
+#[derive(Debug, Serialize)]
+pub(super) struct Verdict {
+    /// The command, or the work it stands for.
+    pub(super) command: &'static str,
+    pub(super) answer: Answer,
+    /// What it does here, or why it can't.
+    pub(super) because: String,
+    /// What unlocks more.
+    pub(super) next: Option<String>,
+}
+
+fn verdict(command: &'static str, answer: Answer, because: impl Into<String>) -> Verdict {
+    Verdict { command, answer, because: because.into(), next: None }
+}
+
+impl Verdict {
+    fn next(self, next: impl Into<String>) -> Self {
+        Self { next: Some(next.into()), ..self }
+    }
+}
+
+/// Every verdict, in the order a user would try the commands.
+pub(super) fn all(scene: &Scene<'_>, privileges: &[Privilege]) -> Vec<Verdict> {
+    let mut verdicts = vec![
+        topo(scene),
+        probe(scene),
+        place(scene),
+        weighted(scene),
+        apply(scene, privileges),
+        residency(scene),
+        tiering(scene, privileges),
+    ];
+    verdicts.extend(scene.live.then(lab));
+    verdicts
+}
+
+const LAB: &str = "nearfar lab shell gives an emulated machine with two kinds of memory";
+
+fn topo(scene: &Scene<'_>) -> Verdict {
+    let unknown = scene.machine.of_kind(MemoryKind::Unknown);
+    let tiers = scene.machine.tiers.len();
+    if !unknown.is_empty() {
+        return verdict(
+            "topo",
+            Answer::Partly,
+            format!("nothing tells what node {unknown} is made of"),
+        )
+        .next(format!("say it: nearfar topo --kind {}=cxl (or dram, hbm, pmem)", first(&unknown)));
+    }
+    let what = match tiers {
+        0 => "no node has memory".to_string(),
+        1 => "one tier: all memory is near, or differs only by socket".to_string(),
+        _ => format!(
+            "{tiers} tiers: near {}, far {}",
+            scene.machine.near(&[]),
+            scene.machine.far(&[])
+        ),
+    };
+    verdict("topo", Answer::Yes, what)
+}
+
+fn first(nodes: &nearfar_topology::NodeSet) -> String {
+    nodes.iter().next().map(|id| id.to_string()).unwrap_or_default()
+}
+
+fn probe(scene: &Scene<'_>) -> Verdict {
+    match scene.features.state(Feature::HugePages) {
+        State::Present => {
+            verdict("probe", Answer::Yes, "latency and bandwidth of every pair can be measured")
+        }
+        State::Lacking => verdict(
+            "probe",
+            Answer::Partly,
+            "without huge pages latencies include page table walks",
+        )
+        .next("a kernel with CONFIG_TRANSPARENT_HUGEPAGE"),
+        State::Unknown(why) => verdict("probe", Answer::Unknown, why),
+    }
+}
+
+fn place(scene: &Scene<'_>) -> Verdict {
+    let memory = scene.machine.memory_nodes();
+    if memory.len() < 2 {
+        return verdict("run", Answer::No, "one node with memory: there is nothing to choose")
+            .next(LAB);
+    }
+    verdict(
+        "run",
+        Answer::Yes,
+        format!("programs can be placed on nodes {memory} (-m -p -i -N -C)"),
+    )
+}
+
+fn weighted(scene: &Scene<'_>) -> Verdict {
+    const COMMAND: &str = "run -w";
+    if scene.machine.memory_nodes().len() < 2 {
+        return verdict(COMMAND, Answer::No, "one node with memory: no bandwidth to add").next(LAB);
+    }
+    match scene.features.state(Feature::WeightedInterleave) {
+        State::Present => {
+            verdict(COMMAND, Answer::Yes, "the bandwidth of several nodes at once, by weight")
+        }
+        State::Lacking => {
+            verdict(COMMAND, Answer::Partly, "this kernel has no weighted interleave")
+                .next("Linux 6.9 or later; until then --fallback interleaves 1:1")
+        }
+        State::Unknown(why) => verdict(COMMAND, Answer::Unknown, why),
+    }
+}
+
+fn apply(scene: &Scene<'_>, privileges: &[Privilege]) -> Verdict {
+    const COMMAND: &str = "weights --apply";
+    if scene.machine.memory_nodes().len() < 2 {
+        return verdict(COMMAND, Answer::No, "one node with memory: nothing to weigh").next(LAB);
+    }
+    match scene.features.state(Feature::WeightedInterleave) {
+        State::Lacking => verdict(COMMAND, Answer::No, "this kernel has no weights to set")
+            .next("Linux 6.9 or later"),
+        State::Unknown(why) => verdict(COMMAND, Answer::Unknown, why),
+        State::Present if !scene.live || held(privileges, ROOT) => {
+            verdict(COMMAND, Answer::Yes, "weights for the whole system, put back on --restore")
+        }
+        State::Present => {
+            verdict(COMMAND, Answer::No, "setting weights for the whole system needs root")
+                .next("sudo")
+        }
+    }
+}
+
+fn held(privileges: &[Privilege], name: &str) -> bool {
+    privileges.iter().any(|privilege| privilege.name == name && privilege.held)
+}
+
+fn residency(scene: &Scene<'_>) -> Verdict {
+    const COMMAND: &str = "run --report";
+    match scene.features.state(Feature::NumaMaps) {
+        State::Present => {
+            verdict(COMMAND, Answer::Yes, "where a program's memory lies can be followed")
+        }
+        State::Lacking => {
+            verdict(COMMAND, Answer::No, "this kernel does not tell where memory lies")
+                .next("a kernel with CONFIG_NUMA and CONFIG_PROC_PAGE_MONITOR")
+        }
+        State::Unknown(why) => verdict(COMMAND, Answer::Unknown, why),
+    }
+}
+
+/// The kernel's side of moving pages by their heat.
+fn tiering(scene: &Scene<'_>, privileges: &[Privilege]) -> Verdict {
+    const COMMAND: &str = "kernel tiering";
+    if scene.machine.tiers.len() < 2 {
+        return verdict(COMMAND, Answer::No, "one tier: there is nowhere to move pages to")
+            .next(LAB);
+    }
+    let damon = scene.features.state(Feature::DamonMigrate);
+    let balancing = scene.features.has(Feature::NumaBalancingTiering);
+    match damon {
+        State::Present if scene.live && !held(privileges, ROOT) => {
+            verdict(COMMAND, Answer::Partly, "the kernel can move pages by heat (DAMON), this user may not").next("sudo")
+        }
+        State::Present => verdict(COMMAND, Answer::Yes, "the kernel can move pages by heat between any nodes (DAMON)"),
+        _ if balancing => verdict(COMMAND, Answer::Partly, "the kernel promotes pages if numa_balancing is 2, and can't move them by heat between chosen nodes")
+            .next("Linux 6.11 or later with CONFIG_DAMON_SYSFS and CONFIG_DAMON_PADDR"),
+        State::Lacking => verdict(COMMAND, Answer::No, "this kernel can't move pages by heat")
+            .next("Linux 6.11 or later with CONFIG_DAMON_SYSFS and CONFIG_DAMON_PADDR"),
+        State::Unknown(why) => verdict(COMMAND, Answer::Unknown, why),
+    }
+}
+
+/// Whether the emulated machines can be started from here.
+fn lab() -> Verdict {
+    const QEMU: &str = "qemu-system-x86_64";
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|dir| dir.join(QEMU)).find(|file| file.is_file());
+    match found {
+        Some(file) => verdict(
+            "lab",
+            Answer::Yes,
+            format!("emulated machines can be started ({})", file.display()),
+        ),
+        None => verdict("lab", Answer::No, format!("no {QEMU} in PATH"))
+            .next("apt install qemu-system-x86"),
+    }
+}

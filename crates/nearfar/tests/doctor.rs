@@ -1,0 +1,129 @@
+//! `nearfar doctor` as a user meets it, on recorded machines and on this one.
+
+#![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/machines").join(name)
+}
+
+fn doctor(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_nearfar")).arg("doctor").args(arguments).output().unwrap()
+}
+
+fn report(path: &Path) -> Value {
+    let output = doctor(&["--json", "--sysfs", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["schema"], "nearfar.doctor/1");
+    report
+}
+
+/// `key` to `value` of the objects in a list.
+fn map(list: &Value, key: &str, value: &str) -> BTreeMap<String, String> {
+    let text = |item: &Value, name: &str| item[name].as_str().unwrap_or_default().to_string();
+    list.as_array().unwrap().iter().map(|item| (text(item, key), text(item, value))).collect()
+}
+
+fn expect(found: &BTreeMap<String, String>, expected: &[(&str, &str)]) {
+    for (key, value) in expected {
+        assert_eq!(found.get(*key).map(String::as_str), Some(*value), "{key} of {found:?}");
+    }
+}
+
+#[test]
+fn a_laptop_is_told_that_there_is_nothing_to_place_over_and_where_there_is() {
+    let report = report(&fixture("laptop.tree"));
+    let answers = map(&report["verdicts"], "command", "answer");
+    expect(&answers, &[("topo", "yes"), ("probe", "yes"), ("run", "no"), ("run -w", "no")]);
+    assert_eq!(answers.get("lab"), None, "a recording starts no machine");
+    let next = map(&report["verdicts"], "command", "next");
+    assert!(next["run"].contains("nearfar lab"), "{next:?}");
+}
+
+#[test]
+fn a_machine_with_cxl_can_place_and_weigh() {
+    let report = report(&fixture("cxl-region-two-devices.tree"));
+    expect(
+        &map(&report["verdicts"], "command", "answer"),
+        &[("topo", "yes"), ("run", "yes"), ("run -w", "yes"), ("run --report", "yes")],
+    );
+    expect(
+        &map(&report["features"], "name", "state"),
+        &[
+            ("weighted_interleave", "present"),
+            ("weighted_interleave_auto", "present"),
+            ("access_attributes", "present"),
+            ("cxl", "present"),
+            ("dax_kmem", "present"),
+            ("damon", "present"),
+            ("resctrl", "present"),
+            ("page_idle", "lacking"),
+            ("move_pages", "unknown"),
+            ("damon_migrate", "unknown"),
+        ],
+    );
+    expect(
+        &map(&report["settings"], "name", "value"),
+        &[("numa_balancing", "1"), ("weighted_interleave", "0:5 1:5 2:1"), ("damon", "free")],
+    );
+    assert_eq!(report["privileges"], Value::Null);
+    assert_eq!(report["recorded"], true);
+}
+
+#[test]
+fn a_kernel_without_weights_gets_the_way_round_and_the_way_out() {
+    let report = report(&fixture("one-tier.tree"));
+    let answers = map(&report["verdicts"], "command", "answer");
+    expect(&answers, &[("topo", "partly"), ("run -w", "partly"), ("weights --apply", "no")]);
+    let next = map(&report["verdicts"], "command", "next");
+    assert!(next["run -w"].contains("6.9") && next["run -w"].contains("--fallback"), "{next:?}");
+    assert!(next["topo"].contains("--kind 1=cxl"), "{next:?}");
+    expect(&map(&report["features"], "name", "state"), &[("weighted_interleave", "lacking")]);
+}
+
+#[test]
+fn what_a_recording_can_not_tell_is_unknown_with_the_reason() {
+    let report = report(&fixture("laptop.tree"));
+    for feature in report["features"].as_array().unwrap() {
+        let unknown = feature["state"] == "unknown";
+        assert_eq!(unknown, feature["why_unknown"].is_string(), "{feature}");
+    }
+}
+
+#[test]
+fn the_text_fits_a_terminal() {
+    for name in ["laptop.tree", "cxl-region-two-devices.tree", "hbm-flat.tree", "one-tier.tree"] {
+        let output = doctor(&["--sysfs", fixture(name).to_str().unwrap()]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let widest = text.lines().max_by_key(|line| line.chars().count()).unwrap();
+        assert!(widest.chars().count() <= 80, "{name}: {widest}");
+        assert!(text.contains("what nearfar can do here"), "{text}");
+    }
+}
+
+#[test]
+fn this_machine_is_asked_what_only_it_can_tell() {
+    let output = doctor(&["--json"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["recorded"], false);
+    assert!(report["privileges"].as_array().is_some_and(|list| !list.is_empty()));
+    assert!(map(&report["verdicts"], "command", "answer").contains_key("lab"));
+    assert!(map(&report["settings"], "name", "value").contains_key("allowed nodes"));
+}
+
+#[test]
+fn a_directory_that_is_no_machine_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = doctor(&["--sysfs", dir.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.contains("stands for /"), "{message}");
+}
