@@ -18,7 +18,8 @@ pub(crate) struct Caches {
 }
 
 /// The CPUs this process may run on; `None` if the kernel won't tell.
-pub(crate) fn allowed() -> Option<BTreeSet<CpuId>> {
+#[must_use]
+pub fn allowed() -> Option<BTreeSet<CpuId>> {
     let set = sched_getaffinity(None).ok()?;
     let ids = (0..CpuSet::MAX_CPU).filter(|index| set.is_set(*index));
     Some(ids.filter_map(|index| u32::try_from(index).ok().map(CpuId)).collect())

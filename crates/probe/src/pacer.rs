@@ -38,6 +38,8 @@ impl Pacer {
         else {
             return;
         };
+        // No memory is so slow at a rate it was seen to carry: such a portion was interrupted, and says little.
+        let took = took.min(interval.saturating_mul(2));
         // Half of what is missing or too much: damps the answer to a disturbed measurement.
         let turns = interval.abs_diff(took) / self.turn / 2;
         self.spins = if took < interval {

@@ -26,6 +26,8 @@ pub struct Request {
     pub quick: bool,
     /// The most CPUs of a node to use; all if absent.
     pub cpus_max: Option<usize>,
+    /// The CPUs this process may run on; all if absent.
+    pub cpus_allowed: Option<BTreeSet<CpuId>>,
     /// The lab's word, if this is its guest.
     pub lab: Option<Lab>,
 }
@@ -107,7 +109,7 @@ impl Plan {
     /// [`PlanError`], if nothing of it can be done or part of it makes no sense.
     pub fn new(machine: &Topology, fs: &dyn Fs, request: Request) -> Result<Self, PlanError> {
         check(machine, &request)?;
-        let allowed = cpus::allowed();
+        let allowed = request.cpus_allowed;
         let mut plan = Self {
             targets: Vec::new(),
             budget: Budget::new(Pace::Quick, 1, 1),
@@ -304,6 +306,7 @@ mod tests {
             mixes: vec![Mix::READS, Mix::ONE_TO_ONE],
             quick: true,
             cpus_max: None,
+            cpus_allowed: Some([CpuId(0)].into()),
             lab: None,
         }
     }
@@ -349,6 +352,15 @@ mod tests {
         machine.nodes.get_mut(&NodeId(0)).unwrap().free = Bytes(0);
         let error = plan(&machine, request(&machine)).unwrap_err().to_string();
         assert!(error.contains("node 0 has 0 B free"), "{error}");
+    }
+
+    #[test]
+    fn cpus_that_are_not_ours_do_not_take_part() {
+        let machine = machine(Bytes(4 << 30));
+        let mut request = request(&machine);
+        request.cpus_allowed = Some([CpuId(9)].into());
+        let error = plan(&machine, request).unwrap_err().to_string();
+        assert!(error.contains("no CPU of that node"), "{error}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod generate;
 mod lab;
 mod machine;
 mod output;
+mod probe;
 mod topo;
 
 /// Near and far memory for Linux: find it, measure it, place data over it.
@@ -26,6 +27,8 @@ enum Command {
     Topo(topo::Args),
     /// Tell what this kernel and machine can do, what is missing and how to get it
     Doctor(doctor::Args),
+    /// Measure idle latency, bandwidth and loaded latency of every CPU node and memory node
+    Probe(probe::Args),
     /// Run commands on an emulated machine with near and far memory, under a real kernel
     Lab(lab::Args),
     /// Print a completion script for a shell
@@ -40,6 +43,7 @@ impl Cli {
         match self.command {
             Command::Topo(args) => topo::run(&args),
             Command::Doctor(args) => doctor::run(&args),
+            Command::Probe(args) => probe::run(&args),
             Command::Lab(args) => lab::run(args),
             Command::Completions(args) => generate::completions(&args),
             Command::Man(args) => generate::man(&args),
