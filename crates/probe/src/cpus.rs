@@ -1,10 +1,9 @@
-//! What a probe must know of CPUs: which it may use, which share a core, and how much cache stands before memory.
+//! What a probe must know of CPUs: which share a core, and how much cache stands before memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_kernel::fs::Fs;
 use nearfar_topology::{Bytes, CpuId};
-use rustix::thread::{CpuSet, sched_getaffinity};
 
 const CPUS: &str = "sys/devices/system/cpu";
 
@@ -15,14 +14,6 @@ pub(crate) struct Caches {
     pub(crate) all: Option<Bytes>,
     /// The largest single one.
     pub(crate) one: Option<Bytes>,
-}
-
-/// The CPUs this process may run on; `None` if the kernel won't tell.
-#[must_use]
-pub fn allowed() -> Option<BTreeSet<CpuId>> {
-    let set = sched_getaffinity(None).ok()?;
-    let ids = (0..CpuSet::MAX_CPU).filter(|index| set.is_set(*index));
-    Some(ids.filter_map(|index| u32::try_from(index).ok().map(CpuId)).collect())
 }
 
 /// The last-level caches of `cpus`. A cache that several CPUs share counts once.

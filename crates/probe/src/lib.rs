@@ -23,7 +23,6 @@ pub mod testkit;
 mod warnings;
 mod work;
 
-pub use cpus::allowed as cpus_allowed;
 pub use measure::{Identity, Progress, measure};
 pub use plan::{Plan, PlanError, Request};
 pub use report::{ProbeReport, ReportError, SCHEMA, Source};

@@ -1,70 +1,90 @@
-//! How a probe knows that it runs in the lab: the lab leaves a file in the guest.
+//! How a probe knows that it runs in the lab: the lab says so in the environment of what it runs.
 //!
-//! Format of `/run/nearfar-lab`: one JSON object, `{"machine": "cxl-2tier", "clock": "virtual", "slow_motion": 1}`,
-//! with `"llc_kib"` if the modelled last-level cache differs from what the guest's sysfs shows. Unknown keys are let
-//! pass. A file that is there but can't be understood still means "emulated": nothing emulated is ever called measured.
+//! `NEARFAR_LAB` is the machine file's name, `NEARFAR_LAB_TIMING` how time passes (`virtual`, `wait` or `off`),
+//! `NEARFAR_LAB_SLOW_MOTION` by how much the guest is slower than the machine (1 if absent), `NEARFAR_LAB_LLC_KIB` the
+//! modelled last-level cache where it differs from what the guest's sysfs shows. A word that can't be understood is an
+//! error and never "a real machine": nothing emulated is ever called measured.
 
-use std::fs;
-use std::io;
-use std::path::Path;
+use std::ffi::OsString;
 
 use crate::report::Lab;
-
-/// Where the lab leaves the file.
-pub const MARKER: &str = "/run/nearfar-lab";
 
 /// The lab's word about this machine; `None` where there is none.
 ///
 /// # Errors
-/// What is wrong with the file, in one line.
-pub fn read(path: &Path) -> Result<Option<Lab>, String> {
-    let text = match fs::read_to_string(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        other => other.map_err(|error| format!("{}: {error}", path.display()))?,
-    };
-    let lab = parse(&text).map_err(|what| {
-        format!("{}: {what}; this is a lab guest whose machine can't be told", path.display())
-    })?;
-    Ok(Some(lab))
+/// Which variable can't be understood, in one line.
+pub fn read() -> Result<Option<Lab>, String> {
+    from(|name| std::env::var_os(name))
 }
 
-fn parse(text: &str) -> Result<Lab, String> {
-    let lab: Lab = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    if !(lab.slow_motion >= 1.0 && lab.slow_motion <= 1e6) {
-        return Err(format!("slow_motion is {}, not 1 to 1000000", lab.slow_motion));
-    }
-    Ok(lab)
+fn from(get: impl Fn(&str) -> Option<OsString>) -> Result<Option<Lab>, String> {
+    let text = |name| get(name).map(|value: OsString| value.to_string_lossy().into_owned());
+    let Some(machine) = text("NEARFAR_LAB") else { return Ok(None) };
+    let bad = |name: &str, value: String, wanted: &str| {
+        format!(
+            "{name} is `{value}`, not {wanted}: this is a guest of the lab, but its machine can't be told"
+        )
+    };
+    let slow_motion = match text("NEARFAR_LAB_SLOW_MOTION") {
+        None => 1.0,
+        Some(value) => match value.parse() {
+            Ok(factor) if (1.0..=1e6).contains(&factor) => factor,
+            _ => return Err(bad("NEARFAR_LAB_SLOW_MOTION", value, "a number from 1 to 1000000")),
+        },
+    };
+    let llc_kib = match text("NEARFAR_LAB_LLC_KIB") {
+        None => None,
+        Some(value) => match value.parse() {
+            Ok(kib @ 1..=0x4000_0000) => Some(kib),
+            _ => return Err(bad("NEARFAR_LAB_LLC_KIB", value, "a number of KiB")),
+        },
+    };
+    let clock = text("NEARFAR_LAB_TIMING").unwrap_or_else(|| "unknown".into());
+    Ok(Some(Lab { machine, clock, slow_motion, llc_kib }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn no_file_means_no_lab() {
-        assert_eq!(read(Path::new("/nowhere/nearfar-lab")), Ok(None));
+    fn with(vars: &[(&str, &str)]) -> Result<Option<Lab>, String> {
+        from(|name| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into()))
     }
 
     #[test]
-    fn the_labs_word_is_taken_with_or_without_the_optional_key() {
-        let lab = parse(r#"{"machine":"cxl-2tier","clock":"virtual","slow_motion":1,"new":2}"#);
+    fn no_word_means_no_lab() {
         assert_eq!(
-            lab.map(|lab| (lab.machine, lab.slow_motion, lab.llc_kib)),
-            Ok(("cxl-2tier".into(), 1.0, None))
+            with(&[("NEARFAR_LAB_TIMING", "virtual"), ("NEARFAR_LAB_LLC_KIB", "x")]),
+            Ok(None)
         );
-        let lab =
-            parse(r#"{"machine":"m","clock":"wait","slow_motion":25.5,"llc_kib":4096}"#).unwrap();
-        assert_eq!((lab.clock.as_str(), lab.llc_kib), ("wait", Some(4096)));
     }
 
     #[test]
-    fn a_file_that_is_not_understood_is_an_error_and_not_a_real_machine() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("marker");
-        for text in ["", "{}", "[1]", r#"{"machine":"m","clock":"wait","slow_motion":0.5}"#] {
-            fs::write(&path, text).unwrap();
-            let error = read(&path).unwrap_err();
-            assert!(error.contains("lab guest"), "{text}: {error}");
+    fn the_labs_word_is_taken_as_far_as_it_goes() {
+        let lab =
+            Lab { machine: "m".into(), clock: "unknown".into(), slow_motion: 1.0, llc_kib: None };
+        assert_eq!(with(&[("NEARFAR_LAB", "m")]), Ok(Some(lab)));
+        let all = [
+            ("NEARFAR_LAB", "cxl-2tier"),
+            ("NEARFAR_LAB_TIMING", "wait"),
+            ("NEARFAR_LAB_SLOW_MOTION", "25.5"),
+            ("NEARFAR_LAB_LLC_KIB", "4096"),
+        ];
+        let lab = with(&all).unwrap().unwrap();
+        assert_eq!((lab.clock.as_str(), lab.slow_motion, lab.llc_kib), ("wait", 25.5, Some(4096)));
+    }
+
+    #[test]
+    fn a_word_that_is_not_understood_is_an_error_and_not_a_real_machine() {
+        for (name, value) in [
+            ("NEARFAR_LAB_SLOW_MOTION", "0.5"),
+            ("NEARFAR_LAB_SLOW_MOTION", "NaN"),
+            ("NEARFAR_LAB_SLOW_MOTION", ""),
+            ("NEARFAR_LAB_LLC_KIB", "0"),
+            ("NEARFAR_LAB_LLC_KIB", "-1"),
+        ] {
+            let error = with(&[("NEARFAR_LAB", "m"), (name, value)]).unwrap_err();
+            assert!(error.contains(name) && error.contains("guest of the lab"), "{error}");
         }
     }
 }

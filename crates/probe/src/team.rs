@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 
+use nearfar_kernel::affinity::{self, AffinityError};
 use nearfar_topology::CpuId;
-use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::clock::Clock;
 
@@ -49,15 +49,8 @@ pub(crate) enum TeamError {
         source: std::io::Error,
     },
     /// A thread could not be put on its CPU.
-    #[error(
-        "pinning a thread to CPU {cpu}: {source}; it may be offline or outside this process's cpuset"
-    )]
-    Pin {
-        /// The CPU.
-        cpu: CpuId,
-        /// The errno.
-        source: std::io::Error,
-    },
+    #[error("pinning a thread: {0}")]
+    Pin(#[from] AffinityError),
 }
 
 /// Where threads wait for each other before the start.
@@ -110,7 +103,7 @@ pub(crate) fn run(
         let mut failed = None;
         for (cpu, work) in works {
             let body = move || -> Result<Vec<Mark>, TeamError> {
-                let pinned = pin(cpu);
+                let pinned = affinity::set(&[cpu]);
                 let start_ns = gate.wait(pinned.is_ok());
                 pinned?;
                 Ok(start_ns
@@ -129,15 +122,6 @@ pub(crate) fn run(
             .collect();
         failed.map_or(marks, Err)
     })
-}
-
-fn pin(cpu: CpuId) -> Result<(), TeamError> {
-    let failed = |source| TeamError::Pin { cpu, source };
-    let index = usize::try_from(cpu.0).ok().filter(|index| *index < CpuSet::MAX_CPU);
-    let index = index.ok_or_else(|| failed(std::io::ErrorKind::InvalidInput.into()))?;
-    let mut set = CpuSet::new();
-    set.set(index);
-    sched_setaffinity(None, &set).map_err(|errno| failed(errno.into()))
 }
 
 /// Works from the start to the end of the windows and beyond, until all have come that far.

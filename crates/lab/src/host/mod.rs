@@ -173,5 +173,6 @@ fn environment(plan: &Plan, kernel: &Kernel, method: &Method) -> BTreeMap<Vec<u8
     set("NEARFAR_LAB_KERNEL", &kernel.version);
     set("NEARFAR_LAB_TIMING", method.word());
     set("NEARFAR_LAB_SLOW_MOTION", &method.slow_motion().to_string());
+    set("NEARFAR_LAB_LLC_KIB", &plan.machine.processor.llc_kib.to_string());
     env
 }

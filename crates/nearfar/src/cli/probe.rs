@@ -5,12 +5,13 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use nearfar_kernel::affinity;
 use nearfar_probe::{
-    Identity, Plan, PlanError, ProbeReport, Progress, Request, cpus_allowed, marker, measure, store,
+    Identity, Plan, PlanError, ProbeReport, Progress, Request, marker, measure, store,
 };
 use nearfar_topology::{Mix, NodeExpr, NodeSet, Topology};
 
@@ -101,7 +102,8 @@ fn usage<T>(error: anyhow::Error) -> anyhow::Result<T> {
 fn request(args: &Args, machine: &Topology) -> anyhow::Result<Request> {
     let nodes = args.nodes.resolve(machine, &[]).context("--nodes").ends_with(Exit::Usage)?;
     let running = args.machine.is_running();
-    let lab = if running { marker::read(Path::new(marker::MARKER)) } else { Ok(None) };
+    let lab = if running { marker::read() } else { Ok(None) };
+    let allowed = if running { affinity::get().ok() } else { None };
     let mut mixes = args.mixes.clone();
     let mut seen = BTreeSet::new();
     mixes.retain(|mix| seen.insert(*mix));
@@ -111,7 +113,8 @@ fn request(args: &Args, machine: &Topology) -> anyhow::Result<Request> {
         mixes,
         quick: args.quick,
         cpus_max: args.cpus,
-        cpus_allowed: running.then(cpus_allowed).flatten(),
+        // A kernel that won't tell will refuse CPUs one by one.
+        cpus_allowed: allowed.map(|cpus| cpus.into_iter().collect()),
         lab: lab.map_err(anyhow::Error::msg)?,
     })
 }

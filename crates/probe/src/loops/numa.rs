@@ -1,32 +1,7 @@
-//! The system calls that put a mapping on a node and say where its pages are.
-#![expect(unsafe_code, reason = "raw system calls; rustix has none for memory policies")]
+//! The system call that says on which node pages are.
+#![expect(unsafe_code, reason = "a raw system call; rustix has no move_pages")]
 
 use std::io;
-
-use nearfar_topology::NodeId;
-
-/// Bits of a node mask: ids 0..=1023.
-const MASK_BITS: usize = 1024;
-const MASK_WORDS: usize = MASK_BITS / 64;
-
-/// Pages from the nodes of the mask and from no other.
-const MPOL_BIND: usize = 2;
-
-/// Binds the pages of `[address, address + bytes)` that are not yet there to `node`.
-pub(super) fn bind(address: usize, bytes: usize, node: NodeId) -> io::Result<()> {
-    let mut mask = [0u64; MASK_WORDS];
-    let at = usize::from(node.0);
-    let word = mask.get_mut(at / 64).ok_or(io::ErrorKind::InvalidInput)?;
-    *word = 1 << (at % 64);
-    // The kernel takes one bit less than it is told.
-    let bits = MASK_BITS + 1;
-    // SAFETY: mbind reads `bits` - 1 bits of `mask`, which has that many, and changes no memory: it sets the policy of
-    // pages to come in the range.
-    let result = unsafe {
-        libc::syscall(libc::SYS_mbind, address, bytes, MPOL_BIND, mask.as_ptr(), bits, 0usize)
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
 
 /// The node of the page at each address; negative values are errnos (-2: not present).
 pub(super) fn nodes_of(pages: &[usize]) -> io::Result<Vec<i32>> {

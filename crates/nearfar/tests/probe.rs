@@ -1,0 +1,120 @@
+//! `nearfar probe` as a user meets it. Plans are made for recorded machines; what really runs says it is in the lab
+//! with a modelled clock, so that it takes milliseconds: figures are not looked at here, only that they come as promised.
+
+#![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use nearfar_probe::{ProbeReport, Source, load_file};
+
+fn recorded(machine: &str) -> String {
+    let machines = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/machines");
+    machines.join(machine).display().to_string()
+}
+
+fn probe(arguments: &[&str], vars: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+    for name in
+        ["NEARFAR_LAB", "NEARFAR_LAB_TIMING", "NEARFAR_LAB_SLOW_MOTION", "NEARFAR_LAB_LLC_KIB"]
+    {
+        command.env_remove(name);
+    }
+    command.arg("probe").args(arguments).envs(vars.iter().copied()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// The message of a run that must fail with `status` and print nothing else.
+fn refused(arguments: &[&str], vars: &[(&str, &str)], status: i32) -> String {
+    let output = probe(arguments, vars);
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
+    assert_eq!(text(&output.stdout), "", "{arguments:?}");
+    text(&output.stderr)
+}
+
+const LAB: [(&str, &str); 3] =
+    [("NEARFAR_LAB", "a test"), ("NEARFAR_LAB_TIMING", "virtual"), ("NEARFAR_LAB_LLC_KIB", "1024")];
+
+#[test]
+fn a_dry_run_names_every_pair_and_measures_none() {
+    let output = probe(&["--dry-run", "--sysfs", &recorded("cxl-region-two-devices.tree")], &[]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let plan = text(&output.stdout);
+    assert!(plan.contains("CPU node 0") && plan.contains("memory node 1"), "{plan}");
+}
+
+#[test]
+fn only_the_running_machine_is_measured() {
+    let error = refused(&["--sysfs", &recorded("cxl-region-two-devices.tree")], &[], 2);
+    assert!(error.contains("--dry-run"), "{error}");
+}
+
+#[test]
+fn what_can_not_be_is_bad_usage_and_says_what_to_write() {
+    for (arguments, part) in [
+        (vec!["--mixes", "1:2"], "the most write-heavy one is 1:1"),
+        (vec!["--mixes", "2"], "write READS:WRITES"),
+        (vec!["--nodes", "1023"], "this machine has"),
+        (vec!["--nodes", "hbn"], "is not a node set"),
+        (vec!["--cpu-nodes", "1023"], "has no CPUs"),
+        (vec!["--cpu-nodes", ""], "0,2-3"),
+        (vec!["--cpus", "0"], "give 1 or more"),
+        (vec!["--save", "x", "--no-save"], "cannot be used with"),
+    ] {
+        let error = refused(&arguments, &[], 2);
+        assert!(error.contains(part), "{arguments:?}: {error}");
+    }
+    let error = refused(&[], &[("NEARFAR_LAB", "m"), ("NEARFAR_LAB_SLOW_MOTION", "fast")], 1);
+    assert!(error.contains("NEARFAR_LAB_SLOW_MOTION"), "{error}");
+}
+
+#[test]
+fn json_is_all_there_is_on_standard_output_and_what_is_saved_is_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let file: PathBuf = dir.path().join("report.json");
+    let output = probe(&["--quick", "--json", "--save", file.to_str().unwrap()], &LAB);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(text(&output.stderr), "");
+    let report = ProbeReport::parse(&text(&output.stdout)).unwrap();
+    assert_eq!(load_file(&file).unwrap(), report);
+    assert_eq!(report.source, Source::Emulated, "the lab is never called measured");
+    assert!(report.pairs.iter().all(|pair| pair.bandwidth.len() == 3));
+}
+
+#[test]
+fn a_whole_probe_is_kept_where_others_look_and_a_part_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let mut vars = LAB.to_vec();
+    vars.push(("NEARFAR_STATE", state.to_str().unwrap()));
+    let output = probe(&["--quick", "--mixes", "1:0"], &vars);
+    assert!(text(&output.stderr).contains("not kept"), "{output:?}");
+    assert!(!state.exists());
+    let output = probe(&["--quick"], &vars);
+    assert!(text(&output.stdout).starts_with("Emulated, not measured on hardware"), "{output:?}");
+    let kept: Vec<_> =
+        std::fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    assert!(text(&output.stderr).contains(kept[0].to_str().unwrap()), "{output:?}");
+    let report = load_file(&kept[0]).unwrap();
+    assert!(kept[0].display().to_string().contains(&report.machine.fingerprint));
+}
+
+#[test]
+fn a_directory_that_can_not_be_written_does_not_cost_the_measurement() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let mut vars = LAB.to_vec();
+    vars.push(("NEARFAR_STATE", file.to_str().unwrap()));
+    let output = probe(&["--quick"], &vars);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(text(&output.stderr).contains("--no-save"), "{output:?}");
+    let inside = file.join("report.json");
+    let output = probe(&["--quick", "--save", inside.to_str().unwrap()], &LAB);
+    assert_eq!(output.status.code(), Some(1), "what was asked for and failed is a failure");
+    assert!(text(&output.stderr).contains("report.json"), "{output:?}");
+}
