@@ -67,7 +67,7 @@ fn node_list(text: &str) -> Result<NodeSet, String> {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let fs = args.machine.open()?;
     let (machine, _) = args.machine.read(fs.as_ref())?;
-    if !args.machine.is_running() && !args.dry_run {
+    if !args.machine.is_live() && !args.dry_run {
         return usage(anyhow::anyhow!(
             "probe: only the running machine can be measured; --sysfs goes with --dry-run, which shows the plan"
         ));
@@ -101,7 +101,7 @@ fn usage<T>(error: anyhow::Error) -> anyhow::Result<T> {
 /// The request, its nodes resolved against the machine.
 fn request(args: &Args, machine: &Topology) -> anyhow::Result<Request> {
     let nodes = args.nodes.resolve(machine, &[]).context("--nodes").ends_with(Exit::Usage)?;
-    let running = args.machine.is_running();
+    let running = args.machine.is_live();
     let lab = if running { marker::read() } else { Ok(None) };
     let allowed = if running { affinity::get().ok() } else { None };
     let mut mixes = args.mixes.clone();

@@ -7,6 +7,8 @@ use std::fmt::Write as _;
 use nearfar_probe::report::{LoadedCurve, Pair, ProbeReport, Skipped, Source};
 use nearfar_topology::{BasisPoints, BytesPerSecond, Mix, NodeId, Topology};
 
+use crate::cli::output::wrapped;
+
 /// Width of a matrix's columns and of the chart's bars.
 const CELL: usize = 16;
 const BAR: f64 = 36.0;
@@ -45,10 +47,6 @@ pub(super) fn of(report: &ProbeReport, machine: &Topology) -> String {
         wrapped(&mut out, "", &format!("Warning: {warning}"), 2);
     }
     out.trim_end().to_string() + "\n"
-}
-
-fn wrapped(out: &mut String, _: &str, text: &str, _: usize) {
-    let _ = writeln!(out, "{text}");
 }
 
 /// Why nothing was measured, each reason once.
@@ -185,10 +183,8 @@ mod tests {
             llc_kib: None,
         };
         report.machine.lab = Some(lab);
-        assert!(
-            of(&report, &dram_and_cxl())
-                .contains("lab machine cxl-2tier, wait clock, slow motion 25")
-        );
+        let text = of(&report, &dram_and_cxl()).replace('\n', " ");
+        assert!(text.contains("lab machine cxl-2tier, wait clock, slow motion 25"), "{text}");
     }
 
     #[test]
