@@ -57,6 +57,8 @@ pub enum Feature {
     DamonNodeGoals,
     /// DAMON aims at a cgroup's share of a node.
     DamonMemcgGoals,
+    /// DAMON's goals have a choice of tuners.
+    DamonGoalTuner,
     /// Idle page tracking.
     PageIdle,
     /// Bandwidth monitoring and limits.

@@ -149,3 +149,16 @@ fn a_recording_that_can_not_be_written_fails_before_anything_is_shown() {
     let message = refused(&["--sysfs", &tree, "--record", "/nonexistent/dir/file"], 1);
     assert!(message.contains("/nonexistent/dir/file"), "{message}");
 }
+
+#[test]
+fn a_guest_of_the_lab_says_that_it_is_emulated() {
+    let text = std::fs::read_to_string(machines().join("lab-cxl-2tier.tree")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let guest = dir.path().join("guest.tree");
+    let marker = r#"{"machine": "cxl-2tier", "clock": "wait", "slow_motion": 25}"#;
+    std::fs::write(&guest, format!("{text}\n@ run/nearfar-lab\n{marker}\n")).unwrap();
+    let path = guest.to_str().unwrap();
+    let shown_text = shown(&["--sysfs", path]);
+    assert!(shown_text.contains("emulated by nearfar lab: machine cxl-2tier, 25 times slower"));
+    assert_eq!(json(&shown(&["--json", "--sysfs", path]))["lab"]["slow_motion"], 25);
+}

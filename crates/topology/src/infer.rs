@@ -174,7 +174,11 @@ mod tests {
             ("sparse-ids", "0 dram cpus, 8 dram cpus, 1023 unknown nothing", "0,8 | 1023"),
             ("one-tier", "0 dram cpus, 1 unknown nothing", "0 | 1"),
             ("pmem-kmem", "0 dram cpus, 2 pmem nd_region", "0 | 2"),
+            ("lab-cxl-2tier", "0 dram cpus, 1 cxl hmat", "0 | 1"),
+            ("lab-hbm-dram-cxl", "0 dram cpus, 1 hbm hmat, 2 cxl hmat", "1 | 0 | 2"),
+            ("lab-numa-4node", "0 dram cpus, 1 dram cpus, 2 dram cpus, 3 dram cpus", "0-3"),
         ];
+        assert_eq!(crate::recorded::ALL.len(), expected.len());
         for ((name, text), (expected_name, nodes, tiers)) in
             crate::recorded::ALL.into_iter().zip(expected)
         {

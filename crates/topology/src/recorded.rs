@@ -7,7 +7,7 @@ macro_rules! recorded {
 }
 
 /// Name and text of each.
-pub(crate) const ALL: [(&str, &str); 8] = recorded![
+pub(crate) const ALL: [(&str, &str); 11] = recorded![
     "laptop",
     "two-sockets",
     "hbm-flat",
@@ -16,6 +16,9 @@ pub(crate) const ALL: [(&str, &str); 8] = recorded![
     "sparse-ids",
     "one-tier",
     "pmem-kmem",
+    "lab-cxl-2tier",
+    "lab-hbm-dram-cxl",
+    "lab-numa-4node",
 ];
 
 /// CXL memory that the kernel has in DRAM's tier, without anything that tells it apart but its distance.

@@ -165,6 +165,14 @@ pub const TABLE: &[Row] = &[
         seen: Seen::Type { within: DAMON, name: "DAMOS_QUOTA_NODE_MEMCG_USED_BP" },
     },
     Row {
+        feature: Feature::DamonGoalTuner,
+        name: "damon_goal_tuner",
+        purpose: "a choice of how fast goals are approached",
+        since: "7.1",
+        without: "the one tuner there is",
+        seen: Seen::Type { within: DAMON, name: "DAMOS_QUOTA_GOAL_TUNER_TEMPORAL" },
+    },
+    Row {
         feature: Feature::PageIdle,
         name: "page_idle",
         purpose: "idle pages one by one",

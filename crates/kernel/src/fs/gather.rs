@@ -64,9 +64,11 @@ const PATTERNS: &[&str] = &[
     "proc/filesystems",
     "sys/class/dmi/id/product_name",
     "sys/class/dmi/id/sys_vendor",
+    // What the lab says of itself in its guests: nothing emulated passes for real.
+    "run/nearfar-lab",
     // What features are found by: presence and state, no payload.
     "sys/kernel/mm/damon/**",
-    "sys/module/damon_*/parameters/*",
+    "sys/module/damon_*/parameters/enabled",
     "sys/fs/cgroup/cgroup.controllers",
     "sys/fs/resctrl/info/**",
     "sys/bus/event_source/devices/*/type",

@@ -11,7 +11,7 @@ use nearfar_kernel::fs::Fs;
 use nearfar_topology::{Finding, Topology};
 use serde::Serialize;
 
-use super::machine::MachineArgs;
+use super::machine::{self, MachineArgs};
 use super::output;
 
 mod state;
@@ -38,6 +38,8 @@ struct Report {
     kernel: Option<String>,
     /// Whether this is a directory or recording, not the running machine: then nothing about privileges is known.
     recorded: bool,
+    /// In a guest of the lab what the lab says of it; else null.
+    lab: Option<serde_json::Value>,
     /// The machine in a few words.
     machine: String,
     /// What nearfar can do here.
@@ -101,6 +103,7 @@ fn report(scene: &Scene<'_>, findings: &[Finding]) -> Report {
         product: scene.machine.product.clone(),
         kernel: scene.machine.kernel.clone(),
         recorded: !scene.live,
+        lab: machine::lab(scene.fs),
         machine: scene.machine.inventory(),
         verdicts: verdict::all(scene, privileges.as_deref().unwrap_or_default()),
         features: features(scene.features),

@@ -1,11 +1,13 @@
 //! Which machine a command looks at: this one, a directory that stands for `/`, or a recording; shared by commands.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
 use nearfar_kernel::fs::{self, Fs, RootFs, TreeFs};
 use nearfar_topology::{Finding, MemoryKind, NodeId, Overrides, Topology, Tree};
 
+use super::output;
 use crate::exit::{EndsWith as _, Exit};
 
 /// Where sysfs says what the nodes are; a root without it is no machine.
@@ -71,6 +73,24 @@ impl MachineArgs {
         }
         Ok((machine, findings))
     }
+}
+
+/// What the lab says of itself in its guests; `None` on a machine that is not emulated by it.
+///
+/// A text that can't be understood is kept as it is: the machine is emulated all the same.
+pub(crate) fn lab(fs: &dyn Fs) -> Option<serde_json::Value> {
+    let text = fs.read("run/nearfar-lab").ok().flatten()?;
+    Some(serde_json::from_str(&text).unwrap_or_else(|_| text.trim().into()))
+}
+
+/// Says in a line that a machine is emulated, and how.
+pub(crate) fn emulated(out: &mut String, lab: &serde_json::Value) {
+    let name = lab["machine"].as_str().unwrap_or("of unknown make");
+    let mut text = format!("emulated by nearfar lab: machine {name}");
+    if let Some(factor) = lab["slow_motion"].as_f64().filter(|factor| *factor > 1.0) {
+        let _ = write!(text, ", {factor} times slower than the machine it stands for");
+    }
+    output::wrapped(out, "", &text, 2);
 }
 
 fn open_other(path: &std::path::Path) -> anyhow::Result<Box<dyn Fs>> {

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use nearfar_kernel::fs::{self, Fs};
 use nearfar_topology::Topology;
 
-use super::machine::MachineArgs;
+use super::machine::{self, MachineArgs};
 use super::output;
 
 pub(crate) mod json;
@@ -33,6 +33,7 @@ pub(crate) struct Args {
 /// Prints the machine.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let fs = args.machine.open()?;
+    let lab = machine::lab(fs.as_ref());
     let (machine, findings) = args.machine.read(fs.as_ref())?;
     if let Some(file) = &args.record {
         let recording = recording(fs.as_ref(), &machine);
@@ -45,9 +46,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         output::note(format_args!("recorded to {}", file.display()));
     }
     if args.json {
-        output::print_json(&json::Report::of(&machine, &findings))?;
+        output::print_json(&json::Report::of(&machine, lab, &findings))?;
     } else {
-        output::print(&text::of(&machine, &findings))?;
+        output::print(&text::of(&machine, lab.as_ref(), &findings))?;
     }
     Ok(ExitCode::SUCCESS)
 }

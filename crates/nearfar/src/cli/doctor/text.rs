@@ -3,6 +3,7 @@
 use super::Report;
 use super::state::{Privilege, Setting};
 use super::verdict::{Answer, Verdict};
+use crate::cli::machine;
 use crate::cli::output::wrapped;
 
 /// The whole text.
@@ -11,6 +12,9 @@ pub(super) fn of(report: &Report) -> String {
     let product = report.product.as_deref().unwrap_or("Unnamed machine");
     let kernel = report.kernel.as_deref().unwrap_or("of unknown release");
     wrapped(&mut out, "", &format!("{product}, Linux {kernel}: {}", report.machine), 2);
+    if let Some(lab) = &report.lab {
+        machine::emulated(&mut out, lab);
+    }
     if report.recorded {
         out.push_str("A recording: what only the running machine can tell is unknown.\n");
     }

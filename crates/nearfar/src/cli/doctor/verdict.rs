@@ -201,16 +201,25 @@ fn tiering(scene: &Scene<'_>, privileges: &[Privilege]) -> Verdict {
 
 /// Whether the emulated machines can be started from here.
 fn lab() -> Verdict {
-    const QEMU: &str = "qemu-system-x86_64";
+    const COMMAND: &str = "lab";
+    let filled = |kind: &str| {
+        let cache = nearfar_lab::fetch::Cache::from_env().ok();
+        let entries = cache.and_then(|cache| std::fs::read_dir(cache.dir().join(kind)).ok());
+        entries.is_some_and(|mut entries| entries.next().is_some())
+    };
+    if filled("qemu") && filled("kernel") {
+        return verdict(COMMAND, Answer::Yes, "emulator and kernel are in the cache");
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).map(|dir| dir.join(QEMU)).find(|file| file.is_file());
-    match found {
-        Some(file) => verdict(
-            "lab",
-            Answer::Yes,
-            format!("emulated machines can be started ({})", file.display()),
-        ),
-        None => verdict("lab", Answer::No, format!("no {QEMU} in PATH"))
-            .next("apt install qemu-system-x86"),
+    let there = |tool: &&&str| std::env::split_paths(&path).any(|dir| dir.join(tool).is_file());
+    match ["apt-get", "dpkg-deb", "xz"].iter().find(|tool| !there(tool)) {
+        None => {
+            verdict(COMMAND, Answer::Partly, "the first use downloads an emulator and a kernel")
+                .next("nearfar lab fetch does so now")
+        }
+        Some(tool) => {
+            verdict(COMMAND, Answer::No, format!("no {tool}, with which it is downloaded"))
+                .next("nearfar lab fetch on a Debian system, and NEARFAR_CACHE naming the result")
+        }
     }
 }

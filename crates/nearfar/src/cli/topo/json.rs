@@ -17,6 +17,8 @@ pub(crate) struct Report {
     product: Option<String>,
     /// The kernel's release.
     kernel: Option<String>,
+    /// In a guest of the lab what the lab says of it (machine, clock, slow_motion): all figures are emulated. Else null.
+    lab: Option<serde_json::Value>,
     /// The same for the same nodes, CPUs, sizes and kinds; saved measurements are found by it.
     fingerprint: String,
     /// Online nodes, by id.
@@ -130,7 +132,11 @@ struct FindingReport {
 
 impl Report {
     /// The report of `machine`.
-    pub(crate) fn of(machine: &Topology, findings: &[Finding]) -> Self {
+    pub(crate) fn of(
+        machine: &Topology,
+        lab: Option<serde_json::Value>,
+        findings: &[Finding],
+    ) -> Self {
         let tiers = machine.tiers.iter().enumerate().map(|(rank, tier)| TierReport {
             rank,
             nodes: ids(&tier.nodes),
@@ -141,6 +147,7 @@ impl Report {
             schema: "nearfar.topo/1",
             product: machine.product.clone(),
             kernel: machine.kernel.clone(),
+            lab,
             fingerprint: machine.fingerprint(),
             nodes: machine.nodes.iter().map(|(id, node)| node_report(machine, *id, node)).collect(),
             offline_nodes: ids(&machine.offline),

@@ -7,12 +7,20 @@ use nearfar_topology::{
     Topology,
 };
 
+use crate::cli::machine;
 use crate::cli::output::{COLUMNS, tied, wrapped};
 
 /// The whole text.
-pub(crate) fn of(machine: &Topology, findings: &[Finding]) -> String {
+pub(crate) fn of(
+    machine: &Topology,
+    lab: Option<&serde_json::Value>,
+    findings: &[Finding],
+) -> String {
     let mut out = String::new();
     head(&mut out, machine);
+    if let Some(lab) = lab {
+        machine::emulated(&mut out, lab);
+    }
     for (rank, tier) in machine.tiers.iter().enumerate() {
         self::tier(&mut out, machine, rank, tier);
     }
