@@ -351,8 +351,11 @@ impl<'a> Journal<'a> {
         Ok(text.map(|text| text.trim().to_string()))
     }
 
-    /// Takes the lock, making the directory first; released when the file is dropped, or its holder dies.
-    fn lock(&self) -> Result<File, JournalError> {
+    /// Makes the directory, unless it is there, and checks whose it is.
+    ///
+    /// # Errors
+    /// [`JournalError::Directory`] and [`JournalError::Untrusted`].
+    pub fn make_dir(&self) -> Result<(), JournalError> {
         let failed = |call| self.failed(call, &self.dir);
         fs::DirBuilder::new()
             .recursive(true)
@@ -364,6 +367,12 @@ impl<'a> Journal<'a> {
         if ![0, me].contains(&owner.uid()) || owner.mode() & 0o002 != 0 {
             return Err(JournalError::Untrusted { path: self.dir.clone() });
         }
+        Ok(())
+    }
+
+    /// Takes the lock; released when the file is dropped, or its holder dies.
+    fn lock(&self) -> Result<File, JournalError> {
+        self.make_dir()?;
         let path = self.dir.join("lock");
         let file = File::options().create(true).truncate(false).write(true).open(&path);
         let file = file.map_err(self.failed("open", &path))?;

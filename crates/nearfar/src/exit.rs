@@ -7,10 +7,6 @@ use std::fmt;
 use std::process::ExitCode;
 
 /// What the process reports when it ends.
-#[expect(
-    dead_code,
-    reason = "the statuses of a started CMD wait for `nearfar run`; remove with it"
-)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     /// Done.

@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 mod cli;
+mod clock;
 mod exit;
+mod weighing;
 
 fn main() -> ExitCode {
     let cli = match cli::Cli::try_parse() {

@@ -83,7 +83,10 @@ impl fmt::Display for NodeSetError {
                 write!(f, "node `{term}` is out of range; nodes are 0 to {}", NodeId::MAX)
             }
             Self::Absent { asked, absent, has } => {
-                write!(f, "node set `{asked}`: no node {absent} here; this machine has {has}")
+                write!(
+                    f,
+                    "node set `{asked}`: no node {absent} with memory here; this machine has {has}"
+                )
             }
             Self::NoSuchNodes { asked, has } => {
                 write!(f, "node set `{asked}` names no node here; this machine has {has}")

@@ -57,6 +57,12 @@ impl MachineArgs {
             .ends_with(Exit::Usage)
     }
 
+    /// The directory that stands for `/`.
+    pub(crate) fn root(&self) -> PathBuf {
+        let named = self.sysfs.as_ref();
+        named.map_or("/".into(), |path| path.canonicalize().unwrap_or_else(|_| path.clone()))
+    }
+
     /// The machine read from `fs`, with the kinds the user states.
     ///
     /// # Errors

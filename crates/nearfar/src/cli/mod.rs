@@ -10,7 +10,9 @@ mod lab;
 mod machine;
 mod output;
 mod probe;
+mod run;
 mod topo;
+mod weights;
 
 /// Near and far memory for Linux: find it, measure it, place data over it.
 #[derive(Debug, Parser)]
@@ -29,6 +31,10 @@ enum Command {
     Doctor(doctor::Args),
     /// Measure idle latency, bandwidth and loaded latency of every CPU node and memory node
     Probe(probe::Args),
+    /// Weights that use several nodes' bandwidth to its measure: show them, set them, put the old ones back
+    Weights(weights::Args),
+    /// Run a program with its memory and CPUs where you say, as numactl does, but by kind of memory too
+    Run(run::Args),
     /// Run commands on an emulated machine with near and far memory, under a real kernel
     Lab(lab::Args),
     /// Print a completion script for a shell
@@ -45,6 +51,8 @@ impl Cli {
             Command::Doctor(args) => doctor::run(&args),
             Command::Probe(args) => probe::run(&args),
             Command::Lab(args) => lab::run(args),
+            Command::Weights(args) => weights::run(&args),
+            Command::Run(args) => run::run(&args),
             Command::Completions(args) => generate::completions(&args),
             Command::Man(args) => generate::man(&args),
         }

@@ -22,6 +22,12 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&(text + "\n"))
 }
 
+/// Prints `text` on standard error.
+pub(crate) fn print_error(text: &str) {
+    // Nothing can be done, or should stop, if standard error is closed.
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
 /// Prints a message for the user on standard error.
 pub(crate) fn note(message: impl std::fmt::Display) {
     // Nothing can be done, or should stop, if standard error is closed.

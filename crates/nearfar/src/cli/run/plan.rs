@@ -1,0 +1,264 @@
+//! From arguments to what will be done: everything that can be refused is refused here, and nothing is changed yet.
+
+use std::fmt;
+
+use anyhow::Context as _;
+use nearfar_kernel::features::{Feature, Features, State, TABLE};
+use nearfar_kernel::fs::Fs;
+use nearfar_kernel::mempolicy::{self, Policy};
+use nearfar_kernel::watch::Placement;
+use nearfar_kernel::{affinity, weights};
+use nearfar_policy::{TOLERANCE, Weights, worthwhile};
+use nearfar_topology::{CpuId, NodeExpr, NodeSet, Topology};
+
+use super::{Args, Weighted, cpus, resolve};
+use crate::exit::{EndsWith as _, Exit};
+use crate::weighing::Outcome;
+use crate::weighing::source::{self, Wanted};
+
+/// What will be done.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) placement: Placement,
+    pub(super) setting: Setting,
+    /// What to tell the user on standard error.
+    pub(super) notes: Vec<String>,
+    command: Vec<String>,
+    stays: bool,
+    /// What the kernel's weights are now, for the nodes of the policy.
+    now: Option<Weights>,
+}
+
+/// What becomes of the machine's weights.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Setting {
+    /// They are not our business.
+    None,
+    /// They are good for this machine as they are.
+    Suits,
+    /// They are to be set so.
+    Set(Weights),
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "command  {}", self.command.join(" "))?;
+        match &self.placement.cpus {
+            Some(cpus) => writeln!(f, "cpus     {}", cpus::list(cpus))?,
+            None => writeln!(f, "cpus     as they are")?,
+        }
+        match &self.placement.policy {
+            Some(policy) => writeln!(f, "memory   {policy}")?,
+            None => writeln!(f, "memory   as it is")?,
+        }
+        let now = self.now.as_ref().map(Weights::to_string).unwrap_or_default();
+        match &self.setting {
+            Setting::None if self.now.is_some() => writeln!(f, "weights  {now}, as they are")?,
+            Setting::None => {}
+            Setting::Suits => writeln!(f, "weights  {now}, as they are: they suit")?,
+            Setting::Set(weights) => {
+                let until = if self.stays { "CMD ends" } else { "nearfar weights --restore" };
+                writeln!(f, "weights  set to {weights} (now {now}) until {until}")?;
+            }
+        }
+        self.notes.iter().try_for_each(|note| writeln!(f, "note     {note}"))
+    }
+}
+
+/// The plan for `args` on `machine`.
+pub(super) fn plan(
+    args: &Args,
+    machine: &Topology,
+    features: &Features,
+    fs: &dyn Fs,
+) -> anyhow::Result<Plan> {
+    let cpus = cpus::resolve(args.cpunodebind.as_ref(), args.physcpubind.as_ref(), machine)?;
+    let live = args.machine.is_live();
+    let seen_from = match &cpus {
+        Some(cpus) => cpus.clone(),
+        // In a container or under taskset, near is what those CPUs have near.
+        None if live => restricted(machine, affinity::get().unwrap_or_default()),
+        None => Vec::new(),
+    };
+    let mut plan = Plan {
+        placement: Placement { cpus, policy: None },
+        setting: Setting::None,
+        notes: Vec::new(),
+        command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        stays: args.report.is_some(),
+        now: None,
+    };
+    let planner = Planner { args, machine, features, fs, cpus: &seen_from };
+    let policy = planner.policy(&mut plan)?;
+    if let Some(policy) = policy.as_ref().filter(|_| live) {
+        allowed(policy)?;
+    }
+    plan.placement.policy = policy;
+    Ok(plan)
+}
+
+/// `cpus`, or none (meaning any) if they are all the machine has.
+fn restricted(machine: &Topology, cpus: Vec<CpuId>) -> Vec<CpuId> {
+    let all = machine.nodes.values().flat_map(|node| &node.cpus).all(|cpu| cpus.contains(cpu));
+    if all { Vec::new() } else { cpus }
+}
+
+struct Planner<'a> {
+    args: &'a Args,
+    machine: &'a Topology,
+    features: &'a Features,
+    fs: &'a dyn Fs,
+    /// From where near and far are seen.
+    cpus: &'a [CpuId],
+}
+
+impl Planner<'_> {
+    /// The memory policy; for weighted interleave also what becomes of the weights.
+    fn policy(&self, plan: &mut Plan) -> anyhow::Result<Option<Policy>> {
+        let args = self.args;
+        let nodes = |option, named: &NodeExpr| resolve(option, named, self.machine, self.cpus);
+        Ok(Some(if let Some(named) = &args.membind {
+            Policy::Bind(nodes("-m", named)?)
+        } else if let Some(named) = &args.preferred {
+            let nodes = nodes("-p", named)?;
+            let mut each = nodes.iter();
+            match (each.next(), each.next()) {
+                (Some(node), None) => Policy::Preferred(node),
+                _ => {
+                    let many = nodes.len();
+                    let error = anyhow::anyhow!(
+                        "-p {named}: takes one node, these are {many} ({nodes}); -P prefers several"
+                    );
+                    return Err(error).ends_with(Exit::Usage);
+                }
+            }
+        } else if let Some(named) = &args.preferred_many {
+            let nodes = nodes("-P", named)?;
+            self.needs(Feature::PreferredMany, "-P")?;
+            Policy::PreferredMany(nodes)
+        } else if let Some(named) = &args.interleave {
+            Policy::Interleave(nodes("-i", named)?)
+        } else if let Some(weighted) = &args.weighted_interleave {
+            self.weighted(weighted, plan)?
+        } else if args.localalloc {
+            Policy::Local
+        } else {
+            return Ok(None);
+        }))
+    }
+
+    fn weighted(&self, weighted: &Weighted, plan: &mut Plan) -> anyhow::Result<Policy> {
+        let (option, nodes) = match weighted {
+            Weighted::Auto => ("-w auto", self.machine.memory_nodes()),
+            Weighted::Nodes(named) => ("-w", resolve("-w", named, self.machine, self.cpus)?),
+        };
+        let weighed =
+            self.needs(Feature::WeightedInterleave, option).and_then(|()| match weighted {
+                Weighted::Auto => self.auto(&nodes, plan),
+                Weighted::Nodes(_) => {
+                    plan.now = weights::read(self.fs).ok().and_then(|now| now.over(nodes.iter()));
+                    Ok(nodes.clone())
+                }
+            });
+        match weighed {
+            Ok(nodes) => Ok(Policy::WeightedInterleave(nodes)),
+            Err(error) if self.args.fallback => {
+                plan.notes
+                    .push(format!("{error:#}; falling back to 1:1 interleave over nodes {nodes}"));
+                Ok(Policy::Interleave(nodes))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The nodes worth interleaving over, with weights that suit them found or planned.
+    fn auto(&self, nodes: &NodeSet, plan: &mut Plan) -> anyhow::Result<NodeSet> {
+        let on = |cpus: &[CpuId]| -> NodeSet {
+            let here = |id: &_| self.machine.nodes[id].cpus.iter().any(|cpu| cpus.contains(cpu));
+            self.machine.nodes.keys().copied().filter(here).collect()
+        };
+        let cpu_nodes = (!self.cpus.is_empty()).then(|| on(self.cpus));
+        let wanted = Wanted {
+            machine: self.machine,
+            nodes,
+            cpu_nodes: cpu_nodes.as_ref(),
+            mix: self.args.mix,
+        };
+        let mut figures = source::figures(None, wanted).context("-w auto")?;
+        let (best, left_out) = worthwhile(&figures.nodes, TOLERANCE).context("-w auto")?;
+        plan.notes.extend(left_out.iter().map(|error| format!("-w auto: {error}: left out")));
+        figures.nodes.retain(|node, _| best.get(*node).is_some());
+        let current = weights::read(self.fs).context("-w auto")?;
+        let now = figures.kernel(&current);
+        plan.now = now.as_ref().map(|now| now.weights.clone());
+        let aim = figures.outcome(best.clone()).map_or(TOLERANCE, |best| best.loss.max(TOLERANCE));
+        if now.as_ref().is_some_and(|now| now.loss <= aim) {
+            plan.setting = Setting::Suits;
+        } else {
+            self.may_set(&best, now.as_ref())?;
+            plan.setting = Setting::Set(best);
+        }
+        Ok(figures.nodes.keys().copied().collect())
+    }
+
+    /// Whether we may set weights: only root may, on the running system.
+    fn may_set(&self, best: &Weights, now: Option<&Outcome>) -> anyhow::Result<()> {
+        if self.args.dry_run || rustix::process::geteuid().is_root() {
+            return Ok(());
+        }
+        let now = now.map_or_else(
+            || "the kernel has none for them".into(),
+            |now| {
+                format!(
+                    "the machine's are {}, which lose {}.{} %",
+                    now.weights,
+                    now.loss.0 / 100,
+                    now.loss.0 / 10 % 10
+                )
+            },
+        );
+        anyhow::bail!(
+            "-w auto: this machine wants weights {best}, but {now}; weights are the machine's, and setting them needs root \
+             (CAP_DAC_OVERRIDE): run `nearfar weights --apply` as root once, or use them as they are with -w all"
+        )
+    }
+
+    fn needs(&self, feature: Feature, option: &str) -> anyhow::Result<()> {
+        let row = TABLE.iter().find(|row| row.feature == feature);
+        let (name, since) = row.map_or(("", ""), |row| (row.name, row.since));
+        match self.features.state(feature) {
+            State::Lacking => {
+                let instead = if feature == Feature::WeightedInterleave {
+                    "; --fallback interleaves 1:1 instead"
+                } else {
+                    "; -p prefers one node"
+                };
+                anyhow::bail!(
+                    "{option}: this kernel lacks {name}, which came with Linux {since}{instead}"
+                )
+            }
+            State::Present | State::Unknown(_) => Ok(()),
+        }
+    }
+}
+
+/// Refuses nodes that a cpuset keeps from us, which the kernel would quietly leave out or refuse without a reason.
+fn allowed(policy: &Policy) -> anyhow::Result<()> {
+    let allowed = mempolicy::allowed_nodes();
+    let wanted = match policy {
+        Policy::Default | Policy::Local => return Ok(()),
+        Policy::Preferred(node) => [*node].into_iter().collect(),
+        Policy::Bind(nodes)
+        | Policy::PreferredMany(nodes)
+        | Policy::Interleave(nodes)
+        | Policy::WeightedInterleave(nodes) => nodes.clone(),
+    };
+    if let Some(node) = wanted.iter().find(|node| !allowed.contains(*node)) {
+        let error = anyhow::anyhow!(
+            "{policy}: node {node} is not among those this process may use ({allowed}: its cgroup's cpuset, \
+             Mems_allowed_list in /proc/self/status)"
+        );
+        return Err(error).ends_with(Exit::Usage);
+    }
+    Ok(())
+}

@@ -1,0 +1,240 @@
+//! `nearfar weights`: from bandwidths to weights for weighted interleave, beside what 1:1 and the kernel's would reach;
+//! setting them, and putting the old ones back.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use nearfar_kernel::fs::Fs;
+use nearfar_kernel::journal::{OnConflict, Recorded, Restored};
+use nearfar_kernel::weights::{self, Current, WeightsError};
+use nearfar_policy::{Unweighable, Weights};
+use nearfar_topology::{Mix, NodeExpr, NodeSet, Topology};
+
+use super::machine::MachineArgs;
+use super::output;
+use crate::exit::{EndsWith as _, Exit};
+use crate::weighing::set::Setter;
+use crate::weighing::source::{self, From, Wanted};
+use crate::weighing::{Figures, MIX, Outcome};
+
+mod json;
+mod text;
+
+/// What `nearfar weights` takes.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = FILE_HELP)]
+pub(crate) struct Args {
+    /// Where bandwidths come from: `probe` (saved by nearfar probe), `hmat` (firmware), `kernel` (no bandwidths: the
+    /// weights it has), or a FILE [default: probe if one of this machine is saved, else hmat]
+    #[arg(long, value_name = "probe|hmat|kernel|FILE")]
+    from: Option<From>,
+    /// The program's reads and writes to memory
+    #[arg(long, value_name = "R:W", default_value_t = MIX)]
+    mix: Mix,
+    /// The nodes to interleave over
+    #[arg(long, value_name = "NODES", default_value = "all")]
+    nodes: NodeExpr,
+    /// Bandwidths as the CPUs of these nodes see them [default: each node from where it is seen best]
+    #[arg(short = 'N', long, value_name = "NODES")]
+    cpunodebind: Option<NodeExpr>,
+    /// Set the weights, for the whole machine and until --restore or a restart; needs root
+    #[arg(long)]
+    apply: bool,
+    /// Put back the weights that were there before nearfar set them
+    #[arg(long, conflicts_with_all = ["apply", "from", "mix", "nodes", "cpunodebind"])]
+    restore: bool,
+    /// With --restore: also where someone else has changed them since
+    #[arg(long, requires = "restore")]
+    overwrite: bool,
+    /// With --apply or --restore: only say what would be written
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON (schema nearfar.weights/1)
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+const FILE_HELP: &str = r#"FILE is a report of `nearfar probe`, or JSON such as
+  {"schema": "nearfar.bandwidth/1", "nodes": [
+    {"id": 0, "read_bytes_per_second": 40000000000, "write_bytes_per_second": 30000000000},
+    {"id": 1, "mixes": [{"mix": "1:0", "bytes_per_second": 27000000000},
+                        {"mix": "1:1", "bytes_per_second": 40000000000}]}]}
+
+The weights are the smallest whole numbers, 64 pages a round at most, that lose no more than 2 % of all nodes'
+bandwidths together. They pay for programs that want more bandwidth than near memory has; for others far pages are
+only slower."#;
+
+/// Everything that is shown, resolved against the machine.
+#[derive(Debug)]
+struct Plan<'a> {
+    machine: &'a Topology,
+    nodes: NodeSet,
+    mix: Mix,
+    /// Nothing, if the kernel's own weights were asked for.
+    figures: Option<Figures>,
+    /// What is proposed.
+    weights: Weights,
+    /// `None` without weighted interleave.
+    current: Option<Current>,
+    pending: Vec<Recorded>,
+}
+
+impl Plan<'_> {
+    fn chosen(&self) -> Option<Outcome> {
+        self.figures.as_ref()?.outcome(self.weights.clone())
+    }
+
+    fn even(&self) -> Option<Outcome> {
+        self.figures.as_ref()?.even()
+    }
+
+    fn kernel(&self) -> Option<Outcome> {
+        self.figures.as_ref()?.kernel(self.current.as_ref()?)
+    }
+
+    /// Those of the nodes that are near.
+    fn near(&self) -> NodeSet {
+        let near = self.machine.near(&[]);
+        self.nodes.iter().filter(|node| near.contains(*node)).collect()
+    }
+
+    /// What the near ones have without the others.
+    fn near_alone(&self) -> Option<nearfar_topology::BytesPerSecond> {
+        let near = self.near();
+        let some_are_far = near.len() < self.nodes.len() && !near.is_empty();
+        self.figures.as_ref().filter(|_| some_are_far).map(|figures| figures.sum(near.iter()))
+    }
+}
+
+/// Shows, sets or restores weights.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let fs = args.machine.open()?;
+    let setter = Setter::new(fs.as_ref(), args.machine.root());
+    if args.restore {
+        return restore(args, &setter);
+    }
+    let (machine, _) = args.machine.read(fs.as_ref())?;
+    let plan = plan(args, &machine, fs.as_ref(), &setter)?;
+    let writes = if args.apply { apply(args, &plan, &setter)? } else { Vec::new() };
+    if args.json {
+        output::print_json(&json::Report::of(&plan, &writes, args.apply && !args.dry_run))?;
+    } else {
+        output::print(&text::of(&plan, args.apply))?;
+        if args.apply {
+            output::print(&text::written(&writes, args.dry_run))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn plan<'a>(
+    args: &Args,
+    machine: &'a Topology,
+    fs: &dyn Fs,
+    setter: &Setter<'_>,
+) -> anyhow::Result<Plan<'a>> {
+    let cpu_nodes =
+        args.cpunodebind.as_ref().map(|of| super::run::cpu_nodes(of, machine)).transpose()?;
+    let cpus = cpu_nodes.as_ref().map(|of| super::run::cpus_of(of, machine)).unwrap_or_default();
+    let cpus: Vec<_> = cpus.into_iter().collect();
+    let nodes = args.nodes.resolve(machine, &cpus).context("--nodes").ends_with(Exit::Usage)?;
+    let current = match weights::read(fs) {
+        Ok(current) => Some(current),
+        Err(WeightsError::Unsupported) if !args.apply && args.from != Some(From::Kernel) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let wanted = Wanted { machine, nodes: &nodes, cpu_nodes: cpu_nodes.as_ref(), mix: args.mix };
+    let (figures, weights) = if args.from == Some(From::Kernel) {
+        let current = current.as_ref().and_then(|current| current.over(nodes.iter()));
+        (
+            None,
+            current
+                .with_context(|| format!("the kernel has no weights for all of nodes {nodes}"))?,
+        )
+    } else {
+        let figures = source::figures(args.from.as_ref(), wanted)?;
+        let best =
+            figures.best().map_err(|error| unweighable(&error, &nodes)).ends_with(Exit::Failed)?;
+        (Some(figures), best.weights)
+    };
+    let pending = setter.pending().unwrap_or_default();
+    Ok(Plan { machine, nodes, mix: args.mix, figures, weights, current, pending })
+}
+
+/// The error with the command that leaves the node out.
+fn unweighable(error: &Unweighable, nodes: &NodeSet) -> anyhow::Error {
+    if let Unweighable::Hinders { node, .. } = error {
+        let rest: NodeSet = nodes.iter().filter(|id| id != node).collect();
+        return anyhow::anyhow!("weights for nodes {nodes}: {error} with --nodes {rest}");
+    }
+    anyhow::anyhow!("weights for nodes {nodes}: {error}")
+}
+
+/// Sets the weights; gives what was, or under `--dry-run` would be, written.
+fn apply(args: &Args, plan: &Plan<'_>, setter: &Setter<'_>) -> anyhow::Result<Vec<Recorded>> {
+    if !args.dry_run {
+        return setter.keep(&plan.weights);
+    }
+    let current = plan.current.as_ref().context("the kernel has no weights")?;
+    let old = |path: &str| {
+        let node = path.rsplit_once("/node").and_then(|(_, id)| id.parse().ok());
+        let weight = node.and_then(|id| current.nodes.get(&nearfar_topology::NodeId(id)));
+        weight.map_or_else(|| "true".into(), u8::to_string)
+    };
+    let changes = weights::changes(current, &plan.weights)?;
+    Ok(changes
+        .into_iter()
+        .map(|change| Recorded { old: old(&change.path), path: change.path, new: change.new })
+        .collect())
+}
+
+fn restore(args: &Args, setter: &Setter<'_>) -> anyhow::Result<ExitCode> {
+    if args.dry_run {
+        let back = setter.pending()?.into_iter().rev();
+        let back: Vec<_> = back
+            .map(|change| Recorded { path: change.path, old: change.new, new: change.old })
+            .collect();
+        if args.json {
+            output::print_json(&json::Restoring::planned(&back))?;
+        } else {
+            output::print(&text::written(&back, true))?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let on_conflict = if args.overwrite { OnConflict::Overwrite } else { OnConflict::Refuse };
+    let report = setter.restore(on_conflict)?;
+    if args.json {
+        output::print_json(&json::Restoring::done(&report))?;
+    } else {
+        output::print(&text::restored(&report))?;
+    }
+    refuse_conflicts(&report)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Fails if something was left alone because someone else had changed it.
+fn refuse_conflicts(report: &Restored) -> anyhow::Result<()> {
+    let Some(conflict) = report.conflicts.first() else { return Ok(()) };
+    anyhow::bail!(
+        "/{} reads {}, not the {} that nearfar wrote: someone else has changed it since, so the weights were left as they \
+         are; --restore --overwrite puts {} back all the same",
+        conflict.recorded.path,
+        conflict.found,
+        conflict.recorded.new,
+        conflict.recorded.old
+    );
+}
+
+/// Whether the kernel could have these weights but has others.
+fn to_be_set(plan: &Plan<'_>) -> bool {
+    let changes = plan.current.as_ref().map(|current| weights::changes(current, &plan.weights));
+    changes.is_some_and(|changes| changes.is_ok_and(|changes| !changes.is_empty()))
+}
+
+/// The path of a file for messages.
+fn shown(path: &str) -> PathBuf {
+    PathBuf::from("/").join(path)
+}

@@ -1,0 +1,136 @@
+//! The JSON of `nearfar weights`: `nearfar.weights/1`, and `nearfar.restore/1` for what --restore did.
+
+use nearfar_kernel::journal::{Recorded, Restored};
+use nearfar_topology::{MemoryKind, Mix, NodeId};
+use serde::Serialize;
+
+use super::{Outcome, Plan};
+
+/// `nearfar.weights/1`.
+#[derive(Debug, Serialize)]
+pub(super) struct Report<'a> {
+    schema: &'static str,
+    /// `probe`, `hmat`, a file, or `kernel`.
+    source: &'a str,
+    /// Whether the bandwidths are of an emulated machine; null if the source does not say.
+    emulated: Option<bool>,
+    mix: Mix,
+    tolerance_basis_points: u32,
+    nodes: Vec<Node>,
+    ideal_bytes_per_second: Option<u64>,
+    near_alone_bytes_per_second: Option<u64>,
+    /// What these weights, 1:1 and the kernel's present ones reach; null without bandwidths.
+    chosen: Option<Reached>,
+    even: Option<Reached>,
+    kernel: Option<Reached>,
+    /// Whether the kernel derives its weights itself; null if it can't.
+    kernel_auto: Option<bool>,
+    /// Whether the weights were set.
+    applied: bool,
+    writes: &'a [Recorded],
+}
+
+#[derive(Debug, Serialize)]
+struct Node {
+    id: NodeId,
+    kind: MemoryKind,
+    bandwidth_bytes_per_second: Option<u64>,
+    weight: Option<u8>,
+    kernel_weight: Option<u8>,
+}
+
+#[derive(Debug, Serialize)]
+struct Reached {
+    weights: Vec<u8>,
+    aggregate_bytes_per_second: u64,
+    loss_basis_points: u32,
+}
+
+impl From<Outcome> for Reached {
+    fn from(outcome: Outcome) -> Self {
+        Self {
+            weights: outcome.weights.iter().map(|(_, pages)| pages).collect(),
+            aggregate_bytes_per_second: outcome.aggregate.0,
+            loss_basis_points: outcome.loss.0,
+        }
+    }
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn of(plan: &'a Plan<'_>, writes: &'a [Recorded], applied: bool) -> Self {
+        let figures = plan.figures.as_ref();
+        let node = |id| Node {
+            id,
+            kind: plan.machine.nodes.get(&id).map(|node| node.kind).unwrap_or_default(),
+            bandwidth_bytes_per_second: figures.and_then(|f| f.nodes.get(&id)).map(|b| b.0),
+            weight: plan.weights.get(id),
+            kernel_weight: plan.current.as_ref().and_then(|now| now.nodes.get(&id)).copied(),
+        };
+        Self {
+            schema: "nearfar.weights/1",
+            source: figures.map_or("kernel", |figures| &figures.source),
+            emulated: figures.and_then(|figures| figures.emulated),
+            mix: plan.mix,
+            tolerance_basis_points: nearfar_policy::TOLERANCE.0,
+            nodes: plan.nodes.iter().map(node).collect(),
+            ideal_bytes_per_second: figures.map(|figures| figures.ideal().0),
+            near_alone_bytes_per_second: plan.near_alone().map(|bandwidth| bandwidth.0),
+            chosen: plan.chosen().map(Reached::from),
+            even: plan.even().map(Reached::from),
+            kernel: plan.kernel().map(Reached::from),
+            kernel_auto: plan.current.as_ref().and_then(|now| now.auto),
+            applied,
+            writes,
+        }
+    }
+}
+
+/// `nearfar.restore/1`.
+#[derive(Debug, Serialize)]
+pub(super) struct Restoring<'a> {
+    schema: &'static str,
+    /// Whether the values were put back, or only would be.
+    done: bool,
+    /// In order; `old` is what was there before, `new` what nearfar had written.
+    put_back: &'a [Recorded],
+    /// Batches whose values a restart of the machine had already undone.
+    void: usize,
+    /// Values someone else has changed since; they were left alone.
+    conflicts: Vec<Conflict<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Conflict<'a> {
+    path: &'a str,
+    old: &'a str,
+    new: &'a str,
+    found: &'a str,
+}
+
+impl<'a> Restoring<'a> {
+    pub(super) fn planned(back: &'a [Recorded]) -> Self {
+        Self {
+            schema: "nearfar.restore/1",
+            done: false,
+            put_back: back,
+            void: 0,
+            conflicts: Vec::new(),
+        }
+    }
+
+    pub(super) fn done(report: &'a Restored) -> Self {
+        let conflict = |conflict: &'a nearfar_kernel::journal::Conflict| Conflict {
+            path: &conflict.recorded.path,
+            old: &conflict.recorded.old,
+            new: &conflict.recorded.new,
+            found: &conflict.found,
+        };
+        Self {
+            schema: "nearfar.restore/1",
+            done: true,
+            put_back: &report.put_back,
+            void: report.void,
+            conflicts: report.conflicts.iter().map(conflict).collect(),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The text of `nearfar weights`: nodes with bandwidth and weight, then what the choices reach, at most 80 columns.
+
+use std::fmt::Write as _;
+
+use nearfar_kernel::journal::{Recorded, Restored};
+use nearfar_policy::TOLERANCE;
+use nearfar_topology::{BasisPoints, NodeId};
+
+use super::{Outcome, Plan, shown, to_be_set};
+
+/// The whole text.
+pub(super) fn of(plan: &Plan<'_>, applying: bool) -> String {
+    let mut out = String::new();
+    head(&mut out, plan);
+    nodes(&mut out, plan);
+    choices(&mut out, plan);
+    advice(&mut out, plan, applying);
+    out
+}
+
+fn head(out: &mut String, plan: &Plan<'_>) {
+    let _ = match &plan.figures {
+        Some(figures) => {
+            let emulated = if figures.emulated == Some(true) { ", emulated" } else { "" };
+            writeln!(
+                out,
+                "Weights at {} reads:writes, bandwidths from {}{emulated}",
+                plan.mix, figures.source
+            )
+        }
+        None => writeln!(out, "Weights as the kernel has them"),
+    };
+}
+
+fn nodes(out: &mut String, plan: &Plan<'_>) {
+    let _ = writeln!(out, "\n  node  kind     bandwidth     weight  kernel now");
+    for node in plan.nodes.iter() {
+        let kind = plan.machine.nodes.get(&node).map(|node| node.kind).unwrap_or_default();
+        let bandwidth = plan.figures.as_ref().and_then(|figures| figures.nodes.get(&node));
+        let bandwidth = bandwidth.map_or("-".into(), ToString::to_string);
+        let weight = plan.weights.get(node).map_or("-".into(), |weight| weight.to_string());
+        let _ = writeln!(
+            out,
+            "  {node:<4}  {kind:<7}  {bandwidth:<12}  {weight:<6}  {}",
+            now(plan, node)
+        );
+    }
+}
+
+fn now(plan: &Plan<'_>, node: NodeId) -> String {
+    let Some(current) = &plan.current else { return "-".into() };
+    let auto = if current.auto == Some(true) { " (auto)" } else { "" };
+    current.nodes.get(&node).map_or("-".into(), |weight| format!("{weight}{auto}"))
+}
+
+fn choices(out: &mut String, plan: &Plan<'_>) {
+    let Some(figures) = &plan.figures else { return };
+    let _ = writeln!(out, "\n  together       weights       reach         lost");
+    let mut line = |name: &str, outcome: Option<Outcome>| {
+        if let Some(Outcome { weights, aggregate, loss }) = outcome {
+            let (weights, aggregate) = (weights.to_string(), aggregate.to_string());
+            let _ =
+                writeln!(out, "  {name:<13}  {weights:<12}  {aggregate:<12}  {}", percent(loss));
+        }
+    };
+    line("these weights", plan.chosen());
+    line("1:1", plan.even());
+    line("kernel now", plan.kernel());
+    if let Some(near) = plan.near_alone() {
+        let _ = writeln!(out, "  {:<13}  {:<12}  {near}", "near alone", "");
+    }
+    let _ = writeln!(out, "  {:<13}  {:<12}  {}", "ideal", "", figures.ideal());
+}
+
+fn percent(loss: BasisPoints) -> String {
+    let tenths = (loss.0 + 5) / 10;
+    format!("{}.{} %", tenths / 10, tenths % 10)
+}
+
+fn advice(out: &mut String, plan: &Plan<'_>, applying: bool) {
+    let loss = plan.chosen().map(|outcome| outcome.loss);
+    if let Some(loss) = loss.filter(|loss| *loss > TOLERANCE) {
+        let (loss, aim) = (percent(loss), percent(TOLERANCE));
+        let _ = writeln!(
+            out,
+            "\nNo round of 64 pages loses less than {loss} over these nodes (aim: {aim})."
+        );
+    }
+    if plan.near_alone().is_some() {
+        let _ = writeln!(
+            out,
+            "\nThis pays for programs that want more bandwidth than near memory has; for others\nfar pages are only slower."
+        );
+    }
+    if plan.current.is_none() {
+        let _ =
+            writeln!(out, "\nThis kernel lacks weighted interleave (it needs Linux 6.9 or later).");
+    }
+    if !plan.pending.is_empty() && !applying {
+        let _ = writeln!(out, "\nSet by nearfar now; undo with: nearfar weights --restore");
+    }
+    if to_be_set(plan) && !applying {
+        let _ = writeln!(
+            out,
+            "
+They are not set; as root, add --apply."
+        );
+    }
+}
+
+/// What was, or would be, written.
+pub(super) fn written(writes: &[Recorded], dry_run: bool) -> String {
+    let mut out = String::from("\n");
+    if writes.is_empty() {
+        out.push_str("Nothing to write: it is so already.\n");
+        return out;
+    }
+    let verb = if dry_run { "would write" } else { "wrote" };
+    for Recorded { path, old, new } in writes {
+        let _ = writeln!(out, "{verb} {new} to {} (was {old})", shown(path).display());
+    }
+    if !dry_run {
+        out.push_str("Undo with: nearfar weights --restore\n");
+    }
+    out
+}
+
+/// What --restore did.
+pub(super) fn restored(report: &Restored) -> String {
+    let mut out = String::new();
+    for Recorded { path, old, new } in &report.put_back {
+        let _ = writeln!(out, "put back {old} to {} (was {new})", shown(path).display());
+    }
+    if report.void > 0 {
+        let _ = writeln!(out, "the machine has been restarted since; earlier changes are gone");
+    }
+    if out.is_empty() && report.conflicts.is_empty() {
+        out.push_str("nothing to put back\n");
+    }
+    out
+}

@@ -1,0 +1,259 @@
+//! `nearfar run` as a user meets it: what really runs here, what would run on recorded machines (--dry-run), exit
+//! statuses, signals, and what is refused.
+
+#![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
+
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::Value;
+
+fn recording(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/machines").join(name)
+}
+
+fn nearfar() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+    command.arg("run").env("NEARFAR_STATE", "/nonexistent");
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    nearfar().args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Standard output of a run that must succeed.
+fn shown(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    text(&output.stdout)
+}
+
+/// The message of a run that must end with `status` before CMD.
+fn refused(arguments: &[&str], status: i32) -> String {
+    let output = run(arguments);
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
+    assert_eq!(text(&output.stdout), "", "{arguments:?}");
+    text(&output.stderr)
+}
+
+/// What --dry-run says of `arguments` on a recorded machine.
+fn planned(machine: &str, arguments: &[&str]) -> String {
+    let path = recording(machine);
+    let fixed = ["--dry-run", "--sysfs", path.to_str().unwrap()];
+    shown(&[&fixed, arguments, &["true"]].concat())
+}
+
+fn refused_on(machine: &str, arguments: &[&str], status: i32) -> String {
+    let path = recording(machine);
+    let fixed = ["--dry-run", "--sysfs", path.to_str().unwrap()];
+    refused(&[&fixed, arguments, &["true"]].concat(), status)
+}
+
+#[test]
+fn the_program_has_the_policy_and_no_parent() {
+    for (option, policy) in [
+        (&["-m", "0"][..], "bind:0"),
+        (&["-i", "0"], "interleave:0"),
+        (&["-p", "0"], "prefer:0"),
+        (&["-P", "0"], "prefer (many):0"),
+        (&["-l"], "local"),
+        (&["-w", "near"], "weighted interleave:0"),
+        (&[], "default"),
+    ] {
+        let maps = shown(&[option, &["cat", "/proc/self/numa_maps"]].concat());
+        let first = maps.lines().next().unwrap();
+        assert!(first.contains(&format!(" {policy} ")), "{option:?}: {first}");
+    }
+    let child = nearfar().args(["sh", "-c", "echo $$"]).stdout(Stdio::piped()).spawn().unwrap();
+    let id = child.id();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(text(&output.stdout).trim(), id.to_string(), "we became the program");
+}
+
+#[test]
+fn the_program_runs_on_the_cpus_it_was_told() {
+    let status = shown(&["-C", "0", "cat", "/proc/self/status"]);
+    assert!(status.contains("Cpus_allowed_list:\t0\n"), "{status}");
+    let status = shown(&["-N", "0", "--report=/dev/null", "--", "cat", "/proc/self/status"]);
+    assert!(status.contains("Cpus_allowed_list:\t0"), "{status}");
+}
+
+#[test]
+fn statuses_are_the_programs_own_or_a_shells() {
+    for report in [&[][..], &["--report=/dev/null"]] {
+        let status = |command: &[&str]| run(&[report, command].concat()).status.code();
+        assert_eq!(status(&["true"]), Some(0));
+        assert_eq!(status(&["sh", "-c", "exit 7"]), Some(7));
+        assert_eq!(status(&["sh", "-c", "exit 255"]), Some(255));
+        assert_eq!(status(&["/etc/passwd"]), Some(126));
+        assert_eq!(status(&["/etc"]), Some(126));
+        assert_eq!(status(&["no-such-command"]), Some(127));
+    }
+    // With a parent in between, a signal shows as a shell shows it.
+    assert_eq!(run(&["--report=/dev/null", "sh", "-c", "kill -KILL $$"]).status.code(), Some(137));
+}
+
+#[test]
+fn options_after_the_program_are_the_programs() {
+    assert_eq!(shown(&["-m", "0", "echo", "-m", "--report", "--"]), "-m --report --\n");
+    assert_eq!(shown(&["--", "echo", "-l"]), "-l\n");
+}
+
+#[test]
+fn a_report_tells_where_the_tree_of_processes_had_its_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("report.json");
+    // A child of the program holds 64 MiB for a while; standard output stays the program's.
+    let script = "tail -c 64M /dev/zero | head -c 0; sleep 0.1; echo done";
+    let holder = "head -c 64M /dev/zero | (sleep 0.4; tail -c 60M | wc -c)";
+    let option = format!("--report={}", file.display());
+    let output =
+        run(&[&option, "-i", "0", "--", "sh", "-c", &format!("{holder}; {script}; exit 3")]);
+    assert_eq!(
+        (output.status.code(), text(&output.stdout).as_str()),
+        (Some(3), "62914560\ndone\n")
+    );
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!((&report["schema"], &report["exit_status"]), (&"nearfar.run/1".into(), &3.into()));
+    assert_eq!(report["memory_policy"], "interleaving over nodes 0");
+    assert!(report["processes_max"].as_u64().unwrap() >= 2, "{report}");
+    assert!(
+        report["nodes"][0]["peak_bytes"].as_u64() >= report["nodes"][0]["final_bytes"].as_u64()
+    );
+    assert!(report["peak_total_bytes"].as_u64().unwrap() > 100_000, "{report}");
+}
+
+#[test]
+fn a_report_without_a_file_goes_to_standard_error() {
+    let output = run(&["--report", "--", "sleep", "0.1"]);
+    let error = text(&output.stderr);
+    assert_eq!(text(&output.stdout), "");
+    assert!(error.contains("where memory lay") && error.contains("at most"), "{error}");
+}
+
+/// Starts a watched program that says when it is ready and how it was signalled.
+fn signalled(trap: &str) -> (Child, BufReader<std::process::ChildStdout>) {
+    let script =
+        format!("trap 'echo got {trap}; exit 9' {trap}; echo ready; while :; do sleep 0.05; done");
+    let mut command = nearfar();
+    command.args(["--report=/dev/null", "--", "sh", "-c", &script]).stdout(Stdio::piped());
+    let mut child = command.process_group(0).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    (child, lines)
+}
+
+#[test]
+fn signals_sent_to_the_parent_reach_the_program() {
+    for (signal, trap) in [(Signal::TERM, "TERM"), (Signal::USR1, "USR1"), (Signal::HUP, "HUP")] {
+        let (mut child, mut lines) = signalled(trap);
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        assert_eq!(line, format!("got {trap}\n"));
+        assert_eq!(child.wait().unwrap().code(), Some(9));
+    }
+}
+
+#[test]
+fn a_program_that_is_killed_leaves_no_parent_waiting() {
+    let (mut child, _lines) = signalled("USR1");
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    // To all of the job, as a terminal or `timeout` does.
+    kill_process_group(pid, Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+}
+
+#[test]
+fn node_sets_are_resolved_against_the_machine_and_the_cpus() {
+    for (machine, arguments, expected) in [
+        ("two-sockets.tree", &["-m", "near", "-N", "1"][..], "memory   binding to nodes 1"),
+        ("two-sockets.tree", &["-m", "far", "-N", "1"], "memory   binding to nodes 0"),
+        ("two-sockets.tree", &["-N", "1", "-C", "33"], "cpus     33"),
+        ("cxl-region-two-devices.tree", &["-m", "cxl"], "binding to nodes 2"),
+        ("cxl-region-two-devices.tree", &["-p", "far"], "preferring node 2"),
+        ("cxl-region-two-devices.tree", &["-P", "dram"], "preferring nodes 0-1"),
+        ("hbm-flat.tree", &["-i", "tier:0"], "interleaving over nodes 2-3"),
+        ("sparse-ids.tree", &["-m", "1023"], "binding to nodes 1023"),
+        ("memoryless.tree", &["-N", "1"], "cpus     16-31"),
+        ("hbm-flat.tree", &["-w", "0,2"], "weights  1:1, as they are"),
+    ] {
+        let plan = planned(machine, arguments);
+        assert!(plan.contains(expected), "{machine} {arguments:?}: {plan}");
+    }
+}
+
+#[test]
+fn automatic_weights_are_set_or_used_as_they_are() {
+    let plan = planned("hbm-flat.tree", &["-w", "auto"]);
+    assert!(plan.contains("weighted interleaving over nodes 0-3"), "{plan}");
+    assert!(
+        plan.contains("set to 1:1:2:2 (now 1:1:1:1) until nearfar weights --restore"),
+        "{plan}"
+    );
+    let plan = planned("hbm-flat.tree", &["-w", "auto", "--report"]);
+    assert!(plan.contains("until CMD ends"), "{plan}");
+    let plan = planned("cxl-region-two-devices.tree", &["-w", "auto"]);
+    assert!(plan.contains("weights  5:5:1, as they are: they suit"), "{plan}");
+}
+
+#[test]
+fn a_kernel_without_weighted_interleave_refuses_or_falls_back_and_says_so() {
+    for arguments in [&["-w", "all"][..], &["-w", "auto"]] {
+        let error = refused_on("one-tier.tree", arguments, 125);
+        assert!(error.contains("lacks weighted_interleave") && error.contains("6.9"), "{error}");
+        assert!(error.contains("--fallback"), "{error}");
+        let plan = planned("one-tier.tree", &[arguments, &["--fallback"]].concat());
+        assert!(plan.contains("memory   interleaving over nodes 0-1"), "{plan}");
+        assert!(plan.contains("falling back to 1:1 interleave"), "{plan}");
+    }
+}
+
+#[test]
+fn bad_usage_is_refused_with_what_was_asked_and_what_there_is() {
+    for (machine, arguments, part) in [
+        ("two-sockets.tree", &["-m", "7"][..], "-m: node set `7`: no node 7"),
+        ("two-sockets.tree", &["-i", "cxl"], "names no node here"),
+        ("two-sockets.tree", &["-m", ""], "empty"),
+        ("two-sockets.tree", &["-p", "0-1"], "takes one node, these are 2 (0-1); -P"),
+        ("two-sockets.tree", &["-p", "all"], "-P prefers several"),
+        ("two-sockets.tree", &["-m", "0", "-i", "1"], "cannot be used with"),
+        ("two-sockets.tree", &["-l", "-w", "all"], "cannot be used with"),
+        ("two-sockets.tree", &["-m", "0", "-m", "1"], "cannot be used multiple times"),
+        ("two-sockets.tree", &["-N", "0", "-C", "33"], "CPU 33 is not on the nodes that -N names"),
+        ("two-sockets.tree", &["-C", "4000"], "no CPU 4000 here"),
+        ("two-sockets.tree", &["-C", "x"], "no set of CPUs"),
+        ("two-sockets.tree", &["-w", "automatic"], "or auto"),
+        ("two-sockets.tree", &["--fallback"], "--weighted-interleave"),
+        ("memoryless.tree", &["-m", "1"], "no node 1 with memory here"),
+        ("hbm-flat.tree", &["-N", "2"], "node 2 has no CPUs"),
+        ("hbm-flat.tree", &["-w", "auto", "--mix", "x"], "`x` is not a read:write mix"),
+    ] {
+        let error = refused_on(machine, arguments, 2);
+        assert!(error.contains(part), "{machine} {arguments:?}: {error}");
+    }
+    let error = refused(&["-m", "0"], 2);
+    assert!(error.contains("<CMD>"), "{error}");
+    let path = recording("two-sockets.tree");
+    let error = refused(&["--sysfs", path.to_str().unwrap(), "true"], 2);
+    assert!(error.contains("--dry-run"), "{error}");
+}
+
+#[test]
+fn a_report_that_can_not_be_written_stops_the_program_from_starting() {
+    let dir = tempfile::tempdir().unwrap();
+    let mark = dir.path().join("ran");
+    let error = refused(&["--report=/no/such/dir/x", "touch", mark.to_str().unwrap()], 125);
+    assert!(error.contains("/no/such/dir/x") && !mark.exists(), "{error}");
+}

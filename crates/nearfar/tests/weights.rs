@@ -1,0 +1,271 @@
+//! `nearfar weights` as a user meets it: on recorded machines, and on directories planted from them, where --apply and
+//! --restore really write.
+
+#![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use nearfar_topology::Tree;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const DIR: &str = "sys/kernel/mm/mempolicy/weighted_interleave";
+
+fn recording(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/machines").join(name)
+}
+
+/// A machine that can be written to, with a state directory beside it.
+struct Machine {
+    dir: TempDir,
+}
+
+impl Machine {
+    /// Four nodes, as `hbm-flat.tree` has them, with the weights and `auto` given.
+    fn planted(weights: [u8; 4], auto: Option<&str>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let text = std::fs::read_to_string(recording("hbm-flat.tree")).unwrap();
+        let mut tree = Tree::parse(&text);
+        for (node, weight) in weights.iter().enumerate() {
+            tree.insert(&format!("{DIR}/node{node}"), &weight.to_string());
+        }
+        if let Some(auto) = auto {
+            tree.insert(&format!("{DIR}/auto"), auto);
+        }
+        Self::of(dir, &tree)
+    }
+
+    fn of(dir: TempDir, tree: &Tree) -> Self {
+        std::fs::create_dir(dir.path().join("root")).unwrap();
+        nearfar_kernel::fs::plant(tree, &dir.path().join("root")).unwrap();
+        Self { dir }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.dir.path().join("root")
+    }
+
+    fn weights(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+        command.env("NEARFAR_STATE", self.dir.path().join("state"));
+        command.arg("weights").arg("--sysfs").arg(self.root()).args(arguments).output().unwrap()
+    }
+
+    fn shown(&self, arguments: &[&str]) -> String {
+        let output = self.weights(arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.shown(&[&["--json"], arguments].concat())).unwrap()
+    }
+
+    fn refused(&self, arguments: &[&str], status: i32) -> String {
+        let output = self.weights(arguments);
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    fn value(&self, file: &str) -> String {
+        std::fs::read_to_string(self.root().join(DIR).join(file)).unwrap().trim().to_string()
+    }
+
+    fn values(&self) -> String {
+        (0..4).map(|node| self.value(&format!("node{node}"))).collect::<Vec<_>>().join(":")
+    }
+
+    fn write(&self, file: &str, text: &str) -> String {
+        let path = self.dir.path().join(file);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_string()
+    }
+}
+
+/// Two sockets, neither probed nor known to firmware, under a kernel without weighted interleave.
+fn unmeasured() -> Machine {
+    let text = std::fs::read_to_string(recording("one-tier.tree")).unwrap();
+    Machine::of(tempfile::tempdir().unwrap(), &Tree::parse(&text))
+}
+
+#[test]
+fn firmwares_bandwidths_give_weights_and_what_they_reach() {
+    let report = Machine::planted([1, 1, 1, 1], None).json(&[]);
+    assert_eq!(report["schema"], "nearfar.weights/1");
+    assert_eq!((&report["source"], &report["mix"]), (&json!("hmat"), &json!("2:1")));
+    let weights: Vec<_> =
+        report["nodes"].as_array().unwrap().iter().map(|node| &node["weight"]).collect();
+    assert_eq!(weights, [1, 1, 2, 2]);
+    assert_eq!(report["ideal_bytes_per_second"], 1_500_000_000_000_u64);
+    assert_eq!(report["chosen"]["loss_basis_points"], 0);
+    assert_eq!(report["even"]["aggregate_bytes_per_second"], 1_000_000_000_000_u64);
+    assert_eq!((&report["kernel"], &report["kernel_auto"]), (&report["even"], &Value::Null));
+    assert_eq!((&report["applied"], &report["writes"]), (&json!(false), &json!([])));
+}
+
+#[test]
+fn a_set_of_nodes_is_weighed_alone() {
+    let machine = Machine::planted([1, 1, 1, 1], None);
+    let report = machine.json(&["--nodes", "dram"]);
+    assert_eq!(report["nodes"].as_array().unwrap().len(), 2);
+    assert_eq!(report["chosen"]["weights"], json!([1, 1]));
+    let text = machine.shown(&["--nodes", "0,2"]);
+    assert!(text.contains("1:2") && text.contains("add --apply"), "{text}");
+}
+
+#[test]
+fn applied_weights_are_undone_by_restore() {
+    let machine = Machine::planted([7, 1, 1, 1], Some("true"));
+    let report = machine.json(&["--apply"]);
+    assert_eq!((&report["applied"], report["writes"].as_array().unwrap().len()), (&json!(true), 4));
+    assert_eq!((machine.values().as_str(), machine.value("auto").as_str()), ("1:1:2:2", "false"));
+    assert!(machine.shown(&[]).contains("nearfar weights --restore"));
+    let text = machine.shown(&["--restore"]);
+    assert!(text.contains("put back 7") && text.contains("put back true"), "{text}");
+    assert_eq!((machine.values().as_str(), machine.value("auto").as_str()), ("7:1:1:1", "true"));
+    assert_eq!(machine.shown(&["--restore"]), "nothing to put back\n");
+}
+
+#[test]
+fn applying_twice_goes_back_to_the_first_state() {
+    let machine = Machine::planted([7, 1, 1, 1], None);
+    machine.shown(&["--apply"]);
+    let again = machine.shown(&["--apply"]);
+    assert!(again.contains("it is so already"), "{again}");
+    let file = machine.write(
+        "other.json",
+        r#"{"schema":"nearfar.bandwidth/1","nodes":[{"id":0,"read_bytes_per_second":3000000000},
+            {"id":2,"read_bytes_per_second":1000000000}]}"#,
+    );
+    machine.shown(&["--apply", "--nodes", "0,2", "--from", &file]);
+    assert_eq!(machine.values(), "3:1:1:2");
+    machine.shown(&["--restore"]);
+    assert_eq!(machine.values(), "7:1:1:1");
+}
+
+#[test]
+fn a_dry_run_says_what_it_would_write_and_writes_nothing() {
+    let machine = Machine::planted([7, 1, 1, 1], Some("true"));
+    let text = machine.shown(&["--apply", "--dry-run"]);
+    assert!(text.contains("would write 1") && text.contains("(was 7)"), "{text}");
+    assert!(text.contains("would write false") && text.contains("(was true)"), "{text}");
+    assert_eq!(machine.values(), "7:1:1:1");
+    assert!(!machine.dir.path().join("state").exists());
+    machine.shown(&["--apply"]);
+    let text = machine.shown(&["--restore", "--dry-run"]);
+    assert!(text.contains("would write true") && text.contains("(was false)"), "{text}");
+    assert_eq!(machine.values(), "1:1:2:2");
+}
+
+#[test]
+fn weights_someone_else_changed_since_are_left_alone_unless_told() {
+    let machine = Machine::planted([7, 1, 1, 1], None);
+    machine.shown(&["--apply"]);
+    std::fs::write(machine.root().join(DIR).join("node2"), "9\n").unwrap();
+    let error = machine.refused(&["--restore"], 1);
+    assert!(error.contains("node2 reads 9") && error.contains("--overwrite"), "{error}");
+    assert_eq!(machine.values(), "1:1:9:2");
+    machine.shown(&["--restore", "--overwrite"]);
+    assert_eq!(machine.values(), "7:1:1:1");
+}
+
+#[test]
+fn what_a_recording_can_not_do_is_refused_before_anything_is_written() {
+    let state = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+    command.env("NEARFAR_STATE", state.path());
+    let output = command
+        .args(["weights", "--apply", "--sysfs"])
+        .arg(recording("hbm-flat.tree"))
+        .output()
+        .unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error.contains("recording") && error.contains("nothing was changed"), "{error}");
+    let left = std::fs::read_dir(state.path().join("journal")).unwrap();
+    assert!(left.into_iter().all(|file| file.unwrap().path().extension().is_none()));
+}
+
+#[test]
+fn a_machine_nothing_is_known_of_is_told_to_probe() {
+    let error = unmeasured().refused(&[], 1);
+    assert!(error.contains("node 0 (dram)") && error.contains("nearfar probe"), "{error}");
+    let error = unmeasured().refused(&["--from", "probe"], 1);
+    assert!(error.contains("no probe of this machine is saved"), "{error}");
+}
+
+#[test]
+fn a_saved_probe_of_this_machine_is_preferred_to_firmware() {
+    let machine = Machine::planted([1, 1, 1, 1], None);
+    let topo = Command::new(env!("CARGO_BIN_EXE_nearfar"))
+        .args(["topo", "--json", "--sysfs"])
+        .arg(machine.root())
+        .output()
+        .unwrap();
+    let topo: Value = serde_json::from_slice(&topo.stdout).unwrap();
+    let mut report = nearfar_probe::testkit::report();
+    report.machine.fingerprint = topo["fingerprint"].as_str().unwrap().into();
+    nearfar_probe::save(&machine.dir.path().join("state"), &report).unwrap();
+    let shown = machine.json(&["--nodes", "0,1"]);
+    assert_eq!((&shown["source"], &shown["emulated"]), (&json!("probe"), &json!(false)));
+    // 50 and 36 GB/s at 2:1.
+    assert_eq!(shown["ideal_bytes_per_second"], 86_000_000_000_u64);
+    let hmat = machine.json(&["--nodes", "0,1", "--from", "hmat"]);
+    assert_eq!(hmat["source"], "hmat");
+    let error = machine.refused(&["--nodes", "0,3"], 1);
+    assert!(error.contains("node 3 (hbm)") && error.contains("did not measure it"), "{error}");
+    let error = machine.refused(&["--nodes", "0,1", "--mix", "1:9"], 2);
+    assert!(error.contains("no bandwidth at 1:9"), "{error}");
+}
+
+#[test]
+fn the_kernels_own_weights_are_shown_without_bandwidths() {
+    let report = Machine::planted([3, 1, 1, 1], Some("true")).json(&["--from", "kernel"]);
+    assert_eq!((&report["source"], &report["kernel_auto"]), (&json!("kernel"), &json!(true)));
+    assert_eq!(
+        (&report["nodes"][0]["weight"], &report["ideal_bytes_per_second"]),
+        (&json!(3), &Value::Null)
+    );
+    let error = unmeasured().refused(&["--from", "kernel"], 1);
+    assert!(error.contains("6.9"), "{error}");
+}
+
+#[test]
+fn a_node_too_slow_to_interleave_with_is_named_with_the_way_to_leave_it_out() {
+    let machine = Machine::planted([1, 1, 1, 1], None);
+    let file = machine.write(
+        "slow.json",
+        r#"{"schema":"nearfar.bandwidth/1","nodes":[{"id":0,"read_bytes_per_second":100000000000},
+            {"id":1,"read_bytes_per_second":100000000000},{"id":2,"read_bytes_per_second":100000000}]}"#,
+    );
+    let error = machine.refused(&["--nodes", "0-2", "--from", &file], 1);
+    assert!(error.contains("node 2 is too slow") && error.contains("with --nodes 0-1"), "{error}");
+}
+
+#[test]
+fn bad_input_is_refused_whole_with_the_status_of_bad_usage() {
+    let machine = Machine::planted([1, 1, 1, 1], None);
+    let absurd = machine.write(
+        "absurd.json",
+        r#"{"schema":"nearfar.bandwidth/1","nodes":[{"id":0,"read_bytes_per_second":0}]}"#,
+    );
+    let foreign = machine.write("foreign.json", r#"{"hello": 1}"#);
+    for (arguments, part) in [
+        (&["--nodes", "9"][..], "no node 9"),
+        (&["--nodes", "cxl"], "names no node here"),
+        (&["--nodes", ""], "empty"),
+        (&["--mix", "0:0"], "`0:0` is not"),
+        (&["--from", "/no/such/file"], "/no/such/file"),
+        (&["--from", &absurd], "can't be right"),
+        (&["--from", &foreign], "no schema"),
+        (&["-N", "2"], "has no CPUs"),
+        (&["--restore", "--apply"], "cannot be used"),
+        (&["--restore", "--mix", "1:1"], "cannot be used"),
+        (&["--overwrite"], "--restore"),
+    ] {
+        let error = machine.refused(arguments, 2);
+        assert!(error.contains(part), "{arguments:?}: {error}");
+    }
+    assert_eq!(machine.values(), "1:1:1:1");
+}
