@@ -64,7 +64,7 @@ const PATTERNS: &[&str] = &[
     "proc/filesystems",
     "sys/class/dmi/id/product_name",
     "sys/class/dmi/id/sys_vendor",
-    // What the lab says of itself in its guests: nothing emulated passes for real.
+    // What a recording of a lab guest keeps of the lab's word: nothing emulated passes for real.
     "run/nearfar-lab",
     // What features are found by: presence and state, no payload.
     "sys/kernel/mm/damon/**",

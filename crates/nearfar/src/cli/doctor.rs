@@ -11,7 +11,7 @@ use nearfar_kernel::fs::Fs;
 use nearfar_topology::{Finding, Topology};
 use serde::Serialize;
 
-use super::machine::{self, MachineArgs};
+use super::machine::MachineArgs;
 use super::output;
 
 mod state;
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let asked = if live { Asked::Live } else { Asked::Recorded };
     let features = Features::detect(fs.as_ref(), asked);
     let scene = Scene { fs: fs.as_ref(), machine: &machine, features: &features, live };
-    let report = report(&scene, &findings);
+    let report = report(&scene, args.machine.lab(fs.as_ref()), &findings);
     if args.json {
         output::print_json(&report)?;
     } else {
@@ -96,14 +96,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn report(scene: &Scene<'_>, findings: &[Finding]) -> Report {
+fn report(scene: &Scene<'_>, lab: Option<serde_json::Value>, findings: &[Finding]) -> Report {
     let privileges = scene.live.then(|| state::privileges(scene));
     Report {
         schema: "nearfar.doctor/1",
         product: scene.machine.product.clone(),
         kernel: scene.machine.kernel.clone(),
         recorded: !scene.live,
-        lab: machine::lab(scene.fs),
+        lab,
         machine: scene.machine.inventory(),
         verdicts: verdict::all(scene, privileges.as_deref().unwrap_or_default()),
         features: features(scene.features),

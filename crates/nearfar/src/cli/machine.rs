@@ -13,6 +13,9 @@ use crate::exit::{EndsWith as _, Exit};
 /// Where sysfs says what the nodes are; a root without it is no machine.
 const NODES: &str = "sys/devices/system/node";
 
+/// Where a recording of a guest keeps what the lab said of it.
+pub(crate) const LAB: &str = "run/nearfar-lab";
+
 /// What decides which machine is looked at, and what its memory is taken for.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct MachineArgs {
@@ -37,6 +40,18 @@ impl MachineArgs {
     /// Whether this is the running machine, as opposed to a directory or recording.
     pub(crate) fn is_live(&self) -> bool {
         self.sysfs.is_none()
+    }
+
+    /// What the lab says of the guest this is, or that a recording is of; `None` on any other machine.
+    ///
+    /// A word that can't be understood is kept as it is: the machine is emulated all the same.
+    pub(crate) fn lab(&self, fs: &dyn Fs) -> Option<serde_json::Value> {
+        if self.is_live() {
+            let said = nearfar_probe::marker::read().transpose()?;
+            return Some(said.map_or_else(Into::into, |lab| serde_json::json!(lab)));
+        }
+        let text = fs.read(LAB).ok().flatten()?;
+        Some(serde_json::from_str(&text).unwrap_or_else(|_| text.trim().into()))
     }
 
     /// The files of the machine.
@@ -79,14 +94,6 @@ impl MachineArgs {
         }
         Ok((machine, findings))
     }
-}
-
-/// What the lab says of itself in its guests; `None` on a machine that is not emulated by it.
-///
-/// A text that can't be understood is kept as it is: the machine is emulated all the same.
-pub(crate) fn lab(fs: &dyn Fs) -> Option<serde_json::Value> {
-    let text = fs.read("run/nearfar-lab").ok().flatten()?;
-    Some(serde_json::from_str(&text).unwrap_or_else(|_| text.trim().into()))
 }
 
 /// Says in a line that a machine is emulated, and how.

@@ -33,10 +33,10 @@ pub(crate) struct Args {
 /// Prints the machine.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let fs = args.machine.open()?;
-    let lab = machine::lab(fs.as_ref());
+    let lab = args.machine.lab(fs.as_ref());
     let (machine, findings) = args.machine.read(fs.as_ref())?;
     if let Some(file) = &args.record {
-        let recording = recording(fs.as_ref(), &machine);
+        let recording = recording(fs.as_ref(), &machine, lab.as_ref());
         if file == Path::new("-") {
             output::print(&recording)?;
             return Ok(ExitCode::SUCCESS);
@@ -54,12 +54,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The recorded tree with a head that says what it is.
-fn recording(fs: &dyn Fs, machine: &Topology) -> String {
-    let (tree, _) = fs::gather(fs);
+fn recording(fs: &dyn Fs, topology: &Topology, lab: Option<&serde_json::Value>) -> String {
+    let (mut tree, _) = fs::gather(fs);
+    if let Some(lab) = lab {
+        tree.insert(machine::LAB, &lab.to_string());
+    }
     format!(
         "# {}, Linux {}, recorded by nearfar {}\n{}",
-        machine.product.as_deref().unwrap_or("unnamed machine"),
-        machine.kernel.as_deref().unwrap_or("of unknown release"),
+        topology.product.as_deref().unwrap_or("unnamed machine"),
+        topology.kernel.as_deref().unwrap_or("of unknown release"),
         env!("CARGO_PKG_VERSION"),
         tree.record()
     )
