@@ -177,6 +177,7 @@ mod tests {
             ("lab-cxl-2tier", "0 dram cpus, 1 cxl hmat", "0 | 1"),
             ("lab-hbm-dram-cxl", "0 dram cpus, 1 hbm hmat, 2 cxl hmat", "1 | 0 | 2"),
             ("lab-numa-4node", "0 dram cpus, 1 dram cpus, 2 dram cpus, 3 dram cpus", "0-3"),
+            ("lab-cxl-device", "0 dram cpus, 1 cxl cxl_region", "0 | 1"),
         ];
         assert_eq!(crate::recorded::ALL.len(), expected.len());
         for ((name, text), (expected_name, nodes, tiers)) in

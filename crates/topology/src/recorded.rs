@@ -7,7 +7,7 @@ macro_rules! recorded {
 }
 
 /// Name and text of each.
-pub(crate) const ALL: [(&str, &str); 11] = recorded![
+pub(crate) const ALL: [(&str, &str); 12] = recorded![
     "laptop",
     "two-sockets",
     "hbm-flat",
@@ -19,6 +19,7 @@ pub(crate) const ALL: [(&str, &str); 11] = recorded![
     "lab-cxl-2tier",
     "lab-hbm-dram-cxl",
     "lab-numa-4node",
+    "lab-cxl-device",
 ];
 
 /// CXL memory that the kernel has in DRAM's tier, without anything that tells it apart but its distance.
