@@ -35,6 +35,9 @@ struct GuestArgs {
     /// Write per-node reads, writes, stalls and mean loaded latency there, as JSON
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
+    /// More parameters for the guest's kernel
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    append: String,
     /// An emulator other than the cached one
     #[arg(long, value_name = "PATH")]
     qemu: Option<PathBuf>,
@@ -135,6 +138,7 @@ fn plan(args: GuestArgs, command: Vec<OsString>, reenter: Vec<String>) -> Result
     Ok(Plan {
         machine,
         kernel: args.kernel,
+        append: args.append,
         qemu: args.qemu,
         timing: args.timing,
         out,

@@ -32,6 +32,8 @@ pub struct Plan {
     pub machine: Machine,
     /// Kernel series or path.
     pub kernel: String,
+    /// More kernel parameters.
+    pub append: String,
     /// An emulator other than the cached one.
     pub qemu: Option<PathBuf>,
     /// How guest time passes.
@@ -146,6 +148,7 @@ pub fn run(plan: &Plan, say: &dyn Say) -> Result<Ended, RunError> {
         files: &files,
         out: plan.out.as_deref(),
         method: &method,
+        append: &plan.append,
         firmware: &qemu.firmware,
     });
     let (vm, port) = vm::Vm::start(&plan.reenter, &qemu, &args, &files)?;

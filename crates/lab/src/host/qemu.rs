@@ -22,6 +22,7 @@ pub(super) struct Board<'a> {
     pub(super) files: &'a RunFiles,
     pub(super) out: Option<&'a Path>,
     pub(super) method: &'a Method,
+    pub(super) append: &'a str,
     pub(super) firmware: &'a [PathBuf],
 }
 
@@ -55,7 +56,8 @@ pub(super) fn arguments(board: &Board<'_>) -> Vec<OsString> {
     args.0.extend(["-kernel".into(), board.kernel.image.clone().into()]);
     args.0.extend(["-initrd".into(), board.files.image().into()]);
     let own = board.method.kernel_parameters();
-    args.pair("-append", format!("{KERNEL_PARAMETERS} {own}").trim());
+    let parameters = [KERNEL_PARAMETERS, own, board.append].join(" ");
+    args.pair("-append", parameters.trim());
     if let Some(plugin) = board.method.plugin() {
         let mut value = escaped(plugin).into_vec();
         value.extend(b",config=");

@@ -1,5 +1,6 @@
 //! How guest time passes in this run: which method is asked for, which one this QEMU can do, and its name in every report.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -167,10 +168,14 @@ fn ask(plan: &Plan, qemu: &Qemu, files: &RunFiles, plugin: PathBuf) -> Result<Me
     let mut option = plugin.clone().into_os_string();
     option.push(",config=");
     option.push(files.timing());
-    let mut args: Vec<std::ffi::OsString> =
-        ["-machine", "none", "-accel", "tcg", "-display", "none", "-nodefaults", "-S", "-plugin"]
+    // A board with a CPU, stopped before its first instruction: the clock is settled as the CPU appears.
+    let mut args: Vec<OsString> =
+        "-machine q35 -cpu max -accel tcg,thread=multi -display none -nodefaults -S"
+            .split(' ')
             .map(Into::into)
-            .into();
+            .collect();
+    args.extend(qemu.firmware.iter().flat_map(|dir| ["-L".into(), dir.into()]));
+    args.push("-plugin".into());
     args.push(option);
     let path = files.qemu();
     let log = fs::File::create(&path).map_err(|source| RunError::File {
