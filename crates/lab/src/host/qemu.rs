@@ -51,7 +51,7 @@ pub(super) fn arguments(board: &Board<'_>) -> Vec<OsString> {
     args.pair("-serial", "chardev:console");
     // The port's other end is our standard input: a socket that no one else has.
     args.pair("-chardev", "socket,id=port,fd=0");
-    args.pair("-device", "virtio-serial-pci");
+    args.pair("-device", "virtio-serial-pci,bus=pcie.0");
     args.pair("-device", &format!("virtserialport,chardev=port,name={PORT}"));
     args.0.extend(["-kernel".into(), board.kernel.image.clone().into()]);
     args.0.extend(["-initrd".into(), board.files.image().into()]);
@@ -189,10 +189,10 @@ fn whole(figure: f64) -> u64 {
 
 fn shares(args: &mut Args, out: Option<&Path>) {
     args.pair("-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap");
-    args.pair("-device", "virtio-9p-pci,fsdev=host,mount_tag=host");
+    args.pair("-device", "virtio-9p-pci,bus=pcie.0,fsdev=host,mount_tag=host");
     if let Some(out) = out {
         args.path("-fsdev", "local,id=out,path=", out, ",security_model=none,multidevs=remap");
-        args.pair("-device", "virtio-9p-pci,fsdev=out,mount_tag=out");
+        args.pair("-device", "virtio-9p-pci,bus=pcie.0,fsdev=out,mount_tag=out");
     }
 }
 

@@ -18,7 +18,8 @@ const INIT: &str = include_str!("init.sh");
 
 /// Modules for the host's root: 9p over virtio, and the writable layer over it.
 const ROOT_MODULES: &[&str] = &["9pnet_virtio", "9p", "overlay"];
-/// Modules that bring up a CXL memory device as system memory.
+/// Modules that bring up a CXL memory device as system memory. Kernels differ in which of them are modules of their own, so
+/// a missing one is left out; if that was wrong, the script says which step failed.
 const CXL_MODULES: &[&str] =
     &["cxl_acpi", "cxl_port", "cxl_pci", "cxl_mem", "device_dax", "dax_cxl", "kmem"];
 
@@ -81,9 +82,11 @@ pub(crate) fn build(
     }
     archive.file("bin/busybox", 0o755, &read(&busybox.program)?);
     archive.file("init", 0o755, INIT.as_bytes());
-    let wanted: Vec<&str> =
-        [ROOT_MODULES, if settings.cxl.is_some() { CXL_MODULES } else { &[] }].concat();
     let index = modules::Index::read(kernel)?;
+    let mut wanted = ROOT_MODULES.to_vec();
+    if settings.cxl.is_some() {
+        wanted.extend(CXL_MODULES.iter().filter(|module| index.has(module)));
+    }
     let mut order = String::new();
     for file in index.in_order(&wanted)? {
         let name = modules::name(&file);

@@ -35,6 +35,11 @@ impl Index {
         })
     }
 
+    /// Whether there is a module file of that name.
+    pub(super) fn has(&self, module: &str) -> bool {
+        self.files.contains_key(module)
+    }
+
     /// The files that `wanted` takes, each once, each after what it needs.
     pub(super) fn in_order(&self, wanted: &[&str]) -> Result<Vec<String>, ImageError> {
         let mut order = Vec::new();
