@@ -1,0 +1,161 @@
+//! What goes wrong is one message with what was asked, what was found and what to do, its status, and nothing left running.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::{Pid, Signal};
+
+use crate::lab::{Ended, LAB, alive, can_mount, lab, qemu_of, run, sh, text, wait_until};
+
+pub(crate) fn a_missing_command_is_127() {
+    let ended = Ended::from(run("", &["no-such-command", "x"]).output().unwrap());
+    assert_eq!((ended.status, ended.out.as_str()), (127, ""));
+    assert_eq!(ended.err, "nearfar lab: no-such-command: command not found\n");
+}
+
+pub(crate) fn a_file_that_is_no_program_is_126() {
+    let ended = Ended::from(run("", &["/etc/passwd"]).output().unwrap());
+    assert_eq!(ended.status, 126);
+    assert!(ended.err.starts_with("nearfar lab: /etc/passwd: Permission denied"), "{ended:?}");
+}
+
+pub(crate) fn the_time_limit_ends_the_command_with_124() {
+    let ended = sh("--timeout 0.5", "echo started; sleep 1000; echo not reached");
+    assert_eq!((ended.status, ended.out.as_str()), (124, "started\n"), "{ended:?}");
+    assert!(ended.err.contains("time limit of 0.5 s"), "{ended:?}");
+}
+
+pub(crate) fn a_command_that_ignores_sigterm_is_ended_with_the_guest() {
+    let ended = sh("--timeout 0.5", "trap '' TERM; while :; do sleep 1; done");
+    assert_eq!(ended.status, 124);
+    assert!(ended.err.contains("SIGTERM did not end the command"), "{ended:?}");
+}
+
+pub(crate) fn a_panic_is_one_message_with_the_console_kept() {
+    let ended = sh("", "echo before; sleep 0.2; echo c >/proc/sysrq-trigger; sleep 100");
+    assert_eq!((ended.status, ended.out.as_str()), (125, "before\n"), "{ended:?}");
+    assert_eq!(ended.err.lines().count(), 1, "{ended:?}");
+    assert!(
+        ended.err.contains("kernel panicked (not syncing: sysrq triggered crash)"),
+        "{ended:?}"
+    );
+    let log = ended.err.trim().rsplit("its console: ").next().unwrap();
+    assert!(fs::read_to_string(log).unwrap().contains("Kernel panic"), "{log}");
+    fs::remove_file(log).unwrap();
+}
+
+pub(crate) fn a_guest_that_does_not_come_up_is_given_up() {
+    // A kernel that is told to wait for a root that never comes.
+    let mut command = lab(&["run", "--timing", "off", "--boot-timeout", "4", "--append"]);
+    command.args(["rdinit=/none root=/dev/none rootwait", "--", "true"]);
+    let ended = Ended::from(command.output().unwrap());
+    assert_eq!((ended.status, ended.err.lines().count()), (125, 1), "{ended:?}");
+    assert!(ended.err.contains("did not come up within 4 s; its console: "), "{ended:?}");
+    let _ = fs::remove_file(ended.err.trim().rsplit("its console: ").next().unwrap());
+}
+
+pub(crate) fn no_qemu_survives_a_killed_lab() {
+    let mut child = run("", &["sh", "-c", "echo up; sleep 1000"]).spawn().unwrap();
+    let qemu = qemu_of(&child);
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "up");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_until("QEMU to end with its parent", || !alive(qemu));
+}
+
+pub(crate) fn no_qemu_survives_an_interrupted_boot() {
+    let mut child = run("", &["true"]).spawn().unwrap();
+    let qemu = qemu_of(&child);
+    rustix::process::kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    wait_until("QEMU to end", || !alive(qemu));
+}
+
+pub(crate) fn bad_usage_is_named_and_nothing_boots() {
+    let cases: [(&[&str], i32, &str); 9] = [
+        (
+            &["run", "-K", "5.4", "--", "true"],
+            2,
+            "kernel 5.4: neither a series nor a kernel image; known series are 6.12 and 7.2",
+        ),
+        (&["run", "-K", "/etc/passwd", "--", "true"], 2, "kernel /etc/passwd: neither"),
+        (
+            &["run", "-M", "none", "--", "true"],
+            2,
+            "machine none: neither a built-in machine nor a file",
+        ),
+        (
+            &["run", "--cpus", "99", "--", "true"],
+            2,
+            "99 CPUs on machine cxl-2tier: it takes 1 to 16",
+        ),
+        (
+            &["run", "--qemu", "/nonexistent/qemu", "--", "true"],
+            125,
+            "QEMU /nonexistent/qemu: No such file",
+        ),
+        (
+            &["run", "--qemu", "/bin/true", "--", "true"],
+            125,
+            "QEMU /bin/true: it does not say it is QEMU",
+        ),
+        (&["run", "--out", "/proc/none", "--", "true"], 125, "/proc/none: No such file"),
+        (
+            &["run", "--stats", "/nonexistent/s", "--", "true"],
+            125,
+            "writing statistics to /nonexistent/s",
+        ),
+        (&["run", "-e", "=x", "--", "true"], 2, "-e =x: not NAME=VALUE"),
+    ];
+    for (args, status, part) in cases {
+        let ended = Ended::from(lab(args).output().unwrap());
+        assert_eq!((ended.status, ended.err.lines().count()), (status, 1), "{args:?} {ended:?}");
+        assert!(ended.err.contains(part), "{args:?} {ended:?}");
+    }
+    let ended = Ended::from(lab(&["run", "--timeout", "-1", "--", "true"]).output().unwrap());
+    assert_eq!(ended.status, 2);
+}
+
+pub(crate) fn a_cache_that_cannot_be_written_is_named() {
+    let ended = Ended::from(
+        lab(&["run", "--", "true"]).env("NEARFAR_CACHE", "/proc/nearfar").output().unwrap(),
+    );
+    assert_eq!((ended.status, ended.err.lines().count()), (125, 1), "{ended:?}");
+    assert!(ended.err.contains("creating /proc/nearfar: No such file or directory"), "{ended:?}");
+    assert!(ended.err.contains("NEARFAR_CACHE names another"), "{ended:?}");
+}
+
+pub(crate) fn a_full_disk_is_named_and_leaves_nothing_half() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let script = "mount -t tmpfs -o size=256k none \"$1\" && NEARFAR_CACHE=\"$1\" \"$2\" fetch; echo $? $(ls \"$1\")";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh", text(dir.path()), LAB]);
+    let ended = Ended::from(command.output().unwrap());
+    assert_eq!(ended.out, "1 apt lock\n", "{ended:?}");
+    assert!(
+        ended.err.contains("No space left on device") || ended.err.contains("package lists"),
+        "{ended:?}"
+    );
+}
+
+pub(crate) fn a_warm_cache_can_be_read_only() {
+    if !can_mount() {
+        return;
+    }
+    let cache = std::env::var_os("NEARFAR_CACHE").map_or_else(
+        || Path::new(&std::env::var_os("HOME").unwrap()).join(".cache/nearfar"),
+        Into::into,
+    );
+    let script = "mount --bind \"$1\" \"$1\" && mount -o remount,ro,bind \"$1\" && NEARFAR_CACHE=\"$1\" \
+                  \"$2\" run --timing off --cpus 1 -- echo it runs";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh", text(&cache), LAB]);
+    let ended = Ended::from(command.output().unwrap());
+    assert_eq!((ended.status, ended.out.as_str()), (0, "it runs\n"), "{ended:?}");
+}

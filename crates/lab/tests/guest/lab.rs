@@ -1,0 +1,132 @@
+//! Starting guests from tests.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+pub(crate) const LAB: &str = env!("CARGO_BIN_EXE_nearfar-lab");
+
+/// Fetches what the tests need, once, so that no test's time or messages depend on it.
+pub(crate) fn prepare() {
+    let status = Command::new(LAB).arg("fetch").stderr(Stdio::inherit()).status().unwrap();
+    assert!(
+        status.success(),
+        "the lab's cache could not be filled; LAB=off leaves these tests out"
+    );
+}
+
+/// How a lab command ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) status: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl From<Output> for Ended {
+    fn from(output: Output) -> Self {
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Self {
+            status: output.status.code().unwrap_or(-1),
+            out: text(output.stdout),
+            err: text(output.stderr),
+        }
+    }
+}
+
+/// `nearfar-lab` with arguments, not started yet; no input.
+pub(crate) fn lab(args: &[&str]) -> Command {
+    let mut command = Command::new(LAB);
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// `nearfar-lab run` with the words of `options` before the command; without timing and on few CPUs, unless they say.
+pub(crate) fn run(options: &str, command: &[&str]) -> Command {
+    let mut args = vec!["run"];
+    if !options.contains("--timing") {
+        args.extend(["--timing", "off"]);
+    }
+    if !options.contains("--cpus") && !options.contains("-M") {
+        args.extend(["--cpus", "1"]);
+    }
+    args.extend(options.split_whitespace());
+    args.push("--");
+    args.extend(command);
+    lab(&args)
+}
+
+/// Runs a shell script in a guest to its end.
+pub(crate) fn sh(options: &str, script: &str) -> Ended {
+    run(options, &["sh", "-c", script]).output().unwrap().into()
+}
+
+/// Starts `command`, feeds it `input`, and waits for its end.
+pub(crate) fn fed(mut command: Command, input: Vec<u8>) -> Output {
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let feeder = std::thread::spawn(move || {
+        let _ = stdin.write_all(&input);
+    });
+    let output = child.wait_with_output().unwrap();
+    feeder.join().unwrap();
+    output
+}
+
+/// Waits until `condition` holds; a minute at most.
+#[expect(clippy::disallowed_methods, reason = "waiting for another process")]
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    for _ in 0..1200 {
+        if condition() {
+            return;
+        }
+        sleep(Duration::from_millis(50));
+    }
+    panic!("waited a minute for: {what}");
+}
+
+/// The QEMU process of a running lab, once there is one.
+pub(crate) fn qemu_of(lab: &Child) -> u32 {
+    let tasks = PathBuf::from(format!("/proc/{}/task", lab.id()));
+    let mut found = None;
+    wait_until("the lab's QEMU", || {
+        let children = fs::read_dir(&tasks)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+        let pids: Vec<u32> = children
+            .flat_map(|pids| {
+                pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()
+            })
+            .collect();
+        found = pids.into_iter().find(|pid| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).into_owned();
+            line.contains("-kernel") && !line.contains("shim")
+        });
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// Whether a process is there and not a zombie.
+pub(crate) fn alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z') && !rest.starts_with('X'))
+}
+
+/// A path as text.
+pub(crate) fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Whether this machine lets us mount in a namespace of our own.
+pub(crate) fn can_mount() -> bool {
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "mount", "-t", "tmpfs", "none", "/mnt"]);
+    unshare.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}

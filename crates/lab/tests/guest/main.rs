@@ -1,0 +1,123 @@
+//! Tests that boot: the lab's promises kept by real kernels in QEMU.
+//!
+//! A harness of its own, for two reasons: boots are shared between tests where they can be, and tests run two at a time, as
+//! a guest keeps more than one of this machine's CPUs busy. Arguments are parts of test names. `LAB=off` boots nothing and
+//! says so. Here: the list and the runner. `lab.rs` starts guests; the tests are in the other files.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "this is a test program"
+)]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+mod bad;
+mod lab;
+mod like;
+mod machines;
+mod timing;
+
+/// A test: its name is what it states.
+type Test = (&'static str, fn());
+
+/// Names tests as their functions.
+#[macro_export]
+macro_rules! tests {
+    ($($module:ident: $($name:ident),+ $(,)?;)+) => {
+        &[$($((concat!(stringify!($module), "::", stringify!($name)), $module::$name as fn())),+),+]
+    };
+}
+
+const TESTS: &[Test] = tests! {
+    like: stdin_stdout_stderr_and_status_are_the_commands_own,
+        the_host_is_there_and_nothing_written_reaches_it,
+        what_is_written_to_out_is_on_the_host,
+        a_signal_that_ends_the_command_is_128_and_the_signal,
+        a_signal_to_the_lab_reaches_the_command,
+        a_reader_that_closes_ends_the_writer,
+        megabytes_pass_unharmed_both_ways,
+        the_environment_and_the_directory_are_passed,
+        a_shell_has_a_terminal_of_the_right_size;
+    bad: a_missing_command_is_127,
+        a_file_that_is_no_program_is_126,
+        the_time_limit_ends_the_command_with_124,
+        a_command_that_ignores_sigterm_is_ended_with_the_guest,
+        a_panic_is_one_message_with_the_console_kept,
+        a_guest_that_does_not_come_up_is_given_up,
+        no_qemu_survives_a_killed_lab,
+        no_qemu_survives_an_interrupted_boot,
+        bad_usage_is_named_and_nothing_boots,
+        a_cache_that_cannot_be_written_is_named,
+        a_full_disk_is_named_and_leaves_nothing_half,
+        a_warm_cache_can_be_read_only;
+    machines: the_default_machine_is_as_its_file_says,
+        the_default_machine_is_as_its_file_says_on_the_newer_kernel,
+        three_tiers_are_as_their_file_says,
+        four_sockets_are_as_their_file_says,
+        a_cxl_device_comes_up_through_its_driver,
+        a_cxl_device_comes_up_on_the_newer_kernel;
+    timing: statistics_name_the_method_and_count_per_node,
+        real_waits_slow_what_firmware_says;
+};
+
+fn main() -> ExitCode {
+    let filters: Vec<String> =
+        std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let chosen: Vec<Test> = TESTS
+        .iter()
+        .copied()
+        .filter(|(name, _)| filters.is_empty() || filters.iter().any(|part| name.contains(part)))
+        .collect();
+    let left_out = TESTS.len() - chosen.len();
+    if std::env::args().any(|arg| arg == "--list") {
+        chosen.iter().for_each(|(name, _)| println!("{name}: test"));
+        return ExitCode::SUCCESS;
+    }
+    println!("\nrunning {} tests", chosen.len());
+    if std::env::var("LAB").is_ok_and(|lab| lab == "off") {
+        println!("LAB=off: NONE of the {} tests that boot a guest was run", chosen.len());
+        println!(
+            "\ntest result: ok. 0 passed; 0 failed; {} ignored; 0 measured; {left_out} filtered out",
+            chosen.len()
+        );
+        return ExitCode::SUCCESS;
+    }
+    lab::prepare();
+    let failed = run(&chosen);
+    if !failed.is_empty() {
+        println!("\nfailures:");
+        failed.iter().for_each(|name| println!("    {name}"));
+    }
+    println!(
+        "\ntest result: {}. {} passed; {} failed; 0 ignored; 0 measured; {left_out} filtered out",
+        if failed.is_empty() { "ok" } else { "FAILED" },
+        chosen.len() - failed.len(),
+        failed.len(),
+    );
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs tests two at a time; gives the names of those that failed.
+fn run(tests: &[Test]) -> Vec<&'static str> {
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some((name, test)) = tests.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let passed = catch_unwind(AssertUnwindSafe(test)).is_ok();
+                    println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
+                    if !passed {
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).push(*name);
+                    }
+                }
+            });
+        }
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
+}

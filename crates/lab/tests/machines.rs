@@ -1,0 +1,59 @@
+//! `nearfar-lab machines`: the JSON programs read stays as it is (UPDATE=1 rewrites the golden file).
+
+use std::path::Path;
+use std::process::Command;
+
+fn machines(args: &[&str]) -> (i32, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_nearfar-lab"))
+        .arg("machines")
+        .args(args)
+        .output()
+        .expect("nearfar-lab starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn the_json_of_the_built_in_machines_is_as_recorded() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/machines.json");
+    let (status, json, _) = machines(&["--json"]);
+    assert_eq!(status, 0);
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&golden, &json).expect("the golden file is written");
+    }
+    let recorded = std::fs::read_to_string(&golden).expect("the golden file is read");
+    assert_eq!(json, recorded, "run with UPDATE=1 if the change is meant");
+}
+
+#[test]
+fn a_machine_file_is_shown_like_a_built_in_machine() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/machines/numa-4node.toml");
+    let named = machines(&["numa-4node", "--json"]);
+    assert_eq!(machines(&[file.to_str().expect("a path that is text"), "--json"]), named);
+}
+
+#[test]
+fn the_table_names_every_node_and_how_its_bandwidth_is_shared() {
+    let (_, table, _) = machines(&["hbm-dram-cxl"]);
+    assert!(
+        table.contains("hbm") && table.contains("each way") && table.contains("130 ns"),
+        "{table}"
+    );
+}
+
+#[test]
+fn a_bad_machine_is_one_line_and_status_2() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("mine.toml");
+    let text = include_str!("../../../lab/machines/cxl-2tier.toml");
+    std::fs::write(&file, text.replace("read_gbps = 27.0", "read_gbps = 0")).expect("written");
+    for (name, part) in [
+        ("cxl2tier", "built in are cxl-2tier, hbm-dram-cxl, numa-4node, cxl-device"),
+        ("/nonexistent/m.toml", "/nonexistent/m.toml: No such file"),
+        (file.to_str().expect("a path that is text"), "mine.toml: node 1: read_gbps = 0: allowed"),
+    ] {
+        let (status, out, error) = machines(&[name]);
+        assert_eq!((status, out.as_str(), error.lines().count()), (2, "", 1), "{error}");
+        assert!(error.contains(part), "{error}");
+    }
+}
