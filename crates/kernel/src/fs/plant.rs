@@ -1,5 +1,6 @@
 //! A recording turned back into files: for tests, and to look at one with ordinary tools.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use nearfar_topology::Tree;
@@ -67,7 +68,16 @@ fn link(root: &RootFs, parent: &str, name: &str, target: &str) -> Result<(), FsE
     let path = format!("{parent}/{name}");
     let gone = || root.failed("link", &path, Errno::NOENT);
     let above = root.open(parent, OFlags::PATH | OFlags::DIRECTORY)?.ok_or_else(gone)?;
-    rustix::fs::symlinkat(target, &above, name).map_err(|errno| root.failed("link", &path, errno))
+    match rustix::fs::symlinkat(target, &above, name) {
+        // Sysfs shows a device below more than one name, so a recording may have the same link twice.
+        Err(Errno::EXIST) if leads_to(&above, name, target) => Ok(()),
+        made => made.map_err(|errno| root.failed("link", &path, errno)),
+    }
+}
+
+fn leads_to(above: &OwnedFd, name: &str, target: &str) -> bool {
+    rustix::fs::readlinkat(above, name, Vec::new())
+        .is_ok_and(|found| found.to_bytes() == target.as_bytes())
 }
 
 #[cfg(test)]
@@ -116,6 +126,21 @@ mod tests {
         let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
         assert_eq!(read("sys/devices/a/b/mem0/serial"), "0x1\n");
         assert_eq!(read("sys/devices/a/c/name"), "c\n");
+    }
+
+    #[test]
+    fn a_link_recorded_under_two_names_of_its_device_is_planted_once() {
+        let (_dir, root) = root();
+        let entries = [
+            ("bus/a", "-> ../dev/a"),
+            ("bus/a/driver", "-> ../drv"),
+            ("bus/b", "-> ../dev/a"),
+            ("bus/b/driver", "-> ../drv"),
+        ];
+        plant(&tree(&entries), &root).unwrap();
+        assert_eq!(std::fs::read_link(root.join("dev/a/driver")).unwrap(), Path::new("../drv"));
+        let differs = [("bus/c", "-> ../dev/a"), ("bus/c/driver", "-> ../other")];
+        assert!(plant(&tree(&differs), &root).is_err());
     }
 
     #[test]
