@@ -6,6 +6,7 @@
 //! Read next: `host/mod.rs` for the life of a run.
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod cli;
 pub mod fetch;
 pub mod host;

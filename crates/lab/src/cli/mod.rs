@@ -10,6 +10,7 @@ use crate::fetch::{FetchError, Say};
 use crate::host::RunError;
 use crate::machine::MachineError;
 
+mod check;
 mod fetch;
 mod hidden;
 mod machines;
@@ -33,6 +34,10 @@ enum Command {
     Machines(machines::MachinesArgs),
     /// Download what the lab needs into its cache
     Fetch(fetch::FetchArgs),
+    /// Check what guests feel against the figures of their machine file
+    Accuracy(check::AccuracyArgs),
+    /// Check what emulating timing costs
+    Overhead(check::OverheadArgs),
     /// (the guest's first process)
     #[command(hide = true)]
     Guest,
@@ -95,6 +100,8 @@ pub fn run(args: Args, reenter: &[&str]) -> Result<ExitCode, Failure> {
         Command::Shell(args) => run::shell(args, reenter),
         Command::Machines(args) => machines::run(&args),
         Command::Fetch(args) => fetch::run(&args),
+        Command::Accuracy(args) => check::accuracy(&args, reenter),
+        Command::Overhead(args) => check::overhead(&args, reenter),
         Command::Guest => hidden::guest(&reenter),
         Command::GuestExec(args) => hidden::guest_exec(&args),
         Command::Shim(args) => hidden::shim(&args),
