@@ -240,42 +240,33 @@ pub fn table(guests: &[Guest]) -> String {
             guest.machine, guest.cpus, guest.timing, guest.slow_motion
         );
         for row in &guest.latency {
-            let _ = writeln!(
-                out,
-                "  {} > {}  latency, {} pages     {:>7.1} ns    {:>7.1} ns    {:>+5.1} %{}",
-                row.from,
-                row.to,
-                row.pages,
-                row.configured_ns,
-                row.emulated_ns,
-                row.off_percent,
-                mark(row.ok)
-            );
+            let what = format!("latency, {} pages", row.pages);
+            let figures = (row.configured_ns, row.emulated_ns, "ns  ", row.off_percent);
+            out += &line((row.from, row.to), &what, figures, row.ok, None);
         }
         for row in &guest.bandwidth {
-            let _ = writeln!(
-                out,
-                "  {} > {}  {}, {} threads{}  {:>7.1} GB/s  {:>7.1} GB/s  {:>+5.1} %{}{}",
-                row.from,
-                row.to,
-                row.mix,
-                row.threads,
-                if row.threads < 10 { "         " } else { "        " },
-                row.configured_gbps,
-                row.emulated_gbps,
-                row.off_percent,
-                row.drawable_gbps.map_or_else(String::new, |gbps| format!(
-                    " of the {gbps:.1} GB/s that the lines in flight allow"
-                )),
-                mark(row.ok)
-            );
+            let what = format!("{}, {} threads", row.mix, row.threads);
+            let figures = (row.configured_gbps, row.emulated_gbps, "GB/s", row.off_percent);
+            out += &line((row.from, row.to), &what, figures, row.ok, row.drawable_gbps);
         }
     }
     out
 }
 
-fn mark(ok: bool) -> &'static str {
-    if ok { "" } else { "  OFF" }
+fn line(
+    (from, to): (u16, u16),
+    what: &str,
+    (configured, emulated, unit, off): (f64, f64, &str, f64),
+    ok: bool,
+    drawable: Option<f64>,
+) -> String {
+    let of = drawable
+        .map(|gbps| format!("  of the {gbps:.1} GB/s that the lines in flight allow"))
+        .unwrap_or_default();
+    let mark = if ok { "" } else { "  OFF" };
+    format!(
+        "  {from} > {to}  {what:<17}  {configured:>7.1} {unit}  {emulated:>7.1} {unit}  {off:>+5.1} %{of}{mark}\n"
+    )
 }
 
 #[cfg(test)]

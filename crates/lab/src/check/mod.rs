@@ -67,6 +67,7 @@ fn in_guest(
         stats: None,
         limit: Some(Duration::from_secs(1800)),
         boot_limit: Duration::from_secs(300),
+        append: String::new(),
         argv: ["/bin/sh", "-c", script].map(|word| word.as_bytes().to_vec()).into(),
         env: BTreeMap::from([(b"PATH".to_vec(), b"/usr/bin:/bin".to_vec())]),
         cwd: PathBuf::from("/"),
