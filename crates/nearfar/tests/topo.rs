@@ -162,3 +162,28 @@ fn a_guest_of_the_lab_says_that_it_is_emulated() {
     assert!(shown_text.contains("emulated by nearfar lab: machine cxl-2tier, 25 times slower"));
     assert_eq!(json(&shown(&["--json", "--sysfs", path]))["lab"]["slow_motion"], 25);
 }
+
+#[test]
+fn every_key_of_the_json_is_documented() {
+    let docs = std::fs::read_to_string(machines().join("../../docs/topo.md")).unwrap();
+    fn keys(value: &serde_json::Value, found: &mut std::collections::BTreeSet<String>) {
+        match value {
+            serde_json::Value::Array(items) => items.iter().for_each(|item| keys(item, found)),
+            serde_json::Value::Object(fields) => fields.iter().for_each(|(name, value)| {
+                found.insert(name.clone());
+                // What the lab says is the lab's to document.
+                if name != "lab" {
+                    keys(value, found);
+                }
+            }),
+            _ => {}
+        }
+    }
+    let mut found = std::collections::BTreeSet::new();
+    let tree = machines().join("cxl-region-two-devices.tree");
+    keys(&json(&shown(&["--json", "--sysfs", tree.to_str().unwrap()])), &mut found);
+    for key in found.iter().filter(|key| *key != "schema") {
+        let written = [format!("`{key}`"), format!("`{key}[]`")];
+        assert!(written.iter().any(|text| docs.contains(text)), "docs/topo.md lacks {key}");
+    }
+}

@@ -1,7 +1,9 @@
 //! Which machine a command looks at: this one, a directory that stands for `/`, or a recording; shared by commands.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use nearfar_kernel::fs::{self, Fs, RootFs, TreeFs};
@@ -106,26 +108,32 @@ pub(crate) fn emulated(out: &mut String, lab: &serde_json::Value) {
     output::wrapped(out, "", &text, 2);
 }
 
-fn open_other(path: &std::path::Path) -> anyhow::Result<Box<dyn Fs>> {
-    let found = std::fs::metadata(path)?;
-    let fs: Box<dyn Fs> = if found.is_dir() {
+fn open_other(path: &Path) -> anyhow::Result<Box<dyn Fs>> {
+    let is_directory = std::fs::metadata(path)?.is_dir();
+    let fs: Box<dyn Fs> = if is_directory {
         Box::new(RootFs::new(path)?)
-    } else if found.is_file() {
-        let text = std::fs::read(path)?;
-        Box::new(TreeFs(Tree::parse(&String::from_utf8_lossy(&text))))
     } else {
-        anyhow::bail!("neither a directory nor a file");
+        Box::new(TreeFs(Tree::parse(&recording(path)?)))
     };
-    if fs.list(NODES)?.is_none() {
-        let what = if found.is_dir() { "directory" } else { "recording" };
-        let hint = if fs.list("devices/system/node")?.is_some() {
-            "this looks like a copy of /sys: name the directory that holds it as sys"
-        } else if found.is_dir() {
-            "name a directory that stands for /, one that holds sys and proc"
-        } else {
-            "make one with nearfar topo --record FILE"
-        };
-        anyhow::bail!("no machine: the {what} has no {NODES}; {hint}");
+    if fs.list(NODES)?.is_some() {
+        return Ok(fs);
     }
-    Ok(fs)
+    let what = if is_directory { "directory" } else { "recording" };
+    let hint = if fs.list("devices/system/node")?.is_some() {
+        "this looks like a copy of /sys: name the directory that holds it as sys"
+    } else if is_directory {
+        "name a directory that stands for /, one that holds sys and proc"
+    } else {
+        "make one with nearfar topo --record FILE"
+    };
+    anyhow::bail!("no machine: the {what} has no {NODES}; {hint}");
+}
+
+/// The text of a recording, which may come from a pipe.
+fn recording(path: &Path) -> anyhow::Result<String> {
+    const BYTES_MAX: u64 = 64 << 20;
+    let mut bytes = Vec::new();
+    File::open(path)?.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    anyhow::ensure!(bytes.len() as u64 <= BYTES_MAX, "more than 64 MiB; that is no recording");
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -235,7 +235,7 @@ fn cxl(out: &mut String, machine: &Topology) {
         out.push_str("\nCXL\n");
     }
     for region in &machine.cxl_regions {
-        self::region(out, region);
+        self::region(out, machine, region);
         for device in machine.cxl_devices.iter().filter(|d| region.devices.contains(&d.name)) {
             self::device(out, device, "    ");
             used.push(&device.name);
@@ -260,7 +260,7 @@ fn size(bytes: Option<Bytes>) -> String {
     bytes.map_or_else(|| String::from("size unknown"), |bytes| bytes.to_string())
 }
 
-fn region(out: &mut String, region: &CxlRegion) {
+fn region(out: &mut String, machine: &Topology, region: &CxlRegion) {
     let mut text = format!("{}  {}", region.name, size(region.size));
     if let Some(mode) = &region.mode {
         let _ = write!(text, " {mode}");
@@ -273,8 +273,11 @@ fn region(out: &mut String, region: &CxlRegion) {
     }
     text.push_str(if region.committed { ", committed" } else { ", not committed" });
     match region.target_node {
-        Some(node) => {
+        Some(node) if machine.nodes.contains_key(&node) => {
             let _ = write!(text, ", memory of node {node}");
+        }
+        Some(node) => {
+            let _ = write!(text, ", for node {node}, which is not online");
         }
         None => text.push_str(", on no node"),
     }
