@@ -7,7 +7,7 @@
 use nearfar_topology::Bytes;
 
 use crate::loops::LINE;
-use crate::team::Windows;
+use crate::windows::Windows;
 
 /// Windows of the three sorts of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,12 +3,13 @@
 //! Here: what will be measured ([`plan`]), measuring it ([`measure`](mod@measure)), the report and the questions asked
 //! of it ([`report`]), where reports are kept ([`store`]), how the lab is recognised ([`marker`]).
 //! Not here: what a machine is (crate topology), what to do about it (crate policy). Does not know who asked or how
-//! results are shown. Read next: `measure.rs`, then `team.rs` for how threads are counted and `loops/` for what runs.
+//! results are shown. Read next: `measure.rs`, `gauge.rs`, then `team.rs` and `windows.rs` for how threads are counted and `loops/` for what runs.
 
 mod budget;
 mod clock;
 mod cpus;
 mod cycle;
+mod gauge;
 mod loops;
 pub mod marker;
 pub mod measure;
@@ -21,6 +22,7 @@ mod team;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
 mod warnings;
+mod windows;
 mod work;
 
 pub use measure::{Identity, Progress, measure};

@@ -1,23 +1,15 @@
 //! Carries out a plan: for each memory node its buffers, for each CPU node latency, bandwidth and the loaded curve.
 //!
-//! What fails spoils its own pair only, which is then among the skipped, with the reason. Figures taken in the lab are
-//! brought back to the modelled machine here, once: latencies divided by its slow motion, bandwidths multiplied.
+//! What fails spoils its own pair only, which is then among the skipped, with the reason.
 
-use nearfar_topology::{BytesPerSecond, Mix, NodeId};
+use nearfar_topology::NodeId;
 
-use crate::budget::LOADS_PERCENT;
-use crate::clock::{Clock, unix_s};
-use crate::loops::{self, Chase, LINE, Line, Region};
-use crate::pacer::Pacer;
+use crate::clock::unix_s;
+use crate::gauge::{Gauge, GaugeError};
+use crate::loops::{Chase, LINE, Line, Region};
 use crate::plan::{Plan, Target, View};
-use crate::report::{
-    Bandwidth, Latency, LoadedCurve, LoadedPoint, Machine, Method, Pair, ProbeReport, SCHEMA,
-    Skipped, Source,
-};
-use crate::stats;
-use crate::team::{self, Windows, Work};
+use crate::report::{LoadedCurve, Machine, Method, Pair, ProbeReport, SCHEMA, Skipped, Source};
 use crate::warnings;
-use crate::work::{Stream, parts};
 
 /// A segment of the chase in huge pages: eight of them, fewer than any first-level TLB holds.
 const SEGMENT_HUGE: usize = 16 << 20;
@@ -54,55 +46,123 @@ pub fn measure(
     machine: Identity,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> ProbeReport {
-    let mut probe = Probe {
+    let slow_motion = plan.lab.as_ref().map_or(1.0, |lab| lab.slow_motion);
+    let mut run = Run {
         plan,
-        clock: Clock::start(),
-        slow_motion: plan.lab.as_ref().map_or(1.0, |lab| lab.slow_motion),
-        done: 0,
+        gauge: Gauge::new(plan.budget, slow_motion),
         progress,
+        done: 0,
+        pages: Pages::default(),
+        pairs: Vec::new(),
+        skipped: plan.skipped.clone(),
+        warnings: plan.warnings.clone(),
     };
-    let (mut pairs, mut skipped, mut pages) = (Vec::new(), plan.skipped.clone(), Pages::default());
     for target in &plan.targets {
-        let fail = |view: &View, reason: String| Skipped {
-            cpu_node: view.node,
-            memory_node: target.node,
-            reason,
-        };
-        let bytes = usize::try_from(target.sizes.sum().0).unwrap_or(usize::MAX / 2);
-        match Region::on_node(bytes, target.node, target.only_node) {
-            Err(error) => {
-                skipped.extend(target.views.iter().map(|view| fail(view, error.to_string())))
-            }
-            Ok(mut region) => {
-                pages.add(&region);
-                let segment = if pages.of(&region) == HUGE { SEGMENT_HUGE } else { SEGMENT_SMALL };
-                for view in &target.views {
-                    match probe.pair(target, view, region.lines(), segment) {
-                        Ok(pair) => pairs.push(pair),
-                        Err(reason) => skipped.push(fail(view, reason)),
-                    }
-                }
-            }
-        }
+        run.target(target);
     }
-    pairs.sort_by_key(|pair| (pair.cpu_node, pair.memory_node));
+    run.pairs.sort_by_key(|pair| (pair.cpu_node, pair.memory_node));
+    let Identity { fingerprint, kernel } = machine;
     let mut report = ProbeReport {
         schema: SCHEMA.into(),
         source: if plan.lab.is_some() { Source::Emulated } else { Source::Measured },
-        machine: Machine {
-            fingerprint: machine.fingerprint,
-            kernel: machine.kernel,
-            lab: plan.lab.clone(),
-        },
+        machine: Machine { fingerprint, kernel, lab: plan.lab.clone() },
         taken_unix_s: unix_s(),
-        method: method(plan, pages),
-        pairs,
-        skipped,
-        warnings: plan.warnings.clone(),
+        method: method(plan, run.pages),
+        pairs: run.pairs,
+        skipped: run.skipped,
+        warnings: run.warnings,
     };
     report.warnings.extend(warnings::of(&report));
     report
 }
+
+/// A plan being carried out.
+struct Run<'a> {
+    plan: &'a Plan,
+    gauge: Gauge,
+    progress: &'a mut dyn FnMut(Progress<'_>),
+    done: usize,
+    pages: Pages,
+    pairs: Vec<Pair>,
+    skipped: Vec<Skipped>,
+    warnings: Vec<String>,
+}
+
+impl Run<'_> {
+    /// Everything about one memory node.
+    fn target(&mut self, target: &Target) {
+        let bytes = usize::try_from(target.sizes.sum().0).unwrap_or(usize::MAX / 2);
+        let mut region = match Region::on_node(bytes, target.node, target.only_node) {
+            Ok(region) => region,
+            Err(error) => {
+                for view in &target.views {
+                    self.skip(target, view, error.to_string());
+                }
+                return;
+            }
+        };
+        let pages = page_size(&region);
+        self.pages.add(pages);
+        let segment = if pages == HUGE { SEGMENT_HUGE } else { SEGMENT_SMALL };
+        for view in &target.views {
+            match self.pair(target, view, region.lines(), segment) {
+                Ok(pair) => self.pairs.push(pair),
+                Err(error) => self.skip(target, view, error.to_string()),
+            }
+            let disturbed = self.gauge.take_disturbed();
+            if disturbed > 0 {
+                self.warnings.push(format!(
+                    "CPU node {}, memory node {}: in {disturbed} measurements others took the CPUs most of the time, so \
+                     these figures are rough; measure again when the machine is quiet",
+                    view.node, target.node
+                ));
+            }
+        }
+    }
+
+    fn pair(
+        &mut self,
+        target: &Target,
+        view: &View,
+        lines: &mut [Line],
+        segment: usize,
+    ) -> Result<Pair, GaugeError> {
+        let chase_lines = usize::try_from(target.sizes.chase.0).unwrap_or(usize::MAX) / LINE;
+        let (chased, streamed) = lines.split_at_mut(chase_lines.min(lines.len()));
+        let chase = Chase::new(chased, segment / LINE, SEED);
+        // Sizes are megabytes at least.
+        let mut chase = chase.ok_or(GaugeError::Starved)?;
+        self.step(target, view, "idle latency");
+        let idle_latency = self.gauge.idle_latency(view, &mut chase)?;
+        let mut bandwidth = Vec::new();
+        for mix in &self.plan.mixes {
+            self.step(target, view, &format!("bandwidth at {mix}"));
+            bandwidth.push(self.gauge.bandwidth(view, streamed, *mix)?);
+        }
+        let loaded = if view.loaders.is_empty() {
+            LoadedCurve { points: Vec::new(), not_measured: Some(ONE_CPU.into()) }
+        } else {
+            self.step(target, view, "loaded latency");
+            let points = self.gauge.loaded(view, &mut chase, streamed, idle_latency)?;
+            LoadedCurve { points, not_measured: None }
+        };
+        let (cpu_node, memory_node) = (view.node, target.node);
+        Ok(Pair { cpu_node, memory_node, cpus: view.cpus.clone(), idle_latency, bandwidth, loaded })
+    }
+
+    fn step(&mut self, target: &Target, view: &View, what: &str) {
+        let (cpu_node, memory_node) = (view.node, target.node);
+        (self.progress)(Progress { done: self.done, cpu_node, memory_node, what });
+        self.done += 1;
+    }
+
+    fn skip(&mut self, target: &Target, view: &View, reason: String) {
+        let (cpu_node, memory_node) = (view.node, target.node);
+        self.skipped.push(Skipped { cpu_node, memory_node, reason });
+    }
+}
+
+const ONE_CPU: &str = "this CPU node has one CPU for us; it takes one to measure and another to load memory meanwhile";
 
 const HUGE: &str = "huge";
 const SMALL: &str = "small";
@@ -113,17 +173,16 @@ const MIXED: &str = "mixed";
 struct Pages(Option<&'static str>);
 
 impl Pages {
-    fn of(self, region: &Region) -> &'static str {
-        match region.huge_bytes() {
-            0 => SMALL,
-            huge if huge < region.bytes() => MIXED,
-            _ => HUGE,
-        }
-    }
-
-    fn add(&mut self, region: &Region) {
-        let these = self.of(region);
+    fn add(&mut self, these: &'static str) {
         self.0 = Some(if self.0.is_none_or(|others| others == these) { these } else { MIXED });
+    }
+}
+
+fn page_size(region: &Region) -> &'static str {
+    match region.huge_bytes() {
+        0 => SMALL,
+        huge if huge < region.bytes() => MIXED,
+        _ => HUGE,
     }
 }
 
@@ -144,178 +203,4 @@ fn method(plan: &Plan, pages: Pages) -> Method {
         tlb: tlb.into(),
         loops: "one 8-byte load a line; a written line is modified in place, one read and one write-back".into(),
     }
-}
-
-struct Probe<'a> {
-    plan: &'a Plan,
-    clock: Clock,
-    slow_motion: f64,
-    done: usize,
-    progress: &'a mut dyn FnMut(Progress<'_>),
-}
-
-impl Probe<'_> {
-    fn pair(
-        &mut self,
-        target: &Target,
-        view: &View,
-        lines: &mut [Line],
-        segment: usize,
-    ) -> Result<Pair, String> {
-        let chase_lines = usize::try_from(target.sizes.chase.0).unwrap_or(usize::MAX) / LINE;
-        let (chased, streamed) = lines.split_at_mut(chase_lines.min(lines.len()));
-        let mut chase = Chase::new(chased, segment / LINE, SEED).ok_or("too few lines to chase")?;
-        self.step(target, view, "idle latency");
-        let idle_latency = self.idle_latency(view, &mut chase)?;
-        let mut bandwidth = Vec::new();
-        for mix in &self.plan.mixes {
-            self.step(target, view, &format!("bandwidth at {mix}"));
-            bandwidth.push(self.bandwidth(view, streamed, *mix)?);
-        }
-        let loaded = if view.loaders.is_empty() {
-            LoadedCurve { points: Vec::new(), not_measured: Some(ONE_CPU.into()) }
-        } else {
-            self.step(target, view, "loaded latency");
-            let points = self.loaded(view, &mut chase, streamed, idle_latency)?;
-            LoadedCurve { points, not_measured: None }
-        };
-        let (cpu_node, memory_node) = (view.node, target.node);
-        Ok(Pair { cpu_node, memory_node, cpus: view.cpus.clone(), idle_latency, bandwidth, loaded })
-    }
-
-    fn step(&mut self, target: &Target, view: &View, what: &str) {
-        let (cpu_node, memory_node) = (view.node, target.node);
-        (self.progress)(Progress { done: self.done, cpu_node, memory_node, what });
-        self.done += 1;
-    }
-
-    fn idle_latency(&self, view: &View, chase: &mut Chase<'_>) -> Result<Latency, String> {
-        let works: Works<'_> = vec![(view.chaser, chase)];
-        let marks = team::run(self.clock, self.plan.budget.latency, works)
-            .map_err(|error| error.to_string())?;
-        let samples: Vec<f64> =
-            team::rates(&marks).iter().map(|rate| self.latency(*rate)).collect();
-        stats::of_floats(&samples).map(Latency::from).ok_or_else(|| STARVED.into())
-    }
-
-    fn bandwidth(&self, view: &View, lines: &mut [Line], mix: Mix) -> Result<Bandwidth, String> {
-        let mut streams = self.streams(lines, view.cpus.len(), mix, &Pacer::FLAT_OUT)?;
-        let works =
-            view.cpus.iter().zip(&mut streams).map(|(cpu, stream)| (*cpu, stream as &mut dyn Work));
-        let rates = self.rates(self.plan.budget.bandwidth, works.collect())?;
-        let samples: Vec<u64> = rates.iter().map(|lines| self.rate(*lines).0).collect();
-        stats::of_integers(&samples).map(|of| Bandwidth::new(mix, of)).ok_or_else(|| STARVED.into())
-    }
-
-    /// Flat out first, since that is what the shares of the other points are of; then from idle up.
-    fn loaded(
-        &self,
-        view: &View,
-        chase: &mut Chase<'_>,
-        lines: &mut [Line],
-        idle: Latency,
-    ) -> Result<Vec<LoadedPoint>, String> {
-        let flat_out = self.loaded_point(view, chase, lines, None)?;
-        let line = LINE as f64 * 1e9;
-        let alone = LoadedPoint {
-            offered_bytes_per_s: Some(BytesPerSecond(0)),
-            achieved_bytes_per_s: whole(line / idle.median_ns),
-            latency_ns: idle.median_ns,
-        };
-        let most =
-            flat_out.achieved_bytes_per_s.0.saturating_sub(whole(line / flat_out.latency_ns).0);
-        let mut points = vec![alone];
-        for percent in LOADS_PERCENT {
-            let offered = BytesPerSecond(most / 100 * percent);
-            points.push(self.loaded_point(view, chase, lines, Some(offered))?);
-        }
-        points.push(flat_out);
-        Ok(points)
-    }
-
-    fn loaded_point(
-        &self,
-        view: &View,
-        chase: &mut Chase<'_>,
-        lines: &mut [Line],
-        offered: Option<BytesPerSecond>,
-    ) -> Result<LoadedPoint, String> {
-        let count = view.loaders.len();
-        let pacer = offered.map_or(Pacer::FLAT_OUT, |offered| self.pacer(offered, count));
-        let mut streams = self.streams(lines, count, Mix::READS, &pacer)?;
-        let mut works: Works<'_> = vec![(view.chaser, chase)];
-        works.extend(
-            view.loaders
-                .iter()
-                .zip(&mut streams)
-                .map(|(cpu, stream)| (*cpu, stream as &mut dyn Work)),
-        );
-        let windows = self.plan.budget.loaded;
-        let marks = team::run(self.clock, windows, works).map_err(|error| error.to_string())?;
-        let (chaser, loaders) = marks.split_at(1);
-        let hops = team::rates(chaser);
-        let latencies: Vec<f64> = hops.iter().map(|rate| self.latency(*rate)).collect();
-        let loads: Vec<f64> = team::rates(loaders);
-        let loads = stats::of_floats(&loads).ok_or(STARVED)?;
-        let latency = stats::of_floats(&latencies).ok_or(STARVED)?;
-        let own = LINE as f64 * 1e9 / latency.median;
-        let achieved = self.rate(loads.median).0 + whole(own).0;
-        Ok(LoadedPoint {
-            offered_bytes_per_s: offered,
-            achieved_bytes_per_s: BytesPerSecond(achieved),
-            latency_ns: latency.median,
-        })
-    }
-
-    fn rates(&self, windows: Windows, works: Works<'_>) -> Result<Vec<f64>, String> {
-        let marks = team::run(self.clock, windows, works).map_err(|error| error.to_string())?;
-        Ok(team::rates(&marks))
-    }
-
-    fn streams<'l>(
-        &self,
-        lines: &'l mut [Line],
-        count: usize,
-        mix: Mix,
-        pacer: &Pacer,
-    ) -> Result<Vec<Stream<'l>>, String> {
-        let streams: Option<Vec<_>> =
-            parts(lines, count).map(|part| Stream::new(part, mix, pacer.clone())).collect();
-        let streams = streams.filter(|streams| streams.len() == count);
-        streams.ok_or_else(|| format!("too little memory for {count} streams at {mix}"))
-    }
-
-    /// Holds each of `count` streams to its part of `offered`, which is of the modelled machine in the lab.
-    fn pacer(&self, offered: BytesPerSecond, count: usize) -> Pacer {
-        const TURNS: u64 = 20_000;
-        let before = self.clock.now_ns();
-        loops::spin(TURNS);
-        let turn_ps = (self.clock.now_ns() - before) * 1000 / TURNS;
-        let each = offered.0 as f64 / self.slow_motion / count as f64;
-        Pacer::at_rate(whole(each).0, Stream::burst_lines(Mix::READS) * LINE as u64, turn_ps)
-    }
-
-    /// Latency of the modelled or real machine from dependent loads a second.
-    fn latency(&self, per_s: f64) -> f64 {
-        (1e9 / per_s / self.slow_motion * 100.0).round() / 100.0
-    }
-
-    /// Bandwidth of the modelled or real machine from lines a second.
-    fn rate(&self, lines_per_s: f64) -> BytesPerSecond {
-        whole(lines_per_s * LINE as f64 * self.slow_motion)
-    }
-}
-
-type Works<'w> = Vec<(nearfar_topology::CpuId, &'w mut dyn Work)>;
-
-const ONE_CPU: &str = "this CPU node has one CPU for us; it takes one to measure and another to load memory meanwhile";
-const STARVED: &str = "no thread got to run in any window; the machine is too busy to measure";
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "saturates; figures are not negative"
-)]
-fn whole(bytes_per_s: f64) -> BytesPerSecond {
-    BytesPerSecond(bytes_per_s.round() as u64)
 }

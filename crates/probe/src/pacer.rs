@@ -1,8 +1,8 @@
 //! Holding a stream to a rate: how long to spin after each burst.
 //!
 //! A burst is too short to be timed one by one, so the pacer is told after many of them how long they took, and
-//! corrects the spinning by what was missing. It learns the cost of a turn from how the time answered to its last
-//! change, so it needs no calibration; while the memory can't keep up it spins not at all.
+//! corrects the spinning by half of what was missing; so what a turn and a burst take need be known only roughly.
+//! While the memory can't keep up it spins not at all.
 
 /// Picoseconds, so that the slow drift of many small corrections is not lost to rounding.
 type Picoseconds = u64;
@@ -15,16 +15,26 @@ pub(crate) struct Pacer {
     spins: u64,
 }
 
+/// A burst, and what a turn of the spin loop after it takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Burst {
+    pub(crate) bytes: u64,
+    pub(crate) turn_ps: u64,
+}
+
 impl Pacer {
     /// As fast as it goes.
     pub(crate) const FLAT_OUT: Self = Self { interval: None, turn: 1, spins: 0 };
 
-    /// One burst of `burst_bytes` at a time, so many bytes a second; a turn of the spin loop takes `turn_ps`.
-    pub(crate) fn at_rate(bytes_per_s: u64, burst_bytes: u64, turn_ps: u64) -> Self {
-        let interval = u128::from(burst_bytes) * 1_000_000_000_000 / u128::from(bytes_per_s.max(1));
-        let interval = u64::try_from(interval).unwrap_or(u64::MAX);
-        let turn = turn_ps.max(1);
-        Self { interval: Some(interval), turn, spins: interval / turn }
+    /// Bursts at `bytes_per_s`; at `most_bytes_per_s` they would follow each other without a pause.
+    pub(crate) fn at_rate(bytes_per_s: u64, most_bytes_per_s: u64, burst: Burst) -> Self {
+        let interval = |rate: u64| {
+            let ps = u128::from(burst.bytes) * 1_000_000_000_000 / u128::from(rate.max(1));
+            u64::try_from(ps).unwrap_or(u64::MAX)
+        };
+        let (interval, busy) = (interval(bytes_per_s), interval(most_bytes_per_s));
+        let turn = burst.turn_ps.max(1);
+        Self { interval: Some(interval), turn, spins: interval.saturating_sub(busy) / turn }
     }
 
     /// Turns of the spin loop after each burst.
@@ -72,7 +82,8 @@ mod tests {
         ) {
             let wanted_ps = 512 * 1_000_000_000_000 / rate;
             prop_assume!(burst_ps < wanted_ps);
-            let mut pacer = Pacer::at_rate(rate, 512, believed);
+            let burst = Burst { bytes: 512, turn_ps: believed };
+            let mut pacer = Pacer::at_rate(rate, 50_000_000_000, burst);
             let settled = settle(&mut pacer, burst_ps, 700);
             prop_assert!(settled.abs_diff(wanted_ps) <= 2 * believed.max(700) + wanted_ps / 100, "{settled} for {wanted_ps}");
         }
@@ -80,7 +91,8 @@ mod tests {
 
     #[test]
     fn where_memory_is_too_slow_it_does_not_spin() {
-        let mut pacer = Pacer::at_rate(1_000_000_000, 512, 500);
+        let burst = Burst { bytes: 512, turn_ps: 500 };
+        let mut pacer = Pacer::at_rate(1_000_000_000, 2_000_000_000, burst);
         settle(&mut pacer, 600_000, 500);
         assert_eq!(pacer.spins(), 0);
     }
