@@ -1,7 +1,7 @@
 //! The download cache: QEMU, kernels and busybox from Debian, unpacked outside the tree, nothing of them installed.
 //!
 //! Where: `$NEARFAR_CACHE`, else `$XDG_CACHE_HOME/nearfar`, else `~/.cache/nearfar`. In it: `qemu/VERSION/` (a root of
-//! files), `kernel/VERSION/` (`vmlinuz` and `lib/modules/VERSION/`), `busybox/VERSION/busybox`. A directory appears there
+//! files), `kernels/VERSION/` (`vmlinuz`, unpacked `vmlinux`, `config` and `lib/modules/VERSION/`), `busybox/VERSION/busybox`. A directory appears there
 //! whole or not at all: it is made under `new/` and renamed. A lock keeps two fetches apart; what was downloaded before
 //! an interruption is used by the next one. With everything there, nothing is locked, written or downloaded.
 
@@ -10,10 +10,13 @@ use std::path::{Path, PathBuf};
 
 mod apt;
 mod assets;
+mod bzimage;
+mod kernel;
 mod mirror;
 mod version;
 
-pub use assets::{Busybox, Kernel, Qemu};
+pub use assets::{Busybox, Qemu};
+pub use kernel::Kernel;
 
 /// Kernel series the lab knows where to get, the default first.
 pub const SERIES: [&str; 2] = ["6.12", "7.2"];

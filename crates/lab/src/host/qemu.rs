@@ -13,10 +13,11 @@ use crate::machine::Machine;
 /// What every guest kernel is told: say little on the console, and end the machine on a panic. The emulated CPU speculates
 /// nothing, so there is nothing to mitigate; a fixed layout makes runs alike.
 /// Under emulation a boot is a few seconds of work, a quarter of it in the ciphers' self-tests, in type information for BPF
-/// programs and in key rings: none of it has to do with memory, so it is left out.
+/// programs and in key rings: none of it has to do with memory, so it is left out; so are watchdogs, sampling checks, and
+/// the search for serial ports.
 const KERNEL_PARAMETERS: &str = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr \
-    cryptomgr.notests random.trust_cpu=on no_timer_check \
-    initcall_blacklist=bpf_dummy_struct_ops_init,bpf_tcp_ca_kfunc_init,init_encrypted,\
+    cryptomgr.notests random.trust_cpu=on no_timer_check nowatchdog kfence.sample_interval=0 audit=0 apparmor=0 \
+    8250.nr_uarts=1 initcall_blacklist=bpf_dummy_struct_ops_init,bpf_tcp_ca_kfunc_init,init_encrypted,\
     load_system_certificate_list,jent_mod_init,crypto_kdf108_init";
 
 /// All that goes into the arguments.
@@ -60,8 +61,8 @@ pub(super) fn arguments(board: &Board<'_>) -> Vec<OsString> {
     args.pair("-device", &format!("virtserialport,chardev=port,name={PORT}"));
     args.0.extend(["-kernel".into(), board.kernel.image.clone().into()]);
     args.0.extend(["-initrd".into(), board.files.image().into()]);
-    let own = board.method.kernel_parameters();
-    let parameters = [KERNEL_PARAMETERS, own, board.append].join(" ");
+    let own = board.method.kernel_parameters(board.kernel);
+    let parameters = [KERNEL_PARAMETERS, &own, board.append].join(" ");
     args.pair("-append", parameters.trim());
     if let Some(plugin) = board.method.plugin() {
         let mut value = escaped(plugin).into_vec();

@@ -88,10 +88,15 @@ impl Method {
         }
     }
 
-    pub(super) fn kernel_parameters(&self) -> &'static str {
-        match self {
-            Self::Virtual { .. } => KERNEL_PARAMETERS,
-            Self::Wait { .. } | Self::Off => "",
+    /// What the guest's kernel must be told. Where the time-stamp counter's rate is known, so is what each CPU would
+    /// otherwise find out by spinning.
+    pub(super) fn kernel_parameters(&self, kernel: &Kernel) -> String {
+        match (self, kernel.hz) {
+            (Self::Virtual { .. }, Some(hz)) => {
+                format!("{KERNEL_PARAMETERS} lpj={}", 1_000_000_000 / hz)
+            }
+            (Self::Virtual { .. }, None) => KERNEL_PARAMETERS.to_owned(),
+            (Self::Wait { .. } | Self::Off, _) => String::new(),
         }
     }
 }
