@@ -1,7 +1,7 @@
 //! A fake system for tests: files in memory, the kernel's reactions to writes, and a log of them.
 //!
-//! Reactions here: weighted interleave (a weight outside 1..=255 gives EINVAL; writing one turns `auto` off; turning
-//! `auto` on puts the automatic weights back). Each reaction has a lab test that shows a real kernel does the same.
+//! Reactions here: weighted interleave (a weight outside 1..=255 gives EINVAL, but kernels without `auto` take 0 for 1;
+//! writing one turns `auto` off; turning `auto` on puts the automatic weights back). Each reaction has a lab test that shows a real kernel does the same.
 //! Not here: permissions and races. To have a write refused, see [`FakeFs::refuse`].
 
 use std::cell::RefCell;
@@ -88,10 +88,17 @@ impl FakeFs {
             return Ok(());
         }
         if path.starts_with(INTERLEAVE) {
-            text.parse::<u8>().ok().filter(|weight| *weight > 0).ok_or(Errno::INVAL)?;
-            if tree.exists(&auto) {
-                tree.insert(&auto, "false");
+            let weight: u8 = text.parse().map_err(|_| Errno::INVAL)?;
+            match (weight, tree.exists(&auto)) {
+                (0, true) => return Err(Errno::INVAL),
+                (0, false) => tree.insert(path, "1"),
+                (_, true) => {
+                    tree.insert(&auto, "false");
+                    tree.insert(path, text);
+                }
+                (_, false) => tree.insert(path, text),
             }
+            return Ok(());
         }
         tree.insert(path, text);
         Ok(())
@@ -121,5 +128,26 @@ impl Fs for FakeFs {
 
     fn list(&self, path: &str) -> Result<Option<Vec<Entry>>, FsError> {
         TreeFs(self.tree.borrow().clone()).list(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_react_as_each_kernel_does() {
+        let (old, new) =
+            (FakeFs::interleaving(&[(0, 5)], None), FakeFs::interleaving(&[(0, 5)], Some(true)));
+        let file = format!("{INTERLEAVE}node0");
+        old.write(&file, "0").unwrap();
+        assert_eq!(old.value(&file).as_deref(), Some("1"));
+        for (fs, text) in [(&old, "256"), (&new, "256"), (&new, "0"), (&new, "x")] {
+            assert!(fs.write(&file, text).is_err(), "{text}");
+        }
+        new.write(&file, "9").unwrap();
+        assert_eq!(new.value(&format!("{INTERLEAVE}auto")).as_deref(), Some("false"));
+        new.write(&format!("{INTERLEAVE}auto"), "true").unwrap();
+        assert_eq!(new.value(&file).as_deref(), Some("5"));
     }
 }

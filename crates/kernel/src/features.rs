@@ -157,8 +157,19 @@ impl Features {
     /// Asks the system below `fs`.
     #[must_use]
     pub fn detect(fs: &dyn Fs, asked: Asked) -> Self {
+        Self::detect_if(fs, asked, |_| true)
+    }
+
+    /// Asks for `wanted` only, which saves the time that others take.
+    #[must_use]
+    pub fn detect_some(fs: &dyn Fs, asked: Asked, wanted: &[Feature]) -> Self {
+        Self::detect_if(fs, asked, |feature| wanted.contains(&feature))
+    }
+
+    fn detect_if(fs: &dyn Fs, asked: Asked, wanted: impl Fn(Feature) -> bool) -> Self {
         let asking = Asking { fs, asked, types: OnceCell::new() };
-        Self(TABLE.iter().map(|row| (row.feature, asking.state(row.seen))).collect())
+        let rows = TABLE.iter().filter(|row| wanted(row.feature));
+        Self(rows.map(|row| (row.feature, asking.state(row.seen))).collect())
     }
 
     /// Only these; for tests.

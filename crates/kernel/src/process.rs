@@ -12,6 +12,37 @@ use crate::fs::{Fs, FsError};
 /// # Errors
 /// [`FsError`], if `/proc` itself can't be listed.
 pub fn tree(fs: &dyn Fs, root: u32) -> Result<Vec<u32>, FsError> {
+    let by_parent = match fs.read(&format!("proc/{root}/task/{root}/children")) {
+        Ok(Some(_)) => None,
+        // Without CONFIG_PROC_CHILDREN every process is asked for its parent.
+        _ => Some(by_parent(fs)?),
+    };
+    let mut found = BTreeSet::from([root]);
+    let mut open = vec![root];
+    while let Some(pid) = open.pop() {
+        let children = match &by_parent {
+            Some(parents) => parents.get(&pid).cloned().unwrap_or_default(),
+            None => children(fs, pid),
+        };
+        // A number used twice while we read could draw a circle.
+        open.extend(children.into_iter().filter(|child| found.insert(*child)));
+    }
+    Ok(found.into_iter().collect())
+}
+
+/// The children of a process: those of each of its threads.
+fn children(fs: &dyn Fs, pid: u32) -> Vec<u32> {
+    let threads = fs.list(&format!("proc/{pid}/task")).ok().flatten().unwrap_or_default();
+    let lists = threads.iter().filter_map(|thread| {
+        fs.read(&format!("proc/{pid}/task/{}/children", thread.name)).ok().flatten()
+    });
+    let numbers =
+        |list: String| list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>();
+    lists.flat_map(numbers).collect()
+}
+
+/// All processes by their parent.
+fn by_parent(fs: &dyn Fs) -> Result<BTreeMap<u32, Vec<u32>>, FsError> {
     let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for entry in fs.list("proc")?.unwrap_or_default() {
         let Ok(pid) = entry.name.parse::<u32>() else { continue };
@@ -20,17 +51,7 @@ pub fn tree(fs: &dyn Fs, root: u32) -> Result<Vec<u32>, FsError> {
             children.entry(parent).or_default().push(pid);
         }
     }
-    let mut found = BTreeSet::from([root]);
-    let mut open = vec![root];
-    while let Some(pid) = open.pop() {
-        for child in children.remove(&pid).unwrap_or_default() {
-            // A number used twice while we read could draw a circle.
-            if found.insert(child) {
-                open.push(child);
-            }
-        }
-    }
-    Ok(found.into_iter().collect())
+    Ok(children)
 }
 
 /// The parent's id from the text of `/proc/PID/stat`. The command, in brackets, may itself hold brackets and spaces.
@@ -66,6 +87,20 @@ mod tests {
         ]);
         assert_eq!(tree(&fs, 10).unwrap(), [10, 11, 12]);
         assert_eq!(tree(&fs, 99).unwrap(), [99]);
+    }
+
+    #[test]
+    fn children_are_those_of_every_thread_where_the_kernel_lists_them() {
+        let mut tree = Tree::new();
+        for (task, children) in [
+            ("10/task/10", "11 "),
+            ("10/task/15", "12 13 "),
+            ("11/task/11", ""),
+            ("12/task/12", "14"),
+        ] {
+            tree.insert(&format!("proc/{task}/children"), children);
+        }
+        assert_eq!(super::tree(&TreeFs(tree), 10).unwrap(), [10, 11, 12, 13, 14]);
     }
 
     #[test]

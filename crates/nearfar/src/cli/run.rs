@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::str::FromStr;
 
-use nearfar_kernel::features::{Asked, Features};
+use nearfar_kernel::features::{Asked, Feature, Features};
 use nearfar_topology::{Mix, NodeExpr, NodeSet, NodeSetError, Topology};
 
 use super::machine::MachineArgs;
@@ -127,7 +127,8 @@ fn prepare_and_run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let (machine, _) = args.machine.read(fs.as_ref())?;
     let asked = if live { Asked::Live } else { Asked::Recorded };
-    let features = Features::detect(fs.as_ref(), asked);
+    let needed = [Feature::WeightedInterleave, Feature::PreferredMany];
+    let features = Features::detect_some(fs.as_ref(), asked, &needed);
     let plan = plan::plan(args, &machine, &features, fs.as_ref())?;
     if args.dry_run {
         output::print(&plan.to_string())?;

@@ -1,8 +1,7 @@
 //! Running CMD as a child, sampling where its memory lies until it ends, then reporting and putting weights back.
 //!
-//! A sample walks page tables, so its own cost sets the pace: once the first samples are taken, at most a twentieth of
-//! the time goes into sampling. Those come quickly, as a short program has its peak early. What is reported as final is
-//! the last sample before the end.
+//! A sample walks page tables, so its cost sets the pace: a little is free, as a short program has its peak early; beyond
+//! that at most a twentieth of the time goes into sampling. What is reported as final is the last sample before the end.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,9 +20,9 @@ use crate::weighing::set::{ForARun, Setter};
 
 const FIRST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(100);
-/// So much sampling in all is free; from then on, a sample that took t is followed by a pause of 20 t at least.
-const FREE: Duration = Duration::from_millis(50);
-const PAUSE_PER_COST: u32 = 20;
+/// So much sampling in all is free; beyond it, what was spent is paid for by twenty times as much running.
+const FREE: Duration = Duration::from_millis(250);
+const RUN_PER_COST: u32 = 20;
 
 /// What is to be done when CMD has ended.
 pub(super) struct After<'a> {
@@ -79,27 +78,23 @@ impl After<'_> {
 /// Samples until it ends.
 fn watch(fs: &RootFs, watched: &Watched) -> (Residencies, anyhow::Result<Ended>) {
     let mut seen = Residencies::default();
-    let mut pause = FIRST;
-    let mut spent = Duration::ZERO;
-    let mut next = Stopwatch::start();
+    let running = Stopwatch::start();
+    let (mut pause, mut spent, mut next) = (FIRST, Duration::ZERO, FIRST);
     loop {
-        // A signal ends the wait early; the sample waits for its time all the same.
-        let rest = pause.saturating_sub(next.elapsed());
-        match watched.wait(rest.max(Duration::from_micros(100))) {
-            Ok(Some(ended)) => return (seen, Ok(ended)),
-            Err(error) => return (seen, Err(error.into())),
-            Ok(None) if next.elapsed() < pause => continue,
-            Ok(None) => {}
+        let now = running.elapsed();
+        if now < next {
+            // A signal ends the wait early; the sample waits for its time all the same.
+            match watched.wait(next - now) {
+                Ok(Some(ended)) => return (seen, Ok(ended)),
+                Err(error) => return (seen, Err(error.into())),
+                Ok(None) => continue,
+            }
         }
-        let sampling = Stopwatch::start();
         let sample: Residency = residency::of_tree(fs, watched.id()).unwrap_or_default();
         seen.add(&sample);
-        let cost = sampling.elapsed();
-        spent += cost;
+        let after = running.elapsed();
+        spent += after - now;
         pause = (pause * 2).min(LONGEST);
-        if spent > FREE {
-            pause = pause.max(cost * PAUSE_PER_COST);
-        }
-        next = Stopwatch::start();
+        next = (after + pause).max(spent.saturating_sub(FREE) * RUN_PER_COST);
     }
 }

@@ -1,0 +1,124 @@
+//! What tests use inside a guest: nearfar, the kernel's weights, programs that hold memory.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+
+use nearfar_kernel::fs::RootFs;
+use nearfar_kernel::residency;
+use nearfar_topology::NodeId;
+
+use crate::NEARFAR;
+
+const WEIGHTS: &str = "/sys/kernel/mm/mempolicy/weighted_interleave";
+pub(crate) const STATE: &str = "/tmp/nearfar-state";
+
+/// Undoes what the test before may have left.
+pub(crate) fn fresh() {
+    let _ = std::fs::remove_dir_all(STATE);
+    if std::fs::write(format!("{WEIGHTS}/auto"), "true").is_err() {
+        for node in std::fs::read_dir(WEIGHTS).unwrap() {
+            std::fs::write(node.unwrap().path(), "1").unwrap();
+        }
+    }
+}
+
+/// A file of the kernel's weights.
+pub(crate) fn weight(file: &str) -> String {
+    std::fs::read_to_string(format!("{WEIGHTS}/{file}")).unwrap().trim().to_string()
+}
+
+pub(crate) fn write_weight(file: &str, text: &str) -> std::io::Result<()> {
+    std::fs::write(format!("{WEIGHTS}/{file}"), text)
+}
+
+/// All of the kernel's weights, by node, then `auto` if there is one.
+pub(crate) fn weights() -> String {
+    let mut names: Vec<String> = std::fs::read_dir(WEIGHTS)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort_by_key(|name| (name == "auto", name.clone()));
+    names.iter().map(|name| weight(name)).collect::<Vec<_>>().join(":")
+}
+
+pub(crate) fn nearfar(arguments: &[&str]) -> Command {
+    let mut command = Command::new(NEARFAR);
+    command.args(arguments).env("NEARFAR_STATE", STATE).stdin(Stdio::null());
+    command
+}
+
+/// The same as someone without privilege.
+pub(crate) fn unprivileged(arguments: &[&str]) -> Output {
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "--bounding-set=-all",
+        NEARFAR,
+    ]);
+    command.args(arguments).env("NEARFAR_STATE", STATE).stdin(Stdio::null()).output().unwrap()
+}
+
+/// Runs to the end, which must be a success.
+pub(crate) fn done(arguments: &[&str]) -> String {
+    let output = nearfar(arguments).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+pub(crate) fn error(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Told by the environment, this program holds 64 MiB until its input ends, or a child of it has slept the given
+/// seconds. See [`held`].
+pub(crate) const HOLD: &str = "NEARFAR_TEST_HOLD";
+
+pub(crate) fn hold() {
+    let memory = std::hint::black_box(vec![1_u8; 64 << 20]);
+    println!("up");
+    match std::env::var(HOLD).as_deref() {
+        Ok("input") => drop(std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap()),
+        seconds => drop(Command::new("sleep").arg(seconds.unwrap()).status().unwrap()),
+    }
+    assert_eq!(memory[memory.len() - 1], 1);
+}
+
+/// MiB on nodes 0, 1 and 2 of a program that holds 64 MiB, run with `options`.
+pub(crate) fn held(options: &[&str]) -> [u64; 3] {
+    let program = std::env::current_exe().unwrap();
+    let mut command = nearfar(&[&["run"], options, &[program.to_str().unwrap()]].concat());
+    command.env(HOLD, "input").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    await_up(&mut child);
+    // nearfar has become the program: the id is the same.
+    let residency = residency::of_process(&RootFs::live().unwrap(), child.id());
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    [0, 1, 2].map(|node| residency.nodes.get(&NodeId(node)).map_or(0, |bytes| bytes.0 >> 20))
+}
+
+/// Waits for the line that a program says when it has begun.
+fn await_up(child: &mut Child) {
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "up\n");
+}
+
+/// A run that goes on until it is told to end, and whether it has begun.
+pub(crate) fn long_run(options: &[&str]) -> Child {
+    let script = "echo up; exec sleep 100";
+    let arguments = [&["run"], options, &["--report=/dev/null", "--", "sh", "-c", script]].concat();
+    let mut child =
+        nearfar(&arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    await_up(&mut child);
+    child
+}
+
+/// Ends a long run as a user would, and waits for it.
+pub(crate) fn end(mut run: Child) {
+    let pid = rustix::process::Pid::from_child(&run);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(143));
+}

@@ -1,0 +1,138 @@
+//! Tests on real kernels: this very program, run inside guests of the lab as root.
+//!
+//! A test is a function with the machines and kernels it is for. One boot a pair: all its tests run in it one after
+//! another and their results come back line by line. What is tested is system calls, sysfs and where pages land, so
+//! timing is off. Arguments are parts of test names. `LAB=off` boots nothing and says so.
+
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "this is a test program")]
+
+use std::io::{BufRead as _, BufReader};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Command, ExitCode, Stdio};
+
+mod inside;
+mod placement;
+mod weights;
+
+/// The command under test.
+const NEARFAR: &str = env!("CARGO_BIN_EXE_nearfar");
+
+/// A machine and a kernel of the lab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Guest {
+    machine: &'static str,
+    kernel: &'static str,
+}
+
+const OLD: Guest = Guest { machine: "cxl-2tier", kernel: "6.12" };
+const NEW: Guest = Guest { machine: "cxl-2tier", kernel: "7.2" };
+const THREE: Guest = Guest { machine: "hbm-dram-cxl", kernel: "7.2" };
+const GUESTS: [Guest; 3] = [OLD, NEW, THREE];
+
+/// Its name, the guests it is for, and the test.
+type Test = (&'static str, &'static [Guest], fn());
+
+/// Names tests as their functions.
+macro_rules! tests {
+    ($($module:ident: $($name:ident on $guests:expr),+ $(,)?;)+) => {
+        &[$($((concat!(stringify!($module), "::", stringify!($name)), &$guests, $module::$name as fn())),+),+]
+    };
+}
+
+const TESTS: &[Test] = tests! {
+    weights: writing_a_weight_turns_the_automatic_ones_off_and_auto_brings_them_back on [NEW, THREE],
+        what_is_no_weight_is_refused_by_the_kernel on [OLD, NEW],
+        applied_weights_are_in_force_and_restore_undoes_them on GUESTS,
+        without_root_nothing_is_set_and_the_capability_is_named on [OLD];
+    placement: bound_memory_is_where_it_was_bound on [OLD, NEW],
+        preferred_and_interleaved_memory_is_where_it_should_be on [OLD],
+        a_report_has_seen_what_the_program_held on [OLD],
+        automatic_weights_spread_pages_as_bandwidths_stand on GUESTS,
+        weights_set_for_a_run_are_put_back_when_it_ends on [OLD],
+        weights_of_a_killed_run_are_put_back_by_the_next on [OLD],
+        two_runs_share_weights_and_the_last_puts_them_back on [OLD],
+        a_run_without_a_parent_leaves_weights_to_restore on [OLD],
+        without_root_a_run_uses_weights_that_suit_and_refuses_others on [OLD];
+};
+
+fn main() -> ExitCode {
+    if std::env::var_os(inside::HOLD).is_some() {
+        inside::hold();
+        return ExitCode::SUCCESS;
+    }
+    let mut arguments = std::env::args().skip(1);
+    let inside = std::env::var("NEARFAR_TEST_GUEST").ok();
+    let filters: Vec<String> = arguments.by_ref().filter(|word| !word.starts_with('-')).collect();
+    let wanted = |name: &str| filters.is_empty() || filters.iter().any(|part| name.contains(part));
+    if let Some(guest) = inside {
+        run_inside(&guest, wanted);
+        return ExitCode::SUCCESS;
+    }
+    if std::env::args().any(|word| word == "--list") {
+        TESTS.iter().filter(|test| wanted(test.0)).for_each(|test| println!("{}: test", test.0));
+        return ExitCode::SUCCESS;
+    }
+    let of = |guest: &Guest| {
+        TESTS.iter().filter(|test| wanted(test.0) && test.1.contains(guest)).count()
+    };
+    let total: usize = GUESTS.iter().map(of).sum();
+    println!("\nrunning {total} tests");
+    if std::env::var("LAB").is_ok_and(|lab| lab == "off") {
+        println!("LAB=off: NONE of the {total} tests on real kernels was run");
+        println!(
+            "\ntest result: ok. 0 passed; 0 failed; {total} ignored; 0 measured; 0 filtered out"
+        );
+        return ExitCode::SUCCESS;
+    }
+    let passed: usize =
+        GUESTS.iter().filter(|guest| of(guest) > 0).map(|guest| boot(guest, &filters)).sum();
+    let verdict = if passed == total { "ok" } else { "FAILED" };
+    println!(
+        "\ntest result: {verdict}. {passed} passed; {} failed; 0 ignored",
+        total.saturating_sub(passed)
+    );
+    if passed == total { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Boots `guest`, runs its tests in it, shows their lines; gives how many passed.
+fn boot(guest: &Guest, filters: &[String]) -> usize {
+    let name = format!("{}@{}", guest.machine, guest.kernel);
+    let mut lab = Command::new(NEARFAR);
+    lab.args([
+        "lab",
+        "run",
+        "-M",
+        guest.machine,
+        "-K",
+        guest.kernel,
+        "--timing",
+        "off",
+        "--timeout",
+        "300",
+    ]);
+    lab.arg("-e").arg(format!("NEARFAR_TEST_GUEST={name}")).arg("--");
+    lab.arg(std::env::current_exe().unwrap()).args(filters).stdin(Stdio::null());
+    let mut lab = lab.stdout(Stdio::piped()).spawn().unwrap();
+    let mut passed = 0;
+    for line in BufReader::new(lab.stdout.take().unwrap()).lines().map_while(Result::ok) {
+        passed += usize::from(line.ends_with(" ... ok"));
+        println!("{line}");
+    }
+    let status = lab.wait().unwrap();
+    if !status.success() {
+        println!("guest {name}: {status}");
+    }
+    passed
+}
+
+fn run_inside(guest: &str, wanted: impl Fn(&str) -> bool) {
+    let here = |of: &Guest| format!("{}@{}", of.machine, of.kernel) == guest;
+    for (name, guests, test) in TESTS {
+        if !wanted(name) || !guests.iter().any(here) {
+            continue;
+        }
+        inside::fresh();
+        let passed = catch_unwind(AssertUnwindSafe(test)).is_ok();
+        println!("test {name} on {guest} ... {}", if passed { "ok" } else { "FAILED" });
+    }
+}

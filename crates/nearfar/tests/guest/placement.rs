@@ -1,0 +1,129 @@
+//! `nearfar run` on machines with near and far memory: pages land where they should, weights come and go.
+
+use crate::inside::{
+    HOLD, STATE, done, end, error, held, long_run, nearfar, unprivileged, weight, weights,
+};
+
+/// A holder holds 64 MiB and has a little more.
+const HELD: u64 = 64;
+
+pub(crate) fn bound_memory_is_where_it_was_bound() {
+    for far in [&["-m", "far"][..], &["-m", "cxl", "-C", "0"], &["-m", "1"]] {
+        let [near_mib, far_mib, _] = held(far);
+        assert!(far_mib >= HELD && near_mib < 8, "{far:?}: {near_mib} near, {far_mib} far");
+    }
+    let [near_mib, far_mib, _] = held(&["-m", "near"]);
+    assert!(near_mib >= HELD && far_mib == 0, "{near_mib} near, {far_mib} far");
+}
+
+pub(crate) fn preferred_and_interleaved_memory_is_where_it_should_be() {
+    for options in [&["-p", "1"][..], &["-P", "far"]] {
+        let mib = held(options);
+        assert!(mib[1] >= HELD, "{options:?}: {mib:?}");
+    }
+    for options in [&["-l"][..], &[]] {
+        let mib = held(options);
+        assert!(mib[0] >= HELD && mib[1] < 8, "{options:?}: {mib:?}");
+    }
+    let half = held(&["-i", "all"]);
+    // Huge pages take turns whole, so one side may have 2 MiB more.
+    assert!(half[0].abs_diff(half[1]) <= 4 && half[0] + half[1] >= HELD - 1, "{half:?}");
+}
+
+pub(crate) fn a_report_has_seen_what_the_program_held() {
+    let file = "/tmp/nearfar-report.json";
+    let holder = std::env::current_exe().unwrap();
+    let sink = format!("--report={file}");
+    // Long enough for a slow emulator to be looked at while it holds.
+    let mut run = nearfar(&["run", "-m", "far", &sink, "--", holder.to_str().unwrap()]);
+    assert!(run.env(HOLD, "8").output().unwrap().status.success());
+    let report = std::fs::read_to_string(file).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let peak = |node: usize| report["nodes"][node]["peak_bytes"].as_u64().unwrap();
+    assert!(peak(1) >= HELD << 20 && peak(0) < 8 << 20, "{report}");
+    assert!(report["processes_max"].as_u64().unwrap() >= 2, "{report}");
+    assert_eq!(report["nodes"][1]["kind"], "cxl");
+}
+
+/// Per cent of all bandwidth that each node has at 2:1.
+fn shares() -> Vec<u64> {
+    let json = done(&["weights", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let nodes = report["nodes"].as_array().unwrap();
+    let of = |node: &serde_json::Value| node["bandwidth_bytes_per_second"].as_u64().unwrap();
+    let all: u64 = nodes.iter().map(of).sum();
+    nodes.iter().map(|node| of(node) * 100 / all).collect()
+}
+
+pub(crate) fn automatic_weights_spread_pages_as_bandwidths_stand() {
+    let shares = shares();
+    let mib = held(&["-w", "auto"]);
+    let all: u64 = mib.iter().sum();
+    assert!(all >= HELD, "{mib:?}");
+    for (share, mib_here) in shares.iter().zip(&mib) {
+        let found = mib_here * 100 / all;
+        assert!(found.abs_diff(*share) <= 6, "shares {shares:?} per cent, MiB {mib:?}");
+    }
+}
+
+pub(crate) fn weights_set_for_a_run_are_put_back_when_it_ends() {
+    let before = weights();
+    let run = long_run(&["-w", "auto"]);
+    assert_eq!(weights(), "2:1");
+    end(run);
+    assert_eq!(weights(), before);
+    // Also when the program can't even be started.
+    let output = nearfar(&["run", "-w", "auto", "--report", "no-such-command"]).output().unwrap();
+    assert_eq!((output.status.code(), weights()), (Some(127), before));
+}
+
+pub(crate) fn weights_of_a_killed_run_are_put_back_by_the_next() {
+    let before = weights();
+    for next in
+        [&["weights", "--restore"][..], &["run", "-w", "auto", "--report=/dev/null", "true"]]
+    {
+        let mut run = long_run(&["-w", "auto"]);
+        run.kill().unwrap();
+        run.wait().unwrap();
+        assert_eq!(weights(), "2:1", "nobody was left to put them back");
+        done(next);
+        assert_eq!(weights(), before, "{next:?}");
+    }
+}
+
+pub(crate) fn two_runs_share_weights_and_the_last_puts_them_back() {
+    let before = weights();
+    let first = long_run(&["-w", "auto"]);
+    let second = long_run(&["-w", "auto"]);
+    end(first);
+    assert_eq!(weights(), "2:1", "the second still runs by them");
+    let text = done(&["weights", "--restore"]);
+    assert_eq!((text.as_str(), weights().as_str()), ("nothing to put back\n", "2:1"));
+    end(second);
+    assert_eq!(weights(), before);
+}
+
+pub(crate) fn a_run_without_a_parent_leaves_weights_to_restore() {
+    let before = weights();
+    let output = nearfar(&["run", "-w", "auto", "true"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(error(&output).contains("nearfar weights --restore"), "{output:?}");
+    assert_eq!(weight("node0"), "2");
+    done(&["weights", "--restore"]);
+    assert_eq!(weights(), before);
+}
+
+pub(crate) fn without_root_a_run_uses_weights_that_suit_and_refuses_others() {
+    let output = unprivileged(&["run", "-w", "auto", "true"]);
+    let text = error(&output);
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(
+        text.contains("CAP_DAC_OVERRIDE") && text.contains("nearfar weights --apply"),
+        "{text}"
+    );
+    assert!(!std::fs::exists(STATE).unwrap(), "nothing was written");
+    done(&["weights", "--apply"]);
+    let output = unprivileged(&["run", "-w", "auto", "cat", "/proc/self/numa_maps"]);
+    let maps = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(maps.contains("weighted interleave:0-1"), "{output:?}");
+}
