@@ -115,6 +115,12 @@ fn a_set_of_nodes_is_weighed_alone() {
 }
 
 #[test]
+fn weights_that_do_as_well_need_not_be_set() {
+    let text = Machine::planted([30, 30, 60, 61], Some("true")).shown(&[]);
+    assert!(text.contains("No need to set them"), "{text}");
+}
+
+#[test]
 fn applied_weights_are_undone_by_restore() {
     let machine = Machine::planted([7, 1, 1, 1], Some("true"));
     let report = machine.json(&["--apply"]);
