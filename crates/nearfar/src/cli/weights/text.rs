@@ -100,11 +100,16 @@ fn advice(out: &mut String, plan: &Plan<'_>, applying: bool) {
         let _ = writeln!(out, "\nSet by nearfar now; undo with: nearfar weights --restore");
     }
     if to_be_set(plan) && !applying {
-        let _ = writeln!(
-            out,
-            "
-They are not set; as root, add --apply."
-        );
+        let suits = plan.kernel().is_some_and(|now| now.loss <= TOLERANCE);
+        let what = if suits {
+            format!(
+                "No need to set them: what the kernel has loses {} or less too.",
+                percent(TOLERANCE)
+            )
+        } else {
+            "They are not set; as root, add --apply.".into()
+        };
+        let _ = writeln!(out, "\n{what}");
     }
 }
 
