@@ -7,12 +7,14 @@
 /// Picoseconds, so that the slow drift of many small corrections is not lost to rounding.
 type Picoseconds = u64;
 
-/// Keeps bursts `interval` apart.
+/// Keeps bursts `interval` apart, by a pause after each.
 #[derive(Clone, Debug)]
 pub(crate) struct Pacer {
     interval: Option<Picoseconds>,
     turn: Picoseconds,
-    spins: u64,
+    pause: Picoseconds,
+    /// What the whole turns so far were short of the pauses wanted.
+    owed: Picoseconds,
 }
 
 /// A burst, and what a turn of the spin loop after it takes.
@@ -24,7 +26,7 @@ pub(crate) struct Burst {
 
 impl Pacer {
     /// As fast as it goes.
-    pub(crate) const FLAT_OUT: Self = Self { interval: None, turn: 1, spins: 0 };
+    pub(crate) const FLAT_OUT: Self = Self { interval: None, turn: 1, pause: 0, owed: 0 };
 
     /// Bursts at `bytes_per_s`; at `most_bytes_per_s` they would follow each other without a pause.
     pub(crate) fn at_rate(bytes_per_s: u64, most_bytes_per_s: u64, burst: Burst) -> Self {
@@ -33,16 +35,19 @@ impl Pacer {
             u64::try_from(ps).unwrap_or(u64::MAX)
         };
         let (interval, busy) = (interval(bytes_per_s), interval(most_bytes_per_s));
-        let turn = burst.turn_ps.max(1);
-        Self { interval: Some(interval), turn, spins: interval.saturating_sub(busy) / turn }
+        let pause = interval.saturating_sub(busy);
+        Self { interval: Some(interval), turn: burst.turn_ps.max(1), pause, owed: 0 }
     }
 
-    /// Turns of the spin loop after each burst.
-    pub(crate) fn spins(&self) -> u64 {
-        self.spins
+    /// Turns of the spin loop after each burst of the portion to come; what is less than a turn is made up for in
+    /// portions to come.
+    pub(crate) fn spins(&mut self) -> u64 {
+        let wanted = self.pause.saturating_add(self.owed);
+        self.owed = wanted % self.turn;
+        wanted / self.turn
     }
 
-    /// Says that `bursts` with that many spins took `elapsed_ns`.
+    /// Says that the `bursts` of a portion took `elapsed_ns`.
     pub(crate) fn took(&mut self, bursts: u64, elapsed_ns: u64) {
         let (Some(interval), Some(took)) = (self.interval, (elapsed_ns * 1000).checked_div(bursts))
         else {
@@ -51,11 +56,11 @@ impl Pacer {
         // No memory is so slow at a rate it was seen to carry: such a portion was interrupted, and says little.
         let took = took.min(interval.saturating_mul(2));
         // Half of what is missing or too much: damps the answer to a disturbed measurement.
-        let turns = interval.abs_diff(took) / self.turn / 2;
-        self.spins = if took < interval {
-            self.spins.saturating_add(turns)
+        let missing = interval.abs_diff(took) / 2;
+        self.pause = if took < interval {
+            self.pause.saturating_add(missing)
         } else {
-            self.spins.saturating_sub(turns)
+            self.pause.saturating_sub(missing)
         };
     }
 }
@@ -65,14 +70,18 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A memory on which a burst takes `burst_ps` and a turn of spinning `turn_ps`, whatever the pacer believes.
+    /// The mean interval, once settled, on a memory on which a burst takes `burst_ps` and a turn `turn_ps`, whatever the
+    /// pacer believes.
     fn settle(pacer: &mut Pacer, burst_ps: u64, turn_ps: u64) -> u64 {
-        let mut interval_ps = 0;
-        for _ in 0..60 {
-            interval_ps = burst_ps + pacer.spins() * turn_ps;
+        let mut portion = || {
+            let interval_ps = burst_ps + pacer.spins() * turn_ps;
             pacer.took(1000, interval_ps);
+            interval_ps
+        };
+        for _ in 0..200 {
+            portion();
         }
-        interval_ps
+        (0..200).map(|_| portion()).sum::<u64>() / 200
     }
 
     proptest! {
@@ -85,7 +94,7 @@ mod tests {
             let burst = Burst { bytes: 512, turn_ps: believed };
             let mut pacer = Pacer::at_rate(rate, 50_000_000_000, burst);
             let settled = settle(&mut pacer, burst_ps, 700);
-            prop_assert!(settled.abs_diff(wanted_ps) <= 2 * believed.max(700) + wanted_ps / 100, "{settled} for {wanted_ps}");
+            prop_assert!(settled.abs_diff(wanted_ps) <= wanted_ps / 50, "{settled} for {wanted_ps}");
         }
     }
 

@@ -199,7 +199,8 @@ impl Portions {
 
     fn new(clock: Clock, windows: Windows) -> Self {
         const LEAST_NS: u64 = 20_000;
-        let most = (windows.window_ns / 16).max(1);
+        // A portion twice as long as wanted still ends well within what a boundary may be missed by.
+        let most = (windows.window_ns / 32).max(1);
         Self { units: 64, wanted_ns: (clock.reading_ns * 200).max(LEAST_NS).min(most) }
     }
 
