@@ -17,6 +17,8 @@ pub(crate) struct Budget {
     pub(crate) bandwidth: Windows,
     /// Of each point of the loaded curve.
     pub(crate) loaded: Windows,
+    /// Its points between idle and flat out, in per cent of flat out.
+    pub(crate) loads_percent: &'static [u64],
 }
 
 /// How thorough a probe is, and on what sort of clock.
@@ -52,18 +54,24 @@ impl Pace {
     }
 }
 
-/// Points of the loaded curve: idle, these shares of saturation in per cent, and flat out.
-pub(crate) const LOADS_PERCENT: [u64; 10] = [10, 20, 30, 40, 50, 60, 70, 80, 90, 95];
+/// Points of the loaded curve between idle and flat out, closer where it bends.
+const LOADS_PERCENT: [u64; 11] = [10, 20, 30, 40, 50, 60, 70, 80, 85, 90, 95];
+const LOADS_PERCENT_QUICK: [u64; 7] = [20, 40, 55, 70, 80, 90, 95];
 
 impl Budget {
     /// Shares `pace`'s time among `pairs` pairs with `mixes` mixes each.
     pub(crate) fn new(pace: Pace, pairs: usize, mixes: usize) -> Self {
         let pair_ns = (pace.total_ns() / pairs.max(1) as u64).max(pace.pair_ns_min());
-        let points = LOADS_PERCENT.len() as u64 + 1;
+        let loads_percent: &[u64] = match pace {
+            Pace::Quick | Pace::QuickModelled => &LOADS_PERCENT_QUICK,
+            Pace::Full | Pace::FullModelled => &LOADS_PERCENT,
+        };
+        let points = loads_percent.len() as u64 + 1;
         Self {
             latency: windows(pair_ns / 10, 7),
             bandwidth: windows(pair_ns * 45 / 100 / mixes.max(1) as u64, 5),
             loaded: windows(pair_ns * 45 / 100 / points, 3),
+            loads_percent,
         }
     }
 }
@@ -137,7 +145,9 @@ mod tests {
 
     fn pair_ns(budget: Budget, mixes: u64) -> u64 {
         let total = |of: Windows| of.warm_up_ns + of.window_ns * u64::from(of.count);
-        total(budget.latency) + total(budget.bandwidth) * mixes + total(budget.loaded) * 11
+        total(budget.latency)
+            + total(budget.bandwidth) * mixes
+            + total(budget.loaded) * (budget.loads_percent.len() as u64 + 1)
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use nearfar_topology::{BytesPerSecond, CpuId, Mix};
 
-use crate::budget::{Budget, LOADS_PERCENT};
+use crate::budget::Budget;
 use crate::clock::Clock;
 use crate::loops::{self, Chase, LINE, Line};
 use crate::pacer::{Burst, Pacer};
@@ -105,7 +105,7 @@ impl Gauge {
             latency_ns: idle.median_ns,
         };
         let mut points = vec![alone];
-        for percent in LOADS_PERCENT {
+        for percent in self.budget.loads_percent {
             let offered = Offered { rate: BytesPerSecond(most.0 / 100 * percent), most };
             let loaded = self.loaded_point(view, chase, lines, Some(offered))?;
             // Load and latency of different moments say nothing of one another.

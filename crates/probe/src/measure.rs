@@ -112,8 +112,8 @@ impl Run<'_> {
             let disturbed = self.gauge.take_disturbed();
             if disturbed > 0 {
                 self.warnings.push(format!(
-                    "CPU node {}, memory node {}: in {disturbed} measurements others took the CPUs most of the time, so \
-                     these figures are rough; measure again when the machine is quiet",
+                    "CPU node {}, memory node {}: other programs kept taking the CPUs (measurements disturbed: \
+                     {disturbed}), so these figures are rough; measure again when the machine is quiet",
                     view.node, target.node
                 ));
             }

@@ -1,7 +1,7 @@
 //! Holding a stream to a rate: how long to spin after each burst.
 //!
 //! A burst is too short to be timed one by one, so the pacer is told after many of them how long they took, and
-//! corrects the spinning by half of what was missing; so what a turn and a burst take need be known only roughly.
+//! corrects the spinning by part of what was missing; so what a turn and a burst take need be known only roughly.
 //! While the memory can't keep up it spins not at all.
 
 /// Picoseconds, so that the slow drift of many small corrections is not lost to rounding.
@@ -54,9 +54,9 @@ impl Pacer {
             return;
         };
         // No memory is so slow at a rate it was seen to carry: such a portion was interrupted, and says little.
-        let took = took.min(interval.saturating_mul(2));
-        // Half of what is missing or too much: damps the answer to a disturbed measurement.
-        let missing = interval.abs_diff(took) / 2;
+        let took = took.min(interval.saturating_mul(4));
+        // A quarter of what is missing or too much: single portions vary, the rate should not.
+        let missing = interval.abs_diff(took) / 4;
         self.pause = if took < interval {
             self.pause.saturating_add(missing)
         } else {
