@@ -5,7 +5,7 @@
 use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
 
-use nearfar_timing::{Access, DEVICE_ACCESS_PS, Instruction, Kind, decode};
+use nearfar_timing::{Access, DEVICE_ACCESS_PS, Instruction, Kind, decode, may_go_back};
 
 use crate::api::{self, Block, Insn, MemInfo, PluginId};
 use crate::state::{Plugin, Seat, complain, plugin, seat};
@@ -59,22 +59,44 @@ extern "C" fn on_block(_: PluginId, block: *mut Block) {
     // SAFETY: `block` is the one being translated, for this and the calls below.
     let count = unsafe { api::qemu_plugin_tb_n_insns(block) };
     let mut cost_ps = count as u64 * plugin.machine.config().processor.instruction_ps;
+    let mut closes_loop = true;
     for index in 0..count {
         // SAFETY: `index` is below the block's count.
         let insn = unsafe { api::qemu_plugin_tb_get_insn(block, index) };
-        cost_ps += instrument(insn).extra_ps();
+        let mut bytes = [0u8; 16];
+        let bytes = bytes_of(insn, &mut bytes);
+        let instruction = decode(bytes);
+        cost_ps += instruction.extra_ps();
+        closes_loop = may_go_back(bytes);
+        instrument(insn, instruction);
     }
     charge(plugin, block, cost_ps);
+    if closes_loop {
+        look_around(plugin, block);
+    }
 }
 
-/// Has a block of code add its cost when it runs, and look at the others when enough has come together.
+/// An instruction's bytes, read into `bytes`.
+fn bytes_of(insn: *const Insn, bytes: &mut [u8; 16]) -> &[u8] {
+    // SAFETY: `insn` is being translated; at most as many bytes are written as there are.
+    let length =
+        unsafe { api::qemu_plugin_insn_data(insn, bytes.as_mut_ptr().cast(), bytes.len()) };
+    &bytes[..length.min(bytes.len())]
+}
+
+/// Has a block of code add its cost when it runs.
 fn charge(plugin: &Plugin, block: *mut Block, cost_ps: u64) {
     let pending = plugin.pending;
     // SAFETY: `block` is being translated; the counter is ours and kept for good.
     unsafe {
         api::qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(block, api::ADD, pending, cost_ps);
     }
-    // SAFETY: as above; the callback takes no user data.
+}
+
+/// Has a block of code look at the other vCPUs when a quantum has come together.
+fn look_around(plugin: &Plugin, block: *mut Block) {
+    let pending = plugin.pending;
+    // SAFETY: `block` is being translated; the counter is ours and kept for good; the callback takes no user data.
     unsafe {
         api::qemu_plugin_register_vcpu_tb_exec_cond_cb(
             block,
@@ -88,15 +110,10 @@ fn charge(plugin: &Plugin, block: *mut Block, cost_ps: u64) {
     }
 }
 
-/// Has an instruction report what it does to memory; what instruction it is.
-fn instrument(insn: *mut Insn) -> Instruction {
-    let mut bytes = [0u8; 16];
-    // SAFETY: `insn` is being translated; at most as many bytes are written as there are.
-    let length =
-        unsafe { api::qemu_plugin_insn_data(insn, bytes.as_mut_ptr().cast(), bytes.len()) };
-    let instruction = decode(&bytes[..length.min(bytes.len())]);
+/// Has an instruction report what it does to memory.
+fn instrument(insn: *mut Insn, instruction: Instruction) {
     if instruction == Instruction::ChangesTranslations {
-        // SAFETY: as above; the callback takes no user data.
+        // SAFETY: `insn` is being translated, here and below; the callback takes no user data.
         unsafe {
             api::qemu_plugin_register_vcpu_insn_exec_cb(
                 insn,
@@ -107,7 +124,7 @@ fn instrument(insn: *mut Insn) -> Instruction {
         }
     }
     if instruction == Instruction::Stack {
-        return instruction;
+        return;
     }
     let on_write =
         if instruction == Instruction::NonTemporalStore { on_store_past_caches } else { on_store };
@@ -131,7 +148,6 @@ fn instrument(insn: *mut Insn) -> Instruction {
             null_mut(),
         )
     };
-    instruction
 }
 
 extern "C" fn on_quantum(vcpu: c_uint, _: *mut c_void) {

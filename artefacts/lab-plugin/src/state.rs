@@ -65,6 +65,8 @@ static SEATS: [OnceLock<Seat>; CPUS_MAX] = [const { OnceLock::new() }; CPUS_MAX]
 thread_local! {
     /// The vCPU this thread is.
     static HERE: Cell<Option<&'static Seat>> = const { Cell::new(None) };
+    /// Whether this thread only asks whether a timer is due.
+    static PEEKING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A vCPU's state.
@@ -143,6 +145,7 @@ extern "C" fn show_time() -> i64 {
         return 0;
     };
     let shown = match HERE.get() {
+        Some(seat) if PEEKING.get() => timeline.peek(seat.now_ps()),
         Some(seat) if timeline.is_running(seat.index) => timeline.show_vcpu(seat.now_ps()),
         _ => timeline.show_outsider(real_ns()),
     };
@@ -292,7 +295,7 @@ impl Seat {
                     timeline.wake(self.index, own_ps, real_ns())
                 };
                 self.own_ps.store(own_ps, Relaxed);
-                self.nudge(*internals, own_ps);
+                self.nudge(timeline, *internals, own_ps);
                 self.let_others_catch_up(timeline, own_ps);
             }
             Some(Time::Wait(pacer, _)) => {
@@ -308,9 +311,16 @@ impl Seat {
 
     /// Wakes the main loop if a timer is due. It may miss one wake-up (this thread does not hold its lock), but as long
     /// as the timer is due and a vCPU runs there will be another; and going idle, which holds the lock, is not missed.
-    fn nudge(&self, internals: Internals, own_ps: u64) {
-        if own_ps >= self.nudged_ps.load(Relaxed) + NUDGE_PS && internals.timer_is_due() {
+    fn nudge(&self, timeline: &Timeline, internals: Internals, own_ps: u64) {
+        if own_ps < self.nudged_ps.load(Relaxed) + NUDGE_PS {
+            return;
+        }
+        PEEKING.set(true);
+        let is_due = internals.timer_is_due();
+        PEEKING.set(false);
+        if is_due {
             self.nudged_ps.store(own_ps, Relaxed);
+            timeline.announce(own_ps);
             internals.wake_main_loop();
         }
     }

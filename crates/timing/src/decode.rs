@@ -37,14 +37,32 @@ impl Instruction {
 /// What an access to a device's registers takes, in picoseconds.
 pub const DEVICE_ACCESS_PS: u64 = 300_000;
 
-/// Looks at the bytes of one instruction in 64-bit code.
-#[must_use]
-pub fn decode(bytes: &[u8]) -> Instruction {
+/// How many of the bytes are prefixes.
+fn prefixes(bytes: &[u8]) -> usize {
     let is_prefix = |byte: &&u8| {
         matches!(byte, 0x66 | 0xf2 | 0xf3 | 0xf0 | 0x2e | 0x36 | 0x3e | 0x26 | 0x64 | 0x65 | 0x67)
             || **byte & 0xf0 == 0x40
     };
-    let prefixes = bytes.iter().take_while(is_prefix).count();
+    bytes.iter().take_while(is_prefix).count()
+}
+
+/// Whether control may go back from the end of a block that ends with this instruction: not where that is a direct
+/// jump, branch or call forward. Code can't run for ever without going back, so it is enough to look at such blocks.
+#[must_use]
+pub fn may_go_back(last: &[u8]) -> bool {
+    let distance = match last[prefixes(last)..] {
+        [0x70..=0x7f | 0xeb | 0xe0..=0xe3, distance] => distance,
+        [0xe8 | 0xe9, _, _, _, distance] => distance,
+        [0x0f, 0x80..=0x8f, _, _, _, distance] => distance,
+        _ => return true,
+    };
+    distance.cast_signed() < 0
+}
+
+/// Looks at the bytes of one instruction in 64-bit code.
+#[must_use]
+pub fn decode(bytes: &[u8]) -> Instruction {
+    let prefixes = prefixes(bytes);
     match bytes[prefixes..] {
         // VEX, the opcode map 0F: C5 has it implied, C4 names it.
         [0xc5, _, opcode, ..] => vector(opcode),
@@ -148,6 +166,27 @@ mod tests {
             assert_eq!(decode(bytes), what, "{bytes:x?}");
             assert!(what.extra_ps() > 0);
         }
+    }
+
+    #[test]
+    fn blocks_that_only_go_forward_are_told_from_loops() {
+        let forward: [&[u8]; 4] = [
+            &[0x74, 0x10],             // je +16
+            &[0x0f, 0x85, 0, 1, 0, 0], // jne +256
+            &[0xe8, 0, 1, 0, 0],       // call +256
+            &[0x3e, 0xe9, 0, 1, 0, 0], // jmp +256
+        ];
+        assert!(forward.iter().all(|bytes| !may_go_back(bytes)));
+        let back: [&[u8]; 7] = [
+            &[0x75, 0xf0],                      // jne -16
+            &[0x0f, 0x84, 0, 0xff, 0xff, 0xff], // je -256
+            &[0xe8, 0, 0xff, 0xff, 0xff],       // call -256
+            &[0xc3],                            // ret
+            &[0xff, 0xe0],                      // jmp *%rax
+            &[0x48, 0x89, 0x07],                // mov %rax,(%rdi): the block is cut here
+            &[],
+        ];
+        assert!(back.iter().all(|bytes| may_go_back(bytes)));
     }
 
     #[test]

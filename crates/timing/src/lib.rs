@@ -19,7 +19,7 @@ mod timeline;
 mod window;
 
 pub use cache::FirstLevel;
-pub use decode::{DEVICE_ACCESS_PS, Instruction, decode};
+pub use decode::{DEVICE_ACCESS_PS, Instruction, decode, may_go_back};
 pub use machine::{Access, Kind, Machine, Vcpu};
 pub use pace::{Pace, Pacer};
 pub use stats::{CpuStats, LinkStats, NodeStats, Stats};

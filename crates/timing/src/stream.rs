@@ -24,8 +24,9 @@ struct Run {
 #[derive(Debug)]
 pub(crate) struct Streams {
     runs: [Run; TRACKED],
-    /// The run that matched last: most often the next to match.
+    /// The runs that matched last and before: most often the next to match.
     latest: usize,
+    previous: usize,
     /// Where to look for a run to replace.
     hand: usize,
 }
@@ -34,11 +35,15 @@ impl Streams {
     /// No runs.
     pub(crate) const fn new() -> Self {
         let none = Run { last: u64::MAX / 2, stride: 0, confidence: 0 };
-        Self { runs: [none; TRACKED], latest: 0, hand: 0 }
+        Self { runs: [none; TRACKED], latest: 0, previous: 0, hand: 0 }
     }
 
     /// Takes note of a miss at a virtual line; whether it is part of a stream.
     pub(crate) fn observe(&mut self, line: u64) -> bool {
+        if self.runs[self.latest].continues(line) {
+            return self.runs[self.latest].extend(line);
+        }
+        std::mem::swap(&mut self.latest, &mut self.previous);
         if self.runs[self.latest].continues(line) {
             return self.runs[self.latest].extend(line);
         }

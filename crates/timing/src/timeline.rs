@@ -3,11 +3,14 @@
 //! Each vCPU has a time of its own, in picoseconds, that only it moves: instructions and stalls. What a clock shows is
 //!
 //! - to a running vCPU its own time,
-//! - to everyone else (the emulator's main loop, devices, idle vCPUs) the time of the vCPU furthest ahead; while all
-//!   vCPUs are idle that time goes on as real time does,
+//! - to everyone else (the emulator's main loop, devices, idle vCPUs) the time of the vCPU furthest ahead, as far as that
+//!   has been announced; while all vCPUs are idle that time goes on as real time does,
 //!
 //! and in both cases never less than anyone has been shown before. So time never runs backwards for anybody, across
 //! threads either, and a timer never appears to fire early. A vCPU's own time is not moved by looking at it.
+//!
+//! Time is announced when a timer is due ([`Timeline::announce`]), else in coarse steps: the main loop would otherwise
+//! wake again and again for a time that comes nearer much more slowly than real time passes.
 //!
 //! The states `running` and `idle` are set, not counted: telling the timeline twice, or telling it late, changes
 //! nothing. Real time comes in as an argument; this module reads no clock and does not wait. What the caller must do:
@@ -20,6 +23,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A vCPU further behind the others than this has been kept from running, and is moved up: 10 ms.
 const LEFT_BEHIND_PS: u64 = 10_000_000_000;
+
+/// Running vCPUs announce at least every so much of their time: 250 us.
+const ANNOUNCED_EVERY_PS: u64 = 250_000_000;
 
 /// One vCPU's part, in a cache line (and its neighbour) of its own.
 #[derive(Debug, Default)]
@@ -43,6 +49,8 @@ struct Shared {
 pub struct Timeline {
     parts: Box<[Part]>,
     shared: Mutex<Shared>,
+    /// The furthest time that running vCPUs have announced.
+    announced_ps: AtomicU64,
     shown_ns: AtomicU64,
 }
 
@@ -53,6 +61,7 @@ impl Timeline {
         Self {
             parts: (0..vcpus).map(|_| Part::default()).collect(),
             shared: Mutex::new(Shared { reached_ps: start_ns * 1000, idle_since_ns: real_ns }),
+            announced_ps: AtomicU64::new(0),
             shown_ns: AtomicU64::new(0),
         }
     }
@@ -104,7 +113,15 @@ impl Timeline {
             own_ps
         };
         self.parts[vcpu].time_ps.store(own_ps, Ordering::Relaxed);
+        if own_ps > self.announced_ps.load(Ordering::Relaxed) + ANNOUNCED_EVERY_PS {
+            self.announce(own_ps);
+        }
         own_ps
+    }
+
+    /// Has everyone else see that a running vCPU has reached `own_ps`.
+    pub fn announce(&self, own_ps: u64) {
+        self.announced_ps.fetch_max(own_ps, Ordering::Relaxed);
     }
 
     /// How far `vcpu` at `own_ps` is ahead of the slowest other running vCPU, and where that one is.
@@ -123,10 +140,22 @@ impl Timeline {
         self.show(own_ps)
     }
 
+    /// What a running vCPU at `own_ps` would be shown, without its having been shown.
+    #[must_use]
+    pub fn peek(&self, own_ps: u64) -> u64 {
+        self.shown_ns.load(Ordering::Relaxed).max(own_ps / 1000)
+    }
+
     /// What everyone else is shown, in nanoseconds.
     #[must_use]
     pub fn show_outsider(&self, real_ns: u64) -> u64 {
-        let now = self.outside_ps(&self.lock(), real_ns);
+        let shared = self.lock();
+        let now = if self.running().next().is_some() {
+            self.announced_ps.load(Ordering::Relaxed).max(shared.reached_ps)
+        } else {
+            self.outside_ps(&shared, real_ns)
+        };
+        drop(shared);
         self.show(now)
     }
 
@@ -141,6 +170,7 @@ impl Timeline {
         running.map(|part| part.time_ps.load(Ordering::Relaxed))
     }
 
+    /// Where the machine as a whole is: a vCPU that wakes goes on from here.
     fn outside_ps(&self, shared: &Shared, real_ns: u64) -> u64 {
         match self.running().max() {
             Some(furthest) => furthest.max(shared.reached_ps),
@@ -183,9 +213,24 @@ mod tests {
         assert_eq!(line.wake(0, 0, 1000), US);
         assert_eq!(line.show_outsider(1_000_000), 1000);
         line.advance(0, 3 * US);
+        assert_eq!(line.show_outsider(1_000_001), 1000);
+        line.announce(3 * US);
         assert_eq!(line.show_outsider(1_000_001), 3000);
         assert!(line.rest(0, 4 * US, 2_000_000));
         assert_eq!(line.show_outsider(2_000_500), 4500);
+    }
+
+    #[test]
+    fn outsiders_are_never_far_behind_the_vcpu_furthest_ahead() {
+        let line = Timeline::new(2, 0, 0);
+        line.wake(0, 0, 0);
+        for own in 1..100 {
+            line.advance(0, own * 10 * US);
+            let behind = own * 10_000 - line.show_outsider(0);
+            assert!(behind <= ANNOUNCED_EVERY_PS / 1000, "{behind}");
+        }
+        assert_eq!(line.peek(990 * US), 990_000);
+        assert!(line.show_outsider(0) < 990_000);
     }
 
     #[test]
@@ -251,7 +296,7 @@ mod tests {
         /// Any order of events, on any number of vCPUs: no reader sees time go backwards, and time moves on while all
         /// are idle.
         #[test]
-        fn time_never_runs_backwards(events in proptest::collection::vec((0usize..4, 0u8..5, 1u64..90_000), 1..300)) {
+        fn time_never_runs_backwards(events in proptest::collection::vec((0usize..4, 0u8..6, 1u64..90_000), 1..300)) {
             let line = Timeline::new(4, 0, 0);
             let (mut own, mut real, mut last) = ([0u64; 4], 0, 0);
             for (vcpu, what, amount) in events {
@@ -260,6 +305,7 @@ mod tests {
                     0 => { own[vcpu] = line.wake(vcpu, own[vcpu], real); None }
                     1 => { line.rest(vcpu, own[vcpu], real); None }
                     2 if line.is_running(vcpu) => { own[vcpu] = line.advance(vcpu, own[vcpu] + amount * 1000); None }
+                    4 if line.is_running(vcpu) => { line.announce(own[vcpu]); None }
                     3 if line.is_running(vcpu) => Some(line.show_vcpu(own[vcpu])),
                     _ => Some(line.show_outsider(real)),
                 };
