@@ -80,7 +80,7 @@ impl Budget {
 fn windows(total_ns: u64, count: u32) -> Windows {
     let warm_up_ns = total_ns / 4;
     let window_ns = ((total_ns - warm_up_ns) / u64::from(count)).max(1);
-    Windows { warm_up_ns, window_ns, count }
+    Windows { warm_up_units: 0, warm_up_ns, window_ns, count }
 }
 
 /// Sizes of one memory node's buffers.

@@ -1,9 +1,12 @@
 //! The three measurements: idle latency, bandwidth at a mix, latency under load.
 //!
+//! A measurement finds the caches full of what the one before left there, and if that was written to, every line that
+//! comes in pushes a write-back out: a read stream would show half its bandwidth. So first the caches are turned over.
+//!
 //! Figures taken in the lab are brought back to the modelled machine here, once: latencies divided by its slow motion,
 //! bandwidths multiplied.
 
-use nearfar_topology::{BytesPerSecond, CpuId, Mix};
+use nearfar_topology::{Bytes, BytesPerSecond, CpuId, Mix};
 
 use crate::budget::Budget;
 use crate::clock::Clock;
@@ -48,14 +51,16 @@ pub(crate) enum GaugeError {
 pub(crate) struct Gauge {
     clock: Clock,
     budget: Budget,
+    /// The last-level caches of a CPU node together.
+    llc: Bytes,
     slow_motion: f64,
     /// How many measurements since [`Gauge::take_disturbed`] had too few windows in which all threads ran.
     disturbed: u32,
 }
 
 impl Gauge {
-    pub(crate) fn new(budget: Budget, slow_motion: f64) -> Self {
-        Self { clock: Clock::start(), budget, slow_motion, disturbed: 0 }
+    pub(crate) fn new(budget: Budget, llc: Bytes, slow_motion: f64) -> Self {
+        Self { clock: Clock::start(), budget, llc, slow_motion, disturbed: 0 }
     }
 
     /// How many measurements were disturbed since this was last asked.
@@ -63,12 +68,14 @@ impl Gauge {
         std::mem::take(&mut self.disturbed)
     }
 
-    /// Latency of a dependent load while nothing else of ours runs.
+    /// Latency of a dependent load while nothing else of ours runs. `lines` are read first, to turn the cache over.
     pub(crate) fn idle_latency(
         &mut self,
         view: &View,
         chase: &mut Chase<'_>,
+        lines: &mut [Line],
     ) -> Result<Latency, GaugeError> {
+        self.wash(&[view.chaser], lines)?;
         let counted = self.count(self.budget.latency, vec![(view.chaser, chase)])?.rates;
         let samples: Vec<f64> = counted.iter().map(|rates| self.latency(rates[0])).collect();
         stats::of_floats(&samples).map(Latency::from).ok_or(GaugeError::Starved)
@@ -82,7 +89,9 @@ impl Gauge {
         mix: Mix,
     ) -> Result<Bandwidth, GaugeError> {
         let mut streams = streams(lines, view.cpus.len(), mix, &Pacer::FLAT_OUT)?;
-        let counted = self.count(self.budget.bandwidth, on(&view.cpus, &mut streams))?.rates;
+        let warm_up_units = self.turn_over(view.cpus.len());
+        let windows = Windows { warm_up_units, ..self.budget.bandwidth };
+        let counted = self.count(windows, on(&view.cpus, &mut streams))?.rates;
         let samples: Vec<u64> =
             counted.iter().map(|rates| self.bytes(rates.iter().sum()).0).collect();
         stats::of_integers(&samples).map(|of| Bandwidth::new(mix, of)).ok_or(GaugeError::Starved)
@@ -96,7 +105,8 @@ impl Gauge {
         lines: &mut [Line],
         idle: Latency,
     ) -> Result<Vec<LoadedPoint>, GaugeError> {
-        // First, since the other points are shares of it.
+        // First, since the other points are shares of it, and since the mixes before may have left the caches dirty.
+        self.wash(&view.loaders, lines)?;
         let flat_out = self.loaded_point(view, chase, lines, None)?;
         let most = flat_out.loaders;
         let alone = LoadedPoint {
@@ -162,6 +172,20 @@ impl Gauge {
             return Ok(Counted { rates: counted, rough: false });
         }
         Ok(Counted { rates: vec![whole.ok_or(GaugeError::Starved)?], rough: true })
+    }
+
+    /// Turns the caches of `cpus` over by reading.
+    fn wash(&self, cpus: &[CpuId], lines: &mut [Line]) -> Result<(), GaugeError> {
+        let mut streams = streams(lines, cpus.len(), Mix::READS, &Pacer::FLAT_OUT)?;
+        let warm_up_units = self.turn_over(cpus.len());
+        let only = Windows { warm_up_units, warm_up_ns: 0, window_ns: 1, count: 0 };
+        team::run(self.clock, only, &mut on(cpus, &mut streams))?;
+        Ok(())
+    }
+
+    /// Lines that each of `count` streams must read for the caches to hold nothing of before.
+    fn turn_over(&self, count: usize) -> u64 {
+        2 * self.llc.0 / LINE as u64 / count.max(1) as u64
     }
 
     /// Holds each of `count` streams to its part of what is offered.
@@ -248,7 +272,7 @@ mod tests {
     use nearfar_topology::NodeId;
 
     fn gauge(slow_motion: f64) -> Gauge {
-        Gauge::new(Budget::new(Pace::QuickModelled, 1, 1), slow_motion)
+        Gauge::new(Budget::new(Pace::QuickModelled, 1, 1), Bytes(4096), slow_motion)
     }
 
     fn view(loaders: usize) -> View {
@@ -270,7 +294,7 @@ mod tests {
         let mut gauge = gauge(1.0);
         let (mut chased, mut streamed) = (vec![Line::default(); 4096], vec![Line::default(); 4096]);
         let mut chase = Chase::new(&mut chased, 512, 1).unwrap();
-        let idle = gauge.idle_latency(&view(1), &mut chase).unwrap();
+        let idle = gauge.idle_latency(&view(1), &mut chase, &mut streamed).unwrap();
         assert!(idle.min_ns > 0.0);
         let points = gauge.loaded(&view(1), &mut chase, &mut streamed, idle).unwrap();
         let offers: Vec<_> = points.iter().map(|point| point.offered_bytes_per_s).collect();

@@ -49,7 +49,7 @@ pub fn measure(
     let slow_motion = plan.lab.as_ref().map_or(1.0, |lab| lab.slow_motion);
     let mut run = Run {
         plan,
-        gauge: Gauge::new(plan.budget, slow_motion),
+        gauge: Gauge::new(plan.budget, plan.llc, slow_motion),
         progress,
         done: 0,
         pages: Pages::default(),
@@ -133,7 +133,7 @@ impl Run<'_> {
         // Sizes are megabytes at least.
         let mut chase = chase.ok_or(GaugeError::Starved)?;
         self.step(target, view, "idle latency");
-        let idle_latency = self.gauge.idle_latency(view, &mut chase)?;
+        let idle_latency = self.gauge.idle_latency(view, &mut chase, streamed)?;
         let mut bandwidth = Vec::new();
         for mix in &self.plan.mixes {
             self.step(target, view, &format!("bandwidth at {mix}"));

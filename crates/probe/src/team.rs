@@ -1,7 +1,7 @@
 //! A team of pinned threads that work at the same time and are counted over the same time.
 //!
-//! A thread that wakes up begins to work at once, and time starts when the last of them has begun: a window never
-//! holds a thread that is still on its way. They go on until every one of them has passed the last boundary, so that
+//! A thread that wakes up begins to work at once, and time starts when the last of them has done its warm-up: a window
+//! never holds a thread that is still on its way, or caches that still hold what others wrote before. They go on until every one of them has passed the last boundary, so that
 //! the load stays what it is while anyone is counted. How windows are counted is `windows.rs`.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -77,7 +77,7 @@ impl Gate {
 
 /// How far a team is.
 struct Course {
-    /// Threads that have not begun yet.
+    /// Threads that have not done their warm-up yet.
     missing: AtomicUsize,
     /// When the last one had; [`u64::MAX`] before.
     start_ns: AtomicU64,
@@ -91,14 +91,14 @@ impl Course {
         Self { missing, start_ns: AtomicU64::new(u64::MAX), unfinished }
     }
 
-    /// Says that a thread has begun, at this time.
+    /// Says that a thread has done its warm-up, at this time.
     fn begin(&self, now_ns: u64) {
         if self.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.start_ns.store(now_ns, Ordering::Release);
         }
     }
 
-    /// When all had begun.
+    /// When all had.
     fn start_ns(&self) -> Option<u64> {
         let start_ns = self.start_ns.load(Ordering::Acquire);
         (start_ns != u64::MAX).then_some(start_ns)
@@ -154,17 +154,20 @@ fn pass(clock: Clock, windows: Windows, work: &mut dyn Work, course: &Course) ->
     let _release = ReleaseOnPanic(course);
     let mut portions = Portions::new(clock, windows);
     let mut now = Mark { at_ns: clock.now_ns(), units: 0 };
-    let begun = now;
-    let mut marks = Marks::new(windows, u64::MAX, begun);
+    let mut begun = None;
+    let mut marks = Marks::new(windows, u64::MAX, now);
     let (mut started, mut finished) = (false, false);
-    course.begin(begun.at_ns);
     while course.goes_on() {
         let units = work.portion(portions.units);
         let before = std::mem::replace(&mut now.at_ns, clock.now_ns());
         now.units += units;
         work.took(units, now.at_ns - before);
         portions.took(now.at_ns - before);
-        if !started && let Some(start_ns) = course.start_ns() {
+        if begun.is_none() && now.units >= windows.warm_up_units {
+            begun = Some(now);
+            course.begin(now.at_ns);
+        }
+        if !started && let (Some(begun), Some(start_ns)) = (begun, course.start_ns()) {
             marks = Marks::new(windows, start_ns, begun);
             started = true;
         }
@@ -231,7 +234,8 @@ mod tests {
         affinity::get().unwrap()[0]
     }
 
-    const BRIEF: Windows = Windows { warm_up_ns: 10_000, window_ns: 50_000, count: 3 };
+    const BRIEF: Windows =
+        Windows { warm_up_units: 100, warm_up_ns: 10_000, window_ns: 50_000, count: 3 };
 
     #[test]
     fn every_thread_works_until_all_have_passed_the_windows() {
@@ -242,7 +246,7 @@ mod tests {
         let team = run(clock, BRIEF, &mut on).unwrap();
         assert!(clock.now_ns() >= BRIEF.warm_up_ns + 3 * BRIEF.window_ns);
         assert_eq!(rough_rates(&team).map(|rates| rates.len()), Some(2));
-        assert!(works.iter().all(|work| work.0 > 0));
+        assert!(works.iter().all(|work| work.0 > BRIEF.warm_up_units));
     }
 
     #[test]

@@ -6,9 +6,11 @@
 //! others: a boundary missed by more than an eighth of a window is not noted, and a window counts only if every thread
 //! noted both its ends.
 
-/// When is counted: `count` windows of `window_ns`, one after another, after `warm_up_ns`.
+/// When is counted: once every thread has done `warm_up_units`, `warm_up_ns` pass, then come `count` windows of
+/// `window_ns`, one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Windows {
+    pub(crate) warm_up_units: u64,
     pub(crate) warm_up_ns: u64,
     pub(crate) window_ns: u64,
     pub(crate) count: u32,
@@ -40,7 +42,7 @@ impl Marks {
 
     /// Takes note of `now`; true once the last boundary has been passed.
     pub(crate) fn pass(&mut self, now: Mark) -> bool {
-        let Windows { warm_up_ns, window_ns, count } = self.windows;
+        let Windows { warm_up_ns, window_ns, count, .. } = self.windows;
         let boundaries = u64::from(count) + 1;
         let Some(since) = now.at_ns.checked_sub(self.start_ns + warm_up_ns) else { return false };
         let passed = (since / window_ns + 1).min(boundaries);
@@ -84,7 +86,7 @@ mod tests {
 
     /// Three windows of 100 ns after a warm-up of 50, begun at 1000.
     fn noted(at: &[(u64, u64)]) -> (Marks, bool) {
-        let windows = Windows { warm_up_ns: 50, window_ns: 100, count: 3 };
+        let windows = Windows { warm_up_units: 0, warm_up_ns: 50, window_ns: 100, count: 3 };
         let mut marks = Marks::new(windows, 1000, Mark { at_ns: 1000, units: 0 });
         let mut done = false;
         for (at_ns, units) in at {
