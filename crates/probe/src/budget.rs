@@ -45,6 +45,15 @@ impl Pace {
         }
     }
 
+    /// Time for a pair's idle latency, of the pair's time. A lone chase costs the host of a modelled clock next to
+    /// nothing, so there it gets what makes reading the clock not count.
+    fn latency_ns(self, pair_ns: u64) -> u64 {
+        match self {
+            Self::Quick | Self::Full => pair_ns / 10,
+            Self::QuickModelled | Self::FullModelled => 20_000_000,
+        }
+    }
+
     /// No pair gets less, however many there are.
     const fn pair_ns_min(self) -> u64 {
         match self {
@@ -68,7 +77,7 @@ impl Budget {
         };
         let points = loads_percent.len() as u64 + 1;
         Self {
-            latency: windows(pair_ns / 10, 7),
+            latency: windows(pace.latency_ns(pair_ns), 7),
             bandwidth: windows(pair_ns * 45 / 100 / mixes.max(1) as u64, 5),
             loaded: windows(pair_ns * 45 / 100 / points, 3),
             loads_percent,

@@ -201,7 +201,7 @@ impl Portions {
     const UNITS_MAX: u64 = 1 << 24;
 
     fn new(clock: Clock, windows: Windows) -> Self {
-        const LEAST_NS: u64 = 20_000;
+        const LEAST_NS: u64 = 50_000;
         // A portion twice as long as wanted still ends well within what a boundary may be missed by.
         let most = (windows.window_ns / 32).max(1);
         Self { units: 64, wanted_ns: (clock.reading_ns * 200).max(LEAST_NS).min(most) }
