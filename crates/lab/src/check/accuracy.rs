@@ -1,4 +1,5 @@
-//! Whether guests feel the figures of their machine file: idle latency and saturated bandwidth on every path.
+//! Whether guests feel the figures of their machine file: idle latency and saturated bandwidth on every path, and a clock
+//! that behaves while all CPUs are busy, asleep and waiting for each other.
 
 use std::fmt::Write as _;
 
@@ -31,6 +32,21 @@ pub struct Guest {
     pub latency: Vec<Latency>,
     /// Bandwidths.
     pub bandwidth: Vec<Bandwidth>,
+    /// The clock.
+    pub clock: Turmoil,
+}
+
+/// How the clock behaved with more threads than CPUs sleeping, spinning and waiting for each other.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Turmoil {
+    /// Sleeps that ended.
+    pub sleeps: u64,
+    /// Times a thread saw an earlier time than another had seen before.
+    pub backwards: u64,
+    /// Sleeps that ended early.
+    pub early: u64,
+    /// Whether both are none.
+    pub ok: bool,
 }
 
 /// A dependent load from one node's CPU to one node's memory.
@@ -88,7 +104,7 @@ pub fn check(
     machines
         .iter()
         .map(|machine| {
-            say.line(&format!("{} with {} CPUs", machine.name, machine.cpus()));
+            say.line(&format!("{} with {}", machine.name, counted(machine.cpus(), "CPU")));
             in_guest(setting, machine, &programs, &script(machine), say)?;
             let said = programs.take("results");
             compare(machine, &said).map_err(|found| CheckError::Said {
@@ -104,7 +120,9 @@ pub fn check(
 #[must_use]
 pub fn is_ok(guests: &[Guest]) -> bool {
     let fine = |guest: &Guest| {
-        guest.latency.iter().all(|row| row.ok) && guest.bandwidth.iter().all(|row| row.ok)
+        guest.latency.iter().all(|row| row.ok)
+            && guest.bandwidth.iter().all(|row| row.ok)
+            && guest.clock.ok
     };
     guests.iter().all(fine)
 }
@@ -139,10 +157,12 @@ fn script(machine: &Machine) -> String {
         for mix in MIXES {
             let _ = writeln!(
                 text,
-                "/out/bandwidth node={node} cpu={cpu} threads={threads} mb={mb} rounds=3 mix={mix}"
+                "/out/bandwidth node={node} cpu={cpu} threads={threads} mb={mb} rounds=5 mix={mix}"
             );
         }
     }
+    // It ends with 1 where it prints what was wrong.
+    let _ = writeln!(text, "/out/turmoil threads={} ms=50 || true", machine.cpus() + 1);
     text
 }
 
@@ -155,25 +175,32 @@ fn compare(machine: &Machine, said: &str) -> Result<Guest, String> {
     let mut next = || lines.next().unwrap_or_else(|| Err("a result is missing".to_owned()));
     let head = next()?;
     let slow_motion = number(&head, "slow_motion")?;
-    let mut guest = Guest {
+    let (mut latencies, mut bandwidths) = (Vec::new(), Vec::new());
+    for (from, _, threads, to) in paths(machine) {
+        for pages in ["4k", "2m"] {
+            let emulated_ns = number(&next()?, "latency_ns")? / slow_motion;
+            latencies.extend(latency(machine, (from, to), pages, emulated_ns));
+        }
+        for mix in MIXES {
+            let emulated_gbps = number(&next()?, "gbps")? * slow_motion;
+            bandwidths.extend(bandwidth(machine, (from, to), mix, threads, emulated_gbps));
+        }
+    }
+    Ok(Guest {
         machine: machine.name.clone(),
         cpus: machine.cpus(),
         timing: head["timing"].as_str().unwrap_or("unknown").to_owned(),
         slow_motion,
-        latency: Vec::new(),
-        bandwidth: Vec::new(),
-    };
-    for (from, _, threads, to) in paths(machine) {
-        for pages in ["4k", "2m"] {
-            let emulated_ns = number(&next()?, "latency_ns")? / slow_motion;
-            guest.latency.extend(latency(machine, (from, to), pages, emulated_ns));
-        }
-        for mix in MIXES {
-            let emulated_gbps = number(&next()?, "gbps")? * slow_motion;
-            guest.bandwidth.extend(bandwidth(machine, (from, to), mix, threads, emulated_gbps));
-        }
-    }
-    Ok(guest)
+        latency: latencies,
+        bandwidth: bandwidths,
+        clock: turmoil(&next()?)?,
+    })
+}
+
+fn turmoil(said: &Value) -> Result<Turmoil, String> {
+    let count = |name: &str| said[name].as_u64().ok_or_else(|| format!("{said} has no {name}"));
+    let (backwards, early) = (count("backwards")?, count("early")?);
+    Ok(Turmoil { sleeps: count("sleeps")?, backwards, early, ok: backwards + early == 0 })
 }
 
 fn number(value: &Value, name: &str) -> Result<f64, String> {
@@ -236,8 +263,11 @@ pub fn table(guests: &[Guest]) -> String {
     for guest in guests {
         let _ = writeln!(
             out,
-            "{}, {} CPUs, timing {} (slow motion {}): configured and emulated",
-            guest.machine, guest.cpus, guest.timing, guest.slow_motion
+            "{}, {}, timing {} (slow motion {}): configured and emulated",
+            guest.machine,
+            counted(guest.cpus, "CPU"),
+            guest.timing,
+            guest.slow_motion
         );
         for row in &guest.latency {
             let what = format!("latency, {} pages", row.pages);
@@ -245,12 +275,23 @@ pub fn table(guests: &[Guest]) -> String {
             out += &line((row.from, row.to), &what, figures, row.ok, None);
         }
         for row in &guest.bandwidth {
-            let what = format!("{}, {} threads", row.mix, row.threads);
+            let what = format!("{}, {}", row.mix, counted(row.threads, "thread"));
             let figures = (row.configured_gbps, row.emulated_gbps, "GB/s", row.off_percent);
             out += &line((row.from, row.to), &what, figures, row.ok, row.drawable_gbps);
         }
+        let clock = &guest.clock;
+        let mark = if clock.ok { "" } else { "  OFF" };
+        let _ = writeln!(
+            out,
+            "  clock  {} sleeps, {} of them too short; {} times backwards{mark}",
+            clock.sleeps, clock.early, clock.backwards
+        );
     }
     out
+}
+
+fn counted(count: u32, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 fn line(
@@ -282,7 +323,17 @@ mod tests {
             let name = if index % 5 < 2 { "latency_ns" } else { "gbps" };
             let _ = writeln!(text, "{{\"{name}\":{}}}", change(index, *figure));
         }
-        text
+        text + "{\"sleeps\":9,\"backwards\":0,\"early\":0}\n"
+    }
+
+    #[test]
+    fn a_clock_that_misbehaves_is_marked() {
+        let machine = built_in("cxl-2tier").unwrap();
+        for wrong in ["backwards", "early"] {
+            let text = said(|_, figure| figure);
+            let text = text.replace(&format!("\"{wrong}\":0"), &format!("\"{wrong}\":1"));
+            assert!(!is_ok(&[compare(&machine, &text).unwrap()]), "{wrong}");
+        }
     }
 
     #[test]

@@ -5,11 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SOURCES: [(&str, &str); 4] = [
+const SOURCES: [(&str, &str); 5] = [
     ("common.h", include_str!("../../../../lab/programs/common.h")),
     ("chase.c", include_str!("../../../../lab/programs/chase.c")),
     ("bandwidth.c", include_str!("../../../../lab/programs/bandwidth.c")),
     ("membound.c", include_str!("../../../../lab/programs/membound.c")),
+    ("turmoil.c", include_str!("../../../../lab/programs/turmoil.c")),
 ];
 
 /// Why there are no programs.
