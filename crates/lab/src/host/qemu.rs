@@ -217,7 +217,7 @@ mod tests {
         let ring = catalog::built_in("numa-4node").unwrap();
         assert_eq!(cpus(&ring), "4,sockets=4,cores=1,threads=1");
         assert_eq!(cpus(&ring.with_cpus(6).unwrap()), "6,sockets=6,cores=1,threads=1");
-        assert_eq!(cpus(&catalog::built_in("cxl-2tier").unwrap()), "4,sockets=1,cores=4,threads=1");
+        assert_eq!(cpus(&catalog::built_in("cxl-2tier").unwrap()), "6,sockets=1,cores=6,threads=1");
     }
 
     #[test]

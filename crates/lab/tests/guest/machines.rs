@@ -67,7 +67,7 @@ fn agrees(seen: &str, machine: &Machine) {
 pub(crate) fn the_default_machine_is_as_its_file_says() {
     let seen = seen("-M cxl-2tier");
     agrees(&seen, &catalog::built_in("cxl-2tier").unwrap());
-    has(&seen, "node0 cpus 0-3");
+    has(&seen, "node0 cpus 0-5");
     has(&seen, "node1 cpus");
     has(&seen, "tier 4 0");
 }
