@@ -12,6 +12,9 @@ use std::time::Duration;
 use super::{Cache, FetchError, Say, mirror, version};
 use crate::clock;
 
+/// With less than this left, a disk counts as full.
+const DISK_FULL: u64 = 2 << 20;
+
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// A private apt that sees some suites.
@@ -54,10 +57,8 @@ impl<'a> Apt<'a> {
                     writeln!(sources, "deb [arch=amd64 signed-by={KEYS}] {mirror} {suite} main");
             }
             apt.write("sources.list", &sources)?;
-            result = apt
-                .run("reading package lists", "apt-get", &["-qq", "--error-on=any", "update"])
-                .map(drop);
-            if result.is_ok() {
+            result = apt.watch("reading package lists", &["-qq", "--error-on=any", "update"], None);
+            if matches!(result, Ok(()) | Err(FetchError::NoSpace { .. })) {
                 break;
             }
         }
@@ -100,7 +101,7 @@ impl<'a> Apt<'a> {
         let wanted = wanted(&String::from_utf8_lossy(&uris.stdout));
         let total: u64 = wanted.iter().map(|(_, size)| size).sum();
         say.line(&format!("downloading {what}: {} MB", total.div_ceil(1_000_000)));
-        self.watch(what, &args, total, say)?;
+        self.watch(&format!("downloading {what}"), &args, Some((total, say)))?;
         Ok(wanted.into_iter().map(|(name, _)| self.dir.join("archives").join(name)).collect())
     }
 
@@ -110,12 +111,12 @@ impl<'a> Apt<'a> {
         let _ = fs::remove_dir(self.cache.dir().join("apt"));
     }
 
+    /// Runs apt-get, tells how far it is, and ends it when the disk is full: by itself it would wait for ever.
     fn watch(
         &self,
         what: &str,
         args: &[&str],
-        total: u64,
-        say: &dyn Say,
+        download: Option<(u64, &dyn Say)>,
     ) -> Result<(), FetchError> {
         let archives = self.dir.join("archives");
         let log = self.dir.join("log/apt-get");
@@ -131,25 +132,31 @@ impl<'a> Apt<'a> {
                 tool: "apt-get",
                 source,
             })?;
-        loop {
+        let progress = |done: u64| {
+            if let Some((total, say)) = download {
+                say.progress(done.min(total), total);
+            }
+        };
+        let ended = loop {
+            if let Err(full) = self.cache.room_for(what, DISK_FULL) {
+                let _ = child.kill();
+                let _ = child.wait();
+                break Err(full);
+            }
             match child.try_wait() {
-                Ok(Some(status)) if status.success() => break,
+                Ok(Some(status)) if status.success() => break Ok(()),
                 Ok(None) => {
-                    say.progress(bytes_below(&archives).min(total), total);
+                    progress(bytes_below(&archives));
                     clock::sleep(Duration::from_millis(200));
                 }
                 Ok(Some(_)) | Err(_) => {
-                    say.progress(total, total);
-                    let words = fs::read(&log).unwrap_or_default();
-                    return Err(FetchError::Tool {
-                        what: format!("downloading {what}"),
-                        found: last_words(&words),
-                    });
+                    let found = last_words(&fs::read(&log).unwrap_or_default());
+                    break Err(FetchError::Tool { what: what.to_owned(), found });
                 }
             }
-        }
-        say.progress(total, total);
-        Ok(())
+        };
+        progress(u64::MAX);
+        ended
     }
 
     fn run(&self, what: &str, tool: &'static str, args: &[&str]) -> Result<Output, FetchError> {

@@ -113,29 +113,35 @@ impl Busybox {
     }
 }
 
-/// QEMU with all it needs, and busybox.
+/// QEMU with all it needs, and busybox; each if it is missing.
 fn fetch_tools(cache: &Cache, say: &dyn Say) -> Result<(), FetchError> {
+    cache.room_for("QEMU with its libraries", 350_000_000)?;
     let apt = Apt::update(cache, BOOKWORM, say)?;
-    let files = apt.download("QEMU, to emulate the machine", &["qemu-system-x86"], true, say)?;
-    cache.install("qemu", &package_version(&files, "qemu-system-x86_"), |dir| {
-        files.iter().try_for_each(|file| unpack(file, dir))?;
-        // Documentation is a sixth of it.
-        ["doc", "man", "locale", "info"].iter().for_each(|part| {
-            let _ = fs::remove_dir_all(dir.join("usr/share").join(part));
-        });
-        Ok(())
-    })?;
-    let files =
-        apt.download("busybox, the guest's first program", &["busybox-static"], false, say)?;
-    cache.install("busybox", &package_version(&files, "busybox-static_"), |dir| {
-        let unpacked = dir.join("unpacked");
-        files.iter().try_for_each(|file| unpack(file, &unpacked))?;
-        let program = dir.join("busybox");
-        fs::rename(unpacked.join("bin/busybox"), &program)
-            .or_else(|_| fs::rename(unpacked.join("usr/bin/busybox"), &program))
-            .and_then(|()| fs::remove_dir_all(&unpacked))
-            .map_err(cache.failed("moving", &program))
-    })?;
+    if cache.newest("qemu", "").is_none() {
+        let what = "QEMU, to emulate the machine";
+        let files = apt.download(what, &["qemu-system-x86"], true, say)?;
+        cache.install("qemu", &package_version(&files, "qemu-system-x86_"), |dir| {
+            files.iter().try_for_each(|file| unpack(file, dir))?;
+            // Documentation is a sixth of it.
+            ["doc", "man", "locale", "info"].iter().for_each(|part| {
+                let _ = fs::remove_dir_all(dir.join("usr/share").join(part));
+            });
+            Ok(())
+        })?;
+    }
+    if cache.newest("busybox", "").is_none() {
+        let what = "busybox, the guest's first program";
+        let files = apt.download(what, &["busybox-static"], false, say)?;
+        cache.install("busybox", &package_version(&files, "busybox-static_"), |dir| {
+            let unpacked = dir.join("unpacked");
+            files.iter().try_for_each(|file| unpack(file, &unpacked))?;
+            let program = dir.join("busybox");
+            fs::rename(unpacked.join("bin/busybox"), &program)
+                .or_else(|_| fs::rename(unpacked.join("usr/bin/busybox"), &program))
+                .and_then(|()| fs::remove_dir_all(&unpacked))
+                .map_err(cache.failed("moving", &program))
+        })?;
+    }
     apt.clear();
     Ok(())
 }

@@ -103,6 +103,7 @@ fn hz(config: &str) -> Option<u32> {
 /// The newest kernel of a series, with the index of its modules.
 fn fetch(cache: &Cache, series: &str, busybox: &Busybox, say: &dyn Say) -> Result<(), FetchError> {
     let what = format!("kernel {series} with its modules");
+    cache.room_for(&what, 650_000_000)?;
     let pattern = series.replace('.', "\\.");
     let (apt, packages) = if series == "6.12" {
         let apt = Apt::update(cache, BOOKWORM, say)?;

@@ -66,6 +66,18 @@ pub enum FetchError {
         /// Why not.
         source: std::io::Error,
     },
+    /// A disk that is full, or would be.
+    #[error("{what} needs about {} MB in {}, which has {} MB free; make room, or set NEARFAR_CACHE to a directory elsewhere", needed / 1_000_000, cache.display(), free / 1_000_000)]
+    NoSpace {
+        /// What for.
+        what: String,
+        /// Bytes it takes at its worst moment.
+        needed: u64,
+        /// Bytes there are.
+        free: u64,
+        /// The cache.
+        cache: PathBuf,
+    },
     /// A tool that is needed.
     #[error(
         "{what} needs {tool}, which could not be started: {source}; install it, or give --qemu and --kernel paths"
@@ -163,6 +175,21 @@ impl Cache {
         move |source| FetchError::Cache { doing, path, cache, source }
     }
 
+    /// Refuses what would not fit.
+    fn room_for(&self, what: &str, needed: u64) -> Result<(), FetchError> {
+        let free = self.free();
+        if free >= needed {
+            return Ok(());
+        }
+        Err(FetchError::NoSpace { what: what.to_owned(), needed, free, cache: self.dir.clone() })
+    }
+
+    /// Bytes left on its disk; as good as endless where that can't be told.
+    fn free(&self) -> u64 {
+        rustix::fs::statvfs(&self.dir)
+            .map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
+    }
+
     /// Holds the cache's lock until dropped.
     fn lock(&self, say: &dyn Say) -> Result<fs::File, FetchError> {
         fs::create_dir_all(&self.dir).map_err(self.failed("creating", &self.dir))?;
@@ -175,7 +202,7 @@ impl Cache {
         Ok(file)
     }
 
-    /// Fills a fresh directory by `fill` and puts it at `kind/name`, whole.
+    /// Fills a fresh directory by `fill` and puts it at `kind/name`, whole; what is there already stays.
     fn install(
         &self,
         kind: &str,
@@ -184,6 +211,9 @@ impl Cache {
     ) -> Result<PathBuf, FetchError> {
         let fresh = self.dir.join("new").join(format!("{kind}-{name}"));
         let place = self.dir.join(kind).join(name);
+        if place.exists() {
+            return Ok(place);
+        }
         if fresh.exists() {
             fs::remove_dir_all(&fresh).map_err(self.failed("clearing", &fresh))?;
         }

@@ -33,6 +33,7 @@ pub(super) struct Finished {
     pub(super) statistics: String,
 }
 
+#[derive(Debug)]
 enum Event {
     Frame(Frame),
     PortClosed(Option<String>),
@@ -43,7 +44,7 @@ enum Event {
 }
 
 /// How far the guest is.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Booting,
     Starting,
@@ -66,23 +67,6 @@ pub(super) struct Session<'a> {
     events: Receiver<Event>,
     sender: Sender<Event>,
     raw: Option<Raw>,
-}
-
-impl std::fmt::Debug for Event {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Event")
-    }
-}
-
-impl std::fmt::Debug for Stage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Booting => "booting",
-            Self::Starting => "starting",
-            Self::Running => "running",
-            Self::OutOfTime => "out of time",
-        })
-    }
 }
 
 impl<'a> Session<'a> {
