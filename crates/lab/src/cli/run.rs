@@ -54,7 +54,7 @@ struct GuestArgs {
 pub(super) struct RunArgs {
     #[command(flatten)]
     guest: GuestArgs,
-    /// End the command after so many seconds, with status 124
+    /// End the command after so many seconds of this machine's clock, with status 124
     #[arg(long, value_name = "S", value_parser = seconds)]
     timeout: Option<Duration>,
     /// The command and its arguments
