@@ -2,7 +2,7 @@
 //!
 //! [`Fs`] is three verbs: read, write, list. [`RootFs`] does them below a directory that stands for `/`: the real `/`,
 //! a temporary directory in tests, what the user named with `--sysfs`. [`TreeFs`] reads a recording and refuses writes.
-//! [`gather`] reads the part of a root that says what the machine is into a [`Tree`].
+//! [`gather()`] reads the part of a root that says what the machine is into a [`Tree`].
 //!
 //! Paths have no leading `/` (one is dropped). Absence is `Ok(None)`; every error names path, call and errno. Below any
 //! root but `/` links are followed as if the root were `/` (openat2 with `RESOLVE_IN_ROOT`), so that nothing outside is

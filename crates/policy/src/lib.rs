@@ -1,7 +1,7 @@
 //! policy: what to do, as pure functions from observations to decisions.
 //!
 //! Here: one node's bandwidth at a read:write mix ([`bandwidth`]) and the weights that use several nodes to their
-//! measure ([`weights`]).
+//! measure ([`mod@weights`]).
 //! Not here: where figures come from (crates kernel and probe) and how a decision is carried out (crate kernel). This
 //! crate has no I/O, no clock, no randomness, no floating point and no unsafe code: same in, same out.
 //! Read next: `weights.rs`.

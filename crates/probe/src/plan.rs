@@ -206,7 +206,7 @@ impl Plan {
         self.targets.push(Target { node, only_node, sizes, views: views.to_vec() });
     }
 
-    /// How many steps [`crate::measure`] reports in all.
+    /// How many steps [`crate::measure()`] reports in all.
     #[must_use]
     pub fn steps(&self) -> usize {
         let view = |view: &View| 1 + self.mixes.len() + usize::from(!view.loaders.is_empty());

@@ -1,7 +1,7 @@
 //! The guest's first file system: an archive with busybox, the modules needed to reach the host's root, and a script that
 //! mounts it and hands over to the guest's runner.
 //!
-//! Here: what goes in ([`build`]); the archive format is `cpio.rs`, the order of modules `modules.rs`, the script `init.sh`.
+//! Here: what goes in (`build`); the archive format is `cpio.rs`, the order of modules `modules.rs`, the script `init.sh`.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -1,6 +1,6 @@
 //! A machine that is not there, as described by a TOML file: nodes, latencies, bandwidths, links, the processor.
 //!
-//! Here: the type and what follows from it (CPU numbers, physical ranges, distances). [`file`] reads and checks the
+//! Here: the type and what follows from it (CPU numbers, physical ranges, distances). [`mod@file`] reads and checks the
 //! file, [`catalog`] holds the built-in machines, [`report`] prints, [`timing`] writes the plugin's settings.
 //! All figures are the real machine's; nothing here knows of slow motion but the field that holds it.
 
