@@ -18,7 +18,7 @@ mod clock;
 mod internals;
 mod state;
 
-/// The version of QEMU's plugin interface this plugin is written for (QEMU 9.1 to 10.x).
+/// The version of QEMU's plugin interface this plugin is written for (QEMU 9.2 and later).
 #[unsafe(no_mangle)]
 pub static qemu_plugin_version: c_int = 4;
 
