@@ -22,6 +22,9 @@ use crate::work::{Stream, parts};
 /// Bytes of a line, as a factor of rates.
 const LINE_BYTES: f64 = LINE as f64;
 
+/// Disturbed measurements that are tried again in one probe.
+const RETRIES: u32 = 5;
+
 /// Works and the CPUs they belong on.
 type Works<'w> = Vec<(CpuId, &'w mut dyn Work)>;
 
@@ -54,13 +57,15 @@ pub(crate) struct Gauge {
     /// The last-level caches of a CPU node together.
     llc: Bytes,
     slow_motion: f64,
+    /// Disturbed measurements that may still be tried again; a bound, since a busy machine disturbs them all.
+    retries: u32,
     /// How many measurements since [`Gauge::take_disturbed`] had too few windows in which all threads ran.
     disturbed: u32,
 }
 
 impl Gauge {
     pub(crate) fn new(budget: Budget, llc: Bytes, slow_motion: f64) -> Self {
-        Self { clock: Clock::start(), budget, llc, slow_motion, disturbed: 0 }
+        Self { clock: Clock::start(), budget, llc, slow_motion, retries: RETRIES, disturbed: 0 }
     }
 
     /// How many measurements were disturbed since this was last asked.
@@ -103,16 +108,20 @@ impl Gauge {
         view: &View,
         chase: &mut Chase<'_>,
         lines: &mut [Line],
-        idle: Latency,
+        known: Known,
     ) -> Result<Vec<LoadedPoint>, GaugeError> {
+        let idle_ns = known.idle.median_ns;
         // First, since the other points are shares of it, and since the mixes before may have left the caches dirty.
         self.wash(&view.loaders, lines)?;
         let flat_out = self.loaded_point(view, chase, lines, None)?;
-        let most = flat_out.loaders;
+        // All CPUs but one read at least their part of what all read, however disturbed this one measurement was.
+        let (loaders, all) = (view.loaders.len() as u64, view.cpus.len() as u64);
+        let part = known.read.map_or(0, |read| read.0 / all.max(1) * loaders);
+        let most = flat_out.loaders.max(BytesPerSecond(part));
         let alone = LoadedPoint {
             offered_bytes_per_s: Some(BytesPerSecond(0)),
-            achieved_bytes_per_s: whole(LINE_BYTES * 1e9 / idle.median_ns),
-            latency_ns: idle.median_ns,
+            achieved_bytes_per_s: whole(LINE_BYTES * 1e9 / idle_ns),
+            latency_ns: idle_ns,
         };
         let mut points = vec![alone];
         for percent in self.budget.loads_percent {
@@ -156,22 +165,22 @@ impl Gauge {
     /// Lets the works work and counts them. Once more if others took the CPUs in most windows; after that what there
     /// is must do, and is remembered as disturbed.
     fn count(&mut self, windows: Windows, mut works: Works<'_>) -> Result<Counted, GaugeError> {
-        const TRIES: u32 = 2;
         let enough = usize::try_from(windows.count / 2 + 1).unwrap_or(usize::MAX);
-        let (mut counted, mut whole) = (Vec::new(), None);
-        for _ in 0..TRIES {
-            let team = team::run(self.clock, windows, &mut works)?;
+        let mut team = team::run(self.clock, windows, &mut works)?;
+        let mut counted = rates(&team);
+        if counted.len() < enough && self.retries > 0 {
+            self.retries -= 1;
+            team = team::run(self.clock, windows, &mut works)?;
             counted.extend(rates(&team));
-            if counted.len() >= enough {
-                return Ok(Counted { rates: counted, rough: false });
-            }
-            whole = rough_rates(&team).or(whole);
         }
-        self.disturbed += 1;
+        if counted.len() < enough {
+            self.disturbed += 1;
+        }
         if !counted.is_empty() {
             return Ok(Counted { rates: counted, rough: false });
         }
-        Ok(Counted { rates: vec![whole.ok_or(GaugeError::Starved)?], rough: true })
+        let whole = rough_rates(&team).ok_or(GaugeError::Starved)?;
+        Ok(Counted { rates: vec![whole], rough: true })
     }
 
     /// Turns the caches of `cpus` over by reading.
@@ -212,6 +221,14 @@ impl Gauge {
     fn bytes(&self, lines_per_s: f64) -> BytesPerSecond {
         whole(lines_per_s * LINE_BYTES * self.slow_motion)
     }
+}
+
+/// What is known of a pair before its curve is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    pub(crate) idle: Latency,
+    /// What all CPUs of the pair read, if that was measured.
+    pub(crate) read: Option<BytesPerSecond>,
 }
 
 /// What a team was counted at.
@@ -296,7 +313,8 @@ mod tests {
         let mut chase = Chase::new(&mut chased, 512, 1).unwrap();
         let idle = gauge.idle_latency(&view(1), &mut chase, &mut streamed).unwrap();
         assert!(idle.min_ns > 0.0);
-        let points = gauge.loaded(&view(1), &mut chase, &mut streamed, idle).unwrap();
+        let known = Known { idle, read: Some(BytesPerSecond(1_000_000_000)) };
+        let points = gauge.loaded(&view(1), &mut chase, &mut streamed, known).unwrap();
         let offers: Vec<_> = points.iter().map(|point| point.offered_bytes_per_s).collect();
         assert_eq!(offers.first(), Some(&Some(BytesPerSecond(0))));
         assert_eq!(offers.last(), Some(&None));

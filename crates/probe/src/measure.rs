@@ -2,10 +2,10 @@
 //!
 //! What fails spoils its own pair only, which is then among the skipped, with the reason.
 
-use nearfar_topology::NodeId;
+use nearfar_topology::{Mix, NodeId};
 
 use crate::clock::unix_s;
-use crate::gauge::{Gauge, GaugeError};
+use crate::gauge::{Gauge, GaugeError, Known};
 use crate::loops::{Chase, LINE, Line, Region};
 use crate::plan::{Plan, Target, View};
 use crate::report::{LoadedCurve, Machine, Method, Pair, ProbeReport, SCHEMA, Skipped, Source};
@@ -143,7 +143,10 @@ impl Run<'_> {
             LoadedCurve { points: Vec::new(), not_measured: Some(ONE_CPU.into()) }
         } else {
             self.step(target, view, "loaded latency");
-            let points = self.gauge.loaded(view, &mut chase, streamed, idle_latency)?;
+            let read = bandwidth.iter().find(|at| at.mix == Mix::READS);
+            let read = read.map(|at| at.median_bytes_per_s);
+            let known = Known { idle: idle_latency, read };
+            let points = self.gauge.loaded(view, &mut chase, streamed, known)?;
             LoadedCurve { points, not_measured: None }
         };
         let (cpu_node, memory_node) = (view.node, target.node);
