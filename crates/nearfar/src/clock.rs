@@ -1,4 +1,4 @@
-//! The one place of the binary that reads a clock.
+//! The one place of the binary that reads a clock or sleeps.
 #![expect(clippy::disallowed_methods, reason = "this is the clock")]
 
 use std::time::{Duration, Instant};
@@ -17,4 +17,9 @@ impl Stopwatch {
     pub(crate) fn elapsed(self) -> Duration {
         self.0.elapsed()
     }
+}
+
+/// Waits.
+pub(crate) fn sleep(duration: Duration) {
+    std::thread::sleep(duration);
 }

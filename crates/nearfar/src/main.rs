@@ -8,9 +8,12 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
+mod bench;
 mod cli;
 mod clock;
+mod demo;
 mod exit;
+mod report;
 mod weighing;
 
 fn main() -> ExitCode {

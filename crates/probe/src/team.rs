@@ -24,7 +24,7 @@ pub(crate) trait Work: Send {
 
 /// Why a team could not work.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum TeamError {
+pub enum TeamError {
     /// A thread could not be made.
     #[error("starting a thread for CPU {cpu}: {source}")]
     Spawn {

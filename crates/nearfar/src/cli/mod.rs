@@ -4,11 +4,13 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bench;
+mod demo;
 mod doctor;
 mod generate;
 mod lab;
 mod machine;
-mod output;
+pub(crate) mod output;
 mod probe;
 mod run;
 mod topo;
@@ -37,6 +39,10 @@ enum Command {
     Run(run::Args),
     /// Run commands on an emulated machine with near and far memory, under a real kernel
     Lab(lab::Args),
+    /// Show what near and far memory do for unmodified programs, here or in the lab
+    Demo(demo::Args),
+    /// Measure what the project promises, as ratios in one run
+    Bench(bench::Args),
     /// Print a completion script for a shell
     Completions(generate::CompletionsArgs),
     /// Write the man pages into a directory
@@ -53,6 +59,8 @@ impl Cli {
             Command::Lab(args) => lab::run(args),
             Command::Weights(args) => weights::run(&args),
             Command::Run(args) => run::run(&args),
+            Command::Demo(args) => demo::run(&args),
+            Command::Bench(args) => bench::run(&args),
             Command::Completions(args) => generate::completions(&args),
             Command::Man(args) => generate::man(&args),
         }

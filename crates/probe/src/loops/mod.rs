@@ -17,6 +17,7 @@ mod stream;
 
 pub(crate) use chase::Chase;
 pub(crate) use region::Region;
+pub use region::RegionError;
 pub(crate) use stream::{modify, read, spin};
 
 /// A cache line.

@@ -5,12 +5,13 @@
 //! process (the policy is strict), so the caller asks for no more than the node has free.
 #![expect(unsafe_code, reason = "maps memory and lends it as a slice")]
 
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::io;
 use std::ptr::{self, NonNull};
 
 use nearfar_kernel::mempolicy::{self, Existing, Policy, PolicyError};
-use nearfar_topology::NodeId;
+use nearfar_topology::{Bytes, NodeId};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::{LINE, Line, numa};
@@ -24,7 +25,7 @@ const MADV_COLLAPSE: i32 = 25;
 
 /// Why there is no region.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum RegionError {
+pub enum RegionError {
     /// The kernel gives no address space.
     #[error("mapping {bytes} bytes: {source}")]
     Map {
@@ -102,10 +103,7 @@ impl Region {
         }
         // Either may be refused: then the pages are small, and `huge_bytes` says so.
         region.advise(Advice::LinuxHugepage as i32);
-        for page in region.lines().chunks_mut(PAGE / LINE) {
-            page[0] = Line::default();
-            std::hint::black_box(&page[0]);
-        }
+        region.touch();
         if region.huge_bytes() < region.bytes() {
             region.advise(MADV_COLLAPSE);
         }
@@ -116,6 +114,23 @@ impl Region {
             }
             Err(source) if unable(source.raw_os_error()) => Ok(region),
             Err(source) => Err(RegionError::Locate { source }),
+        }
+    }
+
+    /// At least `bytes`, touched, in small pages wherever the process's own policy puts them.
+    pub(crate) fn inherited(bytes: usize) -> Result<Self, RegionError> {
+        let mut region = Self::map(bytes.max(HUGE).next_multiple_of(HUGE))?;
+        // Refused by a kernel without huge pages, which then gives small ones anyhow.
+        region.advise(Advice::LinuxNoHugepage as i32);
+        region.touch();
+        Ok(region)
+    }
+
+    /// Makes every page present.
+    fn touch(&mut self) {
+        for page in self.lines().chunks_mut(PAGE / LINE) {
+            page[0] = Line::default();
+            std::hint::black_box(&page[0]);
         }
     }
 
@@ -164,15 +179,35 @@ impl Region {
 
     /// How many of the pages looked at are not on `node`, and how many were looked at.
     fn elsewhere(&self, node: NodeId) -> io::Result<(usize, usize)> {
+        let (mut elsewhere, mut looked_at) = (0, 0);
+        self.each_page(|at| {
+            looked_at += 1;
+            elsewhere += usize::from(at != i32::from(node.0));
+        })?;
+        Ok((elsewhere, looked_at))
+    }
+
+    /// How much of it is on each node.
+    pub(crate) fn residency(&self) -> Result<BTreeMap<NodeId, Bytes>, RegionError> {
+        let mut nodes: BTreeMap<NodeId, Bytes> = BTreeMap::new();
+        let count = |at: i32| {
+            if let Ok(node) = u16::try_from(at) {
+                nodes.entry(NodeId(node)).or_default().0 += PAGE as u64;
+            }
+        };
+        self.each_page(count).map_err(|source| RegionError::Locate { source })?;
+        Ok(nodes)
+    }
+
+    /// The node of each page, or a negative errno.
+    fn each_page(&self, mut seen: impl FnMut(i32)) -> io::Result<()> {
         const BATCH: usize = 4096;
         let start = self.start.as_ptr().addr();
         let addresses: Vec<usize> = (start..start + self.bytes()).step_by(PAGE).collect();
-        let mut elsewhere = 0;
         for batch in addresses.chunks(BATCH) {
-            let nodes = numa::nodes_of(batch)?;
-            elsewhere += nodes.iter().filter(|at| **at != i32::from(node.0)).count();
+            numa::nodes_of(batch)?.iter().for_each(|at| seen(*at));
         }
-        Ok((elsewhere, addresses.len()))
+        Ok(())
     }
 }
 

@@ -16,9 +16,11 @@ pub(crate) const UNROLL: usize = 8;
 pub(crate) fn read(lines: &[Line]) -> u64 {
     let mut sums = [0u64; UNROLL];
     for group in lines.as_chunks::<UNROLL>().0 {
-        for (sum, line) in sums.iter_mut().zip(group) {
+        // By index: an iterator's machinery costs several times what the loads do wherever it is not inlined.
+        for at in 0..UNROLL {
             // SAFETY: a reference to an initialised word is valid for an aligned read.
-            *sum = sum.wrapping_add(unsafe { ptr::read_volatile(&raw const line.0[0]) });
+            let word = unsafe { ptr::read_volatile(&raw const group[at].0[0]) };
+            sums[at] = sums[at].wrapping_add(word);
         }
     }
     sums.iter().fold(0, |all, sum| all.wrapping_add(*sum))

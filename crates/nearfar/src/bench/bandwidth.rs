@@ -1,0 +1,264 @@
+//! The bandwidth benchmark on this machine: every candidate under every mix, in rounds, medians of rounds.
+//!
+//! A quick probe comes first, as a user would run it once: that is where `-w auto` has a machine's bandwidths from.
+//! Candidates take turns within a round, so that a drift of the machine meets all of them alike. The kernel's own
+//! weights are those it derives from the HMAT (`weighted_interleave/auto`, Linux 6.16); nearfar's are written
+//! over them, so what nearfar changed is taken back before the kernel's turn.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use nearfar_kernel::fs::{Fs as _, RootFs};
+use nearfar_topology::Mix;
+use serde::{Deserialize, Serialize};
+
+use crate::demo::kept::KeptWeights;
+use crate::demo::kernels;
+use crate::demo::line::Line;
+use crate::demo::placements;
+use crate::demo::process::Launcher;
+use crate::demo::progress::Progress;
+use crate::report::model::{MIXES, Machine, Resident};
+use crate::report::words;
+
+/// The `schema` of a [`Found`].
+pub(crate) const SCHEMA: &str = "nearfar.bench-bandwidth/1";
+/// The kernel's switch for weights from the HMAT; absent where the kernel can't.
+const KERNEL_AUTO: &str = "sys/kernel/mm/mempolicy/weighted_interleave/auto";
+
+/// How long the probe may take.
+const PROBE_LIMIT: Duration = Duration::from_secs(600);
+
+/// What was found on one machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Found {
+    /// [`SCHEMA`].
+    pub(crate) schema: String,
+    /// The machine.
+    pub(crate) machine: Machine,
+    /// Rounds; figures are medians of them.
+    pub(crate) rounds: u32,
+    /// Why the kernel's own weights were not run, if they were not.
+    pub(crate) kernel_weights_unavailable: Option<String>,
+    /// One per candidate and mix.
+    pub(crate) runs: Vec<Run>,
+}
+
+/// A candidate under a mix.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Run {
+    /// The candidate.
+    pub(crate) candidate: Candidate,
+    /// Reads to writes.
+    pub(crate) mix: Mix,
+    /// Median of the rounds.
+    pub(crate) bytes_per_second: u64,
+    /// Each round.
+    pub(crate) rounds_bytes_per_second: Vec<u64>,
+    /// Where the buffer was in the last round.
+    pub(crate) residency: Vec<Resident>,
+    /// The line it was run by.
+    pub(crate) command: String,
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Candidate {
+    /// One node alone.
+    Node(u16),
+    /// No policy.
+    Default,
+    /// Page by page in turn.
+    Interleave,
+    /// The kernel's weights from the HMAT.
+    KernelWeights,
+    /// `nearfar run -w auto`.
+    Auto,
+}
+
+impl Candidate {
+    /// For people.
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::Node(node) => format!("node {node} alone"),
+            Self::Default => "kernel default".into(),
+            Self::Interleave => "1:1 interleave".into(),
+            Self::KernelWeights => "kernel's weights".into(),
+            Self::Auto => "-w auto".into(),
+        }
+    }
+
+    /// The stream program under it.
+    fn line(self, mix: Mix) -> Line {
+        let options = match self {
+            Self::Node(node) => format!("-m {node}"),
+            Self::Default => String::new(),
+            Self::Interleave => "-i all".into(),
+            Self::KernelWeights => "-w all".into(),
+            Self::Auto => format!("-w auto --mix {mix}"),
+        };
+        placements::prefix(&options).and(&kernels::stream(mix))
+    }
+}
+
+/// Runs everything `rounds` times, the output of every child kept in `dir`.
+pub(crate) fn run(
+    machine: Machine,
+    rounds: u32,
+    dir: &Path,
+    progress: bool,
+) -> anyhow::Result<Found> {
+    let nearfar = std::env::current_exe().context("looking for this binary")?;
+    let launcher = Launcher { nearfar: &nearfar, dir };
+    let kept = KeptWeights::of(launcher)?;
+    let unavailable = kernel_weights_unavailable()?;
+    let candidates = candidates(&machine, unavailable.is_none());
+    let steps = candidates.len() * MIXES.len() * rounds as usize + 1;
+    let mut progress = Progress::new(steps, progress);
+    progress.step("probe, for the weights of -w auto");
+    launcher.run(&Line::words("nearfar probe --quick"), "probe.txt", PROBE_LIMIT)?;
+    let mut runs: Vec<Run> = Vec::new();
+    for round in 1..=rounds {
+        for mix in MIXES {
+            for &candidate in &candidates {
+                progress.step(&format!("round {round}, {mix}, {}", candidate.name()));
+                if candidate == Candidate::KernelWeights {
+                    kept.put_back()?;
+                }
+                one(launcher, candidate, mix, &mut runs)?;
+            }
+        }
+    }
+    for run in &mut runs {
+        run.bytes_per_second = median(&run.rounds_bytes_per_second);
+    }
+    let schema = SCHEMA.into();
+    Ok(Found { schema, machine, rounds, kernel_weights_unavailable: unavailable, runs })
+}
+
+fn candidates(machine: &Machine, kernel_weights: bool) -> Vec<Candidate> {
+    let mut candidates: Vec<_> =
+        machine.nodes.iter().map(|node| Candidate::Node(node.id)).collect();
+    candidates.extend([Candidate::Default, Candidate::Interleave]);
+    candidates.extend(kernel_weights.then_some(Candidate::KernelWeights));
+    candidates.push(Candidate::Auto);
+    candidates
+}
+
+fn one(
+    launcher: Launcher<'_>,
+    candidate: Candidate,
+    mix: Mix,
+    runs: &mut Vec<Run>,
+) -> anyhow::Result<()> {
+    let line = candidate.line(mix);
+    let outcome = kernels::one(launcher, &line, "stream")?;
+    let of = |run: &&mut Run| run.candidate == candidate && run.mix == mix;
+    if let Some(run) = runs.iter_mut().find(of) {
+        run.rounds_bytes_per_second.push(outcome.median_bytes_per_s);
+        run.residency = outcome.residency;
+    } else {
+        runs.push(Run {
+            candidate,
+            mix,
+            bytes_per_second: 0,
+            rounds_bytes_per_second: vec![outcome.median_bytes_per_s],
+            residency: outcome.residency,
+            command: line.to_string(),
+        });
+    }
+    Ok(())
+}
+
+fn kernel_weights_unavailable() -> anyhow::Result<Option<String>> {
+    let found = RootFs::live()?.read(KERNEL_AUTO)?;
+    Ok(match found.as_deref().map(str::trim) {
+        None => Some("this kernel does not derive weights from the HMAT".into()),
+        Some("true" | "1" | "Y") => None,
+        Some(other) => {
+            Some(format!("the kernel's automatic weights are off ({other} in /{KERNEL_AUTO})"))
+        }
+    })
+}
+
+fn median(samples: &[u64]) -> u64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable();
+    sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(0)
+}
+
+impl Found {
+    /// Bandwidth of a candidate.
+    pub(crate) fn of(&self, candidate: Candidate, mix: Mix) -> Option<u64> {
+        let run = self.runs.iter().find(|run| run.candidate == candidate && run.mix == mix);
+        run.map(|run| run.bytes_per_second)
+    }
+
+    /// What the nodes give alone, summed.
+    pub(crate) fn peaks(&self, mix: Mix) -> u64 {
+        let nodes = self.machine.nodes.iter().map(|node| Candidate::Node(node.id));
+        nodes.filter_map(|node| self.of(node, mix)).sum()
+    }
+
+    /// The node of DRAM with CPUs, or the first: what "over DRAM alone" refers to.
+    pub(crate) fn dram(&self) -> Option<Candidate> {
+        let nodes = &self.machine.nodes;
+        let dram = nodes.iter().find(|node| node.kind == "dram" && node.cpus > 0);
+        dram.or(nodes.first()).map(|node| Candidate::Node(node.id))
+    }
+}
+
+/// For people: a table of figures.
+pub(crate) fn text(found: &Found) -> String {
+    let mut out = format!("{}\n", words::about(&found.machine));
+    for node in &found.machine.nodes {
+        let _ = writeln!(out, "  {}", words::node(node));
+    }
+    let mixes =
+        MIXES.iter().fold(String::new(), |row, mix| format!("{row}{:>14}", mix.to_string()));
+    let _ = writeln!(out, "  {:<18}{mixes}   (medians of {} rounds)", "GB/s", found.rounds);
+    let mut row = |name: &str, figure: &dyn Fn(Mix) -> Option<u64>| {
+        let figures =
+            MIXES.iter().map(|mix| figure(*mix).map_or_else(|| "–".into(), words::bandwidth));
+        let cells = figures.fold(String::new(), |row, cell| format!("{row}{cell:>14}"));
+        let _ = writeln!(out, "  {name:<18}{cells}");
+    };
+    for candidate in candidates(&found.machine, found.kernel_weights_unavailable.is_none()) {
+        row(&candidate.name(), &|mix| found.of(candidate, mix));
+    }
+    row("sum of peaks", &|mix| Some(found.peaks(mix)));
+    if let Some(reason) = &found.kernel_weights_unavailable {
+        let _ = writeln!(out, "  kernel's weights: not available: {reason}");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_an_even_number_of_rounds_the_lower_middle_counts() {
+        assert_eq!(median(&[5, 1, 3]), 3);
+        assert_eq!(median(&[4, 1, 3, 9]), 3);
+        assert_eq!(median(&[]), 0);
+    }
+
+    #[test]
+    fn every_node_is_run_alone_and_the_kernels_weights_only_where_there_are_some() {
+        let machine = crate::report::sample::report().machine;
+        let names = |with| {
+            candidates(&machine, with).iter().map(|of| of.name()).collect::<Vec<_>>().join(", ")
+        };
+        assert_eq!(
+            names(false),
+            "node 0 alone, node 1 alone, kernel default, 1:1 interleave, -w auto"
+        );
+        assert!(names(true).contains("kernel's weights, -w auto"));
+    }
+}

@@ -1,0 +1,188 @@
+//! `nearfar demo`: the main job, here if the machine has two tiers, else in the lab.
+
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+
+use super::output;
+use crate::demo::guest::{self, Lab};
+use crate::demo::here::{self, Part};
+use crate::demo::machine;
+use crate::exit::{EndsWith as _, Exit};
+use crate::report::model::{Report, SCHEMA};
+use crate::report::{page, picture, text};
+
+/// The result in `--out`.
+const RESULT: &str = "demo.json";
+
+/// As typed.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Run in the lab, even if this machine has two tiers
+    #[arg(long, conflicts_with = "here")]
+    lab: bool,
+    /// Run on this machine, never in the lab
+    #[arg(long)]
+    here: bool,
+    /// The lab's machine, by name or file
+    #[arg(long, value_name = "NAME|FILE", conflicts_with = "here")]
+    machine: Option<String>,
+    /// The lab's kernel, by version or file
+    #[arg(long, value_name = "VERSION|PATH", conflicts_with = "here")]
+    kernel: Option<String>,
+    /// Run these parts only
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "PART,...",
+        default_value = "bandwidth,redis,memcached"
+    )]
+    only: Vec<Part>,
+    /// Write the report as one HTML file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the bandwidth chart as an SVG picture
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Print the result as JSON instead of tables
+    #[arg(long)]
+    json: bool,
+    /// Keep the result (demo.json) and what every program printed in this directory
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Show a saved result (demo.json of an earlier run) instead of running anything
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["lab", "here", "machine", "kernel", "out", "only"])]
+    from: Option<PathBuf>,
+    /// Show progress even where standard error is no terminal
+    #[arg(long, hide = true)]
+    progress: bool,
+}
+
+/// Where it runs.
+#[derive(Debug)]
+enum Plan {
+    /// Nowhere: a saved result is shown.
+    Saved(PathBuf),
+    /// On this machine.
+    Here(crate::report::model::Machine),
+    /// In the lab.
+    Lab(Lab),
+}
+
+/// Runs, or shows, the demo.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    for file in args.html.iter().chain(&args.svg) {
+        writable(file)?;
+    }
+    let report = match plan(args)? {
+        Plan::Saved(path) => saved(&path)?,
+        Plan::Here(machine) => {
+            let (_temporary, dir) = directory(args)?;
+            let report = here::run(machine, &args.only, &dir, args.progress)?;
+            write(&dir.join(RESULT), &json(&report)?)?;
+            report
+        }
+        Plan::Lab(lab) => {
+            let (_temporary, dir) = directory(args)?;
+            let progress = args.progress || std::io::stderr().is_terminal();
+            lab.run(&guest::demo_arguments(&args.only, progress), &dir)?;
+            saved(&dir.join(RESULT))?
+        }
+    };
+    show(args, &report)?;
+    Ok(Exit::Done.into())
+}
+
+fn plan(args: &Args) -> anyhow::Result<Plan> {
+    if let Some(path) = &args.from {
+        return Ok(Plan::Saved(path.clone()));
+    }
+    let lab = || Plan::Lab(Lab { machine: args.machine.clone(), kernel: args.kernel.clone() });
+    if args.lab || args.machine.is_some() || args.kernel.is_some() {
+        return Ok(lab());
+    }
+    let machine = machine::read()?;
+    match machine::has_two_tiers(&machine) {
+        true => Ok(Plan::Here(machine)),
+        false if args.here => {
+            let has = machine.nodes.iter().map(crate::report::words::node).collect::<Vec<_>>();
+            let has = if has.is_empty() { "no nodes".into() } else { has.join("; ") };
+            Err(anyhow::anyhow!(
+                "demo --here compares near with far memory, and this machine has one tier ({has}); \
+                 leave out --here to run in the lab"
+            ))
+            .ends_with(Exit::Usage)
+        }
+        false => Ok(lab()),
+    }
+}
+
+/// The directory of `--out`, or a temporary one that goes away with the first value.
+fn directory(args: &Args) -> anyhow::Result<(Option<tempfile::TempDir>, PathBuf)> {
+    if let Some(dir) = &args.out {
+        std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
+        return Ok((None, dir.clone()));
+    }
+    let temporary = tempfile::Builder::new().prefix("nearfar-demo-").tempdir();
+    let temporary = temporary.context("creating a temporary directory for the programs' output")?;
+    let dir = temporary.path().to_path_buf();
+    Ok((Some(temporary), dir))
+}
+
+fn saved(path: &Path) -> anyhow::Result<Report> {
+    let asked = || format!("showing the result in {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(asked).ends_with(Exit::Usage)?;
+    let report: Report = serde_json::from_str(&text)
+        .with_context(|| format!("it is not a {SCHEMA} document"))
+        .with_context(asked)
+        .ends_with(Exit::Usage)?;
+    if report.schema != SCHEMA {
+        let found = &report.schema;
+        return Err(anyhow::anyhow!("its schema is {found}, this version reads {SCHEMA}"))
+            .with_context(asked)
+            .ends_with(Exit::Usage);
+    }
+    Ok(report)
+}
+
+fn show(args: &Args, report: &Report) -> anyhow::Result<()> {
+    if args.json {
+        output::print_json(report)?;
+    } else {
+        output::print(&format!("{}\n{}", text::table(report), text::commands(report)))?;
+    }
+    if let Some(path) = &args.html {
+        write(path, &page::html(report))?;
+    }
+    if let Some(path) = &args.svg {
+        let picture =
+            picture::svg(report).context("no picture: the bandwidth kernels were left out")?;
+        write(path, &picture)?;
+    }
+    Ok(())
+}
+
+fn json(report: &Report) -> anyhow::Result<String> {
+    serde_json::to_string_pretty(report).context("writing the result as JSON")
+}
+
+/// Refuses a file that can't be written before minutes were spent on its contents.
+fn writable(path: &Path) -> anyhow::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let reason = if path.is_dir() {
+        "it is a directory"
+    } else if parent.is_some_and(|parent| !parent.is_dir()) {
+        "its directory is not there"
+    } else {
+        return Ok(());
+    };
+    Err(anyhow::anyhow!("{reason}; name a file"))
+        .with_context(|| format!("writing {}", path.display()))
+        .ends_with(Exit::Usage)
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+}

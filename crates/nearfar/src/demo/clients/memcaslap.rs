@@ -1,0 +1,121 @@
+//! memcaslap's report (libmemcached's load generator, run with `-S` so that it prints statistics).
+//!
+//! Used are the last line, `Ops: 50000 TPS: 69060`, and of the block `Total Statistics (45000 events)` that number and the
+//! histogram. Ops, and with it TPS, counts the untimed filling too, so throughput is the events' share of TPS. The
+//! histogram: after `Log2 Dist:` rows of four counts, led by the index of the first. Index `i` counts operations of more than 2^(i-1) and at most 2^i µs. A percentile is read off by
+//! straight-line interpolation within its bucket, and never beyond the block's `Max`; [`NOTE`] says so to the reader.
+
+use super::{Measured, NotUnderstood};
+use crate::report::model::Latency;
+
+/// What a reader should know about the percentiles.
+pub(crate) const NOTE: &str = "memcaslap keeps latencies in powers of two of a microsecond; percentiles are interpolated within these.";
+
+/// Reads a report.
+pub(crate) fn parse(text: &str) -> Result<Measured, NotUnderstood> {
+    let missing = |missing| NotUnderstood { client: "memcaslap", missing };
+    let positive = |found: Option<f64>| found.filter(|found| found.is_finite() && *found > 0.0);
+    let tps = positive(labelled(text, "TPS:")).ok_or_else(|| missing("TPS"))?;
+    let all = positive(labelled(text, "Ops:")).ok_or_else(|| missing("count of operations"))?;
+    // With periodic output there may be several; the last is of the whole run.
+    let total = text.rsplit_once("Total Statistics").map(|(_, rest)| rest);
+    let total = total.ok_or_else(|| missing("total statistics"))?;
+    let timed = positive(labelled(total, "(")).ok_or_else(|| missing("count of events"))?;
+    let operations_per_second = tps * timed / all;
+    let histogram = histogram(total);
+    let max_us = labelled(total, "Max:").ok_or_else(|| missing("maximum"))?;
+    if histogram.iter().all(|(_, count)| *count == 0) {
+        return Err(missing("histogram"));
+    }
+    let at = |share| percentile(&histogram, max_us, share);
+    let latency = Latency { p50_ns: at(0.5), p99_ns: at(0.99), p999_ns: at(0.999) };
+    Ok(Measured { operations_per_second, latency })
+}
+
+/// Index and count, in order.
+fn histogram(total: &str) -> Vec<(u32, u64)> {
+    let rows = total.lines().skip_while(|line| !line.contains("Log2 Dist")).skip(1);
+    rows.map_while(|row| {
+        let (first, counts) = row.split_once(':')?;
+        let first: u32 = first.trim().parse().ok()?;
+        let counts: Option<Vec<u64>> = counts.split_whitespace().map(|n| n.parse().ok()).collect();
+        Some((first..).zip(counts?))
+    })
+    .flatten()
+    .collect()
+}
+
+fn labelled(text: &str, label: &str) -> Option<f64> {
+    text.split_once(label)?.1.split_whitespace().next()?.parse().ok()
+}
+
+/// Nanoseconds that `share` of all operations took at most.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an estimate within a bucket; casts saturate"
+)]
+fn percentile(histogram: &[(u32, u64)], max_us: f64, share: f64) -> Option<u64> {
+    let all: u64 = histogram.iter().map(|(_, count)| count).sum();
+    let wanted = all as f64 * share;
+    let mut below = 0.0;
+    for &(index, count) in histogram {
+        let count = count as f64;
+        if count > 0.0 && below + count >= wanted {
+            let power = i32::try_from(index).ok()?;
+            let (low, high) =
+                (if index == 0 { 0.0 } else { 2f64.powi(power - 1) }, 2f64.powi(power).min(max_us));
+            let us = low + (high - low).max(0.0) * (wanted - below) / count;
+            return Some((us * 1_000.0).round() as u64);
+        }
+        below += count;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RECORDED: &str = include_str!("../../../../../fixtures/demo/memcaslap.txt");
+
+    #[test]
+    fn a_recorded_report_is_understood() {
+        let found = parse(RECORDED).unwrap();
+        assert!(RECORDED.contains(&format!("TPS: {:.0}", found.operations_per_second)));
+        let Latency { p50_ns, p99_ns, p999_ns } = found.latency;
+        assert!(p50_ns > Some(0) && p50_ns <= p99_ns && p99_ns <= p999_ns, "{found:?}");
+    }
+
+    #[test]
+    fn the_histogram_of_all_operations_is_taken_and_holds_each_of_them() {
+        let total = RECORDED.rsplit_once("Total Statistics").unwrap().1;
+        let sum: u64 = histogram(total).iter().map(|(_, count)| count).sum();
+        assert!(total.starts_with(&format!(" ({sum} events)")), "{sum}");
+    }
+
+    #[test]
+    fn a_percentile_lies_in_its_bucket_and_below_the_maximum() {
+        // 90 of at most 64 µs and more than 32, then 10 of at most 128.
+        let of = |share| percentile(&[(6, 90), (7, 10)], 100.0, share);
+        assert_eq!(of(0.45), Some(48_000));
+        assert_eq!(of(0.9), Some(64_000));
+        assert_eq!(of(1.0), Some(100_000));
+        assert_eq!(percentile(&[], 1.0, 0.5), None);
+    }
+
+    #[test]
+    fn anything_else_is_refused_by_what_it_lacks() {
+        assert_eq!(parse("").unwrap_err().missing, "TPS");
+        assert_eq!(parse("Ops: 9 TPS: 5").unwrap_err().missing, "total statistics");
+        let text = "Total Statistics (3 events)\nMax: 3\nOps: 9 TPS: 5";
+        assert_eq!(parse(text).unwrap_err().missing, "histogram");
+    }
+
+    #[test]
+    fn the_untimed_filling_is_no_throughput() {
+        let text = "Total Statistics (3 events)\nMax: 3\nLog2 Dist:\n   0: 0 3\n\nOps: 9 TPS: 600";
+        assert!((parse(text).unwrap().operations_per_second - 200.0).abs() < 1e-6);
+    }
+}

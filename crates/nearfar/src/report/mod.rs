@@ -1,0 +1,15 @@
+//! report: a demo's result as JSON, as a table, as a page and as a picture.
+//!
+//! Start at [`model`] (what was found). [`words`] puts figures into words, [`views`] turns them into rows of charts,
+//! [`chart`] draws those. [`text`], [`page`] and [`picture`] are the three doors.
+
+pub(crate) mod chart;
+pub(crate) mod model;
+pub(crate) mod page;
+pub(crate) mod picture;
+pub(crate) mod text;
+pub(crate) mod views;
+pub(crate) mod words;
+
+#[cfg(test)]
+pub(crate) mod sample;

@@ -1,0 +1,175 @@
+//! The demo from outside: a saved result as table, page and picture, in a browser too, and what is refused.
+
+#![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn sample() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/demo/sample.json")
+}
+
+fn nearfar(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_nearfar")).args(arguments).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// The message and the exit status of a command that must fail.
+fn refused(arguments: &[&str]) -> (String, Option<i32>) {
+    let output = nearfar(arguments);
+    assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
+    (String::from_utf8(output.stderr).unwrap(), output.status.code())
+}
+
+#[test]
+fn a_saved_result_is_shown_again() {
+    let sample = sample();
+    let text = stdout(&nearfar(&["demo", "--from", sample.to_str().unwrap()]));
+    assert!(text.contains("EMULATED machine cxl-2tier"), "{text}");
+    assert!(text.contains("nearfar run -w auto -- redis-server"), "{text}");
+    let json = stdout(&nearfar(&["demo", "--json", "--from", sample.to_str().unwrap()]));
+    let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    assert_eq!(read(&json), read(&fs::read_to_string(&sample).unwrap()));
+}
+
+#[test]
+fn a_file_that_is_no_result_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("other.json");
+    for text in ["", "{}", "[1]", r#"{"schema":"nearfar.topo/1"}"#] {
+        fs::write(&file, text).unwrap();
+        let (message, status) = refused(&["demo", "--from", file.to_str().unwrap()]);
+        assert_eq!(status, Some(2), "{message}");
+        assert!(message.contains("other.json") && message.contains("nearfar.demo/1"), "{message}");
+    }
+    let newer = fs::read_to_string(sample()).unwrap().replace("nearfar.demo/1", "nearfar.demo/2");
+    fs::write(&file, newer).unwrap();
+    let (message, status) = refused(&["demo", "--from", file.to_str().unwrap()]);
+    assert!(message.contains("its schema is nearfar.demo/2"), "{message}");
+    assert_eq!(status, Some(2));
+}
+
+#[test]
+fn an_output_that_can_t_be_written_is_refused_before_anything_runs() {
+    let sample = sample();
+    let from = ["demo", "--from", sample.to_str().unwrap()];
+    for (option, file, why) in [
+        ("--html", "/nowhere/here/report.html", "directory is not there"),
+        ("--svg", "/", "it is a directory"),
+    ] {
+        let (message, status) = refused(&[&from[..], &[option, file]].concat());
+        assert!(message.contains(file) && message.contains(why), "{message}");
+        assert_eq!(status, Some(2));
+    }
+}
+
+#[test]
+fn bad_usage_of_demo_and_bench_ends_with_2() {
+    for arguments in [
+        &["demo", "--here", "--lab"][..],
+        &["demo", "--here", "--machine", "cxl-2tier"],
+        &["demo", "--only", "postgres"],
+        &["bench", "bandwidth", "--here", "--machine", "cxl-2tier"],
+        &["bench", "stream", "--mix", "2"],
+    ] {
+        assert_eq!(refused(arguments).1, Some(2), "{arguments:?}");
+    }
+}
+
+#[test]
+fn the_stream_program_runs_here_and_says_where_its_buffer_is() {
+    let arguments =
+        ["bench", "stream", "--mix", "1:1", "--threads", "1", "--size-mib", "8", "--json"];
+    let json: serde_json::Value = serde_json::from_str(&stdout(&nearfar(&arguments))).unwrap();
+    assert_eq!(json["schema"], "nearfar.stream/1");
+    assert_eq!(json["buffer_bytes"], 8 << 20);
+    let nodes = json["residency"].as_array().unwrap();
+    let bytes: u64 = nodes.iter().map(|node| node["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(bytes, 8 << 20);
+    assert!(json["median_bytes_per_s"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn more_threads_than_cpus_are_refused_with_both_numbers() {
+    let (message, status) = refused(&["bench", "stream", "--threads", "100000"]);
+    assert!(message.contains("100000 threads"), "{message}");
+    assert_eq!(status, Some(1));
+}
+
+/// Chromium, or the message that says how to get it.
+fn browser() -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let found = names.iter().flat_map(|name| dirs.iter().map(move |dir| dir.join(name)));
+    found.into_iter().find(|file| file.is_file()).expect(
+        "the page is checked in a browser, and there is no Chromium: apt-get install chromium",
+    )
+}
+
+/// The document as the browser has it once scripts have run, and what its console said.
+fn browse(page: &Path) -> (String, String) {
+    let profile = tempfile::tempdir().unwrap();
+    let output = Command::new(browser())
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
+        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+        .args(["--enable-logging=stderr", "--virtual-time-budget=4000", "--dump-dom"])
+        .arg(format!("--user-data-dir={}", profile.path().display()))
+        .arg(format!("file://{}", page.display()))
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// A page that shows `inner` in a frame of each width and writes down by how much it is too wide.
+fn framed(inner: &str, widths: &[u32]) -> String {
+    let escaped = inner.replace('&', "&amp;").replace('"', "&quot;");
+    let frames: Vec<String> = widths
+        .iter()
+        .map(|width| format!("<iframe width={width} height=800 srcdoc=\"{escaped}\"></iframe>"))
+        .collect();
+    let script = "onload = () => { for (const frame of document.querySelectorAll('iframe')) { \
+                  const page = frame.contentDocument.documentElement; const note = document.createElement('p'); \
+                  note.textContent = 'OVER ' + frame.width + '=' + (page.scrollWidth - page.clientWidth); \
+                  document.body.append(note); } }";
+    format!("<!doctype html><body>{}<script>{script}</script>", frames.concat())
+}
+
+#[test]
+fn the_page_fits_a_phone_and_a_desktop_and_the_console_stays_silent() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join("report.html");
+    stdout(&nearfar(&[
+        "demo",
+        "--from",
+        sample().to_str().unwrap(),
+        "--html",
+        page.to_str().unwrap(),
+    ]));
+    let text = fs::read_to_string(&page).unwrap();
+    // A canary: a page that is too wide must be found to be.
+    let wide = text.replace("<main>", "<main><div style=\"width: 1500px\">wide</div>");
+    for (name, inner, fits) in [("real", &text, true), ("canary", &wide, false)] {
+        let frames = dir.path().join(format!("{name}.html"));
+        fs::write(&frames, framed(inner, &[360, 1280])).unwrap();
+        let (document, console) = browse(&frames);
+        for width in [360, 1280] {
+            let note = format!("OVER {width}=");
+            let over = document.split_once(&format!("<p>{note}")).map(|(_, rest)| rest);
+            let over = over.and_then(|rest| rest.split_once('<')).map(|(over, _)| over);
+            let over: i64 =
+                over.unwrap_or_else(|| panic!("no note for {width}: {console}")).parse().unwrap();
+            assert_eq!(over == 0, fits, "{name}: {over} px too wide at {width}");
+        }
+        assert!(!console.contains("CONSOLE"), "{console}");
+    }
+    let (document, console) = browse(&page);
+    assert!(document.contains("Up to 1.61"), "the page is empty: {document}");
+    assert!(!console.contains("CONSOLE"), "{console}");
+}

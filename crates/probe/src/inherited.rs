@@ -1,0 +1,311 @@
+//! Bandwidth of memory placed by whatever policy this process was started under.
+//!
+//! Not a probe of a node: plain memory, touched once by one thread, so that the placement this program runs under (none,
+//! `-m`, `-i`, `-w`) decides where its pages are. Small pages, because that is what the placements deal out: of huge
+//! ones a buffer that is quick to fill has too few for shares to come out even.
+
+use std::collections::BTreeMap;
+
+use nearfar_kernel::affinity::{self, AffinityError};
+use nearfar_kernel::fs::Fs;
+use nearfar_topology::{Bytes, CpuId, Mix, NodeId};
+
+use crate::clock::Clock;
+use crate::cpus;
+pub use crate::loops::RegionError;
+use crate::loops::{LINE, Line, Region};
+use crate::marker;
+use crate::pacer::Pacer;
+use crate::report::{Bandwidth, Lab};
+use crate::stats;
+pub use crate::team::TeamError;
+use crate::team::{self, Work};
+use crate::windows::{self, Windows};
+use crate::work::{Stream, parts};
+
+/// Streams a thread has going; prefetchers follow some 16 to 32.
+const STREAMS: usize = 8;
+const PAGE_LINES: usize = 4096 / LINE;
+/// The smallest buffer, and how many times larger than the last-level caches it is at least.
+const BYTES_MIN: Bytes = Bytes(64 << 20);
+const TIMES_CACHE: u64 = 4;
+/// On a modelled clock nothing disturbs a window, and a guest second costs the host minutes.
+const MODELLED: Windows =
+    Windows { warm_up_units: 0, warm_up_ns: 500_000, window_ns: 600_000, count: 9 };
+const REAL: Windows =
+    Windows { warm_up_units: 0, warm_up_ns: 200_000_000, window_ns: 200_000_000, count: 5 };
+/// Attempts before a machine on which threads miss all windows is given up.
+const ATTEMPTS: u32 = 3;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Reads to writes, no more writes than reads.
+    pub mix: Mix,
+    /// Threads, one a CPU; all CPUs this process may use if absent.
+    pub threads: Option<usize>,
+    /// Size of the buffer; enough to outgrow the caches if absent.
+    pub size: Option<Bytes>,
+}
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub struct Inherited {
+    /// Reads and writes together, of the modelled machine if this is the lab's guest.
+    pub bandwidth: Bandwidth,
+    /// Threads that took part.
+    pub threads: usize,
+    /// Size of the buffer.
+    pub size: Bytes,
+    /// Windows that were counted.
+    pub repeats: u32,
+    /// How much of the buffer was on each node.
+    pub residency: BTreeMap<NodeId, Bytes>,
+    /// The lab, if this is its guest.
+    pub lab: Option<Lab>,
+}
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+pub enum InheritedError {
+    /// More writes than reads.
+    #[error(
+        "mix {0}: a line is read before it is modified, so a mix has at least as many reads as writes; the most write-heavy one is 1:1"
+    )]
+    TooManyWrites(Mix),
+    /// More threads than CPUs, or none.
+    #[error(
+        "{asked} threads: this process may use {has} CPUs and each takes one thread; ask for 1 to {has}"
+    )]
+    Threads {
+        /// Threads asked for.
+        asked: usize,
+        /// CPUs there are.
+        has: usize,
+    },
+    /// A buffer of no use.
+    #[error("a buffer of {size}: each of {threads} threads needs at least {least}; ask for more")]
+    TooSmall {
+        /// The size asked for.
+        size: Bytes,
+        /// Threads.
+        threads: usize,
+        /// The least a thread needs.
+        least: Bytes,
+    },
+    /// The lab's word was not understood.
+    #[error("{0}")]
+    Marker(String),
+    /// The CPUs this process may use can't be told.
+    #[error(transparent)]
+    Affinity(#[from] AffinityError),
+    /// No memory.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// No threads.
+    #[error(transparent)]
+    Team(#[from] TeamError),
+    /// No thread got to run.
+    #[error("no thread got to run in any window; the machine is too busy to measure")]
+    Starved,
+}
+
+/// Streams over memory that the process's own policy places.
+///
+/// # Errors
+/// [`InheritedError`], with nothing left behind.
+pub fn measure(fs: &dyn Fs, request: Request) -> Result<Inherited, InheritedError> {
+    let Request { mix, threads, size } = request;
+    if mix.writes() > mix.reads() {
+        return Err(InheritedError::TooManyWrites(mix));
+    }
+    let lab = marker::read().map_err(InheritedError::Marker)?;
+    let cpus = cpus(threads)?;
+    let size = size.unwrap_or_else(|| outgrowing(fs, &cpus, lab.as_ref()));
+    let mut region = Region::inherited(usize::try_from(size.0).unwrap_or(usize::MAX / 2))?;
+    let size = Bytes(region.bytes() as u64);
+    let mut works: Vec<Lanes<'_>> =
+        parts(region.lines(), cpus.len()).filter_map(|part| Lanes::new(part, mix)).collect();
+    if works.len() < cpus.len() {
+        let least = Bytes((Lanes::lines_min(mix) * LINE) as u64);
+        return Err(InheritedError::TooSmall { size, threads: cpus.len(), least });
+    }
+    let windows =
+        if lab.as_ref().is_some_and(|lab| lab.clock == "virtual") { MODELLED } else { REAL };
+    let slow_motion = lab.as_ref().map_or(1.0, |lab| lab.slow_motion);
+    let rates = count(windows, &cpus, &mut works)?;
+    let samples: Vec<u64> = rates.iter().map(|rate| bytes_per_s(*rate, slow_motion)).collect();
+    let of = stats::of_integers(&samples).ok_or(InheritedError::Starved)?;
+    let bandwidth = Bandwidth::new(mix, of);
+    let repeats = u32::try_from(samples.len()).unwrap_or(u32::MAX);
+    let residency = region.residency()?;
+    Ok(Inherited { bandwidth, threads: cpus.len(), size, repeats, residency, lab })
+}
+
+/// Lines a second of all threads together, for each window in which all of them ran; where most windows were disturbed
+/// in every attempt, what there is, or the rate from start to end.
+fn count(
+    windows: Windows,
+    cpus: &[CpuId],
+    works: &mut [Lanes<'_>],
+) -> Result<Vec<f64>, InheritedError> {
+    let enough = windows.count as usize / 2 + 1;
+    let (mut counted, mut rough) = (Vec::new(), None);
+    let works = works.iter_mut().map(|work| work as &mut dyn Work);
+    let mut works: Vec<_> = cpus.iter().copied().zip(works).collect();
+    for _ in 0..ATTEMPTS {
+        let team = team::run(Clock::start(), windows, &mut works)?;
+        counted.extend(windows::rates(&team).iter().map(|rates| rates.iter().sum::<f64>()));
+        if counted.len() >= enough {
+            return Ok(counted);
+        }
+        rough = windows::rough_rates(&team).map(|rates| rates.iter().sum::<f64>()).or(rough);
+    }
+    if counted.is_empty() {
+        counted.extend(rough);
+    }
+    Ok(counted)
+}
+
+/// The CPUs to use: as many as there are threads to be.
+fn cpus(threads: Option<usize>) -> Result<Vec<CpuId>, InheritedError> {
+    let allowed = affinity::get()?;
+    let asked = threads.unwrap_or(allowed.len());
+    if asked == 0 || asked > allowed.len() {
+        return Err(InheritedError::Threads { asked, has: allowed.len() });
+    }
+    Ok(allowed[..asked].to_vec())
+}
+
+fn outgrowing(fs: &dyn Fs, cpus: &[CpuId], lab: Option<&Lab>) -> Bytes {
+    let modelled = lab.and_then(|lab| lab.llc_kib).map(|kib| kib.saturating_mul(1024));
+    let cache = modelled.or_else(|| cpus::caches(fs, cpus).all.map(|bytes| bytes.0));
+    Bytes(cache.unwrap_or(0).saturating_mul(TIMES_CACHE).max(BYTES_MIN.0))
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "saturates; figures are not negative"
+)]
+fn bytes_per_s(lines_per_s: f64, slow_motion: f64) -> u64 {
+    (lines_per_s * LINE as f64 * slow_motion).round() as u64
+}
+
+/// Streams that one thread walks side by side, a round of each in turn.
+///
+/// So what a thread has under way lies on several pages and, under interleaving, on several nodes at once; with one stream
+/// each, a handful of threads would now and then all meet on one node. For the same reason a lane is a prime number of
+/// pages long: whatever the round of the interleaving, lanes are then at different points of it.
+#[derive(Debug)]
+struct Lanes<'a> {
+    streams: Vec<Stream<'a>>,
+    round: u64,
+}
+
+impl<'a> Lanes<'a> {
+    /// `None` if there are too few lines.
+    fn new(lines: &'a mut [Line], mix: Mix) -> Option<Self> {
+        // A stream of two arrays is two to the processor's prefetcher.
+        let arrays = usize::from(mix.reads() > mix.writes()) + usize::from(mix.writes() > 0);
+        let lanes = STREAMS / arrays;
+        let pages = prime_at_most(lines.len() / PAGE_LINES / lanes)?;
+        let parts = lines.chunks_exact_mut(pages * PAGE_LINES).take(lanes);
+        let streams: Option<Vec<_>> =
+            parts.map(|part| Stream::new(part, mix, Pacer::FLAT_OUT)).collect();
+        Some(Self { streams: streams?, round: Stream::burst_lines(mix) })
+    }
+
+    /// Lines needed at least.
+    fn lines_min(mix: Mix) -> usize {
+        let round = usize::try_from(Stream::burst_lines(mix)).unwrap_or(usize::MAX);
+        STREAMS * PAGE_LINES * (round.div_ceil(PAGE_LINES) + 2)
+    }
+}
+
+impl Work for Lanes<'_> {
+    fn portion(&mut self, units: u64) -> u64 {
+        let mut done = 0;
+        while done < units {
+            done += self.streams.iter_mut().map(|stream| stream.portion(self.round)).sum::<u64>();
+        }
+        done
+    }
+}
+
+/// The largest prime that is not above `most`.
+fn prime_at_most(most: usize) -> Option<usize> {
+    let prime = |n: &usize| (2..).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
+    (2..=most).rev().find(prime)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearfar_kernel::fs::TreeFs;
+    use nearfar_topology::Tree;
+    use std::collections::BTreeSet;
+
+    fn machine() -> TreeFs {
+        TreeFs(Tree::new())
+    }
+
+    #[test]
+    fn lanes_share_a_threads_lines_and_count_reads_and_writes() {
+        let mut lines = vec![Line::default(); STREAMS * 7 * PAGE_LINES];
+        let mut lanes = Lanes::new(&mut lines, Mix::ONE_TO_ONE).unwrap();
+        let all = 2 * lanes.streams.len() as u64 * 7 * PAGE_LINES as u64;
+        assert_eq!(lanes.portion(all), all);
+        assert!(lines.iter().all(|line| line.0[0] == 1), "each line modified once");
+    }
+
+    #[test]
+    fn lanes_start_at_different_points_of_any_round() {
+        let mut lines = vec![Line::default(); STREAMS * 100 * PAGE_LINES];
+        assert_eq!(prime_at_most(lines.len() / PAGE_LINES / STREAMS), Some(97));
+        for round in 2..=64 {
+            let points: BTreeSet<_> = (0..STREAMS).map(|lane| lane * 97 % round).collect();
+            assert_eq!(points.len(), STREAMS.min(round), "a round of {round}");
+        }
+        assert_eq!(Lanes::new(&mut lines, Mix::READS).unwrap().streams.len(), STREAMS);
+        assert_eq!(Lanes::new(&mut lines, Mix::TWO_TO_ONE).unwrap().streams.len(), STREAMS / 2);
+    }
+
+    #[test]
+    fn too_few_lines_are_no_lanes() {
+        for mix in ["1:0", "2:1", "1:1", "100:1"].map(|mix| mix.parse().unwrap()) {
+            let mut lines = vec![Line::default(); Lanes::lines_min(mix)];
+            assert!(Lanes::new(&mut lines, mix).is_some(), "{mix}");
+            assert!(Lanes::new(&mut lines[..PAGE_LINES], mix).is_none(), "{mix}");
+        }
+    }
+
+    #[test]
+    fn one_thread_more_than_cpus_is_refused_with_both_numbers() {
+        let request = Request { mix: Mix::READS, threads: Some(100_000), size: None };
+        let error = measure(&machine(), request).unwrap_err().to_string();
+        assert!(error.contains("100000 threads") && error.contains("ask for 1 to"), "{error}");
+        let none = Request { threads: Some(0), ..request };
+        assert!(measure(&machine(), none).is_err());
+    }
+
+    #[test]
+    fn more_writes_than_reads_are_refused() {
+        let request = Request { mix: "1:2".parse().unwrap(), threads: None, size: None };
+        assert!(measure(&machine(), request).unwrap_err().to_string().contains("1:1"));
+    }
+
+    #[test]
+    fn a_buffer_outgrows_the_modelled_cache_and_has_a_least_size() {
+        let lab = |llc_kib| Lab {
+            machine: "m".into(),
+            clock: "virtual".into(),
+            slow_motion: 1.0,
+            llc_kib: Some(llc_kib),
+        };
+        assert_eq!(outgrowing(&machine(), &[], Some(&lab(32 << 10))), Bytes(128 << 20));
+        assert_eq!(outgrowing(&machine(), &[], Some(&lab(1))), BYTES_MIN);
+        assert_eq!(outgrowing(&machine(), &[], None), BYTES_MIN);
+    }
+}
