@@ -151,7 +151,7 @@ fn show(args: &Args, report: &Report) -> anyhow::Result<()> {
     if args.json {
         output::print_json(report)?;
     } else {
-        output::print(&format!("{}\n{}", text::table(report), text::commands(report)))?;
+        output::print(&format!("{}{}", text::table(report), text::commands(report)))?;
     }
     if let Some(path) = &args.html {
         write(path, &page::html(report))?;

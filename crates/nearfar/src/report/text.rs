@@ -26,14 +26,26 @@ pub(crate) fn table(report: &Report) -> String {
     out
 }
 
-/// Every command line that was run, to repeat it.
+/// The command lines of the last placement that ran, to repeat them; those of all are in the page and the JSON.
 pub(crate) fn commands(report: &Report) -> String {
-    let mut out = String::from("What ran:\n");
-    for run in report.bandwidth.iter().flat_map(|bandwidth| &bandwidth.runs) {
-        line(&mut out, &format!("  {}", run.command));
-    }
-    for run in report.servers.iter().flat_map(|server| &server.runs) {
-        line(&mut out, &format!("  {}", run.commands.join("\n  ")));
+    let ran = |id: &str| {
+        let bandwidth = report.bandwidth.iter().flat_map(|bandwidth| &bandwidth.runs);
+        let lines = bandwidth.filter(|run| run.placement == id).map(|run| run.command.clone());
+        let servers = report.servers.iter().filter_map(|server| server.run(id));
+        lines.chain(servers.flat_map(|run| run.commands.clone())).collect::<Vec<_>>()
+    };
+    let mut placements = report.placements.iter().rev();
+    let Some((name, lines)) = placements
+        .find_map(|of| Some((&of.name, ran(&of.id))).filter(|(_, lines)| !lines.is_empty()))
+    else {
+        return String::new();
+    };
+    let inside = report.machine.emulation.as_ref().map_or_else(String::new, |emulation| {
+        format!(" (inside the lab: nearfar lab shell --machine {})", emulation.machine)
+    });
+    let mut out = format!("\nTo repeat {name}{inside}; --html and --json have every line:\n");
+    for command in lines {
+        line(&mut out, &format!("  {command}"));
     }
     out
 }
@@ -198,9 +210,16 @@ mod tests {
     }
 
     #[test]
-    fn every_command_line_is_printed() {
-        let text = commands(&sample::report());
-        assert!(text.contains("  nearfar run -w auto -- nearfar bench stream --mix 2:1\n"));
-        assert!(text.contains("  nearfar run -m far -- memcached --port 41973\n"));
+    fn the_last_placements_command_lines_are_printed() {
+        let mut report = sample::report();
+        let text = commands(&report);
+        assert!(
+            text.contains("  nearfar run -w auto -- nearfar bench stream --mix 2:1\n"),
+            "{text}"
+        );
+        assert!(text.contains("  nearfar run -w auto -- redis-server --port 41973\n"), "{text}");
+        report.bandwidth = None;
+        report.servers.clear();
+        assert_eq!(commands(&report), "");
     }
 }
