@@ -21,7 +21,7 @@ use crate::stats;
 pub use crate::team::TeamError;
 use crate::team::{self, Work};
 use crate::windows::{self, Windows};
-use crate::work::{Stream, parts};
+use crate::work::Stream;
 
 /// Streams a thread has going; prefetchers follow some 16 to 32.
 const STREAMS: usize = 8;
@@ -124,12 +124,9 @@ pub fn measure(fs: &dyn Fs, request: Request) -> Result<Inherited, InheritedErro
     let size = size.unwrap_or_else(|| outgrowing(fs, &cpus, lab.as_ref()));
     let mut region = Region::inherited(usize::try_from(size.0).unwrap_or(usize::MAX / 2))?;
     let size = Bytes(region.bytes() as u64);
-    let mut works: Vec<Lanes<'_>> =
-        parts(region.lines(), cpus.len()).filter_map(|part| Lanes::new(part, mix)).collect();
-    if works.len() < cpus.len() {
-        let least = Bytes((Lanes::lines_min(mix) * LINE) as u64);
-        return Err(InheritedError::TooSmall { size, threads: cpus.len(), least });
-    }
+    let least = Bytes((Lanes::lines_min(mix) * LINE) as u64);
+    let mut works = Lanes::of_threads(region.lines(), cpus.len(), mix)
+        .ok_or(InheritedError::TooSmall { size, threads: cpus.len(), least })?;
     let windows =
         if lab.as_ref().is_some_and(|lab| lab.clock == "virtual") { MODELLED } else { REAL };
     let slow_motion = lab.as_ref().map_or(1.0, |lab| lab.slow_motion);
@@ -197,7 +194,8 @@ fn bytes_per_s(lines_per_s: f64, slow_motion: f64) -> u64 {
 ///
 /// So what a thread has under way lies on several pages and, under interleaving, on several nodes at once; with one stream
 /// each, a handful of threads would now and then all meet on one node. For the same reason a lane is a prime number of
-/// pages long: whatever the round of the interleaving, lanes are then at different points of it.
+/// pages long and lanes lie end to end, those of a thread and all threads': whatever the round of the interleaving, lanes
+/// start at points spread evenly over it.
 #[derive(Debug)]
 struct Lanes<'a> {
     streams: Vec<Stream<'a>>,
@@ -205,19 +203,27 @@ struct Lanes<'a> {
 }
 
 impl<'a> Lanes<'a> {
-    /// `None` if there are too few lines.
-    fn new(lines: &'a mut [Line], mix: Mix) -> Option<Self> {
-        // A stream of two arrays is two to the processor's prefetcher.
-        let arrays = usize::from(mix.reads() > mix.writes()) + usize::from(mix.writes() > 0);
-        let lanes = STREAMS / arrays;
-        let pages = prime_at_most(lines.len() / PAGE_LINES / lanes)?;
-        let parts = lines.chunks_exact_mut(pages * PAGE_LINES).take(lanes);
-        let streams: Option<Vec<_>> =
-            parts.map(|part| Stream::new(part, mix, Pacer::FLAT_OUT)).collect();
-        Some(Self { streams: streams?, round: Stream::burst_lines(mix) })
+    /// Those of each thread; `None` if there are too few lines.
+    fn of_threads(lines: &'a mut [Line], threads: usize, mix: Mix) -> Option<Vec<Self>> {
+        let lanes = Self::count(mix);
+        let pages = prime_at_most(lines.len() / PAGE_LINES / (threads * lanes).max(1))?;
+        let mut parts = lines.chunks_exact_mut(pages * PAGE_LINES);
+        let thread = |_| {
+            let streams = parts.by_ref().take(lanes);
+            let streams = streams.map(|part| Stream::new(part, mix, Pacer::FLAT_OUT));
+            Some(Self { streams: streams.collect::<Option<_>>()?, round: Stream::burst_lines(mix) })
+        };
+        (0..threads).map(thread).collect()
     }
 
-    /// Lines needed at least.
+    /// Lanes a thread has.
+    fn count(mix: Mix) -> usize {
+        // A stream of two arrays is two to the processor's prefetcher.
+        let arrays = usize::from(mix.reads() > mix.writes()) + usize::from(mix.writes() > 0);
+        STREAMS / arrays
+    }
+
+    /// Lines a thread needs at least.
     fn lines_min(mix: Mix) -> usize {
         let round = usize::try_from(Stream::burst_lines(mix)).unwrap_or(usize::MAX);
         STREAMS * PAGE_LINES * (round.div_ceil(PAGE_LINES) + 2)
@@ -252,32 +258,35 @@ mod tests {
     }
 
     #[test]
-    fn lanes_share_a_threads_lines_and_count_reads_and_writes() {
-        let mut lines = vec![Line::default(); STREAMS * 7 * PAGE_LINES];
-        let mut lanes = Lanes::new(&mut lines, Mix::ONE_TO_ONE).unwrap();
-        let all = 2 * lanes.streams.len() as u64 * 7 * PAGE_LINES as u64;
-        assert_eq!(lanes.portion(all), all);
+    fn threads_share_the_lines_and_count_reads_and_writes() {
+        let mut lines = vec![Line::default(); 3 * STREAMS * 7 * PAGE_LINES];
+        let mut threads = Lanes::of_threads(&mut lines, 3, Mix::ONE_TO_ONE).unwrap();
+        assert_eq!(threads.len(), 3);
+        let each = 2 * STREAMS as u64 * 7 * PAGE_LINES as u64;
+        for lanes in &mut threads {
+            assert_eq!(lanes.streams.len(), STREAMS);
+            assert_eq!(lanes.portion(each), each);
+        }
         assert!(lines.iter().all(|line| line.0[0] == 1), "each line modified once");
     }
 
     #[test]
-    fn lanes_start_at_different_points_of_any_round() {
-        let mut lines = vec![Line::default(); STREAMS * 100 * PAGE_LINES];
-        assert_eq!(prime_at_most(lines.len() / PAGE_LINES / STREAMS), Some(97));
+    fn lanes_start_at_points_spread_evenly_over_any_round() {
+        assert_eq!(prime_at_most(100), Some(97));
+        let lanes = 12 * Lanes::count(Mix::TWO_TO_ONE);
+        assert_eq!(lanes, 48);
         for round in 2..=64 {
-            let points: BTreeSet<_> = (0..STREAMS).map(|lane| lane * 97 % round).collect();
-            assert_eq!(points.len(), STREAMS.min(round), "a round of {round}");
+            let points: BTreeSet<_> = (0..lanes).map(|lane| lane * 97 % round).collect();
+            assert_eq!(points.len(), lanes.min(round), "a round of {round}");
         }
-        assert_eq!(Lanes::new(&mut lines, Mix::READS).unwrap().streams.len(), STREAMS);
-        assert_eq!(Lanes::new(&mut lines, Mix::TWO_TO_ONE).unwrap().streams.len(), STREAMS / 2);
     }
 
     #[test]
     fn too_few_lines_are_no_lanes() {
         for mix in ["1:0", "2:1", "1:1", "100:1"].map(|mix| mix.parse().unwrap()) {
-            let mut lines = vec![Line::default(); Lanes::lines_min(mix)];
-            assert!(Lanes::new(&mut lines, mix).is_some(), "{mix}");
-            assert!(Lanes::new(&mut lines[..PAGE_LINES], mix).is_none(), "{mix}");
+            let mut lines = vec![Line::default(); 3 * Lanes::lines_min(mix)];
+            assert!(Lanes::of_threads(&mut lines, 3, mix).is_some(), "{mix}");
+            assert!(Lanes::of_threads(&mut lines[..PAGE_LINES], 3, mix).is_none(), "{mix}");
         }
     }
 

@@ -48,9 +48,9 @@ struct BandwidthArgs {
         value_name = "NAME|FILE,..."
     )]
     machine: Vec<String>,
-    /// The lab's kernel, by version or file
-    #[arg(long, value_name = "VERSION|PATH")]
-    kernel: Option<String>,
+    /// The lab's kernel, by version or file; the default derives weights of its own to compare with
+    #[arg(long, value_name = "VERSION|PATH", default_value = "7.2")]
+    kernel: String,
     /// Run on this machine, not in the lab
     #[arg(long, conflicts_with_all = ["machine", "kernel"])]
     here: bool,
@@ -144,7 +144,7 @@ fn in_the_lab(args: &BandwidthArgs) -> anyhow::Result<Vec<bandwidth::Found>> {
     let mut results = Vec::new();
     for machine in &args.machine {
         let dir = scratch()?;
-        let lab = Lab { machine: Some(machine.clone()), kernel: args.kernel.clone() };
+        let lab = Lab { machine: Some(machine.clone()), kernel: Some(args.kernel.clone()) };
         let mut arguments: Vec<String> =
             ["bench", "bandwidth", "--here", "--out", "/out"].map(Into::into).into();
         arguments.extend(args.smoke.then(|| "--smoke".into()));
