@@ -109,14 +109,35 @@ const TIMES_CACHE: u64 = 4;
 /// And at the very least.
 const TIMES_CACHE_MIN: u64 = 2;
 
+/// Caches that are to be outgrown.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outgrown {
+    /// The largest that one CPU has.
+    pub(crate) one: Bytes,
+    /// All together.
+    pub(crate) all: Bytes,
+    /// Threads that stream.
+    pub(crate) threads: usize,
+}
+
+impl Outgrown {
+    /// What streams together need: several times all caches, and for each more than the one cache it has. A thread whose
+    /// part fits a cache may keep it there: once it has got ahead of the others it comes round again before they have
+    /// driven its lines out, and so stays ahead.
+    pub(crate) fn streams(self, factor: u64) -> Bytes {
+        let own = self.one.0.saturating_add(self.one.0 / 4).saturating_mul(self.threads as u64);
+        Bytes(self.all.0.saturating_mul(factor).max(own))
+    }
+}
+
 impl Sizes {
-    /// Buffers that outgrow a chaser's cache of `one` and the streams' caches of `all`, in at most `room`; `None` if
-    /// they would be too small to measure memory rather than cache.
-    pub(crate) fn fit(one: Bytes, all: Bytes, room: Bytes) -> Option<Self> {
-        if room < Self::least(one, all) {
+    /// Buffers that outgrow caches, in at most `room`; `None` if they would be too small to measure memory rather than
+    /// cache.
+    pub(crate) fn fit(caches: Outgrown, room: Bytes) -> Option<Self> {
+        if room < Self::least(caches) {
             return None;
         }
-        let wanted = Self::times(TIMES_CACHE, one, all);
+        let wanted = Self::of(caches.one, caches.streams(TIMES_CACHE), TIMES_CACHE);
         let sum = wanted.sum();
         let share = |part: Bytes| {
             let bytes = u128::from(part.0) * u128::from(room.min(sum).0) / u128::from(sum.0);
@@ -127,8 +148,9 @@ impl Sizes {
     }
 
     /// The least room with which [`Sizes::fit`] gives sizes.
-    pub(crate) fn least(one: Bytes, all: Bytes) -> Bytes {
-        Self::times(TIMES_CACHE_MIN, one, all).sum()
+    pub(crate) fn least(caches: Outgrown) -> Bytes {
+        let streams = Bytes(caches.all.0.saturating_mul(TIMES_CACHE_MIN));
+        Self::of(caches.one, streams, TIMES_CACHE_MIN).sum()
     }
 
     /// Both together.
@@ -136,9 +158,10 @@ impl Sizes {
         Bytes(self.chase.0 + self.stream.0)
     }
 
-    fn times(factor: u64, one: Bytes, all: Bytes) -> Self {
-        let of = |cache: Bytes, most| Bytes(cache.0.saturating_mul(factor).clamp(16 << 20, most));
-        Self { chase: of(one, 1 << 30), stream: of(all, 2 << 30) }
+    fn of(one: Bytes, streams: Bytes, factor: u64) -> Self {
+        let within = |bytes: u64, most| Bytes(bytes.clamp(16 << 20, most));
+        let chase = one.0.saturating_mul(factor);
+        Self { chase: within(chase, 1 << 30), stream: within(streams.0, 2 << 30) }
     }
 }
 
@@ -175,22 +198,25 @@ mod tests {
 
     #[test]
     fn buffers_are_four_times_the_cache_or_as_much_as_fits() {
-        let cache = Bytes(32 << 20);
-        let sizes = Sizes::fit(cache, cache, Bytes(1 << 40)).unwrap();
+        let caches = |threads| Outgrown { one: Bytes(32 << 20), all: Bytes(32 << 20), threads };
+        let sizes = Sizes::fit(caches(3), Bytes(1 << 40)).unwrap();
         assert_eq!(sizes, Sizes { chase: Bytes(128 << 20), stream: Bytes(128 << 20) });
-        let sizes = Sizes::fit(cache, cache, Bytes(128 << 20)).unwrap();
+        let sizes = Sizes::fit(caches(3), Bytes(128 << 20)).unwrap();
         assert_eq!(sizes, Sizes { chase: Bytes(64 << 20), stream: Bytes(64 << 20) });
-        assert_eq!(Sizes::fit(cache, cache, Bytes(127 << 20)), None);
+        assert_eq!(Sizes::fit(caches(3), Bytes(127 << 20)), None);
+        let many = Sizes::fit(caches(12), Bytes(1 << 40)).unwrap();
+        assert_eq!(many.stream, Bytes(480 << 20), "no thread's part fits its cache");
     }
 
     proptest! {
         #[test]
         fn buffers_fit_the_room_and_there_are_some_exactly_from_the_least_on(
-            one in 1u64..1 << 32, more in 0u64..1 << 34, room in 0u64..1 << 40,
+            one in 1u64..1 << 32, more in 0u64..1 << 34, room in 0u64..1 << 40, threads in 1usize..1000,
         ) {
-            let (one, all, room) = (Bytes(one), Bytes(one + more), Bytes(room));
-            let sizes = Sizes::fit(one, all, room);
-            prop_assert_eq!(sizes.is_some(), room >= Sizes::least(one, all));
+            let caches = Outgrown { one: Bytes(one), all: Bytes(one + more), threads };
+            let room = Bytes(room);
+            let sizes = Sizes::fit(caches, room);
+            prop_assert_eq!(sizes.is_some(), room >= Sizes::least(caches));
             if let Some(sizes) = sizes {
                 prop_assert!(sizes.chase.0 + sizes.stream.0 <= room.0);
                 prop_assert!(sizes.chase.0 >= 1 << 20 && sizes.chase.0 % 64 == 0);

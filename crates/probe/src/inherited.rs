@@ -10,6 +10,7 @@ use nearfar_kernel::affinity::{self, AffinityError};
 use nearfar_kernel::fs::Fs;
 use nearfar_topology::{Bytes, CpuId, Mix, NodeId};
 
+use crate::budget::Outgrown;
 use crate::clock::Clock;
 use crate::cpus;
 pub use crate::loops::RegionError;
@@ -175,9 +176,11 @@ fn cpus(threads: Option<usize>) -> Result<Vec<CpuId>, InheritedError> {
 }
 
 fn outgrowing(fs: &dyn Fs, cpus: &[CpuId], lab: Option<&Lab>) -> Bytes {
-    let modelled = lab.and_then(|lab| lab.llc_kib).map(|kib| kib.saturating_mul(1024));
-    let cache = modelled.or_else(|| cpus::caches(fs, cpus).all.map(|bytes| bytes.0));
-    Bytes(cache.unwrap_or(0).saturating_mul(TIMES_CACHE).max(BYTES_MIN.0))
+    let modelled = lab.and_then(|lab| lab.llc_kib).map(|kib| Bytes(kib.saturating_mul(1024)));
+    let found = cpus::caches(fs, cpus);
+    let one = modelled.or(found.one).unwrap_or_default();
+    let all = modelled.or(found.all).unwrap_or_default();
+    Outgrown { one, all, threads: cpus.len() }.streams(TIMES_CACHE).max(BYTES_MIN)
 }
 
 #[expect(
@@ -315,6 +318,9 @@ mod tests {
         };
         assert_eq!(outgrowing(&machine(), &[], Some(&lab(32 << 10))), Bytes(128 << 20));
         assert_eq!(outgrowing(&machine(), &[], Some(&lab(1))), BYTES_MIN);
+        let twelve: Vec<CpuId> = (0..12).map(CpuId).collect();
+        let size = outgrowing(&machine(), &twelve, Some(&lab(8 << 10)));
+        assert_eq!(size, Bytes(120 << 20), "no thread's part fits the cache");
         assert_eq!(outgrowing(&machine(), &[], None), BYTES_MIN);
     }
 }

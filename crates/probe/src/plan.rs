@@ -9,7 +9,7 @@ use std::fmt;
 use nearfar_kernel::fs::Fs;
 use nearfar_topology::{Bytes, CpuId, Mix, NodeId, NodeSet, Topology};
 
-use crate::budget::{Budget, LLC_ASSUMED, Pace, Sizes, room};
+use crate::budget::{Budget, LLC_ASSUMED, Outgrown, Pace, Sizes, room};
 use crate::cpus::{self, Caches};
 use crate::report::{Lab, Skipped};
 
@@ -187,8 +187,10 @@ impl Plan {
         let free = machine.nodes.get(&node).map(|node| node.free).unwrap_or_default();
         let one = views.iter().filter_map(|view| view.caches.one).max();
         let one = one.unwrap_or(self.llc).min(self.llc);
-        let Some(sizes) = Sizes::fit(one, self.llc, room(free)) else {
-            let least = Sizes::least(one, self.llc);
+        let threads = views.iter().map(|view| view.cpus.len()).max().unwrap_or(1);
+        let caches = Outgrown { one, all: self.llc, threads };
+        let Some(sizes) = Sizes::fit(caches, room(free)) else {
+            let least = Sizes::least(caches);
             let reason = format!(
                 "node {node} has {free} free; buffers that outgrow the caches ({}) take {least} and an eighth and 32 MiB stay free",
                 self.llc

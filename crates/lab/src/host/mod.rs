@@ -7,7 +7,8 @@
 //! - QEMU is ended, and the run's files go. A failure leaves the guest's console log behind, and its path in the message.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::fetch::{Busybox, Cache, FetchError, Kernel, Qemu, Say};
@@ -163,11 +164,19 @@ pub fn run(plan: &Plan, say: &dyn Say) -> Result<Ended, RunError> {
     Ok(ended.ended)
 }
 
-/// The command's environment: the plan's, the guest's own tools at the end of PATH, and what a program may want to know
-/// about where it runs.
+/// The command's environment: the plan's, at the end of PATH where nearfar is (so that it is found in the lab even if it
+/// is not installed) and the guest's own tools, and what a program may want to know about where it runs.
 fn environment(plan: &Plan, kernel: &Kernel, method: &Method) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut env = plan.env.clone();
     let path = env.entry(b"PATH".to_vec()).or_insert_with(|| b"/usr/bin:/bin".to_vec());
+    let ours = std::env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
+    // A colon can't be part of an entry.
+    if let Some(dir) = ours.map(|dir| dir.into_os_string().into_vec())
+        && !dir.contains(&b':')
+    {
+        path.push(b':');
+        path.extend(dir);
+    }
     path.extend(b":/run/nearfar/bin");
     let mut set = |name: &str, value: &str| {
         env.insert(name.as_bytes().to_vec(), value.as_bytes().to_vec());

@@ -85,7 +85,8 @@ pub(crate) fn megabytes_pass_unharmed_both_ways() {
 
 pub(crate) fn the_environment_and_the_directory_are_passed() {
     let dir = tempfile::tempdir().unwrap();
-    let script = "pwd; echo $GIVEN; echo $KEPT; echo ${DISPLAY-unset}; echo $NEARFAR_LAB $NEARFAR_LAB_TIMING";
+    let script = "pwd; echo $GIVEN; echo $KEPT; echo ${DISPLAY-unset}; echo $NEARFAR_LAB $NEARFAR_LAB_TIMING; \
+                  command -v nearfar-lab >&2";
     let mut command = run("-e GIVEN=a=b", &["sh", "-c", script]);
     command.current_dir(dir.path()).env("KEPT", "here").env("DISPLAY", ":0");
     let ended = Ended::from(command.output().unwrap());
@@ -95,6 +96,7 @@ pub(crate) fn the_environment_and_the_directory_are_passed() {
         format!("{}\na=b\nhere\nunset\ncxl-2tier off\n", cwd.display()),
         "{ended:?}"
     );
+    assert!(ended.err.contains("/nearfar-lab"), "found though not installed: {ended:?}");
 }
 
 pub(crate) fn a_shell_has_a_terminal_of_the_right_size() {

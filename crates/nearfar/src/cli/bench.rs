@@ -76,7 +76,7 @@ struct StreamArgs {
     /// Threads, one a CPU [default: all CPUs]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Size of the buffer, in MiB [default: four times the caches, at least 64]
+    /// Size of the buffer, in MiB [default: outgrows the caches, at least 64]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     size_mib: Option<u64>,
     /// Print JSON (schema nearfar.stream/1)
