@@ -104,7 +104,8 @@ impl Tree {
         let mut open: Option<(&str, String)> = None;
         for line in recorded.lines() {
             if let Some(path) = line.strip_prefix("@ ") {
-                if let Some((path, text)) = open.replace((path.trim(), String::new())) {
+                let path = path.trim_end().trim_start_matches(|c: char| c == '/' || c.is_whitespace());
+                if let Some((path, text)) = open.replace((path, String::new())) {
                     tree.insert(path, &text);
                 }
             } else if let Some((_, text)) = &mut open {
@@ -178,6 +179,12 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_path_without_its_slash_and_blanks_reads_the_same(path in "[/ ]{0,4}[a-z]{1,3}[/ ]{0,4}") {
+            let tree = Tree::parse(&std::format!("@ {path}"));
+            prop_assert_eq!(Tree::parse(&tree.record()), tree);
+        }
+
         #[test]
         fn any_text_parses_and_a_recording_of_it_is_stable(text in "(@ ?[a-z/]{0,6}|[ -~]{0,9}|\n){0,40}") {
             let tree = Tree::parse(&text);
