@@ -104,7 +104,8 @@ impl Tree {
         let mut open: Option<(&str, String)> = None;
         for line in recorded.lines() {
             if let Some(path) = line.strip_prefix("@ ") {
-                let path = path.trim_end().trim_start_matches(|c: char| c == '/' || c.is_whitespace());
+                let path =
+                    path.trim_end().trim_start_matches(|c: char| c == '/' || c.is_whitespace());
                 if let Some((path, text)) = open.replace((path, String::new())) {
                     tree.insert(path, &text);
                 }
