@@ -1,7 +1,8 @@
 //! Unmodified servers and their standard clients: redis-server with redis-benchmark, memcached with memcaslap.
 //!
 //! Each placement gets a fresh server on loopback, filled untimed with several times what the lab's last-level caches hold
-//! (8 MiB), then a fixed number of operations, timed by the client. memcaslap comes with libmemcached and is the one load
+//! (8 MiB), then a fixed number of operations, timed by the client. Requests come several at once, as busy clients send
+//! them: one by one, the way through the network stack takes so long that where memory is hardly shows. memcaslap comes with libmemcached and is the one load
 //! generator for memcached that Debian packages and that reports latencies.
 //!
 //! Under a modelled clock server and client share a CPU: while all CPUs wait for one another, that clock goes on as real
@@ -18,11 +19,13 @@ use super::progress::Progress;
 use crate::report::model::{Emulation, LeftOut, Placement, Server, ServerRun};
 
 /// Values held: 32 MiB in all.
-const VALUES: u64 = 8 << 10;
+const VALUES: u64 = 32 << 10;
 /// Bytes of each.
-const VALUE_BYTES: u64 = 4 << 10;
+const VALUE_BYTES: u64 = 1 << 10;
 /// Connections of a client.
 const CONNECTIONS: u64 = 8;
+/// Requests sent at once: in a pipeline, or as keys of one request.
+const AT_ONCE: u64 = 16;
 /// How long loading or measuring may take.
 const LIMIT: Duration = Duration::from_secs(180);
 
@@ -59,9 +62,9 @@ const REDIS: Service = Service {
     also: &["redis-cli"],
     packages: "redis-server redis-tools",
     version: "redis-server --version",
-    workload: "GET of random keys, 4 KiB values, 8 connections",
-    operations: 15_000,
-    note: None,
+    workload: "GET of random keys in pipelines of 16, 1 KiB values, 8 connections",
+    operations: 30_000,
+    note: Some("Latencies are of pipelines of 16 requests."),
     start: |port| {
         let save = Line::new(["--save", "", "--appendonly", "no"]);
         Line::words(&format!("redis-server --bind 127.0.0.1 --port {port}")).and(&save)
@@ -80,7 +83,8 @@ const REDIS: Service = Service {
     measure: |port, operations| {
         let what = "-t get --precision 3";
         Line::words(&format!(
-            "redis-benchmark -h 127.0.0.1 -p {port} -c {CONNECTIONS} -n {operations} -r {VALUES} {what}"
+            "redis-benchmark -h 127.0.0.1 -p {port} -c {CONNECTIONS} -P {AT_ONCE} -n {operations} \
+             -r {VALUES} {what}"
         ))
     },
     parse: redis_benchmark::parse,
@@ -93,8 +97,8 @@ const MEMCACHED: Service = Service {
     also: &[],
     packages: "memcached libmemcached-tools",
     version: "memcached --version",
-    workload: "GET, 4 KiB values, 8 connections",
-    operations: 6_000,
+    workload: "GET of 16 keys at once, 1 KiB values, 8 connections",
+    operations: 20_000,
     note: Some(memcaslap::NOTE),
     start: |port| {
         Line::words(&format!("memcached -u root -l 127.0.0.1 -p {port} -U 0 -m 256 -t 1"))
@@ -106,11 +110,11 @@ const MEMCACHED: Service = Service {
         let window = VALUES / CONNECTIONS / 1024;
         let script = format!(
             "printf '{mix}' > memcaslap.conf && exec memcaslap -s 127.0.0.1:{port} -F memcaslap.conf -T 1 \
-             -c {CONNECTIONS} -w {window}k -x {operations} -S 1h"
+             -c {CONNECTIONS} -d {AT_ONCE} -w {window}k -x {operations} -S 1h"
         );
         Line::new(["sh", "-c", &script])
     },
-    parse: memcaslap::parse,
+    parse: |text| memcaslap::parse(text, AT_ONCE),
 };
 
 impl Service {
@@ -232,8 +236,8 @@ mod tests {
     fn the_data_is_larger_than_the_last_level_cache_and_keys_are_the_clients() {
         const { assert!(VALUES * VALUE_BYTES >= 4 * (8 << 20)) };
         let load = (REDIS.load)(1).unwrap().to_string();
-        assert!(load.contains("key:%012d") && load.ends_with("0 8192 4096"), "{load}");
+        assert!(load.contains("key:%012d") && load.ends_with("0 32768 1024"), "{load}");
         let measure = (MEMCACHED.measure)(1, 6000).to_string();
-        assert!(measure.contains("-c 8 -w 1k"), "{measure}");
+        assert!(measure.contains("-c 8 -d 16 -w 4k"), "{measure}");
     }
 }

@@ -1,18 +1,20 @@
 //! memcaslap's report (libmemcached's load generator, run with `-S` so that it prints statistics).
 //!
 //! Used are the last line, `Ops: 50000 TPS: 69060`, and of the block `Total Statistics (45000 events)` that number and the
-//! histogram. Ops, and with it TPS, counts the untimed filling too, so throughput is the events' share of TPS. The
-//! histogram: after `Log2 Dist:` rows of four counts, led by the index of the first. Index `i` counts operations of more than 2^(i-1) and at most 2^i µs. A percentile is read off by
+//! histogram. Ops, and with it TPS, counts keys, those of the untimed filling too; an event is a request for one or several
+//! keys. So throughput is the events' keys' share of TPS. The histogram: after `Log2 Dist:` rows of four counts, led by
+//! the index of the first. Index `i` counts requests of more than 2^(i-1) and at most 2^i µs. A percentile is read off by
 //! straight-line interpolation within its bucket, and never beyond the block's `Max`; [`NOTE`] says so to the reader.
 
 use super::{Measured, NotUnderstood};
 use crate::report::model::Latency;
 
 /// What a reader should know about the percentiles.
-pub(crate) const NOTE: &str = "memcaslap keeps latencies in powers of two of a microsecond; percentiles are interpolated within these.";
+pub(crate) const NOTE: &str = "Latencies are of requests for 16 keys; memcaslap keeps them in powers of two of a microsecond, and percentiles are \
+     interpolated within these.";
 
-/// Reads a report.
-pub(crate) fn parse(text: &str) -> Result<Measured, NotUnderstood> {
+/// Reads a report of requests for `keys` keys each; operations are keys.
+pub(crate) fn parse(text: &str, keys: u64) -> Result<Measured, NotUnderstood> {
     let missing = |missing| NotUnderstood { client: "memcaslap", missing };
     let positive = |found: Option<f64>| found.filter(|found| found.is_finite() && *found > 0.0);
     let tps = positive(labelled(text, "TPS:")).ok_or_else(|| missing("TPS"))?;
@@ -21,7 +23,8 @@ pub(crate) fn parse(text: &str) -> Result<Measured, NotUnderstood> {
     let total = text.rsplit_once("Total Statistics").map(|(_, rest)| rest);
     let total = total.ok_or_else(|| missing("total statistics"))?;
     let timed = positive(labelled(total, "(")).ok_or_else(|| missing("count of events"))?;
-    let operations_per_second = tps * timed / all;
+    #[expect(clippy::cast_precision_loss, reason = "a handful")]
+    let operations_per_second = tps * timed * keys as f64 / all;
     let histogram = histogram(total);
     let max_us = labelled(total, "Max:").ok_or_else(|| missing("maximum"))?;
     if histogram.iter().all(|(_, count)| *count == 0) {
@@ -82,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_recorded_report_is_understood() {
-        let found = parse(RECORDED).unwrap();
+        let found = parse(RECORDED, 1).unwrap();
         assert!(RECORDED.contains(&format!("TPS: {:.0}", found.operations_per_second)));
         let Latency { p50_ns, p99_ns, p999_ns } = found.latency;
         assert!(p50_ns > Some(0) && p50_ns <= p99_ns && p99_ns <= p999_ns, "{found:?}");
@@ -107,15 +110,15 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused_by_what_it_lacks() {
-        assert_eq!(parse("").unwrap_err().missing, "TPS");
-        assert_eq!(parse("Ops: 9 TPS: 5").unwrap_err().missing, "total statistics");
+        assert_eq!(parse("", 1).unwrap_err().missing, "TPS");
+        assert_eq!(parse("Ops: 9 TPS: 5", 1).unwrap_err().missing, "total statistics");
         let text = "Total Statistics (3 events)\nMax: 3\nOps: 9 TPS: 5";
-        assert_eq!(parse(text).unwrap_err().missing, "histogram");
+        assert_eq!(parse(text, 1).unwrap_err().missing, "histogram");
     }
 
     #[test]
     fn the_untimed_filling_is_no_throughput() {
         let text = "Total Statistics (3 events)\nMax: 3\nLog2 Dist:\n   0: 0 3\n\nOps: 9 TPS: 600";
-        assert!((parse(text).unwrap().operations_per_second - 200.0).abs() < 1e-6);
+        assert!((parse(text, 1).unwrap().operations_per_second - 200.0).abs() < 1e-6);
     }
 }
