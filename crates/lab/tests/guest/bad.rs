@@ -3,11 +3,10 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::Command;
 
 use rustix::process::{Pid, Signal};
 
-use crate::lab::{Ended, LAB, alive, can_mount, lab, qemu_of, run, sh, text, wait_until};
+use crate::lab::{Ended, LAB, alive, in_own_mounts, lab, qemu_of, run, sh, text, wait_until};
 
 pub(crate) fn a_missing_command_is_127() {
     let ended = Ended::from(run("", &["no-such-command", "x"]).output().unwrap());
@@ -129,32 +128,24 @@ pub(crate) fn a_cache_that_cannot_be_written_is_named() {
 }
 
 pub(crate) fn a_full_disk_is_named_and_leaves_nothing_half() {
-    if !can_mount() {
-        return;
-    }
     let dir = tempfile::tempdir().unwrap();
     let script = "mount -t tmpfs -o size=1m none \"$1\" && NEARFAR_CACHE=\"$1\" \"$2\" fetch; \
                   echo $? $(ls \"$1\")";
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", script, "sh", text(dir.path()), LAB]);
-    let ended = Ended::from(command.output().unwrap());
+    let output = in_own_mounts(script).args([text(dir.path()), LAB]).output();
+    let ended = Ended::from(output.unwrap());
     assert_eq!(ended.out, "1 lock\n", "{ended:?}");
     assert!(ended.err.contains("QEMU with its libraries needs about 350 MB in /"), "{ended:?}");
     assert!(ended.err.contains("which has 1 MB free; make room"), "{ended:?}");
 }
 
 pub(crate) fn a_warm_cache_can_be_read_only() {
-    if !can_mount() {
-        return;
-    }
     let cache = std::env::var_os("NEARFAR_CACHE").map_or_else(
         || Path::new(&std::env::var_os("HOME").unwrap()).join(".cache/nearfar"),
         Into::into,
     );
     let script = "mount --bind \"$1\" \"$1\" && mount -o remount,ro,bind \"$1\" && NEARFAR_CACHE=\"$1\" \
                   \"$2\" run --timing off --cpus 1 -- echo it runs";
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", script, "sh", text(&cache), LAB]);
-    let ended = Ended::from(command.output().unwrap());
+    let output = in_own_mounts(script).args([text(&cache), LAB]).output();
+    let ended = Ended::from(output.unwrap());
     assert_eq!((ended.status, ended.out.as_str()), (0, "it runs\n"), "{ended:?}");
 }

@@ -124,15 +124,26 @@ pub(crate) fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Whether this machine lets us mount in a namespace of our own.
-pub(crate) fn can_mount() -> bool {
-    let mut unshare = Command::new("unshare");
-    unshare.args(["--mount", "mount", "-t", "tmpfs", "none", "/mnt"]);
-    let can = unshare.stderr(Stdio::null()).status().is_ok_and(|status| status.success());
-    if !can {
-        println!(
-            "not tried: mounting in a namespace of its own takes root (the next test says ok for nothing)"
-        );
-    }
-    can
+/// What a test that can't be run here ends with: the reason.
+pub(crate) struct LeftOut(pub(crate) &'static str);
+
+/// A script with root's rights to mount in a namespace of its own; ends the test where this machine allows none.
+pub(crate) fn in_own_mounts(script: &str) -> Command {
+    let user = ["--user", "--map-root-user"];
+    let unshare = |more: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(more).arg("--mount");
+        command
+    };
+    let works = |more: &[&str]| {
+        let mut probe = unshare(more);
+        probe.args(["mount", "-t", "tmpfs", "none", "/mnt"]).stderr(Stdio::null());
+        probe.status().is_ok_and(|status| status.success())
+    };
+    let Some(more) = [&[][..], &user].into_iter().find(|more| works(more)) else {
+        std::panic::resume_unwind(Box::new(LeftOut("no namespace to mount in")));
+    };
+    let mut command = unshare(more);
+    command.args(["sh", "-c", script, "sh"]);
+    command
 }

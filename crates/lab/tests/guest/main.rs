@@ -88,36 +88,52 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     lab::prepare();
-    let failed = run(&chosen);
+    let Outcome { failed, ignored } = run(&chosen);
     if !failed.is_empty() {
         println!("\nfailures:");
         failed.iter().for_each(|name| println!("    {name}"));
     }
     println!(
-        "\ntest result: {}. {} passed; {} failed; 0 ignored; 0 measured; {left_out} filtered out",
+        "\ntest result: {}. {} passed; {} failed; {ignored} ignored; 0 measured; {left_out} filtered out",
         if failed.is_empty() { "ok" } else { "FAILED" },
-        chosen.len() - failed.len(),
+        chosen.len() - failed.len() - ignored,
         failed.len(),
     );
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs tests two at a time; gives the names of those that failed.
-fn run(tests: &[Test]) -> Vec<&'static str> {
+/// What became of tests that did not pass.
+#[derive(Default)]
+struct Outcome {
+    failed: Vec<&'static str>,
+    /// How many can't be run on this machine.
+    ignored: usize,
+}
+
+/// Runs tests two at a time.
+fn run(tests: &[Test]) -> Outcome {
     let next = AtomicUsize::new(0);
-    let failed = Mutex::new(Vec::new());
+    let outcome = Mutex::new(Outcome::default());
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 while let Some((name, test)) = tests.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let passed = catch_unwind(AssertUnwindSafe(test)).is_ok();
-                    println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
-                    if !passed {
-                        failed.lock().unwrap_or_else(PoisonError::into_inner).push(*name);
+                    let ended = catch_unwind(AssertUnwindSafe(test));
+                    let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
+                    match ended.map_err(|panic| panic.downcast::<lab::LeftOut>()) {
+                        Ok(()) => println!("test {name} ... ok"),
+                        Err(Ok(reason)) => {
+                            println!("test {name} ... ignored, {}", reason.0);
+                            outcome.ignored += 1;
+                        }
+                        Err(Err(_)) => {
+                            println!("test {name} ... FAILED");
+                            outcome.failed.push(*name);
+                        }
                     }
                 }
             });
         }
     });
-    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
+    outcome.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
