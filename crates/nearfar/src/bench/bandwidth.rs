@@ -5,13 +5,15 @@
 //! weights are those it derives from the HMAT (`weighted_interleave/auto`, Linux 6.16); nearfar's are written
 //! over them, so what nearfar changed is taken back before the kernel's turn.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use nearfar_kernel::fs::{Fs as _, RootFs};
-use nearfar_topology::Mix;
+use nearfar_policy::Weights;
+use nearfar_topology::{BasisPoints, BytesPerSecond, Mix, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::demo::kept::KeptWeights;
@@ -20,7 +22,7 @@ use crate::demo::line::Line;
 use crate::demo::placements;
 use crate::demo::process::Launcher;
 use crate::demo::progress::Progress;
-use crate::report::model::{MIXES, Machine, Resident};
+use crate::report::model::{MIXES, Machine, Node, Resident};
 use crate::report::words;
 
 /// The `schema` of a [`Found`].
@@ -43,6 +45,8 @@ pub(crate) struct Found {
     pub(crate) rounds: u32,
     /// Why the kernel's own weights were not run, if they were not.
     pub(crate) kernel_weights_unavailable: Option<String>,
+    /// Which they are, by node, if they were.
+    pub(crate) kernel_weights: BTreeMap<u16, u8>,
     /// One per candidate and mix.
     pub(crate) runs: Vec<Run>,
 }
@@ -117,6 +121,11 @@ pub(crate) fn run(
     let launcher = Launcher { nearfar: &nearfar, dir };
     let kept = KeptWeights::of(launcher)?;
     let unavailable = kernel_weights_unavailable()?;
+    let kernel_weights = kept.before().filter(|_| unavailable.is_none());
+    let kernel_weights = kernel_weights.map_or_else(BTreeMap::new, |current| {
+        let of = |node: &Node| Some((node.id, *current.nodes.get(&NodeId(node.id))?));
+        machine.nodes.iter().filter_map(of).collect()
+    });
     let candidates = candidates(&machine, unavailable.is_none());
     let steps = candidates.len() * MIXES.len() * rounds as usize + 1;
     let mut progress = Progress::new(steps, progress);
@@ -138,7 +147,8 @@ pub(crate) fn run(
         run.bytes_per_second = median(&run.rounds_bytes_per_second);
     }
     let schema = SCHEMA.into();
-    Ok(Found { schema, machine, rounds, kernel_weights_unavailable: unavailable, runs })
+    let kernel_weights_unavailable = unavailable;
+    Ok(Found { schema, machine, rounds, kernel_weights_unavailable, kernel_weights, runs })
 }
 
 fn candidates(machine: &Machine, kernel_weights: bool) -> Vec<Candidate> {
@@ -205,6 +215,16 @@ impl Found {
         nodes.filter_map(|node| self.of(node, mix)).sum()
     }
 
+    /// What a choice of weights loses of the sum of peaks, by the nodes' bandwidths alone.
+    pub(crate) fn loss(&self, weights: &BTreeMap<u16, u8>, mix: Mix) -> Option<BasisPoints> {
+        let of = |node: &u16| {
+            Some((NodeId(*node), BytesPerSecond(self.of(Candidate::Node(*node), mix)?)))
+        };
+        let peaks = weights.keys().map(of).collect::<Option<_>>()?;
+        Weights::new(weights.iter().map(|(node, pages)| (NodeId(*node), *pages)).collect())?
+            .loss(&peaks)
+    }
+
     /// The node of DRAM with CPUs, or the first: what "over DRAM alone" refers to.
     pub(crate) fn dram(&self) -> Option<Candidate> {
         let nodes = &self.machine.nodes;
@@ -232,6 +252,10 @@ pub(crate) fn text(found: &Found) -> String {
         row(&candidate.name(), &|mix| found.of(candidate, mix));
     }
     row("sum of peaks", &|mix| Some(found.peaks(mix)));
+    if let [first, rest @ ..] = found.kernel_weights.values().collect::<Vec<_>>().as_slice() {
+        let all = rest.iter().fold(first.to_string(), |all, pages| format!("{all}:{pages}"));
+        let _ = writeln!(out, "  kernel's weights are {all}");
+    }
     if let Some(reason) = &found.kernel_weights_unavailable {
         let _ = writeln!(out, "  kernel's weights: not available: {reason}");
     }

@@ -28,6 +28,11 @@ impl<'a> KeptWeights<'a> {
         Ok(Self { launcher, before: current()? })
     }
 
+    /// As they were.
+    pub(crate) fn before(&self) -> Option<&Current> {
+        self.before.as_ref()
+    }
+
     /// Puts them back now, if they are others by now.
     pub(crate) fn put_back(&self) -> anyhow::Result<()> {
         if current()? != self.before {
