@@ -2,7 +2,7 @@
 #
 #   make demo             the main job: near and far memory beside each other, in the lab if this machine has one tier
 #   make test             every test, lab boots and browser checks included (LAB=off leaves the boots out, and says so)
-#   make build            target/release/{nearfar,nearfar-lab} and the lab's timing plugin beside them
+#   make build            target/release/{nearfar,nearfar-lab,nearfar-load} and the lab's timing plugin beside them
 #   make lint             rustfmt, clippy -D warnings, licences and crate directions, doc links
 #   make bench-bandwidth  bandwidth of -w auto against its peers, ratios in one run (make bench-bandwidth SMOKE=1: a look)
 #   make bench-lab        accuracy and cost of the emulation
@@ -32,7 +32,7 @@ plugin:
 	@cmp -s $(CARGO_TARGET_DIR)/abi/libnearfar_lab_plugin.so $(PLUGIN) || cp $(CARGO_TARGET_DIR)/abi/libnearfar_lab_plugin.so $(PLUGIN)
 
 build: plugin
-	$(CARGO) build --locked --release -p nearfar -p nearfar-lab
+	$(CARGO) build --locked --release -p nearfar -p nearfar-lab -p nearfar-load
 
 demo: build
 	@scripts/setup demo

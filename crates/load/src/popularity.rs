@@ -1,0 +1,345 @@
+//! How popular each record is: YCSB's request distributions.
+//!
+//! - **zipfian**: record 0 is the most popular, record k is asked for in proportion to 1 / (k + 1)^0.99 (the method of Gray et
+//!   al., "Quickly generating billion-record synthetic databases", SIGMOD 1994, which is exact for the first two ranks).
+//! - **scrambled**: a zipfian over ten thousand million items, hashed (FNV-1a, 64 bits) over the records, so that popular
+//!   records lie anywhere. This is what YCSB means by `requestdistribution=zipfian`.
+//! - **latest**: a zipfian counted back from the record inserted last.
+//! - **uniform**: all alike.
+//! - **hotspot**: a share of the requests goes to a share of the records, both uniformly; the rest to the others.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::random::Random;
+
+/// YCSB's zipfian constant.
+const THETA: f64 = 0.99;
+/// Items of the zipfian behind the scrambled one, and their zeta: sum of 1 / k^0.99 for k up to that number.
+const ITEMS: u64 = 10_000_000_000;
+const ITEMS_ZETA: f64 = 26.469_028_201_783_02;
+
+/// A request distribution.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Popularity {
+    /// Popular records stand together, at the beginning.
+    Zipfian,
+    /// Popular records lie anywhere.
+    Scrambled,
+    /// What came last is popular.
+    Latest,
+    /// All alike.
+    Uniform,
+    /// Shares in per cent.
+    Hotspot {
+        /// Of the records: how many are hot.
+        set_percent: u8,
+        /// Of the requests: how many go to these.
+        share_percent: u8,
+    },
+}
+
+impl Popularity {
+    /// YCSB's hotspot, unless told otherwise.
+    pub const HOTSPOT: Self = Self::Hotspot { set_percent: 20, share_percent: 80 };
+}
+
+/// Not a distribution.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0}: no request distribution; there are zipfian, scrambled, latest, uniform, hotspot and \
+     hotspot:SET:SHARE, per cents of the records and of the requests from 1 to 100"
+)]
+pub struct UnknownPopularity(String);
+
+impl FromStr for Popularity {
+    type Err = UnknownPopularity;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let unknown = || UnknownPopularity(text.into());
+        let percent = |text: &str| {
+            let number = text.parse().ok().filter(|number| (1..=100u8).contains(number));
+            number.ok_or_else(unknown)
+        };
+        Ok(match text.split(':').collect::<Vec<_>>()[..] {
+            ["zipfian"] => Self::Zipfian,
+            ["scrambled"] => Self::Scrambled,
+            ["latest"] => Self::Latest,
+            ["uniform"] => Self::Uniform,
+            ["hotspot"] => Self::HOTSPOT,
+            ["hotspot", set, share] => {
+                Self::Hotspot { set_percent: percent(set)?, share_percent: percent(share)? }
+            }
+            _ => return Err(unknown()),
+        })
+    }
+}
+
+impl fmt::Display for Popularity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Zipfian => f.write_str("zipfian"),
+            Self::Scrambled => f.write_str("scrambled"),
+            Self::Latest => f.write_str("latest"),
+            Self::Uniform => f.write_str("uniform"),
+            Self::Hotspot { set_percent, share_percent } => {
+                write!(f, "hotspot:{set_percent}:{share_percent}")
+            }
+        }
+    }
+}
+
+/// Chooses records.
+#[derive(Clone, Debug)]
+pub struct Chooser {
+    popularity: Popularity,
+    zipfian: Zipfian,
+    /// Records the scrambled numbers are spread over: those there are and those to be expected.
+    space: u64,
+}
+
+impl Chooser {
+    /// For so many records, and as many more as may be inserted meanwhile.
+    #[must_use]
+    pub fn new(popularity: Popularity, records: u64, inserts: u64) -> Self {
+        let zipfian = match popularity {
+            Popularity::Zipfian | Popularity::Latest => Zipfian::new(records),
+            Popularity::Scrambled => Zipfian::with_zeta(ITEMS, ITEMS_ZETA),
+            Popularity::Uniform | Popularity::Hotspot { .. } => Zipfian::with_zeta(1, 1.0),
+        };
+        Self { popularity, zipfian, space: records + inserts }
+    }
+
+    /// One of the `records` there are now; at least one must be there.
+    pub fn choose(&mut self, random: &mut Random, records: u64) -> u64 {
+        match self.popularity {
+            Popularity::Zipfian => self.zipfian.rank(random).min(records - 1),
+            Popularity::Scrambled => loop {
+                // What is not there yet is drawn again, as YCSB does.
+                let chosen = fnv64(self.zipfian.rank(random)) % self.space;
+                if chosen < records {
+                    return chosen;
+                }
+            },
+            Popularity::Latest => {
+                self.zipfian.grow(records);
+                records - 1 - self.zipfian.rank(random).min(records - 1)
+            }
+            Popularity::Uniform => random.below(records),
+            Popularity::Hotspot { set_percent, share_percent } => {
+                let hot = (records * u64::from(set_percent) / 100).max(1);
+                if random.below(100) < u64::from(share_percent) || hot >= records {
+                    random.below(hot)
+                } else {
+                    hot + random.below(records - hot)
+                }
+            }
+        }
+    }
+}
+
+/// Ranks with probabilities in proportion to 1 / (rank + 1)^0.99.
+#[derive(Clone, Debug)]
+struct Zipfian {
+    items: u64,
+    zeta: f64,
+    eta: f64,
+}
+
+impl Zipfian {
+    fn new(items: u64) -> Self {
+        Self::with_zeta(items, terms(0, items))
+    }
+
+    fn with_zeta(items: u64, zeta: f64) -> Self {
+        let eta = (1.0 - (2.0 / float(items)).powf(1.0 - THETA)) / (1.0 - terms(0, 2) / zeta);
+        Self { items, zeta, eta }
+    }
+
+    /// Takes in new items; only their terms are added up.
+    fn grow(&mut self, items: u64) {
+        if items > self.items {
+            *self = Self::with_zeta(items, self.zeta + terms(self.items, items));
+        }
+    }
+
+    fn rank(&self, random: &mut Random) -> u64 {
+        let unit = random.unit();
+        let scaled = unit * self.zeta;
+        if scaled < 1.0 {
+            return 0;
+        }
+        if scaled < 1.0 + 0.5f64.powf(THETA) {
+            return 1.min(self.items - 1);
+        }
+        let rank = float(self.items) * (self.eta * unit - self.eta + 1.0).powf(1.0 / (1.0 - THETA));
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share of the items, from 0 up; the fraction is to go"
+        )]
+        let rank = rank as u64;
+        rank.min(self.items - 1)
+    }
+}
+
+/// Sum of 1 / k^0.99 for k from `from` + 1 to `to`.
+fn terms(from: u64, to: u64) -> f64 {
+    (from + 1..=to).map(|k| float(k).powf(-THETA)).sum()
+}
+
+fn float(items: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "numbers of items are far below 2^53")]
+    let float = items as f64;
+    float
+}
+
+/// YCSB's hash of a number: FNV-1a over its eight bytes, least first, without the sign.
+#[must_use]
+pub fn fnv64(number: u64) -> u64 {
+    let hash = number.to_le_bytes().iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(1_099_511_628_211)
+    });
+    hash.cast_signed().unsigned_abs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const DRAWS: u32 = 200_000;
+
+    fn counts(popularity: Popularity, records: u64) -> Vec<u32> {
+        let mut chooser = Chooser::new(popularity, records, 0);
+        let mut random = Random::new(20_100_610);
+        let mut counts = vec![0u32; usize::try_from(records).unwrap()];
+        for _ in 0..DRAWS {
+            counts[usize::try_from(chooser.choose(&mut random, records)).unwrap()] += 1;
+        }
+        counts
+    }
+
+    /// Whether a count is within five standard deviations of a share.
+    fn is_share(count: u32, share: f64) -> bool {
+        let expected = f64::from(DRAWS) * share;
+        (f64::from(count) - expected).abs() < 5.0 * (expected * (1.0 - share)).sqrt()
+    }
+
+    #[test]
+    fn the_first_two_ranks_have_their_exact_shares() {
+        let counts = counts(Popularity::Zipfian, 1000);
+        let zeta: f64 = (1..=1000).map(|k| 1.0 / f64::from(k).powf(0.99)).sum();
+        assert!(is_share(counts[0], 1.0 / zeta), "{}", counts[0]);
+        assert!(is_share(counts[1], 1.0 / 2f64.powf(0.99) / zeta), "{}", counts[1]);
+    }
+
+    #[test]
+    fn the_first_tenth_and_hundredth_have_their_shares_within_the_methods_error() {
+        let counts = counts(Popularity::Zipfian, 1000);
+        let zeta = |to: i32| (1..=to).map(|k| 1.0 / f64::from(k).powf(0.99)).sum::<f64>();
+        for first in [10, 100, 500] {
+            let drawn: u32 = counts[..usize::try_from(first).unwrap()].iter().sum();
+            let share = f64::from(drawn) / f64::from(DRAWS);
+            let expected = zeta(first) / zeta(1000);
+            assert!((share - expected).abs() < 0.02, "first {first}: {share} for {expected}");
+        }
+        assert!(counts.iter().all(|count| *count > 0), "every record is asked for");
+    }
+
+    #[test]
+    fn scrambled_covers_the_space_and_its_popular_records_lie_apart() {
+        let counts = counts(Popularity::Scrambled, 500);
+        assert!(counts.iter().all(|count| *count > 0), "every record is asked for");
+        let first = usize::try_from(fnv64(0) % 500).unwrap();
+        let second = usize::try_from(fnv64(1) % 500).unwrap();
+        assert!(first.abs_diff(second) > 1);
+        // The first item's own share, and what others that fall on the same record bring.
+        let own = 1.0 / ITEMS_ZETA;
+        let share = f64::from(counts[first]) / f64::from(DRAWS);
+        assert!(share > own * 0.97 && share < own + 0.02, "{share} for {own}");
+    }
+
+    #[test]
+    fn the_zeta_of_the_scrambled_zipfian_is_that_of_its_items() {
+        // Euler and Maclaurin: the tail beyond 10^6 as an integral and half its last term.
+        let (from, to) = (1e6f64, 1e10f64);
+        let integral = (to.powf(0.01) - from.powf(0.01)) / 0.01;
+        let zeta = terms(0, 1_000_000) + integral + (to.powf(-0.99) - from.powf(-0.99)) / 2.0;
+        assert!((zeta - ITEMS_ZETA).abs() < 1e-6, "{zeta}");
+    }
+
+    #[test]
+    fn latest_asks_for_the_last_record_most_and_follows_inserts() {
+        let mut chooser = Chooser::new(Popularity::Latest, 100, 0);
+        let mut random = Random::new(1);
+        for records in [100u64, 150, 1000] {
+            let last = (0..20_000).filter(|_| chooser.choose(&mut random, records) == records - 1);
+            let share = f64::from(u32::try_from(last.count()).unwrap()) / 20_000.0;
+            let expected = 1.0 / terms(0, records);
+            assert!((share - expected).abs() < 0.02, "{records}: {share} for {expected}");
+        }
+    }
+
+    #[test]
+    fn uniform_asks_for_all_alike() {
+        assert!(counts(Popularity::Uniform, 100).iter().all(|count| is_share(*count, 0.01)));
+    }
+
+    #[test]
+    fn a_hotspot_takes_its_share() {
+        let counts = counts(Popularity::Hotspot { set_percent: 10, share_percent: 90 }, 1000);
+        assert!(is_share(counts[..100].iter().sum(), 0.9));
+        assert!(counts[100..].iter().all(|count| *count > 0));
+    }
+
+    #[test]
+    fn the_hash_is_ycsbs() {
+        // FNV-1a of eight zero bytes has its top bit set, so the sign is dropped.
+        assert_eq!(fnv64(0), 0xa8c7_f832_281a_39c5u64.wrapping_neg());
+    }
+
+    #[test]
+    fn names_read_back_and_others_are_refused() {
+        for name in ["zipfian", "scrambled", "latest", "uniform", "hotspot:5:95"] {
+            assert_eq!(name.parse::<Popularity>().unwrap().to_string(), name);
+        }
+        assert_eq!("hotspot".parse(), Ok(Popularity::HOTSPOT));
+        for name in ["", "zipf", "hotspot:0:10", "hotspot:101:1", "hotspot:5", "hotspot:a:b"] {
+            let refused = name.parse::<Popularity>().unwrap_err().to_string();
+            assert!(refused.contains("scrambled"), "{refused}");
+        }
+    }
+
+    fn any() -> impl Strategy<Value = Popularity> {
+        prop_oneof![
+            Just(Popularity::Zipfian),
+            Just(Popularity::Scrambled),
+            Just(Popularity::Latest),
+            Just(Popularity::Uniform),
+            (1..=100u8, 1..=100u8).prop_map(|(set_percent, share_percent)| Popularity::Hotspot {
+                set_percent,
+                share_percent
+            }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn only_records_that_are_there_are_chosen_and_the_same_seed_chooses_the_same(
+            popularity in any(), records in 1u64..300, more in 0u64..50, seed: u64,
+        ) {
+            let run = || {
+                let mut chooser = Chooser::new(popularity, records, more);
+                let mut random = Random::new(seed);
+                let of = |now| chooser.choose(&mut random, now);
+                (records..=records + more).map(of).collect::<Vec<_>>()
+            };
+            let chosen = run();
+            for (now, record) in (records..).zip(&chosen) {
+                prop_assert!(*record < now);
+            }
+            prop_assert_eq!(chosen, run());
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The whole program against real servers on loopback, each started here on a free port and ended by its process id.
+
+#![expect(clippy::unwrap_used, reason = "a test that can't start a server should stop")]
+#![expect(clippy::panic, reason = "how a test fails")]
+#![expect(clippy::disallowed_methods, reason = "waits until a server listens")]
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+struct Server {
+    child: Child,
+    address: String,
+    _dir: tempfile::TempDir,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn server(program: &str, options: &[&str]) -> Server {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let dir = tempfile::tempdir().unwrap();
+    let words = options.iter().map(|word| word.replace("PORT", &port.to_string()));
+    let child = Command::new(program)
+        .args(words)
+        .current_dir(dir.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap_or_else(|error| panic!("starting {program}: {error}; apt-get install {program}"));
+    let server = Server { child, address: format!("127.0.0.1:{port}"), _dir: dir };
+    for _ in 0..500 {
+        if TcpStream::connect(&server.address).is_ok() {
+            return server;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("{program} does not listen at {}", server.address);
+}
+
+fn redis() -> Server {
+    server(
+        "redis-server",
+        &["--bind", "127.0.0.1", "--port", "PORT", "--save", "", "--appendonly", "no"],
+    )
+}
+
+fn memcached(item_max: &str) -> Server {
+    let options = ["-l", "127.0.0.1", "-p", "PORT", "-U", "0", "-m", "256", "-t", "1"];
+    let user = ["-u", "nobody", "-I", item_max];
+    server("memcached", &[&options[..], &user].concat())
+}
+
+fn load(words: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar-load"));
+    command.args(words.split_whitespace()).output().unwrap()
+}
+
+fn json(words: &str) -> serde_json::Value {
+    let done = load(&format!("{words} --json"));
+    let (said, errors) = (String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr));
+    assert!(done.status.success(), "{words}: {errors:?}");
+    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{words}: {error} in {said}"))
+}
+
+fn refused(words: &str, status: i32, with: &str) {
+    let done = load(words);
+    let errors = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(status), "{words}: {errors}");
+    assert!(errors.contains(with), "{words}: {errors}");
+}
+
+#[test]
+fn redis_runs_every_workload_over_hashes_and_finds_every_record() {
+    let redis = redis();
+    let at = format!("--redis {} --records 500 --pipeline 8", redis.address);
+    let loaded = json(&format!("load {at} --workload e"));
+    assert_eq!(loaded["schema"], "nearfar.load/1");
+    assert_eq!((&loaded["operations"], &loaded["record_bytes"]), (&500.into(), &1000.into()));
+    for letter in ["a", "b", "c", "d", "e", "f"] {
+        let ran = json(&format!("run {at} --workload {letter} --operations 2000"));
+        assert_eq!((&ran["operations"], &ran["missed"]), (&2000.into(), &0.into()), "{ran}");
+        let kinds = ran["kinds"].as_array().unwrap();
+        assert!(kinds.iter().all(|kind| kind["p50_us"].as_f64() > Some(0.0)), "{ran}");
+    }
+}
+
+#[test]
+fn redis_runs_over_plain_values() {
+    let redis = redis();
+    let at = format!("--redis {} --records 300 --value-bytes 4000", redis.address);
+    json(&format!("load {at}"));
+    let ran = json(&format!("run {at} --workload a --operations 1000 --pipeline 16"));
+    assert_eq!((&ran["missed"], &ran["record_bytes"]), (&0.into(), &4000.into()), "{ran}");
+    // A hash is asked for where a value is: Redis says so, and so do we.
+    let other = format!("run --redis {} --records 300 --workload c --operations 10", redis.address);
+    refused(&other, 1, "WRONGTYPE");
+}
+
+#[test]
+fn memcached_runs_with_values_larger_than_a_socket_takes() {
+    let memcached = memcached("2m");
+    let at = format!("--memcached {} --records 200 --value-bytes 70000", memcached.address);
+    json(&format!("load {at} --pipeline 32"));
+    for letter in ["a", "c", "f"] {
+        let ran = json(&format!("run {at} --workload {letter} --operations 2000 --pipeline 64"));
+        assert_eq!((&ran["operations"], &ran["missed"]), (&2000.into(), &0.into()), "{ran}");
+    }
+}
+
+#[test]
+fn a_value_that_memcached_finds_too_large_is_refused_with_a_way_out() {
+    let memcached = memcached("1m");
+    let at = format!("--memcached {} --records 2 --value-bytes 1100000", memcached.address);
+    refused(&format!("load {at}"), 1, "larger -I");
+}
+
+#[test]
+fn lines_are_json_each_and_the_last_is_the_whole() {
+    let redis = redis();
+    let at = format!("--redis {} --records 100", redis.address);
+    json(&format!("load {at}"));
+    let words =
+        format!("run {at} --workload b --operations 3000 --window-ms 1 --lines --move-every 1000");
+    let done = load(&words);
+    let text = String::from_utf8(done.stdout).unwrap();
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (last, windows) = lines.split_last().unwrap();
+    assert_eq!((&last["done"], &last["operations"]), (&true.into(), &3000.into()));
+    assert_eq!(last["moves"], 2);
+    let sum: u64 = windows.iter().map(|window| window["operations"].as_u64().unwrap()).sum();
+    assert_eq!(sum, 3000);
+    assert!(windows.len() > 1 && windows.iter().all(|window| window["program"] == "nearfar-load"));
+}
+
+#[test]
+fn a_run_over_nothing_fails_and_says_to_load_first() {
+    let redis = redis();
+    let words = format!("run --redis {} --records 10 --workload c --operations 10", redis.address);
+    refused(&words, 1, "load first");
+}
+
+#[test]
+fn bad_usage_is_refused_before_anything_is_sent() {
+    refused("run --redis 127.0.0.1:1 --records 10 --workload c", 2, "--operations");
+    refused("load --records 10", 2, "--redis");
+    refused("load --redis 127.0.0.1:1 --records 0", 2, "0");
+    refused("run --redis 127.0.0.1:1 --records 1 --workload g --seconds 1", 2, "a, b, c, d, e, f");
+    refused("run --redis 127.0.0.1:1 --records 1 --workload a --seconds -1", 2, "seconds");
+    refused("run --memcached 127.0.0.1:1 --records 1 --workload e --seconds 1", 1, "no scans");
+    refused("load --redis 127.0.0.1:1 --records 1", 1, "is it running");
+    refused("load --memcached 127.0.0.1:1 --records 1", 1, "is it running");
+}
