@@ -153,7 +153,7 @@ fn bad_usage_is_refused_before_anything_is_sent() {
     refused("load --records 10", 2, "--redis");
     refused("load --redis 127.0.0.1:1 --records 0", 2, "0");
     refused("run --redis 127.0.0.1:1 --records 1 --workload g --seconds 1", 2, "a, b, c, d, e, f");
-    refused("run --redis 127.0.0.1:1 --records 1 --workload a --seconds -1", 2, "seconds");
+    refused("run --redis 127.0.0.1:1 --records 1 --workload a --seconds 0", 2, "above 0");
     refused("run --memcached 127.0.0.1:1 --records 1 --workload e --seconds 1", 1, "no scans");
     refused("load --redis 127.0.0.1:1 --records 1", 1, "is it running");
     refused("load --memcached 127.0.0.1:1 --records 1", 1, "is it running");
