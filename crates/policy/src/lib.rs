@@ -1,7 +1,7 @@
 //! policy: what to do, as pure functions from observations to decisions.
 //!
-//! Here: one node's bandwidth at a read:write mix ([`bandwidth`]) and the weights that use several nodes to their
-//! measure ([`mod@weights`]).
+//! Here: one node's bandwidth at a read:write mix ([`bandwidth`]), the weights that use several nodes to their measure
+//! ([`mod@weights`]), and which pages are to change tiers ([`tiering`]).
 //! Not here: where figures come from (crates kernel and probe) and how a decision is carried out (crate kernel). This
 //! crate has no I/O, no clock, no randomness, no floating point and no unsafe code: same in, same out.
 //! Read next: `weights.rs`.
@@ -13,6 +13,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod bandwidth;
+pub mod tiering;
 pub mod weights;
 
 pub use bandwidth::{BandwidthByMix, BandwidthError};

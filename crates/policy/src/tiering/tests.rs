@@ -1,0 +1,234 @@
+//! Tiering against a machine of pages that are used at random, each at its own rate.
+//!
+//! A look finds a page used with the probability that follows from its rate and the window; those looked at are drawn at
+//! random. *Simulated*: rates, capacities and time are made up.
+
+use super::*;
+use proptest::prelude::*;
+use std::vec::Vec;
+
+const PAGE: u64 = 4096;
+
+struct Page {
+    per_second: f64,
+    near: bool,
+}
+
+/// Near memory of `near` pages, far memory of twice all pages.
+struct Machine {
+    pages: Vec<Page>,
+    near: u64,
+    random: u64,
+    moved: u64,
+    seconds: f64,
+}
+
+impl Machine {
+    /// Pages with these rates; the first fill near memory but for `free` pages, as a kernel without tiering does.
+    fn new(rates: impl IntoIterator<Item = f64>, near: u64, free: u64) -> Self {
+        let page =
+            |(at, per_second): (usize, f64)| Page { per_second, near: (at as u64) < near - free };
+        let pages = rates.into_iter().enumerate().map(page).collect();
+        Self { pages, near, random: 0x9e37_79b9_7f4a_7c15, moved: 0, seconds: 0.0 }
+    }
+
+    fn random(&mut self) -> f64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    fn taken(&self, near: bool) -> u64 {
+        self.pages.iter().filter(|page| page.near == near).count() as u64
+    }
+
+    /// The second pass over a part of one side; moves what it finds.
+    fn look(&mut self, at_near: bool, part: Bytes, window_s: f64) -> Looked {
+        let share = part.0 as f64 / PAGE as f64 / self.taken(at_near).max(1) as f64;
+        let mut room = if at_near { u64::MAX } else { self.near - self.taken(true) };
+        let (mut looked, mut passed, mut moved) = (0, 0, 0);
+        for at in 0..self.pages.len() {
+            if self.pages[at].near != at_near || self.random() >= share {
+                continue;
+            }
+            let random = self.random();
+            let page = &mut self.pages[at];
+            let used = random < 1.0 - (-page.per_second * window_s).exp();
+            looked += 1;
+            if used != at_near {
+                passed += 1;
+                if room > 0 {
+                    (moved, room) = (moved + 1, room - 1);
+                    page.near = !at_near;
+                }
+            }
+        }
+        self.moved += moved;
+        Looked {
+            at: Bytes(looked * PAGE),
+            passed: Bytes(passed * PAGE),
+            moved: Bytes(moved * PAGE),
+        }
+    }
+
+    fn step(&mut self, decision: Option<Decision>) -> Observation {
+        let mut seen = Observation::default();
+        if let Some(decision) = decision {
+            let window_s = decision.window.0 as f64 / 1e9;
+            seen.elapsed = decision.period;
+            self.seconds += decision.period.0 as f64 / 1e9;
+            seen.demotion = self.look(true, decision.demote_from, window_s);
+            seen.promotion = self.look(false, decision.promote_from, window_s);
+            // Half a microsecond a page and pass.
+            let looks = (seen.demotion.at.0 + seen.promotion.at.0) / PAGE + self.pages.len() as u64;
+            seen.cpu = Nanoseconds(looks * 500);
+        }
+        let near_taken = self.taken(true);
+        let all = self.pages.len() as u64;
+        let side = |total: u64, taken: u64| Side {
+            total: Bytes(total * PAGE),
+            free: Bytes((total - taken) * PAGE),
+        };
+        seen.near = side(self.near, near_taken);
+        seen.far = side(2 * all, all - near_taken);
+        seen
+    }
+
+    /// Share of accesses that near memory serves.
+    fn near_share(&self) -> f64 {
+        let sum = |of: &dyn Fn(&Page) -> bool| {
+            self.pages.iter().filter(|page| of(page)).map(|page| page.per_second).sum::<f64>()
+        };
+        sum(&|page| page.near) / sum(&|_| true)
+    }
+
+    /// The most that it could.
+    fn best_share(&self) -> f64 {
+        let mut rates: Vec<f64> = self.pages.iter().map(|page| page.per_second).collect();
+        rates.sort_by(|a, b| b.total_cmp(a));
+        let near =
+            rates.iter().take(usize::try_from(self.near - self.near / 50).unwrap()).sum::<f64>();
+        near / rates.iter().sum::<f64>()
+    }
+
+    fn run(&mut self, tiering: &mut Tiering, seconds: u32) -> Vec<Reason> {
+        let until = self.seconds + f64::from(seconds);
+        let mut seen = self.step(None);
+        let mut reasons = Vec::new();
+        while self.seconds < until {
+            let decision = tiering.step(&seen);
+            reasons.push(decision.reason);
+            seen = self.step(Some(decision));
+        }
+        reasons
+    }
+}
+
+/// Zipfian rates, the hottest page anywhere.
+fn zipf(pages: usize, per_second: f64, shift: usize) -> Vec<f64> {
+    let sum: f64 = (1..=pages).map(|rank| (rank as f64).powf(-0.99)).sum();
+    let rank = |at: usize| ((at + shift) * 7919 + 13) % pages + 1;
+    (0..pages).map(|at| per_second * (rank(at) as f64).powf(-0.99) / sum).collect()
+}
+
+const PAGES: usize = 60_013;
+const NEAR: u64 = 30_000;
+
+fn tiering() -> Tiering {
+    Tiering::new(Goals::with_traffic(BytesPerSecond(200 << 20)))
+}
+
+#[test]
+fn a_zipfian_working_set_twice_near_memory_is_soon_served_near() {
+    for per_second in [6e4, 6e5, 6e6] {
+        let mut machine = Machine::new(zipf(PAGES, per_second, 0), NEAR, 600);
+        let (before, best) = (machine.near_share(), machine.best_share());
+        let mut tiering = tiering();
+        machine.run(&mut tiering, 60);
+        let after = machine.near_share();
+        let recovered = (after - before) / (best - before);
+        assert!(recovered > 0.8, "{per_second}/s: {before:.3} {after:.3} {best:.3}, {tiering:?}");
+    }
+}
+
+#[test]
+fn a_hot_set_that_moves_is_followed() {
+    let mut machine = Machine::new(zipf(PAGES, 6e5, 0), NEAR, 600);
+    let mut tiering = tiering();
+    machine.run(&mut tiering, 60);
+    for (page, per_second) in machine.pages.iter_mut().zip(zipf(PAGES, 6e5, 9_000)) {
+        page.per_second = per_second;
+    }
+    let moved = machine.near_share();
+    machine.run(&mut tiering, 60);
+    let recovered = (machine.near_share() - moved) / (machine.best_share() - moved);
+    assert!(recovered > 0.8, "{moved:.3} {:.3} {tiering:?}", machine.near_share());
+}
+
+#[test]
+fn where_all_pages_are_used_alike_it_rests() {
+    let mut machine = Machine::new((0..PAGES).map(|_| 10.0), NEAR, 600);
+    let mut tiering = tiering();
+    let reasons = machine.run(&mut tiering, 600);
+    let resting = reasons.iter().filter(|reason| matches!(reason, Reason::NoGain { .. })).count();
+    assert!(resting > 450, "{resting} of 600 s; moved {} pages", machine.moved);
+    assert!(machine.moved < 6 * NEAR, "{}", machine.moved);
+}
+
+#[test]
+fn what_fits_stays_where_it_is() {
+    let mut machine = Machine::new(zipf(25_000, 1e5, 0), NEAR, 600);
+    let reasons = machine.run(&mut tiering(), 60);
+    assert_eq!(machine.moved, 0);
+    assert!(reasons.iter().all(|reason| *reason == Reason::Fits), "{reasons:?}");
+}
+
+#[test]
+fn cold_pages_in_near_memory_make_room_for_new_ones() {
+    let cold = std::iter::repeat_n(0.0, 15_000).chain(std::iter::repeat_n(50.0, 15_000));
+    let mut machine = Machine::new(cold, NEAR, 0);
+    machine.run(&mut tiering(), 30);
+    let free = NEAR - machine.taken(true);
+    assert!((450..=4_000).contains(&free), "{free} pages free");
+    let hot_far = machine.pages.iter().filter(|page| !page.near && page.per_second > 0.0).count();
+    assert!(hot_far < 300, "{hot_far} hot pages were demoted");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn traffic_stays_below_what_is_allowed(
+        per_second in 1e3f64..1e6, near in 1_000u64..4_000, mib in 1u64..20, free in 0u64..500,
+    ) {
+        let mut machine = Machine::new(zipf(5_003, per_second, 0), near, free);
+        let mut tiering = Tiering::new(Goals::with_traffic(BytesPerSecond(mib << 20)));
+        machine.run(&mut tiering, 5);
+        let before = machine.moved;
+        machine.run(&mut tiering, 40);
+        let per_second = (machine.moved - before) * PAGE / 40;
+        prop_assert!(per_second <= (mib << 20) * 5 / 4, "{} MiB/s of {mib}", per_second >> 20);
+    }
+
+    #[test]
+    fn any_observation_gives_rules_within_bounds(
+        numbers in prop::collection::vec(prop_oneof![Just(0u64), Just(u64::MAX), any::<u64>(), 0..1u64 << 40], 12),
+        steps in 1usize..6,
+    ) {
+        let mut tiering = tiering();
+        let side = |at: usize| Side { total: Bytes(numbers[at]), free: Bytes(numbers[at + 1]) };
+        let looked = |at: usize| Looked {
+            at: Bytes(numbers[at]), passed: Bytes(numbers[at + 1]), moved: Bytes(numbers[at + 2] >> 8),
+        };
+        let seen = Observation {
+            elapsed: Nanoseconds(numbers[0]), cpu: Nanoseconds(numbers[1]), near: side(2), far: side(4),
+            promotion: looked(6), demotion: looked(9),
+        };
+        for _ in 0..steps {
+            let decision = tiering.step(&seen);
+            prop_assert!(decision.window >= tiering.goals.window.0 && decision.window <= tiering.goals.window.1);
+            prop_assert!(decision.period >= decision.window);
+            prop_assert!(decision.promote_from <= seen.far.total && decision.demote_from <= seen.near.total);
+        }
+    }
+}
