@@ -1,0 +1,100 @@
+//! Import on files of damo's forms, and on what is none.
+
+use std::io::Write as _;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const HUMAN: &str = include_str!("../../../../fixtures/record/damo-human.json");
+const RAW: &str = include_str!("../../../../fixtures/record/damo-raw.json");
+
+fn packed(text: &str) -> Vec<u8> {
+    let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(text.as_bytes()).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn the_form_for_eyes_and_the_raw_one_are_the_same_record() {
+    let (human, findings) = import(HUMAN.as_bytes()).unwrap();
+    assert_eq!(findings, Vec::<String>::new());
+    assert_eq!(import(RAW.as_bytes()).unwrap().0, human);
+    assert_eq!(import(&packed(RAW)).unwrap().0, human);
+    let held = format!(r#"{{"damon_records": {{"kdamonds": [], "record_list": {RAW}}}}}"#);
+    assert_eq!(import(held.as_bytes()).unwrap().0, human);
+}
+
+#[test]
+fn times_intervals_and_regions_are_taken_over() {
+    let (record, _) = import(HUMAN.as_bytes()).unwrap();
+    assert_eq!(record.header.intervals, DEFAULT);
+    assert_eq!(record.header.started_unix_ns, 0);
+    let times: Vec<_> = record.accesses.iter().map(|of| of.at_ns).collect();
+    assert_eq!(times, [100_000_000, 200_000_000]);
+    let regions = &record.accesses[0].targets[0].regions;
+    assert_eq!(regions[0].range, Range { start: 1 << 32, end: (1 << 32) + (150 << 20) });
+    assert_eq!((regions[0].accesses, regions[0].age), (3, 7));
+    // 4 % of 20 looks is less than one; 1 m 2 s 500 ms are 625 aggregations.
+    assert_eq!((regions[1].accesses, regions[1].age), (0, 625));
+}
+
+#[test]
+fn several_targets_at_one_time_make_one_snapshot() {
+    let records: String = RAW.trim().trim_end_matches(']').to_string();
+    let second = RAW.trim().trim_start_matches('[');
+    let (record, _) = import(format!("{records},{second}").as_bytes()).unwrap();
+    let targets: Vec<_> = record.accesses[0].targets.iter().map(|of| of.target).collect();
+    assert_eq!(targets, [0, 1]);
+}
+
+#[test]
+fn what_is_missing_or_can_not_be_is_said() {
+    let text = r#"[{"intervals": null, "snapshots": [{"start_time": 5, "end_time": 9, "regions": [
+        {"start": 0, "end": 4096, "nr_accesses": {"samples": 1}, "age": {"aggr_intervals": 2}},
+        {"start": 0, "end": 8192, "nr_accesses": {"samples": 1}},
+        {"start": 9000, "end": 8192, "nr_accesses": {"samples": 1}},
+        {"start": 9000, "end": 9999}]}]}]"#;
+    let (record, findings) = import(text.as_bytes()).unwrap();
+    assert_eq!(record.accesses[0].targets[0].regions.len(), 1);
+    assert!(findings[0].contains("assumed") && findings[1].contains("3 regions"), "{findings:?}");
+}
+
+#[test]
+fn other_files_are_refused_with_a_reason() {
+    for (text, why) in [
+        ("", "no JSON of damo's"),
+        ("[]", "no snapshot"),
+        ("[1]", "no JSON of damo's"),
+        (r#"{"schema": "nearfar.topo/1"}"#, "no JSON of damo's"),
+        (r#"[{"snapshots": [{"start_time": "noon", "end_time": 1, "regions": []}]}]"#, "noon"),
+        (r#"[{"snapshots": [{"start_time": 1, "end_time": 1, "regions": []}]}]"#, "no snapshot"),
+    ] {
+        let error = import(text.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains(why), "{text}: {error}");
+    }
+    let deep = "[".repeat(100_000);
+    assert!(import(deep.as_bytes()).is_err());
+    let cut = packed(RAW);
+    assert!(matches!(import(&cut[..cut.len() / 2]), Err(NotDamo::Io(_))));
+}
+
+#[test]
+fn what_unpacks_without_end_is_cut_off() {
+    let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+    let blank = vec![b' '; 1 << 20];
+    for _ in 0..=(BYTES_MAX >> 20) {
+        encoder.write_all(&blank).unwrap();
+    }
+    let packed = encoder.finish().unwrap();
+    assert!(packed.len() < 8 << 20);
+    assert!(matches!(import(&packed), Err(NotDamo::TooLong)));
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_are_refused_not_believed(bytes: Vec<u8>) {
+        let _ = import(&bytes);
+        let _ = import(&packed(&String::from_utf8_lossy(&bytes)));
+    }
+}

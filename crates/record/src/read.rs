@@ -1,0 +1,347 @@
+//! Reading a record: what stands before the first damage, and what the damage is.
+//!
+//! Memory stays in proportion to what was read: a count is believed only as far as the bytes behind it reach.
+
+use std::fmt;
+use std::io::{self, Read};
+
+use crate::codec::Malformed;
+use crate::format::{self, Frame, MAGIC, PAYLOAD_BYTES_MAX, PREFIX_BYTES};
+use crate::model::{Header, Record};
+
+/// Bytes of a file that are read at most.
+pub const BYTES_MAX: u64 = 1 << 30;
+
+/// What is wrong with a record, or worth knowing, beside what could be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// The file ends within a frame that begins at this byte: its writer was cut off.
+    Torn {
+        /// Where the frame begins.
+        at: u64,
+    },
+    /// The frame that begins at this byte is damaged; it and what follows is left out.
+    Damaged {
+        /// Where the frame begins.
+        at: u64,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Frames of kinds this version doesn't know were skipped.
+    Skipped {
+        /// How many.
+        frames: u64,
+    },
+    /// The file is larger than [`BYTES_MAX`]; the rest was not read.
+    TooLong,
+    /// No ending: the record was cut off, or is still being written.
+    Unended,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Torn { at } => {
+                write!(
+                    f,
+                    "the file ends within the frame at byte {at}; what stands before it is shown"
+                )
+            }
+            Self::Damaged { at, why } => {
+                write!(
+                    f,
+                    "the frame at byte {at} is damaged ({why}); what stands before it is shown"
+                )
+            }
+            Self::Skipped { frames } => {
+                write!(f, "{frames} frames of a kind this version doesn't know were skipped")
+            }
+            Self::TooLong => {
+                write!(f, "the file is above {} MiB; the rest is left out", BYTES_MAX >> 20)
+            }
+            Self::Unended => {
+                f.write_str("the record was not ended: its writer was stopped, or still writes")
+            }
+        }
+    }
+}
+
+/// Why there is no record at all.
+#[derive(Debug, thiserror::Error)]
+pub enum NotARecord {
+    /// It could not be read.
+    #[error("it can't be read: {0}")]
+    Io(#[from] io::Error),
+    /// It does not begin as a record does.
+    #[error("it does not begin as a record of nearfar does")]
+    Foreign,
+    /// Another version of the format.
+    #[error("it is nearfar.record/{0}, and this nearfar reads nearfar.record/1 only")]
+    Version(u8),
+    /// The header is damaged.
+    #[error("its header is damaged ({0}), so nothing in it can be told")]
+    Header(&'static str),
+}
+
+/// Reads a record.
+///
+/// # Errors
+/// If it is none, or its header is damaged; any later damage is a finding.
+pub fn read(from: impl Read) -> Result<(Record, Vec<Finding>), NotARecord> {
+    let mut frames = Frames { from, at: 0, payload: Vec::new() };
+    let header = frames.header()?;
+    let mut record = Record::new(header);
+    let mut findings = Vec::new();
+    let mut skipped = 0;
+    loop {
+        if frames.at >= BYTES_MAX {
+            findings.push(Finding::TooLong);
+            break;
+        }
+        let at = frames.at;
+        match frames.next()? {
+            Next::Frame(frame) => {
+                if let Err(why) = add(&mut record, frame) {
+                    findings.push(Finding::Damaged { at, why });
+                    break;
+                }
+            }
+            Next::Unknown => skipped += 1,
+            Next::End => break,
+            Next::Torn => {
+                findings.push(Finding::Torn { at });
+                break;
+            }
+            Next::Damaged(why) => {
+                findings.push(Finding::Damaged { at, why });
+                break;
+            }
+        }
+    }
+    if skipped > 0 {
+        findings.push(Finding::Skipped { frames: skipped });
+    }
+    if record.ending.is_none() && findings.is_empty() {
+        findings.push(Finding::Unended);
+    }
+    Ok((record, findings))
+}
+
+fn add(record: &mut Record, frame: Frame) -> Result<(), &'static str> {
+    fn push<T>(list: &mut Vec<T>, of: T, at: impl Fn(&T) -> u64) -> Result<(), &'static str> {
+        if list.last().is_some_and(|last| at(last) > at(&of)) {
+            return Err("it is older than the one before");
+        }
+        list.push(of);
+        Ok(())
+    }
+    match frame {
+        Frame::Header(_) => Err("a second header"),
+        Frame::Access(of) => push(&mut record.accesses, of, |of| of.at_ns),
+        Frame::Residency(of) => push(&mut record.residency, of, |of| of.at_ns),
+        Frame::Moved(of) => push(&mut record.moved, of, |of| of.at_ns),
+        Frame::Note(of) => push(&mut record.notes, of, |of| of.at_ns),
+        Frame::Ending(_) if record.ending.is_some() => Err("a second ending"),
+        Frame::Ending(of) => {
+            record.ending = Some(of);
+            Ok(())
+        }
+    }
+}
+
+enum Next {
+    Frame(Frame),
+    Unknown,
+    End,
+    Torn,
+    Damaged(&'static str),
+}
+
+struct Frames<R> {
+    from: R,
+    at: u64,
+    payload: Vec<u8>,
+}
+
+impl<R: Read> Frames<R> {
+    fn header(&mut self) -> Result<Header, NotARecord> {
+        let mut magic = [0; MAGIC.len()];
+        let name = MAGIC.len() - 1;
+        if self.fill(&mut magic)? < magic.len() || magic[..name] != MAGIC[..name] {
+            return Err(NotARecord::Foreign);
+        }
+        if magic[name] != MAGIC[name] {
+            return Err(NotARecord::Version(magic[name]));
+        }
+        match self.next()? {
+            Next::Frame(Frame::Header(header)) => Ok(header),
+            Next::Frame(_) | Next::Unknown => Err(NotARecord::Header("another frame is first")),
+            Next::End | Next::Torn => Err(NotARecord::Header("the file ends within it")),
+            Next::Damaged(why) => Err(NotARecord::Header(why)),
+        }
+    }
+
+    fn next(&mut self) -> io::Result<Next> {
+        let mut prefix = [0; PREFIX_BYTES];
+        match self.fill(&mut prefix)? {
+            0 => return Ok(Next::End),
+            PREFIX_BYTES => (),
+            _ => return Ok(Next::Torn),
+        }
+        let [kind, l0, l1, l2, l3, c0, c1, c2, c3] = prefix;
+        let length = u32::from_le_bytes([l0, l1, l2, l3]);
+        let wanted = usize::try_from(length).unwrap_or(usize::MAX);
+        if wanted > PAYLOAD_BYTES_MAX {
+            return Ok(Next::Damaged("its length is above 16 MiB"));
+        }
+        self.payload.clear();
+        // Grows with what is there, not with what is said to be.
+        let got = (&mut self.from).take(length.into()).read_to_end(&mut self.payload)?;
+        self.at += u64::try_from(got).unwrap_or(u64::MAX);
+        if got < wanted {
+            return Ok(Next::Torn);
+        }
+        if format::check(kind, &self.payload) != u32::from_le_bytes([c0, c1, c2, c3]) {
+            return Ok(Next::Damaged("its checksum is wrong"));
+        }
+        Ok(match format::decode(kind, &self.payload) {
+            Ok(Some(frame)) => Next::Frame(frame),
+            Ok(None) => Next::Unknown,
+            Err(Malformed(why)) => Next::Damaged(why),
+        })
+    }
+
+    /// Reads until `into` is full or the file ends.
+    fn fill(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let mut got = 0;
+        while got < into.len() {
+            match self.from.read(&mut into[got..]) {
+                Ok(0) => break,
+                Ok(more) => got += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
+                Err(error) => return Err(error),
+            }
+        }
+        self.at += u64::try_from(got).unwrap_or(u64::MAX);
+        Ok(got)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testkit::{self, arbitrary};
+    use crate::write::Writer;
+    use proptest::prelude::*;
+
+    fn bytes(record: &Record) -> Vec<u8> {
+        let mut writer = Writer::new(Vec::new(), &record.header).unwrap();
+        writer.all(record).unwrap();
+        match record.ending {
+            Some(ending) => writer.end(ending).unwrap(),
+            None => unreachable!("the testkit's records end"),
+        }
+    }
+
+    /// Whether all of `part` stands at the beginning of `whole`.
+    fn begins(whole: &Record, part: &Record) -> bool {
+        whole.header == part.header
+            && whole.accesses.starts_with(&part.accesses)
+            && whole.residency.starts_with(&part.residency)
+            && whole.moved.starts_with(&part.moved)
+            && whole.notes.starts_with(&part.notes)
+    }
+
+    #[test]
+    fn a_record_comes_back_whole_without_a_finding() {
+        let record = testkit::moving_hot_set();
+        let (back, findings) = read(&*bytes(&record)).unwrap();
+        assert_eq!((back, findings), (record, vec![]));
+    }
+
+    #[test]
+    fn cut_anywhere_it_gives_what_stands_before_the_cut_and_says_so() {
+        let record = testkit::short();
+        let bytes = bytes(&record);
+        let mut whole = 0;
+        for cut in 0..bytes.len() {
+            match read(&bytes[..cut]) {
+                Ok((part, findings)) => {
+                    assert!(begins(&record, &part) && part.ending.is_none(), "cut at {cut}");
+                    assert_eq!(findings.len(), 1, "cut at {cut}: {findings:?}");
+                    assert!(part.accesses.len() >= whole, "cut at {cut} gives less than before");
+                    whole = part.accesses.len();
+                }
+                Err(NotARecord::Io(error)) => panic!("{error}"),
+                Err(_) => assert_eq!(whole, 0),
+            }
+        }
+        assert_eq!(whole, record.accesses.len());
+    }
+
+    #[test]
+    fn a_later_version_is_named_not_guessed_at() {
+        let mut bytes = bytes(&testkit::short());
+        bytes[7] = 2;
+        let error = read(&*bytes).unwrap_err().to_string();
+        assert!(error.contains("nearfar.record/2"), "{error}");
+    }
+
+    #[test]
+    fn a_frame_of_an_unknown_kind_is_skipped_and_counted() {
+        let record = testkit::short();
+        let mut bytes = bytes(&record);
+        bytes.extend([77, 1, 0, 0, 0]);
+        bytes.extend(format::check(77, &[9]).to_le_bytes());
+        bytes.push(9);
+        let (back, findings) = read(&*bytes).unwrap();
+        assert_eq!((back, findings), (record, vec![Finding::Skipped { frames: 1 }]));
+    }
+
+    #[test]
+    fn a_length_of_gigabytes_is_damage_and_not_an_allocation() {
+        let mut bytes = bytes(&testkit::short());
+        let at = bytes.len() as u64;
+        bytes.extend([2, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
+        let (_, findings) = read(&*bytes).unwrap();
+        assert_eq!(findings, [Finding::Damaged { at, why: "its length is above 16 MiB" }]);
+    }
+
+    #[test]
+    fn time_that_runs_back_is_damage() {
+        let record = testkit::short();
+        let mut writer = Writer::new(Vec::new(), &record.header).unwrap();
+        writer.access(&record.accesses[1]).unwrap();
+        writer.access(&record.accesses[0]).unwrap();
+        let bytes = writer.end(record.ending.unwrap()).unwrap();
+        let (part, findings) = read(&*bytes).unwrap();
+        assert_eq!(part.accesses, record.accesses[1..2]);
+        assert!(findings[0].to_string().contains("older"), "{findings:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_record_comes_back(record in arbitrary::record()) {
+            prop_assert_eq!(read(&*bytes(&record)).unwrap(), (record, vec![]));
+        }
+
+        #[test]
+        fn one_flipped_bit_never_goes_unnoticed(record in arbitrary::record(), at: prop::sample::Index, bit in 0u8..8) {
+            let mut bytes = bytes(&record);
+            let at = at.index(bytes.len());
+            bytes[at] ^= 1 << bit;
+            if let Ok((part, findings)) = read(&*bytes) {
+                prop_assert!(begins(&record, &part));
+                prop_assert!(!findings.is_empty());
+            }
+        }
+
+        #[test]
+        fn arbitrary_bytes_behind_the_magic_never_panic(bytes: Vec<u8>) {
+            let _ = read(&*bytes);
+            let _ = read(&*[&MAGIC[..], &bytes].concat());
+            let (_, findings) = read(&*[&self::bytes(&testkit::short())[..], &bytes].concat()).unwrap();
+            prop_assert!(bytes.is_empty() || !findings.is_empty());
+        }
+    }
+}

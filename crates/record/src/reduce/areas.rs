@@ -1,0 +1,193 @@
+//! Which addresses are worth showing.
+//!
+//! A process has a heap, a mapping area and a stack, terabytes apart; a machine has memory that nobody touches between
+//! memory that many do. Drawn to scale, that is a black page. So: every stretch of addresses gets the heat it had over
+//! the whole record (looks with an access, times time); stretches below a hundredth of the hottest one's are noise or
+//! idle; what remains is joined over small gaps, and cut only at large ones, into a few areas to be drawn side by side.
+
+use std::collections::BTreeMap;
+
+use crate::model::{Range, Record};
+
+/// Areas at most.
+const AREAS_MAX: usize = 8;
+/// A gap is cut if it is above this part of what is shown.
+const GAP_PART: u64 = 32;
+/// A stretch is shown if its heat is at least this part of the hottest one's.
+const HEAT_PART: u128 = 100;
+
+/// A stretch of one target's addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Area {
+    /// The target.
+    pub target: u32,
+    /// Its addresses.
+    pub range: Range,
+}
+
+/// Which of them to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// Where accesses were seen.
+    Accessed,
+    /// All that was monitored.
+    Monitored,
+}
+
+/// The areas to show, by target and address, and the monitored bytes that are in none of them.
+#[must_use]
+pub fn areas(record: &Record, which: Which) -> (Vec<Area>, u64) {
+    let heats = heats(record);
+    let hottest = heats.iter().map(|(_, heat)| *heat).max().unwrap_or(0);
+    let least = if which == Which::Monitored { 0 } else { (hottest / HEAT_PART).max(1) };
+    let mut worth: Vec<Area> = joined(&heats, least);
+    if worth.is_empty() {
+        worth = joined(&heats, 0);
+    }
+    let monitored: u128 = heats.iter().map(|(area, _)| u128::from(area.range.bytes())).sum();
+    let areas = cut_at_large_gaps(worth);
+    let shown: u128 = heats
+        .iter()
+        .map(|(piece, _)| {
+            let inside = areas.iter().filter(|area| area.target == piece.target);
+            inside.map(|area| u128::from(area.range.shared(piece.range))).sum::<u128>()
+        })
+        .sum();
+    (areas, super::narrow(monitored.saturating_sub(shown)))
+}
+
+/// The monitored addresses, cut wherever a region began or ended in any snapshot, with the heat of each piece.
+fn heats(record: &Record) -> Vec<(Area, u128)> {
+    // What changes at an address: how many regions cover it, and the heat of them.
+    let mut changes: BTreeMap<(u32, u64), (i64, i128)> = BTreeMap::new();
+    for (access, (from, to)) in record.accesses.iter().zip(super::spans(record)) {
+        let time = i128::from((to - from) / 1_000_000 + 1);
+        for snapshot in &access.targets {
+            for region in &snapshot.regions {
+                let rate = i128::from(access.intervals.rate_permille(region.accesses));
+                let start = changes.entry((snapshot.target, region.range.start)).or_default();
+                *start = (start.0 + 1, start.1 + rate * time);
+                let end = changes.entry((snapshot.target, region.range.end)).or_default();
+                *end = (end.0 - 1, end.1 - rate * time);
+            }
+        }
+    }
+    let mut pieces = Vec::new();
+    let mut state = (0, 0);
+    let mut before: Option<(u32, u64)> = None;
+    for ((target, at), (covers, heat)) in changes {
+        if let Some((_, start)) = before.filter(|(of, _)| *of == target && state.0 > 0) {
+            let range = Range { start, end: at };
+            pieces.push((Area { target, range }, u128::try_from(state.1).unwrap_or(0)));
+        }
+        state = (state.0 + covers, state.1 + heat);
+        before = Some((target, at));
+    }
+    pieces
+}
+
+/// Pieces of at least this heat, neighbours made one.
+fn joined(heats: &[(Area, u128)], least: u128) -> Vec<Area> {
+    let mut areas: Vec<Area> = Vec::new();
+    for (piece, _) in heats.iter().filter(|(_, heat)| *heat >= least) {
+        match areas.last_mut() {
+            Some(last) if last.target == piece.target && last.range.end == piece.range.start => {
+                last.range.end = piece.range.end;
+            }
+            _ => areas.push(*piece),
+        }
+    }
+    areas
+}
+
+/// Joins over all gaps but the largest.
+fn cut_at_large_gaps(pieces: Vec<Area>) -> Vec<Area> {
+    let total = super::narrow(pieces.iter().map(|area| u128::from(area.range.bytes())).sum());
+    let gap = |pair: &[Area]| {
+        if pair[0].target == pair[1].target {
+            pair[1].range.start - pair[0].range.end
+        } else {
+            u64::MAX
+        }
+    };
+    let mut gaps: Vec<u64> =
+        pieces.windows(2).map(gap).filter(|gap| *gap > total / GAP_PART).collect();
+    gaps.sort_unstable_by(|a, b| b.cmp(a));
+    let least = gaps.get(AREAS_MAX - 2).or(gaps.last()).copied().unwrap_or(u64::MAX);
+    let mut areas: Vec<Area> = Vec::new();
+    for piece in pieces {
+        match areas.last_mut() {
+            Some(last)
+                if last.target == piece.target && piece.range.start - last.range.end < least =>
+            {
+                last.range.end = piece.range.end;
+            }
+            _ => areas.push(piece),
+        }
+    }
+    areas
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testkit::{self, arbitrary};
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn spans(areas: &[Area]) -> Vec<(u64, u64)> {
+        areas.iter().map(|area| (area.range.start / MIB, area.range.bytes() / MIB)).collect()
+    }
+
+    #[test]
+    fn what_nobody_touches_is_left_out_and_counted() {
+        let (areas, left_out) = areas(&testkit::moving_hot_set(), Which::Accessed);
+        // 60 GiB lie between near and far memory, and 1.75 GiB between the two places of the hot set.
+        let far = 65_536 + 1024;
+        assert_eq!(spans(&areas), [(4096, 128), (4608, 256), (far, 256), (far + 2048, 256)]);
+        assert_eq!(left_out / MIB, 5 * 1024 - 128 - 3 * 256);
+    }
+
+    #[test]
+    fn all_that_was_monitored_can_be_had_still_without_the_hole_in_the_addresses() {
+        let (areas, left_out) = areas(&testkit::moving_hot_set(), Which::Monitored);
+        assert_eq!((spans(&areas), left_out), (vec![(4096, 1024), (65_536, 4096)], 0));
+    }
+
+    #[test]
+    fn a_rare_look_at_a_large_idle_area_does_not_make_it_worth_showing() {
+        let mut record = testkit::moving_hot_set();
+        let last = record.accesses[30].targets[0].regions.last_mut().unwrap();
+        last.accesses = 1;
+        let (areas, _) = areas(&record, Which::Accessed);
+        assert_eq!(areas.len(), 4);
+    }
+
+    #[test]
+    fn a_record_without_any_access_shows_what_was_monitored() {
+        let mut record = testkit::short();
+        for region in record.accesses.iter_mut().flat_map(|of| &mut of.targets[0].regions) {
+            region.accesses = 0;
+        }
+        assert_eq!(areas(&record, Which::Accessed).0.len(), 2);
+        record.accesses.clear();
+        assert_eq!(areas(&record, Which::Accessed), (vec![], 0));
+    }
+
+    proptest! {
+        #[test]
+        fn areas_are_sorted_disjoint_and_as_many_as_targets_need(record in arbitrary::record()) {
+            for which in [Which::Accessed, Which::Monitored] {
+                let (areas, _) = areas(&record, which);
+                for pair in areas.windows(2) {
+                    let (a, b) = (pair[0], pair[1]);
+                    prop_assert!((a.target, a.range.end) < (b.target, b.range.start));
+                }
+                let targets: std::collections::BTreeSet<_> = areas.iter().map(|of| of.target).collect();
+                prop_assert!(areas.len() < AREAS_MAX + targets.len());
+                prop_assert!(areas.iter().all(|area| area.range.bytes() > 0));
+            }
+        }
+    }
+}
