@@ -169,7 +169,7 @@ fn json(report: &Report) -> anyhow::Result<String> {
 }
 
 /// Refuses a file that can't be written before minutes were spent on its contents.
-fn writable(path: &Path) -> anyhow::Result<()> {
+pub(super) fn writable(path: &Path) -> anyhow::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let reason = if path.is_dir() {
         "it is a directory"
@@ -183,6 +183,7 @@ fn writable(path: &Path) -> anyhow::Result<()> {
         .ends_with(Exit::Usage)
 }
 
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+/// Writes a whole file.
+pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }

@@ -12,6 +12,7 @@ mod lab;
 mod machine;
 pub(crate) mod output;
 mod probe;
+mod report;
 mod run;
 mod topo;
 mod weights;
@@ -37,6 +38,8 @@ enum Command {
     Weights(weights::Args),
     /// Run a program with its memory and CPUs where you say, as numactl does, but by kind of memory too
     Run(run::Args),
+    /// Show what a record of memory accesses says: heatmap, working set, temperature, residency
+    Report(report::Args),
     /// Run commands on an emulated machine with near and far memory, under a real kernel
     Lab(lab::Args),
     /// Show what near and far memory do for unmodified programs, here or in the lab
@@ -56,6 +59,7 @@ impl Cli {
             Command::Topo(args) => topo::run(&args),
             Command::Doctor(args) => doctor::run(&args),
             Command::Probe(args) => probe::run(&args),
+            Command::Report(args) => report::run(&args),
             Command::Lab(args) => lab::run(args),
             Command::Weights(args) => weights::run(&args),
             Command::Run(args) => run::run(&args),

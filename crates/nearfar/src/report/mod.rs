@@ -1,8 +1,9 @@
-//! report: a demo's result as JSON, as a table, as a page and as a picture.
+//! report: a demo's result as JSON, as a table, as a page and as a picture; access records alike in [`access`].
 //!
 //! Start at [`model`] (what was found). [`words`] puts figures into words, [`views`] turns them into rows of charts,
 //! [`chart`] draws those. [`text`], [`page`] and [`picture`] are the three doors.
 
+pub(crate) mod access;
 pub(crate) mod chart;
 pub(crate) mod model;
 pub(crate) mod page;

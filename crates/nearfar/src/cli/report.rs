@@ -1,0 +1,207 @@
+//! `nearfar report`: what access records say, as text, JSON, pictures and a page; and records of damo's as ours.
+
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Subcommand;
+use nearfar_record::reduce::areas::Which;
+use nearfar_record::{Ending, Writer};
+
+use super::output;
+use crate::exit::{EndsWith as _, Exit};
+use crate::report::access::{self, Kind, Loaded, Options, Screen};
+
+/// As typed.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Report,
+}
+
+#[derive(Debug, Subcommand)]
+enum Report {
+    /// How often was accessed, by time and address
+    Heatmap(MapArgs),
+    /// How much memory was used at a time: percentiles over the snapshots, and the hot set
+    Wss(WssArgs),
+    /// How much memory was how hot, and for how long
+    Temperature(ShowArgs),
+    /// On which nodes the memory was, and what was moved
+    Residency(ShowArgs),
+    /// What a record holds: machine, target, duration, notes, damage
+    Info(InfoArgs),
+    /// Turn a record of damo's (its damon.data, or its JSON) into one of nearfar's
+    Import(ImportArgs),
+}
+
+/// A record, and how to show it.
+#[derive(Debug, clap::Args)]
+struct ShowArgs {
+    /// A record of nearfar's or of damo's (damon.data, or JSON)
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Write this report as an SVG picture
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Write all reports as one HTML page
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+struct MapArgs {
+    #[command(flatten)]
+    show: ShowArgs,
+    /// Show all addresses that were monitored, not only those with accesses
+    #[arg(long)]
+    all: bool,
+    /// Cells across [default: what fits]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(16..=2000))]
+    columns: Option<u16>,
+    /// Rows of time at most [default: what fits]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=2000))]
+    rows: Option<u16>,
+}
+
+#[derive(Debug, clap::Args)]
+struct WssArgs {
+    #[command(flatten)]
+    show: ShowArgs,
+    /// Count memory only from this share of looks with an access on, in per cent; 0: any access at all
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=100))]
+    threshold: u64,
+}
+
+#[derive(Debug, clap::Args)]
+struct InfoArgs {
+    /// A record of nearfar's or of damo's
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Print JSON (schema nearfar.record-info/1)
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct ImportArgs {
+    /// A record of damo's: damon.data, or JSON
+    #[arg(value_name = "DAMO")]
+    file: PathBuf,
+    /// The record to write
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+}
+
+/// Shows or imports a record.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let usual =
+        Options { columns: None, rows: None, which: Which::Accessed, threshold_permille: 0 };
+    match &args.command {
+        Report::Heatmap(map) => {
+            let which = if map.all { Which::Monitored } else { Which::Accessed };
+            let (columns, rows) = (map.columns.map(usize::from), map.rows.map(usize::from));
+            show(&map.show, Kind::Heatmap, Options { columns, rows, which, ..usual })?;
+        }
+        Report::Wss(wss) => {
+            let options = Options { threshold_permille: wss.threshold * 10, ..usual };
+            show(&wss.show, Kind::Wss, options)?;
+        }
+        Report::Temperature(args) => show(args, Kind::Temperature, usual)?,
+        Report::Residency(args) => show(args, Kind::Residency, usual)?,
+        Report::Info(args) => info(args)?,
+        Report::Import(args) => import(args)?,
+    }
+    Ok(Exit::Done.into())
+}
+
+fn show(args: &ShowArgs, kind: Kind, options: Options) -> anyhow::Result<()> {
+    for file in args.html.iter().chain(&args.svg) {
+        super::demo::writable(file)?;
+        other_than(&args.file, file)?;
+    }
+    let loaded = load(&args.file)?;
+    if let Some(path) = &args.svg {
+        let picture = access::picture::svg(&loaded, kind, options).with_context(|| {
+            format!(
+                "no picture: {} holds nothing for it; nearfar report info says what it holds",
+                loaded.name
+            )
+        })?;
+        super::demo::write(path, &picture)?;
+    }
+    if let Some(path) = &args.html {
+        super::demo::write(path, &access::page::html(&loaded, options))?;
+    }
+    if args.json {
+        output::print_json(&access::json::report(&loaded, kind, options))
+    } else {
+        output::print(&access::text::report(&loaded, kind, options, screen()))
+    }
+}
+
+fn info(args: &InfoArgs) -> anyhow::Result<()> {
+    let loaded = load(&args.file)?;
+    if args.json {
+        output::print_json(&access::json::info(&loaded))
+    } else {
+        output::print(&access::text::info(&loaded, screen()))
+    }
+}
+
+fn import(args: &ImportArgs) -> anyhow::Result<()> {
+    super::demo::writable(&args.output)?;
+    other_than(&args.file, &args.output)?;
+    let asked = || format!("importing {}", args.file.display());
+    let loaded = access::load::load_damo(&args.file).with_context(asked).ends_with(Exit::Usage)?;
+    findings(&loaded);
+    let record = &loaded.record;
+    let writing = || format!("writing {}", args.output.display());
+    let mut writer = Writer::create(&args.output, &record.header).with_context(writing)?;
+    writer.all(record).with_context(writing)?;
+    let ending = Ending { at_ns: record.duration_ns(), kernel_cpu_ns: 0, own_cpu_ns: 0 };
+    let file = writer.end(ending).with_context(writing)?;
+    file.sync_all().with_context(writing)
+}
+
+fn load(path: &Path) -> anyhow::Result<Loaded> {
+    let asked = || format!("reading {}", path.display());
+    let loaded = access::load::load(path).with_context(asked).ends_with(Exit::Usage)?;
+    findings(&loaded);
+    Ok(loaded)
+}
+
+fn findings(loaded: &Loaded) {
+    for finding in &loaded.findings {
+        output::note(format_args!("{}: {finding}", loaded.name));
+    }
+}
+
+/// Refuses to write over what is read.
+fn other_than(read: &Path, written: &Path) -> anyhow::Result<()> {
+    let same = read.canonicalize().ok().zip(written.canonicalize().ok());
+    if same.is_some_and(|(read, written)| read == written) {
+        let name = written.display();
+        return Err(anyhow::anyhow!("{name} is the record itself; name another file to write"))
+            .ends_with(Exit::Usage);
+    }
+    Ok(())
+}
+
+/// The terminal's width, or what COLUMNS says, or 80; colours on a terminal that has them, unless NO_COLOR is set.
+fn screen() -> Screen {
+    let out = std::io::stdout();
+    let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse::<usize>().ok());
+    let seen = || rustix::termios::tcgetwinsize(&out).ok().map(|size| usize::from(size.ws_col));
+    let columns = said.or_else(seen).filter(|columns| *columns > 0).unwrap_or(output::COLUMNS);
+    let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    Screen {
+        columns: columns.clamp(40, 1000),
+        colour: out.is_terminal() && !set("NO_COLOR") && !dumb,
+    }
+}
