@@ -48,7 +48,10 @@ fn a_bad_machine_is_one_line_and_status_2() {
     let text = include_str!("../../../lab/machines/cxl-2tier.toml");
     std::fs::write(&file, text.replace("read_gbps = 27.0", "read_gbps = 0")).expect("written");
     for (name, part) in [
-        ("cxl2tier", "built in are cxl-2tier, hbm-dram-cxl, numa-4node, cxl-device"),
+        (
+            "cxl2tier",
+            "built in are cxl-2tier, cxl-2tier-small, cxl-2tier-ample, hbm-dram-cxl, numa-4node, cxl-device",
+        ),
         ("/nonexistent/m.toml", "/nonexistent/m.toml: No such file"),
         (file.to_str().expect("a path that is text"), "mine.toml: node 1: read_gbps = 0: allowed"),
     ] {

@@ -82,8 +82,8 @@ struct PathTable {
 
 /// Memory comes in blocks of this size, and no two nodes may share one.
 const BLOCK: u64 = 128 << 20;
-/// A kernel and its start need this much on the first node.
-const FIRST_MIN: u64 = 512 << 20;
+/// A kernel and its start need this much on the first node: 6.12 and 7.2 leave 182 and 170 MB of it free.
+const FIRST_MIN: u64 = 256 << 20;
 const RAM_MAX: u64 = 1 << 40;
 const NODES_MAX: usize = 16;
 
@@ -177,7 +177,7 @@ fn nodes(file: &File) -> Result<Vec<Node>, Refusal> {
         return refuse(
             "node 0: size",
             &file.node[0].size,
-            "the first node holds the kernel: at least 512 MiB, and no cxl_device",
+            "the first node holds the kernel: at least 256 MiB, and no cxl_device",
         );
     }
     let total = nodes.iter().try_fold(0u64, |sum, node| sum.checked_add(node.size.0));

@@ -1,8 +1,9 @@
 //! bench: what the project promises about bandwidth, measured as ratios within one run.
 //!
 //! [`stream`] is the program under test; [`bandwidth`] runs it under every candidate, in rounds; [`verdict`] holds the
-//! results against the thresholds. Not here: the command line (`cli/bench.rs`).
+//! results against the thresholds. [`workload`] runs real programs larger than near memory, for what tiering does. Not here: the command line (`cli/bench.rs`).
 
 pub(crate) mod bandwidth;
 pub(crate) mod stream;
 pub(crate) mod verdict;
+pub(crate) mod workload;

@@ -8,6 +8,8 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use nearfar_topology::{Bytes, Mix};
 
+mod workload;
+
 use super::output;
 use crate::bench::{bandwidth, stream, verdict};
 use crate::demo::guest::Lab;
@@ -36,6 +38,10 @@ enum Bench {
     ///
     /// It sets no memory policy, so run it under one: nearfar run -w auto -- nearfar bench stream --mix 2:1
     Stream(StreamArgs),
+    /// Real programs larger than near memory, with throughput and residency over time: what tiering is tried with
+    ///
+    /// Without a name: the workloads there are. In the lab, each workload runs on the machine it is meant for.
+    Workload(workload::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -89,6 +95,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.bench {
         Bench::Bandwidth(args) => bandwidth(args),
         Bench::Stream(args) => stream(args),
+        Bench::Workload(args) => workload::run(args),
     }
 }
 

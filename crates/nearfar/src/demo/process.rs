@@ -43,6 +43,12 @@ impl Launcher<'_> {
         Ok(server)
     }
 
+    /// Starts a program and does not wait for it; its output goes to the file `name`.
+    pub(crate) fn start(self, line: &Line, name: &str) -> anyhow::Result<Server> {
+        let log = self.dir.join(name);
+        Ok(Server { child: self.spawn(line, &log)?, line: line.clone(), log })
+    }
+
     /// Runs a client to its end and returns what it printed; that is kept in the file `name`.
     pub(crate) fn run(self, line: &Line, name: &str, limit: Duration) -> anyhow::Result<String> {
         let log = self.dir.join(name);
@@ -104,7 +110,22 @@ impl Server {
         }
     }
 
-    fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+    /// What it has printed so far. An error if it ended with another status than 0.
+    pub(crate) fn said(&mut self) -> anyhow::Result<String> {
+        if let Some(status) = self.ended()?.filter(|status| !status.success()) {
+            bail!("`{}` ended with {status}{}", self.line, said(&self.log));
+        }
+        std::fs::read_to_string(&self.log)
+            .with_context(|| format!("reading {}", self.log.display()))
+    }
+
+    /// The last of what it printed, for an error.
+    pub(crate) fn last_words(&self) -> String {
+        said(&self.log)
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
         self.child.try_wait().with_context(|| format!("waiting for `{}`", self.line))
     }
 }

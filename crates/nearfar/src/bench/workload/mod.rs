@@ -1,0 +1,278 @@
+//! Workloads for tiering: real programs larger than near memory, timed over time, under one placement or several.
+//!
+//! For each placement, in this order: cold data takes its share of near memory, the server starts and is filled, the
+//! command of `--before` starts whatever is to be compared, the program runs, the command of `--after` ends it. Everything
+//! started here is ended here. Under a modelled clock, server and client share CPU 0 as batch work (why: `demo/servers.rs`),
+//! and the other CPUs are left to those who tier. The placement is that of what holds the data: the server, or the program.
+//!
+//! [`file`] is the form of a workload, [`programs`] what is run, [`found`] what comes out.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use nearfar_topology::Bytes;
+
+pub(crate) mod file;
+pub(crate) mod found;
+pub(crate) mod programs;
+
+use crate::clock::{self, Stopwatch};
+use crate::demo::line::Line;
+use crate::demo::process::{Launcher, Server, free_port};
+use crate::demo::progress::Progress;
+use crate::demo::{machine, placements};
+use file::{Fit, Fitted, Workload};
+use found::{Found, Look, Run, SCHEMA};
+
+/// How long filling a server, or cold data, may take.
+const FILL_LIMIT: Duration = Duration::from_secs(600);
+/// How long a program may take beyond its seconds: it sets up first.
+const SET_UP_LIMIT: Duration = Duration::from_secs(600);
+/// Between two looks at a program, and at where its memory is.
+const LOOK: Duration = Duration::from_millis(50);
+const RESIDENCY: Duration = Duration::from_secs(1);
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// The workload.
+    pub(crate) workload: Workload,
+    /// `near`, `far`, `default`.
+    pub(crate) placements: Vec<Placement>,
+    /// The working set, if not as the workload says.
+    pub(crate) set_mib: Option<u64>,
+    /// How long, if not as the workload says.
+    pub(crate) seconds: Option<u64>,
+    /// Cold data, if not as the workload says.
+    pub(crate) filler_percent: Option<u64>,
+    /// Run by a shell before the timed part, and after it.
+    pub(crate) before: Option<String>,
+    /// Run by a shell after the timed part, even if that failed.
+    pub(crate) after: Option<String>,
+}
+
+/// Where the data goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Placement {
+    /// Near memory only; no cold data is put there first.
+    Near,
+    /// Far memory only.
+    Far,
+    /// Wherever the kernel puts it.
+    Default,
+}
+
+impl Placement {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Near => "near",
+            Self::Far => "far",
+            Self::Default => "default",
+        }
+    }
+
+    fn prefix(self) -> Line {
+        placements::prefix(match self {
+            Self::Near => "-m near",
+            Self::Far => "-m far",
+            Self::Default => "",
+        })
+    }
+}
+
+/// Runs a workload on this machine. `dir` holds the compiled programs, and gets what every program printed.
+pub(crate) fn run(request: &Request, dir: &Path, progress: bool) -> anyhow::Result<Found> {
+    let machine = machine::read()?;
+    let nearfar = std::env::current_exe().context("looking for this binary")?;
+    let launcher = Launcher { nearfar: &nearfar, dir };
+    let near: Vec<_> = machine.nodes.iter().filter(|node| node.near).collect();
+    let Some(node) = near.first().map(|node| node.id) else { bail!("no node here is near") };
+    let fit = Fit {
+        near_bytes: near.iter().map(|node| node.size_bytes).sum(),
+        set_mib: request.set_mib,
+        seconds: request.seconds,
+        programs: dir.display().to_string(),
+        load: programs::load_generator()?.display().to_string(),
+        port: free_port()?,
+    };
+    let fitted = request.workload.fit(&fit)?;
+    refuse_what_does_not_fit(request, &fitted, &machine.nodes)?;
+    let modelled = machine.emulation.as_ref().is_some_and(|of| of.clock == "virtual");
+    let stage = Stage {
+        launcher,
+        pin: Line::words(if modelled { "chrt -b 0 taskset -c 0" } else { "" }),
+        node,
+        port: fit.port,
+        request,
+        fitted: &fitted,
+    };
+    let mut progress = Progress::new(request.placements.len(), progress);
+    let mut runs = Vec::new();
+    for placement in &request.placements {
+        progress.step(&format!("{}, {}", request.workload.name, placement.name()));
+        runs.push(stage.run(*placement)?);
+    }
+    Ok(Found {
+        schema: SCHEMA.into(),
+        workload: request.workload.name.clone(),
+        description: request.workload.description.clone(),
+        set_bytes: fitted.set_bytes,
+        machine,
+        runs,
+    })
+}
+
+/// A working set that the nodes it is bound to can't hold would end in the kernel killing the program.
+fn refuse_what_does_not_fit(
+    request: &Request,
+    fitted: &Fitted,
+    nodes: &[crate::report::model::Node],
+) -> anyhow::Result<()> {
+    for placement in &request.placements {
+        let held = |node: &&crate::report::model::Node| match placement {
+            Placement::Near => node.near,
+            Placement::Far => !node.near,
+            Placement::Default => true,
+        };
+        let size: u64 = nodes.iter().filter(held).map(|node| node.size_bytes).sum();
+        // A tenth for what else is there.
+        if fitted.set_bytes > size / 10 * 9 {
+            bail!(
+                "{} needs {} and is to run with placement {}, whose nodes have {} in all; say --set-mib, another \
+                 --placement or another --machine (cxl-2tier-ample has near memory for all)",
+                request.workload.name,
+                Bytes(fitted.set_bytes),
+                placement.name(),
+                Bytes(size)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What all runs share.
+struct Stage<'a> {
+    launcher: Launcher<'a>,
+    pin: Line,
+    node: u16,
+    port: u16,
+    request: &'a Request,
+    fitted: &'a Fitted,
+}
+
+impl Stage<'_> {
+    fn run(&self, placement: Placement) -> anyhow::Result<Run> {
+        let file = |what: &str| format!("{}-{what}.txt", placement.name());
+        let mut commands = Vec::new();
+        let (filler, filler_bytes) = self.fill(placement, &file("filler"), &mut commands)?;
+        let placed = |line: &Line| self.pin.clone().and(&placement.prefix()).and(line);
+        let mut server = None;
+        if let Some(line) = &self.fitted.server {
+            let line = placed(line);
+            commands.push(line.to_string());
+            server = Some(self.launcher.serve(&line, self.port, &file("server"))?);
+        }
+        if let Some(line) = &self.fitted.load {
+            let line = self.pin.clone().and(line);
+            commands.push(line.to_string());
+            self.launcher.run(&line, &file("load"), FILL_LIMIT)?;
+        }
+        let line = match server {
+            Some(_) => self.pin.clone().and(&self.fitted.run),
+            None => placed(&self.fitted.run),
+        };
+        let before = self.request.before.iter().map(shell);
+        before.clone().try_for_each(|line| {
+            self.launcher.run(&line, &file("before"), FILL_LIMIT).map(|_| ())
+        })?;
+        let timed = self.timed(&line, server.as_ref(), &file("run"));
+        let after = self.request.after.iter().map(shell);
+        let ended = after
+            .clone()
+            .try_for_each(|line| self.launcher.run(&line, &file("after"), FILL_LIMIT).map(|_| ()));
+        let (text, residency) = timed?;
+        ended?;
+        drop((server, filler));
+        let (intervals, said) = found::understood(&text)?;
+        commands.extend(before.chain([line]).chain(after).map(|line| line.to_string()));
+        Ok(Run {
+            placement: placement.name().into(),
+            filler_bytes,
+            operations_per_s: said["operations_per_s"].as_f64().unwrap_or(0.0),
+            steady_operations_per_s: found::steady(&intervals),
+            intervals,
+            residency,
+            said,
+            commands,
+        })
+    }
+
+    /// Cold data in near memory first, except where the data is to have near memory for itself.
+    fn fill(
+        &self,
+        placement: Placement,
+        name: &str,
+        commands: &mut Vec<String>,
+    ) -> anyhow::Result<(Option<Server>, u64)> {
+        let percent = self.request.filler_percent.unwrap_or(self.request.workload.filler_percent);
+        if percent == 0 || placement == Placement::Near {
+            return Ok((None, 0));
+        }
+        let dir = self.launcher.dir.display();
+        let program = format!("{dir}/filler");
+        let line = Line::new([program, format!("node={}", self.node), format!("share={percent}")]);
+        let mut filler = self.launcher.start(&line, name)?;
+        let started = Stopwatch::start();
+        let said = loop {
+            if let Some(said) = filler.said()?.lines().next() {
+                break serde_json::from_str::<serde_json::Value>(said)
+                    .with_context(|| format!("understanding `{line}`: {said}"))?;
+            }
+            if started.elapsed() > FILL_LIMIT {
+                bail!("`{line}` did not have its memory within {} s", FILL_LIMIT.as_secs());
+            }
+            clock::sleep(LOOK);
+        };
+        commands.push(line.to_string());
+        Ok((Some(filler), said["bytes"].as_u64().unwrap_or(0)))
+    }
+
+    /// The timed program to its end: what it printed, and where the data was meanwhile.
+    fn timed(
+        &self,
+        line: &Line,
+        server: Option<&Server>,
+        name: &str,
+    ) -> anyhow::Result<(String, Vec<Look>)> {
+        let mut program = self.launcher.start(line, name)?;
+        let holds_the_data = server.map_or(program.pid(), Server::pid);
+        let limit = Duration::from_secs(self.fitted.seconds).saturating_add(SET_UP_LIMIT);
+        let started = Stopwatch::start();
+        let (mut looks, mut looked) = (Vec::new(), Duration::ZERO);
+        loop {
+            if let Some(status) = program.ended()? {
+                if !status.success() {
+                    bail!("`{line}` ended with {status}{}", program.last_words());
+                }
+                return Ok((program.said()?, looks));
+            }
+            let now = started.elapsed();
+            if now > limit {
+                bail!("`{line}` did not end within {} s{}", limit.as_secs(), program.last_words());
+            }
+            if now - looked >= RESIDENCY {
+                looked = now;
+                // A program that ends just now has no memory left to look at.
+                if let Ok(nodes) = machine::residency(holds_the_data) {
+                    looks.push(Look { at_s: now.as_secs_f64(), nodes });
+                }
+            }
+            clock::sleep(LOOK);
+        }
+    }
+}
+
+fn shell(command: impl AsRef<str>) -> Line {
+    Line::new(["sh", "-c", command.as_ref()])
+}

@@ -1,0 +1,100 @@
+//! The programs that workloads run: C sources that are part of this program, compiled anew by the system's compiler, and
+//! the load generator beside this binary.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, bail};
+
+const HEADERS: [(&str, &str); 2] = [
+    ("common.h", include_str!("../../../../../lab/programs/common.h")),
+    ("workload.h", include_str!("../../../../../lab/programs/workload.h")),
+];
+const PROGRAMS: [(&str, &str); 4] = [
+    ("gups", include_str!("../../../../../lab/programs/gups.c")),
+    ("graph", include_str!("../../../../../lab/programs/graph.c")),
+    ("scan", include_str!("../../../../../lab/programs/scan.c")),
+    ("filler", include_str!("../../../../../lab/programs/filler.c")),
+];
+
+/// Compiles them into `dir`: static, so that they run in any guest.
+pub(crate) fn compile(dir: &Path) -> anyhow::Result<()> {
+    let write = |name: &str, text: &str| {
+        let file = dir.join(name);
+        fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
+    };
+    for (name, text) in HEADERS {
+        write(name, text)?;
+    }
+    for (name, text) in PROGRAMS {
+        let source = format!("{name}.c");
+        write(&source, text)?;
+        let options = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-o", name];
+        let done =
+            Command::new("cc").current_dir(dir).args(options).arg(&source).output().context(
+                "compiling the workloads with cc; install a C compiler (Debian: gcc and libc6-dev)",
+            )?;
+        if !done.status.success() {
+            bail!("compiling {source} with cc: {}", String::from_utf8_lossy(&done.stderr).trim());
+        }
+    }
+    Ok(())
+}
+
+/// `nearfar-load`, which is installed beside this binary.
+pub(crate) fn load_generator() -> anyhow::Result<PathBuf> {
+    let this = std::env::current_exe().context("looking for this binary")?;
+    let beside = this.with_file_name("nearfar-load");
+    if !beside.is_file() {
+        bail!(
+            "{}: not there; make build makes it, and it belongs beside nearfar",
+            beside.display()
+        );
+    }
+    Ok(beside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    /// The lines a program prints, in order.
+    fn lines(dir: &Path, program: &str, options: &str) -> Vec<Value> {
+        let done =
+            Command::new(dir.join(program)).args(options.split_whitespace()).output().unwrap();
+        assert!(done.status.success(), "{program} {options}: {done:?}");
+        let text = String::from_utf8(done.stdout).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn the_programs_do_the_same_work_for_the_same_options_and_refuse_others() {
+        let dir = tempfile::tempdir().unwrap();
+        compile(dir.path()).unwrap();
+        for (program, options, sum) in [
+            ("gups", "mb=8 hot_mb=1 seconds=0 updates=200000 move_updates=50000", "state"),
+            ("gups", "mb=8 hot_mb=1 seconds=0 updates=200000 dependent=1 seed=3", "state"),
+            ("graph", "scale=10 seconds=0 searches=5", "sum"),
+            ("scan", "mb=4 seconds=0 passes=3 write=1", "sum"),
+        ] {
+            let (one, other) =
+                (lines(dir.path(), program, options), lines(dir.path(), program, options));
+            let (one, other) = (one.last().unwrap(), other.last().unwrap());
+            assert_eq!(one["done"], true);
+            assert_eq!((&one[sum], &one["operations"]), (&other[sum], &other["operations"]));
+            assert!(one["operations"].as_u64() > Some(0), "{program}: {one}");
+        }
+        let gups =
+            lines(dir.path(), "gups", "mb=8 hot_mb=1 seconds=0 updates=200000 move_updates=50000");
+        assert_eq!(gups.last().unwrap()["moves"], 3);
+        for (program, options) in
+            [("gups", "mbb=1"), ("graph", "scale=99"), ("scan", "mb=x"), ("filler", "share=101")]
+        {
+            let done = Command::new(dir.path().join(program)).arg(options).output().unwrap();
+            assert_eq!(done.status.code(), Some(2), "{program} {options}");
+            assert!(!done.stderr.is_empty());
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! `nearfar bench workload`: a workload here or in the lab.
+
+use std::fmt::Write as _;
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+
+use super::super::output;
+use super::scratch;
+use crate::bench::workload::found::{self, Found};
+use crate::bench::workload::{self, Placement, Request, file, programs};
+use crate::demo::guest::Lab;
+use crate::exit::Exit;
+
+/// The result in a guest's /out.
+const RESULT: &str = "workload.json";
+/// Where a guest finds the directory that it shares with us.
+const GUEST_OUT: &str = "/out";
+/// A copy of the user's own workload file there.
+const WORKLOAD: &str = "workload.toml";
+
+/// As typed.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The workload: a built-in name, or a workload file; all are listed if absent
+    #[arg(value_name = "NAME|FILE")]
+    workload: Option<String>,
+    /// Where the data goes; several run one after the other, and ratios are to the first
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "default",
+        value_name = "PLACEMENT,..."
+    )]
+    placement: Vec<Placement>,
+    /// The working set, instead of the workload's share of near memory
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    set_mib: Option<u64>,
+    /// How long the timed part is, instead of the workload's own
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    seconds: Option<u64>,
+    /// Cold data that takes so much of near memory first, instead of the workload's own
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(0..=95))]
+    filler_percent: Option<u64>,
+    /// A shell command that starts what is to be compared, run once the data is there (a tiering system, say)
+    #[arg(long, value_name = "COMMAND")]
+    before: Option<String>,
+    /// A shell command run after the timed part
+    #[arg(long, value_name = "COMMAND")]
+    after: Option<String>,
+    /// The lab's machine, by name or file [default: the workload's]
+    #[arg(long, value_name = "NAME|FILE", conflicts_with = "here")]
+    machine: Option<String>,
+    /// The lab's kernel, by version or file
+    #[arg(long, value_name = "VERSION|PATH", conflicts_with = "here")]
+    kernel: Option<String>,
+    /// Run on this machine, not in the lab
+    #[arg(long)]
+    here: bool,
+    /// Print the result as JSON (schema nearfar.bench-workload/1)
+    #[arg(long)]
+    json: bool,
+    /// Work in this directory, in which the programs are; the result goes there alone (how the lab's guest is run)
+    #[arg(long, value_name = "DIR", hide = true, requires = "here")]
+    out: Option<PathBuf>,
+    /// Show progress even where standard error is no terminal
+    #[arg(long, hide = true)]
+    progress: bool,
+}
+
+/// Runs it.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let Some(name) = &args.workload else {
+        output::print(&listed()?)?;
+        return Ok(Exit::Done.into());
+    };
+    let request = Request {
+        workload: file::find(name)?,
+        placements: args.placement.clone(),
+        set_mib: args.set_mib,
+        seconds: args.seconds,
+        filler_percent: args.filler_percent,
+        before: args.before.clone(),
+        after: args.after.clone(),
+    };
+    if let Some(out) = &args.out {
+        let found = workload::run(&request, out, args.progress)?;
+        let text = serde_json::to_string(&found).context("writing figures as JSON")?;
+        let file = out.join(RESULT);
+        std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
+        return Ok(Exit::Done.into());
+    }
+    let dir = scratch()?;
+    programs::compile(dir.path())?;
+    let found = if args.here {
+        workload::run(&request, dir.path(), progress(args))?
+    } else {
+        in_the_lab(args, name, &request, dir.path())?
+    };
+    if args.json {
+        output::print_json(&found)?;
+    } else {
+        output::print(&found::text(&found))?;
+    }
+    Ok(Exit::Done.into())
+}
+
+fn progress(args: &Args) -> bool {
+    args.progress || std::io::stderr().is_terminal()
+}
+
+fn listed() -> anyhow::Result<String> {
+    let mut out = String::new();
+    for workload in file::list()? {
+        let _ = writeln!(
+            out,
+            "{:<16} {} (lab: {})",
+            workload.name, workload.description, workload.machine
+        );
+    }
+    Ok(out)
+}
+
+fn in_the_lab(args: &Args, name: &str, request: &Request, dir: &Path) -> anyhow::Result<Found> {
+    // What a guest would refuse after a boot is better refused now.
+    programs::load_generator()?;
+    let machine = args.machine.clone().unwrap_or_else(|| request.workload.machine.clone());
+    let mut name = name.to_owned();
+    if file::is_path(&name) {
+        std::fs::copy(&name, dir.join(WORKLOAD))
+            .with_context(|| format!("copying workload file {name}"))?;
+        name = format!("{GUEST_OUT}/{WORKLOAD}");
+    }
+    let lab = Lab { machine: Some(machine), kernel: args.kernel.clone() };
+    lab.run(&guest_arguments(args, &name), dir)?;
+    let file = dir.join(RESULT);
+    let text = std::fs::read_to_string(&file).with_context(|| {
+        format!("reading the lab's figures of workload {}", request.workload.name)
+    })?;
+    let found: Found = serde_json::from_str(&text).context("understanding the lab's figures")?;
+    if found.runs.len() != args.placement.len() {
+        bail!("the lab ran {} of {} placements", found.runs.len(), args.placement.len());
+    }
+    Ok(found)
+}
+
+/// The same in the guest.
+fn guest_arguments(args: &Args, name: &str) -> Vec<String> {
+    let placements: Vec<_> = args.placement.iter().map(|placement| placement.name()).collect();
+    let mut arguments: Vec<String> =
+        ["bench", "workload", name, "--here", "--out", GUEST_OUT, "--placement"]
+            .map(Into::into)
+            .into();
+    arguments.push(placements.join(","));
+    let numbers = [
+        ("--set-mib", args.set_mib),
+        ("--seconds", args.seconds),
+        ("--filler-percent", args.filler_percent),
+    ];
+    for (option, number) in numbers {
+        arguments.extend(number.iter().flat_map(|number| [option.into(), number.to_string()]));
+    }
+    for (option, command) in [("--before", &args.before), ("--after", &args.after)] {
+        arguments.extend(command.iter().flat_map(|command| [option.into(), command.clone()]));
+    }
+    arguments.extend(progress(args).then(|| "--progress".into()));
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    #[derive(Debug, clap::Parser)]
+    struct Only {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn the_guest_is_asked_for_the_same() {
+        let typed = "x redis-b --placement near,far --set-mib 100 --seconds 3 --filler-percent 0 --kernel 7.2";
+        let mut words: Vec<_> = typed.split(' ').collect();
+        words.extend(["--before", "damo start x &", "--progress"]);
+        let args = Only::parse_from(words).args;
+        assert_eq!(
+            guest_arguments(&args, "redis-b").join("|"),
+            "bench|workload|redis-b|--here|--out|/out|--placement|near,far|--set-mib|100|--seconds|3|\
+             --filler-percent|0|--before|damo start x &|--progress"
+        );
+    }
+
+    #[test]
+    fn all_workloads_are_listed_each_with_its_machine() {
+        let listed = listed().unwrap();
+        assert!(listed.lines().count() >= 10, "{listed}");
+        assert!(
+            listed.contains("redis-b") && listed.contains("(lab: cxl-2tier-small)"),
+            "{listed}"
+        );
+    }
+}
