@@ -74,7 +74,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         compile(dir.path()).unwrap();
         for (program, options, sum) in [
-            ("gups", "mb=8 hot_mb=1 seconds=0 updates=200000 move_updates=50000", "state"),
+            ("gups", "mb=8 hot_mb=1 seconds=0 updates=200000 move_updates=60000", "state"),
             ("gups", "mb=8 hot_mb=1 seconds=0 updates=200000 dependent=1 seed=3", "state"),
             ("graph", "scale=10 seconds=0 searches=5", "sum"),
             ("scan", "mb=4 seconds=0 passes=3 write=1", "sum"),
@@ -87,7 +87,7 @@ mod tests {
             assert!(one["operations"].as_u64() > Some(0), "{program}: {one}");
         }
         let gups =
-            lines(dir.path(), "gups", "mb=8 hot_mb=1 seconds=0 updates=200000 move_updates=50000");
+            lines(dir.path(), "gups", "mb=8 hot_mb=1 seconds=0 updates=200000 move_updates=60000");
         assert_eq!(gups.last().unwrap()["moves"], 3);
         for (program, options) in
             [("gups", "mbb=1"), ("graph", "scale=99"), ("scan", "mb=x"), ("filler", "share=101")]
