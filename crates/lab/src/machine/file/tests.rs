@@ -33,7 +33,7 @@ fn each_wrong_value_is_refused_by_key_with_what_is_allowed() {
         ),
         (GOOD, "size = \"4 GiB\"", "size = \"100 MiB\"", "node 1: size"),
         (GOOD, "size = \"4 GiB\"", "size = \"99999999999999 GiB\"", "node 1: size"),
-        (GOOD, "size = \"2 GiB\"", "size = \"256 MiB\"", "node 0: size"),
+        (GOOD, "size = \"2 GiB\"", "size = \"128 MiB\"", "node 0: size"),
         (GOOD, "latency_ns = 250", "latency_ns = 0", "latency_ns from 0 to 1 = 0: allowed is 1 to"),
         (GOOD, "latency_ns = 250", "", "node 1: latency_ns = nothing"),
         (GOOD, "cpus = 6", "cpus = 0", "cpus of all nodes = 0"),
