@@ -5,7 +5,7 @@ use crate::machine::catalog;
 use proptest::prelude::*;
 
 const GOOD: &str = catalog::FILES[0].1;
-const RING: &str = catalog::FILES[2].1;
+const RING: &str = include_str!("../../../../../lab/machines/numa-4node.toml");
 
 #[test]
 fn every_built_in_machine_is_valid_and_goes_by_its_name() {
