@@ -1,8 +1,10 @@
 //! A fake system for tests: files in memory, the kernel's reactions to writes, and a log of them.
 //!
-//! Reactions here: weighted interleave (a weight outside 1..=255 gives EINVAL, but kernels without `auto` take 0 for 1;
+//! Reactions here: DAMON (in `fake/damon.rs`), and weighted interleave (a weight outside 1..=255 gives EINVAL, but kernels without `auto` take 0 for 1;
 //! writing one turns `auto` off; turning `auto` on puts the automatic weights back). Each reaction has a lab test that shows a real kernel does the same.
 //! Not here: permissions and races. To have a write refused, see [`FakeFs::refuse`].
+
+mod damon;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,6 +16,8 @@ use rustix::io::Errno;
 
 use crate::fs::{Entry, Fs, FsError, TreeFs};
 
+pub use damon::Damon;
+
 const INTERLEAVE: &str = "sys/kernel/mm/mempolicy/weighted_interleave/";
 
 /// Files in memory that react to writes as a kernel does.
@@ -24,6 +28,7 @@ pub struct FakeFs {
     automatic: BTreeMap<String, String>,
     refused: RefCell<BTreeMap<String, i32>>,
     log: RefCell<Vec<(String, String)>>,
+    damon: Option<Damon>,
 }
 
 impl FakeFs {
@@ -47,6 +52,30 @@ impl FakeFs {
             tree.insert(&format!("{INTERLEAVE}auto"), if auto { "true" } else { "false" });
         }
         Self::new(tree)
+    }
+
+    /// A machine whose DAMON is as `kernel` has it, free to use; with [`Damon::Linux7_2`] `damon_stat` holds it.
+    #[must_use]
+    pub fn damon(kernel: Damon) -> Self {
+        Self::with_damon(kernel, kernel.fresh())
+    }
+
+    /// The same with the files of `tree`.
+    #[must_use]
+    pub fn with_damon(kernel: Damon, tree: Tree) -> Self {
+        Self { damon: Some(kernel), ..Self::new(tree) }
+    }
+
+    /// All files as they are now.
+    #[must_use]
+    pub fn tree(&self) -> Tree {
+        self.tree.borrow().clone()
+    }
+
+    /// Someone else adds files: no reaction, no log.
+    pub fn plant(&self, files: &[(String, &str)]) {
+        let mut tree = self.tree.borrow_mut();
+        files.iter().for_each(|(path, text)| tree.insert(path, text));
     }
 
     /// From now on, writes to `path` give `errno`.
@@ -74,6 +103,9 @@ impl FakeFs {
     fn react(&self, path: &str, text: &str) -> Result<(), Errno> {
         let mut tree = self.tree.borrow_mut();
         tree.text(path).ok_or(Errno::NOENT)?;
+        if let Some(kernel) = self.damon.filter(|_| damon::is_its(path)) {
+            return kernel.react(&mut tree, path, text);
+        }
         let auto = format!("{INTERLEAVE}auto");
         if path == auto {
             let on = match text {

@@ -57,8 +57,18 @@ pub enum Feature {
     DamonNodeGoals,
     /// DAMON aims at a cgroup's share of a node.
     DamonMemcgGoals,
+    /// DAMON aims at a share of a node's memory that fits a scheme.
+    DamonEligibleGoals,
     /// DAMON's goals have a choice of tuners.
     DamonGoalTuner,
+    /// DAMON's filters may let pass, by regions and by pages.
+    DamonFilterLayers,
+    /// DAMON refreshes its statistics by itself.
+    DamonRefresh,
+    /// DAMON addresses more than 32 bits on 32-bit machines.
+    DamonAddrUnit,
+    /// DAMON rests and keeps its settings.
+    DamonPause,
     /// Idle page tracking.
     PageIdle,
     /// Bandwidth monitoring and limits.
@@ -170,6 +180,11 @@ impl Features {
         let asking = Asking { fs, asked, types: OnceCell::new() };
         let rows = TABLE.iter().filter(|row| wanted(row.feature));
         Self(rows.map(|row| (row.feature, asking.state(row.seen))).collect())
+    }
+
+    /// These states, however they were found.
+    pub(crate) fn of(states: impl IntoIterator<Item = (Feature, State)>) -> Self {
+        Self(states.into_iter().collect())
     }
 
     /// Only these; for tests.

@@ -205,6 +205,12 @@ impl<'a> Journal<'a> {
         PathBuf::from(state.unwrap_or_else(|| "/var/lib/nearfar".into())).join("journal")
     }
 
+    /// Its directory, which need not be there yet.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Records `changes` as one batch of `by`, then writes them in order. Values that are already as wanted are left out.
     /// If a write is refused, those before it are put back and the batch is forgotten.
     ///

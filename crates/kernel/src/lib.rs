@@ -8,6 +8,7 @@
 //! Read next: `fs.rs`, then `journal.rs`.
 
 pub mod affinity;
+pub mod damon;
 #[cfg(any(test, feature = "testkit"))]
 pub mod fake;
 pub mod features;
