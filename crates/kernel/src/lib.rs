@@ -2,12 +2,15 @@
 //!
 //! Here: files below a root that stands for `/` ([`fs`]), what this kernel can do ([`features`]), memory policies and
 //! CPU affinity ([`mempolicy`], [`affinity`]), weights ([`weights`]), where processes' memory lies ([`residency`],
-//! [`process`]), starting a program and watching over it ([`watch`]), and the journal through which everything
+//! [`process`], [`cgroup`]), DAMON and what else moves pages ([`damon`], [`balancing`]), which physical memory a node has
+//! ([`ranges`]), starting a program and watching over it ([`watch`]), and the journal through which everything
 //! system-wide is written ([`journal`]). Raw calls are in `sys/` alone.
 //! Not here: what the text means (crate topology) and what to do about it (crate policy).
 //! Read next: `fs.rs`, then `journal.rs`.
 
 pub mod affinity;
+pub mod balancing;
+pub mod cgroup;
 pub mod damon;
 #[cfg(any(test, feature = "testkit"))]
 pub mod fake;
@@ -17,6 +20,7 @@ pub mod journal;
 pub mod lease;
 pub mod mempolicy;
 pub mod process;
+pub mod ranges;
 pub mod residency;
 mod sys;
 pub mod watch;

@@ -1,0 +1,221 @@
+//! What the kernel itself does to move pages: NUMA balancing, demotion, and its counts of both.
+//!
+//! `numa_balancing` is a set of bits: 1 moves pages towards the CPUs that use them, 2 promotes hot pages from slower
+//! nodes. `demotion_enabled` lets reclaim move cold pages to slower nodes. Pages that DAMON moves are in none of the
+//! promotion and demotion counts, only in `pgmigrate_*`.
+
+use nearfar_topology::NodeId;
+
+use crate::fs::{Fs, FsError};
+use crate::journal::{Change, Journal, JournalError, Recorded};
+
+const NUMA_BALANCING: &str = "proc/sys/kernel/numa_balancing";
+const DEMOTION: &str = "sys/kernel/mm/numa/demotion_enabled";
+
+/// The bits of NUMA balancing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NumaBalancing(pub u32);
+
+impl NumaBalancing {
+    /// Nothing moves.
+    pub const OFF: Self = Self(0);
+    /// Pages move towards their users.
+    pub const NORMAL: Self = Self(1);
+    /// Hot pages are promoted from slower nodes.
+    pub const TIERING: Self = Self(2);
+
+    /// Whether all bits of `other` are on.
+    #[must_use]
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// The mode of NUMA balancing; `None` where the kernel has none, or shows no number.
+///
+/// # Errors
+/// [`FsError`], if it is there but can't be read.
+pub fn numa_balancing(fs: &dyn Fs) -> Result<Option<NumaBalancing>, FsError> {
+    Ok(fs.read(NUMA_BALANCING)?.and_then(|text| text.trim().parse().ok()).map(NumaBalancing))
+}
+
+/// Sets it through the journal, in the name of `by`.
+///
+/// # Errors
+/// [`JournalError`]; nothing is changed then.
+pub fn set_numa_balancing(
+    journal: &Journal<'_>,
+    by: &str,
+    mode: NumaBalancing,
+) -> Result<Vec<Recorded>, JournalError> {
+    journal.change(by, &[Change { path: NUMA_BALANCING.into(), new: mode.0.to_string() }])
+}
+
+/// Whether reclaim demotes; `None` where the kernel can't.
+///
+/// # Errors
+/// [`FsError`], if it is there but can't be read.
+pub fn demotion_enabled(fs: &dyn Fs) -> Result<Option<bool>, FsError> {
+    Ok(fs.read(DEMOTION)?.map(|text| matches!(text.trim(), "true" | "1" | "Y")))
+}
+
+/// Whether reclaim is to demote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demotion {
+    /// Cold pages go to slower nodes.
+    On,
+    /// Cold pages are dropped or swapped.
+    Off,
+}
+
+/// Sets it through the journal, in the name of `by`.
+///
+/// # Errors
+/// [`JournalError`]; nothing is changed then.
+pub fn set_demotion(
+    journal: &Journal<'_>,
+    by: &str,
+    demotion: Demotion,
+) -> Result<Vec<Recorded>, JournalError> {
+    let new = if demotion == Demotion::On { "true" } else { "false" };
+    journal.change(by, &[Change { path: DEMOTION.into(), new: new.into() }])
+}
+
+/// Declares the counters once: the field and the kernel's name for it are the same.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)+) => {
+        /// Pages the kernel has counted since boot; 0 for what it does not count.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Migrations { $($(#[$doc])* pub $name: u64,)+ }
+
+        impl Migrations {
+            fn set(&mut self, name: &str, value: u64) {
+                match name {
+                    $(stringify!($name) => self.$name = value,)+
+                    _ => {}
+                }
+            }
+
+            /// What was counted since `earlier`.
+            #[must_use]
+            pub const fn since(&self, earlier: &Self) -> Self {
+                Self { $($name: self.$name.saturating_sub(earlier.$name),)+ }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Promoted by NUMA balancing.
+    pgpromote_success,
+    /// Found worth promoting.
+    pgpromote_candidate,
+    /// Demoted by background reclaim.
+    pgdemote_kswapd,
+    /// Demoted by a task short of memory.
+    pgdemote_direct,
+    /// Demoted for a huge page.
+    pgdemote_khugepaged,
+    /// Demoted because someone wrote to memory.reclaim (Linux 6.15).
+    pgdemote_proactive,
+    /// Moved, by whomever; whole system only.
+    pgmigrate_success,
+    /// Not moved; whole system only.
+    pgmigrate_fail,
+    /// Moved by NUMA balancing; whole system only.
+    numa_pages_migrated,
+    /// Looks that NUMA balancing took; whole system only.
+    numa_hint_faults,
+    /// Of these, from the page's own node; whole system only.
+    numa_hint_faults_local,
+}
+
+impl Migrations {
+    /// The counters of the whole system.
+    ///
+    /// # Errors
+    /// [`FsError`], if they are there but can't be read.
+    pub fn read(fs: &dyn Fs) -> Result<Self, FsError> {
+        Ok(Self::understand(&fs.read("proc/vmstat")?.unwrap_or_default()))
+    }
+
+    /// The counters of one node: pages promoted to it, and demoted from it.
+    ///
+    /// # Errors
+    /// [`FsError`], if they are there but can't be read.
+    pub fn of_node(fs: &dyn Fs, node: NodeId) -> Result<Self, FsError> {
+        let path = format!("sys/devices/system/node/node{node}/vmstat");
+        Ok(Self::understand(&fs.read(&path)?.unwrap_or_default()))
+    }
+
+    /// Demoted for whatever reason.
+    #[must_use]
+    pub const fn demoted(&self) -> u64 {
+        self.pgdemote_kswapd
+            .saturating_add(self.pgdemote_direct)
+            .saturating_add(self.pgdemote_khugepaged)
+            .saturating_add(self.pgdemote_proactive)
+    }
+
+    fn understand(vmstat: &str) -> Self {
+        let mut found = Self::default();
+        for line in vmstat.lines() {
+            let Some((name, value)) = line.split_once(' ') else { continue };
+            if let Ok(value) = value.trim().parse() {
+                found.set(name, value);
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::FakeFs;
+    use crate::journal::OnConflict;
+    use nearfar_topology::Tree;
+
+    fn system() -> FakeFs {
+        let mut tree = Tree::new();
+        tree.insert(NUMA_BALANCING, "1");
+        tree.insert(DEMOTION, "false");
+        tree.insert(
+            "proc/vmstat",
+            "pgpromote_success 5\npgdemote_kswapd 3\npgdemote_direct 4\nodd\npgfault x\n",
+        );
+        tree.insert("sys/devices/system/node/node1/vmstat", "pgpromote_success 2");
+        FakeFs::new(tree)
+    }
+
+    #[test]
+    fn modes_are_set_and_put_back() {
+        let (dir, fs) = (tempfile::tempdir().unwrap(), system());
+        let journal = Journal::new(dir.path(), &fs, "/");
+        set_numa_balancing(&journal, "tier", NumaBalancing::TIERING).unwrap();
+        set_demotion(&journal, "tier", Demotion::On).unwrap();
+        assert!(numa_balancing(&fs).unwrap().unwrap().has(NumaBalancing::TIERING));
+        assert_eq!(demotion_enabled(&fs).unwrap(), Some(true));
+        journal.restore("tier", OnConflict::Refuse).unwrap();
+        assert_eq!(numa_balancing(&fs).unwrap(), Some(NumaBalancing::NORMAL));
+        assert_eq!(demotion_enabled(&fs).unwrap(), Some(false));
+    }
+
+    #[test]
+    fn a_kernel_without_them_has_none() {
+        let fs = FakeFs::default();
+        assert_eq!((numa_balancing(&fs).unwrap(), demotion_enabled(&fs).unwrap()), (None, None));
+        assert_eq!(Migrations::read(&fs).unwrap(), Migrations::default());
+    }
+
+    #[test]
+    fn counters_are_found_by_name_and_differ_from_earlier_ones() {
+        let fs = system();
+        let now = Migrations::read(&fs).unwrap();
+        assert_eq!((now.pgpromote_success, now.demoted()), (5, 7));
+        assert_eq!(Migrations::of_node(&fs, NodeId(1)).unwrap().pgpromote_success, 2);
+        let earlier = Migrations { pgpromote_success: 2, pgdemote_kswapd: 9, ..now };
+        let since = now.since(&earlier);
+        assert_eq!((since.pgpromote_success, since.pgdemote_kswapd, since.demoted()), (3, 0, 0));
+    }
+}
