@@ -169,4 +169,6 @@ fn numbered(fs: &dyn Fs, path: &str) -> Result<Vec<usize>, FsError> {
 }
 
 #[cfg(test)]
+mod kill;
+#[cfg(test)]
 mod tests;

@@ -139,7 +139,8 @@ impl FakeFs {
 
 impl Fs for FakeFs {
     fn read(&self, path: &str) -> Result<Option<String>, FsError> {
-        TreeFs(self.tree.borrow().clone()).read(path)
+        let tree = self.tree.borrow();
+        Ok(tree.text(path).filter(|_| tree.link(path).is_none()).map(|text| format!("{text}\n")))
     }
 
     fn write(&self, path: &str, text: &str) -> Result<(), FsError> {

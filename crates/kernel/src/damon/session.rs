@@ -38,7 +38,7 @@ pub struct Session<'a> {
     kdamonds: Vec<Running>,
     stopped: bool,
     /// Held as long as we live.
-    _lock: File,
+    _lock: Lock,
 }
 
 /// What one of our kdamonds was told last.
@@ -58,6 +58,18 @@ impl std::fmt::Debug for Session<'_> {
     }
 }
 
+/// The lock of whoever runs DAMON. It is given back in so many words: a child just forked has the file open as well, and
+/// closing ours alone would leave it locked until the child becomes another program.
+#[derive(Debug)]
+pub(super) struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // If that fails, it is released when the last copy is closed.
+        let _ = self.0.unlock();
+    }
+}
+
 /// Puts back what a session that was killed has left; nothing if there is nothing.
 ///
 /// # Errors
@@ -70,15 +82,15 @@ pub fn recover(journal: &Journal<'_>, on_conflict: OnConflict) -> Result<Restore
     Ok(journal.restore(BY, on_conflict)?)
 }
 
-/// Takes the lock of whoever runs DAMON.
-pub(super) fn lock(journal: &Journal<'_>) -> Result<File, DamonError> {
+/// Takes it.
+pub(super) fn lock(journal: &Journal<'_>) -> Result<Lock, DamonError> {
     journal.make_dir()?;
     let path: PathBuf = journal.dir().join("damon.lock");
     let failed = |source| DamonError::Lock { path: path.clone(), source };
     let file = File::options().create(true).truncate(false).write(true).open(&path);
     let file = file.map_err(failed)?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(Lock(file)),
         Err(TryLockError::WouldBlock) => Err(DamonError::InUse { lock: path }),
         Err(TryLockError::Error(source)) => Err(failed(source)),
     }

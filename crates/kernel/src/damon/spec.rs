@@ -54,7 +54,8 @@ pub struct Context {
     pub intervals: Intervals,
     /// What the kernel tunes the intervals to, if it is to (Linux 6.15).
     pub intervals_goal: Option<IntervalsGoal>,
-    /// How many regions memory is divided into; at least 3.
+    /// How many regions memory is divided into; at least 3. Older kernels (6.12) begin with the targets' own regions and
+    /// split them in two at each aggregation, so it takes some before they are as many.
     pub nr_regions: Bounds,
     /// Bytes per unit of address, for 32-bit machines; 1 elsewhere (Linux 6.18 for more).
     pub addr_unit: u64,

@@ -1,4 +1,4 @@
-//! DAMON against a fake kernel: sessions that start, change and stop, and that refuse. Kill tests: `tests/damon_kill.rs`.
+//! DAMON against a fake kernel: sessions that start, change and stop, and that refuse. Kill tests: `kill.rs`.
 
 use super::spec::*;
 use super::*;

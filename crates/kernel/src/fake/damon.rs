@@ -3,7 +3,8 @@
 //! Reactions: writing `nr_*` throws away what was there and makes numbered directories at their defaults (from
 //! `fixtures/damon/`, recorded); `nr_kdamonds` is EBUSY while a kdamond is on; what is no number, word or flag is EINVAL;
 //! `state` takes its commands only where they make sense; a module of the kernel's and kdamonds exclude each other
-//! (EBUSY). Nothing is watched: counters and regions stay as a test plants them.
+//! (EBUSY). Nothing is watched: counters and regions stay as a test plants them. Kernels say EPERM to a second `off`, as
+//! to a kdamond that has ended; here it is EINVAL, as to one that was never on.
 
 use nearfar_topology::Tree;
 use rustix::io::Errno;
@@ -118,7 +119,7 @@ impl Damon {
         let number = |tree: &Tree, file: &str| tree.number(&at(file)).unwrap_or(0);
         let on = tree.text(&at("state")) == Some("on");
         match command {
-            "on" if on || tree.text(STAT) == Some("Y") => return Err(Errno::BUSY),
+            "on" if on => return Err(Errno::BUSY),
             "on" | "commit" => {
                 let few = number(tree, "contexts/0/monitoring_attrs/nr_regions/min") < 3;
                 if number(tree, "contexts/nr_contexts") != 1 || few {
@@ -126,6 +127,9 @@ impl Damon {
                 }
                 if command == "commit" {
                     return if on { Ok(()) } else { Err(Errno::INVAL) };
+                }
+                if tree.text(STAT) == Some("Y") {
+                    return Err(Errno::BUSY);
                 }
                 tree.insert(&at("pid"), "4711");
                 tree.insert(&at("state"), "on");

@@ -72,17 +72,29 @@ pub(crate) fn error(output: &Output) -> String {
 }
 
 /// Told by the environment, this program holds 64 MiB until its input ends, or a child of it has slept the given
-/// seconds. See [`held`].
+/// seconds; or uses them over and over until its input ends. See [`held`].
 pub(crate) const HOLD: &str = "NEARFAR_TEST_HOLD";
 
 pub(crate) fn hold() {
-    let memory = std::hint::black_box(vec![1_u8; 64 << 20]);
+    let mut memory = std::hint::black_box(vec![1_u8; 64 << 20]);
     println!("up");
     match std::env::var(HOLD).as_deref() {
+        Ok("touch") => touch(&mut memory),
         Ok("input") => drop(std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap()),
         seconds => drop(Command::new("sleep").arg(seconds.unwrap()).status().unwrap()),
     }
     assert_eq!(memory[memory.len() - 1], 1);
+}
+
+/// Writes to every page again and again until the input ends.
+fn touch(memory: &mut [u8]) {
+    let ended = std::thread::spawn(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+    while !ended.is_finished() {
+        for page in memory.chunks_mut(4096) {
+            std::hint::black_box(&mut page[0]);
+            page[0] = 1;
+        }
+    }
 }
 
 /// MiB on nodes 0, 1 and 2 of a program that holds 64 MiB, run with `options`.
@@ -100,7 +112,7 @@ pub(crate) fn held(options: &[&str]) -> [u64; 3] {
 }
 
 /// Waits for the line that a program says when it has begun.
-fn await_up(child: &mut Child) {
+pub(crate) fn await_up(child: &mut Child) {
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "up\n");

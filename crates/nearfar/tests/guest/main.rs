@@ -10,6 +10,7 @@ use std::io::{BufRead as _, BufReader};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode, Stdio};
 
+mod damon;
 mod inside;
 mod placement;
 mod weights;
@@ -53,12 +54,23 @@ const TESTS: &[Test] = tests! {
         two_runs_share_weights_and_the_last_puts_them_back on [OLD],
         a_run_without_a_parent_leaves_weights_to_restore on [OLD],
         without_root_a_run_uses_weights_that_suit_and_refuses_others on [OLD];
+    damon: the_fake_kernel_answers_as_this_one_does on [OLD, NEW],
+        types_tell_of_damon_what_a_trial_finds on [OLD, NEW],
+        the_kernels_own_statistics_are_named_and_paused_and_go_on on [NEW],
+        somebody_elses_kdamond_is_named_and_left_alone on [OLD],
+        each_nodes_memory_is_seen_in_regions_and_all_is_put_back on [OLD, NEW],
+        changes_take_effect_while_damon_runs on [OLD, NEW],
+        a_killed_session_is_put_back_by_the_next on [OLD, NEW],
+        cold_memory_of_a_cgroup_goes_far_and_hot_memory_comes_back on [OLD, NEW];
 };
 
 fn main() -> ExitCode {
     if std::env::var_os(inside::HOLD).is_some() {
         inside::hold();
         return ExitCode::SUCCESS;
+    }
+    if std::env::var_os(damon::KILLED).is_some() {
+        damon::killed();
     }
     let mut arguments = std::env::args().skip(1);
     let inside = std::env::var("NEARFAR_TEST_GUEST").ok();
