@@ -134,6 +134,12 @@ fn parse(name: &str, text: &str) -> anyhow::Result<Workload> {
 }
 
 impl Workload {
+    /// Whether it runs the load generator.
+    pub(crate) fn needs_load_generator(&self) -> bool {
+        let commands = [self.server.as_ref(), self.load.as_ref(), Some(&self.run)];
+        commands.into_iter().flatten().any(|command| command.contains("{load}"))
+    }
+
     /// Its sizes and commands on a machine.
     pub(crate) fn fit(&self, fit: &Fit) -> anyhow::Result<Fitted> {
         let of_near = u128::from(fit.near_bytes) * u128::from(self.set_percent) / 100;
@@ -265,6 +271,12 @@ mod tests {
             let refused = format!("{:#}", parse("mine.toml", &text).unwrap_err());
             assert!(refused.contains(with) && refused.contains("mine.toml"), "{refused}");
         }
+    }
+
+    #[test]
+    fn only_those_that_run_the_load_generator_need_it() {
+        assert!(find("memcached-large").unwrap().needs_load_generator());
+        assert!(!find("scan").unwrap().needs_load_generator());
     }
 
     #[test]

@@ -93,7 +93,7 @@ pub(crate) fn run(request: &Request, dir: &Path, progress: bool) -> anyhow::Resu
         set_mib: request.set_mib,
         seconds: request.seconds,
         programs: dir.display().to_string(),
-        load: programs::load_generator()?.display().to_string(),
+        load: programs::load_generator(&request.workload)?.display().to_string(),
         port: free_port()?,
     };
     let fitted = request.workload.fit(&fit)?;

@@ -7,6 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
+use super::file::Workload;
+
 const HEADERS: [(&str, &str); 2] = [
     ("common.h", include_str!("../../../../../lab/programs/common.h")),
     ("workload.h", include_str!("../../../../../lab/programs/workload.h")),
@@ -42,11 +44,11 @@ pub(crate) fn compile(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `nearfar-load`, which is installed beside this binary.
-pub(crate) fn load_generator() -> anyhow::Result<PathBuf> {
+/// `nearfar-load`, which is installed beside this binary; an error if the workload needs it and it is not there.
+pub(crate) fn load_generator(workload: &Workload) -> anyhow::Result<PathBuf> {
     let this = std::env::current_exe().context("looking for this binary")?;
     let beside = this.with_file_name("nearfar-load");
-    if !beside.is_file() {
+    if workload.needs_load_generator() && !beside.is_file() {
         bail!(
             "{}: not there; make build makes it, and it belongs beside nearfar",
             beside.display()

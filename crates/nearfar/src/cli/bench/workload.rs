@@ -126,7 +126,7 @@ fn listed() -> anyhow::Result<String> {
 
 fn in_the_lab(args: &Args, name: &str, request: &Request, dir: &Path) -> anyhow::Result<Found> {
     // What a guest would refuse after a boot is better refused now.
-    programs::load_generator()?;
+    programs::load_generator(&request.workload)?;
     let machine = args.machine.clone().unwrap_or_else(|| request.workload.machine.clone());
     let mut name = name.to_owned();
     if file::is_path(&name) {
