@@ -5,7 +5,7 @@
 //! started here is ended here. Under a modelled clock, server and client share CPU 0 as batch work (why: `demo/servers.rs`),
 //! and the other CPUs are left to those who tier. The placement is that of what holds the data: the server, or the program.
 //!
-//! [`file`] is the form of a workload, [`programs`] what is run, [`found`] what comes out.
+//! [`mod@file`] is the form of a workload, [`programs`] what is run, [`found`] what comes out.
 
 use std::path::Path;
 use std::time::Duration;
