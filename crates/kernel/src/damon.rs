@@ -171,4 +171,6 @@ fn numbered(fs: &dyn Fs, path: &str) -> Result<Vec<usize>, FsError> {
 #[cfg(test)]
 mod kill;
 #[cfg(test)]
+mod laws;
+#[cfg(test)]
 mod tests;

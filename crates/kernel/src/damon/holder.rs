@@ -56,6 +56,16 @@ impl Holder {
         }
     }
 
+    /// What it is called, in a word or two.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Module { name, .. } => name.clone(),
+            Self::Kdamond { index, .. } => format!("kdamond {index}"),
+            Self::Thread(Thread { comm, .. }) => comm.clone(),
+        }
+    }
+
     /// What lets go.
     #[must_use]
     pub fn way_out(&self) -> String {
@@ -128,7 +138,11 @@ pub fn holders(fs: &dyn Fs) -> Result<Vec<Holder>, FsError> {
         });
         holders.push(Holder::Kdamond { index, thread, actions: actions(fs, index)? });
     }
-    holders.extend(threads(fs, &known)?.into_iter().map(Holder::Thread));
+    // A module that does not tell which thread is its own may be the one behind any that is left.
+    let silent = |holder: &Holder| matches!(holder, Holder::Module { pid: None, .. });
+    if !holders.iter().any(silent) {
+        holders.extend(threads(fs, &known)?.into_iter().map(Holder::Thread));
+    }
     Ok(holders)
 }
 
@@ -203,6 +217,13 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].to_string(), "the kernel's damon_stat (its thread is 84)");
         assert_eq!(found[0].way_out(), "echo N > /sys/module/damon_stat/parameters/enabled");
+    }
+
+    #[test]
+    fn a_module_that_hides_its_thread_is_one_holder_all_the_same() {
+        let found =
+            held(&[STAT, ("proc/84/comm", "kdamond.0"), ("proc/84/stat", "84 (kdamond.0) S 2 0")]);
+        assert_eq!(found, [Holder::Module { name: "damon_stat".into(), pid: None }]);
     }
 
     #[test]

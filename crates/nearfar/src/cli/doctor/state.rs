@@ -1,5 +1,6 @@
 //! How the kernel is set, and what this process may do: values read, with a word on what each means.
 
+use nearfar_kernel::damon::{Holder, holders};
 use nearfar_kernel::fs::Fs;
 use serde::Serialize;
 
@@ -175,28 +176,29 @@ fn damon_holder(scene: &Scene<'_>) -> Option<Setting> {
     if !scene.fs.exists(ADMIN).ok()? {
         return None;
     }
-    let modules = ["damon_stat", "damon_reclaim", "damon_lru_sort"];
-    let on = |module: &&&str| {
-        let enabled = scene.fs.read(&format!("sys/module/{module}/parameters/enabled"));
-        enabled.ok().flatten().is_some_and(|text| text.trim() == "Y")
-    };
-    let mut holders: Vec<String> = modules.iter().filter(on).map(ToString::to_string).collect();
-    let threads = if scene.live { kdamonds(scene.fs) } else { Vec::new() };
-    if holders.is_empty() && !threads.is_empty() {
-        holders.push(format!("a user of the sysfs interface ({})", threads.join(", ")));
-    }
-    let meaning = match holders.first().map(String::as_str) {
-        None => "nothing runs: free to use",
-        Some("damon_stat") => {
-            "held from boot by the kernel's own statistics; echo N > /sys/module/damon_stat/parameters/enabled frees it"
+    let (value, meaning) = match holders(scene.fs) {
+        Ok(holders) => {
+            let names: Vec<String> = holders.iter().map(Holder::name).collect();
+            let said = holders.first().map(|holder| match holder {
+                Holder::Module { .. } => {
+                    format!("held by the kernel; {} frees it", holder.way_out())
+                }
+                _ => format!("held: {holder}; to free it: {}", holder.way_out()),
+            });
+            (names.join(", "), said)
         }
-        Some(_) => "in use: one user at a time",
+        // Only root may read whose they are.
+        Err(_) => {
+            let threads = if scene.live { kdamonds(scene.fs) } else { Vec::new() };
+            let names = if threads.is_empty() { "not free".into() } else { threads.join(", ") };
+            (names, Some("in use, or configured by someone; root sees more".into()))
+        }
     };
     Some(Setting {
         name: "damon".into(),
         path: format!("/{ADMIN}"),
-        value: Some(if holders.is_empty() { "free".into() } else { holders.join(", ") }),
-        meaning: meaning.into(),
+        value: Some(if meaning.is_none() { "free".into() } else { value }),
+        meaning: meaning.unwrap_or_else(|| "nothing runs: free to use".into()),
     })
 }
 
