@@ -161,6 +161,8 @@ impl Workload {
             "records" => self.record_bytes.map(|bytes| (set_bytes / bytes).max(1).to_string()),
             "scale" => Some(scale.to_string()),
             "seconds" => Some(seconds.to_string()),
+            // Whole seconds, rounded up, so that there is no second half-way point within the run.
+            "half_s" => Some(seconds.div_ceil(2).to_string()),
             _ => None,
         };
         let line = |text: &String| filled(text, &value);
@@ -187,7 +189,7 @@ fn filled(text: &str, value: &dyn Fn(&str) -> Option<String>) -> anyhow::Result<
             let Some(value) = value(name) else {
                 bail!(
                     "`{word}`: {{{name}}} stands for nothing here; there are programs, load, port, set_mib, hot_mib, \
-                     half_mib, scale, seconds, and records where record_bytes is given"
+                     half_mib, scale, seconds, half_s, and records where record_bytes is given"
                 );
             };
             out += before;
@@ -243,6 +245,7 @@ mod tests {
         let fitted = find("gups-moving").unwrap().fit(&said).unwrap();
         let run = fitted.run.to_string();
         assert!(run.contains("mb=100 hot_mb=64 ") && run.contains("seconds=3 "), "{run}");
+        assert!(run.contains("move_ms=2000 "), "the hot set moves in mid-run: {run}");
         assert!(run.starts_with("'/p q/gups'"), "a path with a space stays one word: {run}");
     }
 
