@@ -136,7 +136,7 @@ pub(super) fn key(y: usize) -> Markup {
         @for level in 0..views::LEVELS {
             rect class=(format!("h{level}")) x=(34 + 16 * level) y=(y) width="16" height="13" {}
         }
-        text class="quiet" x=(40 + 16 * views::LEVELS) y=(y + 11) { "accessed at every look" }
+        text class="quiet" x=(40 + 16 * views::LEVELS) y=(y + 11) { "at every look" }
     }
 }
 

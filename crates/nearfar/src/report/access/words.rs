@@ -96,7 +96,7 @@ pub(super) fn area(record: &Record, area: &Area, several: bool) -> String {
     if nodes.is_empty() { text } else { format!("{text}, {}", nodes.join(", ")) }
 }
 
-/// `5 ms`, `1.5 s`, `2 min 5 s`, `3 h 0 min`.
+/// `5 ms`, `1.5 s`, `2 min 5 s`, `3 h`.
 pub(super) fn time(ns: u64) -> String {
     let tenths = |ns: u64, unit: u64, name: &str| {
         let tenths = ns / (unit / 10);
@@ -120,7 +120,10 @@ pub(super) fn time(ns: u64) -> String {
         }
         _ => {
             let minutes = ns / 60_000_000_000;
-            format!("{} h {} min", minutes / 60, minutes % 60)
+            match (minutes / 60, minutes % 60) {
+                (hours, 0) => format!("{hours} h"),
+                (hours, rest) => format!("{hours} h {rest} min"),
+            }
         }
     }
 }
@@ -152,6 +155,7 @@ mod tests {
             (60_000_000_000, "1 min"),
             (125_000_000_000, "2 min 5 s"),
             (10_860_000_000_000, "3 h 1 min"),
+            (3_600_000_000_000, "1 h"),
         ] {
             assert_eq!(time(ns), text);
         }
