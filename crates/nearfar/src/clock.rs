@@ -1,7 +1,7 @@
 //! The one place of the binary that reads a clock or sleeps.
 #![expect(clippy::disallowed_methods, reason = "this is the clock")]
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Time since it was made.
 #[derive(Clone, Copy, Debug)]
@@ -22,4 +22,10 @@ impl Stopwatch {
 /// Waits.
 pub(crate) fn sleep(duration: Duration) {
     std::thread::sleep(duration);
+}
+
+/// Nanoseconds since 1970; 0 if the clock says it is before.
+pub(crate) fn unix_ns() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -12,6 +12,7 @@ mod lab;
 mod machine;
 pub(crate) mod output;
 mod probe;
+mod record;
 mod report;
 mod run;
 mod topo;
@@ -38,6 +39,8 @@ enum Command {
     Weights(weights::Args),
     /// Run a program with its memory and CPUs where you say, as numactl does, but by kind of memory too
     Run(run::Args),
+    /// Record which memory is accessed how often, and where it is, over time
+    Record(record::Args),
     /// Show what a record of memory accesses says: heatmap, working set, temperature, residency
     Report(report::Args),
     /// Run commands on an emulated machine with near and far memory, under a real kernel
@@ -59,6 +62,7 @@ impl Cli {
             Command::Topo(args) => topo::run(&args),
             Command::Doctor(args) => doctor::run(&args),
             Command::Probe(args) => probe::run(&args),
+            Command::Record(args) => record::run(&args),
             Command::Report(args) => report::run(&args),
             Command::Lab(args) => lab::run(args),
             Command::Weights(args) => weights::run(&args),

@@ -92,7 +92,6 @@ fn working_set(loaded: &Loaded, options: Options) -> Markup {
         Kind::Wss,
         &html! {
             @if let Some(rows) = rows {
-                p { (rows.sentence) }
                 div.grid {
                     (rows_card("wss", &rows, "auto"))
                     div.card {
