@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use nearfar_kernel::damon::{DamonError, DamonStat, Session};
+use nearfar_kernel::damon::{DamonError, DamonStat, Session, holders};
 use nearfar_kernel::fs::Fs;
 use nearfar_kernel::journal::Journal;
 use nearfar_record::{Access, Ending, Range, Region, Snapshot, Writer};
@@ -20,7 +20,7 @@ use nearfar_record::{Access, Ending, Range, Region, Snapshot, Writer};
 use super::machine::MachineArgs;
 use super::output;
 use crate::clock::{self, Stopwatch};
-use crate::exit::{Exit, WithExit};
+use crate::exit::{EndsWith as _, Exit, WithExit};
 
 mod place;
 mod plan;
@@ -69,14 +69,29 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("can't catch signals")?;
     }
+    free(args, fs.as_ref())?;
     let mut child = if args.command.is_empty() { None } else { Some(start(&args.command)?) };
     let pid = child.as_ref().map(Child::id);
     let done = Plan::new(args, pid, &machine, fs.as_ref())
         .and_then(|plan| record(args, &plan, fs.as_ref(), &stop, child.as_mut()));
-    // Whatever became of the record, the command runs to its end.
+    if let (Err(_), Some(child)) = (&done, child.as_mut()) {
+        // It was to be recorded; it may have ended by itself.
+        let _ = child.kill();
+    }
     let status = child.as_mut().map(Child::wait).transpose().context("can't wait for CMD")?;
+    let done = if status.is_some() { done.ends_with(Exit::BeforeCommand) } else { done };
     output::note(done?);
     Ok(status.map_or(Exit::Done, of_status).into())
+}
+
+/// Refuses before the command is started if DAMON can't be had.
+fn free(args: &Args, fs: &dyn Fs) -> anyhow::Result<()> {
+    let held = if args.pause_damon_stat { Vec::new() } else { holders(fs)? };
+    if held.is_empty() {
+        return Ok(());
+    }
+    let exit = if args.command.is_empty() { Exit::Failed } else { Exit::BeforeCommand };
+    Err(explained(&DamonError::Held(held), args)).ends_with(exit)
 }
 
 fn start(command: &[String]) -> anyhow::Result<Child> {
@@ -157,7 +172,8 @@ fn said(args: &Args, snapshots: u64, bytes: u64, ending: Ending) -> String {
         format!("{}.{:02} %", part / 100, part % 100)
     };
     format!(
-        "{snapshots} snapshots in {} ({}); recording took {} of a CPU in the kernel and {} in nearfar",
+        "{snapshots} snapshot{} in {} ({}); recording took {} of a CPU in the kernel and {} in nearfar",
+        if snapshots == 1 { "" } else { "s" },
         args.output.display(),
         nearfar_topology::Bytes(bytes),
         share(ending.kernel_cpu_ns),

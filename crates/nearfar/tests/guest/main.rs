@@ -13,6 +13,7 @@ use std::process::{Command, ExitCode, Stdio};
 mod damon;
 mod inside;
 mod placement;
+mod record;
 mod weights;
 
 /// The command under test.
@@ -41,6 +42,10 @@ macro_rules! tests {
 }
 
 const TESTS: &[Test] = tests! {
+    record: memory_that_a_program_uses_is_found_accessed_and_placed on [OLD, NEW],
+        an_interrupted_recording_is_whole_and_another_one_beside_it_is_refused on [OLD, NEW],
+        what_a_killed_recording_left_is_put_back_by_the_next on [NEW],
+        damon_that_the_kernel_holds_is_not_taken_unasked on [NEW];
     weights: writing_a_weight_turns_the_automatic_ones_off_and_auto_brings_them_back on [NEW, THREE],
         what_is_no_weight_is_refused_by_the_kernel on [OLD, NEW],
         applied_weights_are_in_force_and_restore_undoes_them on GUESTS,
