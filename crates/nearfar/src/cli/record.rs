@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use nearfar_kernel::damon::{DamonError, DamonStat, Session, holders};
+use nearfar_kernel::damon::{DamonError, DamonStat, Holder, Session, holders};
 use nearfar_kernel::fs::Fs;
 use nearfar_kernel::journal::Journal;
 use nearfar_record::{Access, Ending, Range, Region, Snapshot, Writer};
@@ -84,10 +84,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(status.map_or(Exit::Done, of_status).into())
 }
 
-/// Refuses before the command is started if DAMON can't be had.
+/// Refuses before the command is started if the kernel's own modules hold DAMON; a kdamond may be one that a killed
+/// recorder left, which the session puts away.
 fn free(args: &Args, fs: &dyn Fs) -> anyhow::Result<()> {
-    let held = if args.pause_damon_stat { Vec::new() } else { holders(fs)? };
-    if held.is_empty() {
+    let mut held = holders(fs).unwrap_or_default();
+    held.retain(|holder| matches!(holder, Holder::Module { .. }));
+    if args.pause_damon_stat || held.is_empty() {
         return Ok(());
     }
     let exit = if args.command.is_empty() { Exit::Failed } else { Exit::BeforeCommand };
