@@ -1,7 +1,7 @@
 //! record: who accessed which memory when, as a file and as figures.
 //!
-//! Here: what a record holds ([`Record`]), the file `nearfar.record/1` ([`format`], [`Writer`], [`read`]), damo's JSON
-//! as a record ([`damo`]), and pure reductions of a record to what a report shows ([`reduce`]).
+//! Here: what a record holds ([`Record`]), the file `nearfar.record/1` ([`mod@format`], [`Writer`], [`read()`]), damo's
+//! JSON as a record ([`damo`]), and pure reductions of a record to what a report shows ([`reduce`]).
 //! Not here: how accesses are seen (crate kernel), how reports look (the binary), clocks. This crate opens no file but
 //! the one it is told to create, and trusts none it reads: damage is a [`Finding`] beside what stands before it.
 //! Read next: `model.rs` for the types, `format.rs` for the bytes.

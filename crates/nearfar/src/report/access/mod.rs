@@ -1,6 +1,6 @@
 //! access: an access record as text, as JSON, as pictures and as a page.
 //!
-//! Start at [`load`] (a file becomes a [`Loaded`]). [`words`] puts a record into words, [`views`] turns what crate record
+//! Start at [`mod@load`] (a file becomes a [`Loaded`]). [`words`] puts a record into words, [`views`] turns what crate record
 //! reduces it to into rows and bands, [`charts`] draws those; [`text`], [`json`], [`picture`] and [`page`] are the doors.
 
 mod charts;
