@@ -129,7 +129,8 @@ pub(crate) fn bars_height(rows: usize) -> usize {
     (rows * ROW).saturating_sub(ROW - BAR_TOP - BAR - 4)
 }
 
-fn frame(caption: Caption<'_>, height: usize, inside: &Markup) -> Markup {
+/// A chart with its caption, as wide as the place it stands in.
+pub(super) fn frame(caption: Caption<'_>, height: usize, inside: &Markup) -> Markup {
     let Caption { id, title, description } = caption;
     html! {
         svg class="chart" role="img" width="100%" height=(height)

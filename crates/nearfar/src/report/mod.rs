@@ -5,6 +5,7 @@
 
 pub(crate) mod access;
 pub(crate) mod chart;
+mod document;
 pub(crate) mod model;
 pub(crate) mod page;
 pub(crate) mod picture;

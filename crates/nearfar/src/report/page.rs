@@ -4,38 +4,26 @@
 //! `chart.rs`, every sentence about figures from `words.rs`, looks from the three style sheets. maud is used because it
 //! checks the markup when compiled and escapes all text.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 
 use super::chart::{self, Caption, Line};
+use super::document::{document, swatch};
 use super::model::{Bandwidth, MIXES, Report, Resident, Server};
 use super::{views, words};
 
 /// The report as an HTML document.
 pub(crate) fn html(report: &Report) -> String {
     let style = [include_str!("colors.css"), include_str!("page.css"), include_str!("chart.css")];
-    let document = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                title { "nearfar demo: " (headline(report)) }
-                style { (PreEscaped(style.concat())) }
-            }
-            body {
-                main {
-                    (head(report))
-                    @if let Some(bandwidth) = &report.bandwidth { (bandwidth_section(report, bandwidth)) }
-                    @for server in &report.servers { (server_section(report, server)) }
-                    (residency_section(report))
-                    (repeat_section(report))
-                    (left_out_section(report))
-                    footer { "nearfar " (report.nearfar) " · " (report.schema) " · " (words::about(&report.machine)) }
-                }
-            }
-        }
+    let main = html! {
+        (head(report))
+        @if let Some(bandwidth) = &report.bandwidth { (bandwidth_section(report, bandwidth)) }
+        @for server in &report.servers { (server_section(report, server)) }
+        (residency_section(report))
+        (repeat_section(report))
+        (left_out_section(report))
+        footer { "nearfar " (report.nearfar) " · " (report.schema) " · " (words::about(&report.machine)) }
     };
-    document.into_string()
+    document(&format!("nearfar demo: {}", headline(report)), &style, &main)
 }
 
 /// The one thing to take away, from the figures.
@@ -338,10 +326,6 @@ fn table(caption: &str, inside: &Markup) -> Markup {
             div.scroll tabindex="0" role="region" aria-label=(caption) { table { caption { (caption) } (inside) } }
         }
     }
-}
-
-fn swatch(class: &str) -> Markup {
-    html! { span class=(format!("swatch {class}")) aria-hidden="true" {} }
 }
 
 /// Rows as a sentence, for the description of a chart.

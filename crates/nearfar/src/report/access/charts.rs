@@ -10,7 +10,7 @@ use nearfar_record::Record;
 use nearfar_record::reduce::heatmap::{Column, Heatmap};
 use nearfar_topology::NodeId;
 
-use super::super::chart::{self, Bar, Caption, Line};
+use super::super::chart::{self, Bar, Caption, Line, frame};
 use super::views::{self, Row};
 use super::words;
 
@@ -156,18 +156,6 @@ fn ends(from: u64, to: u64, down: bool) -> Markup {
         } @else {
             text class="quiet" x="0" y=(y) { (words::time(from)) }
             text class="quiet" x="100%" y=(y) text-anchor="end" { (words::time(to)) }
-        }
-    }
-}
-
-fn frame(caption: Caption<'_>, height: usize, inside: &Markup) -> Markup {
-    let Caption { id, title, description } = caption;
-    html! {
-        svg class="chart" role="img" width="100%" height=(height)
-            aria-labelledby=(format!("{id}-title {id}-text")) {
-            title id=(format!("{id}-title")) { (title) }
-            desc id=(format!("{id}-text")) { (description) }
-            (inside)
         }
     }
 }

@@ -1,8 +1,9 @@
 //! All reports of a record as one self-contained HTML page: no script, no network, no fonts from elsewhere.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 
 use super::super::chart::Caption;
+use super::super::document::{document, swatch};
 use super::views::Rows;
 use super::{Kind, Loaded, Options, charts, picture, views, words};
 
@@ -15,29 +16,16 @@ pub(crate) fn html(loaded: &Loaded, options: Options) -> String {
         include_str!("../chart.css"),
         include_str!("../access.css"),
     ];
-    let document = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                title { "nearfar report: " (words::machine(record)) }
-                style { (PreEscaped(style.concat())) }
-            }
-            body {
-                main {
-                    (head(loaded))
-                    (heat(loaded, options))
-                    (working_set(loaded, options))
-                    (warmth(loaded))
-                    (places(loaded))
-                    (notes(loaded))
-                    footer { "nearfar " (env!("CARGO_PKG_VERSION")) " · " (loaded.name) " · " (record.header.writer) }
-                }
-            }
-        }
+    let main = html! {
+        (head(loaded))
+        (heat(loaded, options))
+        (working_set(loaded, options))
+        (warmth(loaded))
+        (places(loaded))
+        (notes(loaded))
+        footer { "nearfar " (env!("CARGO_PKG_VERSION")) " · " (loaded.name) " · " (record.header.writer) }
     };
-    document.into_string()
+    document(&format!("nearfar report: {}", words::machine(record)), &style, &main)
 }
 
 fn head(loaded: &Loaded) -> Markup {
@@ -174,10 +162,6 @@ fn rows_card(id: &str, rows: &Rows, class: &'static str) -> Markup {
 
 fn nothing() -> Markup {
     html! { p { "The record holds no accesses." } }
-}
-
-fn swatch(class: &str) -> Markup {
-    html! { span class=(format!("swatch {class}")) aria-hidden="true" {} }
 }
 
 #[cfg(test)]

@@ -1,0 +1,25 @@
+//! What pages have in common: one self-contained HTML file, and the swatches of their keys.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+/// A page in these style sheets, in this order; `main` is what it shows.
+pub(super) fn document(title: &str, styles: &[&str], main: &Markup) -> String {
+    let document = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (title) }
+                style { (PreEscaped(styles.concat())) }
+            }
+            body { main { (main) } }
+        }
+    };
+    document.into_string()
+}
+
+/// A patch of a class's colour; what it stands for is said beside it.
+pub(super) fn swatch(class: &str) -> Markup {
+    html! { span class=(format!("swatch {class}")) aria-hidden="true" {} }
+}
