@@ -3,8 +3,8 @@
 //! 0 done, 1 the thing failed, 2 bad usage, 125 nearfar itself failed before CMD, 126 CMD can't be executed, 127 CMD
 //! was not found, else CMD's own (128 + the signal, if one ended it).
 
-use std::fmt;
 use std::process::ExitCode;
+use std::{fmt, io};
 
 /// What the process reports when it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,16 @@ pub(crate) enum Exit {
     NotFound,
     /// CMD's own status.
     Command(u8),
+}
+
+impl Exit {
+    /// A shell's status for a command that could not be started.
+    pub(crate) fn of_start(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::NotFound,
+            _ => Self::NotExecutable,
+        }
+    }
 }
 
 impl From<Exit> for ExitCode {

@@ -99,8 +99,7 @@ fn free(args: &Args, fs: &dyn Fs) -> anyhow::Result<()> {
 fn start(command: &[String]) -> anyhow::Result<Child> {
     let name = command.first().map_or("", String::as_str);
     Command::new(name).args(&command[1..]).spawn().map_err(|error| {
-        let missing = error.kind() == std::io::ErrorKind::NotFound;
-        let exit = if missing { Exit::NotFound } else { Exit::NotExecutable };
+        let exit = Exit::of_start(&error);
         WithExit { exit, error: anyhow::Error::from(error).context(format!("can't run `{name}`")) }
             .into()
     })

@@ -191,10 +191,8 @@ fn command(args: &Args) -> Command {
 /// Why CMD was not started, with a shell's status for it.
 fn not_started(args: &Args, error: std::io::Error) -> anyhow::Error {
     let name = args.command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
-    let (exit, what) = match error.kind() {
-        std::io::ErrorKind::NotFound => (Exit::NotFound, "was not found"),
-        _ => (Exit::NotExecutable, "can't be executed"),
-    };
+    let exit = Exit::of_start(&error);
+    let what = if exit == Exit::NotFound { "was not found" } else { "can't be executed" };
     let error = anyhow::Error::from(error).context(format!("`{name}` {what}"));
     WithExit { exit, error }.into()
 }
