@@ -12,7 +12,7 @@ mod workload;
 
 use super::output;
 use crate::bench::{bandwidth, stream, verdict};
-use crate::demo::guest::Lab;
+use crate::demo::guest::{self, Lab};
 use crate::demo::machine;
 use crate::exit::Exit;
 
@@ -115,9 +115,7 @@ fn bandwidth(args: &BandwidthArgs) -> anyhow::Result<ExitCode> {
     let rounds = if args.smoke { 1 } else { ROUNDS };
     if let Some(out) = &args.out {
         let found = bandwidth::run(machine::read()?, rounds, out, args.progress)?;
-        let file = out.join(RESULT);
-        let text = serde_json::to_string_pretty(&found).context("writing figures as JSON")?;
-        std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
+        guest::hand_over(out, RESULT, &found)?;
         return Ok(Exit::Done.into());
     }
     let results = if args.here { vec![here(args, rounds)?] } else { in_the_lab(args)? };
@@ -153,17 +151,12 @@ fn in_the_lab(args: &BandwidthArgs) -> anyhow::Result<Vec<bandwidth::Found>> {
         let dir = scratch()?;
         let lab = Lab { machine: Some(machine.clone()), kernel: Some(args.kernel.clone()) };
         let mut arguments: Vec<String> =
-            ["bench", "bandwidth", "--here", "--out", "/out"].map(Into::into).into();
+            ["bench", "bandwidth", "--here", "--out", guest::OUT].map(Into::into).into();
         arguments.extend(args.smoke.then(|| "--smoke".into()));
         let progress = args.progress || std::io::stderr().is_terminal();
         arguments.extend(progress.then(|| "--progress".into()));
-        lab.run(&arguments, dir.path())?;
-        let file = dir.path().join(RESULT);
-        let text = std::fs::read_to_string(&file)
-            .with_context(|| format!("reading the figures of machine {machine} from the lab"))?;
-        let found = serde_json::from_str(&text)
-            .with_context(|| format!("understanding the figures of machine {machine}"))?;
-        results.push(found);
+        let found = lab.result(&arguments, dir.path(), RESULT);
+        results.push(found.with_context(|| format!("the figures of machine {machine}"))?);
     }
     Ok(results)
 }

@@ -81,7 +81,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Plan::Here(machine) => {
             let (_temporary, dir) = directory(args)?;
             let report = here::run(machine, &args.only, &dir, args.progress)?;
-            write(&dir.join(RESULT), &json(&report)?)?;
+            guest::hand_over(&dir, RESULT, &report)?;
             report
         }
         Plan::Lab(lab) => {
@@ -162,10 +162,6 @@ fn show(args: &Args, report: &Report) -> anyhow::Result<()> {
         write(path, &picture)?;
     }
     Ok(())
-}
-
-fn json(report: &Report) -> anyhow::Result<String> {
-    serde_json::to_string_pretty(report).context("writing the result as JSON")
 }
 
 /// Refuses a file that can't be written before minutes were spent on its contents.

@@ -1,11 +1,17 @@
-//! The demo in the lab: this very binary, run in a guest, whose results come back through `/out`.
+//! A demo or benchmark in the lab: this very binary, run in a guest, whose result comes back through `/out` as JSON.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use super::here::Part;
+
+/// Where a guest finds the directory that it shares with us.
+pub(crate) const OUT: &str = "/out";
 
 /// Which machine and kernel the lab boots; its defaults if absent.
 #[derive(Clone, Debug, Default)]
@@ -41,6 +47,26 @@ impl Lab {
         }
         Ok(())
     }
+
+    /// Runs `nearfar ARGUMENTS` as [`Lab::run`] does and reads what the guest handed over in `out` under this name.
+    pub(crate) fn result<T: DeserializeOwned>(
+        &self,
+        arguments: &[String],
+        out: &Path,
+        name: &str,
+    ) -> anyhow::Result<T> {
+        self.run(arguments, out)?;
+        let text = std::fs::read_to_string(out.join(name))
+            .with_context(|| format!("reading {name}, which the run in the lab was to write"))?;
+        serde_json::from_str(&text).with_context(|| format!("understanding the lab's {name}"))
+    }
+}
+
+/// Writes a result where [`Lab::result`] reads it.
+pub(crate) fn hand_over<T: Serialize>(out: &Path, name: &str, result: &T) -> anyhow::Result<()> {
+    let file = out.join(name);
+    let text = serde_json::to_string_pretty(result).context("writing figures as JSON")?;
+    std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
 }
 
 /// The demo's arguments in the guest.
@@ -51,7 +77,7 @@ pub(crate) fn demo_arguments(parts: &[Part], progress: bool) -> Vec<String> {
         .filter_map(|part| Some(part.to_possible_value()?.get_name().to_string()))
         .collect();
     let mut arguments: Vec<String> =
-        ["demo", "--here", "--json", "--out", "/out", "--only"].map(Into::into).into();
+        ["demo", "--here", "--json", "--out", OUT, "--only"].map(Into::into).into();
     arguments.push(names.join(","));
     if progress {
         arguments.push("--progress".into());
@@ -62,6 +88,16 @@ pub(crate) fn demo_arguments(parts: &[Part], progress: bool) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_result_that_is_not_handed_over_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        hand_over(dir.path(), "figures.json", &[1, 2]).unwrap();
+        let text = std::fs::read_to_string(dir.path().join("figures.json")).unwrap();
+        assert_eq!(serde_json::from_str::<Vec<u8>>(&text).unwrap(), [1, 2]);
+        let nowhere = hand_over(&dir.path().join("absent"), "figures.json", &1).unwrap_err();
+        assert!(format!("{nowhere:#}").contains("absent/figures.json"), "{nowhere:#}");
+    }
 
     #[test]
     fn the_guest_runs_the_same_parts() {

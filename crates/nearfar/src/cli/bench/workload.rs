@@ -11,13 +11,11 @@ use super::super::output;
 use super::scratch;
 use crate::bench::workload::found::{self, Found};
 use crate::bench::workload::{self, Placement, Request, file, programs};
-use crate::demo::guest::Lab;
+use crate::demo::guest::{self, Lab};
 use crate::exit::Exit;
 
 /// The result in a guest's /out.
 const RESULT: &str = "workload.json";
-/// Where a guest finds the directory that it shares with us.
-const GUEST_OUT: &str = "/out";
 /// A copy of the user's own workload file there.
 const WORKLOAD: &str = "workload.toml";
 
@@ -88,9 +86,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     if let Some(out) = &args.out {
         let found = workload::run(&request, out, args.progress)?;
-        let text = serde_json::to_string(&found).context("writing figures as JSON")?;
-        let file = out.join(RESULT);
-        std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
+        guest::hand_over(out, RESULT, &found)?;
         return Ok(Exit::Done.into());
     }
     let dir = scratch()?;
@@ -132,15 +128,12 @@ fn in_the_lab(args: &Args, name: &str, request: &Request, dir: &Path) -> anyhow:
     if file::is_path(&name) {
         std::fs::copy(&name, dir.join(WORKLOAD))
             .with_context(|| format!("copying workload file {name}"))?;
-        name = format!("{GUEST_OUT}/{WORKLOAD}");
+        name = format!("{}/{WORKLOAD}", guest::OUT);
     }
     let lab = Lab { machine: Some(machine), kernel: args.kernel.clone() };
-    lab.run(&guest_arguments(args, &name), dir)?;
-    let file = dir.join(RESULT);
-    let text = std::fs::read_to_string(&file).with_context(|| {
-        format!("reading the lab's figures of workload {}", request.workload.name)
-    })?;
-    let found: Found = serde_json::from_str(&text).context("understanding the lab's figures")?;
+    let found: Found = lab
+        .result(&guest_arguments(args, &name), dir, RESULT)
+        .with_context(|| format!("the figures of workload {}", request.workload.name))?;
     if found.runs.len() != args.placement.len() {
         bail!("the lab ran {} of {} placements", found.runs.len(), args.placement.len());
     }
@@ -151,7 +144,7 @@ fn in_the_lab(args: &Args, name: &str, request: &Request, dir: &Path) -> anyhow:
 fn guest_arguments(args: &Args, name: &str) -> Vec<String> {
     let placements: Vec<_> = args.placement.iter().map(|placement| placement.name()).collect();
     let mut arguments: Vec<String> =
-        ["bench", "workload", name, "--here", "--out", GUEST_OUT, "--placement"]
+        ["bench", "workload", name, "--here", "--out", guest::OUT, "--placement"]
             .map(Into::into)
             .into();
     arguments.push(placements.join(","));
