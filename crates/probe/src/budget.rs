@@ -105,7 +105,7 @@ pub(crate) const LLC_ASSUMED: Bytes = Bytes(32 << 20);
 
 /// What a buffer is larger than the cache before it by, if there is room: cyclic use of four times a cache hits 2 % of
 /// the time even where the cache replaces lines at random.
-const TIMES_CACHE: u64 = 4;
+pub(crate) const TIMES_CACHE: u64 = 4;
 /// And at the very least.
 const TIMES_CACHE_MIN: u64 = 2;
 

@@ -10,7 +10,7 @@ use nearfar_kernel::affinity::{self, AffinityError};
 use nearfar_kernel::fs::Fs;
 use nearfar_topology::{Bytes, CpuId, Mix, NodeId};
 
-use crate::budget::Outgrown;
+use crate::budget::{Outgrown, TIMES_CACHE};
 use crate::clock::Clock;
 use crate::cpus;
 pub use crate::loops::RegionError;
@@ -27,9 +27,8 @@ use crate::work::Stream;
 /// Streams a thread has going; prefetchers follow some 16 to 32.
 const STREAMS: usize = 8;
 const PAGE_LINES: usize = 4096 / LINE;
-/// The smallest buffer, and how many times larger than the last-level caches it is at least.
+/// The smallest buffer.
 const BYTES_MIN: Bytes = Bytes(64 << 20);
-const TIMES_CACHE: u64 = 4;
 /// On a modelled clock nothing disturbs a window, and a guest second costs the host minutes.
 const MODELLED: Windows =
     Windows { warm_up_units: 0, warm_up_ns: 500_000, window_ns: 600_000, count: 9 };
