@@ -2,9 +2,10 @@
 //!
 //! Reactions here: DAMON (in `fake/damon.rs`), and weighted interleave (a weight outside 1..=255 gives EINVAL, but kernels without `auto` take 0 for 1;
 //! writing one turns `auto` off; turning `auto` on puts the automatic weights back). Each reaction has a lab test that shows a real kernel does the same.
-//! Not here: permissions and races. To have a write refused, see [`FakeFs::refuse`].
+//! Not here: permissions and races. To have a write refused, see [`FakeFs::refuse`]; to die at one, [`mortal`].
 
 mod damon;
+pub mod mortal;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -469,4 +469,6 @@ fn check_path(path: &str) -> Result<(), JournalError> {
 }
 
 #[cfg(test)]
+mod kill;
+#[cfg(test)]
 mod tests;

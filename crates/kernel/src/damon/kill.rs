@@ -4,35 +4,30 @@
 //! fake kernel whose files are kept on disk: each write happens whole or not at all, as sysfs has it. It is killed at
 //! each of its writes, before and after, and at moments drawn from a seed in between (while journaling, reading, ...).
 
-use std::cell::Cell;
 use std::fs;
-use std::io::Read as _;
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 
 use crate::damon::spec::{Action, AddrRange, Destination, Filter, FilterType, Kdamond, Scheme};
 use crate::damon::{DamonStat, Session, recover};
+use crate::fake::mortal::{self, Death, Mortal, Victim};
 use crate::fake::{Damon, FakeFs};
 use crate::fs::{Entry, Fs, FsError};
 use crate::journal::{Journal, OnConflict};
 use nearfar_topology::{NodeId, Tree};
 
-/// The fake kernel with its files on disk, which can kill its own process.
+const VICTIM: Victim = Victim("damon::kill::victim");
+
+/// The fake kernel with its files on disk.
 struct OnDisk {
     file: PathBuf,
     now: FakeFs,
-    /// Writes left until we die; dying after the write if `after`.
-    left: Cell<u32>,
-    after: bool,
 }
 
 impl OnDisk {
-    fn new(root: &Path, left: u32, after: bool) -> Self {
+    fn open(root: &Path, death: Death) -> Mortal<Self> {
         let file = root.join("system.tree");
         let tree = Tree::parse(&fs::read_to_string(&file).unwrap());
-        let now = FakeFs::with_damon(Damon::Linux7_2, tree);
-        Self { file, now, left: Cell::new(left), after }
+        Mortal::new(Self { file, now: FakeFs::with_damon(Damon::Linux7_2, tree) }, death)
     }
 }
 
@@ -42,31 +37,15 @@ impl Fs for OnDisk {
     }
 
     fn write(&self, path: &str, text: &str) -> Result<(), FsError> {
-        self.left.set(self.left.get() - 1);
-        let dying = self.left.get() == 0;
-        if dying && !self.after {
-            die();
-        }
         let answer = self.now.write(path, text);
         let new = self.file.with_extension("new");
         fs::write(&new, self.now.tree().record()).unwrap();
         fs::rename(&new, &self.file).unwrap();
-        if dying {
-            die();
-        }
         answer
     }
 
     fn list(&self, path: &str) -> Result<Option<Vec<Entry>>, FsError> {
         self.now.list(path)
-    }
-}
-
-fn die() -> ! {
-    let me = rustix::process::getpid();
-    rustix::process::kill_process(me, rustix::process::Signal::KILL).unwrap();
-    loop {
-        std::hint::spin_loop();
     }
 }
 
@@ -97,14 +76,10 @@ fn one_round(journal: &Journal<'_>, fs: &dyn Fs, round: u64) {
 
 #[test]
 fn victim() {
-    let Some(root) = std::env::var_os("NEARFAR_TEST_VICTIM").map(PathBuf::from) else { return };
-    let left = std::env::var("NEARFAR_TEST_WRITES").unwrap().parse().unwrap();
-    let after = std::env::var_os("NEARFAR_TEST_AFTER").is_some();
-    let fs = OnDisk::new(&root, left, after);
+    let Some((root, death)) = Victim::told() else { return };
+    let fs = OnDisk::open(&root, death);
     let journal = Journal::new(root.join("journal"), &fs, "/");
-    fs::write(root.join("ready"), "").unwrap();
-    // The one line the parent waits for.
-    println!("ready");
+    Victim::begins(&root);
     for round in 0.. {
         one_round(&journal, &fs, round);
     }
@@ -117,35 +92,22 @@ fn machine() -> tempfile::TempDir {
     dir
 }
 
-fn start(root: &Path, writes: u32, after: bool) -> Child {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["damon::kill::victim", "--exact", "--nocapture"]);
-    command.env("NEARFAR_TEST_VICTIM", root).env("NEARFAR_TEST_WRITES", writes.to_string());
-    if after {
-        command.env("NEARFAR_TEST_AFTER", "1");
-    }
-    command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
-}
-
 /// Recovers as the next start would; every file must be there and read as before, and no batch may be left.
 fn assert_recovers(root: &Path, when: &str) {
-    let fs = OnDisk::new(root, u32::MAX, false);
+    let fs = OnDisk::open(root, Death::Never);
     let journal = Journal::new(root.join("journal"), &fs, "/");
     let report = recover(&journal, OnConflict::Refuse).unwrap();
     assert_eq!(report.conflicts, [], "killed {when}");
-    assert_eq!(fs.now.tree(), FakeFs::damon(Damon::Linux7_2).tree(), "killed {when}");
-    let left = fs::read_dir(root.join("journal")).into_iter().flatten();
-    let batches =
-        left.filter(|item| item.as_ref().unwrap().file_name().to_string_lossy().ends_with(".json"));
-    assert_eq!(batches.count(), 0, "killed {when}");
+    assert_eq!(fs.inner().now.tree(), FakeFs::damon(Damon::Linux7_2).tree(), "killed {when}");
+    assert_eq!(mortal::batches_left(&root.join("journal")), 0, "killed {when}");
 }
 
 /// How many writes one round makes.
 fn writes_of_a_round() -> u32 {
     let machine = machine();
-    let fs = OnDisk::new(machine.path(), u32::MAX, false);
+    let fs = OnDisk::open(machine.path(), Death::Never);
     one_round(&Journal::new(machine.path().join("journal"), &fs, "/"), &fs, 0);
-    u32::MAX - fs.left.get()
+    fs.writes()
 }
 
 #[test]
@@ -155,32 +117,20 @@ fn killed_at_any_of_its_writes_a_session_leaves_nothing_behind() {
     // The first writes and the last are the journaled ones; those between are alike, so a few will do.
     let telling = |write: &u32| *write <= 6 || *write + 12 >= round || write.is_multiple_of(19);
     for write in (1..=round + 3).filter(telling) {
-        for after in [false, true] {
+        for death in [Death::Before(write), Death::After(write)] {
             let machine = machine();
-            let status = start(machine.path(), write, after).wait_with_output().unwrap().status;
-            assert_eq!(status.signal(), Some(9), "the victim must die of its own kill");
-            assert_recovers(machine.path(), &format!("at write {write}, after it: {after}"));
+            VICTIM.dies(machine.path(), death);
+            assert_recovers(machine.path(), &format!("{death:?}"));
         }
     }
 }
 
 #[test]
 fn killed_at_any_moment_a_session_leaves_nothing_behind() {
-    let mut seed = 0x51_7cc1_b727_u64;
-    for turn in 0..100 {
+    for spins in mortal::moments(0x51_7cc1_b727, 100, 8_000_000) {
         let machine = machine();
-        let mut victim = start(machine.path(), u32::MAX, false);
-        let mut byte = [0];
-        let mut output = victim.stdout.take().unwrap();
-        while !machine.path().join("ready").exists() && output.read(&mut byte).unwrap() > 0 {}
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(turn | 1);
-        let spins = (seed >> 33) % 8_000_000;
-        for _ in 0..spins {
-            std::hint::spin_loop();
-        }
-        victim.kill().unwrap();
-        assert_eq!(victim.wait().unwrap().signal(), Some(9));
-        assert_recovers(machine.path(), &format!("in turn {turn} after {spins} spins"));
+        VICTIM.is_killed_after(machine.path(), spins);
+        assert_recovers(machine.path(), &format!("after {spins} spins"));
     }
 }
 
@@ -189,13 +139,13 @@ fn recovering_may_itself_be_killed_and_carried_on() {
     let machine = machine();
     let round = writes_of_a_round();
     // The last writes put back; the victims after the first put back what the one before left.
-    for (write, after) in [(round - 4, true), (1, true), (2, false), (2, true), (1, true)] {
-        let status = start(machine.path(), write, after).wait_with_output().unwrap().status;
-        assert_eq!(status.signal(), Some(9));
+    let (at, then) = (Death::After(round - 4), Death::After(1));
+    for death in [at, then, Death::Before(2), Death::After(2), then] {
+        VICTIM.dies(machine.path(), death);
     }
     assert_recovers(machine.path(), "five times over while putting back");
     // And it can be used again.
-    let fs = OnDisk::new(machine.path(), u32::MAX, false);
+    let fs = OnDisk::open(machine.path(), Death::Never);
     one_round(&Journal::new(machine.path().join("journal"), &fs, "/"), &fs, 0);
     assert_recovers(machine.path(), "not at all");
 }
@@ -204,7 +154,7 @@ fn recovering_may_itself_be_killed_and_carried_on() {
 fn without_recovery_the_kill_would_have_been_seen() {
     // The canary: these tests can fail.
     let machine = machine();
-    start(machine.path(), 3, true).wait_with_output().unwrap();
-    let fs = OnDisk::new(machine.path(), u32::MAX, false);
-    assert_ne!(fs.now.tree(), FakeFs::damon(Damon::Linux7_2).tree());
+    VICTIM.dies(machine.path(), Death::After(3));
+    let fs = OnDisk::open(machine.path(), Death::Never);
+    assert_ne!(fs.inner().now.tree(), FakeFs::damon(Damon::Linux7_2).tree());
 }

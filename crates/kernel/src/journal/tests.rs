@@ -1,4 +1,4 @@
-//! The journal against a fake kernel: undoing, conflicts, refusals, other owners. Kill tests: `tests/journal_kill.rs`.
+//! The journal against a fake kernel: undoing, conflicts, refusals, other owners. Kill tests: `kill.rs`.
 
 use super::*;
 use crate::fake::FakeFs;
