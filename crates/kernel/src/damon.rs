@@ -19,6 +19,7 @@ use crate::journal::JournalError;
 
 pub mod counters;
 pub mod holder;
+mod lock;
 pub mod offers;
 pub mod session;
 mod settings;

@@ -84,6 +84,11 @@ impl FakeFs {
         self.refused.borrow_mut().insert(path.into(), errno.raw_os_error());
     }
 
+    /// Writes to `path` are taken again.
+    pub fn relent(&self, path: &str) {
+        self.refused.borrow_mut().remove(path);
+    }
+
     /// Someone else writes `text` to `path`: no reaction, no log.
     pub fn meddle(&self, path: &str, text: &str) {
         self.tree.borrow_mut().insert(path, text);

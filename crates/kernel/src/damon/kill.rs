@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::damon::spec::{Action, AddrRange, Destination, Filter, FilterType, Kdamond, Scheme};
-use crate::damon::{DamonStat, Session, recover};
+use crate::damon::{DamonStat, KDAMONDS, Session, recover};
 use crate::fake::mortal::{self, Death, Mortal, Victim};
 use crate::fake::{Damon, FakeFs};
 use crate::fs::{Entry, Fs, FsError};
@@ -63,7 +63,7 @@ fn spec(node: u16) -> Kdamond {
 /// What the victim does, over and over.
 fn one_round(journal: &Journal<'_>, fs: &dyn Fs, round: u64) {
     let specs = [spec(0), spec(1)];
-    let mut session = Session::start(fs, journal, &specs, DamonStat::Pause).unwrap();
+    let mut session = Session::start_with_room(fs, journal, &specs, 3, DamonStat::Pause).unwrap();
     for index in [0, 1] {
         session
             .adjust(index, |kdamond| kdamond.context.schemes[0].quotas.bytes = round + 1)
@@ -71,6 +71,10 @@ fn one_round(journal: &Journal<'_>, fs: &dyn Fs, round: u64) {
         session.stats(index).unwrap();
     }
     session.adjust(1, |kdamond| kdamond.context.schemes.push(Scheme::new(Action::Stat))).unwrap();
+    assert_eq!(session.add(&spec(0)).unwrap(), Some(2));
+    // One that has ended makes place for another.
+    fs.write(&format!("{KDAMONDS}/0/state"), "off").unwrap();
+    assert_eq!(session.add(&spec(1)).unwrap(), Some(0));
     session.stop().unwrap();
 }
 

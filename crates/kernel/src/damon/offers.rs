@@ -6,7 +6,7 @@
 //! through the journal, and only where nobody has a kdamond. Whatever either said, [`super::Session::start`] finds out
 //! for itself and refuses what is not there.
 
-use super::session::lock;
+use super::lock::lock;
 use super::{BY, DamonError, Holder, KDAMONDS, holders, kdamond_path};
 use crate::features::{Asked, Feature, Features, State};
 use crate::fs::Fs;

@@ -8,19 +8,17 @@
 //! commit on older kernels (6.12) begins the aggregation interval anew, so commits closer together than that would keep
 //! it from ever ending. [`Session::commit`] writes nothing where nothing has changed.
 
-use std::fs::{File, TryLockError};
-use std::path::PathBuf;
-
 use nearfar_topology::Bytes;
 use rustix::io::Errno;
 
 use super::counters::{self, Region, SchemeStats};
 use super::holder::{Holder, holders};
+use super::lock::{Lock, lock};
 use super::settings::{self, Filters, Setting};
 use super::spec::{Intervals, Kdamond};
 use super::{BY, DamonError, KDAMONDS, kdamond_path};
 use crate::fs::{Fs, FsError};
-use crate::journal::{Change, Journal, OnConflict, Restored};
+use crate::journal::{Change, Journal, JournalError, OnConflict, Restored};
 
 /// Whether the kernel's own statistics, which hold DAMON from boot on some kernels, may be paused for a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +34,8 @@ pub struct Session<'a> {
     fs: &'a dyn Fs,
     journal: &'a Journal<'a>,
     kdamonds: Vec<Running>,
+    /// How many kdamonds the kernel has made; those above `kdamonds` have never been on.
+    room: usize,
     stopped: bool,
     /// Held as long as we live.
     _lock: Lock,
@@ -54,19 +54,8 @@ impl std::fmt::Debug for Session<'_> {
         f.debug_struct("Session")
             .field("journal", &self.journal)
             .field("kdamonds", &self.kdamonds)
+            .field("room", &self.room)
             .finish_non_exhaustive()
-    }
-}
-
-/// The lock of whoever runs DAMON. It is given back in so many words: a child just forked has the file open as well, and
-/// closing ours alone would leave it locked until the child becomes another program.
-#[derive(Debug)]
-pub(super) struct Lock(File);
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        // If that fails, it is released when the last copy is closed.
-        let _ = self.0.unlock();
     }
 }
 
@@ -80,20 +69,6 @@ pub fn recover(journal: &Journal<'_>, on_conflict: OnConflict) -> Result<Restore
     }
     let _lock = lock(journal)?;
     Ok(journal.restore(BY, on_conflict)?)
-}
-
-/// Takes it.
-pub(super) fn lock(journal: &Journal<'_>) -> Result<Lock, DamonError> {
-    journal.make_dir()?;
-    let path: PathBuf = journal.dir().join("damon.lock");
-    let failed = |source| DamonError::Lock { path: path.clone(), source };
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
-    let file = file.map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => Ok(Lock(file)),
-        Err(TryLockError::WouldBlock) => Err(DamonError::InUse { lock: path }),
-        Err(TryLockError::Error(source)) => Err(failed(source)),
-    }
 }
 
 impl<'a> Session<'a> {
@@ -110,6 +85,21 @@ impl<'a> Session<'a> {
         specs: &[Kdamond],
         damon_stat: DamonStat,
     ) -> Result<Self, DamonError> {
+        Self::start_with_room(fs, journal, specs, specs.len(), damon_stat)
+    }
+
+    /// The same with room for `room` kdamonds, so that [`Session::add`] can make more of them later. The kernel can't make
+    /// room while one is on.
+    ///
+    /// # Errors
+    /// As [`Session::start`].
+    pub fn start_with_room(
+        fs: &'a dyn Fs,
+        journal: &'a Journal<'a>,
+        specs: &[Kdamond],
+        room: usize,
+        damon_stat: DamonStat,
+    ) -> Result<Self, DamonError> {
         for (index, spec) in specs.iter().enumerate() {
             spec.check().map_err(|what| DamonError::Spec { index, what })?;
         }
@@ -118,8 +108,10 @@ impl<'a> Session<'a> {
         }
         let lock = lock(journal)?;
         journal.restore(BY, OnConflict::Refuse)?;
-        let changes = room(fs, specs.len(), damon_stat)?;
-        let mut session = Self { fs, journal, kdamonds: Vec::new(), stopped: false, _lock: lock };
+        let room = room.max(specs.len());
+        let changes = make_room(fs, room, damon_stat)?;
+        let mut session =
+            Self { fs, journal, kdamonds: Vec::new(), room, stopped: false, _lock: lock };
         journal.change(BY, &changes)?;
         match session.fill(specs) {
             Ok(()) => Ok(session),
@@ -133,15 +125,52 @@ impl<'a> Session<'a> {
     /// Writes all settings, then turns all on.
     fn fill(&mut self, specs: &[Kdamond]) -> Result<(), DamonError> {
         for (index, spec) in specs.iter().enumerate() {
-            let filters = self.skeleton(index, spec)?;
-            let settings = settings::of(spec, filters);
-            self.write(index, settings.iter())?;
-            self.kdamonds.push(Running { spec: spec.clone(), settings, filters });
+            let told = self.tell(index, spec)?;
+            self.kdamonds.push(told);
         }
-        let on = |index| Change { path: kdamond_path(index, "state"), new: "on".into() };
         let changes: Vec<Change> = (0..specs.len()).map(on).collect();
         self.journal.change(BY, &changes).map_err(DamonError::NotStarted)?;
         Ok(())
+    }
+
+    /// Writes all settings of a kdamond that is off.
+    fn tell(&self, index: usize, spec: &Kdamond) -> Result<Running, DamonError> {
+        let filters = self.skeleton(index, spec)?;
+        let settings = settings::of(spec, filters);
+        self.write(index, settings.iter())?;
+        Ok(Running { spec: spec.clone(), settings, filters })
+    }
+
+    /// Makes one kdamond more and turns it on: in the place of one that has ended, else where room was left. Gives its
+    /// index; nothing if there is neither.
+    ///
+    /// # Errors
+    /// [`DamonError`]; the others go on, and the place can be used again.
+    pub fn add(&mut self, spec: &Kdamond) -> Result<Option<usize>, DamonError> {
+        let mut index = 0;
+        while index < self.kdamonds.len() && self.thread(index)?.is_some() {
+            index += 1;
+        }
+        if index >= self.room {
+            return Ok(None);
+        }
+        spec.check().map_err(|what| DamonError::Spec { index, what })?;
+        let told = self.tell(index, spec)?;
+        let Change { path, new } = on(index);
+        match self.kdamonds.get_mut(index) {
+            // The journal has had its state from when it was first turned on.
+            Some(ended) => {
+                *ended = told;
+                let turned_on = self.fs.write(&path, &new).map_err(JournalError::Write);
+                turned_on.map_err(DamonError::NotStarted)?;
+            }
+            None => {
+                let change = [Change { path, new }];
+                self.journal.change(BY, &change).map_err(DamonError::NotStarted)?;
+                self.kdamonds.push(told);
+            }
+        }
+        Ok(Some(index))
     }
 
     /// Makes the directories that show how this kernel lays filters out.
@@ -366,9 +395,12 @@ impl<'a> Session<'a> {
 
     fn undo(&mut self) -> Result<Restored, DamonError> {
         self.stopped = true;
-        // A kdamond may end by itself between being looked at and being turned off; then the second look finds it off.
-        let restored = self.journal.restore(BY, OnConflict::Refuse);
-        Ok(restored.or_else(|_| self.journal.restore(BY, OnConflict::Refuse))?)
+        // Kdamonds may end by themselves between being looked at and being turned off; the next look finds them off.
+        let mut restored = self.journal.restore(BY, OnConflict::Refuse);
+        for _ in 0..self.kdamonds.len() {
+            restored = restored.or_else(|_| self.journal.restore(BY, OnConflict::Refuse));
+        }
+        Ok(restored?)
     }
 
     fn kdamond(&self, index: usize) -> Result<&Running, DamonError> {
@@ -403,8 +435,17 @@ impl Drop for Session<'_> {
     }
 }
 
+/// Turns a kdamond on.
+fn on(index: usize) -> Change {
+    Change { path: kdamond_path(index, "state"), new: "on".into() }
+}
+
 /// What makes room for `kdamonds` kdamonds.
-fn room(fs: &dyn Fs, kdamonds: usize, damon_stat: DamonStat) -> Result<Vec<Change>, DamonError> {
+fn make_room(
+    fs: &dyn Fs,
+    kdamonds: usize,
+    damon_stat: DamonStat,
+) -> Result<Vec<Change>, DamonError> {
     let mut changes = Vec::new();
     let mut others = Vec::new();
     for holder in holders(fs)? {

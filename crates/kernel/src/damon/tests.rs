@@ -261,6 +261,38 @@ fn a_kdamond_that_ended_is_gone_and_the_session_still_stops() {
 }
 
 #[test]
+fn one_more_takes_the_place_of_one_that_ended_or_the_room_that_was_left() {
+    for kernel in KERNELS {
+        let (dir, fs) = (tempfile::tempdir().unwrap(), FakeFs::damon(kernel));
+        let (before, journal) = (fs.tree(), journal(&dir, &fs));
+        let process = [Kdamond::process(1)];
+        let mut session =
+            Session::start_with_room(&fs, &journal, &process, 2, DamonStat::Pause).unwrap();
+        assert_eq!(session.len(), 1);
+        let refused = fs.value(&at("1/state"));
+        fs.refuse(&at("1/state"), Errno::INVAL);
+        let error = session.add(&Kdamond::process(2)).unwrap_err();
+        assert!(matches!(error, DamonError::NotStarted(_)), "{error}");
+        assert_eq!((session.len(), fs.value(&at("1/state"))), (1, refused));
+        fs.relent(&at("1/state"));
+        assert_eq!(session.add(&Kdamond::process(2)).unwrap(), Some(1));
+        assert_eq!(fs.value(&at("1/contexts/0/targets/0/pid_target")).as_deref(), Some("2"));
+        assert_eq!(session.add(&Kdamond::process(3)).unwrap(), None, "there is no room");
+        fs.meddle(&at("0/state"), "off");
+        assert!(session.add(&physical_of_nothing()).is_err(), "it makes no sense");
+        assert_eq!(session.add(&Kdamond::process(3)).unwrap(), Some(0));
+        assert_eq!(session.spec(0), Some(&Kdamond::process(3)));
+        assert!(session.thread(0).unwrap().is_some());
+        session.stop().unwrap();
+        assert_eq!(fs.tree(), before);
+    }
+}
+
+fn physical_of_nothing() -> Kdamond {
+    Kdamond::physical(&[])
+}
+
+#[test]
 fn one_session_at_a_time_and_the_other_is_not_recovered_from_under_it() {
     let (dir, fs) = (tempfile::tempdir().unwrap(), FakeFs::damon(Damon::Linux6_12));
     let journal = journal(&dir, &fs);
