@@ -30,6 +30,14 @@ pub fn tree(fs: &dyn Fs, root: u32) -> Result<Vec<u32>, FsError> {
     Ok(found.into_iter().collect())
 }
 
+/// Whether a process is there and has memory: one that has ended, but was not waited for yet, has none.
+#[must_use]
+pub fn lives(fs: &dyn Fs, pid: u32) -> bool {
+    let stat = fs.read(&format!("proc/{pid}/stat")).ok().flatten();
+    let state = stat.as_deref().and_then(|stat| stat.rsplit_once(')')?.1.split_whitespace().next());
+    state.is_some_and(|state| !matches!(state, "Z" | "X" | "x"))
+}
+
 /// The children of a process: those of each of its threads.
 fn children(fs: &dyn Fs, pid: u32) -> Vec<u32> {
     let threads = fs.list(&format!("proc/{pid}/task")).ok().flatten().unwrap_or_default();
@@ -101,6 +109,12 @@ mod tests {
             tree.insert(&format!("proc/{task}/children"), children);
         }
         assert_eq!(super::tree(&TreeFs(tree), 10).unwrap(), [10, 11, 12, 13, 14]);
+    }
+
+    #[test]
+    fn a_process_that_is_only_to_be_waited_for_does_not_live() {
+        let fs = processes(&[(10, "10 (a) Z) S 1 1"), (11, "11 (b) Z 10 1")]);
+        assert_eq!([10, 11, 12].map(|pid| lives(&fs, pid)), [true, false, false]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod cli;
 mod clock;
 mod demo;
 mod exit;
+mod recording;
 mod report;
 mod weighing;
 

@@ -19,6 +19,7 @@
 //! 4 moved      at; list of { from, to, bytes, failed bytes }, since the last such frame
 //! 5 note       at; text
 //! 6 ending     at; CPU time of the kernel's monitoring threads; CPU time of the recording program (both ns)
+//! 7 process    at; number of the target that it is from here on; its id; command: text
 //!
 //! at         = ns since the start; never before the frame ahead of the same kind
 //! intervals  = sampling interval in us, aggregation interval in us; neither 0, the first not above the second
@@ -34,7 +35,7 @@ use nearfar_topology::NodeId;
 
 use crate::codec::{In, Malformed, Out};
 use crate::model::{
-    Access, Ending, Header, Intervals, Moved, Node, Note, Operations, Pair, Range, Region,
+    Access, Ending, Header, Intervals, Moved, Node, Note, Operations, Pair, Process, Range, Region,
     Residency, Resident, Snapshot, Target,
 };
 
@@ -54,6 +55,7 @@ pub(crate) enum Frame {
     Moved(Moved),
     Note(Note),
     Ending(Ending),
+    Process(Process),
 }
 
 /// CRC-32C of a frame.
@@ -94,6 +96,13 @@ pub(crate) fn encode(frame: &Frame) -> Option<Vec<u8>> {
             out.number(ending.own_cpu_ns);
             6
         }
+        Frame::Process(process) => {
+            out.number(process.at_ns);
+            out.number(process.target.into());
+            out.number(process.pid.into());
+            out.text(&process.command);
+            7
+        }
     };
     let payload = out.0;
     if payload.len() > PAYLOAD_BYTES_MAX {
@@ -121,6 +130,12 @@ pub(crate) fn decode(kind: u8, payload: &[u8]) -> Result<Option<Frame>, Malforme
             at_ns: input.number()?,
             kernel_cpu_ns: input.number()?,
             own_cpu_ns: input.number()?,
+        }),
+        7 => Frame::Process(Process {
+            at_ns: input.number()?,
+            target: input.small()?,
+            pid: input.small()?,
+            command: input.text()?,
         }),
         _ => return Ok(None),
     };

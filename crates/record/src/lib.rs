@@ -18,8 +18,8 @@ pub mod testkit;
 mod write;
 
 pub use model::{
-    Access, Ending, Header, Intervals, Moved, Node, Note, Operations, Pair, Range, Record, Region,
-    Residency, Resident, Snapshot, Target,
+    Access, Ending, Header, Intervals, Moved, Node, Note, Operations, Pair, Process, Range, Record,
+    Region, Residency, Resident, Snapshot, Target,
 };
 pub use read::{BYTES_MAX, Finding, NotARecord, read};
 pub use write::Writer;

@@ -203,6 +203,19 @@ pub struct Note {
     pub text: String,
 }
 
+/// A process whose accesses are a target of their own, from here on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Nanoseconds since the record began.
+    pub at_ns: u64,
+    /// Number of the target.
+    pub target: u32,
+    /// Its id.
+    pub pid: u32,
+    /// Its command, as far as known.
+    pub command: String,
+}
+
 /// The end of a record that was ended, not cut off, and what recording cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ending {
@@ -227,6 +240,8 @@ pub struct Record {
     pub moved: Vec<Moved>,
     /// Notes.
     pub notes: Vec<Note>,
+    /// The processes that targets stand for; none where it says nothing of that.
+    pub processes: Vec<Process>,
     /// How it ended; nothing if it was cut off, or is still being written.
     pub ending: Option<Ending>,
 }
@@ -241,6 +256,7 @@ impl Record {
             residency: Vec::new(),
             moved: Vec::new(),
             notes: Vec::new(),
+            processes: Vec::new(),
             ending: None,
         }
     }
@@ -253,6 +269,7 @@ impl Record {
             self.residency.last().map(|frame| frame.at_ns),
             self.moved.last().map(|frame| frame.at_ns),
             self.notes.last().map(|frame| frame.at_ns),
+            self.processes.last().map(|frame| frame.at_ns),
             self.ending.map(|frame| frame.at_ns),
         ];
         lasts.into_iter().flatten().max().unwrap_or(0)

@@ -141,6 +141,7 @@ fn add(record: &mut Record, frame: Frame) -> Result<(), &'static str> {
         Frame::Residency(of) => push(&mut record.residency, of, |of| of.at_ns),
         Frame::Moved(of) => push(&mut record.moved, of, |of| of.at_ns),
         Frame::Note(of) => push(&mut record.notes, of, |of| of.at_ns),
+        Frame::Process(of) => push(&mut record.processes, of, |of| of.at_ns),
         Frame::Ending(_) if record.ending.is_some() => Err("a second ending"),
         Frame::Ending(of) => {
             record.ending = Some(of);
@@ -243,6 +244,20 @@ mod tests {
         }
     }
 
+    /// The same with a right checksum for each frame that is whole: what someone who means harm would write.
+    fn rechecked(mut bytes: Vec<u8>) -> Vec<u8> {
+        let mut at = MAGIC.len();
+        while let Some(prefix) = bytes.get(at..at + PREFIX_BYTES) {
+            let length = u32::from_le_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize;
+            let from = at + PREFIX_BYTES;
+            let Some(payload) = bytes.get(from..from + length) else { break };
+            let check = format::check(bytes[at], payload).to_le_bytes();
+            bytes[at + 5..from].copy_from_slice(&check);
+            at = from + length;
+        }
+        bytes
+    }
+
     /// Whether all of `part` stands at the beginning of `whole`.
     fn begins(whole: &Record, part: &Record) -> bool {
         whole.header == part.header
@@ -250,6 +265,7 @@ mod tests {
             && whole.residency.starts_with(&part.residency)
             && whole.moved.starts_with(&part.moved)
             && whole.notes.starts_with(&part.notes)
+            && whole.processes.starts_with(&part.processes)
     }
 
     #[test]
@@ -334,6 +350,28 @@ mod tests {
                 prop_assert!(begins(&record, &part));
                 prop_assert!(!findings.is_empty());
             }
+        }
+
+        #[test]
+        fn cut_anywhere_any_record_gives_its_beginning_and_says_so(record in arbitrary::record(), cut: prop::sample::Index) {
+            let bytes = bytes(&record);
+            if let Ok((part, findings)) = read(&bytes[..cut.index(bytes.len())]) {
+                prop_assert!(begins(&record, &part) && part.ending.is_none());
+                prop_assert_eq!(findings.len(), 1);
+            }
+        }
+
+        #[test]
+        fn damage_that_its_checksum_covers_up_never_panics(
+            record in arbitrary::record(),
+            spots in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        ) {
+            let mut bytes = bytes(&record);
+            for (at, byte) in spots {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            let _ = read(&*rechecked(bytes));
         }
 
         #[test]

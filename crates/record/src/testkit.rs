@@ -104,6 +104,7 @@ pub fn short() -> Record {
 pub(crate) mod arbitrary {
     use super::*;
     use crate::format::Frame;
+    use crate::model::Process;
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -148,6 +149,15 @@ pub(crate) mod arbitrary {
 
     fn note() -> impl Strategy<Value = Note> {
         (any::<u64>(), any::<String>()).prop_map(|(at_ns, text)| Note { at_ns, text })
+    }
+
+    fn process() -> impl Strategy<Value = Process> {
+        any::<(u64, u32, u32, String)>().prop_map(|(at_ns, target, pid, command)| Process {
+            at_ns,
+            target,
+            pid,
+            command,
+        })
     }
 
     fn ending() -> impl Strategy<Value = Ending> {
@@ -210,20 +220,28 @@ pub(crate) mod arbitrary {
             moved().prop_map(Frame::Moved),
             note().prop_map(Frame::Note),
             ending().prop_map(Frame::Ending),
+            process().prop_map(Frame::Process),
         ]
     }
 
     /// One that has ended, with its lists in the order of time.
     pub(crate) fn record() -> impl Strategy<Value = Record> {
-        let lists =
-            (vec(access(), 0..4), vec(residency(), 0..4), vec(moved(), 0..4), vec(note(), 0..4));
+        let lists = (
+            vec(access(), 0..4),
+            vec(residency(), 0..4),
+            vec(moved(), 0..4),
+            vec(note(), 0..4),
+            vec(process(), 0..4),
+        );
         (header(), lists, ending()).prop_map(|(header, lists, ending)| {
-            let (mut accesses, mut residency, mut moved, mut notes) = lists;
+            let (mut accesses, mut residency, mut moved, mut notes, mut processes) = lists;
+            processes.sort_by_key(|of| of.at_ns);
             accesses.sort_by_key(|of| of.at_ns);
             residency.sort_by_key(|of| of.at_ns);
             moved.sort_by_key(|of| of.at_ns);
             notes.sort_by_key(|of| of.at_ns);
-            Record { header, accesses, residency, moved, notes, ending: Some(ending) }
+            let ending = Some(ending);
+            Record { header, accesses, residency, moved, notes, processes, ending }
         })
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use crate::format::{self, Frame, MAGIC};
-use crate::model::{Access, Ending, Header, Moved, Note, Record, Region, Residency};
+use crate::model::{Access, Ending, Header, Moved, Note, Process, Record, Region, Residency};
 
 /// Appends frames to a file or whatever else takes bytes.
 #[derive(Debug)]
@@ -95,6 +95,14 @@ impl<W: Write> Writer<W> {
         self.frame(&Frame::Note(note.clone()))
     }
 
+    /// Appends which process a target stands for from here on.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn process(&mut self, process: &Process) -> io::Result<()> {
+        self.frame(&Frame::Process(process.clone()))
+    }
+
     /// Ends the record and gives back what it was written into.
     ///
     /// # Errors
@@ -115,13 +123,15 @@ impl<W: Write> Writer<W> {
         order.extend(record.accesses.iter().enumerate().map(|(at, of)| (of.at_ns, 1, at)));
         order.extend(record.residency.iter().enumerate().map(|(at, of)| (of.at_ns, 2, at)));
         order.extend(record.moved.iter().enumerate().map(|(at, of)| (of.at_ns, 3, at)));
+        order.extend(record.processes.iter().enumerate().map(|(at, of)| (of.at_ns, 4, at)));
         order.sort_unstable();
         for (_, list, at) in order {
             match list {
                 0 => self.note(&record.notes[at])?,
                 1 => self.access(&record.accesses[at])?,
                 2 => self.residency(&record.residency[at])?,
-                _ => self.moved(&record.moved[at])?,
+                3 => self.moved(&record.moved[at])?,
+                _ => self.process(&record.processes[at])?,
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ mod demo;
 mod doctor;
 mod generate;
 mod lab;
-mod machine;
+pub(crate) mod machine;
 pub(crate) mod output;
 mod probe;
 mod record;

@@ -2,7 +2,8 @@
 //!
 //! DAMON watches: physical memory for the whole machine, else the virtual memory of each process (a kdamond each, as
 //! the kernel does not say which target a region is of). Its session goes through the journal, so what a killed recorder
-//! left is undone by the next one. What is watched and how is found in `record/plan.rs` before anything is changed.
+//! left is undone by the next one. What is asked for is checked in `record/how.rs` and found in `record/plan.rs` before
+//! anything is changed; `record/follow.rs` keeps up with processes that come and go.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
@@ -13,18 +14,26 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use nearfar_kernel::damon::{DamonError, DamonStat, Holder, Session, holders};
+use nearfar_kernel::features::{Asked, Feature, Features, State};
 use nearfar_kernel::fs::Fs;
 use nearfar_kernel::journal::Journal;
-use nearfar_record::{Access, Ending, Range, Region, Snapshot, Writer};
+use nearfar_record::{Access, Ending, Residency};
+use nearfar_topology::Bytes;
 
 use super::machine::MachineArgs;
 use super::output;
-use crate::clock::{self, Stopwatch};
+use crate::clock;
+use crate::demo::progress::StatusLine;
 use crate::exit::{EndsWith as _, Exit, WithExit};
+use crate::recording::Recording;
 
+mod follow;
+mod how;
 mod place;
 mod plan;
 
+use follow::Watched;
+use place::Cost;
 use plan::Plan;
 
 /// The longest wait before a signal, or the end of the command, is seen.
@@ -32,44 +41,58 @@ const NAP: Duration = Duration::from_millis(50);
 
 /// As typed.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = HELP)]
 #[command(group = clap::ArgGroup::new("target").required(true).args(["machine", "cgroup", "pid", "command"]))]
 pub(crate) struct Args {
     /// Record all of the machine's memory, by physical address
     #[arg(long)]
     machine: bool,
-    /// Record the processes that are in this cgroup now
+    /// Record the processes of this cgroup
     #[arg(long, value_name = "PATH")]
     cgroup: Option<String>,
-    /// Record this process
+    /// Record this process and what it starts
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
     /// The file to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Time between two snapshots, such as 500ms or 2s
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = plan::time)]
-    interval: Duration,
+    #[command(flatten)]
+    how: how::HowArgs,
     /// Stop after this time, such as 30s or 5m [default: when what is recorded ends, or at ctrl-C]
-    #[arg(long, value_name = "TIME", value_parser = plan::time)]
+    #[arg(long, value_name = "TIME", value_parser = how::duration)]
     duration: Option<Duration>,
     /// Turn the kernel's own damon_stat off for as long as it takes, if it holds DAMON
     #[arg(long)]
     pause_damon_stat: bool,
-    /// Run this command, and record it (not what it starts) until it ends
+    /// Run this command, and record it and what it starts until it ends
     #[arg(last = true, value_name = "CMD", num_args = 1..)]
     command: Vec<String>,
 }
 
+const HELP: &str = "\
+What is watched: with --machine physical memory; else the virtual memory of processes, each apart, by its own \
+addresses. Processes that a recorded one starts, or that come into the cgroup, are looked for at each snapshot and \
+watched from then on; one that starts and ends between two snapshots is not seen. At most 16 are watched at once; the \
+record notes others, and `nearfar report info` lists who was watched from when. Where memory lies is counted for all \
+of them.
+
+On a terminal a line shows how far it is, except with CMD, whose terminal it is then.
+
+Exit status with CMD: CMD's own (128 + the signal, if one ended it); 125 nearfar failed, and CMD was ended; 126 CMD \
+can't be executed, 127 CMD was not found.";
+
 /// Records.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     super::demo::writable(&args.output)?;
+    args.how.check().map_err(anyhow::Error::msg).ends_with(Exit::Usage)?;
     let machine = MachineArgs::default();
     let fs = machine.open()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("can't catch signals")?;
     }
-    free(args, fs.as_ref())?;
+    let before = if args.command.is_empty() { Exit::Failed } else { Exit::BeforeCommand };
+    possible(args, fs.as_ref()).ends_with(before)?;
     let mut child = if args.command.is_empty() { None } else { Some(start(&args.command)?) };
     let pid = child.as_ref().map(Child::id);
     let done = Plan::new(args, pid, &machine, fs.as_ref())
@@ -84,16 +107,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(status.map_or(Exit::Done, of_status).into())
 }
 
-/// Refuses before the command is started if the kernel's own modules hold DAMON; a kdamond may be one that a killed
-/// recorder left, which the session puts away.
-fn free(args: &Args, fs: &dyn Fs) -> anyhow::Result<()> {
+/// Refuses before the command is started if the kernel's own modules hold DAMON, or it lacks what was asked for; a
+/// kdamond may be one that a killed recorder left, which the session puts away.
+fn possible(args: &Args, fs: &dyn Fs) -> anyhow::Result<()> {
     let mut held = holders(fs).unwrap_or_default();
     held.retain(|holder| matches!(holder, Holder::Module { .. }));
-    if args.pause_damon_stat || held.is_empty() {
-        return Ok(());
+    if !args.pause_damon_stat && !held.is_empty() {
+        return Err(explained(&DamonError::Held(held), args));
     }
-    let exit = if args.command.is_empty() { Exit::Failed } else { Exit::BeforeCommand };
-    Err(explained(&DamonError::Held(held), args)).ends_with(exit)
+    let tunes = Feature::DamonIntervalsGoal;
+    let lacks = || {
+        Features::detect_some(fs, Asked::Live, &[Feature::Damon, tunes]).state(tunes)
+            == State::Lacking
+    };
+    anyhow::ensure!(
+        !args.how.is_tuned() || !lacks(),
+        "--sample auto: this kernel's DAMON can't tune its intervals (Linux 6.15 can); give a time, such as --sample 5ms"
+    );
+    Ok(())
 }
 
 fn start(command: &[String]) -> anyhow::Result<Child> {
@@ -122,89 +153,100 @@ fn record(
 ) -> anyhow::Result<String> {
     let journal = Journal::new(Journal::default_dir(), fs, PathBuf::from("/"));
     let stat = if args.pause_damon_stat { DamonStat::Pause } else { DamonStat::Keep };
-    let session = Session::start(fs, &journal, &plan.kdamonds, stat)
+    let (mut watched, kdamonds) = Watched::begin(args, plan, fs)?;
+    let mut session = Session::start_with_room(fs, &journal, &kdamonds, watched.room(), stat)
         .map_err(|error| explained(&error, args))?;
-    let writing = || format!("writing {}", args.output.display());
-    let mut writer = Writer::create(&args.output, &plan.header).with_context(writing)?;
-    let watch = Stopwatch::start();
-    let mut snapshots = 0u64;
-    let mut next = Duration::ZERO;
-    let mut cpu = place::cpu_of_kdamonds(fs, &session);
-    let over = |child: &mut Option<&mut Child>| {
+    let mut recording = Recording::create(&args.output, &plan.header)?;
+    let line = if child.is_none() { StatusLine::new() } else { StatusLine::hidden() };
+    watched.introduce(fs, &mut recording)?;
+    let mut so_far = SoFar { line, second: None, snapshots: 0, cost: Cost::default() };
+    let mut over = || {
         stop.load(Ordering::Relaxed)
-            || args.duration.is_some_and(|limit| watch.elapsed() >= limit)
             || child.as_mut().is_some_and(|of| !matches!(of.try_wait(), Ok(None)))
     };
+    let mut next = Duration::ZERO;
+    so_far.cost.look(fs, &session);
     loop {
-        next += args.interval;
-        while watch.elapsed() < next && !over(&mut child) {
-            clock::sleep(NAP.min(next.saturating_sub(watch.elapsed())));
-        }
-        if over(&mut child) && snapshots > 0 {
+        next = (next + args.how.interval).max(recording.elapsed());
+        let over = loop {
+            so_far.show(&recording, &watched, fs);
+            let now = recording.elapsed();
+            let over = over() || args.duration.is_some_and(|limit| now >= limit);
+            if over || now >= next {
+                break over;
+            }
+            clock::sleep(NAP.min(next - now));
+        };
+        if over && so_far.snapshots > 0 {
             break;
         }
-        let targets = targets(&session)?;
-        if targets.is_empty() {
-            break;
+        let processes = watched.follow(fs, &mut session, &mut recording)?;
+        let Some((intervals, targets)) = watched.look(&session)? else { break };
+        recording.append(|writer, at_ns| writer.access(&Access { at_ns, intervals, targets }))?;
+        if let Some(nodes) = place::residency(fs, plan, &processes) {
+            recording.append(|writer, at_ns| writer.residency(&Residency { at_ns, nodes }))?;
         }
-        let at_ns = nanoseconds(watch);
-        let intervals = plan.header.intervals;
-        writer.access(&Access { at_ns, intervals, targets }).with_context(writing)?;
-        if let Some(residency) = place::residency(fs, plan, at_ns) {
-            writer.residency(&residency).with_context(writing)?;
-        }
-        snapshots += 1;
-        cpu = place::cpu_of_kdamonds(fs, &session).max(cpu);
-        if over(&mut child) {
+        so_far.snapshots += 1;
+        so_far.cost.look(fs, &session);
+        if over {
             break;
         }
     }
+    let SoFar { snapshots, cost, .. } = so_far;
     session.stop()?;
-    let at_ns = nanoseconds(watch);
-    let ending = Ending { at_ns, kernel_cpu_ns: cpu, own_cpu_ns: place::own_cpu(fs) };
-    let bytes = writer.bytes();
-    writer.end(ending).and_then(|file| file.sync_all()).with_context(writing)?;
+    let bytes = recording.bytes();
+    let ending = recording.end(cost.kernel_ns(), place::own_cpu(fs))?;
     Ok(said(args, snapshots, bytes, ending))
 }
 
+/// What a recording has come to, and the line that shows it.
+#[derive(Debug)]
+struct SoFar {
+    line: StatusLine,
+    /// When it was last written.
+    second: Option<u64>,
+    snapshots: u64,
+    cost: Cost,
+}
+
+impl SoFar {
+    /// Shows elapsed time, snapshots, size, and what it costs, once a second.
+    fn show(&mut self, recording: &Recording, watched: &Watched<'_>, fs: &dyn Fs) {
+        let second = recording.elapsed().as_secs();
+        if !self.line.is_shown() || self.second == Some(second) {
+            return;
+        }
+        self.second = Some(second);
+        let processes = match watched.processes().count() {
+            0 => String::new(),
+            1 => ", 1 process".into(),
+            several => format!(", {several} processes"),
+        };
+        self.line.show(format_args!(
+            "{second} s, {} snapshots{processes}, {}; {} of a CPU in the kernel, {} in nearfar",
+            self.snapshots,
+            Bytes(recording.bytes()),
+            share(self.cost.kernel_ns(), recording.at_ns()),
+            share(place::own_cpu(fs), recording.at_ns()),
+        ));
+    }
+}
+
+/// `part` of `whole` in per cent.
+fn share(part: u64, whole: u64) -> String {
+    let part = u128::from(part) * 10_000 / u128::from(whole.max(1));
+    format!("{}.{:02} %", part / 100, part % 100)
+}
+
 fn said(args: &Args, snapshots: u64, bytes: u64, ending: Ending) -> String {
-    let share = |ns: u64| {
-        let part = u128::from(ns) * 10_000 / u128::from(ending.at_ns.max(1));
-        format!("{}.{:02} %", part / 100, part % 100)
-    };
     format!(
         "{snapshots} snapshot{} in {} ({}); recording took {} of a CPU in the kernel and {} in nearfar",
         if snapshots == 1 { "" } else { "s" },
         args.output.display(),
-        nearfar_topology::Bytes(bytes),
-        share(ending.kernel_cpu_ns),
-        share(ending.own_cpu_ns),
+        Bytes(bytes),
+        share(ending.kernel_cpu_ns, ending.at_ns),
+        share(ending.own_cpu_ns, ending.at_ns),
     )
-}
-
-/// The regions of each kdamond that still runs.
-fn targets(session: &Session<'_>) -> anyhow::Result<Vec<Snapshot>> {
-    let mut targets = Vec::new();
-    for index in 0..session.len() {
-        let regions = match session.regions(index, 0) {
-            Ok(regions) => regions,
-            Err(DamonError::Gone { .. }) => continue,
-            Err(error) => return Err(error.into()),
-        };
-        let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-        let mut end = 0;
-        let mut kept = Vec::new();
-        for of in regions {
-            // The kernel may still be merging: what overlaps has been said already.
-            let range = Range { start: of.range.start.max(end), end: of.range.end };
-            if range.bytes() > 0 {
-                end = range.end;
-                kept.push(Region { range, accesses: small(of.nr_accesses), age: small(of.age) });
-            }
-        }
-        targets.push(Snapshot { target: u32::try_from(index).unwrap_or(u32::MAX), regions: kept });
-    }
-    Ok(targets)
 }
 
 /// An error with the option that helps.
@@ -212,8 +254,4 @@ fn explained(error: &DamonError, args: &Args) -> anyhow::Error {
     let stat = !args.pause_damon_stat && error.to_string().contains("damon_stat");
     let hint = if stat { "; or let nearfar pause it: --pause-damon-stat" } else { "" };
     anyhow::anyhow!("{error}{hint}")
-}
-
-fn nanoseconds(watch: Stopwatch) -> u64 {
-    u64::try_from(watch.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }

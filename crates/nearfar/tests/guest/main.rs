@@ -44,6 +44,10 @@ macro_rules! tests {
 const TESTS: &[Test] = tests! {
     record: memory_that_a_program_uses_is_found_accessed_and_placed on [OLD, NEW],
         an_interrupted_recording_is_whole_and_another_one_beside_it_is_refused on [OLD, NEW],
+        what_a_recorded_command_starts_is_recorded_with_it on [OLD, NEW],
+        of_more_processes_than_can_be_watched_the_record_says_so on [OLD, NEW],
+        intervals_are_tuned_where_the_kernel_can on [OLD, NEW],
+        on_a_terminal_a_line_shows_how_far_it_is on [NEW],
         what_a_killed_recording_left_is_put_back_by_the_next on [NEW],
         damon_that_the_kernel_holds_is_not_taken_unasked on [NEW];
     weights: writing_a_weight_turns_the_automatic_ones_off_and_auto_brings_them_back on [NEW, THREE],

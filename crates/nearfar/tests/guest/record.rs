@@ -63,6 +63,99 @@ pub(crate) fn memory_that_a_program_uses_is_found_accessed_and_placed() {
     assert_eq!(damon(), before);
 }
 
+pub(crate) fn what_a_recorded_command_starts_is_recorded_with_it() {
+    fresh();
+    let before = damon();
+    let script = "sleep 0.5; \"$0\"; exit 7";
+    let program = std::env::current_exe().unwrap();
+    let options = ["record", "--pause-damon-stat", "--interval", "300ms", "-o", FILE, "--"];
+    let command = [&options[..], &["sh", "-c", script, program.to_str().unwrap()]].concat();
+    let mut recorder = nearfar(&command);
+    recorder.env(HOLD, "touch").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut recorder = recorder.stderr(Stdio::piped()).spawn().unwrap();
+    await_up(&mut recorder);
+    Command::new("sleep").arg("3").status().unwrap();
+    drop(recorder.stdin.take());
+    let output = recorder.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    assert!(!error(&output).contains('\r'), "no terminal, no progress: {output:?}");
+    let info = report("info");
+    let processes = info["record"]["processes"].as_array().unwrap();
+    assert_eq!(processes[0]["command"], "sh", "{info}");
+    assert_eq!(processes[0]["pid"], info["record"]["target"]["pid"], "{info}");
+    // Between them may be the one that slept.
+    let last = processes.last().unwrap();
+    assert!(last["command"].as_str().unwrap().starts_with("guest"), "{info}");
+    let begun = last["from_ns"].as_u64().unwrap();
+    assert!(begun >= 400_000_000, "{info}");
+    let map = report("heatmap");
+    let hottest =
+        map["areas"].as_array().unwrap().iter().find(|area| area["target"] == last["target"]);
+    let size = |area: &Value| area["end"].as_u64().unwrap() - area["start"].as_u64().unwrap();
+    assert!(hottest.is_some_and(|area| size(area) >= 32 * MIB), "{map}");
+    // The last may have seen it end.
+    let held = report("residency");
+    let sum = |at: &Value| -> u64 {
+        let nodes = at["nodes"].as_array().unwrap().iter();
+        nodes.map(|node| node["bytes"].as_u64().unwrap()).sum()
+    };
+    let most = held["series"].as_array().unwrap().iter().map(sum).max();
+    assert!(most >= Some(64 * MIB), "{held}");
+    assert_eq!(damon(), before);
+}
+
+pub(crate) fn of_more_processes_than_can_be_watched_the_record_says_so() {
+    fresh();
+    let before = damon();
+    let script = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18; do sleep 9 & done; wait";
+    let options = ["record", "--pause-damon-stat", "--duration", "1s", "-o", FILE, "--"];
+    done(&[&options[..], &["sh", "-c", script]].concat());
+    let info = report("info");
+    assert_eq!(info["record"]["processes"].as_array().unwrap().len(), 16, "{info}");
+    let notes = info["notes"].as_array().unwrap();
+    assert_eq!(notes.len(), 3, "{info}");
+    assert!(notes[0]["text"].as_str().unwrap().contains("(sleep) is not watched"), "{info}");
+    assert_eq!(damon(), before);
+}
+
+pub(crate) fn intervals_are_tuned_where_the_kernel_can() {
+    fresh();
+    let options = ["record", "--machine", "--pause-damon-stat", "--sample", "auto"];
+    let arguments = [&options[..], &["--duration", "6s", "-o", FILE]].concat();
+    let output = nearfar(&arguments).output().unwrap();
+    if Path::new("/sys/module/damon_stat").exists() {
+        assert!(output.status.success(), "{output:?}");
+        let record = &report("info")["record"];
+        assert_eq!(record["sample_interval_us"], 5000, "{record}");
+        // Little is accessed here, so that the kernel looks less often, but once a snapshot.
+        let longest = record["sample_interval_max_us"].as_u64().unwrap();
+        assert!((6_000..=50_000).contains(&longest), "{record}");
+        let counted = record["aggregation_interval_max_us"].as_u64().unwrap();
+        assert_eq!(counted / longest, 20, "{record}");
+    } else {
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(error(&output).contains("give a time, such as --sample 5ms"), "{output:?}");
+    }
+}
+
+pub(crate) fn on_a_terminal_a_line_shows_how_far_it_is() {
+    fresh();
+    let nearfar = format!(
+        "NEARFAR_STATE={} {} record --machine --pause-damon-stat --interval 500ms --duration 3s -o {FILE}",
+        crate::inside::STATE,
+        crate::NEARFAR
+    );
+    let shown = Command::new("script").args(["-qec", &nearfar, "/dev/null"]).output().unwrap();
+    assert!(shown.status.success(), "{shown:?}");
+    let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+    let lines: Vec<&str> = text.split("\r\u{1b}[K").collect();
+    assert!(
+        lines.iter().any(|line| line.starts_with("2 s, ") && line.contains(" snapshots, ")),
+        "{text}"
+    );
+    assert!(lines.last().unwrap().contains("recording took"), "{text}");
+}
+
 pub(crate) fn an_interrupted_recording_is_whole_and_another_one_beside_it_is_refused() {
     fresh();
     let before = damon();

@@ -91,7 +91,74 @@ fn what_unpacks_without_end_is_cut_off() {
     assert!(matches!(import(&packed), Err(NotDamo::TooLong)));
 }
 
+/// Whether what was imported can be written and read again, which is all that reports rely on.
+fn is_a_record(record: &Record) -> Result<(), TestCaseError> {
+    let mut writer = crate::Writer::new(Vec::new(), &record.header).unwrap();
+    writer.all(record).map_err(|error| TestCaseError::fail(error.to_string()))?;
+    let ending = crate::Ending { at_ns: record.duration_ns(), kernel_cpu_ns: 0, own_cpu_ns: 0 };
+    let (back, findings) = crate::read(&*writer.end(ending).unwrap()).unwrap();
+    prop_assert_eq!((&back.accesses, findings), (&record.accesses, vec![]));
+    Ok(())
+}
+
+/// A number as damo might write it, or someone who means harm.
+fn figure() -> impl Strategy<Value = String> {
+    prop_oneof![
+        any::<u64>().prop_map(|of| of.to_string()),
+        (0u64..9).prop_map(|of| of.to_string()),
+        any::<i64>().prop_map(|of| of.to_string()),
+        any::<f64>().prop_map(|of| of.to_string()),
+        any::<u64>().prop_map(|of| format!("\"{of}\"")),
+        "\"[0-9,. ]{1,8}(B|KiB|GiB|EiB| us| ms| s| m| h|%)?\"",
+        Just("null".into()),
+        Just("[]".into()),
+    ]
+}
+
 proptest! {
+    #[test]
+    fn a_changed_or_cut_file_is_refused_or_still_a_record(
+        raw: bool,
+        cut: prop::sample::Index,
+        spots in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+    ) {
+        let mut bytes = if raw { RAW } else { HUMAN }.as_bytes().to_vec();
+        for (at, byte) in &spots {
+            let at = at.index(bytes.len());
+            bytes[at] = *byte;
+        }
+        if spots.is_empty() {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        if let Ok((record, _)) = import(&bytes) {
+            is_a_record(&record)?;
+        }
+        let mut squeezed = packed(RAW);
+        for (at, byte) in &spots {
+            let at = at.index(squeezed.len());
+            squeezed[at] = *byte;
+        }
+        if let Ok((record, _)) = import(&squeezed) {
+            is_a_record(&record)?;
+        }
+    }
+
+    #[test]
+    fn any_figures_are_refused_or_make_a_record(f in prop::collection::vec(figure(), 12)) {
+        let region = |at: usize| format!(
+            r#"{{"start": {}, "end": {}, "nr_accesses": {{"samples": {}, "percent": null}}, "age": {{"usec": {}}}}}"#,
+            f[at], f[at + 1], f[at + 2], f[at + 3]
+        );
+        let text = format!(
+            r#"[{{"intervals": {{"sample_us": {}, "aggr_us": {}}},
+                "snapshots": [{{"start_time": {}, "end_time": {}, "regions": [{}, {}]}}]}}]"#,
+            f[0], f[1], f[2], f[3], region(4), region(8)
+        );
+        if let Ok((record, _)) = import(text.as_bytes()) {
+            is_a_record(&record)?;
+        }
+    }
+
     #[test]
     fn arbitrary_bytes_are_refused_not_believed(bytes: Vec<u8>) {
         let _ = import(&bytes);

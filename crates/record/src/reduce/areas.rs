@@ -4,8 +4,10 @@
 //! memory that many do. Drawn to scale, that is a black page. So: every stretch of addresses gets the heat it had over
 //! the whole record (looks with an access, times time); stretches below a hundredth of the hottest one's are noise or
 //! idle; what remains is joined over small gaps, and cut only at large ones, into a few areas to be drawn side by side.
+//! Of many processes those are shown to which most accesses went.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::{Range, Record};
 
@@ -43,6 +45,10 @@ pub fn areas(record: &Record, which: Which) -> (Vec<Area>, u64) {
     let mut worth: Vec<Area> = joined(&heats, least);
     if worth.is_empty() {
         worth = joined(&heats, 0);
+    }
+    if which == Which::Accessed {
+        let shown = hottest_targets(&heats);
+        worth.retain(|area| shown.contains(&area.target));
     }
     let monitored: u128 = heats.iter().map(|(area, _)| u128::from(area.range.bytes())).sum();
     let areas = cut_at_large_gaps(worth);
@@ -84,6 +90,19 @@ fn heats(record: &Record) -> Vec<(Area, u128)> {
         before = Some((target, at));
     }
     pieces
+}
+
+/// As many targets as there may be areas, those with the most heat, by bytes.
+fn hottest_targets(heats: &[(Area, u128)]) -> BTreeSet<u32> {
+    let mut sums: BTreeMap<u32, u128> = BTreeMap::new();
+    for (piece, heat) in heats {
+        let sum = sums.entry(piece.target).or_default();
+        *sum = sum.saturating_add(heat.saturating_mul(piece.range.bytes().into()));
+    }
+    let mut order: Vec<(u128, Reverse<u32>)> =
+        sums.into_iter().map(|(target, sum)| (sum, Reverse(target))).collect();
+    order.sort_unstable_by(|a, b| b.cmp(a));
+    order.into_iter().take(AREAS_MAX).map(|(_, Reverse(target))| target).collect()
 }
 
 /// Pieces of at least this heat, neighbours made one.
@@ -173,6 +192,28 @@ mod tests {
         assert_eq!(areas(&record, Which::Accessed).0.len(), 2);
         record.accesses.clear();
         assert_eq!(areas(&record, Which::Accessed), (vec![], 0));
+    }
+
+    #[test]
+    fn of_many_processes_those_with_the_most_accesses_are_shown() {
+        let mut record = testkit::short();
+        let one = record.accesses[0].targets[0].clone();
+        for access in &mut record.accesses {
+            access.targets = (0..20)
+                .map(|target| {
+                    let mut of = one.clone();
+                    of.target = target;
+                    of.regions.iter_mut().for_each(|region| region.accesses = 1 + target % 10);
+                    of
+                })
+                .collect();
+        }
+        let shown = |which| -> BTreeSet<u32> {
+            areas(&record, which).0.iter().map(|area| area.target).collect()
+        };
+        assert_eq!(shown(Which::Accessed), [6, 7, 8, 9, 16, 17, 18, 19].into());
+        assert_eq!(shown(Which::Monitored).len(), 20);
+        assert!(areas(&record, Which::Accessed).1 > 0, "the others are counted as left out");
     }
 
     proptest! {

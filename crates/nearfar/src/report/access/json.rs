@@ -4,7 +4,7 @@
 use nearfar_record::reduce::residency::residency;
 use nearfar_record::reduce::temperature::temperature;
 use nearfar_record::reduce::{hot, wss};
-use nearfar_record::{Operations, Resident, Target};
+use nearfar_record::{Intervals, Operations, Resident, Target};
 use serde_json::{Value, json};
 
 use super::{Kind, Loaded, Options, views};
@@ -60,6 +60,14 @@ fn about(loaded: &Loaded) -> Value {
         let ranges: Vec<Value> = ranges.collect();
         json!({"id": node.id.0, "kind": node.kind, "near": node.near, "ranges": ranges})
     });
+    let processes = record.processes.iter().map(|of| {
+        json!({"target": of.target, "pid": of.pid, "command": of.command, "from_ns": of.at_ns})
+    });
+    // The kernel may have tuned them.
+    let longest = |of: fn(Intervals) -> u64| {
+        let found = record.accesses.iter().map(|access| of(access.intervals));
+        found.max().unwrap_or(of(header.intervals))
+    };
     let overhead = record
         .ending
         .map(|of| json!({"kernel_cpu_ns": of.kernel_cpu_ns, "own_cpu_ns": of.own_cpu_ns}));
@@ -74,9 +82,12 @@ fn about(loaded: &Loaded) -> Value {
         "started_unix_ns": header.started_unix_ns,
         "duration_ns": record.duration_ns(),
         "target": target,
+        "processes": processes.collect::<Vec<_>>(),
         "operations": operations,
         "sample_interval_us": header.intervals.sample_us,
+        "sample_interval_max_us": longest(|of| of.sample_us),
         "aggregation_interval_us": header.intervals.aggregation_us,
+        "aggregation_interval_max_us": longest(|of| of.aggregation_us),
         "snapshots": record.accesses.len(),
         "nodes": nodes.collect::<Vec<_>>(),
         "overhead": overhead,

@@ -71,7 +71,8 @@ fn clean(mut record: Record) -> Record {
     };
     let kinds = header.nodes.iter_mut().map(|node| &mut node.kind);
     let notes = record.notes.iter_mut().map(|note| &mut note.text);
-    for text in texts.into_iter().chain(target).chain(kinds).chain(notes) {
+    let commands = record.processes.iter_mut().map(|process| &mut process.command);
+    for text in texts.into_iter().chain(target).chain(kinds).chain(notes).chain(commands) {
         let harmless = |c: char| !c.is_control() && !matches!(c, '\u{fffe}' | '\u{ffff}');
         *text = text.chars().take(400).map(|c| if harmless(c) { c } else { '?' }).collect();
     }
@@ -81,7 +82,7 @@ fn clean(mut record: Record) -> Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearfar_record::{Note, testkit};
+    use nearfar_record::{Note, Process, testkit};
 
     #[test]
     fn texts_of_a_record_can_not_move_the_cursor() {
@@ -89,7 +90,10 @@ mod tests {
         record.header.machine = "a\u{1b}[2Jb".into();
         record.header.target = Target::Cgroup("c\n".into());
         record.notes.push(Note { at_ns: 1, text: "d\u{7}".into() });
+        let command = "\u{9b}e".into();
+        record.processes.push(Process { at_ns: 1, target: 0, pid: 1, command });
         let record = clean(record);
+        assert_eq!(record.processes[0].command, "?e");
         assert_eq!(record.header.machine, "a?[2Jb");
         assert_eq!(record.header.target, Target::Cgroup("c?".into()));
         assert_eq!(record.notes[0].text, "d?");

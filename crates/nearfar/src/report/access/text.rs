@@ -62,6 +62,10 @@ pub(crate) fn info(loaded: &Loaded, screen: Screen) -> String {
     }
     let (residency, moved) = (record.residency.len(), record.moved.len());
     out.prose(&format!("{residency} times where the memory was, {moved} times what was moved"), 2);
+    for process in &record.processes {
+        let from = words::time(process.at_ns);
+        out.prose(&format!("{} from {from}", words::whose(record, process.target)), 2);
+    }
     for note in &record.notes {
         out.prose(&format!("at {}: {}", words::time(note.at_ns), note.text), 2);
     }

@@ -1,7 +1,7 @@
 //! A record in words.
 
 use nearfar_record::reduce::areas::Area;
-use nearfar_record::{Node, Operations, Record, Target};
+use nearfar_record::{Node, Operations, Process, Record, Target};
 use nearfar_topology::{Bytes, NodeId};
 
 /// What an emulated record is not.
@@ -36,6 +36,13 @@ pub(super) fn target(record: &Record) -> String {
         Target::Process { pid, command } => format!("process {pid} ({command})"),
         Target::Unknown => "a target it does not name".into(),
     };
+    let whose = match (&record.header.target, record.processes.len()) {
+        (_, 0) | (Target::Process { .. }, 1) => whose,
+        (Target::Process { .. }, 2) => format!("{whose} and one that it started"),
+        (Target::Process { .. }, all) => format!("{whose} and {} that it started", all - 1),
+        (_, 1) => format!("{whose}, one process"),
+        (_, all) => format!("{whose}, {all} processes"),
+    };
     match record.header.operations {
         Operations::Virtual | Operations::FixedVirtual => format!("{whose}, by virtual address"),
         Operations::Physical => format!("{whose}, by physical address"),
@@ -45,14 +52,30 @@ pub(super) fn target(record: &Record) -> String {
 
 /// How much was recorded, and how.
 pub(super) fn extent(record: &Record) -> String {
-    let intervals = record.header.intervals;
+    let given = record.header.intervals;
+    let found = || record.accesses.iter().map(|access| access.intervals);
+    let span = |all: &mut dyn Iterator<Item = u64>, given: u64| {
+        let (least, most) = all.fold((u64::MAX, 0), |(a, b), us| (a.min(us), b.max(us)));
+        let (least, most) = if most == 0 { (given, given) } else { (least, most) };
+        let [least, most] = [least, most].map(|us| time(us.saturating_mul(1000)));
+        if least == most { least } else { format!("{least} to {most}") }
+    };
     format!(
         "{} snapshots over {}; a look each {}, counted over {}",
         record.accesses.len(),
         time(record.duration_ns()),
-        time(intervals.sample_us.saturating_mul(1000)),
-        time(intervals.aggregation_us.saturating_mul(1000)),
+        span(&mut found().map(|of| of.sample_us), given.sample_us),
+        span(&mut found().map(|of| of.aggregation_us), given.aggregation_us),
     )
+}
+
+/// Whose a target is: the process, if the record says which.
+pub(super) fn whose(record: &Record, target: u32) -> String {
+    match record.processes.iter().rfind(|process| process.target == target) {
+        None => format!("target {target}"),
+        Some(Process { pid, command, .. }) if command.is_empty() => format!("process {pid}"),
+        Some(Process { pid, command, .. }) => format!("process {pid} ({command})"),
+    }
 }
 
 /// What recording cost; nothing if the record was not ended.
@@ -86,7 +109,7 @@ pub(super) fn area(record: &Record, area: &Area, several: bool) -> String {
     let range = area.range;
     let mut text = format!("{:#x}-{:#x}, {}", range.start, range.end, Bytes(range.bytes()));
     if several {
-        text = format!("target {}, {text}", area.target);
+        text = format!("{}, {text}", whose(record, area.target));
     }
     let nodes = record.header.nodes.iter().filter(|node| {
         record.header.operations == Operations::Physical
@@ -159,6 +182,32 @@ mod tests {
         ] {
             assert_eq!(time(ns), text);
         }
+    }
+
+    #[test]
+    fn a_target_is_called_by_its_process() {
+        let mut record = nearfar_record::testkit::short();
+        let process =
+            |target, pid, command: &str| Process { at_ns: 0, target, pid, command: command.into() };
+        record.header.target = Target::Process { pid: 7, command: "make".into() };
+        record.processes = vec![process(0, 7, "make"), process(1, 8, "cc1"), process(2, 9, "")];
+        let called = |target| whose(&record, target);
+        assert_eq!(
+            [0, 1, 2, 3].map(called),
+            ["process 7 (make)", "process 8 (cc1)", "process 9", "target 3"]
+        );
+        assert!(target(&record).starts_with("process 7 (make) and 2 that it started, by"));
+    }
+
+    #[test]
+    fn intervals_that_were_tuned_are_given_from_and_to() {
+        let mut record = nearfar_record::testkit::short();
+        assert!(extent(&record).ends_with("a look each 5 ms, counted over 100 ms"));
+        record.accesses[1].intervals.sample_us = 20_000;
+        record.accesses[1].intervals.aggregation_us = 400_000;
+        assert!(
+            extent(&record).ends_with("a look each 5 ms to 20 ms, counted over 100 ms to 400 ms")
+        );
     }
 
     #[test]
