@@ -19,10 +19,9 @@ static const char usage[] =
     "  degree=16        edges a vertex, on average\n"
     "  seconds=10       how long; 0: until `searches` are done\n"
     "  searches=0       how many, if not for a time\n"
-    "  interval_ms=500  between two lines\n"
     "  huge=0           1: ask for huge pages\n"
-    "  seed=1\n";
-static const char *const names[] = { "scale", "degree", "seconds", "searches", "interval_ms", "huge", "seed", NULL };
+    "  seed=1\n" METER_USAGE;
+static const char *const names[] = { "scale", "degree", "seconds", "searches", "huge", "seed", METER_NAMES, NULL };
 
 #define FAR_AWAY UINT32_MAX
 
@@ -122,7 +121,7 @@ static uint64_t search(const struct graph *graph, uint32_t root, struct meter *m
         if (looked_at >= BATCH || head == tail) {
             double now = seconds();
 
-            if (meter_add(meter, looked_at, now)) {
+            if (meter_add(meter, looked_at, &now)) {
                 snprintf(more, sizeof(more), ",\"searches\":%ld", searches);
                 meter_print(meter, now, more);
             }
@@ -135,7 +134,7 @@ static uint64_t search(const struct graph *graph, uint32_t root, struct meter *m
 int main(int argc, char **argv)
 {
     static const long scales[] = { 4, 30 }, degrees[] = { 1, 1024 }, spans[] = { 0, 1000000000 }, flags[] = { 0, 1 };
-    static const long intervals[] = { 1, 1000000 }, seeds[] = { 1, 1 << 30 };
+    static const long seeds[] = { 1, 1 << 30 };
     struct graph graph = { 0 };
     uint64_t sum = 0, state, bytes;
     long searches = 0, searches_max;
@@ -155,9 +154,8 @@ int main(int argc, char **argv)
     printf("{\"program\":\"graph\",\"vertices\":%llu,\"edges\":%llu,\"region_bytes\":%llu,\"pid\":%ld}\n",
            (unsigned long long)graph.vertices, (unsigned long long)graph.edges, (unsigned long long)bytes,
            (long)getpid());
-    fflush(stdout);
     state = graph.seed;
-    meter = meter_start("graph", bounded(argc, argv, "interval_ms", 500, intervals));
+    meter = meter_start("graph", argc, argv);
     while ((run_for == 0 || seconds() - meter.began < run_for) && (searches_max == 0 || searches < searches_max) &&
            (run_for != 0 || searches_max != 0)) {
         uint32_t root = (uint32_t)(random_next(&state) >> 11 & (graph.vertices - 1));

@@ -9,7 +9,7 @@
  *
  * Independent updates can overlap, as many as the processor has misses under way; with dependent=1 each address depends
  * on the value found before it, so that latency is all there is. The same options give the same updates everywhere,
- * except where a time decides when the hot set moves.
+ * except where a time decides when the hot set moves; where it moves to is always the same.
  */
 #include "workload.h"
 
@@ -23,11 +23,11 @@ static const char usage[] =
     "  dependent=0      1: each address depends on the value before\n"
     "  seconds=10       how long; 0: until `updates` are done\n"
     "  updates=0        how many, if not for a time\n"
-    "  interval_ms=500  between two lines\n"
+    "  look=0           ask at each line where so many pages of the hot set are, by move_pages(2); not timed\n"
     "  huge=0           1: ask for huge pages\n"
-    "  seed=1\n";
-static const char *const names[] = { "mb",        "hot_mb",  "hot_share", "move_ms",     "move_updates", "dependent",
-                                     "seconds", "updates", "interval_ms", "huge", "seed", NULL };
+    "  seed=1\n" METER_USAGE;
+static const char *const names[] = { "mb",      "hot_mb",  "hot_share", "move_ms", "move_updates", "dependent", "seconds",
+                                     "updates", "look",    "huge",      "seed",    METER_NAMES,    NULL };
 
 struct region {
     uint64_t *words;
@@ -38,13 +38,13 @@ struct region {
     long moves;
 };
 
-/* The hot set moves to another of the places it can have, any but the one it is at. */
+/* The hot set moves on by the golden section of the places it can have: the same moves in every run, however fast it was. */
 static void move(struct region *region)
 {
-    uint64_t places = region->total / region->hot, at = region->hot_at / region->hot;
+    uint64_t places = region->total / region->hot, at = region->hot_at / region->hot, step = places * 618 / 1000;
 
     if (places > 1)
-        at = (at + 1 + random_next(&region->state) % (places - 1)) % places;
+        at = (at + (step ? step : 1)) % places;
     region->hot_at = at * region->hot;
     region->moves++;
 }
@@ -96,39 +96,80 @@ static struct region prepare(int argc, char **argv)
     return region;
 }
 
+enum { LOOK_MAX = 1024, NODES_MAX = 64 };
+
+/* Where a sample of the hot set is, evenly spread over it: pages by node, as a JSON field. The call finds pages without
+ * using them, so it makes none look used. */
+static void look(const struct region *region, long sample, char *text, size_t room)
+{
+    static void *pages[LOOK_MAX];
+    static int status[LOOK_MAX];
+    long counts[NODES_MAX] = { 0 }, i;
+    const char *comma = "";
+    int length;
+
+    for (i = 0; i < sample; i++)
+        pages[i] = &region->words[region->hot_at + region->hot / (uint64_t)sample * (uint64_t)i];
+    if (syscall(SYS_move_pages, 0, (unsigned long)sample, pages, NULL, status, 0))
+        die("asking where pages are");
+    for (i = 0; i < sample; i++)
+        if (status[i] >= 0 && status[i] < NODES_MAX)
+            counts[status[i]]++;
+    length = snprintf(text, room, ",\"hot_pages_by_node\":{");
+    for (i = 0; i < NODES_MAX; i++)
+        if (counts[i] && (size_t)length < room) {
+            length += snprintf(text + length, room - (size_t)length, "%s\"%ld\":%ld", comma, i, counts[i]);
+            comma = ",";
+        }
+    if ((size_t)length < room)
+        snprintf(text + length, room - (size_t)length, "}");
+}
+
+/* What an interval has to say beyond the meter; the time it takes to find out does not count. */
+static double tell(const struct region *region, long sample, struct meter *meter, double now)
+{
+    char more[2048], where[1536] = "";
+    double found = now;
+
+    if (sample) {
+        look(region, sample, where, sizeof(where));
+        found = meter_forget(meter, now);
+    }
+    snprintf(more, sizeof(more), ",\"hot_at_bytes\":%llu,\"moves\":%ld%s", (unsigned long long)region->hot_at * 8,
+             region->moves, where);
+    meter_print(meter, found, more);
+    return found;
+}
+
 int main(int argc, char **argv)
 {
-    static const long spans[] = { 0, 1000000000 }, intervals[] = { 1, 1000000 };
+    static const long spans[] = { 0, 1000000000 }, samples[] = { 0, LOOK_MAX };
     double run_for, move_every, moved, now;
     uint64_t updates, move_updates, since_move = 0;
     struct region region;
     struct meter meter;
     char more[128];
-    long interval;
+    long sample;
 
     options_check(argc, argv, usage, names);
     run_for = (double)bounded(argc, argv, "seconds", 10, spans);
     updates = (uint64_t)option(argc, argv, "updates", 0);
     move_every = (double)bounded(argc, argv, "move_ms", 0, spans) / 1e3;
     move_updates = (uint64_t)option(argc, argv, "move_updates", 0);
-    interval = bounded(argc, argv, "interval_ms", 500, intervals);
+    sample = bounded(argc, argv, "look", 0, samples);
     region = prepare(argc, argv);
     printf("{\"program\":\"gups\",\"region_bytes\":%llu,\"hot_bytes\":%llu,\"region_at\":\"0x%llx\",\"pid\":%ld}\n",
            (unsigned long long)region.total * 8, (unsigned long long)region.hot * 8,
            (unsigned long long)(uintptr_t)region.words, (long)getpid());
-    fflush(stdout);
-    meter = meter_start("gups", interval);
+    meter = meter_start("gups", argc, argv);
     moved = now = meter.began;
     while ((run_for == 0 || now - meter.began < run_for) && (updates == 0 || meter.total < updates) &&
            (run_for != 0 || updates != 0)) {
         update(&region, BATCH);
         now = seconds();
         since_move += BATCH;
-        if (meter_add(&meter, BATCH, now)) {
-            snprintf(more, sizeof(more), ",\"hot_at_bytes\":%llu,\"moves\":%ld",
-                     (unsigned long long)region.hot_at * 8, region.moves);
-            meter_print(&meter, now, more);
-        }
+        if (meter_add(&meter, BATCH, &now))
+            now = tell(&region, sample, &meter, now);
         if ((move_every > 0 && now - moved >= move_every) || (move_updates && since_move >= move_updates)) {
             move(&region);
             moved = now;

@@ -12,27 +12,28 @@
 static const char usage[] =
     "scan [NAME=NUMBER ...]: reads a region from its start to its end, over and over; JSON lines\n"
     "  mb=256           the region, in MiB\n"
-    "  write=0          1: changes each line as well\n"
+    "  stride=64        reads a word every so many bytes: 64 is every line, 4096 one line of every page\n"
+    "  write=0          1: changes each of them as well\n"
     "  seconds=10       how long; 0: until `passes` are done\n"
     "  passes=0         how many passes, if not for a time\n"
-    "  interval_ms=500  between two lines\n"
-    "  huge=0           1: ask for huge pages\n";
-static const char *const names[] = { "mb", "write", "seconds", "passes", "interval_ms", "huge", NULL };
+    "  huge=0           1: ask for huge pages\n" METER_USAGE;
+static const char *const names[] = { "mb", "stride", "write", "seconds", "passes", "huge", METER_NAMES, NULL };
 
-/* Lines passed over between two looks at the clock. */
-enum { STRETCH = 4096 };
+/* Reads between two looks at the clock: 256 KiB of lines, or a mebibyte of pages. */
+enum { STRETCH = 4096, STRETCH_OF_PAGES = 256 };
 
-static uint64_t pass(volatile uint64_t *from, size_t lines, int write)
+/* Reads `count` words, `apart` words from each other. */
+static uint64_t pass(volatile uint64_t *from, size_t count, size_t apart, int write)
 {
     uint64_t sum = 0;
     size_t i;
 
-    for (i = 0; i < lines; i++) {
-        uint64_t value = from[i * LINE / 8];
+    for (i = 0; i < count; i++) {
+        uint64_t value = from[i * apart];
 
         sum += value;
         if (write)
-            from[i * LINE / 8] = value + 1;
+            from[i * apart] = value + 1;
     }
     return sum;
 }
@@ -40,8 +41,8 @@ static uint64_t pass(volatile uint64_t *from, size_t lines, int write)
 int main(int argc, char **argv)
 {
     static const long sizes[] = { 1, 1 << 20 }, spans[] = { 0, 1000000000 }, flags[] = { 0, 1 };
-    static const long intervals[] = { 1, 1000000 };
-    size_t bytes, lines, at = 0, i;
+    static const long strides[] = { LINE, PAGE };
+    size_t bytes, words_all, apart, stretch, at = 0, i;
     uint64_t *words, sum = 0, passes = 0, passes_max;
     struct meter meter;
     double run_for, now;
@@ -53,27 +54,27 @@ int main(int argc, char **argv)
     write = bounded(argc, argv, "write", 0, flags) != 0;
     run_for = (double)bounded(argc, argv, "seconds", 10, spans);
     passes_max = (uint64_t)bounded(argc, argv, "passes", 0, spans);
-    lines = bytes / LINE;
+    apart = (size_t)bounded(argc, argv, "stride", LINE, strides) / 8;
+    stretch = apart < PAGE / 8 ? STRETCH : STRETCH_OF_PAGES;
+    words_all = bytes / 8;
     words = (uint64_t *)(void *)plain_memory(bytes, bounded(argc, argv, "huge", 0, flags) != 0);
     for (i = 0; i < bytes / 8; i += PAGE / 8)
         words[i] = i | 1;
     printf("{\"program\":\"scan\",\"region_bytes\":%zu,\"region_at\":\"0x%llx\",\"pid\":%ld}\n", bytes,
            (unsigned long long)(uintptr_t)words, (long)getpid());
-    fflush(stdout);
-    meter = meter_start("scan", bounded(argc, argv, "interval_ms", 500, intervals));
+    meter = meter_start("scan", argc, argv);
     now = meter.began;
     while ((run_for == 0 || now - meter.began < run_for) && (passes_max == 0 || passes < passes_max) &&
            (run_for != 0 || passes_max != 0)) {
-        sum += pass(words + at * LINE / 8, STRETCH, write);
-        at += STRETCH;
-        if (at == lines) {
+        sum += pass(words + at, stretch, apart, write);
+        at += stretch * apart;
+        if (at + stretch * apart > words_all) {
             at = 0;
             passes++;
         }
         now = seconds();
-        if (meter_add(&meter, STRETCH, now)) {
-            snprintf(more, sizeof(more), ",\"bytes_per_s\":%.0f,\"passes\":%llu",
-                     (double)meter.in_interval * LINE / (now - meter.interval_began), (unsigned long long)passes);
+        if (meter_add(&meter, stretch, &now)) {
+            snprintf(more, sizeof(more), ",\"passes\":%llu", (unsigned long long)passes);
             meter_print(&meter, now, more);
         }
     }

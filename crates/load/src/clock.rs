@@ -1,4 +1,4 @@
-//! The one place of the load generator that reads a clock.
+//! The one place of the load generator that reads a clock or sleeps.
 #![expect(clippy::disallowed_methods, reason = "this is the clock")]
 
 use std::time::{Duration, Instant};
@@ -19,4 +19,9 @@ impl Stopwatch {
     pub fn elapsed(self) -> Duration {
         self.0.elapsed()
     }
+}
+
+/// Waits.
+pub fn sleep(duration: Duration) {
+    std::thread::sleep(duration);
 }

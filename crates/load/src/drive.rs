@@ -1,11 +1,14 @@
 //! The two phases: loading records, and running operations against the clock.
 //!
 //! Requests are sent several at once (`pipeline`), and the time until all are answered is the latency of each: where more
-//! than one is sent, latencies are of pipelines. A window ends with the first pipeline that ends after its time.
+//! than one is sent, latencies are of pipelines. A window ends with the first pipeline that ends after its time. A run may
+//! be told to work a share of the time only: then throughput is of the time at work, and time goes on meanwhile.
+
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use crate::clock::Stopwatch;
+use crate::clock::{Stopwatch, sleep};
 use crate::popularity::Popularity;
 use crate::random::Random;
 use crate::records::{Pool, Shape, key};
@@ -41,7 +44,12 @@ pub struct Run {
     pub seconds: Option<f64>,
     /// The hot set moves.
     pub moves: Moves,
+    /// Works so much of every [`SLICE`], and sleeps for the rest; 1 to 100.
+    pub busy_percent: u32,
 }
+
+/// Work and rest alternate within so long.
+pub const SLICE: Duration = Duration::from_millis(10);
 
 /// When the hot set moves.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -114,6 +122,7 @@ pub fn run(
         let operations: Vec<_> = (0..common.pipeline.min(left)).map(|_| source.draw()).collect();
         let requests = requests(&operations, common.shape, &pool, &mut random);
         tally.send(store, &operations, &requests, each)?;
+        tally.rest(run.busy_percent);
     }
     let mut report = tally.report("run", common, each);
     report.workload = Some(run.mix.letter);
@@ -167,6 +176,9 @@ struct Tally {
     window_began_s: f64,
     in_window: Histogram<u64>,
     windows: Vec<Window>,
+    slice_began_s: f64,
+    rested_s: f64,
+    rested_in_window_s: f64,
 }
 
 /// Latencies in nanoseconds, two digits, up to an hour; longer ones count as that.
@@ -189,6 +201,9 @@ impl Tally {
             window_began_s: 0.0,
             in_window: histogram(),
             windows: Vec::new(),
+            slice_began_s: 0.0,
+            rested_s: 0.0,
+            rested_in_window_s: 0.0,
         }
     }
 
@@ -220,11 +235,13 @@ impl Tally {
 
     fn end_window(&mut self, each: &mut dyn FnMut(&Window)) {
         let operations = self.in_window.len();
+        let busy_s = self.now_s - self.window_began_s - self.rested_in_window_s;
         let latency = Latency::of(&self.in_window);
         let window = Window {
             end_s: self.now_s,
             operations,
-            operations_per_s: per_second(operations, self.now_s - self.window_began_s),
+            busy_s,
+            operations_per_s: per_second(operations, busy_s),
             p50_us: latency.p50_us,
             p99_us: latency.p99_us,
             moves: self.moves,
@@ -233,6 +250,21 @@ impl Tally {
         self.windows.push(window);
         self.window_began_s = self.now_s;
         self.in_window.reset();
+        self.rested_in_window_s = 0.0;
+    }
+
+    /// Sleeps until the slice is over, if its share of work is.
+    fn rest(&mut self, busy_percent: u32) {
+        let slice_s = SLICE.as_secs_f64();
+        let worked_s = self.now_s - self.slice_began_s;
+        if busy_percent >= 100 || worked_s < slice_s * f64::from(busy_percent) / 100.0 {
+            return;
+        }
+        sleep(Duration::from_secs_f64((slice_s - worked_s).max(0.0)));
+        let now_s = self.watch.elapsed().as_secs_f64();
+        self.rested_s += now_s - self.now_s;
+        self.rested_in_window_s += now_s - self.now_s;
+        (self.now_s, self.slice_began_s) = (now_s, now_s);
     }
 
     fn report(mut self, phase: &str, common: &Common, each: &mut dyn FnMut(&Window)) -> Report {
@@ -252,7 +284,8 @@ impl Tally {
             seed: common.seed,
             operations: self.operations,
             seconds: self.now_s,
-            operations_per_s: per_second(self.operations, self.now_s),
+            busy_s: self.now_s - self.rested_s,
+            operations_per_s: per_second(self.operations, self.now_s - self.rested_s),
             missed: self.missed,
             moves: self.moves,
             kinds: kinds
@@ -318,6 +351,7 @@ mod tests {
             operations: Some(operations),
             seconds: None,
             moves: Moves::Operations(100),
+            busy_percent: 100,
         }
     }
 
@@ -348,6 +382,16 @@ mod tests {
         assert_eq!(report.windows.iter().map(|window| window.operations).sum::<u64>(), 1000);
         assert_eq!(report.moves, 9);
         assert_eq!(report.kinds.iter().map(|kind| kind.operations).sum::<u64>(), 1000);
+    }
+
+    #[test]
+    fn a_run_that_rests_counts_the_time_at_work_alone() {
+        let mut resting = of("c", 2000);
+        resting.busy_percent = 1;
+        let report = run(&mut Remembers::default(), &COMMON, &resting, &mut |_| {}).unwrap();
+        let working: f64 = report.windows.iter().map(|window| window.busy_s).sum();
+        assert_eq!(report.operations, 2000);
+        assert!(report.busy_s <= report.seconds && (working - report.busy_s).abs() < 1e-6);
     }
 
     #[test]

@@ -99,6 +99,9 @@ struct RunArgs {
     /// Make other records popular every so many seconds
     #[arg(long, value_name = "S", conflicts_with = "move_every", value_parser = positive)]
     move_every_s: Option<f64>,
+    /// Work so much of every 10 ms and sleep for the rest; throughput is of the time at work
+    #[arg(long, value_name = "PERCENT", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=100))]
+    busy_percent: u32,
 }
 
 fn positive(text: &str) -> Result<f64, String> {
@@ -155,6 +158,7 @@ fn planned(args: &RunArgs) -> Run {
         operations: args.operations,
         seconds: args.seconds,
         moves: args.move_every.map_or(in_seconds, Moves::Operations),
+        busy_percent: args.busy_percent,
     }
 }
 

@@ -38,7 +38,9 @@ pub struct Report {
     pub operations: u64,
     /// Time it took.
     pub seconds: f64,
-    /// Throughput.
+    /// The same without rests.
+    pub busy_s: f64,
+    /// Throughput, of the time at work.
     pub operations_per_s: f64,
     /// Reads that found nothing.
     pub missed: u64,
@@ -105,9 +107,11 @@ impl Latency {
 pub struct Window {
     /// When it ended, from the start of the phase.
     pub end_s: f64,
+    /// Its length without rests.
+    pub busy_s: f64,
     /// Operations in it.
     pub operations: u64,
-    /// Throughput in it.
+    /// Throughput in it, of the time at work.
     pub operations_per_s: f64,
     /// Latency: half are below.
     pub p50_us: f64,

@@ -136,6 +136,13 @@ impl Drop for Server {
     }
 }
 
+/// Continues a process that stopped itself.
+pub(crate) fn go_on(pid: u32) -> anyhow::Result<()> {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    let pid = pid.context("no such process")?;
+    Ok(rustix::process::kill_process(pid, rustix::process::Signal::CONT)?)
+}
+
 /// A port of the ephemeral range that was free a moment ago.
 pub(crate) fn free_port() -> anyhow::Result<u16> {
     let listener = TcpListener::bind(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));

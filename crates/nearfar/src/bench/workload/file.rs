@@ -42,6 +42,8 @@ pub(crate) struct Workload {
     server: Option<String>,
     load: Option<String>,
     run: String,
+    #[serde(default)]
+    stops_when_ready: bool,
     seconds: u64,
 }
 
@@ -54,6 +56,8 @@ pub(crate) struct Fit {
     pub(crate) set_mib: Option<u64>,
     /// How long, if not as the file says.
     pub(crate) seconds: Option<u64>,
+    /// The share of the time that programs work, 1 to 100.
+    pub(crate) busy_percent: u64,
     /// The directory with the compiled programs.
     pub(crate) programs: String,
     /// The load generator.
@@ -75,6 +79,8 @@ pub(crate) struct Fitted {
     pub(crate) load: Option<Line>,
     /// What is timed.
     pub(crate) run: Line,
+    /// Whether that stops itself once its memory is there, and goes on when it is continued.
+    pub(crate) stops_when_ready: bool,
 }
 
 /// Names and descriptions of the built-in ones.
@@ -120,11 +126,15 @@ fn parse(name: &str, text: &str) -> anyhow::Result<Workload> {
     if workload.load.is_some() && workload.server.is_none() {
         refuse("load without server: there is nothing to fill")?;
     }
+    if workload.stops_when_ready && workload.server.is_some() {
+        refuse("stops_when_ready with server: the server is waited for until it listens")?;
+    }
     // Whatever is wrong with the commands is found here too, whichever machine they are made fit for.
     let fit = Fit {
         near_bytes: 1 << 30,
         set_mib: None,
         seconds: None,
+        busy_percent: 100,
         programs: "/".into(),
         load: "l".into(),
         port: 1,
@@ -161,6 +171,7 @@ impl Workload {
             "records" => self.record_bytes.map(|bytes| (set_bytes / bytes).max(1).to_string()),
             "scale" => Some(scale.to_string()),
             "seconds" => Some(seconds.to_string()),
+            "busy_percent" => Some(fit.busy_percent.to_string()),
             // Whole seconds, rounded up, so that there is no second half-way point within the run.
             "half_s" => Some(seconds.div_ceil(2).to_string()),
             _ => None,
@@ -172,6 +183,7 @@ impl Workload {
             server: self.server.as_ref().map(line).transpose()?,
             load: self.load.as_ref().map(line).transpose()?,
             run: line(&self.run)?,
+            stops_when_ready: self.stops_when_ready,
         })
     }
 }
@@ -189,7 +201,7 @@ fn filled(text: &str, value: &dyn Fn(&str) -> Option<String>) -> anyhow::Result<
             let Some(value) = value(name) else {
                 bail!(
                     "`{word}`: {{{name}}} stands for nothing here; there are programs, load, port, set_mib, hot_mib, \
-                     half_mib, scale, seconds, half_s, and records where record_bytes is given"
+                     half_mib, scale, seconds, half_s, busy_percent, and records where record_bytes is given"
                 );
             };
             out += before;
@@ -216,6 +228,7 @@ mod tests {
             near_bytes,
             set_mib: None,
             seconds: None,
+            busy_percent: 100,
             programs: "/p q".into(),
             load: "/b/nearfar-load".into(),
             port: 7,
@@ -265,6 +278,11 @@ mod tests {
             ("seconds = 20", "seconds = 20\nsecond = 1", "unknown field"),
             ("seconds = 20", "seconds = 20\nfiller_percent = 96", "filler_percent"),
             ("seconds = 20", "seconds = 20\nload = \"x\"", "nothing to fill"),
+            (
+                "stops_when_ready = true",
+                "stops_when_ready = true\nserver = \"x\"",
+                "stops_when_ready",
+            ),
             ("{set_mib}", "{records}", "record_bytes"),
             ("{set_mib}", "{size}", "{size} stands for nothing"),
             ("{set_mib}", "{set_mib", "without its }"),

@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::effort::Effort;
 use crate::report::model::{Machine, Resident};
 use crate::report::words;
 
@@ -48,6 +49,8 @@ pub(crate) struct Run {
     pub(crate) intervals: Vec<Interval>,
     /// Where the data was, over time.
     pub(crate) residency: Vec<Look>,
+    /// What was moved in the whole of it, and in starting what moves, and what that took.
+    pub(crate) effort: Effort,
     /// What the program said at its end.
     pub(crate) said: Value,
     /// The lines it was run by.
@@ -72,10 +75,12 @@ pub(crate) struct Interval {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Look {
-    /// When, from the start of the program that is timed (which may set up for a while before its own time begins).
+    /// When, from the start of the timed part.
     pub(crate) at_s: f64,
     /// Bytes a node.
     pub(crate) nodes: Vec<Resident>,
+    /// What was moved since then, and what that took.
+    pub(crate) effort: Effort,
 }
 
 /// From the lines of a program: intervals, and the last line.

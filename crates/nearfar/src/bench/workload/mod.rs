@@ -1,8 +1,8 @@
 //! Workloads for tiering: real programs larger than near memory, timed over time, under one placement or several.
 //!
-//! For each placement, in this order: cold data takes its share of near memory, the server starts and is filled, the
-//! command of `--before` starts whatever is to be compared, the program runs, the command of `--after` ends it. Everything
-//! started here is ended here. Under a modelled clock, server and client share CPU 0 as batch work (why: `demo/servers.rs`),
+//! For each placement, in this order: cold data takes its share of near memory, the server starts and is filled (or the
+//! program takes its memory and stops, if it is made so), the command of `--before` starts whatever is to be compared, the
+//! program is timed, the command of `--after` ends it. Everything started here is ended here. Under a modelled clock, server and client share CPU 0 as batch work (why: `demo/servers.rs`),
 //! and the other CPUs are left to those who tier. The placement is that of what holds the data: the server, or the program.
 //!
 //! [`mod@file`] is the form of a workload, [`programs`] what is run, [`found`] what comes out.
@@ -13,15 +13,18 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use nearfar_topology::Bytes;
 
+pub(crate) mod effort;
 pub(crate) mod file;
 pub(crate) mod found;
+pub(crate) mod guest;
 pub(crate) mod programs;
 
 use crate::clock::{self, Stopwatch};
 use crate::demo::line::Line;
-use crate::demo::process::{Launcher, Server, free_port};
+use crate::demo::process::{self, Launcher, Server, free_port};
 use crate::demo::progress::Progress;
 use crate::demo::{machine, placements};
+use effort::Effort;
 use file::{Fit, Fitted, Workload};
 use found::{Found, Look, Run, SCHEMA};
 
@@ -29,8 +32,11 @@ use found::{Found, Look, Run, SCHEMA};
 const FILL_LIMIT: Duration = Duration::from_secs(600);
 /// How long a program may take beyond its seconds: it sets up first.
 const SET_UP_LIMIT: Duration = Duration::from_secs(600);
-/// Between two looks at a program, and at where its memory is.
+/// Between two looks at a program.
 const LOOK: Duration = Duration::from_millis(50);
+/// Looks at where memory is: so many in a run, but none sooner after another. Each walks page tables, which an emulated
+/// machine takes long for.
+const LOOKS: u32 = 40;
 const RESIDENCY: Duration = Duration::from_secs(1);
 
 /// What is asked for.
@@ -44,12 +50,18 @@ pub(crate) struct Request {
     pub(crate) set_mib: Option<u64>,
     /// How long, if not as the workload says.
     pub(crate) seconds: Option<u64>,
+    /// The share of the time that programs work, in per cent.
+    pub(crate) busy_percent: u64,
     /// Cold data, if not as the workload says.
     pub(crate) filler_percent: Option<u64>,
     /// Run by a shell before the timed part, and after it.
     pub(crate) before: Option<String>,
     /// Run by a shell after the timed part, even if that failed.
     pub(crate) after: Option<String>,
+    /// Let another process onto each CPU so often, in milliseconds (`lab/programs/switches.c`); 0: no.
+    pub(crate) switch_ms: u64,
+    /// Words of the command line of a daemon whose CPU time is to be told.
+    pub(crate) daemon: Option<String>,
 }
 
 /// Where the data goes.
@@ -92,6 +104,7 @@ pub(crate) fn run(request: &Request, dir: &Path, progress: bool) -> anyhow::Resu
         near_bytes: near.iter().map(|node| node.size_bytes).sum(),
         set_mib: request.set_mib,
         seconds: request.seconds,
+        busy_percent: request.busy_percent,
         programs: dir.display().to_string(),
         load: programs::load_generator(&request.workload)?.display().to_string(),
         port: free_port()?,
@@ -165,6 +178,7 @@ impl Stage<'_> {
     fn run(&self, placement: Placement) -> anyhow::Result<Run> {
         let file = |what: &str| format!("{}-{what}.txt", placement.name());
         let mut commands = Vec::new();
+        let switches = self.switches(&file("switches"), &mut commands)?;
         let (filler, filler_bytes) = self.fill(placement, &file("filler"), &mut commands)?;
         let placed = |line: &Line| self.pin.clone().and(&placement.prefix()).and(line);
         let mut server = None;
@@ -182,20 +196,23 @@ impl Stage<'_> {
             Some(_) => self.pin.clone().and(&self.fitted.run),
             None => placed(&self.fitted.run),
         };
-        let before = self.request.before.iter().map(shell);
-        before.clone().try_for_each(|line| {
-            self.launcher.run(&line, &file("before"), FILL_LIMIT).map(|_| ())
-        })?;
-        let timed = self.timed(&line, server.as_ref(), &file("run"));
-        let after = self.request.after.iter().map(shell);
-        let ended = after
-            .clone()
-            .try_for_each(|line| self.launcher.run(&line, &file("after"), FILL_LIMIT).map(|_| ()));
+        let ready = self.ready(&line, &file("run"))?;
+        let before = Effort::now(self.daemon())?;
+        self.shell(self.request.before.as_ref(), &file("before"))?;
+        let timed = self.timed(&line, ready, server.as_ref(), &file("run"));
+        // Ended in any case; what went wrong first is told.
+        let effort = Effort::now(self.daemon());
+        let ended = self.shell(self.request.after.as_ref(), &file("after"));
         let (text, residency) = timed?;
         ended?;
-        drop((server, filler));
+        drop((server, filler, switches));
         let (intervals, said) = found::understood(&text)?;
-        commands.extend(before.chain([line]).chain(after).map(|line| line.to_string()));
+        let shells = |command: &Option<String>| {
+            command.iter().map(shell).map(|line| line.to_string()).collect()
+        };
+        let (first, last): (Vec<_>, Vec<_>) =
+            (shells(&self.request.before), shells(&self.request.after));
+        commands.extend(first.into_iter().chain([line.to_string()]).chain(last));
         Ok(Run {
             placement: placement.name().into(),
             filler_bytes,
@@ -203,9 +220,22 @@ impl Stage<'_> {
             steady_operations_per_s: found::steady(&intervals),
             intervals,
             residency,
+            effort: effort?.since(&before),
             said,
             commands,
         })
+    }
+
+    /// What keeps an emulated CPU from keeping all translations.
+    fn switches(&self, name: &str, commands: &mut Vec<String>) -> anyhow::Result<Option<Server>> {
+        let every_ms = self.request.switch_ms;
+        if every_ms == 0 {
+            return Ok(None);
+        }
+        let program = format!("{}/switches", self.launcher.dir.display());
+        let line = Line::new([program, format!("ms={every_ms}")]);
+        commands.push(line.to_string());
+        self.launcher.start(&line, name).map(Some)
     }
 
     /// Cold data in near memory first, except where the data is to have near memory for itself.
@@ -238,18 +268,57 @@ impl Stage<'_> {
         Ok((Some(filler), said["bytes"].as_u64().unwrap_or(0)))
     }
 
+    fn daemon(&self) -> Option<&str> {
+        self.request.daemon.as_deref()
+    }
+
+    fn shell(&self, command: Option<&String>, name: &str) -> anyhow::Result<()> {
+        let Some(command) = command else { return Ok(()) };
+        self.launcher.run(&shell(command), name, FILL_LIMIT).map(|_| ())
+    }
+
+    /// The program with its memory, stopped before its time begins, if it is one that does so.
+    fn ready(&self, line: &Line, name: &str) -> anyhow::Result<Option<Server>> {
+        if !self.fitted.stops_when_ready {
+            return Ok(None);
+        }
+        let mut program = self.launcher.start(line, name)?;
+        let started = Stopwatch::start();
+        while !is_stopped(program.pid()) {
+            if let Some(status) = program.ended()? {
+                bail!("`{line}` ended with {status} before its time began{}", program.last_words());
+            }
+            if started.elapsed() > SET_UP_LIMIT {
+                bail!(
+                    "`{line}` did not stop itself within {} s, ready to be timed",
+                    SET_UP_LIMIT.as_secs()
+                );
+            }
+            clock::sleep(LOOK);
+        }
+        Ok(Some(program))
+    }
+
     /// The timed program to its end: what it printed, and where the data was meanwhile.
     fn timed(
         &self,
         line: &Line,
+        ready: Option<Server>,
         server: Option<&Server>,
         name: &str,
     ) -> anyhow::Result<(String, Vec<Look>)> {
-        let mut program = self.launcher.start(line, name)?;
+        let mut program = match ready {
+            Some(program) => {
+                process::go_on(program.pid()).with_context(|| format!("continuing `{line}`"))?;
+                program
+            }
+            None => self.launcher.start(line, name)?,
+        };
         let holds_the_data = server.map_or(program.pid(), Server::pid);
         let limit = Duration::from_secs(self.fitted.seconds).saturating_add(SET_UP_LIMIT);
-        let started = Stopwatch::start();
-        let (mut looks, mut looked) = (Vec::new(), Duration::ZERO);
+        let (started, from) = (Stopwatch::start(), Effort::now(self.daemon())?);
+        let apart = RESIDENCY.max(Duration::from_secs(self.fitted.seconds) / LOOKS);
+        let (mut looks, mut due) = (Vec::new(), Duration::ZERO);
         loop {
             if let Some(status) = program.ended()? {
                 if !status.success() {
@@ -261,16 +330,24 @@ impl Stage<'_> {
             if now > limit {
                 bail!("`{line}` did not end within {} s{}", limit.as_secs(), program.last_words());
             }
-            if now - looked >= RESIDENCY {
-                looked = now;
+            if now >= due {
+                due = now + apart;
                 // A program that ends just now has no memory left to look at.
                 if let Ok(nodes) = machine::residency(holds_the_data) {
-                    looks.push(Look { at_s: now.as_secs_f64(), nodes });
+                    let effort = Effort::now(self.daemon())?.since(&from);
+                    looks.push(Look { at_s: now.as_secs_f64(), nodes, effort });
                 }
             }
             clock::sleep(LOOK);
         }
     }
+}
+
+/// Whether a process was stopped by a signal.
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name is in brackets and may hold any.
+    stat.rsplit_once(')').is_some_and(|(_, after)| after.trim_start().starts_with('T'))
 }
 
 fn shell(command: impl AsRef<str>) -> Line {

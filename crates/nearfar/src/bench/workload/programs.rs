@@ -13,11 +13,12 @@ const HEADERS: [(&str, &str); 2] = [
     ("common.h", include_str!("../../../../../lab/programs/common.h")),
     ("workload.h", include_str!("../../../../../lab/programs/workload.h")),
 ];
-const PROGRAMS: [(&str, &str); 4] = [
+const PROGRAMS: [(&str, &str); 5] = [
     ("gups", include_str!("../../../../../lab/programs/gups.c")),
     ("graph", include_str!("../../../../../lab/programs/graph.c")),
     ("scan", include_str!("../../../../../lab/programs/scan.c")),
     ("filler", include_str!("../../../../../lab/programs/filler.c")),
+    ("switches", include_str!("../../../../../lab/programs/switches.c")),
 ];
 
 /// Compiles them into `dir`: static, so that they run in any guest.
@@ -32,7 +33,8 @@ pub(crate) fn compile(dir: &Path) -> anyhow::Result<()> {
     for (name, text) in PROGRAMS {
         let source = format!("{name}.c");
         write(&source, text)?;
-        let options = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-o", name];
+        let options =
+            ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread", "-o", name];
         let done =
             Command::new("cc").current_dir(dir).args(options).arg(&source).output().context(
                 "compiling the workloads with cc; install a C compiler (Debian: gcc and libc6-dev)",
@@ -91,9 +93,13 @@ mod tests {
         let gups =
             lines(dir.path(), "gups", "mb=8 hot_mb=1 seconds=0 updates=200000 move_updates=60000");
         assert_eq!(gups.last().unwrap()["moves"], 3);
-        for (program, options) in
-            [("gups", "mbb=1"), ("graph", "scale=99"), ("scan", "mb=x"), ("filler", "share=101")]
-        {
+        for (program, options) in [
+            ("gups", "mbb=1"),
+            ("graph", "scale=99"),
+            ("scan", "mb=x"),
+            ("filler", "share=101"),
+            ("switches", "ms=0"),
+        ] {
             let done = Command::new(dir.path().join(program)).arg(options).output().unwrap();
             assert_eq!(done.status.code(), Some(2), "{program} {options}");
             assert!(!done.stderr.is_empty());

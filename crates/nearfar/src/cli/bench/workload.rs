@@ -5,19 +5,12 @@ use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
-
 use super::super::output;
 use super::scratch;
 use crate::bench::workload::found::{self, Found};
-use crate::bench::workload::{self, Placement, Request, file, programs};
-use crate::demo::guest::{self, Lab};
+use crate::bench::workload::{self, Placement, Request, file, guest, programs};
+use crate::demo::guest::{Lab, hand_over};
 use crate::exit::Exit;
-
-/// The result in a guest's /out.
-const RESULT: &str = "workload.json";
-/// A copy of the user's own workload file there.
-const WORKLOAD: &str = "workload.toml";
 
 /// As typed.
 #[derive(Debug, clap::Args)]
@@ -40,6 +33,9 @@ pub(super) struct Args {
     /// How long the timed part is, instead of the workload's own
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seconds: Option<u64>,
+    /// Let the program work so much of every 10 ms only: emulation then takes less, and throughput is of the time at work
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=100))]
+    busy_percent: u64,
     /// Cold data that takes so much of near memory first, instead of the workload's own
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(0..=95))]
     filler_percent: Option<u64>,
@@ -49,6 +45,13 @@ pub(super) struct Args {
     /// A shell command run after the timed part
     #[arg(long, value_name = "COMMAND")]
     after: Option<String>,
+    /// Let another process onto each CPU every so many milliseconds: emulated CPUs keep translations too long otherwise, and
+    /// pages in use look idle
+    #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1000))]
+    switch_ms: u64,
+    /// Tell the CPU time and memory of the daemon in whose command line these words follow each other
+    #[arg(long, value_name = "WORDS")]
+    daemon: Option<String>,
     /// The lab's machine, by name or file [default: the workload's]
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "here")]
     machine: Option<String>,
@@ -80,13 +83,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         placements: args.placement.clone(),
         set_mib: args.set_mib,
         seconds: args.seconds,
+        busy_percent: args.busy_percent,
         filler_percent: args.filler_percent,
         before: args.before.clone(),
         after: args.after.clone(),
+        switch_ms: args.switch_ms,
+        daemon: args.daemon.clone(),
     };
     if let Some(out) = &args.out {
         let found = workload::run(&request, out, args.progress)?;
-        guest::hand_over(out, RESULT, &found)?;
+        hand_over(out, guest::RESULT, &found)?;
         return Ok(Exit::Done.into());
     }
     let dir = scratch()?;
@@ -121,72 +127,14 @@ fn listed() -> anyhow::Result<String> {
 }
 
 fn in_the_lab(args: &Args, name: &str, request: &Request, dir: &Path) -> anyhow::Result<Found> {
-    // What a guest would refuse after a boot is better refused now.
-    programs::load_generator(&request.workload)?;
     let machine = args.machine.clone().unwrap_or_else(|| request.workload.machine.clone());
-    let mut name = name.to_owned();
-    if file::is_path(&name) {
-        std::fs::copy(&name, dir.join(WORKLOAD))
-            .with_context(|| format!("copying workload file {name}"))?;
-        name = format!("{}/{WORKLOAD}", guest::OUT);
-    }
     let lab = Lab { machine: Some(machine), kernel: args.kernel.clone() };
-    let found: Found = lab
-        .result(&guest_arguments(args, &name), dir, RESULT)
-        .with_context(|| format!("the figures of workload {}", request.workload.name))?;
-    if found.runs.len() != args.placement.len() {
-        bail!("the lab ran {} of {} placements", found.runs.len(), args.placement.len());
-    }
-    Ok(found)
-}
-
-/// The same in the guest.
-fn guest_arguments(args: &Args, name: &str) -> Vec<String> {
-    let placements: Vec<_> = args.placement.iter().map(|placement| placement.name()).collect();
-    let mut arguments: Vec<String> =
-        ["bench", "workload", name, "--here", "--out", guest::OUT, "--placement"]
-            .map(Into::into)
-            .into();
-    arguments.push(placements.join(","));
-    let numbers = [
-        ("--set-mib", args.set_mib),
-        ("--seconds", args.seconds),
-        ("--filler-percent", args.filler_percent),
-    ];
-    for (option, number) in numbers {
-        arguments.extend(number.iter().flat_map(|number| [option.into(), number.to_string()]));
-    }
-    for (option, command) in [("--before", &args.before), ("--after", &args.after)] {
-        arguments.extend(command.iter().flat_map(|command| [option.into(), command.clone()]));
-    }
-    arguments.extend(progress(args).then(|| "--progress".into()));
-    arguments
+    guest::run(request, name, &lab, dir, progress(args))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser as _;
-
-    #[derive(Debug, clap::Parser)]
-    struct Only {
-        #[command(flatten)]
-        args: Args,
-    }
-
-    #[test]
-    fn the_guest_is_asked_for_the_same() {
-        let typed = "x redis-b --placement near,far --set-mib 100 --seconds 3 --filler-percent 0 --kernel 7.2";
-        let mut words: Vec<_> = typed.split(' ').collect();
-        words.extend(["--before", "damo start x &", "--progress"]);
-        let args = Only::parse_from(words).args;
-        assert_eq!(
-            guest_arguments(&args, "redis-b").join("|"),
-            "bench|workload|redis-b|--here|--out|/out|--placement|near,far|--set-mib|100|--seconds|3|\
-             --filler-percent|0|--before|damo start x &|--progress"
-        );
-    }
-
     #[test]
     fn all_workloads_are_listed_each_with_its_machine() {
         let listed = listed().unwrap();

@@ -1,0 +1,93 @@
+//! A workload in the lab: one boot, in which this very binary runs it.
+
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+
+use super::found::Found;
+use super::{Request, file, programs};
+use crate::demo::guest::{self, Lab};
+
+/// The result in a guest's /out.
+pub(crate) const RESULT: &str = "workload.json";
+/// A copy of the user's own workload file there.
+const WORKLOAD: &str = "workload.toml";
+
+/// Runs `name`, a built-in workload or a file, in a guest; `dir` holds the compiled programs and gets what they print.
+pub(crate) fn run(
+    request: &Request,
+    name: &str,
+    lab: &Lab,
+    dir: &Path,
+    progress: bool,
+) -> anyhow::Result<Found> {
+    // What a guest would refuse after a boot is better refused now.
+    programs::load_generator(&request.workload)?;
+    let mut name = name.to_owned();
+    if file::is_path(&name) {
+        std::fs::copy(&name, dir.join(WORKLOAD))
+            .with_context(|| format!("copying workload file {name}"))?;
+        name = format!("{}/{WORKLOAD}", guest::OUT);
+    }
+    let found: Found = lab
+        .result(&arguments(request, &name, progress), dir, RESULT)
+        .with_context(|| format!("the figures of workload {}", request.workload.name))?;
+    if found.runs.len() != request.placements.len() {
+        bail!("the lab ran {} of {} placements", found.runs.len(), request.placements.len());
+    }
+    Ok(found)
+}
+
+/// The same request to the binary in the guest.
+fn arguments(request: &Request, name: &str, progress: bool) -> Vec<String> {
+    let placements: Vec<_> = request.placements.iter().map(|placement| placement.name()).collect();
+    let mut arguments: Vec<String> =
+        ["bench", "workload", name, "--here", "--out", guest::OUT, "--placement"]
+            .map(Into::into)
+            .into();
+    arguments.push(placements.join(","));
+    let numbers = [
+        ("--set-mib", request.set_mib),
+        ("--seconds", request.seconds),
+        ("--busy-percent", Some(request.busy_percent)),
+        ("--filler-percent", request.filler_percent),
+        ("--switch-ms", Some(request.switch_ms)),
+    ];
+    for (option, number) in numbers {
+        arguments.extend(number.iter().flat_map(|number| [option.into(), number.to_string()]));
+    }
+    let texts =
+        [("--before", &request.before), ("--after", &request.after), ("--daemon", &request.daemon)];
+    for (option, text) in texts {
+        arguments.extend(text.iter().flat_map(|text| [option.into(), text.clone()]));
+    }
+    arguments.extend(progress.then(|| "--progress".into()));
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Placement;
+    use super::*;
+
+    #[test]
+    fn the_guest_is_asked_for_the_same() {
+        let request = Request {
+            workload: file::find("redis-b").unwrap(),
+            placements: vec![Placement::Near, Placement::Far],
+            set_mib: Some(100),
+            seconds: Some(3),
+            busy_percent: 20,
+            filler_percent: Some(0),
+            before: Some("damo start x &".into()),
+            after: None,
+            switch_ms: 10,
+            daemon: Some("tier start".into()),
+        };
+        assert_eq!(
+            arguments(&request, "redis-b", true).join("|"),
+            "bench|workload|redis-b|--here|--out|/out|--placement|near,far|--set-mib|100|--seconds|3|\
+             --busy-percent|20|--filler-percent|0|--switch-ms|10|--before|damo start x &|--daemon|tier start|--progress"
+        );
+    }
+}
