@@ -72,7 +72,11 @@ fn kdamond() -> impl Strategy<Value = Kdamond> {
     (schemes, 1u64..4, 1u64..99, prop::bool::weighted(0.1)).prop_map(
         |(schemes, regions, sample_us, pause)| {
             let range = |n| AddrRange { start: n * 8192, end: n * 8192 + 4096 };
-            let mut kdamond = Kdamond::physical(&(0..regions).map(range).collect::<Vec<_>>());
+            let several = |scheme: &Scheme| matches!(scheme.destination, Destination::Weighted(_));
+            let mut kdamond = match schemes.iter().any(several) {
+                true => Kdamond::process(1),
+                false => Kdamond::physical(&(0..regions).map(range).collect::<Vec<_>>()),
+            };
             kdamond.context.schemes = schemes;
             kdamond.context.intervals.sample_us = sample_us;
             kdamond.context.pause = pause;

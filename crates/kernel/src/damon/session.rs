@@ -7,6 +7,10 @@
 //! Two habits of the kernel: asking for regions waits until schemes are next applied, up to an apply interval; and a
 //! commit on older kernels (6.12) begins the aggregation interval anew, so commits closer together than that would keep
 //! it from ever ending. [`Session::commit`] writes nothing where nothing has changed.
+//!
+//! A third one, of 6.12: a quota is in force from the end of its first interval on. Until then everything is done at once,
+//! whatever the quota says. Who needs the limit begins with the quota and a pattern that nothing fits
+//! ([`super::spec::AccessPattern::NOTHING`]), and commits the true one when [`Session::effective_quotas`] gives a number.
 
 use nearfar_topology::Bytes;
 use rustix::io::Errno;
@@ -15,7 +19,7 @@ use super::counters::{self, Region, SchemeStats};
 use super::holder::{Holder, holders};
 use super::lock::{Lock, lock};
 use super::settings::{self, Filters, Setting};
-use super::spec::{Intervals, Kdamond};
+use super::spec::{GoalTuner, Intervals, Kdamond, Scheme};
 use super::{BY, DamonError, KDAMONDS, kdamond_path};
 use crate::fs::{Fs, FsError};
 use crate::journal::{Change, Journal, JournalError, OnConflict, Restored};
@@ -325,17 +329,21 @@ impl<'a> Session<'a> {
     }
 
     /// How much each scheme of kdamond `index` may do per quota interval now, as the kernel has worked it out of bytes,
-    /// time and goals; `None` for no limit.
+    /// time and goals; `None` for no limit, which is so on 6.12 until the first interval has passed.
     ///
     /// # Errors
     /// [`DamonError::Gone`] once it has ended, and [`DamonError`].
     pub fn effective_quotas(&self, index: usize) -> Result<Vec<Option<Bytes>>, DamonError> {
         self.command(index, "update_schemes_effective_quotas")?;
-        let quota = |scheme: String| {
-            let bytes = counters::number(self.fs, &format!("{scheme}/quotas/effective_bytes"))?;
-            Ok(bytes.filter(|bytes| *bytes != 0 && *bytes != u64::MAX).map(Bytes))
+        let schemes = &self.kdamond(index)?.spec.context.schemes;
+        let quota = |(path, scheme): (String, &Scheme)| {
+            let bytes = counters::number(self.fs, &format!("{path}/quotas/effective_bytes"))?;
+            // Nothing more is what a reached goal means to one tuner; to all else 0 is no limit.
+            let quotas = &scheme.quotas;
+            let reached = quotas.goal_tuner == GoalTuner::Temporal && !quotas.goals.is_empty();
+            Ok(bytes.filter(|of| (*of != 0 || reached) && *of != u64::MAX).map(Bytes))
         };
-        self.schemes(index)?.map(quota).collect()
+        self.schemes(index)?.zip(schemes).map(quota).collect()
     }
 
     /// The intervals that kdamond `index` goes by now, as the kernel has tuned them.

@@ -111,8 +111,9 @@ fn whoever_holds_damon_is_named_and_nothing_is_changed() {
 fn what_a_kernel_lacks_is_refused_whole_and_said() {
     let (dir, fs) = (tempfile::tempdir().unwrap(), FakeFs::damon(Damon::Linux6_12));
     let (before, journal) = (fs.tree(), journal(&dir, &fs));
-    let mut several = specs();
-    several[1].context.schemes[0].destination = Destination::Weighted(vec![(NodeId(0), 1)]);
+    let mut several = vec![Kdamond::process(1)];
+    several[0].context.schemes = specs()[1].context.schemes.clone();
+    several[0].context.schemes[0].destination = Destination::Weighted(vec![(NodeId(0), 1)]);
     let mut allowing = specs();
     allowing[0].context.schemes[0].filters[0].allow = true;
     let mut tuned = specs();
@@ -201,7 +202,7 @@ fn a_refused_commit_leaves_files_and_session_as_they_were() {
 fn counters_regions_and_quotas_are_read_as_numbers() {
     let (dir, fs) = (tempfile::tempdir().unwrap(), FakeFs::damon(Damon::Linux7_2));
     let journal = journal(&dir, &fs);
-    let session = Session::start(&fs, &journal, &specs(), DamonStat::Pause).unwrap();
+    let mut session = Session::start(&fs, &journal, &specs(), DamonStat::Pause).unwrap();
     let scheme = |path: &str| at(&format!("0/contexts/0/schemes/{path}"));
     let region = |n: usize, file: &str| scheme(&format!("1/tried_regions/{n}/{file}"));
     fs.plant(&[
@@ -223,6 +224,14 @@ fn counters_regions_and_quotas_are_read_as_numbers() {
         (2, Bytes(8192), Some(3))
     );
     assert_eq!(session.effective_quotas(0).unwrap(), [Some(Bytes(4096)), None]);
+    // A tuner that stops at its goal means it.
+    fs.plant(&[(scheme("0/quotas/effective_bytes"), "0")]);
+    assert_eq!(session.effective_quotas(0).unwrap()[0], None);
+    let stopping = |kdamond: &mut Kdamond| {
+        kdamond.context.schemes[0].quotas.goal_tuner = GoalTuner::Temporal;
+    };
+    session.adjust(0, stopping).unwrap();
+    assert_eq!(session.effective_quotas(0).unwrap()[0], Some(Bytes(0)));
     let regions = session.regions(0, 1).unwrap();
     let seen: Vec<_> = regions.iter().map(|r| (r.range.start, r.nr_accesses, r.age)).collect();
     assert_eq!(seen, [(4096, 20, 1), (8192, 0, 7)]);

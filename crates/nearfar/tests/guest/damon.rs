@@ -22,20 +22,20 @@ use nearfar_topology::NodeId;
 use crate::inside::{HOLD, STATE, await_up};
 
 const STAT: &str = "sys/module/damon_stat/parameters/enabled";
-const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 /// Told by the environment, this program starts DAMON and is killed. See [`killed`].
 pub(crate) const KILLED: &str = "NEARFAR_TEST_DAMON_KILLED";
 
-fn live() -> RootFs {
+pub(crate) fn live() -> RootFs {
     RootFs::live().unwrap()
 }
 
-fn journal(fs: &RootFs) -> Journal<'_> {
+pub(crate) fn journal(fs: &RootFs) -> Journal<'_> {
     Journal::new(format!("{STATE}/journal"), fs, "/")
 }
 
 /// Every file of DAMON's with what it reads, threads and their numbers aside.
-fn snapshot(fs: &RootFs) -> BTreeMap<String, String> {
+pub(crate) fn snapshot(fs: &RootFs) -> BTreeMap<String, String> {
     fn walk(fs: &RootFs, path: &str, found: &mut BTreeMap<String, String>) {
         for entry in fs.list(path).unwrap().unwrap_or_default() {
             let below = format!("{path}/{}", entry.name);
@@ -70,7 +70,7 @@ fn watching(fs: &RootFs) -> Vec<Kdamond> {
 }
 
 /// Sleeps as a program, for this one has no clock.
-fn wait() {
+pub(crate) fn wait() {
     assert!(Command::new("sleep").arg("0.3").status().unwrap().success());
 }
 
@@ -107,14 +107,14 @@ pub(crate) fn each_nodes_memory_is_seen_in_regions_and_all_is_put_back() {
 }
 
 /// A program with 64 MiB in a cgroup of its own, on node 0; it uses them over and over, or holds them idle.
-struct Holder {
-    child: Child,
-    group: String,
+pub(crate) struct Holder {
+    pub(crate) child: Child,
+    pub(crate) group: String,
     directory: String,
 }
 
 impl Holder {
-    fn start(fs: &RootFs, name: &str, how: &str) -> Self {
+    pub(crate) fn start(fs: &RootFs, name: &str, how: &str) -> Self {
         let hierarchy = Hierarchy::find(fs).unwrap();
         let mount = hierarchy.mount();
         std::fs::write(format!("{mount}/cgroup.subtree_control"), "+memory").unwrap();
@@ -133,7 +133,7 @@ impl Holder {
     }
 
     /// MiB on each node: as the process has them, and as its cgroup counts them.
-    fn mib(&self, fs: &RootFs) -> [[u64; 2]; 2] {
+    pub(crate) fn mib(&self, fs: &RootFs) -> [[u64; 2]; 2] {
         let process = residency::of_process(fs, self.child.id());
         let group = Hierarchy::find(fs).unwrap().numa_stat(fs, &self.group).unwrap();
         [0, 1].map(|node| {
@@ -143,7 +143,7 @@ impl Holder {
         })
     }
 
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success());
         std::fs::remove_dir(&self.directory).unwrap();

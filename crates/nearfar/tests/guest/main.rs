@@ -11,6 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode, Stdio};
 
 mod damon;
+mod goals;
 mod inside;
 mod placement;
 mod record;
@@ -63,6 +64,13 @@ const TESTS: &[Test] = tests! {
         two_runs_share_weights_and_the_last_puts_them_back on [OLD],
         a_run_without_a_parent_leaves_weights_to_restore on [OLD],
         without_root_a_run_uses_weights_that_suit_and_refuses_others on [OLD];
+    goals: goals_are_taken_where_the_kernel_has_them_and_refused_whole_elsewhere on [OLD, NEW],
+        a_quota_holds_from_the_start_for_a_scheme_that_slept_its_first_interval on [OLD, NEW],
+        what_the_user_tells_steers_the_quota_in_steps_from_a_byte on [OLD, NEW],
+        a_goal_of_free_memory_moves_what_it_may_and_then_nothing on [NEW],
+        a_goal_of_a_cgroups_memory_fades_once_it_is_reached on [NEW],
+        a_goal_of_memory_that_fits_is_a_share_of_the_pages_that_are_watched on [NEW],
+        pages_of_a_process_are_spread_by_weight on [NEW];
     damon: the_fake_kernel_answers_as_this_one_does on [OLD, NEW],
         types_tell_of_damon_what_a_trial_finds on [OLD, NEW],
         the_kernels_own_statistics_are_named_and_paused_and_go_on on [NEW],

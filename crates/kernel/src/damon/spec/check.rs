@@ -27,7 +27,7 @@ impl Kdamond {
         for target in targets {
             check_target(*operations, target)?;
         }
-        schemes.iter().try_for_each(check_scheme)
+        schemes.iter().try_for_each(|scheme| check_scheme(*operations, scheme))
     }
 }
 
@@ -51,7 +51,7 @@ fn check_target(operations: Operations, target: &Target) -> Result<(), String> {
     Ok(())
 }
 
-fn check_scheme(scheme: &Scheme) -> Result<(), String> {
+fn check_scheme(operations: Operations, scheme: &Scheme) -> Result<(), String> {
     let AccessPattern { sz, nr_accesses, age } = &scheme.access_pattern;
     let bounds = [("size", sz), ("nr_accesses", nr_accesses), ("age", age)];
     if let Some((name, bounds)) = bounds.iter().find(|(_, bounds)| bounds.max < bounds.min) {
@@ -64,6 +64,10 @@ fn check_scheme(scheme: &Scheme) -> Result<(), String> {
         }
         Destination::Weighted(nodes) if nodes.iter().all(|(_, weight)| *weight == 0) => {
             Err("destinations of which none has a weight".into())
+        }
+        // The kernel takes them and moves nothing.
+        Destination::Weighted(_) if operations == Operations::Paddr => {
+            Err("destinations by weight for physical addresses, which have one only".into())
         }
         Destination::Node(_) | Destination::Weighted(_) if !migrates => {
             Err(format!("a destination for {}, which moves nothing", scheme.action.word()))
@@ -122,6 +126,12 @@ mod tests {
         }
         let homeless = with(Scheme::new(Action::MigrateCold)).unwrap_err();
         assert!(homeless.contains("migrate_cold"), "{homeless}");
+        let spread = Destination::Weighted(vec![(NodeId(0), 1), (NodeId(1), 3)]);
+        let spread = Scheme { destination: spread, ..Scheme::new(Action::MigrateCold) };
+        assert!(with(spread.clone()).unwrap_err().contains("physical addresses"));
+        let mut process = Kdamond::process(1);
+        process.context.schemes.push(spread);
+        assert_eq!(process.check(), Ok(()));
         let still =
             Scheme { destination: Destination::Node(NodeId(1)), ..Scheme::new(Action::Stat) };
         assert!(with(still).unwrap_err().contains("moves nothing"));

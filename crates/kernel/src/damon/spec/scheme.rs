@@ -75,7 +75,8 @@ pub enum Destination {
     None,
     /// A node.
     Node(NodeId),
-    /// Several, by weight (Linux 6.17).
+    /// Several, by weight (Linux 6.17); for virtual addresses only. Pages go by their place in the region, and as regions
+    /// change, some go again: it never comes to rest without a quota.
     Weighted(Vec<(NodeId, u32)>),
 }
 
@@ -90,6 +91,12 @@ pub struct AccessPattern {
     pub age: Bounds,
 }
 
+impl AccessPattern {
+    /// No region: a scheme that sleeps, and keeps its counters and its quota.
+    pub const NOTHING: Self =
+        Self { sz: Bounds { min: 0, max: 0 }, nr_accesses: Bounds::ANY, age: Bounds::ANY };
+}
+
 impl Default for AccessPattern {
     fn default() -> Self {
         Self { sz: Bounds::ANY_SIZE, nr_accesses: Bounds::ANY, age: Bounds::ANY }
@@ -101,7 +108,7 @@ impl Default for AccessPattern {
 pub struct Quotas {
     /// CPU time spent on the action.
     pub ms: u64,
-    /// Bytes it is tried on.
+    /// Bytes it is tried on: what filters leave out, and what can't be moved, counts too.
     pub bytes: u64,
     /// After which both begin anew.
     pub reset_interval_ms: u64,
@@ -127,9 +134,11 @@ pub struct QuotaWeights {
 words! {
     /// How quotas approach their goals.
     GoalTuner {
-        /// In steady steps: the only one before Linux 7.1.
+        /// In steps, one an interval, from a single byte: the quota grows by the part of the goal that is missing (it
+        /// doubles where there is nothing yet) and shrinks by the part above. The only one before Linux 7.1. Near its goal
+        /// it hardly grows: with 2 % missing it takes 800 intervals to get to 10 MiB.
         Consist = "consist",
-        /// All until the goal is reached, then nothing.
+        /// All that bytes and time allow until the goal is reached, then nothing.
         Temporal = "temporal",
     }
 }
@@ -171,7 +180,8 @@ pub enum Metric {
     ActiveMemBp,
     /// Memory on inactive lists (Linux 7.0).
     InactiveMemBp,
-    /// A node's memory that fits the scheme's pattern (Linux 7.2).
+    /// Of the pages in use that the kdamond watches and that fit the scheme's pattern, the share on a node (Linux 7.2). So
+    /// the kdamond has to watch both the node where they come from and this one.
     NodeEligibleMemBp(NodeId),
 }
 

@@ -1,0 +1,264 @@
+//! Quotas, their goals, and several destinations of DAMON on real kernels: which there are, and how the kernel tunes.
+//!
+//! Figures seen here are the kernel's arithmetic, not speeds: quotas and where memory came to lie.
+
+use nearfar_kernel::balancing::{NumaBalancing, set_numa_balancing};
+use nearfar_kernel::damon::spec::{
+    AccessPattern, Action, Bounds, Destination, Filter, FilterType, Goal, GoalTuner, Intervals,
+    Kdamond, Metric, Quotas, Scheme,
+};
+use nearfar_kernel::damon::{DamonStat, Session, offers};
+use nearfar_kernel::features::{Asked, Feature};
+use nearfar_kernel::fs::{Fs, RootFs};
+use nearfar_kernel::journal::{Journal, OnConflict};
+use nearfar_kernel::ranges;
+use nearfar_topology::{Bytes, NodeId};
+
+use crate::damon::{Holder, MIB, journal, live, snapshot, wait};
+
+const NEAR: NodeId = NodeId(0);
+
+/// The memory of these nodes, looked at often, and one scheme.
+fn watching(fs: &RootFs, nodes: &[u16], scheme: Scheme) -> Kdamond {
+    let all = ranges::of_nodes(fs).unwrap();
+    let ranges: Vec<_> = nodes.iter().flat_map(|node| all[&NodeId(*node)].clone()).collect();
+    with(Kdamond::physical(&ranges), scheme)
+}
+
+fn with(mut kdamond: Kdamond, scheme: Scheme) -> Kdamond {
+    kdamond.context.intervals =
+        Intervals { sample_us: 10_000, aggr_us: 100_000, update_us: 1_000_000 };
+    kdamond.context.nr_regions = Bounds { min: 100, max: 1000 };
+    kdamond.context.schemes = vec![scheme];
+    kdamond
+}
+
+/// Moves memory of `holder` to a node, however it is used.
+fn moving(holder: &Holder, to: u16, quotas: Quotas) -> Scheme {
+    let ours = FilterType::Memcg(holder.group.clone());
+    Scheme {
+        destination: Destination::Node(NodeId(to)),
+        quotas,
+        filters: vec![Filter { what: ours, matching: false, allow: false }],
+        ..Scheme::new(Action::MigrateCold)
+    }
+}
+
+/// `bytes` in each tenth of a second, towards a goal.
+fn towards(metric: Metric, target_value: u64, [mib, ms]: [u64; 2]) -> Quotas {
+    let goals = vec![Goal { metric, target_value, current_value: 0 }];
+    Quotas { bytes: mib * MIB, reset_interval_ms: ms, goals, ..Quotas::default() }
+}
+
+/// Runs `kdamond` until `done` or for 30 s; gives the effective quotas seen.
+fn run(
+    fs: &RootFs,
+    journal: &Journal<'_>,
+    kdamond: Kdamond,
+    done: impl Fn(Option<Bytes>) -> bool,
+) -> Vec<Option<Bytes>> {
+    let session = Session::start(fs, journal, &[kdamond], DamonStat::Pause).unwrap();
+    let mut quotas = Vec::new();
+    for _ in 0..100 {
+        wait();
+        quotas.push(session.effective_quotas(0).unwrap()[0]);
+        if done(quotas[quotas.len() - 1]) {
+            break;
+        }
+    }
+    session.stop().unwrap();
+    quotas
+}
+
+/// Hundredths of a per cent of node 0 that are free.
+fn free_bp(fs: &RootFs) -> u64 {
+    let text = fs.read("sys/devices/system/node/node0/meminfo").unwrap().unwrap();
+    let [total, free] = ["MemTotal:", "MemFree:"].map(|name| {
+        let line = text.lines().find(|line| line.contains(name)).unwrap();
+        line.split_whitespace().rev().nth(1).unwrap().parse::<u64>().unwrap()
+    });
+    free * 10_000 / total
+}
+
+/// A test with 64 MiB on node 0 that nobody but DAMON moves, after which everything is as before.
+fn held(how: &str, test: impl Fn(&RootFs, &Journal<'_>, &Holder)) {
+    let fs = live();
+    let (before, journal) = (snapshot(&fs), journal(&fs));
+    set_numa_balancing(&journal, "test", NumaBalancing::OFF).unwrap();
+    let holder = Holder::start(&fs, "goals", how);
+    assert!(holder.mib(&fs)[0][0] >= 60, "{:?}", holder.mib(&fs));
+    test(&fs, &journal, &holder);
+    holder.end();
+    journal.restore("test", OnConflict::Refuse).unwrap();
+    assert_eq!(snapshot(&fs), before);
+}
+
+pub(crate) fn goals_are_taken_where_the_kernel_has_them_and_refused_whole_elsewhere() {
+    held("input", |fs, journal, holder| {
+        let features = offers::detect(fs, Asked::Live);
+        let path = holder.group.clone();
+        let (nodes, groups) = (Feature::DamonNodeGoals, Feature::DamonMemcgGoals);
+        let before = snapshot(fs);
+        for (metric, feature) in [
+            (Metric::UserInput, Feature::Damon),
+            (Metric::SomeMemPsiUs, Feature::Damon),
+            (Metric::NodeMemUsedBp(NEAR), nodes),
+            (Metric::NodeMemFreeBp(NEAR), nodes),
+            (Metric::NodeMemcgUsedBp(NEAR, path.clone()), groups),
+            (Metric::NodeMemcgFreeBp(NEAR, path), groups),
+            (Metric::NodeEligibleMemBp(NEAR), Feature::DamonEligibleGoals),
+        ] {
+            let scheme = moving(holder, 1, towards(metric.clone(), 1, [1, 100]));
+            let kdamond = watching(fs, &[0], scheme);
+            match Session::start(fs, journal, &[kdamond], DamonStat::Pause) {
+                Ok(session) => {
+                    assert!(features.has(feature), "{metric:?} is there");
+                    session.stop().unwrap();
+                }
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(!features.has(feature), "{text}");
+                    assert!(text.contains(metric.word()), "{text}");
+                }
+            }
+            assert_eq!(snapshot(fs), before, "{metric:?}");
+        }
+    });
+}
+
+pub(crate) fn what_the_user_tells_steers_the_quota_in_steps_from_a_byte() {
+    held("input", |fs, journal, holder| {
+        // Asleep, so that only the quota is looked at.
+        let quotas = towards(Metric::UserInput, 1000, [1, 100]);
+        let scheme = Scheme { access_pattern: AccessPattern::NOTHING, ..moving(holder, 1, quotas) };
+        let kdamond = watching(fs, &[0], scheme);
+        let mut session = Session::start(fs, journal, &[kdamond], DamonStat::Pause).unwrap();
+        let quota = |session: &Session<'_>| {
+            session.effective_quotas(0).unwrap()[0].map_or(0, |bytes| bytes.0)
+        };
+        let until = |session: &Session<'_>, wanted: u64| {
+            let mut seen = vec![quota(session)];
+            while seen.last() != Some(&wanted) && seen.len() < 100 {
+                wait();
+                seen.push(quota(session));
+            }
+            assert_eq!(seen.last(), Some(&wanted), "{seen:?}");
+            seen
+        };
+        let seen = until(&session, MIB);
+        println!("nothing of the goal yet: {seen:?}");
+        assert!(
+            seen.is_sorted() && seen.iter().all(|bytes| *bytes == 0 || bytes.is_power_of_two())
+        );
+        // Twice the goal: all of it away. The goal itself: as it is.
+        session.tell_goal(0, [0, 0], 2000).unwrap();
+        until(&session, 1);
+        session.tell_goal(0, [0, 0], 1000).unwrap();
+        wait();
+        assert_eq!(quota(&session), 1);
+        // Half of it: half as much again.
+        session.tell_goal(0, [0, 0], 500).unwrap();
+        let seen = until(&session, MIB);
+        println!("half of the goal: {seen:?}");
+        session.stop().unwrap();
+    });
+}
+
+pub(crate) fn a_goal_of_free_memory_moves_what_it_may_and_then_nothing() {
+    held("input", |fs, journal, holder| {
+        // Some 30 of the node's 1900 MiB more.
+        let goal = free_bp(fs) + 160;
+        let mut quotas = towards(Metric::NodeMemFreeBp(NEAR), goal, [16, 100]);
+        quotas.goal_tuner = GoalTuner::Temporal;
+        let kdamond = watching(fs, &[0], moving(holder, 1, quotas));
+        let seen = run(fs, journal, kdamond, |quota| quota == Some(Bytes(0)));
+        println!("temporal: {seen:?}, {:?}", holder.mib(fs));
+        assert_eq!(seen.last(), Some(&Some(Bytes(0))), "{seen:?}");
+        assert!(seen.contains(&Some(Bytes(16 * MIB))), "{seen:?}");
+        let moved = holder.mib(fs)[1][0];
+        assert!((20..=60).contains(&moved) && free_bp(fs) + 10 >= goal, "{moved} MiB, {goal}");
+    });
+}
+
+pub(crate) fn a_goal_of_a_cgroups_memory_fades_once_it_is_reached() {
+    held("input", |fs, journal, holder| {
+        let all = Quotas { bytes: 1 << 30, reset_interval_ms: 1000, ..Quotas::default() };
+        let away = watching(fs, &[0], moving(holder, 1, all));
+        run(fs, journal, away, |_| holder.mib(fs)[1][0] >= 60);
+        // Some 47 of the node's 1900 MiB.
+        let metric = Metric::NodeMemcgUsedBp(NEAR, holder.group.clone());
+        let kdamond = watching(fs, &[1], moving(holder, 0, towards(metric, 250, [4, 100])));
+        let faded = |quota: Option<Bytes>| {
+            holder.mib(fs)[0][0] >= 47 && quota.is_some_and(|bytes| bytes.0 < 4096)
+        };
+        let seen = run(fs, journal, kdamond, faded);
+        println!("consist: {seen:?}, {:?}", holder.mib(fs));
+        assert!(faded(seen[seen.len() - 1]), "{seen:?} {:?}", holder.mib(fs));
+        assert!(seen.iter().all(|quota| quota.is_some_and(|bytes| bytes.0 <= 4 * MIB)), "{seen:?}");
+    });
+}
+
+pub(crate) fn a_goal_of_memory_that_fits_is_a_share_of_the_pages_that_are_watched() {
+    held("input", |fs, journal, holder| {
+        // Everything fits. Of the pages in use on both nodes few are far as yet.
+        let goal = |target| {
+            let mut quotas = towards(Metric::NodeEligibleMemBp(NodeId(1)), target, [4, 100]);
+            quotas.goal_tuner = GoalTuner::Temporal;
+            moving(holder, 1, quotas)
+        };
+        let reached = |quota| quota == Some(Bytes(0));
+        let seen = run(fs, journal, watching(fs, &[0, 1], goal(1000)), reached);
+        let moved = holder.mib(fs)[1][0];
+        println!("eligible: {seen:?}, {moved} MiB");
+        assert!(reached(seen[seen.len() - 1]) && (2..=56).contains(&moved), "{moved} MiB {seen:?}");
+        // Where only the other node is watched, none is seen to have come.
+        let all = |_| holder.mib(fs)[1][0] >= 60;
+        let seen = run(fs, journal, watching(fs, &[0], goal(1)), all);
+        assert!(!seen.contains(&Some(Bytes(0))) && all(None), "{seen:?}");
+    });
+}
+
+pub(crate) fn pages_of_a_process_are_spread_by_weight() {
+    held("input", |fs, journal, holder| {
+        let weights = vec![(NodeId(0), 1), (NodeId(1), 3)];
+        let scheme = Scheme {
+            destination: Destination::Weighted(weights),
+            ..Scheme::new(Action::MigrateCold)
+        };
+        let kdamond = with(Kdamond::process(holder.child.id()), scheme);
+        run(fs, journal, kdamond, |_| holder.mib(fs)[1][0] >= 40);
+        let [near, far] = holder.mib(fs).map(|mib| mib[0]);
+        println!("one to three: {near} and {far} MiB");
+        assert!((10..=24).contains(&near) && near + far >= 60, "{near} {far}");
+    });
+}
+
+pub(crate) fn a_quota_holds_from_the_start_for_a_scheme_that_slept_its_first_interval() {
+    held("input", |fs, journal, holder| {
+        let quotas = Quotas { bytes: MIB, reset_interval_ms: 3000, ..Quotas::default() };
+        let scheme = moving(holder, 1, quotas);
+        let asleep = Scheme { access_pattern: AccessPattern::NOTHING, ..scheme.clone() };
+        let kdamond = watching(fs, &[0], asleep);
+        let mut session = Session::start(fs, journal, &[kdamond], DamonStat::Pause).unwrap();
+        while session.effective_quotas(0).unwrap()[0].is_none() {
+            wait();
+        }
+        session.adjust(0, |kdamond| kdamond.context.schemes[0] = scheme.clone()).unwrap();
+        while session.stats(0).unwrap()[0].sz_tried.0 == 0 {
+            wait();
+        }
+        let tried = session.stats(0).unwrap()[0].sz_tried.0;
+        assert!(tried <= 2 * MIB, "{tried} bytes of {MIB} in 3 s");
+        session.stop().unwrap();
+        // Without it 6.12 does everything there is at once. Were it not so, sleeping would be for nothing.
+        let session =
+            Session::start(fs, journal, &[watching(fs, &[0], scheme)], DamonStat::Pause).unwrap();
+        while session.stats(0).unwrap()[0].sz_tried.0 == 0 {
+            wait();
+        }
+        let tried = session.stats(0).unwrap()[0].sz_tried.0;
+        let old = !offers::detect(fs, Asked::Live).has(Feature::DamonNodeGoals);
+        assert_eq!(tried > 100 * MIB, old, "{tried} bytes of {MIB} in 3 s");
+        session.stop().unwrap();
+    });
+}
