@@ -5,6 +5,7 @@
 #   make build            target/release/{nearfar,nearfar-lab,nearfar-load} and the lab's timing plugin beside them
 #   make lint             rustfmt, clippy -D warnings, licences and crate directions, doc links
 #   make bench-bandwidth  bandwidth of -w auto against its peers, ratios in one run (make bench-bandwidth SMOKE=1: a look)
+#   make bench-tiering    tiering systems side by side on emulated machines, with a page (SMOKE=1: a look; KERNEL=7.2)
 #   make bench-lab        accuracy and cost of the emulation
 #   make setup            only the set-up; make clean: only the build artefacts
 
@@ -17,10 +18,10 @@ PLUGIN := $(RELEASE)/libnearfar_lab_plugin.so
 export NEARFAR_LAB_PLUGIN ?= $(PLUGIN)
 SMOKE_FLAG := $(if $(SMOKE),--smoke,)
 
-.PHONY: demo test build plugin lint bench-bandwidth bench-lab setup clean help
+.PHONY: demo test build plugin lint bench-bandwidth bench-tiering bench-lab setup clean help
 
 help:
-	@sed -n '3,10s/^# *//p' Makefile
+	@sed -n '3,11s/^# *//p' Makefile
 
 setup:
 	@scripts/setup build
@@ -49,6 +50,11 @@ lint:
 bench-bandwidth: build
 	@scripts/setup demo
 	$(RELEASE)/nearfar bench bandwidth $(SMOKE_FLAG)
+
+bench-tiering: build
+	@scripts/setup tiering
+	$(RELEASE)/nearfar bench tiering $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) \
+		--save $(CARGO_TARGET_DIR)/nearfar-tiering.json --html $(CARGO_TARGET_DIR)/nearfar-tiering.html
 
 bench-lab: build
 	@scripts/setup lab

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * switches: lets another process onto every CPU now and then, for a moment.
+ * switches: lets another process onto the first CPUs now and then, for a moment.
  *
  * A CPU keeps some thousand translations, so a program that uses more pages than that has them looked up again all the
  * time, and each look-up marks the page as used, which is what DAMON and reclaim go by. An emulated CPU keeps as many
@@ -35,12 +35,16 @@ static void *turns(void *cpu)
 
 int main(int argc, char **argv)
 {
-    long cpus = sysconf(_SC_NPROCESSORS_ONLN), cpu;
+    long online = sysconf(_SC_NPROCESSORS_ONLN), cpus = option(argc, argv, "cpus", online), cpu;
     pthread_t thread;
 
     every_ms = option(argc, argv, "ms", 10);
     if (every_ms < 1 || every_ms > 1000) {
         fprintf(stderr, "ms=%ld: not from 1 to 1000\n", every_ms);
+        return 2;
+    }
+    if (cpus < 1 || cpus > online) {
+        fprintf(stderr, "cpus=%ld: not from 1 to %ld\n", cpus, online);
         return 2;
     }
     for (cpu = 1; cpu < cpus; cpu++)

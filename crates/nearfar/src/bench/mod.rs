@@ -1,9 +1,11 @@
 //! bench: what the project promises about bandwidth, measured as ratios within one run.
 //!
 //! [`stream`] is the program under test; [`bandwidth`] runs it under every candidate, in rounds; [`verdict`] holds the
-//! results against the thresholds. [`workload`] runs real programs larger than near memory, for what tiering does. Not here: the command line (`cli/bench.rs`).
+//! results against the thresholds. [`workload`] runs real programs larger than near memory, for what tiering does;
+//! [`tiering`] runs those under one tiering system after the other. Not here: the command line (`cli/bench.rs`).
 
 pub(crate) mod bandwidth;
 pub(crate) mod stream;
+pub(crate) mod tiering;
 pub(crate) mod verdict;
 pub(crate) mod workload;

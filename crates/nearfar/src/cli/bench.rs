@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use nearfar_topology::{Bytes, Mix};
 
+mod tiering;
 mod workload;
 
 use super::output;
@@ -38,6 +39,11 @@ enum Bench {
     ///
     /// It sets no memory policy, so run it under one: nearfar run -w auto -- nearfar bench stream --mix 2:1
     Stream(StreamArgs),
+    /// Tiering systems side by side in the lab: the kernel's NUMA balancing, damo, memtierd and nearfar tier
+    ///
+    /// The same workloads on the same emulated machine and kernel, between DRAM only and no tiering: throughput over time, where
+    /// the hot set is, pages moved and what that took. Exit status 1 if something that nearfar tier must reach is not.
+    Tiering(tiering::Args),
     /// Real programs larger than near memory, with throughput and residency over time: what tiering is tried with
     ///
     /// Without a name: the workloads there are. In the lab, each workload runs on the machine it is meant for.
@@ -95,6 +101,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.bench {
         Bench::Bandwidth(args) => bandwidth(args),
         Bench::Stream(args) => stream(args),
+        Bench::Tiering(args) => tiering::run(args),
         Bench::Workload(args) => workload::run(args),
     }
 }

@@ -1,4 +1,5 @@
-//! report: a demo's result as JSON, as a table, as a page and as a picture; access records alike in [`access`].
+//! report: a demo's result as JSON, as a table, as a page and as a picture; access records alike in [`access`],
+//! comparisons of tiering systems in [`tiering`].
 //!
 //! Start at [`model`] (what was found). [`words`] puts figures into words, [`views`] turns them into rows of charts,
 //! [`chart`] draws those. [`text`], [`page`] and [`picture`] are the three doors.
@@ -10,6 +11,7 @@ pub(crate) mod model;
 pub(crate) mod page;
 pub(crate) mod picture;
 pub(crate) mod text;
+pub(crate) mod tiering;
 pub(crate) mod views;
 pub(crate) mod words;
 

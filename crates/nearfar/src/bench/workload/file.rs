@@ -44,7 +44,13 @@ pub(crate) struct Workload {
     run: String,
     #[serde(default)]
     stops_when_ready: bool,
+    #[serde(default = "yes")]
+    pub(crate) tiering_helps: bool,
     seconds: u64,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// What a workload is made fit for.
@@ -144,6 +150,11 @@ fn parse(name: &str, text: &str) -> anyhow::Result<Workload> {
 }
 
 impl Workload {
+    /// Whether its hot set moves in mid-run.
+    pub(crate) fn moves(&self) -> bool {
+        self.run.contains("{half_s}")
+    }
+
     /// Whether it runs the load generator.
     pub(crate) fn needs_load_generator(&self) -> bool {
         let commands = [self.server.as_ref(), self.load.as_ref(), Some(&self.run)];

@@ -53,6 +53,12 @@ pub(crate) struct Run {
     pub(crate) effort: Effort,
     /// What the program said at its end.
     pub(crate) said: Value,
+    /// What the command before the timed part printed.
+    #[serde(default)]
+    pub(crate) said_before: String,
+    /// What the command after it printed.
+    #[serde(default)]
+    pub(crate) said_after: String,
     /// The lines it was run by.
     pub(crate) commands: Vec<String>,
 }

@@ -47,6 +47,7 @@ fn arguments(request: &Request, name: &str, progress: bool) -> Vec<String> {
             .into();
     arguments.push(placements.join(","));
     let numbers = [
+        ("--near-mib", request.near_mib),
         ("--set-mib", request.set_mib),
         ("--seconds", request.seconds),
         ("--busy-percent", Some(request.busy_percent)),
@@ -56,8 +57,12 @@ fn arguments(request: &Request, name: &str, progress: bool) -> Vec<String> {
     for (option, number) in numbers {
         arguments.extend(number.iter().flat_map(|number| [option.into(), number.to_string()]));
     }
-    let texts =
-        [("--before", &request.before), ("--after", &request.after), ("--daemon", &request.daemon)];
+    let texts = [
+        ("--first", &request.first),
+        ("--before", &request.before),
+        ("--after", &request.after),
+        ("--daemon", &request.daemon),
+    ];
     for (option, text) in texts {
         arguments.extend(text.iter().flat_map(|text| [option.into(), text.clone()]));
     }
@@ -75,10 +80,12 @@ mod tests {
         let request = Request {
             workload: file::find("redis-b").unwrap(),
             placements: vec![Placement::Near, Placement::Far],
+            near_mib: Some(200),
             set_mib: Some(100),
             seconds: Some(3),
             busy_percent: 20,
             filler_percent: Some(0),
+            first: Some("true".into()),
             before: Some("damo start x &".into()),
             after: None,
             switch_ms: 10,
@@ -86,8 +93,8 @@ mod tests {
         };
         assert_eq!(
             arguments(&request, "redis-b", true).join("|"),
-            "bench|workload|redis-b|--here|--out|/out|--placement|near,far|--set-mib|100|--seconds|3|\
-             --busy-percent|20|--filler-percent|0|--switch-ms|10|--before|damo start x &|--daemon|tier start|--progress"
+            "bench|workload|redis-b|--here|--out|/out|--placement|near,far|--near-mib|200|--set-mib|100|--seconds|3|\
+             --busy-percent|20|--filler-percent|0|--switch-ms|10|--first|true|--before|damo start x &|--daemon|tier start|--progress"
         );
     }
 }

@@ -39,6 +39,9 @@ const LOOK: Duration = Duration::from_millis(50);
 const LOOKS: u32 = 40;
 const RESIDENCY: Duration = Duration::from_secs(1);
 
+/// In the environment of commands: the process that holds the data.
+const DATA_PID: &str = "NEARFAR_DATA_PID";
+
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
@@ -46,6 +49,8 @@ pub(crate) struct Request {
     pub(crate) workload: Workload,
     /// `near`, `far`, `default`.
     pub(crate) placements: Vec<Placement>,
+    /// Near memory the workload is made fit for, if not what is there: the same sizes on machines that differ.
+    pub(crate) near_mib: Option<u64>,
     /// The working set, if not as the workload says.
     pub(crate) set_mib: Option<u64>,
     /// How long, if not as the workload says.
@@ -54,11 +59,13 @@ pub(crate) struct Request {
     pub(crate) busy_percent: u64,
     /// Cold data, if not as the workload says.
     pub(crate) filler_percent: Option<u64>,
-    /// Run by a shell before the timed part, and after it.
+    /// Run by a shell before anything else.
+    pub(crate) first: Option<String>,
+    /// Run by a shell before the timed part. It finds the process that holds the data in [`DATA_PID`].
     pub(crate) before: Option<String>,
     /// Run by a shell after the timed part, even if that failed.
     pub(crate) after: Option<String>,
-    /// Let another process onto each CPU so often, in milliseconds (`lab/programs/switches.c`); 0: no.
+    /// Let another process onto the programs' CPUs so often, in milliseconds (`lab/programs/switches.c`); 0: no.
     pub(crate) switch_ms: u64,
     /// Words of the command line of a daemon whose CPU time is to be told.
     pub(crate) daemon: Option<String>,
@@ -101,7 +108,9 @@ pub(crate) fn run(request: &Request, dir: &Path, progress: bool) -> anyhow::Resu
     let near: Vec<_> = machine.nodes.iter().filter(|node| node.near).collect();
     let Some(node) = near.first().map(|node| node.id) else { bail!("no node here is near") };
     let fit = Fit {
-        near_bytes: near.iter().map(|node| node.size_bytes).sum(),
+        near_bytes: request
+            .near_mib
+            .map_or_else(|| near.iter().map(|node| node.size_bytes).sum(), |mib| mib << 20),
         set_mib: request.set_mib,
         seconds: request.seconds,
         busy_percent: request.busy_percent,
@@ -115,6 +124,7 @@ pub(crate) fn run(request: &Request, dir: &Path, progress: bool) -> anyhow::Resu
     let stage = Stage {
         launcher,
         pin: Line::words(if modelled { "chrt -b 0 taskset -c 0" } else { "" }),
+        pinned: modelled,
         node,
         port: fit.port,
         request,
@@ -168,6 +178,7 @@ fn refuse_what_does_not_fit(
 struct Stage<'a> {
     launcher: Launcher<'a>,
     pin: Line,
+    pinned: bool,
     node: u16,
     port: u16,
     request: &'a Request,
@@ -178,6 +189,8 @@ impl Stage<'_> {
     fn run(&self, placement: Placement) -> anyhow::Result<Run> {
         let file = |what: &str| format!("{}-{what}.txt", placement.name());
         let mut commands = Vec::new();
+        commands.extend(self.request.first.iter().map(|command| shell(command).to_string()));
+        self.shell(self.request.first.as_ref(), None, &file("first"))?;
         let switches = self.switches(&file("switches"), &mut commands)?;
         let (filler, filler_bytes) = self.fill(placement, &file("filler"), &mut commands)?;
         let placed = |line: &Line| self.pin.clone().and(&placement.prefix()).and(line);
@@ -198,13 +211,14 @@ impl Stage<'_> {
         };
         let ready = self.ready(&line, &file("run"))?;
         let before = Effort::now(self.daemon())?;
-        self.shell(self.request.before.as_ref(), &file("before"))?;
+        let data = server.as_ref().or(ready.as_ref()).map(Server::pid);
+        let said_before = self.shell(self.request.before.as_ref(), data, &file("before"))?;
         let timed = self.timed(&line, ready, server.as_ref(), &file("run"));
         // Ended in any case; what went wrong first is told.
         let effort = Effort::now(self.daemon());
-        let ended = self.shell(self.request.after.as_ref(), &file("after"));
+        let ended = self.shell(self.request.after.as_ref(), data, &file("after"));
         let (text, residency) = timed?;
-        ended?;
+        let said_after = ended?;
         drop((server, filler, switches));
         let (intervals, said) = found::understood(&text)?;
         let shells = |command: &Option<String>| {
@@ -222,6 +236,8 @@ impl Stage<'_> {
             residency,
             effort: effort?.since(&before),
             said,
+            said_before,
+            said_after,
             commands,
         })
     }
@@ -233,7 +249,10 @@ impl Stage<'_> {
             return Ok(None);
         }
         let program = format!("{}/switches", self.launcher.dir.display());
-        let line = Line::new([program, format!("ms={every_ms}")]);
+        let mut line = Line::new([program, format!("ms={every_ms}")]);
+        if self.pinned {
+            line = line.and(&Line::words("cpus=1"));
+        }
         commands.push(line.to_string());
         self.launcher.start(&line, name).map(Some)
     }
@@ -272,9 +291,17 @@ impl Stage<'_> {
         self.request.daemon.as_deref()
     }
 
-    fn shell(&self, command: Option<&String>, name: &str) -> anyhow::Result<()> {
-        let Some(command) = command else { return Ok(()) };
-        self.launcher.run(&shell(command), name, FILL_LIMIT).map(|_| ())
+    /// What a command printed.
+    fn shell(
+        &self,
+        command: Option<&String>,
+        data: Option<u32>,
+        name: &str,
+    ) -> anyhow::Result<String> {
+        let Some(command) = command else { return Ok(String::new()) };
+        let pid = data.map(|pid| Line::new(["env".into(), format!("{DATA_PID}={pid}")]));
+        let line = pid.unwrap_or_else(|| Line::words("")).and(&shell(command));
+        self.launcher.run(&line, name, FILL_LIMIT)
     }
 
     /// The program with its memory, stopped before its time begins, if it is one that does so.

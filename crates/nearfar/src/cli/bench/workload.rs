@@ -27,6 +27,9 @@ pub(super) struct Args {
         value_name = "PLACEMENT,..."
     )]
     placement: Vec<Placement>,
+    /// Near memory to make the workload fit for, instead of what is there
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(16..=1 << 30))]
+    near_mib: Option<u64>,
     /// The working set, instead of the workload's share of near memory
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
     set_mib: Option<u64>,
@@ -39,13 +42,17 @@ pub(super) struct Args {
     /// Cold data that takes so much of near memory first, instead of the workload's own
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(0..=95))]
     filler_percent: Option<u64>,
-    /// A shell command that starts what is to be compared, run once the data is there (a tiering system, say)
+    /// A shell command run before anything else
+    #[arg(long, value_name = "COMMAND")]
+    first: Option<String>,
+    /// A shell command that starts what is to be compared, run once the data is there (a tiering system, say); it finds the
+    /// process that holds the data in NEARFAR_DATA_PID
     #[arg(long, value_name = "COMMAND")]
     before: Option<String>,
     /// A shell command run after the timed part
     #[arg(long, value_name = "COMMAND")]
     after: Option<String>,
-    /// Let another process onto each CPU every so many milliseconds: emulated CPUs keep translations too long otherwise, and
+    /// Let another process onto the programs' CPUs every so many milliseconds: emulated CPUs keep translations too long otherwise, and
     /// pages in use look idle
     #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1000))]
     switch_ms: u64,
@@ -81,10 +88,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let request = Request {
         workload: file::find(name)?,
         placements: args.placement.clone(),
+        near_mib: args.near_mib,
         set_mib: args.set_mib,
         seconds: args.seconds,
         busy_percent: args.busy_percent,
         filler_percent: args.filler_percent,
+        first: args.first.clone(),
         before: args.before.clone(),
         after: args.after.clone(),
         switch_ms: args.switch_ms,

@@ -1,0 +1,77 @@
+//! What a comparison comes to: JSON `nearfar.bench-tiering/1`.
+//!
+//! Everything a row printed is kept, so that figures, table and page can be made of it again.
+
+use serde::{Deserialize, Serialize};
+
+use super::rows::Row;
+use crate::bench::workload::found::Run;
+use crate::report::model::Machine;
+
+/// The `schema` of a [`Found`].
+pub(crate) const SCHEMA: &str = "nearfar.bench-tiering/1";
+
+/// All workloads under all rows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Found {
+    /// [`SCHEMA`].
+    pub(crate) schema: String,
+    /// Version of nearfar.
+    pub(crate) nearfar: String,
+    /// How long a program runs with one hot set, in seconds.
+    pub(crate) phase_s: u64,
+    /// How much of that is left to settle, and not judged.
+    pub(crate) warm_up_s: u64,
+    /// The share of the time that programs work.
+    pub(crate) busy_percent: u64,
+    /// How often another process gets each CPU, in milliseconds; 0: not at all.
+    pub(crate) switch_ms: u64,
+    /// Too short to be judged.
+    pub(crate) smoke: bool,
+    /// By workload.
+    pub(crate) workloads: Vec<Compared>,
+}
+
+/// A workload under all rows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Compared {
+    /// Its name.
+    pub(crate) workload: String,
+    /// What it is.
+    pub(crate) description: String,
+    /// Whether there is something for tiering to gain.
+    pub(crate) tiering_helps: bool,
+    /// In the order shown.
+    pub(crate) rows: Vec<Ran>,
+}
+
+/// A row.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Ran {
+    /// Which.
+    pub(crate) row: Row,
+    /// The machine, unless it did not run.
+    pub(crate) machine: Option<Machine>,
+    /// The working set, in bytes.
+    pub(crate) set_bytes: u64,
+    /// What came out, unless it did not run.
+    pub(crate) run: Option<Run>,
+    /// Why it did not run.
+    pub(crate) absent: Option<String>,
+}
+
+impl Compared {
+    /// A row that ran.
+    pub(crate) fn ran(&self, row: Row) -> Option<&Ran> {
+        self.rows.iter().find(|ran| ran.row == row && ran.run.is_some())
+    }
+}
+
+impl Found {
+    /// The machine of the rows that are tiered, else any.
+    pub(crate) fn machine(&self) -> Option<&Machine> {
+        let rows = || self.workloads.iter().flat_map(|of| &of.rows);
+        let tiered = rows().filter(|ran| ran.row != Row::Dram).find_map(|ran| ran.machine.as_ref());
+        tiered.or_else(|| rows().find_map(|ran| ran.machine.as_ref()))
+    }
+}

@@ -1,0 +1,326 @@
+//! Tiering systems side by side: the same workloads on the same emulated machine and kernel, in one run.
+//!
+//! Each row is one boot of the lab's guest and one run of `nearfar bench workload` in it, so all begin alike. [`rows`] says
+//! what is compared, [`found`] what is kept, [`judge`] what it comes to; text and page are in `report/tiering`.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::Context as _;
+use nearfar_lab::machine::catalog;
+
+pub(crate) mod found;
+pub(crate) mod judge;
+pub(crate) mod rows;
+#[cfg(test)]
+pub(crate) mod sample;
+
+use super::workload::file::{self, Workload};
+use super::workload::{self, Request};
+use crate::demo::guest::Lab;
+use crate::demo::progress::Progress;
+use found::{Compared, Found, Ran, SCHEMA};
+use rows::{Commands, FIRST, Programs, Row};
+
+/// What kernels leave of a node's memory to programs, about: workloads are made fit for so much, in per cent.
+const LEFT_PERCENT: u64 = 80;
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Wishes {
+    /// Workloads, by name or file.
+    pub(crate) workloads: Vec<String>,
+    /// Rows.
+    pub(crate) rows: Vec<Row>,
+    /// The lab's machine; each workload's own if absent.
+    pub(crate) machine: Option<String>,
+    /// A machine like it with near memory for all.
+    pub(crate) ample: Option<String>,
+    /// The lab's kernel; its default if absent.
+    pub(crate) kernel: Option<String>,
+    /// How long a program runs with one hot set.
+    pub(crate) phase_s: u64,
+    /// How much of that is left to settle.
+    pub(crate) warm_up_s: u64,
+    /// The share of the time that programs work.
+    pub(crate) busy_percent: u64,
+    /// How often another process gets each CPU.
+    pub(crate) switch_ms: u64,
+    /// Boots at once.
+    pub(crate) jobs: usize,
+    /// Too short to be judged.
+    pub(crate) smoke: bool,
+    /// Peers.
+    pub(crate) programs: Programs,
+}
+
+/// A row of a workload, ready to be run.
+struct Job {
+    at: [usize; 2],
+    row: Row,
+    name: String,
+    request: Request,
+    lab: Lab,
+}
+
+/// Everything that can be wrong is found before the first boot.
+pub(crate) struct Plan {
+    wishes: Wishes,
+    found: Found,
+    jobs: Vec<Job>,
+}
+
+/// Resolves what is asked for; rows that can't be had are told as absent.
+pub(crate) fn plan(wishes: Wishes) -> anyhow::Result<Plan> {
+    let mut found = Found {
+        schema: SCHEMA.into(),
+        nearfar: env!("CARGO_PKG_VERSION").into(),
+        phase_s: wishes.phase_s,
+        warm_up_s: wishes.warm_up_s,
+        busy_percent: wishes.busy_percent,
+        switch_ms: wishes.switch_ms,
+        smoke: wishes.smoke,
+        workloads: Vec::new(),
+    };
+    let mut jobs = Vec::new();
+    for (index, name) in wishes.workloads.iter().enumerate() {
+        let workload = file::find(name)?;
+        workload::programs::load_generator(&workload)?;
+        let mut rows = Vec::new();
+        for row in &wishes.rows {
+            let mut ran = Ran { row: *row, machine: None, set_bytes: 0, run: None, absent: None };
+            match job(&wishes, name, &workload, *row)? {
+                Ok(mut job) => {
+                    job.at = [index, rows.len()];
+                    jobs.push(job);
+                }
+                Err(why) => ran.absent = Some(why),
+            }
+            rows.push(ran);
+        }
+        found.workloads.push(Compared {
+            workload: workload.name.clone(),
+            description: workload.description.clone(),
+            tiering_helps: workload.tiering_helps,
+            rows,
+        });
+    }
+    Ok(Plan { wishes, found, jobs })
+}
+
+/// A row of a workload, or why there is none.
+fn job(
+    wishes: &Wishes,
+    name: &str,
+    workload: &Workload,
+    row: Row,
+) -> anyhow::Result<Result<Job, String>> {
+    let tiered = wishes.machine.clone().unwrap_or_else(|| workload.machine.clone());
+    let machine = catalog::find(&tiered)?;
+    let near = |node: &&nearfar_lab::machine::Node| node.cpus > 0;
+    let near_bytes: u64 = machine.nodes.iter().filter(near).map(|node| node.size.0).sum();
+    let first =
+        |with_cpus: bool| machine.nodes.iter().position(|node| (node.cpus > 0) == with_cpus);
+    let (Some(near), Some(far)) = (first(true), first(false)) else {
+        anyhow::bail!(
+            "machine {tiered} has no node without CPUs, so none to tier with; lab/machines/README.md says how to describe one"
+        );
+    };
+    let id = |node: usize| u16::try_from(node).unwrap_or(u16::MAX);
+    let commands = match rows::commands(row, &wishes.programs, [id(near), id(far)]) {
+        Ok(commands) => commands,
+        Err(why) => return Ok(Err(why)),
+    };
+    let machine = match (row, &wishes.ample) {
+        (Row::Dram, Some(ample)) => ample.clone(),
+        (Row::Dram, None) if tiered == "cxl-2tier-small" => "cxl-2tier-ample".into(),
+        (Row::Dram, None) => {
+            return Ok(Err(format!(
+                "no machine like {tiered} with near memory for all; say --ample NAME|FILE"
+            )));
+        }
+        _ => tiered,
+    };
+    catalog::find(&machine)?;
+    let request =
+        request(wishes, workload.clone(), row, commands, (near_bytes >> 20) * LEFT_PERCENT / 100);
+    let lab = Lab { machine: Some(machine), kernel: wishes.kernel.clone() };
+    Ok(Ok(Job { at: [0, 0], row, name: name.into(), request, lab }))
+}
+
+fn request(
+    wishes: &Wishes,
+    workload: Workload,
+    row: Row,
+    commands: Commands,
+    near_mib: u64,
+) -> Request {
+    let phases = if workload.moves() { 2 } else { 1 };
+    Request {
+        workload,
+        placements: vec![row.placement()],
+        near_mib: Some(near_mib),
+        set_mib: None,
+        seconds: Some(wishes.phase_s * phases),
+        busy_percent: wishes.busy_percent,
+        filler_percent: None,
+        first: Some(FIRST.into()),
+        before: commands.start,
+        after: commands.stop,
+        switch_ms: wishes.switch_ms,
+        daemon: row.daemon().map(Into::into),
+    }
+}
+
+impl Plan {
+    /// For people: what would be run.
+    pub(crate) fn text(&self) -> String {
+        let mut out = String::new();
+        for job in &self.jobs {
+            let Job { row, request, lab, .. } = job;
+            let machine = lab.machine.as_deref().unwrap_or_default();
+            out += &format!(
+                "{}, {}: machine {machine}, placement {}, {} s\n",
+                request.workload.name,
+                row.name(),
+                row.placement().name(),
+                request.seconds.unwrap_or(0)
+            );
+            let commands =
+                [("first", &request.first), ("start", &request.before), ("stop", &request.after)];
+            for (what, command) in commands {
+                out.extend(command.iter().map(|command| format!("  {what}: {command}\n")));
+            }
+        }
+        for compared in &self.found.workloads {
+            for ran in &compared.rows {
+                let name = ran.row.name();
+                out.extend(
+                    ran.absent
+                        .iter()
+                        .map(|why| format!("{}, {name}: absent: {why}\n", compared.workload)),
+                );
+            }
+        }
+        out
+    }
+
+    /// Boots and runs row after row, as many at once as asked for. A row that fails is told as absent; `dir` gets what
+    /// programs print.
+    pub(crate) fn run(self, dir: &Path) -> anyhow::Result<Found> {
+        let Self { wishes, mut found, jobs } = self;
+        let programs = dir.join("programs");
+        std::fs::create_dir_all(&programs)
+            .with_context(|| format!("creating {}", programs.display()))?;
+        workload::programs::compile(&programs)?;
+        let progress = Mutex::new(Progress::new(jobs.len(), false));
+        let queue = Mutex::new(VecDeque::from(jobs));
+        let done = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for _ in 0..wishes.jobs.max(1) {
+                scope.spawn(|| {
+                    while let Some(job) = locked(&queue).pop_front() {
+                        locked(&progress).step(&format!(
+                            "{}, {}",
+                            job.request.workload.name,
+                            job.row.name()
+                        ));
+                        let ran = boot(&job, &programs, dir);
+                        locked(&done).push((job.at, ran));
+                    }
+                });
+            }
+        });
+        drop(progress);
+        for ([workload, row], ran) in done.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            found.workloads[workload].rows[row] = ran;
+        }
+        Ok(found)
+    }
+}
+
+fn locked<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One boot; its directory holds the programs, and what they print afterwards.
+fn boot(job: &Job, programs: &Path, dir: &Path) -> Ran {
+    let mut ran = Ran { row: job.row, machine: None, set_bytes: 0, run: None, absent: None };
+    let result = share(job, programs, dir)
+        .and_then(|out| workload::guest::run(&job.request, &job.name, &job.lab, &out, false));
+    match result {
+        Ok(mut found) => {
+            ran.set_bytes = found.set_bytes;
+            ran.run = found.runs.pop();
+            ran.machine = Some(found.machine);
+        }
+        Err(error) => ran.absent = Some(format!("failed: {error:#}")),
+    }
+    ran
+}
+
+/// A directory for a guest, with the programs in it.
+fn share(job: &Job, programs: &Path, dir: &Path) -> anyhow::Result<PathBuf> {
+    let out = dir.join(format!("{}-{}", job.at[0], job.row.class()));
+    std::fs::create_dir_all(&out).with_context(|| format!("creating {}", out.display()))?;
+    for entry in
+        std::fs::read_dir(programs).with_context(|| format!("listing {}", programs.display()))?
+    {
+        let from = entry?.path();
+        let Some(name) = from.file_name() else { continue };
+        std::fs::copy(&from, out.join(name))
+            .with_context(|| format!("copying {}", from.display()))?;
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wishes() -> Wishes {
+        Wishes {
+            workloads: vec!["gups-moving".into(), "scan".into()],
+            rows: Row::ALL.into(),
+            machine: None,
+            ample: None,
+            kernel: None,
+            phase_s: 90,
+            warm_up_s: 60,
+            busy_percent: 20,
+            switch_ms: 10,
+            jobs: 1,
+            smoke: false,
+            programs: Programs { nearfar: "/n".into(), damo: None, memtierd: None },
+        }
+    }
+
+    #[test]
+    fn rows_differ_in_placement_machine_and_what_moves_pages_alone() {
+        let plan = plan(wishes()).unwrap();
+        let gups: Vec<_> = plan.jobs.iter().filter(|job| job.at[0] == 0).collect();
+        assert_eq!(gups.len(), 5, "damo and memtierd are not there");
+        for job in &gups {
+            let Request { seconds, near_mib, first, .. } = &job.request;
+            assert_eq!(
+                (seconds, near_mib, first.as_deref()),
+                (&Some(180), &Some(204), Some(FIRST))
+            );
+            let ample = job.lab.machine.as_deref() == Some("cxl-2tier-ample");
+            assert_eq!(ample, job.row == Row::Dram);
+        }
+        assert_eq!(plan.jobs.last().unwrap().request.seconds, Some(90), "nothing moves in a scan");
+        assert!(plan.text().contains("scan, memtierd: absent: no binary"));
+    }
+
+    #[test]
+    fn without_an_ample_machine_there_is_no_dram_row_and_without_far_memory_nothing() {
+        let plan = plan(Wishes { machine: Some("cxl-2tier".into()), ..wishes() }).unwrap();
+        assert!(plan.found.workloads[0].rows[0].absent.as_ref().unwrap().contains("--ample"));
+        let numa = Wishes { machine: Some("numa-4node".into()), ..wishes() };
+        assert!(super::plan(numa).err().unwrap().to_string().contains("without CPUs"));
+        let unknown = Wishes { workloads: vec!["none".into()], ..wishes() };
+        assert!(super::plan(unknown).is_err());
+    }
+}

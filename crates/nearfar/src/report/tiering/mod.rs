@@ -1,0 +1,134 @@
+//! A comparison of tiering systems as text, as JSON and as one page. The figures come from `bench/tiering/judge.rs`; here
+//! is only how they are shown.
+
+use serde::Serialize;
+
+use crate::bench::tiering::found::{Compared, Found};
+use crate::bench::tiering::judge::{self, Check, Figures, Unit};
+use crate::bench::tiering::rows::Row;
+
+mod chart;
+pub(crate) mod page;
+pub(crate) mod text;
+
+/// What was found with what it comes to: JSON `nearfar.bench-tiering/1`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Document {
+    /// What was found.
+    #[serde(flatten)]
+    pub(crate) found: Found,
+    /// Figures of each row, by workload.
+    pub(crate) figures: Vec<Vec<Figures>>,
+    /// Against what is to be reached.
+    pub(crate) checks: Vec<Check>,
+}
+
+impl Document {
+    /// Computes figures and checks anew.
+    pub(crate) fn of(found: Found) -> Self {
+        let workloads = found.workloads.iter();
+        let figures = workloads.map(|of| judge::figures(of, found.warm_up_s)).collect();
+        let checks = if found.smoke { Vec::new() } else { judge::checks(&found) };
+        Self { found, figures, checks }
+    }
+
+    fn parts(&self) -> impl Iterator<Item = (&Compared, &[Figures])> {
+        self.found.workloads.iter().zip(self.figures.iter().map(Vec::as_slice))
+    }
+
+    /// How it was done, in a sentence or two.
+    fn how(&self) -> String {
+        let Found { phase_s, warm_up_s, busy_percent, switch_ms, smoke, .. } = &self.found;
+        let mut text = format!(
+            "Steady is what lies more than {warm_up_s} s behind the start and each move of the hot set, of {phase_s} s each."
+        );
+        if *busy_percent < 100 {
+            text += &format!(
+                " Programs work {busy_percent} % of every 10 ms and sleep for the rest; throughput is of the time at work."
+            );
+        }
+        if *switch_ms > 0 {
+            text += &format!(
+                " Every {switch_ms} ms another process gets their CPU for a moment, so that pages in use look used."
+            );
+        }
+        if *smoke {
+            text += " A smoke run: too short to be judged.";
+        }
+        text
+    }
+}
+
+/// The columns of the table, and what they mean.
+const COLUMNS: [(&str, &str); 9] = [
+    ("operations/s", "steady throughput: the median of the steady intervals"),
+    ("of DRAM", "as a share of that of DRAM only"),
+    ("recovered", "share of the slowdown from DRAM only to no tiering that is gone"),
+    (
+        "near time",
+        "where steady throughput lies between far only (0) and DRAM only (1), by time an operation",
+    ),
+    (
+        "hot near",
+        "share of the hot set in near memory, steady mean by phase, as the program asks move_pages(2) about a sample of \
+         its hot pages between intervals",
+    ),
+    (
+        "90 % after",
+        "seconds from the start, and from each move, until nine tenths of the hot set were near",
+    ),
+    ("data near", "share of the program's memory in near memory, steady mean, by numa_maps"),
+    ("moved", "pages moved in the whole run (vmstat's pgmigrate_success)"),
+    ("CPU", "of one CPU: the daemon, and the kernel's kdamond and kswapd threads"),
+];
+
+/// A row's cells; dashes where nothing is known.
+fn cells(figures: Option<&Figures>) -> [String; COLUMNS.len()] {
+    let Some(of) = figures else { return std::array::from_fn(|_| "–".into()) };
+    let share = |share: Option<f64>| {
+        share.map_or_else(|| "–".into(), |share| format!("{:.0} %", share * 100.0))
+    };
+    let phases = |text: &dyn Fn(&judge::Phase) -> String| match of.phases.as_slice() {
+        [] => "–".to_string(),
+        phases => phases.iter().map(text).collect::<Vec<_>>().join(", "),
+    };
+    [
+        grouped(of.steady_operations_per_s),
+        of.to_dram.map_or_else(|| "–".into(), |ratio| format!("{ratio:.3}")),
+        if matches!(of.row, Row::Dram | Row::None) { "–".into() } else { share(of.recovered) },
+        share(of.near_by_time),
+        phases(&|phase| share(phase.mean)),
+        phases(&|phase| phase.near_after_s.map_or_else(|| "never".into(), |s| format!("{s:.0} s"))),
+        share(of.data_near),
+        nearfar_topology::Bytes(of.moved_bytes).to_string(),
+        format!("{:.1} % + {:.1} %", of.daemon_cpu * 100.0, of.kernel_cpu * 100.0),
+    ]
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "operations a second, rounded for people"
+)]
+fn grouped(rate: f64) -> String {
+    super::words::grouped(rate.max(0.0).round() as u64)
+}
+
+/// A check's figure and its bound.
+fn said(check: &Check) -> [String; 2] {
+    let show = |value: f64| match check.unit {
+        Unit::Share => format!("{:.1} %", value * 100.0),
+        Unit::Ratio => format!("{value:.3}"),
+        Unit::Mib => format!("{value:.1} MiB"),
+    };
+    let bound = if check.at_most { "at most" } else { "at least" };
+    [check.found.map_or_else(|| "–".into(), show), format!("{bound} {}", show(check.wanted))]
+}
+
+fn verdict(check: &Check) -> &'static str {
+    match (check.reached, check.found) {
+        (true, _) => "reached",
+        (false, Some(_)) => "MISSED",
+        (false, None) => "not told",
+    }
+}
