@@ -233,31 +233,50 @@ pub(crate) fn pages_of_a_process_are_spread_by_weight() {
     });
 }
 
+/// Bytes that a scheme's first passes were tried on.
+fn first_tried(session: &Session<'_>) -> u64 {
+    loop {
+        let tried = session.stats(0).unwrap()[0].sz_tried.0;
+        if tried > 0 {
+            return tried;
+        }
+        wait();
+    }
+}
+
 pub(crate) fn a_quota_holds_from_the_start_for_a_scheme_that_slept_its_first_interval() {
     held("input", |fs, journal, holder| {
         let quotas = Quotas { bytes: MIB, reset_interval_ms: 3000, ..Quotas::default() };
         let scheme = moving(holder, 1, quotas);
         let asleep = Scheme { access_pattern: AccessPattern::NOTHING, ..scheme.clone() };
-        let kdamond = watching(fs, &[0], asleep);
-        let mut session = Session::start(fs, journal, &[kdamond], DamonStat::Pause).unwrap();
+        let mut freely = asleep.clone();
+        freely.quotas.bytes = 0;
+        let start = |scheme: &Scheme| {
+            let kdamond = watching(fs, &[0], scheme.clone());
+            Session::start(fs, journal, &[kdamond], DamonStat::Pause).unwrap()
+        };
+        let mut session = start(&asleep);
         while session.effective_quotas(0).unwrap()[0].is_none() {
             wait();
         }
         session.adjust(0, |kdamond| kdamond.context.schemes[0] = scheme.clone()).unwrap();
-        while session.stats(0).unwrap()[0].sz_tried.0 == 0 {
-            wait();
-        }
-        let tried = session.stats(0).unwrap()[0].sz_tried.0;
+        let tried = first_tried(&session);
         assert!(tried <= 2 * MIB, "{tried} bytes of {MIB} in 3 s");
         session.stop().unwrap();
-        // Without it 6.12 does everything there is at once. Were it not so, sleeping would be for nothing.
-        let session =
-            Session::start(fs, journal, &[watching(fs, &[0], scheme)], DamonStat::Pause).unwrap();
-        while session.stats(0).unwrap()[0].sz_tried.0 == 0 {
+        // Else 6.12 does everything there is at once, also where the scheme was there before the quota. Were it not so,
+        // sleeping would be for nothing.
+        let old = !offers::detect(fs, Asked::Live).has(Feature::DamonNodeGoals);
+        let session = start(&scheme);
+        let tried = first_tried(&session);
+        assert_eq!(tried > 100 * MIB, old, "{tried} bytes of {MIB} in 3 s");
+        session.stop().unwrap();
+        let mut session = start(&freely);
+        for _ in 0..12 {
             wait();
         }
-        let tried = session.stats(0).unwrap()[0].sz_tried.0;
-        let old = !offers::detect(fs, Asked::Live).has(Feature::DamonNodeGoals);
+        session.adjust(0, |kdamond| kdamond.context.schemes[0] = scheme.clone()).unwrap();
+        let tried = first_tried(&session);
+        println!("a quota that came later: {} KiB of 1024 in 3 s", tried >> 10);
         assert_eq!(tried > 100 * MIB, old, "{tried} bytes of {MIB} in 3 s");
         session.stop().unwrap();
     });
