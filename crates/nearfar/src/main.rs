@@ -15,6 +15,7 @@ mod demo;
 mod exit;
 mod recording;
 mod report;
+mod tier;
 mod weighing;
 
 fn main() -> ExitCode {

@@ -44,6 +44,15 @@ impl MachineArgs {
         self.sysfs.is_none()
     }
 
+    /// The same, as it would be typed.
+    pub(crate) fn as_arguments(&self) -> Vec<std::ffi::OsString> {
+        let sysfs = self.sysfs.iter().flat_map(|path| ["--sysfs".into(), path.into()]);
+        let kinds = self.kinds.iter();
+        let kinds =
+            kinds.flat_map(|(node, kind)| ["--kind".into(), format!("{node}={kind}").into()]);
+        sysfs.chain(kinds).collect()
+    }
+
     /// What the lab says of the guest this is, or that a recording is of; `None` on any other machine.
     ///
     /// A word that can't be understood is kept as it is: the machine is emulated all the same.

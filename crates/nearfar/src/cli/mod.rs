@@ -15,6 +15,7 @@ mod probe;
 mod record;
 mod report;
 mod run;
+mod tier;
 mod topo;
 mod weights;
 
@@ -43,6 +44,8 @@ enum Command {
     Record(record::Args),
     /// Show what a record of memory accesses says: heatmap, working set, temperature, residency
     Report(report::Args),
+    /// Move used pages to near memory and unused ones to far memory, for programs that need no change
+    Tier(tier::Args),
     /// Run commands on an emulated machine with near and far memory, under a real kernel
     Lab(lab::Args),
     /// Show what near and far memory do for unmodified programs, here or in the lab
@@ -67,6 +70,7 @@ impl Cli {
             Command::Lab(args) => lab::run(args),
             Command::Weights(args) => weights::run(&args),
             Command::Run(args) => run::run(&args),
+            Command::Tier(args) => tier::run(&args),
             Command::Demo(args) => demo::run(&args),
             Command::Bench(args) => bench::run(&args),
             Command::Completions(args) => generate::completions(&args),
