@@ -378,7 +378,10 @@ impl Tiering {
     /// Looks follow each other as soon as their cost allows, but not sooner than a second.
     fn fit_period(&mut self, seen: &Observation) {
         let least = self.window_ns.max(SECOND_NS);
-        let affordable = scale(seen.cpu.0, WHOLE, u64::from(self.goals.cpu.0).max(1));
+        // What was spent without a look says nothing of looks.
+        let looked = seen.promotion.at.0 > 0 || seen.demotion.at.0 > 0;
+        let spent = if looked { seen.cpu.0 } else { 0 };
+        let affordable = scale(spent, WHOLE, u64::from(self.goals.cpu.0).max(1));
         let most = self.window_ns.saturating_mul(2).max(60 * SECOND_NS);
         self.period_ns = affordable.clamp(least, most);
     }

@@ -19,10 +19,11 @@ use nearfar_kernel::fs::Fs;
 use nearfar_policy::tiering::{Looked, Side};
 use nearfar_topology::{Bytes, Nanoseconds, NodeId};
 
-/// DAMON's own sampling is not what pages are judged by, so it is sparse; but requests are heard between samples.
+/// DAMON's own sampling is not what pages are judged by, so few regions do. Requests are heard at the end of an
+/// aggregation (6.12), so these are short.
 const INTERVALS: Intervals =
-    Intervals { sample_us: 10_000, aggr_us: 1_000_000, update_us: 60_000_000 };
-const REGIONS: Bounds = Bounds { min: 10, max: 200 };
+    Intervals { sample_us: 10_000, aggr_us: 20_000, update_us: 60_000_000 };
+const REGIONS: Bounds = Bounds { min: 10, max: 20 };
 /// From a commit to the pass it asks for.
 const APPLY_US: u64 = 20_000;
 /// After this a pass has begun.
