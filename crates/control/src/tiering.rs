@@ -1,7 +1,8 @@
 //! Tiering as a loop: a look every period, in the order in which the kernel can do it.
 //!
-//! A look is: forget what was used, on both sides; a window later demote what was not used again, which makes room; then
-//! promote what was; then rest until the period is over. Each step is one `tick`, which says when the next is due.
+//! A look is: forget what was used, on both sides; a window later count what was used since; another window later move what
+//! was decided, near memory first, which makes room; then rest until the period is over. Each step is one `tick`, which
+//! says when the next is due.
 
 use nearfar_policy::tiering::{Decision, Goals, Looked, Observation, Side, Tiering};
 use nearfar_topology::{Bytes, Nanoseconds};
@@ -11,23 +12,23 @@ pub trait Pages {
     /// Why something could not be done.
     type Error;
 
-    /// First pass over both sides: forget that pages were used. Gives how long the pass takes to begin.
+    /// First pass over both sides: forget that pages were used, for a look with this window. Gives how long to wait for it.
     ///
     /// # Errors
     /// The machine's.
-    fn forget(&mut self) -> Result<Nanoseconds, Self::Error>;
+    fn forget(&mut self, window: Nanoseconds) -> Result<Nanoseconds, Self::Error>;
 
-    /// Second pass over so much near memory: demote what was not used.
+    /// Second pass, a window after the first: count what was used, and forget that it was. Gives how long to wait for it.
     ///
     /// # Errors
     /// The machine's.
-    fn demote(&mut self, from: Bytes) -> Result<Nanoseconds, Self::Error>;
+    fn look(&mut self, window: Nanoseconds) -> Result<Nanoseconds, Self::Error>;
 
-    /// Second pass over so much far memory: promote what was used.
+    /// Third pass, a window after the second: demote and promote as decided. Gives how long to wait for it.
     ///
     /// # Errors
     /// The machine's.
-    fn promote(&mut self, from: Bytes) -> Result<Nanoseconds, Self::Error>;
+    fn shift(&mut self, decision: &Decision) -> Result<Nanoseconds, Self::Error>;
 
     /// Nothing more until the next look; when this returns, what was under way has ended.
     ///
@@ -49,22 +50,24 @@ pub struct Count {
     pub near: Side,
     /// The slower side, now.
     pub far: Side,
-    /// Looked at and moved from far to near.
-    pub promotion: Looked,
-    /// Looked at and moved from near to far.
-    pub demotion: Looked,
+    /// Found in near memory, and moved from it.
+    pub near_look: Looked,
+    /// Found in far memory, and moved from it.
+    pub far_look: Looked,
     /// CPU time that it took.
     pub cpu: Nanoseconds,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
+    Forget,
+    Look,
     Decide,
-    Forgotten,
-    Demote,
-    Promote,
     Rest,
 }
+
+/// How soon it is looked again whether there is anything to do.
+const IDLE: Nanoseconds = Nanoseconds(1_000_000_000);
 
 /// The loop of one boundary between tiers.
 #[derive(Debug)]
@@ -74,9 +77,9 @@ pub struct Loop {
     decision: Option<Decision>,
     seen: Observation,
     before: Count,
-    /// When the look began, and when its window did.
+    /// When the look began, and when the last one was taken in.
     began: Nanoseconds,
-    forgot: Nanoseconds,
+    observed: Nanoseconds,
 }
 
 impl Loop {
@@ -85,12 +88,12 @@ impl Loop {
     pub fn new(goals: Goals, before: Count) -> Self {
         Self {
             policy: Tiering::new(goals),
-            step: Step::Decide,
+            step: Step::Forget,
             decision: None,
             seen: Observation { near: before.near, far: before.far, ..Observation::default() },
             before,
             began: Nanoseconds(0),
-            forgot: Nanoseconds(0),
+            observed: Nanoseconds(0),
         }
     }
 
@@ -122,69 +125,58 @@ impl Loop {
         pages: &mut P,
     ) -> Result<Nanoseconds, P::Error> {
         let after = |from: Nanoseconds, by: Nanoseconds| Nanoseconds(from.0.saturating_add(by.0));
-        let decision = match (self.step, self.decision) {
-            (Step::Decide, _) | (_, None) => {
+        match self.step {
+            Step::Forget => {
+                self.began = now;
+                let count = pages.count()?;
+                (self.seen.near, self.seen.far) = (count.near, count.far);
+                if !self.policy.is_to_look(count.near, count.far) {
+                    return Ok(after(now, IDLE));
+                }
+                let takes = pages.forget(self.policy.window())?;
+                self.step = Step::Look;
+                Ok(after(now, takes))
+            }
+            Step::Look => {
+                let takes = pages.look(self.policy.window())?;
+                self.step = Step::Decide;
+                Ok(after(now, takes))
+            }
+            Step::Decide => {
                 self.observe(now, pages.count()?);
                 let decision = self.policy.step(&self.seen);
                 self.decision = Some(decision);
-                self.began = now;
-                if decision.promote_from.0 == 0 && decision.demote_from.0 == 0 {
-                    return Ok(after(now, decision.period));
-                }
-                let takes = pages.forget()?;
-                self.step = Step::Forgotten;
-                return Ok(after(now, takes));
-            }
-            (_, Some(decision)) => decision,
-        };
-        let next = match self.step {
-            Step::Decide | Step::Forgotten => {
-                pages.rest()?;
-                self.forgot = now;
-                self.step = Step::Demote;
-                after(now, decision.window)
-            }
-            Step::Demote => {
-                self.step = Step::Promote;
-                if decision.demote_from.0 == 0 {
-                    now
-                } else {
-                    after(now, pages.demote(decision.demote_from)?)
-                }
-            }
-            Step::Promote => {
                 self.step = Step::Rest;
-                if decision.promote_from.0 == 0 {
-                    now
-                } else {
-                    after(now, pages.promote(decision.promote_from)?)
+                if decision.promote.0 == 0 && decision.demote.0 == 0 {
+                    return Ok(now);
                 }
+                Ok(after(now, pages.shift(&decision)?))
             }
             Step::Rest => {
                 pages.rest()?;
-                self.step = Step::Decide;
-                after(self.began, decision.period).max(now)
+                self.step = Step::Forget;
+                let period = self.decision.map_or(IDLE, |decision| decision.period);
+                Ok(after(self.began, period).max(now))
             }
-        };
-        Ok(next)
+        }
     }
 
     fn observe(&mut self, now: Nanoseconds, count: Count) {
         let since = |now: Bytes, before: Bytes| Bytes(now.0.saturating_sub(before.0));
         let looked = |now: Looked, before: Looked| Looked {
             at: since(now.at, before.at),
-            passed: since(now.passed, before.passed),
+            used: since(now.used, before.used),
             moved: since(now.moved, before.moved),
         };
         self.seen = Observation {
-            elapsed: Nanoseconds(now.0.saturating_sub(self.began.0)),
+            elapsed: Nanoseconds(now.0.saturating_sub(self.observed.0)),
             cpu: Nanoseconds(count.cpu.0.saturating_sub(self.before.cpu.0)),
             near: count.near,
             far: count.far,
-            promotion: looked(count.promotion, self.before.promotion),
-            demotion: looked(count.demotion, self.before.demotion),
+            near_look: looked(count.near_look, self.before.near_look),
+            far_look: looked(count.far_look, self.before.far_look),
         };
-        self.before = count;
+        (self.before, self.observed) = (count, now);
     }
 }
 
@@ -213,16 +205,26 @@ mod tests {
 
     impl Pages for Notes {
         type Error = &'static str;
-        fn forget(&mut self) -> Result<Nanoseconds, Self::Error> {
+        fn forget(&mut self, _: Nanoseconds) -> Result<Nanoseconds, Self::Error> {
             self.note("forget")
         }
-        fn demote(&mut self, from: Bytes) -> Result<Nanoseconds, Self::Error> {
-            self.count.demotion.at.0 += from.0;
-            self.note("demote")
+        fn look(&mut self, _: Nanoseconds) -> Result<Nanoseconds, Self::Error> {
+            // Half of what is near, and a third of what is far: more than near memory holds.
+            let count = &mut self.count;
+            let taken = |side: Side| side.total.0 - side.free.0;
+            let sides = [(count.near, 2), (count.far, 1)];
+            for (look, (side, part)) in
+                [&mut count.near_look, &mut count.far_look].into_iter().zip(sides)
+            {
+                look.at.0 += taken(side);
+                look.used.0 += taken(side) / part;
+            }
+            self.note("look")
         }
-        fn promote(&mut self, from: Bytes) -> Result<Nanoseconds, Self::Error> {
-            self.count.promotion.at.0 += from.0;
-            self.note("promote")
+        fn shift(&mut self, decision: &Decision) -> Result<Nanoseconds, Self::Error> {
+            self.count.far_look.moved.0 += decision.promote.0;
+            self.count.near_look.moved.0 += decision.demote.0;
+            self.note("shift")
         }
         fn rest(&mut self) -> Result<(), Self::Error> {
             self.note("rest").map(|_| ())
@@ -243,20 +245,18 @@ mod tests {
     }
 
     #[test]
-    fn a_look_forgets_waits_demotes_promotes_and_rests_in_this_order() {
+    fn a_look_forgets_counts_moves_and_rests_in_this_order() {
         let mut pages = full();
         let mut tiering = Loop::new(goals(), pages.count);
         let mut now = Nanoseconds(0);
-        for _ in 0..6 {
+        for _ in 0..5 {
             now = tiering.tick(now, &mut pages).unwrap();
         }
-        assert_eq!(
-            pages.did,
-            ["count", "forget", "rest", "demote", "promote", "rest", "count", "forget"]
-        );
+        let look = ["count", "forget", "look", "count", "shift", "rest", "count", "forget"];
+        assert_eq!(pages.did, look);
         let decision = tiering.decision().unwrap();
-        assert!(now.0 >= decision.period.0, "the second look begins a period after the first");
-        assert!(tiering.seen().promotion.at.0 > 0);
+        assert!(now.0 >= decision.period.0, "the next look begins a period after this one");
+        assert!(tiering.seen().far_look.at.0 > 0 && decision.promote.0 > 0, "{decision:?}");
     }
 
     #[test]

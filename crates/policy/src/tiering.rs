@@ -1,17 +1,19 @@
 //! Tiering between two neighbouring tiers: which pages are to change sides, and whether moving pays.
 //!
 //! # What can be seen
-//! A *look* at a node has two passes: the first forgets of every page that it was used (clears the accessed bit), the
-//! second, a *window* of time `L` later, finds which have been used since. A page used `r` times a second is found used
+//! A *look* has two passes over all pages: the first forgets of every page that it was used (clears the accessed bit), the
+//! second, a *window* of time `L` later, counts which have been used since. A third moves, after another window. A page used `r` times a second is found used
 //! with probability `1 - exp(-r L)`, so the window is a threshold on how often a page is used, of about `1 / L`. Promotion
-//! takes from far memory what a look finds used, demotion from near memory what it finds unused: page by page, however
+//! takes from far memory what is found used, demotion from near memory what is found unused: page by page, however
 //! finely hot and cold are mixed. A single look errs for pages near the threshold; that is what the share of a look that
 //! is acted upon is for.
 //!
 //! # The law
 //! 1. *The window fits the hot set to near memory.* What a look finds used, near and far together, is the hot set at this
-//!    window. If it is more than near memory holds, the window gets shorter, else longer.
-//! 2. *Looks are as far apart as their cost demands*: they take no more CPU than allowed.
+//!    window. If it is more than near memory holds, the window gets shorter, else longer. It is *sought* by looks that
+//!    follow each other, each with a longer window; nothing moves until it is found.
+//! 2. *Looks are as far apart as their cost demands*: over a minute they take no more CPU than allowed. What was not used
+//!    is saved for a minute, so that a new hot set is fetched soon. When few pages move, looks get rarer.
 //! 3. *Demotion makes room, no more*: for the headroom that new pages need, and for what is promoted next. A workload
 //!    that fits near memory loses nothing to it.
 //! 4. *Each look promotes a part of what it found*, as room and traffic allow. Hot pages are found again and again,
@@ -19,7 +21,7 @@
 //!    often near pages are found used than far ones), and is a half again when the gain falls: the hot set has moved.
 //! 5. *Moving must pay.* Where pages differ in use, near pages are soon found used more often than far ones. If a good
 //!    part of near memory has been exchanged and they still are not (a scan, or use spread evenly), it rests, longer
-//!    each time, and then tries again.
+//!    each time, and then tries again; it only counts meanwhile, and a change ends the rest.
 //!
 //! One [`Tiering`] stands for one boundary between tiers; a machine with three tiers has two.
 //!
@@ -72,56 +74,51 @@ impl Side {
     }
 }
 
-impl Observation {
-    /// What was promoted in exchange: in a look at both sides. Only that says something of the gain.
-    fn exchanged(&self) -> u64 {
-        if self.both() { self.promotion.moved.0 } else { 0 }
-    }
-
-    fn both(&self) -> bool {
-        self.demotion.at.0 > 0 && self.promotion.at.0 > 0
-    }
-}
-
-/// What the second pass of a look came upon.
+/// What the second pass of a look came upon, and what was moved since the look before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Looked {
     /// Pages looked at.
     pub at: Bytes,
-    /// Of these, found used (far) or unused (near), and asked to move.
-    pub passed: Bytes,
-    /// Of these, moved.
+    /// Of these, found used.
+    pub used: Bytes,
+    /// Moved from here to the other side since the last look.
     pub moved: Bytes,
 }
 
-/// What a step is decided from.
+/// What a step is decided from: a look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Observation {
-    /// Time since the last step: a period.
+    /// Time since the last look.
     pub elapsed: Nanoseconds,
-    /// CPU time that looking and moving took.
+    /// CPU time that looking and moving took since the last look.
     pub cpu: Nanoseconds,
     /// The faster tier.
     pub near: Side,
     /// The slower tier.
     pub far: Side,
-    /// Looks at far memory.
-    pub promotion: Looked,
-    /// Looks at near memory.
-    pub demotion: Looked,
+    /// What was found in near memory, and demoted.
+    pub near_look: Looked,
+    /// What was found in far memory, and promoted.
+    pub far_look: Looked,
 }
 
-/// What to do next. Directions whose amount is nothing stand still.
+impl Observation {
+    fn both(&self) -> bool {
+        self.near_look.at.0 > 0 && self.far_look.at.0 > 0
+    }
+}
+
+/// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// From a look's first pass to its second.
+    /// So much of what is found used in far memory is promoted now.
+    pub promote: Bytes,
+    /// So much of what is found unused in near memory is demoted, before anything is promoted.
+    pub demote: Bytes,
+    /// From the pass before to the one that moves, and from the first pass of the next look to its second.
     pub window: Nanoseconds,
-    /// From the start of a look to the start of the next; at least `window`.
+    /// From the start of this look to the start of the next; at least `window`.
     pub period: Nanoseconds,
-    /// So much of far memory is looked at in the second pass; what is found used is promoted.
-    pub promote_from: Bytes,
-    /// So much of near memory; what is found unused is demoted, before anything is promoted.
-    pub demote_from: Bytes,
     /// Why, for people.
     pub reason: Reason,
 }
@@ -129,6 +126,8 @@ pub struct Decision {
 /// Why a decision is as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
+    /// It is being found out how often a page must be used to be among those that near memory holds.
+    Seeks,
     /// Nothing in far memory is used.
     Fits,
     /// Used pages in far memory change places with unused ones in near memory.
@@ -147,6 +146,7 @@ impl Reason {
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
+            Self::Seeks => "seeks",
             Self::Fits => "fits",
             Self::Exchange => "exchange",
             Self::Settled => "settled",
@@ -160,9 +160,9 @@ impl Reason {
 pub struct Estimate {
     /// What is used within a window, near and far.
     pub hot: Bytes,
-    /// Share of near pages that looks find used.
+    /// Share of near pages that were found used.
     pub near_used: BasisPoints,
-    /// Share of far pages that looks find used.
+    /// Share of far pages that were found used.
     pub far_used: BasisPoints,
     /// The window.
     pub window: Nanoseconds,
@@ -174,12 +174,29 @@ pub struct Tiering {
     goals: Goals,
     window_ns: u64,
     period_ns: u64,
+    seek: Seek,
+    credit: Credit,
+    /// Looks in a row that found little to do.
+    calm: u32,
     near_used: Option<u64>,
     far_used: Option<u64>,
-    /// The same two, of looks at both sides with the same window.
-    compared: Option<(u64, u64)>,
     part: Part,
     trial: Trial,
+}
+
+/// Where the search for the window stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seek {
+    /// Begun; with the window before and the hot set that it found.
+    Under(Option<(u64, u64)>),
+    Found,
+}
+
+/// CPU time saved or owed, and what a look costs.
+#[derive(Clone, Copy, Debug)]
+struct Credit {
+    saved_ns: i64,
+    look_ns: u64,
 }
 
 /// The part of what is found that is promoted, as a share, and what decides of it.
@@ -207,12 +224,20 @@ struct Trial {
     failed: u32,
 }
 
+/// CPU time is saved for so long.
+const SAVED_NS: u64 = 60 * SECOND_NS;
+/// The longest window that is sought by counting alone.
+const SOUGHT_MOST_NS: u64 = 2 * SECOND_NS;
+/// Looks that find little to do make the next come later, this many doublings of a second at most.
+const CALM_MOST: u32 = 5;
 /// Promoted before a trial is judged: this part of near memory.
-const TRIAL_PART: u64 = 4;
+const TRIAL_PART: u64 = 2;
 /// A trial succeeds if near pages are found used at least this much more often than far ones, in per cent,
 const GAIN_PERCENT: u64 = 125;
 /// or if that has grown this much since it began, in per cent.
-const GROWTH_PERCENT: u64 = 110;
+const GROWTH_PERCENT: u64 = 105;
+/// A gain that changes by more than this ends a rest, in per cent.
+const CHANGED_PERCENT: u64 = 10;
 /// The first rest; each after a further failure is twice as long.
 const REST_NS: u64 = 30 * SECOND_NS;
 /// The most doublings.
@@ -222,24 +247,31 @@ const NOTHING: u64 = 50;
 /// The most and the least that is promoted of what is found.
 const PART_MOST: u64 = WHOLE / 2;
 const PART_LEAST: u64 = WHOLE / 64;
+/// Below this there is little left to do.
+const PART_SETTLED: u64 = WHOLE / 16;
 /// Promoted before the part is judged: this part of near memory.
-const PART_JUDGED: u64 = 16;
+const PART_JUDGED: u64 = 8;
+/// The part stays as it is while the gain grows to this much, in per cent.
+const GROWN_PERCENT: u64 = 102;
 /// What is left of the gain when the hot set has moved, in per cent.
-const LOST_PERCENT: u64 = 70;
+const LOST_PERCENT: u64 = 80;
 
 impl Tiering {
     /// A controller that knows nothing yet.
     #[must_use]
     pub fn new(goals: Goals) -> Self {
         let (least, most) = goals.window;
-        let window_ns = (SECOND_NS / 2).clamp(least.0.max(1), most.0.max(least.0).max(1));
+        let window_ns = least.0.clamp(1, most.0.max(1));
+        let saved_ns = share_of(SAVED_NS, u64::from(goals.cpu.0)).cast_signed();
         Self {
             goals,
             window_ns,
-            period_ns: window_ns.max(SECOND_NS),
+            period_ns: window_ns,
+            seek: Seek::Under(None),
+            credit: Credit { saved_ns, look_ns: 0 },
+            calm: 0,
             near_used: None,
             far_used: None,
-            compared: None,
             part: Part { share: PART_MOST, gain: 0, gain_most: 0, promoted: 0 },
             trial: Trial::default(),
         }
@@ -262,31 +294,49 @@ impl Tiering {
     /// Takes in what the last look found and says how to go on.
     pub fn step(&mut self, seen: &Observation) -> Decision {
         self.learn(seen);
-        self.judge_part(seen);
-        self.judge_trial(seen);
-        self.fit_window(seen);
+        match self.seek {
+            Seek::Under(before) if seen.both() => self.seek(seen, before),
+            Seek::Under(_) => {}
+            Seek::Found => {
+                self.judge_part(seen);
+                self.judge_trial(seen);
+                self.fit_window(seen);
+            }
+        }
         self.fit_period(seen);
         self.decide(seen)
     }
 
     fn learn(&mut self, seen: &Observation) {
-        let learn = |known: &mut Option<u64>, found: Bytes, at: Bytes| {
-            if at.0 == 0 {
-                return;
+        let share =
+            |look: Looked| (look.at.0 > 0).then(|| ratio(look.used.0, look.at.0).min(WHOLE));
+        self.near_used = share(seen.near_look).or(self.near_used);
+        self.far_used = share(seen.far_look).or(self.far_used);
+    }
+
+    /// Goes on with a longer window while less is used than near memory holds, and takes one between the last two then.
+    fn seek(&mut self, seen: &Observation, before: Option<(u64, u64)>) {
+        let (least, most) = (self.goals.window.0.0.max(1), self.goals.window.1.0);
+        let (hot, capacity, window) = (self.hot(seen).max(1), self.capacity(seen), self.window_ns);
+        let next = if hot < capacity {
+            let longer = scale(window, capacity, hot);
+            longer.clamp(window.saturating_mul(2), window.saturating_mul(4))
+        } else {
+            match before {
+                Some((shorter, less)) if less < capacity => {
+                    let part = scale(
+                        window.saturating_sub(shorter),
+                        capacity - less,
+                        hot.saturating_sub(less).max(1),
+                    );
+                    shorter.saturating_add(part)
+                }
+                _ => scale(window, capacity, hot),
             }
-            let share = ratio(found.0, at.0).min(WHOLE);
-            // Half of what was, half of what is: looks are samples.
-            *known = Some(known.map_or(share, |before| u64::midpoint(before, share)));
         };
-        let used = Bytes(seen.demotion.at.0.saturating_sub(seen.demotion.passed.0));
-        learn(&mut self.near_used, used, seen.demotion.at);
-        learn(&mut self.far_used, seen.promotion.passed, seen.promotion.at);
-        if seen.both() {
-            let (mut near, mut far) = self.compared.unzip();
-            learn(&mut near, used, seen.demotion.at);
-            learn(&mut far, seen.promotion.passed, seen.promotion.at);
-            self.compared = near.zip(far);
-        }
+        self.window_ns = next.clamp(least, most.max(least));
+        let found = hot >= capacity || window >= SOUGHT_MOST_NS.min(most);
+        self.seek = if found { Seek::Found } else { Seek::Under(Some((window, hot))) };
     }
 
     fn hot(&self, seen: &Observation) -> u64 {
@@ -301,18 +351,20 @@ impl Tiering {
 
     /// How much more often near pages are found used than far ones, in per cent.
     fn gain(&self) -> Option<u64> {
-        self.compared.map(|(near_used, far_used)| scale(near_used, 100, far_used))
+        self.near_used.zip(self.far_used).map(|(near, far)| scale(near, 100, far))
     }
 
     fn judge_part(&mut self, seen: &Observation) {
         let Some(gain) = self.gain() else { return };
         let part = &mut self.part;
-        part.promoted = part.promoted.saturating_add(seen.exchanged());
+        part.promoted = part.promoted.saturating_add(seen.far_look.moved.0);
         part.gain_most = part.gain_most.max(gain);
         if gain < scale(part.gain_most, LOST_PERCENT, 100) {
             *part = Part { share: PART_MOST, gain, gain_most: gain, promoted: 0 };
+            // What was tried before was another hot set.
+            (self.trial.promoted, self.trial.gain, self.calm) = (0, gain, 0);
         } else if part.promoted >= seen.near.total.0 / PART_JUDGED {
-            let grown = gain >= scale(part.gain, 105, 100);
+            let grown = gain >= scale(part.gain, GROWN_PERCENT, 100);
             part.share = if grown { part.share } else { (part.share / 2).max(PART_LEAST) };
             (part.gain, part.promoted) = (gain, 0);
         }
@@ -322,20 +374,25 @@ impl Tiering {
         let (gain, fits) = (self.gain(), self.window_fits(seen));
         let trial = &mut self.trial;
         if trial.rest_ns > 0 {
-            trial.rest_ns = trial.rest_ns.saturating_sub(seen.elapsed.0);
+            let changed = gain.is_some_and(|gain| gain.abs_diff(trial.gain) > CHANGED_PERCENT);
+            trial.rest_ns = if changed { 0 } else { trial.rest_ns.saturating_sub(seen.elapsed.0) };
             trial.promoted = 0;
-            trial.gain = 0;
+            if changed {
+                trial.failed = 0;
+                self.part = Part { share: PART_MOST, gain: 0, gain_most: 0, promoted: 0 };
+            }
             return;
         }
         if !fits {
             return;
         }
-        trial.promoted = trial.promoted.saturating_add(seen.exchanged());
+        trial.promoted = trial.promoted.saturating_add(seen.far_look.moved.0);
         let Some(gain) = gain else { return };
         if trial.gain == 0 {
             trial.gain = gain;
         }
-        if trial.promoted < (seen.near.total.0 / TRIAL_PART).max(1) {
+        let settled = self.part.share <= PART_SETTLED;
+        if trial.promoted < (seen.near.total.0 / TRIAL_PART).max(1) && !settled {
             return;
         }
         let grown = gain >= scale(trial.gain, GROWTH_PERCENT, 100);
@@ -360,7 +417,8 @@ impl Tiering {
         at_an_end || hot.abs_diff(capacity) <= capacity / 4
     }
 
-    /// Shorter where more is hot than near memory holds, longer where less; by a half at most.
+    /// Shorter where more is hot than near memory holds, longer where less; at most twice as long and half as long.
+    /// Sought anew if it is far off.
     fn fit_window(&mut self, seen: &Observation) {
         let (least, most) = (self.goals.window.0.0.max(1), self.goals.window.1.0);
         if seen.both() {
@@ -371,60 +429,86 @@ impl Tiering {
                 let (shorter, longer) = (self.window_ns / 2, self.window_ns.saturating_mul(2));
                 self.window_ns = scaled.clamp(shorter, longer);
             }
+            let off = hot / 2 > capacity && self.window_ns > least
+                || hot < capacity / 2 && self.window_ns < SOUGHT_MOST_NS.min(most);
+            if off {
+                self.seek = Seek::Under(None);
+                self.window_ns = if hot > capacity { least } else { self.window_ns };
+            }
         }
         self.window_ns = self.window_ns.clamp(least, most.max(least));
     }
 
-    /// Looks follow each other as soon as their cost allows, but not sooner than a second.
+    /// Looks follow each other as soon as their cost allows, but not sooner than a second, and later when there is little
+    /// to do.
     fn fit_period(&mut self, seen: &Observation) {
-        let least = self.window_ns.max(SECOND_NS);
-        // What was spent without a look says nothing of looks.
-        let looked = seen.promotion.at.0 > 0 || seen.demotion.at.0 > 0;
-        let spent = if looked { seen.cpu.0 } else { 0 };
-        let affordable = scale(spent, WHOLE, u64::from(self.goals.cpu.0).max(1));
-        let most = self.window_ns.saturating_mul(2).max(60 * SECOND_NS);
-        self.period_ns = affordable.clamp(least, most);
+        let share = u64::from(self.goals.cpu.0).max(1);
+        let signed = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
+        let earned = signed(share_of(seen.elapsed.0, share));
+        let (saved, most) = (self.credit.saved_ns, signed(share_of(SAVED_NS, share)));
+        self.credit.saved_ns =
+            saved.saturating_add(earned).min(most).saturating_sub(signed(seen.cpu.0)).max(-most);
+        if seen.near_look.at.0 > 0 || seen.far_look.at.0 > 0 {
+            self.credit.look_ns = seen.cpu.0;
+        }
+        let settled = self.part.share <= PART_SETTLED || self.trial.rest_ns > 0;
+        let settled = self.seek == Seek::Found && settled;
+        self.calm = if settled { (self.calm + 1).min(CALM_MOST) } else { 0 };
+        let least = match self.seek {
+            Seek::Under(_) => self.window_ns,
+            Seek::Found => self.window_ns.max(SECOND_NS << self.calm),
+        };
+        let owed = signed(self.credit.look_ns).saturating_sub(self.credit.saved_ns).max(0);
+        let affordable = scale(owed.cast_unsigned(), WHOLE, share);
+        self.period_ns =
+            affordable.max(least).min(least.max(self.window_ns.saturating_mul(2)).max(SAVED_NS));
+    }
+
+    /// Whether there is anything to look for: something in far memory, or too little room in near memory.
+    #[must_use]
+    pub fn is_to_look(&self, near: Side, far: Side) -> bool {
+        far.taken() > 0 || near.free.0 < share_of(near.total.0, u64::from(self.goals.headroom.0))
+    }
+
+    /// The window of the next look.
+    #[must_use]
+    pub fn window(&self) -> Nanoseconds {
+        Nanoseconds(self.window_ns)
     }
 
     fn decide(&self, seen: &Observation) -> Decision {
-        let headroom = self.headroom(seen);
-        let rests = self.trial.rest_ns > 0;
-        let far_taken = seen.far.taken();
-        let far_used = self.far_used.unwrap_or(WHOLE / 2);
-        let nothing = self.far_used.is_some_and(|used| used < NOTHING);
+        let (headroom, rests) = (self.headroom(seen), self.trial.rest_ns > 0);
+        let far_hot = share_of(seen.far.taken(), self.far_used.unwrap_or(0));
+        let nothing = self.far_used.is_none_or(|used| used < NOTHING);
+        let seeks = self.seek != Seek::Found && !nothing;
+        // Both ways together keep to the traffic that is allowed.
         let budget = scale(self.goals.traffic.0, self.period_ns, SECOND_NS) / 2;
-        // What is to be promoted; while nothing is known, a look at a sixteenth tells.
-        let wanted = if rests || far_taken == 0 {
+        let wanted = if rests || seeks || nothing {
             0
         } else {
-            share_of(share_of(far_taken, far_used), self.part.share)
+            share_of(far_hot, self.part.share).min(budget).min(seen.near.total.0 / 8)
         };
-        let wanted = wanted.min(budget).min(seen.near.total.0 / 8);
-        let short = (headroom + if nothing { 0 } else { wanted }).saturating_sub(seen.near.free.0);
-        let demote = short.min(budget).min(seen.far.free.0);
-        let unused = WHOLE - self.near_used.unwrap_or(WHOLE / 2).min(WHOLE - 100);
-        let demote_from = scale(demote, WHOLE, unused).min(seen.near.taken());
+        let short = headroom.saturating_add(wanted).saturating_sub(seen.near.free.0);
+        let unused = share_of(seen.near.taken(), WHOLE - self.near_used.unwrap_or(0).min(WHOLE));
+        let demote = short.min(budget).min(seen.far.free.0).min(unused);
         // What demotion makes room for is promoted in the same look.
-        let expected = share_of(demote_from, unused);
-        let room = (seen.near.free.0.saturating_add(expected)).saturating_sub(headroom / 2);
-        let promote = wanted.min(room);
-        let promote_from = scale(promote, WHOLE, far_used.max(1)).min(far_taken);
-        // A look at little tells little: at least a sixteenth of far memory is looked at, while there is room.
-        let promote_from = if promote > 0 { promote_from.max(far_taken / 64) } else { 0 };
+        let room = seen.near.free.0.saturating_add(demote).saturating_sub(headroom / 2);
         let reason = if rests {
             Reason::NoGain { again_in: Nanoseconds(self.trial.rest_ns) }
-        } else if far_taken == 0 || nothing {
+        } else if nothing {
             Reason::Fits
-        } else if self.part.share <= WHOLE / 16 {
+        } else if seeks {
+            Reason::Seeks
+        } else if self.part.share <= PART_SETTLED {
             Reason::Settled
         } else {
             Reason::Exchange
         };
         Decision {
+            promote: Bytes(wanted.min(room)),
+            demote: Bytes(demote),
             window: Nanoseconds(self.window_ns),
-            period: Nanoseconds(self.period_ns),
-            promote_from: Bytes(promote_from),
-            demote_from: Bytes(demote_from),
+            period: Nanoseconds(self.period_ns.max(self.window_ns)),
             reason,
         }
     }

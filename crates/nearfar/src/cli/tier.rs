@@ -11,9 +11,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Subcommand;
 use nearfar_control::tiering::{Loop, Pages as _};
+use nearfar_kernel::balancing::{NumaBalancing, numa_balancing, set_numa_balancing};
 use nearfar_kernel::damon::{self, DamonError, DamonStat, Session};
 use nearfar_kernel::fs::RootFs;
-use nearfar_kernel::journal::{Journal, OnConflict};
+use nearfar_kernel::journal::{Journal, OnConflict, Restored};
 use nearfar_kernel::ranges;
 use nearfar_topology::{BasisPoints, Nanoseconds, NodeId};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
@@ -42,7 +43,14 @@ enum Tier {
     /// Show what tiering does, what it has moved and why
     Status(StatusArgs),
     /// Stop tiering and put everything back, also after it was killed
-    Stop,
+    Stop(StopArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct StopArgs {
+    /// Put back also what someone else has changed since
+    #[arg(long)]
+    overwrite: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -62,6 +70,9 @@ struct StartArgs {
     /// Pause the kernel's damon_stat, which would hold DAMON, while tiering runs
     #[arg(long)]
     pause_damon_stat: bool,
+    /// Leave the kernel's NUMA balancing on, which moves pages too; else it is off while tiering runs
+    #[arg(long)]
+    keep_numa_balancing: bool,
     #[command(flatten)]
     machine: MachineArgs,
 }
@@ -73,6 +84,8 @@ struct StatusArgs {
     json: bool,
 }
 
+/// Whose changes these are, for the journal.
+const BY: &str = "tier";
 /// How long starting and stopping may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How soon a signal is heeded.
@@ -84,19 +97,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Tier::Start(args) if args.foreground => foreground(args),
         Tier::Start(args) => background(args),
         Tier::Status(args) => status(args),
-        Tier::Stop => stop(),
+        Tier::Stop(args) => stop(args),
     }
 }
 
 /// The process that runs, if one does.
 fn running() -> anyhow::Result<Option<State>> {
     let state = state::read(&Journal::default_dir())?;
-    Ok(state.filter(|state| is_ours(state.pid)))
-}
-
-fn is_ours(pid: u32) -> bool {
-    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm"));
-    comm.is_ok_and(|comm| comm.trim() == "nearfar")
+    Ok(state.filter(State::is_running))
 }
 
 fn foreground(args: &StartArgs) -> anyhow::Result<ExitCode> {
@@ -126,6 +134,8 @@ fn foreground(args: &StartArgs) -> anyhow::Result<ExitCode> {
         ));
     }
     let journal = Journal::new(Journal::default_dir(), &fs, "/");
+    // What a process that was killed has left.
+    journal.restore(BY, OnConflict::Refuse).context("putting back what was set before")?;
     let (nodes, specifications) = specifications(&fs, &plan)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -133,16 +143,37 @@ fn foreground(args: &StartArgs) -> anyhow::Result<ExitCode> {
     }
     let damon_stat = if args.pause_damon_stat { DamonStat::Pause } else { DamonStat::Keep };
     let session = Session::start(&fs, &journal, &specifications, damon_stat).map_err(held)?;
+    if !args.keep_numa_balancing
+        && numa_balancing(&fs)?.is_some_and(|mode| mode != NumaBalancing::OFF)
+    {
+        set_numa_balancing(&journal, BY, NumaBalancing::OFF)
+            .context("turning the kernel's NUMA balancing off")?;
+    }
     let mut pages =
         Damon { fs: &fs, session, nodes, total: nearfar_control::tiering::Count::default() };
     let ended = keep_going(&mut pages, &plan, &stop);
     let restored = pages.session.stop();
+    let balancing = journal.restore(BY, OnConflict::Refuse);
     let _ = std::fs::remove_file(state::path(&Journal::default_dir()));
     ended?;
     restored.context(
         "tiering has stopped, but not everything was put back; nearfar tier stop tries again",
     )?;
+    refuse_conflicts(&balancing.context("putting back the kernel's NUMA balancing")?)?;
     Ok(Exit::Done.into())
+}
+
+/// Fails if something was left alone because someone else had changed it.
+fn refuse_conflicts(restored: &Restored) -> anyhow::Result<()> {
+    let Some(conflict) = restored.conflicts.first() else { return Ok(()) };
+    anyhow::bail!(
+        "/{} reads {}, not the {} that nearfar wrote: someone else has changed it since, so it was left as it is; \
+         nearfar tier stop --overwrite puts {} back all the same",
+        conflict.recorded.path,
+        conflict.found,
+        conflict.recorded.new,
+        conflict.recorded.old
+    );
 }
 
 fn held(error: DamonError) -> anyhow::Error {
@@ -222,6 +253,9 @@ fn background(args: &StartArgs) -> anyhow::Result<ExitCode> {
     if args.pause_damon_stat {
         command.arg("--pause-damon-stat");
     }
+    if args.keep_numa_balancing {
+        command.arg("--keep-numa-balancing");
+    }
     command.args(args.machine.as_arguments());
     let log = tempfile::tempfile().context("creating a file for messages")?;
     let messages = log.try_clone().context("keeping messages")?;
@@ -272,7 +306,7 @@ fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     Ok(Exit::Done.into())
 }
 
-fn stop() -> anyhow::Result<ExitCode> {
+fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
     let dir = Journal::default_dir();
     if let Some(state) = running()? {
         let pid = i32::try_from(state.pid).ok().and_then(rustix::process::Pid::from_raw);
@@ -280,7 +314,7 @@ fn stop() -> anyhow::Result<ExitCode> {
         rustix::process::kill_process(pid, rustix::process::Signal::TERM)
             .with_context(|| format!("ending process {}", state.pid))?;
         let waited = Stopwatch::start();
-        while is_ours(state.pid) {
+        while state.is_running() {
             anyhow::ensure!(waited.elapsed() < PATIENCE, "process {} does not end", state.pid);
             sleep(NAP);
         }
@@ -288,12 +322,16 @@ fn stop() -> anyhow::Result<ExitCode> {
     // What a process that was killed has left.
     let fs = RootFs::live()?;
     let journal = Journal::new(dir.clone(), &fs, "/");
-    let restored = damon::recover(&journal, OnConflict::Refuse)
-        .context("putting back what tiering has set")?;
+    let on_conflict = if args.overwrite { OnConflict::Overwrite } else { OnConflict::Refuse };
+    let restored = [
+        damon::recover(&journal, on_conflict).context("putting back what tiering has set")?,
+        journal.restore(BY, on_conflict).context("putting back what tiering has set")?,
+    ];
     let _ = std::fs::remove_file(state::path(&dir));
-    for recorded in &restored.put_back {
+    for recorded in restored.iter().flat_map(|restored| &restored.put_back) {
         output::note(format_args!("put back /{} to {}", recorded.path, recorded.old));
     }
+    restored.iter().try_for_each(refuse_conflicts)?;
     output::print("Tiering is stopped; everything it had set is as before.\n")?;
     Ok(Exit::Done.into())
 }

@@ -19,6 +19,8 @@ pub(crate) const SCHEMA: &str = "nearfar.tier/1";
 pub(crate) struct State {
     pub(crate) schema: String,
     pub(crate) pid: u32,
+    /// When the process started, in ticks since boot: another process may get the number.
+    pub(crate) started_ticks: u64,
     pub(crate) running_s: u64,
     /// Why the last decision is as it is: `fits`, `exchange`, `settled`, `no_gain`.
     pub(crate) reason: String,
@@ -30,9 +32,9 @@ pub(crate) struct State {
     pub(crate) far_used_bp: u32,
     pub(crate) near: Memory,
     pub(crate) far: Memory,
-    /// Looked at in each direction at most, in the next look.
-    pub(crate) promote_from_bytes: u64,
-    pub(crate) demote_from_bytes: u64,
+    /// To be moved each way, by the last decision.
+    pub(crate) promote_bytes: u64,
+    pub(crate) demote_bytes: u64,
     pub(crate) traffic_max_bytes_per_second: u64,
     /// CPU time of DAMON's threads and of this program.
     pub(crate) cpu_ms: u64,
@@ -56,7 +58,21 @@ pub(crate) struct Moves {
     pub(crate) pages: u64,
 }
 
+/// When a process started (proc_pid_stat(5), field 22); `None` if there is none, or one that has ended (a zombie).
+fn started(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split_whitespace();
+    let state = fields.next().filter(|state| !matches!(*state, "Z" | "X"));
+    state.and(fields.nth(18))?.parse().ok()
+}
+
 impl State {
+    /// Whether the process that wrote this still runs.
+    pub(crate) fn is_running(&self) -> bool {
+        started(self.pid) == Some(self.started_ticks)
+    }
+
     /// What there is to say now.
     pub(crate) fn of(tiering: &Loop, count: &Count, nodes: &[Watched], more: &More) -> Self {
         let seen = tiering.seen();
@@ -76,6 +92,7 @@ impl State {
         Self {
             schema: SCHEMA.into(),
             pid: std::process::id(),
+            started_ticks: started(std::process::id()).unwrap_or(0),
             running_s: more.running_s,
             reason: decision.map_or("starting", |decision| decision.reason.word()).into(),
             window_ms: estimate.window.0 / 1_000_000,
@@ -85,8 +102,8 @@ impl State {
             far_used_bp: estimate.far_used.0,
             near: side(true, count.near),
             far: side(false, count.far),
-            promote_from_bytes: decision.map_or(0, |decision| decision.promote_from.0),
-            demote_from_bytes: decision.map_or(0, |decision| decision.demote_from.0),
+            promote_bytes: decision.map_or(0, |decision| decision.promote.0),
+            demote_bytes: decision.map_or(0, |decision| decision.demote.0),
             traffic_max_bytes_per_second: more.traffic,
             cpu_ms: count.cpu.0 / 1_000_000,
             moves: moves.collect(),
@@ -136,6 +153,7 @@ impl State {
 fn why(reason: &str) -> &'static str {
     let no_gain = Reason::NoGain { again_in: nearfar_topology::Nanoseconds(0) }.word();
     match reason {
+        word if word == Reason::Seeks.word() => "looking how often pages are used",
         word if word == Reason::Fits.word() => "nothing in far memory is in use",
         word if word == Reason::Exchange.word() => {
             "used pages of far memory change places with unused ones of near memory"
@@ -144,7 +162,7 @@ fn why(reason: &str) -> &'static str {
             "near memory holds what is used most; few pages move"
         }
         word if word == no_gain => {
-            "moving pages did not help this workload; it rests and tries again later"
+            "moving pages did not help this workload; it rests until use changes, then tries again"
         }
         _ => "starting",
     }
