@@ -371,4 +371,30 @@ mod tests {
             assert_eq!(kdamond.context.schemes[MOVE].filters.last(), Some(&young));
         }
     }
+
+    #[test]
+    fn passes_go_on_where_the_last_one_ended_and_begin_anew_at_the_end() {
+        let ranges = [
+            AddrRange { start: 1 << 20, end: 3 << 20 },
+            AddrRange { start: 8 << 20, end: 9 << 20 },
+        ];
+        let (mut watched, _) = specification(NodeId(0), NodeId(1), true, &ranges);
+        let mib = |range: AddrRange| (range.start >> 20, range.end >> 20);
+        let passes = [1, 1, 5, 3].map(|bytes| (mib(watched.next(bytes << 20)), watched.went >> 20));
+        assert_eq!(passes, [((1, 2), 1), ((2, 3), 1), ((3, 9), 1), ((1, 9), 3)]);
+    }
+
+    #[test]
+    fn how_much_to_try_follows_from_what_was_moved() {
+        let ranges = [AddrRange { start: 0, end: 1 << 30 }];
+        let (mut watched, _) = specification(NodeId(0), NodeId(1), false, &ranges);
+        watched.expect_density(1 << 20, 1 << 30);
+        assert_eq!(watched.density, 1 << 10, "a MiB in a GiB, of DENSE");
+        watched.learn_density(1 << 22, 1 << 30);
+        assert_eq!(watched.density, 1 << 12, "what was learned counts, not what was expected");
+        watched.expect_density(1 << 29, 1 << 30);
+        watched.learn_density(0, 1 << 30);
+        assert_eq!(watched.density, 1 << 11);
+        watched.learn_density(0, 0);
+    }
 }

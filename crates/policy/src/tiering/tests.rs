@@ -63,7 +63,8 @@ impl Machine {
     fn shift(&mut self, from_near: bool, bytes: Bytes, window_s: f64) -> Bytes {
         let room = if from_near { u64::MAX } else { self.near - self.taken(true) };
         let (most, mut moved) = ((bytes.0 / PAGE).min(room), 0);
-        let start = (self.random() * self.pages.len() as f64) as usize;
+        self.random();
+        let start = usize::try_from(self.random % self.pages.len() as u64).unwrap();
         for at in (start..self.pages.len()).chain(0..start) {
             if moved == most {
                 break;
