@@ -16,6 +16,7 @@ mod inside;
 mod placement;
 mod record;
 mod weights;
+mod workload;
 
 /// The command under test.
 const NEARFAR: &str = env!("CARGO_BIN_EXE_nearfar");
@@ -71,6 +72,7 @@ const TESTS: &[Test] = tests! {
         a_goal_of_a_cgroups_memory_fades_once_it_is_reached on [NEW],
         a_goal_of_memory_that_fits_is_a_share_of_the_pages_that_are_watched on [NEW],
         pages_of_a_process_are_spread_by_weight on [NEW];
+    workload: a_program_waits_with_its_memory_and_finds_its_hot_pages_where_they_were_placed on [OLD, NEW];
     damon: the_fake_kernel_answers_as_this_one_does on [OLD, NEW],
         types_tell_of_damon_what_a_trial_finds on [OLD, NEW],
         the_kernels_own_statistics_are_named_and_paused_and_go_on on [NEW],

@@ -22,8 +22,6 @@ pub(crate) struct Found {
     pub(crate) phase_s: u64,
     /// How much of that is left to settle, and not judged.
     pub(crate) warm_up_s: u64,
-    /// The share of the time that programs work.
-    pub(crate) busy_percent: u64,
     /// How often another process gets each CPU, in milliseconds; 0: not at all.
     pub(crate) switch_ms: u64,
     /// Too short to be judged.
@@ -41,6 +39,8 @@ pub(crate) struct Compared {
     pub(crate) description: String,
     /// Whether there is something for tiering to gain.
     pub(crate) tiering_helps: bool,
+    /// The share of the time that the program works.
+    pub(crate) busy_percent: u64,
     /// In the order shown.
     pub(crate) rows: Vec<Ran>,
 }

@@ -43,8 +43,8 @@ pub(crate) struct Wishes {
     pub(crate) phase_s: u64,
     /// How much of that is left to settle.
     pub(crate) warm_up_s: u64,
-    /// The share of the time that programs work.
-    pub(crate) busy_percent: u64,
+    /// The share of the time that programs work, if not as each workload says.
+    pub(crate) busy_percent: Option<u64>,
     /// How often another process gets each CPU.
     pub(crate) switch_ms: u64,
     /// Boots at once.
@@ -78,7 +78,6 @@ pub(crate) fn plan(wishes: Wishes) -> anyhow::Result<Plan> {
         nearfar: env!("CARGO_PKG_VERSION").into(),
         phase_s: wishes.phase_s,
         warm_up_s: wishes.warm_up_s,
-        busy_percent: wishes.busy_percent,
         switch_ms: wishes.switch_ms,
         smoke: wishes.smoke,
         workloads: Vec::new(),
@@ -103,6 +102,7 @@ pub(crate) fn plan(wishes: Wishes) -> anyhow::Result<Plan> {
             workload: workload.name.clone(),
             description: workload.description.clone(),
             tiering_helps: workload.tiering_helps,
+            busy_percent: busy_percent(&wishes, &workload),
             rows,
         });
     }
@@ -149,6 +149,10 @@ fn job(
     Ok(Ok(Job { at: [0, 0], row, name: name.into(), request, lab }))
 }
 
+fn busy_percent(wishes: &Wishes, workload: &Workload) -> u64 {
+    wishes.busy_percent.unwrap_or_else(|| workload.compared_at_percent())
+}
+
 fn request(
     wishes: &Wishes,
     workload: Workload,
@@ -157,13 +161,14 @@ fn request(
     near_mib: u64,
 ) -> Request {
     let phases = if workload.moves() { 2 } else { 1 };
+    let busy_percent = busy_percent(wishes, &workload);
     Request {
         workload,
         placements: vec![row.placement()],
         near_mib: Some(near_mib),
         set_mib: None,
         seconds: Some(wishes.phase_s * phases),
-        busy_percent: wishes.busy_percent,
+        busy_percent,
         filler_percent: None,
         first: Some(FIRST.into()),
         before: commands.start,
@@ -288,7 +293,7 @@ mod tests {
             kernel: None,
             phase_s: 90,
             warm_up_s: 60,
-            busy_percent: 20,
+            busy_percent: None,
             switch_ms: 10,
             jobs: 1,
             smoke: false,

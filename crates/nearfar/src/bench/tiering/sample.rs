@@ -69,13 +69,13 @@ pub(crate) fn found() -> Found {
         nearfar: "0.1.0".into(),
         phase_s: 10,
         warm_up_s: 4,
-        busy_percent: 20,
         switch_ms: 10,
         smoke: false,
         workloads: vec![Compared {
             workload: "gups-moving".into(),
             description: "random <updates>".into(),
             tiering_helps: true,
+            busy_percent: 20,
             rows: vec![
                 ran(Row::Dram, [200.0, 200.0], [1.0, 1.0]),
                 ran(Row::Far, [90.0, 90.0], [0.0, 0.0]),

@@ -46,6 +46,7 @@ pub(crate) struct Workload {
     stops_when_ready: bool,
     #[serde(default = "yes")]
     pub(crate) tiering_helps: bool,
+    compared_at_percent: Option<u64>,
     seconds: u64,
 }
 
@@ -132,6 +133,9 @@ fn parse(name: &str, text: &str) -> anyhow::Result<Workload> {
     if workload.load.is_some() && workload.server.is_none() {
         refuse("load without server: there is nothing to fill")?;
     }
+    if workload.compared_at_percent.is_some_and(|percent| !(1..=100).contains(&percent)) {
+        refuse("compared_at_percent: allowed are 1 to 100")?;
+    }
     if workload.stops_when_ready && workload.server.is_some() {
         refuse("stops_when_ready with server: the server is waited for until it listens")?;
     }
@@ -150,6 +154,11 @@ fn parse(name: &str, text: &str) -> anyhow::Result<Workload> {
 }
 
 impl Workload {
+    /// The share of the time it works where tiering systems are compared, so that emulation takes bearably long.
+    pub(crate) fn compared_at_percent(&self) -> u64 {
+        self.compared_at_percent.unwrap_or(100)
+    }
+
     /// Whether its hot set moves in mid-run.
     pub(crate) fn moves(&self) -> bool {
         self.run.contains("{half_s}")
@@ -287,6 +296,7 @@ mod tests {
             ("set_percent = 200", "set_percent = 0", "set_percent"),
             ("seconds = 20", "seconds = 0", "seconds"),
             ("seconds = 20", "seconds = 20\nsecond = 1", "unknown field"),
+            ("seconds = 20", "seconds = 20\ncompared_at_percent = 0", "compared_at_percent"),
             ("seconds = 20", "seconds = 20\nfiller_percent = 96", "filler_percent"),
             ("seconds = 20", "seconds = 20\nload = \"x\"", "nothing to fill"),
             (

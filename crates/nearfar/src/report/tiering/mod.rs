@@ -38,18 +38,13 @@ impl Document {
 
     /// How it was done, in a sentence or two.
     fn how(&self) -> String {
-        let Found { phase_s, warm_up_s, busy_percent, switch_ms, smoke, .. } = &self.found;
+        let Found { phase_s, warm_up_s, switch_ms, smoke, .. } = &self.found;
         let mut text = format!(
             "Steady is what lies more than {warm_up_s} s behind the start and each move of the hot set, of {phase_s} s each."
         );
-        if *busy_percent < 100 {
-            text += &format!(
-                " Programs work {busy_percent} % of every 10 ms and sleep for the rest; throughput is of the time at work."
-            );
-        }
         if *switch_ms > 0 {
             text += &format!(
-                " Every {switch_ms} ms another process gets their CPU for a moment, so that pages in use look used."
+                " Every {switch_ms} ms another process gets the programs' CPU for a moment, so that pages in use look used."
             );
         }
         if *smoke {
@@ -57,6 +52,19 @@ impl Document {
         }
         text
     }
+}
+
+/// A workload in a sentence or two.
+fn what(compared: &Compared) -> String {
+    let Compared { description, busy_percent, rows, .. } = compared;
+    let set = rows.iter().map(|ran| ran.set_bytes).max().unwrap_or(0);
+    let mut text = format!("{description}; working set {}", nearfar_topology::Bytes(set));
+    if *busy_percent < 100 {
+        text += &format!(
+            ". It works {busy_percent} % of every 10 ms and sleeps for the rest; throughput is of the time at work"
+        );
+    }
+    text
 }
 
 /// The columns of the table, and what they mean.

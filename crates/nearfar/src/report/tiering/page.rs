@@ -6,7 +6,7 @@ use super::super::chart::Caption;
 use super::super::document::{document as page, swatch};
 use super::super::words;
 use super::chart::{self, Series};
-use super::{COLUMNS, Document, cells, said, verdict};
+use super::{COLUMNS, Document, cells, said, verdict, what};
 use crate::bench::tiering::found::{Compared, Ran};
 use crate::bench::tiering::judge::{self, Figures};
 use crate::bench::tiering::rows::Row;
@@ -62,7 +62,7 @@ fn section(document: &Document, index: usize, compared: &Compared, figures: &[Fi
     html! {
         section {
             h2 { (compared.workload) }
-            p { (compared.description) "." }
+            p { (what(compared)) "." }
             @if ran().next().is_some() {
                 ul.key { @for of in ran() { li { (swatch(of.row.class())) span { (of.row.name()) } } } }
                 (pictures(index, compared))

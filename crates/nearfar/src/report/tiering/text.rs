@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::super::words;
-use super::{COLUMNS, Document, cells, said, verdict};
+use super::{COLUMNS, Document, cells, said, verdict, what};
 
 /// Everything.
 pub(crate) fn text(document: &Document) -> String {
@@ -11,14 +11,7 @@ pub(crate) fn text(document: &Document) -> String {
         document.found.machine().map_or_else(String::new, |machine| words::about(machine) + "\n");
     let _ = writeln!(out, "{}", document.how());
     for (compared, figures) in document.parts() {
-        let set = compared.rows.iter().map(|ran| ran.set_bytes).max().unwrap_or(0);
-        let _ = writeln!(
-            out,
-            "\n{}: {}; working set {}",
-            compared.workload,
-            compared.description,
-            nearfar_topology::Bytes(set)
-        );
+        let _ = writeln!(out, "\n{}: {}", compared.workload, what(compared));
         let mut table = vec![COLUMNS.map(|(name, _)| name.to_string())];
         let mut names = vec![String::new()];
         for ran in compared.rows.iter().filter(|ran| ran.run.is_some()) {
@@ -75,7 +68,7 @@ mod tests {
             "of the slowdown recovered                       90.0 %  at least 80.0 %    reached",
             "after move 1",
             "MISSED",
-            "Programs work 20 %",
+            "works 20 % of every 10 ms",
         ] {
             assert!(text.contains(part), "{part}:\n{text}");
         }
