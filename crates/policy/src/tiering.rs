@@ -47,14 +47,15 @@ pub struct Goals {
 }
 
 impl Goals {
-    /// The usual goals for this much traffic: 2 % headroom, 5 % of a CPU, windows of 20 ms to 30 s.
+    /// The usual goals for this much traffic: 2 % headroom, 5 % of a CPU, windows of 20 ms to 2 s. Where a page is that is
+    /// used less than once in two seconds, no program notices.
     #[must_use]
     pub const fn with_traffic(traffic: BytesPerSecond) -> Self {
         Self {
             headroom: BasisPoints(200),
             traffic,
             cpu: BasisPoints(500),
-            window: (Nanoseconds(SECOND_NS / 50), Nanoseconds(30 * SECOND_NS)),
+            window: (Nanoseconds(SECOND_NS / 50), Nanoseconds(2 * SECOND_NS)),
         }
     }
 }
@@ -130,6 +131,8 @@ pub enum Reason {
     Seeks,
     /// Nothing in far memory is used.
     Fits,
+    /// Used pages in far memory move to room that there is in near memory.
+    Fills,
     /// Used pages in far memory change places with unused ones in near memory.
     Exchange,
     /// Near memory holds what is used most; few pages move.
@@ -148,6 +151,7 @@ impl Reason {
         match self {
             Self::Seeks => "seeks",
             Self::Fits => "fits",
+            Self::Fills => "fills",
             Self::Exchange => "exchange",
             Self::Settled => "settled",
             Self::NoGain { .. } => "no_gain",
@@ -226,8 +230,8 @@ struct Trial {
 
 /// CPU time is saved for so long.
 const SAVED_NS: u64 = 60 * SECOND_NS;
-/// The longest window that is sought by counting alone.
-const SOUGHT_MOST_NS: u64 = 2 * SECOND_NS;
+/// Looks are not further apart than this, whatever they cost.
+const PERIOD_MOST_NS: u64 = 600 * SECOND_NS;
 /// Looks that find little to do make the next come later, this many doublings of a second at most.
 const CALM_MOST: u32 = 5;
 /// Promoted before a trial is judged: this part of near memory.
@@ -244,6 +248,8 @@ const REST_NS: u64 = 30 * SECOND_NS;
 const RESTS_MAX: u32 = 6;
 /// Below this share of used far pages there is nothing worth promoting: 0.5 %.
 const NOTHING: u64 = 50;
+/// Where all that is used fits near memory and less than this part of it is used in far memory, there is little to do.
+const LITTLE: u64 = 256;
 /// The most and the least that is promoted of what is found.
 const PART_MOST: u64 = WHOLE / 2;
 const PART_LEAST: u64 = WHOLE / 64;
@@ -335,7 +341,7 @@ impl Tiering {
             }
         };
         self.window_ns = next.clamp(least, most.max(least));
-        let found = hot >= capacity || window >= SOUGHT_MOST_NS.min(most);
+        let found = hot >= capacity || window >= most || self.far_hot(seen) <= self.spare(seen);
         self.seek = if found { Seek::Found } else { Seek::Under(Some((window, hot))) };
     }
 
@@ -343,6 +349,17 @@ impl Tiering {
         // What has not been looked at is taken to be in use if near, and not if far.
         let near = share_of(seen.near.taken(), self.near_used.unwrap_or(WHOLE));
         near.saturating_add(share_of(seen.far.taken(), self.far_used.unwrap_or(0)))
+    }
+
+    /// What is found used in far memory.
+    fn far_hot(&self, seen: &Observation) -> u64 {
+        share_of(seen.far.taken(), self.far_used.unwrap_or(0))
+    }
+
+    /// What near memory has room for without demotion.
+    fn spare(&self, seen: &Observation) -> u64 {
+        let headroom = self.headroom(seen);
+        seen.near.free.0.saturating_sub(headroom.saturating_add(headroom / 2))
     }
 
     fn headroom(&self, seen: &Observation) -> u64 {
@@ -430,7 +447,9 @@ impl Tiering {
                 self.window_ns = scaled.clamp(shorter, longer);
             }
             let off = hot / 2 > capacity && self.window_ns > least
-                || hot < capacity / 2 && self.window_ns < SOUGHT_MOST_NS.min(most);
+                || hot < capacity / 2
+                    && self.far_hot(seen) > self.spare(seen)
+                    && self.window_ns < most;
             if off {
                 self.seek = Seek::Under(None);
                 self.window_ns = if hot > capacity { least } else { self.window_ns };
@@ -452,7 +471,9 @@ impl Tiering {
             self.credit.look_ns = seen.cpu.0;
         }
         let settled = self.part.share <= PART_SETTLED || self.trial.rest_ns > 0;
-        let settled = self.seek == Seek::Found && settled;
+        let fits = self.hot(seen) <= self.capacity(seen)
+            && self.far_hot(seen) <= seen.near.total.0 / LITTLE;
+        let settled = self.seek == Seek::Found && (settled || fits);
         self.calm = if settled { (self.calm + 1).min(CALM_MOST) } else { 0 };
         let least = match self.seek {
             Seek::Under(_) => self.window_ns,
@@ -460,8 +481,7 @@ impl Tiering {
         };
         let owed = signed(self.credit.look_ns).saturating_sub(self.credit.saved_ns).max(0);
         let affordable = scale(owed.cast_unsigned(), WHOLE, share);
-        self.period_ns =
-            affordable.max(least).min(least.max(self.window_ns.saturating_mul(2)).max(SAVED_NS));
+        self.period_ns = affordable.clamp(least, least.max(PERIOD_MOST_NS));
     }
 
     /// Whether there is anything to look for: something in far memory, or too little room in near memory.
@@ -478,22 +498,29 @@ impl Tiering {
 
     fn decide(&self, seen: &Observation) -> Decision {
         let (headroom, rests) = (self.headroom(seen), self.trial.rest_ns > 0);
-        let far_hot = share_of(seen.far.taken(), self.far_used.unwrap_or(0));
+        let (far_hot, spare) = (self.far_hot(seen), self.spare(seen));
         let nothing = self.far_used.is_none_or(|used| used < NOTHING);
         let seeks = self.seek != Seek::Found && !nothing;
         // Both ways together keep to the traffic that is allowed.
         let budget = scale(self.goals.traffic.0, self.period_ns, SECOND_NS) / 2;
-        let wanted = if rests || seeks || nothing {
+        let exchanged = if rests || seeks || nothing {
             0
+        } else if self.hot(seen) <= self.capacity(seen) {
+            far_hot
         } else {
-            share_of(far_hot, self.part.share).min(budget).min(seen.near.total.0 / 8)
+            share_of(far_hot, self.part.share).min(seen.near.total.0 / 8)
         };
+        // Where there is room, what is used is better off near in any case.
+        let filled = if nothing { 0 } else { far_hot.min(spare) };
+        let wanted = exchanged.max(filled).min(budget);
         let short = headroom.saturating_add(wanted).saturating_sub(seen.near.free.0);
         let unused = share_of(seen.near.taken(), WHOLE - self.near_used.unwrap_or(0).min(WHOLE));
         let demote = short.min(budget).min(seen.far.free.0).min(unused);
         // What demotion makes room for is promoted in the same look.
         let room = seen.near.free.0.saturating_add(demote).saturating_sub(headroom / 2);
-        let reason = if rests {
+        let reason = if filled > exchanged {
+            Reason::Fills
+        } else if rests {
             Reason::NoGain { again_in: Nanoseconds(self.trial.rest_ns) }
         } else if nothing {
             Reason::Fits

@@ -213,7 +213,7 @@ fn keep_going(pages: &mut Damon<'_>, plan: &Plan, stop: &AtomicBool) -> anyhow::
     let dir = Journal::default_dir();
     let clock = Stopwatch::start();
     let mut tiering = Loop::new(plan.goals, pages.count()?);
-    let (mut due, mut shown) = (Nanoseconds(0), None);
+    let (mut due, mut shown) = (Duration::ZERO, None);
     let more = |clock: Stopwatch| More {
         near: plan.near.to_string(),
         far: plan.far.to_string(),
@@ -221,16 +221,19 @@ fn keep_going(pages: &mut Damon<'_>, plan: &Plan, stop: &AtomicBool) -> anyhow::
         running_s: clock.elapsed().as_secs(),
     };
     while !stop.load(Ordering::Relaxed) {
-        let now = Nanoseconds(u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        let now = clock.elapsed();
         if now < due {
-            sleep(Duration::from_nanos(due.0 - now.0).min(NAP));
+            sleep((due - now).min(NAP));
             continue;
         }
-        due = tiering.tick(now, pages)?;
+        let now = Nanoseconds(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
+        let wait = tiering.tick(now, pages)?;
+        due = clock.elapsed().saturating_add(Duration::from_nanos(wait.0));
         let state = State::of(&tiering, &pages.total, &pages.nodes, &more(clock));
-        // Once a look: a decision is new when what was seen is.
-        if shown != Some(*tiering.seen()) {
-            shown = Some(*tiering.seen());
+        // Once a look, and when pages have been moved.
+        let moved: u64 = pages.nodes.iter().map(|node| node.moved.0).sum();
+        if shown != Some((*tiering.seen(), moved)) {
+            shown = Some((*tiering.seen(), moved));
             state::write(&dir, &state)?;
             output::print(&state.text())?;
         }

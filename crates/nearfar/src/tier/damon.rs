@@ -37,6 +37,8 @@ const FORGET_US: Bounds = Bounds { min: 50_000, max: 150_000 };
 const LATE: Nanoseconds = Nanoseconds(30_000_000);
 /// Behind all memory.
 const BEHIND: u64 = 1 << 60;
+/// A tick is a hundredth of a second on every Linux there is (USER_HZ).
+const TICK_NS: u64 = 10_000_000;
 const NO_SIZE: Bounds = Bounds { min: 0, max: 0 };
 const FORGET: usize = 0;
 const MOVE: usize = 1;
@@ -58,9 +60,14 @@ pub(crate) struct Watched {
     /// Moved at the last count; tried and found used by the counting scheme.
     applied: u64,
     counted: [u64; 2],
+    /// Tried by all schemes at the last count.
+    tried: u64,
     /// Of [`DENSE`] bytes of addresses, so many are moved, by what was found; whether that was learned from moves.
     density: u64,
     learned: bool,
+    /// CPU time of its thread at the last count, and of one pass over all its addresses.
+    cpu_ns: u64,
+    pass_ns: u64,
     /// Moved since the beginning.
     pub(crate) moved: Bytes,
 }
@@ -96,6 +103,23 @@ impl Watched {
         self.learned = true;
     }
 
+    /// So much CPU time in all, for so many bytes of addresses tried.
+    fn learn_cost(&mut self, cpu_ns: u64, tried: u64) {
+        let (spent, passes) =
+            (cpu_ns.saturating_sub(self.cpu_ns), tried.saturating_sub(self.tried));
+        if passes >= self.span && spent > 0 {
+            let pass = u128::from(spent) * u128::from(self.span) / u128::from(passes.max(1));
+            let pass = u64::try_from(pass).unwrap_or(u64::MAX);
+            self.pass_ns = if self.pass_ns == 0 { pass } else { u64::midpoint(self.pass_ns, pass) };
+        }
+        (self.cpu_ns, self.tried) = (cpu_ns, tried);
+    }
+
+    /// The interval at which a scheme finds what was used in such a window; not so short that its thread does nothing else.
+    fn interval_us(&self, window: Nanoseconds) -> u64 {
+        (window.0 / 1000).max(INTERVALS.aggr_us).max(self.pass_ns / 1000 * 2)
+    }
+
     /// Before anything was moved: as what was counted, as if it were spread evenly.
     fn expect_density(&mut self, found: u64, span: u64) {
         if !self.learned {
@@ -106,10 +130,6 @@ impl Watched {
 
 fn density(part: u64, whole: u64) -> u64 {
     u64::try_from(u128::from(part) * DENSE / u128::from(whole.max(1))).unwrap_or(u64::MAX)
-}
-
-fn interval_us(window: Nanoseconds) -> u64 {
-    (window.0 / 1000).max(INTERVALS.aggr_us)
 }
 
 /// Leaves out what is, or is not, so.
@@ -166,8 +186,11 @@ pub(crate) fn specification(
             went: 0,
             applied: 0,
             counted: [0; 2],
+            tried: 0,
             density: 1,
             learned: false,
+            cpu_ns: 0,
+            pass_ns: 0,
             moved: Bytes(0),
         },
         kdamond,
@@ -232,24 +255,31 @@ impl Pages for Damon<'_> {
     type Error = DamonError;
 
     fn forget(&mut self, window: Nanoseconds) -> Result<Nanoseconds, DamonError> {
-        let interval_us = (window.0 / 1000).clamp(FORGET_US.min, FORGET_US.max);
+        let mut longest = 0;
         for index in self.near_first() {
+            let window = Nanoseconds(window.0.clamp(FORGET_US.min * 1000, FORGET_US.max * 1000));
+            let interval_us = self.nodes[index].interval_us(window);
+            longest = interval_us.max(longest);
             self.wake(index, Some(FORGET), |scheme| scheme.apply_interval_us = interval_us)?;
         }
-        Ok(Nanoseconds(interval_us * 1000 + LATE.0))
+        Ok(Nanoseconds(longest * 1000 + LATE.0))
     }
 
     fn look(&mut self, window: Nanoseconds) -> Result<Nanoseconds, DamonError> {
-        let interval_us = interval_us(window);
+        let mut longest = 0;
         for index in self.near_first() {
+            let interval_us = self.nodes[index].interval_us(window);
+            longest = interval_us.max(longest);
             self.wake(index, Some(COUNT), |scheme| scheme.apply_interval_us = interval_us)?;
         }
-        Ok(Nanoseconds(interval_us * 1000 + LATE.0))
+        Ok(Nanoseconds(longest * 1000 + LATE.0))
     }
 
     fn shift(&mut self, decision: &Decision) -> Result<Nanoseconds, DamonError> {
-        let interval_us = interval_us(decision.window);
+        let mut longest = 0;
         for index in self.near_first() {
+            let interval_us = self.nodes[index].interval_us(decision.window);
+            longest = interval_us.max(longest);
             let within = self.to_try(index, decision).map(|bytes| self.nodes[index].next(bytes));
             let near = self.nodes[index].near;
             self.wake(index, within.map(|_| MOVE), |scheme| {
@@ -258,7 +288,7 @@ impl Pages for Damon<'_> {
                     moving(near, within.unwrap_or(AddrRange { start: 0, end: BEHIND }));
             })?;
         }
-        Ok(Nanoseconds(interval_us * 1000 + LATE.0))
+        Ok(Nanoseconds(longest * 1000 + LATE.0))
     }
 
     fn rest(&mut self) -> Result<(), DamonError> {
@@ -271,10 +301,11 @@ impl Pages for Damon<'_> {
         for index in 0..self.nodes.len() {
             let stats = self.session.stats(index)?;
             let now = side(self.fs, self.nodes[index].node);
-            if let Some(thread) = self.session.thread(index)? {
-                ticks += cpu_ticks(self.fs, &thread.to_string());
-            }
+            let thread = self.session.thread(index)?;
+            let spent = thread.map_or(0, |thread| cpu_ticks(self.fs, &thread.to_string()));
+            ticks += spent;
             let node = &mut self.nodes[index];
+            node.learn_cost(spent * TICK_NS, stats.iter().map(|stats| stats.sz_tried.0).sum());
             let of = if node.near { &mut near } else { &mut far };
             of.total.0 += now.total.0;
             of.free.0 += now.free.0;
@@ -305,9 +336,8 @@ impl Pages for Damon<'_> {
             }
             node.moved.0 += moved;
         }
-        // A tick is a hundredth of a second on every Linux there is (USER_HZ).
         (self.total.near, self.total.far) = (near, far);
-        self.total.cpu = Nanoseconds(ticks.saturating_mul(10_000_000));
+        self.total.cpu = Nanoseconds(ticks.saturating_mul(TICK_NS));
         Ok(self.total)
     }
 }

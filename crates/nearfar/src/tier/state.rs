@@ -155,6 +155,7 @@ fn why(reason: &str) -> &'static str {
     match reason {
         word if word == Reason::Seeks.word() => "looking how often pages are used",
         word if word == Reason::Fits.word() => "nothing in far memory is in use",
+        word if word == Reason::Fills.word() => "used pages of far memory move to free near memory",
         word if word == Reason::Exchange.word() => {
             "used pages of far memory change places with unused ones of near memory"
         }

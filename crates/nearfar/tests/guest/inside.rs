@@ -14,6 +14,9 @@ pub(crate) const STATE: &str = "/tmp/nearfar-state";
 
 /// Undoes what the test before may have left.
 pub(crate) fn fresh() {
+    if std::path::Path::new(STATE).join("journal/tier.json").exists() {
+        let _ = nearfar(&["tier", "stop", "--overwrite"]).output();
+    }
     let _ = std::fs::remove_dir_all(STATE);
     if std::fs::write(format!("{WEIGHTS}/auto"), "true").is_err() {
         for node in std::fs::read_dir(WEIGHTS).unwrap() {

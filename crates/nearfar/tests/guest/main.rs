@@ -15,6 +15,7 @@ mod goals;
 mod inside;
 mod placement;
 mod record;
+mod tier;
 mod weights;
 mod workload;
 
@@ -31,7 +32,10 @@ struct Guest {
 const OLD: Guest = Guest { machine: "cxl-2tier", kernel: "6.12" };
 const NEW: Guest = Guest { machine: "cxl-2tier", kernel: "7.2" };
 const THREE: Guest = Guest { machine: "hbm-dram-cxl", kernel: "7.2" };
+const SMALL_OLD: Guest = Guest { machine: "cxl-2tier-small", kernel: "6.12" };
+const SMALL_NEW: Guest = Guest { machine: "cxl-2tier-small", kernel: "7.2" };
 const GUESTS: [Guest; 3] = [OLD, NEW, THREE];
+const ALL: [Guest; 5] = [OLD, NEW, THREE, SMALL_OLD, SMALL_NEW];
 
 /// Its name, the guests it is for, and the test.
 type Test = (&'static str, &'static [Guest], fn());
@@ -65,6 +69,10 @@ const TESTS: &[Test] = tests! {
         two_runs_share_weights_and_the_last_puts_them_back on [OLD],
         a_run_without_a_parent_leaves_weights_to_restore on [OLD],
         without_root_a_run_uses_weights_that_suit_and_refuses_others on [OLD];
+    tier: used_memory_comes_near_and_all_is_put_back on [SMALL_OLD, SMALL_NEW],
+        however_it_is_ended_the_system_is_as_before on [SMALL_OLD, SMALL_NEW],
+        what_can_not_be_tiered_is_refused_and_nothing_is_changed on [SMALL_OLD, SMALL_NEW],
+        what_someone_else_has_changed_is_left_alone on [SMALL_OLD];
     goals: goals_are_taken_where_the_kernel_has_them_and_refused_whole_elsewhere on [OLD, NEW],
         a_quota_holds_from_the_start_for_a_scheme_that_slept_its_first_interval on [OLD, NEW],
         what_the_user_tells_steers_the_quota_in_steps_from_a_byte on [OLD, NEW],
@@ -106,7 +114,7 @@ fn main() -> ExitCode {
     let of = |guest: &Guest| {
         TESTS.iter().filter(|test| wanted(test.0) && test.1.contains(guest)).count()
     };
-    let total: usize = GUESTS.iter().map(of).sum();
+    let total: usize = ALL.iter().map(of).sum();
     println!("\nrunning {total} tests");
     if std::env::var("LAB").is_ok_and(|lab| lab == "off") {
         println!("LAB=off: NONE of the {total} tests on real kernels was run");
@@ -116,7 +124,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let passed: usize =
-        GUESTS.iter().filter(|guest| of(guest) > 0).map(|guest| boot(guest, &filters)).sum();
+        ALL.iter().filter(|guest| of(guest) > 0).map(|guest| boot(guest, &filters)).sum();
     let verdict = if passed == total { "ok" } else { "FAILED" };
     println!(
         "\ntest result: {verdict}. {passed} passed; {} failed; 0 ignored",

@@ -152,7 +152,7 @@ fn tiering() -> Tiering {
 
 #[test]
 fn a_zipfian_working_set_twice_near_memory_is_soon_served_near() {
-    for per_second in [6e4, 6e5, 6e6] {
+    for per_second in [2e5, 6e5, 6e6] {
         let mut machine = Machine::new(zipf(PAGES, per_second, 0), NEAR, 600);
         let (before, best) = (machine.near_share(), machine.best_share());
         let mut tiering = tiering();

@@ -1,0 +1,176 @@
+//! `nearfar tier` on real kernels: used memory comes near, all is put back however it ends, what can't be is refused.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command, Stdio};
+
+use nearfar_kernel::fs::{Fs as _, RootFs};
+use nearfar_kernel::residency;
+use nearfar_topology::NodeId;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::damon::{snapshot, wait};
+use crate::inside::{HOLD, STATE, await_up, done, error, nearfar, unprivileged};
+
+const BALANCING: &str = "proc/sys/kernel/numa_balancing";
+const START: [&str; 3] = ["tier", "start", "--pause-damon-stat"];
+/// How often tiering is ended at a random moment; the environment can ask for more.
+const ENDS: &str = "NEARFAR_TEST_TIER_ENDS";
+
+/// All that tiering may change.
+fn system() -> BTreeMap<String, String> {
+    let fs = RootFs::live().unwrap();
+    let mut files = snapshot(&fs);
+    files.extend(fs.read(BALANCING).unwrap().map(|text| (BALANCING.to_string(), text)));
+    files
+}
+
+fn status() -> serde_json::Value {
+    serde_json::from_str(&done(&["tier", "status", "--json"])).unwrap()
+}
+
+/// A program with 64 MiB on node 1, which it uses over and over.
+fn far_program() -> Child {
+    let program = std::env::current_exe().unwrap();
+    let mut command = nearfar(&["run", "-p", "1", program.to_str().unwrap()]);
+    command.env(HOLD, "touch").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    await_up(&mut child);
+    child
+}
+
+fn mib_on(pid: u32, node: u16) -> u64 {
+    let residency = residency::of_process(&RootFs::live().unwrap(), pid);
+    residency.nodes.get(&NodeId(node)).map_or(0, |bytes| bytes.0 >> 20)
+}
+
+pub(crate) fn used_memory_comes_near_and_all_is_put_back() {
+    let before = system();
+    let mut program = far_program();
+    assert!(mib_on(program.id(), 1) >= 60, "{} MiB", mib_on(program.id(), 1));
+    let said = done(&START);
+    assert!(said.contains("near nodes 0 and far nodes 1"), "{said}");
+    let now = system();
+    assert_ne!(now, before);
+    assert_eq!(now.get(BALANCING).map(|text| text.trim()), Some("0"));
+    let promoted = |status: &serde_json::Value| {
+        let moves = status["moves"].as_array().unwrap();
+        let pair = moves.iter().find(|moves| moves["from"] == 1 && moves["to"] == 0).unwrap();
+        pair["bytes"].as_u64().unwrap() >> 20
+    };
+    for _ in 0..200 {
+        if mib_on(program.id(), 0) >= 56 && promoted(&status()) >= 48 {
+            break;
+        }
+        wait();
+    }
+    let (near, status) = (mib_on(program.id(), 0), status());
+    assert!(near >= 56, "{near} MiB near: {status}");
+    assert_eq!(status["schema"], "nearfar.tier/1");
+    assert!(promoted(&status) >= 48, "{status}");
+    let text = done(&["tier", "status"]);
+    assert!(text.contains("node 1 to 0") && text.contains("CPU time"), "{text}");
+
+    let again = nearfar(&START).output().unwrap();
+    assert!(!again.status.success() && error(&again).contains("already running"), "{again:?}");
+    assert!(done(&["tier", "stop"]).contains("as before"));
+    assert_eq!(system(), before);
+    let none = nearfar(&["tier", "status"]).output().unwrap();
+    assert_eq!(none.status.code(), Some(1));
+    assert!(error(&none).contains("nearfar tier start"), "{none:?}");
+    drop(program.stdin.take());
+    assert!(program.wait().unwrap().success());
+}
+
+/// Numbers at random, the same in each run.
+fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+pub(crate) fn however_it_is_ended_the_system_is_as_before() {
+    let ends = std::env::var(ENDS).ok().and_then(|ends| ends.parse().ok()).unwrap_or(8);
+    let before = system();
+    let mut program = far_program();
+    let (mut state, mut left) = (0x9e37_79b9_7f4a_7c15, 0);
+    for _ in 0..ends {
+        let mut command = nearfar(&START);
+        let mut tier = command.arg("--foreground").stdout(Stdio::null()).spawn().unwrap();
+        let ms = random(&mut state) % 1500;
+        let seconds = format!("{}.{:03}", ms / 1000, ms % 1000);
+        assert!(Command::new("sleep").arg(&seconds).status().unwrap().success());
+        let killed = random(&mut state) % 2 == 0;
+        let signal = if killed { Signal::KILL } else { Signal::TERM };
+        kill_process(Pid::from_child(&tier), signal).unwrap();
+        let ended = tier.wait().unwrap();
+        if killed {
+            left += u32::from(system() != before);
+            // The next start puts it back as well as stop does.
+            if random(&mut state) % 2 == 0 {
+                done(&START);
+            }
+            done(&["tier", "stop"]);
+        } else {
+            // Before it listens, a signal ends it as it ends any program; nothing has been changed by then.
+            assert!(ended.success() || ended.signal().is_some(), "{ended:?} after {seconds} s");
+        }
+        assert_eq!(system(), before, "after {seconds} s and {signal:?}");
+    }
+    println!("ended {ends} times at random moments, {left} times with something left to put back");
+    assert!(left > 0, "nothing was ever left, so nothing was tested");
+    drop(program.stdin.take());
+    assert!(program.wait().unwrap().success());
+}
+
+pub(crate) fn what_can_not_be_tiered_is_refused_and_nothing_is_changed() {
+    let before = system();
+    let refused = |arguments: &[&str], says: &str| {
+        let output = nearfar(arguments).output().unwrap();
+        let said = error(&output);
+        assert!(!output.status.success() && said.contains(says), "{arguments:?}: {said}");
+        assert_eq!(system(), before, "{arguments:?}");
+    };
+    if std::path::Path::new("/sys/module/damon_stat/parameters/enabled").exists() {
+        refused(&["tier", "start"], "damon_stat");
+    }
+    for bad in ["--headroom=51", "--traffic=0", "--cpu=101", "--cpu=much"] {
+        refused(&["tier", "start", bad], bad.split_once('=').unwrap().1);
+    }
+    std::fs::create_dir_all(STATE).unwrap();
+    let output = unprivileged(&START);
+    assert!(!output.status.success() && error(&output).contains("root"), "{output:?}");
+    assert_eq!(system(), before);
+
+    let nr = "/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds";
+    std::fs::write(nr, "1").unwrap();
+    let output = nearfar(&START).output().unwrap();
+    assert!(!output.status.success() && error(&output).contains("configured"), "{output:?}");
+    std::fs::write(nr, "0").unwrap();
+    assert_eq!(system(), before);
+
+    // A state that is no state, or another program's number, is not taken for a running one.
+    std::fs::create_dir_all(format!("{STATE}/journal")).unwrap();
+    let state = format!("{STATE}/journal/tier.json");
+    std::fs::write(&state, "{\"schema\": \"nearfar.tier/1\", \"pid\"").unwrap();
+    refused(&["tier", "status"], "tier.json");
+    std::fs::remove_file(&state).unwrap();
+    done(&["tier", "stop"]);
+}
+
+pub(crate) fn what_someone_else_has_changed_is_left_alone() {
+    let before = system();
+    done(&START);
+    std::fs::write(format!("/{BALANCING}"), "2").unwrap();
+    done(&["tier", "stop", "--overwrite"]);
+    assert_eq!(system(), before);
+    done(&START);
+    std::fs::write(format!("/{BALANCING}"), "2").unwrap();
+    let output = nearfar(&["tier", "stop"]).output().unwrap();
+    let said = error(&output);
+    assert!(!output.status.success() && said.contains("--overwrite"), "{output:?}");
+    assert_eq!(system()[BALANCING].trim(), "2");
+    done(&["tier", "stop", "--overwrite"]);
+    assert_eq!(system(), before);
+}
