@@ -225,12 +225,12 @@ impl Plan {
         std::thread::scope(|scope| {
             for _ in 0..wishes.jobs.max(1) {
                 scope.spawn(|| {
-                    while let Some(job) = locked(&queue).pop_front() {
-                        locked(&progress).step(&format!(
-                            "{}, {}",
-                            job.request.workload.name,
-                            job.row.name()
-                        ));
+                    loop {
+                        // A statement of its own, so that the queue is free again while the guest runs.
+                        let job = locked(&queue).pop_front();
+                        let Some(job) = job else { break };
+                        let what = format!("{}, {}", job.request.workload.name, job.row.name());
+                        locked(&progress).step(&what);
                         let ran = boot(&job, &programs, dir);
                         locked(&done).push((job.at, ran));
                     }

@@ -47,12 +47,12 @@ pub(super) struct Args {
     /// How much of that is left to settle and not judged, from the start and from each move [default: 60, or 4 with --smoke]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(0..=100_000))]
     warm_up: Option<u64>,
-    /// Programs work so much of every 10 ms; throughput is of that time [default: as each workload says; 20 for servers, whose
-    /// emulation takes long, else 100]
+    /// Programs work so much of every 10 ms; throughput is of that time [default: as each workload says, so that
+    /// emulation takes bearably long]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(1..=100))]
     busy_percent: Option<u64>,
     /// Another process gets the programs' CPU every so many milliseconds, so that it drops translations as real ones do; 0: none
-    #[arg(long, value_name = "MS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=1000))]
+    #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=1000))]
     switch_ms: u64,
     /// Guests at once, each with two busy threads at times; a machine with more to do than CPUs to do it makes figures noisy
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
