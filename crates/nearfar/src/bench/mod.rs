@@ -2,7 +2,8 @@
 //!
 //! [`stream`] is the program under test; [`bandwidth`] runs it under every candidate, in rounds; [`verdict`] holds the
 //! results against the thresholds. [`workload`] runs real programs larger than near memory, for what tiering does;
-//! [`tiering`] runs those under one tiering system after the other. Not here: the command line (`cli/bench.rs`).
+//! [`tiering`] runs those under one tiering system after the other
+//! (docs/bench-tiering.md). Not here: the command line (`cli/bench.rs`).
 
 pub(crate) mod bandwidth;
 pub(crate) mod stream;
