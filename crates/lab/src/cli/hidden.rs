@@ -2,8 +2,15 @@
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use super::Failure;
+
+/// What `guest` takes.
+#[derive(Debug, clap::Args)]
+pub(super) struct GuestArgs {
+    translations_ms: u64,
+}
 
 /// What `guest-exec` takes.
 #[derive(Debug, clap::Args)]
@@ -20,8 +27,8 @@ pub(super) struct ShimArgs {
     command: Vec<OsString>,
 }
 
-pub(super) fn guest(reenter: &[String]) -> Result<ExitCode, Failure> {
-    match crate::guest::run(reenter) {
+pub(super) fn guest(args: &GuestArgs, reenter: &[String]) -> Result<ExitCode, Failure> {
+    match crate::guest::run(reenter, Duration::from_millis(args.translations_ms)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => Err(Failure { status: 1, message: error.to_string() }),
     }

@@ -40,7 +40,7 @@ enum Command {
     Overhead(check::OverheadArgs),
     /// (the guest's first process)
     #[command(hide = true)]
-    Guest,
+    Guest(hidden::GuestArgs),
     /// (becomes the command in the guest's terminal)
     #[command(hide = true)]
     GuestExec(hidden::GuestExecArgs),
@@ -102,7 +102,7 @@ pub fn run(args: Args, reenter: &[&str]) -> Result<ExitCode, Failure> {
         Command::Fetch(args) => fetch::run(&args),
         Command::Accuracy(args) => check::accuracy(&args, reenter),
         Command::Overhead(args) => check::overhead(&args, reenter),
-        Command::Guest => hidden::guest(&reenter),
+        Command::Guest(args) => hidden::guest(&args, &reenter),
         Command::GuestExec(args) => hidden::guest_exec(&args),
         Command::Shim(args) => hidden::shim(&args),
     }

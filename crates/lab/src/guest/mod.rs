@@ -1,17 +1,20 @@
 //! The guest's side: the first process of the guest, which starts the command, carries its streams over the port and tells
 //! how it ended. If the host goes away, so does the guest.
 //!
-//! Here: finding the port and the life of the runner. `command.rs` starts the command, `pump.rs` moves the bytes.
+//! Here: finding the port and the life of the runner. `command.rs` starts the command, `pump.rs` moves the bytes,
+//! `forget.rs` has CPUs forget translations.
 
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rustix::system::RebootCommand;
 
 use crate::wire::{Frame, Hello, VERSION};
 
 mod command;
+mod forget;
 mod pump;
 
 pub(crate) use command::exec_in_terminal;
@@ -35,6 +38,9 @@ pub(crate) enum GuestError {
         /// Why not.
         source: rustix::io::Errno,
     },
+    /// A thread.
+    #[error("starting a thread: {0}")]
+    Thread(std::io::Error),
     /// The port.
     #[error("the port: {0}")]
     Port(#[from] std::io::Error),
@@ -48,18 +54,22 @@ fn doing(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> GuestError {
     move |source| GuestError::Os { what, source }
 }
 
-/// Runs as the guest's first process; returns only if it must not go on.
-pub(crate) fn run(reenter: &[String]) -> Result<(), GuestError> {
+/// Runs as the guest's first process, on CPUs that keep translations for so long; returns only if it must not go on.
+pub(crate) fn run(reenter: &[String], translations: Duration) -> Result<(), GuestError> {
     let port = open_port()?;
-    let mut pump = pump::Pump::new(port)?;
-    pump.send(&Frame::Hello(Hello { version: VERSION }));
-    let served = pump.serve(reenter);
+    let served = forget::start(translations).and_then(|()| serve(port, reenter));
     rustix::fs::sync();
     if let Err(error) = &served {
         say(&error.to_string());
     }
     power_off();
     served
+}
+
+fn serve(port: OwnedFd, reenter: &[String]) -> Result<(), GuestError> {
+    let mut pump = pump::Pump::new(port)?;
+    pump.send(&Frame::Hello(Hello { version: VERSION }));
+    pump.serve(reenter)
 }
 
 /// Stops the machine at once; outside a guest (not the first process) it does nothing.

@@ -139,6 +139,7 @@ pub fn run(plan: &Plan, say: &dyn Say) -> Result<Ended, RunError> {
         runner: (&program, &reenter),
         out: plan.out.is_some(),
         hostname: &plan.machine.name,
+        translations_ms: method.guest_ms(plan.machine.translations_ms),
         cxl: device,
     };
     files.write_image(&image::build(&kernel, &busybox, &settings)?)?;

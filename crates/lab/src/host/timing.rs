@@ -81,6 +81,12 @@ impl Method {
         }
     }
 
+    /// A time of the machine by the guest's clock.
+    pub(super) fn guest_ms(&self, machine_ms: u32) -> u64 {
+        let time = Duration::from_millis(machine_ms.into()).mul_f64(self.slow_motion());
+        u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+    }
+
     pub(super) fn plugin(&self) -> Option<&Path> {
         match self {
             Self::Virtual { plugin } | Self::Wait { plugin, .. } => Some(plugin),

@@ -75,5 +75,5 @@ if [ -n "$cxl_size" ]; then
 fi
 
 cd /
-exec $b switch_root /new "$runner" $runner_args guest
+exec $b switch_root /new "$runner" $runner_args guest "$translations_ms"
 fail "starting the runner $runner failed: is it on the host's root?"

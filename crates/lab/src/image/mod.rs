@@ -63,6 +63,8 @@ pub(crate) struct Settings<'a> {
     pub(crate) out: bool,
     /// The guest's host name.
     pub(crate) hostname: &'a str,
+    /// How long, by the guest's clock, its CPUs keep translations, milliseconds; 0: as long as the emulator likes.
+    pub(crate) translations_ms: u64,
     /// A CXL device to bring up: bytes of memory and granularity.
     pub(crate) cxl: Option<(u64, u32)>,
 }
@@ -115,6 +117,7 @@ fn script_settings(kernel: &Kernel, settings: &Settings<'_>) -> Vec<u8> {
     set("release", kernel.version.as_bytes());
     set("hostname", settings.hostname.as_bytes());
     set("out", if settings.out { b"1" } else { b"" });
+    set("translations_ms", settings.translations_ms.to_string().as_bytes());
     let (size, granularity) = settings.cxl.unwrap_or_default();
     set("cxl_size", if size > 0 { size.to_string() } else { String::new() }.as_bytes());
     set("cxl_granularity", granularity.to_string().as_bytes());

@@ -30,6 +30,8 @@ struct File {
     description: String,
     sources: Vec<String>,
     slow_motion: f64,
+    #[serde(default = "translations_ms")]
+    translations_ms: u32,
     processor: Processor,
     #[serde(default)]
     node: Vec<NodeTable>,
@@ -80,6 +82,12 @@ struct PathTable {
     write_links: Vec<String>,
 }
 
+/// What a file says that does not say: a program that goes on using what a real CPU keeps would see it replaced within
+/// some such time.
+fn translations_ms() -> u32 {
+    10
+}
+
 /// Memory comes in blocks of this size, and no two nodes may share one.
 const BLOCK: u64 = 128 << 20;
 /// A kernel and its start need this much on the first node: 6.12 and 7.2 leave 182 and 170 MB of it free.
@@ -99,12 +107,14 @@ pub fn parse(text: &str) -> Result<Machine, Refusal> {
     let paths = paths(&file, &links)?;
     words(&file)?;
     within("slow_motion", file.slow_motion, 1.0, 100_000.0)?;
+    within("translations_ms", file.translations_ms.into(), 0.0, 10_000.0)?;
     processor(&file.processor)?;
     Ok(Machine {
         name: file.name,
         description: file.description,
         sources: file.sources,
         slow_motion: file.slow_motion,
+        translations_ms: file.translations_ms,
         nodes,
         latency_ns,
         links,

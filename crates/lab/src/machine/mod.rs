@@ -25,6 +25,8 @@ pub struct Machine {
     pub sources: Vec<String>,
     /// By how much everything is slower where guest clocks can't show modelled time.
     pub slow_motion: f64,
+    /// How long a CPU keeps address translations at most, milliseconds; 0: as long as the emulator likes.
+    pub translations_ms: u32,
     /// Nodes; the index is the guest's node id.
     pub nodes: Vec<Node>,
     /// Unloaded latency of a dependent load, a row for each node with CPUs, a column for each node.

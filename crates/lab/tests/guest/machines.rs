@@ -24,6 +24,24 @@ fn seen(options: &str) -> String {
     out
 }
 
+/// How many threads have CPUs forget translations, after all that can be killed has been.
+fn forgetting(options: &str) -> String {
+    let script = "kill -KILL -1; cat /proc/1/task/*/comm | grep -c ^forget/";
+    sh(options, script).out
+}
+
+pub(crate) fn every_cpu_forgets_translations_whatever_the_command_kills() {
+    assert_eq!(forgetting("--cpus 3"), "3\n");
+}
+
+pub(crate) fn a_machine_whose_file_says_so_keeps_translations() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("keeps.toml");
+    let text = catalog::FILES[0].1.replacen("slow_motion", "translations_ms = 0\nslow_motion", 1);
+    std::fs::write(&file, text).unwrap();
+    assert_eq!(forgetting(&format!("-M {} --cpus 3", file.display())), "0\n");
+}
+
 fn has(seen: &str, line: &str) {
     assert!(seen.lines().any(|own| own == line), "no line `{line}` in:\n{seen}");
 }

@@ -60,7 +60,9 @@ const TESTS: &[Test] = tests! {
         three_tiers_are_as_their_file_says,
         four_sockets_are_as_their_file_says,
         a_cxl_device_comes_up_through_its_driver,
-        a_cxl_device_comes_up_on_the_newer_kernel;
+        a_cxl_device_comes_up_on_the_newer_kernel,
+        every_cpu_forgets_translations_whatever_the_command_kills,
+        a_machine_whose_file_says_so_keeps_translations;
     timing: statistics_name_the_method_and_count_per_node,
         real_waits_slow_what_firmware_says;
 };

@@ -43,6 +43,24 @@ fn each_wrong_value_is_refused_by_key_with_what_is_allowed() {
         (GOOD, "kind = \"cxl\"", "kind = \"optane\"", "kind = \"optane\": unknown variant"),
         (GOOD, "kind = \"cxl\"", "kind = \"unknown\"", "node 1: kind"),
         (GOOD, "slow_motion = 40", "slow_motion = 0.5", "slow_motion = 0.5: allowed is 1"),
+        (
+            GOOD,
+            "slow_motion = 40",
+            "slow_motion = 40\ntranslations_ms = 10001",
+            "translations_ms = 10001: allowed is 0 to 10000",
+        ),
+        (
+            GOOD,
+            "slow_motion = 40",
+            "slow_motion = 40\ntranslations_ms = -1",
+            "translations_ms = -1",
+        ),
+        (
+            GOOD,
+            "slow_motion = 40",
+            "slow_motion = 40\ntranslations_ms = 0.5",
+            "translations_ms = 0.5",
+        ),
         (GOOD, "slow_motion = 40", "", "missing field `slow_motion`"),
         (GOOD, "slow_motion = 40", "slowmotion = 40", "slowmotion = 40: unknown field"),
         (GOOD, "duplex = false", "duplex = \"no\"", "duplex = \"no\": invalid type"),
@@ -60,6 +78,14 @@ fn each_wrong_value_is_refused_by_key_with_what_is_allowed() {
         assert!(refusal.contains(part), "{to}: {refusal}");
         assert!(!refusal.contains('\n'), "{refusal}");
     }
+}
+
+#[test]
+fn translations_are_kept_ten_milliseconds_unless_the_file_says() {
+    let ms = |line| parse(&GOOD.replacen("slow_motion = 40", line, 1)).unwrap().translations_ms;
+    assert_eq!(ms("slow_motion = 40"), 10);
+    assert_eq!(ms("slow_motion = 40\ntranslations_ms = 0"), 0);
+    assert_eq!(ms("slow_motion = 40\ntranslations_ms = 250"), 250);
 }
 
 #[test]
