@@ -97,19 +97,7 @@ fn touch(memory: &mut [u8]) {
             std::hint::black_box(&mut page[0]);
             page[0] = 1;
         }
-        forget_translations();
     }
-}
-
-/// Gives memory back, which makes the CPU forget its translations. Otherwise the emulator keeps them, far more than any
-/// CPU does, and uses them without setting accessed bits: pages used all the time then look idle.
-fn forget_translations() {
-    // More than malloc ever takes from memory it keeps (DEFAULT_MMAP_THRESHOLD_MAX, mallopt(3)).
-    const MAPPED: usize = 33 << 20;
-    let mut mapping = vec![0_u8; MAPPED];
-    mapping[0] = 1;
-    mapping[MAPPED - 1] = 1;
-    drop(std::hint::black_box(mapping));
 }
 
 /// MiB on nodes 0, 1 and 2 of a program that holds 64 MiB, run with `options`.

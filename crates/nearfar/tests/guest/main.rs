@@ -49,6 +49,7 @@ macro_rules! tests {
 
 const TESTS: &[Test] = tests! {
     record: memory_that_a_program_uses_is_found_accessed_and_placed on [OLD, NEW],
+        memory_of_a_program_alone_on_its_cpu_is_found_accessed on [OLD, NEW],
         an_interrupted_recording_is_whole_and_another_one_beside_it_is_refused on [OLD, NEW],
         what_a_recorded_command_starts_is_recorded_with_it on [OLD, NEW],
         of_more_processes_than_can_be_watched_the_record_says_so on [OLD, NEW],
