@@ -101,14 +101,14 @@ pub(crate) fn however_it_is_ended_the_system_is_as_before() {
         let ms = random(&mut state) % 1500;
         let seconds = format!("{}.{:03}", ms / 1000, ms % 1000);
         assert!(Command::new("sleep").arg(&seconds).status().unwrap().success());
-        let killed = random(&mut state) % 2 == 0;
+        let killed = random(&mut state).is_multiple_of(2);
         let signal = if killed { Signal::KILL } else { Signal::TERM };
         kill_process(Pid::from_child(&tier), signal).unwrap();
         let ended = tier.wait().unwrap();
         if killed {
             left += u32::from(system() != before);
             // The next start puts it back as well as stop does.
-            if random(&mut state) % 2 == 0 {
+            if random(&mut state).is_multiple_of(2) {
                 done(&START);
             }
             done(&["tier", "stop"]);

@@ -51,8 +51,9 @@ pub(super) struct Args {
     /// emulation takes bearably long]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(1..=100))]
     busy_percent: Option<u64>,
-    /// Another process gets the programs' CPU every so many milliseconds, so that it drops translations as real ones do; 0: none
-    #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=1000))]
+    /// Another process gets the programs' CPU every so many milliseconds, so that it drops translations as real ones do, more
+    /// often than the machine sees to by itself (`translations_ms` of its file); 0: none
+    #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1000))]
     switch_ms: u64,
     /// Guests at once, each with two busy threads at times; a machine with more to do than CPUs to do it makes figures noisy
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
