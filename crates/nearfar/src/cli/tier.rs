@@ -16,15 +16,15 @@ use nearfar_kernel::damon::{self, DamonError, DamonStat, Session};
 use nearfar_kernel::fs::RootFs;
 use nearfar_kernel::journal::{Journal, OnConflict, Restored};
 use nearfar_kernel::ranges;
-use nearfar_topology::{BasisPoints, Nanoseconds, NodeId};
+use nearfar_topology::{BasisPoints, Nanoseconds, NodeExpr, NodeId};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 
 use super::machine::MachineArgs;
 use super::output;
 use crate::clock::{Stopwatch, sleep};
 use crate::exit::Exit;
-use crate::tier::damon::{Damon, specification};
-use crate::tier::plan::{self, Plan, Wishes};
+use crate::tier::damon::{Damon, Group, specification};
+use crate::tier::plan::{self, Named, Plan, Wishes};
 use crate::tier::state::{self, More, State};
 
 /// As typed.
@@ -58,6 +58,15 @@ struct StartArgs {
     /// Stay in the foreground and show each look, until a signal ends it
     #[arg(long)]
     foreground: bool,
+    /// The near nodes [default: the fastest tier]
+    #[arg(long, value_name = "NODES")]
+    near: Option<NodeExpr>,
+    /// The far nodes [default: all others with memory]
+    #[arg(long, value_name = "NODES")]
+    far: Option<NodeExpr>,
+    /// Only the memory of this cgroup, not that of cgroups below it
+    #[arg(long, value_name = "PATH")]
+    cgroup: Option<String>,
     /// Share of near memory kept free for new pages, in per cent
     #[arg(long, value_name = "PERCENT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=50))]
     headroom: u32,
@@ -126,7 +135,9 @@ fn foreground(args: &StartArgs) -> anyhow::Result<ExitCode> {
         traffic: percent(args.traffic),
         cpu: percent(args.cpu),
     };
-    let plan = plan::plan(&machine, wishes)?;
+    let named = Named { near: args.near.as_ref(), far: args.far.as_ref() };
+    let plan = plan::plan(&machine, wishes, named)?;
+    let group = args.cgroup.as_deref().map(|name| Group::find(&fs, name)).transpose()?;
     if plan.assumed {
         output::note(format_args!(
             "far bandwidth is not known (no probe, no HMAT); {} assumed for the limit on traffic; nearfar probe measures it",
@@ -136,7 +147,7 @@ fn foreground(args: &StartArgs) -> anyhow::Result<ExitCode> {
     let journal = Journal::new(Journal::default_dir(), &fs, "/");
     // What a process that was killed has left.
     journal.restore(BY, OnConflict::Refuse).context("putting back what was set before")?;
-    let (nodes, specifications) = specifications(&fs, &plan)?;
+    let (nodes, specifications) = specifications(&fs, &plan, group.as_ref())?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("listening for signals")?;
@@ -150,7 +161,7 @@ fn foreground(args: &StartArgs) -> anyhow::Result<ExitCode> {
             .context("turning the kernel's NUMA balancing off")?;
     }
     let mut pages =
-        Damon { fs: &fs, session, nodes, total: nearfar_control::tiering::Count::default() };
+        Damon { fs: &fs, session, nodes, group, total: nearfar_control::tiering::Count::default() };
     let ended = keep_going(&mut pages, &plan, &stop);
     let restored = pages.session.stop();
     let balancing = journal.restore(BY, OnConflict::Refuse);
@@ -190,11 +201,12 @@ fn held(error: DamonError) -> anyhow::Error {
 fn specifications(
     fs: &RootFs,
     plan: &Plan,
+    group: Option<&Group>,
 ) -> anyhow::Result<(Vec<crate::tier::damon::Watched>, Vec<nearfar_kernel::damon::spec::Kdamond>)> {
     let ranges = ranges::of_nodes(fs).context("finding each node's memory")?;
     let of = |node: NodeId, to: Option<NodeId>, near: bool| {
         let ranges = ranges.get(&node).filter(|ranges| !ranges.is_empty());
-        Some(specification(node, to?, near, ranges?))
+        Some(specification(node, to?, near, ranges?, group))
     };
     let near = plan.near.iter().filter_map(|node| of(node, plan.far.iter().next(), true));
     let far = plan.far.iter().filter_map(|node| of(node, plan.near.iter().next(), false));
@@ -214,7 +226,9 @@ fn keep_going(pages: &mut Damon<'_>, plan: &Plan, stop: &AtomicBool) -> anyhow::
     let clock = Stopwatch::start();
     let mut tiering = Loop::new(plan.goals, pages.count()?);
     let (mut due, mut shown) = (Duration::ZERO, None);
+    let pages_group = pages.group.as_ref().map(|group| group.path.clone());
     let more = |clock: Stopwatch| More {
+        cgroup: pages_group.clone(),
         near: plan.near.to_string(),
         far: plan.far.to_string(),
         traffic: plan.goals.traffic.0,
@@ -255,6 +269,12 @@ fn background(args: &StartArgs) -> anyhow::Result<ExitCode> {
     command.args(["--traffic", &number(args.traffic), "--cpu", &number(args.cpu)]);
     if args.pause_damon_stat {
         command.arg("--pause-damon-stat");
+    }
+    for (option, nodes) in [("--near", &args.near), ("--far", &args.far)] {
+        command.args(nodes.iter().flat_map(|nodes| [option.to_string(), nodes.to_string()]));
+    }
+    if let Some(cgroup) = &args.cgroup {
+        command.args(["--cgroup", cgroup]);
     }
     if args.keep_numa_balancing {
         command.arg("--keep-numa-balancing");

@@ -15,7 +15,11 @@
 //! (Quotas would do that too, but a scheme that sleeps forgets where it was.) DAMON counts regions, holes and free pages
 //! included; what is looked at is the part of it that is taken.
 
+use std::collections::BTreeMap;
+
+use anyhow::Context as _;
 use nearfar_control::tiering::{Count, Pages};
+use nearfar_kernel::cgroup::{CgroupError, Hierarchy, NodeMemory};
 use nearfar_kernel::damon::spec::{
     AccessPattern, Action, AddrRange, Bounds, Destination, Filter, FilterType, Intervals, Kdamond,
     Scheme,
@@ -24,6 +28,8 @@ use nearfar_kernel::damon::{DamonError, Session};
 use nearfar_kernel::fs::Fs;
 use nearfar_policy::tiering::{Decision, Looked, Side};
 use nearfar_topology::{Bytes, Nanoseconds, NodeId};
+
+use crate::exit::{EndsWith as _, Exit};
 
 /// DAMON's own sampling is not what pages are judged by, so it is for few regions; but intervals of schemes are whole
 /// samples, and 6.12 hears commands at the end of an aggregation.
@@ -132,18 +138,42 @@ fn density(part: u64, whole: u64) -> u64 {
     u64::try_from(u128::from(part) * DENSE / u128::from(whole.max(1))).unwrap_or(u64::MAX)
 }
 
+/// A memory cgroup, whose memory alone is looked at and moved.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    hierarchy: Hierarchy,
+    pub(crate) path: String,
+}
+
+impl Group {
+    /// By the name that the user gives it.
+    pub(crate) fn find(fs: &dyn Fs, name: &str) -> anyhow::Result<Self> {
+        let hierarchy = Hierarchy::find(fs).context("--cgroup")?;
+        let path = hierarchy.named(fs, name).context("--cgroup").ends_with(Exit::Usage)?;
+        Ok(Self { hierarchy, path })
+    }
+
+    /// Its pages on each node.
+    fn taken(&self, fs: &dyn Fs) -> Result<BTreeMap<NodeId, Bytes>, CgroupError> {
+        let nodes = self.hierarchy.numa_stat(fs, &self.path)?;
+        let all = |memory: NodeMemory| Bytes(memory.anon.0.saturating_add(memory.file.0));
+        Ok(nodes.into_iter().map(|(node, memory)| (node, all(memory))).collect())
+    }
+}
+
 /// Leaves out what is, or is not, so.
 fn reject(what: FilterType, matching: bool) -> Filter {
     Filter { what, matching, allow: false }
 }
 
 /// What the moving scheme leaves out: other addresses, and pages that are young, if near, or old, if far.
-fn moving(near: bool, within: AddrRange) -> Vec<Filter> {
+fn moving(near: bool, within: AddrRange, group: Option<&Group>) -> Vec<Filter> {
     // There is no memory for programs in the first page.
     let below = AddrRange { start: 0, end: within.start.max(4096) };
     let above = AddrRange { start: within.end.min(BEHIND), end: BEHIND + 4096 };
     let outside = [below, above].map(|range| reject(FilterType::Addr(range), true));
-    outside.into_iter().chain([reject(FilterType::Young, near)]).collect()
+    let others = group.map(|group| reject(FilterType::Memcg(group.path.clone()), false));
+    outside.into_iter().chain(others).chain([reject(FilterType::Young, near)]).collect()
 }
 
 /// What to tell DAMON of one node.
@@ -152,12 +182,18 @@ pub(crate) fn specification(
     to: NodeId,
     near: bool,
     ranges: &[AddrRange],
+    group: Option<&Group>,
 ) -> (Watched, Kdamond) {
     let scheme = |action, filters| Scheme {
         apply_interval_us: FORGET_US.max,
         access_pattern: AccessPattern { sz: NO_SIZE, ..AccessPattern::default() },
         filters,
         ..Scheme::new(action)
+    };
+    // Others' pages first: to ask whether a page is young is to make it old.
+    let ours = |filters: Vec<Filter>| -> Vec<Filter> {
+        let others = group.map(|group| reject(FilterType::Memcg(group.path.clone()), false));
+        others.into_iter().chain(filters).collect()
     };
     let young = |matching| reject(FilterType::Young, matching);
     let forget = vec![young(true), reject(FilterType::Anon, true), reject(FilterType::Anon, false)];
@@ -167,12 +203,12 @@ pub(crate) fn specification(
     kdamond.context.nr_regions = REGIONS;
     let migrate = if near { Action::MigrateCold } else { Action::MigrateHot };
     kdamond.context.schemes = vec![
-        scheme(Action::LruPrio, forget),
+        scheme(Action::LruPrio, ours(forget)),
         Scheme {
             destination: Destination::Node(to),
-            ..scheme(migrate, moving(near, AddrRange { start: 0, end: BEHIND }))
+            ..scheme(migrate, moving(near, AddrRange { start: 0, end: BEHIND }, group))
         },
-        scheme(Action::LruPrio, vec![young(false)]),
+        scheme(Action::LruPrio, ours(vec![young(false)])),
     ];
     let span = ranges.iter().map(|range| range.len()).sum();
     (
@@ -202,6 +238,7 @@ pub(crate) struct Damon<'a> {
     pub(crate) fs: &'a dyn Fs,
     pub(crate) session: Session<'a>,
     pub(crate) nodes: Vec<Watched>,
+    pub(crate) group: Option<Group>,
     pub(crate) total: Count,
 }
 
@@ -228,19 +265,28 @@ impl Damon<'_> {
     /// So much of node `index`'s addresses is to be tried for its share of what is to move; `None` for nothing.
     ///
     /// Pages that are used, or not, are spread anyhow; so what was moved of what was tried before tells how much to try.
-    fn to_try(&self, index: usize, decision: &Decision) -> Option<u64> {
+    fn to_try(&self, index: usize, sides: &[Side], decision: &Decision) -> Option<u64> {
         let node = &self.nodes[index];
         let wanted = if node.near { decision.demote } else { decision.promote };
         let side = || (0..self.nodes.len()).filter(|other| self.nodes[*other].near == node.near);
-        let all: u64 = side().map(|other| self.taken(other)).sum();
-        let part = u128::from(wanted.0) * u128::from(self.taken(index)) / u128::from(all.max(1));
+        let taken = |index: usize| sides[index].total.0.saturating_sub(sides[index].free.0);
+        let all: u64 = side().map(taken).sum();
+        let part = u128::from(wanted.0) * u128::from(taken(index)) / u128::from(all.max(1));
         let tried = part * DENSE / u128::from(node.density.max(1));
         u64::try_from(tried).ok().filter(|tried| *tried > 0).map(|tried| tried.min(node.span))
     }
 
-    fn taken(&self, index: usize) -> u64 {
-        let side = side(self.fs, self.nodes[index].node);
-        side.total.0.saturating_sub(side.free.0)
+    /// Each node's memory now; of a cgroup's, what it has and what is free.
+    fn sides(&self) -> Result<Vec<Side>, anyhow::Error> {
+        let group = self.group.as_ref().map(|group| group.taken(self.fs)).transpose();
+        let group = group.context("the cgroup that is tiered")?;
+        let side = |watched: &Watched| {
+            let side = side(self.fs, watched.node);
+            let Some(group) = &group else { return side };
+            let taken = group.get(&watched.node).map_or(0, |taken| taken.0);
+            Side { total: Bytes(taken.saturating_add(side.free.0)), free: side.free }
+        };
+        Ok(self.nodes.iter().map(side).collect())
     }
 
     /// Near nodes first: what leaves them makes room.
@@ -252,9 +298,9 @@ impl Damon<'_> {
 }
 
 impl Pages for Damon<'_> {
-    type Error = DamonError;
+    type Error = anyhow::Error;
 
-    fn forget(&mut self, window: Nanoseconds) -> Result<Nanoseconds, DamonError> {
+    fn forget(&mut self, window: Nanoseconds) -> Result<Nanoseconds, anyhow::Error> {
         let mut longest = 0;
         for index in self.near_first() {
             let window = Nanoseconds(window.0.clamp(FORGET_US.min * 1000, FORGET_US.max * 1000));
@@ -265,7 +311,7 @@ impl Pages for Damon<'_> {
         Ok(Nanoseconds(longest * 1000 + LATE.0))
     }
 
-    fn look(&mut self, window: Nanoseconds) -> Result<Nanoseconds, DamonError> {
+    fn look(&mut self, window: Nanoseconds) -> Result<Nanoseconds, anyhow::Error> {
         let mut longest = 0;
         for index in self.near_first() {
             let interval_us = self.nodes[index].interval_us(window);
@@ -275,32 +321,37 @@ impl Pages for Damon<'_> {
         Ok(Nanoseconds(longest * 1000 + LATE.0))
     }
 
-    fn shift(&mut self, decision: &Decision) -> Result<Nanoseconds, DamonError> {
+    fn shift(&mut self, decision: &Decision) -> Result<Nanoseconds, anyhow::Error> {
+        let (sides, group) = (self.sides()?, self.group.clone());
         let mut longest = 0;
         for index in self.near_first() {
             let interval_us = self.nodes[index].interval_us(decision.window);
             longest = interval_us.max(longest);
-            let within = self.to_try(index, decision).map(|bytes| self.nodes[index].next(bytes));
+            let within =
+                self.to_try(index, &sides, decision).map(|bytes| self.nodes[index].next(bytes));
             let near = self.nodes[index].near;
             self.wake(index, within.map(|_| MOVE), |scheme| {
                 scheme.apply_interval_us = interval_us;
-                scheme.filters =
-                    moving(near, within.unwrap_or(AddrRange { start: 0, end: BEHIND }));
+                scheme.filters = moving(
+                    near,
+                    within.unwrap_or(AddrRange { start: 0, end: BEHIND }),
+                    group.as_ref(),
+                );
             })?;
         }
         Ok(Nanoseconds(longest * 1000 + LATE.0))
     }
 
-    fn rest(&mut self) -> Result<(), DamonError> {
-        (0..self.nodes.len()).try_for_each(|index| self.wake(index, None, |_| ()))
+    fn rest(&mut self) -> Result<(), anyhow::Error> {
+        (0..self.nodes.len()).try_for_each(|index| self.wake(index, None, |_| ()))?;
+        Ok(())
     }
 
-    fn count(&mut self) -> Result<Count, DamonError> {
+    fn count(&mut self) -> Result<Count, anyhow::Error> {
         let (mut near, mut far) = (Side::default(), Side::default());
         let mut ticks = cpu_ticks(self.fs, "self");
-        for index in 0..self.nodes.len() {
+        for (index, now) in self.sides()?.into_iter().enumerate() {
             let stats = self.session.stats(index)?;
-            let now = side(self.fs, self.nodes[index].node);
             let thread = self.session.thread(index)?;
             let spent = thread.map_or(0, |thread| cpu_ticks(self.fs, &thread.to_string()));
             ticks += spent;
@@ -391,7 +442,7 @@ mod tests {
     fn a_specification_moves_nothing_until_it_is_woken_and_is_one_the_kernel_takes() {
         let ranges = [AddrRange { start: 0, end: 1 << 30 }];
         for near in [true, false] {
-            let (watched, kdamond) = specification(NodeId(0), NodeId(1), near, &ranges);
+            let (watched, kdamond) = specification(NodeId(0), NodeId(1), near, &ranges, None);
             assert_eq!(kdamond.check(), Ok(()));
             assert_eq!(watched.span, 1 << 30);
             assert!(
@@ -408,7 +459,7 @@ mod tests {
             AddrRange { start: 1 << 20, end: 3 << 20 },
             AddrRange { start: 8 << 20, end: 9 << 20 },
         ];
-        let (mut watched, _) = specification(NodeId(0), NodeId(1), true, &ranges);
+        let (mut watched, _) = specification(NodeId(0), NodeId(1), true, &ranges, None);
         let mib = |range: AddrRange| (range.start >> 20, range.end >> 20);
         let passes = [1, 1, 5, 3].map(|bytes| (mib(watched.next(bytes << 20)), watched.went >> 20));
         assert_eq!(passes, [((1, 2), 1), ((2, 3), 1), ((3, 9), 1), ((1, 9), 3)]);
@@ -417,7 +468,7 @@ mod tests {
     #[test]
     fn how_much_to_try_follows_from_what_was_moved() {
         let ranges = [AddrRange { start: 0, end: 1 << 30 }];
-        let (mut watched, _) = specification(NodeId(0), NodeId(1), false, &ranges);
+        let (mut watched, _) = specification(NodeId(0), NodeId(1), false, &ranges, None);
         watched.expect_density(1 << 20, 1 << 30);
         assert_eq!(watched.density, 1 << 10, "a MiB in a GiB, of DENSE");
         watched.learn_density(1 << 22, 1 << 30);

@@ -22,6 +22,8 @@ pub(crate) struct State {
     /// When the process started, in ticks since boot: another process may get the number.
     pub(crate) started_ticks: u64,
     pub(crate) running_s: u64,
+    /// Whose memory, if not the whole machine's.
+    pub(crate) cgroup: Option<String>,
     /// Why the last decision is as it is: `fits`, `exchange`, `settled`, `no_gain`.
     pub(crate) reason: String,
     pub(crate) window_ms: u64,
@@ -94,6 +96,7 @@ impl State {
             pid: std::process::id(),
             started_ticks: started(std::process::id()).unwrap_or(0),
             running_s: more.running_s,
+            cgroup: more.cgroup.clone(),
             reason: decision.map_or("starting", |decision| decision.reason.word()).into(),
             window_ms: estimate.window.0 / 1_000_000,
             period_ms: decision.map_or(0, |decision| decision.period.0 / 1_000_000),
@@ -133,8 +136,9 @@ impl State {
             )
         });
         format!(
-            "Tiering for {} s (process {}): {}\n{}{}  window {} ms, a look every {} ms; used within a window: {}\n\
+            "Tiering{} for {} s (process {}): {}\n{}{}  window {} ms, a look every {} ms; used within a window: {}\n\
              {}  CPU time {} ms; at most {} of traffic a second\n",
+            self.cgroup.as_ref().map(|path| format!(" cgroup {path}")).unwrap_or_default(),
             self.running_s,
             self.pid,
             why(&self.reason),
@@ -172,6 +176,7 @@ fn why(reason: &str) -> &'static str {
 /// What a state needs besides.
 #[derive(Clone, Debug)]
 pub(crate) struct More {
+    pub(crate) cgroup: Option<String>,
     pub(crate) near: String,
     pub(crate) far: String,
     pub(crate) traffic: u64,

@@ -19,6 +19,7 @@ use nearfar_kernel::journal::{Journal, OnConflict};
 use nearfar_kernel::{ranges, residency};
 use nearfar_topology::NodeId;
 
+use crate::NEARFAR;
 use crate::inside::{HOLD, STATE, await_up};
 
 const STAT: &str = "sys/module/damon_stat/parameters/enabled";
@@ -114,16 +115,29 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
+    /// With its memory on this node.
+    pub(crate) fn start_at(name: &str, how: &str, node: u16) -> Self {
+        Self::start_as(&live(), name, how, &format!("{NEARFAR} run -p {node} -- "))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn start(fs: &RootFs, name: &str, how: &str) -> Self {
+        Self::start_as(fs, name, how, "")
+    }
+
+    fn start_as(fs: &RootFs, name: &str, how: &str, by: &str) -> Self {
         let hierarchy = Hierarchy::find(fs).unwrap();
         let mount = hierarchy.mount();
         std::fs::write(format!("{mount}/cgroup.subtree_control"), "+memory").unwrap();
         let directory = format!("{mount}/{name}");
         std::fs::create_dir_all(&directory).unwrap();
-        let script = "echo $$ > \"$1\"/cgroup.procs; exec \"$2\"";
+        let script = format!("echo $$ > \"$1\"/cgroup.procs; exec {by}\"$2\"");
         let program = std::env::current_exe().unwrap();
         let mut command = Command::new("sh");
-        command.args(["-c", script, "sh", &directory]).arg(&program).env(HOLD, how);
+        command.args(["-c", &script, "sh", &directory]).arg(&program).env(HOLD, how);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         await_up(&mut child);
         let group = hierarchy.named(fs, name).unwrap();

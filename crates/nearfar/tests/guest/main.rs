@@ -73,6 +73,7 @@ const TESTS: &[Test] = tests! {
     tier: used_memory_comes_near_and_all_is_put_back on [SMALL_OLD, SMALL_NEW],
         however_it_is_ended_the_system_is_as_before on [SMALL_OLD, SMALL_NEW],
         what_can_not_be_tiered_is_refused_and_nothing_is_changed on [SMALL_OLD, SMALL_NEW],
+        of_a_cgroup_only_its_own_memory_moves_and_when_it_goes_tiering_ends on [SMALL_OLD, SMALL_NEW],
         what_someone_else_has_changed_is_left_alone on [SMALL_OLD];
     goals: goals_are_taken_where_the_kernel_has_them_and_refused_whole_elsewhere on [OLD, NEW],
         a_quota_holds_from_the_start_for_a_scheme_that_slept_its_first_interval on [OLD, NEW],

@@ -1,6 +1,7 @@
 //! `nearfar tier` on real kernels: used memory comes near, all is put back however it ends, what can't be is refused.
 
 use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};
 
@@ -9,7 +10,7 @@ use nearfar_kernel::residency;
 use nearfar_topology::NodeId;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::damon::{snapshot, wait};
+use crate::damon::{Holder, snapshot, wait};
 use crate::inside::{HOLD, STATE, await_up, done, error, nearfar, unprivileged};
 
 const BALANCING: &str = "proc/sys/kernel/numa_balancing";
@@ -82,6 +83,31 @@ pub(crate) fn used_memory_comes_near_and_all_is_put_back() {
     assert!(program.wait().unwrap().success());
 }
 
+pub(crate) fn of_a_cgroup_only_its_own_memory_moves_and_when_it_goes_tiering_ends() {
+    let before = system();
+    let (ours, other) =
+        (Holder::start_at("ours", "touch", 1), Holder::start_at("other", "touch", 1));
+    let mut command = nearfar(&START);
+    let arguments = ["--foreground", "--near", "0", "--far", "1", "--cgroup", "ours"];
+    let mut tier =
+        command.args(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    for _ in 0..200 {
+        if mib_on(ours.pid(), 0) >= 56 {
+            break;
+        }
+        wait();
+    }
+    assert!(mib_on(ours.pid(), 0) >= 56, "{} MiB near", mib_on(ours.pid(), 0));
+    assert!(mib_on(other.pid(), 0) <= 8, "{} MiB of others near", mib_on(other.pid(), 0));
+    assert_eq!(status()["cgroup"], "/ours");
+    ours.end();
+    let mut said = String::new();
+    tier.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(!tier.wait().unwrap().success() && said.contains("/ours"), "{said}");
+    other.end();
+    assert_eq!(system(), before);
+}
+
 /// Numbers at random, the same in each run.
 fn random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
@@ -149,6 +175,10 @@ pub(crate) fn what_can_not_be_tiered_is_refused_and_nothing_is_changed() {
     assert!(!output.status.success() && error(&output).contains("configured"), "{output:?}");
     std::fs::write(nr, "0").unwrap();
     assert_eq!(system(), before);
+
+    refused(&[&START[..], &["--near", "0", "--far", "all"]].concat(), "can't be both");
+    refused(&[&START[..], &["--far", "7"]].concat(), "--far");
+    refused(&[&START[..], &["--cgroup", "nowhere"]].concat(), "nowhere");
 
     // A state that is no state, or another program's number, is not taken for a running one.
     std::fs::create_dir_all(format!("{STATE}/journal")).unwrap();
