@@ -4,6 +4,7 @@
 //! random. *Simulated*: rates, capacities and time are made up.
 
 use super::*;
+use nearfar_topology::BytesPerSecond;
 use proptest::prelude::*;
 use std::vec::Vec;
 
