@@ -1,9 +1,9 @@
-//! Looks and moves by DAMON: a kdamond for each node over its physical memory, with three schemes.
+//! Looks and moves by DAMON: a kdamond for each node over its physical memory, with schemes.
 //!
 //! The first forgets: a filter that asks whether a page is young also makes it old, and two filters behind it leave out
 //! every page there is, so that nothing is done. The second moves young pages to near memory, or old ones to far memory.
-//! The third counts young pages; it marks them as accessed for reclaim, which they are (`lru_prio`), for actions that do
-//! nothing count pages on new kernels only. A scheme sleeps while it is for regions of no size.
+//! The others count young pages, each in a part of the addresses (an arc); they mark them as accessed for reclaim, which they
+//! are (`lru_prio`), for actions that do nothing count pages on new kernels only. A scheme sleeps while it is for regions of no size.
 //!
 //! # Time
 //! A command takes a tenth of a second on Linux 6.12, and only one is heard at a time; so a pass can't be had when one
@@ -11,11 +11,13 @@
 //! forgetting goes on at short intervals until the look is committed, whose interval is the window: each of its passes
 //! finds what was used in the window before it. There may be several, as commands take their time; each is a look.
 //!
-//! How much is moved is a matter of where: a filter leaves only so many addresses, and the next pass goes on behind them.
+//! How much is moved is a matter of where: a filter leaves only so many addresses as hold that much by the last count, and
+//! the next pass goes on behind them.
 //! (Quotas would do that too, but a scheme that sleeps forgets where it was.) DAMON counts regions, holes and free pages
 //! included; what is looked at is the part of it that is taken.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use anyhow::Context as _;
 use nearfar_control::tiering::{Count, Pages};
@@ -41,6 +43,8 @@ const REGIONS: Bounds = Bounds { min: 10, max: 20 };
 const FORGET_US: Bounds = Bounds { min: 50_000, max: 150_000 };
 /// A pass has begun this long after its time.
 const LATE: Nanoseconds = Nanoseconds(30_000_000);
+/// A page.
+const PAGE: u64 = 4096;
 /// Behind all memory.
 const BEHIND: u64 = 1 << 60;
 /// A tick is a hundredth of a second on every Linux there is (USER_HZ).
@@ -48,7 +52,9 @@ const TICK_NS: u64 = 10_000_000;
 const NO_SIZE: Bounds = Bounds { min: 0, max: 0 };
 const FORGET: usize = 0;
 const MOVE: usize = 1;
+/// The first of the schemes that count, and how many there are.
 const COUNT: usize = 2;
+const ARCS: u64 = 16;
 
 /// A node and the kdamond that is for it.
 #[derive(Clone, Debug)]
@@ -60,17 +66,16 @@ pub(crate) struct Watched {
     /// All its addresses, and how many there are.
     ranges: Vec<AddrRange>,
     pub(crate) span: u64,
-    /// Where the next pass that moves begins, counted over the ranges, and over how much the last one went.
+    arcs: Vec<Arc>,
+    /// Where the next pass that moves begins, counted over the ranges, and how much the last one was to move.
     cursor: u64,
-    went: u64,
-    /// Moved at the last count; tried and found used by the counting scheme.
+    expected: u64,
+    /// Moved at the last count.
     applied: u64,
-    counted: [u64; 2],
     /// Tried by all schemes at the last count.
     tried: u64,
-    /// Of [`DENSE`] bytes of addresses, so many are moved, by what was found; whether that was learned from moves.
-    density: u64,
-    learned: bool,
+    /// What is moved of what is expected, of [`AS_EXPECTED`]: there may be several passes, and pages that can't be moved.
+    outcome: u64,
     /// CPU time of its thread at the last count, and of one pass over all its addresses.
     cpu_ns: u64,
     pass_ns: u64,
@@ -78,17 +83,94 @@ pub(crate) struct Watched {
     pub(crate) moved: Bytes,
 }
 
-/// A density of one.
-const DENSE: u128 = 1 << 20;
+/// A part of a node's addresses, counted over its ranges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Arc {
+    start: u64,
+    end: u64,
+    /// Tried, and found used, at the last count.
+    tried: u64,
+    found: u64,
+    /// Found used by one pass of the last look.
+    used: u64,
+}
+
+impl Arc {
+    /// Takes in the counters of its scheme; gives what was tried and found since.
+    fn count(&mut self, tried: u64, found: u64) -> [u64; 2] {
+        let new = [tried.saturating_sub(self.tried), found.saturating_sub(self.found)];
+        if new[0] > 0 {
+            self.used = scale(new[1], self.end - self.start, new[0]);
+        }
+        (self.tried, self.found) = (tried, found);
+        new
+    }
+}
+
+/// An outcome that is as expected.
+const AS_EXPECTED: u64 = 1024;
 
 impl Watched {
-    /// The addresses of the next pass over so many bytes, none of which were in the last one.
-    fn next(&mut self, bytes: u64) -> AddrRange {
-        let start = self.cursor;
-        let end = start.saturating_add(bytes).min(self.span);
-        self.cursor = if end == self.span { 0 } else { end };
-        self.went = end - start;
-        AddrRange { start: self.address(start), end: self.address(end) }
+    /// The addresses that are to be tried to move so much, going on behind those of the last pass; `None` if there is
+    /// nothing to move. `taken` is what this node's memory has of pages.
+    fn next(&mut self, wanted: u64, taken: u64) -> Option<AddrRange> {
+        for start in [self.cursor, 0] {
+            let (mut from, mut to, mut expected) = (None, start, 0);
+            for arc in self.arcs.iter().filter(|arc| arc.end > start) {
+                let (begin, all) = (arc.start.max(start), arc.end - arc.start);
+                let rest = arc.end - begin;
+                let here = scale(self.expects(arc, taken), rest, all);
+                // Where there is next to nothing, a pass need not begin.
+                if from.is_none() && here <= wanted / 64 {
+                    continue;
+                }
+                from.get_or_insert(begin);
+                let left = wanted - expected;
+                let take = if here > left { scale(rest, left, here) } else { rest };
+                to = begin + take.next_multiple_of(PAGE).min(rest);
+                expected += here.min(left);
+                if expected == wanted {
+                    break;
+                }
+            }
+            if let Some(from) = from.filter(|from| *from < to) {
+                self.cursor = if to >= self.span { 0 } else { to };
+                self.expected = expected;
+                return Some(AddrRange { start: self.address_from(from), end: self.address(to) });
+            }
+        }
+        None
+    }
+
+    /// How much a pass over this arc is expected to move.
+    fn expects(&self, arc: &Arc, taken: u64) -> u64 {
+        let found = if self.near {
+            scale(arc.end - arc.start, taken, self.span).saturating_sub(arc.used)
+        } else {
+            arc.used
+        };
+        scale(found, self.outcome, AS_EXPECTED)
+    }
+
+    /// So much was moved by the last pass, if there was one.
+    fn learn_outcome(&mut self, moved: u64) {
+        let expected = std::mem::take(&mut self.expected);
+        if expected > 0 {
+            let outcome = scale(moved, self.outcome, expected);
+            let outcome = outcome.clamp(AS_EXPECTED / 8, AS_EXPECTED * 8);
+            self.outcome = u64::midpoint(self.outcome, outcome);
+        }
+    }
+
+    /// The address of the byte that so many of this node's memory come before.
+    fn address_from(&self, mut before: u64) -> u64 {
+        for range in &self.ranges {
+            if before < range.len() {
+                return range.start + before;
+            }
+            before -= range.len();
+        }
+        BEHIND
     }
 
     /// The address that so many bytes of this node's memory are below.
@@ -100,13 +182,6 @@ impl Watched {
             below -= range.len();
         }
         BEHIND
-    }
-
-    /// So much was moved of so many addresses.
-    fn learn_density(&mut self, moved: u64, of: u64) {
-        let found = density(moved, of);
-        self.density = if self.learned { u64::midpoint(self.density, found) } else { found }.max(1);
-        self.learned = true;
     }
 
     /// So much CPU time in all, for so many bytes of addresses tried.
@@ -125,17 +200,12 @@ impl Watched {
     fn interval_us(&self, window: Nanoseconds) -> u64 {
         (window.0 / 1000).max(INTERVALS.aggr_us).max(self.pass_ns / 1000 * 2)
     }
-
-    /// Before anything was moved: as what was counted, as if it were spread evenly.
-    fn expect_density(&mut self, found: u64, span: u64) {
-        if !self.learned {
-            self.density = density(found, span).max(1);
-        }
-    }
 }
 
-fn density(part: u64, whole: u64) -> u64 {
-    u64::try_from(u128::from(part) * DENSE / u128::from(whole.max(1))).unwrap_or(u64::MAX)
+/// `value * by / of`, saturating.
+fn scale(value: u64, by: u64, of: u64) -> u64 {
+    let scaled = u128::from(value) * u128::from(by) / u128::from(of.max(1));
+    u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
 /// A memory cgroup, whose memory alone is looked at and moved.
@@ -166,14 +236,15 @@ fn reject(what: FilterType, matching: bool) -> Filter {
     Filter { what, matching, allow: false }
 }
 
-/// What the moving scheme leaves out: other addresses, and pages that are young, if near, or old, if far.
-fn moving(near: bool, within: AddrRange, group: Option<&Group>) -> Vec<Filter> {
+/// Leaves out other addresses, others' pages, and pages that are young, or those that are not.
+fn only(within: AddrRange, group: Option<&Group>, young: bool) -> Vec<Filter> {
     // There is no memory for programs in the first page.
-    let below = AddrRange { start: 0, end: within.start.max(4096) };
-    let above = AddrRange { start: within.end.min(BEHIND), end: BEHIND + 4096 };
+    let below = AddrRange { start: 0, end: within.start.max(PAGE) };
+    let above = AddrRange { start: within.end.min(BEHIND), end: BEHIND + PAGE };
     let outside = [below, above].map(|range| reject(FilterType::Addr(range), true));
+    // Others' pages first: to ask whether a page is young is to make it old.
     let others = group.map(|group| reject(FilterType::Memcg(group.path.clone()), false));
-    outside.into_iter().chain(others).chain([reject(FilterType::Young, near)]).collect()
+    outside.into_iter().chain(others).chain([reject(FilterType::Young, young)]).collect()
 }
 
 /// What to tell DAMON of one node.
@@ -190,47 +261,46 @@ pub(crate) fn specification(
         filters,
         ..Scheme::new(action)
     };
-    // Others' pages first: to ask whether a page is young is to make it old.
-    let ours = |filters: Vec<Filter>| -> Vec<Filter> {
-        let others = group.map(|group| reject(FilterType::Memcg(group.path.clone()), false));
-        others.into_iter().chain(filters).collect()
+    let mut watched = Watched {
+        node,
+        to,
+        near,
+        ranges: ranges.to_vec(),
+        span: ranges.iter().map(|range| range.len()).sum(),
+        arcs: Vec::new(),
+        cursor: 0,
+        expected: 0,
+        applied: 0,
+        tried: 0,
+        outcome: AS_EXPECTED,
+        cpu_ns: 0,
+        pass_ns: 0,
+        moved: Bytes(0),
     };
-    let young = |matching| reject(FilterType::Young, matching);
-    let forget = vec![young(true), reject(FilterType::Anon, true), reject(FilterType::Anon, false)];
+    let bound = |arc| scale(watched.span / PAGE, arc, ARCS) * PAGE;
+    let arcs = (0..ARCS)
+        .map(|arc| (bound(arc), if arc + 1 == ARCS { watched.span } else { bound(arc + 1) }));
+    let arcs = arcs.filter(|(start, end)| start < end);
+    watched.arcs = arcs.map(|(start, end)| Arc { start, end, ..Arc::default() }).collect();
+    let all = AddrRange { start: 0, end: BEHIND };
+    let anything = [true, false].map(|matching| reject(FilterType::Anon, matching));
+    let forget = only(all, group, true).into_iter().chain(anything).collect();
+    let migrate = if near { Action::MigrateCold } else { Action::MigrateHot };
+    let destination = Destination::Node(to);
     // Near memory keeps the young, far memory the old.
+    let moves = Scheme { destination, ..scheme(migrate, only(all, group, near)) };
+    let within = |arc: &Arc| AddrRange {
+        start: watched.address_from(arc.start),
+        end: watched.address(arc.end),
+    };
+    let counts =
+        watched.arcs.iter().map(|arc| scheme(Action::LruPrio, only(within(arc), group, false)));
     let mut kdamond = Kdamond::physical(ranges);
     kdamond.context.intervals = INTERVALS;
     kdamond.context.nr_regions = REGIONS;
-    let migrate = if near { Action::MigrateCold } else { Action::MigrateHot };
-    kdamond.context.schemes = vec![
-        scheme(Action::LruPrio, ours(forget)),
-        Scheme {
-            destination: Destination::Node(to),
-            ..scheme(migrate, moving(near, AddrRange { start: 0, end: BEHIND }, group))
-        },
-        scheme(Action::LruPrio, ours(vec![young(false)])),
-    ];
-    let span = ranges.iter().map(|range| range.len()).sum();
-    (
-        Watched {
-            node,
-            to,
-            near,
-            ranges: ranges.to_vec(),
-            span,
-            cursor: 0,
-            went: 0,
-            applied: 0,
-            counted: [0; 2],
-            tried: 0,
-            density: 1,
-            learned: false,
-            cpu_ns: 0,
-            pass_ns: 0,
-            moved: Bytes(0),
-        },
-        kdamond,
-    )
+    kdamond.context.schemes =
+        [scheme(Action::LruPrio, forget), moves].into_iter().chain(counts).collect();
+    (watched, kdamond)
 }
 
 /// The live machine's pages.
@@ -243,37 +313,34 @@ pub(crate) struct Damon<'a> {
 }
 
 impl Damon<'_> {
-    /// Has one scheme of a node be for all memory, and the others for none.
+    /// Has some schemes of a node be for all memory, and the others for none.
     fn wake(
         &mut self,
         index: usize,
-        awake: Option<usize>,
-        set: impl FnOnce(&mut Scheme),
+        awake: Range<usize>,
+        set: impl Fn(&mut Scheme),
     ) -> Result<(), DamonError> {
         self.session.adjust(index, |kdamond| {
             for (at, scheme) in kdamond.context.schemes.iter_mut().enumerate() {
-                let sz = if Some(at) == awake { Bounds::ANY_SIZE } else { NO_SIZE };
-                scheme.access_pattern.sz = sz;
-            }
-            if let Some(scheme) = awake {
-                set(&mut kdamond.context.schemes[scheme]);
+                scheme.access_pattern.sz = NO_SIZE;
+                if awake.contains(&at) {
+                    scheme.access_pattern.sz = Bounds::ANY_SIZE;
+                    set(scheme);
+                }
             }
         })?;
         Ok(())
     }
 
-    /// So much of node `index`'s addresses is to be tried for its share of what is to move; `None` for nothing.
-    ///
-    /// Pages that are used, or not, are spread anyhow; so what was moved of what was tried before tells how much to try.
-    fn to_try(&self, index: usize, sides: &[Side], decision: &Decision) -> Option<u64> {
-        let node = &self.nodes[index];
-        let wanted = if node.near { decision.demote } else { decision.promote };
-        let side = || (0..self.nodes.len()).filter(|other| self.nodes[*other].near == node.near);
+    /// Where node `index`'s share of what is to move is, by the last count.
+    fn next(&mut self, index: usize, sides: &[Side], decision: &Decision) -> Option<AddrRange> {
+        let near = self.nodes[index].near;
+        let wanted = if near { decision.demote } else { decision.promote };
         let taken = |index: usize| sides[index].total.0.saturating_sub(sides[index].free.0);
-        let all: u64 = side().map(taken).sum();
-        let part = u128::from(wanted.0) * u128::from(taken(index)) / u128::from(all.max(1));
-        let tried = part * DENSE / u128::from(node.density.max(1));
-        u64::try_from(tried).ok().filter(|tried| *tried > 0).map(|tried| tried.min(node.span))
+        let side = (0..self.nodes.len()).filter(|other| self.nodes[*other].near == near);
+        let all: u64 = side.map(taken).sum();
+        let share = scale(wanted.0, taken(index), all);
+        if share < PAGE { None } else { self.nodes[index].next(share, taken(index)) }
     }
 
     /// Each node's memory now; of a cgroup's, what it has and what is free.
@@ -306,7 +373,7 @@ impl Pages for Damon<'_> {
             let window = Nanoseconds(window.0.clamp(FORGET_US.min * 1000, FORGET_US.max * 1000));
             let interval_us = self.nodes[index].interval_us(window);
             longest = interval_us.max(longest);
-            self.wake(index, Some(FORGET), |scheme| scheme.apply_interval_us = interval_us)?;
+            self.wake(index, FORGET..MOVE, |scheme| scheme.apply_interval_us = interval_us)?;
         }
         Ok(Nanoseconds(longest * 1000 + LATE.0))
     }
@@ -316,7 +383,7 @@ impl Pages for Damon<'_> {
         for index in self.near_first() {
             let interval_us = self.nodes[index].interval_us(window);
             longest = interval_us.max(longest);
-            self.wake(index, Some(COUNT), |scheme| scheme.apply_interval_us = interval_us)?;
+            self.wake(index, COUNT..usize::MAX, |scheme| scheme.apply_interval_us = interval_us)?;
         }
         Ok(Nanoseconds(longest * 1000 + LATE.0))
     }
@@ -327,23 +394,21 @@ impl Pages for Damon<'_> {
         for index in self.near_first() {
             let interval_us = self.nodes[index].interval_us(decision.window);
             longest = interval_us.max(longest);
-            let within =
-                self.to_try(index, &sides, decision).map(|bytes| self.nodes[index].next(bytes));
-            let near = self.nodes[index].near;
-            self.wake(index, within.map(|_| MOVE), |scheme| {
+            let Some(within) = self.next(index, &sides, decision) else {
+                self.wake(index, 0..0, |_| ())?;
+                continue;
+            };
+            let filters = only(within, group.as_ref(), self.nodes[index].near);
+            self.wake(index, MOVE..COUNT, |scheme| {
                 scheme.apply_interval_us = interval_us;
-                scheme.filters = moving(
-                    near,
-                    within.unwrap_or(AddrRange { start: 0, end: BEHIND }),
-                    group.as_ref(),
-                );
+                scheme.filters.clone_from(&filters);
             })?;
         }
         Ok(Nanoseconds(longest * 1000 + LATE.0))
     }
 
     fn rest(&mut self) -> Result<(), anyhow::Error> {
-        (0..self.nodes.len()).try_for_each(|index| self.wake(index, None, |_| ()))?;
+        (0..self.nodes.len()).try_for_each(|index| self.wake(index, 0..0, |_| ()))?;
         Ok(())
     }
 
@@ -360,31 +425,22 @@ impl Pages for Damon<'_> {
             let of = if node.near { &mut near } else { &mut far };
             of.total.0 += now.total.0;
             of.free.0 += now.free.0;
-            let (Some(moves), Some(counts)) = (stats.get(MOVE), stats.get(COUNT)) else { continue };
+            let Some((moves, counts)) = stats.get(MOVE).zip(stats.get(COUNT..)) else { continue };
+            let news = node.arcs.iter_mut().zip(counts);
+            let news = news.map(|(arc, stats)| arc.count(stats.sz_tried.0, stats.sz_applied.0));
+            let [tried, used] = news.fold([0, 0], |sum, new| [sum[0] + new[0], sum[1] + new[1]]);
             let taken = now.total.0.saturating_sub(now.free.0);
-            // Of the regions tried, the part that is taken.
-            let part = |tried: u64| {
-                let part = u128::from(tried) * u128::from(taken.min(node.span));
-                u64::try_from(part / u128::from(node.span.max(1))).unwrap_or(u64::MAX)
-            };
             let moved = moves.sz_applied.0.saturating_sub(node.applied);
-            let used = counts.sz_applied.0.saturating_sub(node.counted[1]);
-            let counted = part(counts.sz_tried.0.saturating_sub(node.counted[0])).max(used);
+            // Of the regions tried, the part that is taken.
+            let counted = scale(tried, taken.min(node.span), node.span).max(used);
             let look = if node.near { &mut self.total.near_look } else { &mut self.total.far_look };
             *look = Looked {
                 at: Bytes(look.at.0 + counted),
                 used: Bytes(look.used.0 + used),
                 moved: Bytes(look.moved.0 + moved),
             };
-            node.counted = [counts.sz_tried.0, counts.sz_applied.0];
             node.applied = moves.sz_applied.0;
-            let went = std::mem::take(&mut node.went);
-            if went > 0 {
-                node.learn_density(moved, went);
-            } else if counted > 0 {
-                let share = if node.near { counted - used } else { used };
-                node.expect_density(share, node.span.saturating_mul(counted) / taken.max(1));
-            }
+            node.learn_outcome(moved);
             node.moved.0 += moved;
         }
         (self.total.near, self.total.far) = (near, far);
@@ -450,32 +506,47 @@ mod tests {
             );
             let young = reject(FilterType::Young, near);
             assert_eq!(kdamond.context.schemes[MOVE].filters.last(), Some(&young));
+            assert_eq!(watched.arcs.len(), 16);
         }
     }
 
     #[test]
-    fn passes_go_on_where_the_last_one_ended_and_begin_anew_at_the_end() {
+    fn what_is_to_move_is_where_it_was_found_and_the_next_pass_goes_on_behind_it() {
         let ranges = [
-            AddrRange { start: 1 << 20, end: 3 << 20 },
-            AddrRange { start: 8 << 20, end: 9 << 20 },
+            AddrRange { start: 16 << 20, end: 32 << 20 },
+            AddrRange { start: 64 << 20, end: 80 << 20 },
         ];
-        let (mut watched, _) = specification(NodeId(0), NodeId(1), true, &ranges, None);
-        let mib = |range: AddrRange| (range.start >> 20, range.end >> 20);
-        let passes = [1, 1, 5, 3].map(|bytes| (mib(watched.next(bytes << 20)), watched.went >> 20));
-        assert_eq!(passes, [((1, 2), 1), ((2, 3), 1), ((3, 9), 1), ((1, 9), 3)]);
+        let (mut watched, kdamond) = specification(NodeId(1), NodeId(0), false, &ranges, None);
+        assert_eq!(kdamond.context.schemes.len(), COUNT + 16);
+        assert_eq!(watched.arcs.iter().map(|arc| arc.end - arc.start).sum::<u64>(), 32 << 20);
+        let none = watched.next(1 << 20, 32 << 20);
+        assert_eq!(none, None, "nothing was found yet");
+        // Arcs are of 2 MiB; the third is used, and half of the last one.
+        assert_eq!(watched.arcs[2].count(2 << 20, 2 << 20), [2 << 20, 2 << 20]);
+        assert_eq!(watched.arcs[15].count(4 << 20, 2 << 20), [4 << 20, 2 << 20]);
+        let mut next = |mib: u64| {
+            let range = watched.next(mib << 20, 32 << 20).unwrap();
+            ((range.start >> 20, range.end >> 20), watched.expected >> 20)
+        };
+        assert_eq!([next(1), next(1), next(1)], [((20, 21), 1), ((21, 22), 1), ((78, 80), 1)]);
+        assert_eq!(next(3), ((20, 80), 3), "and begins anew at the end");
     }
 
     #[test]
     fn how_much_to_try_follows_from_what_was_moved() {
-        let ranges = [AddrRange { start: 0, end: 1 << 30 }];
-        let (mut watched, _) = specification(NodeId(0), NodeId(1), false, &ranges, None);
-        watched.expect_density(1 << 20, 1 << 30);
-        assert_eq!(watched.density, 1 << 10, "a MiB in a GiB, of DENSE");
-        watched.learn_density(1 << 22, 1 << 30);
-        assert_eq!(watched.density, 1 << 12, "what was learned counts, not what was expected");
-        watched.expect_density(1 << 29, 1 << 30);
-        watched.learn_density(0, 1 << 30);
-        assert_eq!(watched.density, 1 << 11);
-        watched.learn_density(0, 0);
+        let ranges = [AddrRange { start: 0, end: 16 << 20 }];
+        let (mut watched, _) = specification(NodeId(0), NodeId(1), true, &ranges, None);
+        let first = watched.next(2 << 20, 16 << 20).unwrap();
+        assert_eq!(
+            first.len(),
+            2 << 20,
+            "all that is near is taken to be unused until it is found used"
+        );
+        watched.learn_outcome(1 << 20);
+        let then = watched.next(3 << 20, 16 << 20).unwrap();
+        assert_eq!(then.len(), 4 << 20, "half of what was expected, and half of that is believed");
+        watched.learn_outcome(0);
+        watched.learn_outcome(5);
+        assert!(watched.outcome >= AS_EXPECTED / 8);
     }
 }
