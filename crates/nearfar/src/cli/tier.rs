@@ -241,7 +241,8 @@ fn keep_going(pages: &mut Damon<'_>, plan: &Plan, stop: &AtomicBool) -> anyhow::
             continue;
         }
         let now = Nanoseconds(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
-        let wait = tiering.tick(now, pages)?;
+        // If the cgroup has gone, the kernel says all sorts of things.
+        let wait = tiering.tick(now, pages).map_err(|error| pages.gone().err().unwrap_or(error))?;
         due = clock.elapsed().saturating_add(Duration::from_nanos(wait.0));
         let state = State::of(&tiering, &pages.total, &pages.nodes, &more(clock));
         // Once a look, and when pages have been moved.

@@ -356,6 +356,11 @@ impl Damon<'_> {
         Ok(self.nodes.iter().map(side).collect())
     }
 
+    /// An error if what is tiered has gone.
+    pub(crate) fn gone(&self) -> anyhow::Result<()> {
+        self.sides().map(|_| ())
+    }
+
     /// Near nodes first: what leaves them makes room.
     fn near_first(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.nodes.len()).collect();
