@@ -202,7 +202,7 @@ fn specifications(
     fs: &RootFs,
     plan: &Plan,
     group: Option<&Group>,
-) -> anyhow::Result<(Vec<crate::tier::damon::Watched>, Vec<nearfar_kernel::damon::spec::Kdamond>)> {
+) -> anyhow::Result<(Vec<crate::tier::node::Watched>, Vec<nearfar_kernel::damon::spec::Kdamond>)> {
     let ranges = ranges::of_nodes(fs).context("finding each node's memory")?;
     let of = |node: NodeId, to: Option<NodeId>, near: bool| {
         let ranges = ranges.get(&node).filter(|ranges| !ranges.is_empty());

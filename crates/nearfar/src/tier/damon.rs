@@ -31,11 +31,12 @@ use nearfar_kernel::fs::Fs;
 use nearfar_policy::tiering::{Decision, Looked, Side};
 use nearfar_topology::{Bytes, Nanoseconds, NodeId};
 
+use super::node::{BEHIND, PAGE, Watched, scale};
 use crate::exit::{EndsWith as _, Exit};
 
 /// DAMON's own sampling is not what pages are judged by, so it is for few regions; but intervals of schemes are whole
 /// samples, and 6.12 hears commands at the end of an aggregation.
-const INTERVALS: Intervals =
+pub(super) const INTERVALS: Intervals =
     Intervals { sample_us: 10_000, aggr_us: 20_000, update_us: 60_000_000 };
 const REGIONS: Bounds = Bounds { min: 10, max: 20 };
 /// From one pass that forgets to the next: as long as the window, within these bounds. The last one may be so long before
@@ -43,170 +44,13 @@ const REGIONS: Bounds = Bounds { min: 10, max: 20 };
 const FORGET_US: Bounds = Bounds { min: 50_000, max: 150_000 };
 /// A pass has begun this long after its time.
 const LATE: Nanoseconds = Nanoseconds(30_000_000);
-/// A page.
-const PAGE: u64 = 4096;
-/// Behind all memory.
-const BEHIND: u64 = 1 << 60;
 /// A tick is a hundredth of a second on every Linux there is (USER_HZ).
 const TICK_NS: u64 = 10_000_000;
 const NO_SIZE: Bounds = Bounds { min: 0, max: 0 };
 const FORGET: usize = 0;
 const MOVE: usize = 1;
-/// The first of the schemes that count, and how many there are.
+/// The first of the schemes that count.
 const COUNT: usize = 2;
-const ARCS: u64 = 16;
-
-/// A node and the kdamond that is for it.
-#[derive(Clone, Debug)]
-pub(crate) struct Watched {
-    pub(crate) node: NodeId,
-    /// Where its pages go to.
-    pub(crate) to: NodeId,
-    pub(crate) near: bool,
-    /// All its addresses, and how many there are.
-    ranges: Vec<AddrRange>,
-    pub(crate) span: u64,
-    arcs: Vec<Arc>,
-    /// Where the next pass that moves begins, counted over the ranges, and how much the last one was to move.
-    cursor: u64,
-    expected: u64,
-    /// Moved at the last count.
-    applied: u64,
-    /// Tried by all schemes at the last count.
-    tried: u64,
-    /// What is moved of what is expected, of [`AS_EXPECTED`]: there may be several passes, and pages that can't be moved.
-    outcome: u64,
-    /// CPU time of its thread at the last count, and of one pass over all its addresses.
-    cpu_ns: u64,
-    pass_ns: u64,
-    /// Moved since the beginning.
-    pub(crate) moved: Bytes,
-}
-
-/// A part of a node's addresses, counted over its ranges.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Arc {
-    start: u64,
-    end: u64,
-    /// Tried, and found used, at the last count.
-    tried: u64,
-    found: u64,
-    /// Found used by one pass of the last look.
-    used: u64,
-}
-
-impl Arc {
-    /// Takes in the counters of its scheme; gives what was tried and found since.
-    fn count(&mut self, tried: u64, found: u64) -> [u64; 2] {
-        let new = [tried.saturating_sub(self.tried), found.saturating_sub(self.found)];
-        if new[0] > 0 {
-            self.used = scale(new[1], self.end - self.start, new[0]);
-        }
-        (self.tried, self.found) = (tried, found);
-        new
-    }
-}
-
-/// An outcome that is as expected.
-const AS_EXPECTED: u64 = 1024;
-
-impl Watched {
-    /// The addresses that are to be tried to move so much, going on behind those of the last pass; `None` if there is
-    /// nothing to move. `taken` is what this node's memory has of pages.
-    fn next(&mut self, wanted: u64, taken: u64) -> Option<AddrRange> {
-        for start in [self.cursor, 0] {
-            let (mut from, mut to, mut expected) = (None, start, 0);
-            for arc in self.arcs.iter().filter(|arc| arc.end > start) {
-                let (begin, all) = (arc.start.max(start), arc.end - arc.start);
-                let rest = arc.end - begin;
-                let here = scale(self.expects(arc, taken), rest, all);
-                // Where there is next to nothing, a pass need not begin.
-                if from.is_none() && here <= wanted / 64 {
-                    continue;
-                }
-                from.get_or_insert(begin);
-                let left = wanted - expected;
-                let take = if here > left { scale(rest, left, here) } else { rest };
-                to = begin + take.next_multiple_of(PAGE).min(rest);
-                expected += here.min(left);
-                if expected == wanted {
-                    break;
-                }
-            }
-            if let Some(from) = from.filter(|from| *from < to) {
-                self.cursor = if to >= self.span { 0 } else { to };
-                self.expected = expected;
-                return Some(AddrRange { start: self.address_from(from), end: self.address(to) });
-            }
-        }
-        None
-    }
-
-    /// How much a pass over this arc is expected to move.
-    fn expects(&self, arc: &Arc, taken: u64) -> u64 {
-        let found = if self.near {
-            scale(arc.end - arc.start, taken, self.span).saturating_sub(arc.used)
-        } else {
-            arc.used
-        };
-        scale(found, self.outcome, AS_EXPECTED)
-    }
-
-    /// So much was moved by the last pass, if there was one.
-    fn learn_outcome(&mut self, moved: u64) {
-        let expected = std::mem::take(&mut self.expected);
-        if expected > 0 {
-            let outcome = scale(moved, self.outcome, expected);
-            let outcome = outcome.clamp(AS_EXPECTED / 8, AS_EXPECTED * 8);
-            self.outcome = u64::midpoint(self.outcome, outcome);
-        }
-    }
-
-    /// The address of the byte that so many of this node's memory come before.
-    fn address_from(&self, mut before: u64) -> u64 {
-        for range in &self.ranges {
-            if before < range.len() {
-                return range.start + before;
-            }
-            before -= range.len();
-        }
-        BEHIND
-    }
-
-    /// The address that so many bytes of this node's memory are below.
-    fn address(&self, mut below: u64) -> u64 {
-        for range in &self.ranges {
-            if below <= range.len() {
-                return range.start + below;
-            }
-            below -= range.len();
-        }
-        BEHIND
-    }
-
-    /// So much CPU time in all, for so many bytes of addresses tried.
-    fn learn_cost(&mut self, cpu_ns: u64, tried: u64) {
-        let (spent, passes) =
-            (cpu_ns.saturating_sub(self.cpu_ns), tried.saturating_sub(self.tried));
-        if passes >= self.span && spent > 0 {
-            let pass = u128::from(spent) * u128::from(self.span) / u128::from(passes.max(1));
-            let pass = u64::try_from(pass).unwrap_or(u64::MAX);
-            self.pass_ns = if self.pass_ns == 0 { pass } else { u64::midpoint(self.pass_ns, pass) };
-        }
-        (self.cpu_ns, self.tried) = (cpu_ns, tried);
-    }
-
-    /// The interval at which a scheme finds what was used in such a window; not so short that its thread does nothing else.
-    fn interval_us(&self, window: Nanoseconds) -> u64 {
-        (window.0 / 1000).max(INTERVALS.aggr_us).max(self.pass_ns / 1000 * 2)
-    }
-}
-
-/// `value * by / of`, saturating.
-fn scale(value: u64, by: u64, of: u64) -> u64 {
-    let scaled = u128::from(value) * u128::from(by) / u128::from(of.max(1));
-    u64::try_from(scaled).unwrap_or(u64::MAX)
-}
 
 /// A memory cgroup, whose memory alone is looked at and moved.
 #[derive(Clone, Debug)]
@@ -261,27 +105,7 @@ pub(crate) fn specification(
         filters,
         ..Scheme::new(action)
     };
-    let mut watched = Watched {
-        node,
-        to,
-        near,
-        ranges: ranges.to_vec(),
-        span: ranges.iter().map(|range| range.len()).sum(),
-        arcs: Vec::new(),
-        cursor: 0,
-        expected: 0,
-        applied: 0,
-        tried: 0,
-        outcome: AS_EXPECTED,
-        cpu_ns: 0,
-        pass_ns: 0,
-        moved: Bytes(0),
-    };
-    let bound = |arc| scale(watched.span / PAGE, arc, ARCS) * PAGE;
-    let arcs = (0..ARCS)
-        .map(|arc| (bound(arc), if arc + 1 == ARCS { watched.span } else { bound(arc + 1) }));
-    let arcs = arcs.filter(|(start, end)| start < end);
-    watched.arcs = arcs.map(|(start, end)| Arc { start, end, ..Arc::default() }).collect();
+    let watched = Watched::new(node, to, near, ranges);
     let all = AddrRange { start: 0, end: BEHIND };
     let anything = [true, false].map(|matching| reject(FilterType::Anon, matching));
     let forget = only(all, group, true).into_iter().chain(anything).collect();
@@ -289,12 +113,10 @@ pub(crate) fn specification(
     let destination = Destination::Node(to);
     // Near memory keeps the young, far memory the old.
     let moves = Scheme { destination, ..scheme(migrate, only(all, group, near)) };
-    let within = |arc: &Arc| AddrRange {
-        start: watched.address_from(arc.start),
-        end: watched.address(arc.end),
-    };
-    let counts =
-        watched.arcs.iter().map(|arc| scheme(Action::LruPrio, only(within(arc), group, false)));
+    let counts = watched
+        .arcs
+        .iter()
+        .map(|arc| scheme(Action::LruPrio, only(watched.within(arc), group, false)));
     let mut kdamond = Kdamond::physical(ranges);
     kdamond.context.intervals = INTERVALS;
     kdamond.context.nr_regions = REGIONS;
@@ -513,45 +335,5 @@ mod tests {
             assert_eq!(kdamond.context.schemes[MOVE].filters.last(), Some(&young));
             assert_eq!(watched.arcs.len(), 16);
         }
-    }
-
-    #[test]
-    fn what_is_to_move_is_where_it_was_found_and_the_next_pass_goes_on_behind_it() {
-        let ranges = [
-            AddrRange { start: 16 << 20, end: 32 << 20 },
-            AddrRange { start: 64 << 20, end: 80 << 20 },
-        ];
-        let (mut watched, kdamond) = specification(NodeId(1), NodeId(0), false, &ranges, None);
-        assert_eq!(kdamond.context.schemes.len(), COUNT + 16);
-        assert_eq!(watched.arcs.iter().map(|arc| arc.end - arc.start).sum::<u64>(), 32 << 20);
-        let none = watched.next(1 << 20, 32 << 20);
-        assert_eq!(none, None, "nothing was found yet");
-        // Arcs are of 2 MiB; the third is used, and half of the last one.
-        assert_eq!(watched.arcs[2].count(2 << 20, 2 << 20), [2 << 20, 2 << 20]);
-        assert_eq!(watched.arcs[15].count(4 << 20, 2 << 20), [4 << 20, 2 << 20]);
-        let mut next = |mib: u64| {
-            let range = watched.next(mib << 20, 32 << 20).unwrap();
-            ((range.start >> 20, range.end >> 20), watched.expected >> 20)
-        };
-        assert_eq!([next(1), next(1), next(1)], [((20, 21), 1), ((21, 22), 1), ((78, 80), 1)]);
-        assert_eq!(next(3), ((20, 80), 3), "and begins anew at the end");
-    }
-
-    #[test]
-    fn how_much_to_try_follows_from_what_was_moved() {
-        let ranges = [AddrRange { start: 0, end: 16 << 20 }];
-        let (mut watched, _) = specification(NodeId(0), NodeId(1), true, &ranges, None);
-        let first = watched.next(2 << 20, 16 << 20).unwrap();
-        assert_eq!(
-            first.len(),
-            2 << 20,
-            "all that is near is taken to be unused until it is found used"
-        );
-        watched.learn_outcome(1 << 20);
-        let then = watched.next(3 << 20, 16 << 20).unwrap();
-        assert_eq!(then.len(), 4 << 20, "half of what was expected, and half of that is believed");
-        watched.learn_outcome(0);
-        watched.learn_outcome(5);
-        assert!(watched.outcome >= AS_EXPECTED / 8);
     }
 }

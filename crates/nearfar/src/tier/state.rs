@@ -9,7 +9,7 @@ use nearfar_policy::tiering::Reason;
 use nearfar_topology::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::damon::Watched;
+use super::node::Watched;
 
 /// The `schema` of a [`State`].
 pub(crate) const SCHEMA: &str = "nearfar.tier/1";
