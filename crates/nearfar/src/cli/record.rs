@@ -159,6 +159,9 @@ fn record(
     let mut recording = Recording::create(&args.output, &plan.header)?;
     let line = if child.is_none() { StatusLine::new() } else { StatusLine::hidden() };
     watched.introduce(fs, &mut recording)?;
+    if !args.machine {
+        watched.follow(fs, &mut session, &mut recording)?;
+    }
     let mut so_far = SoFar { line, second: None, snapshots: 0, cost: Cost::default() };
     let mut over = || {
         stop.load(Ordering::Relaxed)

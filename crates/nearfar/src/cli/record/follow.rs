@@ -41,12 +41,13 @@ impl<'a> Watched<'a> {
             watched.place(0, None);
             return Ok((watched, vec![plan::looking(args, Kdamond::physical(ranges))]));
         }
-        let mut kdamonds = Vec::new();
-        for pid in plan.who.members(fs)?.into_iter().take(PROCESSES_MAX) {
-            watched.place(kdamonds.len(), Some(pid));
-            kdamonds.push(plan::looking(args, Kdamond::process(pid)));
-        }
-        Ok((watched, kdamonds))
+        // The others are followed from the start: they may be gone by the time that all is set up, and DAMON starts all or
+        // none.
+        let first = plan.who.members(fs)?.into_iter().next();
+        watched.places.extend(first.map(|pid| Some((0, Some(pid)))));
+        watched.targets = u32::from(first.is_some());
+        let kdamonds = first.map(|pid| plan::looking(args, Kdamond::process(pid)));
+        Ok((watched, kdamonds.into_iter().collect()))
     }
 
     /// Gives what kdamond `index` watches the next number.
@@ -107,6 +108,14 @@ impl<'a> Watched<'a> {
                 }
                 // It was gone before it could be watched.
                 Err(_) if !process::lives(fs, pid) => {}
+                // It may be on the way out, or becoming another program; it is tried again.
+                Err(error @ (DamonError::NotStarted(_) | DamonError::Refused(_))) => {
+                    if self.missed.insert(pid) {
+                        let command = command(fs, pid);
+                        let text = format!("process {pid} ({command}) is not watched yet: {error}");
+                        into.append(|writer, at_ns| writer.note(&Note { at_ns, text }))?;
+                    }
+                }
                 Err(error) => return Err(error.into()),
             }
         }
