@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rustix::system::RebootCommand;
 
+use crate::clock::Deadline;
 use crate::wire::{Frame, Hello, VERSION};
 
 mod command;
@@ -56,8 +57,8 @@ fn doing(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> GuestError {
 
 /// Runs as the guest's first process, on CPUs that keep translations for so long; returns only if it must not go on.
 pub(crate) fn run(reenter: &[String], translations: Duration) -> Result<(), GuestError> {
-    let port = open_port()?;
-    let served = forget::start(translations).and_then(|()| serve(port, reenter));
+    let served = open_port()
+        .and_then(|port| forget::start(translations).and_then(|()| serve(port, reenter)));
     rustix::fs::sync();
     if let Err(error) = &served {
         say(&error.to_string());
@@ -84,11 +85,23 @@ fn say(text: &str) {
     let _ = fs::write("/dev/console", format!("nearfar-lab: {text}\n"));
 }
 
+/// A port's name comes from the host, and on a busy one later than we do.
+const PORT_LIMIT: Duration = Duration::from_secs(30);
+
 fn open_port() -> Result<OwnedFd, GuestError> {
-    let ports = fs::read_dir("/sys/class/virtio-ports").map_err(|_| GuestError::NoPort)?;
-    let ours = ports.flatten().find(|port| {
-        fs::read_to_string(port.path().join("name")).is_ok_and(|name| name.trim() == PORT)
-    });
-    let device = PathBuf::from("/dev").join(ours.ok_or(GuestError::NoPort)?.file_name());
+    let limit = Deadline::after(Some(PORT_LIMIT));
+    let ours = loop {
+        // Not there at all outside a guest.
+        let ports = fs::read_dir("/sys/class/virtio-ports").map_err(|_| GuestError::NoPort)?;
+        let ours = ports.flatten().find(|port| {
+            fs::read_to_string(port.path().join("name")).is_ok_and(|name| name.trim() == PORT)
+        });
+        match ours {
+            Some(ours) => break ours,
+            None if limit.passed() || std::process::id() != 1 => return Err(GuestError::NoPort),
+            None => crate::clock::sleep(Duration::from_millis(10)),
+        }
+    };
+    let device = PathBuf::from("/dev").join(ours.file_name());
     Ok(fs::OpenOptions::new().read(true).write(true).open(device)?.into())
 }
