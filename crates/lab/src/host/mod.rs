@@ -3,7 +3,8 @@
 //! - Everything a guest is made of is found or fetched ([`crate::fetch`]), and its first file system is written
 //!   ([`crate::image`]).
 //! - QEMU starts under a guard that ends it with us (`vm.rs`, its arguments in `qemu.rs`).
-//! - The session carries streams and signals until the command ends (`session.rs`).
+//! - The session carries streams and signals until the command ends (`session.rs`). Should QEMU crash before the guest is
+//!   up, another boot is tried: nothing of the command has happened yet.
 //! - QEMU is ended, and the run's files go. A failure leaves the guest's console log behind, and its path in the message.
 
 use std::collections::BTreeMap;
@@ -25,6 +26,10 @@ mod vm;
 
 pub use timing::{Method, Timing};
 pub(crate) use vm::shim;
+
+/// How often a boot is tried. QEMU 10.0 crashes once in some hundred boots, where one CPU changes the memory map under
+/// another: an assertion in `iotlb_to_section`.
+const BOOTS: u32 = 3;
 
 /// A run, ready to start: everything that can be wrong with it by itself has been found.
 #[derive(Debug)]
@@ -103,6 +108,14 @@ pub enum RunError {
         /// What failed.
         source: std::io::Error,
     },
+    /// QEMU crashed before the guest was up.
+    #[error("{found}; its console: {}", log.display())]
+    Boot {
+        /// What was seen.
+        found: String,
+        /// The console log that was kept.
+        log: PathBuf,
+    },
     /// The guest did not do its part.
     #[error("{found}; its console: {}", log.display())]
     Guest {
@@ -153,14 +166,24 @@ pub fn run(plan: &Plan, say: &dyn Say) -> Result<Ended, RunError> {
         append: &plan.append,
         firmware: &qemu.firmware,
     });
-    let (vm, port) = vm::Vm::start(&plan.reenter, &qemu, &args, &files)?;
     let start = Start {
         argv: plan.argv.clone(),
         env: environment(plan, &kernel, &method),
         cwd: std::os::unix::ffi::OsStringExt::into_vec(plan.cwd.clone().into_os_string()),
         terminal: None,
     };
-    let ended = session::Session::new(vm, port, files, plan).run(start)?;
+    let mut boots = 1;
+    let ended = loop {
+        let (vm, port) = vm::Vm::start(&plan.reenter, &qemu, &args, &files)?;
+        match session::Session::new(vm, port, &files, plan).run(start.clone()) {
+            Err(RunError::Boot { found, .. }) if boots < BOOTS => {
+                boots += 1;
+                say.line(&format!("{found}; booting again"));
+            }
+            ended => break ended?,
+        }
+    };
+    drop(files);
     timing::publish(plan, &kernel, &method, &ended.statistics)?;
     Ok(ended.ended)
 }

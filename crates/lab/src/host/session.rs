@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::{self, Read as _, Write};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt as _;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
@@ -56,7 +57,7 @@ enum Stage {
 #[derive(Debug)]
 pub(super) struct Session<'a> {
     vm: Vm,
-    files: RunFiles,
+    files: &'a RunFiles,
     plan: &'a Plan,
     stage: Stage,
     deadline: Deadline,
@@ -71,7 +72,7 @@ pub(super) struct Session<'a> {
 
 impl<'a> Session<'a> {
     /// Over a started QEMU.
-    pub(super) fn new(vm: Vm, port: UnixStream, files: RunFiles, plan: &'a Plan) -> Self {
+    pub(super) fn new(vm: Vm, port: UnixStream, files: &'a RunFiles, plan: &'a Plan) -> Self {
         let (sender, events) = mpsc::channel();
         let to_guest = write_port(port.try_clone().ok());
         read_port(port, sender.clone());
@@ -301,6 +302,10 @@ impl<'a> Session<'a> {
                 None => "the guest closed the connection".to_owned(),
             }
         };
+        // A crash, unlike a refusal of its arguments, is by a signal.
+        if self.stage == Stage::Booting && status.is_some_and(|status| status.signal().is_some()) {
+            return RunError::Boot { found, log: self.files.keep_console() };
+        }
         self.failed(found)
     }
 }

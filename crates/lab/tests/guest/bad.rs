@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use rustix::process::{Pid, Signal};
@@ -52,6 +53,25 @@ pub(crate) fn a_guest_that_does_not_come_up_is_given_up() {
     let ended = Ended::from(command.output().unwrap());
     assert_eq!((ended.status, ended.err.lines().count()), (125, 1), "{ended:?}");
     assert!(ended.err.contains("did not come up within 4 s; its console: "), "{ended:?}");
+    let _ = fs::remove_file(ended.err.trim().rsplit("its console: ").next().unwrap());
+}
+
+pub(crate) fn a_qemu_that_crashes_as_the_guest_boots_is_tried_thrice() {
+    let dir = tempfile::tempdir().unwrap();
+    let (qemu, boots) = (dir.path().join("qemu"), dir.path().join("boots"));
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = --version ] && echo QEMU emulator && exit\n\
+         echo boot >>'{}'; echo some assertion failed >&2; kill -ABRT $$\n",
+        boots.display()
+    );
+    fs::write(&qemu, script).unwrap();
+    fs::set_permissions(&qemu, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = lab(&["run", "--timing", "off", "--qemu"]);
+    let ended = Ended::from(command.arg(&qemu).args(["--", "true"]).output().unwrap());
+    assert_eq!((ended.status, ended.err.lines().count()), (125, 3), "{ended:?}");
+    assert!(ended.err.contains("QEMU ended: some assertion failed; booting again"), "{ended:?}");
+    assert!(ended.err.contains("QEMU ended: some assertion failed; its console: "), "{ended:?}");
+    assert_eq!(fs::read_to_string(boots).unwrap(), "boot\n".repeat(3));
     let _ = fs::remove_file(ended.err.trim().rsplit("its console: ").next().unwrap());
 }
 
