@@ -29,6 +29,12 @@ const READ_BYTES_MAX: u64 = 64 << 20;
 /// Larger directories are refused; 65,536 is twice the most processes or memory blocks a large machine lists.
 const LIST_ENTRIES_MAX: usize = 1 << 16;
 
+/// DAMON's files don't wait while the kernel is at another request, or one of its threads asks for requests: they say that
+/// they are busy.
+const DAMON: &str = "sys/kernel/mm/damon/";
+/// How often they are asked again. Who is really busy, as with somebody else's session, is so ever after.
+const BUSY_TRIES: u32 = 10_000;
+
 /// Reads, writes and lists below a root.
 pub trait Fs {
     /// The text of the file at `path`; `None` where there is none. Bytes that are not UTF-8 become U+FFFD.
@@ -279,12 +285,25 @@ impl RootFs {
     }
 }
 
+/// Makes a call on an open file; again where DAMON is busy.
+fn once_free<T>(path: &str, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let mut tries = if path.trim_start_matches('/').starts_with(DAMON) { BUSY_TRIES } else { 0 };
+    loop {
+        match call() {
+            Err(error) if tries > 0 && error.kind() == io::ErrorKind::ResourceBusy => {
+                tries -= 1;
+                std::thread::yield_now();
+            }
+            result => return result,
+        }
+    }
+}
+
 impl Fs for RootFs {
     fn read(&self, path: &str) -> Result<Option<String>, FsError> {
         let Some(file) = self.open_file(path, OFlags::RDONLY)? else { return Ok(None) };
-        let mut bytes = Vec::new();
-        file.take(READ_BYTES_MAX + 1)
-            .read_to_end(&mut bytes)
+        let (mut file, mut bytes) = (file.take(READ_BYTES_MAX + 1), Vec::new());
+        once_free(path, || file.read_to_end(&mut bytes))
             .map_err(|error| self.failed("read", path, error))?;
         if bytes.len() as u64 > READ_BYTES_MAX {
             return Err(FsError::TooLarge { path: self.full(path), limit: "64 MiB" });
@@ -304,7 +323,7 @@ impl Fs for RootFs {
         let flags = OFlags::WRONLY | OFlags::TRUNC;
         let file = self.open_file(path, flags)?.ok_or_else(|| refused(Errno::NOENT.into()))?;
         // One call: sysfs takes every write as a whole new value.
-        let written = (&file).write(text.as_bytes()).map_err(refused)?;
+        let written = once_free(path, || (&file).write(text.as_bytes())).map_err(refused)?;
         if written == text.len() { Ok(()) } else { Err(refused(io::ErrorKind::WriteZero.into())) }
     }
 
@@ -399,6 +418,21 @@ mod tests {
         let (_dir, fs) = root();
         fs.write("/sys/a/value", "8").unwrap();
         assert_eq!(fs.read("sys/a/value").unwrap().as_deref(), Some("8"));
+    }
+
+    #[test]
+    fn only_damon_is_asked_again_when_it_is_busy() {
+        let tries_of = |path: &str, free_after: u32| {
+            let mut tries = 0;
+            let result = once_free(path, || {
+                tries += 1;
+                if tries > free_after { Ok(()) } else { Err(Errno::BUSY.into()) }
+            });
+            (result.is_ok(), tries)
+        };
+        assert_eq!(tries_of("/sys/kernel/mm/damon/admin/kdamonds/0/state", 5), (true, 6));
+        assert!(!tries_of("sys/kernel/mm/damon/admin/kdamonds/0/state", u32::MAX).0);
+        assert_eq!(tries_of("sys/kernel/mm/numa/demotion_enabled", 5), (false, 1));
     }
 
     #[test]

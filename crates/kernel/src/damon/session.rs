@@ -45,9 +45,6 @@ pub struct Session<'a> {
     _lock: Lock,
 }
 
-/// How often a busy kernel is asked again.
-const BUSY_TRIES: u32 = 10_000;
-
 /// What one of our kdamonds was told last.
 #[derive(Debug)]
 struct Running {
@@ -259,15 +256,8 @@ impl<'a> Session<'a> {
         if on.is_none_or(|text| text.trim() != "on") {
             return Ok(None);
         }
-        // While the kernel is at another request, it does not wait but says that it is busy.
-        let read = || self.fs.read(&kdamond_path(index, "pid"));
-        let busy = |error: &FsError| error.errno() == Some(Errno::BUSY.raw_os_error());
-        let (mut pid, mut tries) = (read(), BUSY_TRIES);
-        while tries > 0 && pid.as_ref().is_err_and(busy) {
-            std::thread::yield_now();
-            (pid, tries) = (read(), tries - 1);
-        }
-        Ok(pid?.and_then(|pid| pid.trim().parse().ok()))
+        let pid = self.fs.read(&kdamond_path(index, "pid"))?;
+        Ok(pid.and_then(|pid| pid.trim().parse().ok()))
     }
 
     /// Has kdamond `index` go on as `spec` says; gives whether that is anything new. What it found so far stays.
