@@ -38,6 +38,14 @@ pub fn lives(fs: &dyn Fs, pid: u32) -> bool {
     state.is_some_and(|state| !matches!(state, "Z" | "X" | "x"))
 }
 
+/// Time that a process (or its first thread, if it has several) has been on a CPU, in nanoseconds; nothing if it is gone.
+/// `self` is this one. The first figure of schedstat (Documentation/scheduler/sched-stats.rst).
+#[must_use]
+pub fn cpu_ns(fs: &dyn Fs, process: &str) -> u64 {
+    let text = fs.read(&format!("proc/{process}/schedstat")).ok().flatten().unwrap_or_default();
+    text.split_whitespace().next().and_then(|figure| figure.parse().ok()).unwrap_or(0)
+}
+
 /// The children of a process: those of each of its threads.
 fn children(fs: &dyn Fs, pid: u32) -> Vec<u32> {
     let threads = fs.list(&format!("proc/{pid}/task")).ok().flatten().unwrap_or_default();

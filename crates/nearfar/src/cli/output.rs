@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use anyhow::Context as _;
+use nearfar_kernel::journal::Restored;
 
 /// Prints `text`. A reader that has gone away (`nearfar topo | head -1`) is no failure.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
@@ -63,4 +64,22 @@ pub(crate) fn wrapped(out: &mut String, first: &str, text: &str, indent: usize) 
         fresh = false;
     }
     let _ = writeln!(out, "{}", line.trim_end().replace(TIE, " "));
+}
+
+/// Fails if something was left alone because someone else had changed it: what was `left` as it is, and which command puts
+/// it back all the same.
+pub(crate) fn refuse_conflicts(
+    report: &Restored,
+    left: &str,
+    overwrite: &str,
+) -> anyhow::Result<()> {
+    let Some(conflict) = report.conflicts.first() else { return Ok(()) };
+    anyhow::bail!(
+        "/{} reads {}, not the {} that nearfar wrote: someone else has changed it since, so {left}; {overwrite} puts {} back \
+         all the same",
+        conflict.recorded.path,
+        conflict.found,
+        conflict.recorded.new,
+        conflict.recorded.old
+    );
 }

@@ -176,15 +176,7 @@ fn foreground(args: &StartArgs) -> anyhow::Result<ExitCode> {
 
 /// Fails if something was left alone because someone else had changed it.
 fn refuse_conflicts(restored: &Restored) -> anyhow::Result<()> {
-    let Some(conflict) = restored.conflicts.first() else { return Ok(()) };
-    anyhow::bail!(
-        "/{} reads {}, not the {} that nearfar wrote: someone else has changed it since, so it was left as it is; \
-         nearfar tier stop --overwrite puts {} back all the same",
-        conflict.recorded.path,
-        conflict.found,
-        conflict.recorded.new,
-        conflict.recorded.old
-    );
+    output::refuse_conflicts(restored, "it was left as it is", "nearfar tier stop --overwrite")
 }
 
 fn held(error: DamonError) -> anyhow::Error {
@@ -244,11 +236,11 @@ fn keep_going(pages: &mut Damon<'_>, plan: &Plan, stop: &AtomicBool) -> anyhow::
         // If the cgroup has gone, the kernel says all sorts of things.
         let wait = tiering.tick(now, pages).map_err(|error| pages.gone().err().unwrap_or(error))?;
         due = clock.elapsed().saturating_add(Duration::from_nanos(wait.0));
-        let state = State::of(&tiering, &pages.total, &pages.nodes, &more(clock));
         // Once a look, and when pages have been moved.
         let moved: u64 = pages.nodes.iter().map(|node| node.moved.0).sum();
         if shown != Some((*tiering.seen(), moved)) {
             shown = Some((*tiering.seen(), moved));
+            let state = State::of(&tiering, &pages.total, &pages.nodes, &more(clock));
             state::write(&dir, &state)?;
             output::print(&state.text())?;
         }

@@ -217,15 +217,7 @@ fn restore(args: &Args, setter: &Setter<'_>) -> anyhow::Result<ExitCode> {
 
 /// Fails if something was left alone because someone else had changed it.
 fn refuse_conflicts(report: &Restored) -> anyhow::Result<()> {
-    let Some(conflict) = report.conflicts.first() else { return Ok(()) };
-    anyhow::bail!(
-        "/{} reads {}, not the {} that nearfar wrote: someone else has changed it since, so the weights were left as they \
-         are; --restore --overwrite puts {} back all the same",
-        conflict.recorded.path,
-        conflict.found,
-        conflict.recorded.new,
-        conflict.recorded.old
-    );
+    output::refuse_conflicts(report, "the weights were left as they are", "--restore --overwrite")
 }
 
 /// Whether the kernel could have these weights but has others.

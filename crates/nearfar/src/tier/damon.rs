@@ -165,6 +165,21 @@ impl Damon<'_> {
         if share < PAGE { None } else { self.nodes[index].next(share, taken(index)) }
     }
 
+    /// Has these schemes of all nodes be for all memory, at the interval of such a window; gives how long to wait for them.
+    fn wake_all(
+        &mut self,
+        awake: Range<usize>,
+        window: Nanoseconds,
+    ) -> anyhow::Result<Nanoseconds> {
+        let mut longest = 0;
+        for index in self.near_first() {
+            let interval_us = self.nodes[index].interval_us(window);
+            longest = interval_us.max(longest);
+            self.wake(index, awake.clone(), |scheme| scheme.apply_interval_us = interval_us)?;
+        }
+        Ok(Nanoseconds(longest * 1000 + LATE.0))
+    }
+
     /// Each node's memory now; of a cgroup's, what it has and what is free.
     fn sides(&self) -> Result<Vec<Side>, anyhow::Error> {
         let group = self.group.as_ref().map(|group| group.taken(self.fs)).transpose();
@@ -195,24 +210,12 @@ impl Pages for Damon<'_> {
     type Error = anyhow::Error;
 
     fn forget(&mut self, window: Nanoseconds) -> Result<Nanoseconds, anyhow::Error> {
-        let mut longest = 0;
-        for index in self.near_first() {
-            let window = Nanoseconds(window.0.clamp(FORGET_US.min * 1000, FORGET_US.max * 1000));
-            let interval_us = self.nodes[index].interval_us(window);
-            longest = interval_us.max(longest);
-            self.wake(index, FORGET..MOVE, |scheme| scheme.apply_interval_us = interval_us)?;
-        }
-        Ok(Nanoseconds(longest * 1000 + LATE.0))
+        let window = Nanoseconds(window.0.clamp(FORGET_US.min * 1000, FORGET_US.max * 1000));
+        self.wake_all(FORGET..MOVE, window)
     }
 
     fn look(&mut self, window: Nanoseconds) -> Result<Nanoseconds, anyhow::Error> {
-        let mut longest = 0;
-        for index in self.near_first() {
-            let interval_us = self.nodes[index].interval_us(window);
-            longest = interval_us.max(longest);
-            self.wake(index, COUNT..usize::MAX, |scheme| scheme.apply_interval_us = interval_us)?;
-        }
-        Ok(Nanoseconds(longest * 1000 + LATE.0))
+        self.wake_all(COUNT..usize::MAX, window)
     }
 
     fn shift(&mut self, decision: &Decision) -> Result<Nanoseconds, anyhow::Error> {

@@ -3,6 +3,7 @@
 
 use nearfar_kernel::balancing::Migrations;
 use nearfar_kernel::fs::{Fs, RootFs};
+use nearfar_kernel::process;
 use serde::{Deserialize, Serialize};
 
 /// Kernel threads that look at pages or move them, by the beginning of their names: DAMON's, and background reclaim, which
@@ -57,10 +58,7 @@ impl Effort {
     fn add(&mut self, fs: &dyn Fs, pid: &str, daemon: Option<&str>) {
         let read = |file: &str| fs.read(&format!("proc/{pid}/{file}")).ok().flatten();
         let Some(name) = read("comm") else { return };
-        let cpu_ns = || {
-            let text = read("schedstat").unwrap_or_default();
-            text.split_whitespace().next().and_then(|first| first.parse().ok()).unwrap_or(0u64)
-        };
+        let cpu_ns = || process::cpu_ns(fs, pid);
         if THREADS.iter().any(|thread| name.starts_with(thread)) {
             self.kernel_cpu_ns += cpu_ns();
         } else if let Some(daemon) = daemon

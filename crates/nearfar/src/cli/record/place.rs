@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nearfar_kernel::damon::Session;
 use nearfar_kernel::fs::Fs;
-use nearfar_kernel::residency;
+use nearfar_kernel::{process, residency};
 use nearfar_record::Resident;
 use nearfar_topology::NodeId;
 
@@ -40,7 +40,7 @@ impl Cost {
         let threads = (0..session.len()).filter_map(|index| session.thread(index).ok().flatten());
         for thread in threads {
             let last = self.threads.entry(thread).or_default();
-            *last = cpu(fs, &thread.to_string()).max(*last);
+            *last = process::cpu_ns(fs, &thread.to_string()).max(*last);
         }
     }
 
@@ -52,11 +52,5 @@ impl Cost {
 
 /// Our own CPU time, in nanoseconds.
 pub(super) fn own_cpu(fs: &dyn Fs) -> u64 {
-    cpu(fs, "self")
-}
-
-/// The first figure of schedstat is time on a CPU.
-fn cpu(fs: &dyn Fs, process: &str) -> u64 {
-    let text = fs.read(&format!("proc/{process}/schedstat")).ok().flatten().unwrap_or_default();
-    text.split_whitespace().next().and_then(|figure| figure.parse().ok()).unwrap_or(0)
+    process::cpu_ns(fs, "self")
 }
