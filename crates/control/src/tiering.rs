@@ -204,7 +204,7 @@ mod tests {
     impl Notes {
         fn note(&mut self, what: &'static str) -> Result<Nanoseconds, &'static str> {
             self.did.push(what);
-            if self.fails { Err("no") } else { Ok(Nanoseconds(1_000)) }
+            if self.fails { Err("no") } else { Ok(Nanoseconds(100_000_000)) }
         }
     }
 

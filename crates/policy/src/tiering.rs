@@ -11,7 +11,8 @@
 //! # The law
 //! 1. *The window fits the hot set to near memory.* What a look finds used, near and far together, is the hot set at this
 //!    window. If it is more than near memory holds, the window gets shorter, else longer. It is *sought* by looks that
-//!    follow each other, each with a longer window; nothing moves until it is found.
+//!    follow each other, each with a longer window. What is found used by the first of them is the hottest there is, and
+//!    all of it fits: it moves at once.
 //! 2. *Looks are as far apart as their cost demands*: over a minute they take no more CPU than allowed. What was not used
 //!    is saved for a minute, so that a new hot set is fetched soon. When few pages move, looks get rarer.
 //! 3. *Demotion makes room, no more*: for the headroom that new pages need, and for what is promoted next. A workload
@@ -45,6 +46,8 @@ pub struct Tiering {
     period_ns: u64,
     seek: Seek,
     credit: Credit,
+    /// Bytes that may be moved by now; below zero if more was.
+    traffic: i64,
     /// Looks in a row that found little to do.
     calm: u32,
     near_used: Option<u64>,
@@ -140,6 +143,7 @@ impl Tiering {
             period_ns: window_ns,
             seek: Seek::Under(None),
             credit: Credit { saved_ns, look_ns: 0 },
+            traffic: 0,
             calm: 0,
             near_used: None,
             far_used: None,
@@ -165,6 +169,8 @@ impl Tiering {
     /// Takes in what the last look found and says how to go on.
     pub fn step(&mut self, seen: &Observation) -> Decision {
         self.learn(seen);
+        self.allow_traffic(seen);
+        let looked_ns = self.window_ns;
         match self.seek {
             Seek::Under(before) if seen.both() => self.seek(seen, before),
             Seek::Under(_) => {}
@@ -175,7 +181,9 @@ impl Tiering {
             }
         }
         self.fit_period(seen);
-        self.decide(seen)
+        // While the window is sought, what moves is what this look was for, not the next.
+        let window_ns = if self.seek == Seek::Found { self.window_ns } else { looked_ns };
+        self.decide(seen, Nanoseconds(window_ns))
     }
 
     fn learn(&mut self, seen: &Observation) {
@@ -183,6 +191,14 @@ impl Tiering {
             |look: Looked| (look.at.0 > 0).then(|| ratio(look.used.0, look.at.0).min(WHOLE));
         self.near_used = share(seen.near_look).or(self.near_used);
         self.far_used = share(seen.far_look).or(self.far_used);
+    }
+
+    /// What may be moved is saved for a second; what was moved beyond it is made up for.
+    fn allow_traffic(&mut self, seen: &Observation) {
+        let most = signed(self.goals.traffic.0);
+        let allowed = signed(scale(self.goals.traffic.0, seen.elapsed.0, SECOND_NS));
+        let moved = signed(seen.near_look.moved.0.saturating_add(seen.far_look.moved.0));
+        self.traffic = self.traffic.saturating_add(allowed).min(most).saturating_sub(moved);
     }
 
     /// Goes on with a longer window while less is used than near memory holds, and takes one between the last two then.
@@ -327,7 +343,6 @@ impl Tiering {
     /// to do.
     fn fit_period(&mut self, seen: &Observation) {
         let share = u64::from(self.goals.cpu.0).max(1);
-        let signed = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
         let earned = signed(share_of(seen.elapsed.0, share));
         let (saved, most) = (self.credit.saved_ns, signed(share_of(SAVED_NS, share)));
         self.credit.saved_ns =
@@ -361,17 +376,19 @@ impl Tiering {
         Nanoseconds(self.window_ns)
     }
 
-    fn decide(&self, seen: &Observation) -> Decision {
+    fn decide(&self, seen: &Observation, window: Nanoseconds) -> Decision {
         let (headroom, rests) = (self.headroom(seen), self.trial.rest_ns > 0);
         let (far_hot, spare) = (self.far_hot(seen), self.spare(seen));
         let nothing = self.far_used.is_none_or(|used| used < NOTHING);
         let seeks = self.seek != Seek::Found && !nothing;
         // Both ways together keep to the traffic that is allowed.
-        let budget = scale(self.goals.traffic.0, self.period_ns, SECOND_NS) / 2;
-        let exchanged = if rests || seeks || nothing {
+        let budget = self.traffic.max(0).cast_unsigned() / 2;
+        let exchanged = if rests || nothing {
             0
         } else if self.hot(seen) <= self.capacity(seen) {
             far_hot
+        } else if seeks {
+            0
         } else {
             share_of(far_hot, self.part.share).min(seen.near.total.0 / 8)
         };
@@ -399,7 +416,7 @@ impl Tiering {
         Decision {
             promote: Bytes(wanted.min(room)),
             demote: Bytes(demote),
-            window: Nanoseconds(self.window_ns),
+            window,
             period: Nanoseconds(self.period_ns.max(self.window_ns)),
             reason,
         }
@@ -410,6 +427,10 @@ impl Tiering {
 fn scale(value: u64, by: u64, of: u64) -> u64 {
     let scaled = u128::from(value) * u128::from(by) / u128::from(of.max(1));
     u64::try_from(scaled).unwrap_or(u64::MAX)
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 /// `part` of `whole` in basis points.

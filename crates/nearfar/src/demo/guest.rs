@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::here::Part;
+use super::process::tethered;
 
 /// Where a guest finds the directory that it shares with us.
 pub(crate) const OUT: &str = "/out";
@@ -33,8 +34,8 @@ impl Lab {
             command.args(value.iter().flat_map(|value| [option, value.as_str()]));
         }
         command.arg("--out").arg(out).arg("--").arg(&nearfar).args(arguments);
-        // Standard error is passed through: it carries the guest's progress, and whatever went wrong.
-        let status = command
+        // Standard error is passed through: it carries the guest's progress, and whatever went wrong. No guest outlives us.
+        let status = tethered(&command)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .status()

@@ -153,7 +153,7 @@ pub(crate) fn free_port() -> anyhow::Result<u16> {
 }
 
 /// The same command, ended by the kernel should this process be killed: through util-linux's setpriv, where it is there.
-fn tethered(command: &Command) -> Command {
+pub(crate) fn tethered(command: &Command) -> Command {
     let Some(setpriv) = find("setpriv") else {
         let mut same = Command::new(command.get_program());
         same.args(command.get_args());

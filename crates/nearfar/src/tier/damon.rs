@@ -28,6 +28,7 @@ use nearfar_kernel::damon::spec::{
 };
 use nearfar_kernel::damon::{DamonError, Session};
 use nearfar_kernel::fs::Fs;
+use nearfar_kernel::zones;
 use nearfar_policy::tiering::{Decision, Looked, Side};
 use nearfar_topology::{Bytes, Nanoseconds, NodeId};
 
@@ -184,8 +185,10 @@ impl Damon<'_> {
     fn sides(&self) -> Result<Vec<Side>, anyhow::Error> {
         let group = self.group.as_ref().map(|group| group.taken(self.fs)).transpose();
         let group = group.context("the cgroup that is tiered")?;
+        let free = zones::usable_free(self.fs)?;
         let side = |watched: &Watched| {
-            let side = side(self.fs, watched.node);
+            let free = free.get(&watched.node).copied().unwrap_or_default();
+            let side = side(self.fs, watched.node, free);
             let Some(group) = &group else { return side };
             let taken = group.get(&watched.node).map_or(0, |taken| taken.0);
             Side { total: Bytes(taken.saturating_add(side.free.0)), free: side.free }
@@ -280,8 +283,8 @@ impl Pages for Damon<'_> {
 }
 
 /// A node's memory that programs have or may get, now; nothing where the node has gone. What the kernel itself uses can't
-/// be moved.
-fn side(fs: &dyn Fs, node: NodeId) -> Side {
+/// be moved; `free` is what pages can be moved to.
+fn side(fs: &dyn Fs, node: NodeId, free: Bytes) -> Side {
     let text = fs
         .read(&format!("sys/devices/system/node/node{node}/meminfo"))
         .ok()
@@ -292,7 +295,6 @@ fn side(fs: &dyn Fs, node: NodeId) -> Side {
             .find_map(|line| line.split_once(name)?.1.split_whitespace().next()?.parse().ok())
     };
     let bytes = |name| Bytes(kib(name).unwrap_or(0).saturating_mul(1024));
-    let free = bytes("MemFree:");
     let taken = bytes("Active:").0.saturating_add(bytes("Inactive:").0);
     Side { total: Bytes(free.0.saturating_add(taken)), free }
 }
@@ -315,12 +317,13 @@ mod tests {
         let mut tree = Tree::new();
         tree.insert(
             "sys/devices/system/node/node1/meminfo",
-            "Node 1 MemTotal:  100 kB\nNode 1 MemFree: 40 kB\nNode 1 Active: 20 kB\nNode 1 Inactive: 30 kB\n",
+            "Node 1 MemTotal:  100 kB\nNode 1 MemFree: 45 kB\nNode 1 Active: 20 kB\nNode 1 Inactive: 30 kB\n",
         );
         tree.insert("proc/7/stat", "7 (a b) c) S 1 2 3 4 5 6 7 8 9 10 30 12 13 14");
         let fs = TreeFs(tree);
-        assert_eq!(side(&fs, NodeId(1)), Side { total: Bytes(90 << 10), free: Bytes(40 << 10) });
-        assert_eq!(side(&fs, NodeId(2)), Side::default());
+        let free = Bytes(40 << 10);
+        assert_eq!(side(&fs, NodeId(1), free), Side { total: Bytes(90 << 10), free });
+        assert_eq!(side(&fs, NodeId(2), Bytes(0)), Side::default());
         assert_eq!((cpu_ticks(&fs, "7"), cpu_ticks(&fs, "8")), (42, 0));
     }
 

@@ -82,11 +82,12 @@ impl Machine {
     /// Does what is decided, and looks again.
     fn step(&mut self, decision: Option<Decision>, window: Nanoseconds) -> Observation {
         let mut seen = Observation::default();
-        let window_s = window.0 as f64 / 1e9;
+        let seconds = |window: Nanoseconds| window.0 as f64 / 1e9;
+        let window_s = seconds(window);
         let mut moved = [Bytes(0); 2];
         if let Some(decision) = decision {
-            moved[0] = self.shift(true, decision.demote, window_s);
-            moved[1] = self.shift(false, decision.promote, window_s);
+            moved[0] = self.shift(true, decision.demote, seconds(decision.window));
+            moved[1] = self.shift(false, decision.promote, seconds(decision.window));
             seen.elapsed = decision.period;
             self.seconds += decision.period.0 as f64 / 1e9;
         }
@@ -131,7 +132,7 @@ impl Machine {
         while self.seconds < until {
             let decision = tiering.step(&seen);
             reasons.push((decision.reason, decision.period.0 as f64 / 1e9));
-            seen = self.step(Some(decision), decision.window);
+            seen = self.step(Some(decision), tiering.window());
         }
         reasons
     }
