@@ -17,9 +17,9 @@
 //!    is saved for a minute, so that a new hot set is fetched soon. When few pages move, looks get rarer.
 //! 3. *Demotion makes room, no more*: for the headroom that new pages need, and for what is promoted next. A workload
 //!    that fits near memory loses nothing to it.
-//! 4. *Each look promotes a part of what it found*, as room and traffic allow. Hot pages are found again and again,
-//!    others by chance; so the part starts at a half and shrinks while promoting adds nothing to the *gain* (how much more
-//!    often near pages are found used than far ones), and is a half again when the gain falls: the hot set has moved.
+//! 4. *Each look promotes a part of what it found*, as room and traffic allow, and the hottest part: what is found used in
+//!    a window as much shorter. The part starts at a half and shrinks while promoting adds nothing to the *gain* (how much
+//!    more often near pages are found used than far ones), and is a half again when the gain falls: the hot set has moved.
 //! 5. *Moving must pay.* Where pages differ in use, near pages are soon found used more often than far ones. If a good
 //!    part of near memory has been exchanged and they still are not (a scan, or use spread evenly), it rests, longer
 //!    each time, and then tries again; it only counts meanwhile, and a change ends the rest.
@@ -77,8 +77,9 @@ struct Part {
     share: u64,
     /// The gain when it was last judged.
     gain: u64,
-    /// The most it has been since the part was a half.
+    /// The most it has been since the part was a half, at much the same window.
     gain_most: u64,
+    window_ns: u64,
     /// Promoted since it was last judged.
     promoted: u64,
 }
@@ -94,6 +95,12 @@ struct Trial {
     rest_ns: u64,
     /// Trials that failed in a row.
     failed: u32,
+}
+
+impl Part {
+    const fn fresh(gain: u64, window_ns: u64) -> Self {
+        Self { share: PART_MOST, gain, gain_most: gain, window_ns, promoted: 0 }
+    }
 }
 
 /// CPU time is saved for so long.
@@ -147,7 +154,7 @@ impl Tiering {
             calm: 0,
             near_used: None,
             far_used: None,
-            part: Part { share: PART_MOST, gain: 0, gain_most: 0, promoted: 0 },
+            part: Part::fresh(0, 0),
             trial: Trial::default(),
         }
     }
@@ -256,9 +263,13 @@ impl Tiering {
         let Some(gain) = self.gain() else { return };
         let part = &mut self.part;
         part.promoted = part.promoted.saturating_add(seen.far_look.moved.0);
+        // Another window finds other pages used; its gain says nothing of that before, unless it is none.
+        if part.window_ns.abs_diff(self.window_ns) > self.window_ns / 8 && gain >= 100 {
+            (part.gain, part.gain_most, part.window_ns) = (gain, gain, self.window_ns);
+        }
         part.gain_most = part.gain_most.max(gain);
         if gain < scale(part.gain_most, LOST_PERCENT, 100) {
-            *part = Part { share: PART_MOST, gain, gain_most: gain, promoted: 0 };
+            *part = Part::fresh(gain, self.window_ns);
             // What was tried before was another hot set.
             (self.trial.promoted, self.trial.gain, self.calm) = (0, gain, 0);
         } else if part.promoted >= seen.near.total.0 / PART_JUDGED {
@@ -277,7 +288,7 @@ impl Tiering {
             trial.promoted = 0;
             if changed {
                 trial.failed = 0;
-                self.part = Part { share: PART_MOST, gain: 0, gain_most: 0, promoted: 0 };
+                self.part = Part::fresh(0, self.window_ns);
             }
             return;
         }
@@ -321,8 +332,8 @@ impl Tiering {
         let (least, most) = (self.goals.window.0.0.max(1), self.goals.window.1.0);
         if seen.both() {
             let (hot, capacity) = (self.hot(seen).max(1), self.capacity(seen));
-            // Within a twentieth of the capacity it stays as it is.
-            if hot.abs_diff(capacity) > capacity / 20 {
+            // Within a tenth of the capacity it stays as it is.
+            if hot.abs_diff(capacity) > capacity / 10 {
                 let scaled = scale(self.window_ns, capacity, hot);
                 let (shorter, longer) = (self.window_ns / 2, self.window_ns.saturating_mul(2));
                 self.window_ns = scaled.clamp(shorter, longer);
@@ -385,10 +396,8 @@ impl Tiering {
         let budget = self.traffic.max(0).cast_unsigned() / 2;
         let exchanged = if rests || nothing {
             0
-        } else if self.hot(seen) <= self.capacity(seen) {
-            far_hot
         } else if seeks {
-            0
+            if self.hot(seen) <= self.capacity(seen) { far_hot } else { 0 }
         } else {
             share_of(far_hot, self.part.share).min(seen.near.total.0 / 8)
         };
@@ -413,8 +422,16 @@ impl Tiering {
         } else {
             Reason::Exchange
         };
+        // Of what is promoted only in part, that which is used most.
+        let in_part = filled < exchanged && exchanged < far_hot;
+        let promote_ns = if in_part {
+            share_of(window.0, self.part.share).max(self.goals.window.0.0).min(window.0)
+        } else {
+            window.0
+        };
         Decision {
             promote: Bytes(wanted.min(room)),
+            promote_window: Nanoseconds(promote_ns),
             demote: Bytes(demote),
             window,
             period: Nanoseconds(self.period_ns.max(self.window_ns)),

@@ -85,9 +85,11 @@ impl Observation {
 pub struct Decision {
     /// So much of what is found used in far memory is promoted now.
     pub promote: Bytes,
+    /// In so short a time; at most `window`.
+    pub promote_window: Nanoseconds,
     /// So much of what is found unused in near memory is demoted, before anything is promoted.
     pub demote: Bytes,
-    /// From the pass before to the one that moves, and from the first pass of the next look to its second.
+    /// What is demoted has been unused for at least so long.
     pub window: Nanoseconds,
     /// From the start of this look to the start of the next; at least `window`.
     pub period: Nanoseconds,

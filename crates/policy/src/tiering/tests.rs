@@ -87,7 +87,7 @@ impl Machine {
         let mut moved = [Bytes(0); 2];
         if let Some(decision) = decision {
             moved[0] = self.shift(true, decision.demote, seconds(decision.window));
-            moved[1] = self.shift(false, decision.promote, seconds(decision.window));
+            moved[1] = self.shift(false, decision.promote, seconds(decision.promote_window));
             seen.elapsed = decision.period;
             self.seconds += decision.period.0 as f64 / 1e9;
         }
@@ -213,6 +213,23 @@ fn where_the_hot_set_is_near_looks_become_rare_and_cheap() {
     let looks = machine.run(&mut tiering, 160).len();
     assert!(looks <= 12, "{looks}");
     assert!(machine.moved - moved < NEAR / 4, "{}", machine.moved - moved);
+}
+
+/// A hot set of a quarter of near memory, in far memory, and all else used alike but much less.
+fn hot_quarter() -> Vec<f64> {
+    (0..PAGES).map(|at| if at >= PAGES - 7_500 { 145.0 } else { 2.3 }).collect()
+}
+
+#[test]
+fn where_the_hot_set_is_near_the_rest_is_left_alone() {
+    let mut machine = Machine::new(hot_quarter(), NEAR, 600);
+    let mut tiering = tiering();
+    machine.run(&mut tiering, 15);
+    let hot = machine.pages.iter().filter(|page| page.near && page.per_second > 100.0).count();
+    assert!(hot > 7_400, "{hot} of 7500 after 15 s");
+    let moved = machine.moved;
+    machine.run(&mut tiering, 100);
+    assert!(machine.moved - moved < NEAR / 3, "{} then {}", moved, machine.moved - moved);
 }
 
 #[test]
