@@ -36,6 +36,12 @@ pub trait Pages {
     /// The machine's.
     fn rest(&mut self) -> Result<(), Self::Error>;
 
+    /// What there is now, near and far. Asked for often, so it should be cheap.
+    ///
+    /// # Errors
+    /// The machine's.
+    fn sides(&mut self) -> Result<(Side, Side), Self::Error>;
+
     /// What there is, and what has been done since the beginning.
     ///
     /// # Errors
@@ -115,6 +121,12 @@ impl Loop {
         &self.policy
     }
 
+    /// Whether a look is under way: from its first pass until it rests.
+    #[must_use]
+    pub fn is_looking(&self) -> bool {
+        self.step != Step::Forget
+    }
+
     /// Does what is due at `now`; gives how long after it has been done the next thing is.
     ///
     /// # Errors
@@ -127,9 +139,8 @@ impl Loop {
         match self.step {
             Step::Forget => {
                 self.began = now;
-                let count = pages.count()?;
-                (self.seen.near, self.seen.far) = (count.near, count.far);
-                if !self.policy.is_to_look(count.near, count.far) {
+                (self.seen.near, self.seen.far) = pages.sides()?;
+                if !self.policy.is_to_look(self.seen.near, self.seen.far) {
                     return Ok(IDLE);
                 }
                 let takes = pages.forget(self.policy.window())?;
@@ -234,6 +245,9 @@ mod tests {
         fn rest(&mut self) -> Result<(), Self::Error> {
             self.note("rest").map(|_| ())
         }
+        fn sides(&mut self) -> Result<(Side, Side), Self::Error> {
+            self.note("sides").map(|_| (self.count.near, self.count.far))
+        }
         fn count(&mut self) -> Result<Count, Self::Error> {
             self.note("count").map(|_| self.count)
         }
@@ -257,7 +271,7 @@ mod tests {
         for _ in 0..4 {
             now.0 += tiering.tick(now, &mut pages).unwrap().0;
         }
-        let look = ["count", "forget", "look", "count", "shift", "rest", "count"];
+        let look = ["sides", "forget", "look", "count", "shift", "rest", "count"];
         assert_eq!(pages.did, look);
         let decision = tiering.decision().unwrap();
         assert!(now.0 >= decision.period.0, "the next look begins a period after this one");
@@ -274,7 +288,7 @@ mod tests {
         for _ in 0..5 {
             now.0 += tiering.tick(now, &mut pages).unwrap().0;
         }
-        assert_eq!(pages.did, ["count"; 5]);
+        assert_eq!(pages.did, ["sides"; 5]);
     }
 
     #[test]

@@ -11,21 +11,21 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Subcommand;
 use nearfar_control::tiering::{Loop, Pages as _};
+use nearfar_control::turns::{Boundaries as _, Turns};
 use nearfar_kernel::balancing::{NumaBalancing, numa_balancing, set_numa_balancing};
 use nearfar_kernel::damon::{self, DamonError, DamonStat, Session};
 use nearfar_kernel::fs::RootFs;
 use nearfar_kernel::journal::{Journal, OnConflict, Restored};
-use nearfar_kernel::ranges;
-use nearfar_topology::{BasisPoints, Nanoseconds, NodeExpr, NodeId};
+use nearfar_topology::{BasisPoints, Nanoseconds, NodeExpr};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 
 use super::machine::MachineArgs;
 use super::output;
 use crate::clock::{Stopwatch, sleep};
 use crate::exit::Exit;
-use crate::tier::damon::{Damon, Group, specification};
-use crate::tier::plan::{self, Named, Plan, Wishes};
-use crate::tier::state::{self, More, State};
+use crate::tier::damon::{Damon, Group};
+use crate::tier::plan::{self, Named, Plan, TierExpr, Wishes};
+use crate::tier::state::{self, Ledger, More, State};
 
 /// As typed.
 #[derive(Debug, clap::Args)]
@@ -58,12 +58,15 @@ struct StartArgs {
     /// Stay in the foreground and show each look, until a signal ends it
     #[arg(long)]
     foreground: bool,
-    /// The near nodes [default: the fastest tier]
+    /// The near nodes, of two tiers [default: all tiers of the machine]
     #[arg(long, value_name = "NODES")]
     near: Option<NodeExpr>,
-    /// The far nodes [default: all others with memory]
+    /// The far nodes, of two tiers [default: all others with memory]
     #[arg(long, value_name = "NODES")]
     far: Option<NodeExpr>,
+    /// All tiers, fastest first, each a set of nodes: hbm/dram/cxl or 1/0/2-3 [default: the machine's]
+    #[arg(long, value_name = "NODES/NODES/...", conflicts_with_all = ["near", "far"])]
+    tiers: Option<TierExpr>,
     /// Only the memory of this cgroup, not that of cgroups below it
     #[arg(long, value_name = "PATH")]
     cgroup: Option<String>,
@@ -116,6 +119,21 @@ fn running() -> anyhow::Result<Option<State>> {
     Ok(state.filter(State::is_running))
 }
 
+impl StartArgs {
+    fn wishes(&self) -> Wishes {
+        let percent = |percent: u32| BasisPoints(percent * 100);
+        Wishes {
+            headroom: percent(self.headroom),
+            traffic: percent(self.traffic),
+            cpu: percent(self.cpu),
+        }
+    }
+
+    fn named(&self) -> Named<'_> {
+        Named { near: self.near.as_ref(), far: self.far.as_ref(), tiers: self.tiers.as_ref() }
+    }
+}
+
 fn foreground(args: &StartArgs) -> anyhow::Result<ExitCode> {
     if let Some(state) = running()?.filter(|state| state.pid != std::process::id()) {
         anyhow::bail!(
@@ -129,49 +147,85 @@ fn foreground(args: &StartArgs) -> anyhow::Result<ExitCode> {
     );
     let fs = RootFs::live()?;
     let (machine, _) = args.machine.read(&fs)?;
-    let percent = |percent: u32| BasisPoints(percent * 100);
-    let wishes = Wishes {
-        headroom: percent(args.headroom),
-        traffic: percent(args.traffic),
-        cpu: percent(args.cpu),
-    };
-    let named = Named { near: args.near.as_ref(), far: args.far.as_ref() };
-    let plan = plan::plan(&machine, wishes, named)?;
+    let plan = plan::plan(&machine, args.wishes(), args.named())?;
     let group = args.cgroup.as_deref().map(|name| Group::find(&fs, name)).transpose()?;
-    if plan.assumed {
+    if let Some(boundary) = plan.boundaries.iter().find(|boundary| boundary.assumed) {
         output::note(format_args!(
             "far bandwidth is not known (no probe, no HMAT); {} assumed for the limit on traffic; nearfar probe measures it",
-            plan.far_bandwidth
+            boundary.far_bandwidth
         ));
     }
     let journal = Journal::new(Journal::default_dir(), &fs, "/");
     // What a process that was killed has left.
     journal.restore(BY, OnConflict::Refuse).context("putting back what was set before")?;
-    let (nodes, specifications) = specifications(&fs, &plan, group.as_ref())?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("listening for signals")?;
     }
-    let damon_stat = if args.pause_damon_stat { DamonStat::Pause } else { DamonStat::Keep };
-    let session = Session::start(&fs, &journal, &specifications, damon_stat).map_err(held)?;
-    if !args.keep_numa_balancing
-        && numa_balancing(&fs)?.is_some_and(|mode| mode != NumaBalancing::OFF)
-    {
-        set_numa_balancing(&journal, BY, NumaBalancing::OFF)
-            .context("turning the kernel's NUMA balancing off")?;
-    }
-    let mut pages =
-        Damon { fs: &fs, session, nodes, group, total: nearfar_control::tiering::Count::default() };
-    let ended = keep_going(&mut pages, &plan, &stop);
-    let restored = pages.session.stop();
+    let tiering = Tiering { args, fs: &fs, journal: &journal, group, first: plan };
+    let ended = tiering.run(&stop);
     let balancing = journal.restore(BY, OnConflict::Refuse);
     let _ = std::fs::remove_file(state::path(&Journal::default_dir()));
     ended?;
-    restored.context(
-        "tiering has stopped, but not everything was put back; nearfar tier stop tries again",
-    )?;
     refuse_conflicts(&balancing.context("putting back the kernel's NUMA balancing")?)?;
     Ok(Exit::Done.into())
+}
+
+/// Tiering, however often nodes come and go.
+struct Tiering<'a> {
+    args: &'a StartArgs,
+    fs: &'a RootFs,
+    journal: &'a Journal<'a>,
+    group: Option<Group>,
+    /// As the machine was when it began.
+    first: Plan,
+}
+
+impl Tiering<'_> {
+    /// Until it is told to stop, or nothing is left to tier.
+    fn run(&self, stop: &AtomicBool) -> anyhow::Result<()> {
+        let clock = Stopwatch::start();
+        let (mut plan, mut ledger) = (self.first.clone(), Ledger::default());
+        loop {
+            let mut pages = self.begin(&plan)?;
+            let ended = keep_going(&mut pages, &plan, &ledger, (clock, stop));
+            ledger.close(&pages);
+            let restored = pages.session.stop();
+            ended?;
+            restored.context(
+                "tiering has stopped, but not everything was put back; nearfar tier stop tries again",
+            )?;
+            if stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let (machine, _) = self.args.machine.read(self.fs)?;
+            plan = plan::again(&machine, self.args.wishes(), self.args.named(), &self.first)?;
+            let now = plan.nodes();
+            ledger.gone = self.first.nodes().iter().filter(|node| !now.contains(*node)).collect();
+            output::note(format_args!(
+                "nodes have come or gone; it goes on with nodes {}",
+                plan.order()
+            ));
+        }
+    }
+
+    /// Has DAMON watch the nodes of `plan`, with nothing moving yet.
+    fn begin(&self, plan: &Plan) -> anyhow::Result<Damon<'_>> {
+        let (nodes, specifications) =
+            crate::tier::damon::specifications(self.fs, plan, self.group.as_ref())?;
+        let damon_stat =
+            if self.args.pause_damon_stat { DamonStat::Pause } else { DamonStat::Keep };
+        let session =
+            Session::start(self.fs, self.journal, &specifications, damon_stat).map_err(held)?;
+        let pages = Damon::new(self.fs, session, nodes, self.group.clone(), plan);
+        if !self.args.keep_numa_balancing
+            && numa_balancing(self.fs)?.is_some_and(|mode| mode != NumaBalancing::OFF)
+        {
+            set_numa_balancing(self.journal, BY, NumaBalancing::OFF)
+                .context("turning the kernel's NUMA balancing off")?;
+        }
+        Ok(pages)
+    }
 }
 
 /// Fails if something was left alone because someone else had changed it.
@@ -189,44 +243,22 @@ fn held(error: DamonError) -> anyhow::Error {
     }
 }
 
-/// A kdamond for each node, near ones demoting to the first far node and far ones promoting to the first near one.
-fn specifications(
-    fs: &RootFs,
+/// Ticks until told to stop, or until nodes come or go.
+fn keep_going(
+    pages: &mut Damon<'_>,
     plan: &Plan,
-    group: Option<&Group>,
-) -> anyhow::Result<(Vec<crate::tier::node::Watched>, Vec<nearfar_kernel::damon::spec::Kdamond>)> {
-    let ranges = ranges::of_nodes(fs).context("finding each node's memory")?;
-    let of = |node: NodeId, to: Option<NodeId>, near: bool| {
-        let ranges = ranges.get(&node).filter(|ranges| !ranges.is_empty());
-        Some(specification(node, to?, near, ranges?, group))
-    };
-    let near = plan.near.iter().filter_map(|node| of(node, plan.far.iter().next(), true));
-    let far = plan.far.iter().filter_map(|node| of(node, plan.near.iter().next(), false));
-    let all: Vec<_> = near.chain(far).collect();
-    anyhow::ensure!(
-        all.len() > 1,
-        "no physical memory of nodes {} and {} is online",
-        plan.near,
-        plan.far
-    );
-    Ok(all.into_iter().unzip())
-}
-
-/// Ticks until told to stop.
-fn keep_going(pages: &mut Damon<'_>, plan: &Plan, stop: &AtomicBool) -> anyhow::Result<()> {
+    ledger: &Ledger,
+    (clock, stop): (Stopwatch, &AtomicBool),
+) -> anyhow::Result<()> {
     let dir = Journal::default_dir();
-    let clock = Stopwatch::start();
-    let mut tiering = Loop::new(plan.goals, pages.count()?);
+    let mut loops = Vec::new();
+    for (at, boundary) in plan.boundaries.iter().enumerate() {
+        pages.turn_to(at)?;
+        loops.push(Loop::new(boundary.goals, pages.count()?));
+    }
+    let mut turns = Turns::new(loops);
     let (mut due, mut shown) = (Duration::ZERO, None);
-    let pages_group = pages.group.as_ref().map(|group| group.path.clone());
-    let more = |clock: Stopwatch| More {
-        cgroup: pages_group.clone(),
-        near: plan.near.to_string(),
-        far: plan.far.to_string(),
-        traffic: plan.goals.traffic.0,
-        running_s: clock.elapsed().as_secs(),
-    };
-    while !stop.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) && !pages.has_changed() {
         let now = clock.elapsed();
         if now < due {
             sleep((due - now).min(NAP));
@@ -234,13 +266,14 @@ fn keep_going(pages: &mut Damon<'_>, plan: &Plan, stop: &AtomicBool) -> anyhow::
         }
         let now = Nanoseconds(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
         // If the cgroup has gone, the kernel says all sorts of things.
-        let wait = tiering.tick(now, pages).map_err(|error| pages.gone().err().unwrap_or(error))?;
+        let wait = turns.tick(now, pages).map_err(|error| pages.gone().err().unwrap_or(error))?;
         due = clock.elapsed().saturating_add(Duration::from_nanos(wait.0));
         // Once a look, and when pages have been moved.
-        let moved: u64 = pages.nodes.iter().map(|node| node.moved.0).sum();
-        if shown != Some((*tiering.seen(), moved)) {
-            shown = Some((*tiering.seen(), moved));
-            let state = State::of(&tiering, &pages.total, &pages.nodes, &more(clock));
+        let news = (turns.loops().map(|one| *one.seen()).collect::<Vec<_>>(), pages.moved());
+        if shown.as_ref() != Some(&news) {
+            shown = Some(news);
+            let more = More { plan, ledger, running_s: clock.elapsed().as_secs() };
+            let state = State::of(&turns, pages, &more);
             state::write(&dir, &state)?;
             output::print(&state.text())?;
         }
@@ -266,6 +299,9 @@ fn background(args: &StartArgs) -> anyhow::Result<ExitCode> {
     for (option, nodes) in [("--near", &args.near), ("--far", &args.far)] {
         command.args(nodes.iter().flat_map(|nodes| [option.to_string(), nodes.to_string()]));
     }
+    if let Some(tiers) = &args.tiers {
+        command.args(["--tiers", &tiers.to_string()]);
+    }
     if let Some(cgroup) = &args.cgroup {
         command.args(["--cgroup", cgroup]);
     }
@@ -282,9 +318,10 @@ fn background(args: &StartArgs) -> anyhow::Result<ExitCode> {
     while waited.elapsed() < PATIENCE {
         if let Some(state) = running()?.filter(|state| state.pid == child.id()) {
             output::print(&format!(
-                "Tiering between near nodes {} and far nodes {} runs as process {}; nearfar tier status shows what it does, \
-                 nearfar tier stop ends it.\n",
-                state.near.nodes, state.far.nodes, state.pid
+                "Tiering nodes {}, near over far, runs as process {}; nearfar tier status shows what it does, nearfar tier stop \
+                 ends it.\n",
+                state.order(),
+                state.pid
             ))?;
             return Ok(Exit::Done.into());
         }

@@ -1,9 +1,19 @@
 //! Looks and moves by DAMON: a kdamond for each node over its physical memory, with schemes.
 //!
 //! The first forgets: a filter that asks whether a page is young also makes it old, and two filters behind it leave out
-//! every page there is, so that nothing is done. The second moves young pages to near memory, or old ones to far memory.
-//! The others count young pages, each in a part of the addresses (an arc); they mark them as accessed for reclaim, which they
-//! are (`lru_prio`), for actions that do nothing count pages on new kernels only. A scheme sleeps while it is for regions of no size.
+//! every page there is, so that nothing is done. The next ones count young pages, each in a part of the addresses (an arc);
+//! they mark them as accessed for reclaim, which they are (`lru_prio`), for actions that do nothing count pages on new kernels
+//! only. The others move, one for each node where pages may go (a way): young pages up to the next faster tier, old ones down
+//! to the next slower one. A scheme sleeps while it is for regions of no size.
+//!
+//! # Several tiers
+//! A node has one kdamond, also where it is between two others: its schemes are those of both boundaries, and boundaries
+//! take turns ([`nearfar_control::turns`]). Of a boundary that is not at turn all schemes sleep.
+//!
+//! # Memory that comes and goes
+//! Before each look it is asked how much memory each node has. If that has changed, the ranges are read again: kdamonds
+//! follow what is still there, and where a node has lost or got all its memory, [`Damon::has_changed`] says that it is to be
+//! planned anew. Nothing moves to a block that is going offline: the kernel allocates no page there from the beginning on.
 //!
 //! # Time
 //! A command takes a tenth of a second on Linux 6.12, and only one is heard at a time; so a pass can't be had when one
@@ -17,41 +27,40 @@
 //! included; what is looked at is the part of it that is taken.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use anyhow::Context as _;
 use nearfar_control::tiering::{Count, Pages};
+use nearfar_control::turns::Boundaries;
 use nearfar_kernel::cgroup::{CgroupError, Hierarchy, NodeMemory};
-use nearfar_kernel::damon::spec::{
-    AccessPattern, Action, AddrRange, Bounds, Destination, Filter, FilterType, Intervals, Kdamond,
-    Scheme,
-};
-use nearfar_kernel::damon::{DamonError, Session};
+use nearfar_kernel::damon::spec::{AddrRange, Bounds, Intervals, Kdamond, Scheme};
+use nearfar_kernel::damon::{DamonError, SchemeStats, Session};
 use nearfar_kernel::fs::Fs;
-use nearfar_kernel::zones;
+use nearfar_kernel::{ranges, zones};
 use nearfar_policy::tiering::{Decision, Looked, Side};
-use nearfar_topology::{Bytes, Nanoseconds, NodeId};
+use nearfar_topology::{BasisPoints, Bytes, Nanoseconds, NodeId};
 
-use super::node::{BEHIND, PAGE, Watched, scale};
+use super::node::{PAGE, Watched, scale};
+use super::plan::Plan;
+use super::schemes::{COUNT, FORGET, NO_SIZE, only, specification, way_of};
+use super::spread;
 use crate::exit::{EndsWith as _, Exit};
 
 /// DAMON's own sampling is not what pages are judged by, so it is for few regions; but intervals of schemes are whole
 /// samples, and 6.12 hears commands at the end of an aggregation.
 pub(super) const INTERVALS: Intervals =
     Intervals { sample_us: 10_000, aggr_us: 20_000, update_us: 60_000_000 };
-const REGIONS: Bounds = Bounds { min: 10, max: 20 };
+pub(super) const REGIONS: Bounds = Bounds { min: 10, max: 20 };
 /// From one pass that forgets to the next: as long as the window, within these bounds. The last one may be so long before
 /// the look is heard of; but each takes time.
-const FORGET_US: Bounds = Bounds { min: 50_000, max: 150_000 };
+pub(super) const FORGET_US: Bounds = Bounds { min: 50_000, max: 150_000 };
 /// A pass has begun this long after its time.
 const LATE: Nanoseconds = Nanoseconds(30_000_000);
 /// A tick is a hundredth of a second on every Linux there is (USER_HZ).
 const TICK_NS: u64 = 10_000_000;
-const NO_SIZE: Bounds = Bounds { min: 0, max: 0 };
-const FORGET: usize = 0;
-const MOVE: usize = 1;
-/// The first of the schemes that count.
-const COUNT: usize = 2;
+/// The ranges are read again at least once in so many looks: memory may come as other memory goes.
+const LOOKS_UNASKED: u32 = 64;
+/// This part of a node stays free when pages are demoted to it.
+const RESERVE: u64 = 256;
 
 /// A memory cgroup, whose memory alone is looked at and moved.
 #[derive(Clone, Debug)]
@@ -76,54 +85,27 @@ impl Group {
     }
 }
 
-/// Leaves out what is, or is not, so.
-fn reject(what: FilterType, matching: bool) -> Filter {
-    Filter { what, matching, allow: false }
-}
-
-/// Leaves out other addresses, others' pages, and pages that are young, or those that are not.
-fn only(within: AddrRange, group: Option<&Group>, young: bool) -> Vec<Filter> {
-    // There is no memory for programs in the first page.
-    let below = AddrRange { start: 0, end: within.start.max(PAGE) };
-    let above = AddrRange { start: within.end.min(BEHIND), end: BEHIND + PAGE };
-    let outside = [below, above].map(|range| reject(FilterType::Addr(range), true));
-    // Others' pages first: to ask whether a page is young is to make it old.
-    let others = group.map(|group| reject(FilterType::Memcg(group.path.clone()), false));
-    outside.into_iter().chain(others).chain([reject(FilterType::Young, young)]).collect()
-}
-
-/// What to tell DAMON of one node.
-pub(crate) fn specification(
-    node: NodeId,
-    to: NodeId,
-    near: bool,
-    ranges: &[AddrRange],
+/// The nodes of a plan, each with its kdamond, fastest tier first. Those without memory now are left out.
+pub(crate) fn specifications(
+    fs: &dyn Fs,
+    plan: &Plan,
     group: Option<&Group>,
-) -> (Watched, Kdamond) {
-    let scheme = |action, filters| Scheme {
-        apply_interval_us: FORGET_US.max,
-        access_pattern: AccessPattern { sz: NO_SIZE, ..AccessPattern::default() },
-        filters,
-        ..Scheme::new(action)
-    };
-    let watched = Watched::new(node, to, near, ranges);
-    let all = AddrRange { start: 0, end: BEHIND };
-    let anything = [true, false].map(|matching| reject(FilterType::Anon, matching));
-    let forget = only(all, group, true).into_iter().chain(anything).collect();
-    let migrate = if near { Action::MigrateCold } else { Action::MigrateHot };
-    let destination = Destination::Node(to);
-    // Near memory keeps the young, far memory the old.
-    let moves = Scheme { destination, ..scheme(migrate, only(all, group, near)) };
-    let counts = watched
-        .arcs
-        .iter()
-        .map(|arc| scheme(Action::LruPrio, only(watched.within(arc), group, false)));
-    let mut kdamond = Kdamond::physical(ranges);
-    kdamond.context.intervals = INTERVALS;
-    kdamond.context.nr_regions = REGIONS;
-    kdamond.context.schemes =
-        [scheme(Action::LruPrio, forget), moves].into_iter().chain(counts).collect();
-    (watched, kdamond)
+) -> anyhow::Result<(Vec<Watched>, Vec<Kdamond>)> {
+    let ranges = ranges::of_nodes(fs).context("finding each node's memory")?;
+    let mut all = Vec::new();
+    for (tier, nodes) in plan.tiers.iter().enumerate() {
+        let before = all.len();
+        for node in nodes.iter() {
+            if let Some(ranges) = ranges.get(&node).filter(|ranges| !ranges.is_empty()) {
+                let mut watched = Watched::new(node, tier, plan.ways(node, tier), ranges);
+                watched.total_kib = meminfo(fs, node).total_kib;
+                let kdamond = specification(&watched, group);
+                all.push((watched, kdamond));
+            }
+        }
+        anyhow::ensure!(before < all.len(), "no physical memory of nodes {nodes} is online");
+    }
+    Ok(all.into_iter().unzip())
 }
 
 /// The live machine's pages.
@@ -132,80 +114,246 @@ pub(crate) struct Damon<'a> {
     pub(crate) session: Session<'a>,
     pub(crate) nodes: Vec<Watched>,
     pub(crate) group: Option<Group>,
-    pub(crate) total: Count,
+    /// The boundary that is looked at, and what has been counted of each.
+    turn: usize,
+    totals: Vec<Count>,
+    headroom: BasisPoints,
+    /// This program's CPU time at the last count.
+    own_ticks: u64,
+    has_memory: Option<String>,
+    looks_unasked: u32,
+    changed: bool,
 }
 
-impl Damon<'_> {
-    /// Has some schemes of a node be for all memory, and the others for none.
+impl<'a> Damon<'a> {
+    /// With kdamonds that run as [`specifications`] has them.
+    pub(crate) fn new(
+        fs: &'a dyn Fs,
+        session: Session<'a>,
+        nodes: Vec<Watched>,
+        group: Option<Group>,
+        plan: &Plan,
+    ) -> Self {
+        let headroom = plan.boundaries.first().map_or(BasisPoints(0), |one| one.goals.headroom);
+        let totals = vec![Count::default(); plan.boundaries.len()];
+        let mut damon = Self {
+            fs,
+            session,
+            nodes,
+            group,
+            turn: 0,
+            totals,
+            headroom,
+            own_ticks: 0,
+            has_memory: None,
+            looks_unasked: 0,
+            changed: false,
+        };
+        damon.has_memory = damon.nodes_with_memory();
+        damon
+    }
+
+    /// What has been counted of each boundary.
+    pub(crate) fn totals(&self) -> &[Count] {
+        &self.totals
+    }
+
+    /// CPU time that it has taken in all.
+    pub(crate) fn cpu(&self) -> Nanoseconds {
+        Nanoseconds(self.totals.iter().map(|total| total.cpu.0).sum())
+    }
+
+    /// Moved in all.
+    pub(crate) fn moved(&self) -> Bytes {
+        let ways = self.nodes.iter().flat_map(|node| &node.ways);
+        Bytes(ways.map(|way| way.moved.0).sum())
+    }
+
+    /// Whether nodes have lost all their memory, or others have got some.
+    pub(crate) fn has_changed(&self) -> bool {
+        self.changed
+    }
+
+    fn nodes_with_memory(&self) -> Option<String> {
+        self.fs.read("sys/devices/system/node/has_memory").ok().flatten()
+    }
+
+    /// The nodes of the boundary at turn, near ones first: what leaves them makes room. With whether they are near.
+    fn at_turn(&self) -> Vec<(usize, bool)> {
+        let of = |tier: usize| (0..self.nodes.len()).filter(move |at| self.nodes[*at].tier == tier);
+        let near = of(self.turn).map(|index| (index, true));
+        near.chain(of(self.turn + 1).map(|index| (index, false))).collect()
+    }
+
+    /// Has those schemes of a node be for all memory that `set` says so of, and the others for none.
     fn wake(
         &mut self,
         index: usize,
-        awake: Range<usize>,
-        set: impl Fn(&mut Scheme),
+        set: impl Fn(usize, &mut Scheme) -> bool,
     ) -> Result<(), DamonError> {
         self.session.adjust(index, |kdamond| {
             for (at, scheme) in kdamond.context.schemes.iter_mut().enumerate() {
-                scheme.access_pattern.sz = NO_SIZE;
-                if awake.contains(&at) {
-                    scheme.access_pattern.sz = Bounds::ANY_SIZE;
-                    set(scheme);
-                }
+                let awake = set(at, scheme);
+                scheme.access_pattern.sz = if awake { Bounds::ANY_SIZE } else { NO_SIZE };
             }
         })?;
         Ok(())
     }
 
-    /// Where node `index`'s share of what is to move is, by the last count.
-    fn next(&mut self, index: usize, sides: &[Side], decision: &Decision) -> Option<AddrRange> {
-        let near = self.nodes[index].near;
-        let wanted = if near { decision.demote } else { decision.promote };
-        let taken = |index: usize| sides[index].total.0.saturating_sub(sides[index].free.0);
-        let side = (0..self.nodes.len()).filter(|other| self.nodes[*other].near == near);
-        let all: u64 = side.map(taken).sum();
-        let share = scale(wanted.0, taken(index), all);
-        if share < PAGE { None } else { self.nodes[index].next(share, taken(index)) }
-    }
-
-    /// Has these schemes of all nodes be for all memory, at the interval of such a window; gives how long to wait for them.
+    /// Has schemes of all nodes at turn be for all memory, at the interval of such a window; gives how long to wait for
+    /// them.
     fn wake_all(
         &mut self,
-        awake: Range<usize>,
+        awake: impl Fn(usize, &Watched) -> bool,
         window: Nanoseconds,
     ) -> anyhow::Result<Nanoseconds> {
         let mut longest = 0;
-        for index in self.near_first() {
+        for (index, _) in self.at_turn() {
             let interval_us = self.nodes[index].interval_us(window);
             longest = interval_us.max(longest);
-            self.wake(index, awake.clone(), |scheme| scheme.apply_interval_us = interval_us)?;
+            let awake: Vec<bool> = {
+                let node = &self.nodes[index];
+                let schemes = self.session.spec(index).map_or(0, |spec| spec.context.schemes.len());
+                (0..schemes).map(|at| awake(at, node)).collect()
+            };
+            self.wake(index, |at, scheme| {
+                if awake[at] {
+                    scheme.apply_interval_us = interval_us;
+                }
+                awake[at]
+            })?;
         }
         Ok(Nanoseconds(longest * 1000 + LATE.0))
     }
 
-    /// Each node's memory now; of a cgroup's, what it has and what is free.
-    fn sides(&self) -> Result<Vec<Side>, anyhow::Error> {
+    /// The memory now of each node at turn; of a cgroup's, what it has and what is free.
+    fn sides_at_turn(&self) -> anyhow::Result<Vec<Side>> {
         let group = self.group.as_ref().map(|group| group.taken(self.fs)).transpose();
         let group = group.context("the cgroup that is tiered")?;
         let free = zones::usable_free(self.fs)?;
-        let side = |watched: &Watched| {
-            let free = free.get(&watched.node).copied().unwrap_or_default();
-            let side = side(self.fs, watched.node, free);
+        let side = |(index, _): (usize, bool)| {
+            let node = self.nodes[index].node;
+            let side = meminfo(self.fs, node).side(free.get(&node).copied().unwrap_or_default());
             let Some(group) = &group else { return side };
-            let taken = group.get(&watched.node).map_or(0, |taken| taken.0);
+            let taken = group.get(&node).map_or(0, |taken| taken.0);
             Side { total: Bytes(taken.saturating_add(side.free.0)), free: side.free }
         };
-        Ok(self.nodes.iter().map(side).collect())
+        Ok(self.at_turn().into_iter().map(side).collect())
     }
 
     /// An error if what is tiered has gone.
     pub(crate) fn gone(&self) -> anyhow::Result<()> {
-        self.sides().map(|_| ())
+        self.sides_at_turn().map(|_| ())
     }
 
-    /// Near nodes first: what leaves them makes room.
-    fn near_first(&self) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..self.nodes.len()).collect();
-        order.sort_by_key(|index| !self.nodes[*index].near);
-        order
+    /// Has kdamonds watch the memory that there is now.
+    fn follow(&mut self) -> anyhow::Result<()> {
+        self.looks_unasked += 1;
+        let totals: Vec<u64> =
+            self.nodes.iter().map(|node| meminfo(self.fs, node.node).total_kib).collect();
+        let has_memory = self.nodes_with_memory();
+        let same = self.nodes.iter().zip(&totals).all(|(node, total)| node.total_kib == *total);
+        if same && has_memory == self.has_memory && self.looks_unasked < LOOKS_UNASKED {
+            return Ok(());
+        }
+        self.looks_unasked = 0;
+        self.changed |= has_memory != self.has_memory;
+        let now = ranges::of_nodes(self.fs).context("finding each node's memory again")?;
+        for (index, total_kib) in totals.into_iter().enumerate() {
+            let node = &mut self.nodes[index];
+            node.total_kib = total_kib;
+            match now.get(&node.node).filter(|ranges| !ranges.is_empty()) {
+                None => self.changed = true,
+                Some(ranges) if *ranges == node.ranges => {}
+                Some(ranges) => {
+                    node.move_to(ranges);
+                    let arcs: Vec<AddrRange> =
+                        node.arcs.iter().map(|arc| node.within(arc)).collect();
+                    let group = self.group.clone();
+                    self.session.adjust(index, |kdamond| {
+                        kdamond.context.targets[0].regions.clone_from(ranges);
+                        let counts = kdamond.context.schemes.iter_mut().skip(COUNT);
+                        for (scheme, arc) in counts.zip(arcs) {
+                            scheme.filters = only(arc, group.as_ref(), false);
+                        }
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What each node at turn is to move, and which way: `(index, way, bytes)`.
+    fn moves(&self, sides: &[Side], decision: &Decision) -> Vec<(usize, usize, u64)> {
+        let at_turn = self.at_turn();
+        let nears = at_turn.iter().filter(|(_, near)| *near).count();
+        let (near_sides, far_sides) = sides.split_at(nears);
+        let demoted = spread::demoted(near_sides, decision.demote.0);
+        let used: Vec<u64> =
+            at_turn[nears..].iter().map(|(index, _)| self.nodes[*index].used()).collect();
+        let promoted = spread::share(decision.promote.0, &used);
+        let half = u64::from(self.headroom.0) / 2;
+        // Near nodes have room for what they give away, but for half the headroom.
+        let near_room = near_sides.iter().zip(&demoted).map(|(side, given)| {
+            let room = side.free.0.saturating_add(*given);
+            room.saturating_sub(scale(side.total.0, half, 10_000))
+        });
+        let far_room =
+            far_sides.iter().map(|side| side.free.0.saturating_sub(side.total.0 / RESERVE));
+        let node = |(index, _): &(usize, bool)| self.nodes[*index].node;
+        let mut rooms: BTreeMap<NodeId, u64> =
+            at_turn.iter().map(node).zip(near_room.chain(far_room)).collect();
+        let mut moves = Vec::new();
+        for ((index, near), bytes) in at_turn.iter().zip(demoted.into_iter().chain(promoted)) {
+            let ways = self.nodes[*index].ways.iter().enumerate();
+            let (at, ways): (Vec<usize>, Vec<_>) =
+                ways.filter(|(_, way)| way.up != *near).map(|(at, way)| (at, *way)).unzip();
+            let mut room: Vec<u64> =
+                ways.iter().map(|way| rooms.get(&way.to).copied().unwrap_or(0)).collect();
+            let mut gets = spread::ways(bytes, &ways, &mut room);
+            rooms.extend(ways.iter().zip(&room).map(|(way, room)| (way.to, *room)));
+            if !near {
+                let left = bytes.saturating_sub(gets.iter().sum());
+                let free = |way: &super::node::Way| {
+                    at_turn
+                        .iter()
+                        .position(|one| node(one) == way.to)
+                        .map_or(0, |at| sides[at].free.0)
+                };
+                let more = spread::share(left, &ways.iter().map(free).collect::<Vec<_>>());
+                gets.iter_mut().zip(more).for_each(|(get, more)| *get += more);
+            }
+            moves.extend(at.into_iter().zip(gets).map(|(way, bytes)| (*index, way, bytes)));
+        }
+        moves
+    }
+
+    /// Takes in what a node's schemes have done; gives what was looked at, and the new CPU time.
+    fn count_node(&mut self, index: usize, near: bool, now: Side) -> anyhow::Result<(Looked, u64)> {
+        let stats = self.session.stats(index)?;
+        let thread = self.session.thread(index)?;
+        let ticks = thread.map_or(0, |thread| cpu_ticks(self.fs, &thread.to_string()));
+        let node = &mut self.nodes[index];
+        let tried_by_all = stats.iter().map(|stats| stats.sz_tried.0).sum();
+        let spent = node.learn_cost(ticks * TICK_NS, tried_by_all);
+        let arcs = node.arcs.len();
+        let count = |at: usize| stats.get(at).copied().unwrap_or_default();
+        let (mut tried, mut used) = (0, 0);
+        for (at, arc) in node.arcs.iter_mut().enumerate() {
+            let SchemeStats { sz_tried, sz_applied, .. } = count(COUNT + at);
+            let [new_tried, new_used] = arc.count(sz_tried.0, sz_applied.0);
+            (tried, used) = (tried + new_tried, used + new_used);
+        }
+        let mut moved = 0;
+        for (at, way) in node.ways.iter_mut().enumerate() {
+            let new = way.count(count(way_of(arcs, at)).sz_applied.0);
+            moved += if way.up == near { 0 } else { new };
+        }
+        node.learn_outcome(!near, moved);
+        let taken = now.total.0.saturating_sub(now.free.0);
+        // Of the regions tried, the part that is taken.
+        let counted = scale(tried, taken.min(node.span), node.span).max(used);
+        Ok((Looked { at: Bytes(counted), used: Bytes(used), moved: Bytes(moved) }, spent))
     }
 }
 
@@ -214,89 +362,121 @@ impl Pages for Damon<'_> {
 
     fn forget(&mut self, window: Nanoseconds) -> Result<Nanoseconds, anyhow::Error> {
         let window = Nanoseconds(window.0.clamp(FORGET_US.min * 1000, FORGET_US.max * 1000));
-        self.wake_all(FORGET..MOVE, window)
+        self.wake_all(|at, _| at == FORGET, window)
     }
 
     fn look(&mut self, window: Nanoseconds) -> Result<Nanoseconds, anyhow::Error> {
-        self.wake_all(COUNT..usize::MAX, window)
+        self.wake_all(|at, node| (COUNT..COUNT + node.arcs.len()).contains(&at), window)
     }
 
     fn shift(&mut self, decision: &Decision) -> Result<Nanoseconds, anyhow::Error> {
-        let (sides, group) = (self.sides()?, self.group.clone());
+        let (sides, group) = (self.sides_at_turn()?, self.group.clone());
+        let moves = self.moves(&sides, decision);
         let mut longest = 0;
-        for index in self.near_first() {
+        for ((index, near), side) in self.at_turn().into_iter().zip(&sides) {
             let interval_us = self.nodes[index].interval_us(decision.window);
             longest = interval_us.max(longest);
-            let Some(within) = self.next(index, &sides, decision) else {
-                self.wake(index, 0..0, |_| ())?;
-                continue;
-            };
-            let filters = only(within, group.as_ref(), self.nodes[index].near);
-            self.wake(index, MOVE..COUNT, |scheme| {
+            let taken = side.total.0.saturating_sub(side.free.0);
+            let node = &mut self.nodes[index];
+            let mut filters = BTreeMap::new();
+            for (_, way, bytes) in moves.iter().filter(|(of, ..)| *of == index) {
+                let within = if *bytes < PAGE { None } else { node.next(!near, *bytes, taken) };
+                let at = way_of(node.arcs.len(), *way);
+                filters.extend(within.map(|within| (at, only(within, group.as_ref(), near))));
+            }
+            self.wake(index, |at, scheme| {
+                let Some(filters) = filters.get(&at) else { return false };
                 scheme.apply_interval_us = interval_us;
-                scheme.filters.clone_from(&filters);
+                scheme.filters.clone_from(filters);
+                true
             })?;
         }
         Ok(Nanoseconds(longest * 1000 + LATE.0))
     }
 
     fn rest(&mut self) -> Result<(), anyhow::Error> {
-        (0..self.nodes.len()).try_for_each(|index| self.wake(index, 0..0, |_| ()))?;
+        for (index, _) in self.at_turn() {
+            self.wake(index, |_, _| false)?;
+        }
         Ok(())
     }
 
+    fn sides(&mut self) -> Result<(Side, Side), anyhow::Error> {
+        self.follow()?;
+        let now = self.at_turn().into_iter().zip(self.sides_at_turn()?);
+        Ok(now.fold(Default::default(), add))
+    }
+
     fn count(&mut self) -> Result<Count, anyhow::Error> {
-        let (mut near, mut far) = (Side::default(), Side::default());
-        let mut ticks = cpu_ticks(self.fs, "self");
-        for (index, now) in self.sides()?.into_iter().enumerate() {
-            let stats = self.session.stats(index)?;
-            let thread = self.session.thread(index)?;
-            let spent = thread.map_or(0, |thread| cpu_ticks(self.fs, &thread.to_string()));
-            ticks += spent;
-            let node = &mut self.nodes[index];
-            node.learn_cost(spent * TICK_NS, stats.iter().map(|stats| stats.sz_tried.0).sum());
-            let of = if node.near { &mut near } else { &mut far };
-            of.total.0 += now.total.0;
-            of.free.0 += now.free.0;
-            let Some((moves, counts)) = stats.get(MOVE).zip(stats.get(COUNT..)) else { continue };
-            let news = node.arcs.iter_mut().zip(counts);
-            let news = news.map(|(arc, stats)| arc.count(stats.sz_tried.0, stats.sz_applied.0));
-            let [tried, used] = news.fold([0, 0], |sum, new| [sum[0] + new[0], sum[1] + new[1]]);
-            let taken = now.total.0.saturating_sub(now.free.0);
-            let moved = moves.sz_applied.0.saturating_sub(node.applied);
-            // Of the regions tried, the part that is taken.
-            let counted = scale(tried, taken.min(node.span), node.span).max(used);
-            let look = if node.near { &mut self.total.near_look } else { &mut self.total.far_look };
+        let sides = self.sides_at_turn()?;
+        let own = cpu_ticks(self.fs, "self");
+        let mut cpu_ns = own.saturating_sub(self.own_ticks) * TICK_NS;
+        self.own_ticks = own;
+        let mut both = Default::default();
+        for ((index, near), side) in self.at_turn().into_iter().zip(sides) {
+            both = add(both, ((index, near), side));
+            let (new, spent) = self.count_node(index, near, side)?;
+            cpu_ns += spent;
+            let total = &mut self.totals[self.turn];
+            let look = if near { &mut total.near_look } else { &mut total.far_look };
             *look = Looked {
-                at: Bytes(look.at.0 + counted),
-                used: Bytes(look.used.0 + used),
-                moved: Bytes(look.moved.0 + moved),
+                at: Bytes(look.at.0 + new.at.0),
+                used: Bytes(look.used.0 + new.used.0),
+                moved: Bytes(look.moved.0 + new.moved.0),
             };
-            node.applied = moves.sz_applied.0;
-            node.learn_outcome(moved);
-            node.moved.0 += moved;
         }
-        (self.total.near, self.total.far) = (near, far);
-        self.total.cpu = Nanoseconds(ticks.saturating_mul(TICK_NS));
-        Ok(self.total)
+        let total = &mut self.totals[self.turn];
+        (total.near, total.far) = both;
+        total.cpu.0 += cpu_ns;
+        Ok(*total)
     }
 }
 
-/// A node's memory that programs have or may get, now; nothing where the node has gone. What the kernel itself uses can't
-/// be moved; `free` is what pages can be moved to.
-fn side(fs: &dyn Fs, node: NodeId, free: Bytes) -> Side {
-    let text = fs
-        .read(&format!("sys/devices/system/node/node{node}/meminfo"))
-        .ok()
-        .flatten()
-        .unwrap_or_default();
-    let kib = |name: &str| -> Option<u64> {
-        text.lines()
-            .find_map(|line| line.split_once(name)?.1.split_whitespace().next()?.parse().ok())
+impl Boundaries for Damon<'_> {
+    fn turn_to(&mut self, boundary: usize) -> Result<(), anyhow::Error> {
+        if self.turn != boundary {
+            // What the last look has still done is of that boundary.
+            self.count()?;
+            self.turn = boundary;
+        }
+        Ok(())
+    }
+}
+
+/// One node more of a near or a far side.
+fn add(
+    (mut near, mut far): (Side, Side),
+    ((_, is_near), side): ((usize, bool), Side),
+) -> (Side, Side) {
+    let of = if is_near { &mut near } else { &mut far };
+    (of.total.0, of.free.0) = (of.total.0 + side.total.0, of.free.0 + side.free.0);
+    (near, far)
+}
+
+/// What a node tells of its memory; nothing where it has gone.
+struct Meminfo {
+    /// What programs have. What the kernel itself uses can't be moved.
+    taken: Bytes,
+    /// All that is online.
+    total_kib: u64,
+}
+
+impl Meminfo {
+    /// What programs have or may get, where so much is free for pages to be moved to.
+    fn side(&self, free: Bytes) -> Side {
+        Side { total: Bytes(free.0.saturating_add(self.taken.0)), free }
+    }
+}
+
+fn meminfo(fs: &dyn Fs, node: NodeId) -> Meminfo {
+    let path = format!("sys/devices/system/node/node{node}/meminfo");
+    let text = fs.read(&path).ok().flatten().unwrap_or_default();
+    let kib = |name: &str| -> u64 {
+        let value = |line: &str| line.split_once(name)?.1.split_whitespace().next()?.parse().ok();
+        text.lines().find_map(value).unwrap_or(0)
     };
-    let bytes = |name| Bytes(kib(name).unwrap_or(0).saturating_mul(1024));
-    let taken = bytes("Active:").0.saturating_add(bytes("Inactive:").0);
-    Side { total: Bytes(free.0.saturating_add(taken)), free }
+    let taken = kib("Active:").saturating_add(kib("Inactive:"));
+    Meminfo { taken: Bytes(taken.saturating_mul(1024)), total_kib: kib("MemTotal:") }
 }
 
 /// User and system time of a process, in ticks.
@@ -321,25 +501,10 @@ mod tests {
         );
         tree.insert("proc/7/stat", "7 (a b) c) S 1 2 3 4 5 6 7 8 9 10 30 12 13 14");
         let fs = TreeFs(tree);
-        let free = Bytes(40 << 10);
-        assert_eq!(side(&fs, NodeId(1), free), Side { total: Bytes(90 << 10), free });
-        assert_eq!(side(&fs, NodeId(2), Bytes(0)), Side::default());
+        let (there, free) = (meminfo(&fs, NodeId(1)), Bytes(40 << 10));
+        assert_eq!(there.side(free), Side { total: Bytes(90 << 10), free });
+        assert_eq!(there.total_kib, 100);
+        assert_eq!(meminfo(&fs, NodeId(2)).side(Bytes(0)), Side::default());
         assert_eq!((cpu_ticks(&fs, "7"), cpu_ticks(&fs, "8")), (42, 0));
-    }
-
-    #[test]
-    fn a_specification_moves_nothing_until_it_is_woken_and_is_one_the_kernel_takes() {
-        let ranges = [AddrRange { start: 0, end: 1 << 30 }];
-        for near in [true, false] {
-            let (watched, kdamond) = specification(NodeId(0), NodeId(1), near, &ranges, None);
-            assert_eq!(kdamond.check(), Ok(()));
-            assert_eq!(watched.span, 1 << 30);
-            assert!(
-                kdamond.context.schemes.iter().all(|scheme| scheme.access_pattern.sz == NO_SIZE)
-            );
-            let young = reject(FilterType::Young, near);
-            assert_eq!(kdamond.context.schemes[MOVE].filters.last(), Some(&young));
-            assert_eq!(watched.arcs.len(), 16);
-        }
     }
 }

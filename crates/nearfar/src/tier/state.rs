@@ -1,15 +1,19 @@
 //! The state of a running `nearfar tier`, in a file beside the journal: `nearfar.tier/1`.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use nearfar_control::tiering::{Count, Loop};
-use nearfar_policy::tiering::Reason;
-use nearfar_topology::Bytes;
+use nearfar_control::turns::Turns;
+use nearfar_policy::tiering::{Reason, Side};
+use nearfar_topology::{Bytes, Nanoseconds, NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
 
-use super::node::Watched;
+use super::damon::Damon;
+use super::node::PAGE;
+use super::plan::Plan;
 
 /// The `schema` of a [`State`].
 pub(crate) const SCHEMA: &str = "nearfar.tier/1";
@@ -24,6 +28,18 @@ pub(crate) struct State {
     pub(crate) running_s: u64,
     /// Whose memory, if not the whole machine's.
     pub(crate) cgroup: Option<String>,
+    /// Between each tier and the next, fastest first.
+    pub(crate) boundaries: Vec<Between>,
+    /// Nodes that were tiered and have no memory online any more.
+    pub(crate) gone: String,
+    /// CPU time of DAMON's threads and of this program.
+    pub(crate) cpu_ms: u64,
+    pub(crate) moves: Vec<Moves>,
+}
+
+/// A boundary between two neighbouring tiers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Between {
     /// Why the last decision is as it is: `fits`, `exchange`, `settled`, `no_gain`.
     pub(crate) reason: String,
     pub(crate) window_ms: u64,
@@ -38,9 +54,6 @@ pub(crate) struct State {
     pub(crate) promote_bytes: u64,
     pub(crate) demote_bytes: u64,
     pub(crate) traffic_max_bytes_per_second: u64,
-    /// CPU time of DAMON's threads and of this program.
-    pub(crate) cpu_ms: u64,
-    pub(crate) moves: Vec<Moves>,
 }
 
 /// One side.
@@ -76,40 +89,18 @@ impl State {
     }
 
     /// What there is to say now.
-    pub(crate) fn of(tiering: &Loop, count: &Count, nodes: &[Watched], more: &More) -> Self {
-        let seen = tiering.seen();
-        let estimate = tiering.policy().estimate(seen);
-        let decision = tiering.decision();
-        let side = |near: bool, side: nearfar_policy::tiering::Side| Memory {
-            nodes: if near { more.near.clone() } else { more.far.clone() },
-            total_bytes: side.total.0,
-            free_bytes: side.free.0,
-        };
-        let moves = nodes.iter().map(|node| Moves {
-            from: node.node.0,
-            to: node.to.0,
-            bytes: node.moved.0,
-            pages: node.moved.0 / 4096,
-        });
+    pub(crate) fn of(turns: &Turns, pages: &Damon<'_>, more: &More<'_>) -> Self {
+        let boundaries = turns.loops().zip(pages.totals()).enumerate();
         Self {
             schema: SCHEMA.into(),
             pid: std::process::id(),
             started_ticks: started(std::process::id()).unwrap_or(0),
             running_s: more.running_s,
-            cgroup: more.cgroup.clone(),
-            reason: decision.map_or("starting", |decision| decision.reason.word()).into(),
-            window_ms: estimate.window.0 / 1_000_000,
-            period_ms: decision.map_or(0, |decision| decision.period.0 / 1_000_000),
-            hot_bytes: estimate.hot.0,
-            near_used_bp: estimate.near_used.0,
-            far_used_bp: estimate.far_used.0,
-            near: side(true, count.near),
-            far: side(false, count.far),
-            promote_bytes: decision.map_or(0, |decision| decision.promote.0),
-            demote_bytes: decision.map_or(0, |decision| decision.demote.0),
-            traffic_max_bytes_per_second: more.traffic,
-            cpu_ms: count.cpu.0 / 1_000_000,
-            moves: moves.collect(),
+            cgroup: pages.group.as_ref().map(|group| group.path.clone()),
+            boundaries: boundaries.map(|(at, (one, now))| between(at, one, now, more)).collect(),
+            gone: more.ledger.gone.to_string(),
+            cpu_ms: pages.cpu().0.saturating_add(more.ledger.cpu.0) / 1_000_000,
+            moves: more.ledger.moves(pages),
         }
     }
 
@@ -119,11 +110,26 @@ impl State {
             |basis_points: u32| format!("{}.{} %", basis_points / 100, basis_points % 100 / 10);
         let side = |name: &str, memory: &Memory, used: u32| {
             format!(
-                "  {name:<5} nodes {:<6} {} of {} free, {} of its pages used within a window\n",
+                "    {name:<5} nodes {:<6} {} of {} free, {} of its pages used within a window\n",
                 memory.nodes,
                 Bytes(memory.free_bytes),
                 Bytes(memory.total_bytes),
                 share(used)
+            )
+        };
+        let boundary = |one: &Between| {
+            format!(
+                "  {} over {}: {}\n{}{}    window {} ms, a look every {} ms; used within a window: {}; \
+                 at most {} of traffic a second\n",
+                one.near.nodes,
+                one.far.nodes,
+                why(&one.reason),
+                side("near", &one.near, one.near_used_bp),
+                side("far", &one.far, one.far_used_bp),
+                one.window_ms,
+                one.period_ms,
+                Bytes(one.hot_bytes),
+                Bytes(one.traffic_max_bytes_per_second),
             )
         };
         let moves = self.moves.iter().map(|moves| {
@@ -135,22 +141,55 @@ impl State {
                 moves.pages
             )
         });
+        let gone = if self.gone.is_empty() {
+            String::new()
+        } else {
+            format!("  node {} has no memory online any more; it goes on without\n", self.gone)
+        };
         format!(
-            "Tiering{} for {} s (process {}): {}\n{}{}  window {} ms, a look every {} ms; used within a window: {}\n\
-             {}  CPU time {} ms; at most {} of traffic a second\n",
+            "Tiering{} for {} s (process {})\n{}{gone}{}  CPU time {} ms\n",
             self.cgroup.as_ref().map(|path| format!(" cgroup {path}")).unwrap_or_default(),
             self.running_s,
             self.pid,
-            why(&self.reason),
-            side("near", &self.near, self.near_used_bp),
-            side("far", &self.far, self.far_used_bp),
-            self.window_ms,
-            self.period_ms,
-            Bytes(self.hot_bytes),
+            self.boundaries.iter().map(boundary).collect::<String>(),
             moves.collect::<String>(),
             self.cpu_ms,
-            Bytes(self.traffic_max_bytes_per_second),
         )
+    }
+
+    /// Its nodes, for people: `1 over 0 over 2`.
+    pub(crate) fn order(&self) -> String {
+        let first = self.boundaries.first().map(|one| one.near.nodes.as_str());
+        let rest = self.boundaries.iter().map(|one| one.far.nodes.as_str());
+        first.into_iter().chain(rest).collect::<Vec<_>>().join(" over ")
+    }
+}
+
+fn between(at: usize, one: &Loop, now: &Count, more: &More<'_>) -> Between {
+    let seen = one.seen();
+    let estimate = one.policy().estimate(seen);
+    let decision = one.decision();
+    let side = |tier: usize, side: Side| Memory {
+        nodes: more.plan.tiers.get(tier).map(ToString::to_string).unwrap_or_default(),
+        total_bytes: side.total.0,
+        free_bytes: side.free.0,
+    };
+    Between {
+        reason: decision.map_or("starting", |decision| decision.reason.word()).into(),
+        window_ms: estimate.window.0 / 1_000_000,
+        period_ms: decision.map_or(0, |decision| decision.period.0 / 1_000_000),
+        hot_bytes: estimate.hot.0,
+        near_used_bp: estimate.near_used.0,
+        far_used_bp: estimate.far_used.0,
+        near: side(at, now.near),
+        far: side(at + 1, now.far),
+        promote_bytes: decision.map_or(0, |decision| decision.promote.0),
+        demote_bytes: decision.map_or(0, |decision| decision.demote.0),
+        traffic_max_bytes_per_second: more
+            .plan
+            .boundaries
+            .get(at)
+            .map_or(0, |one| one.goals.traffic.0),
     }
 }
 
@@ -174,13 +213,48 @@ fn why(reason: &str) -> &'static str {
 }
 
 /// What a state needs besides.
-#[derive(Clone, Debug)]
-pub(crate) struct More {
-    pub(crate) cgroup: Option<String>,
-    pub(crate) near: String,
-    pub(crate) far: String,
-    pub(crate) traffic: u64,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct More<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) ledger: &'a Ledger,
     pub(crate) running_s: u64,
+}
+
+/// What was done before nodes came or went, which begins all counts anew.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ledger {
+    moved: BTreeMap<(NodeId, NodeId), Bytes>,
+    cpu: Nanoseconds,
+    /// Nodes that were tiered and have no memory online any more.
+    pub(crate) gone: NodeSet,
+}
+
+impl Ledger {
+    /// Takes over what has been counted.
+    pub(crate) fn close(&mut self, pages: &Damon<'_>) {
+        self.moved = self.sum(pages);
+        self.cpu.0 = self.cpu.0.saturating_add(pages.cpu().0);
+    }
+
+    fn sum(&self, pages: &Damon<'_>) -> BTreeMap<(NodeId, NodeId), Bytes> {
+        let mut moved = self.moved.clone();
+        for node in &pages.nodes {
+            for way in &node.ways {
+                moved.entry((node.node, way.to)).or_default().0 += way.moved.0;
+            }
+        }
+        moved
+    }
+
+    fn moves(&self, pages: &Damon<'_>) -> Vec<Moves> {
+        let moves = |((from, to), bytes): ((NodeId, NodeId), Bytes)| Moves {
+            from: from.0,
+            to: to.0,
+            bytes: bytes.0,
+            pages: bytes.0 / PAGE,
+        };
+        self.sum(pages).into_iter().map(moves).collect()
+    }
 }
 
 /// Where it is.

@@ -50,7 +50,7 @@ pub(crate) fn used_memory_comes_near_and_all_is_put_back() {
     let mut program = far_program();
     assert!(mib_on(program.id(), 1) >= 60, "{} MiB", mib_on(program.id(), 1));
     let said = done(&START);
-    assert!(said.contains("near nodes 0 and far nodes 1"), "{said}");
+    assert!(said.contains("nodes 0 over 1"), "{said}");
     let now = system();
     assert_ne!(now, before);
     assert_eq!(now.get(BALANCING).map(|text| text.trim()), Some("0"));

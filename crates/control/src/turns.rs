@@ -1,0 +1,165 @@
+//! Several boundaries between tiers, one after another.
+//!
+//! A node of a middle tier is the far side of one boundary and the near side of the next. To look at a page is to forget
+//! that it was used, so two looks at one node at a time would each take away what the other wants to see, and their windows
+//! differ. Hence boundaries take turns: a look of one ends before another's begins. The one that is due longest comes first;
+//! a look that has to wait is late, no more, for a loop goes by the time that has passed.
+
+use nearfar_topology::Nanoseconds;
+
+use crate::tiering::{Loop, Pages};
+
+/// Pages with several boundaries, of which one is looked at.
+pub trait Boundaries: Pages {
+    /// From now on, `boundary` is meant: 0 is the one below the fastest tier.
+    ///
+    /// # Errors
+    /// The machine's.
+    fn turn_to(&mut self, boundary: usize) -> Result<(), Self::Error>;
+}
+
+/// The loops of all boundaries, fastest first.
+#[derive(Debug)]
+pub struct Turns {
+    /// Each with when it is due.
+    loops: Vec<(Loop, Nanoseconds)>,
+    turn: usize,
+}
+
+impl Turns {
+    /// All are due at once.
+    #[must_use]
+    pub fn new(loops: Vec<Loop>) -> Self {
+        Self { loops: loops.into_iter().map(|one| (one, Nanoseconds(0))).collect(), turn: 0 }
+    }
+
+    /// The loops, fastest boundary first.
+    pub fn loops(&self) -> impl ExactSizeIterator<Item = &Loop> {
+        self.loops.iter().map(|(one, _)| one)
+    }
+
+    /// Whether a look is under way.
+    #[must_use]
+    pub fn is_looking(&self) -> bool {
+        self.loops.get(self.turn).is_some_and(|(one, _)| one.is_looking())
+    }
+
+    /// Does what is due at `now`; gives how long after it has been done the next thing is.
+    ///
+    /// # Errors
+    /// The machine's. It may be ticked again.
+    pub fn tick<P: Boundaries>(
+        &mut self,
+        now: Nanoseconds,
+        pages: &mut P,
+    ) -> Result<Nanoseconds, P::Error> {
+        if !self.is_looking() {
+            let next = (0..self.loops.len()).min_by_key(|at| self.loops[*at].1);
+            self.turn = next.unwrap_or(0);
+        }
+        let Some((one, due)) = self.loops.get_mut(self.turn) else { return Ok(Nanoseconds(0)) };
+        if !one.is_looking() && *due > now {
+            return Ok(Nanoseconds(due.0 - now.0));
+        }
+        pages.turn_to(self.turn)?;
+        let wait = one.tick(now, pages)?;
+        if one.is_looking() {
+            return Ok(wait);
+        }
+        *due = Nanoseconds(now.0.saturating_add(wait.0));
+        let next = self.loops.iter().map(|(_, due)| due.0).min().unwrap_or(0);
+        Ok(Nanoseconds(next.saturating_sub(now.0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tiering::Count;
+    use nearfar_policy::tiering::{Decision, Goals, Looked, Side};
+    use nearfar_topology::{Bytes, BytesPerSecond};
+
+    const MIB: u64 = 1 << 20;
+
+    /// Three tiers in use, of which all pages are always found used; notes whose turn each pass is.
+    #[derive(Default)]
+    struct Notes {
+        turn: usize,
+        did: Vec<(usize, &'static str)>,
+        counts: [Count; 2],
+    }
+
+    impl Notes {
+        fn note(&mut self, what: &'static str) -> Result<Nanoseconds, ()> {
+            self.did.push((self.turn, what));
+            Ok(Nanoseconds(1_000_000))
+        }
+    }
+
+    impl Pages for Notes {
+        type Error = ();
+        fn forget(&mut self, _: Nanoseconds) -> Result<Nanoseconds, ()> {
+            self.note("forget")
+        }
+        fn look(&mut self, _: Nanoseconds) -> Result<Nanoseconds, ()> {
+            let count = &mut self.counts[self.turn];
+            for look in [&mut count.near_look, &mut count.far_look] {
+                *look =
+                    Looked { at: Bytes(look.at.0 + MIB), used: Bytes(look.used.0 + MIB), ..*look };
+            }
+            self.note("look")
+        }
+        fn shift(&mut self, _: &Decision) -> Result<Nanoseconds, ()> {
+            self.note("shift")
+        }
+        fn rest(&mut self) -> Result<(), ()> {
+            self.note("rest").map(|_| ())
+        }
+        fn sides(&mut self) -> Result<(Side, Side), ()> {
+            let side = Side { total: Bytes(100 * MIB), free: Bytes(0) };
+            Ok((side, side))
+        }
+        fn count(&mut self) -> Result<Count, ()> {
+            let (near, far) = self.sides()?;
+            Ok(Count { near, far, ..self.counts[self.turn] })
+        }
+    }
+
+    impl Boundaries for Notes {
+        fn turn_to(&mut self, boundary: usize) -> Result<(), ()> {
+            self.turn = boundary;
+            Ok(())
+        }
+    }
+
+    fn run(boundaries: usize, ticks: usize) -> (Notes, Turns) {
+        let mut pages = Notes::default();
+        let goals = Goals::with_traffic(BytesPerSecond(1 << 30));
+        let loops = (0..boundaries).map(|_| Loop::new(goals, Count::default()));
+        let mut turns = Turns::new(loops.collect());
+        let mut now = Nanoseconds(0);
+        for _ in 0..ticks {
+            now.0 += turns.tick(now, &mut pages).unwrap().0 + 1_000;
+        }
+        (pages, turns)
+    }
+
+    #[test]
+    fn a_look_of_one_boundary_ends_before_that_of_another_begins_and_both_have_their_turns() {
+        let (pages, turns) = run(2, 200);
+        let mut under_way = None;
+        for (turn, what) in &pages.did {
+            assert_eq!(under_way.unwrap_or(*turn), *turn, "{:?}", pages.did);
+            under_way = (*what != "rest").then_some(*turn);
+        }
+        let looks = |turn| pages.did.iter().filter(|did| **did == (turn, "look")).count();
+        assert!(looks(0) >= 10 && looks(0).abs_diff(looks(1)) <= 1, "{} {}", looks(0), looks(1));
+        assert_eq!(turns.loops().len(), 2);
+    }
+
+    #[test]
+    fn one_boundary_has_all_turns_and_none_does_nothing() {
+        assert!(run(1, 40).0.did.iter().all(|(turn, _)| *turn == 0));
+        assert!(run(0, 3).0.did.is_empty());
+    }
+}
