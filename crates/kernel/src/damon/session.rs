@@ -477,11 +477,12 @@ fn make_room(
 
 /// What of `wanted` has to be written where `now` stands: all, if directories come or go, for that empties others.
 fn changes<'s>(now: &[Setting], wanted: &'s [Setting]) -> Vec<&'s Setting> {
-    let directories = |settings: &[Setting]| -> Vec<Setting> {
-        settings.iter().filter(|setting| setting.makes_directories()).cloned().collect()
-    };
-    if directories(now) != directories(wanted) {
+    let directories = |settings: &'s [Setting]| settings.iter().filter(|s| s.makes_directories());
+    if !now.iter().filter(|setting| setting.makes_directories()).eq(directories(wanted)) {
         return wanted.iter().collect();
     }
-    wanted.iter().filter(|setting| !now.contains(setting)).collect()
+    // Nearly all are as they were, in the same place: only for the others is it worth to search.
+    let stands =
+        |(at, setting): &(usize, &Setting)| now.get(*at) == Some(setting) || now.contains(setting);
+    wanted.iter().enumerate().filter(|one| !stands(one)).map(|(_, setting)| setting).collect()
 }

@@ -16,6 +16,7 @@ mod inside;
 mod placement;
 mod record;
 mod tier;
+mod tiers;
 mod weights;
 mod workload;
 
@@ -34,8 +35,26 @@ const NEW: Guest = Guest { machine: "cxl-2tier", kernel: "7.2" };
 const THREE: Guest = Guest { machine: "hbm-dram-cxl", kernel: "7.2" };
 const SMALL_OLD: Guest = Guest { machine: "cxl-2tier-small", kernel: "6.12" };
 const SMALL_NEW: Guest = Guest { machine: "cxl-2tier-small", kernel: "7.2" };
+const THREE_OLD: Guest = Guest { machine: "hbm-dram-cxl-small", kernel: "6.12" };
+const THREE_NEW: Guest = Guest { machine: "hbm-dram-cxl-small", kernel: "7.2" };
+const SOCKETS_OLD: Guest = Guest { machine: "cxl-2socket-small", kernel: "6.12" };
+const SOCKETS_NEW: Guest = Guest { machine: "cxl-2socket-small", kernel: "7.2" };
+const DEVICE_OLD: Guest = Guest { machine: "cxl-device", kernel: "6.12" };
+const DEVICE_NEW: Guest = Guest { machine: "cxl-device", kernel: "7.2" };
 const GUESTS: [Guest; 3] = [OLD, NEW, THREE];
-const ALL: [Guest; 5] = [OLD, NEW, THREE, SMALL_OLD, SMALL_NEW];
+const ALL: [Guest; 11] = [
+    OLD,
+    NEW,
+    THREE,
+    SMALL_OLD,
+    SMALL_NEW,
+    THREE_OLD,
+    THREE_NEW,
+    SOCKETS_OLD,
+    SOCKETS_NEW,
+    DEVICE_OLD,
+    DEVICE_NEW,
+];
 
 /// Its name, the guests it is for, and the test.
 type Test = (&'static str, &'static [Guest], fn());
@@ -75,6 +94,11 @@ const TESTS: &[Test] = tests! {
         what_can_not_be_tiered_is_refused_and_nothing_is_changed on [SMALL_OLD, SMALL_NEW],
         of_a_cgroup_only_its_own_memory_moves_and_when_it_goes_tiering_ends on [SMALL_OLD, SMALL_NEW],
         what_someone_else_has_changed_is_left_alone on [SMALL_OLD];
+    tiers: what_is_hot_in_the_slowest_tier_ends_in_the_fastest_and_what_is_cold_goes_down on [THREE_OLD, THREE_NEW],
+        tiers_are_those_that_are_named on [THREE_OLD, THREE_NEW],
+        a_socket_demotes_to_its_own_far_node_first on [SOCKETS_OLD, SOCKETS_NEW],
+        memory_goes_offline_and_comes_back_while_it_is_tiered on [THREE_OLD, THREE_NEW],
+        without_its_last_far_node_tiering_ends_and_says_so on [DEVICE_OLD, DEVICE_NEW];
     goals: goals_are_taken_where_the_kernel_has_them_and_refused_whole_elsewhere on [OLD, NEW],
         a_quota_holds_from_the_start_for_a_scheme_that_slept_its_first_interval on [OLD, NEW],
         what_the_user_tells_steers_the_quota_in_steps_from_a_byte on [OLD, NEW],
@@ -150,6 +174,9 @@ fn boot(guest: &Guest, filters: &[String]) -> usize {
         "off",
         "--timeout",
         "300",
+        // Memory that comes after boot, a CXL device's, can all go again.
+        "--append",
+        "memhp_default_state=online_movable",
     ]);
     lab.arg("-e").arg(format!("NEARFAR_TEST_GUEST={name}")).arg("--");
     lab.arg(std::env::current_exe().unwrap()).args(filters).stdin(Stdio::null());

@@ -14,19 +14,19 @@ use crate::damon::{Holder, snapshot, wait};
 use crate::inside::{HOLD, STATE, await_up, done, error, nearfar, unprivileged};
 
 const BALANCING: &str = "proc/sys/kernel/numa_balancing";
-const START: [&str; 3] = ["tier", "start", "--pause-damon-stat"];
+pub(crate) const START: [&str; 3] = ["tier", "start", "--pause-damon-stat"];
 /// How often tiering is ended at a random moment; the environment can ask for more.
 const ENDS: &str = "NEARFAR_TEST_TIER_ENDS";
 
 /// All that tiering may change.
-fn system() -> BTreeMap<String, String> {
+pub(crate) fn system() -> BTreeMap<String, String> {
     let fs = RootFs::live().unwrap();
     let mut files = snapshot(&fs);
     files.extend(fs.read(BALANCING).unwrap().map(|text| (BALANCING.to_string(), text)));
     files
 }
 
-fn status() -> serde_json::Value {
+pub(crate) fn status() -> serde_json::Value {
     serde_json::from_str(&done(&["tier", "status", "--json"])).unwrap()
 }
 
