@@ -127,6 +127,11 @@ impl Loop {
         self.step != Step::Forget
     }
 
+    /// Goes on with other goals from the next look on.
+    pub fn set_goals(&mut self, goals: Goals) {
+        self.policy.set_goals(goals);
+    }
+
     /// Does what is due at `now`; gives how long after it has been done the next thing is.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //! differ. Hence boundaries take turns: a look of one ends before another's begins. The one that is due longest comes first;
 //! a look that has to wait is late, no more, for a loop goes by the time that has passed.
 
+use nearfar_policy::tiering::Goals;
 use nearfar_topology::Nanoseconds;
 
 use crate::tiering::{Loop, Pages};
@@ -36,6 +37,11 @@ impl Turns {
     /// The loops, fastest boundary first.
     pub fn loops(&self) -> impl ExactSizeIterator<Item = &Loop> {
         self.loops.iter().map(|(one, _)| one)
+    }
+
+    /// Has each loop go on with other goals, fastest boundary first.
+    pub fn set_goals(&mut self, goals: impl IntoIterator<Item = Goals>) {
+        self.loops.iter_mut().zip(goals).for_each(|((one, _), goals)| one.set_goals(goals));
     }
 
     /// Whether a look is under way.

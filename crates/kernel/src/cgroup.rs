@@ -11,6 +11,8 @@ use nearfar_topology::{Bytes, NodeId};
 
 use crate::fs::{EntryKind, Fs, FsError};
 
+pub mod own;
+
 /// Nested deeper than this, cgroups are not looked into; the kernel's own default limit is far larger, real trees are not.
 const DEPTH_MAX: usize = 64;
 const PAGE: u64 = 4096;
@@ -179,6 +181,42 @@ impl Hierarchy {
         Ok(members)
     }
 
+    /// The processes in the cgroup at `path` itself, not in those below it, in order of id. 0 stands for those that our pid
+    /// namespace has no id for.
+    ///
+    /// # Errors
+    /// [`CgroupError::Malformed`], [`CgroupError::Absent`], [`CgroupError::Read`].
+    pub fn processes(&self, fs: &dyn Fs, path: &str) -> Result<Vec<u32>, CgroupError> {
+        let directory = self.directory(fs, path)?;
+        let text = fs.read(&format!("{directory}/cgroup.procs"))?.unwrap_or_default();
+        let mut pids: Vec<u32> = text.lines().filter_map(|line| line.trim().parse().ok()).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        Ok(pids)
+    }
+
+    /// Moves process `pid` into the cgroup at `path`. What it starts from then on is there too; its memory is counted where
+    /// it was when it got it.
+    ///
+    /// # Errors
+    /// [`CgroupError::Malformed`], [`CgroupError::Absent`], [`CgroupError::Read`].
+    pub fn put(&self, fs: &dyn Fs, path: &str, pid: u32) -> Result<(), CgroupError> {
+        let directory = self.directory(fs, path)?;
+        Ok(fs.write(&format!("{directory}/cgroup.procs"), &pid.to_string())?)
+    }
+
+    /// Whether a process is in the cgroup at `path` or in one below it; `None` where the kernel does not say (version 1, and
+    /// the root).
+    ///
+    /// # Errors
+    /// [`CgroupError::Malformed`], [`CgroupError::Absent`], [`CgroupError::Read`].
+    pub fn is_populated(&self, fs: &dyn Fs, path: &str) -> Result<Option<bool>, CgroupError> {
+        let directory = self.directory(fs, path)?;
+        let text = fs.read(&format!("{directory}/cgroup.events"))?.unwrap_or_default();
+        let said = text.lines().find_map(|line| line.strip_prefix("populated "));
+        Ok(said.map(|said| said.trim() == "1"))
+    }
+
     /// Where the memory of the cgroup at `path` lies. Nothing for version 2's root, which the kernel does not count.
     ///
     /// # Errors
@@ -284,6 +322,7 @@ mod tests {
         );
         assert_eq!(found.of_process(&fs, 7).unwrap(), "/app/worker");
         assert_eq!(found.members(&fs, "/app").unwrap(), [7, 8, 9]);
+        assert_eq!(found.processes(&fs, "/app").unwrap(), [9]);
         let stat = found.numa_stat(&fs, "/app").unwrap();
         assert_eq!(stat[&NodeId(0)].total(), Bytes(8192));
         assert_eq!(stat[&NodeId(1)], NodeMemory { anon: Bytes(4096), file: Bytes(1) });

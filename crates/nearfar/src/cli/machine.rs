@@ -30,7 +30,8 @@ pub(crate) struct MachineArgs {
     kinds: Vec<(NodeId, MemoryKind)>,
 }
 
-fn kind_override(text: &str) -> Result<(NodeId, MemoryKind), String> {
+/// As `--kind` takes it.
+pub(crate) fn kind_override(text: &str) -> Result<(NodeId, MemoryKind), String> {
     let (node, kind) = text.split_once('=').ok_or("write it as NODE=KIND, for example 1=cxl")?;
     let node = node.parse().ok().map(NodeId).filter(|id| *id <= NodeId::MAX);
     let node = node.ok_or_else(|| format!("nodes are numbers from 0 to {}", NodeId::MAX))?;
@@ -51,6 +52,20 @@ impl MachineArgs {
         let kinds =
             kinds.flat_map(|(node, kind)| ["--kind".into(), format!("{node}={kind}").into()]);
         sysfs.chain(kinds).collect()
+    }
+
+    /// The same with kinds of memory that are stated elsewhere, written as for `--kind`; those stated here are stronger.
+    pub(crate) fn with_kinds(&self, stated: &[String]) -> Self {
+        let mut both = self.clone();
+        let stated = stated.iter().filter_map(|text| kind_override(text).ok());
+        both.kinds = stated.chain(both.kinds).collect();
+        both
+    }
+
+    /// The kinds of memory that are stated here, as for `--kind`; `None` if there are none.
+    pub(crate) fn stated_kinds(&self) -> Option<Vec<String>> {
+        let kinds = self.kinds.iter().map(|(node, kind)| format!("{node}={kind}"));
+        Some(kinds.collect::<Vec<_>>()).filter(|kinds| !kinds.is_empty())
     }
 
     /// What the lab says of the guest this is, or that a recording is of; `None` on any other machine.

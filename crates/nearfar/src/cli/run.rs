@@ -1,7 +1,7 @@
 //! `nearfar run`: a program with its memory and CPUs where the user says. The letters mean what they mean to numactl;
 //! nodes may also be named by kind or by near and far, and `-w auto` weighs them.
 //!
-//! Without `--report` we become the program: no parent is left. With it a parent stays ([`watch`]).
+//! Without `--report` and `--tier` we become the program: no parent is left. With either a parent stays ([`watch`]).
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -10,6 +10,7 @@ use std::process::{Command, ExitCode};
 use std::str::FromStr;
 
 use nearfar_kernel::features::{Asked, Feature, Features};
+use nearfar_kernel::fs::RootFs;
 use nearfar_topology::{Mix, NodeExpr, NodeSet, NodeSetError, Topology};
 
 use super::machine::MachineArgs;
@@ -21,10 +22,12 @@ use crate::weighing::set::{ForARun, Setter};
 mod cpus;
 mod plan;
 mod report;
+mod tiered;
 mod watch;
 
 pub(crate) use cpus::{cpu_nodes, cpus_of};
 use plan::{Plan, Setting};
+use tiered::Tiered;
 
 /// What `nearfar run` takes.
 #[derive(Debug, clap::Args)]
@@ -66,6 +69,11 @@ pub(crate) struct Args {
     /// last: as text on standard error, or as JSON (schema nearfar.run/1) in FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     report: Option<Option<PathBuf>>,
+    /// Stay, and have the memory of CMD and all it starts tiered meanwhile: used pages near, unused ones far (nearfar tier);
+    /// with options from FILE (as for tier start --config). Needs root and cgroup version 2
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true,
+        conflicts_with_all = ["membind", "interleave", "weighted_interleave"])]
+    tier: Option<Option<PathBuf>>,
     /// Only say what would be done
     #[arg(long)]
     dry_run: bool,
@@ -78,6 +86,11 @@ pub(crate) struct Args {
 
 const HELP: &str = "\
 NODES are numbers (0,2-3), all, near, far, dram, cxl, hbm, pmem, tier:N, or several of these joined by commas.
+
+With --tier, pages move to where they are used, so it is not for memory that -m, -i or -w keep in its place; -p, -P and -l say
+where it is at first. CMD is in a memory cgroup of its own as long as it and what it starts run; what they move into cgroups
+below that is not tiered. If CMD leaves something running, tiering goes on with it. nearfar tier status, config and stop
+work as ever.
 
 -w auto without --report: the weights it sets are the machine's, and stay until `nearfar weights --restore` or a
 restart, as no parent is left that could put them back. With --report they are put back when CMD has ended.
@@ -138,17 +151,16 @@ fn prepare_and_run(args: &Args) -> anyhow::Result<ExitCode> {
         output::note(note);
     }
     let setter = Setter::new(fs.as_ref(), args.machine.root());
-    match &args.report {
-        Some(file) => {
-            let sink = report::Sink::open(file.as_deref())?;
-            let lease = set_weights(&plan, &setter, true)?;
-            watch::run(args, &plan, &machine, watch::After { sink, setter: &setter, lease })
-        }
-        None => {
-            set_weights(&plan, &setter, false)?;
-            become_command(args, &plan)
-        }
+    if args.report.is_none() && args.tier.is_none() {
+        set_weights(&plan, &setter, false)?;
+        return become_command(args, &plan);
     }
+    let fs = &RootFs::live()?;
+    let sink = args.report.as_ref().map(|file| report::Sink::open(file.as_deref())).transpose()?;
+    let tiered = args.tier.as_ref().map(|file| Tiered::start(fs, file.as_deref())).transpose()?;
+    let lease = set_weights(&plan, &setter, true)?;
+    let after = watch::After { fs, sink, setter: &setter, lease, tiered };
+    watch::run(args, &plan, &machine, after)
 }
 
 /// Sets the weights the plan wants, for the time of the run or to stay.

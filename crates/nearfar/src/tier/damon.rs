@@ -31,7 +31,6 @@ use std::collections::BTreeMap;
 use anyhow::Context as _;
 use nearfar_control::tiering::{Count, Pages};
 use nearfar_control::turns::Boundaries;
-use nearfar_kernel::cgroup::{CgroupError, Hierarchy, NodeMemory};
 use nearfar_kernel::damon::spec::{AddrRange, Bounds, Intervals, Kdamond, Scheme};
 use nearfar_kernel::damon::{DamonError, SchemeStats, Session};
 use nearfar_kernel::fs::Fs;
@@ -42,8 +41,8 @@ use nearfar_topology::{BasisPoints, Bytes, Nanoseconds, NodeId};
 use super::node::{PAGE, Watched, scale};
 use super::plan::Plan;
 use super::schemes::{COUNT, FORGET, NO_SIZE, only, specification, way_of};
+use super::scope::Group;
 use super::spread;
-use crate::exit::{EndsWith as _, Exit};
 
 /// DAMON's own sampling is not what pages are judged by, so it is for few regions; but intervals of schemes are whole
 /// samples, and 6.12 hears commands at the end of an aggregation.
@@ -61,29 +60,6 @@ const TICK_NS: u64 = 10_000_000;
 const LOOKS_UNASKED: u32 = 64;
 /// This part of a node stays free when pages are demoted to it.
 const RESERVE: u64 = 256;
-
-/// A memory cgroup, whose memory alone is looked at and moved.
-#[derive(Clone, Debug)]
-pub(crate) struct Group {
-    hierarchy: Hierarchy,
-    pub(crate) path: String,
-}
-
-impl Group {
-    /// By the name that the user gives it.
-    pub(crate) fn find(fs: &dyn Fs, name: &str) -> anyhow::Result<Self> {
-        let hierarchy = Hierarchy::find(fs).context("--cgroup")?;
-        let path = hierarchy.named(fs, name).context("--cgroup").ends_with(Exit::Usage)?;
-        Ok(Self { hierarchy, path })
-    }
-
-    /// Its pages on each node.
-    fn taken(&self, fs: &dyn Fs) -> Result<BTreeMap<NodeId, Bytes>, CgroupError> {
-        let nodes = self.hierarchy.numa_stat(fs, &self.path)?;
-        let all = |memory: NodeMemory| Bytes(memory.anon.0.saturating_add(memory.file.0));
-        Ok(nodes.into_iter().map(|(node, memory)| (node, all(memory))).collect())
-    }
-}
 
 /// The nodes of a plan, each with its kdamond, fastest tier first. Those without memory now are left out.
 pub(crate) fn specifications(
@@ -151,6 +127,11 @@ impl<'a> Damon<'a> {
         };
         damon.has_memory = damon.nodes_with_memory();
         damon
+    }
+
+    /// So much of near memory is to stay free from now on.
+    pub(crate) fn set_headroom(&mut self, headroom: BasisPoints) {
+        self.headroom = headroom;
     }
 
     /// What has been counted of each boundary.

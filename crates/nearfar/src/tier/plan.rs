@@ -39,6 +39,14 @@ pub(crate) struct Boundary {
 }
 
 impl Plan {
+    /// Takes over other wishes; which nodes there are stays.
+    pub(crate) fn change(&mut self, wishes: Wishes) {
+        let wishes = wishes.shared_by(self.boundaries.len());
+        for boundary in &mut self.boundaries {
+            boundary.goals = goals(boundary.far_bandwidth, wishes);
+        }
+    }
+
     /// All nodes, fastest first.
     pub(crate) fn nodes(&self) -> NodeSet {
         self.tiers.iter().flat_map(NodeSet::iter).collect()
@@ -72,6 +80,14 @@ pub(crate) struct Wishes {
     /// Of far bandwidth.
     pub(crate) traffic: BasisPoints,
     pub(crate) cpu: BasisPoints,
+}
+
+impl Wishes {
+    /// Of each of so many boundaries: they share the CPU time that is allowed.
+    fn shared_by(self, boundaries: usize) -> Self {
+        let share = u32::try_from(boundaries).unwrap_or(u32::MAX).max(1);
+        Self { cpu: BasisPoints((self.cpu.0 / share).max(1)), ..self }
+    }
 }
 
 /// The nodes that the user names, in place of those that the machine's tiers tell.
@@ -197,9 +213,7 @@ fn of(machine: &Topology, wishes: Wishes, tiers: Vec<NodeSet>) -> anyhow::Result
         ))
         .ends_with(Exit::Failed);
     }
-    // Boundaries share the CPU time that is allowed.
-    let share = u32::try_from(tiers.len() - 1).unwrap_or(u32::MAX);
-    let wishes = Wishes { cpu: BasisPoints((wishes.cpu.0 / share).max(1)), ..wishes };
+    let wishes = wishes.shared_by(tiers.len() - 1);
     let boundaries = tiers.iter().skip(1).map(|far| boundary(machine, wishes, far)).collect();
     Ok(Plan { tiers, boundaries, distances: machine.distances.clone() })
 }
@@ -208,11 +222,14 @@ fn boundary(machine: &Topology, wishes: Wishes, far: &NodeSet) -> Boundary {
     let wanted = Wanted { machine, nodes: far, cpu_nodes: None, mix: Mix::TWO_TO_ONE };
     let known = source::figures(None, wanted).ok().map(|figures| figures.ideal());
     let far_bandwidth = known.unwrap_or(BANDWIDTH_ASSUMED);
+    Boundary { goals: goals(far_bandwidth, wishes), far_bandwidth, assumed: known.is_none() }
+}
+
+/// The wishes as goals for this much far bandwidth.
+fn goals(far_bandwidth: BytesPerSecond, wishes: Wishes) -> Goals {
     let traffic = u128::from(far_bandwidth.0) * u128::from(wishes.traffic.0) / 10_000;
     let traffic = BytesPerSecond(u64::try_from(traffic).unwrap_or(u64::MAX).max(1));
-    let goals =
-        Goals { headroom: wishes.headroom, cpu: wishes.cpu, ..Goals::with_traffic(traffic) };
-    Boundary { goals, far_bandwidth, assumed: known.is_none() }
+    Goals { headroom: wishes.headroom, cpu: wishes.cpu, ..Goals::with_traffic(traffic) }
 }
 
 #[cfg(test)]

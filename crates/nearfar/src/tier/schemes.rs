@@ -7,8 +7,9 @@ use nearfar_kernel::damon::spec::{
     AccessPattern, Action, AddrRange, Bounds, Destination, Filter, FilterType, Kdamond, Scheme,
 };
 
-use super::damon::{FORGET_US, Group, INTERVALS, REGIONS};
+use super::damon::{FORGET_US, INTERVALS, REGIONS};
 use super::node::{BEHIND, PAGE, Watched};
+use super::scope::Group;
 
 /// A scheme for regions of this size sleeps.
 pub(super) const NO_SIZE: Bounds = Bounds { min: 0, max: 0 };

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::damon::Damon;
 use super::node::PAGE;
+use super::options::InForce;
 use super::plan::Plan;
 
 /// The `schema` of a [`State`].
@@ -22,12 +23,15 @@ pub(crate) const SCHEMA: &str = "nearfar.tier/1";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct State {
     pub(crate) schema: String,
-    pub(crate) pid: u32,
-    /// When the process started, in ticks since boot: another process may get the number.
-    pub(crate) started_ticks: u64,
+    #[serde(flatten)]
+    pub(crate) identity: Identity,
     pub(crate) running_s: u64,
     /// Whose memory, if not the whole machine's.
     pub(crate) cgroup: Option<String>,
+    /// The root of the processes in it, if that was asked for.
+    pub(crate) tree: Option<u32>,
+    pub(crate) settings: InForce,
+    pub(crate) recording: Option<Recorded>,
     /// Between each tier and the next, fastest first.
     pub(crate) boundaries: Vec<Between>,
     /// Nodes that were tiered and have no memory online any more.
@@ -35,6 +39,22 @@ pub(crate) struct State {
     /// CPU time of DAMON's threads and of this program.
     pub(crate) cpu_ms: u64,
     pub(crate) moves: Vec<Moves>,
+}
+
+/// A process: its number, and when it started, in ticks since boot, for another process may get the number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    pub(crate) pid: u32,
+    pub(crate) started_ticks: u64,
+}
+
+/// What is recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Recorded {
+    pub(crate) file: String,
+    pub(crate) bytes: u64,
+    /// Why it is not recorded any more.
+    pub(crate) error: Option<String>,
 }
 
 /// A boundary between two neighbouring tiers.
@@ -82,10 +102,28 @@ fn started(pid: u32) -> Option<u64> {
     state.and(fields.nth(18))?.parse().ok()
 }
 
+impl Identity {
+    /// Of the process with this number, if there is one that has not ended.
+    pub(crate) fn of(pid: u32) -> Option<Self> {
+        started(pid).map(|started_ticks| Self { pid, started_ticks })
+    }
+
+    /// Our own.
+    pub(crate) fn own() -> Self {
+        let pid = std::process::id();
+        Self::of(pid).unwrap_or(Self { pid, started_ticks: 0 })
+    }
+
+    /// Whether it still runs.
+    pub(crate) fn is_running(self) -> bool {
+        Self::of(self.pid) == Some(self)
+    }
+}
+
 impl State {
     /// Whether the process that wrote this still runs.
     pub(crate) fn is_running(&self) -> bool {
-        started(self.pid) == Some(self.started_ticks)
+        self.identity.is_running()
     }
 
     /// What there is to say now.
@@ -93,9 +131,11 @@ impl State {
         let boundaries = turns.loops().zip(pages.totals()).enumerate();
         Self {
             schema: SCHEMA.into(),
-            pid: std::process::id(),
-            started_ticks: started(std::process::id()).unwrap_or(0),
+            identity: more.identity,
             running_s: more.running_s,
+            tree: more.tree,
+            settings: more.settings.clone(),
+            recording: more.recording.cloned(),
             cgroup: pages.group.as_ref().map(|group| group.path.clone()),
             boundaries: boundaries.map(|(at, (one, now))| between(at, one, now, more)).collect(),
             gone: more.ledger.gone.to_string(),
@@ -147,14 +187,21 @@ impl State {
             format!("  node {} has no memory online any more; it goes on without\n", self.gone)
         };
         format!(
-            "Tiering{} for {} s (process {})\n{}{gone}{}  CPU time {} ms\n",
-            self.cgroup.as_ref().map(|path| format!(" cgroup {path}")).unwrap_or_default(),
+            "Tiering{} for {} s (process {})\n{}{gone}{}  CPU time {} ms\n{}",
+            self.whose(),
             self.running_s,
-            self.pid,
+            self.identity.pid,
             self.boundaries.iter().map(boundary).collect::<String>(),
             moves.collect::<String>(),
             self.cpu_ms,
+            self.recording.as_ref().map(Recorded::text).unwrap_or_default(),
         )
+    }
+
+    fn whose(&self) -> String {
+        let cgroup = self.cgroup.as_ref().map(|path| format!(" cgroup {path}"));
+        let tree = self.tree.map(|pid| format!(" (process {pid} and what it has started)"));
+        format!("{}{}", cgroup.unwrap_or_default(), tree.unwrap_or_default())
     }
 
     /// Its nodes, for people: `1 over 0 over 2`.
@@ -162,6 +209,16 @@ impl State {
         let first = self.boundaries.first().map(|one| one.near.nodes.as_str());
         let rest = self.boundaries.iter().map(|one| one.far.nodes.as_str());
         first.into_iter().chain(rest).collect::<Vec<_>>().join(" over ")
+    }
+}
+
+impl Recorded {
+    fn text(&self) -> String {
+        let written = format!("  recorded in {}: {}", self.file, Bytes(self.bytes));
+        match &self.error {
+            Some(error) => format!("{written}, then no more: {error}\n"),
+            None => written + "\n",
+        }
     }
 }
 
@@ -215,6 +272,10 @@ fn why(reason: &str) -> &'static str {
 /// What a state needs besides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct More<'a> {
+    pub(crate) identity: Identity,
+    pub(crate) tree: Option<u32>,
+    pub(crate) settings: &'a InForce,
+    pub(crate) recording: Option<&'a Recorded>,
     pub(crate) plan: &'a Plan,
     pub(crate) ledger: &'a Ledger,
     pub(crate) running_s: u64,
@@ -236,7 +297,13 @@ impl Ledger {
         self.cpu.0 = self.cpu.0.saturating_add(pages.cpu().0);
     }
 
-    fn sum(&self, pages: &Damon<'_>) -> BTreeMap<(NodeId, NodeId), Bytes> {
+    /// CPU time that it has taken.
+    pub(crate) fn cpu(&self) -> Nanoseconds {
+        self.cpu
+    }
+
+    /// Moved from node to node in all.
+    pub(crate) fn sum(&self, pages: &Damon<'_>) -> BTreeMap<(NodeId, NodeId), Bytes> {
         let mut moved = self.moved.clone();
         for node in &pages.nodes {
             for way in &node.ways {
@@ -264,11 +331,17 @@ pub(crate) fn path(dir: &Path) -> PathBuf {
 
 /// Writes it whole.
 pub(crate) fn write(dir: &Path, state: &State) -> anyhow::Result<()> {
-    let (path, fresh) = (path(dir), dir.join("tier.json.new"));
-    let text = serde_json::to_string_pretty(state).context("writing the state as JSON")?;
+    put(&path(dir), state)
+}
+
+/// Writes JSON to a file that appears whole or not at all.
+pub(crate) fn put(path: &Path, what: &impl Serialize) -> anyhow::Result<()> {
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(".new");
+    let text = serde_json::to_string_pretty(what).context("writing JSON")?;
     let wrote = std::fs::File::create(&fresh).and_then(|mut file| file.write_all(text.as_bytes()));
     wrote
-        .and_then(|()| std::fs::rename(&fresh, &path))
+        .and_then(|()| std::fs::rename(&fresh, path))
         .with_context(|| format!("writing {}", path.display()))
 }
 
@@ -283,4 +356,19 @@ pub(crate) fn read(dir: &Path) -> anyhow::Result<Option<State>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("reading {}", path.display())),
     }
+}
+
+/// Where it is said why tiering ended by itself.
+pub(crate) fn ended_path(dir: &Path) -> PathBuf {
+    dir.join("tier-ended.json")
+}
+
+/// Says why it ended by itself.
+pub(crate) fn write_ended(dir: &Path, why: &str) -> anyhow::Result<()> {
+    put(&ended_path(dir), &why)
+}
+
+/// Why it ended by itself; nothing if it did not.
+pub(crate) fn read_ended(dir: &Path) -> Option<String> {
+    serde_json::from_str(&std::fs::read_to_string(ended_path(dir)).ok()?).ok()
 }

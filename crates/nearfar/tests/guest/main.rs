@@ -2,7 +2,8 @@
 //!
 //! A test is a function with the machines and kernels it is for. One boot a pair: all its tests run in it one after
 //! another and their results come back line by line. What is tested is system calls, sysfs and where pages land, so
-//! timing is off. Arguments are parts of test names. `LAB=off` boots nothing and says so.
+//! timing is off. Arguments are parts of test names. `LAB=off` boots nothing and says so; `NEARFAR_TEST_TIMEOUT` is how many
+//! seconds a boot may take.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "this is a test program")]
 
@@ -15,6 +16,7 @@ mod goals;
 mod inside;
 mod placement;
 mod record;
+mod scope;
 mod tier;
 mod tiers;
 mod weights;
@@ -99,6 +101,14 @@ const TESTS: &[Test] = tests! {
         a_socket_demotes_to_its_own_far_node_first on [SOCKETS_OLD, SOCKETS_NEW],
         memory_goes_offline_and_comes_back_while_it_is_tiered on [THREE_OLD, THREE_NEW],
         without_its_last_far_node_tiering_ends_and_says_so on [DEVICE_OLD, DEVICE_NEW];
+    scope: options_are_shown_changed_while_it_runs_saved_and_taken_from_a_file on [SMALL_OLD, SMALL_NEW],
+        a_file_of_options_that_is_wrong_is_refused_with_its_line_and_nothing_is_changed on [SMALL_NEW],
+        a_process_tree_is_tiered_by_its_cgroup_if_that_holds_nothing_else on [SMALL_OLD, SMALL_NEW],
+        what_it_does_is_recorded_and_if_that_fails_tiering_goes_on on [SMALL_OLD, SMALL_NEW],
+        a_run_is_tiered_alone_as_long_as_it_lasts_and_ends_as_its_program_does on [SMALL_OLD, SMALL_NEW],
+        what_can_not_be_run_with_tiering_is_refused_and_nothing_is_changed on [SMALL_OLD, SMALL_NEW],
+        what_a_killed_run_with_tiering_has_set_is_put_back on [SMALL_OLD, SMALL_NEW],
+        tiering_goes_on_for_what_a_run_leaves_and_can_be_stopped_without_the_run on [SMALL_OLD, SMALL_NEW];
     goals: goals_are_taken_where_the_kernel_has_them_and_refused_whole_elsewhere on [OLD, NEW],
         a_quota_holds_from_the_start_for_a_scheme_that_slept_its_first_interval on [OLD, NEW],
         what_the_user_tells_steers_the_quota_in_steps_from_a_byte on [OLD, NEW],
@@ -163,21 +173,11 @@ fn main() -> ExitCode {
 fn boot(guest: &Guest, filters: &[String]) -> usize {
     let name = format!("{}@{}", guest.machine, guest.kernel);
     let mut lab = Command::new(NEARFAR);
-    lab.args([
-        "lab",
-        "run",
-        "-M",
-        guest.machine,
-        "-K",
-        guest.kernel,
-        "--timing",
-        "off",
-        "--timeout",
-        "300",
-        // Memory that comes after boot, a CXL device's, can all go again.
-        "--append",
-        "memhp_default_state=online_movable",
-    ]);
+    lab.args(["lab", "run", "-M", guest.machine, "-K", guest.kernel, "--timing", "off"]);
+    // Memory that comes after boot, a CXL device's, can all go again.
+    lab.args(["--append", "memhp_default_state=online_movable"]);
+    let limit = std::env::var("NEARFAR_TEST_TIMEOUT").unwrap_or_else(|_| "900".into());
+    lab.args(["--timeout", &limit]);
     lab.arg("-e").arg(format!("NEARFAR_TEST_GUEST={name}")).arg("--");
     lab.arg(std::env::current_exe().unwrap()).args(filters).stdin(Stdio::null());
     let mut lab = lab.stdout(Stdio::piped()).spawn().unwrap();

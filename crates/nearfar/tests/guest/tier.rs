@@ -31,7 +31,7 @@ pub(crate) fn status() -> serde_json::Value {
 }
 
 /// A program with 64 MiB on node 1, which it uses over and over.
-fn far_program() -> Child {
+pub(crate) fn far_program() -> Child {
     let program = std::env::current_exe().unwrap();
     let mut command = nearfar(&["run", "-p", "1", program.to_str().unwrap()]);
     command.env(HOLD, "touch").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -40,9 +40,16 @@ fn far_program() -> Child {
     child
 }
 
-fn mib_on(pid: u32, node: u16) -> u64 {
+pub(crate) fn mib_on(pid: u32, node: u16) -> u64 {
     let residency = residency::of_process(&RootFs::live().unwrap(), pid);
     residency.nodes.get(&NodeId(node)).map_or(0, |bytes| bytes.0 >> 20)
+}
+
+/// MiB moved from node 1 to node 0.
+pub(crate) fn promoted(status: &serde_json::Value) -> u64 {
+    let moves = status["moves"].as_array().unwrap();
+    let pair = moves.iter().find(|moves| moves["from"] == 1 && moves["to"] == 0).unwrap();
+    pair["bytes"].as_u64().unwrap() >> 20
 }
 
 pub(crate) fn used_memory_comes_near_and_all_is_put_back() {
@@ -54,11 +61,6 @@ pub(crate) fn used_memory_comes_near_and_all_is_put_back() {
     let now = system();
     assert_ne!(now, before);
     assert_eq!(now.get(BALANCING).map(|text| text.trim()), Some("0"));
-    let promoted = |status: &serde_json::Value| {
-        let moves = status["moves"].as_array().unwrap();
-        let pair = moves.iter().find(|moves| moves["from"] == 1 && moves["to"] == 0).unwrap();
-        pair["bytes"].as_u64().unwrap() >> 20
-    };
     for _ in 0..200 {
         if mib_on(program.id(), 0) >= 56 && promoted(&status()) >= 48 {
             break;
@@ -116,35 +118,70 @@ fn random(state: &mut u64) -> u64 {
     *state
 }
 
+/// How tiering is ended, and how often it was so.
+#[derive(Debug, Default)]
+struct Ends {
+    term: u32,
+    kill: u32,
+    kill_as_it_stops: u32,
+    at_the_start: u32,
+    /// Something was left to put back, and who put it back.
+    left: u32,
+    by_start: u32,
+}
+
+fn nap(ms: u64) {
+    let seconds = format!("{}.{:03}", ms / 1000, ms % 1000);
+    assert!(Command::new("sleep").arg(seconds).status().unwrap().success());
+}
+
 pub(crate) fn however_it_is_ended_the_system_is_as_before() {
-    let ends = std::env::var(ENDS).ok().and_then(|ends| ends.parse().ok()).unwrap_or(8);
+    let times = std::env::var(ENDS).ok().and_then(|ends| ends.parse().ok()).unwrap_or(9);
     let before = system();
     let mut program = far_program();
-    let (mut state, mut left) = (0x9e37_79b9_7f4a_7c15, 0);
-    for _ in 0..ends {
+    let (mut state, mut ends) = (0x9e37_79b9_7f4a_7c15, Ends::default());
+    for end in 0..times {
         let mut command = nearfar(&START);
         let mut tier = command.arg("--foreground").stdout(Stdio::null()).spawn().unwrap();
-        let ms = random(&mut state) % 1500;
-        let seconds = format!("{}.{:03}", ms / 1000, ms % 1000);
-        assert!(Command::new("sleep").arg(&seconds).status().unwrap().success());
-        let killed = random(&mut state).is_multiple_of(2);
-        let signal = if killed { Signal::KILL } else { Signal::TERM };
-        kill_process(Pid::from_child(&tier), signal).unwrap();
+        // As it starts, as it runs, and as it stops.
+        let (starts, stops) = (end % 3 == 0, end % 3 == 2);
+        let ms = random(&mut state) % if starts { 150 } else { 1500 };
+        nap(ms);
+        let pid = Pid::from_child(&tier);
+        let killed = if stops {
+            kill_process(pid, Signal::TERM).unwrap();
+            nap(random(&mut state) % 400);
+            true
+        } else {
+            random(&mut state).is_multiple_of(2)
+        };
+        kill_process(pid, if killed { Signal::KILL } else { Signal::TERM }).unwrap();
         let ended = tier.wait().unwrap();
+        ends.at_the_start += u32::from(starts);
+        let by = if stops { &mut ends.kill_as_it_stops } else { &mut ends.kill };
+        *(if killed { by } else { &mut ends.term }) += 1;
         if killed {
-            left += u32::from(system() != before);
+            let left = system() != before;
+            ends.left += u32::from(left);
             // The next start puts it back as well as stop does.
             if random(&mut state).is_multiple_of(2) {
+                ends.by_start += u32::from(left);
                 done(&START);
             }
             done(&["tier", "stop"]);
         } else {
             // Before it listens, a signal ends it as it ends any program; nothing has been changed by then.
-            assert!(ended.success() || ended.signal().is_some(), "{ended:?} after {seconds} s");
+            assert!(ended.success() || ended.signal().is_some(), "{ended:?} after {ms} ms");
         }
-        assert_eq!(system(), before, "after {seconds} s and {signal:?}");
+        assert_eq!(system(), before, "after {ms} ms: {ended:?}");
     }
-    println!("ended {ends} times at random moments, {left} times with something left to put back");
+    let Ends { term, kill, kill_as_it_stops, at_the_start, left, by_start } = ends;
+    println!(
+        "tiering ended {times} times at random moments: {term} by SIGTERM, {kill} by SIGKILL, {kill_as_it_stops} by SIGKILL after \
+         SIGTERM; {at_the_start} of them within 150 ms of its start. {left} times something was left, put back {by_start} times by \
+         the next start and {} times by stop; each time all files were as before",
+        left - by_start
+    );
     assert!(left > 0, "nothing was ever left, so nothing was tested");
     drop(program.stdin.take());
     assert!(program.wait().unwrap().success());

@@ -2,7 +2,7 @@
 
 use nearfar_topology::{BasisPoints, Bytes, BytesPerSecond, Nanoseconds};
 
-use super::SECOND_NS;
+use super::{SECOND_NS, Tiering};
 
 /// What is allowed and wanted. `Default` but for traffic, which depends on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,13 @@ impl Goals {
             cpu: BasisPoints(500),
             window: (Nanoseconds(SECOND_NS / 50), Nanoseconds(2 * SECOND_NS)),
         }
+    }
+}
+
+impl Tiering {
+    /// Goes on with other goals; what it has learned stays.
+    pub fn set_goals(&mut self, goals: Goals) {
+        self.goals = goals;
     }
 }
 

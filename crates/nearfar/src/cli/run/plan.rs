@@ -11,7 +11,7 @@ use nearfar_kernel::{affinity, weights};
 use nearfar_policy::{TOLERANCE, Weights, worthwhile};
 use nearfar_topology::{CpuId, NodeExpr, NodeSet, Topology};
 
-use super::{Args, Weighted, cpus, resolve};
+use super::{Args, Weighted, cpus, resolve, tiered};
 use crate::exit::{EndsWith as _, Exit};
 use crate::weighing::Outcome;
 use crate::weighing::source::{self, Wanted};
@@ -25,6 +25,8 @@ pub(super) struct Plan {
     pub(super) notes: Vec<String>,
     command: Vec<String>,
     stays: bool,
+    /// What tiering there is meanwhile.
+    tiering: Option<String>,
     /// What the kernel's weights are now, for the nodes of the policy.
     now: Option<Weights>,
 }
@@ -61,6 +63,9 @@ impl fmt::Display for Plan {
                 writeln!(f, "weights  set to {weights} (now {now}) until {until}")?;
             }
         }
+        if let Some(tiering) = &self.tiering {
+            writeln!(f, "tiering  {tiering}")?;
+        }
         self.notes.iter().try_for_each(|note| writeln!(f, "note     {note}"))
     }
 }
@@ -85,7 +90,12 @@ pub(super) fn plan(
         setting: Setting::None,
         notes: Vec::new(),
         command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
-        stays: args.report.is_some(),
+        stays: args.report.is_some() || args.tier.is_some(),
+        tiering: args
+            .tier
+            .as_ref()
+            .map(|file| tiered::plan(file.as_deref(), machine))
+            .transpose()?,
         now: None,
     };
     let planner = Planner { args, machine, features, fs, cpus: &seen_from };

@@ -1,4 +1,5 @@
-//! Running CMD as a child, sampling where its memory lies until it ends, then reporting and putting weights back.
+//! Running CMD as a child, sampling where its memory lies until it ends if that is to be reported, then putting back what
+//! was set for it: weights, tiering.
 //!
 //! A sample walks page tables, so its cost sets the pace: a little is free, as a short program has its peak early; beyond
 //! that at most a twentieth of the time goes into sampling. What is reported as final is the last sample before the end.
@@ -13,6 +14,7 @@ use nearfar_topology::Topology;
 
 use super::plan::Plan;
 use super::report::{Residencies, Sink};
+use super::tiered::Tiered;
 use super::{Args, command, not_started, output};
 use crate::clock::Stopwatch;
 use crate::exit::Exit;
@@ -20,15 +22,19 @@ use crate::weighing::set::{ForARun, Setter};
 
 const FIRST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(100);
+/// A wait that nothing but a signal or the end of CMD is to end.
+const UNSEEN: Duration = Duration::from_secs(3600);
 /// So much sampling in all is free; beyond it, what was spent is paid for by twenty times as much running.
 const FREE: Duration = Duration::from_millis(250);
 const RUN_PER_COST: u32 = 20;
 
 /// What is to be done when CMD has ended.
 pub(super) struct After<'a> {
-    pub(super) sink: Sink,
+    pub(super) fs: &'a RootFs,
+    pub(super) sink: Option<Sink>,
     pub(super) setter: &'a Setter<'a>,
     pub(super) lease: Option<ForARun>,
+    pub(super) tiered: Option<Tiered>,
 }
 
 /// Runs CMD and reports. Whatever happens to the report, the status is CMD's.
@@ -38,29 +44,48 @@ pub(super) fn run(
     machine: &Topology,
     after: After<'_>,
 ) -> anyhow::Result<ExitCode> {
-    let fs = RootFs::live()?;
-    let watched = match watch::start(command(args), &plan.placement) {
-        Ok(watched) => watched,
-        Err(error) => {
-            after.put_weights_back();
-            return Err(match error {
-                WatchError::Execute(error) => not_started(args, error),
-                error => error.into(),
-            });
-        }
+    let start = || {
+        watch::start(command(args), &plan.placement).map_err(|error| match error {
+            WatchError::Execute(error) => not_started(args, error),
+            error => error.into(),
+        })
     };
-    let (residencies, ended) = watch(&fs, &watched);
-    after.put_weights_back();
-    let ended = ended?;
-    if let Err(error) = after.sink.write(args, plan, machine, (&residencies, ended)) {
+    let started = match &after.tiered {
+        Some(tiered) => tiered.within(after.fs, start).and_then(|started| started),
+        None => start(),
+    };
+    let ended = started.and_then(|watched| match &after.sink {
+        Some(_) => {
+            let (residencies, ended) = watch(after.fs, &watched);
+            Ok((Some(residencies), ended?))
+        }
+        None => Ok((None, until_it_ends(&watched)?)),
+    });
+    after.put_back();
+    let (residencies, ended) = ended?;
+    if let Some((sink, residencies)) = after.sink.zip(residencies)
+        && let Err(error) = sink.write(args, plan, machine, (&residencies, ended))
+    {
         output::note(format_args!("--report: {error:#}"));
     }
     Ok(Exit::Command(ended.shell_status()).into())
 }
 
+/// Waits for it, with nothing to be seen meanwhile.
+fn until_it_ends(watched: &Watched) -> anyhow::Result<Ended> {
+    loop {
+        if let Some(ended) = watched.wait(UNSEEN)? {
+            return Ok(ended);
+        }
+    }
+}
+
 impl After<'_> {
     /// A failure is told, and the journal still knows; it is no failure of CMD.
-    fn put_weights_back(&self) {
+    fn put_back(&self) {
+        if let Some(tiered) = &self.tiered {
+            tiered.end(self.fs);
+        }
         let Some(lease) = &self.lease else { return };
         match self.setter.end(lease) {
             Ok(report) if report.conflicts.is_empty() => {}

@@ -1,0 +1,127 @@
+//! `nearfar tier config`: the options of running tiering, shown and changed; files of options, written and checked.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use nearfar_kernel::journal::Journal;
+use serde_json::json;
+
+use super::super::output;
+use super::start::{Limits, PATIENCE};
+use super::{not_running, running};
+use crate::clock::{Stopwatch, sleep};
+use crate::exit::{EndsWith as _, Exit};
+use crate::tier::change::Turn;
+use crate::tier::options::{InForce, Options};
+use crate::tier::service::NAP;
+use crate::tier::state::State;
+
+/// The `schema` of what `--json` prints.
+const SCHEMA: &str = "nearfar.tier-config/1";
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    limits: Limits,
+    /// Write the options in force, or the usual ones if nothing runs, into this file for tier start --config
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Only check this file and show what it would set
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "headroom", "traffic", "cpu"])]
+    check: Option<PathBuf>,
+    /// Print JSON (schema nearfar.tier-config/1)
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(path) = &args.check {
+        let named = || format!("--check {}", path.display());
+        let file = Options::read(path).with_context(named).ends_with(Exit::Usage)?;
+        return show(args, &InForce::new(Options::default(), file), None);
+    }
+    let changes = args.limits.options();
+    let state = match running()? {
+        Some(state) if changes == Options::default() => Some(state),
+        Some(state) => Some(change(&state, changes.clone())?),
+        None => None,
+    };
+    let force = match (&state, &args.save) {
+        (Some(state), _) => state.settings.clone(),
+        (None, Some(_)) => InForce::new(changes, Options::default()),
+        (None, None) => {
+            return Err(not_running().context(
+                "there is nothing to show or change; --save FILE writes options for tier start --config FILE",
+            ));
+        }
+    };
+    if let Some(path) = &args.save {
+        save(path, &force.options).with_context(|| format!("--save {}", path.display()))?;
+        output::note(format_args!(
+            "wrote {}; nearfar tier start --config {0} takes it",
+            path.display()
+        ));
+    }
+    show(args, &force, state.as_ref())
+}
+
+/// Has running tiering take over `changes`; gives what it says then.
+fn change(state: &State, changes: Options) -> anyhow::Result<State> {
+    let dir = Journal::default_dir();
+    let turn = Turn::wait(&dir)?;
+    turn.ask(&dir, state, changes)?;
+    let waited = Stopwatch::start();
+    while !turn.is_heard(&dir) {
+        if !state.is_running() {
+            turn.give_up(&dir);
+            return Err(not_running());
+        }
+        if waited.elapsed() >= PATIENCE {
+            turn.give_up(&dir);
+            anyhow::bail!(
+                "process {} did not take the change within {} s; nothing was changed",
+                state.identity.pid,
+                PATIENCE.as_secs()
+            );
+        }
+        sleep(NAP);
+    }
+    running()?.ok_or_else(not_running)
+}
+
+/// Writes the file whole or not at all.
+fn save(path: &Path, options: &Options) -> anyhow::Result<()> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(dir)?;
+    file.write_all(options.text().as_bytes())?;
+    file.as_file().sync_all()?;
+    std::fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
+    file.persist(path)?;
+    Ok(())
+}
+
+fn show(args: &Args, force: &InForce, state: Option<&State>) -> anyhow::Result<ExitCode> {
+    let entries = force.entries();
+    if args.json {
+        let options: serde_json::Map<String, serde_json::Value> = entries
+            .into_iter()
+            .map(|(key, value, from)| (key.to_owned(), json!({"value": value, "from": from})))
+            .collect();
+        let pid = state.map(|state| state.identity.pid);
+        output::print_json(&json!({"schema": SCHEMA, "pid": pid, "options": options}))?;
+        return Ok(Exit::Done.into());
+    }
+    let mut text = match state {
+        Some(state) => format!("Options of tiering that runs as process {}\n", state.identity.pid),
+        None => String::from("Options of tiering\n"),
+    };
+    for (key, value, from) in entries.into_iter().filter(|(_, value, _)| !value.is_null()) {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        text += &format!("  {key:<19} {value:<12} {}\n", from.word());
+    }
+    output::print(&text)?;
+    Ok(Exit::Done.into())
+}
