@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use nearfar_topology::{Bytes, Mix};
 
+mod cost;
 mod tiering;
 mod workload;
 
@@ -44,6 +45,10 @@ enum Bench {
     /// The same workloads on the same emulated machine and kernel, between DRAM only and no tiering: throughput over time, where
     /// the hot set is, pages moved and what that took. Exit status 1 if something that nearfar tier must reach is not.
     Tiering(tiering::Args),
+    /// What tiering costs on a machine of any size: the daemon's CPU time and memory, and how far apart looks come
+    ///
+    /// Simulated: the daemon runs over files of a scratch directory, and the kernel's part is a model.
+    TieringCost(cost::Args),
     /// Real programs larger than near memory, with throughput and residency over time: what tiering is tried with
     ///
     /// Without a name: the workloads there are. In the lab, each workload runs on the machine it is meant for.
@@ -102,6 +107,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Bench::Bandwidth(args) => bandwidth(args),
         Bench::Stream(args) => stream(args),
         Bench::Tiering(args) => tiering::run(args),
+        Bench::TieringCost(args) => cost::run(args),
         Bench::Workload(args) => workload::run(args),
     }
 }

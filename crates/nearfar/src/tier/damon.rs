@@ -52,8 +52,10 @@ pub(super) const REGIONS: Bounds = Bounds { min: 10, max: 20 };
 /// From one pass that forgets to the next: as long as the window, within these bounds. The last one may be so long before
 /// the look is heard of; but each takes time.
 pub(super) const FORGET_US: Bounds = Bounds { min: 50_000, max: 150_000 };
-/// A pass has begun this long after its time.
+/// A pass has begun this long after its time: the kernel counts time in samples, each of which takes a little longer than it
+/// should, by this part of an interval at most.
 const LATE: Nanoseconds = Nanoseconds(30_000_000);
+const LATE_PART: u64 = 8;
 /// A tick is a hundredth of a second on every Linux there is (USER_HZ).
 const TICK_NS: u64 = 10_000_000;
 /// The ranges are read again at least once in so many looks: memory may come as other memory goes.
@@ -204,7 +206,7 @@ impl<'a> Damon<'a> {
                 awake[at]
             })?;
         }
-        Ok(Nanoseconds(longest * 1000 + LATE.0))
+        Ok(pass_by(longest))
     }
 
     /// The memory now of each node at turn; of a cgroup's, what it has and what is free.
@@ -372,7 +374,7 @@ impl Pages for Damon<'_> {
                 true
             })?;
         }
-        Ok(Nanoseconds(longest * 1000 + LATE.0))
+        Ok(pass_by(longest))
     }
 
     fn rest(&mut self) -> Result<(), anyhow::Error> {
@@ -422,6 +424,12 @@ impl Boundaries for Damon<'_> {
         }
         Ok(())
     }
+}
+
+/// By when a pass at such an interval has begun.
+const fn pass_by(interval_us: u64) -> Nanoseconds {
+    let interval_ns = interval_us * 1000;
+    Nanoseconds(interval_ns + interval_ns / LATE_PART + LATE.0)
 }
 
 /// One node more of a near or a far side.

@@ -47,6 +47,15 @@ impl Plan {
         }
     }
 
+    /// For tiers of a machine that is not there.
+    pub(crate) fn imagined(tiers: Vec<NodeSet>, wishes: Wishes) -> Self {
+        let far_bandwidth = BANDWIDTH_ASSUMED;
+        let boundary =
+            Boundary { goals: goals(far_bandwidth, wishes), far_bandwidth, assumed: true };
+        let boundaries = vec![boundary; tiers.len().saturating_sub(1)];
+        Self { tiers, boundaries, distances: BTreeMap::new() }
+    }
+
     /// All nodes, fastest first.
     pub(crate) fn nodes(&self) -> NodeSet {
         self.tiers.iter().flat_map(NodeSet::iter).collect()
