@@ -83,13 +83,14 @@ impl<'a> Scratch<'a> {
         std::fs::write(file, text)
     }
 
-    /// Nodes with their memory, half of far memory free, and kdamonds that can be made.
+    /// Nodes with their memory, half of far memory free; no kdamonds yet.
     fn furnish(&self) -> std::io::Result<()> {
         let machine = self.machine;
         self.put(&format!("{KDAMONDS}/nr_kdamonds"), "0")?;
         self.put("sys/devices/system/memory/block_size_bytes", &format!("{BLOCK:x}"))?;
         self.put("sys/devices/system/node/has_memory", &format!("0-{}", machine.nodes - 1))?;
         let blocks = machine.bytes_each / BLOCK;
+        let mut zones = String::new();
         for node in 0..u64::from(machine.nodes) {
             let at = format!("sys/devices/system/node/node{node}");
             let kib = machine.bytes_each >> 10;
@@ -100,12 +101,23 @@ impl<'a> Scratch<'a> {
                 kib - free
             );
             self.put(&format!("{at}/meminfo"), &text)?;
+            let zone = format!(
+                "Node {node}, zone Normal\n  pages free {}\n        low 0\n        high 0\n        protection: (0, 0)\n",
+                free / 4
+            );
+            zones += &zone;
             for block in node * blocks..(node + 1) * blocks {
                 self.put(&format!("{at}/memory{block}/x"), "")?;
                 self.put(&format!("sys/devices/system/memory/memory{block}/state"), "online")?;
             }
-            self.put(&format!("{KDAMONDS}/{node}/state"), "off")?;
-            self.put(&format!("{KDAMONDS}/{node}/pid"), &(THREADS + node).to_string())?;
+        }
+        self.put("proc/zoneinfo", &zones)
+    }
+
+    fn make_kdamonds(&self) -> std::io::Result<()> {
+        for kdamond in 0..u64::from(self.machine.nodes) {
+            self.put(&format!("{KDAMONDS}/{kdamond}/state"), "off")?;
+            self.put(&format!("{KDAMONDS}/{kdamond}/pid"), &(THREADS + kdamond).to_string())?;
         }
         Ok(())
     }
@@ -184,10 +196,14 @@ impl Fs for Scratch<'_> {
             _ => {}
         }
         // What kdamonds have is made when it is first written to.
-        if !self.dir.join(path).exists() {
-            let made = self.put(path, "");
-            made.map_err(|source| FsError::Write { text: text.into(), path: path.into(), source })?;
-        }
+        let made = if path.ends_with("/nr_kdamonds") {
+            self.make_kdamonds()
+        } else if self.dir.join(path).exists() {
+            Ok(())
+        } else {
+            self.put(path, "")
+        };
+        made.map_err(|source| FsError::Write { text: text.into(), path: path.into(), source })?;
         self.root.write(path, text)
     }
 
