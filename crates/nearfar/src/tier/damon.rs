@@ -357,7 +357,8 @@ impl Pages for Damon<'_> {
         let moves = self.moves(&sides, decision);
         let mut longest = 0;
         for ((index, near), side) in self.at_turn().into_iter().zip(&sides) {
-            let interval_us = self.nodes[index].interval_us(decision.window);
+            let window = if near { decision.window } else { decision.promote_window };
+            let interval_us = self.nodes[index].interval_us(window);
             longest = interval_us.max(longest);
             let taken = side.total.0.saturating_sub(side.free.0);
             let node = &mut self.nodes[index];

@@ -205,7 +205,7 @@ pub(crate) fn memory_goes_offline_and_comes_back_while_it_is_tiered() {
     hot.end();
 }
 
-/// Node 1 is a CXL device, whose memory can all go offline.
+/// Node 1 is a CXL device, whose memory can all go offline; Linux 7.2 keeps memory of its own in the first block.
 pub(crate) fn without_its_last_far_node_tiering_ends_and_says_so() {
     let before = system();
     let mut command = nearfar(&HURRY);

@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn a_machine_of_a_few_nodes_is_looked_at_and_its_figures_are_those_of_its_size() {
         let request =
-            Request { nodes: 4, near: 1, memory: Bytes(32 << 30), page_ns: 100, cpu_percent: 5 };
+            Request { nodes: 2, near: 1, memory: Bytes(32 << 30), page_ns: 100, cpu_percent: 5 };
         let cost = run(request).unwrap();
         assert_eq!((cost.kdamonds, cost.memory_bytes, cost.simulated), (4, 32 << 30, true));
         // 8,388,608 pages at 100 ns; at 5 % of a CPU.
