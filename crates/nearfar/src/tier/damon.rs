@@ -40,6 +40,7 @@ use nearfar_topology::{BasisPoints, Bytes, Nanoseconds, NodeId};
 
 use super::node::{PAGE, Watched, scale};
 use super::plan::Plan;
+use super::reading::{cpu_ticks, meminfo};
 use super::schemes::{COUNT, FORGET, NO_SIZE, only, specification, way_of};
 use super::scope::Group;
 use super::spread;
@@ -441,60 +442,4 @@ fn add(
     let of = if is_near { &mut near } else { &mut far };
     (of.total.0, of.free.0) = (of.total.0 + side.total.0, of.free.0 + side.free.0);
     (near, far)
-}
-
-/// What a node tells of its memory; nothing where it has gone.
-struct Meminfo {
-    /// What programs have. What the kernel itself uses can't be moved.
-    taken: Bytes,
-    /// All that is online.
-    total_kib: u64,
-}
-
-impl Meminfo {
-    /// What programs have or may get, where so much is free for pages to be moved to.
-    fn side(&self, free: Bytes) -> Side {
-        Side { total: Bytes(free.0.saturating_add(self.taken.0)), free }
-    }
-}
-
-fn meminfo(fs: &dyn Fs, node: NodeId) -> Meminfo {
-    let path = format!("sys/devices/system/node/node{node}/meminfo");
-    let text = fs.read(&path).ok().flatten().unwrap_or_default();
-    let kib = |name: &str| -> u64 {
-        let value = |line: &str| line.split_once(name)?.1.split_whitespace().next()?.parse().ok();
-        text.lines().find_map(value).unwrap_or(0)
-    };
-    let taken = kib("Active:").saturating_add(kib("Inactive:"));
-    Meminfo { taken: Bytes(taken.saturating_mul(1024)), total_kib: kib("MemTotal:") }
-}
-
-/// User and system time of a process, in ticks.
-fn cpu_ticks(fs: &dyn Fs, pid: &str) -> u64 {
-    let text = fs.read(&format!("proc/{pid}/stat")).ok().flatten().unwrap_or_default();
-    let fields = text.rsplit_once(") ").map_or("", |(_, fields)| fields);
-    fields.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use nearfar_kernel::fs::TreeFs;
-    use nearfar_topology::Tree;
-
-    #[test]
-    fn memory_and_time_are_read_and_what_is_gone_counts_nothing() {
-        let mut tree = Tree::new();
-        tree.insert(
-            "sys/devices/system/node/node1/meminfo",
-            "Node 1 MemTotal:  100 kB\nNode 1 MemFree: 45 kB\nNode 1 Active: 20 kB\nNode 1 Inactive: 30 kB\n",
-        );
-        tree.insert("proc/7/stat", "7 (a b) c) S 1 2 3 4 5 6 7 8 9 10 30 12 13 14");
-        let fs = TreeFs(tree);
-        let (there, free) = (meminfo(&fs, NodeId(1)), Bytes(40 << 10));
-        assert_eq!(there.side(free), Side { total: Bytes(90 << 10), free });
-        assert_eq!(there.total_kib, 100);
-        assert_eq!(meminfo(&fs, NodeId(2)).side(Bytes(0)), Side::default());
-        assert_eq!((cpu_ticks(&fs, "7"), cpu_ticks(&fs, "8")), (42, 0));
-    }
 }

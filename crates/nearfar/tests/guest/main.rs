@@ -98,7 +98,7 @@ const TESTS: &[Test] = tests! {
         tiers_are_those_that_are_named on [THREE_OLD, THREE_NEW],
         a_socket_demotes_to_its_own_far_node_first on [SOCKETS_OLD, SOCKETS_NEW],
         memory_goes_offline_and_comes_back_while_it_is_tiered on [THREE_OLD, THREE_NEW],
-        without_its_last_far_node_tiering_ends_and_says_so on [DEVICE_OLD, DEVICE_NEW];
+        without_its_last_far_node_tiering_ends_and_says_so on [DEVICE_OLD];
     scope: options_are_shown_changed_while_it_runs_saved_and_taken_from_a_file on [SMALL_OLD, SMALL_NEW],
         a_file_of_options_that_is_wrong_is_refused_with_its_line_and_nothing_is_changed on [SMALL_NEW],
         a_process_tree_is_tiered_by_its_cgroup_if_that_holds_nothing_else on [SMALL_OLD, SMALL_NEW],
@@ -172,8 +172,6 @@ fn boot(guest: &Guest, filters: &[String]) -> usize {
     let name = format!("{}@{}", guest.machine, guest.kernel);
     let mut lab = Command::new(NEARFAR);
     lab.args(["lab", "run", "-M", guest.machine, "-K", guest.kernel, "--timing", "off"]);
-    // Memory that comes after boot, a CXL device's, can all go again.
-    lab.args(["--append", "memhp_default_state=online_movable"]);
     let limit = std::env::var("NEARFAR_TEST_TIMEOUT").unwrap_or_else(|_| "900".into());
     lab.args(["--timeout", &limit]);
     lab.arg("-e").arg(format!("NEARFAR_TEST_GUEST={name}")).arg("--");

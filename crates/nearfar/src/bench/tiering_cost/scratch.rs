@@ -79,8 +79,10 @@ impl<'a> Scratch<'a> {
 
     fn put(&self, path: &str, text: &str) -> std::io::Result<()> {
         let file = self.dir.join(path);
-        file.parent().map_or(Ok(()), std::fs::create_dir_all)?;
-        std::fs::write(file, text)
+        std::fs::write(&file, text).or_else(|_| {
+            file.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+            std::fs::write(&file, text)
+        })
     }
 
     /// Nodes with their memory, half of far memory free; no kdamonds yet.
