@@ -96,7 +96,7 @@ pub enum OwnError {
         found: String,
     },
     /// A call failed.
-    #[error("can't {call} {}: {source}", path.display())]
+    #[error("can't {call} {}: {source}{}", path.display(), needs_root(source.kind() == io::ErrorKind::PermissionDenied))]
     Call {
         /// `create`, `remove` and so on.
         call: &'static str,
@@ -109,8 +109,18 @@ pub enum OwnError {
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     /// A file of the kernel's can't be read or written.
-    #[error(transparent)]
-    Fs(#[from] FsError),
+    #[error("{0}{hint}", hint = needs_root(.0.is_permission()))]
+    Fs(FsError),
+}
+
+impl From<FsError> for OwnError {
+    fn from(error: FsError) -> Self {
+        Self::Fs(error)
+    }
+}
+
+fn needs_root(refused: bool) -> &'static str {
+    if refused { "; this needs root (CAP_DAC_OVERRIDE)" } else { "" }
 }
 
 /// What was removed.

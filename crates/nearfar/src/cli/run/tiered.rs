@@ -49,7 +49,9 @@ pub(super) fn plan(file: Option<&Path>, machine: &Topology) -> anyhow::Result<St
 impl Tiered {
     /// Starts tiering of a new cgroup.
     pub(super) fn start(fs: &RootFs, file: Option<&Path>) -> anyhow::Result<Self> {
-        let state = tier::for_run(file).context("--tier")?;
+        let state = tier::for_run(file)
+            // Whatever status it ends with, CMD was not started.
+            .map_err(|error| anyhow::anyhow!("--tier: {error:#}"))?;
         let hierarchy = Hierarchy::find(fs)?;
         let home = hierarchy.of_process(fs, std::process::id())?;
         let path = state.cgroup.clone().context("tiering runs, but of no cgroup")?;
