@@ -154,10 +154,9 @@ impl Watched {
     /// The addresses that are to be tried to move so much up or down; `None` if there is nothing to move. They begin in the arc that
     /// holds most of it, behind those of the last pass there. `taken` is what this node's memory has of pages.
     pub(super) fn next(&mut self, up: bool, wanted: u64, taken: u64) -> Option<AddrRange> {
-        let left = |arc: &Arc| {
-            scale(self.expects(up, arc, taken), arc.end - arc.next, arc.end - arc.start)
-        };
-        let first = (0..self.arcs.len()).max_by_key(|at| (left(&self.arcs[*at]), Reverse(*at)))?;
+        // By all that an arc holds, wherever the last pass ended: else what is behind that would never have its turn.
+        let expects = |at: &usize| (self.expects(up, &self.arcs[*at], taken), Reverse(*at));
+        let first = (0..self.arcs.len()).max_by_key(expects)?;
         let from = self.arcs[first].next;
         let (mut to, mut expected) = (from, 0);
         for at in first..self.arcs.len() {
@@ -270,8 +269,9 @@ mod tests {
         };
         assert_eq!(next(1 << 20), ((20 << 10, 21 << 10), 1 << 10));
         assert_eq!(next(512 << 10), ((21 << 10, 21 << 10 | 512), 512));
-        assert_eq!(next(512 << 10), ((78 << 10, 79 << 10), 512), "half of it is used");
-        assert_eq!(next(3 << 20), ((21 << 10 | 512, 80 << 10), 1536), "as much as there is");
+        assert_eq!(next(512 << 10), ((21 << 10 | 512, 22 << 10), 512), "to its end");
+        assert_eq!(next(2 << 20), ((20 << 10, 22 << 10), 2 << 10), "and again from its beginning");
+        assert_eq!(next(4 << 20), ((20 << 10, 80 << 10), 3 << 10), "as much as there is");
     }
 
     #[test]
