@@ -2,10 +2,10 @@
 //!
 //! # What can be seen
 //! A *look* has two passes over all pages: the first forgets of every page that it was used (clears the accessed bit), the
-//! second, a *window* of time `L` later, counts which have been used since. A third moves, after another window. A page used `r` times a second is found used
-//! with probability `1 - exp(-r L)`, so the window is a threshold on how often a page is used, of about `1 / L`. Promotion
-//! takes from far memory what is found used, demotion from near memory what is found unused: page by page, however
-//! finely hot and cold are mixed. A single look errs for pages near the threshold; that is what the share of a look that
+//! second, a *window* of time `L` later, counts which have been used since. A third moves, after another window. A page used
+//! `r` times a second is found used with probability `1 - exp(-r L)`, so the window is a threshold on how often a page is
+//! used, of about `1 / L`. Promotion takes from far memory what is found used, demotion from near memory what is found
+//! unused: page by page, however finely hot and cold are mixed. A single look errs for pages near the threshold; that is what the share of a look that
 //! is acted upon is for.
 //!
 //! # The law
