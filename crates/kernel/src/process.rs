@@ -34,7 +34,7 @@ pub fn tree(fs: &dyn Fs, root: u32) -> Result<Vec<u32>, FsError> {
 #[must_use]
 pub fn lives(fs: &dyn Fs, pid: u32) -> bool {
     let stat = fs.read(&format!("proc/{pid}/stat")).ok().flatten();
-    let state = stat.as_deref().and_then(|stat| stat.rsplit_once(')')?.1.split_whitespace().next());
+    let state = stat.as_deref().and_then(|stat| stat_fields(stat).next());
     state.is_some_and(|state| !matches!(state, "Z" | "X" | "x"))
 }
 
@@ -44,6 +44,19 @@ pub fn lives(fs: &dyn Fs, pid: u32) -> bool {
 pub fn cpu_ns(fs: &dyn Fs, process: &str) -> u64 {
     let text = fs.read(&format!("proc/{process}/schedstat")).ok().flatten().unwrap_or_default();
     text.split_whitespace().next().and_then(|figure| figure.parse().ok()).unwrap_or(0)
+}
+
+/// The fields of the text of `/proc/PID/stat` behind the command, from the state on, which is field 3 of proc_pid_stat(5).
+/// The command, in brackets, may itself hold brackets and spaces.
+pub fn stat_fields(stat: &str) -> impl Iterator<Item = &str> {
+    stat.rsplit_once(')').map_or("", |(_, after)| after).split_whitespace()
+}
+
+/// The command's name, as the kernel keeps it; nothing if the process is gone.
+#[must_use]
+pub fn command(fs: &dyn Fs, pid: u32) -> String {
+    let text = fs.read(&format!("proc/{pid}/comm")).ok().flatten().unwrap_or_default();
+    text.trim().to_owned()
 }
 
 /// The children of a process: those of each of its threads.
@@ -70,10 +83,9 @@ fn by_parent(fs: &dyn Fs) -> Result<BTreeMap<u32, Vec<u32>>, FsError> {
     Ok(children)
 }
 
-/// The parent's id from the text of `/proc/PID/stat`. The command, in brackets, may itself hold brackets and spaces.
+/// The parent's id from the text of `/proc/PID/stat`.
 fn parent(stat: &str) -> Option<u32> {
-    let (_, after) = stat.rsplit_once(')')?;
-    after.split_whitespace().nth(1)?.parse().ok()
+    stat_fields(stat).nth(1)?.parse().ok()
 }
 
 #[cfg(test)]

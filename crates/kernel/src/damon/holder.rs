@@ -9,6 +9,7 @@ use std::fmt;
 
 use super::{KDAMONDS, kdamond_path, numbered};
 use crate::fs::{Fs, FsError};
+use crate::process;
 
 /// The kernel's modules that use DAMON.
 pub const MODULES: [&str; 3] = ["damon_stat", "damon_reclaim", "damon_lru_sort"];
@@ -176,7 +177,7 @@ fn threads(fs: &dyn Fs, known: &[u32]) -> Result<Vec<Thread>, FsError> {
         let named = comm(fs, pid).filter(|comm| comm.starts_with("kdamond."));
         let Some(comm) = named else { continue };
         let stat = fs.read(&format!("proc/{pid}/stat")).ok().flatten().unwrap_or_default();
-        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1));
+        let parent = process::stat_fields(&stat).nth(1);
         if parent == Some("2") {
             threads.push(Thread { pid, comm });
         }

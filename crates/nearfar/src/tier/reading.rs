@@ -1,6 +1,7 @@
 //! What is read of a node and of a process: memory and CPU time.
 
 use nearfar_kernel::fs::Fs;
+use nearfar_kernel::process;
 use nearfar_policy::tiering::Side;
 use nearfar_topology::{Bytes, NodeId};
 
@@ -34,8 +35,7 @@ pub(super) fn meminfo(fs: &dyn Fs, node: NodeId) -> Meminfo {
 /// User and system time of a process, in ticks.
 pub(super) fn cpu_ticks(fs: &dyn Fs, pid: &str) -> u64 {
     let text = fs.read(&format!("proc/{pid}/stat")).ok().flatten().unwrap_or_default();
-    let fields = text.rsplit_once(") ").map_or("", |(_, fields)| fields);
-    fields.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
+    process::stat_fields(&text).skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
 }
 
 #[cfg(test)]

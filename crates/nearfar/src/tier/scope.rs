@@ -215,9 +215,7 @@ fn is_process(fs: &dyn Fs, pid: u32) -> anyhow::Result<Identity> {
         "that is a thread of process {leader}; name the process: --pid {leader}"
     );
     let stat = fs.read(&format!("proc/{pid}/stat"))?.unwrap_or_default();
-    let flags = stat.rsplit_once(") ").and_then(|(_, fields)| {
-        fields.split_whitespace().nth(6).and_then(|flags| flags.parse::<u64>().ok())
-    });
+    let flags = process::stat_fields(&stat).nth(6).and_then(|flags| flags.parse::<u64>().ok());
     anyhow::ensure!(
         flags.is_none_or(|flags| flags & KERNEL_THREAD == 0),
         "{} is a thread of the kernel; it has no memory to be tiered",
@@ -229,8 +227,7 @@ fn is_process(fs: &dyn Fs, pid: u32) -> anyhow::Result<Identity> {
 }
 
 fn command(fs: &dyn Fs, pid: u32) -> String {
-    let text = fs.read(&format!("proc/{pid}/comm")).ok().flatten().unwrap_or_default();
-    text.trim().chars().flat_map(char::escape_debug).collect()
+    process::command(fs, pid).chars().flat_map(char::escape_debug).collect()
 }
 
 fn count(number: usize, one: &str, more: &str) -> String {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use nearfar_control::tiering::{Count, Loop};
 use nearfar_control::turns::Turns;
+use nearfar_kernel::process;
 use nearfar_policy::tiering::{Reason, Side};
 use nearfar_topology::{Bytes, Nanoseconds, NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
@@ -96,8 +97,7 @@ pub(crate) struct Moves {
 /// When a process started (proc_pid_stat(5), field 22); `None` if there is none, or one that has ended (a zombie).
 fn started(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, fields) = stat.rsplit_once(") ")?;
-    let mut fields = fields.split_whitespace();
+    let mut fields = process::stat_fields(&stat);
     let state = fields.next().filter(|state| !matches!(*state, "Z" | "X"));
     state.and(fields.nth(18))?.parse().ok()
 }

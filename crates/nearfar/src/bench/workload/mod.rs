@@ -373,8 +373,7 @@ impl Stage<'_> {
 /// Whether a process was stopped by a signal.
 fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name is in brackets and may hold any.
-    stat.rsplit_once(')').is_some_and(|(_, after)| after.trim_start().starts_with('T'))
+    nearfar_kernel::process::stat_fields(&stat).next().is_some_and(|state| state.starts_with('T'))
 }
 
 fn shell(command: impl AsRef<str>) -> Line {

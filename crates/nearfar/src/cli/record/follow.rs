@@ -99,7 +99,7 @@ impl<'a> Watched<'a> {
                 }
                 Ok(None) => {
                     if self.missed.insert(pid) {
-                        let command = command(fs, pid);
+                        let command = process::command(fs, pid);
                         let text = format!(
                             "process {pid} ({command}) is not watched: {PROCESSES_MAX} others are"
                         );
@@ -111,7 +111,7 @@ impl<'a> Watched<'a> {
                 // It may be on the way out, or becoming another program; it is tried again.
                 Err(error @ (DamonError::NotStarted(_) | DamonError::Refused(_))) => {
                     if self.missed.insert(pid) {
-                        let command = command(fs, pid);
+                        let command = process::command(fs, pid);
                         let text = format!("process {pid} ({command}) is not watched yet: {error}");
                         into.append(|writer, at_ns| writer.note(&Note { at_ns, text }))?;
                     }
@@ -167,13 +167,8 @@ fn rescale(snapshot: &mut Snapshot, from: Intervals, to: Intervals) {
 }
 
 fn introduce(fs: &dyn Fs, into: &mut Recording, target: u32, pid: u32) -> anyhow::Result<()> {
-    let command = command(fs, pid);
+    let command = process::command(fs, pid);
     into.append(|writer, at_ns| writer.process(&Process { at_ns, target, pid, command }))
-}
-
-fn command(fs: &dyn Fs, pid: u32) -> String {
-    let text = fs.read(&format!("proc/{pid}/comm")).ok().flatten().unwrap_or_default();
-    text.trim().to_string()
 }
 
 #[cfg(test)]
