@@ -153,20 +153,33 @@ fn set_block(block: u64, state: &str) -> std::io::Result<()> {
     std::fs::write(format!("{BLOCKS}/memory{block}/state"), state)
 }
 
-/// Whether a kdamond watches addresses of this block.
+/// Whether a kdamond watches addresses of this block. Ranges that are being rewritten are read again.
 fn is_watched(block: u64) -> bool {
+    loop {
+        if let Some(watched) = watched(block) {
+            return watched;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Nothing if a file has gone since its directory was counted.
+fn watched(block: u64) -> Option<bool> {
     let fs = RootFs::live().unwrap();
     let size = std::fs::read_to_string(format!("{BLOCKS}/block_size_bytes")).unwrap();
     let start = block * u64::from_str_radix(size.trim(), 16).unwrap();
     let kdamonds = nearfar_kernel::damon::KDAMONDS;
-    let number = |path: String| fs.read(&path).unwrap().unwrap().trim().parse::<u64>().unwrap();
-    (0..number(format!("{kdamonds}/nr_kdamonds"))).any(|kdamond| {
+    let number = |path: String| -> Option<u64> { fs.read(&path).unwrap()?.trim().parse().ok() };
+    for kdamond in 0..number(format!("{kdamonds}/nr_kdamonds"))? {
         let regions = format!("{kdamonds}/{kdamond}/contexts/0/targets/0/regions");
-        (0..number(format!("{regions}/nr_regions"))).any(|region| {
+        for region in 0..number(format!("{regions}/nr_regions"))? {
             let at = |end: &str| number(format!("{regions}/{region}/{end}"));
-            at("start") <= start && start < at("end")
-        })
-    })
+            if at("start")? <= start && start < at("end")? {
+                return Some(true);
+            }
+        }
+    }
+    Some(false)
 }
 
 /// The first and the last block of a node hold memory of the kernel's own; those between do not.
