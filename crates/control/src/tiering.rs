@@ -4,7 +4,7 @@
 //! was decided, near memory first, which makes room; then rest until the period is over. Each step is one `tick`, which
 //! says how long to wait before the next: passes are due so long after the kernel has taken the command.
 
-use nearfar_policy::tiering::{Decision, Goals, Looked, Observation, Side, Tiering};
+use nearfar_policy::tiering::{Decision, Goals, Look, Looked, Observation, Side, Tiering};
 use nearfar_topology::{Bytes, Nanoseconds};
 
 /// What is asked of a machine: two sides of pages that can be looked at and moved.
@@ -12,17 +12,17 @@ pub trait Pages {
     /// Why something could not be done.
     type Error;
 
-    /// First pass over both sides: forget that pages were used, for a look with this window. Gives how long to wait for it.
+    /// First pass over both sides: forget that pages were used, for such a look. Gives how long to wait for it.
     ///
     /// # Errors
     /// The machine's.
-    fn forget(&mut self, window: Nanoseconds) -> Result<Nanoseconds, Self::Error>;
+    fn forget(&mut self, look: Look) -> Result<Nanoseconds, Self::Error>;
 
     /// Second pass, a window after the first: count what was used, and forget that it was. Gives how long to wait for it.
     ///
     /// # Errors
     /// The machine's.
-    fn look(&mut self, window: Nanoseconds) -> Result<Nanoseconds, Self::Error>;
+    fn look(&mut self, look: Look) -> Result<Nanoseconds, Self::Error>;
 
     /// Third pass, a window after the second: demote and promote as decided. Gives how long to wait for it.
     ///
@@ -148,12 +148,12 @@ impl Loop {
                 if !self.policy.is_to_look(self.seen.near, self.seen.far) {
                     return Ok(IDLE);
                 }
-                let takes = pages.forget(self.policy.window())?;
+                let takes = pages.forget(self.policy.look())?;
                 self.step = Step::Look;
                 Ok(takes)
             }
             Step::Look => {
-                let takes = pages.look(self.policy.window())?;
+                let takes = pages.look(self.policy.look())?;
                 self.step = Step::Decide;
                 Ok(takes)
             }
@@ -226,10 +226,10 @@ mod tests {
 
     impl Pages for Notes {
         type Error = &'static str;
-        fn forget(&mut self, _: Nanoseconds) -> Result<Nanoseconds, Self::Error> {
+        fn forget(&mut self, _: Look) -> Result<Nanoseconds, Self::Error> {
             self.note("forget")
         }
-        fn look(&mut self, _: Nanoseconds) -> Result<Nanoseconds, Self::Error> {
+        fn look(&mut self, _: Look) -> Result<Nanoseconds, Self::Error> {
             // Half of what is near, and a third of what is far: more than near memory holds.
             let count = &mut self.count;
             let taken = |side: Side| side.total.0 - side.free.0;

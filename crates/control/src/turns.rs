@@ -82,7 +82,7 @@ impl Turns {
 mod tests {
     use super::*;
     use crate::tiering::Count;
-    use nearfar_policy::tiering::{Decision, Goals, Looked, Side};
+    use nearfar_policy::tiering::{Decision, Goals, Look, Looked, Side};
     use nearfar_topology::{Bytes, BytesPerSecond};
 
     const MIB: u64 = 1 << 20;
@@ -104,10 +104,10 @@ mod tests {
 
     impl Pages for Notes {
         type Error = ();
-        fn forget(&mut self, _: Nanoseconds) -> Result<Nanoseconds, ()> {
+        fn forget(&mut self, _: Look) -> Result<Nanoseconds, ()> {
             self.note("forget")
         }
-        fn look(&mut self, _: Nanoseconds) -> Result<Nanoseconds, ()> {
+        fn look(&mut self, _: Look) -> Result<Nanoseconds, ()> {
             let count = &mut self.counts[self.turn];
             for look in [&mut count.near_look, &mut count.far_look] {
                 *look =

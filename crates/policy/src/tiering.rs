@@ -20,7 +20,11 @@
 //! 4. *Each look promotes a part of what it found*, as room and traffic allow, and the hottest part: what is found used in
 //!    a window as much shorter. The part starts at a half and shrinks while promoting adds nothing to the *gain* (how much
 //!    more often near pages are found used than far ones), and is a half again when the gain falls: the hot set has moved.
-//! 5. *Moving must pay.* Where pages differ in use, near pages are soon found used more often than far ones. If a good
+//! 5. *Where the longest window finds less used than near memory holds, age decides*: most pages are used more rarely than
+//!    once in it, and to have been unused for so long says nothing of them. So near pages are demoted in the order of
+//!    their addresses, round and round, those that were used since they were last come by excepted (the CLOCK algorithm):
+//!    the fewer pages move, the longer must one have been unused. What was used in a window is counted in a sample.
+//! 6. *Moving must pay.* Where pages differ in use, near pages are soon found used more often than far ones. If a good
 //!    part of near memory has been exchanged and they still are not (a scan, or use spread evenly), it rests, longer
 //!    each time, and then tries again; it only counts meanwhile, and a change ends the rest.
 //!
@@ -33,7 +37,7 @@ use nearfar_topology::{BasisPoints, Bytes, Nanoseconds};
 
 mod terms;
 
-pub use terms::{Decision, Estimate, Goals, Looked, Observation, Reason, Side};
+pub use terms::{Decision, Estimate, Goals, Look, Looked, Observation, Reason, Side};
 
 const WHOLE: u64 = 10_000;
 const SECOND_NS: u64 = 1_000_000_000;
@@ -196,7 +200,12 @@ impl Tiering {
     fn learn(&mut self, seen: &Observation) {
         let share =
             |look: Looked| (look.at.0 > 0).then(|| ratio(look.used.0, look.at.0).min(WHOLE));
-        self.near_used = share(seen.near_look).or(self.near_used);
+        let near_used = share(seen.near_look).or(self.near_used);
+        // A sample errs by some per cent of what it finds.
+        self.near_used = match (self.by_age(), near_used, self.near_used) {
+            (true, Some(now), Some(before)) => Some(u64::midpoint(now, before)),
+            _ => near_used,
+        };
         self.far_used = share(seen.far_look).or(self.far_used);
     }
 
@@ -381,10 +390,20 @@ impl Tiering {
         far.taken() > 0 || near.free.0 < share_of(near.total.0, u64::from(self.goals.headroom.0))
     }
 
-    /// The window of the next look.
+    /// The next look.
     #[must_use]
-    pub fn window(&self) -> Nanoseconds {
-        Nanoseconds(self.window_ns)
+    pub fn look(&self) -> Look {
+        Look { window: Nanoseconds(self.window_ns), by_age: self.by_age() }
+    }
+
+    /// Where the longest window finds less used than near memory holds, it says little of most pages.
+    fn by_age(&self) -> bool {
+        self.seek == Seek::Found && self.window_ns >= self.goals.window.1.0
+    }
+
+    /// How much of what is found used is promoted. Where what gives way for it has long been unused, it may be all.
+    fn promoted_share(&self) -> u64 {
+        if self.by_age() { self.part.share * 2 } else { self.part.share }
     }
 
     fn decide(&self, seen: &Observation, window: Nanoseconds) -> Decision {
@@ -399,7 +418,7 @@ impl Tiering {
         } else if seeks {
             if self.hot(seen) <= self.capacity(seen) { far_hot } else { 0 }
         } else {
-            share_of(far_hot, self.part.share).min(seen.near.total.0 / 8)
+            share_of(far_hot, self.promoted_share()).min(seen.near.total.0 / 8)
         };
         // Where there is room, what is used is better off near in any case.
         let filled = if nothing { 0 } else { far_hot.min(spare) };
@@ -423,7 +442,7 @@ impl Tiering {
             Reason::Exchange
         };
         // Of what is promoted only in part, that which is used most.
-        let in_part = filled < exchanged && exchanged < far_hot;
+        let in_part = filled < exchanged && exchanged < far_hot && !self.by_age();
         let promote_ns = if in_part {
             share_of(window.0, self.part.share).max(self.goals.window.0.0).min(window.0)
         } else {
@@ -433,6 +452,7 @@ impl Tiering {
             promote: Bytes(wanted.min(room)),
             promote_window: Nanoseconds(promote_ns),
             demote: Bytes(demote),
+            by_age: self.by_age(),
             window,
             period: Nanoseconds(self.period_ns.max(self.window_ns)),
             reason,

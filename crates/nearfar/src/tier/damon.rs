@@ -35,7 +35,7 @@ use nearfar_kernel::damon::spec::{AddrRange, Bounds, Intervals, Kdamond, Scheme}
 use nearfar_kernel::damon::{DamonError, SchemeStats, Session};
 use nearfar_kernel::fs::Fs;
 use nearfar_kernel::{ranges, zones};
-use nearfar_policy::tiering::{Decision, Looked, Side};
+use nearfar_policy::tiering::{Decision, Look, Looked, Side};
 use nearfar_topology::{BasisPoints, Bytes, Nanoseconds, NodeId};
 
 use super::node::{PAGE, Watched, scale};
@@ -53,6 +53,8 @@ pub(super) const REGIONS: Bounds = Bounds { min: 10, max: 20 };
 /// From one pass that forgets to the next: as long as the window, within these bounds. The last one may be so long before
 /// the look is heard of; but each takes time.
 pub(super) const FORGET_US: Bounds = Bounds { min: 50_000, max: 150_000 };
+/// A pass at this interval is over, and what it has found is read, before there is another.
+const ONCE: Nanoseconds = Nanoseconds(400_000_000);
 /// A pass has begun this long after its time: the kernel counts time in samples, each of which takes a little longer than it
 /// should, by this part of an interval at most.
 const LATE: Nanoseconds = Nanoseconds(30_000_000);
@@ -85,6 +87,15 @@ pub(crate) fn specifications(
         anyhow::ensure!(before < all.len(), "no physical memory of nodes {nodes} is online");
     }
     Ok(all.into_iter().unzip())
+}
+
+/// What is counted of a node; the bits of all of it are cleared if nothing is.
+#[derive(Clone, Copy)]
+enum LookAt {
+    Nothing,
+    All,
+    /// A part of each arc.
+    Sample,
 }
 
 /// The live machine's pages.
@@ -184,30 +195,48 @@ impl<'a> Damon<'a> {
         Ok(())
     }
 
-    /// Has schemes of all nodes at turn be for all memory, at the interval of such a window; gives how long to wait for
-    /// them.
-    fn wake_all(
+    /// Has all nodes at turn looked at, each as `what` says for near ones and far ones, at the interval of such a window;
+    /// gives how long to wait for it.
+    fn look_at(
         &mut self,
-        awake: impl Fn(usize, &Watched) -> bool,
+        what: impl Fn(bool) -> LookAt,
         window: Nanoseconds,
     ) -> anyhow::Result<Nanoseconds> {
         let mut longest = 0;
-        for (index, _) in self.at_turn() {
-            let interval_us = self.nodes[index].interval_us(window);
+        for (index, near) in self.at_turn() {
+            let node = &self.nodes[index];
+            let interval_us = node.interval_us(window);
             longest = interval_us.max(longest);
-            let awake: Vec<bool> = {
-                let node = &self.nodes[index];
-                let schemes = self.session.spec(index).map_or(0, |spec| spec.context.schemes.len());
-                (0..schemes).map(|at| awake(at, node)).collect()
+            let counted = match what(near) {
+                LookAt::Nothing => Vec::new(),
+                LookAt::All => node.arcs.iter().map(|arc| node.within(arc)).collect(),
+                LookAt::Sample => node.sample(),
             };
+            let group = self.group.clone();
             self.wake(index, |at, scheme| {
-                if awake[at] {
+                let counts = at.checked_sub(COUNT).and_then(|arc| counted.get(arc));
+                if let Some(within) = counts {
+                    scheme.filters = only(*within, group.as_ref(), false);
+                }
+                let awake = counts.is_some() || counted.is_empty() && at == FORGET;
+                if awake {
                     scheme.apply_interval_us = interval_us;
                 }
-                awake[at]
+                awake
             })?;
         }
         Ok(pass_by(longest))
+    }
+
+    /// What has been found of the samples by now is not counted: how long ago it was forgotten is not known.
+    fn discard_samples(&mut self) -> anyhow::Result<()> {
+        for (index, _) in self.at_turn().into_iter().filter(|(_, near)| *near) {
+            let stats = self.session.stats(index)?;
+            for (arc, stats) in self.nodes[index].arcs.iter_mut().zip(&stats[COUNT..]) {
+                arc.count(stats.sz_tried.0, stats.sz_applied.0);
+            }
+        }
+        Ok(())
     }
 
     /// The memory now of each node at turn; of a cgroup's, what it has and what is free.
@@ -344,13 +373,23 @@ impl<'a> Damon<'a> {
 impl Pages for Damon<'_> {
     type Error = anyhow::Error;
 
-    fn forget(&mut self, window: Nanoseconds) -> Result<Nanoseconds, anyhow::Error> {
-        let window = Nanoseconds(window.0.clamp(FORGET_US.min * 1000, FORGET_US.max * 1000));
-        self.wake_all(|at, _| at == FORGET, window)
+    fn forget(&mut self, look: Look) -> Result<Nanoseconds, anyhow::Error> {
+        if look.by_age {
+            return self.look_at(|near| if near { LookAt::Sample } else { LookAt::Nothing }, ONCE);
+        }
+        let window = look.window.0.clamp(FORGET_US.min * 1000, FORGET_US.max * 1000);
+        self.look_at(|_| LookAt::Nothing, Nanoseconds(window))
     }
 
-    fn look(&mut self, window: Nanoseconds) -> Result<Nanoseconds, anyhow::Error> {
-        self.wake_all(|at, node| (COUNT..COUNT + node.arcs.len()).contains(&at), window)
+    fn look(&mut self, look: Look) -> Result<Nanoseconds, anyhow::Error> {
+        if !look.by_age {
+            return self.look_at(|_| LookAt::All, look.window);
+        }
+        self.discard_samples()?;
+        let takes =
+            self.look_at(|near| if near { LookAt::Sample } else { LookAt::All }, look.window);
+        self.nodes.iter_mut().for_each(Watched::end_sample);
+        takes
     }
 
     fn shift(&mut self, decision: &Decision) -> Result<Nanoseconds, anyhow::Error> {
@@ -365,7 +404,11 @@ impl Pages for Damon<'_> {
             let node = &mut self.nodes[index];
             let mut filters = BTreeMap::new();
             for (_, way, bytes) in moves.iter().filter(|(of, ..)| *of == index) {
-                let within = if *bytes < PAGE { None } else { node.next(!near, *bytes, taken) };
+                let within = match decision.by_age && near {
+                    _ if *bytes < PAGE => None,
+                    true => node.next_by_age(*bytes),
+                    false => node.next(!near, *bytes, taken),
+                };
                 let at = way_of(node.arcs.len(), *way);
                 filters.extend(within.map(|within| (at, only(within, group.as_ref(), near))));
             }

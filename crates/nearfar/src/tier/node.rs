@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use nearfar_kernel::damon::spec::AddrRange;
 use nearfar_topology::{Bytes, Nanoseconds, NodeId};
 
+use super::age::{self, Hand};
 use super::damon::INTERVALS;
 
 /// A page.
@@ -31,6 +32,9 @@ pub(crate) struct Watched {
     pub(super) arcs: Vec<Arc>,
     /// What is known of moves down and up.
     outcomes: [Outcome; 2],
+    /// Where demotion by age goes on, and how often a sample was looked at.
+    hand: Hand,
+    samples: u64,
     /// Tried by all schemes at the last count.
     tried: u64,
     /// CPU time of its thread at the last count, and of one pass over all its addresses.
@@ -117,6 +121,8 @@ impl Watched {
             total_kib: 0,
             arcs: Vec::new(),
             outcomes: [fresh; 2],
+            hand: Hand::NEW,
+            samples: 0,
             tried: 0,
             cpu_ns: 0,
             pass_ns: 0,
@@ -178,6 +184,26 @@ impl Watched {
             .then(|| AddrRange { start: self.address_from(from), end: self.address(to) })
     }
 
+    /// The addresses that are to be tried next to demote so much by age.
+    pub(super) fn next_by_age(&mut self, wanted: u64) -> Option<AddrRange> {
+        let (from, to) = self.hand.next(wanted, self.span)?;
+        Some(AddrRange { start: self.address_from(from), end: self.address(to) })
+    }
+
+    /// Of each arc, what belongs to the sample that is at turn.
+    pub(super) fn sample(&self) -> Vec<AddrRange> {
+        let of = |arc: &Arc| {
+            let (start, end) = age::sample(arc.start, arc.end, self.span, self.samples);
+            self.within(&Arc { start, end, ..*arc })
+        };
+        self.arcs.iter().map(of).collect()
+    }
+
+    /// The next look has another sample.
+    pub(super) fn end_sample(&mut self) {
+        self.samples += 1;
+    }
+
     /// How much a pass over this arc is expected to move.
     fn expects(&self, up: bool, arc: &Arc, taken: u64) -> u64 {
         let found = if up {
@@ -190,6 +216,9 @@ impl Watched {
 
     /// So much was moved up or down by the last pass, if there was one.
     pub(super) fn learn_outcome(&mut self, up: bool, moved: u64) {
+        if !up {
+            self.hand.learn(moved);
+        }
         let outcome = &mut self.outcomes[usize::from(up)];
         let expected = std::mem::take(&mut outcome.expected);
         if expected > 0 {

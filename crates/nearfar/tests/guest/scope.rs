@@ -326,7 +326,9 @@ pub(crate) fn what_a_killed_run_with_tiering_has_set_is_put_back() {
     assert_eq!(status()["cgroup"], format!("/nearfar-run-{}", run.id()));
     drop(input);
     is_put_back(&before);
-    assert!(!std::path::Path::new(&format!("/proc/{program}/cmdline")).exists());
+    // Whoever has adopted it may not have asked for its end yet.
+    let command = std::fs::read(format!("/proc/{program}/cmdline")).unwrap_or_default();
+    assert!(command.is_empty(), "{}", String::from_utf8_lossy(&command));
 
     // Tiering: the run puts back what it left, when the program ends.
     let (mut run, _) = tiered_run();

@@ -53,6 +53,17 @@ impl Side {
     }
 }
 
+/// How a look is to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// From the pass that forgets to the one that counts.
+    pub window: Nanoseconds,
+    /// Near pages are judged by age: only a sample of them is forgotten and counted, the others stay as they are until
+    /// demotion comes by, which it does in the order of their addresses, round and round. What was used since it last
+    /// came by stays near.
+    pub by_age: bool,
+}
+
 /// What the second pass of a look came upon, and what was moved since the look before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Looked {
@@ -96,6 +107,8 @@ pub struct Decision {
     pub promote_window: Nanoseconds,
     /// So much of what is found unused in near memory is demoted, before anything is promoted.
     pub demote: Bytes,
+    /// Whether near pages are demoted by their age.
+    pub by_age: bool,
     /// What is demoted has been unused for at least so long.
     pub window: Nanoseconds,
     /// From the start of this look to the start of the next; at least `window`.

@@ -13,6 +13,8 @@ const PAGE: u64 = 4096;
 struct Page {
     per_second: f64,
     near: bool,
+    /// When it was last forgotten that it was used.
+    forgotten: f64,
 }
 
 /// Near memory of `near` pages, far memory of twice all pages.
@@ -22,15 +24,25 @@ struct Machine {
     random: u64,
     moved: u64,
     seconds: f64,
+    /// Where the next demotion by age begins, and the next sample.
+    hand: usize,
+    sample: usize,
 }
+
+/// In a look by age, this part of near pages is counted.
+const SAMPLED: usize = 16;
 
 impl Machine {
     /// Pages with these rates; the first fill near memory but for `free` pages, as a kernel without tiering does.
     fn new(rates: impl IntoIterator<Item = f64>, near: u64, free: u64) -> Self {
-        let page =
-            |(at, per_second): (usize, f64)| Page { per_second, near: (at as u64) < near - free };
+        let page = |(at, per_second): (usize, f64)| Page {
+            per_second,
+            near: (at as u64) < near - free,
+            forgotten: 0.0,
+        };
         let pages = rates.into_iter().enumerate().map(page).collect();
-        Self { pages, near, random: 0x9e37_79b9_7f4a_7c15, moved: 0, seconds: 0.0 }
+        let random = 0x9e37_79b9_7f4a_7c15;
+        Self { pages, near, random, moved: 0, seconds: 0.0, hand: 0, sample: 0 }
     }
 
     fn random(&mut self) -> f64 {
@@ -44,33 +56,38 @@ impl Machine {
         self.pages.iter().filter(|page| page.near == near).count() as u64
     }
 
-    fn is_used(&mut self, at: usize, window_s: f64) -> bool {
-        self.random() < 1.0 - (-self.pages[at].per_second * window_s).exp()
+    /// Whether a page was used since that was last forgotten; it is forgotten now.
+    fn is_used(&mut self, at: usize, now: f64) -> bool {
+        let unused = now - std::mem::replace(&mut self.pages[at].forgotten, now);
+        self.random() < 1.0 - (-self.pages[at].per_second * unused).exp()
     }
 
-    /// How much of one side is found used.
-    fn count(&mut self, near: bool, window_s: f64) -> Looked {
+    /// How much of one side, or a sample of it, is found used.
+    fn count(&mut self, near: bool, sampled: bool, now: f64) -> Looked {
         let (mut looked, mut used) = (0, 0);
         for at in 0..self.pages.len() {
-            if self.pages[at].near == near {
+            if self.pages[at].near == near && (!sampled || at % SAMPLED == self.sample) {
                 looked += 1;
-                used += u64::from(self.is_used(at, window_s));
+                used += u64::from(self.is_used(at, now));
             }
         }
         Looked { at: Bytes(looked * PAGE), used: Bytes(used * PAGE), moved: Bytes(0) }
     }
 
     /// Moves so much of what is found unused from near memory, or used from far memory, as there is room.
-    fn shift(&mut self, from_near: bool, bytes: Bytes, window_s: f64) -> Bytes {
+    fn shift(&mut self, from_near: bool, bytes: Bytes, by_age: bool, now: f64) -> Bytes {
         let room = if from_near { u64::MAX } else { self.near - self.taken(true) };
         let (most, mut moved) = ((bytes.0 / PAGE).min(room), 0);
         self.random();
-        let start = usize::try_from(self.random % self.pages.len() as u64).unwrap();
-        for at in (start..self.pages.len()).chain(0..start) {
+        let anywhere = usize::try_from(self.random % self.pages.len() as u64).unwrap();
+        let start = if by_age { self.hand } else { anywhere };
+        let round = if by_age { self.pages.len() / 4 } else { self.pages.len() };
+        for at in (start..self.pages.len()).chain(0..start).take(round) {
             if moved == most {
                 break;
             }
-            if self.pages[at].near == from_near && self.is_used(at, window_s) != from_near {
+            self.hand = if by_age { (at + 1) % self.pages.len() } else { self.hand };
+            if self.pages[at].near == from_near && self.is_used(at, now) != from_near {
                 self.pages[at].near = !from_near;
                 moved += 1;
             }
@@ -80,18 +97,31 @@ impl Machine {
     }
 
     /// Does what is decided, and looks again.
-    fn step(&mut self, decision: Option<Decision>, window: Nanoseconds) -> Observation {
+    fn step(&mut self, decision: Option<Decision>, tiering: &Tiering) -> Observation {
         let mut seen = Observation::default();
         let seconds = |window: Nanoseconds| window.0 as f64 / 1e9;
-        let window_s = seconds(window);
         let mut moved = [Bytes(0); 2];
+        let began = self.seconds;
         if let Some(decision) = decision {
-            moved[0] = self.shift(true, decision.demote, seconds(decision.window));
-            moved[1] = self.shift(false, decision.promote, seconds(decision.promote_window));
+            let (later, soon) = (seconds(decision.window), seconds(decision.promote_window));
+            moved[0] = self.shift(true, decision.demote, decision.by_age, began + later);
+            moved[1] = self.shift(false, decision.promote, false, began + soon);
             seen.elapsed = decision.period;
-            self.seconds += decision.period.0 as f64 / 1e9;
         }
-        (seen.near_look, seen.far_look) = (self.count(true, window_s), self.count(false, window_s));
+        // The period is from count to count.
+        let Look { window, by_age } = tiering.look();
+        if by_age && seen.elapsed.0 > 0 {
+            // Three passes and what they take.
+            seen.elapsed.0 = seen.elapsed.0.max(window.0 / 2 * 5);
+        }
+        self.seconds = began + seconds(seen.elapsed).max(seconds(window));
+        self.sample = (self.sample + 1) % SAMPLED;
+        let forget = self.seconds - seconds(window);
+        for near in [true, false] {
+            self.count(near, near && by_age, forget);
+        }
+        seen.near_look = self.count(true, by_age, self.seconds);
+        seen.far_look = self.count(false, false, self.seconds);
         (seen.near_look.moved, seen.far_look.moved) = (moved[0], moved[1]);
         // Half a microsecond a page and pass, five for a move.
         let moves = (moved[0].0 + moved[1].0) / PAGE;
@@ -127,12 +157,12 @@ impl Machine {
     /// What was done for how many seconds.
     fn run(&mut self, tiering: &mut Tiering, seconds: u32) -> Vec<(Reason, f64)> {
         let until = self.seconds + f64::from(seconds);
-        let mut seen = self.step(None, tiering.window());
+        let mut seen = self.step(None, tiering);
         let mut reasons = Vec::new();
         while self.seconds < until {
             let decision = tiering.step(&seen);
             reasons.push((decision.reason, decision.period.0 as f64 / 1e9));
-            seen = self.step(Some(decision), tiering.window());
+            seen = self.step(Some(decision), tiering);
         }
         reasons
     }
@@ -162,6 +192,19 @@ fn a_zipfian_working_set_twice_near_memory_is_soon_served_near() {
         let after = machine.near_share();
         let recovered = (after - before) / (best - before);
         assert!(recovered > 0.8, "{per_second}/s: {before:.3} {after:.3} {best:.3}, {tiering:?}");
+    }
+}
+
+#[test]
+fn pages_that_are_used_less_than_once_a_window_are_told_apart_by_age() {
+    // The page in the middle is used once in 140 s, 35 s, 14 s.
+    for per_second in [5e3, 2e4, 5e4] {
+        let mut machine = Machine::new(zipf(PAGES, per_second, 0), NEAR, 600);
+        let (before, best) = (machine.near_share(), machine.best_share());
+        let mut tiering = tiering();
+        machine.run(&mut tiering, 60);
+        let recovered = (machine.near_share() - before) / (best - before);
+        assert!(recovered > 0.88, "{per_second}/s: {recovered:.3}, {tiering:?}");
     }
 }
 
