@@ -18,9 +18,11 @@ use nearfar_topology::Tree;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+mod error;
 pub mod gather;
 mod plant;
 
+pub use error::FsError;
 pub use gather::{gather, topology};
 pub use plant::plant;
 
@@ -42,6 +44,16 @@ pub trait Fs {
     /// # Errors
     /// [`FsError`], if the file is there but can't be read.
     fn read(&self, path: &str) -> Result<Option<String>, FsError>;
+
+    /// `each` bytes at each of these offsets of the file at `path`, all in one, less where it ends before; `None` where
+    /// there is no such file, as in what only holds texts.
+    ///
+    /// # Errors
+    /// [`FsError`], if the file is there but can't be read.
+    fn read_parts(&self, path: &str, at: &[u64], each: usize) -> Result<Option<Vec<u8>>, FsError> {
+        let _ = (path, at, each);
+        Ok(None)
+    }
 
     /// Writes `text` to the existing file at `path` in a single write call, as sysfs wants it.
     ///
@@ -87,78 +99,6 @@ pub enum EntryKind {
     Link(String),
     /// Anything else.
     Other,
-}
-
-/// Why a file could not be read, written or listed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum FsError {
-    /// The kernel refused a call.
-    #[error("can't {call} {}: {source}", path.display())]
-    Call {
-        /// `open`, `read`, `list` and so on.
-        call: &'static str,
-        /// The path on this machine (root included).
-        path: PathBuf,
-        /// The errno.
-        source: io::Error,
-    },
-    /// The kernel refused a text.
-    #[error("can't write `{text}` to {}: {source}", path.display())]
-    Write {
-        /// The text.
-        text: String,
-        /// The path on this machine (root included).
-        path: PathBuf,
-        /// The errno.
-        source: io::Error,
-    },
-    /// The path names something that is not a regular file.
-    #[error("{} is not a regular file; nearfar reads and writes nothing else there", path.display())]
-    NotAFile {
-        /// The path on this machine (root included).
-        path: PathBuf,
-    },
-    /// More than this project's limits allow.
-    #[error("{} has more than {limit}; that is no file or directory of sysfs or procfs", path.display())]
-    TooLarge {
-        /// The path on this machine (root included).
-        path: PathBuf,
-        /// The limit, in words.
-        limit: &'static str,
-    },
-    /// `openat2` is missing, without which links could lead out of the root.
-    #[error(
-        "can't read safely below {}: the openat2 system call is missing (Linux before 5.6, or a sandbox that blocks it)",
-        root.display()
-    )]
-    NoOpenat2 {
-        /// The root.
-        root: PathBuf,
-    },
-    /// A recording was asked to change.
-    #[error("can't write {path}: this is a recording of a machine, not the machine")]
-    Recording {
-        /// The path within the recording.
-        path: String,
-    },
-}
-
-impl FsError {
-    /// The errno, where a system call gave one.
-    #[must_use]
-    pub fn errno(&self) -> Option<i32> {
-        match self {
-            Self::Call { source, .. } | Self::Write { source, .. } => source.raw_os_error(),
-            _ => None,
-        }
-    }
-
-    /// Whether permission was what was missing (EACCES or EPERM).
-    #[must_use]
-    pub fn is_permission(&self) -> bool {
-        [Errno::ACCESS, Errno::PERM].iter().any(|errno| Some(errno.raw_os_error()) == self.errno())
-    }
 }
 
 /// A directory that stands for `/`.
@@ -312,6 +252,17 @@ impl Fs for RootFs {
             String::from_utf8(bytes)
                 .unwrap_or_else(|bad| String::from_utf8_lossy(bad.as_bytes()).into_owned()),
         ))
+    }
+
+    fn read_parts(&self, path: &str, at: &[u64], each: usize) -> Result<Option<Vec<u8>>, FsError> {
+        let Some(file) = self.open_file(path, OFlags::RDONLY)? else { return Ok(None) };
+        let (mut bytes, mut part) = (Vec::new(), vec![0; each]);
+        for at in at {
+            let read = rustix::io::pread(&file, &mut part[..], *at);
+            let read = read.map_err(|errno| self.failed("read", path, errno))?;
+            bytes.extend_from_slice(&part[..read]);
+        }
+        Ok(Some(bytes))
     }
 
     fn write(&self, path: &str, text: &str) -> Result<(), FsError> {

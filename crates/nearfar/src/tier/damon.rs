@@ -34,7 +34,7 @@ use nearfar_control::turns::Boundaries;
 use nearfar_kernel::damon::spec::{AddrRange, Bounds, Intervals, Kdamond, Scheme};
 use nearfar_kernel::damon::{DamonError, SchemeStats, Session};
 use nearfar_kernel::fs::Fs;
-use nearfar_kernel::{ranges, zones};
+use nearfar_kernel::{pageflags, ranges, zones};
 use nearfar_policy::tiering::{Decision, Look, Looked, Side};
 use nearfar_topology::{BasisPoints, Bytes, Nanoseconds, NodeId};
 
@@ -296,6 +296,17 @@ impl<'a> Damon<'a> {
         Ok(())
     }
 
+    /// Asks how much of each part of near memory can be moved; where the kernel does not tell, all are taken to be alike.
+    fn learn_movable(&mut self) {
+        for (index, _) in self.at_turn().into_iter().filter(|(_, near)| *near) {
+            let node = &mut self.nodes[index];
+            let arcs: Vec<AddrRange> = node.arcs.iter().map(|arc| node.within(arc)).collect();
+            if let Ok(Some(shares)) = pageflags::on_reclaim_lists(self.fs, &arcs) {
+                node.learn_movable(&shares);
+            }
+        }
+    }
+
     /// What each node at turn is to move, and which way: `(index, way, bytes)`.
     fn moves(&self, sides: &[Side], decision: &Decision) -> Vec<(usize, usize, u64)> {
         let at_turn = self.at_turn();
@@ -394,6 +405,7 @@ impl Pages for Damon<'_> {
 
     fn shift(&mut self, decision: &Decision) -> Result<Nanoseconds, anyhow::Error> {
         let (sides, group) = (self.sides_at_turn()?, self.group.clone());
+        self.learn_movable();
         let moves = self.moves(&sides, decision);
         let mut longest = 0;
         for ((index, near), side) in self.at_turn().into_iter().zip(&sides) {

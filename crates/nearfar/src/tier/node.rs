@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use nearfar_kernel::damon::spec::AddrRange;
-use nearfar_topology::{Bytes, Nanoseconds, NodeId};
+use nearfar_topology::{BasisPoints, Bytes, Nanoseconds, NodeId};
 
 use super::age::{self, Hand};
 use super::damon::INTERVALS;
@@ -91,6 +91,8 @@ pub(super) struct Arc {
     found: u64,
     /// Found used by one pass of the last look.
     used: u64,
+    /// What of it can be moved, if that is known.
+    movable: Option<u64>,
 }
 
 impl Arc {
@@ -139,12 +141,19 @@ impl Watched {
         for (arc, at) in self.arcs.iter_mut().zip(0..) {
             // The kernel's counters go on.
             (arc.start, arc.end, arc.next) = (bound(at), bound(at + 1), bound(at));
-            arc.used = 0;
+            (arc.used, arc.movable) = (0, None);
         }
         if self.span > 0 {
             self.pass_ns = scale(self.pass_ns, span, self.span);
         }
         (self.ranges, self.span) = (ranges.to_vec(), span);
+    }
+
+    /// Takes in how much of each arc can be moved.
+    pub(super) fn learn_movable(&mut self, shares: &[BasisPoints]) {
+        for (arc, share) in self.arcs.iter_mut().zip(shares) {
+            arc.movable = Some(scale(arc.end - arc.start, u64::from(share.0), 10_000));
+        }
     }
 
     /// What was found used in it.
@@ -209,7 +218,8 @@ impl Watched {
         let found = if up {
             arc.used
         } else {
-            scale(arc.end - arc.start, taken, self.span).saturating_sub(arc.used)
+            let like_others = || scale(arc.end - arc.start, taken, self.span);
+            arc.movable.unwrap_or_else(like_others).saturating_sub(arc.used)
         };
         scale(found, self.outcomes[usize::from(up)].share, AS_EXPECTED)
     }
@@ -301,6 +311,20 @@ mod tests {
         assert_eq!(next(512 << 10), ((21 << 10 | 512, 22 << 10), 512), "to its end");
         assert_eq!(next(2 << 20), ((20 << 10, 22 << 10), 2 << 10), "and again from its beginning");
         assert_eq!(next(4 << 20), ((20 << 10, 80 << 10), 3 << 10), "as much as there is");
+    }
+
+    #[test]
+    fn what_the_kernel_has_itself_is_not_where_unused_pages_are_sought() {
+        let ranges = [AddrRange { start: 0, end: 16 << 20 }];
+        let mut watched = Watched::new(NodeId(0), 0, Vec::new(), &ranges);
+        for arc in &mut watched.arcs[8..] {
+            arc.count(1 << 20, 1 << 19);
+        }
+        let shares: Vec<BasisPoints> =
+            (0..16).map(|arc| BasisPoints(if arc < 8 { 100 } else { 10_000 })).collect();
+        watched.learn_movable(&shares);
+        let range = watched.next(false, 1 << 20, 10 << 20).unwrap();
+        assert_eq!((range.start >> 20, range.end >> 20), (8, 10), "half of it is used");
     }
 
     #[test]

@@ -1,0 +1,78 @@
+//! What can go wrong with a file below a root.
+
+use std::io;
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+
+/// Why a file could not be read, written or listed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FsError {
+    /// The kernel refused a call.
+    #[error("can't {call} {}: {source}", path.display())]
+    Call {
+        /// `open`, `read`, `list` and so on.
+        call: &'static str,
+        /// The path on this machine (root included).
+        path: PathBuf,
+        /// The errno.
+        source: io::Error,
+    },
+    /// The kernel refused a text.
+    #[error("can't write `{text}` to {}: {source}", path.display())]
+    Write {
+        /// The text.
+        text: String,
+        /// The path on this machine (root included).
+        path: PathBuf,
+        /// The errno.
+        source: io::Error,
+    },
+    /// The path names something that is not a regular file.
+    #[error("{} is not a regular file; nearfar reads and writes nothing else there", path.display())]
+    NotAFile {
+        /// The path on this machine (root included).
+        path: PathBuf,
+    },
+    /// More than this project's limits allow.
+    #[error("{} has more than {limit}; that is no file or directory of sysfs or procfs", path.display())]
+    TooLarge {
+        /// The path on this machine (root included).
+        path: PathBuf,
+        /// The limit, in words.
+        limit: &'static str,
+    },
+    /// `openat2` is missing, without which links could lead out of the root.
+    #[error(
+        "can't read safely below {}: the openat2 system call is missing (Linux before 5.6, or a sandbox that blocks it)",
+        root.display()
+    )]
+    NoOpenat2 {
+        /// The root.
+        root: PathBuf,
+    },
+    /// A recording was asked to change.
+    #[error("can't write {path}: this is a recording of a machine, not the machine")]
+    Recording {
+        /// The path within the recording.
+        path: String,
+    },
+}
+
+impl FsError {
+    /// The errno, where a system call gave one.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Call { source, .. } | Self::Write { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+
+    /// Whether permission was what was missing (EACCES or EPERM).
+    #[must_use]
+    pub fn is_permission(&self) -> bool {
+        [Errno::ACCESS, Errno::PERM].iter().any(|errno| Some(errno.raw_os_error()) == self.errno())
+    }
+}
