@@ -1,7 +1,7 @@
 //! Tiering as a loop: a look every period, in the order in which the kernel can do it.
 //!
-//! A look is: forget what was used, on both sides; a window later count what was used since; another window later move what
-//! was decided, near memory first, which makes room; then rest until the period is over. Each step is one `tick`, which
+//! A look is: forget what was used, on both sides; a window later count what was used since; promote what was decided, into
+//! the room that there is; demote, which makes room for the next look; then rest until the period is over. Each step is one `tick`, which
 //! says how long to wait before the next: passes are due so long after the kernel has taken the command.
 
 use nearfar_policy::tiering::{Decision, Goals, Look, Looked, Observation, Side, Tiering};
@@ -24,11 +24,17 @@ pub trait Pages {
     /// The machine's.
     fn look(&mut self, look: Look) -> Result<Nanoseconds, Self::Error>;
 
-    /// Third pass, a window after the second: demote and promote as decided. Gives how long to wait for it.
+    /// Third pass, a window after the second: promote as decided. Gives how long to wait for it.
     ///
     /// # Errors
     /// The machine's.
-    fn shift(&mut self, decision: &Decision) -> Result<Nanoseconds, Self::Error>;
+    fn promote(&mut self, decision: &Decision) -> Result<Nanoseconds, Self::Error>;
+
+    /// Fourth pass: demote as decided. Gives how long to wait for it.
+    ///
+    /// # Errors
+    /// The machine's.
+    fn demote(&mut self, decision: &Decision) -> Result<Nanoseconds, Self::Error>;
 
     /// Nothing more until the next look; when this returns, what was under way has ended.
     ///
@@ -69,6 +75,7 @@ enum Step {
     Forget,
     Look,
     Decide,
+    Demote,
     Rest,
 }
 
@@ -161,11 +168,15 @@ impl Loop {
                 self.observe(now, pages.count()?);
                 let decision = self.policy.step(&self.seen);
                 self.decision = Some(decision);
-                self.step = Step::Rest;
-                if decision.promote.0 == 0 && decision.demote.0 == 0 {
+                self.step = if decision.demote.0 > 0 { Step::Demote } else { Step::Rest };
+                if decision.promote.0 == 0 {
                     return Ok(Nanoseconds(0));
                 }
-                pages.shift(&decision)
+                pages.promote(&decision)
+            }
+            Step::Demote => {
+                self.step = Step::Rest;
+                self.decision.map_or(Ok(Nanoseconds(0)), |decision| pages.demote(&decision))
             }
             Step::Rest => {
                 pages.rest()?;
@@ -238,14 +249,17 @@ mod tests {
                 [&mut count.near_look, &mut count.far_look].into_iter().zip(sides)
             {
                 look.at.0 += taken(side);
-                look.used.0 += taken(side) / part;
+                look.used.0 += taken(side) / part / 4;
             }
             self.note("look")
         }
-        fn shift(&mut self, decision: &Decision) -> Result<Nanoseconds, Self::Error> {
+        fn promote(&mut self, decision: &Decision) -> Result<Nanoseconds, Self::Error> {
             self.count.far_look.moved.0 += decision.promote.0;
+            self.note("promote")
+        }
+        fn demote(&mut self, decision: &Decision) -> Result<Nanoseconds, Self::Error> {
             self.count.near_look.moved.0 += decision.demote.0;
-            self.note("shift")
+            self.note("demote")
         }
         fn rest(&mut self) -> Result<(), Self::Error> {
             self.note("rest").map(|_| ())
@@ -259,7 +273,7 @@ mod tests {
     }
 
     fn full() -> Notes {
-        let near = Side { total: Bytes(100 * MIB), free: Bytes(0) };
+        let near = Side { total: Bytes(100 * MIB), free: Bytes(3 * MIB) };
         let far = Side { total: Bytes(400 * MIB), free: Bytes(300 * MIB) };
         Notes { count: Count { near, far, ..Count::default() }, ..Notes::default() }
     }
@@ -269,14 +283,14 @@ mod tests {
     }
 
     #[test]
-    fn a_look_forgets_counts_moves_and_rests_in_this_order() {
+    fn a_look_forgets_counts_promotes_demotes_and_rests_in_this_order() {
         let mut pages = full();
         let mut tiering = Loop::new(goals(), pages.count);
         let mut now = Nanoseconds(0);
-        for _ in 0..4 {
+        for _ in 0..5 {
             now.0 += tiering.tick(now, &mut pages).unwrap().0;
         }
-        let look = ["sides", "forget", "look", "count", "shift", "rest", "count"];
+        let look = ["sides", "forget", "look", "count", "promote", "demote", "rest", "count"];
         assert_eq!(pages.did, look);
         let decision = tiering.decision().unwrap();
         assert!(now.0 >= decision.period.0, "the next look begins a period after this one");

@@ -115,8 +115,11 @@ mod tests {
             }
             self.note("look")
         }
-        fn shift(&mut self, _: &Decision) -> Result<Nanoseconds, ()> {
-            self.note("shift")
+        fn promote(&mut self, _: &Decision) -> Result<Nanoseconds, ()> {
+            self.note("promote")
+        }
+        fn demote(&mut self, _: &Decision) -> Result<Nanoseconds, ()> {
+            self.note("demote")
         }
         fn rest(&mut self) -> Result<(), ()> {
             self.note("rest").map(|_| ())

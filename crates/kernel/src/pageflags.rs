@@ -35,10 +35,9 @@ pub fn on_reclaim_lists(
         let Some(bytes) = fs.read_parts(PATH, &at, usize::try_from(each).unwrap_or(0))? else {
             return Ok(None);
         };
-        let flags = bytes.chunks_exact(FLAGS_BYTES as usize);
+        let (flags, _) = bytes.as_chunks();
+        let on = flags.iter().filter(|flags| u64::from_ne_bytes(**flags) & LRU != 0).count() as u64;
         let read = flags.len() as u64;
-        let flags = flags.map(|flags| u64::from_ne_bytes(flags.try_into().unwrap_or_default()));
-        let on = flags.filter(|flags| flags & LRU != 0).count() as u64;
         let share = u32::try_from(on * 10_000 / read.max(1)).unwrap_or(0);
         shares.push(BasisPoints(share));
     }

@@ -2,28 +2,30 @@
 //!
 //! # What can be seen
 //! A *look* has two passes over all pages: the first forgets of every page that it was used (clears the accessed bit), the
-//! second, a *window* of time `L` later, counts which have been used since. A third moves, after another window. A page used
-//! `r` times a second is found used with probability `1 - exp(-r L)`, so the window is a threshold on how often a page is
-//! used, of about `1 / L`. Promotion takes from far memory what is found used, demotion from near memory what is found
-//! unused: page by page, however finely hot and cold are mixed. A single look errs for pages near the threshold; that is what the share of a look that
-//! is acted upon is for.
+//! second, a *window* of time `L` later, counts which have been used since. A third promotes, a window after the second,
+//! and a fourth demotes. A page used `r` times a second is found used with probability `1 - exp(-r L)`, so the window is a
+//! threshold on how often a page is used, of about `1 / L`. Promotion takes from far memory what is found used, demotion
+//! from near memory what is found unused: page by page, however finely hot and cold are mixed. A single look errs for
+//! pages near the threshold; that is what the share of a look that is acted upon is for.
 //!
 //! # The law
 //! 1. *The window fits the hot set to near memory.* What a look finds used, near and far together, is the hot set at this
-//!    window. If it is more than near memory holds, the window gets shorter, else longer. It is *sought* by looks that
-//!    follow each other, each with a longer window. What is found used by the first of them is the hottest there is, and
-//!    all of it fits: it moves at once.
+//!    window. If it is more than half of what near memory holds, the window gets shorter, else longer. (The shorter, the
+//!    greater the contrast of pages used often and pages used sometimes.) It is *sought* by looks that follow each other,
+//!    each with a longer window. What is found used by the first of them is the hottest there is: it moves at once.
 //! 2. *Looks are as far apart as their cost demands*: over a minute they take no more CPU than allowed. What was not used
 //!    is saved for a minute, so that a new hot set is fetched soon. When few pages move, looks get rarer.
-//! 3. *Demotion makes room, no more*: for the headroom that new pages need, and for what is promoted next. A workload
-//!    that fits near memory loses nothing to it.
-//! 4. *Each look promotes a part of what it found*, as room and traffic allow, and the hottest part: what is found used in
-//!    a window as much shorter. The part starts at a half and shrinks while promoting adds nothing to the *gain* (how much
-//!    more often near pages are found used than far ones), and is a half again when the gain falls: the hot set has moved.
-//! 5. *Where the longest window finds less used than near memory holds, age decides*: most pages are used more rarely than
-//!    once in it, and to have been unused for so long says nothing of them. So near pages are demoted in the order of
-//!    their addresses, round and round, those that were used since they were last come by excepted (the CLOCK algorithm):
-//!    the fewer pages move, the longer must one have been unused. What was used in a window is counted in a sample.
+//! 3. *Demotion makes room, no more*: for the headroom that new pages need, and for what the next look will promote. A
+//!    workload that fits near memory loses nothing to it. What is demoted has been unused for four windows: pages in between
+//!    stay where they are.
+//! 4. *Where that is seldom enough, age decides*: most pages are used more rarely than once in the longest window, and to
+//!    have been unused for so long says nothing of them. So near pages are demoted in the order of their addresses, round
+//!    and round, those that were used since they were last come by excepted (the CLOCK algorithm): the fewer pages move,
+//!    the longer must one have been unused. Only every few looks are they forgotten and counted, to know what moving brings.
+//! 5. *Each look promotes a part of what it found*, as room and traffic allow, and the hottest part: what is found used in
+//!    a window as much shorter. The part starts at a half and shrinks where promoting does not leave near memory with more
+//!    pages that are found used. It is a half again when the *gain* falls (how much more often near pages are found used than
+//!    far ones): the hot set has moved.
 //! 6. *Moving must pay.* Where pages differ in use, near pages are soon found used more often than far ones. If a good
 //!    part of near memory has been exchanged and they still are not (a scan, or use spread evenly), it rests, longer
 //!    each time, and then tries again; it only counts meanwhile, and a change ends the rest.
@@ -35,7 +37,10 @@
 
 use nearfar_topology::{BasisPoints, Bytes, Nanoseconds};
 
+mod judge;
 mod terms;
+
+use judge::{Part, Trial};
 
 pub use terms::{Decision, Estimate, Goals, Look, Looked, Observation, Reason, Side};
 
@@ -54,6 +59,10 @@ pub struct Tiering {
     traffic: i64,
     /// Looks in a row that found little to do.
     calm: u32,
+    /// Looks by age in a row.
+    aged: u32,
+    /// Room that was made for what this look was expected to promote.
+    made: u64,
     near_used: Option<u64>,
     far_used: Option<u64>,
     part: Part,
@@ -75,71 +84,27 @@ struct Credit {
     look_ns: u64,
 }
 
-/// The part of what is found that is promoted, as a share, and what decides of it.
-#[derive(Clone, Copy, Debug)]
-struct Part {
-    share: u64,
-    /// The gain when it was last judged.
-    gain: u64,
-    /// The most it has been since the part was a half, at much the same window.
-    gain_most: u64,
-    window_ns: u64,
-    /// Promoted since it was last judged.
-    promoted: u64,
-}
-
-/// Whether moving pays: tried, and rested from if not.
-#[derive(Clone, Copy, Debug, Default)]
-struct Trial {
-    /// Promoted since the trial began.
-    promoted: u64,
-    /// How much more often near pages were found used than far ones as it began, in per cent.
-    gain: u64,
-    /// Time still to rest.
-    rest_ns: u64,
-    /// Trials that failed in a row.
-    failed: u32,
-}
-
-impl Part {
-    const fn fresh(gain: u64, window_ns: u64) -> Self {
-        Self { share: PART_MOST, gain, gain_most: gain, window_ns, promoted: 0 }
-    }
-}
-
 /// CPU time is saved for so long.
 const SAVED_NS: u64 = 60 * SECOND_NS;
 /// Looks are not further apart than this, whatever they cost.
 const PERIOD_MOST_NS: u64 = 600 * SECOND_NS;
+/// The window finds this part of what near memory holds.
+const TARGET_PART: u64 = 2;
+/// What is demoted has been unused for so many windows, but not for longer than this.
+const PATIENCE: u64 = 4;
+const IDLE_MOST_NS: u64 = 4 * SECOND_NS;
+/// Age decides if an average near page is used less than one and a half times in this: then enough are not.
+const AGE_NS: u64 = 5 * SECOND_NS;
+/// After so many looks by age, near pages are counted again.
+const AGED_MOST: u32 = 8;
 /// Looks that find little to do make the next come later, this many doublings of a second at most.
 const CALM_MOST: u32 = 5;
-/// Promoted before a trial is judged: this part of near memory.
-const TRIAL_PART: u64 = 2;
-/// A trial succeeds if near pages are found used at least this much more often than far ones, in per cent,
-const GAIN_PERCENT: u64 = 125;
-/// or if that has grown this much since it began, in per cent.
-const GROWTH_PERCENT: u64 = 105;
-/// A gain that changes by more than this ends a rest, in per cent.
-const CHANGED_PERCENT: u64 = 10;
-/// The first rest; each after a further failure is twice as long.
-const REST_NS: u64 = 30 * SECOND_NS;
-/// The most doublings.
-const RESTS_MAX: u32 = 6;
 /// Below this share of used far pages there is nothing worth promoting: 0.5 %.
 const NOTHING: u64 = 50;
 /// Where all that is used fits near memory and less than this part of it is used in far memory, there is little to do.
 const LITTLE: u64 = 256;
-/// The most and the least that is promoted of what is found.
-const PART_MOST: u64 = WHOLE / 2;
-const PART_LEAST: u64 = WHOLE / 64;
 /// Below this there is little left to do.
 const PART_SETTLED: u64 = WHOLE / 16;
-/// Promoted before the part is judged: this part of near memory.
-const PART_JUDGED: u64 = 8;
-/// The part stays as it is while the gain grows to this much, in per cent.
-const GROWN_PERCENT: u64 = 102;
-/// What is left of the gain when the hot set has moved, in per cent.
-const LOST_PERCENT: u64 = 80;
 
 impl Tiering {
     /// A controller that knows nothing yet.
@@ -156,9 +121,11 @@ impl Tiering {
             credit: Credit { saved_ns, look_ns: 0 },
             traffic: 0,
             calm: 0,
+            aged: 0,
+            made: 0,
             near_used: None,
             far_used: None,
-            part: Part::fresh(0, 0),
+            part: Part::fresh(0, 0, 0),
             trial: Trial::default(),
         }
     }
@@ -180,6 +147,7 @@ impl Tiering {
     /// Takes in what the last look found and says how to go on.
     pub fn step(&mut self, seen: &Observation) -> Decision {
         self.learn(seen);
+        self.aged = if seen.near_look.at.0 > 0 { 0 } else { self.aged.saturating_add(1) };
         self.allow_traffic(seen);
         let looked_ns = self.window_ns;
         match self.seek {
@@ -200,12 +168,7 @@ impl Tiering {
     fn learn(&mut self, seen: &Observation) {
         let share =
             |look: Looked| (look.at.0 > 0).then(|| ratio(look.used.0, look.at.0).min(WHOLE));
-        let near_used = share(seen.near_look).or(self.near_used);
-        // A sample errs by some per cent of what it finds.
-        self.near_used = match (self.by_age(), near_used, self.near_used) {
-            (true, Some(now), Some(before)) => Some(u64::midpoint(now, before)),
-            _ => near_used,
-        };
+        self.near_used = share(seen.near_look).or(self.near_used);
         self.far_used = share(seen.far_look).or(self.far_used);
     }
 
@@ -220,7 +183,7 @@ impl Tiering {
     /// Goes on with a longer window while less is used than near memory holds, and takes one between the last two then.
     fn seek(&mut self, seen: &Observation, before: Option<(u64, u64)>) {
         let (least, most) = (self.goals.window.0.0.max(1), self.goals.window.1.0);
-        let (hot, capacity, window) = (self.hot(seen).max(1), self.capacity(seen), self.window_ns);
+        let (hot, capacity, window) = (self.hot(seen).max(1), self.target(seen), self.window_ns);
         let next = if hot < capacity {
             let longer = scale(window, capacity, hot);
             longer.clamp(window.saturating_mul(2), window.saturating_mul(4))
@@ -256,7 +219,7 @@ impl Tiering {
     /// What near memory has room for without demotion.
     fn spare(&self, seen: &Observation) -> u64 {
         let headroom = self.headroom(seen);
-        seen.near.free.0.saturating_sub(headroom.saturating_add(headroom / 2))
+        seen.near.free.0.saturating_sub(headroom.saturating_add(headroom / 2) + self.made)
     }
 
     fn headroom(&self, seen: &Observation) -> u64 {
@@ -268,68 +231,18 @@ impl Tiering {
         self.near_used.zip(self.far_used).map(|(near, far)| scale(near, 100, far))
     }
 
-    fn judge_part(&mut self, seen: &Observation) {
-        let Some(gain) = self.gain() else { return };
-        let part = &mut self.part;
-        part.promoted = part.promoted.saturating_add(seen.far_look.moved.0);
-        // Another window finds other pages used; its gain says nothing of that before, unless it is none.
-        if part.window_ns.abs_diff(self.window_ns) > self.window_ns / 8 && gain >= 100 {
-            (part.gain, part.gain_most, part.window_ns) = (gain, gain, self.window_ns);
-        }
-        part.gain_most = part.gain_most.max(gain);
-        if gain < scale(part.gain_most, LOST_PERCENT, 100) {
-            *part = Part::fresh(gain, self.window_ns);
-            // What was tried before was another hot set.
-            (self.trial.promoted, self.trial.gain, self.calm) = (0, gain, 0);
-        } else if part.promoted >= seen.near.total.0 / PART_JUDGED {
-            let grown = gain >= scale(part.gain, GROWN_PERCENT, 100);
-            part.share = if grown { part.share } else { (part.share / 2).max(PART_LEAST) };
-            (part.gain, part.promoted) = (gain, 0);
-        }
-    }
-
-    fn judge_trial(&mut self, seen: &Observation) {
-        let (gain, fits) = (self.gain(), self.window_fits(seen));
-        let trial = &mut self.trial;
-        if trial.rest_ns > 0 {
-            let changed = gain.is_some_and(|gain| gain.abs_diff(trial.gain) > CHANGED_PERCENT);
-            trial.rest_ns = if changed { 0 } else { trial.rest_ns.saturating_sub(seen.elapsed.0) };
-            trial.promoted = 0;
-            if changed {
-                trial.failed = 0;
-                self.part = Part::fresh(0, self.window_ns);
-            }
-            return;
-        }
-        if !fits {
-            return;
-        }
-        trial.promoted = trial.promoted.saturating_add(seen.far_look.moved.0);
-        let Some(gain) = gain else { return };
-        if trial.gain == 0 {
-            trial.gain = gain;
-        }
-        let settled = self.part.share <= PART_SETTLED;
-        if trial.promoted < (seen.near.total.0 / TRIAL_PART).max(1) && !settled {
-            return;
-        }
-        let grown = gain >= scale(trial.gain, GROWTH_PERCENT, 100);
-        (trial.promoted, trial.gain) = (0, gain);
-        if gain >= GAIN_PERCENT || grown {
-            trial.failed = 0;
-        } else {
-            trial.rest_ns = REST_NS << trial.failed.min(RESTS_MAX);
-            trial.failed = trial.failed.saturating_add(1);
-        }
-    }
-
     fn capacity(&self, seen: &Observation) -> u64 {
         seen.near.total.0.saturating_sub(self.headroom(seen)).max(1)
     }
 
+    /// How much the window is to find used: less than near memory holds, as it is the contrast that tells.
+    fn target(&self, seen: &Observation) -> u64 {
+        (self.capacity(seen) / TARGET_PART).max(1)
+    }
+
     /// Whether the window tells hot from cold here: a hot set far too large or too small says nothing of a trial.
     fn window_fits(&self, seen: &Observation) -> bool {
-        let (hot, capacity) = (self.hot(seen), self.capacity(seen));
+        let (hot, capacity) = (self.hot(seen), self.target(seen));
         let at_an_end =
             self.window_ns <= self.goals.window.0.0 || self.window_ns >= self.goals.window.1.0;
         at_an_end || hot.abs_diff(capacity) <= capacity / 4
@@ -340,7 +253,7 @@ impl Tiering {
     fn fit_window(&mut self, seen: &Observation) {
         let (least, most) = (self.goals.window.0.0.max(1), self.goals.window.1.0);
         if seen.both() {
-            let (hot, capacity) = (self.hot(seen).max(1), self.capacity(seen));
+            let (hot, capacity) = (self.hot(seen).max(1), self.target(seen));
             // Within a tenth of the capacity it stays as it is.
             if hot.abs_diff(capacity) > capacity / 10 {
                 let scaled = scale(self.window_ns, capacity, hot);
@@ -398,7 +311,16 @@ impl Tiering {
 
     /// Where the longest window finds less used than near memory holds, it says little of most pages.
     fn by_age(&self) -> bool {
-        self.seek == Seek::Found && self.window_ns >= self.goals.window.1.0
+        if self.aged >= AGED_MOST {
+            return false;
+        }
+        let used = self.near_used.unwrap_or(WHOLE);
+        self.seek == Seek::Found && scale(used, AGE_NS, self.window_ns) <= WHOLE * 3 / 2
+    }
+
+    /// This part of near memory is exchanged in one look at most.
+    fn most_part(&self) -> u64 {
+        if self.by_age() { 4 } else { 8 }
     }
 
     /// How much of what is found used is promoted. Where what gives way for it has long been unused, it may be all.
@@ -406,7 +328,8 @@ impl Tiering {
         if self.by_age() { self.part.share * 2 } else { self.part.share }
     }
 
-    fn decide(&self, seen: &Observation, window: Nanoseconds) -> Decision {
+    fn decide(&mut self, seen: &Observation, window: Nanoseconds) -> Decision {
+        let by_age = self.by_age();
         let (headroom, rests) = (self.headroom(seen), self.trial.rest_ns > 0);
         let (far_hot, spare) = (self.far_hot(seen), self.spare(seen));
         let nothing = self.far_used.is_none_or(|used| used < NOTHING);
@@ -418,16 +341,24 @@ impl Tiering {
         } else if seeks {
             if self.hot(seen) <= self.capacity(seen) { far_hot } else { 0 }
         } else {
-            share_of(far_hot, self.promoted_share()).min(seen.near.total.0 / 8)
+            share_of(far_hot, self.promoted_share()).min(seen.near.total.0 / self.most_part())
         };
         // Where there is room, what is used is better off near in any case.
         let filled = if nothing { 0 } else { far_hot.min(spare) };
         let wanted = exchanged.max(filled).min(budget);
-        let short = headroom.saturating_add(wanted).saturating_sub(seen.near.free.0);
+        let free = seen.near.free.0;
+        let promote = wanted.min(free.saturating_sub(headroom / 2));
+        // Room for new pages, and for what the next look is expected to promote.
+        let next = if rests || nothing || self.calm > 0 {
+            0
+        } else {
+            // By age, it will find others used than this one.
+            let left = if by_age { far_hot } else { far_hot.saturating_sub(promote) };
+            left.min(exchanged).min(budget)
+        };
+        let short = headroom.saturating_add(next).saturating_sub(free - promote);
         let unused = share_of(seen.near.taken(), WHOLE - self.near_used.unwrap_or(0).min(WHOLE));
         let demote = short.min(budget).min(seen.far.free.0).min(unused);
-        // What demotion makes room for is promoted in the same look.
-        let room = seen.near.free.0.saturating_add(demote).saturating_sub(headroom / 2);
         let reason = if filled > exchanged {
             Reason::Fills
         } else if rests {
@@ -448,12 +379,15 @@ impl Tiering {
         } else {
             window.0
         };
+        self.made = next;
+        let idle_ns =
+            if by_age { window.0 } else { scale(window.0, PATIENCE, 1).min(IDLE_MOST_NS) };
         Decision {
-            promote: Bytes(wanted.min(room)),
+            promote: Bytes(promote),
             promote_window: Nanoseconds(promote_ns),
             demote: Bytes(demote),
-            by_age: self.by_age(),
-            window,
+            by_age,
+            idle: Nanoseconds(idle_ns.max(window.0)),
             period: Nanoseconds(self.period_ns.max(self.window_ns)),
             reason,
         }

@@ -1,4 +1,4 @@
-//! Near memory judged by age: a hand that goes round a node's memory and a sample that is looked at.
+//! Near memory judged by age: a hand that goes round a node's memory.
 //!
 //! The hand is that of the CLOCK algorithm (Corbató, A Paging Experiment with the Multics System, 1968): where it comes by,
 //! a page that was used since the last time stays and is forgotten to have been used; one that was not is demoted. It goes
@@ -6,16 +6,12 @@
 
 use super::node::{PAGE, scale};
 
-/// In one look it goes round this part of a node at most: four looks are the least age.
-const ROUND: u64 = 4;
+/// In one look it goes round this part of a node at most: three looks are the least age.
+const ROUND: u64 = 3;
 /// The least that it takes to be unused of what lies before it, in this many parts: it would go too far where it is wrong.
-const UNUSED_LEAST: u64 = 4;
+const UNUSED_LEAST: u64 = 8;
 /// Parts of a share.
 const WHOLE: u64 = 1024;
-/// In a sample there is one of so many parts, if that leaves it this large.
-const SAMPLED: (u64, u64) = (16, 128);
-const SAMPLE_LEAST: u64 = 16 << 20;
-
 /// The hand of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hand {
@@ -48,15 +44,6 @@ impl Hand {
     }
 }
 
-/// The part of the addresses from `start` to `end` that belongs to sample `turn` of a node with so many addresses: another
-/// one each time.
-pub(super) fn sample(start: u64, end: u64, span: u64, turn: u64) -> (u64, u64) {
-    let parts = (span / SAMPLE_LEAST).clamp(SAMPLED.0, SAMPLED.1);
-    let turn = turn % parts;
-    let bound = |part: u64| start + scale((end - start) / PAGE, part, parts) * PAGE;
-    (bound(turn), bound(turn + 1))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,27 +62,22 @@ mod tests {
         hand.learn(0);
         hand.learn(5 << 20);
         assert_eq!(hand.unused, WHOLE * 3 / 8, "what it has not tried it learns nothing from");
-        for end in [24, 40, 56, 64, 16] {
-            assert_eq!(hand.next(40 << 20, span).map(|(_, to)| to >> 20), Some(end));
+        let mut lengths = Vec::new();
+        for _ in 0..6 {
+            let (from, to) = hand.next(60 << 20, span).unwrap();
+            lengths.push((to - from) >> 10);
             hand.learn(0);
         }
+        let third = 21_848;
+        let rest = (64 << 10) - 2 * third;
         assert_eq!(
-            hand.next(1 << 20, span),
-            Some((16 << 20, 20 << 20)),
-            "four times as far at most"
+            lengths,
+            [third, third, (56 << 10) - 2 * third, third, third, rest],
+            "and begins anew"
         );
+        let (from, to) = hand.next(1 << 20, span).unwrap();
+        assert_eq!(to - from, 8 << 20, "eight times as far at most");
         assert_eq!(hand.next(1 << 20, 0), None);
-        assert_eq!(hand.next(1 << 20, 8 << 20), Some((0, 2 << 20)), "some memory has gone");
-    }
-
-    #[test]
-    fn samples_take_turns_and_are_all_there_is() {
-        let (start, end, span) = (8 << 20, 24 << 20, 256 << 20);
-        let parts: Vec<(u64, u64)> = (0..16).map(|turn| sample(start, end, span, turn)).collect();
-        assert_eq!((parts[0].0, parts[15].1), (start, end));
-        assert!(parts.windows(2).all(|two| two[0].1 == two[1].0));
-        assert_eq!(sample(start, end, span, 16), parts[0]);
-        let (from, to) = sample(0, 4 << 30, 64 << 30, 127);
-        assert_eq!((to, to - from), (4 << 30, 32 << 20), "a 128th of a large node");
+        assert_eq!(hand.next(8 << 20, 6 << 20), Some((0, 2 << 20)), "some memory has gone");
     }
 }

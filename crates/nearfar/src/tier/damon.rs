@@ -1,6 +1,7 @@
 //! Looks and moves by DAMON: a kdamond for each node over its physical memory, with schemes.
 //!
-//! The first forgets: a filter that asks whether a page is young also makes it old, and two filters behind it leave out
+//! The first does nothing but to have a region end where another scheme's addresses begin: what it starts within, a scheme on
+//! Linux 6.12 leaves out until the next time. The second forgets: a filter that asks whether a page is young also makes it old, and two filters behind it leave out
 //! every page there is, so that nothing is done. The next ones count young pages, each in a part of the addresses (an arc);
 //! they mark them as accessed for reclaim, which they are (`lru_prio`), for actions that do nothing count pages on new kernels
 //! only. The others move, one for each node where pages may go (a way): young pages up to the next faster tier, old ones down
@@ -18,15 +19,16 @@
 //! # Time
 //! A command takes a tenth of a second on Linux 6.12, and only one is heard at a time; so a pass can't be had when one
 //! wants it. But a scheme is applied again and again, at an interval that the kernel keeps to, counted from the commit. So
-//! forgetting goes on at short intervals until the look is committed, whose interval is the window: each of its passes
-//! finds what was used in the window before it. There may be several, as commands take their time; each is a look.
+//! one command has pages forgotten at one interval, and counted or moved at another, which is a window longer; the next
+//! command comes before either is there again. Windows too long for that take two commands: forgetting goes on at short
+//! intervals until the second, whose interval is the window.
 //!
 //! How much is moved is a matter of where: a filter leaves only so many addresses as hold that much by the last count, and
 //! the next pass goes on behind them.
 //! (Quotas would do that too, but a scheme that sleeps forgets where it was.) DAMON counts regions, holes and free pages
 //! included; what is looked at is the part of it that is taken.
 
-use std::collections::BTreeMap;
+mod moving;
 
 use anyhow::Context as _;
 use nearfar_control::tiering::{Count, Pages};
@@ -34,27 +36,30 @@ use nearfar_control::turns::Boundaries;
 use nearfar_kernel::damon::spec::{AddrRange, Bounds, Intervals, Kdamond, Scheme};
 use nearfar_kernel::damon::{DamonError, SchemeStats, Session};
 use nearfar_kernel::fs::Fs;
-use nearfar_kernel::{pageflags, ranges, zones};
+use nearfar_kernel::{ranges, zones};
 use nearfar_policy::tiering::{Decision, Look, Looked, Side};
-use nearfar_topology::{BasisPoints, Bytes, Nanoseconds, NodeId};
+use nearfar_topology::{BasisPoints, Bytes, Nanoseconds};
 
-use super::node::{PAGE, Watched, scale};
+use super::node::{Pass, Watched, scale};
 use super::plan::Plan;
 use super::reading::{cpu_ticks, meminfo};
-use super::schemes::{COUNT, FORGET, NO_SIZE, only, specification, way_of};
+use super::schemes::{ALL, COUNT, FORGET, NO_SIZE, forgetting, only, specification, way_of};
 use super::scope::Group;
-use super::spread;
 
 /// DAMON's own sampling is not what pages are judged by, so it is for few regions; but intervals of schemes are whole
 /// samples, and 6.12 hears commands at the end of an aggregation.
 pub(super) const INTERVALS: Intervals =
     Intervals { sample_us: 10_000, aggr_us: 20_000, update_us: 60_000_000 };
 pub(super) const REGIONS: Bounds = Bounds { min: 10, max: 20 };
-/// From one pass that forgets to the next: as long as the window, within these bounds. The last one may be so long before
-/// the look is heard of; but each takes time.
-pub(super) const FORGET_US: Bounds = Bounds { min: 50_000, max: 150_000 };
+/// From one pass that forgets to the next, where the window is too long to be told in the same command. The last one may
+/// be so long before the look is heard of; but each takes time.
+pub(super) const FORGET_EVERY: Nanoseconds = Nanoseconds(150_000_000);
+/// What is to be moved is forgotten not sooner than this, so that it is not forgotten again before the next command.
+const FORGET_FIRST: Nanoseconds = Nanoseconds(200_000_000);
+/// By age, what is promoted was used since it was counted; so long, about.
+const SINCE_COUNT: Nanoseconds = Nanoseconds(700_000_000);
 /// A pass at this interval is over, and what it has found is read, before there is another.
-const ONCE: Nanoseconds = Nanoseconds(400_000_000);
+pub(super) const ONCE: Nanoseconds = Nanoseconds(400_000_000);
 /// A pass has begun this long after its time: the kernel counts time in samples, each of which takes a little longer than it
 /// should, by this part of an interval at most.
 const LATE: Nanoseconds = Nanoseconds(30_000_000);
@@ -89,13 +94,14 @@ pub(crate) fn specifications(
     Ok(all.into_iter().unzip())
 }
 
-/// What is counted of a node; the bits of all of it are cleared if nothing is.
+/// What is done with a node in a pass that looks.
 #[derive(Clone, Copy)]
 enum LookAt {
     Nothing,
+    /// All its pages are forgotten to have been used.
+    Forgotten,
+    /// All its pages are counted.
     All,
-    /// A part of each arc.
-    Sample,
 }
 
 /// The live machine's pages.
@@ -108,6 +114,8 @@ pub(crate) struct Damon<'a> {
     turn: usize,
     totals: Vec<Count>,
     headroom: BasisPoints,
+    /// The window of the last look.
+    looked: Nanoseconds,
     /// This program's CPU time at the last count.
     own_ticks: u64,
     has_memory: Option<String>,
@@ -134,6 +142,7 @@ impl<'a> Damon<'a> {
             turn: 0,
             totals,
             headroom,
+            looked: Nanoseconds(0),
             own_ticks: 0,
             has_memory: None,
             looks_unasked: 0,
@@ -187,6 +196,8 @@ impl<'a> Damon<'a> {
         set: impl Fn(usize, &mut Scheme) -> bool,
     ) -> Result<(), DamonError> {
         self.session.adjust(index, |kdamond| {
+            // Newer kernels count intervals from the commit only if something of the intervals has changed.
+            kdamond.context.intervals.update_us ^= 1;
             for (at, scheme) in kdamond.context.schemes.iter_mut().enumerate() {
                 let awake = set(at, scheme);
                 scheme.access_pattern.sz = if awake { Bounds::ANY_SIZE } else { NO_SIZE };
@@ -195,48 +206,38 @@ impl<'a> Damon<'a> {
         Ok(())
     }
 
-    /// Has all nodes at turn looked at, each as `what` says for near ones and far ones, at the interval of such a window;
-    /// gives how long to wait for it.
+    /// Has all nodes at turn looked at, each as `what` says for near ones and far ones; gives how long to wait for it.
     fn look_at(
         &mut self,
         what: impl Fn(bool) -> LookAt,
-        window: Nanoseconds,
+        pass: impl Fn(&Watched) -> Pass,
     ) -> anyhow::Result<Nanoseconds> {
         let mut longest = 0;
         for (index, near) in self.at_turn() {
             let node = &self.nodes[index];
-            let interval_us = node.interval_us(window);
-            longest = interval_us.max(longest);
+            let pass = pass(node);
+            longest = pass.act_us.max(longest);
             let counted = match what(near) {
-                LookAt::Nothing => Vec::new(),
+                LookAt::Nothing | LookAt::Forgotten => Vec::new(),
                 LookAt::All => node.arcs.iter().map(|arc| node.within(arc)).collect(),
-                LookAt::Sample => node.sample(),
             };
+            let forgotten = matches!(what(near), LookAt::Forgotten);
             let group = self.group.clone();
             self.wake(index, |at, scheme| {
-                let counts = at.checked_sub(COUNT).and_then(|arc| counted.get(arc));
-                if let Some(within) = counts {
-                    scheme.filters = only(*within, group.as_ref(), false);
+                if at == FORGET {
+                    let forget_us = pass.forget_us.or(forgotten.then_some(pass.act_us));
+                    scheme.filters = forgetting(ALL, group.as_ref());
+                    scheme.apply_interval_us = forget_us.unwrap_or(pass.act_us);
+                    return forget_us.is_some();
                 }
-                let awake = counts.is_some() || counted.is_empty() && at == FORGET;
-                if awake {
-                    scheme.apply_interval_us = interval_us;
-                }
-                awake
+                let within = at.checked_sub(COUNT).and_then(|arc| counted.get(arc));
+                let Some(within) = within else { return false };
+                scheme.filters = only(*within, group.as_ref(), false);
+                scheme.apply_interval_us = pass.act_us;
+                true
             })?;
         }
         Ok(pass_by(longest))
-    }
-
-    /// What has been found of the samples by now is not counted: how long ago it was forgotten is not known.
-    fn discard_samples(&mut self) -> anyhow::Result<()> {
-        for (index, _) in self.at_turn().into_iter().filter(|(_, near)| *near) {
-            let stats = self.session.stats(index)?;
-            for (arc, stats) in self.nodes[index].arcs.iter_mut().zip(&stats[COUNT..]) {
-                arc.count(stats.sz_tried.0, stats.sz_applied.0);
-            }
-        }
-        Ok(())
     }
 
     /// The memory now of each node at turn; of a cgroup's, what it has and what is free.
@@ -296,69 +297,13 @@ impl<'a> Damon<'a> {
         Ok(())
     }
 
-    /// Asks how much of each part of near memory can be moved; where the kernel does not tell, all are taken to be alike.
-    fn learn_movable(&mut self) {
-        for (index, _) in self.at_turn().into_iter().filter(|(_, near)| *near) {
-            let node = &mut self.nodes[index];
-            let arcs: Vec<AddrRange> = node.arcs.iter().map(|arc| node.within(arc)).collect();
-            if let Ok(Some(shares)) = pageflags::on_reclaim_lists(self.fs, &arcs) {
-                node.learn_movable(&shares);
-            }
-        }
-    }
-
-    /// What each node at turn is to move, and which way: `(index, way, bytes)`.
-    fn moves(&self, sides: &[Side], decision: &Decision) -> Vec<(usize, usize, u64)> {
-        let at_turn = self.at_turn();
-        let nears = at_turn.iter().filter(|(_, near)| *near).count();
-        let (near_sides, far_sides) = sides.split_at(nears);
-        let demoted = spread::demoted(near_sides, decision.demote.0);
-        let used: Vec<u64> =
-            at_turn[nears..].iter().map(|(index, _)| self.nodes[*index].used()).collect();
-        let promoted = spread::share(decision.promote.0, &used);
-        let half = u64::from(self.headroom.0) / 2;
-        // Near nodes have room for what they give away, but for half the headroom.
-        let near_room = near_sides.iter().zip(&demoted).map(|(side, given)| {
-            let room = side.free.0.saturating_add(*given);
-            room.saturating_sub(scale(side.total.0, half, 10_000))
-        });
-        let far_room =
-            far_sides.iter().map(|side| side.free.0.saturating_sub(side.total.0 / RESERVE));
-        let node = |(index, _): &(usize, bool)| self.nodes[*index].node;
-        let mut rooms: BTreeMap<NodeId, u64> =
-            at_turn.iter().map(node).zip(near_room.chain(far_room)).collect();
-        let mut moves = Vec::new();
-        for ((index, near), bytes) in at_turn.iter().zip(demoted.into_iter().chain(promoted)) {
-            let ways = self.nodes[*index].ways.iter().enumerate();
-            let (at, ways): (Vec<usize>, Vec<_>) =
-                ways.filter(|(_, way)| way.up != *near).map(|(at, way)| (at, *way)).unzip();
-            let mut room: Vec<u64> =
-                ways.iter().map(|way| rooms.get(&way.to).copied().unwrap_or(0)).collect();
-            let mut gets = spread::ways(bytes, &ways, &mut room);
-            rooms.extend(ways.iter().zip(&room).map(|(way, room)| (way.to, *room)));
-            if !near {
-                let left = bytes.saturating_sub(gets.iter().sum());
-                let free = |way: &super::node::Way| {
-                    at_turn
-                        .iter()
-                        .position(|one| node(one) == way.to)
-                        .map_or(0, |at| sides[at].free.0)
-                };
-                let more = spread::share(left, &ways.iter().map(free).collect::<Vec<_>>());
-                gets.iter_mut().zip(more).for_each(|(get, more)| *get += more);
-            }
-            moves.extend(at.into_iter().zip(gets).map(|(way, bytes)| (*index, way, bytes)));
-        }
-        moves
-    }
-
     /// Takes in what a node's schemes have done; gives what was looked at, and the new CPU time.
     fn count_node(&mut self, index: usize, near: bool, now: Side) -> anyhow::Result<(Looked, u64)> {
         let stats = self.session.stats(index)?;
         let thread = self.session.thread(index)?;
         let ticks = thread.map_or(0, |thread| cpu_ticks(self.fs, &thread.to_string()));
         let node = &mut self.nodes[index];
-        let tried_by_all = stats.iter().map(|stats| stats.sz_tried.0).sum();
+        let tried_by_all = stats.iter().skip(FORGET).map(|stats| stats.sz_tried.0).sum();
         let spent = node.learn_cost(ticks * TICK_NS, tried_by_all);
         let arcs = node.arcs.len();
         let count = |at: usize| stats.get(at).copied().unwrap_or_default();
@@ -385,53 +330,29 @@ impl Pages for Damon<'_> {
     type Error = anyhow::Error;
 
     fn forget(&mut self, look: Look) -> Result<Nanoseconds, anyhow::Error> {
-        if look.by_age {
-            return self.look_at(|near| if near { LookAt::Sample } else { LookAt::Nothing }, ONCE);
+        self.looked = look.window;
+        if in_one_command(look) {
+            return self.look_at(|_| LookAt::All, |node| node.pass(look.window, ONCE, node.span));
         }
-        let window = look.window.0.clamp(FORGET_US.min * 1000, FORGET_US.max * 1000);
-        self.look_at(|_| LookAt::Nothing, Nanoseconds(window))
+        let what = |near| if near && look.by_age { LookAt::Nothing } else { LookAt::Forgotten };
+        self.look_at(what, |_| Pass::at(FORGET_EVERY))
     }
 
     fn look(&mut self, look: Look) -> Result<Nanoseconds, anyhow::Error> {
-        if !look.by_age {
-            return self.look_at(|_| LookAt::All, look.window);
+        if in_one_command(look) {
+            return Ok(Nanoseconds(0));
         }
-        self.discard_samples()?;
-        let takes =
-            self.look_at(|near| if near { LookAt::Sample } else { LookAt::All }, look.window);
-        self.nodes.iter_mut().for_each(Watched::end_sample);
-        takes
+        let what = |near| if near && look.by_age { LookAt::Nothing } else { LookAt::All };
+        self.look_at(what, |_| Pass::at(look.window))
     }
 
-    fn shift(&mut self, decision: &Decision) -> Result<Nanoseconds, anyhow::Error> {
-        let (sides, group) = (self.sides_at_turn()?, self.group.clone());
+    fn promote(&mut self, decision: &Decision) -> Result<Nanoseconds, anyhow::Error> {
+        self.shift(false, decision.promote.0, decision.promote_window, decision.by_age)
+    }
+
+    fn demote(&mut self, decision: &Decision) -> Result<Nanoseconds, anyhow::Error> {
         self.learn_movable();
-        let moves = self.moves(&sides, decision);
-        let mut longest = 0;
-        for ((index, near), side) in self.at_turn().into_iter().zip(&sides) {
-            let window = if near { decision.window } else { decision.promote_window };
-            let interval_us = self.nodes[index].interval_us(window);
-            longest = interval_us.max(longest);
-            let taken = side.total.0.saturating_sub(side.free.0);
-            let node = &mut self.nodes[index];
-            let mut filters = BTreeMap::new();
-            for (_, way, bytes) in moves.iter().filter(|(of, ..)| *of == index) {
-                let within = match decision.by_age && near {
-                    _ if *bytes < PAGE => None,
-                    true => node.next_by_age(*bytes),
-                    false => node.next(!near, *bytes, taken),
-                };
-                let at = way_of(node.arcs.len(), *way);
-                filters.extend(within.map(|within| (at, only(within, group.as_ref(), near))));
-            }
-            self.wake(index, |at, scheme| {
-                let Some(filters) = filters.get(&at) else { return false };
-                scheme.apply_interval_us = interval_us;
-                scheme.filters.clone_from(filters);
-                true
-            })?;
-        }
-        Ok(pass_by(longest))
+        self.shift(true, decision.demote.0, decision.idle, decision.by_age)
     }
 
     fn rest(&mut self) -> Result<(), anyhow::Error> {
@@ -481,6 +402,11 @@ impl Boundaries for Damon<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a look is told in one command.
+fn in_one_command(look: Look) -> bool {
+    look.window <= ONCE && !look.by_age
 }
 
 /// By when a pass at such an interval has begun.

@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use nearfar_kernel::damon::spec::AddrRange;
 use nearfar_topology::{BasisPoints, Bytes, Nanoseconds, NodeId};
 
-use super::age::{self, Hand};
-use super::damon::INTERVALS;
+use super::age::Hand;
+use super::damon::{INTERVALS, ONCE};
 
 /// A page.
 pub(super) const PAGE: u64 = 4096;
@@ -32,9 +32,8 @@ pub(crate) struct Watched {
     pub(super) arcs: Vec<Arc>,
     /// What is known of moves down and up.
     outcomes: [Outcome; 2],
-    /// Where demotion by age goes on, and how often a sample was looked at.
+    /// Where demotion by age goes on.
     hand: Hand,
-    samples: u64,
     /// Tried by all schemes at the last count.
     tried: u64,
     /// CPU time of its thread at the last count, and of one pass over all its addresses.
@@ -78,6 +77,25 @@ struct Outcome {
     /// What is moved of it, of [`AS_EXPECTED`]: there may be several passes, and pages that can't be moved.
     share: u64,
 }
+
+/// When, after a command, schemes of a node are applied. Each is again after as long, if the next command is late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pass {
+    /// The one that forgets, if it is.
+    pub(super) forget_us: Option<u64>,
+    /// The others.
+    pub(super) act_us: u64,
+}
+
+impl Pass {
+    /// Nothing is forgotten.
+    pub(super) const fn at(time: Nanoseconds) -> Self {
+        Self { forget_us: None, act_us: time.0 / 1000 }
+    }
+}
+
+/// From the end of a window until it is forgotten again.
+const APART_US: u64 = 100_000;
 
 /// A part of a node's addresses, counted over its ranges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,7 +142,6 @@ impl Watched {
             arcs: Vec::new(),
             outcomes: [fresh; 2],
             hand: Hand::NEW,
-            samples: 0,
             tried: 0,
             cpu_ns: 0,
             pass_ns: 0,
@@ -166,25 +183,32 @@ impl Watched {
         AddrRange { start: self.address_from(arc.start), end: self.address(arc.end) }
     }
 
-    /// The addresses that are to be tried to move so much up or down; `None` if there is nothing to move. They begin in the arc that
-    /// holds most of it, behind those of the last pass there. `taken` is what this node's memory has of pages.
-    pub(super) fn next(&mut self, up: bool, wanted: u64, taken: u64) -> Option<AddrRange> {
-        // By all that an arc holds, wherever the last pass ended: else what is behind that would never have its turn.
-        let expects = |at: &usize| (self.expects(up, &self.arcs[*at], taken), Reverse(*at));
-        let first = (0..self.arcs.len()).max_by_key(expects)?;
-        let from = self.arcs[first].next;
+    /// The addresses that are to be tried to move so much up or down; `None` if there is nothing to move: the fewest
+    /// neighbouring arcs that hold as much, or behind those of the last pass where one does. `taken` is what this node's
+    /// memory has of pages, `(part, whole)` how much of what was found is expected to be found again.
+    pub(super) fn next(
+        &mut self,
+        up: bool,
+        wanted: u64,
+        taken: u64,
+        (part, whole): (u64, u64),
+    ) -> Option<AddrRange> {
+        let expects = |arc: &Arc| scale(self.expects(up, arc, taken), part, whole);
+        let expects: Vec<u64> = self.arcs.iter().map(expects).collect();
+        let first = shortest_run(&expects, wanted)?;
+        let arc = self.arcs[first];
+        let from = if expects[first] >= wanted { arc.next } else { arc.start };
         let (mut to, mut expected) = (from, 0);
-        for at in first..self.arcs.len() {
-            let arc = self.arcs[at];
+        for (at, (arc, expects)) in self.arcs.iter_mut().zip(expects).enumerate().skip(first) {
             let begin = if at == first { from } else { arc.start };
             let rest = arc.end - begin;
-            let here = scale(self.expects(up, &arc, taken), rest, arc.end - arc.start);
+            let here = scale(expects, rest, arc.end - arc.start);
             let missing = wanted.saturating_sub(expected);
             let take = if here > missing { scale(rest, missing, here) } else { rest };
             to = begin + take.next_multiple_of(PAGE).min(rest);
             expected += here.min(missing);
-            self.arcs[at].next = if to < arc.end { to } else { arc.start };
-            if expected >= wanted {
+            arc.next = if to < arc.end { to } else { arc.start };
+            if expected >= wanted || at == first && begin > arc.start {
                 break;
             }
         }
@@ -197,20 +221,6 @@ impl Watched {
     pub(super) fn next_by_age(&mut self, wanted: u64) -> Option<AddrRange> {
         let (from, to) = self.hand.next(wanted, self.span)?;
         Some(AddrRange { start: self.address_from(from), end: self.address(to) })
-    }
-
-    /// Of each arc, what belongs to the sample that is at turn.
-    pub(super) fn sample(&self) -> Vec<AddrRange> {
-        let of = |arc: &Arc| {
-            let (start, end) = age::sample(arc.start, arc.end, self.span, self.samples);
-            self.within(&Arc { start, end, ..*arc })
-        };
-        self.arcs.iter().map(of).collect()
-    }
-
-    /// The next look has another sample.
-    pub(super) fn end_sample(&mut self) {
-        self.samples += 1;
     }
 
     /// How much a pass over this arc is expected to move.
@@ -273,10 +283,42 @@ impl Watched {
         spent
     }
 
-    /// The interval at which a scheme finds what was used in such a window; not so short that its thread does nothing else.
-    pub(super) fn interval_us(&self, window: Nanoseconds) -> u64 {
-        (window.0 / 1000).max(INTERVALS.aggr_us).max(self.pass_ns / 1000 * 2)
+    /// When schemes are applied that are to find what was used, or not, in such a window, where so many bytes of addresses
+    /// are forgotten not before `first`. A thread that does nothing else is not what is wanted.
+    pub(super) fn pass(&self, window: Nanoseconds, first: Nanoseconds, bytes: u64) -> Pass {
+        let (window_us, pass_us) = (window.0 / 1000, self.pass_ns / 1000);
+        let apart = INTERVALS.aggr_us.max(pass_us * 2);
+        if window > ONCE {
+            return Pass { forget_us: None, act_us: window_us.max(apart) };
+        }
+        // Not forgotten again between the two.
+        let forget_us = (first.0 / 1000).max(window_us + APART_US).max(apart);
+        // A page is visited so much later as the pass before took.
+        let took_us = scale(pass_us, bytes, self.span);
+        let act_us = forget_us + window_us.saturating_sub(took_us).max(INTERVALS.sample_us);
+        Pass { forget_us: Some(forget_us), act_us }
     }
+}
+
+/// Where the fewest neighbours begin that together have so much, or the first that has any if all have less.
+fn shortest_run(has: &[u64], wanted: u64) -> Option<usize> {
+    let length = |first: usize| {
+        let sums = has[first..].iter().scan(0u64, |sum, one| {
+            *sum = sum.saturating_add(*one);
+            Some(*sum)
+        });
+        sums.take_while(|sum| *sum < wanted).count()
+    };
+    let runs = (0..has.len()).filter(|first| has[*first] > 0);
+    // Of equally many, those that have most.
+    let best = |first: &usize| {
+        let length = length(*first);
+        (length + first >= has.len(), length, Reverse(has[*first]))
+    };
+    runs.min_by_key(|first| match best(first) {
+        (true, ..) => (true, *first, Reverse(0)),
+        within => within,
+    })
 }
 
 /// `value * by / of`, saturating.
@@ -297,13 +339,13 @@ mod tests {
         ];
         let mut watched = Watched::new(NodeId(1), 1, Vec::new(), &ranges);
         assert_eq!(watched.arcs.iter().map(|arc| arc.end - arc.start).sum::<u64>(), 32 << 20);
-        assert_eq!(watched.next(true, 1 << 20, 32 << 20), None, "nothing was found yet");
+        assert_eq!(watched.next(true, 1 << 20, 32 << 20, (1, 1)), None, "nothing was found yet");
         // Arcs are of 2 MiB; the third is used, and half of the last one, which was passed twice.
         assert_eq!(watched.arcs[2].count(2 << 20, 2 << 20), [2 << 20, 2 << 20]);
         assert_eq!(watched.arcs[15].count(4 << 20, 2 << 20), [4 << 20, 2 << 20]);
         let mut next = |bytes: u64| {
             watched.outcomes[1].expected = 0;
-            let range = watched.next(true, bytes, 32 << 20).unwrap();
+            let range = watched.next(true, bytes, 32 << 20, (1, 1)).unwrap();
             ((range.start >> 10, range.end >> 10), watched.outcomes[1].expected >> 10)
         };
         assert_eq!(next(1 << 20), ((20 << 10, 21 << 10), 1 << 10));
@@ -311,6 +353,38 @@ mod tests {
         assert_eq!(next(512 << 10), ((21 << 10 | 512, 22 << 10), 512), "to its end");
         assert_eq!(next(2 << 20), ((20 << 10, 22 << 10), 2 << 10), "and again from its beginning");
         assert_eq!(next(4 << 20), ((20 << 10, 80 << 10), 3 << 10), "as much as there is");
+    }
+
+    #[test]
+    fn as_few_neighbours_as_have_enough_are_tried() {
+        let has = [1, 0, 3, 4, 0, 8, 1];
+        let runs = [(1, 5), (8, 5), (9, 5), (10, 3), (17, 0), (18, 0)];
+        for (wanted, first) in runs {
+            assert_eq!(shortest_run(&has, wanted), Some(first), "{wanted}");
+        }
+        assert_eq!(shortest_run(&[0, 0], 1), None);
+        assert_eq!(shortest_run(&[0, 2], 9), Some(1), "what there is");
+    }
+
+    #[test]
+    fn a_page_is_forgotten_so_long_before_it_is_looked_at_as_the_window_and_once_between_commands()
+    {
+        let mut watched =
+            Watched::new(NodeId(0), 0, Vec::new(), &[AddrRange { start: 0, end: 1 << 30 }]);
+        let ms = |ms: u64| Nanoseconds(ms * 1_000_000);
+        let times = |pass: Pass| (pass.forget_us.map(|us| us / 1000), pass.act_us / 1000);
+        assert_eq!(times(watched.pass(ms(50), ONCE, 1 << 30)), (Some(400), 450));
+        assert_eq!(times(watched.pass(ms(350), ONCE, 1 << 30)), (Some(450), 800));
+        assert_eq!(times(watched.pass(ms(2000), ONCE, 1 << 30)), (None, 2000));
+        watched.pass_ns = 30_000_000;
+        assert_eq!(times(watched.pass(ms(50), ONCE, 1 << 30)), (Some(400), 420));
+        assert_eq!(times(watched.pass(ms(50), ONCE, 1 << 29)), (Some(400), 435), "half of it");
+        watched.pass_ns = 1_000_000_000;
+        assert_eq!(times(watched.pass(ms(50), ONCE, 1 << 30)), (Some(2000), 2010));
+        for window in (10..=400).step_by(10) {
+            let pass = watched.pass(ms(window), ms(200), 1 << 30);
+            assert!(pass.forget_us.unwrap() * 2 > pass.act_us, "{window} ms: {pass:?}");
+        }
     }
 
     #[test]
@@ -323,7 +397,7 @@ mod tests {
         let shares: Vec<BasisPoints> =
             (0..16).map(|arc| BasisPoints(if arc < 8 { 100 } else { 10_000 })).collect();
         watched.learn_movable(&shares);
-        let range = watched.next(false, 1 << 20, 10 << 20).unwrap();
+        let range = watched.next(false, 1 << 20, 10 << 20, (1, 1)).unwrap();
         assert_eq!((range.start >> 20, range.end >> 20), (8, 10), "half of it is used");
     }
 
@@ -331,10 +405,10 @@ mod tests {
     fn how_much_to_try_follows_from_what_was_moved() {
         let ranges = [AddrRange { start: 0, end: 16 << 20 }];
         let mut watched = Watched::new(NodeId(0), 0, Vec::new(), &ranges);
-        let first = watched.next(false, 2 << 20, 16 << 20).unwrap();
+        let first = watched.next(false, 2 << 20, 16 << 20, (1, 1)).unwrap();
         assert_eq!(first.len(), 2 << 20, "all near memory is unused until it is found used");
         watched.learn_outcome(false, 1 << 20);
-        let then = watched.next(false, 3 << 20, 16 << 20).unwrap();
+        let then = watched.next(false, 3 << 20, 16 << 20, (1, 1)).unwrap();
         assert_eq!(then.len(), 4 << 20, "half of what was expected, and half of that is believed");
         watched.learn_outcome(false, 0);
         watched.learn_outcome(false, 5);

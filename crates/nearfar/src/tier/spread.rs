@@ -2,8 +2,7 @@
 //!
 //! Pages go the shortest way: to the nearest nodes of the other side that have room, and to those equally near in proportion
 //! to their room; only what is left goes further. So a socket demotes to its own far memory first, and as that fills, to
-//! its neighbours'. What finds no room anywhere is spread by free memory where it is promoted (the policy has seen that there is
-//! room), and stays where it is otherwise.
+//! its neighbours'. What finds no room anywhere stays where it is.
 
 use nearfar_policy::tiering::Side;
 

@@ -71,7 +71,11 @@ pub(crate) fn what_is_hot_in_the_slowest_tier_ends_in_the_fastest_and_what_is_co
     assert!(hot.mib_on(2) >= 60, "{} MiB", hot.mib_on(2));
     let said = done(&HURRY);
     assert!(said.contains("nodes 1 over 0 over 2"), "{said}");
-    until(|| hot.mib_on(1) >= 48);
+    let pairs = [(2, 0), (0, 1), (1, 0)];
+    until(|| {
+        let status = status();
+        hot.mib_on(1) >= 48 && pairs.iter().all(|(from, to)| moved_mib(&status, *from, *to) >= 16)
+    });
     let status = status();
     let (hot_fast, cold_left) = (hot.mib_on(1), cold.mib_on(1));
     assert!(hot_fast >= 48, "{hot_fast} MiB of the hot program in the fastest tier: {status}");
@@ -83,7 +87,7 @@ pub(crate) fn what_is_hot_in_the_slowest_tier_ends_in_the_fastest_and_what_is_co
     };
     assert_eq!(boundaries.iter().map(sides).collect::<Vec<_>>(), [["1", "0"], ["0", "2"]]);
     assert!(boundaries.iter().all(|one| one["reason"] != "starting"), "{status}");
-    for (from, to) in [(2, 0), (0, 1), (1, 0)] {
+    for (from, to) in pairs {
         assert!(moved_mib(&status, from, to) >= 16, "{from} to {to}: {status}");
     }
     assert_eq!(moved_mib(&status, 2, 1) + moved_mib(&status, 1, 2), 0, "{status}");
@@ -117,9 +121,13 @@ pub(crate) fn a_socket_demotes_to_its_own_far_node_first() {
     let cold = Programs::start("input", &[0, 0, 1, 1, 1]);
     let hot = Programs::start("touch", &[2, 3]);
     done(&HURRY);
+    let promoted = |status: &serde_json::Value| -> u64 {
+        [2, 3].iter().flat_map(|from| [0, 1].map(|to| moved_mib(status, *from, to))).sum()
+    };
     until(|| {
         let status = status();
-        moved_mib(&status, 0, 2) >= 16 && moved_mib(&status, 1, 3) >= 16
+        let demoted = moved_mib(&status, 0, 2) >= 16 && moved_mib(&status, 1, 3) >= 16;
+        demoted && promoted(&status) >= 32
     });
     let status = status();
     for (from, to) in [(0, 2), (1, 3)] {
@@ -128,9 +136,7 @@ pub(crate) fn a_socket_demotes_to_its_own_far_node_first() {
     for (from, to) in [(0, 3), (1, 2)] {
         assert_eq!(moved_mib(&status, from, to), 0, "{from} to {to}: {status}");
     }
-    let promoted: u64 =
-        [2, 3].iter().flat_map(|from| [0, 1].map(|to| moved_mib(&status, *from, to))).sum();
-    assert!(promoted >= 32, "{status}");
+    assert!(promoted(&status) >= 32, "{status}");
     done(&["tier", "stop"]);
     assert_eq!(system(), before);
     cold.end();

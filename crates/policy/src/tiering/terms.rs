@@ -18,15 +18,15 @@ pub struct Goals {
 }
 
 impl Goals {
-    /// The usual goals for this much traffic: 2 % headroom, 5 % of a CPU, windows of 20 ms to 2 s. Where a page is that is
-    /// used less than once in two seconds, no program notices.
+    /// The usual goals for this much traffic: 2 % headroom, 5 % of a CPU, windows of 50 ms to 2 s. CPUs remember translations
+    /// and set accessed bits when they look them up anew: a shorter window finds nothing.
     #[must_use]
     pub const fn with_traffic(traffic: BytesPerSecond) -> Self {
         Self {
             headroom: BasisPoints(200),
             traffic,
             cpu: BasisPoints(500),
-            window: (Nanoseconds(SECOND_NS / 50), Nanoseconds(2 * SECOND_NS)),
+            window: (Nanoseconds(SECOND_NS / 20), Nanoseconds(2 * SECOND_NS)),
         }
     }
 }
@@ -58,9 +58,8 @@ impl Side {
 pub struct Look {
     /// From the pass that forgets to the one that counts.
     pub window: Nanoseconds,
-    /// Near pages are judged by age: only a sample of them is forgotten and counted, the others stay as they are until
-    /// demotion comes by, which it does in the order of their addresses, round and round. What was used since it last
-    /// came by stays near.
+    /// Near pages are judged by age: they are neither forgotten nor counted, but stay as they are until demotion comes by,
+    /// which it does in the order of their addresses, round and round. What was used since it last came by stays near.
     pub by_age: bool,
 }
 
@@ -103,15 +102,15 @@ impl Observation {
 pub struct Decision {
     /// So much of what is found used in far memory is promoted now.
     pub promote: Bytes,
-    /// In so short a time; at most `window`.
+    /// In so short a time.
     pub promote_window: Nanoseconds,
-    /// So much of what is found unused in near memory is demoted, before anything is promoted.
+    /// So much of what is found unused in near memory is demoted then: room for new pages, and for the next look.
     pub demote: Bytes,
     /// Whether near pages are demoted by their age.
     pub by_age: bool,
     /// What is demoted has been unused for at least so long.
-    pub window: Nanoseconds,
-    /// From the start of this look to the start of the next; at least `window`.
+    pub idle: Nanoseconds,
+    /// From the start of this look to the start of the next; at least a window.
     pub period: Nanoseconds,
     /// Why, for people.
     pub reason: Reason,

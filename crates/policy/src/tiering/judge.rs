@@ -1,0 +1,122 @@
+//! Whether moving has been worth it: how much of what is found is promoted next, and when to rest.
+
+use super::{Observation, PART_SETTLED, SECOND_NS, Tiering, WHOLE, scale, share_of};
+
+/// Promoted before a trial is judged: this part of near memory.
+const TRIAL_PART: u64 = 2;
+/// A trial succeeds if near pages are found used at least this much more often than far ones, in per cent,
+const GAIN_PERCENT: u64 = 125;
+/// or if that has grown this much since it began, in per cent.
+const GROWTH_PERCENT: u64 = 105;
+/// A gain that changes by more than this ends a rest, in per cent.
+const CHANGED_PERCENT: u64 = 10;
+/// The first rest; each after a further failure is twice as long.
+const REST_NS: u64 = 30 * SECOND_NS;
+/// The most doublings.
+const RESTS_MAX: u32 = 6;
+/// The most and the least that is promoted of what is found.
+const PART_MOST: u64 = WHOLE / 2;
+const PART_LEAST: u64 = WHOLE / 64;
+/// Promoted before the part is judged: this part of near memory.
+const PART_JUDGED: u64 = 8;
+/// The part stays as it is while near memory has one more page that is found used for so many that were promoted.
+const PART_YIELDS: u64 = 8;
+/// What is left of the gain when the hot set has moved, in per cent.
+const LOST_PERCENT: u64 = 80;
+
+/// The part of what is found that is promoted, as a share, and what decides of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) share: u64,
+    /// The gain as it has been of late, at much the same window.
+    gain: u64,
+    /// What was found used in near memory when it was last judged.
+    used: u64,
+    window_ns: u64,
+    /// Promoted since it was last judged.
+    promoted: u64,
+}
+
+/// Whether moving pays: tried, and rested from if not.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Trial {
+    /// Promoted since the trial began.
+    promoted: u64,
+    /// How much more often near pages were found used than far ones as it began, in per cent.
+    gain: u64,
+    /// Time still to rest.
+    pub(super) rest_ns: u64,
+    /// Trials that failed in a row.
+    failed: u32,
+}
+
+impl Part {
+    pub(super) const fn fresh(gain: u64, used: u64, window_ns: u64) -> Self {
+        Self { share: PART_MOST, gain, used, window_ns, promoted: 0 }
+    }
+}
+
+impl Tiering {
+    pub(super) fn judge_part(&mut self, seen: &Observation) {
+        let Some(gain) = self.gain() else { return };
+        // As if all of near memory were as what is taken: room that is made is not a loss.
+        let used = share_of(seen.near.total.0, self.near_used.unwrap_or(0));
+        let part = &mut self.part;
+        part.promoted = part.promoted.saturating_add(seen.far_look.moved.0);
+        if !seen.both() {
+            return;
+        }
+        // Another window finds other pages used; its gain says nothing of that before, unless it is none.
+        if part.window_ns.abs_diff(self.window_ns) > self.window_ns / 8 && gain >= 100 {
+            (part.used, part.promoted) = (used, 0);
+            (part.gain, part.window_ns) = (gain, self.window_ns);
+        }
+        if gain < scale(part.gain, LOST_PERCENT, 100) {
+            *part = Part::fresh(gain, used, self.window_ns);
+            // What was tried before was another hot set.
+            (self.trial, self.calm) = (Trial { gain, ..Trial::default() }, 0);
+            return;
+        }
+        part.gain = scale(part.gain, 3, 4).saturating_add(gain / 4);
+        if part.promoted >= seen.near.total.0 / PART_JUDGED {
+            let grown = used >= part.used.saturating_add(part.promoted / PART_YIELDS);
+            part.share = if grown { part.share } else { (part.share / 2).max(PART_LEAST) };
+            (part.used, part.promoted) = (used, 0);
+        }
+    }
+
+    pub(super) fn judge_trial(&mut self, seen: &Observation) {
+        let (gain, fits) = (self.gain().filter(|_| seen.both()), self.window_fits(seen));
+        let trial = &mut self.trial;
+        if trial.rest_ns > 0 {
+            let changed = gain.is_some_and(|gain| gain.abs_diff(trial.gain) > CHANGED_PERCENT);
+            trial.rest_ns = if changed { 0 } else { trial.rest_ns.saturating_sub(seen.elapsed.0) };
+            trial.promoted = 0;
+            if changed {
+                trial.failed = 0;
+                self.part = Part::fresh(0, 0, self.window_ns);
+            }
+            return;
+        }
+        if !fits {
+            return;
+        }
+        trial.promoted = trial.promoted.saturating_add(seen.far_look.moved.0);
+        let Some(gain) = gain else { return };
+        if trial.gain == 0 {
+            trial.gain = gain;
+        }
+        let settled = self.part.share <= PART_SETTLED;
+        if trial.promoted < (seen.near.total.0 / TRIAL_PART).max(1) && !settled {
+            return;
+        }
+        let grown = gain >= scale(trial.gain, GROWTH_PERCENT, 100);
+        (trial.promoted, trial.gain) = (0, gain);
+        if gain >= GAIN_PERCENT || grown {
+            trial.failed = 0;
+        } else {
+            trial.rest_ns = REST_NS << trial.failed.min(RESTS_MAX);
+            trial.failed = trial.failed.saturating_add(1);
+        }
+    }
+}
