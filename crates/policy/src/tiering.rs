@@ -87,12 +87,12 @@ struct Credit {
 /// CPU time is saved for so long.
 const SAVED_NS: u64 = 60 * SECOND_NS;
 /// Looks are not further apart than this, whatever they cost.
-const PERIOD_MOST_NS: u64 = 600 * SECOND_NS;
+const PERIOD_MOST_NS: u64 = 6 * 3600 * SECOND_NS;
 /// The window finds this part of what near memory holds.
 const TARGET_PART: u64 = 2;
 /// What is demoted has been unused for so many windows, but not for longer than this.
 const PATIENCE: u64 = 4;
-const IDLE_MOST_NS: u64 = 4 * SECOND_NS;
+const IDLE_MOST_NS: u64 = 2 * SECOND_NS;
 /// Age decides if an average near page is used less than one and a half times in this: then enough are not.
 const AGE_NS: u64 = 5 * SECOND_NS;
 /// After so many looks by age, near pages are counted again.

@@ -2,12 +2,10 @@
 //!
 //! The hand is that of the CLOCK algorithm (Corbató, A Paging Experiment with the Multics System, 1968): where it comes by,
 //! a page that was used since the last time stays and is forgotten to have been used; one that was not is demoted. It goes
-//! as far as room is needed, so the less is needed, the longer must a page have been unused.
+//! as far as room is needed, once round in a look at most, so the less is needed, the longer must a page have been unused.
 
 use super::node::{PAGE, scale};
 
-/// In one look it goes round this part of a node at most: three looks are the least age.
-const ROUND: u64 = 3;
 /// The least that it takes to be unused of what lies before it, in this many parts: it would go too far where it is wrong.
 const UNUSED_LEAST: u64 = 8;
 /// Parts of a share.
@@ -29,7 +27,7 @@ impl Hand {
     pub(super) fn next(&mut self, wanted: u64, span: u64) -> Option<(u64, u64)> {
         let from = if self.at < span { self.at } else { 0 };
         let share = self.unused.clamp(WHOLE / UNUSED_LEAST, WHOLE);
-        let far = scale(wanted, WHOLE, share).min(span / ROUND).next_multiple_of(PAGE);
+        let far = scale(wanted, WHOLE, share).min(span).next_multiple_of(PAGE);
         let to = from.saturating_add(far).min(span);
         (self.at, self.tried) = (to, self.tried + (to - from));
         (from < to).then_some((from, to))
@@ -48,36 +46,38 @@ impl Hand {
 mod tests {
     use super::*;
 
+    const MIB: u64 = 1 << 20;
+
     #[test]
     fn the_hand_goes_round_as_far_as_is_needed() {
-        let (mut hand, span) = (Hand::NEW, 64 << 20);
-        assert_eq!(hand.next(4 << 20, span), Some((0, 4 << 20)));
-        hand.learn(2 << 20);
-        assert_eq!(
-            hand.unused,
-            WHOLE * 3 / 4,
-            "half of what was expected, and half of that is believed"
-        );
-        assert_eq!(hand.next(3 << 20, span), Some((4 << 20, 8 << 20)));
+        let (mut hand, span) = (Hand::NEW, 64 * MIB);
+        let mib = |range: Option<(u64, u64)>| range.map(|(from, to)| (from / MIB, to / MIB));
+        assert_eq!(mib(hand.next(4 * MIB, span)), Some((0, 4)));
+        assert_eq!(mib(hand.next(100 * MIB, span)), Some((4, 64)), "to the end");
+        assert_eq!(mib(hand.next(100 * MIB, span)), Some((0, 64)), "and round");
+        assert_eq!(mib(hand.next(8 * MIB, 6 * MIB)), Some((0, 6)), "some memory has gone");
+        assert_eq!(hand.next(MIB, 0), None);
+    }
+
+    #[test]
+    fn it_goes_further_where_less_is_unused() {
+        let (mut hand, span) = (Hand::NEW, 64 * MIB);
+        let mut tries = |moved: u64| {
+            let (from, to) = hand.next(MIB, span).unwrap();
+            hand.learn(moved);
+            (to - from) / MIB
+        };
+        assert_eq!(tries(0), 1);
+        assert_eq!(tries(0), 2, "nothing was moved, and half of that is believed");
+        assert_eq!(tries(0), 4);
+        assert_eq!([tries(0), tries(0)], [8, 8], "no further than that");
+        assert_eq!(tries(8 * MIB), 8);
+        assert_eq!(tries(0), 1, "all was moved");
         hand.learn(0);
-        hand.learn(5 << 20);
-        assert_eq!(hand.unused, WHOLE * 3 / 8, "what it has not tried it learns nothing from");
-        let mut lengths = Vec::new();
-        for _ in 0..6 {
-            let (from, to) = hand.next(60 << 20, span).unwrap();
-            lengths.push((to - from) >> 10);
-            hand.learn(0);
-        }
-        let third = 21_848;
-        let rest = (64 << 10) - 2 * third;
         assert_eq!(
-            lengths,
-            [third, third, (56 << 10) - 2 * third, third, third, rest],
-            "and begins anew"
+            hand.next(MIB, span).map(|(from, to)| (to - from) / MIB),
+            Some(3),
+            "of nothing it learns nothing"
         );
-        let (from, to) = hand.next(1 << 20, span).unwrap();
-        assert_eq!(to - from, 8 << 20, "eight times as far at most");
-        assert_eq!(hand.next(1 << 20, 0), None);
-        assert_eq!(hand.next(8 << 20, 6 << 20), Some((0, 2 << 20)), "some memory has gone");
     }
 }

@@ -226,7 +226,7 @@ pub(crate) fn text(cost: &Cost) -> String {
         let share = row.cpu_ms_per_look * 100 / row.period_ms.max(1);
         let over = if share > u64::from(row.cpu_percent) {
             format!(
-                "; that takes {share} % of a CPU, more than allowed: looks are at most ten minutes apart"
+                "; that takes {share} % of a CPU, more than allowed: looks are at most six hours apart"
             )
         } else {
             String::new()

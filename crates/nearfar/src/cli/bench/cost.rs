@@ -20,8 +20,8 @@ pub(super) struct Args {
     /// Memory of all nodes together, in GiB
     #[arg(long, value_name = "GIB", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(4..=1 << 20))]
     memory_gib: u64,
-    /// CPU time that a look takes the kernel for each page; 640 ns is what the lab's EMULATED cxl-2tier-small takes
-    #[arg(long, value_name = "NS", default_value_t = 640, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    /// CPU time that a look takes the kernel for each page; 220 ns is what the lab's EMULATED cxl-2tier-small takes
+    #[arg(long, value_name = "NS", default_value_t = 220, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     page_ns: u64,
     /// As of nearfar tier start: share of one CPU that looking and moving may take; shown for that and so much for each node
     #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
