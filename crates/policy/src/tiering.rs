@@ -186,7 +186,7 @@ impl Tiering {
         let (hot, capacity, window) = (self.hot(seen).max(1), self.target(seen), self.window_ns);
         let next = if hot < capacity {
             let longer = scale(window, capacity, hot);
-            longer.clamp(window.saturating_mul(2), window.saturating_mul(4))
+            longer.clamp(window.saturating_mul(2), window.saturating_mul(8))
         } else {
             match before {
                 Some((shorter, less)) if less < capacity => {

@@ -28,7 +28,9 @@ impl Hand {
         let from = if self.at < span { self.at } else { 0 };
         let share = self.unused.clamp(WHOLE / UNUSED_LEAST, WHOLE);
         let far = scale(wanted, WHOLE, share).min(span).next_multiple_of(PAGE);
-        let to = from.saturating_add(far).min(span);
+        let to = from.saturating_add(far);
+        // No short rest is left for the next time: a pass has one range, which ends where memory does.
+        let to = if to.saturating_add(far / 2) >= span { span } else { to };
         (self.at, self.tried) = (to, self.tried + (to - from));
         (from < to).then_some((from, to))
     }
@@ -52,6 +54,9 @@ mod tests {
     fn the_hand_goes_round_as_far_as_is_needed() {
         let (mut hand, span) = (Hand::NEW, 64 * MIB);
         let mib = |range: Option<(u64, u64)>| range.map(|(from, to)| (from / MIB, to / MIB));
+        assert_eq!(mib(hand.next(4 * MIB, span)), Some((0, 4)));
+        assert_eq!(mib(hand.next(24 * MIB, span)), Some((4, 28)));
+        assert_eq!(mib(hand.next(24 * MIB, span)), Some((28, 64)), "and the short rest");
         assert_eq!(mib(hand.next(4 * MIB, span)), Some((0, 4)));
         assert_eq!(mib(hand.next(100 * MIB, span)), Some((4, 64)), "to the end");
         assert_eq!(mib(hand.next(100 * MIB, span)), Some((0, 64)), "and round");

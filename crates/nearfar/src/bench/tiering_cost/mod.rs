@@ -257,7 +257,7 @@ mod tests {
         assert!(cost.kernel[1].period_ms < cost.kernel[0].period_ms, "{cost:?}");
         assert!(cost.kernel[2].cpu_ms_per_look <= 2, "{cost:?}");
         let daemon = cost.daemon;
-        assert!(daemon.looks >= LOOKS && daemon.commands_per_look >= 12, "{cost:?}");
+        assert!(daemon.looks >= LOOKS && daemon.commands_per_look >= 6, "{cost:?}");
         assert!(text(&cost).starts_with("SIMULATED: 2 nodes"), "{}", text(&cost));
     }
 
