@@ -309,7 +309,7 @@ impl Tiering {
         Look { window: Nanoseconds(self.window_ns), by_age: self.by_age() }
     }
 
-    /// Where the longest window finds less used than near memory holds, it says little of most pages.
+    /// Where an average near page is used so seldom that to be unused for a window says little of it.
     fn by_age(&self) -> bool {
         if self.aged >= AGED_MOST {
             return false;
@@ -323,7 +323,7 @@ impl Tiering {
         if self.by_age() { 4 } else { 8 }
     }
 
-    /// How much of what is found used is promoted. Where what gives way for it has long been unused, it may be all.
+    /// The share of what is found used that is promoted. Where what gives way for it has long been unused, it may be all.
     fn promoted_share(&self) -> u64 {
         if self.by_age() { self.part.share * 2 } else { self.part.share }
     }

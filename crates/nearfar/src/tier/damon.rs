@@ -1,10 +1,10 @@
 //! Looks and moves by DAMON: a kdamond for each node over its physical memory, with schemes.
 //!
-//! The first does nothing but to have a region end where another scheme's addresses begin: what it starts within, a scheme on
-//! Linux 6.12 leaves out until the next time. The second forgets: a filter that asks whether a page is young also makes it old, and two filters behind it leave out
-//! every page there is, so that nothing is done. The next ones count young pages, each in a part of the addresses (an arc);
-//! they mark them as accessed for reclaim, which they are (`lru_prio`), for actions that do nothing count pages on new kernels
-//! only. The others move, one for each node where pages may go (a way): young pages up to the next faster tier, old ones down
+//! The first has regions end where another scheme's addresses begin, and does nothing else: of a region that begins before
+//! them, Linux 6.12 leaves out the rest until the scheme's next pass. The second forgets: a filter that asks whether a page is
+//! young also makes it old, and two filters behind it leave out every page there is, so that nothing is done. The next ones
+//! count young pages, each in a part of the addresses (an arc); they mark them as accessed for reclaim, which they are
+//! (`lru_prio`), for actions that do nothing count pages on new kernels only. The others move, one for each node where pages may go (a way): young pages up to the next faster tier, old ones down
 //! to the next slower one. A scheme sleeps while it is for regions of no size.
 //!
 //! # Several tiers
@@ -335,7 +335,7 @@ impl Pages for Damon<'_> {
             return self.look_at(|_| LookAt::All, |node| node.pass(look.window, ONCE, node.span));
         }
         let what = |near| if near && look.by_age { LookAt::Nothing } else { LookAt::Forgotten };
-        self.look_at(what, |_| Pass::at(FORGET_EVERY))
+        self.look_at(what, |node| node.pass_at(FORGET_EVERY))
     }
 
     fn look(&mut self, look: Look) -> Result<Nanoseconds, anyhow::Error> {
@@ -343,7 +343,7 @@ impl Pages for Damon<'_> {
             return Ok(Nanoseconds(0));
         }
         let what = |near| if near && look.by_age { LookAt::Nothing } else { LookAt::All };
-        self.look_at(what, |_| Pass::at(look.window))
+        self.look_at(what, |node| node.pass_at(look.window))
     }
 
     fn promote(&mut self, decision: &Decision) -> Result<Nanoseconds, anyhow::Error> {

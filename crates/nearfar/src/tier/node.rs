@@ -87,13 +87,6 @@ pub(super) struct Pass {
     pub(super) act_us: u64,
 }
 
-impl Pass {
-    /// Nothing is forgotten.
-    pub(super) const fn at(time: Nanoseconds) -> Self {
-        Self { forget_us: None, act_us: time.0 / 1000 }
-    }
-}
-
 /// From the end of a window until it is forgotten again.
 const APART_US: u64 = 100_000;
 
@@ -284,19 +277,28 @@ impl Watched {
     }
 
     /// When schemes are applied that are to find what was used, or not, in such a window, where so many bytes of addresses
-    /// are forgotten not before `first`. A thread that does nothing else is not what is wanted.
+    /// are forgotten not before `first`. Windows longer than [`ONCE`] begin with the pass before.
     pub(super) fn pass(&self, window: Nanoseconds, first: Nanoseconds, bytes: u64) -> Pass {
-        let (window_us, pass_us) = (window.0 / 1000, self.pass_ns / 1000);
-        let apart = INTERVALS.aggr_us.max(pass_us * 2);
         if window > ONCE {
-            return Pass { forget_us: None, act_us: window_us.max(apart) };
+            return self.pass_at(window);
         }
+        let (window_us, pass_us) = (window.0 / 1000, self.pass_ns / 1000);
         // Not forgotten again between the two.
-        let forget_us = (first.0 / 1000).max(window_us + APART_US).max(apart);
+        let forget_us = (first.0 / 1000).max(window_us + APART_US).max(self.apart_us());
         // A page is visited so much later as the pass before took.
         let took_us = scale(pass_us, bytes, self.span);
         let act_us = forget_us + window_us.saturating_sub(took_us).max(INTERVALS.sample_us);
         Pass { forget_us: Some(forget_us), act_us }
+    }
+
+    /// As soon as that, where nothing is forgotten.
+    pub(super) fn pass_at(&self, time: Nanoseconds) -> Pass {
+        Pass { forget_us: None, act_us: (time.0 / 1000).max(self.apart_us()) }
+    }
+
+    /// Passes are not closer than that: a thread is to do something else, too.
+    fn apart_us(&self) -> u64 {
+        INTERVALS.aggr_us.max(self.pass_ns / 1000 * 2)
     }
 }
 

@@ -7,7 +7,7 @@ use nearfar_kernel::pageflags;
 use nearfar_policy::tiering::Side;
 use nearfar_topology::{Nanoseconds, NodeId};
 
-use super::super::node::{PAGE, Pass, scale};
+use super::super::node::{PAGE, scale};
 use super::super::schemes::{FORGET, SPLIT, forgetting, only, splitting, way_of};
 use super::super::spread;
 use super::{Damon, FORGET_FIRST, ONCE, RESERVE, SINCE_COUNT, pass_by};
@@ -99,7 +99,7 @@ impl Damon<'_> {
             let end = tried.values().map(|within| within.end).max().unwrap_or(0);
             let all = AddrRange { start, end };
             let pass = match by_age {
-                true => Pass::at(ONCE),
+                true => node.pass_at(ONCE),
                 false => node.pass(window, FORGET_FIRST, all.len()),
             };
             longest = pass.act_us.max(longest);
