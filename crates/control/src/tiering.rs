@@ -1,8 +1,8 @@
 //! Tiering as a loop: a look every period, in the order in which the kernel can do it.
 //!
 //! A look is: forget what was used, on both sides; a window later count what was used since; promote what was decided, into
-//! the room that there is; demote, which makes room for the next look; then rest until the period is over. Each step is one `tick`, which
-//! says how long to wait before the next: passes are due so long after the kernel has taken the command.
+//! the room that there is; demote, which makes room for the next look; then rest until the period is over. Each step is one
+//! `tick`, which says how long to wait before the next: passes are due so long after the kernel has taken the command.
 
 use nearfar_policy::tiering::{Decision, Goals, Look, Looked, Observation, Side, Tiering};
 use nearfar_topology::{Bytes, Nanoseconds};

@@ -3,8 +3,9 @@
 //! Here: files below a root that stands for `/` ([`fs`]), what this kernel can do ([`features`]), memory policies and
 //! CPU affinity ([`mempolicy`], [`affinity`]), weights ([`weights`]), where processes' memory lies ([`residency`],
 //! [`process`], [`cgroup`]), DAMON and what else moves pages ([`damon`], [`balancing`]), which physical memory a node has
-//! ([`ranges`]) and what of it is free for pages ([`zones`]) and what programs have of it ([`pageflags`]), starting a program and watching over it ([`watch`]), and the
-//! journal through which everything system-wide is written ([`journal`]). Raw calls are in `sys/` alone.
+//! ([`ranges`]), what of it is free for pages ([`zones`]) and what can be moved ([`pageflags`]), starting a program and
+//! watching over it ([`watch`]), and the journal through which everything system-wide is written ([`journal`]). Raw calls
+//! are in `sys/` alone.
 //! Not here: what the text means (crate topology) and what to do about it (crate policy).
 //! Read next: `fs.rs`, then `journal.rs`.
 

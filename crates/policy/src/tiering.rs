@@ -373,7 +373,7 @@ impl Tiering {
             Reason::Exchange
         };
         // Of what is promoted only in part, that which is used most.
-        let in_part = filled < exchanged && exchanged < far_hot && !self.by_age();
+        let in_part = filled < exchanged && exchanged < far_hot && !by_age;
         let promote_ns = if in_part {
             share_of(window.0, self.part.share).max(self.goals.window.0.0).min(window.0)
         } else {
@@ -381,7 +381,7 @@ impl Tiering {
         };
         self.made = next;
         let idle_ns =
-            if by_age { window.0 } else { scale(window.0, PATIENCE, 1).min(IDLE_MOST_NS) };
+            if by_age { window.0 } else { window.0.saturating_mul(PATIENCE).min(IDLE_MOST_NS) };
         Decision {
             promote: Bytes(promote),
             promote_window: Nanoseconds(promote_ns),

@@ -217,11 +217,12 @@ impl<'a> Damon<'a> {
             let node = &self.nodes[index];
             let pass = pass(node);
             longest = pass.act_us.max(longest);
-            let counted = match what(near) {
+            let what = what(near);
+            let counted = match what {
                 LookAt::Nothing | LookAt::Forgotten => Vec::new(),
                 LookAt::All => node.arcs.iter().map(|arc| node.within(arc)).collect(),
             };
-            let forgotten = matches!(what(near), LookAt::Forgotten);
+            let forgotten = matches!(what, LookAt::Forgotten);
             let group = self.group.clone();
             self.wake(index, |at, scheme| {
                 if at == FORGET {
@@ -351,7 +352,9 @@ impl Pages for Damon<'_> {
     }
 
     fn demote(&mut self, decision: &Decision) -> Result<Nanoseconds, anyhow::Error> {
-        self.learn_movable();
+        if !decision.by_age {
+            self.learn_movable();
+        }
         self.shift(true, decision.demote.0, decision.idle, decision.by_age)
     }
 

@@ -1,7 +1,7 @@
 //! What a node's kdamond is told: schemes that forget, count and move, and the filters by which they choose pages.
 //!
-//! What they are for is in [`super::damon`]. Their order: the one that splits, the one that forgets, one for each arc that counts, one for each
-//! way that moves.
+//! What they are for is in [`super::damon`]. Their order: the one that splits, the one that forgets, one for each arc that
+//! counts, one for each way that moves.
 
 use nearfar_kernel::damon::spec::{
     AccessPattern, Action, AddrRange, Bounds, Destination, Filter, FilterType, Kdamond, Scheme,
