@@ -1,10 +1,11 @@
 //! Tiering as a loop: a look every period, in the order in which the kernel can do it.
 //!
-//! A look is: forget what was used, on both sides; a window later count what was used since; promote what was decided, into
-//! the room that there is; demote, which makes room for the next look; then rest until the period is over. Each step is one
-//! `tick`, which says how long to wait before the next: passes are due so long after the kernel has taken the command.
+//! A look is: forget what was used, on both sides; a window later count what was used since; promote what was decided into
+//! the room that there is, and demote meanwhile, which makes room for the next look; then rest until the period is over, or, where the
+//! machine does not keep near memory up by itself, until it is short of room. Each step is one `tick`, which says how long to
+//! wait before the next: passes are due so long after the kernel has taken the command.
 
-use nearfar_policy::tiering::{Decision, Goals, Look, Looked, Observation, Side, Tiering};
+use nearfar_policy::tiering::{Decision, Goals, Look, Looked, Observation, Side, Tiering, Upkeep};
 use nearfar_topology::{Bytes, Nanoseconds};
 
 /// What is asked of a machine: two sides of pages that can be looked at and moved.
@@ -24,23 +25,18 @@ pub trait Pages {
     /// The machine's.
     fn look(&mut self, look: Look) -> Result<Nanoseconds, Self::Error>;
 
-    /// Third pass, a window after the second: promote as decided. Gives how long to wait for it.
+    /// Third pass: promote and demote as decided, each side by itself and both at a time. Gives how long to wait for it.
     ///
     /// # Errors
     /// The machine's.
-    fn promote(&mut self, decision: &Decision) -> Result<Nanoseconds, Self::Error>;
+    fn exchange(&mut self, decision: &Decision) -> Result<Nanoseconds, Self::Error>;
 
-    /// Fourth pass: demote as decided. Gives how long to wait for it.
+    /// Nothing more until the next look but upkeep, where the machine sees to that by itself; when this returns, what was
+    /// under way has ended.
     ///
     /// # Errors
     /// The machine's.
-    fn demote(&mut self, decision: &Decision) -> Result<Nanoseconds, Self::Error>;
-
-    /// Nothing more until the next look; when this returns, what was under way has ended.
-    ///
-    /// # Errors
-    /// The machine's.
-    fn rest(&mut self) -> Result<(), Self::Error>;
+    fn rest(&mut self, upkeep: &Upkeep) -> Result<KeptBy, Self::Error>;
 
     /// What there is now, near and far. Asked for often, so it should be cheap.
     ///
@@ -53,6 +49,15 @@ pub trait Pages {
     /// # Errors
     /// The machine's.
     fn count(&mut self) -> Result<Count, Self::Error>;
+}
+
+/// Who sees to upkeep between looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeptBy {
+    /// The machine.
+    Machine,
+    /// The loop, which asks every second how much room there is.
+    Loop,
 }
 
 /// Counters of a machine, since the beginning.
@@ -75,7 +80,6 @@ enum Step {
     Forget,
     Look,
     Decide,
-    Demote,
     Rest,
 }
 
@@ -90,9 +94,11 @@ pub struct Loop {
     decision: Option<Decision>,
     seen: Observation,
     before: Count,
-    /// When the look began, and when the last one was taken in.
+    /// When the look began, and when the last one was taken in; when the next is due.
     began: Nanoseconds,
     observed: Nanoseconds,
+    due: Nanoseconds,
+    kept_by: KeptBy,
 }
 
 impl Loop {
@@ -107,6 +113,8 @@ impl Loop {
             before,
             began: Nanoseconds(0),
             observed: Nanoseconds(0),
+            due: Nanoseconds(0),
+            kept_by: KeptBy::Loop,
         }
     }
 
@@ -126,6 +134,12 @@ impl Loop {
     #[must_use]
     pub fn policy(&self) -> &Tiering {
         &self.policy
+    }
+
+    /// Who sees to upkeep between looks.
+    #[must_use]
+    pub fn kept_by(&self) -> KeptBy {
+        self.kept_by
     }
 
     /// Whether a look is under way: from its first pass until it rests.
@@ -150,8 +164,11 @@ impl Loop {
     ) -> Result<Nanoseconds, P::Error> {
         match self.step {
             Step::Forget => {
-                self.began = now;
                 (self.seen.near, self.seen.far) = pages.sides()?;
+                if now.0 < self.due.0 && !self.is_pressed(now) {
+                    return Ok(self.pause(now));
+                }
+                self.began = now;
                 if !self.policy.is_to_look(self.seen.near, self.seen.far) {
                     return Ok(IDLE);
                 }
@@ -168,18 +185,14 @@ impl Loop {
                 self.observe(now, pages.count()?);
                 let decision = self.policy.step(&self.seen);
                 self.decision = Some(decision);
-                self.step = if decision.demote.0 > 0 { Step::Demote } else { Step::Rest };
-                if decision.promote.0 == 0 {
+                self.step = Step::Rest;
+                if decision.promote.0 == 0 && decision.demote.0 == 0 {
                     return Ok(Nanoseconds(0));
                 }
-                pages.promote(&decision)
-            }
-            Step::Demote => {
-                self.step = Step::Rest;
-                self.decision.map_or(Ok(Nanoseconds(0)), |decision| pages.demote(&decision))
+                pages.exchange(&decision)
             }
             Step::Rest => {
-                pages.rest()?;
+                self.kept_by = pages.rest(&self.policy.upkeep(&self.seen))?;
                 self.step = Step::Forget;
                 let decision = self.decision;
                 if decision.is_some_and(|decision| decision.promote.0 > 0 || decision.demote.0 > 0)
@@ -188,9 +201,25 @@ impl Loop {
                     (self.seen.near, self.seen.far) = (count.near, count.far);
                 }
                 let period = decision.map_or(IDLE, |decision| decision.period);
-                Ok(Nanoseconds(self.began.0.saturating_add(period.0).saturating_sub(now.0)))
+                self.due = Nanoseconds(self.began.0.saturating_add(period.0));
+                Ok(self.pause(now))
             }
         }
+    }
+
+    /// Whether near memory is so short of room that the next look can't wait.
+    fn is_pressed(&self, now: Nanoseconds) -> bool {
+        let since = Nanoseconds(now.0.saturating_sub(self.observed.0));
+        self.kept_by == KeptBy::Loop && self.policy.is_pressed(self.seen.near, self.seen.far, since)
+    }
+
+    /// Until the next look, or until it is to be asked whether there is room.
+    fn pause(&self, now: Nanoseconds) -> Nanoseconds {
+        let left = self.due.0.saturating_sub(now.0);
+        Nanoseconds(match self.kept_by {
+            KeptBy::Machine => left,
+            KeptBy::Loop => left.min(IDLE.0),
+        })
     }
 
     fn observe(&mut self, now: Nanoseconds, count: Count) {
@@ -226,6 +255,7 @@ mod tests {
         did: Vec<&'static str>,
         count: Count,
         fails: bool,
+        keeps: bool,
     }
 
     impl Notes {
@@ -253,16 +283,13 @@ mod tests {
             }
             self.note("look")
         }
-        fn promote(&mut self, decision: &Decision) -> Result<Nanoseconds, Self::Error> {
+        fn exchange(&mut self, decision: &Decision) -> Result<Nanoseconds, Self::Error> {
             self.count.far_look.moved.0 += decision.promote.0;
-            self.note("promote")
-        }
-        fn demote(&mut self, decision: &Decision) -> Result<Nanoseconds, Self::Error> {
             self.count.near_look.moved.0 += decision.demote.0;
-            self.note("demote")
+            self.note("exchange")
         }
-        fn rest(&mut self) -> Result<(), Self::Error> {
-            self.note("rest").map(|_| ())
+        fn rest(&mut self, _: &Upkeep) -> Result<KeptBy, Self::Error> {
+            self.note("rest").map(|_| if self.keeps { KeptBy::Machine } else { KeptBy::Loop })
         }
         fn sides(&mut self) -> Result<(Side, Side), Self::Error> {
             self.note("sides").map(|_| (self.count.near, self.count.far))
@@ -275,7 +302,8 @@ mod tests {
     fn full() -> Notes {
         let near = Side { total: Bytes(100 * MIB), free: Bytes(3 * MIB) };
         let far = Side { total: Bytes(400 * MIB), free: Bytes(300 * MIB) };
-        Notes { count: Count { near, far, ..Count::default() }, ..Notes::default() }
+        let count = Count { near, far, ..Count::default() };
+        Notes { count, keeps: true, ..Notes::default() }
     }
 
     fn goals() -> Goals {
@@ -283,18 +311,49 @@ mod tests {
     }
 
     #[test]
-    fn a_look_forgets_counts_promotes_demotes_and_rests_in_this_order() {
+    fn a_look_forgets_counts_exchanges_and_rests_in_this_order() {
         let mut pages = full();
         let mut tiering = Loop::new(goals(), pages.count);
         let mut now = Nanoseconds(0);
-        for _ in 0..5 {
+        for _ in 0..4 {
             now.0 += tiering.tick(now, &mut pages).unwrap().0;
         }
-        let look = ["sides", "forget", "look", "count", "promote", "demote", "rest", "count"];
+        let look = ["sides", "forget", "look", "count", "exchange", "rest", "count"];
         assert_eq!(pages.did, look);
         let decision = tiering.decision().unwrap();
         assert!(now.0 >= decision.period.0, "the next look begins a period after this one");
         assert!(tiering.seen().far_look.at.0 > 0 && decision.promote.0 > 0, "{decision:?}");
+    }
+
+    #[test]
+    fn near_memory_short_of_room_has_the_next_look_come_sooner_unless_the_machine_sees_to_it() {
+        for keeps in [false, true] {
+            let mut pages = full();
+            pages.keeps = keeps;
+            pages.count.far.free = Bytes(399 * MIB);
+            let mut tiering = Loop::new(goals(), pages.count);
+            let mut now = Nanoseconds(0);
+            // Looks get rarer: next to nothing is in far memory.
+            let rare = |tiering: &Loop| {
+                tiering.decision().is_some_and(|decision| decision.period.0 > 10_000_000_000)
+            };
+            while now.0 < 600_000_000_000 {
+                let wait = tiering.tick(now, &mut pages).unwrap();
+                if rare(&tiering) && !tiering.is_looking() {
+                    break;
+                }
+                now.0 += wait.0;
+            }
+            assert!(rare(&tiering), "{:?}", tiering.decision());
+            let looks = |pages: &Notes| pages.did.iter().filter(|did| **did == "forget").count();
+            let before = looks(&pages);
+            let until = now.0 + 3_000_000_000;
+            pages.count.near.free = Bytes(MIB / 2);
+            while now.0 < until {
+                now.0 += tiering.tick(now, &mut pages).unwrap().0.max(1);
+            }
+            assert_eq!(looks(&pages) > before, !keeps, "{:?}", pages.did);
+        }
     }
 
     #[test]

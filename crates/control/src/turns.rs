@@ -81,8 +81,8 @@ impl Turns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tiering::Count;
-    use nearfar_policy::tiering::{Decision, Goals, Look, Looked, Side};
+    use crate::tiering::{Count, KeptBy};
+    use nearfar_policy::tiering::{Decision, Goals, Look, Looked, Side, Upkeep};
     use nearfar_topology::{Bytes, BytesPerSecond};
 
     const MIB: u64 = 1 << 20;
@@ -115,14 +115,11 @@ mod tests {
             }
             self.note("look")
         }
-        fn promote(&mut self, _: &Decision) -> Result<Nanoseconds, ()> {
-            self.note("promote")
+        fn exchange(&mut self, _: &Decision) -> Result<Nanoseconds, ()> {
+            self.note("exchange")
         }
-        fn demote(&mut self, _: &Decision) -> Result<Nanoseconds, ()> {
-            self.note("demote")
-        }
-        fn rest(&mut self) -> Result<(), ()> {
-            self.note("rest").map(|_| ())
+        fn rest(&mut self, _: &Upkeep) -> Result<KeptBy, ()> {
+            self.note("rest").map(|_| KeptBy::Machine)
         }
         fn sides(&mut self) -> Result<(Side, Side), ()> {
             let side = Side { total: Bytes(100 * MIB), free: Bytes(0) };

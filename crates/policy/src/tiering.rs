@@ -2,8 +2,8 @@
 //!
 //! # What can be seen
 //! A *look* has two passes over all pages: the first forgets of every page that it was used (clears the accessed bit), the
-//! second, a *window* of time `L` later, counts which have been used since. A third promotes, a window after the second,
-//! and a fourth demotes. A page used `r` times a second is found used with probability `1 - exp(-r L)`, so the window is a
+//! second, a *window* of time `L` later, counts which have been used since. A third promotes from one side and demotes from
+//! the other. A page used `r` times a second is found used with probability `1 - exp(-r L)`, so the window is a
 //! threshold on how often a page is used, of about `1 / L`. Promotion takes from far memory what is found used, demotion
 //! from near memory what is found unused: page by page, however finely hot and cold are mixed. A single look errs for
 //! pages near the threshold; that is what the share of a look that is acted upon is for.
@@ -35,14 +35,14 @@
 //! Looks by DAMON's `young` filter: Linux 6.11, Documentation/mm/damon/design.rst. What a kernel without hardware samples
 //! does not have is a count per page; hence windows.
 
-use nearfar_topology::{BasisPoints, Bytes, Nanoseconds};
+use nearfar_topology::{BasisPoints, Bytes, BytesPerSecond, Nanoseconds};
 
 mod judge;
 mod terms;
 
 use judge::{Part, Trial};
 
-pub use terms::{Decision, Estimate, Goals, Look, Looked, Observation, Reason, Side};
+pub use terms::{Decision, Estimate, Goals, Look, Looked, Observation, Reason, Side, Upkeep};
 
 const WHOLE: u64 = 10_000;
 const SECOND_NS: u64 = 1_000_000_000;
@@ -95,6 +95,8 @@ const PATIENCE: u64 = 4;
 const IDLE_MOST_NS: u64 = 2 * SECOND_NS;
 /// Age decides if an average near page is used less than one and a half times in this: then enough are not.
 const AGE_NS: u64 = 5 * SECOND_NS;
+/// This part of near memory is exchanged in one look at most.
+const MOST_PART: u64 = 4;
 /// After so many looks by age, near pages are counted again.
 const AGED_MOST: u32 = 8;
 /// Looks that find little to do make the next come later, this many doublings of a second at most.
@@ -103,6 +105,8 @@ const CALM_MOST: u32 = 5;
 const NOTHING: u64 = 50;
 /// Where all that is used fits near memory and less than this part of it is used in far memory, there is little to do.
 const LITTLE: u64 = 256;
+/// Each way of upkeep takes this part of the CPU time that is allowed.
+const UPKEEP_PART: u32 = 4;
 /// Below this there is little left to do.
 const PART_SETTLED: u64 = WHOLE / 16;
 
@@ -218,8 +222,12 @@ impl Tiering {
 
     /// What near memory has room for without demotion.
     fn spare(&self, seen: &Observation) -> u64 {
-        let headroom = self.headroom(seen);
-        seen.near.free.0.saturating_sub(headroom.saturating_add(headroom / 2) + self.made)
+        seen.near.free.0.saturating_sub(self.room_kept(self.headroom(seen)))
+    }
+
+    /// What is not filled: for new pages, and for what the next look will promote.
+    fn room_kept(&self, headroom: u64) -> u64 {
+        headroom.saturating_add(headroom / 2).saturating_add(self.made)
     }
 
     fn headroom(&self, seen: &Observation) -> u64 {
@@ -303,6 +311,33 @@ impl Tiering {
         far.taken() > 0 || near.free.0 < share_of(near.total.0, u64::from(self.goals.headroom.0))
     }
 
+    /// What is to hold until the next look.
+    #[must_use]
+    pub fn upkeep(&self, seen: &Observation) -> Upkeep {
+        let headroom = self.headroom(seen);
+        let worth = self.far_used.is_some_and(|used| used >= NOTHING);
+        Upkeep {
+            free_least: Bytes(headroom / 2),
+            free_most: worth.then(|| Bytes(self.room_kept(headroom))),
+            // So coarse are the steps in which a kernel approaches its goal.
+            rate: BytesPerSecond((self.goals.traffic.0 / 2).min(headroom)),
+            cpu: BasisPoints(self.goals.cpu.0 / UPKEEP_PART),
+        }
+    }
+
+    /// Whether near memory has so little room that the next look should come now, so long after the last was taken in:
+    /// less than upkeep is to leave, and CPU time has been saved for a look.
+    #[must_use]
+    pub fn is_pressed(&self, near: Side, far: Side, since: Nanoseconds) -> bool {
+        let headroom = share_of(near.total.0, u64::from(self.goals.headroom.0));
+        let earned = signed(share_of(since.0, u64::from(self.goals.cpu.0)));
+        let saved = self.credit.saved_ns.saturating_add(earned);
+        near.free.0 < headroom / 2
+            && far.free.0 > 0
+            && since.0 >= SECOND_NS
+            && saved >= signed(self.credit.look_ns)
+    }
+
     /// The next look.
     #[must_use]
     pub fn look(&self) -> Look {
@@ -316,11 +351,6 @@ impl Tiering {
         }
         let used = self.near_used.unwrap_or(WHOLE);
         self.seek == Seek::Found && scale(used, AGE_NS, self.window_ns) <= WHOLE * 3 / 2
-    }
-
-    /// This part of near memory is exchanged in one look at most.
-    fn most_part(&self) -> u64 {
-        if self.by_age() { 4 } else { 8 }
     }
 
     /// The share of what is found used that is promoted. Where what gives way for it has long been unused, it may be all.
@@ -341,7 +371,7 @@ impl Tiering {
         } else if seeks {
             if self.hot(seen) <= self.capacity(seen) { far_hot } else { 0 }
         } else {
-            share_of(far_hot, self.promoted_share()).min(seen.near.total.0 / self.most_part())
+            share_of(far_hot, self.promoted_share()).min(seen.near.total.0 / MOST_PART)
         };
         // Where there is room, what is used is better off near in any case.
         let filled = if nothing { 0 } else { far_hot.min(spare) };

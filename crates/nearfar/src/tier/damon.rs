@@ -7,6 +7,8 @@
 //! (`lru_prio`), for actions that do nothing count pages on new kernels only. The others move, one for each node where pages may go (a way): young pages up to the next faster tier, old ones down
 //! to the next slower one. A scheme sleeps while it is for regions of no size.
 //!
+//! Between looks, all sleep; on kernels that tune schemes to goals (Linux 7.1) two keep near memory up ([`upkeep`]).
+//!
 //! # Several tiers
 //! A node has one kdamond, also where it is between two others: its schemes are those of both boundaries, and boundaries
 //! take turns ([`nearfar_control::turns`]). Of a boundary that is not at turn all schemes sleep.
@@ -21,7 +23,7 @@
 //! wants it. But a scheme is applied again and again, at an interval that the kernel keeps to, counted from the commit. So
 //! one command has pages forgotten at one interval, and counted or moved at another, which is a window longer; the next
 //! command comes before either is there again. Windows too long for that take two commands: forgetting goes on at short
-//! intervals until the second, whose interval is the window.
+//! intervals until the second, whose interval is the window; and what is moved then was forgotten when it was counted.
 //!
 //! How much is moved is a matter of where: a filter leaves only so many addresses as hold that much by the last count, and
 //! the next pass goes on behind them.
@@ -29,22 +31,26 @@
 //! included; what is looked at is the part of it that is taken.
 
 mod moving;
+mod upkeep;
 
 use anyhow::Context as _;
-use nearfar_control::tiering::{Count, Pages};
+use nearfar_control::tiering::{Count, KeptBy, Pages};
 use nearfar_control::turns::Boundaries;
 use nearfar_kernel::damon::spec::{AddrRange, Bounds, Intervals, Kdamond, Scheme};
 use nearfar_kernel::damon::{DamonError, SchemeStats, Session};
 use nearfar_kernel::fs::Fs;
 use nearfar_kernel::{ranges, zones};
-use nearfar_policy::tiering::{Decision, Look, Looked, Side};
+use nearfar_policy::tiering::{Decision, Look, Looked, Side, Upkeep};
 use nearfar_topology::{BasisPoints, Bytes, Nanoseconds};
 
 use super::node::{Pass, Watched, scale};
 use super::plan::Plan;
 use super::reading::{cpu_ticks, meminfo};
-use super::schemes::{ALL, COUNT, FORGET, NO_SIZE, forgetting, only, specification, way_of};
+use super::schemes::{
+    ALL, COUNT, FORGET, NO_SIZE, forgetting, only, specification, upkeep_of, way_of,
+};
 use super::scope::Group;
+use crate::clock::Stopwatch;
 
 /// DAMON's own sampling is not what pages are judged by, so it is for few regions; but intervals of schemes are whole
 /// samples, and 6.12 hears commands at the end of an aggregation.
@@ -56,6 +62,8 @@ pub(super) const REGIONS: Bounds = Bounds { min: 10, max: 20 };
 pub(super) const FORGET_EVERY: Nanoseconds = Nanoseconds(150_000_000);
 /// What is to be moved is forgotten not sooner than this, so that it is not forgotten again before the next command.
 const FORGET_FIRST: Nanoseconds = Nanoseconds(200_000_000);
+/// A command is heard so much later, about.
+const HEARD: Nanoseconds = Nanoseconds(50_000_000);
 /// By age, what is promoted was used since it was counted; so long, about.
 const SINCE_COUNT: Nanoseconds = Nanoseconds(700_000_000);
 /// A pass at this interval is over, and what it has found is read, before there is another.
@@ -78,6 +86,7 @@ pub(crate) fn specifications(
     group: Option<&Group>,
 ) -> anyhow::Result<(Vec<Watched>, Vec<Kdamond>)> {
     let ranges = ranges::of_nodes(fs).context("finding each node's memory")?;
+    let keeps = upkeep::is_kept_by_the_kernel(fs);
     let mut all = Vec::new();
     for (tier, nodes) in plan.tiers.iter().enumerate() {
         let before = all.len();
@@ -85,7 +94,7 @@ pub(crate) fn specifications(
             if let Some(ranges) = ranges.get(&node).filter(|ranges| !ranges.is_empty()) {
                 let mut watched = Watched::new(node, tier, plan.ways(node, tier), ranges);
                 watched.total_kib = meminfo(fs, node).total_kib;
-                let kdamond = specification(&watched, group);
+                let kdamond = specification(&watched, group, keeps);
                 all.push((watched, kdamond));
             }
         }
@@ -114,8 +123,12 @@ pub(crate) struct Damon<'a> {
     turn: usize,
     totals: Vec<Count>,
     headroom: BasisPoints,
-    /// The window of the last look.
+    /// The window of the last look, and how long after what its last pass was to be.
     looked: Nanoseconds,
+    counted: (Stopwatch, Nanoseconds),
+    /// Whether the kernel sees to upkeep, and what it is to be for each boundary.
+    keeps: bool,
+    upkeeps: Vec<Upkeep>,
     /// This program's CPU time at the last count.
     own_ticks: u64,
     has_memory: Option<String>,
@@ -134,6 +147,7 @@ impl<'a> Damon<'a> {
     ) -> Self {
         let headroom = plan.boundaries.first().map_or(BasisPoints(0), |one| one.goals.headroom);
         let totals = vec![Count::default(); plan.boundaries.len()];
+        let keeps = upkeep::is_in(&session, &nodes);
         let mut damon = Self {
             fs,
             session,
@@ -143,6 +157,9 @@ impl<'a> Damon<'a> {
             totals,
             headroom,
             looked: Nanoseconds(0),
+            counted: (Stopwatch::start(), Nanoseconds(0)),
+            keeps,
+            upkeeps: vec![Upkeep::default(); plan.boundaries.len()],
             own_ticks: 0,
             has_memory: None,
             looks_unasked: 0,
@@ -238,22 +255,28 @@ impl<'a> Damon<'a> {
                 true
             })?;
         }
+        self.counted = (Stopwatch::start(), Nanoseconds(longest * 1000));
         Ok(pass_by(longest))
     }
 
     /// The memory now of each node at turn; of a cgroup's, what it has and what is free.
     fn sides_at_turn(&self) -> anyhow::Result<Vec<Side>> {
+        let at_turn: Vec<usize> = self.at_turn().into_iter().map(|(index, _)| index).collect();
+        self.sides_of(&at_turn)
+    }
+
+    fn sides_of(&self, nodes: &[usize]) -> anyhow::Result<Vec<Side>> {
         let group = self.group.as_ref().map(|group| group.taken(self.fs)).transpose();
         let group = group.context("the cgroup that is tiered")?;
         let free = zones::usable_free(self.fs)?;
-        let side = |(index, _): (usize, bool)| {
-            let node = self.nodes[index].node;
+        let side = |index: &usize| {
+            let node = self.nodes[*index].node;
             let side = meminfo(self.fs, node).side(free.get(&node).copied().unwrap_or_default());
             let Some(group) = &group else { return side };
             let taken = group.get(&node).map_or(0, |taken| taken.0);
             Side { total: Bytes(taken.saturating_add(side.free.0)), free: side.free }
         };
-        Ok(self.at_turn().into_iter().map(side).collect())
+        Ok(nodes.iter().map(side).collect())
     }
 
     /// An error if what is tiered has gone.
@@ -315,8 +338,10 @@ impl<'a> Damon<'a> {
             (tried, used) = (tried + new_tried, used + new_used);
         }
         let mut moved = 0;
-        for (at, way) in node.ways.iter_mut().enumerate() {
-            let new = way.count(count(way_of(arcs, at)).sz_applied.0);
+        let keepers: Vec<_> = (0..node.ways.len()).map(|way| upkeep_of(node, way)).collect();
+        for (at, (way, keeper)) in node.ways.iter_mut().zip(keepers).enumerate() {
+            let kept = keeper.map_or(0, |keeper| count(keeper).sz_applied.0);
+            let new = way.count(count(way_of(arcs, at)).sz_applied.0.saturating_add(kept));
             moved += if way.up == near { 0 } else { new };
         }
         node.learn_outcome(!near, moved);
@@ -347,22 +372,16 @@ impl Pages for Damon<'_> {
         self.look_at(what, |node| node.pass_at(look.window))
     }
 
-    fn promote(&mut self, decision: &Decision) -> Result<Nanoseconds, anyhow::Error> {
-        self.shift(false, decision.promote.0, decision.promote_window, decision.by_age)
-    }
-
-    fn demote(&mut self, decision: &Decision) -> Result<Nanoseconds, anyhow::Error> {
-        if !decision.by_age {
+    fn exchange(&mut self, decision: &Decision) -> Result<Nanoseconds, anyhow::Error> {
+        if !decision.by_age && decision.demote.0 > 0 {
             self.learn_movable();
         }
-        self.shift(true, decision.demote.0, decision.idle, decision.by_age)
+        self.shift(decision)
     }
 
-    fn rest(&mut self) -> Result<(), anyhow::Error> {
-        for (index, _) in self.at_turn() {
-            self.wake(index, |_, _| false)?;
-        }
-        Ok(())
+    fn rest(&mut self, upkeep: &Upkeep) -> Result<KeptBy, anyhow::Error> {
+        self.upkeeps[self.turn] = *upkeep;
+        self.keep_up()
     }
 
     fn sides(&mut self) -> Result<(Side, Side), anyhow::Error> {

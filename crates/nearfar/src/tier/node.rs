@@ -49,7 +49,7 @@ pub(crate) struct Way {
     /// Whether `to` is the faster one.
     pub(crate) up: bool,
     pub(super) distance: u32,
-    /// Moved at the last count, as the kernel counts.
+    /// Moved at the last count, as the kernel counts: by its own scheme and by that of upkeep.
     applied: u64,
     /// Moved since the beginning.
     pub(crate) moved: Bytes,
@@ -85,6 +85,22 @@ pub(super) struct Pass {
     pub(super) forget_us: Option<u64>,
     /// The others.
     pub(super) act_us: u64,
+}
+
+impl Pass {
+    /// The same as late as that, if it would be sooner, so that it is not there again before another is over: with the
+    /// window before it if that can be told, else with all the time until then.
+    pub(super) fn put_off(self, then_us: u64, window: Nanoseconds) -> Self {
+        let window_us = self.forget_us.map_or(window.0 / 1000, |forget_us| self.act_us - forget_us);
+        if then_us <= self.act_us {
+            return self;
+        }
+        let forget_us = then_us.saturating_sub(window_us);
+        Self {
+            forget_us: (forget_us >= window_us + APART_US).then_some(forget_us),
+            act_us: then_us,
+        }
+    }
 }
 
 /// From the end of a window until it is forgotten again.
@@ -157,6 +173,12 @@ impl Watched {
             self.pass_ns = scale(self.pass_ns, span, self.span);
         }
         (self.ranges, self.span) = (ranges.to_vec(), span);
+    }
+
+    /// The ways, one up and one down, by which upkeep goes: the nearest.
+    pub(super) fn keepers(&self) -> impl Iterator<Item = usize> {
+        let first = |up| self.ways.iter().position(|way| way.up == up);
+        [first(true), first(false)].into_iter().flatten()
     }
 
     /// Takes in how much of each arc can be moved.
@@ -387,6 +409,21 @@ mod tests {
             let pass = watched.pass(ms(window), ms(200), 1 << 30);
             assert!(pass.forget_us.unwrap() * 2 > pass.act_us, "{window} ms: {pass:?}");
         }
+    }
+
+    #[test]
+    fn a_pass_that_is_put_off_keeps_its_window_if_that_can_be_told_in_one_command() {
+        let ms = |ms: u64| ms * 1000;
+        let pass = Pass { forget_us: Some(ms(200)), act_us: ms(250) };
+        let window = Nanoseconds(50_000_000);
+        let later = Pass { forget_us: Some(ms(450)), act_us: ms(500) };
+        assert_eq!(pass.put_off(ms(500), window), later);
+        assert_eq!(later.put_off(ms(400), window), later);
+        let long = Pass { forget_us: None, act_us: ms(600) };
+        let (window, with) =
+            (Nanoseconds(600_000_000), |forget_us| Pass { forget_us, act_us: ms(2000) });
+        assert_eq!(long.put_off(ms(2000), window), with(Some(ms(1400))));
+        assert_eq!(long.put_off(ms(2000), Nanoseconds(1_000_000_000)), with(None));
     }
 
     #[test]

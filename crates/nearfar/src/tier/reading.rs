@@ -6,12 +6,14 @@ use nearfar_policy::tiering::Side;
 use nearfar_topology::{Bytes, NodeId};
 
 /// What a node tells of its memory; nothing where it has gone.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Meminfo {
     /// What programs have. What the kernel itself uses can't be moved.
-    taken: Bytes,
+    pub(super) taken: Bytes,
     /// All that is online.
     pub(super) total_kib: u64,
+    /// Free to the kernel, which does not give all of it to programs.
+    pub(super) free_kib: u64,
 }
 
 impl Meminfo {
@@ -29,7 +31,11 @@ pub(super) fn meminfo(fs: &dyn Fs, node: NodeId) -> Meminfo {
         text.lines().find_map(value).unwrap_or(0)
     };
     let taken = kib("Active:").saturating_add(kib("Inactive:"));
-    Meminfo { taken: Bytes(taken.saturating_mul(1024)), total_kib: kib("MemTotal:") }
+    Meminfo {
+        taken: Bytes(taken.saturating_mul(1024)),
+        total_kib: kib("MemTotal:"),
+        free_kib: kib("MemFree:"),
+    }
 }
 
 /// User and system time of a process, in ticks.
@@ -55,7 +61,7 @@ mod tests {
         let fs = TreeFs(tree);
         let (there, free) = (meminfo(&fs, NodeId(1)), Bytes(40 << 10));
         assert_eq!(there.side(free), Side { total: Bytes(90 << 10), free });
-        assert_eq!(there.total_kib, 100);
+        assert_eq!((there.total_kib, there.free_kib), (100, 45));
         assert_eq!(meminfo(&fs, NodeId(2)).side(Bytes(0)), Side::default());
         assert_eq!((cpu_ticks(&fs, "7"), cpu_ticks(&fs, "8")), (42, 0));
     }

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use nearfar_control::tiering::{Count, Loop};
+use nearfar_control::tiering::{Count, KeptBy, Loop};
 use nearfar_control::turns::Turns;
 use nearfar_kernel::process;
 use nearfar_policy::tiering::{Reason, Side};
@@ -13,7 +13,7 @@ use nearfar_topology::{Bytes, Nanoseconds, NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
 
 use super::damon::Damon;
-use super::node::PAGE;
+use super::node::{PAGE, scale};
 use super::options::InForce;
 use super::plan::Plan;
 
@@ -75,6 +75,11 @@ pub(crate) struct Between {
     pub(crate) promote_bytes: u64,
     pub(crate) demote_bytes: u64,
     pub(crate) traffic_max_bytes_per_second: u64,
+    /// Moved a second each way, from the look before the last to the last.
+    pub(crate) promoted_bytes_per_second: u64,
+    pub(crate) demoted_bytes_per_second: u64,
+    /// Who keeps near memory up between looks: `kernel` or `nearfar`.
+    pub(crate) kept_up_by: String,
 }
 
 /// One side.
@@ -158,18 +163,31 @@ impl State {
             )
         };
         let boundary = |one: &Between| {
+            let taken = |memory: &Memory| memory.total_bytes.saturating_sub(memory.free_bytes);
+            let [near, all] = [taken(&one.near), taken(&one.near).saturating_add(taken(&one.far))];
+            let traffic =
+                one.promoted_bytes_per_second.saturating_add(one.demoted_bytes_per_second);
             format!(
-                "  {} over {}: {}\n{}{}    window {} ms, a look every {} ms; used within a window: {}; \
-                 at most {} of traffic a second\n",
+                "  {} over {}: {}\n{}{}    {} of the memory in use is near\n    window {} ms, a look every {} ms; used \
+                 within a window: {}\n    promoted {}/s, demoted {}/s: {} of the {}/s of traffic allowed\n    {}\n",
                 one.near.nodes,
                 one.far.nodes,
                 why(&one.reason),
                 side("near", &one.near, one.near_used_bp),
                 side("far", &one.far, one.far_used_bp),
+                percent(near, all),
                 one.window_ms,
                 one.period_ms,
                 Bytes(one.hot_bytes),
+                Bytes(one.promoted_bytes_per_second),
+                Bytes(one.demoted_bytes_per_second),
+                percent(traffic, one.traffic_max_bytes_per_second),
                 Bytes(one.traffic_max_bytes_per_second),
+                match one.kept_up_by.as_str() {
+                    "kernel" =>
+                        "between looks the kernel keeps room for new pages and fills near memory",
+                    _ => "short of room for new pages, the next look comes sooner",
+                }
             )
         };
         let moves = self.moves.iter().map(|moves| {
@@ -226,6 +244,7 @@ fn between(at: usize, one: &Loop, now: &Count, more: &More<'_>) -> Between {
     let seen = one.seen();
     let estimate = one.policy().estimate(seen);
     let decision = one.decision();
+    let rate = |moved: Bytes| scale(moved.0, 1_000_000_000, seen.elapsed.0);
     let side = |tier: usize, side: Side| Memory {
         nodes: more.plan.tiers.get(tier).map(ToString::to_string).unwrap_or_default(),
         total_bytes: side.total.0,
@@ -247,7 +266,18 @@ fn between(at: usize, one: &Loop, now: &Count, more: &More<'_>) -> Between {
             .boundaries
             .get(at)
             .map_or(0, |one| one.goals.traffic.0),
+        promoted_bytes_per_second: rate(seen.far_look.moved),
+        demoted_bytes_per_second: rate(seen.near_look.moved),
+        kept_up_by: match one.kept_by() {
+            KeptBy::Machine => "kernel".into(),
+            KeptBy::Loop => "nearfar".into(),
+        },
     }
+}
+
+/// A share for people.
+fn percent(part: u64, of: u64) -> String {
+    format!("{} %", scale(part, 100, of))
 }
 
 fn why(reason: &str) -> &'static str {

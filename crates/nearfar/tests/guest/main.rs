@@ -92,6 +92,7 @@ const TESTS: &[Test] = tests! {
     tier: used_memory_comes_near_and_all_is_put_back on [SMALL_OLD, SMALL_NEW],
         however_it_is_ended_the_system_is_as_before on [SMALL_OLD, SMALL_NEW],
         what_can_not_be_tiered_is_refused_and_nothing_is_changed on [SMALL_OLD, SMALL_NEW],
+        room_for_new_pages_is_kept_between_looks on [SMALL_OLD, SMALL_NEW],
         of_a_cgroup_only_its_own_memory_moves_and_when_it_goes_tiering_ends on [SMALL_OLD, SMALL_NEW],
         what_someone_else_has_changed_is_left_alone on [SMALL_OLD];
     tiers: what_is_hot_in_the_slowest_tier_ends_in_the_fastest_and_what_is_cold_goes_down on [THREE_OLD, THREE_NEW],

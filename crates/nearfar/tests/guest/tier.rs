@@ -226,6 +226,60 @@ pub(crate) fn what_can_not_be_tiered_is_refused_and_nothing_is_changed() {
     done(&["tier", "stop"]);
 }
 
+/// Free memory of node 0, as the kernel counts it, in bytes.
+fn free_near() -> u64 {
+    let text =
+        RootFs::live().unwrap().read("sys/devices/system/node/node0/meminfo").unwrap().unwrap();
+    let line = text.lines().find(|line| line.contains("MemFree:")).unwrap();
+    line.split_whitespace().rev().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// What was used is not, and looks have become rare; then a program takes all that is free.
+pub(crate) fn room_for_new_pages_is_kept_between_looks() {
+    let before = system();
+    let cold = [Holder::start_at("cold", "input", 0), Holder::start_at("colder", "input", 0)];
+    let said = done(&[&START[..], &["--headroom", "20"]].concat());
+    assert!(said.contains("nodes 0 over 1"), "{said}");
+    let boundary = || status()["boundaries"][0].clone();
+    for _ in 0..600 {
+        if boundary()["period_ms"].as_u64().unwrap() >= 8_000 {
+            break;
+        }
+        wait();
+    }
+    let now = boundary();
+    assert!(now["period_ms"].as_u64().unwrap() >= 8_000, "{now}");
+    // Linux 7.1 and newer have schemes that are done once their goal is reached.
+    let tuned = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap().starts_with("7.2");
+    assert_eq!(now["kept_up_by"], if tuned { "kernel" } else { "nearfar" });
+    let pid = Pid::from_raw(status()["pid"].as_i64().unwrap().try_into().unwrap()).unwrap();
+    if tuned {
+        kill_process(pid, Signal::STOP).unwrap();
+    }
+    let headroom = now["near"]["total_bytes"].as_u64().unwrap() / 5;
+    let (kept, free) = (free_near() - headroom, free_near());
+    let new = Holder::start(&RootFs::live().unwrap(), "new", "input");
+    assert!(free_near() < kept + headroom / 4, "{} of {free} are still free", free_near());
+    for _ in 0..100 {
+        if free_near() > kept + headroom / 3 {
+            break;
+        }
+        wait();
+    }
+    let after = free_near();
+    if tuned {
+        kill_process(pid, Signal::CONT).unwrap();
+    }
+    assert!(
+        after > kept + headroom / 3,
+        "{after} of {free} free again, {kept} not for programs: {}",
+        status()
+    );
+    done(&["tier", "stop"]);
+    cold.into_iter().chain([new]).for_each(Holder::end);
+    assert_eq!(system(), before);
+}
+
 pub(crate) fn what_someone_else_has_changed_is_left_alone() {
     let before = system();
     done(&START);

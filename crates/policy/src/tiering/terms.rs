@@ -116,6 +116,20 @@ pub struct Decision {
     pub reason: Reason,
 }
 
+/// What is to hold from one look to the next: near memory is filled, but new pages find room. Nothing is looked at for it;
+/// pages are taken as they come, used or unused since they were last seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Upkeep {
+    /// While less of near memory is free, unused pages leave it.
+    pub free_least: Bytes,
+    /// While more of it is free, used pages come; `None` if there is nothing in far memory that is worth it.
+    pub free_most: Option<Bytes>,
+    /// So much is tried in a second, each way.
+    pub rate: BytesPerSecond,
+    /// The share of one CPU that each way may take.
+    pub cpu: BasisPoints,
+}
+
 /// Why a decision is as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {

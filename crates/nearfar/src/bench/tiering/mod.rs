@@ -24,7 +24,7 @@ use found::{Compared, Found, Ran, SCHEMA};
 use rows::{Commands, FIRST, Programs, Row};
 
 /// What kernels leave of a node's memory to programs, about: workloads are made fit for so much, in per cent.
-const LEFT_PERCENT: u64 = 80;
+const LEFT_PERCENT: u64 = 66;
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -310,7 +310,7 @@ mod tests {
             let Request { seconds, near_mib, first, .. } = &job.request;
             assert_eq!(
                 (seconds, near_mib, first.as_deref()),
-                (&Some(180), &Some(204), Some(FIRST))
+                (&Some(180), &Some(168), Some(FIRST))
             );
             let ample = job.lab.machine.as_deref() == Some("cxl-2tier-ample");
             assert_eq!(ample, job.row == Row::Dram);

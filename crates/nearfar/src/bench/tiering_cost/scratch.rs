@@ -16,6 +16,9 @@ pub(super) const BLOCK: u64 = 2 << 30;
 /// Numbers of kernel threads begin here.
 const THREADS: u64 = 1000;
 const TICK_NS: u64 = 10_000_000;
+/// The first scheme that counts, as in the path below, and the one behind the last, which moves.
+const FIRST: u64 = 2;
+const LAST: u64 = FIRST + 16;
 /// Moved each way in a look.
 const MOVED: u64 = 1 << 20;
 
@@ -145,11 +148,11 @@ impl<'a> Scratch<'a> {
         let looks = self.looks.borrow().get(usize::try_from(kdamond).ok()?)?.1;
         let arc = self.machine.bytes_each / 16;
         Some(match (scheme, file) {
-            (1..=16, "sz_tried") => looks * arc,
+            (FIRST..LAST, "sz_tried") => looks * arc,
             // Nine tenths of near memory are in use, a twentieth of far memory.
-            (1..=16, "sz_applied") if self.machine.is_near(kdamond) => looks * (arc / 10 * 9),
-            (1..=16, "sz_applied") => looks * (arc / 20),
-            (17, "sz_applied") => looks * MOVED,
+            (FIRST..LAST, "sz_applied") if self.machine.is_near(kdamond) => looks * (arc / 10 * 9),
+            (FIRST..LAST, "sz_applied") => looks * (arc / 20),
+            (LAST, "sz_applied") => looks * MOVED,
             _ => 0,
         })
     }
@@ -186,7 +189,7 @@ impl Fs for Scratch<'_> {
         let of = kdamond(path)
             .and_then(|(number, rest)| Some((looks.get_mut(usize::try_from(number).ok()?)?, rest)));
         match of {
-            Some(((counts, _), "contexts/0/schemes/1/access_pattern/sz/max")) => {
+            Some(((counts, _), "contexts/0/schemes/2/access_pattern/sz/max")) => {
                 *counts = text != "0";
             }
             Some(((counts, looks), "state")) if !matches!(text, "on" | "off") => {
