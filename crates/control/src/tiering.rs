@@ -1,7 +1,7 @@
 //! Tiering as a loop: a look every period, in the order in which the kernel can do it.
 //!
-//! A look is: forget what was used, on both sides; a window later count what was used since; promote what was decided into
-//! the room that there is, and demote meanwhile, which makes room for the next look; then rest until the period is over, or, where the
+//! A look is: forget what was used, on both sides; a window later count what was used since; exchange what was decided:
+//! demote, and promote into the room that this makes; then rest until the period is over, or, where the
 //! machine does not keep near memory up by itself, until it is short of room. Each step is one `tick`, which says how long to
 //! wait before the next: passes are due so long after the kernel has taken the command.
 
@@ -25,7 +25,7 @@ pub trait Pages {
     /// The machine's.
     fn look(&mut self, look: Look) -> Result<Nanoseconds, Self::Error>;
 
-    /// Third pass: promote and demote as decided, each side by itself and both at a time. Gives how long to wait for it.
+    /// Third pass: demote as decided, and promote as soon as that has made room. Gives how long to wait for it.
     ///
     /// # Errors
     /// The machine's.

@@ -2,8 +2,8 @@
 //!
 //! # What can be seen
 //! A *look* has two passes over all pages: the first forgets of every page that it was used (clears the accessed bit), the
-//! second, a *window* of time `L` later, counts which have been used since. A third promotes from one side and demotes from
-//! the other. A page used `r` times a second is found used with probability `1 - exp(-r L)`, so the window is a
+//! second, a *window* of time `L` later, counts which have been used since. Then one demotes, and a last one promotes into
+//! the room that was made. A page used `r` times a second is found used with probability `1 - exp(-r L)`, so the window is a
 //! threshold on how often a page is used, of about `1 / L`. Promotion takes from far memory what is found used, demotion
 //! from near memory what is found unused: page by page, however finely hot and cold are mixed. A single look errs for
 //! pages near the threshold; that is what the share of a look that is acted upon is for.
@@ -15,7 +15,7 @@
 //!    each with a longer window. What is found used by the first of them is the hottest there is: it moves at once.
 //! 2. *Looks are as far apart as their cost demands*: over a minute they take no more CPU than allowed. What was not used
 //!    is saved for a minute, so that a new hot set is fetched soon. When few pages move, looks get rarer.
-//! 3. *Demotion makes room, no more*: for the headroom that new pages need, and for what the next look will promote. A
+//! 3. *Demotion makes room, no more*: for the headroom that new pages need, and for what is promoted right after it. A
 //!    workload that fits near memory loses nothing to it. What is demoted has been unused for four windows: pages in between
 //!    stay where they are.
 //! 4. *Where that is seldom enough, age decides*: most pages are used more rarely than once in the longest window, and to
@@ -61,8 +61,6 @@ pub struct Tiering {
     calm: u32,
     /// Looks by age in a row.
     aged: u32,
-    /// Room that was made for what this look was expected to promote.
-    made: u64,
     near_used: Option<u64>,
     far_used: Option<u64>,
     part: Part,
@@ -94,9 +92,10 @@ const TARGET_PART: u64 = 2;
 const PATIENCE: u64 = 4;
 const IDLE_MOST_NS: u64 = 2 * SECOND_NS;
 /// Age decides if an average near page is used less than one and a half times in this: then enough are not.
-const AGE_NS: u64 = 5 * SECOND_NS;
-/// This part of near memory is exchanged in one look at most.
-const MOST_PART: u64 = 4;
+const AGE_NS: u64 = 2 * SECOND_NS;
+/// This part of near memory is exchanged in one look at most, and by age, which errs less.
+const MOST_PART: u64 = 8;
+const MOST_PART_BY_AGE: u64 = 4;
 /// After so many looks by age, near pages are counted again.
 const AGED_MOST: u32 = 8;
 /// Looks that find little to do make the next come later, this many doublings of a second at most.
@@ -126,7 +125,6 @@ impl Tiering {
             traffic: 0,
             calm: 0,
             aged: 0,
-            made: 0,
             near_used: None,
             far_used: None,
             part: Part::fresh(0, 0, 0),
@@ -222,12 +220,12 @@ impl Tiering {
 
     /// What near memory has room for without demotion.
     fn spare(&self, seen: &Observation) -> u64 {
-        seen.near.free.0.saturating_sub(self.room_kept(self.headroom(seen)))
+        seen.near.free.0.saturating_sub(Self::room_kept(self.headroom(seen)))
     }
 
-    /// What is not filled: for new pages, and for what the next look will promote.
-    fn room_kept(&self, headroom: u64) -> u64 {
-        headroom.saturating_add(headroom / 2).saturating_add(self.made)
+    /// What is not filled, so that there is room for new pages.
+    const fn room_kept(headroom: u64) -> u64 {
+        headroom.saturating_add(headroom / 2)
     }
 
     fn headroom(&self, seen: &Observation) -> u64 {
@@ -318,7 +316,7 @@ impl Tiering {
         let worth = self.far_used.is_some_and(|used| used >= NOTHING);
         Upkeep {
             free_least: Bytes(headroom / 2),
-            free_most: worth.then(|| Bytes(self.room_kept(headroom))),
+            free_most: worth.then(|| Bytes(Self::room_kept(headroom))),
             // So coarse are the steps in which a kernel approaches its goal.
             rate: BytesPerSecond((self.goals.traffic.0 / 2).min(headroom)),
             cpu: BasisPoints(self.goals.cpu.0 / UPKEEP_PART),
@@ -371,24 +369,21 @@ impl Tiering {
         } else if seeks {
             if self.hot(seen) <= self.capacity(seen) { far_hot } else { 0 }
         } else {
-            share_of(far_hot, self.promoted_share()).min(seen.near.total.0 / MOST_PART)
+            let most_part = if by_age { MOST_PART_BY_AGE } else { MOST_PART };
+            share_of(far_hot, self.promoted_share()).min(seen.near.total.0 / most_part)
         };
         // Where there is room, what is used is better off near in any case.
         let filled = if nothing { 0 } else { far_hot.min(spare) };
-        let wanted = exchanged.max(filled).min(budget);
-        let free = seen.near.free.0;
-        let promote = wanted.min(free.saturating_sub(headroom / 2));
-        // Room for new pages, and for what the next look is expected to promote.
-        let next = if rests || nothing || self.calm > 0 {
-            0
-        } else {
-            // By age, it will find others used than this one.
-            let left = if by_age { far_hot } else { far_hot.saturating_sub(promote) };
-            left.min(exchanged).min(budget)
-        };
-        let short = headroom.saturating_add(next).saturating_sub(free - promote);
         let unused = share_of(seen.near.taken(), WHOLE - self.near_used.unwrap_or(0).min(WHOLE));
-        let demote = short.min(budget).min(seen.far.free.0).min(unused);
+        let gives = unused.min(seen.far.free.0).min(budget);
+        let (free, kept) = (seen.near.free.0, headroom / 2);
+        let wanted = exchanged.max(filled).min(budget);
+        // Not all that is to be demoted will be, and what finds no room stays far.
+        let room = free.saturating_add(scale(gives, 3, 4)).saturating_sub(kept);
+        let promote = wanted.min(room);
+        // Room for new pages, and for what is promoted right after.
+        let short = headroom.saturating_add(promote).saturating_sub(free);
+        let demote = if promote > 0 { scale(short, 4, 3) } else { short }.min(gives);
         let reason = if filled > exchanged {
             Reason::Fills
         } else if rests {
@@ -409,7 +404,6 @@ impl Tiering {
         } else {
             window.0
         };
-        self.made = next;
         let idle_ns =
             if by_age { window.0 } else { window.0.saturating_mul(PATIENCE).min(IDLE_MOST_NS) };
         Decision {

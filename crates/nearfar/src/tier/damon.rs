@@ -86,7 +86,6 @@ pub(crate) fn specifications(
     group: Option<&Group>,
 ) -> anyhow::Result<(Vec<Watched>, Vec<Kdamond>)> {
     let ranges = ranges::of_nodes(fs).context("finding each node's memory")?;
-    let keeps = upkeep::is_kept_by_the_kernel(fs);
     let mut all = Vec::new();
     for (tier, nodes) in plan.tiers.iter().enumerate() {
         let before = all.len();
@@ -94,7 +93,7 @@ pub(crate) fn specifications(
             if let Some(ranges) = ranges.get(&node).filter(|ranges| !ranges.is_empty()) {
                 let mut watched = Watched::new(node, tier, plan.ways(node, tier), ranges);
                 watched.total_kib = meminfo(fs, node).total_kib;
-                let kdamond = specification(&watched, group, keeps);
+                let kdamond = specification(&watched, group);
                 all.push((watched, kdamond));
             }
         }
@@ -147,7 +146,7 @@ impl<'a> Damon<'a> {
     ) -> Self {
         let headroom = plan.boundaries.first().map_or(BasisPoints(0), |one| one.goals.headroom);
         let totals = vec![Count::default(); plan.boundaries.len()];
-        let keeps = upkeep::is_in(&session, &nodes);
+        let keeps = upkeep::is_kept_by_the_kernel(fs);
         let mut damon = Self {
             fs,
             session,
@@ -321,8 +320,15 @@ impl<'a> Damon<'a> {
         Ok(())
     }
 
-    /// Takes in what a node's schemes have done; gives what was looked at, and the new CPU time.
-    fn count_node(&mut self, index: usize, near: bool, now: Side) -> anyhow::Result<(Looked, u64)> {
+    /// Takes in what a node's schemes have done, where there was `room` on the other side or not; gives what was looked at,
+    /// and the new CPU time.
+    fn count_node(
+        &mut self,
+        index: usize,
+        near: bool,
+        now: Side,
+        room: bool,
+    ) -> anyhow::Result<(Looked, u64)> {
         let stats = self.session.stats(index)?;
         let thread = self.session.thread(index)?;
         let ticks = thread.map_or(0, |thread| cpu_ticks(self.fs, &thread.to_string()));
@@ -344,7 +350,7 @@ impl<'a> Damon<'a> {
             let new = way.count(count(way_of(arcs, at)).sz_applied.0.saturating_add(kept));
             moved += if way.up == near { 0 } else { new };
         }
-        node.learn_outcome(!near, moved);
+        node.learn_outcome(!near, moved, room);
         let taken = now.total.0.saturating_sub(now.free.0);
         // Of the regions tried, the part that is taken.
         let counted = scale(tried, taken.min(node.span), node.span).max(used);
@@ -395,10 +401,12 @@ impl Pages for Damon<'_> {
         let own = cpu_ticks(self.fs, "self");
         let mut cpu_ns = own.saturating_sub(self.own_ticks) * TICK_NS;
         self.own_ticks = own;
-        let mut both = Default::default();
-        for ((index, near), side) in self.at_turn().into_iter().zip(sides) {
-            both = add(both, ((index, near), side));
-            let (new, spent) = self.count_node(index, near, side)?;
+        let at_turn = self.at_turn();
+        let both = at_turn.iter().copied().zip(sides.iter().copied()).fold(Default::default(), add);
+        // What promotion wanted there was no room for.
+        let is_full = both.0.free.0 <= scale(both.0.total.0, u64::from(self.headroom.0), 40_000);
+        for ((index, near), side) in at_turn.into_iter().zip(sides) {
+            let (new, spent) = self.count_node(index, near, side, near || !is_full)?;
             cpu_ns += spent;
             let total = &mut self.totals[self.turn];
             let look = if near { &mut total.near_look } else { &mut total.far_look };

@@ -88,23 +88,23 @@ pub(super) struct Pass {
 }
 
 impl Pass {
-    /// The same as late as that, if it would be sooner, so that it is not there again before another is over: with the
-    /// window before it if that can be told, else with all the time until then.
-    pub(super) fn put_off(self, then_us: u64, window: Nanoseconds) -> Self {
+    /// The same as late as that, if it would be sooner: with the window before it if that can be told, else, and by age, with
+    /// all the time until then.
+    pub(super) fn put_off(self, then_us: u64, window: Nanoseconds, by_age: bool) -> Self {
         let window_us = self.forget_us.map_or(window.0 / 1000, |forget_us| self.act_us - forget_us);
         if then_us <= self.act_us {
             return self;
         }
         let forget_us = then_us.saturating_sub(window_us);
-        Self {
-            forget_us: (forget_us >= window_us + APART_US).then_some(forget_us),
-            act_us: then_us,
-        }
+        let told = !by_age && forget_us >= window_us + APART_US;
+        Self { forget_us: told.then_some(forget_us), act_us: then_us }
     }
 }
 
-/// From the end of a window until it is forgotten again.
+/// From the end of a window until it is forgotten again, and from one pass until another that needs it to be over.
 const APART_US: u64 = 100_000;
+/// A page is moved in so long, about.
+const MOVE_NS: u64 = 5_000;
 
 /// A part of a node's addresses, counted over its ranges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -249,14 +249,15 @@ impl Watched {
         scale(found, self.outcomes[usize::from(up)].share, AS_EXPECTED)
     }
 
-    /// So much was moved up or down by the last pass, if there was one.
-    pub(super) fn learn_outcome(&mut self, up: bool, moved: u64) {
+    /// So much was moved up or down by the last pass, if there was one; less than expected says nothing where there was no
+    /// `room` for more.
+    pub(super) fn learn_outcome(&mut self, up: bool, moved: u64, room: bool) {
         if !up {
             self.hand.learn(moved);
         }
         let outcome = &mut self.outcomes[usize::from(up)];
         let expected = std::mem::take(&mut outcome.expected);
-        if expected > 0 {
+        if expected > 0 && (room || moved > expected) {
             let share = scale(moved, outcome.share, expected);
             let share = share.clamp(AS_EXPECTED / 8, AS_EXPECTED * 8);
             outcome.share = u64::midpoint(outcome.share, share);
@@ -311,6 +312,12 @@ impl Watched {
         let took_us = scale(pass_us, bytes, self.span);
         let act_us = forget_us + window_us.saturating_sub(took_us).max(INTERVALS.sample_us);
         Pass { forget_us: Some(forget_us), act_us }
+    }
+
+    /// How long a pass over so many bytes of addresses takes that moves so many, about.
+    pub(super) fn takes_us(&self, tried: u64, moved: u64) -> u64 {
+        let passes_us = scale(self.pass_ns / 1000, tried, self.span);
+        passes_us.saturating_add(scale(moved / PAGE, MOVE_NS, 1000)).saturating_add(APART_US)
     }
 
     /// As soon as that, where nothing is forgotten.
@@ -417,13 +424,14 @@ mod tests {
         let pass = Pass { forget_us: Some(ms(200)), act_us: ms(250) };
         let window = Nanoseconds(50_000_000);
         let later = Pass { forget_us: Some(ms(450)), act_us: ms(500) };
-        assert_eq!(pass.put_off(ms(500), window), later);
-        assert_eq!(later.put_off(ms(400), window), later);
+        assert_eq!(pass.put_off(ms(500), window, false), later);
+        assert_eq!(later.put_off(ms(400), window, false), later);
         let long = Pass { forget_us: None, act_us: ms(600) };
         let (window, with) =
             (Nanoseconds(600_000_000), |forget_us| Pass { forget_us, act_us: ms(2000) });
-        assert_eq!(long.put_off(ms(2000), window), with(Some(ms(1400))));
-        assert_eq!(long.put_off(ms(2000), Nanoseconds(1_000_000_000)), with(None));
+        assert_eq!(long.put_off(ms(2000), window, false), with(Some(ms(1400))));
+        assert_eq!(long.put_off(ms(2000), window, true), with(None));
+        assert_eq!(long.put_off(ms(2000), Nanoseconds(1_000_000_000), false), with(None));
     }
 
     #[test]
@@ -446,11 +454,11 @@ mod tests {
         let mut watched = Watched::new(NodeId(0), 0, Vec::new(), &ranges);
         let first = watched.next(false, 2 << 20, 16 << 20, (1, 1)).unwrap();
         assert_eq!(first.len(), 2 << 20, "all near memory is unused until it is found used");
-        watched.learn_outcome(false, 1 << 20);
+        watched.learn_outcome(false, 1 << 20, true);
         let then = watched.next(false, 3 << 20, 16 << 20, (1, 1)).unwrap();
         assert_eq!(then.len(), 4 << 20, "half of what was expected, and half of that is believed");
-        watched.learn_outcome(false, 0);
-        watched.learn_outcome(false, 5);
+        watched.learn_outcome(false, 0, true);
+        watched.learn_outcome(false, 5, true);
         assert!(watched.outcomes[0].share >= AS_EXPECTED / 8);
     }
 

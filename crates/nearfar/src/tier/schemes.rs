@@ -1,8 +1,8 @@
 //! What a node's kdamond is told: schemes that forget, count and move, and the filters by which they choose pages.
 //!
 //! What they are for is in [`super::damon`]. Their order: the one that splits, the one that forgets, one for each arc that
-//! counts, one for each way that moves; where the kernel tunes schemes to goals, one for the nearest way up and one for the
-//! nearest way down, which see to upkeep between looks.
+//! counts, one for each way that moves; one for the nearest way up and one for the nearest way down, which see to upkeep
+//! between looks where the kernel tunes schemes to goals, and sleep for good elsewhere.
 //!
 //! Upkeep is the kernel's own work: each time its interval is over, DAMON measures the goal (how much of near memory is
 //! free, or in use), and while it is not reached goes on through the addresses from where it was, at the rate that the
@@ -102,8 +102,8 @@ pub(super) fn splitting(at: u64) -> Vec<Filter> {
     vec![reject(FilterType::Addr(AddrRange { start: 0, end: at.max(PAGE) }), true)]
 }
 
-/// What to tell DAMON of one node; `keeps` if it is to see to upkeep.
-pub(super) fn specification(watched: &Watched, group: Option<&Group>, keeps: bool) -> Kdamond {
+/// What to tell DAMON of one node.
+pub(super) fn specification(watched: &Watched, group: Option<&Group>) -> Kdamond {
     let scheme = |action, filters| Scheme {
         apply_interval_us: FORGET_EVERY.0 / 1000,
         access_pattern: AccessPattern { sz: NO_SIZE, ..AccessPattern::default() },
@@ -124,7 +124,6 @@ pub(super) fn specification(watched: &Watched, group: Option<&Group>, keeps: boo
     let ways = watched.ways.iter().map(way);
     let keepers = watched
         .keepers()
-        .filter(|_| keeps)
         .map(|keeper| Scheme { apply_interval_us: UPKEEP_US, ..way(&watched.ways[keeper]) });
     let mut kdamond = Kdamond::physical(&watched.ranges);
     kdamond.context.intervals = INTERVALS;
@@ -146,14 +145,11 @@ mod tests {
         let ranges = [AddrRange { start: 0, end: 1 << 30 }];
         let ways = vec![Way::new(NodeId(1), true, 11), Way::new(NodeId(2), false, 22)];
         let watched = Watched::new(NodeId(0), 1, ways, &ranges);
-        let kdamond = specification(&watched, None, false);
-        assert_eq!(kdamond.check(), Ok(()));
-        assert_eq!((watched.arcs.len(), kdamond.context.schemes.len()), (16, 20));
-        let kdamond = specification(&watched, None, true);
+        let kdamond = specification(&watched, None);
         assert_eq!(kdamond.check(), Ok(()));
         let schemes = &kdamond.context.schemes;
         assert!(schemes.iter().all(|scheme| scheme.access_pattern.sz == NO_SIZE));
-        assert_eq!(schemes.len(), 22);
+        assert_eq!((watched.arcs.len(), schemes.len()), (16, 22));
         assert_eq!([upkeep_of(&watched, 0), upkeep_of(&watched, 1)], [Some(20), Some(21)]);
         for (way, (to, young)) in [(1, false), (2, true)].into_iter().enumerate() {
             let scheme = &schemes[way_of(16, way)];

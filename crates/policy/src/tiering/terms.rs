@@ -100,11 +100,11 @@ impl Observation {
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// So much of what is found used in far memory is promoted now.
+    /// So much of what is found used in far memory is promoted, after demotion.
     pub promote: Bytes,
     /// In so short a time.
     pub promote_window: Nanoseconds,
-    /// So much of what is found unused in near memory is demoted then: room for new pages, and for the next look.
+    /// So much of what is found unused in near memory is demoted: room for new pages, and for what is promoted.
     pub demote: Bytes,
     /// Whether near pages are demoted by their age.
     pub by_age: bool,

@@ -91,6 +91,13 @@ impl Machine {
         Bytes(moved * PAGE)
     }
 
+    /// Has what is far be forgotten at that time.
+    fn forget_far(&mut self, then: f64) {
+        for page in self.pages.iter_mut().filter(|page| !page.near) {
+            page.forgotten = page.forgotten.max(then);
+        }
+    }
+
     /// Does what is decided, and looks again.
     fn step(&mut self, decision: Option<Decision>, tiering: &Tiering) -> Observation {
         let mut seen = Observation::default();
@@ -98,10 +105,11 @@ impl Machine {
         let mut moved = [Bytes(0); 2];
         let began = self.seconds;
         if let Some(decision) = decision {
-            let now = began + seconds(decision.promote_window);
-            moved[1] = self.shift(false, decision.promote, false, now);
-            let now = now + if decision.by_age { 0.0 } else { seconds(decision.idle) };
+            let now = began + if decision.by_age { 0.0 } else { seconds(decision.idle) };
             moved[0] = self.shift(true, decision.demote, decision.by_age, now);
+            let now = now.max(began + seconds(decision.promote_window));
+            self.forget_far(now - seconds(decision.promote_window));
+            moved[1] = self.shift(false, decision.promote, false, now);
             seen.elapsed = decision.period;
         }
         // The period is from count to count.

@@ -7,10 +7,17 @@ use nearfar_kernel::pageflags;
 use nearfar_policy::tiering::{Decision, Side};
 use nearfar_topology::{Nanoseconds, NodeId};
 
-use super::super::node::{PAGE, scale};
+use super::super::node::{PAGE, Pass, scale};
 use super::super::schemes::{FORGET, SPLIT, forgetting, only, splitting, way_of};
 use super::super::spread;
 use super::{Damon, FORGET_FIRST, HEARD, ONCE, RESERVE, SINCE_COUNT, pass_by};
+
+/// From which node, which of its ways, and how many bytes.
+type Move = (usize, usize, u64);
+/// A node, whether it is near, and the addresses that each of its schemes is to try.
+type Tries = (usize, bool, BTreeMap<usize, AddrRange>);
+/// From one command to the next, on kernels that take long (6.12).
+const COMMAND_US: u64 = 100_000;
 
 impl Damon<'_> {
     /// Asks how much of each part of near memory can be moved; where the kernel does not tell, all are taken to be alike.
@@ -24,8 +31,9 @@ impl Damon<'_> {
         }
     }
 
-    /// What near nodes (or else far ones) are to move to the other side, and which way: `(index, way, bytes)`.
-    fn moves(&self, sides: &[Side], near: bool, bytes: u64) -> Vec<(usize, usize, u64)> {
+    /// What near nodes (or else far ones) are to move to the other side, and which way: `(index, way, bytes)`. There is room
+    /// in what is free on the other side, and in what these moves make there first.
+    fn moves(&self, sides: &[Side], near: bool, bytes: u64, make_room: &[Move]) -> Vec<Move> {
         let at_turn = self.at_turn();
         let nears = at_turn.iter().filter(|(_, near)| *near).count();
         let (near_sides, far_sides) = sides.split_at(nears);
@@ -44,7 +52,9 @@ impl Damon<'_> {
         let room = |((index, _), side): (&(usize, bool), &Side)| {
             let total = side.total.0;
             let kept = if near { total / RESERVE } else { scale(total, half, 10_000) };
-            (self.nodes[*index].node, side.free.0.saturating_sub(kept))
+            let made = make_room.iter().filter(|(of, ..)| of == index).map(|(.., bytes)| bytes);
+            let free = made.fold(side.free.0, |free, bytes| free.saturating_add(*bytes));
+            (self.nodes[*index].node, free.saturating_sub(kept))
         };
         let mut rooms: BTreeMap<NodeId, u64> = to.iter().zip(to_sides).map(room).collect();
         let mut moves = Vec::new();
@@ -61,43 +71,27 @@ impl Damon<'_> {
         moves
     }
 
-    /// Has near nodes demote and far ones promote what is decided, all at about the same time. By age nothing is forgotten:
-    /// near nodes move what was unused since the hand came by, far ones what was used since they were counted.
+    /// Has near nodes demote and far ones promote what is decided, into the room that demotion has just made. By age nothing
+    /// is forgotten: near nodes move what was unused since the hand came by, far ones what was used since they were counted.
     pub(super) fn shift(&mut self, decision: &Decision) -> anyhow::Result<Nanoseconds> {
         let sides = self.sides_at_turn()?;
-        let moves = [decision.promote.0, decision.demote.0];
-        let moves = [self.moves(&sides, false, moves[0]), self.moves(&sides, true, moves[1])];
-        let mut tried = Vec::new();
+        let demoted = self.moves(&sides, true, decision.demote.0, &[]);
+        let promoted = self.moves(&sides, false, decision.promote.0, &demoted);
+        let mut tried: Vec<Tries> = Vec::new();
         for ((index, near), side) in self.at_turn().into_iter().zip(&sides) {
             let taken = side.total.0.saturating_sub(side.free.0);
-            let within = self.where_to_try(index, near, &moves[usize::from(near)], taken, decision);
+            let moves = if near { &demoted } else { &promoted };
+            let within = self.where_to_try(index, near, moves, taken, decision);
             tried.push((index, near, within));
         }
-        let since_ns = self.since_count();
-        let pass = |this: &Self, index: usize, near: bool, within: AddrRange| {
-            let node = &this.nodes[index];
-            let window = if near { decision.idle } else { decision.promote_window };
-            match (decision.by_age, window > ONCE) {
-                (true, _) => node.pass_at(ONCE),
-                (false, true) => node.pass_at(Nanoseconds(window.0.saturating_sub(since_ns))),
-                (false, false) => node.pass(window, FORGET_FIRST, within.len()),
-            }
-        };
-        let demotes = tried.iter().filter(|(_, near, _)| *near);
-        let demoted_us = demotes
-            .filter_map(|(index, near, tried)| Some(pass(self, *index, *near, hull(tried)?).act_us))
-            .max();
+        let passes = self.passes(&tried, decision);
         let (mut longest, group) = (0, self.group.clone());
-        // Far nodes first: what they go on with takes longer.
-        for (index, near, tried) in tried.into_iter().rev() {
-            let Some(all) = hull(&tried) else {
+        // Near nodes first, as they are ordered: commands take their time, and demotion is to come before promotion.
+        for ((index, near, tried), pass) in tried.into_iter().zip(passes) {
+            let Some((all, pass)) = hull(&tried).zip(pass) else {
                 self.wake(index, |_, _| false)?;
                 continue;
             };
-            let mut pass = pass(self, index, near, all);
-            if let Some(then_us) = demoted_us.filter(|_| !near && !decision.by_age) {
-                pass = pass.put_off(then_us, decision.promote_window);
-            }
             longest = pass.act_us.max(longest);
             self.wake(index, |at, scheme| {
                 if at == SPLIT {
@@ -118,6 +112,42 @@ impl Damon<'_> {
         Ok(pass_by(longest))
     }
 
+    /// When each node is to move, if it is: far ones after near ones.
+    fn passes(&self, tried: &[Tries], decision: &Decision) -> Vec<Option<Pass>> {
+        let since_ns = self.since_count();
+        let pass = |(index, near, tries): &Tries| {
+            let (node, within) = (&self.nodes[*index], hull(tries)?);
+            let window = if *near { decision.idle } else { decision.promote_window };
+            Some(match (decision.by_age, window > ONCE) {
+                (true, _) => node.pass_at(ONCE),
+                (false, true) => node.pass_at(Nanoseconds(window.0.saturating_sub(since_ns))),
+                (false, false) => node.pass(window, FORGET_FIRST, within.len()),
+            })
+        };
+        let mut passes: Vec<Option<Pass>> = tried.iter().map(pass).collect();
+        let takes_us = |(index, near, tries): &Tries| {
+            let within = hull(tries).filter(|_| *near)?;
+            Some(self.nodes[*index].takes_us(within.len(), decision.demote.0))
+        };
+        let Some(takes_us) = tried.iter().filter_map(takes_us).max() else { return passes };
+        // Demotion is not there again before promotion is over and all have heard that it is.
+        let commands_us = COMMAND_US * u64::try_from(tried.len() + 2).unwrap_or(u64::MAX);
+        let least_us = (takes_us / 2 * 3).saturating_add(commands_us);
+        let (mut demoted_us, by_age) = (0, decision.by_age);
+        for (pass, (_, near, _)) in passes.iter_mut().zip(tried) {
+            let (then_us, window) = if *near {
+                (least_us, decision.idle)
+            } else {
+                (demoted_us + takes_us, decision.promote_window)
+            };
+            *pass = pass.map(|pass| pass.put_off(then_us, window, by_age));
+            if let Some(pass) = pass.filter(|_| *near) {
+                demoted_us = demoted_us.max(pass.act_us);
+            }
+        }
+        passes
+    }
+
     /// How long ago pages were counted by the time that a command is heard.
     fn since_count(&self) -> u64 {
         let (told, counted) = self.counted;
@@ -130,7 +160,7 @@ impl Damon<'_> {
         &mut self,
         index: usize,
         near: bool,
-        moves: &[(usize, usize, u64)],
+        moves: &[Move],
         taken: u64,
         decision: &Decision,
     ) -> BTreeMap<usize, AddrRange> {

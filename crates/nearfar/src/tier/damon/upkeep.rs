@@ -8,32 +8,22 @@ use std::collections::BTreeMap;
 
 use anyhow::Context as _;
 use nearfar_control::tiering::KeptBy;
+use nearfar_kernel::damon::KDAMONDS;
 use nearfar_kernel::damon::spec::Quotas;
-use nearfar_kernel::damon::{Session, offers};
-use nearfar_kernel::features::{Asked, Feature};
 use nearfar_kernel::fs::Fs;
 use nearfar_kernel::zones;
 use nearfar_policy::tiering::{Side, Upkeep};
 use nearfar_topology::{Bytes, BytesPerSecond};
 
-use super::super::node::{Watched, scale};
+use super::super::node::scale;
 use super::super::reading::meminfo;
 use super::super::schemes::{upkeep, upkeep_of};
 use super::{Damon, RESERVE};
 
-/// Whether the kernel measures a node's memory as a goal, and stops as soon as it is reached.
+/// Whether the kernel has schemes that stop as soon as their goal is reached; kernels that do know a node's memory as a goal.
+/// Shown by the first kdamond's first scheme.
 pub(super) fn is_kept_by_the_kernel(fs: &dyn Fs) -> bool {
-    let found = offers::detect(fs, Asked::Live);
-    found.has(Feature::DamonNodeGoals) && found.has(Feature::DamonGoalTuner)
-}
-
-/// Whether kdamonds were told so.
-pub(super) fn is_in(session: &Session<'_>, nodes: &[Watched]) -> bool {
-    let last = |node: &Watched| (0..node.ways.len()).filter_map(|way| upkeep_of(node, way)).max();
-    nodes.iter().enumerate().any(|(index, node)| {
-        let schemes = session.spec(index).map_or(0, |spec| spec.context.schemes.len());
-        last(node).is_some_and(|last| last < schemes)
-    })
+    fs.exists(&format!("{KDAMONDS}/0/contexts/0/schemes/0/quotas/goal_tuner")).unwrap_or(false)
 }
 
 impl Damon<'_> {
