@@ -41,6 +41,7 @@ impl FirstLevel {
     fn key_and_place(&self, address: u64) -> (u64, usize) {
         let line = (address >> LINE_SHIFT) & LINE_MASK;
         let folded = line ^ line >> self.places_bits ^ line >> (2 * self.places_bits);
+        #[expect(clippy::cast_possible_truncation, reason = "masked")]
         let place = folded as usize & (self.tags.len() - 1);
         (self.generation << GENERATION_SHIFT | line << 1, place)
     }

@@ -169,13 +169,13 @@ fn is_watched(block: u64) -> bool {
     }
 }
 
-/// Nothing if a file has gone since its directory was counted.
+/// Nothing if a file has gone since its directory was counted, or goes as it is read.
 fn watched(block: u64) -> Option<bool> {
     let fs = RootFs::live().unwrap();
     let size = std::fs::read_to_string(format!("{BLOCKS}/block_size_bytes")).unwrap();
     let start = block * u64::from_str_radix(size.trim(), 16).unwrap();
     let kdamonds = nearfar_kernel::damon::KDAMONDS;
-    let number = |path: String| -> Option<u64> { fs.read(&path).unwrap()?.trim().parse().ok() };
+    let number = |path: String| -> Option<u64> { fs.read(&path).ok()??.trim().parse().ok() };
     for kdamond in 0..number(format!("{kdamonds}/nr_kdamonds"))? {
         let regions = format!("{kdamonds}/{kdamond}/contexts/0/targets/0/regions");
         for region in 0..number(format!("{regions}/nr_regions"))? {

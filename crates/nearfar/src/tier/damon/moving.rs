@@ -79,9 +79,8 @@ impl Damon<'_> {
         let promoted = self.moves(&sides, false, decision.promote.0, &demoted);
         let mut tried: Vec<Tries> = Vec::new();
         for ((index, near), side) in self.at_turn().into_iter().zip(&sides) {
-            let taken = side.total.0.saturating_sub(side.free.0);
             let moves = if near { &demoted } else { &promoted };
-            let within = self.where_to_try(index, near, moves, taken, decision);
+            let within = self.where_to_try((index, near), *side, moves, decision);
             tried.push((index, near, within));
         }
         let passes = self.passes(&tried, decision);
@@ -158,12 +157,12 @@ impl Damon<'_> {
     /// The addresses that each scheme of a node is to try.
     fn where_to_try(
         &mut self,
-        index: usize,
-        near: bool,
+        (index, near): (usize, bool),
+        side: Side,
         moves: &[Move],
-        taken: u64,
         decision: &Decision,
     ) -> BTreeMap<usize, AddrRange> {
+        let taken = side.total.0.saturating_sub(side.free.0);
         // In a shorter window less is found used than was counted.
         let looked = self.looked.0.max(1);
         let window = if decision.by_age { SINCE_COUNT } else { decision.promote_window };
