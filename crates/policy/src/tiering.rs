@@ -104,8 +104,6 @@ const CALM_MOST: u32 = 5;
 const NOTHING: u64 = 50;
 /// Where all that is used fits near memory and less than this part of it is used in far memory, there is little to do.
 const LITTLE: u64 = 256;
-/// Each way of upkeep takes this part of the CPU time that is allowed.
-const UPKEEP_PART: u32 = 4;
 /// Below this there is little left to do.
 const PART_SETTLED: u64 = WHOLE / 16;
 
@@ -319,7 +317,7 @@ impl Tiering {
             free_most: worth.then(|| Bytes(Self::room_kept(headroom))),
             // So coarse are the steps in which a kernel approaches its goal.
             rate: BytesPerSecond((self.goals.traffic.0 / 2).min(headroom)),
-            cpu: BasisPoints(self.goals.cpu.0 / UPKEEP_PART),
+            cpu: self.goals.cpu,
         }
     }
 

@@ -260,7 +260,7 @@ pub(crate) fn room_for_new_pages_is_kept_between_looks() {
     let (kept, free) = (free_near() - headroom, free_near());
     let new = Holder::start(&RootFs::live().unwrap(), "new", "input");
     assert!(free_near() < kept + headroom / 4, "{} of {free} are still free", free_near());
-    for _ in 0..100 {
+    for _ in 0..300 {
         if free_near() > kept + headroom / 3 {
             break;
         }
