@@ -252,6 +252,8 @@ pub(crate) fn room_for_new_pages_is_kept_between_looks() {
     // Linux 7.1 and newer have schemes that are done once their goal is reached.
     let tuned = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap().starts_with("7.2");
     assert_eq!(now["kept_up_by"], if tuned { "kernel" } else { "nearfar" });
+    // What is told is told before pages move; after this it rests.
+    nap(5_000);
     let pid = Pid::from_raw(status()["pid"].as_i64().unwrap().try_into().unwrap()).unwrap();
     if tuned {
         kill_process(pid, Signal::STOP).unwrap();
