@@ -218,7 +218,7 @@ impl Tiering {
 
     /// What near memory has room for without demotion.
     fn spare(&self, seen: &Observation) -> u64 {
-        seen.near.free.0.saturating_sub(Self::room_kept(self.headroom(seen)))
+        seen.near.free.0.saturating_sub(Self::room_kept(self.headroom(seen.near)))
     }
 
     /// What is not filled, so that there is room for new pages.
@@ -226,8 +226,8 @@ impl Tiering {
         headroom.saturating_add(headroom / 2)
     }
 
-    fn headroom(&self, seen: &Observation) -> u64 {
-        share_of(seen.near.total.0, u64::from(self.goals.headroom.0))
+    fn headroom(&self, near: Side) -> u64 {
+        share_of(near.total.0, u64::from(self.goals.headroom.0))
     }
 
     /// How much more often near pages are found used than far ones, in per cent.
@@ -236,7 +236,7 @@ impl Tiering {
     }
 
     fn capacity(&self, seen: &Observation) -> u64 {
-        seen.near.total.0.saturating_sub(self.headroom(seen)).max(1)
+        seen.near.total.0.saturating_sub(self.headroom(seen.near)).max(1)
     }
 
     /// How much the window is to find used: less than near memory holds, as it is the contrast that tells.
@@ -304,13 +304,13 @@ impl Tiering {
     /// Whether there is anything to look for: something in far memory, or too little room in near memory.
     #[must_use]
     pub fn is_to_look(&self, near: Side, far: Side) -> bool {
-        far.taken() > 0 || near.free.0 < share_of(near.total.0, u64::from(self.goals.headroom.0))
+        far.taken() > 0 || near.free.0 < self.headroom(near)
     }
 
     /// What is to hold until the next look.
     #[must_use]
     pub fn upkeep(&self, seen: &Observation) -> Upkeep {
-        let headroom = self.headroom(seen);
+        let headroom = self.headroom(seen.near);
         let worth = self.far_used.is_some_and(|used| used >= NOTHING);
         Upkeep {
             free_least: Bytes(headroom / 2),
@@ -325,10 +325,9 @@ impl Tiering {
     /// less than upkeep is to leave, and CPU time has been saved for a look.
     #[must_use]
     pub fn is_pressed(&self, near: Side, far: Side, since: Nanoseconds) -> bool {
-        let headroom = share_of(near.total.0, u64::from(self.goals.headroom.0));
         let earned = signed(share_of(since.0, u64::from(self.goals.cpu.0)));
         let saved = self.credit.saved_ns.saturating_add(earned);
-        near.free.0 < headroom / 2
+        near.free.0 < self.headroom(near) / 2
             && far.free.0 > 0
             && since.0 >= SECOND_NS
             && saved >= signed(self.credit.look_ns)
@@ -356,7 +355,7 @@ impl Tiering {
 
     fn decide(&mut self, seen: &Observation, window: Nanoseconds) -> Decision {
         let by_age = self.by_age();
-        let (headroom, rests) = (self.headroom(seen), self.trial.rest_ns > 0);
+        let (headroom, rests) = (self.headroom(seen.near), self.trial.rest_ns > 0);
         let (far_hot, spare) = (self.far_hot(seen), self.spare(seen));
         let nothing = self.far_used.is_none_or(|used| used < NOTHING);
         let seeks = self.seek != Seek::Found && !nothing;

@@ -4,8 +4,9 @@
 //! them, Linux 6.12 leaves out the rest until the scheme's next pass. The second forgets: a filter that asks whether a page is
 //! young also makes it old, and two filters behind it leave out every page there is, so that nothing is done. The next ones
 //! count young pages, each in a part of the addresses (an arc); they mark them as accessed for reclaim, which they are
-//! (`lru_prio`), for actions that do nothing count pages on new kernels only. The others move, one for each node where pages may go (a way): young pages up to the next faster tier, old ones down
-//! to the next slower one. A scheme sleeps while it is for regions of no size.
+//! (`lru_prio`), for actions that do nothing count pages on new kernels only. The others move, one for each node where pages
+//! may go (a way): young pages up to the next faster tier, old ones down to the next slower one. A scheme sleeps while it is
+//! for regions of no size.
 //!
 //! Between looks, all sleep; on kernels that tune schemes to goals (Linux 7.1) two keep near memory up ([`upkeep`]).
 //!

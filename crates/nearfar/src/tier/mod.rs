@@ -14,7 +14,7 @@ pub(crate) mod node;
 pub(crate) mod options;
 pub(crate) mod plan;
 mod reading;
-mod schemes;
+pub(crate) mod schemes;
 pub(crate) mod scope;
 pub(crate) mod service;
 mod spread;

@@ -29,7 +29,7 @@ pub(super) const SPLIT: usize = 0;
 /// The scheme that forgets.
 pub(super) const FORGET: usize = 1;
 /// The first of those that count.
-pub(super) const COUNT: usize = 2;
+pub(crate) const COUNT: usize = 2;
 
 /// The scheme that moves pages way `way` of a node that has so many arcs.
 pub(super) const fn way_of(arcs: usize, way: usize) -> usize {

@@ -11,13 +11,15 @@ use anyhow::Context as _;
 use nearfar_kernel::damon::KDAMONDS;
 use nearfar_kernel::fs::{Entry, Fs, FsError, RootFs};
 
+use crate::tier::schemes::COUNT;
+
 /// A memory block, as large as x86 has them on large machines.
 pub(super) const BLOCK: u64 = 2 << 30;
 /// Numbers of kernel threads begin here.
 const THREADS: u64 = 1000;
 const TICK_NS: u64 = 10_000_000;
-/// The first scheme that counts, as in the path below, and the one behind the last, which moves.
-const FIRST: u64 = 2;
+/// The first scheme that counts, and the one behind the last, which moves.
+const FIRST: u64 = COUNT as u64;
 const LAST: u64 = FIRST + 16;
 /// Moved each way in a look.
 const MOVED: u64 = 1 << 20;
@@ -164,6 +166,12 @@ fn kdamond(path: &str) -> Option<(u64, &str)> {
     Some((number.parse().ok()?, rest))
 }
 
+/// The scheme, and what is below it, of what is below a kdamond.
+fn scheme(path: &str) -> Option<(u64, &str)> {
+    let (number, rest) = path.strip_prefix("contexts/0/schemes/")?.split_once('/')?;
+    Some((number.parse().ok()?, rest))
+}
+
 impl Fs for Scratch<'_> {
     fn read(&self, path: &str) -> Result<Option<String>, FsError> {
         self.count(|calls| calls.reads += 1);
@@ -176,11 +184,11 @@ impl Fs for Scratch<'_> {
             return Ok(Some(format!("{thread} (kdamond) S 2 0 0 0 0 0 0 0 0 0 0 {ticks} 0")));
         }
         let text = self.root.read(path)?;
-        let scheme = kdamond(path).and_then(|(number, rest)| {
-            let (scheme, file) = rest.strip_prefix("contexts/0/schemes/")?.split_once("/stats/")?;
-            self.stat(number, scheme.parse().ok()?, file)
+        let stat = kdamond(path).and_then(|(number, rest)| {
+            let (scheme, file) = scheme(rest)?;
+            self.stat(number, scheme, file.strip_prefix("stats/")?)
         });
-        Ok(scheme.map(|stat| stat.to_string()).or(text))
+        Ok(stat.map(|stat| stat.to_string()).or(text))
     }
 
     fn write(&self, path: &str, text: &str) -> Result<(), FsError> {
@@ -189,7 +197,7 @@ impl Fs for Scratch<'_> {
         let of = kdamond(path)
             .and_then(|(number, rest)| Some((looks.get_mut(usize::try_from(number).ok()?)?, rest)));
         match of {
-            Some(((counts, _), "contexts/0/schemes/2/access_pattern/sz/max")) => {
+            Some(((counts, _), rest)) if scheme(rest) == Some((FIRST, "access_pattern/sz/max")) => {
                 *counts = text != "0";
             }
             Some(((counts, looks), "state")) if !matches!(text, "on" | "off") => {

@@ -6,12 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Context as _;
 use nearfar_control::tiering::KeptBy;
 use nearfar_kernel::damon::KDAMONDS;
 use nearfar_kernel::damon::spec::Quotas;
 use nearfar_kernel::fs::Fs;
-use nearfar_kernel::zones;
 use nearfar_policy::tiering::{Side, Upkeep};
 use nearfar_topology::{Bytes, BytesPerSecond};
 
@@ -44,7 +42,6 @@ impl Damon<'_> {
     fn kept(&self) -> anyhow::Result<BTreeMap<(usize, usize), Quotas>> {
         let all: Vec<usize> = (0..self.nodes.len()).collect();
         let sides = self.sides_of(&all)?;
-        let free = zones::usable_free(self.fs).context("reading how much memory is free")?;
         let mut kept = BTreeMap::new();
         for (index, _) in self.at_turn() {
             let node = &self.nodes[index];
@@ -60,11 +57,8 @@ impl Damon<'_> {
                 let Some(asked) = self.upkeeps.get(tier) else { continue };
                 let asked = self.part_of(asked, near, tier, &sides);
                 let id = self.nodes[near].node;
-                let has = meminfo(self.fs, id);
-                let free = free.get(&id).copied().unwrap_or_default();
-                kept.extend(
-                    upkeep(&asked, way.up, id, &has, free).map(|quotas| ((index, scheme), quotas)),
-                );
+                let quotas = upkeep(&asked, way.up, id, &meminfo(self.fs, id), sides[near].free);
+                kept.extend(quotas.map(|quotas| ((index, scheme), quotas)));
             }
         }
         Ok(kept)
