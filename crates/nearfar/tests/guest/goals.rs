@@ -70,13 +70,18 @@ fn run(
     quotas
 }
 
-/// Hundredths of a per cent of node 0 that are free.
-fn free_bp(fs: &RootFs) -> u64 {
+/// All of node 0's memory, and what the kernel counts as free of it, in KiB.
+pub(crate) fn total_and_free(fs: &RootFs) -> [u64; 2] {
     let text = fs.read("sys/devices/system/node/node0/meminfo").unwrap().unwrap();
-    let [total, free] = ["MemTotal:", "MemFree:"].map(|name| {
+    ["MemTotal:", "MemFree:"].map(|name| {
         let line = text.lines().find(|line| line.contains(name)).unwrap();
         line.split_whitespace().rev().nth(1).unwrap().parse::<u64>().unwrap()
-    });
+    })
+}
+
+/// Hundredths of a per cent of node 0 that are free.
+fn free_bp(fs: &RootFs) -> u64 {
+    let [total, free] = total_and_free(fs);
     free * 10_000 / total
 }
 
