@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * switches: lets another process onto the first CPUs now and then, for a moment.
+ * switches: lets another process onto the CPUs, or onto one of them, now and then, for a moment.
  *
  * A CPU keeps some thousand translations, so a program that uses more pages than that has them looked up again all the
  * time, and each look-up marks the page as used, which is what DAMON and reclaim go by. An emulated CPU keeps as many
@@ -35,7 +35,7 @@ static void *turns(void *cpu)
 
 int main(int argc, char **argv)
 {
-    long online = sysconf(_SC_NPROCESSORS_ONLN), cpus = option(argc, argv, "cpus", online), cpu;
+    long online = sysconf(_SC_NPROCESSORS_ONLN), one = option(argc, argv, "cpu", -1), cpu;
     pthread_t thread;
 
     every_ms = option(argc, argv, "ms", 10);
@@ -43,11 +43,13 @@ int main(int argc, char **argv)
         fprintf(stderr, "ms=%ld: not from 1 to 1000\n", every_ms);
         return 2;
     }
-    if (cpus < 1 || cpus > online) {
-        fprintf(stderr, "cpus=%ld: not from 1 to %ld\n", cpus, online);
+    if (one < -1 || one >= online) {
+        fprintf(stderr, "cpu=%ld: not from 0 to %ld\n", one, online - 1);
         return 2;
     }
-    for (cpu = 1; cpu < cpus; cpu++)
+    if (one >= 0)
+        turns((void *)(intptr_t)one);
+    for (cpu = 1; cpu < online; cpu++)
         if ((errno = pthread_create(&thread, NULL, turns, (void *)(intptr_t)cpu)))
             die("starting a thread");
     turns((void *)0);

@@ -380,7 +380,10 @@ impl Tiering {
         let promote = wanted.min(room);
         // Room for new pages, and for what is promoted right after.
         let short = headroom.saturating_add(promote).saturating_sub(free);
-        let demote = if promote > 0 { scale(short, 4, 3) } else { short }.min(gives);
+        let demote = if promote > 0 && !by_age { scale(short, 4, 3) } else { short }.min(gives);
+        // How much of it is still found used when it is to move is uncertain. Room left over is lost until the next look, and
+        // what finds none stays far: so more is tried.
+        let promote = scale(promote, 3, 2).min(budget).min(far_hot);
         let reason = if filled > exchanged {
             Reason::Fills
         } else if rests {

@@ -99,7 +99,9 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
     if let Some(path) = &args.from {
         return Ok(Plan::Saved(path.clone()));
     }
-    let lab = || Plan::Lab(Lab { machine: args.machine.clone(), kernel: args.kernel.clone() });
+    let lab = || {
+        Plan::Lab(Lab { machine: args.machine.clone(), kernel: args.kernel.clone(), append: None })
+    };
     if args.lab || args.machine.is_some() || args.kernel.is_some() {
         return Ok(lab());
     }

@@ -21,6 +21,8 @@ pub(crate) struct Lab {
     pub(crate) machine: Option<String>,
     /// `--kernel` of `nearfar lab run`.
     pub(crate) kernel: Option<String>,
+    /// `--append` of `nearfar lab run`.
+    pub(crate) append: Option<String>,
 }
 
 impl Lab {
@@ -29,7 +31,8 @@ impl Lab {
         let nearfar = std::env::current_exe().context("looking for this binary")?;
         let mut command = Command::new(&nearfar);
         command.args(["lab", "run"]);
-        let options = [("--machine", &self.machine), ("--kernel", &self.kernel)];
+        let options =
+            [("--machine", &self.machine), ("--kernel", &self.kernel), ("--append", &self.append)];
         for (option, value) in options {
             command.args(value.iter().flat_map(|value| [option, value.as_str()]));
         }

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
+use nearfar_lab::machine::catalog;
+
 use super::found::Found;
 use super::{Request, file, programs};
 use crate::demo::guest::{self, Lab};
@@ -23,6 +25,7 @@ pub(crate) fn run(
 ) -> anyhow::Result<Found> {
     // What a guest would refuse after a boot is better refused now.
     programs::load_generator(&request.workload)?;
+    let lab = Lab { append: isolation(lab.machine.as_deref())?, ..lab.clone() };
     let mut name = name.to_owned();
     if file::is_path(&name) {
         std::fs::copy(&name, dir.join(WORKLOAD))
@@ -36,6 +39,15 @@ pub(crate) fn run(
         bail!("the lab ran {} of {} placements", found.runs.len(), request.placements.len());
     }
     Ok(found)
+}
+
+/// A CPU for the timed programs alone, where a near node has another one: unbound threads of the kernel that move pages do
+/// not wait for an idle CPU, though on a server there would be one.
+fn isolation(machine: Option<&str>) -> anyhow::Result<Option<String>> {
+    let Some(machine) = machine.map(catalog::find).transpose()? else { return Ok(None) };
+    let nodes = machine.node_of_cpu();
+    let others = nodes.iter().filter(|node| nodes.first() == Some(node)).count().saturating_sub(1);
+    Ok((others > 0).then(|| format!("isolcpus={others}")))
 }
 
 /// The same request to the binary in the guest.
@@ -74,6 +86,14 @@ fn arguments(request: &Request, name: &str, progress: bool) -> Vec<String> {
 mod tests {
     use super::super::Placement;
     use super::*;
+
+    #[test]
+    fn programs_get_a_cpu_of_their_own_where_there_are_two() {
+        assert_eq!(isolation(Some("cxl-2tier-small")).unwrap().as_deref(), Some("isolcpus=1"));
+        assert_eq!(isolation(Some("numa-4node")).unwrap(), None);
+        assert_eq!(isolation(None).unwrap(), None);
+        assert!(isolation(Some("nothing")).is_err());
+    }
 
     #[test]
     fn the_guest_is_asked_for_the_same() {

@@ -2,8 +2,9 @@
 //!
 //! For each placement, in this order: cold data takes its share of near memory, the server starts and is filled (or the
 //! program takes its memory and stops, if it is made so), the command of `--before` starts whatever is to be compared, the
-//! program is timed, the command of `--after` ends it. Everything started here is ended here. Under a modelled clock, server and client share CPU 0 as batch work (why: `demo/servers.rs`),
-//! and the other CPUs are left to those who tier. The placement is that of what holds the data: the server, or the program.
+//! program is timed, the command of `--after` ends it. Everything started here is ended here. Under a modelled clock, server and client share a CPU as batch work (why:
+//! `demo/servers.rs`), and the other CPUs are left to those who tier: an isolated one if there is one (in the lab's guests
+//! there is), else CPU 0. The placement is that of what holds the data: the server, or the program.
 //!
 //! [`mod@file`] is the form of a workload, [`programs`] what is run, [`found`] what comes out.
 
@@ -121,15 +122,8 @@ pub(crate) fn run(request: &Request, dir: &Path, progress: bool) -> anyhow::Resu
     let fitted = request.workload.fit(&fit)?;
     refuse_what_does_not_fit(request, &fitted, &machine.nodes)?;
     let modelled = machine.emulation.as_ref().is_some_and(|of| of.clock == "virtual");
-    let stage = Stage {
-        launcher,
-        pin: Line::words(if modelled { "chrt -b 0 taskset -c 0" } else { "" }),
-        pinned: modelled,
-        node,
-        port: fit.port,
-        request,
-        fitted: &fitted,
-    };
+    let cpu = modelled.then(isolated_cpu).transpose()?;
+    let stage = Stage { launcher, cpu, node, port: fit.port, request, fitted: &fitted };
     let mut progress = Progress::new(request.placements.len(), progress);
     let mut runs = Vec::new();
     for placement in &request.placements {
@@ -177,8 +171,8 @@ fn refuse_what_does_not_fit(
 /// What all runs share.
 struct Stage<'a> {
     launcher: Launcher<'a>,
-    pin: Line,
-    pinned: bool,
+    /// Of server and client, if they are to share one.
+    cpu: Option<u32>,
     node: u16,
     port: u16,
     request: &'a Request,
@@ -193,7 +187,8 @@ impl Stage<'_> {
         self.shell(self.request.first.as_ref(), None, &file("first"))?;
         let switches = self.switches(&file("switches"), &mut commands)?;
         let (filler, filler_bytes) = self.fill(placement, &file("filler"), &mut commands)?;
-        let placed = |line: &Line| self.pin.clone().and(&placement.prefix()).and(line);
+        let pin = self.pin();
+        let placed = |line: &Line| pin.clone().and(&placement.prefix()).and(line);
         let mut server = None;
         if let Some(line) = &self.fitted.server {
             let line = placed(line);
@@ -201,12 +196,12 @@ impl Stage<'_> {
             server = Some(self.launcher.serve(&line, self.port, &file("server"))?);
         }
         if let Some(line) = &self.fitted.load {
-            let line = self.pin.clone().and(line);
+            let line = pin.clone().and(line);
             commands.push(line.to_string());
             self.launcher.run(&line, &file("load"), FILL_LIMIT)?;
         }
         let line = match server {
-            Some(_) => self.pin.clone().and(&self.fitted.run),
+            Some(_) => pin.clone().and(&self.fitted.run),
             None => placed(&self.fitted.run),
         };
         let ready = self.ready(&line, &file("run"))?;
@@ -242,6 +237,11 @@ impl Stage<'_> {
         })
     }
 
+    /// What commands on the programs' CPU begin with.
+    fn pin(&self) -> Line {
+        Line::words(&self.cpu.map(|cpu| format!("chrt -b 0 taskset -c {cpu}")).unwrap_or_default())
+    }
+
     /// What keeps an emulated CPU from keeping all translations.
     fn switches(&self, name: &str, commands: &mut Vec<String>) -> anyhow::Result<Option<Server>> {
         let every_ms = self.request.switch_ms;
@@ -250,8 +250,8 @@ impl Stage<'_> {
         }
         let program = format!("{}/switches", self.launcher.dir.display());
         let mut line = Line::new([program, format!("ms={every_ms}")]);
-        if self.pinned {
-            line = line.and(&Line::words("cpus=1"));
+        if let Some(cpu) = self.cpu {
+            line = line.and(&Line::new([format!("cpu={cpu}")]));
         }
         commands.push(line.to_string());
         self.launcher.start(&line, name).map(Some)
@@ -368,6 +368,14 @@ impl Stage<'_> {
             clock::sleep(LOOK);
         }
     }
+}
+
+/// The first CPU that the scheduler gives to nobody who does not ask for it (`isolcpus`), else the first there is.
+fn isolated_cpu() -> anyhow::Result<u32> {
+    const FILE: &str = "/sys/devices/system/cpu/isolated";
+    let list = std::fs::read_to_string(FILE).with_context(|| format!("reading {FILE}"))?;
+    let first = list.trim().split([',', '-']).next().and_then(|first| first.parse().ok());
+    Ok(first.unwrap_or(0))
 }
 
 /// Whether a process was stopped by a signal.
