@@ -40,7 +40,7 @@ use nearfar_topology::{BasisPoints, Bytes, BytesPerSecond, Nanoseconds};
 mod judge;
 mod terms;
 
-use judge::{Part, Trial};
+use judge::{LOST_PERCENT, Part, Trial};
 
 pub use terms::{Decision, Estimate, Goals, Look, Looked, Observation, Reason, Side, Upkeep};
 
@@ -235,6 +235,11 @@ impl Tiering {
         self.near_used.zip(self.far_used).map(|(near, far)| scale(near, 100, far))
     }
 
+    /// Whether far pages are found used more often than near ones.
+    fn is_elsewhere(&self) -> bool {
+        self.gain().is_some_and(|gain| gain < LOST_PERCENT)
+    }
+
     fn capacity(&self, seen: &Observation) -> u64 {
         seen.near.total.0.saturating_sub(self.headroom(seen.near)).max(1)
     }
@@ -253,7 +258,7 @@ impl Tiering {
     }
 
     /// Shorter where more is hot than near memory holds, longer where less; at most twice as long and half as long.
-    /// Sought anew if it is far off.
+    /// Sought anew if it is far off, and sooner where what is used more than before is far: a program has just begun.
     fn fit_window(&mut self, seen: &Observation) {
         let (least, most) = (self.goals.window.0.0.max(1), self.goals.window.1.0);
         if seen.both() {
@@ -264,7 +269,8 @@ impl Tiering {
                 let (shorter, longer) = (self.window_ns / 2, self.window_ns.saturating_mul(2));
                 self.window_ns = scaled.clamp(shorter, longer);
             }
-            let off = hot / 2 > capacity && self.window_ns > least
+            let more = hot > capacity + capacity / if self.is_elsewhere() { 4 } else { 1 };
+            let off = more && self.window_ns > least
                 || hot < capacity / 2
                     && self.far_hot(seen) > self.spare(seen)
                     && self.window_ns < most;
@@ -339,9 +345,10 @@ impl Tiering {
         Look { window: Nanoseconds(self.window_ns), by_age: self.by_age() }
     }
 
-    /// Where an average near page is used so seldom that to be unused for a window says little of it.
+    /// Where an average near page is used so seldom that to be unused for a window says little of it. Near pages are counted
+    /// all the same now and then, and where far ones are used more often: a program may have begun since.
     fn by_age(&self) -> bool {
-        if self.aged >= AGED_MOST {
+        if self.aged >= AGED_MOST || self.is_elsewhere() {
             return false;
         }
         let used = self.near_used.unwrap_or(WHOLE);
@@ -380,10 +387,7 @@ impl Tiering {
         let promote = wanted.min(room);
         // Room for new pages, and for what is promoted right after.
         let short = headroom.saturating_add(promote).saturating_sub(free);
-        let demote = if promote > 0 && !by_age { scale(short, 4, 3) } else { short }.min(gives);
-        // How much of it is still found used when it is to move is uncertain. Room left over is lost until the next look, and
-        // what finds none stays far: so more is tried.
-        let promote = scale(promote, 3, 2).min(budget).min(far_hot);
+        let demote = if promote > 0 { scale(short, 4, 3) } else { short }.min(gives);
         let reason = if filled > exchanged {
             Reason::Fills
         } else if rests {

@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::thread::CpuSet;
 
 use super::{GuestError, doing};
@@ -27,10 +28,14 @@ pub(super) fn start(translations: Duration) -> Result<(), GuestError> {
     let all = rustix::thread::sched_getaffinity(None).map_err(doing("asking for the CPUs"))?;
     // Threads inherit both from the one that starts them.
     set_nice(NICE)?;
-    for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)) {
+    for cpu in 0..CpuSet::MAX_CPU {
         let mut only = CpuSet::new();
         only.set(cpu);
-        set_cpus(&only)?;
+        match rustix::thread::sched_setaffinity(None, &only) {
+            // Behind the last one: they are numbered in a row. (Which are ours would not tell: isolated ones are nobody's.)
+            Err(Errno::INVAL) if cpu > 0 => break,
+            set => set.map_err(doing("choosing a CPU"))?,
+        }
         std::thread::Builder::new()
             .name(format!("forget/{cpu}"))
             .stack_size(STACK)
@@ -41,12 +46,8 @@ pub(super) fn start(translations: Duration) -> Result<(), GuestError> {
             })
             .map_err(GuestError::Thread)?;
     }
-    set_cpus(&all)?;
+    rustix::thread::sched_setaffinity(None, &all).map_err(doing("going back to all CPUs"))?;
     set_nice(0)
-}
-
-fn set_cpus(cpus: &CpuSet) -> Result<(), GuestError> {
-    rustix::thread::sched_setaffinity(None, cpus).map_err(doing("choosing a CPU"))
 }
 
 fn set_nice(nice: i32) -> Result<(), GuestError> {

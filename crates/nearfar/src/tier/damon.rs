@@ -34,6 +34,8 @@
 mod moving;
 mod upkeep;
 
+use std::collections::BTreeMap;
+
 use anyhow::Context as _;
 use nearfar_control::tiering::{Count, KeptBy, Pages};
 use nearfar_control::turns::Boundaries;
@@ -42,11 +44,11 @@ use nearfar_kernel::damon::{DamonError, SchemeStats, Session};
 use nearfar_kernel::fs::Fs;
 use nearfar_kernel::{ranges, zones};
 use nearfar_policy::tiering::{Decision, Look, Looked, Side, Upkeep};
-use nearfar_topology::{BasisPoints, Bytes, Nanoseconds};
+use nearfar_topology::{BasisPoints, Bytes, Nanoseconds, NodeId};
 
 use super::node::{Pass, Watched, scale};
 use super::plan::Plan;
-use super::reading::{cpu_ticks, meminfo};
+use super::reading::{foreign, meminfo, process_cpu_ns, thread_cpu_ns};
 use super::schemes::{
     ALL, COUNT, FORGET, NO_SIZE, forgetting, only, specification, upkeep_of, way_of,
 };
@@ -73,8 +75,6 @@ pub(super) const ONCE: Nanoseconds = Nanoseconds(400_000_000);
 /// should, by this part of an interval at most.
 const LATE: Nanoseconds = Nanoseconds(30_000_000);
 const LATE_PART: u64 = 8;
-/// A tick is a hundredth of a second on every Linux there is (USER_HZ).
-const TICK_NS: u64 = 10_000_000;
 /// The ranges are read again at least once in so many looks: memory may come as other memory goes.
 const LOOKS_UNASKED: u32 = 64;
 /// This part of a node stays free when pages are demoted to it.
@@ -130,7 +130,7 @@ pub(crate) struct Damon<'a> {
     keeps: bool,
     upkeeps: Vec<Upkeep>,
     /// This program's CPU time at the last count.
-    own_ticks: u64,
+    own_ns: u64,
     has_memory: Option<String>,
     looks_unasked: u32,
     changed: bool,
@@ -160,7 +160,7 @@ impl<'a> Damon<'a> {
             counted: (Stopwatch::start(), Nanoseconds(0)),
             keeps,
             upkeeps: vec![Upkeep::default(); plan.boundaries.len()],
-            own_ticks: 0,
+            own_ns: 0,
             has_memory: None,
             looks_unasked: 0,
             changed: false,
@@ -321,21 +321,32 @@ impl<'a> Damon<'a> {
         Ok(())
     }
 
-    /// Takes in what a node's schemes have done, where there was `room` on the other side or not; gives what was looked at,
-    /// and the new CPU time.
+    /// What was meant for each node since the last time and had to go elsewhere. The kernel counts a page as migrated that
+    /// it has allocated on another node, even where it was, for want of room; so is what programs allocate, which can't be told
+    /// apart, so that rather too little is counted as moved.
+    fn elsewhere(&mut self) -> BTreeMap<NodeId, u64> {
+        let fs = self.fs;
+        let grown = |node: &mut Watched| {
+            let now = foreign(fs, node.node);
+            let before = node.foreign.replace(now).unwrap_or(now);
+            (node.node, now.0.saturating_sub(before.0))
+        };
+        self.nodes.iter_mut().map(grown).collect()
+    }
+
+    /// Takes in what a node's schemes have done; gives what was looked at, and the new CPU time.
     fn count_node(
         &mut self,
         index: usize,
         near: bool,
         now: Side,
-        room: bool,
+        elsewhere: &mut BTreeMap<NodeId, u64>,
     ) -> anyhow::Result<(Looked, u64)> {
         let stats = self.session.stats(index)?;
         let thread = self.session.thread(index)?;
-        let ticks = thread.map_or(0, |thread| cpu_ticks(self.fs, &thread.to_string()));
+        let cpu_ns = thread.map_or(0, |thread| thread_cpu_ns(self.fs, &thread.to_string()));
         let node = &mut self.nodes[index];
         let tried_by_all = stats.iter().skip(FORGET).map(|stats| stats.sz_tried.0).sum();
-        let spent = node.learn_cost(ticks * TICK_NS, tried_by_all);
         let arcs = node.arcs.len();
         let count = |at: usize| stats.get(at).copied().unwrap_or_default();
         let (mut tried, mut used) = (0, 0);
@@ -344,14 +355,18 @@ impl<'a> Damon<'a> {
             let [new_tried, new_used] = arc.count(sz_tried.0, sz_applied.0);
             (tried, used) = (tried + new_tried, used + new_used);
         }
-        let mut moved = 0;
+        let (mut moved, mut commanded) = (0, 0);
         let keepers: Vec<_> = (0..node.ways.len()).map(|way| upkeep_of(node, way)).collect();
         for (at, (way, keeper)) in node.ways.iter_mut().zip(keepers).enumerate() {
-            let kept = keeper.map_or(0, |keeper| count(keeper).sz_applied.0);
-            let new = way.count(count(way_of(arcs, at)).sz_applied.0.saturating_add(kept));
-            moved += if way.up == near { 0 } else { new };
+            let of = |scheme: usize| count(scheme).sz_applied.0;
+            let [own, kept] = way.count([of(way_of(arcs, at)), keeper.map_or(0, of)]);
+            let arrived = way.arrived(own + kept, elsewhere.entry(way.to).or_default());
+            if way.up != near {
+                (moved, commanded) = (moved + arrived, commanded + own);
+            }
         }
-        node.learn_outcome(!near, moved, room);
+        node.learn_outcome(commanded);
+        let spent = node.learn_cost(cpu_ns, tried_by_all, moved > 0);
         let taken = now.total.0.saturating_sub(now.free.0);
         // Of the regions tried, the part that is taken.
         let counted = scale(tried, taken.min(node.span), node.span).max(used);
@@ -399,15 +414,14 @@ impl Pages for Damon<'_> {
 
     fn count(&mut self) -> Result<Count, anyhow::Error> {
         let sides = self.sides_at_turn()?;
-        let own = cpu_ticks(self.fs, "self");
-        let mut cpu_ns = own.saturating_sub(self.own_ticks) * TICK_NS;
-        self.own_ticks = own;
+        let own_ns = process_cpu_ns(self.fs, "self");
+        let mut cpu_ns = own_ns.saturating_sub(self.own_ns);
+        self.own_ns = own_ns;
         let at_turn = self.at_turn();
         let both = at_turn.iter().copied().zip(sides.iter().copied()).fold(Default::default(), add);
-        // What promotion wanted there was no room for.
-        let is_full = both.0.free.0 <= scale(both.0.total.0, u64::from(self.headroom.0), 40_000);
+        let mut elsewhere = self.elsewhere();
         for ((index, near), side) in at_turn.into_iter().zip(sides) {
-            let (new, spent) = self.count_node(index, near, side, near || !is_full)?;
+            let (new, spent) = self.count_node(index, near, side, &mut elsewhere)?;
             cpu_ns += spent;
             let total = &mut self.totals[self.turn];
             let look = if near { &mut total.near_look } else { &mut total.far_look };

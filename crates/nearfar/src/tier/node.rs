@@ -7,6 +7,7 @@ use nearfar_topology::{BasisPoints, Bytes, Nanoseconds, NodeId};
 
 use super::age::Hand;
 use super::damon::{INTERVALS, ONCE};
+use super::way::Way;
 
 /// A page.
 pub(super) const PAGE: u64 = 4096;
@@ -30,43 +31,25 @@ pub(crate) struct Watched {
     /// All its memory when the ranges were read, as the kernel counts it.
     pub(super) total_kib: u64,
     pub(super) arcs: Vec<Arc>,
-    /// What is known of moves down and up.
-    outcomes: [Outcome; 2],
+    /// What is known of each kind of moves.
+    outcomes: [Outcome; 3],
     /// Where demotion by age goes on.
     hand: Hand,
     /// Tried by all schemes at the last count.
     tried: u64,
+    /// What was meant for it and had to go elsewhere, by the last count.
+    pub(super) foreign: Option<Bytes>,
     /// CPU time of its thread at the last count, and of one pass over all its addresses.
     cpu_ns: u64,
     pass_ns: u64,
 }
 
-/// A node of the next tier up or down to which pages may go. Each way has a scheme of its own, so that it has counters of
-/// its own, and because kernels differ in whether a running scheme may be given another destination.
+/// What is moved: unused pages down, or used ones up; by age, used since they were counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Way {
-    pub(crate) to: NodeId,
-    /// Whether `to` is the faster one.
-    pub(crate) up: bool,
-    pub(super) distance: u32,
-    /// Moved at the last count, as the kernel counts: by its own scheme and by that of upkeep.
-    applied: u64,
-    /// Moved since the beginning.
-    pub(crate) moved: Bytes,
-}
-
-impl Way {
-    pub(super) const fn new(to: NodeId, up: bool, distance: u32) -> Self {
-        Self { to, up, distance, applied: 0, moved: Bytes(0) }
-    }
-
-    /// Takes in the counter of its scheme; gives what was moved since.
-    pub(super) fn count(&mut self, applied: u64) -> u64 {
-        let new = applied.saturating_sub(self.applied);
-        self.applied = applied;
-        self.moved.0 += new;
-        new
-    }
+pub(super) enum Kind {
+    Down,
+    Up,
+    UpByAge,
 }
 
 /// What passes that move do of what they are expected to.
@@ -149,9 +132,10 @@ impl Watched {
             span: 0,
             total_kib: 0,
             arcs: Vec::new(),
-            outcomes: [fresh; 2],
+            outcomes: [fresh; 3],
             hand: Hand::NEW,
             tried: 0,
+            foreign: None,
             cpu_ns: 0,
             pass_ns: 0,
         };
@@ -203,12 +187,12 @@ impl Watched {
     /// memory has of pages, `(part, whole)` how much of what was found is expected to be found again.
     pub(super) fn next(
         &mut self,
-        up: bool,
+        kind: Kind,
         wanted: u64,
         taken: u64,
         (part, whole): (u64, u64),
     ) -> Option<AddrRange> {
-        let expects = |arc: &Arc| scale(self.expects(up, arc, taken), part, whole);
+        let expects = |arc: &Arc| scale(self.expects(kind, arc, taken), part, whole);
         let expects: Vec<u64> = self.arcs.iter().map(expects).collect();
         let first = shortest_run(&expects, wanted)?;
         let arc = self.arcs[first];
@@ -227,7 +211,7 @@ impl Watched {
                 break;
             }
         }
-        self.outcomes[usize::from(up)].expected += expected;
+        self.outcomes[kind as usize].expected += expected;
         (expected > 0 && from < to)
             .then(|| AddrRange { start: self.address_from(from), end: self.address(to) })
     }
@@ -239,28 +223,26 @@ impl Watched {
     }
 
     /// How much a pass over this arc is expected to move.
-    fn expects(&self, up: bool, arc: &Arc, taken: u64) -> u64 {
-        let found = if up {
-            arc.used
-        } else {
+    fn expects(&self, kind: Kind, arc: &Arc, taken: u64) -> u64 {
+        let found = if kind == Kind::Down {
             let like_others = || scale(arc.end - arc.start, taken, self.span);
             arc.movable.unwrap_or_else(like_others).saturating_sub(arc.used)
+        } else {
+            arc.used
         };
-        scale(found, self.outcomes[usize::from(up)].share, AS_EXPECTED)
+        scale(found, self.outcomes[kind as usize].share, AS_EXPECTED)
     }
 
-    /// So much was moved up or down by the last pass, if there was one; less than expected says nothing where there was no
-    /// `room` for more.
-    pub(super) fn learn_outcome(&mut self, up: bool, moved: u64, room: bool) {
-        if !up {
-            self.hand.learn(moved);
-        }
-        let outcome = &mut self.outcomes[usize::from(up)];
-        let expected = std::mem::take(&mut outcome.expected);
-        if expected > 0 && (room || moved > expected) {
-            let share = scale(moved, outcome.share, expected);
-            let share = share.clamp(AS_EXPECTED / 8, AS_EXPECTED * 8);
-            outcome.share = u64::midpoint(outcome.share, share);
+    /// So much was moved by the last pass, if there was one, whether it arrived or not.
+    pub(super) fn learn_outcome(&mut self, moved: u64) {
+        self.hand.learn(moved);
+        for outcome in &mut self.outcomes {
+            let expected = std::mem::take(&mut outcome.expected);
+            if expected > 0 {
+                let share = scale(moved, outcome.share, expected);
+                let share = share.clamp(AS_EXPECTED / 8, AS_EXPECTED * 8);
+                outcome.share = u64::midpoint(outcome.share, share);
+            }
         }
     }
 
@@ -286,11 +268,12 @@ impl Watched {
         BEHIND
     }
 
-    /// So much CPU time in all, for so many bytes of addresses tried; gives how much of it is new.
-    pub(super) fn learn_cost(&mut self, cpu_ns: u64, tried: u64) -> u64 {
+    /// So much CPU time in all, for so many bytes of addresses tried; gives how much of it is new. Passes that `moved` pages
+    /// say nothing of what a look takes.
+    pub(super) fn learn_cost(&mut self, cpu_ns: u64, tried: u64, moved: bool) -> u64 {
         let (spent, passes) =
             (cpu_ns.saturating_sub(self.cpu_ns), tried.saturating_sub(self.tried));
-        if passes >= self.span && spent > 0 {
+        if passes >= self.span && spent > 0 && !moved {
             let pass = u128::from(spent) * u128::from(self.span) / u128::from(passes.max(1));
             let pass = u64::try_from(pass).unwrap_or(u64::MAX);
             self.pass_ns = if self.pass_ns == 0 { pass } else { u64::midpoint(self.pass_ns, pass) };
@@ -370,13 +353,17 @@ mod tests {
         ];
         let mut watched = Watched::new(NodeId(1), 1, Vec::new(), &ranges);
         assert_eq!(watched.arcs.iter().map(|arc| arc.end - arc.start).sum::<u64>(), 32 << 20);
-        assert_eq!(watched.next(true, 1 << 20, 32 << 20, (1, 1)), None, "nothing was found yet");
+        assert_eq!(
+            watched.next(Kind::Up, 1 << 20, 32 << 20, (1, 1)),
+            None,
+            "nothing was found yet"
+        );
         // Arcs are of 2 MiB; the third is used, and half of the last one, which was passed twice.
         assert_eq!(watched.arcs[2].count(2 << 20, 2 << 20), [2 << 20, 2 << 20]);
         assert_eq!(watched.arcs[15].count(4 << 20, 2 << 20), [4 << 20, 2 << 20]);
         let mut next = |bytes: u64| {
             watched.outcomes[1].expected = 0;
-            let range = watched.next(true, bytes, 32 << 20, (1, 1)).unwrap();
+            let range = watched.next(Kind::Up, bytes, 32 << 20, (1, 1)).unwrap();
             ((range.start >> 10, range.end >> 10), watched.outcomes[1].expected >> 10)
         };
         assert_eq!(next(1 << 20), ((20 << 10, 21 << 10), 1 << 10));
@@ -444,7 +431,7 @@ mod tests {
         let shares: Vec<BasisPoints> =
             (0..16).map(|arc| BasisPoints(if arc < 8 { 100 } else { 10_000 })).collect();
         watched.learn_movable(&shares);
-        let range = watched.next(false, 1 << 20, 10 << 20, (1, 1)).unwrap();
+        let range = watched.next(Kind::Down, 1 << 20, 10 << 20, (1, 1)).unwrap();
         assert_eq!((range.start >> 20, range.end >> 20), (8, 10), "half of it is used");
     }
 
@@ -452,13 +439,13 @@ mod tests {
     fn how_much_to_try_follows_from_what_was_moved() {
         let ranges = [AddrRange { start: 0, end: 16 << 20 }];
         let mut watched = Watched::new(NodeId(0), 0, Vec::new(), &ranges);
-        let first = watched.next(false, 2 << 20, 16 << 20, (1, 1)).unwrap();
+        let first = watched.next(Kind::Down, 2 << 20, 16 << 20, (1, 1)).unwrap();
         assert_eq!(first.len(), 2 << 20, "all near memory is unused until it is found used");
-        watched.learn_outcome(false, 1 << 20, true);
-        let then = watched.next(false, 3 << 20, 16 << 20, (1, 1)).unwrap();
+        watched.learn_outcome(1 << 20);
+        let then = watched.next(Kind::Down, 3 << 20, 16 << 20, (1, 1)).unwrap();
         assert_eq!(then.len(), 4 << 20, "half of what was expected, and half of that is believed");
-        watched.learn_outcome(false, 0, true);
-        watched.learn_outcome(false, 5, true);
+        watched.learn_outcome(0);
+        watched.learn_outcome(5);
         assert!(watched.outcomes[0].share >= AS_EXPECTED / 8);
     }
 
@@ -472,12 +459,5 @@ mod tests {
         let ends: Vec<u64> = watched.arcs.iter().map(|arc| watched.within(arc).end >> 10).collect();
         assert_eq!((ends[7], ends[8], ends[15]), (4 << 10, 8704, 12 << 10));
         assert_eq!(watched.arcs[0].count(6 << 20, 5 << 20), [1 << 20, 0]);
-    }
-
-    #[test]
-    fn what_a_way_has_moved_is_the_growth_of_its_counter() {
-        let mut way = Way::new(NodeId(2), true, 20);
-        assert_eq!((way.count(4096), way.count(4096), way.count(12_288)), (4096, 0, 8192));
-        assert_eq!(way.moved, Bytes(12_288));
     }
 }

@@ -8,7 +8,7 @@ use nearfar_topology::{
     BasisPoints, BytesPerSecond, Mix, NodeExpr, NodeId, NodeSet, NodeSetError, Topology,
 };
 
-use super::node::Way;
+use super::way::Way;
 use crate::exit::{EndsWith as _, Exit};
 use crate::weighing::source::{self, Wanted};
 

@@ -5,6 +5,11 @@ use nearfar_kernel::process;
 use nearfar_policy::tiering::Side;
 use nearfar_topology::{Bytes, NodeId};
 
+use super::node::PAGE;
+
+/// A tick is a hundredth of a second on every Linux there is (USER_HZ).
+const TICK_NS: u64 = 10_000_000;
+
 /// What a node tells of its memory; nothing where it has gone.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Meminfo {
@@ -38,10 +43,28 @@ pub(super) fn meminfo(fs: &dyn Fs, node: NodeId) -> Meminfo {
     }
 }
 
-/// User and system time of a process, in ticks.
-pub(super) fn cpu_ticks(fs: &dyn Fs, pid: &str) -> u64 {
+/// Memory that was to be allocated on a node and was on another one, since boot (`numa_foreign`,
+/// Documentation/admin-guide/numastat.rst); none where the kernel does not count it (`vm.numa_stat` is 0).
+pub(super) fn foreign(fs: &dyn Fs, node: NodeId) -> Bytes {
+    let path = format!("sys/devices/system/node/node{node}/numastat");
+    let text = fs.read(&path).ok().flatten().unwrap_or_default();
+    let pages = text.lines().find_map(|line| line.strip_prefix("numa_foreign ")?.parse().ok());
+    Bytes(pages.unwrap_or(0u64).saturating_mul(PAGE))
+}
+
+/// User and system time of a process with all its threads, in nanoseconds; as the kernel tells it, in ticks.
+pub(super) fn process_cpu_ns(fs: &dyn Fs, pid: &str) -> u64 {
     let text = fs.read(&format!("proc/{pid}/stat")).ok().flatten().unwrap_or_default();
-    process::stat_fields(&text).skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
+    let ticks = process::stat_fields(&text).skip(11).take(2);
+    ticks.filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>() * TICK_NS
+}
+
+/// That of a thread, exactly where the kernel tells it.
+pub(super) fn thread_cpu_ns(fs: &dyn Fs, thread: &str) -> u64 {
+    match process::cpu_ns(fs, thread) {
+        0 => process_cpu_ns(fs, thread),
+        exact => exact,
+    }
 }
 
 #[cfg(test)]
@@ -57,12 +80,17 @@ mod tests {
             "sys/devices/system/node/node1/meminfo",
             "Node 1 MemTotal:  100 kB\nNode 1 MemFree: 45 kB\nNode 1 Active: 20 kB\nNode 1 Inactive: 30 kB\n",
         );
+        tree.insert("sys/devices/system/node/node1/numastat", "numa_hit 9\nnuma_foreign 3\n");
         tree.insert("proc/7/stat", "7 (a b) c) S 1 2 3 4 5 6 7 8 9 10 30 12 13 14");
+        tree.insert("proc/8/stat", "8 (a) S 1 2 3 4 5 6 7 8 9 10 0 1 13 14");
+        tree.insert("proc/8/schedstat", "123 4 5");
         let fs = TreeFs(tree);
         let (there, free) = (meminfo(&fs, NodeId(1)), Bytes(40 << 10));
         assert_eq!(there.side(free), Side { total: Bytes(90 << 10), free });
         assert_eq!((there.total_kib, there.free_kib), (100, 45));
+        assert_eq!([1, 2].map(|node| foreign(&fs, NodeId(node)).0), [3 * PAGE, 0]);
         assert_eq!(meminfo(&fs, NodeId(2)).side(Bytes(0)), Side::default());
-        assert_eq!((cpu_ticks(&fs, "7"), cpu_ticks(&fs, "8")), (42, 0));
+        let both = |pid: &str| [process_cpu_ns(&fs, pid), thread_cpu_ns(&fs, pid)];
+        assert_eq!(["7", "8"].map(both), [[420_000_000, 420_000_000], [10_000_000, 123]]);
     }
 }

@@ -16,9 +16,10 @@ use nearfar_policy::tiering::Upkeep;
 use nearfar_topology::{Bytes, NodeId};
 
 use super::damon::{FORGET_EVERY, INTERVALS, REGIONS};
-use super::node::{BEHIND, PAGE, Watched, Way, scale};
+use super::node::{BEHIND, PAGE, Watched, scale};
 use super::reading::Meminfo;
 use super::scope::Group;
+use super::way::Way;
 
 /// A scheme for regions of this size sleeps.
 pub(super) const NO_SIZE: Bounds = Bounds { min: 0, max: 0 };

@@ -6,7 +6,8 @@
 
 use nearfar_policy::tiering::Side;
 
-use super::node::{Way, scale};
+use super::node::scale;
+use super::way::Way;
 
 /// How much each near node is to give when so much is to leave near memory: those give that have less than their part of
 /// what will be free.

@@ -22,7 +22,7 @@ const PART_JUDGED: u64 = 8;
 /// The part stays as it is while near memory has one more page that is found used for so many that were promoted.
 const PART_YIELDS: u64 = 8;
 /// What is left of the gain when the hot set has moved, in per cent.
-const LOST_PERCENT: u64 = 80;
+pub(super) const LOST_PERCENT: u64 = 80;
 
 /// The part of what is found that is promoted, as a share, and what decides of it.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use nearfar_kernel::pageflags;
 use nearfar_policy::tiering::{Decision, Side};
 use nearfar_topology::{Nanoseconds, NodeId};
 
-use super::super::node::{PAGE, Pass, scale};
+use super::super::node::{Kind, PAGE, Pass, scale};
 use super::super::schemes::{FORGET, SPLIT, forgetting, only, splitting, way_of};
 use super::super::spread;
 use super::{Damon, FORGET_FIRST, HEARD, ONCE, RESERVE, SINCE_COUNT, pass_by};
@@ -163,18 +163,21 @@ impl Damon<'_> {
         decision: &Decision,
     ) -> BTreeMap<usize, AddrRange> {
         let taken = side.total.0.saturating_sub(side.free.0);
-        // In a shorter window less is found used than was counted.
+        // In a shorter window less is found used than was counted; not in proportion, as what is used often still is.
         let looked = self.looked.0.max(1);
-        let window = if decision.by_age { SINCE_COUNT } else { decision.promote_window };
-        let found = (window.0.clamp(1, looked), looked);
+        let (kind, found) = if decision.by_age {
+            (Kind::UpByAge, SINCE_COUNT.0.min(looked))
+        } else {
+            (Kind::Up, u64::midpoint(decision.promote_window.0.min(looked), looked))
+        };
         let node = &mut self.nodes[index];
         let mut tried = BTreeMap::new();
         for (_, way, bytes) in moves.iter().filter(|(of, ..)| *of == index) {
             let within = match (near, decision.by_age) {
                 _ if *bytes < PAGE => None,
                 (true, true) => node.next_by_age(*bytes),
-                (true, false) => node.next(false, *bytes, taken, (1, 1)),
-                (false, _) => node.next(true, *bytes, taken, found),
+                (true, false) => node.next(Kind::Down, *bytes, taken, (1, 1)),
+                (false, _) => node.next(kind, *bytes, taken, (found, looked)),
             };
             tried.extend(within.map(|within| (way_of(node.arcs.len(), *way), within)));
         }
