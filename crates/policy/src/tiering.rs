@@ -269,7 +269,7 @@ impl Tiering {
                 let (shorter, longer) = (self.window_ns / 2, self.window_ns.saturating_mul(2));
                 self.window_ns = scaled.clamp(shorter, longer);
             }
-            let more = hot > capacity + capacity / if self.is_elsewhere() { 4 } else { 1 };
+            let more = hot > capacity + capacity / if self.is_elsewhere() { 4 } else { 2 };
             let off = more && self.window_ns > least
                 || hot < capacity / 2
                     && self.far_hot(seen) > self.spare(seen)

@@ -46,7 +46,7 @@ use nearfar_kernel::{ranges, zones};
 use nearfar_policy::tiering::{Decision, Look, Looked, Side, Upkeep};
 use nearfar_topology::{BasisPoints, Bytes, Nanoseconds, NodeId};
 
-use super::node::{Pass, Watched, scale};
+use super::node::{ARCS_LEN, Pass, Watched, scale};
 use super::plan::Plan;
 use super::reading::{foreign, meminfo, process_cpu_ns, thread_cpu_ns};
 use super::schemes::{
@@ -59,7 +59,8 @@ use crate::clock::Stopwatch;
 /// samples, and 6.12 hears commands at the end of an aggregation.
 pub(super) const INTERVALS: Intervals =
     Intervals { sample_us: 10_000, aggr_us: 20_000, update_us: 60_000_000 };
-pub(super) const REGIONS: Bounds = Bounds { min: 10, max: 20 };
+/// As many as arcs at least, so that none grows larger than an arc; and none is split for less than half as many as at most.
+pub(super) const REGIONS: Bounds = Bounds { min: ARCS_LEN as u64, max: 20 };
 /// From one pass that forgets to the next, where the window is too long to be told in the same command. The last one may
 /// be so long before the look is heard of; but each takes time.
 pub(super) const FORGET_EVERY: Nanoseconds = Nanoseconds(150_000_000);
@@ -307,9 +308,9 @@ impl<'a> Damon<'a> {
                     node.move_to(ranges);
                     let arcs: Vec<AddrRange> =
                         node.arcs.iter().map(|arc| node.within(arc)).collect();
-                    let group = self.group.clone();
+                    let (regions, group) = (node.regions(), self.group.clone());
                     self.session.adjust(index, |kdamond| {
-                        kdamond.context.targets[0].regions.clone_from(ranges);
+                        kdamond.context.targets[0].regions.clone_from(&regions);
                         let counts = kdamond.context.schemes.iter_mut().skip(COUNT);
                         for (scheme, arc) in counts.zip(arcs) {
                             scheme.filters = only(arc, group.as_ref(), false);

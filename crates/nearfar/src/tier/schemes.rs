@@ -126,7 +126,7 @@ pub(super) fn specification(watched: &Watched, group: Option<&Group>) -> Kdamond
     let keepers = watched
         .keepers()
         .map(|keeper| Scheme { apply_interval_us: UPKEEP_US, ..way(&watched.ways[keeper]) });
-    let mut kdamond = Kdamond::physical(&watched.ranges);
+    let mut kdamond = Kdamond::physical(&watched.regions());
     kdamond.context.intervals = INTERVALS;
     kdamond.context.nr_regions = REGIONS;
     let split =
