@@ -162,8 +162,11 @@ fn in_the_lab(args: &BandwidthArgs) -> anyhow::Result<Vec<bandwidth::Found>> {
     let mut results = Vec::new();
     for machine in &args.machine {
         let dir = scratch()?;
-        let lab =
-            Lab { machine: Some(machine.clone()), kernel: Some(args.kernel.clone()), append: None };
+        let lab = Lab {
+            machine: Some(machine.clone()),
+            kernel: Some(args.kernel.clone()),
+            ..Lab::default()
+        };
         let mut arguments: Vec<String> =
             ["bench", "bandwidth", "--here", "--out", guest::OUT].map(Into::into).into();
         arguments.extend(args.smoke.then(|| "--smoke".into()));

@@ -100,7 +100,11 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         return Ok(Plan::Saved(path.clone()));
     }
     let lab = || {
-        Plan::Lab(Lab { machine: args.machine.clone(), kernel: args.kernel.clone(), append: None })
+        Plan::Lab(Lab {
+            machine: args.machine.clone(),
+            kernel: args.kernel.clone(),
+            ..Lab::default()
+        })
     };
     if args.lab || args.machine.is_some() || args.kernel.is_some() {
         return Ok(lab());

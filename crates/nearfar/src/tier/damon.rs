@@ -356,18 +356,19 @@ impl<'a> Damon<'a> {
             let [new_tried, new_used] = arc.count(sz_tried.0, sz_applied.0);
             (tried, used) = (tried + new_tried, used + new_used);
         }
-        let (mut moved, mut commanded) = (0, 0);
+        let (mut moved, mut commanded, mut applied) = (0, 0, 0);
         let keepers: Vec<_> = (0..node.ways.len()).map(|way| upkeep_of(node, way)).collect();
         for (at, (way, keeper)) in node.ways.iter_mut().zip(keepers).enumerate() {
             let of = |scheme: usize| count(scheme).sz_applied.0;
             let [own, kept] = way.count([of(way_of(arcs, at)), keeper.map_or(0, of)]);
             let arrived = way.arrived(own + kept, elsewhere.entry(way.to).or_default());
+            applied += own + kept;
             if way.up != near {
                 (moved, commanded) = (moved + arrived, commanded + own);
             }
         }
         node.learn_outcome(commanded);
-        let spent = node.learn_cost(cpu_ns, tried_by_all, moved > 0);
+        let spent = node.learn_cost(cpu_ns, tried_by_all, applied > 0);
         let taken = now.total.0.saturating_sub(now.free.0);
         // Of the regions tried, the part that is taken.
         let counted = scale(tried, taken.min(node.span), node.span).max(used);

@@ -146,7 +146,7 @@ fn job(
     catalog::find(&machine)?;
     let request =
         request(wishes, workload.clone(), row, commands, (near_bytes >> 20) * LEFT_PERCENT / 100);
-    let lab = Lab { machine: Some(machine), kernel: wishes.kernel.clone(), append: None };
+    let lab = Lab { machine: Some(machine), kernel: wishes.kernel.clone(), ..Lab::default() };
     Ok(Ok(Job { at: [0, 0], row, name: name.into(), request, lab }))
 }
 

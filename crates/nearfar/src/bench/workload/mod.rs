@@ -2,9 +2,11 @@
 //!
 //! For each placement, in this order: cold data takes its share of near memory, the server starts and is filled (or the
 //! program takes its memory and stops, if it is made so), the command of `--before` starts whatever is to be compared, the
-//! program is timed, the command of `--after` ends it. Everything started here is ended here. Under a modelled clock, server and client share a CPU as batch work (why:
-//! `demo/servers.rs`), and the other CPUs are left to those who tier: an isolated one if there is one (in the lab's guests
-//! there is), else CPU 0. The placement is that of what holds the data: the server, or the program.
+//! program is timed, the command of `--after` ends it. Everything started here is ended here. The placement is that of what
+//! holds the data: the server, or the program.
+//!
+//! Under a modelled clock, server and client share a CPU as batch work (why: `demo/servers.rs`), and the other CPUs are left
+//! to those who tier. It is an isolated one if there is one, as in the lab's guests, else CPU 0.
 //!
 //! [`mod@file`] is the form of a workload, [`programs`] what is run, [`found`] what comes out.
 

@@ -137,7 +137,7 @@ fn listed() -> anyhow::Result<String> {
 
 fn in_the_lab(args: &Args, name: &str, request: &Request, dir: &Path) -> anyhow::Result<Found> {
     let machine = args.machine.clone().unwrap_or_else(|| request.workload.machine.clone());
-    let lab = Lab { machine: Some(machine), kernel: args.kernel.clone(), append: None };
+    let lab = Lab { machine: Some(machine), kernel: args.kernel.clone(), ..Lab::default() };
     guest::run(request, name, &lab, dir, progress(args))
 }
 
