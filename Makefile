@@ -18,7 +18,7 @@ PLUGIN := $(RELEASE)/libnearfar_lab_plugin.so
 export NEARFAR_LAB_PLUGIN ?= $(PLUGIN)
 SMOKE_FLAG := $(if $(SMOKE),--smoke,)
 
-.PHONY: demo test build plugin lint bench-bandwidth bench-tiering bench-lab setup clean help
+.PHONY: demo test build plugin library lint bench-bandwidth bench-tiering bench-lab setup clean help
 
 help:
 	@sed -n '3,11s/^# *//p' Makefile
@@ -32,14 +32,19 @@ plugin:
 	@mkdir -p $(RELEASE)
 	@cmp -s $(CARGO_TARGET_DIR)/abi/libnearfar_lab_plugin.so $(PLUGIN) || cp $(CARGO_TARGET_DIR)/abi/libnearfar_lab_plugin.so $(PLUGIN)
 
-build: plugin
+# libnearfar.so and .a, as programs link them.
+library:
+	@scripts/setup build
+	$(CARGO) build --locked -q -p nearfar-libnearfar --profile abi
+
+build: plugin library
 	$(CARGO) build --locked --release -p nearfar -p nearfar-lab -p nearfar-load
 
 demo: build
 	@scripts/setup demo
 	$(RELEASE)/nearfar demo --html $(CARGO_TARGET_DIR)/nearfar-demo.html
 
-test: plugin
+test: plugin library
 	@scripts/setup test
 	scripts/test
 

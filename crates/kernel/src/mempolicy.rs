@@ -116,7 +116,41 @@ impl fmt::Display for Policy {
     }
 }
 
+/// A policy made ready to be set again and again, without memory of its own: as an allocator needs it.
+#[derive(Clone, Copy, Debug)]
+pub struct Prepared {
+    mode: c_int,
+    mask: sys::Mask,
+}
+
+impl Prepared {
+    /// As [`bind`].
+    ///
+    /// # Errors
+    /// mbind's.
+    pub fn bind(&self, address: usize, length: usize, existing: Existing) -> io::Result<()> {
+        sys::mbind(address, length, self.mode, &self.mask, existing.flags())
+    }
+}
+
+impl Existing {
+    const fn flags(self) -> libc::c_uint {
+        const MPOL_MF_MOVE: libc::c_uint = 2;
+        match self {
+            Self::Stay => 0,
+            Self::Move => MPOL_MF_MOVE,
+        }
+    }
+}
+
 impl Policy {
+    /// The same, ready to be set.
+    #[must_use]
+    pub fn prepare(&self) -> Prepared {
+        let (mode, mask) = self.raw();
+        Prepared { mode, mask }
+    }
+
     fn raw(&self) -> (c_int, sys::Mask) {
         let mut mask = sys::Mask::default();
         let mut add = |nodes: &NodeSet| {
@@ -218,10 +252,8 @@ pub fn bind(
     policy: &Policy,
     existing: Existing,
 ) -> Result<(), PolicyError> {
-    const MPOL_MF_MOVE: libc::c_uint = 2;
-    let flags = if existing == Existing::Move { MPOL_MF_MOVE } else { 0 };
-    let (mode, mask) = policy.raw();
-    sys::mbind(address, length, mode, &mask, flags).map_err(|error| policy.refused("mbind", error))
+    let bound = policy.prepare().bind(address, length, existing);
+    bound.map_err(|error| policy.refused("mbind", error))
 }
 
 /// Whether the kernel knows preferring several nodes; asked by setting it, in a thread made for that.

@@ -21,7 +21,7 @@ use super::workload::{self, Request};
 use crate::demo::guest::Lab;
 use crate::demo::progress::Progress;
 use found::{Compared, Found, Ran, SCHEMA};
-use rows::{Commands, FIRST, Programs, Row};
+use rows::{Commands, FIRST, Programs, ROOM, Row};
 
 /// What kernels leave of a node's memory to programs, in per cent: 180 and 170 MB of cxl-2tier-small's 256 MiB. Workloads are
 /// made fit for that, so that twice near memory is twice what programs can have of it.
@@ -172,7 +172,7 @@ fn request(
         busy_percent,
         filler_percent: None,
         first: Some(FIRST.into()),
-        before: commands.start,
+        before: Some(commands.start.map_or(ROOM.into(), |start| format!("{ROOM}; {start}"))),
         after: commands.stop,
         switch_ms: wishes.switch_ms,
         daemon: row.daemon().map(Into::into),

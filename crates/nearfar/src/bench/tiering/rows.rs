@@ -118,11 +118,17 @@ pub(crate) struct Commands {
     pub(crate) stop: Option<String>,
 }
 
-/// Brings every guest to the same state, before anything else runs.
+/// Brings every guest to the same state, before anything else runs. Programs have the same addresses in all of them: which of
+/// their lines meet in the first-level cache, which has one place for each, would make a per cent of difference by chance.
 pub(crate) const FIRST: &str = "set -e; echo 0 > /proc/sys/kernel/numa_balancing; \
+    echo 0 > /proc/sys/kernel/randomize_va_space; \
     demotion=/sys/kernel/mm/numa/demotion_enabled; [ ! -e $demotion ] || echo 0 > $demotion; \
     for users in damon_stat damon_reclaim damon_lru_sort; do own=/sys/module/$users/parameters/enabled; \
     [ ! -e $own ] || echo N > $own; done";
+
+/// Makes a little room in near memory before programs are timed, in every row: of cached files, which half of near memory may
+/// hold. Else it is chance where the kernel puts their stacks, sockets and page tables, which nobody can move later.
+pub(crate) const ROOM: &str = "sync; echo 3 > /proc/sys/vm/drop_caches";
 
 /// HMSDK's settings: both nodes are looked at every 100 ms and judged every 2 s. What was not accessed for 30 s goes far, what
 /// was accessed at 5 % of the looks or more comes near.

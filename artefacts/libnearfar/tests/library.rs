@@ -1,0 +1,92 @@
+//! The library as C programs have it: its header, its symbols, linked shared and static.
+#![expect(clippy::unwrap_used, reason = "a test that can't run its tools should stop")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// All that the library shows. Nothing is ever taken off this list while the soname has the same number.
+const SYMBOLS: [&str; 12] = [
+    "nf_abi_version",
+    "nf_aligned_alloc",
+    "nf_calloc",
+    "nf_error",
+    "nf_free",
+    "nf_kind_create",
+    "nf_kind_destroy",
+    "nf_kind_of",
+    "nf_malloc",
+    "nf_realloc",
+    "nf_stats",
+    "nf_usable_size",
+];
+
+/// Where `make library` has put it: cargo builds no shared library for a test.
+fn built() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    let target = own.ancestors().nth(3).unwrap();
+    let dir = target.join("abi");
+    assert!(
+        dir.join("libnearfar.so").exists(),
+        "no libnearfar.so in {}: make library",
+        dir.display()
+    );
+    dir
+}
+
+fn source() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn output(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}: {said}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The example, linked in the way that `with` says.
+fn example(name: &str, with: &[&str]) -> Command {
+    let program = built().join(name);
+    let mut compile = Command::new("cc");
+    compile.args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"]).arg(&program);
+    compile.arg(source().join("tests/example.c"));
+    compile.arg("-I").arg(source().join("../../crates/alloc/include"));
+    compile.arg("-L").arg(built()).args(with);
+    output(&mut compile);
+    let mut run = Command::new(program);
+    run.env("LD_LIBRARY_PATH", built());
+    run
+}
+
+#[test]
+fn what_it_shows_is_what_its_header_has() {
+    let named = output(
+        Command::new("nm").args(["-D", "--defined-only"]).arg(built().join("libnearfar.so")),
+    );
+    let shown: BTreeSet<_> =
+        named.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
+    assert_eq!(shown, SYMBOLS.into_iter().collect());
+}
+
+#[test]
+fn its_name_has_the_number_of_its_interface() {
+    let said = output(Command::new("readelf").arg("-d").arg(built().join("libnearfar.so")));
+    assert!(said.contains("soname: [libnearfar.so.0]"), "{said}");
+}
+
+#[test]
+fn a_c_program_uses_it_shared_and_static() {
+    let soname = built().join("libnearfar.so.0");
+    let _ = std::fs::remove_file(&soname);
+    std::os::unix::fs::symlink("libnearfar.so", &soname).unwrap();
+    for (name, with) in [
+        ("example-shared", &["-lnearfar"][..]),
+        ("example-static", &["-l:libnearfar.a", "-lpthread", "-ldl", "-lm"][..]),
+    ] {
+        assert_eq!(output(&mut example(name, with)), "kept 1 0\n", "{name}");
+        let refused = example(name, with).arg("nowhere").output().unwrap();
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("nowhere"));
+    }
+}

@@ -1,0 +1,163 @@
+/* nearfar: memory by kind. Made from crates/alloc/src/ffi.rs.
+ *
+ * A kind is a set of memory nodes with a policy: far memory, CXL only, all nodes by weights. Memory of any
+ * kind is given back by nf_free. All functions may be called from any thread, before main, and in a child
+ * of fork. Link with -lnearfar.
+ */
+
+#ifndef NEARFAR_H
+#define NEARFAR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ A memory kind: what `nf_kind_create` gave, or `NF_DEFAULT`.
+ */
+typedef uint32_t nf_kind_t;
+
+/*
+ Figures of a kind, in bytes and counts since it was made. Other threads go on meanwhile.
+ */
+typedef struct nf_stats_t {
+  /*
+   Bytes in use, objects as large as their size classes.
+   */
+  uint64_t allocated;
+  /*
+   Bytes in free objects that threads keep for themselves and each other.
+   */
+  uint64_t kept;
+  /*
+   Bytes of address space set aside; what is not in use of it need not be resident.
+   */
+  uint64_t set_aside;
+  /*
+   The most that may be set aside; `UINT64_MAX`: no limit.
+   */
+  uint64_t limit;
+  /*
+   Calls of mbind(2).
+   */
+  uint64_t binds;
+  /*
+   Allocations that went to the kind's spill.
+   */
+  uint64_t spilled;
+  /*
+   Allocations that failed.
+   */
+  uint64_t failed;
+} nf_stats_t;
+
+/*
+ Plain memory, placed as the process's policy says.
+ */
+#define NF_DEFAULT 0
+
+/*
+ What `nf_kind_create` gives if it fails, and a kind nothing can be allocated from.
+ */
+#define NF_NONE 4294967295
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/*
+ Makes a memory kind: "far", "bind:0,2-3", "prefer:cxl", "interleave:all", "weighted:0=3,1=1", "capacity", "latency" or
+ "bandwidth", with options like ";limit=4g;spill=near;huge=yes".
+
+ Returns `NF_NONE` on failure, with errno EINVAL (not written as kinds are), ENODEV (such nodes are not here), ENOSYS (the
+ kernel lacks what it takes) or ENOMEM (no more kinds), and `nf_error` in words.
+
+ The caller sees to it that:
+ `text` is a string.
+ */
+nf_kind_t nf_kind_create(const char *text);
+
+/*
+ Ends a kind with all that was allocated from it. Returns 0, or -1 with errno EINVAL if there is no such kind.
+
+ The caller sees to it that:
+ No thread uses the kind, or memory of it, any more.
+ */
+int nf_kind_destroy(nf_kind_t kind);
+
+/*
+ Memory of a kind, of `size` bytes; of size 0 it has an address of its own. NULL with errno ENOMEM if there is none (the
+ kind's limit is reached and it has no spill), EINVAL if there is no such kind.
+ */
+void *nf_malloc(nf_kind_t kind,
+                size_t size);
+
+/*
+ Memory of zeroes for `count` elements of `size` bytes. As `nf_malloc`; a product that overflows is ENOMEM.
+ */
+void *nf_calloc(nf_kind_t kind,
+                size_t count,
+                size_t size);
+
+/*
+ Memory at a multiple of `alignment`, a power of two (else EINVAL) of up to 1 GiB and more. `size` need not be a multiple.
+ */
+void *nf_aligned_alloc(nf_kind_t kind,
+                       size_t alignment,
+                       size_t size);
+
+/*
+ Memory of a kind with the content of `memory`, which may be of another kind and is given back. NULL leaves `memory` as it
+ is, with errno as `nf_malloc`. A NULL `memory` is like `nf_malloc`; size 0 is like size 1.
+
+ The caller sees to it that:
+ `memory` is NULL or was allocated here and is not used any more if another address is returned.
+ */
+void *nf_realloc(nf_kind_t kind,
+                 void *memory,
+                 size_t size);
+
+/*
+ Gives memory back, of any kind. NULL is allowed; errno stays as it is.
+
+ The caller sees to it that:
+ `memory` is NULL or was allocated here and is not used any more.
+ */
+void nf_free(void *memory);
+
+/*
+ Bytes that may be used at `memory`: as many as were asked for, or some more. 0 for NULL.
+
+ The caller sees to it that:
+ `memory` is NULL or was allocated here and not given back.
+ */
+size_t nf_usable_size(const void *memory);
+
+/*
+ The kind that memory is of; `NF_DEFAULT` for memory that is of none. The pointer is only compared.
+ */
+nf_kind_t nf_kind_of(const void *memory);
+
+/*
+ Figures of a kind. Returns 0, or -1 with errno EINVAL if there is no such kind; the default has none.
+
+ The caller sees to it that:
+ `into` has room for them.
+ */
+int nf_stats(nf_kind_t kind,
+             struct nf_stats_t *into);
+
+/*
+ The number of the binary interface; it is that in the library's soname.
+ */
+uint32_t nf_abi_version(void);
+
+/*
+ What went wrong in the calling thread's last call that has words for it; "" if none. The text stays until the next such.
+ */
+const char *nf_error(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* NEARFAR_H */

@@ -1,0 +1,253 @@
+//! jemalloc's arenas of a kind: where what threads keep comes from, and where it goes back to.
+//!
+//! An arena asks its kind for address space through `extent hooks` and never gives it back; pages in it that nobody uses are
+//! discarded after a while (jemalloc's decay). jemalloc's own records are not in the kind's memory: it could be slow, or full.
+//! jemalloc 5.3, doc/jemalloc.xml, `arena.<i>.extent_hooks`, `experimental.batch_alloc`.
+#![expect(unsafe_code, reason = "jemalloc's interface is C's")]
+
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::mem::size_of;
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use tikv_jemalloc_sys as je;
+
+use crate::kind::Kind;
+use crate::sys;
+
+/// Pages that nobody uses are discarded within about this time of use elsewhere in the arena.
+const DECAY_MS: isize = 2_000;
+/// Address space an arena asks for at once, at most, unless one object needs more.
+const GROWTH: usize = 4 << 20;
+
+/// An arena, by jemalloc's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arena(pub(crate) c_uint);
+
+/// As jemalloc's `arena_config_t`.
+#[repr(C)]
+struct Config {
+    hooks: *const je::extent_hooks_t,
+    metadata_use_hooks: bool,
+}
+
+/// As jemalloc's `batch_alloc_packet_t`.
+#[repr(C)]
+struct Batch {
+    objects: *mut *mut c_void,
+    count: usize,
+    size: usize,
+    flags: c_int,
+}
+
+/// The hooks of every kind.
+pub(crate) const HOOKS: je::extent_hooks_t = je::extent_hooks_t {
+    alloc: Some(on_alloc),
+    dalloc: None,
+    destroy: None,
+    commit: None,
+    decommit: None,
+    purge_lazy: None,
+    purge_forced: Some(on_purge),
+    split: Some(on_split),
+    merge: Some(on_merge),
+};
+
+/// Reads or writes one of jemalloc's settings by name.
+fn control<In, Out>(name: &CStr, new: Option<&mut In>, old: Option<&mut Out>) -> bool {
+    let mut old_length = size_of::<Out>();
+    let length_at = if old.is_some() { &raw mut old_length } else { null_mut() };
+    let old = old.map_or(null_mut(), |old| (&raw mut *old).cast());
+    let (new, length) =
+        new.map_or((null_mut(), 0), |new| ((&raw mut *new).cast(), size_of::<In>()));
+    // SAFETY: both values have the length that is told, and live until the call returns; jemalloc refuses another length.
+    unsafe { je::mallctl(name.as_ptr(), old, length_at, new, length) == 0 }
+}
+
+/// `arena.<number>.<what>`, without memory from anywhere.
+fn with_name<T>(arena: Arena, what: &str, act: impl FnOnce(&CStr) -> T) -> Option<T> {
+    use core::fmt::Write as _;
+    struct Text([u8; 64], usize);
+    impl core::fmt::Write for Text {
+        fn write_str(&mut self, text: &str) -> core::fmt::Result {
+            let place = self.0.get_mut(self.1..self.1 + text.len()).ok_or(core::fmt::Error)?;
+            place.copy_from_slice(text.as_bytes());
+            self.1 += text.len();
+            Ok(())
+        }
+    }
+    let mut name = Text([0; 64], 0);
+    write!(name, "arena.{}.{what}\0", arena.0).ok()?;
+    Some(act(CStr::from_bytes_until_nul(&name.0).ok()?))
+}
+
+impl Arena {
+    /// A new arena of a kind; none if jemalloc has no more (it has some four thousand) or no memory.
+    pub(crate) fn create(kind: &'static Kind) -> Option<Self> {
+        let mut number: c_uint = 0;
+        let mut config = Config { hooks: kind.hooks(), metadata_use_hooks: false };
+        let name = c"experimental.arenas_create_ext";
+        if !control(name, Some(&mut config), Some(&mut number)) {
+            return None;
+        }
+        let arena = Self(number);
+        let set = |what: &str, mut value: isize| {
+            with_name(arena, what, |name| control(name, Some(&mut value), None::<&mut isize>))
+        };
+        // Settings are not what an arena depends on: one that keeps its own is as good.
+        set("dirty_decay_ms", DECAY_MS);
+        set("muzzy_decay_ms", 0);
+        set("retain_grow_limit", GROWTH.cast_signed());
+        Some(arena)
+    }
+
+    /// Ends an arena with all that was allocated from it.
+    ///
+    /// # Safety
+    /// Nobody uses what was allocated from it, nor the arena, any more.
+    pub(crate) unsafe fn destroy(self) -> bool {
+        with_name(self, "destroy", |name| control(name, None::<&mut c_uint>, None::<&mut c_uint>))
+            .unwrap_or(false)
+    }
+
+    /// Discards all pages that nobody uses.
+    pub(crate) fn purge(self) -> bool {
+        with_name(self, "purge", |name| control(name, None::<&mut c_uint>, None::<&mut c_uint>))
+            .unwrap_or(false)
+    }
+
+    fn flags(self) -> c_int {
+        je::MALLOCX_ARENA(self.0 as usize) | je::MALLOCX_TCACHE_NONE
+    }
+
+    /// Allocates as many objects of `size` bytes as `into` has room for, if there is memory; how many.
+    pub(crate) fn batch(self, size: usize, into: &mut [usize]) -> usize {
+        static NAME: AtomicUsize = AtomicUsize::new(0);
+        let objects = into.as_mut_ptr().cast();
+        let mut batch = Batch { objects, count: into.len(), size, flags: self.flags() };
+        let Some(name) = batch_name(&NAME) else { return 0 };
+        let (mut count, mut length): (usize, _) = (0, size_of::<usize>());
+        // SAFETY: a name of two parts; a packet of the form that jemalloc states, whose array has room for `count` pointers,
+        // and a place for the number of those written.
+        let status = unsafe {
+            je::mallctlbymib(
+                name.as_ptr(),
+                name.len(),
+                (&raw mut count).cast(),
+                &raw mut length,
+                (&raw mut batch).cast(),
+                size_of::<Batch>(),
+            )
+        };
+        if status == 0 { count.min(into.len()) } else { 0 }
+    }
+
+    /// Allocates one object.
+    pub(crate) fn one(self, size: usize, alignment: usize, zeroed: bool) -> Option<NonNull<u8>> {
+        let zero = if zeroed { je::MALLOCX_ZERO } else { 0 };
+        let flags = self.flags() | je::MALLOCX_ALIGN(alignment) | zero;
+        // SAFETY: the size is not zero (a class has eight bytes at least), the alignment a power of two.
+        NonNull::new(unsafe { je::mallocx(size.max(1), flags) }.cast())
+    }
+}
+
+/// The number that jemalloc has for a name, asked for once.
+fn batch_name(known: &AtomicUsize) -> Option<[usize; 2]> {
+    const KNOWN: usize = 1 << (usize::BITS - 1);
+    let packed = known.load(Ordering::Relaxed);
+    if packed & KNOWN != 0 {
+        return Some([packed >> 16 & 0xffff, packed & 0xffff]);
+    }
+    let (mut name, mut length) = ([0; 2], 2);
+    let text: *const c_char = c"experimental.batch_alloc".as_ptr();
+    // SAFETY: room for two numbers, and their count.
+    let status = unsafe { je::mallctlnametomib(text, name.as_mut_ptr(), &raw mut length) };
+    if status != 0 || name.iter().any(|part| *part > 0xffff) {
+        return None;
+    }
+    known.store(KNOWN | name[0] << 16 | name[1], Ordering::Relaxed);
+    Some(name)
+}
+
+/// Gives an object back to its arena.
+///
+/// # Safety
+/// It was allocated from an arena and is used by nobody.
+pub(crate) unsafe fn give_back(object: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { je::dallocx(object as *mut c_void, je::MALLOCX_TCACHE_NONE) };
+}
+
+/// Bytes in an object of an arena.
+///
+/// # Safety
+/// It was allocated from an arena and not given back.
+pub(crate) unsafe fn size_of_object(object: usize) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { je::sallocx(object as *const c_void, 0) }
+}
+
+/// Makes an object larger or smaller in its place; whether it has `size` bytes now.
+///
+/// # Safety
+/// As [`size_of_object`].
+pub(crate) unsafe fn resize_in_place(object: usize, size: usize) -> bool {
+    // SAFETY: the caller's promise; the size is not zero.
+    unsafe { je::xallocx(object as *mut c_void, size, 0, je::MALLOCX_TCACHE_NONE) >= size }
+}
+
+unsafe extern "C" fn on_alloc(
+    hooks: *mut je::extent_hooks_t,
+    place: *mut c_void,
+    size: usize,
+    alignment: usize,
+    zero: *mut bool,
+    commit: *mut bool,
+    _arena: c_uint,
+) -> *mut c_void {
+    // SAFETY: hooks are given to jemalloc as part of a kind only, and kinds are never freed.
+    let kind = unsafe { Kind::of_hooks(hooks) };
+    let extended = if place.is_null() { kind.extend(size, alignment) } else { None };
+    let Some(at) = extended else { return null_mut() };
+    // SAFETY: jemalloc's, for us to answer in. Address space is handed out once, so it is fresh.
+    unsafe { *zero = true };
+    // SAFETY: as above.
+    unsafe { *commit = true };
+    at as *mut c_void
+}
+
+unsafe extern "C" fn on_purge(
+    _hooks: *mut je::extent_hooks_t,
+    at: *mut c_void,
+    _size: usize,
+    offset: usize,
+    length: usize,
+    _arena: c_uint,
+) -> bool {
+    // SAFETY: pages of an extent that jemalloc has no use for, on page boundaries.
+    unsafe { !sys::discard(at as usize + offset, length) }
+}
+
+unsafe extern "C" fn on_split(
+    _hooks: *mut je::extent_hooks_t,
+    _at: *mut c_void,
+    _size: usize,
+    _first: usize,
+    _second: usize,
+    _committed: bool,
+    _arena: c_uint,
+) -> bool {
+    false
+}
+
+unsafe extern "C" fn on_merge(
+    _hooks: *mut je::extent_hooks_t,
+    _first: *mut c_void,
+    _first_size: usize,
+    _second: *mut c_void,
+    _second_size: usize,
+    _committed: bool,
+    _arena: c_uint,
+) -> bool {
+    false
+}

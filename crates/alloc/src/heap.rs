@@ -1,0 +1,321 @@
+//! Allocating and freeing: the short ways through a thread's magazines, and the long ones behind them.
+//!
+//! | size | from |
+//! |---|---|
+//! | up to 32 KiB | the thread's magazine, then the kind's depot, then an arena |
+//! | below 4 MiB | an arena |
+//! | larger, or aligned beyond 2 MiB | segments of its own, which go back at once |
+//!
+//! The default kind is jemalloc as it is.
+#![expect(unsafe_code, reason = "malloc and free")]
+
+use core::ptr::{NonNull, copy_nonoverlapping};
+use core::sync::atomic::Ordering;
+
+use tikv_jemalloc_sys as je;
+
+use crate::classes::{CACHED_MOST, class_of, fine_class, size_of_class};
+use crate::kind::{self, DEFAULT, Kind};
+use crate::space::{self, Code, Role};
+use crate::thread::{self, Thread};
+use crate::{arena, sys, tls};
+
+/// From this size on an object has segments of its own.
+const OWN_LEAST: usize = 4 << 20;
+/// Larger alignments as well.
+const ARENA_ALIGNMENT: usize = 2 << 20;
+/// Objects of a class are aligned to what divides it, up to this.
+const CLASS_ALIGNMENT: usize = 4096;
+/// The alignment that every object has, but those smaller than it.
+const ALIGNMENT: usize = 16;
+/// The most kinds a request is handed on to.
+const SPILLS: usize = 8;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    size: usize,
+    /// A power of two.
+    alignment: usize,
+    zeroed: bool,
+}
+
+/// Memory of a kind; none, with errno set, if there is none.
+#[inline(always)]
+pub(crate) fn allocate(handle: u32, size: usize) -> Option<NonNull<u8>> {
+    if let Some(class) = fine_class(size) {
+        let record = tls::get();
+        if !record.is_null() {
+            // SAFETY: the calling thread's record, never freed.
+            let thread: &Thread = unsafe { &*record };
+            if let Some(object) = thread.magazine(kind::index_of(handle), class).pop() {
+                return NonNull::new(object as *mut u8);
+            }
+        }
+    }
+    allocate_slowly(handle, Request { size, alignment: 1, zeroed: false })
+}
+
+/// Memory of zeroes.
+pub(crate) fn allocate_zeroed(handle: u32, size: usize) -> Option<NonNull<u8>> {
+    allocate_slowly(handle, Request { size, alignment: 1, zeroed: true })
+}
+
+/// Memory at a multiple of `alignment`, a power of two.
+pub(crate) fn allocate_aligned(handle: u32, alignment: usize, size: usize) -> Option<NonNull<u8>> {
+    allocate_slowly(handle, Request { size, alignment, zeroed: false })
+}
+
+#[cold]
+#[inline(never)]
+fn allocate_slowly(handle: u32, request: Request) -> Option<NonNull<u8>> {
+    let mut at = handle;
+    for _ in 0..SPILLS {
+        if at == DEFAULT {
+            return plain(request);
+        }
+        let Some(kind) = kind::find(at) else {
+            sys::set_errno(libc::EINVAL);
+            return None;
+        };
+        if let Some(object) = of_kind(kind, request) {
+            return Some(object);
+        }
+        let Some(spill) = kind.spill() else {
+            kind.counts.failed.fetch_add(1, Ordering::Relaxed);
+            break;
+        };
+        kind.counts.spilled.fetch_add(1, Ordering::Relaxed);
+        at = spill;
+    }
+    sys::set_errno(libc::ENOMEM);
+    None
+}
+
+fn plain(request: Request) -> Option<NonNull<u8>> {
+    let zero = if request.zeroed { je::MALLOCX_ZERO } else { 0 };
+    let flags = je::MALLOCX_ALIGN(request.alignment) | zero;
+    // SAFETY: the size is not zero, the alignment a power of two.
+    let object = NonNull::new(unsafe { je::mallocx(request.size.max(1), flags) }.cast());
+    if object.is_none() {
+        sys::set_errno(libc::ENOMEM);
+    }
+    object
+}
+
+/// The class that serves a request, if threads keep objects of it.
+fn class_for(request: Request) -> Option<usize> {
+    if request.alignment <= ALIGNMENT && request.size >= request.alignment {
+        return class_of(request.size);
+    }
+    if request.alignment > CLASS_ALIGNMENT {
+        return None;
+    }
+    class_of(request.size.max(1).checked_next_multiple_of(request.alignment)?)
+}
+
+fn of_kind(kind: &'static Kind, request: Request) -> Option<NonNull<u8>> {
+    let Request { size, alignment, zeroed } = request;
+    if size > isize::MAX.cast_unsigned() {
+        return None;
+    }
+    if size >= OWN_LEAST || alignment > ARENA_ALIGNMENT {
+        return NonNull::new(kind.object(size.max(1), alignment)? as *mut u8);
+    }
+    let thread = thread::current();
+    let Some(class) = class_for(request) else {
+        return from_arena(kind, request, thread.map_or(0, Thread::shard));
+    };
+    let thread = thread.filter(|thread| thread.ensure(kind.index()))?;
+    let magazine = thread.magazine(kind.index(), class);
+    let object = magazine.pop().or_else(|| {
+        thread::refill(magazine, kind, class, thread.shard());
+        magazine.pop()
+    })?;
+    let object = NonNull::new(object as *mut u8)?;
+    if zeroed {
+        // SAFETY: the object is ours and as large as its class.
+        unsafe { object.write_bytes(0, size) };
+    }
+    Some(object)
+}
+
+fn from_arena(kind: &'static Kind, request: Request, shard: usize) -> Option<NonNull<u8>> {
+    let object = kind.arena(shard)?.one(request.size, request.alignment, request.zeroed)?;
+    let at = object.as_ptr() as usize;
+    // What was on the page before may have been of a class.
+    space::set_code(space::offset_of(at)?, Code::NONE);
+    // SAFETY: just allocated.
+    let size = unsafe { arena::size_of_object(at) };
+    kind.went_out(size);
+    Some(object)
+}
+
+/// Gives back what was allocated, of any kind.
+///
+/// # Safety
+/// `object` is null, or was allocated here and is not used any more.
+#[inline(always)]
+pub(crate) unsafe fn free(object: *mut u8) {
+    let at = object as usize;
+    if let Some(offset) = space::offset_of(at) {
+        let code = space::code_at(offset);
+        let record = tls::get();
+        if code != Code::NONE && !record.is_null() {
+            // SAFETY: the calling thread's record, never freed.
+            let thread: &Thread = unsafe { &*record };
+            if thread.magazine(code.kind(), code.class()).push(at) {
+                return;
+            }
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { free_slowly(at) };
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn free_slowly(at: usize) {
+    let error = sys::errno();
+    if at != 0 {
+        match space::offset_of(at) {
+            // SAFETY: the caller's promise: not ours, so jemalloc's.
+            None => unsafe { je::free(at as *mut libc::c_void) },
+            // SAFETY: the caller's promise.
+            Some(offset) => unsafe { free_ours(at, offset) },
+        }
+    }
+    sys::set_errno(error);
+}
+
+unsafe fn free_ours(at: usize, offset: usize) {
+    let code = space::code_at(offset);
+    let (index, role) = space::owner_at(offset);
+    let Some(kind) = kind::at(index) else { return };
+    if let Role::Object(length) = role {
+        // SAFETY: the caller's promise; objects of their own are found by their first segment.
+        unsafe { kind.end_object(offset, length) };
+        return;
+    }
+    if code == Code::NONE {
+        // SAFETY: the caller's promise.
+        let size = unsafe { arena::size_of_object(at) };
+        // SAFETY: as above.
+        unsafe { arena::give_back(at) };
+        kind.came_back(size);
+        return;
+    }
+    let class = code.class();
+    match thread::current().filter(|thread| thread.ensure(index)) {
+        Some(thread) => {
+            let magazine = thread.magazine(index, class);
+            if !magazine.push(at) {
+                thread::make_room(magazine, kind, class);
+                magazine.push(at);
+            }
+        }
+        None => thread::bring(kind, class, &[at]),
+    }
+}
+
+/// The kind that memory is of; the default for what is not ours.
+pub(crate) fn kind_of(at: usize) -> u32 {
+    let index = space::offset_of(at).map_or(0, |offset| space::owner_at(offset).0);
+    kind::at(index).map_or(DEFAULT, Kind::handle)
+}
+
+/// Bytes that may be used, as many as were asked for at least.
+///
+/// # Safety
+/// `at` is null or was allocated here and not freed.
+pub(crate) unsafe fn usable_size(at: usize) -> usize {
+    let Some(offset) = space::offset_of(at) else {
+        // SAFETY: the caller's promise: jemalloc's, or null.
+        return unsafe { je::malloc_usable_size(at as *const libc::c_void) };
+    };
+    if let (_, Role::Object(length)) = space::owner_at(offset) {
+        return length;
+    }
+    match space::code_at(offset) {
+        // SAFETY: the caller's promise.
+        Code::NONE => unsafe { arena::size_of_object(at) },
+        code => size_of_class(code.class()),
+    }
+}
+
+/// Memory of a kind with the content of `object`, which is gone unless there is none. A null is like [`allocate`].
+///
+/// # Safety
+/// As [`free`].
+pub(crate) unsafe fn reallocate(handle: u32, object: *mut u8, size: usize) -> Option<NonNull<u8>> {
+    let Some(old) = NonNull::new(object) else { return allocate(handle, size) };
+    let at = object as usize;
+    let stays = kind_of(at) == handle;
+    if stays && handle == DEFAULT {
+        // SAFETY: the caller's promise; the size is not zero.
+        let new = unsafe { je::realloc(object.cast(), size.max(1)) };
+        return NonNull::new(new.cast());
+    }
+    // SAFETY: the caller's promise.
+    if stays && unsafe { resize(handle, at, size) } {
+        return Some(old);
+    }
+    let new = allocate(handle, size)?;
+    // SAFETY: the caller's promise.
+    if stays && unsafe { shift(at, new.as_ptr() as usize) } {
+        return Some(new);
+    }
+    // SAFETY: the caller's promise.
+    let length = unsafe { usable_size(at) }.min(size);
+    // SAFETY: both have that many bytes, and they are two objects.
+    unsafe { copy_nonoverlapping(object, new.as_ptr(), length) };
+    // SAFETY: the caller's promise.
+    unsafe { free(object) };
+    Some(new)
+}
+
+/// Moves the pages of an object with segments of its own to those of another, both of one kind, and gives the first back.
+/// False, and nothing has changed, if they are not, or the kernel can't: where parts of an object have policies of their own.
+unsafe fn shift(from: usize, to: usize) -> bool {
+    let Some((from_offset, to_offset)) = space::offset_of(from).zip(space::offset_of(to)) else {
+        return false;
+    };
+    let (index, from_role) = space::owner_at(from_offset);
+    let (_, to_role) = space::owner_at(to_offset);
+    let (Role::Object(length), Role::Object(room), Some(kind)) =
+        (from_role, to_role, kind::at(index))
+    else {
+        return false;
+    };
+    // SAFETY: the caller's promise: an object that becomes the other, which nobody has had.
+    let moved = unsafe { sys::shift(from, length.min(room), to, room) };
+    if moved {
+        // SAFETY: as above.
+        unsafe { kind.end_object(from_offset, length) };
+    }
+    moved
+}
+
+/// Whether an object of a kind holds `size` bytes in its place, and no more than it should.
+unsafe fn resize(handle: u32, at: usize, size: usize) -> bool {
+    let Some((kind, offset)) = kind::find(handle).zip(space::offset_of(at)) else { return false };
+    if let (_, Role::Object(length)) = space::owner_at(offset) {
+        // SAFETY: the caller's promise: an object of this kind.
+        return size >= OWN_LEAST && unsafe { kind.resize_object(offset, length, size) };
+    }
+    match space::code_at(offset) {
+        Code::NONE if size > CACHED_MOST && size < OWN_LEAST => {
+            // SAFETY: the caller's promise.
+            let before = unsafe { arena::size_of_object(at) };
+            // SAFETY: as above.
+            let resized = unsafe { arena::resize_in_place(at, size) };
+            // SAFETY: as above.
+            let after = unsafe { arena::size_of_object(at) };
+            kind.counts.out.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+            // Much smaller, if it would not shrink, it moves.
+            resized && after / 2 <= size
+        }
+        Code::NONE => false,
+        code => class_of(size) == Some(code.class()),
+    }
+}

@@ -1,0 +1,33 @@
+//! alloc: malloc and free by memory kind, for programs.
+//!
+//! A *kind* is a set of nodes with a policy: far memory, CXL only, all nodes by weights. Objects of any kind are freed alike,
+//! without being told which; a thread keeps free objects of the kinds it uses, so most calls touch nothing that is shared.
+//!
+//! Here, from the outside in: [`ffi`] is the C interface (`nearfar.h`); `heap` allocates and frees; `thread` is what a thread
+//! keeps; `depot` what threads leave for each other; `kind` a kind at work; `arena` jemalloc's arenas under it; `space` the
+//! address range of all kinds; `spec` and `machine` make a kind of words.
+//! Not here: moving what is placed (`nearfar tier`), and what nodes there are (crate topology).
+//! Read next: `heap.rs`, then `space.rs`.
+//!
+//! Usable before `main` and after `exit`, in children of fork, in threads that end, without /proc once kinds are made. What
+//! the allocator itself remembers comes from `own`, never from `malloc`.
+
+mod arena;
+mod classes;
+mod depot;
+pub mod ffi;
+mod haste;
+mod heap;
+mod kind;
+mod machine;
+mod own;
+mod placing;
+mod space;
+mod spec;
+mod stats;
+mod sys;
+mod thread;
+mod tls;
+
+pub use machine::KindError;
+pub use spec::SpecError;

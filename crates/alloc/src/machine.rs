@@ -1,0 +1,173 @@
+//! From a kind in words to one at work: what is asked of the machine.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use nearfar_kernel::fs::{self, RootFs};
+use nearfar_kernel::mempolicy::{self, Existing, Policy, PolicyError, Prepared};
+use nearfar_kernel::{affinity, weights};
+use nearfar_policy::weights::Weights;
+use nearfar_topology::{Bytes, NodeId, NodeSet, Overrides, Topology};
+
+use crate::kind::{self, DEFAULT, Plan};
+use crate::placing::Placing;
+use crate::spec::{Place, Placed, Spec, SpecError};
+use crate::{haste, sys};
+
+/// How long what was read of the machine is taken for what it is.
+const FRESH_MS: u64 = 1000;
+
+/// Why a kind can't be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KindError {
+    /// It is not written as kinds are, or names what is not there.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// This system does not show its nodes.
+    #[error("memory nodes can't be read: {0}")]
+    Machine(#[from] fs::FsError),
+    /// The kernel does not take the policy.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// There are as many kinds as there can be, or no memory for another.
+    #[error("no more memory kinds: there can be {most} at a time, and address space for them is needed", most = kind::KINDS_MOST)]
+    TooMany,
+}
+
+impl KindError {
+    /// The errno that says the same.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::Spec(SpecError::Nodes(_) | SpecError::Unstated { .. }) => libc::ENODEV,
+            Self::Spec(_) => libc::EINVAL,
+            Self::Machine(_) | Self::Policy(PolicyError::Unsupported { .. }) => libc::ENOSYS,
+            Self::Policy(_) => libc::EPERM,
+            Self::TooMany => libc::ENOMEM,
+        }
+    }
+}
+
+/// Makes a kind that is written in words; its handle.
+///
+/// # Errors
+/// [`KindError`]; nothing is made then.
+pub(crate) fn create(text: &str) -> Result<u32, KindError> {
+    let Spec { place, limit, spill, huge } = text.parse()?;
+    let bytes = |bytes: Bytes| usize::try_from(bytes.0).unwrap_or(usize::MAX);
+    let plan = |place: &Place, limit: Option<Bytes>| {
+        let placing = placing(place)?;
+        let plan = Plan { placing, limit: limit.map(bytes), spill: None, owns_spill: false, huge };
+        Ok::<_, KindError>(plan)
+    };
+    let mut first = plan(&place, limit)?;
+    let second = match &spill {
+        Some(Place::Default) => {
+            first.spill = Some(DEFAULT);
+            None
+        }
+        other => other.as_ref().map(|place| plan(place, None)).transpose()?,
+    };
+    kind::create_with_spill(first, second).ok_or(KindError::TooMany)
+}
+
+fn placing(place: &Place) -> Result<Placing, KindError> {
+    if *place == Place::Default {
+        return Ok(Placing::Anywhere);
+    }
+    let fs = RootFs::live()?;
+    let machine = read(&fs);
+    let cpus = affinity::get().unwrap_or_default();
+    let one = |policy: Policy| Ok(Placing::One(tried(&policy)?));
+    match place.on(&machine, &cpus)? {
+        Placed::Default => Ok(Placing::Anywhere),
+        Placed::Bind(nodes) => one(Policy::Bind(nodes)),
+        Placed::Prefer(nodes) => one(preferred(nodes)),
+        Placed::Interleave(nodes) => one(Policy::Interleave(nodes)),
+        Placed::Weighted(nodes) => one(Policy::WeightedInterleave(nodes)),
+        Placed::Weights(own) => {
+            let nodes: NodeSet = own.keys().copied().collect();
+            if own.values().all(|weight| Some(weight) == own.values().next()) {
+                return one(Policy::Interleave(nodes));
+            }
+            let machines = weights::read(&fs).ok().and_then(|all| all.over(nodes.iter()));
+            if machines.is_some_and(|machines| proportional(&own, &machines)) {
+                return one(Policy::WeightedInterleave(nodes));
+            }
+            let part = |(node, weight): (&NodeId, &u8)| {
+                Ok((tried(&Policy::Bind([*node].into_iter().collect()))?, *weight))
+            };
+            Ok(Placing::Rounds(own.iter().map(part).collect::<Result<_, KindError>>()?))
+        }
+    }
+}
+
+/// The machine, read once in a while: a program may make many kinds at a time, and nodes come and go seldom.
+fn read(fs: &RootFs) -> Arc<Topology> {
+    static READ: Mutex<Option<(u64, Arc<Topology>)>> = Mutex::new(None);
+    let now = haste::now_ms();
+    // A child of fork may find it locked for ever; then it reads for itself.
+    let mut known = READ.try_lock().ok();
+    let fresh = known.as_deref().and_then(Option::as_ref).filter(|(at, _)| now - at < FRESH_MS);
+    if let Some((_, machine)) = fresh {
+        return Arc::clone(machine);
+    }
+    let machine = Arc::new(fs::topology(fs, &Overrides::new()).0);
+    if let Some(known) = &mut known {
+        **known = Some((now, Arc::clone(&machine)));
+    }
+    machine
+}
+
+/// Whether the machine's weights are a kind's own, or multiples of them.
+fn proportional(own: &BTreeMap<NodeId, u8>, machines: &Weights) -> bool {
+    let pairs = || own.iter().map(|(node, weight)| (*weight, machines.get(*node).unwrap_or(0)));
+    let Some((first, firsts)) = pairs().next() else { return false };
+    pairs().all(|(own, theirs)| {
+        u32::from(own) * u32::from(firsts) == u32::from(theirs) * u32::from(first)
+    })
+}
+
+/// A policy that the kernel has taken for a page, so that it takes it later.
+fn tried(policy: &Policy) -> Result<Prepared, KindError> {
+    let page = sys::map(sys::PAGE).ok_or(KindError::TooMany)?.as_ptr() as usize;
+    let taken = mempolicy::bind(page, sys::PAGE, policy, Existing::Stay);
+    sys::unmap_own(page, sys::PAGE);
+    taken?;
+    Ok(policy.prepare())
+}
+
+/// Preferring one node is older than preferring several.
+fn preferred(nodes: NodeSet) -> Policy {
+    let first = nodes.iter().next();
+    match first.filter(|_| nodes.len() == 1) {
+        Some(node) => Policy::Preferred(node),
+        None => Policy::PreferredMany(nodes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_are_compared_by_proportion() {
+        let own =
+            |weights: [u8; 2]| BTreeMap::from([(NodeId(0), weights[0]), (NodeId(1), weights[1])]);
+        let machines = Weights::new(own([6, 2])).unwrap();
+        assert!(proportional(&own([3, 1]), &machines));
+        assert!(!proportional(&own([3, 2]), &machines));
+        let one = Weights::new(BTreeMap::from([(NodeId(0), 1)])).unwrap();
+        assert!(!proportional(&own([3, 1]), &one));
+    }
+
+    #[test]
+    fn what_is_wrong_has_its_errno() {
+        for (text, errno) in
+            [("nowhere", libc::EINVAL), ("bind:1000", libc::ENODEV), ("near;limit=x", libc::EINVAL)]
+        {
+            assert_eq!(create(text).unwrap_err().errno(), errno, "{text}");
+        }
+    }
+}

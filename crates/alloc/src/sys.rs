@@ -1,0 +1,91 @@
+//! The system calls of memory: mapping it, giving it back, and forgetting what was there.
+//!
+//! Everything here returns `None` or false instead of an error with a cause: callers are in the middle of an allocation, and
+//! all they can say is ENOMEM.
+#![expect(unsafe_code, reason = "memory is mapped here")]
+
+use core::ptr::{NonNull, null_mut};
+
+/// A page; larger pages of some kernels are multiples of it.
+pub(crate) const PAGE: usize = 4096;
+
+const PROTECTION: i32 = libc::PROT_READ | libc::PROT_WRITE;
+const FLAGS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
+/// Fresh memory of zeroes, of which nothing is resident and nothing is promised.
+pub(crate) fn map(length: usize) -> Option<NonNull<u8>> {
+    // SAFETY: a new mapping, where nothing else is.
+    let at = unsafe { libc::mmap(null_mut(), length, PROTECTION, FLAGS, -1, 0) };
+    if at == libc::MAP_FAILED { None } else { NonNull::new(at.cast()) }
+}
+
+/// Gives back what [`map`] gave, or a part of it.
+///
+/// # Safety
+/// The range is mapped and nobody uses it any more.
+pub(crate) unsafe fn unmap(at: usize, length: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { libc::munmap(at as *mut libc::c_void, length) };
+}
+
+/// As [`unmap`], for what was mapped a moment ago and shown to nobody.
+pub(crate) fn unmap_own(at: usize, length: usize) {
+    // SAFETY: the caller mapped it and has no pointer into it.
+    unsafe { unmap(at, length) };
+}
+
+/// Makes a range as [`map`] gives it: zeroes, nothing resident, no memory policy.
+///
+/// # Safety
+/// The range lies in what [`map`] gave, and what is in it is not needed.
+pub(crate) unsafe fn renew(at: usize, length: usize) -> bool {
+    let flags = FLAGS | libc::MAP_FIXED;
+    // SAFETY: the caller's promise: what was there may go.
+    let mapped = unsafe { libc::mmap(at as *mut libc::c_void, length, PROTECTION, flags, -1, 0) };
+    mapped != libc::MAP_FAILED
+}
+
+/// Makes a range zeroes again and gives its pages back; the policy stays. Whole pages within it only.
+///
+/// # Safety
+/// As [`renew`].
+pub(crate) unsafe fn discard(at: usize, length: usize) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { libc::madvise(at as *mut libc::c_void, length, libc::MADV_DONTNEED) == 0 }
+}
+
+/// Moves the pages of a mapping to another place, without copying; the place it was in is left as [`map`] gives it.
+///
+/// # Safety
+/// Both ranges lie in what [`map`] gave and do not meet; what is in the second is not needed, and nobody uses the first.
+pub(crate) unsafe fn shift(from: usize, length: usize, to: usize, to_length: usize) -> bool {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let (from, place) = (from as *mut libc::c_void, to as *mut libc::c_void);
+    // SAFETY: the caller's promise.
+    let moved = unsafe { libc::mremap(from, length, to_length, flags, place) };
+    // SAFETY: nothing is mapped there now, and the range was the caller's.
+    moved != libc::MAP_FAILED && unsafe { renew(from as usize, length) }
+}
+
+/// Asks for huge pages in a range, or for none.
+pub(crate) fn advise_huge(at: usize, length: usize, huge: bool) {
+    let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+    // SAFETY: the content of the range does not change.
+    unsafe { libc::madvise(at as *mut libc::c_void, length, advice) };
+}
+
+/// Sets errno.
+pub(crate) fn set_errno(error: i32) {
+    // SAFETY: no preconditions.
+    let at = unsafe { libc::__errno_location() };
+    // SAFETY: the location is this thread's own.
+    unsafe { at.write(error) };
+}
+
+/// Errno.
+pub(crate) fn errno() -> i32 {
+    // SAFETY: no preconditions.
+    let at = unsafe { libc::__errno_location() };
+    // SAFETY: the location is this thread's own.
+    unsafe { at.read() }
+}

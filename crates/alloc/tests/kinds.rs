@@ -1,0 +1,412 @@
+//! Memory kinds by their C interface: what is asked for is given, of that kind, and comes back.
+//!
+//! Node 0 is on every machine, so kinds are bound to it; that far kinds are far is shown in the lab.
+#![expect(unsafe_code, reason = "a C interface is called")]
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_void};
+use std::ptr::null_mut;
+
+use nearfar_alloc::ffi::*;
+use proptest::prelude::*;
+
+fn kind(text: &str) -> nf_kind_t {
+    let written = CString::new(text).expect("no zero within");
+    // SAFETY: a string.
+    let kind = unsafe { nf_kind_create(written.as_ptr()) };
+    assert_ne!(kind, NF_NONE, "{text}: {}", error());
+    kind
+}
+
+fn error() -> String {
+    // SAFETY: a string that stays until the next error.
+    unsafe { CStr::from_ptr(nf_error()) }.to_string_lossy().into()
+}
+
+fn free(memory: *mut c_void) {
+    // SAFETY: tests free what they have allocated, once.
+    unsafe { nf_free(memory) };
+}
+
+fn usable(memory: *mut c_void) -> usize {
+    // SAFETY: tests ask of what they have.
+    unsafe { nf_usable_size(memory) }
+}
+
+fn realloc(kind: nf_kind_t, memory: *mut c_void, size: usize) -> *mut c_void {
+    // SAFETY: tests do not use what they have given away.
+    unsafe { nf_realloc(kind, memory, size) }
+}
+
+fn destroy(kind: nf_kind_t) {
+    // SAFETY: tests end kinds that they use no more.
+    assert_eq!(unsafe { nf_kind_destroy(kind) }, 0);
+}
+
+fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+/// Writes to all that may be used, and tells whether all of it is still there.
+fn fill(memory: *mut c_void, length: usize, value: u8) {
+    // SAFETY: tests fill what they have, as long as it is.
+    unsafe { memory.cast::<u8>().write_bytes(value, length) };
+}
+
+fn is_filled(memory: *mut c_void, length: usize, value: u8) -> bool {
+    // SAFETY: tests look at what they have filled.
+    unsafe { std::slice::from_raw_parts(memory.cast::<u8>(), length) }
+        .iter()
+        .all(|byte| *byte == value)
+}
+
+const SIZES: [usize; 16] = [
+    0,
+    1,
+    8,
+    9,
+    100,
+    1024,
+    1025,
+    4096,
+    5000,
+    14_336,
+    20_000,
+    32_768,
+    32_769,
+    1 << 20,
+    4 << 20,
+    70 << 20,
+];
+
+#[test]
+fn what_is_allocated_is_of_its_kind_and_nobody_elses() {
+    let kinds = [kind("bind:0"), kind("near"), kind("interleave:0"), kind("default"), NF_DEFAULT];
+    let mut all = Vec::new();
+    for round in 0..3_u8 {
+        for (kind, number) in kinds.iter().zip(0_u8..) {
+            for (size, at) in SIZES.iter().zip(0_u8..) {
+                let memory = nf_malloc(*kind, *size);
+                assert!(!memory.is_null(), "{size}");
+                assert!(usable(memory) >= *size, "{size}: {}", usable(memory));
+                assert_eq!(nf_kind_of(memory), *kind, "{size}");
+                let value = round ^ number << 2 ^ at << 4;
+                fill(memory, usable(memory).min(100_000), value);
+                all.push((memory, usable(memory).min(100_000), value));
+            }
+        }
+    }
+    for (memory, length, value) in all {
+        assert!(is_filled(memory, length, value));
+        free(memory);
+    }
+    kinds[..4].iter().copied().for_each(destroy);
+}
+
+#[test]
+fn alignment_is_exact_up_to_a_gibibyte() {
+    let kind = kind("bind:0");
+    for shift in 0..=30 {
+        let alignment = 1_usize << shift;
+        for size in [1, 100, alignment, 3 * alignment / 2, 5000] {
+            let memory: Vec<_> = (0..3).map(|_| nf_aligned_alloc(kind, alignment, size)).collect();
+            for one in memory {
+                assert!(!one.is_null(), "{size} at {alignment}");
+                assert_eq!(one as usize % alignment, 0, "{size} at {alignment}");
+                assert!(usable(one) >= size);
+                fill(one, size.min(4096), 1);
+                free(one);
+            }
+        }
+    }
+    assert!(nf_aligned_alloc(kind, 3, 100).is_null());
+    assert_eq!(errno(), libc::EINVAL);
+    assert!(nf_aligned_alloc(kind, 0, 100).is_null());
+    destroy(kind);
+}
+
+#[test]
+fn zeroed_memory_is_zeroes_also_when_it_was_used_before() {
+    let kind = kind("bind:0");
+    for size in SIZES {
+        for _ in 0..3 {
+            let memory = nf_calloc(kind, 1, size);
+            assert!(is_filled(memory, size, 0), "{size}");
+            fill(memory, size, 0xff);
+            free(memory);
+        }
+    }
+    assert!(nf_calloc(kind, usize::MAX / 2, 3).is_null());
+    assert_eq!(errno(), libc::ENOMEM);
+    destroy(kind);
+}
+
+#[test]
+fn content_stays_when_memory_grows_shrinks_and_changes_its_kind() {
+    let kinds = [kind("bind:0"), kind("near"), NF_DEFAULT];
+    for from in SIZES {
+        for to in SIZES {
+            for (old, new) in [(0, 0), (0, 1), (1, 2), (2, 0)] {
+                let memory = nf_malloc(kinds[old], from);
+                let length = from.min(to).min(100_000);
+                fill(memory, length, 7);
+                let moved = realloc(kinds[new], memory, to);
+                assert_eq!(nf_kind_of(moved), kinds[new], "{from} to {to}");
+                assert!(usable(moved) >= to);
+                assert!(is_filled(moved, length, 7), "{from} to {to}");
+                fill(moved, to.min(100_000), 8);
+                free(moved);
+            }
+        }
+    }
+    let memory = realloc(kinds[0], null_mut(), 10);
+    assert_eq!(nf_kind_of(memory), kinds[0]);
+    free(memory);
+    destroy(kinds[0]);
+    destroy(kinds[1]);
+}
+
+#[test]
+fn what_can_not_be_had_is_refused_with_its_reason() {
+    for (text, code, named) in [
+        ("nowhere", libc::EINVAL, "nowhere"),
+        ("bind:1000", libc::ENODEV, "1000"),
+        ("weighted:0=0", libc::EINVAL, "0=0"),
+    ] {
+        let written = CString::new(text).unwrap();
+        // SAFETY: a string.
+        assert_eq!(unsafe { nf_kind_create(written.as_ptr()) }, NF_NONE);
+        assert_eq!(errno(), code, "{text}");
+        assert!(error().contains(named), "{text}: {}", error());
+    }
+    let kind = kind("bind:0");
+    for size in [usize::MAX, usize::MAX - 4096, 1 << 62] {
+        assert!(nf_malloc(kind, size).is_null(), "{size}");
+        assert_eq!(errno(), libc::ENOMEM, "{size}");
+        assert!(nf_malloc(NF_DEFAULT, size).is_null());
+        assert!(nf_aligned_alloc(kind, 64, size).is_null());
+    }
+    let memory = nf_malloc(kind, 100);
+    assert!(realloc(kind, memory, usize::MAX).is_null());
+    free(memory);
+    assert!(nf_malloc(NF_NONE, 100).is_null());
+    assert_eq!(errno(), libc::EINVAL);
+    destroy(kind);
+    assert!(nf_malloc(kind, 100).is_null());
+    assert_eq!(errno(), libc::EINVAL);
+    // SAFETY: nothing is of it.
+    assert_eq!(unsafe { nf_kind_destroy(kind) }, -1);
+    free(null_mut());
+    assert_eq!(usable(null_mut()), 0);
+}
+
+#[test]
+fn a_limit_is_kept_and_what_is_beyond_goes_to_the_spill() {
+    let strict = kind("bind:0;limit=32m");
+    let mut all = Vec::new();
+    loop {
+        let memory = nf_malloc(strict, 100_000);
+        if memory.is_null() {
+            break;
+        }
+        all.push(memory);
+        assert!(all.len() * 100_000 <= 32 << 20, "{}", all.len());
+    }
+    assert_eq!(errno(), libc::ENOMEM);
+    assert!(all.len() * 100_000 > 20 << 20, "{}", all.len());
+    assert!(nf_malloc(strict, 8 << 20).is_null());
+    all.drain(..).for_each(free);
+    let memory = nf_malloc(strict, 100_000);
+    assert!(!memory.is_null(), "what was given back may be had again");
+    free(memory);
+    destroy(strict);
+
+    let spilling = kind("bind:0;limit=32m;spill=interleave:0");
+    let memory: Vec<_> = (0..100).map(|_| nf_malloc(spilling, 1 << 20)).collect();
+    let stayed = memory.iter().filter(|memory| nf_kind_of(**memory) == spilling).count();
+    assert!((10..=32).contains(&stayed), "{stayed}");
+    assert!(memory.iter().all(|memory| !memory.is_null() && nf_kind_of(*memory) != NF_DEFAULT));
+    memory.into_iter().for_each(free);
+    destroy(spilling);
+}
+
+#[test]
+fn figures_tell_what_is_in_use() {
+    let kind = kind("bind:0;limit=64m");
+    let figures = || {
+        let mut figures = nf_stats_t::default();
+        // SAFETY: room for them.
+        assert_eq!(unsafe { nf_stats(kind, &raw mut figures) }, 0);
+        figures
+    };
+    assert_eq!(figures(), nf_stats_t { limit: 64 << 20, ..nf_stats_t::default() });
+    let memory: Vec<_> = [1000, 50_000, 5 << 20].map(|size| nf_malloc(kind, size)).into();
+    let used = figures();
+    let most = 1024 + 57_344 + (5 << 20);
+    assert!((1000 + 50_000 + (5 << 20)..=most).contains(&used.allocated), "{used:?}");
+    assert!(used.kept > 0 && used.set_aside >= used.allocated + used.kept, "{used:?}");
+    assert_eq!(used.binds, 2, "one for its arenas' segment, one for the large object");
+    memory.into_iter().for_each(free);
+    assert_eq!(figures().allocated, 0);
+    assert!(nf_malloc(kind, 65 << 20).is_null());
+    assert_eq!(figures().failed, 1);
+    let mut none = nf_stats_t::default();
+    // SAFETY: as above.
+    assert_eq!(unsafe { nf_stats(NF_NONE, &raw mut none) }, -1);
+    destroy(kind);
+}
+
+#[test]
+fn threads_may_free_what_others_have_allocated() {
+    let kind = kind("bind:0");
+    for _ in 0..20 {
+        let allocate = move || -> Vec<usize> {
+            (0..4000).map(|at| nf_malloc(kind, at % 3000 + 1) as usize).collect()
+        };
+        let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(allocate)).collect();
+        let all: Vec<_> = threads.into_iter().map(|one| one.join().unwrap()).collect();
+        let mut sorted: Vec<_> = all.iter().flatten().copied().collect();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert_eq!(sorted.len(), 4 * 4000);
+        let free_all = |all: Vec<usize>| {
+            std::thread::spawn(move || all.into_iter().for_each(|one| free(one as *mut c_void)))
+        };
+        all.into_iter().map(free_all).for_each(|thread| thread.join().unwrap());
+    }
+    destroy(kind);
+}
+
+#[test]
+fn thousands_of_kinds_come_and_go() {
+    for _ in 0..5 {
+        let kinds: Vec<_> = (0..600).map(|_| kind("bind:0")).collect();
+        for kind in &kinds {
+            for size in [10, 5000, 100_000, 5 << 20] {
+                let memory = nf_malloc(*kind, size);
+                assert_eq!(nf_kind_of(memory), *kind);
+                fill(memory, 10, 1);
+            }
+        }
+        kinds.into_iter().for_each(destroy);
+    }
+}
+
+#[test]
+fn a_child_of_a_threaded_program_can_go_on() {
+    let kind = kind("bind:0");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut kept = Vec::new();
+                for size in (0..100_000).cycle().step_by(37) {
+                    kept.push(nf_malloc(kind, size % 40_000) as usize);
+                    if kept.len() > 500 {
+                        kept.drain(..250).for_each(|one| free(one as *mut c_void));
+                    }
+                    if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        break;
+                    }
+                }
+                kept.drain(..).for_each(|one| free(one as *mut c_void));
+            });
+        }
+        for _ in 0..100 {
+            // SAFETY: the child allocates, frees and leaves.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let all: Vec<_> = (0..2000).map(|at| nf_malloc(kind, at * 17 % 50_000)).collect();
+                all.into_iter().for_each(free);
+                // SAFETY: nothing is to be done at the end.
+                unsafe { libc::_exit(0) };
+            }
+            let mut status = 0;
+            // SAFETY: our child, and a place for its status.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status, 0);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    destroy(kind);
+}
+
+/// A call of a sequence.
+#[derive(Clone, Debug)]
+enum Call {
+    Allocate { slot: usize, kind: usize, size: usize },
+    Zeroed { slot: usize, kind: usize, size: usize },
+    Aligned { slot: usize, kind: usize, shift: u32, size: usize },
+    Resize { slot: usize, kind: usize, size: usize },
+    Free { slot: usize },
+}
+
+fn calls() -> impl Strategy<Value = Vec<Call>> {
+    let slot = 0..40_usize;
+    let kind = 0..3_usize;
+    let size = prop_oneof![4 => 0..2000_usize, 2 => 0..70_000_usize, 1 => 0..(6_usize << 20)];
+    let call = prop_oneof![
+        4 => (slot.clone(), kind.clone(), size.clone()).prop_map(|(slot, kind, size)| Call::Allocate { slot, kind, size }),
+        1 => (slot.clone(), kind.clone(), size.clone()).prop_map(|(slot, kind, size)| Call::Zeroed { slot, kind, size }),
+        1 => (slot.clone(), kind.clone(), 0..16_u32, size.clone())
+            .prop_map(|(slot, kind, shift, size)| Call::Aligned { slot, kind, shift, size }),
+        2 => (slot.clone(), kind, size).prop_map(|(slot, kind, size)| Call::Resize { slot, kind, size }),
+        3 => slot.prop_map(|slot| Call::Free { slot }),
+    ];
+    prop::collection::vec(call, 1..300)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #[test]
+    fn any_sequence_of_calls_gives_memory_that_nobody_else_has(calls in calls()) {
+        let kinds = [kind("bind:0"), kind("near"), NF_DEFAULT];
+        // What each slot has: memory, size, the value it is filled with.
+        let mut model: BTreeMap<usize, (usize, usize, u8)> = BTreeMap::new();
+        let filled = |size: usize| size.min(3000);
+        for (call, value) in calls.into_iter().zip((1..=255_u8).cycle()) {
+            let (slot, new) = match call {
+                Call::Allocate { slot, kind, size } => {
+                    (slot, Some((nf_malloc(kinds[kind], size), size, kinds[kind])))
+                }
+                Call::Zeroed { slot, kind, size } => {
+                    let memory = nf_calloc(kinds[kind], 1, size);
+                    prop_assert!(is_filled(memory, size, 0));
+                    (slot, Some((memory, size, kinds[kind])))
+                }
+                Call::Aligned { slot, kind, shift, size } => {
+                    let memory = nf_aligned_alloc(kinds[kind], 1 << shift, size);
+                    prop_assert_eq!(memory as usize % (1 << shift), 0);
+                    (slot, Some((memory, size, kinds[kind])))
+                }
+                Call::Resize { slot, kind, size } => {
+                    let old = model.remove(&slot);
+                    let memory = old.map_or(null_mut(), |(memory, _, _)| memory as *mut c_void);
+                    let moved = realloc(kinds[kind], memory, size);
+                    if let Some((_, before, value)) = old {
+                        prop_assert!(is_filled(moved, filled(before).min(size), value));
+                    }
+                    (slot, Some((moved, size, kinds[kind])))
+                }
+                Call::Free { slot } => (slot, None),
+            };
+            if let Some((memory, size, value)) = model.remove(&slot) {
+                prop_assert!(is_filled(memory as *mut c_void, filled(size), value));
+                free(memory as *mut c_void);
+            }
+            if let Some((memory, size, kind)) = new {
+                prop_assert!(!memory.is_null());
+                prop_assert_eq!(nf_kind_of(memory), kind);
+                prop_assert!(usable(memory) >= size);
+                fill(memory, filled(size), value);
+                model.insert(slot, (memory as usize, size, value));
+            }
+        }
+        for (memory, size, value) in model.into_values() {
+            prop_assert!(is_filled(memory as *mut c_void, filled(size), value));
+            free(memory as *mut c_void);
+        }
+        destroy(kinds[0]);
+        destroy(kinds[1]);
+    }
+}
