@@ -1,4 +1,4 @@
-//! The library as C programs have it: its header, its symbols, linked shared and static.
+//! The library as C programs have it: its header, its symbols, linked shared and static, and loaded late.
 #![expect(clippy::unwrap_used, reason = "a test that can't run its tools should stop")]
 
 use std::collections::BTreeSet;
@@ -45,12 +45,12 @@ fn output(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The example, linked in the way that `with` says.
-fn example(name: &str, with: &[&str]) -> Command {
+/// A program of `tests/`, linked in the way that `with` says.
+fn program(source_name: &str, name: &str, with: &[&str]) -> Command {
     let program = built().join(name);
     let mut compile = Command::new("cc");
     compile.args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"]).arg(&program);
-    compile.arg(source().join("tests/example.c"));
+    compile.arg(source().join("tests").join(source_name));
     compile.arg("-I").arg(source().join("../../crates/alloc/include"));
     compile.arg("-L").arg(built()).args(with);
     output(&mut compile);
@@ -84,9 +84,15 @@ fn a_c_program_uses_it_shared_and_static() {
         ("example-shared", &["-lnearfar"][..]),
         ("example-static", &["-l:libnearfar.a", "-lpthread", "-ldl", "-lm"][..]),
     ] {
-        assert_eq!(output(&mut example(name, with)), "kept 1 0\n", "{name}");
-        let refused = example(name, with).arg("nowhere").output().unwrap();
+        assert_eq!(output(&mut program("example.c", name, with)), "kept 1 0\n", "{name}");
+        let refused = program("example.c", name, with).arg("nowhere").output().unwrap();
         assert_eq!(refused.status.code(), Some(1));
         assert!(String::from_utf8_lossy(&refused.stderr).contains("nowhere"));
     }
+}
+
+#[test]
+fn a_program_that_runs_may_load_it_late() {
+    let mut late = program("late.c", "late", &["-ldl", "-lpthread"]);
+    output(late.arg(built().join("libnearfar.so")));
 }

@@ -122,11 +122,10 @@ fn of_kind(kind: &'static Kind, request: Request) -> Option<NonNull<u8>> {
     if size >= OWN_LEAST || alignment > ARENA_ALIGNMENT {
         return NonNull::new(kind.object(size.max(1), alignment)? as *mut u8);
     }
-    let thread = thread::current();
-    let Some(class) = class_for(request) else {
+    let thread = thread::current().filter(|thread| thread.ensure(kind.index()));
+    let (Some(class), Some(thread)) = (class_for(request), thread) else {
         return from_arena(kind, request, thread.map_or(0, Thread::shard));
     };
-    let thread = thread.filter(|thread| thread.ensure(kind.index()))?;
     let magazine = thread.magazine(kind.index(), class);
     let object = magazine.pop().or_else(|| {
         thread::refill(magazine, kind, class, thread.shard());

@@ -170,7 +170,7 @@ impl Thread {
     }
 }
 
-/// The calling thread's record, made if it has none. None if there is no memory for it.
+/// The calling thread's record, made if it has none. None if there is no memory for it, or no place.
 pub(crate) fn current() -> Option<&'static Thread> {
     // SAFETY: records are never freed.
     if let Some(thread) = unsafe { tls::get().as_ref() } {
@@ -181,7 +181,10 @@ pub(crate) fn current() -> Option<&'static Thread> {
         free.is_ok()
     });
     let thread = thread.or_else(make)?;
-    tls::set(core::ptr::from_ref(thread).cast_mut());
+    if !tls::set(core::ptr::from_ref(thread).cast_mut()) {
+        thread.taken.store(false, Ordering::Release);
+        return None;
+    }
     on_exit(thread);
     Some(thread)
 }

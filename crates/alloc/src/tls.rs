@@ -1,130 +1,150 @@
 //! A thread's one word: where what it keeps is.
 //!
-//! Every allocation reads it, so it must cost one load. `thread_local!` in a shared library asks a function of the dynamic
-//! linker for the address each time; the initial-exec model (ELF Handling For Thread-Local Storage, section 4.3) has it at
-//! a fixed distance from the thread pointer. Rust can't name that model, so the word is declared in assembly. A library that
-//! uses it can be loaded late as long as the C library has a few bytes of static TLS in reserve (glibc has 512 and more).
-//! Where neither x86-64 nor 64-bit Arm it is a `thread_local!`.
-#![expect(unsafe_code, reason = "a thread-local word that the compiler can't declare")]
+//! Every allocation reads it, so it must cost next to nothing. A `thread_local!` of a shared library costs a call of the dynamic
+//! linker; the model that costs one load (initial-exec; ELF Handling For Thread-Local Storage, section 4.3) takes all
+//! thread-local memory of the library, jemalloc's with it, from a reserve that glibc keeps small, so that it could not be loaded
+//! late. But each thread has a register of its own, the thread pointer, and so the words are in a table by that.
+//!
+//! A place of the table is found by a multiplication; the few threads that meet there have one of the next few. Who begins where
+//! an ended thread was, with the same pointer, finds that one's word, if it is still there: it is as good as a new one.
+#![expect(unsafe_code, reason = "the thread pointer is read")]
+
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::thread::Thread;
 
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-mod word {
-    use super::Thread;
-    use core::arch::{asm, global_asm};
+const BITS: u32 = 16;
+/// Places from a thread's own on that may have its word.
+const NEXT: usize = 16;
 
-    global_asm!(
-        ".pushsection .tbss,\"awT\",@nobits",
-        ".balign 8",
-        ".globl nearfar_thread_word",
-        ".hidden nearfar_thread_word",
-        ".type nearfar_thread_word,@tls_object",
-        ".size nearfar_thread_word,8",
-        "nearfar_thread_word:",
-        ".zero 8",
-        ".popsection",
-    );
-
-    #[inline(always)]
-    pub(crate) fn get() -> *mut Thread {
-        let word: *mut Thread;
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the linker puts the word's distance from the thread pointer where the first instruction reads it; every
-        // thread has the word there, zero at first.
-        unsafe {
-            asm!(
-                "mov {word}, qword ptr [rip + nearfar_thread_word@GOTTPOFF]",
-                "mov {word}, qword ptr fs:[{word}]",
-                word = out(reg) word,
-                options(nostack, preserves_flags, readonly),
-            );
-        }
-        #[cfg(target_arch = "aarch64")]
-        // SAFETY: as above.
-        unsafe {
-            asm!(
-                "mrs {base}, tpidr_el0",
-                "adrp {word}, :gottprel:nearfar_thread_word",
-                "ldr {word}, [{word}, #:gottprel_lo12:nearfar_thread_word]",
-                "ldr {word}, [{base}, {word}]",
-                base = out(reg) _,
-                word = out(reg) word,
-                options(nostack, preserves_flags, readonly),
-            );
-        }
-        word
-    }
-
-    #[inline(always)]
-    pub(crate) fn set(value: *mut Thread) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as for reading; the word is this thread's alone.
-        unsafe {
-            asm!(
-                "mov {at}, qword ptr [rip + nearfar_thread_word@GOTTPOFF]",
-                "mov qword ptr fs:[{at}], {value}",
-                at = out(reg) _,
-                value = in(reg) value,
-                options(nostack, preserves_flags),
-            );
-        }
-        #[cfg(target_arch = "aarch64")]
-        // SAFETY: as above.
-        unsafe {
-            asm!(
-                "mrs {base}, tpidr_el0",
-                "adrp {at}, :gottprel:nearfar_thread_word",
-                "ldr {at}, [{at}, #:gottprel_lo12:nearfar_thread_word]",
-                "str {value}, [{base}, {at}]",
-                base = out(reg) _,
-                at = out(reg) _,
-                value = in(reg) value,
-                options(nostack, preserves_flags),
-            );
-        }
-    }
+struct Place {
+    /// The thread pointer, or 0.
+    thread: AtomicUsize,
+    word: AtomicPtr<Thread>,
 }
 
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-mod word {
-    use super::Thread;
-    use std::cell::Cell;
+static TABLE: [Place; (1 << BITS) + NEXT] =
+    [const { Place { thread: AtomicUsize::new(0), word: AtomicPtr::new(null_mut()) } };
+        (1 << BITS) + NEXT];
 
-    thread_local! {
-        static WORD: Cell<*mut Thread> = const { Cell::new(std::ptr::null_mut()) };
+#[inline(always)]
+fn thread_pointer() -> usize {
+    let pointer: usize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the first word of a thread's control block is the block's address (System V ABI for x86-64, section 3.4.6).
+    unsafe {
+        core::arch::asm!(
+            "mov {pointer}, qword ptr fs:[0]",
+            pointer = out(reg) pointer,
+            options(nostack, preserves_flags, readonly, pure),
+        );
     }
-
-    pub(crate) fn get() -> *mut Thread {
-        WORD.get()
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a register that may be read.
+    unsafe {
+        core::arch::asm!(
+            "mrs {pointer}, tpidr_el0",
+            pointer = out(reg) pointer,
+            options(nostack, preserves_flags, nomem, pure),
+        );
     }
-
-    pub(crate) fn set(value: *mut Thread) {
-        WORD.set(value);
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        // SAFETY: no preconditions.
+        pointer = unsafe { libc::pthread_self() } as usize;
     }
+    pointer
 }
 
-pub(crate) use word::{get, set};
+/// The first place that may have the word of a thread.
+#[inline(always)]
+fn first(thread: usize) -> usize {
+    // The golden ratio's part behind the point, so that neighbours are far apart.
+    thread.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - BITS)
+}
+
+/// The calling thread's word; null if it has none.
+#[inline(always)]
+pub(crate) fn get() -> *mut Thread {
+    let thread = thread_pointer();
+    let place = &TABLE[first(thread)];
+    if place.thread.load(Ordering::Relaxed) == thread {
+        return place.word.load(Ordering::Relaxed);
+    }
+    get_elsewhere(thread)
+}
+
+#[cold]
+fn get_elsewhere(thread: usize) -> *mut Thread {
+    let places = &TABLE[first(thread)..first(thread) + NEXT];
+    let found = places.iter().find(|place| place.thread.load(Ordering::Relaxed) == thread);
+    found.map_or(null_mut(), |place| place.word.load(Ordering::Relaxed))
+}
+
+/// Sets the calling thread's word; false if there is no place left for it. A null gives the place back.
+pub(crate) fn set(word: *mut Thread) -> bool {
+    let thread = thread_pointer();
+    let places = &TABLE[first(thread)..first(thread) + NEXT];
+    let is_own = |place: &&Place| place.thread.load(Ordering::Relaxed) == thread;
+    let take = |place: &&Place| {
+        let (order, otherwise) = (Ordering::AcqRel, Ordering::Relaxed);
+        place.thread.compare_exchange(0, thread, order, otherwise).is_ok()
+    };
+    let own = places.iter().find(is_own);
+    if word.is_null() {
+        if let Some(place) = own {
+            place.word.store(null_mut(), Ordering::Relaxed);
+            place.thread.store(0, Ordering::Release);
+        }
+        return true;
+    }
+    let place = own.or_else(|| places.iter().find(take));
+    place.inspect(|place| place.word.store(word, Ordering::Relaxed)).is_some()
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ptr::null_mut;
 
     #[test]
-    fn each_thread_has_a_word_of_its_own_that_is_none_at_first() {
+    fn each_thread_has_a_word_of_its_own() {
         let set_and_get = |value: usize| {
+            set(null_mut());
             assert_eq!(get(), null_mut());
-            set(value as *mut Thread);
+            assert!(set(value as *mut Thread));
             let found = get() as usize;
             set(null_mut());
+            assert_eq!(get(), null_mut());
             found
         };
         std::thread::spawn(move || {
-            assert_eq!(std::thread::spawn(move || set_and_get(64)).join().unwrap(), 64);
-            assert_eq!(set_and_get(128), 128);
+            set(64 as *mut Thread);
+            assert_eq!(std::thread::spawn(move || set_and_get(128)).join().unwrap(), 128);
+            assert_eq!(get() as usize, 64);
+            set(null_mut());
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn threads_that_meet_find_their_words_all_the_same() {
+        // As many threads as there are places to go on to, all at the place of the first.
+        let thread = 1 << 40;
+        let at = first(thread);
+        for (place, other) in TABLE[at..at + NEXT].iter().zip(0..) {
+            place.thread.store(thread + other * 8, Ordering::Relaxed);
+            place.word.store((other + 1) as *mut Thread, Ordering::Relaxed);
+        }
+        assert_eq!(get_elsewhere(thread) as usize, 1);
+        TABLE[at].thread.store(0, Ordering::Relaxed);
+        TABLE[at + 7].thread.store(thread, Ordering::Relaxed);
+        assert_eq!(get_elsewhere(thread) as usize, 8);
+        TABLE[at..at + NEXT].iter().for_each(|place| {
+            place.word.store(null_mut(), Ordering::Relaxed);
+            place.thread.store(0, Ordering::Relaxed);
+        });
+        assert_eq!(get_elsewhere(thread), null_mut());
     }
 }
