@@ -6,6 +6,7 @@
 #   make lint             rustfmt, clippy -D warnings, licences and crate directions, doc links
 #   make bench-bandwidth  bandwidth of -w auto against its peers, ratios in one run (make bench-bandwidth SMOKE=1: a look)
 #   make bench-tiering    tiering systems side by side on emulated machines, with a page (SMOKE=1: a look; KERNEL=7.2)
+#   make bench-alloc      allocation by kind beside jemalloc and other peers, ratios in one run (SMOKE=1: a look)
 #   make bench-lab        accuracy and cost of the emulation
 #   make setup            only the set-up; make clean: only the build artefacts
 
@@ -18,10 +19,10 @@ PLUGIN := $(RELEASE)/libnearfar_lab_plugin.so
 export NEARFAR_LAB_PLUGIN ?= $(PLUGIN)
 SMOKE_FLAG := $(if $(SMOKE),--smoke,)
 
-.PHONY: demo test build plugin library lint bench-bandwidth bench-tiering bench-lab setup clean help
+.PHONY: demo test build plugin library lint bench-bandwidth bench-tiering bench-alloc bench-lab setup clean help
 
 help:
-	@sed -n '3,11s/^# *//p' Makefile
+	@sed -n '3,12s/^# *//p' Makefile
 
 setup:
 	@scripts/setup build
@@ -60,6 +61,10 @@ bench-tiering: build
 	@scripts/setup tiering
 	$(RELEASE)/nearfar bench tiering $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) \
 		--save $(CARGO_TARGET_DIR)/nearfar-tiering.json --html $(CARGO_TARGET_DIR)/nearfar-tiering.html
+
+bench-alloc: library
+	@scripts/setup alloc
+	LIBNEARFAR=$(CARGO_TARGET_DIR)/abi/libnearfar.so $(CARGO) bench --locked -q -p nearfar-alloc --bench alloc -- $(SMOKE_FLAG)
 
 bench-lab: build
 	@scripts/setup lab

@@ -34,8 +34,8 @@ pub(crate) const KINDS_MOST: usize = KINDS - 2;
 const KINDS_WITH_SHARDS: usize = 256;
 
 /// What may be left when idle pages are discarded, and what must have been there.
-const LEFT: usize = 1 << 20;
-const IDLE_LEAST: usize = 4 << 20;
+const LEFT: usize = 4 << 20;
+const IDLE_LEAST: usize = 8 << 20;
 
 const INDEX_BITS: u32 = KINDS.trailing_zeros();
 /// A handle that is being made or ended.
