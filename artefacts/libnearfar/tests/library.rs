@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// All that the library shows. Nothing is ever taken off this list while the soname has the same number.
-const SYMBOLS: [&str; 12] = [
+const SYMBOLS: [&str; 19] = [
     "nf_abi_version",
     "nf_aligned_alloc",
+    "nf_bind",
     "nf_calloc",
     "nf_error",
     "nf_free",
@@ -16,8 +17,14 @@ const SYMBOLS: [&str; 12] = [
     "nf_kind_destroy",
     "nf_kind_of",
     "nf_malloc",
+    "nf_malloc_placed",
+    "nf_mmap",
+    "nf_node",
+    "nf_nodes",
     "nf_realloc",
+    "nf_residency",
     "nf_stats",
+    "nf_stats_text",
     "nf_usable_size",
 ];
 

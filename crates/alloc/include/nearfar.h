@@ -12,6 +12,41 @@
 #include <stdint.h>
 
 /*
+ For `nf_stats_text`: a line for each kind.
+ */
+#define NF_TEXT 0
+
+/*
+ For `nf_stats_text`: JSON, `"schema": "nearfar.alloc/1"`.
+ */
+#define NF_JSON 1
+
+/*
+ What the memory of a node is.
+ */
+#define NF_MEMORY_UNKNOWN 0
+
+/*
+ Memory on the processor's own channels.
+ */
+#define NF_MEMORY_DRAM 1
+
+/*
+ Memory behind a CXL link.
+ */
+#define NF_MEMORY_CXL 2
+
+/*
+ High-bandwidth memory on the package.
+ */
+#define NF_MEMORY_HBM 3
+
+/*
+ Persistent memory.
+ */
+#define NF_MEMORY_PMEM 4
+
+/*
  A memory kind: what `nf_kind_create` gave, or `NF_DEFAULT`.
  */
 typedef uint32_t nf_kind_t;
@@ -49,6 +84,36 @@ typedef struct nf_stats_t {
    */
   uint64_t failed;
 } nf_stats_t;
+
+/*
+ A memory node.
+ */
+typedef struct nf_node_t {
+  /*
+   What its memory is: `NF_MEMORY_DRAM` and so on.
+   */
+  uint32_t memory;
+  /*
+   Its tier; 0 is the fastest, `UINT32_MAX` unknown.
+   */
+  uint32_t tier;
+  /*
+   How many CPUs it has.
+   */
+  uint32_t cpus;
+  /*
+   Always 0.
+   */
+  uint32_t reserved;
+  /*
+   Its memory in bytes.
+   */
+  uint64_t size;
+  /*
+   Bytes of it that are free.
+   */
+  uint64_t free;
+} nf_node_t;
 
 /*
  Plain memory, placed as the process's policy says.
@@ -145,6 +210,84 @@ nf_kind_t nf_kind_of(const void *memory);
  */
 int nf_stats(nf_kind_t kind,
              struct nf_stats_t *into);
+
+/*
+ Figures of a kind, or of all if it is `NF_NONE`, as text or JSON, with what is resident on each node; that is asked page by
+ page, some 0.1 ms a MiB. Writes as much as there is room for, ended by a zero, and returns the length of all without it, like
+ snprintf. 0 with errno EINVAL if there is no such kind or format.
+
+ The caller sees to it that:
+ `into` has `room` bytes; it may be NULL if that is 0.
+ */
+size_t nf_stats_text(nf_kind_t kind,
+                     int format,
+                     char *into,
+                     size_t room);
+
+/*
+ What a node is like. Returns 0, or -1 with errno ENODEV if there is no such node.
+
+ The caller sees to it that:
+ `into` has room for it.
+ */
+int nf_node(uint32_t node, struct nf_node_t *into);
+
+/*
+ The nodes of a set ("far", "cxl", "0,2-3", "all"): how many, the first `room` of them written in order. -1 with errno EINVAL
+ (not written as sets are) or ENODEV (such nodes are not here), and `nf_error` in words.
+
+ The caller sees to it that:
+ `set` is a string; `into` has room for `room` numbers and may be NULL if that is 0.
+ */
+int nf_nodes(const char *set,
+             uint32_t *into,
+             size_t room);
+
+/*
+ Adds to `bytes[n]` what is resident on node n of the `length` bytes at `memory`, which may be any of the program's; what is on
+ nodes beyond `nodes` is left out. Asked page by page, some 0.1 ms a MiB. Returns 0, or -1 with errno.
+
+ The caller sees to it that:
+ `bytes` has room for `nodes` numbers.
+ */
+int nf_residency(const void *memory,
+                 size_t length,
+                 uint64_t *bytes,
+                 size_t nodes);
+
+/*
+ Has pages of the program's own mappings go where the kind's are, as they are touched for the first time. `memory` is on a page
+ boundary. Returns 0, or -1 with errno EINVAL (no such kind, or no page boundary), EFAULT (not mapped) or what mbind(2) says.
+ */
+int nf_bind(nf_kind_t kind,
+            void *memory,
+            size_t length);
+
+/*
+ As mmap(2), with pages that go where the kind's are. `MAP_FAILED` with errno as mmap(2) and `nf_bind`; nothing is mapped then.
+ The mapping is the program's: munmap(2) ends it, and it is not in the kind's figures.
+
+ The caller sees to it that:
+ As mmap(2): with MAP_FIXED, what is at the address is not needed.
+ */
+void *nf_mmap(nf_kind_t kind,
+              void *address,
+              size_t length,
+              int protection,
+              int flags,
+              int file,
+              int64_t offset);
+
+/*
+ One object in a place of its own, written as a kind's is, without options: "weighted:0=3,1=1". It has segments of its own
+ (64 MiB of addresses each), so it is for large objects; weights hold over it alone. Given back by `nf_free`; `nf_realloc` makes
+ it smaller in its place, or moves it to another kind. NULL with errno as `nf_kind_create` and `nf_malloc`.
+
+ The caller sees to it that:
+ `place` is a string.
+ */
+void *nf_malloc_placed(const char *place,
+                       size_t size);
 
 /*
  The number of the binary interface; it is that in the library's soname.

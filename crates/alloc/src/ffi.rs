@@ -7,7 +7,10 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::{NonNull, null_mut};
 
-use crate::{heap, kind, machine, stats, sys, thread};
+use nearfar_topology::MemoryKind;
+
+use crate::machine::{self, KindError};
+use crate::{heap, kind, map, nodes, stats, sys, thread};
 
 /// A memory kind: what `nf_kind_create` gave, or `NF_DEFAULT`.
 #[expect(non_camel_case_types, reason = "as C writes types")]
@@ -40,11 +43,7 @@ pub unsafe extern "C" fn nf_kind_create(text: *const c_char) -> nf_kind_t {
     }
     // SAFETY: the caller's promise.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
-    machine::create(&text).unwrap_or_else(|error| {
-        thread::set_error(&error.to_string());
-        sys::set_errno(error.errno());
-        NF_NONE
-    })
+    machine::create(&text).inspect_err(failed).unwrap_or(NF_NONE)
 }
 
 /// Ends a kind with all that was allocated from it. Returns 0, or -1 with errno EINVAL if there is no such kind.
@@ -53,12 +52,10 @@ pub unsafe extern "C" fn nf_kind_create(text: *const c_char) -> nf_kind_t {
 /// No thread uses the kind, or memory of it, any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nf_kind_destroy(kind: nf_kind_t) -> c_int {
+    let own = kind::find(kind).is_some_and(|kind| !kind.is_apart());
     // SAFETY: the caller's promise.
-    if unsafe { kind::destroy(kind) } {
-        return 0;
-    }
-    sys::set_errno(libc::EINVAL);
-    -1
+    let done = own && unsafe { kind::destroy(kind) };
+    status(if done { Ok(()) } else { Err(libc::EINVAL) })
 }
 
 /// Memory of a kind, of `size` bytes; of size 0 it has an address of its own. NULL with errno ENOMEM if there is none (the
@@ -172,6 +169,215 @@ pub unsafe extern "C" fn nf_stats(kind: nf_kind_t, into: *mut nf_stats_t) -> c_i
     // SAFETY: the caller's promise.
     unsafe { into.write(figures) };
     0
+}
+
+/// For `nf_stats_text`: a line for each kind.
+pub const NF_TEXT: c_int = 0;
+/// For `nf_stats_text`: JSON, `"schema": "nearfar.alloc/1"`.
+pub const NF_JSON: c_int = 1;
+
+/// Figures of a kind, or of all if it is `NF_NONE`, as text or JSON, with what is resident on each node; that is asked page by
+/// page, some 0.1 ms a MiB. Writes as much as there is room for, ended by a zero, and returns the length of all without it, like
+/// snprintf. 0 with errno EINVAL if there is no such kind or format.
+///
+/// # Safety
+/// `into` has `room` bytes; it may be NULL if that is 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nf_stats_text(
+    kind: nf_kind_t,
+    format: c_int,
+    into: *mut c_char,
+    room: usize,
+) -> usize {
+    let only = kind::find(kind);
+    let known = only.is_some() || kind == NF_NONE;
+    let text = match format {
+        NF_TEXT if known => stats::text(only),
+        NF_JSON if known => stats::json(only),
+        _ => Err(libc::EINVAL),
+    };
+    let text = text.unwrap_or_else(|error| {
+        sys::set_errno(error);
+        String::new()
+    });
+    if let Some(most) = room.checked_sub(1).filter(|_| !into.is_null()) {
+        let length = text.len().min(most);
+        // SAFETY: the caller's promise; what is written is shorter than the room.
+        unsafe { into.copy_from_nonoverlapping(text.as_ptr().cast(), length) };
+        // SAFETY: as above: there is room for one more.
+        let end = unsafe { into.add(length) };
+        // SAFETY: as above.
+        unsafe { end.write(0) };
+    }
+    text.len()
+}
+
+/// What the memory of a node is.
+pub const NF_MEMORY_UNKNOWN: u32 = 0;
+/// Memory on the processor's own channels.
+pub const NF_MEMORY_DRAM: u32 = 1;
+/// Memory behind a CXL link.
+pub const NF_MEMORY_CXL: u32 = 2;
+/// High-bandwidth memory on the package.
+pub const NF_MEMORY_HBM: u32 = 3;
+/// Persistent memory.
+pub const NF_MEMORY_PMEM: u32 = 4;
+
+/// A memory node.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct nf_node_t {
+    /// What its memory is: `NF_MEMORY_DRAM` and so on.
+    pub memory: u32,
+    /// Its tier; 0 is the fastest, `UINT32_MAX` unknown.
+    pub tier: u32,
+    /// How many CPUs it has.
+    pub cpus: u32,
+    /// Always 0.
+    pub reserved: u32,
+    /// Its memory in bytes.
+    pub size: u64,
+    /// Bytes of it that are free.
+    pub free: u64,
+}
+
+/// What a node is like. Returns 0, or -1 with errno ENODEV if there is no such node.
+///
+/// # Safety
+/// `into` has room for it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nf_node(node: u32, into: *mut nf_node_t) -> c_int {
+    let (Some(about), false) = (nodes::about(node), into.is_null()) else {
+        sys::set_errno(if into.is_null() { libc::EINVAL } else { libc::ENODEV });
+        return -1;
+    };
+    let memory = match about.memory {
+        MemoryKind::Dram => NF_MEMORY_DRAM,
+        MemoryKind::Cxl => NF_MEMORY_CXL,
+        MemoryKind::Hbm => NF_MEMORY_HBM,
+        MemoryKind::Pmem => NF_MEMORY_PMEM,
+        _ => NF_MEMORY_UNKNOWN,
+    };
+    let nodes::About { tier, cpus, size, free, .. } = about;
+    // SAFETY: the caller's promise.
+    unsafe { into.write(nf_node_t { memory, tier, cpus, reserved: 0, size, free }) };
+    0
+}
+
+/// The nodes of a set ("far", "cxl", "0,2-3", "all"): how many, the first `room` of them written in order. -1 with errno EINVAL
+/// (not written as sets are) or ENODEV (such nodes are not here), and `nf_error` in words.
+///
+/// # Safety
+/// `set` is a string; `into` has room for `room` numbers and may be NULL if that is 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nf_nodes(set: *const c_char, into: *mut u32, room: usize) -> c_int {
+    if set.is_null() {
+        sys::set_errno(libc::EINVAL);
+        return -1;
+    }
+    // SAFETY: the caller's promise.
+    let set = unsafe { CStr::from_ptr(set) }.to_string_lossy();
+    let nodes = match nodes::of_set(&set) {
+        Ok(nodes) => nodes,
+        Err(error) => {
+            failed(&error);
+            return -1;
+        }
+    };
+    if !into.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { into.copy_from_nonoverlapping(nodes.as_ptr(), nodes.len().min(room)) };
+    }
+    c_int::try_from(nodes.len()).unwrap_or(c_int::MAX)
+}
+
+/// Adds to `bytes[n]` what is resident on node n of the `length` bytes at `memory`, which may be any of the program's; what is on
+/// nodes beyond `nodes` is left out. Asked page by page, some 0.1 ms a MiB. Returns 0, or -1 with errno.
+///
+/// # Safety
+/// `bytes` has room for `nodes` numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nf_residency(
+    memory: *const c_void,
+    length: usize,
+    bytes: *mut u64,
+    nodes: usize,
+) -> c_int {
+    if bytes.is_null() {
+        sys::set_errno(libc::EINVAL);
+        return -1;
+    }
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { core::slice::from_raw_parts_mut(bytes, nodes) };
+    status(nodes::residency(memory as usize, length, bytes))
+}
+
+/// Has pages of the program's own mappings go where the kind's are, as they are touched for the first time. `memory` is on a page
+/// boundary. Returns 0, or -1 with errno EINVAL (no such kind, or no page boundary), EFAULT (not mapped) or what mbind(2) says.
+#[unsafe(no_mangle)]
+pub extern "C" fn nf_bind(kind: nf_kind_t, memory: *mut c_void, length: usize) -> c_int {
+    status(map::bind(kind, memory as usize, length))
+}
+
+/// As mmap(2), with pages that go where the kind's are. `MAP_FAILED` with errno as mmap(2) and `nf_bind`; nothing is mapped then.
+/// The mapping is the program's: munmap(2) ends it, and it is not in the kind's figures.
+///
+/// # Safety
+/// As mmap(2): with MAP_FIXED, what is at the address is not needed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nf_mmap(
+    kind: nf_kind_t,
+    address: *mut c_void,
+    length: usize,
+    protection: c_int,
+    flags: c_int,
+    file: c_int,
+    offset: i64,
+) -> *mut c_void {
+    let address = address as usize;
+    let wanted = map::Mapping { address, length, protection, flags, file, offset };
+    // SAFETY: the caller's promise.
+    match unsafe { map::map(kind, wanted) } {
+        Ok(at) => at as *mut c_void,
+        Err(error) => {
+            sys::set_errno(error);
+            libc::MAP_FAILED
+        }
+    }
+}
+
+/// One object in a place of its own, written as a kind's is, without options: "weighted:0=3,1=1". It has segments of its own
+/// (64 MiB of addresses each), so it is for large objects; weights hold over it alone. Given back by `nf_free`; `nf_realloc` makes
+/// it smaller in its place, or moves it to another kind. NULL with errno as `nf_kind_create` and `nf_malloc`.
+///
+/// # Safety
+/// `place` is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nf_malloc_placed(place: *const c_char, size: usize) -> *mut c_void {
+    if place.is_null() {
+        sys::set_errno(libc::EINVAL);
+        return null_mut();
+    }
+    // SAFETY: the caller's promise.
+    let place = unsafe { CStr::from_ptr(place) }.to_string_lossy();
+    let object = machine::allocate_placed(&place, size);
+    pointer(object.inspect_err(failed).ok())
+}
+
+/// Leaves an error to `nf_error` and errno.
+fn failed(error: &KindError) {
+    thread::set_error(&error.to_string());
+    sys::set_errno(error.errno());
+}
+
+fn status(done: Result<(), i32>) -> c_int {
+    done.map_or_else(
+        |error| {
+            sys::set_errno(error);
+            -1
+        },
+        |()| 0,
+    )
 }
 
 /// The number of the binary interface; it is that in the library's soname.

@@ -74,7 +74,8 @@ fn allocate_slowly(handle: u32, request: Request) -> Option<NonNull<u8>> {
         if at == DEFAULT {
             return plain(request);
         }
-        let Some(kind) = kind::find(at) else {
+        // Of a kind whose objects have places of their own nothing can be had without one.
+        let Some(kind) = kind::find(at).filter(|kind| !kind.is_apart()) else {
             sys::set_errno(libc::EINVAL);
             return None;
         };
@@ -299,8 +300,9 @@ unsafe fn shift(from: usize, to: usize) -> bool {
 unsafe fn resize(handle: u32, at: usize, size: usize) -> bool {
     let Some((kind, offset)) = kind::find(handle).zip(space::offset_of(at)) else { return false };
     if let (_, Role::Object(length)) = space::owner_at(offset) {
+        let may = if kind.is_apart() { size <= length } else { size >= OWN_LEAST };
         // SAFETY: the caller's promise: an object of this kind.
-        return size >= OWN_LEAST && unsafe { kind.resize_object(offset, length, size) };
+        return may && unsafe { kind.resize_object(offset, length, size.max(1)) };
     }
     match space::code_at(offset) {
         Code::NONE if size > CACHED_MOST && size < OWN_LEAST => {

@@ -14,6 +14,7 @@
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::string::String;
 
 use tikv_jemalloc_sys::extent_hooks_t;
 
@@ -44,8 +45,10 @@ const BUSY: u32 = (1 << INDEX_BITS) - 1;
 static TABLE: [AtomicPtr<Kind>; KINDS] = [const { AtomicPtr::new(null_mut()) }; KINDS];
 
 /// What a kind is to be like.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Plan {
+    /// Its place in words.
+    pub(crate) text: String,
     /// Where its pages are.
     pub(crate) placing: Placing,
     /// The most bytes set aside for it; none is as many as there are.
@@ -263,6 +266,21 @@ impl Kind {
         self.plan()?.limit
     }
 
+    /// What it was made of, in words.
+    pub(crate) fn text(&self) -> &str {
+        self.plan().map_or("", |plan| &plan.text)
+    }
+
+    /// Where its pages are.
+    pub(crate) fn placing(&self) -> Option<&Placing> {
+        Some(&self.plan()?.placing)
+    }
+
+    /// Whether each of its objects has a place of its own.
+    pub(crate) fn is_apart(&self) -> bool {
+        matches!(self.placing(), Some(Placing::Apart))
+    }
+
     /// Bytes of address space set aside.
     pub(crate) fn set_aside(&self) -> usize {
         self.aside.load(Ordering::Relaxed)
@@ -362,24 +380,44 @@ impl Kind {
     }
 
     /// Has pages of a range go where the kind's are.
-    fn place(&self, at: usize, length: usize) -> bool {
+    pub(crate) fn place(&self, at: usize, length: usize) -> bool {
         let Some(plan) = self.plan() else { return false };
         if let Some(huge) = plan.huge {
             sys::advise_huge(at, length, huge);
         }
-        let binds = plan.placing.apply(at, length);
+        self.bound(plan.placing.apply(at, length))
+    }
+
+    /// Counts calls of mbind; false if one was refused.
+    fn bound(&self, binds: Option<u64>) -> bool {
         self.counts.binds.fetch_add(binds.unwrap_or(0), Ordering::Relaxed);
         binds.is_some()
     }
 
     /// An object with segments of its own, of zeroes.
     pub(crate) fn object(&self, size: usize, alignment: usize) -> Option<usize> {
+        self.object_placed(size, alignment, None)
+    }
+
+    /// As [`Self::object`], in a place of its own if there is one.
+    pub(crate) fn object_placed(
+        &self,
+        size: usize,
+        alignment: usize,
+        own: Option<&Placing>,
+    ) -> Option<usize> {
         let length = size.checked_next_multiple_of(sys::PAGE)?;
         if !self.reserve(length) {
             return None;
         }
         let taken = space::take_object(self.index(), length, alignment);
-        let placed = taken.filter(|offset| self.place(space::address_of(*offset), length));
+        let placed = taken.filter(|offset| {
+            let at = space::address_of(*offset);
+            own.map_or_else(
+                || self.place(at, length),
+                |own| self.bound(own.apply_finely(at, length)),
+            )
+        });
         let Some(offset) = placed else {
             self.aside.fetch_sub(length, Ordering::Relaxed);
             if let Some(offset) = taken {

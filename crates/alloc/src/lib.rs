@@ -20,6 +20,8 @@ mod haste;
 mod heap;
 mod kind;
 mod machine;
+mod map;
+mod nodes;
 mod own;
 mod placing;
 mod space;

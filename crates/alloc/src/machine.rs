@@ -1,5 +1,8 @@
 //! From a kind in words to one at work: what is asked of the machine.
+#![expect(unsafe_code, reason = "a kind that nobody knows is ended")]
 
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -7,10 +10,10 @@ use nearfar_kernel::fs::{self, RootFs};
 use nearfar_kernel::mempolicy::{self, Existing, Policy, PolicyError, Prepared};
 use nearfar_kernel::{affinity, weights};
 use nearfar_policy::weights::Weights;
-use nearfar_topology::{Bytes, NodeId, NodeSet, Overrides, Topology};
+use nearfar_topology::{Bytes, NodeId, NodeSet, NodeSetError, Overrides, Topology};
 
 use crate::kind::{self, DEFAULT, Plan};
-use crate::placing::Placing;
+use crate::placing::{Placing, Rounds};
 use crate::spec::{Place, Placed, Spec, SpecError};
 use crate::{haste, sys};
 
@@ -40,7 +43,10 @@ impl KindError {
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {
-            Self::Spec(SpecError::Nodes(_) | SpecError::Unstated { .. }) => libc::ENODEV,
+            Self::Spec(
+                SpecError::Nodes(NodeSetError::Absent { .. } | NodeSetError::NoSuchNodes { .. })
+                | SpecError::Unstated { .. },
+            ) => libc::ENODEV,
             Self::Spec(_) => libc::EINVAL,
             Self::Machine(_) | Self::Policy(PolicyError::Unsupported { .. }) => libc::ENOSYS,
             Self::Policy(_) => libc::EPERM,
@@ -58,8 +64,8 @@ pub(crate) fn create(text: &str) -> Result<u32, KindError> {
     let bytes = |bytes: Bytes| usize::try_from(bytes.0).unwrap_or(usize::MAX);
     let plan = |place: &Place, limit: Option<Bytes>| {
         let placing = placing(place)?;
-        let plan = Plan { placing, limit: limit.map(bytes), spill: None, owns_spill: false, huge };
-        Ok::<_, KindError>(plan)
+        let text = text.to_string();
+        Ok::<_, KindError>(Plan { placing, text, limit: limit.map(bytes), huge, ..Plan::default() })
     };
     let mut first = plan(&place, limit)?;
     let second = match &spill {
@@ -98,13 +104,40 @@ fn placing(place: &Place) -> Result<Placing, KindError> {
             let part = |(node, weight): (&NodeId, &u8)| {
                 Ok((tried(&Policy::Bind([*node].into_iter().collect()))?, *weight))
             };
-            Ok(Placing::Rounds(own.iter().map(part).collect::<Result<_, KindError>>()?))
+            let parts = own.iter().map(part).collect::<Result<_, KindError>>()?;
+            Ok(Placing::Rounds(Rounds::new(parts)))
         }
     }
 }
 
+/// Memory for one object, in a place of its own that is written in words, without options.
+///
+/// # Errors
+/// [`KindError`]; [`KindError::TooMany`] also if there is no memory.
+pub(crate) fn allocate_placed(text: &str, size: usize) -> Result<NonNull<u8>, KindError> {
+    static APART: AtomicU32 = AtomicU32::new(DEFAULT);
+    let place = placing(&text.parse()?)?;
+    let mut handle = APART.load(Ordering::Acquire);
+    if handle == DEFAULT {
+        let plan = Plan { placing: Placing::Apart, text: "placed".to_string(), ..Plan::default() };
+        let made = kind::create(plan).ok_or(KindError::TooMany)?;
+        let (order, otherwise) = (Ordering::AcqRel, Ordering::Acquire);
+        handle = APART.compare_exchange(DEFAULT, made, order, otherwise).map_or_else(
+            |other| {
+                // SAFETY: nothing was allocated from it, and nobody knows it.
+                unsafe { kind::destroy(made) };
+                other
+            },
+            |_| made,
+        );
+    }
+    let kind = kind::find(handle).ok_or(KindError::TooMany)?;
+    let object = kind.object_placed(size.max(1), 1, Some(&place)).ok_or(KindError::TooMany)?;
+    NonNull::new(object as *mut u8).ok_or(KindError::TooMany)
+}
+
 /// The machine, read once in a while: a program may make many kinds at a time, and nodes come and go seldom.
-fn read(fs: &RootFs) -> Arc<Topology> {
+pub(crate) fn read(fs: &RootFs) -> Arc<Topology> {
     static READ: Mutex<Option<(u64, Arc<Topology>)>> = Mutex::new(None);
     let now = haste::now_ms();
     // A child of fork may find it locked for ever; then it reads for itself.

@@ -1,10 +1,44 @@
-//! How much of a kind is in use, kept and set aside.
+//! How much of a kind is in use, kept, set aside, and resident on each node; in figures, as text and as JSON.
 
+use core::fmt::Write as _;
 use core::sync::atomic::Ordering;
+use std::collections::BTreeMap;
+use std::string::String;
+use std::vec::Vec;
+
+use nearfar_kernel::residency;
+use serde::Serialize;
 
 use crate::classes::{CLASSES, size_of_class};
-use crate::kind::Kind;
-use crate::thread;
+use crate::kind::{self, Kind};
+use crate::space::{self, Role, SEGMENT};
+use crate::{sys, thread};
+
+/// `nearfar.alloc/1`: figures of some kinds.
+#[derive(Debug, Serialize)]
+struct Report {
+    schema: &'static str,
+    kinds: Vec<About>,
+}
+
+/// A kind's figures, in bytes and counts.
+#[derive(Debug, Serialize)]
+struct About {
+    kind: u32,
+    /// What it was made of.
+    place: String,
+    allocated: usize,
+    kept: usize,
+    set_aside: usize,
+    limit: Option<usize>,
+    /// Resident bytes by node.
+    resident: BTreeMap<u16, u64>,
+    /// The share of resident bytes that is not allocated, in per cent.
+    fragmentation_percent: u64,
+    binds: u64,
+    spilled: u64,
+    failed: u64,
+}
 
 /// Figures of a kind at a time. Other threads run meanwhile, so they need not fit each other to the byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,4 +74,79 @@ pub(crate) fn of(kind: &Kind) -> Stats {
         spilled: kind.counts.spilled.load(Ordering::Relaxed),
         failed: kind.counts.failed.load(Ordering::Relaxed),
     }
+}
+
+/// Resident bytes of all that a kind has set aside, by node. The errno if it can't be asked.
+pub(crate) fn residency(kind: &Kind) -> Result<BTreeMap<u16, u64>, i32> {
+    let mut sum = BTreeMap::new();
+    for (offset, role) in space::of_kind(kind.index()) {
+        let length = match role {
+            Role::Arena => SEGMENT,
+            Role::Object(bytes) => bytes,
+            Role::Free | Role::Rest => continue,
+        };
+        let found = residency::of_range(space::address_of(offset), length, sys::PAGE);
+        let found = found.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+        for (node, bytes) in found {
+            *sum.entry(node.0).or_default() += bytes.0;
+        }
+    }
+    Ok(sum)
+}
+
+fn about(kind: &Kind) -> Result<About, i32> {
+    let resident = residency(kind)?;
+    let all: u64 = resident.values().sum();
+    let Stats { allocated, kept, set_aside, limit, binds, spilled, failed } = of(kind);
+    let unused = all.saturating_sub(allocated as u64);
+    Ok(About {
+        kind: kind.handle(),
+        place: kind.text().into(),
+        allocated,
+        kept,
+        set_aside,
+        limit,
+        resident,
+        fragmentation_percent: (unused * 100).checked_div(all).unwrap_or(0),
+        binds,
+        spilled,
+        failed,
+    })
+}
+
+/// Figures of one kind, or of all, as JSON. The errno if residency can't be asked.
+pub(crate) fn json(only: Option<&Kind>) -> Result<String, i32> {
+    let report = Report { schema: "nearfar.alloc/1", kinds: kinds(only)? };
+    serde_json::to_string(&report).map_err(|_| libc::EIO)
+}
+
+/// As [`json`], a line for each kind.
+pub(crate) fn text(only: Option<&Kind>) -> Result<String, i32> {
+    let mut text = String::new();
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    for kind in kinds(only)? {
+        let nodes: Vec<_> = kind
+            .resident
+            .iter()
+            .map(|(node, bytes)| std::format!("node {node}: {} MiB", mib(*bytes)))
+            .collect();
+        let resident = if nodes.is_empty() { "nothing".into() } else { nodes.join(", ") };
+        // Writing to a string can't fail.
+        let _ = writeln!(
+            text,
+            "{}: allocated {} MiB, kept {} MiB, set aside {} MiB; resident {resident}; {} % of that not allocated; {} spilled, {} failed",
+            kind.place,
+            mib(kind.allocated as u64),
+            mib(kind.kept as u64),
+            mib(kind.set_aside as u64),
+            kind.fragmentation_percent,
+            kind.spilled,
+            kind.failed,
+        );
+    }
+    Ok(text)
+}
+
+fn kinds(only: Option<&Kind>) -> Result<Vec<About>, i32> {
+    only.map_or_else(|| kind::all().map(about).collect(), |kind| Ok(std::vec![about(kind)?]))
 }

@@ -74,6 +74,14 @@ pub(crate) fn advise_huge(at: usize, length: usize, huge: bool) {
     unsafe { libc::madvise(at as *mut libc::c_void, length, advice) };
 }
 
+/// Has the pages of a range be there at once, for writing or else for reading; where they can't be, they come as they are
+/// touched.
+pub(crate) fn populate(at: usize, length: usize, writing: bool) {
+    let advice = if writing { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+    // SAFETY: the content of the range does not change.
+    unsafe { libc::madvise(at as *mut libc::c_void, length, advice) };
+}
+
 /// Sets errno.
 pub(crate) fn set_errno(error: i32) {
     // SAFETY: no preconditions.

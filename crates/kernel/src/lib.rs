@@ -19,6 +19,7 @@ pub mod features;
 pub mod fs;
 pub mod journal;
 pub mod lease;
+pub mod meminfo;
 pub mod mempolicy;
 pub mod pageflags;
 pub mod process;

@@ -10,11 +10,13 @@
 //! Both files walk the page tables when read, which takes milliseconds per gigabyte: the caller paces itself.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use nearfar_topology::{Bytes, NodeId};
 
 use crate::fs::{Fs, FsError};
 use crate::process;
+use crate::sys::mempolicy as sys;
 
 /// Bytes per node, now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,6 +73,34 @@ pub fn of_process(fs: &dyn Fs, pid: u32) -> Residency {
     };
     let shares = fs.read(&format!("proc/{pid}/smaps")).ok().flatten();
     understand(&maps, shares.as_deref().unwrap_or_default())
+}
+
+/// Pages asked for at a time.
+const PAGES: usize = 512;
+
+/// Bytes of this process's memory from `address` on, over `length` bytes, by node: what is resident, page by page, as
+/// move_pages(2) tells when it is to move nothing. `page` is the size of a page.
+///
+/// # Errors
+/// The call's.
+pub fn of_range(address: usize, length: usize, page: usize) -> io::Result<BTreeMap<NodeId, Bytes>> {
+    let mut found = BTreeMap::new();
+    let mut at = address / page * page;
+    let end = address.saturating_add(length);
+    while at < end {
+        let (mut pages, mut nodes) = ([0; PAGES], [0; PAGES]);
+        let count = (end - at).div_ceil(page).min(PAGES);
+        pages.iter_mut().take(count).enumerate().for_each(|(n, place)| *place = at + n * page);
+        sys::nodes_of_pages(&pages[..count], &mut nodes)?;
+        for (first, node) in pages.iter().zip(nodes).take(count) {
+            let Some(node) = u16::try_from(node).ok().map(NodeId) else { continue };
+            let within = end.min(first + page) - address.max(*first);
+            let sum: &mut Bytes = found.entry(node).or_default();
+            sum.0 += within as u64;
+        }
+        at += count * page;
+    }
+    Ok(found)
 }
 
 /// Understands the two texts; lines that are neither are passed over.
@@ -186,6 +216,22 @@ mod tests {
     use proptest::prelude::*;
 
     const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_range_counts_what_was_touched_to_the_byte() {
+        let mut memory = vec![0_u8; 64 << 20];
+        let at = memory.as_ptr() as usize;
+        memory[..10 << 20].fill(1);
+        let bytes = |from, length| {
+            let found = of_range(at + from, length, 4096).unwrap();
+            found.values().map(|bytes| bytes.0).sum::<u64>()
+        };
+        assert_eq!(bytes(5, 10_000), 10_000);
+        assert_eq!(bytes(0, 10 << 20), 10 << 20);
+        assert_eq!(bytes(0, 0), 0);
+        // A huge page may reach beyond what was touched.
+        assert!((10 << 20..=12 << 20).contains(&bytes(0, 64 << 20)));
+    }
 
     fn by_node(residency: &Residency) -> Vec<(u16, u64)> {
         residency.nodes.iter().map(|(node, bytes)| (node.0, bytes.0)).collect()

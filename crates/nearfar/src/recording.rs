@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use nearfar_kernel::damon;
 use nearfar_kernel::fs::Fs;
-use nearfar_kernel::ranges;
+use nearfar_kernel::{meminfo, ranges};
 use nearfar_record::{
     Ending, Header, Intervals, Node, Operations, Range, Region, Resident, Target, Writer,
 };
@@ -126,18 +126,10 @@ pub(crate) fn regions(found: &[damon::Region]) -> Vec<Region> {
 /// What is in use on each node that the record names; nothing if a node does not say.
 pub(crate) fn in_use(fs: &dyn Fs, header: &Header) -> Option<Vec<Resident>> {
     let of = |node: &Node| {
-        let path = format!("sys/devices/system/node/node{}/meminfo", node.id);
-        let text = fs.read(&path).ok().flatten()?;
-        Some(Resident { node: node.id, bytes: used(&text)? })
+        let used = meminfo::of_node(fs, node.id)?.used;
+        Some(Resident { node: node.id, bytes: used.0 })
     };
     header.nodes.iter().map(of).collect()
-}
-
-/// `MemUsed` of a node's meminfo, in bytes.
-fn used(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find(|line| line.contains(" MemUsed:"))?;
-    let kib: u64 = line.split_whitespace().rev().nth(1)?.parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -146,14 +138,6 @@ mod tests {
     use nearfar_kernel::damon::spec::AddrRange;
     use nearfar_record::{Moved, Note, Pair, testkit};
     use nearfar_topology::NodeId;
-
-    #[test]
-    fn used_memory_is_read_in_bytes() {
-        let text =
-            "Node 0 MemTotal:  2048 kB\nNode 0 MemFree:  1024 kB\nNode 0 MemUsed:  1000 kB\n";
-        assert_eq!(used(text), Some(1_024_000));
-        assert_eq!(used("Node 0 MemTotal: 1 kB"), None);
-    }
 
     #[test]
     fn regions_that_the_kernel_gives_twice_are_kept_once() {

@@ -92,6 +92,26 @@ pub(crate) fn move_no_pages() -> io::Result<()> {
     done(status)
 }
 
+/// move_pages(2) of this process without nodes to go to, which moves nothing: for each of `pages` the node it is on, or an errno
+/// below zero (`-ENOENT` and `-EFAULT`: no page there).
+pub(crate) fn nodes_of_pages(pages: &[usize], nodes: &mut [c_int]) -> io::Result<()> {
+    let count = pages.len().min(nodes.len());
+    let nowhere = std::ptr::null::<c_int>();
+    // SAFETY: the kernel reads `count` addresses, which it does not follow, and writes `count` numbers; both slices have as many.
+    let status = unsafe {
+        libc::syscall(
+            libc::SYS_move_pages,
+            0_i32,
+            count,
+            pages.as_ptr(),
+            nowhere,
+            nodes.as_mut_ptr(),
+            0_i32,
+        )
+    };
+    done(status)
+}
+
 fn done(status: c_long) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

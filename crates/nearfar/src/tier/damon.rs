@@ -48,7 +48,7 @@ use nearfar_topology::{BasisPoints, Bytes, Nanoseconds, NodeId};
 
 use super::node::{ARCS_LEN, Pass, Watched, scale};
 use super::plan::Plan;
-use super::reading::{foreign, meminfo, process_cpu_ns, thread_cpu_ns};
+use super::reading::{self, foreign, meminfo, process_cpu_ns, thread_cpu_ns};
 use super::schemes::{
     ALL, COUNT, FORGET, NO_SIZE, forgetting, only, specification, upkeep_of, way_of,
 };
@@ -94,7 +94,7 @@ pub(crate) fn specifications(
         for node in nodes.iter() {
             if let Some(ranges) = ranges.get(&node).filter(|ranges| !ranges.is_empty()) {
                 let mut watched = Watched::new(node, tier, plan.ways(node, tier), ranges);
-                watched.total_kib = meminfo(fs, node).total_kib;
+                watched.total = meminfo(fs, node).total;
                 let kdamond = specification(&watched, group);
                 all.push((watched, kdamond));
             }
@@ -272,7 +272,8 @@ impl<'a> Damon<'a> {
         let free = zones::usable_free(self.fs)?;
         let side = |index: &usize| {
             let node = self.nodes[*index].node;
-            let side = meminfo(self.fs, node).side(free.get(&node).copied().unwrap_or_default());
+            let free = free.get(&node).copied().unwrap_or_default();
+            let side = reading::side(meminfo(self.fs, node), free);
             let Some(group) = &group else { return side };
             let taken = group.get(&node).map_or(0, |taken| taken.0);
             Side { total: Bytes(taken.saturating_add(side.free.0)), free: side.free }
@@ -288,19 +289,19 @@ impl<'a> Damon<'a> {
     /// Has kdamonds watch the memory that there is now.
     fn follow(&mut self) -> anyhow::Result<()> {
         self.looks_unasked += 1;
-        let totals: Vec<u64> =
-            self.nodes.iter().map(|node| meminfo(self.fs, node.node).total_kib).collect();
+        let totals: Vec<Bytes> =
+            self.nodes.iter().map(|node| meminfo(self.fs, node.node).total).collect();
         let has_memory = self.nodes_with_memory();
-        let same = self.nodes.iter().zip(&totals).all(|(node, total)| node.total_kib == *total);
+        let same = self.nodes.iter().zip(&totals).all(|(node, total)| node.total == *total);
         if same && has_memory == self.has_memory && self.looks_unasked < LOOKS_UNASKED {
             return Ok(());
         }
         self.looks_unasked = 0;
         self.changed |= has_memory != self.has_memory;
         let now = ranges::of_nodes(self.fs).context("finding each node's memory again")?;
-        for (index, total_kib) in totals.into_iter().enumerate() {
+        for (index, total) in totals.into_iter().enumerate() {
             let node = &mut self.nodes[index];
-            node.total_kib = total_kib;
+            node.total = total;
             match now.get(&node.node).filter(|ranges| !ranges.is_empty()) {
                 None => self.changed = true,
                 Some(ranges) if *ranges == node.ranges => {}

@@ -29,7 +29,7 @@ pub(crate) struct Watched {
     pub(super) ranges: Vec<AddrRange>,
     pub(crate) span: u64,
     /// All its memory when the ranges were read, as the kernel counts it.
-    pub(super) total_kib: u64,
+    pub(super) total: Bytes,
     pub(super) arcs: Vec<Arc>,
     /// What is known of each kind of moves.
     outcomes: [Outcome; 3],
@@ -130,7 +130,7 @@ impl Watched {
             ways,
             ranges: Vec::new(),
             span: 0,
-            total_kib: 0,
+            total: Bytes(0),
             arcs: Vec::new(),
             outcomes: [fresh; 3],
             hand: Hand::NEW,

@@ -1,6 +1,7 @@
 //! What is read of a node and of a process: memory and CPU time.
 
 use nearfar_kernel::fs::Fs;
+use nearfar_kernel::meminfo::{self, Meminfo};
 use nearfar_kernel::process;
 use nearfar_policy::tiering::Side;
 use nearfar_topology::{Bytes, NodeId};
@@ -10,37 +11,14 @@ use super::node::PAGE;
 /// A tick is a hundredth of a second on every Linux there is (USER_HZ).
 const TICK_NS: u64 = 10_000_000;
 
+/// What programs have or may get of a node, where so much is free for pages to be moved to.
+pub(super) fn side(node: Meminfo, free: Bytes) -> Side {
+    Side { total: Bytes(free.0.saturating_add(node.taken.0)), free }
+}
+
 /// What a node tells of its memory; nothing where it has gone.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Meminfo {
-    /// What programs have. What the kernel itself uses can't be moved.
-    pub(super) taken: Bytes,
-    /// All that is online.
-    pub(super) total_kib: u64,
-    /// Free to the kernel, which does not give all of it to programs.
-    pub(super) free_kib: u64,
-}
-
-impl Meminfo {
-    /// What programs have or may get, where so much is free for pages to be moved to.
-    pub(super) fn side(&self, free: Bytes) -> Side {
-        Side { total: Bytes(free.0.saturating_add(self.taken.0)), free }
-    }
-}
-
 pub(super) fn meminfo(fs: &dyn Fs, node: NodeId) -> Meminfo {
-    let path = format!("sys/devices/system/node/node{node}/meminfo");
-    let text = fs.read(&path).ok().flatten().unwrap_or_default();
-    let kib = |name: &str| -> u64 {
-        let value = |line: &str| line.split_once(name)?.1.split_whitespace().next()?.parse().ok();
-        text.lines().find_map(value).unwrap_or(0)
-    };
-    let taken = kib("Active:").saturating_add(kib("Inactive:"));
-    Meminfo {
-        taken: Bytes(taken.saturating_mul(1024)),
-        total_kib: kib("MemTotal:"),
-        free_kib: kib("MemFree:"),
-    }
+    meminfo::of_node(fs, node).unwrap_or_default()
 }
 
 /// Memory that was to be allocated on a node and was on another one, since boot (`numa_foreign`,
@@ -86,10 +64,10 @@ mod tests {
         tree.insert("proc/8/schedstat", "123 4 5");
         let fs = TreeFs(tree);
         let (there, free) = (meminfo(&fs, NodeId(1)), Bytes(40 << 10));
-        assert_eq!(there.side(free), Side { total: Bytes(90 << 10), free });
-        assert_eq!((there.total_kib, there.free_kib), (100, 45));
+        assert_eq!(side(there, free), Side { total: Bytes(90 << 10), free });
+        assert_eq!((there.total, there.free), (Bytes(100 << 10), Bytes(45 << 10)));
         assert_eq!([1, 2].map(|node| foreign(&fs, NodeId(node)).0), [3 * PAGE, 0]);
-        assert_eq!(meminfo(&fs, NodeId(2)).side(Bytes(0)), Side::default());
+        assert_eq!(side(meminfo(&fs, NodeId(2)), Bytes(0)), Side::default());
         let both = |pid: &str| [process_cpu_ns(&fs, pid), thread_cpu_ns(&fs, pid)];
         assert_eq!(["7", "8"].map(both), [[420_000_000, 420_000_000], [10_000_000, 123]]);
     }

@@ -12,12 +12,12 @@ use nearfar_kernel::damon::spec::{
     AccessPattern, Action, AddrRange, Bounds, Destination, Filter, FilterType, Goal, GoalTuner,
     Kdamond, Metric, Quotas, Scheme,
 };
+use nearfar_kernel::meminfo::Meminfo;
 use nearfar_policy::tiering::Upkeep;
 use nearfar_topology::{Bytes, NodeId};
 
 use super::damon::{FORGET_EVERY, INTERVALS, REGIONS};
 use super::node::{BEHIND, PAGE, Watched, scale};
-use super::reading::Meminfo;
 use super::scope::Group;
 use super::way::Way;
 
@@ -55,9 +55,9 @@ pub(super) fn upkeep(
     has: &Meminfo,
     free: Bytes,
 ) -> Option<Quotas> {
-    let total = has.total_kib << 10;
+    let total = has.total.0;
     // What the kernel counts as free and does not give to programs.
-    let kept = (has.free_kib << 10).saturating_sub(free.0);
+    let kept = has.free.0.saturating_sub(free.0);
     let share = |bytes: u64| scale(bytes.saturating_add(kept).min(total), 10_000, total);
     let (metric, target_value) = match upkeep.free_most {
         _ if !up => (Metric::NodeMemFreeBp(near), share(upkeep.free_least.0)),
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn goals_are_in_the_kernels_terms_what_it_keeps_for_itself_included() {
         let mib = |mib: u64| mib << 20;
-        let has = Meminfo { total_kib: 1000 << 10, free_kib: 30 << 10, ..Meminfo::default() };
+        let has = Meminfo { total: Bytes(1000 << 20), free: Bytes(30 << 20), ..Meminfo::default() };
         let asked = Upkeep {
             free_least: Bytes(mib(10)),
             free_most: Some(Bytes(mib(40))),

@@ -1,0 +1,72 @@
+//! A node's memory in figures: `/sys/devices/system/node/nodeN/meminfo`, lines like `Node 0 MemFree:  1024 kB`.
+
+use nearfar_topology::{Bytes, NodeId};
+
+use crate::fs::Fs;
+
+/// What a node tells of its memory. What it does not tell is zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Meminfo {
+    /// All that is online.
+    pub total: Bytes,
+    /// Free to the kernel, which does not give all of it to programs.
+    pub free: Bytes,
+    /// All that is not free.
+    pub used: Bytes,
+    /// What programs have: pages on reclaim lists. What the kernel itself uses is on none.
+    pub taken: Bytes,
+}
+
+impl Meminfo {
+    /// Understands the text.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        let bytes = |name: &str| {
+            let kib = |line: &str| {
+                line.split_once(name)?.1.split_whitespace().next()?.parse::<u64>().ok()
+            };
+            Bytes(text.lines().find_map(kib).unwrap_or(0).saturating_mul(1024))
+        };
+        let taken = bytes("Active:").0.saturating_add(bytes("Inactive:").0);
+        Self {
+            total: bytes("MemTotal:"),
+            free: bytes("MemFree:"),
+            used: bytes("MemUsed:"),
+            taken: Bytes(taken),
+        }
+    }
+}
+
+/// A node's figures; none if it is not there.
+#[must_use]
+pub fn of_node(fs: &dyn Fs, node: NodeId) -> Option<Meminfo> {
+    let text = fs.read(&format!("sys/devices/system/node/node{node}/meminfo")).ok().flatten()?;
+    Some(Meminfo::parse(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn figures_are_read_in_bytes() {
+        let text = "Node 0 MemTotal:  2048 kB\nNode 0 MemFree:  1024 kB\nNode 0 MemUsed:  1000 kB\n\
+                    Node 0 Active:  300 kB\nNode 0 Inactive:  200 kB\nNode 0 Active(anon):  9 kB\n";
+        let found = Meminfo::parse(text);
+        assert_eq!((found.total, found.free), (Bytes(2 << 20), Bytes(1 << 20)));
+        assert_eq!((found.used, found.taken), (Bytes(1_024_000), Bytes(500 << 10)));
+    }
+
+    #[test]
+    fn what_is_not_told_is_zero() {
+        assert_eq!(Meminfo::parse("Node 0 MemTotal: x kB\nNode 0 MemFree:"), Meminfo::default());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "((Node 0 )?(MemTotal|Active|Inactive|MemFree):? *[0-9]{0,20}( kB)?\n){0,6}") {
+            let _ = Meminfo::parse(&text);
+        }
+    }
+}
