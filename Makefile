@@ -16,6 +16,7 @@ CARGO ?= cargo
 export CARGO_TARGET_DIR ?= $(CURDIR)/target
 RELEASE := $(CARGO_TARGET_DIR)/release
 PLUGIN := $(RELEASE)/libnearfar_lab_plugin.so
+PRELOAD := $(CARGO_TARGET_DIR)/abi/libnearfar_preload.so
 export NEARFAR_LAB_PLUGIN ?= $(PLUGIN)
 SMOKE_FLAG := $(if $(SMOKE),--smoke,)
 
@@ -33,13 +34,20 @@ plugin:
 	@mkdir -p $(RELEASE)
 	@cmp -s $(CARGO_TARGET_DIR)/abi/libnearfar_lab_plugin.so $(PLUGIN) || cp $(CARGO_TARGET_DIR)/abi/libnearfar_lab_plugin.so $(PLUGIN)
 
-# libnearfar.so and .a, as programs link them.
+# The libraries that programs link or preload, in target/abi; those for HMSDK's and SMDK's programs link libnearfar.so.
 library:
 	@scripts/setup build
 	$(CARGO) build --locked -q -p nearfar-libnearfar --profile abi
+	@ln -sfn libnearfar.so $(CARGO_TARGET_DIR)/abi/libnearfar.so.0
+	$(CARGO) build --locked -q -p nearfar-libhmalloc --profile abi
+	$(CARGO) build --locked -q -p nearfar-libsmalloc --profile abi
+	$(CARGO) build --locked -q -p nearfar-libsmalloc-static --profile abi
+	$(CARGO) build --locked -q -p nearfar-preload --profile abi
+	@mkdir -p $(RELEASE)
+	@cmp -s $(PRELOAD) $(RELEASE)/libnearfar_preload.so || cp $(PRELOAD) $(RELEASE)/
 
 build: plugin library
-	$(CARGO) build --locked --release -p nearfar -p nearfar-lab -p nearfar-load
+	$(CARGO) build --locked --release -p nearfar -p nearfar-lab -p nearfar-load -p nearfar-hmctl
 
 demo: build
 	@scripts/setup demo

@@ -18,7 +18,7 @@ use crate::classes::{CACHED_MOST, class_of, fine_class, size_of_class};
 use crate::kind::{self, DEFAULT, Kind};
 use crate::space::{self, Code, Role};
 use crate::thread::{self, Thread};
-use crate::{arena, sys, tls};
+use crate::{adapt, arena, sys, tls};
 
 /// From this size on an object has segments of its own.
 const OWN_LEAST: usize = 4 << 20;
@@ -69,6 +69,9 @@ pub(crate) fn allocate_aligned(handle: u32, alignment: usize, size: usize) -> Op
 #[cold]
 #[inline(never)]
 fn allocate_slowly(handle: u32, request: Request) -> Option<NonNull<u8>> {
+    if handle != DEFAULT {
+        adapt::turn();
+    }
     let mut at = handle;
     for _ in 0..SPILLS {
         if at == DEFAULT {

@@ -13,17 +13,18 @@
 
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::string::String;
 
 use tikv_jemalloc_sys::extent_hooks_t;
 
 use crate::arena::{Arena, HOOKS};
 use crate::classes::CLASSES;
+use crate::counts::Counts;
 use crate::depot::Depot;
 use crate::placing::Placing;
 use crate::space::{self, Code, KINDS, Role, SEGMENT};
-use crate::{haste, own, sys, thread};
+use crate::{own, sys, thread};
 
 /// The default kind: plain memory, placed as the process's policy says.
 pub(crate) const DEFAULT: u32 = 0;
@@ -33,10 +34,6 @@ pub(crate) const SHARDS: usize = 8;
 pub(crate) const KINDS_MOST: usize = KINDS - 2;
 /// From this many kinds on a kind has one arena: jemalloc has some four thousand in all.
 const KINDS_WITH_SHARDS: usize = 256;
-
-/// What may be left when idle pages are discarded, and what must have been there.
-const LEFT: usize = 4 << 20;
-const IDLE_LEAST: usize = 8 << 20;
 
 const INDEX_BITS: u32 = KINDS.trailing_zeros();
 /// A handle that is being made or ended.
@@ -61,23 +58,6 @@ pub(crate) struct Plan {
     pub(crate) huge: Option<bool>,
 }
 
-/// Counts that a kind keeps.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    /// Bytes that have left arenas less those given back: in use, or kept by threads and depots.
-    pub(crate) out: AtomicUsize,
-    /// The most that was out since idle pages were last discarded at once.
-    pub(crate) high: AtomicUsize,
-    /// Bytes in objects with segments of their own.
-    pub(crate) objects: AtomicUsize,
-    /// Calls of mbind.
-    pub(crate) binds: AtomicU64,
-    /// Allocations that went to the kind's spill.
-    pub(crate) spilled: AtomicU64,
-    /// Allocations that failed.
-    pub(crate) failed: AtomicU64,
-}
-
 /// A kind.
 #[repr(C)]
 pub(crate) struct Kind {
@@ -88,6 +68,8 @@ pub(crate) struct Kind {
     index: AtomicU32,
     generation: AtomicU32,
     plan: UnsafeCell<Option<Plan>>,
+    /// The most that may be set aside.
+    limit: AtomicUsize,
     /// Address space set aside for arenas and objects.
     aside: AtomicUsize,
     /// The next free address for arenas, in a segment that ends at the next multiple of its size.
@@ -139,6 +121,7 @@ pub(crate) fn create(plan: Plan) -> Option<u32> {
         return None;
     }
     let kind = (1..=KINDS_MOST).find_map(reserve)?;
+    kind.limit.store(plan.limit.unwrap_or(usize::MAX), Ordering::Relaxed);
     // SAFETY: the handle is busy, and it was us who made it so.
     unsafe { *kind.plan.get() = Some(plan) };
     let generation = kind.generation.load(Ordering::Relaxed) % (u32::MAX >> INDEX_BITS) + 1;
@@ -263,7 +246,14 @@ impl Kind {
     }
 
     pub(crate) fn limit(&self) -> Option<usize> {
-        self.plan()?.limit
+        Some(self.limit.load(Ordering::Relaxed)).filter(|limit| *limit < usize::MAX)
+    }
+
+    /// Allows it as much again as it was allowed at first.
+    pub(crate) fn raise_limit(&self) {
+        let more = self.plan().and_then(|plan| plan.limit).unwrap_or(0);
+        let raise = |limit: usize| Some(limit.saturating_add(more));
+        let _ = self.limit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
     }
 
     /// What it was made of, in words.
@@ -313,30 +303,9 @@ impl Kind {
 
     /// Sets `bytes` aside, if the limit allows it.
     fn reserve(&self, bytes: usize) -> bool {
-        let most = self.limit().unwrap_or(usize::MAX);
+        let most = self.limit.load(Ordering::Relaxed);
         let more = |aside: usize| aside.checked_add(bytes).filter(|aside| *aside <= most);
         self.aside.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
-    }
-
-    /// Notes that objects have left an arena.
-    pub(crate) fn went_out(&self, bytes: usize) {
-        let out = self.counts.out.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if out > self.counts.high.load(Ordering::Relaxed) {
-            self.counts.high.fetch_max(out, Ordering::Relaxed);
-        }
-    }
-
-    /// Notes that objects have gone back to their arena. When all but nothing is left, idle pages are discarded at once: nothing
-    /// may happen for a long time now, and jemalloc discards them only as something does.
-    pub(crate) fn came_back(&self, bytes: usize) {
-        let out = self.counts.out.fetch_sub(bytes, Ordering::Relaxed).saturating_sub(bytes);
-        let high = self.counts.high.load(Ordering::Relaxed);
-        if out <= LEFT && high >= IDLE_LEAST && haste::may(high) {
-            self.counts.high.store(out, Ordering::Relaxed);
-            for arena in self.arenas() {
-                arena.purge();
-            }
-        }
     }
 
     /// Address space for an arena. Its pages are fresh.
@@ -386,12 +355,6 @@ impl Kind {
             sys::advise_huge(at, length, huge);
         }
         self.bound(plan.placing.apply(at, length))
-    }
-
-    /// Counts calls of mbind; false if one was refused.
-    fn bound(&self, binds: Option<u64>) -> bool {
-        self.counts.binds.fetch_add(binds.unwrap_or(0), Ordering::Relaxed);
-        binds.is_some()
     }
 
     /// An object with segments of its own, of zeroes.

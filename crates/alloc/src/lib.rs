@@ -12,10 +12,16 @@
 //! Usable before `main` and after `exit`, in children of fork, in threads that end, without /proc once kinds are made. What
 //! the allocator itself remembers comes from `own`, never from `malloc`.
 
+mod adapt;
 mod arena;
+mod chase;
+mod check;
 mod classes;
+pub mod conf;
+mod counts;
 mod depot;
 pub mod ffi;
+pub mod front;
 mod haste;
 mod heap;
 mod kind;
@@ -24,6 +30,8 @@ mod map;
 mod nodes;
 mod own;
 mod placing;
+mod setup;
+mod smdk;
 mod space;
 mod spec;
 mod stats;
@@ -31,5 +39,7 @@ mod sys;
 mod thread;
 mod tls;
 
+pub use check::{HeapError, check};
 pub use machine::KindError;
+pub use map::Mapping;
 pub use spec::SpecError;

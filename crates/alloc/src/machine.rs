@@ -60,6 +60,14 @@ impl KindError {
 /// # Errors
 /// [`KindError`]; nothing is made then.
 pub(crate) fn create(text: &str) -> Result<u32, KindError> {
+    create_over(text, None)
+}
+
+/// As [`create`], with a kind that gives what this one can't, unless its words name one.
+///
+/// # Errors
+/// [`KindError`]; nothing is made then.
+pub(crate) fn create_over(text: &str, under: Option<u32>) -> Result<u32, KindError> {
     let Spec { place, limit, spill, huge } = text.parse()?;
     let bytes = |bytes: Bytes| usize::try_from(bytes.0).unwrap_or(usize::MAX);
     let plan = |place: &Place, limit: Option<Bytes>| {
@@ -68,6 +76,7 @@ pub(crate) fn create(text: &str) -> Result<u32, KindError> {
         Ok::<_, KindError>(Plan { placing, text, limit: limit.map(bytes), huge, ..Plan::default() })
     };
     let mut first = plan(&place, limit)?;
+    first.spill = under;
     let second = match &spill {
         Some(Place::Default) => {
             first.spill = Some(DEFAULT);

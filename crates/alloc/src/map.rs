@@ -6,13 +6,19 @@ use crate::sys;
 
 /// What mmap(2) is asked for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mapping {
-    pub(crate) address: usize,
-    pub(crate) length: usize,
-    pub(crate) protection: i32,
-    pub(crate) flags: i32,
-    pub(crate) file: i32,
-    pub(crate) offset: i64,
+pub struct Mapping {
+    /// Where, or 0.
+    pub address: usize,
+    /// Bytes.
+    pub length: usize,
+    /// `PROT_*`.
+    pub protection: i32,
+    /// `MAP_*`.
+    pub flags: i32,
+    /// The file, or -1.
+    pub file: i32,
+    /// Into the file.
+    pub offset: i64,
 }
 
 /// Has pages of a range go where a kind's are, as they are touched for the first time. The errno if that can't be.
@@ -28,6 +34,22 @@ pub(crate) fn bind(handle: u32, at: usize, length: usize) -> Result<(), i32> {
     if kind.place(at, length) { Ok(()) } else { Err(sys::errno()) }
 }
 
+/// As [`map`], but that memory which can't be placed is mapped all the same.
+///
+/// # Safety
+/// As [`map`].
+pub(crate) unsafe fn map_if_can(handle: u32, wanted: Mapping) -> Result<usize, i32> {
+    let handle =
+        if kind::find(handle).is_some_and(|kind| !kind.is_apart()) { handle } else { DEFAULT };
+    // SAFETY: the caller's promise.
+    let mapped = unsafe { map(handle, wanted) };
+    if mapped.is_err() && handle != DEFAULT {
+        // SAFETY: as above; nothing is mapped there by us.
+        return unsafe { map(DEFAULT, wanted) };
+    }
+    mapped
+}
+
 /// Maps memory and places it before any of it is there; the errno if that can't be, and nothing is mapped.
 ///
 /// # Safety
@@ -37,19 +59,15 @@ pub(crate) unsafe fn map(handle: u32, wanted: Mapping) -> Result<usize, i32> {
     // What is to be there at once must not be there before it has its place.
     let at_once = wanted.flags & libc::MAP_POPULATE != 0 && handle != DEFAULT;
     let flags = if at_once { wanted.flags & !libc::MAP_POPULATE } else { wanted.flags };
-    let address = wanted.address as *mut libc::c_void;
     // SAFETY: the caller's promise.
-    let at = unsafe { libc::mmap(address, length, protection, flags, file, offset) };
-    if at == libc::MAP_FAILED {
-        return Err(sys::errno());
-    }
-    if let Err(error) = bind(handle, at as usize, length) {
+    let at = unsafe { sys::mmap(wanted.address, length, [protection, flags, file], offset)? };
+    if let Err(error) = bind(handle, at, length) {
         // SAFETY: mapped above, and nobody knows it.
-        unsafe { sys::unmap(at as usize, length) };
+        unsafe { sys::unmap(at, length) };
         return Err(error);
     }
     if at_once {
-        sys::populate(at as usize, length, protection & libc::PROT_WRITE != 0);
+        sys::populate(at, length, protection & libc::PROT_WRITE != 0);
     }
-    Ok(at as usize)
+    Ok(at)
 }

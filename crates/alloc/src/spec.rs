@@ -189,7 +189,8 @@ fn weights(text: &str) -> Result<BTreeMap<NodeId, u8>, SpecError> {
     Ok(weights)
 }
 
-fn size(text: &str) -> Result<Bytes, SpecError> {
+/// A size in words: bytes, or `512k`, `64m`, `4g`, `1t`.
+pub(crate) fn size(text: &str) -> Result<Bytes, SpecError> {
     let wrong = || SpecError::Size { found: text.to_string() };
     let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);

@@ -4,7 +4,7 @@
 //! all they can say is ENOMEM.
 #![expect(unsafe_code, reason = "memory is mapped here")]
 
-use core::ptr::{NonNull, null_mut};
+use core::ptr::NonNull;
 
 /// A page; larger pages of some kernels are multiples of it.
 pub(crate) const PAGE: usize = 4096;
@@ -15,8 +15,28 @@ const FLAGS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE
 /// Fresh memory of zeroes, of which nothing is resident and nothing is promised.
 pub(crate) fn map(length: usize) -> Option<NonNull<u8>> {
     // SAFETY: a new mapping, where nothing else is.
-    let at = unsafe { libc::mmap(null_mut(), length, PROTECTION, FLAGS, -1, 0) };
-    if at == libc::MAP_FAILED { None } else { NonNull::new(at.cast()) }
+    let at = unsafe { mmap(0, length, [PROTECTION, FLAGS, -1], 0) };
+    at.ok().and_then(|at| NonNull::new(at as *mut u8))
+}
+
+/// mmap(2) itself, which a library that stands for it would otherwise answer; `how` has protection, flags and file. The errno if it
+/// fails.
+///
+/// # Safety
+/// As mmap(2): what is at a fixed address goes.
+pub(crate) unsafe fn mmap(
+    at: usize,
+    length: usize,
+    how: [i32; 3],
+    offset: i64,
+) -> Result<usize, i32> {
+    let [protection, flags, file] = how;
+    #[expect(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "an address")]
+    let done = |mapped: libc::c_long| mapped as usize;
+    // SAFETY: the caller's promise.
+    let mapped =
+        unsafe { libc::syscall(libc::SYS_mmap, at, length, protection, flags, file, offset) };
+    if mapped == -1 { Err(errno()) } else { Ok(done(mapped)) }
 }
 
 /// Gives back what [`map`] gave, or a part of it.
@@ -41,8 +61,7 @@ pub(crate) fn unmap_own(at: usize, length: usize) {
 pub(crate) unsafe fn renew(at: usize, length: usize) -> bool {
     let flags = FLAGS | libc::MAP_FIXED;
     // SAFETY: the caller's promise: what was there may go.
-    let mapped = unsafe { libc::mmap(at as *mut libc::c_void, length, PROTECTION, flags, -1, 0) };
-    mapped != libc::MAP_FAILED
+    unsafe { mmap(at, length, [PROTECTION, flags, -1], 0) }.is_ok()
 }
 
 /// Makes a range zeroes again and gives its pages back; the policy stays. Whole pages within it only.
@@ -80,6 +99,24 @@ pub(crate) fn populate(at: usize, length: usize, writing: bool) {
     let advice = if writing { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
     // SAFETY: the content of the range does not change.
     unsafe { libc::madvise(at as *mut libc::c_void, length, advice) };
+}
+
+/// Writes a message to stderr, as far as it is taken.
+pub(crate) fn say(text: &str) {
+    write(libc::STDERR_FILENO, text);
+}
+
+/// Writes a text to a file, as far as it is taken.
+pub(crate) fn write(file: i32, text: &str) {
+    // SAFETY: the text is as long as it says.
+    unsafe { libc::write(file, text.as_ptr().cast(), text.len()) };
+}
+
+/// Another number for stderr, which programs that are started do not have; -1 if there is none.
+pub(crate) fn keep_stderr() -> i32 {
+    const OUT_OF_THE_WAY: i32 = 200;
+    // SAFETY: no preconditions.
+    unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC, OUT_OF_THE_WAY) }
 }
 
 /// Sets errno.

@@ -17,7 +17,7 @@ fn recording(name: &str) -> PathBuf {
 
 fn nearfar() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-    command.arg("run").env("NEARFAR_STATE", "/nonexistent");
+    command.arg("run").env("NEARFAR_STATE", "/nonexistent").env("NEARFAR_PRELOAD", preload());
     command
 }
 
@@ -256,4 +256,43 @@ fn a_report_that_can_not_be_written_stops_the_program_from_starting() {
     let mark = dir.path().join("ran");
     let error = refused(&["--report=/no/such/dir/x", "touch", mark.to_str().unwrap()], 125);
     assert!(error.contains("/no/such/dir/x") && !mark.exists(), "{error}");
+}
+
+#[test]
+fn a_heap_is_planned_with_its_nodes() {
+    let planned_heap = planned("lab-cxl-2tier.tree", &["--heap", "far;limit=4g;spill=near"]);
+    assert!(planned_heap.contains("heap     heap=far;limit=4g;spill=near ("), "{planned_heap}");
+    for (heap, named) in [
+        ("nowhere", "`nowhere`"),
+        ("hbm", "hbm"),
+        ("heap=far colour=red", "`colour=red`"),
+        ("far near", "`far near`"),
+    ] {
+        let said = refused_on("lab-cxl-2tier.tree", &["--heap", heap], 2);
+        assert!(said.contains("--heap") && said.contains(named), "{heap}: {said}");
+    }
+}
+
+#[test]
+fn a_heap_that_runs_is_of_its_kind() {
+    let mut command = nearfar();
+    command.args(["--heap", "heap=bind:0 report=stderr"]);
+    let output = command.args(["sort", "/etc/passwd"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let told: Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!(told["kinds"][0]["place"], "bind:0");
+    // Where the library is not, nothing runs.
+    let output =
+        nearfar().env("NEARFAR_PRELOAD", "/nowhere").args(["--heap", "0", "true"]).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(text(&output.stderr).contains("NEARFAR_PRELOAD"), "{output:?}");
+}
+
+/// Where `make library` has put it.
+fn preload() -> PathBuf {
+    let target = std::env::current_exe().unwrap();
+    let library = target.ancestors().nth(3).unwrap().join("abi/libnearfar_preload.so");
+    assert!(library.is_file(), "no {}: make library", library.display());
+    library
 }

@@ -20,6 +20,7 @@ use crate::weighing::MIX;
 use crate::weighing::set::{ForARun, Setter};
 
 mod cpus;
+mod heap;
 mod plan;
 mod report;
 mod tiered;
@@ -74,6 +75,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true,
         conflicts_with_all = ["membind", "interleave", "weighted_interleave"])]
     tier: Option<Option<PathBuf>>,
+    /// Memory that CMD gets by malloc and new goes to this memory kind (far, weighted:0=3,1=1, cxl;limit=4g;spill=near), by a
+    /// library that is preloaded; or a configuration: "heap=far from=64k mmap=off"
+    #[arg(long, value_name = "KIND|CONF")]
+    heap: Option<String>,
     /// Only say what would be done
     #[arg(long)]
     dry_run: bool,
@@ -91,6 +96,9 @@ With --tier, pages move to where they are used, so it is not for memory that -m,
 where it is at first. CMD is in a memory cgroup of its own as long as it and what it starts run; what they move into cgroups
 below that is not tiered. If CMD leaves something running, tiering goes on with it. nearfar tier status, config and stop
 work as ever.
+
+--heap is for programs that are linked with the C library dynamically; those that aren't, and those that run with other rights
+than ours, ignore it. Memory they map themselves goes to the kind from 1 MiB on (mmap=SIZE). docs/alloc.md has all settings.
 
 -w auto without --report: the weights it sets are the machine's, and stay until `nearfar weights --restore` or a
 restart, as no parent is left that could put them back. With --report they are put back when CMD has ended.
@@ -189,14 +197,17 @@ fn set_weights(
 
 fn become_command(args: &Args, plan: &Plan) -> anyhow::Result<ExitCode> {
     plan.placement.apply()?;
-    let refused = command(args).exec();
+    let refused = command(args, plan).exec();
     Err(not_started(args, refused))
 }
 
-fn command(args: &Args) -> Command {
+fn command(args: &Args, plan: &Plan) -> Command {
     let mut words = args.command.iter();
     let mut command = Command::new(words.next().map_or(OsString::new(), OsString::clone));
     command.args(words);
+    if let Some(heap) = &plan.heap {
+        heap.prepare(&mut command);
+    }
     command
 }
 

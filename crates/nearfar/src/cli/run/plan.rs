@@ -11,6 +11,7 @@ use nearfar_kernel::{affinity, weights};
 use nearfar_policy::{TOLERANCE, Weights, worthwhile};
 use nearfar_topology::{CpuId, NodeExpr, NodeSet, Topology};
 
+use super::heap::{self, Heap};
 use super::{Args, Weighted, cpus, resolve, tiered};
 use crate::exit::{EndsWith as _, Exit};
 use crate::weighing::Outcome;
@@ -27,6 +28,8 @@ pub(super) struct Plan {
     stays: bool,
     /// What tiering there is meanwhile.
     tiering: Option<String>,
+    /// What becomes of CMD's malloc.
+    pub(super) heap: Option<Heap>,
     /// What the kernel's weights are now, for the nodes of the policy.
     now: Option<Weights>,
 }
@@ -66,6 +69,9 @@ impl fmt::Display for Plan {
         if let Some(tiering) = &self.tiering {
             writeln!(f, "tiering  {tiering}")?;
         }
+        if let Some(heap) = &self.heap {
+            writeln!(f, "heap     {heap}")?;
+        }
         self.notes.iter().try_for_each(|note| writeln!(f, "note     {note}"))
     }
 }
@@ -96,6 +102,7 @@ pub(super) fn plan(
             .as_ref()
             .map(|file| tiered::plan(file.as_deref(), machine))
             .transpose()?,
+        heap: args.heap.as_ref().map(|text| heap::plan(text, machine, &seen_from)).transpose()?,
         now: None,
     };
     let planner = Planner { args, machine, features, fs, cpus: &seen_from };

@@ -45,7 +45,7 @@ pub(super) fn run(
     after: After<'_>,
 ) -> anyhow::Result<ExitCode> {
     let start = || {
-        watch::start(command(args), &plan.placement).map_err(|error| match error {
+        watch::start(command(args, plan), &plan.placement).map_err(|error| match error {
             WatchError::Execute(error) => not_started(args, error),
             error => error.into(),
         })

@@ -1,0 +1,58 @@
+//! What the functions do, with the pool and without.
+
+use super::{compile, printed, program, ready, scratch};
+
+#[test]
+fn all_nine_functions_keep_their_word_with_the_pool_and_without() {
+    let mut calls = program("calls");
+    let file = scratch("mapped");
+    calls.arg(&file);
+    assert_eq!(printed(&mut calls), "right\n", "without");
+    for (name, value) in [
+        ("HMALLOC_JEMALLOC", "0"),
+        ("HMALLOC_JEMALLOC", "1"),
+        ("HMALLOC_NODES", "0"),
+        ("HMALLOC_MPOL_MODE", "2"),
+    ] {
+        if name == "HMALLOC_NODES" {
+            calls.env("HMALLOC_MPOL_MODE", "3");
+        }
+        assert_eq!(printed(calls.env(name, value)), "right\n", "{calls:?}");
+    }
+}
+
+#[test]
+fn what_is_freed_goes_back_to_the_system() {
+    let mut returns = program("returns");
+    returns.env("HMALLOC_JEMALLOC", "1");
+    println!("{}", printed(&mut returns));
+    returns.env("HMALLOC_MPOL_MODE", "2").env("HMALLOC_NODEMASK", "1");
+    println!("{}", printed(&mut returns));
+}
+
+#[test]
+fn update_env_keeps_what_was_allocated_and_uses_kinds_again() {
+    let with = ["-lhmalloc", "-lnearfar"];
+    let changes = compile("cc", "changes.c", "changes", &with);
+    assert_eq!(printed(&mut ready(&changes)), "right\n");
+}
+
+#[test]
+fn threads_and_children_of_fork_allocate_at_the_same_time() {
+    let mut threads = program("threads");
+    assert_eq!(printed(&mut threads), "right\n", "without");
+    for (name, value) in
+        [("HMALLOC_JEMALLOC", "1"), ("HMALLOC_MPOL_MODE", "1"), ("HMALLOC_NODES", "0")]
+    {
+        assert_eq!(printed(threads.env(name, value)), "right\n", "{threads:?}");
+    }
+}
+
+#[test]
+fn a_program_may_allocate_before_libraries_are_told_that_they_are_loaded() {
+    let mut early = program("early");
+    assert_eq!(printed(&mut early), "right\n", "without");
+    assert_eq!(printed(early.env("HMALLOC_JEMALLOC", "1")), "right\n");
+    early.env("HMALLOC_MPOL_MODE", "2").env("HMALLOC_NODES", "near");
+    assert_eq!(printed(&mut early), "right\n");
+}

@@ -1,0 +1,186 @@
+//! Nodes, sizes, tables, interleaving and the variable: checks of `machine.c`, and what is on stderr meanwhile.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use crate::{Link, output, program};
+
+fn programs() -> &'static [PathBuf; 2] {
+    static PROGRAMS: OnceLock<[PathBuf; 2]> = OnceLock::new();
+    PROGRAMS.get_or_init(|| {
+        [("machine-shared", Link::Shared), ("machine-static", Link::Static)]
+            .map(|(name, link)| program("machine.c", name, link))
+    })
+}
+
+fn check(name: &str) {
+    for program in programs() {
+        assert_eq!(output(Command::new(program).arg(name)), format!("{name}: done\n"));
+    }
+}
+
+/// What a check says on stderr, line by line, with this `SMALLOC_CONF`.
+fn said(name: &str, conf: Option<&str>) -> Vec<String> {
+    let mut command = Command::new(&programs()[0]);
+    command.arg(name).env_remove("SMALLOC_CONF");
+    if let Some(conf) = conf {
+        command.env("SMALLOC_CONF", conf);
+    }
+    let Output { status, stderr, .. } = command.output().unwrap();
+    let text = String::from_utf8_lossy(&stderr).into_owned();
+    assert!(status.success(), "{name}, {conf:?}: {text}");
+    text.lines().map(str::to_string).collect()
+}
+
+#[test]
+fn sizes_are_those_of_the_nodes_of_a_type() {
+    check("sizes");
+}
+
+#[test]
+fn free_memory_is_that_of_now() {
+    check("available-changes");
+}
+
+#[test]
+fn used_counts_every_way_to_allocate_to_the_byte() {
+    check("used");
+}
+
+#[test]
+fn memory_of_a_node_is_bound_to_it_and_stays_there_as_it_grows() {
+    check("on-node");
+}
+
+#[test]
+fn memory_of_a_type_is_bound_to_all_its_nodes() {
+    check("plain");
+}
+
+#[test]
+fn a_thread_that_interleaves_has_its_memory_interleaved_and_no_other_has() {
+    check("interleaves");
+}
+
+#[test]
+fn wrong_nodes_to_interleave_change_nothing_and_are_named() {
+    check("interleaves-nowhere");
+    let lines = said("interleaves-nowhere", None);
+    assert_eq!(lines.len(), 8, "{lines:#?}");
+    let named = ["\"\"", "\"nowhere\"", "\"900\"", "\"0-900\"", "\"1,,2\"", "\"-1\"", "\"0x0\""];
+    for (line, name) in lines.iter().zip(named) {
+        let begins = line.starts_with("[Warning] s_enable_node_interleave: invalid node(s) ");
+        assert!(begins && line.contains(name) && line.contains("nothing changes: "), "{line}");
+        assert!(!line.ends_with(": "), "no reason: {line}");
+    }
+    assert!(lines[7].contains("no nodes are named"), "{}", lines[7]);
+}
+
+#[test]
+fn nodes_that_are_not_of_the_type_are_named_with_those_that_are() {
+    let lines = said("warnings", None);
+    assert_eq!(lines.len(), 2, "{lines:#?}");
+    assert!(lines[0].starts_with("[Warning] s_get_memsize_node_total: node "), "{}", lines[0]);
+    assert!(lines[0].contains("not of type ExMem, which has "), "{}", lines[0]);
+    assert!(lines[1].contains("s_get_memsize_node_available: node 999 "), "{}", lines[1]);
+    assert!(lines[1].contains("not of type Normal, which has "), "{}", lines[1]);
+}
+
+/// An amount of a table, in bytes.
+fn bytes(text: &str) -> f64 {
+    let end = text.find(|letter: char| letter.is_alphabetic()).unwrap();
+    let power = ["B", "KB", "MB", "GB"].iter().position(|unit| *unit == &text[end..]).unwrap();
+    text[..end].parse::<f64>().unwrap() * f64::from(1 << (10 * power))
+}
+
+#[test]
+fn tables_are_printed_in_the_unit_that_is_asked_for() {
+    // Bytes are apart from their amounts, where other units are not.
+    let lines: Vec<_> = said("tables", None).iter().map(|line| line.replace(" B", "B")).collect();
+    let starts = lines.iter().filter(|line| line.starts_with("SMDK Memory allocation stats"));
+    assert_eq!(starts.count(), 20, "{lines:#?}");
+    let units = ["GB", "GB", "MB", "MB", "KB", "KB", "B", "B", "B", "B"];
+    let mut by_type = lines.iter().filter(|line| line.starts_with("  Normal "));
+    for unit in units {
+        let columns: Vec<_> = by_type.next().unwrap().split_whitespace().collect();
+        assert!(columns[1..].iter().all(|amount| amount.ends_with(unit)), "{columns:?}");
+        let [total, used, free] = [1, 2, 3].map(|column| bytes(columns[column]));
+        assert!(total > free && free > 0.0, "{columns:?}");
+        // A tenth of a unit is what the table shows.
+        let step = bytes(&format!("0.1{unit}"));
+        assert!((used - 67_108_864.0).abs() <= step, "{columns:?}");
+        let by_node: Vec<_> = by_type.next().unwrap().split_whitespace().collect();
+        assert_eq!(by_node.len(), 4, "{by_node:?}");
+        assert!(by_node[2].ends_with(unit) && bytes(by_node[2]) <= total + step, "{by_node:?}");
+    }
+}
+
+#[test]
+fn a_conf_that_is_right_is_taken_in_silence() {
+    for conf in [
+        "",
+        "use_auto_arena_scaling:true",
+        "use_auto_arena_scaling:false",
+        "some_other_key:7,use_auto_arena_scaling:true",
+        "exmem_size:,k:v:w,use_auto_arena_scaling:false",
+    ] {
+        assert_eq!(said("goes-on", Some(conf)), [""; 0], "{conf}");
+    }
+    assert_eq!(said("goes-on", None), [""; 0]);
+}
+
+#[test]
+fn a_conf_that_is_wrong_is_named_in_one_line_and_all_goes_on() {
+    let long = "x".repeat(5000);
+    for (conf, words) in [
+        ("use_auto_arena_scaling", "Conf string ends with key"),
+        ("a:b,use_auto_arena_scaling", "Conf string ends with key"),
+        ("use_auto_arena_scaling:true,", "Conf string ends with comma"),
+        ("use_auto_arena_scaling:maybe", "Invalid conf value"),
+        ("use_auto_arena_scaling:", "Invalid conf value"),
+        ("use_auto_arena_scaling:TRUE", "Invalid conf value"),
+        ("use auto", "Malformed conf string"),
+        ("use_auto_arena_scaling=true", "Malformed conf string"),
+        (",", "Malformed conf string"),
+        ("a:b,,c:d", "Malformed conf string"),
+        ("\u{e9}:true", "Malformed conf string"),
+        (long.as_str(), "Conf string ends with key"),
+    ] {
+        let lines = said("goes-on", Some(conf));
+        assert_eq!(lines.len(), 1, "{conf}: {lines:#?}");
+        assert!(lines[0].starts_with(words), "{conf}: {lines:#?}");
+        assert!(lines[0].contains("SMALLOC_CONF is \""), "{conf}: {lines:#?}");
+        assert!(lines[0].ends_with("\"; write use_auto_arena_scaling:true, or :false"));
+        let whole = conf.is_ascii() && conf.len() < 100;
+        assert!(!whole || lines[0].contains(&format!("{conf:?}")), "{conf}: {lines:#?}");
+    }
+}
+
+#[test]
+fn a_stderr_that_takes_nothing_is_no_reason_to_stop() {
+    for name in ["tables", "warnings", "interleaves-nowhere", "goes-on"] {
+        for program in programs() {
+            let mut command = Command::new(program);
+            command.arg(name).env("SMALLOC_CONF", "wrong");
+            let full = File::options().write(true).open("/dev/full").unwrap();
+            command.stdout(Stdio::null()).stderr(full);
+            assert!(command.status().unwrap().success(), "{name}, full");
+            let mut shell = Command::new("sh");
+            shell.arg("-c").arg("exec \"$0\" \"$1\" 2>&-").arg(program).arg(name);
+            let closed = shell.stdout(Stdio::null()).status().unwrap();
+            assert!(closed.success(), "{name}, closed");
+        }
+    }
+}
+
+/// What runs on a machine with a far node (`tests/nodes.c`) is no success where there is none.
+#[test]
+fn the_program_for_far_nodes_is_built_and_refuses_nodes_that_are_not_there() {
+    let program = program("nodes.c", "nodes", Link::Shared);
+    let run = |arguments: &[&str]| Command::new(&program).args(arguments).output().unwrap();
+    assert_eq!(run(&[]).status.code(), Some(2));
+    assert_eq!(run(&["0", "0"]).status.code(), Some(1));
+    assert_eq!(run(&["0", "1000"]).status.code(), Some(1));
+}

@@ -1,0 +1,200 @@
+//! The library as C and C++ programs have it: its headers, its symbols, linked shared and static, installed, loaded late.
+//!
+//! What its functions do is asked by C programs beside this folder; `memory`, `machine` and `types` run them.
+#![expect(clippy::unwrap_used, reason = "a test that can't run its tools should stop")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+mod machine;
+mod memory;
+mod types;
+
+/// All that the library shows: upstream's interface.
+const SYMBOLS: [&str; 17] = [
+    "s_calloc",
+    "s_disable_node_interleave",
+    "s_enable_node_interleave",
+    "s_free",
+    "s_free_node",
+    "s_free_type",
+    "s_get_memsize_available",
+    "s_get_memsize_node_available",
+    "s_get_memsize_node_total",
+    "s_get_memsize_total",
+    "s_get_memsize_used",
+    "s_malloc",
+    "s_malloc_node",
+    "s_posix_memalign",
+    "s_realloc",
+    "s_stats_node_print",
+    "s_stats_print",
+];
+
+/// How a program has the library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    /// libsmalloc.so, and through it libnearfar.so.
+    Shared,
+    /// libsmalloc.a, which has all of it.
+    Static,
+}
+
+/// Where `make library` has put the libraries: cargo builds none for a test.
+fn built() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    let dir = own.ancestors().nth(3).unwrap().join("abi");
+    for name in ["libsmalloc.so", "libsmalloc.a", "libnearfar.so"] {
+        assert!(dir.join(name).exists(), "no {name} in {}: make library", dir.display());
+    }
+    dir
+}
+
+/// A directory with the libraries under the names that an installation gives them, and the programs.
+fn installed() -> &'static Path {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(|| {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libsmalloc");
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        for (name, file) in [
+            ("libsmalloc.so", "libsmalloc.so"),
+            ("libsmalloc.a", "libsmalloc.a"),
+            ("libnearfar.so", "libnearfar.so"),
+            ("libnearfar.so.0", "libnearfar.so"),
+        ] {
+            std::os::unix::fs::symlink(built().join(file), dir.join(name)).unwrap();
+        }
+        dir
+    })
+}
+
+fn tests() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
+}
+
+fn output(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}: {said}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Compiles a program of `tests/`, with `more` behind it.
+fn compile(source: &str, name: &str, more: &[&str]) -> PathBuf {
+    let program = installed().join(name);
+    let mut compile = Command::new(if source.ends_with(".cpp") { "c++" } else { "cc" });
+    compile.args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"]).arg(&program);
+    compile.arg(tests().join(source)).arg("-I").arg(tests().join("../include"));
+    compile.arg("-L").arg(installed()).args(more).arg("-lpthread");
+    output(&mut compile);
+    program
+}
+
+/// As [`compile`], linked with the library. It finds libsmalloc.so by its own run path, and that finds libnearfar.so.
+fn program(source: &str, name: &str, link: Link) -> PathBuf {
+    let path = format!("-Wl,-rpath,{}", installed().display());
+    match link {
+        Link::Shared => compile(source, name, &["-lsmalloc", &path]),
+        Link::Static => compile(source, name, &["-l:libsmalloc.a", "-ldl", "-lm"]),
+    }
+}
+
+/// The lines of `readelf -d` with this word in them.
+fn dynamic(file: &Path, word: &str) -> Vec<String> {
+    let said = output(Command::new("readelf").args(["-d", "-W"]).arg(file));
+    said.lines().filter(|line| line.contains(word)).map(str::to_string).collect()
+}
+
+#[test]
+fn it_shows_the_interface_and_nothing_else() {
+    let library = built().join("libsmalloc.so");
+    let named = output(Command::new("nm").args(["-D", "--defined-only"]).arg(library));
+    let lines: Vec<Vec<&str>> =
+        named.lines().map(|line| line.split_whitespace().skip(1).collect()).collect();
+    let shown: BTreeSet<_> = lines.iter().map(|line| line[1]).collect();
+    assert_eq!(shown, SYMBOLS.into_iter().collect());
+    assert!(lines.iter().all(|line| line[0] == "T"), "{named}");
+}
+
+#[test]
+fn its_header_has_what_it_shows() {
+    let declared = Command::new("cc")
+        .args(["-E", "-P"])
+        .arg(tests().join("../include/smdk_opt_api.h"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8(declared.stdout).unwrap();
+    let words: BTreeSet<_> = text
+        .split(|letter: char| !letter.is_alphanumeric() && letter != '_')
+        .filter(|word| word.starts_with("s_"))
+        .collect();
+    assert_eq!(words, SYMBOLS.into_iter().collect());
+}
+
+#[test]
+fn it_has_the_plain_name_and_stands_on_libnearfar() {
+    let library = built().join("libsmalloc.so");
+    assert!(dynamic(&library, "SONAME")[0].contains("[libsmalloc.so]"));
+    let needed = dynamic(&library, "NEEDED");
+    assert!(needed.iter().any(|line| line.contains("[libnearfar.so.0]")), "{needed:?}");
+    assert!(dynamic(&library, "PATH")[0].contains("[$ORIGIN]"));
+    // What a program records is the file's name, whether the library it was linked with has a soname or not.
+    let program = program("memory.c", "records", Link::Shared);
+    let needed = dynamic(&program, "NEEDED");
+    assert!(needed.iter().any(|line| line.contains("[libsmalloc.so]")), "{needed:?}");
+}
+
+#[test]
+fn a_program_linked_statically_needs_neither() {
+    let needed = dynamic(&program("memory.c", "alone", Link::Static), "NEEDED");
+    let ours = needed.iter().any(|line| line.contains("smalloc") || line.contains("nearfar"));
+    assert!(!ours, "{needed:?}");
+}
+
+#[test]
+fn a_program_that_runs_may_load_it_late() {
+    let program = compile("late.c", "late", &["-ldl"]);
+    output(Command::new(program).arg(installed().join("libsmalloc.so")));
+}
+
+#[test]
+fn both_doors_are_to_one_heap() {
+    let nearfar = tests().join("../../../crates/alloc/include").display().to_string();
+    let path = format!("-Wl,-rpath,{}", installed().display());
+    let shared = ["-I", &nearfar, "-lsmalloc", "-lnearfar", &path];
+    output(&mut Command::new(compile("doors.c", "doors-shared", &shared)));
+    let archive = ["-I", &nearfar, "-l:libsmalloc.a", "-ldl", "-lm"];
+    output(&mut Command::new(compile("doors.c", "doors-static", &archive)));
+}
+
+#[test]
+fn a_c_plus_plus_program_uses_the_class() {
+    for (name, link) in [("class-shared", Link::Shared), ("class-static", Link::Static)] {
+        output(&mut Command::new(program("class.cpp", name, link)));
+    }
+}
+
+#[test]
+fn the_headers_are_good_c_and_c_plus_plus_of_every_age() {
+    let headers = tests().join("../include");
+    for (compiler, standard, header) in [
+        ("cc", "c89", "smdk_opt_api.h"),
+        ("cc", "c11", "smdk_opt_api.h"),
+        ("c++", "c++98", "smdk_opt_api.h"),
+        ("c++", "c++11", "smdk_opt_api.hpp"),
+        ("c++", "c++20", "smdk_opt_api.hpp"),
+    ] {
+        let language = if compiler == "cc" { "c" } else { "c++" };
+        let mut check = Command::new(compiler);
+        check.args(["-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]);
+        check.arg(format!("-std={standard}")).args(["-x", language]);
+        // Twice: the guards have the names that programs know.
+        output(check.arg("-include").arg(headers.join(header)).arg(headers.join(header)));
+        let guard = header.to_uppercase().replace('.', "_") + "_";
+        let text = std::fs::read_to_string(headers.join(header)).unwrap();
+        assert!(text.contains(&format!("#ifndef {guard}\n")), "{header}: {guard}");
+    }
+}

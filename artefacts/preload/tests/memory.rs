@@ -1,0 +1,175 @@
+//! What the preload library does with a program's memory, by programs that know nothing of it.
+#![expect(clippy::unwrap_used, reason = "a test that can't run its tools should stop")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+mod common;
+use common::{built, preloaded, text};
+
+/// A C or C++ program of this folder.
+fn compiled(source: &str) -> Command {
+    let program =
+        built().join(format!("preload-{}-{}", source.replace('.', "-"), std::process::id()));
+    // Tests run side by side: who comes first compiles under a name of its own.
+    let compiler = if source.ends_with(".cpp") { "c++" } else { "cc" };
+    if !program.exists() {
+        let own = program.with_extension(format!("{:?}", std::thread::current().id()));
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
+        let mut compile = Command::new(compiler);
+        // Without builtins a compiler does not leave out calls that it thinks it knows.
+        compile.args(["-Wall", "-Wextra", "-Werror", "-O1", "-fno-builtin", "-pthread", "-o"]);
+        let output = compile.arg(&own).arg(path).arg("-ldl").output().unwrap();
+        assert!(output.status.success(), "{compiler} {source}: {}", text(&output.stderr));
+        std::fs::rename(&own, &program).unwrap();
+    }
+    Command::new(program)
+}
+
+fn under(conf: &str, program: &str, arguments: &[&str]) -> Output {
+    preloaded(conf, compiled(program)).args(arguments).output().unwrap()
+}
+
+fn said(output: &Output) -> (String, String) {
+    assert!(output.status.success(), "{output:?}");
+    (text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn every_call_gives_memory_of_the_kind() {
+    for conf in [
+        "heap=bind:0",
+        "heap=interleave:0 mmap=1m",
+        "heap=weighted:0=3",
+        "heap=0;limit=1g;spill=default",
+    ] {
+        let (out, complaints) = said(&under(conf, "calls.c", &["kind"]));
+        assert_eq!((out.as_str(), complaints.as_str()), ("ok\n", ""), "{conf}");
+    }
+}
+
+#[test]
+fn without_a_kind_memory_is_plain() {
+    for conf in ["", "heap=default", "heap=0 from=100g mmap=off"] {
+        let (out, complaints) = said(&under(conf, "calls.c", &["plain"]));
+        assert_eq!((out.as_str(), complaints.as_str()), ("ok\n", ""), "{conf}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_once_and_the_program_runs_on_plain_memory() {
+    for (conf, named) in [
+        ("heap=nowhere", "`nowhere`"),
+        ("heap=bind:1000", "1000"),
+        ("colour=red", "`colour=red`"),
+        ("heap=far;limit=x", "`x`"),
+        ("heap", "`heap`"),
+    ] {
+        let (out, complaints) = said(&under(conf, "calls.c", &["plain"]));
+        assert_eq!(out, "ok\n");
+        assert_eq!(complaints.lines().count(), 1, "{complaints}");
+        assert!(complaints.contains("NEARFAR_CONF") && complaints.contains(named), "{complaints}");
+    }
+}
+
+#[test]
+fn memory_before_main_and_after_it_and_of_new_is_no_special_case() {
+    for conf in ["heap=bind:0", ""] {
+        assert_eq!(
+            said(&under(conf, "begin.cpp", &[])).0,
+            "refused\n1000 10000\nended\n",
+            "{conf}"
+        );
+    }
+}
+
+#[test]
+fn a_heap_that_is_full_says_so_or_ends_the_program() {
+    let limited = under("heap=0;limit=64m", "calls.c", &["kind"]);
+    // Its objects of 16 MiB at two times the alignment fit; a limit of 1 MiB is too little for anything.
+    assert_eq!(said(&limited).0, "ok\n");
+    let little = under("heap=0;limit=1m", "calls.c", &["kind"]);
+    assert_eq!(little.status.code(), Some(1), "{little:?}");
+    assert!(text(&little.stderr).contains("memory != NULL (errno 12)"), "{little:?}");
+    let ends = under("heap=0;limit=1m full=abort", "calls.c", &["kind"]);
+    assert_eq!(ends.status.code(), None, "{ends:?}");
+    assert!(text(&ends.stderr).contains("no more memory"), "{ends:?}");
+}
+
+#[test]
+fn smdks_settings_mean_what_they_mean_there() {
+    let run = |conf: &str, expected: &[&str]| {
+        let mut command = preloaded("", compiled("calls.c"));
+        command.env_remove("NEARFAR_CONF").env("CXLMALLOC_CONF", conf);
+        said(&command.args(expected).output().unwrap())
+    };
+    let all = &["kind", "and little mappings"];
+    // Near memory with a budget, and then nothing, as this machine's nodes all have CPUs.
+    assert_eq!(run("normal_size:512", all), ("ok\n".into(), String::new()));
+    // Small budgets that are given again and again.
+    let again = "normal_size:40,exmem_size:40,maxmemory_policy:interleave";
+    assert_eq!(run(again, all), ("ok\n".into(), String::new()));
+    assert_eq!(run("normal_size:40,maxmemory_policy:remain", all).0, "ok\n");
+    for plain in ["", "use_exmem:false,normal_size:40", "use_exmem:true", "normal_size:-1"] {
+        assert_eq!(run(plain, &["plain"]), ("ok\n".into(), String::new()), "{plain}");
+    }
+    let (_, complaints) = run("normal_size:512,exmem_size:0,priority", all);
+    assert_eq!(
+        complaints,
+        "Conf string ends with key: priority\nInvalid conf value: exmem_size:0\n"
+    );
+    let mut command = preloaded("", Command::new("true"));
+    command.env_remove("NEARFAR_CONF").env("NEARFAR_PRINT_SMDK", "1");
+    command.env("CXLMALLOC_CONF", "use_adaptive_interleaving:true,priority:exmem");
+    let (_, lines) = said(&command.output().unwrap());
+    for line in [
+        "normal_size = unlimited",
+        "exmem_size = unlimited",
+        "maxmemory_policy = ignored",
+        "prio = [normal->exmem]",
+        "adaptive_interleaving_policy = bw_saturation",
+    ] {
+        assert!(lines.lines().any(|said| said == line), "{line}: {lines}");
+    }
+}
+
+#[test]
+fn a_heap_that_adapts_is_of_a_kind() {
+    for rule in ["bw_saturation", "bw_order", "weighted"] {
+        let (out, complaints) = said(&under(&format!("adapt={rule}"), "calls.c", &["kind"]));
+        assert_eq!((out.as_str(), complaints.as_str()), ("ok\n", ""), "{rule}");
+    }
+}
+
+#[test]
+fn figures_are_told_when_a_program_ends() {
+    let dir = std::env::temp_dir();
+    let place = dir.join(format!("nearfar-preload-{}-%p.json", std::process::id()));
+    let mut command =
+        preloaded(&format!("heap=0 report={}", place.display()), Command::new("sort"));
+    let child = command.arg("/etc/passwd").stdout(std::process::Stdio::null()).spawn().unwrap();
+    let file = place.display().to_string().replace("%p", &child.id().to_string());
+    assert!(child.wait_with_output().unwrap().status.success());
+    let told = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert!(told.starts_with(r#"{"schema":"nearfar.alloc/1","kinds":[{"#), "{told}");
+    assert!(!told.contains(r#""set_aside":0"#), "{told}");
+    // A program that has closed stderr is no special case.
+    let told = text(&under("heap=0 report=stderr", "calls.c", &["kind"]).stderr);
+    assert!(told.contains("nearfar.alloc/1"), "{told}");
+}
+
+#[test]
+fn where_proc_and_sys_are_not_there_a_program_runs_on_plain_memory() {
+    let hidden = "mount -t tmpfs none /proc && mount -t tmpfs none /sys && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--map-root-user", "sh", "-c", hidden, "sh", "env"]);
+    let inner = preloaded("heap=bind:0", compiled("begin.cpp"));
+    for (name, value) in inner.get_envs() {
+        command.arg(format!("{}={}", name.display(), value.unwrap_or_default().display()));
+    }
+    let output = command.arg(inner.get_program()).output().unwrap();
+    let (out, complaints) = said(&output);
+    assert_eq!(out, "refused\n1000 10000\nended\n");
+    assert!(complaints.contains("NEARFAR_CONF"), "{complaints}");
+}

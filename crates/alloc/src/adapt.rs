@@ -1,0 +1,193 @@
+//! A heap that follows how busy memory is: `adapt=` of `NEARFAR_CONF`, and SMDK's adaptive interleaving.
+//!
+//! There is a kind for each node. What is asked now and then is how long a load takes on each ([`Chase`]), or what SMDK's daemon or
+//! one like it says in `/run/tierd`; `policy::interleave` decides. There is no thread for it and no signal: who allocates and
+//! comes this way anyhow, because a magazine is empty or an object large, looks at the clock.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::format;
+use std::string::{String, ToString as _};
+use std::sync::{Mutex, OnceLock};
+use std::vec::Vec;
+
+use nearfar_kernel::fs::{Fs as _, RootFs};
+use nearfar_kernel::{affinity, meminfo};
+use nearfar_policy::interleave::{Interleave, Place, Rule, SATURATED, Seen, next};
+use nearfar_topology::{BasisPoints, Nanoseconds, NodeId, Topology};
+
+use crate::chase::Chase;
+use crate::kind::{self, DEFAULT};
+use crate::machine::{self, KindError};
+use crate::{front, haste};
+
+/// So often it is asked how busy memory is.
+const TICK_MS: u64 = 100;
+/// So often a daemon's files are read.
+const TICK_FILES_MS: u64 = 500;
+/// Where SMDK's daemon, or one like it, says what is busy.
+const TIERD: &str = "run/tierd";
+
+/// A heap over nodes.
+#[derive(Debug)]
+struct Adapting {
+    /// Nearest first.
+    nodes: Vec<Candidate>,
+    chooser: Mutex<Interleave>,
+    source: Source,
+}
+
+#[derive(Debug)]
+struct Candidate {
+    node: NodeId,
+    kind: u32,
+    idle: Nanoseconds,
+    /// Its weight for new memory.
+    weight: AtomicU32,
+}
+
+/// What is asked how busy memory is.
+#[derive(Debug)]
+enum Source {
+    Probe(Vec<Chase>),
+    Files,
+}
+
+static ADAPTING: OnceLock<Adapting> = OnceLock::new();
+static LAST_MS: AtomicU64 = AtomicU64::new(0);
+
+/// Makes the heap one that follows; over the nodes of a set, or over all. The kind that memory comes from at first.
+///
+/// # Errors
+/// Why it can't be had, in words.
+pub(crate) fn begin(rule: Rule, only: Option<&str>) -> Result<u32, String> {
+    let fs = RootFs::live().map_err(|why| why.to_string())?;
+    let topology = machine::read(&fs);
+    let nodes = order(&topology, only)?;
+    let chases: Option<Vec<_>> = nodes.iter().map(|node| Chase::new(*node)).collect();
+    let chases = chases.ok_or("a node of these gives no memory")?;
+    let mut candidates = Vec::new();
+    for (node, chase) in nodes.iter().zip(&chases) {
+        // Where it has no room, others give: what is placed well is not worth failing for.
+        let kind =
+            machine::create(&format!("prefer:{node}")).map_err(|why: KindError| why.to_string())?;
+        let weight = AtomicU32::new(0);
+        candidates.push(Candidate {
+            node: *node,
+            kind,
+            idle: idle(&topology, *node, chase),
+            weight,
+        });
+    }
+    let bandwidth = |node: &Candidate| {
+        let near = topology.nodes.get(&node.node)?;
+        near.access1.as_ref().or(near.access0.as_ref())?.attributes.read_bandwidth
+    };
+    let places =
+        candidates.iter().map(|node| Place { idle: node.idle, bandwidth: bandwidth(node) });
+    let chooser = Mutex::new(Interleave::new(rule, places.collect()));
+    let files = fs.list(TIERD).ok().flatten().is_some_and(|found| !found.is_empty());
+    let source = if files { Source::Files } else { Source::Probe(chases) };
+    let first = candidates.first().map_or(DEFAULT, |node| node.kind);
+    let _ = ADAPTING.set(Adapting { nodes: candidates, chooser, source });
+    turn();
+    Ok(first)
+}
+
+/// Nodes with memory, nearest first: by tier, then by distance from the CPUs that may be used.
+fn order(machine: &Topology, only: Option<&str>) -> Result<Vec<NodeId>, String> {
+    let cpus = affinity::get().unwrap_or_default();
+    let expr = only.unwrap_or("all").parse::<nearfar_topology::NodeExpr>();
+    let nodes =
+        expr.and_then(|expr| expr.resolve(machine, &cpus)).map_err(|why| why.to_string())?;
+    let own = |node: &nearfar_topology::Node| node.cpus.iter().any(|cpu| cpus.contains(cpu));
+    let homes: Vec<_> =
+        machine.nodes.iter().filter(|(_, node)| own(node)).map(|(id, _)| *id).collect();
+    let distance = |node: NodeId| {
+        let from = homes.iter().filter_map(|home| machine.distances.get(&(*home, node)));
+        from.min().copied().unwrap_or(u32::MAX)
+    };
+    let tier = |node: NodeId| machine.tiers.iter().position(|tier| tier.nodes.contains(node));
+    let mut nodes: Vec<_> = nodes.iter().collect();
+    nodes.sort_by_key(|node| (tier(*node), distance(*node), *node));
+    Ok(nodes)
+}
+
+/// What a load takes when nothing else goes on: what firmware says, or else the least that is measured as the program begins.
+fn idle(machine: &Topology, node: NodeId, chase: &Chase) -> Nanoseconds {
+    let stated = || {
+        let node = machine.nodes.get(&node)?;
+        node.access1.as_ref().or(node.access0.as_ref())?.attributes.read_latency
+    };
+    let measured = || (0..8).map(|_| chase.measure()).min().unwrap_or_default();
+    stated().unwrap_or_else(measured)
+}
+
+/// Looks at the clock, and makes the heap what it should be for what is allocated next.
+pub(crate) fn turn() {
+    let Some(adapting) = ADAPTING.get() else { return };
+    let every = if matches!(adapting.source, Source::Files) { TICK_FILES_MS } else { TICK_MS };
+    let (now, last) = (haste::now_ms(), LAST_MS.load(Ordering::Relaxed));
+    let is_time = now >= last + every;
+    let (order, otherwise) = (Ordering::Relaxed, Ordering::Relaxed);
+    if is_time && LAST_MS.compare_exchange(last, now, order, otherwise).is_ok() {
+        adapting.tick();
+    }
+    adapting.choose();
+}
+
+impl Adapting {
+    fn tick(&self) {
+        let seen = match &self.source {
+            Source::Probe(chases) => self
+                .nodes
+                .iter()
+                .zip(chases)
+                .map(|(node, chase)| Seen { load: chase.measure(), free: free(node.node) })
+                .collect(),
+            Source::Files => self.nodes.iter().map(Candidate::said).collect::<Vec<_>>(),
+        };
+        // A child of fork may find it locked for ever: then weights stay as they are.
+        let Ok(mut chooser) = self.chooser.try_lock() else { return };
+        chooser.step(&seen);
+        for (node, weight) in self.nodes.iter().zip(chooser.weights()) {
+            node.weight.store(u32::from(*weight), Ordering::Relaxed);
+        }
+    }
+
+    fn choose(&self) {
+        let mut weights = [0_u8; 64];
+        let mut bytes = [0_u64; 64];
+        let count = self.nodes.len().min(weights.len());
+        for (index, node) in self.nodes.iter().enumerate().take(count) {
+            weights[index] = u8::try_from(node.weight.load(Ordering::Relaxed)).unwrap_or(0);
+            bytes[index] = kind::find(node.kind).map_or(0, |kind| kind.out() as u64);
+        }
+        if let Some(node) = self.nodes.get(next(&weights[..count], &bytes[..count])) {
+            front::follow(node.kind);
+        }
+    }
+}
+
+impl Candidate {
+    /// What a daemon's files say of it.
+    fn said(&self) -> Seen {
+        let says = |file: &str| {
+            let path = format!("/{TIERD}/node{}/{file}", self.node);
+            std::fs::read_to_string(path).map_or(true, |text| text.trim() != "false")
+        };
+        let busy = Nanoseconds(self.idle.0.saturating_mul(SATURATED) / 100);
+        Seen {
+            load: if says("idle_state_bandwidth") { self.idle } else { busy },
+            free: BasisPoints(if says("idle_state_capacity") { 10_000 } else { 0 }),
+        }
+    }
+}
+
+/// The share of a node's memory that is free.
+fn free(node: NodeId) -> BasisPoints {
+    let found = RootFs::live().ok().and_then(|fs| meminfo::of_node(&fs, node));
+    let share = found.map_or(10_000, |found| {
+        (u128::from(found.free.0) * 10_000).checked_div(u128::from(found.total.0)).unwrap_or(0)
+    });
+    BasisPoints(u32::try_from(share).unwrap_or(10_000))
+}

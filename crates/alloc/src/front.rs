@@ -1,0 +1,249 @@
+//! Standing for the program's own malloc: what the preload library forwards to.
+//!
+//! Memory comes from the *heap*, which is plain memory until [`begin`] has read the configuration (`setup`): what is allocated before, by the
+//! dynamic linker and other libraries' constructors, is plain. `free` takes all of it alike.
+//!
+//! The plain heap is jemalloc as it is; that a pointer is not of a kind is one comparison.
+#![expect(unsafe_code, reason = "malloc and free")]
+
+use core::ffi::{c_int, c_void};
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+use tikv_jemalloc_sys as je;
+
+use crate::kind::{self, DEFAULT};
+use crate::map::{self, Mapping};
+pub use crate::setup::begin;
+use crate::{heap, space, sys};
+
+/// The kind that memory comes from.
+static HEAP: AtomicU32 = AtomicU32::new(DEFAULT);
+/// Objects smaller than this are plain.
+static FROM: AtomicUsize = AtomicUsize::new(0);
+/// Mappings from this size on are placed.
+static MAPPINGS: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// Whether limits are raised when all are reached.
+static RAISES: AtomicBool = AtomicBool::new(false);
+/// Whether the program ends when there is no more.
+static ABORTS: AtomicBool = AtomicBool::new(false);
+
+/// The kind for an object of `size` bytes.
+#[inline(always)]
+fn kind_for(size: usize) -> u32 {
+    let heap = HEAP.load(Ordering::Relaxed);
+    if heap == DEFAULT || size < FROM.load(Ordering::Relaxed) { DEFAULT } else { heap }
+}
+
+/// What the heap is to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heap {
+    /// The kind that memory comes from.
+    pub(crate) kind: u32,
+    /// Objects smaller than this are plain.
+    pub(crate) from: usize,
+    /// Mappings from this size on are placed.
+    pub(crate) mappings: Option<usize>,
+    /// Whether limits are raised when all are reached.
+    pub(crate) raises: bool,
+    /// Whether the program ends when there is no more.
+    pub(crate) aborts: bool,
+}
+
+/// Makes the heap what it is to be, for what is allocated from now on.
+pub(crate) fn set(heap: Heap) {
+    FROM.store(heap.from, Ordering::Relaxed);
+    MAPPINGS.store(heap.mappings.unwrap_or(usize::MAX), Ordering::Relaxed);
+    RAISES.store(heap.raises, Ordering::Relaxed);
+    ABORTS.store(heap.aborts, Ordering::Relaxed);
+    HEAP.store(heap.kind, Ordering::Release);
+}
+
+/// Has memory come from another kind from now on.
+pub(crate) fn follow(kind: u32) {
+    HEAP.store(kind, Ordering::Relaxed);
+}
+
+fn raw(object: Option<NonNull<u8>>) -> *mut c_void {
+    object.map_or(null_mut(), |object| object.as_ptr().cast())
+}
+
+/// What is done when a kind has no more: once more if limits can be raised, else NULL or an end.
+#[cold]
+fn when_full(again: impl Fn() -> Option<NonNull<u8>>) -> *mut c_void {
+    let error = sys::errno();
+    if RAISES.load(Ordering::Relaxed) {
+        kind::all().for_each(kind::Kind::raise_limit);
+        if let Some(object) = again() {
+            return raw(Some(object));
+        }
+    }
+    if ABORTS.load(Ordering::Relaxed) {
+        sys::say(
+            "nearfar: the heap has no more memory, and the configuration has the program end then\n",
+        );
+        std::process::abort();
+    }
+    sys::set_errno(error);
+    null_mut()
+}
+
+/// malloc(3).
+#[inline(always)]
+#[must_use]
+pub fn malloc(size: usize) -> *mut c_void {
+    let kind = kind_for(size);
+    if kind == DEFAULT {
+        // SAFETY: no preconditions.
+        return unsafe { je::malloc(size) };
+    }
+    match heap::allocate(kind, size) {
+        Some(object) => object.as_ptr().cast(),
+        None => when_full(|| heap::allocate(kind, size)),
+    }
+}
+
+/// calloc(3).
+#[inline(always)]
+#[must_use]
+pub fn calloc(count: usize, size: usize) -> *mut c_void {
+    let all = count.saturating_mul(size);
+    let kind = kind_for(all);
+    if kind == DEFAULT {
+        // SAFETY: no preconditions.
+        return unsafe { je::calloc(count, size) };
+    }
+    match heap::allocate_zeroed(kind, all) {
+        Some(object) => object.as_ptr().cast(),
+        None => when_full(|| heap::allocate_zeroed(kind, all)),
+    }
+}
+
+/// Memory at a multiple of `alignment`, a power of two.
+fn aligned(alignment: usize, size: usize) -> *mut c_void {
+    let kind = kind_for(size);
+    let object = heap::allocate_aligned(kind, alignment, size);
+    if object.is_some() || kind == DEFAULT {
+        return raw(object);
+    }
+    when_full(|| heap::allocate_aligned(kind, alignment, size))
+}
+
+/// aligned_alloc(3), and memalign(3) for alignments that are powers of two: NULL with EINVAL for others.
+#[must_use]
+pub fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
+    if !alignment.is_power_of_two() {
+        sys::set_errno(libc::EINVAL);
+        return null_mut();
+    }
+    aligned(alignment, size)
+}
+
+/// posix_memalign(3); errno stays as it is.
+///
+/// # Safety
+/// `into` has room for a pointer.
+pub unsafe fn posix_memalign(into: *mut *mut c_void, alignment: usize, size: usize) -> c_int {
+    if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<*mut c_void>()) {
+        return libc::EINVAL;
+    }
+    let error = sys::errno();
+    let object = aligned(alignment, size);
+    sys::set_errno(error);
+    if object.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { into.write(object) };
+    0
+}
+
+/// realloc(3); of size 0 it frees and gives NULL.
+///
+/// # Safety
+/// As realloc(3).
+#[must_use]
+pub unsafe fn realloc(object: *mut c_void, size: usize) -> *mut c_void {
+    if object.is_null() {
+        return malloc(size);
+    }
+    if size == 0 {
+        // SAFETY: the caller's promise.
+        unsafe { free(object) };
+        return null_mut();
+    }
+    let wanted = kind_for(size);
+    let has = heap::kind_of(object as usize);
+    if has == DEFAULT && wanted == DEFAULT {
+        // SAFETY: the caller's promise; it is of no kind, so jemalloc's.
+        return unsafe { je::realloc(object, size) };
+    }
+    // What is of a kind stays with it, also if that is not the heap's: it may have been spilled.
+    let first = if has == DEFAULT { wanted } else { has };
+    // SAFETY: the caller's promise.
+    let again = |kind| unsafe { heap::reallocate(kind, object.cast(), size) };
+    match again(first).or_else(|| again(wanted)) {
+        Some(moved) => moved.as_ptr().cast(),
+        None => when_full(|| again(wanted)),
+    }
+}
+
+/// free(3).
+///
+/// # Safety
+/// As free(3).
+#[inline(always)]
+pub unsafe fn free(object: *mut c_void) {
+    if space::offset_of(object as usize).is_none() {
+        // SAFETY: the caller's promise; it is of no kind, so jemalloc's.
+        return unsafe { je::free(object) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { heap::free(object.cast()) };
+}
+
+/// malloc_usable_size(3).
+///
+/// # Safety
+/// As malloc_usable_size(3).
+#[must_use]
+pub unsafe fn usable_size(object: *mut c_void) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { heap::usable_size(object as usize) }
+}
+
+/// mmap(2). Anonymous private memory that may be written goes where the heap's does, if it is large enough; stacks do not.
+///
+/// # Safety
+/// As mmap(2).
+#[must_use]
+pub unsafe fn mmap(wanted: Mapping) -> *mut c_void {
+    const KIND: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    const STACK: c_int = libc::MAP_STACK | libc::MAP_GROWSDOWN;
+    let is_data =
+        wanted.flags & (KIND | STACK) == KIND && wanted.protection & libc::PROT_WRITE != 0;
+    let large = wanted.length >= MAPPINGS.load(Ordering::Relaxed);
+    let kind = if is_data && large { HEAP.load(Ordering::Relaxed) } else { DEFAULT };
+    // SAFETY: the caller's promise.
+    mapped(unsafe { map::map_if_can(kind, wanted) })
+}
+
+/// mmap(2) itself.
+///
+/// # Safety
+/// As mmap(2).
+#[must_use]
+pub unsafe fn system_mmap(wanted: Mapping) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    mapped(unsafe { map::map(DEFAULT, wanted) })
+}
+
+fn mapped(at: Result<usize, c_int>) -> *mut c_void {
+    at.map_or_else(
+        |error| {
+            sys::set_errno(error);
+            libc::MAP_FAILED
+        },
+        |at| at as *mut c_void,
+    )
+}

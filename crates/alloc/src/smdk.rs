@@ -1,0 +1,313 @@
+//! `CXLMALLOC_CONF`: the settings of SMDK's preload library, `key:value,key:value`, of both its generations.
+//!
+//! What they mean here: near memory is that of nodes with CPUs (`normal`), far memory that of nodes without (`exmem`). Each type
+//! has a budget, of which what is freed is free again (there, it never was). When the first type's is used up the second gives;
+//! when that is used up, too, `maxmemory_policy` says what happens: `oom` is ENOMEM (there, the process ended; `full=abort` in
+//! `NEARFAR_CONF` has that), `interleave` gives both their budgets once more, `remain` stays with the second type.
+//!
+//! As there, what is wrong is said on stderr and the rest holds; unknown keys are passed over.
+
+use std::format;
+use std::string::{String, ToString as _};
+use std::vec::Vec;
+
+use nearfar_policy::interleave::Rule;
+
+/// What is configured. Sizes in bytes; none is no limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Smdk {
+    pub(crate) use_exmem: bool,
+    pub(crate) normal_size: Option<u64>,
+    pub(crate) exmem_size: Option<u64>,
+    pub(crate) exmem_first: bool,
+    pub(crate) when_both_are_full: BothFull,
+    /// The far nodes to use; none is all.
+    pub(crate) exmem_nodes: Option<String>,
+    pub(crate) adaptive: Option<Rule>,
+    /// Nodes of `weighted_interleaving`; none is all.
+    pub(crate) interleave_nodes: Option<String>,
+}
+
+/// `maxmemory_policy`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum BothFull {
+    #[default]
+    Oom,
+    Interleave,
+    Remain,
+}
+
+const TIB: u64 = 1 << 40;
+/// The largest size in MiB.
+const MIB_MOST: u64 = 1 << 20;
+
+impl Default for Smdk {
+    fn default() -> Self {
+        Self {
+            use_exmem: true,
+            normal_size: Some(TIB),
+            exmem_size: Some(TIB),
+            exmem_first: false,
+            when_both_are_full: BothFull::Oom,
+            exmem_nodes: None,
+            adaptive: None,
+            interleave_nodes: None,
+        }
+    }
+}
+
+/// Reads the settings; with them, what is wrong.
+pub(crate) fn parse(text: &str) -> (Smdk, Vec<String>) {
+    let mut read = Reading::default();
+    let pairs = pairs(text, &mut read.wrong);
+    for (key, value) in pairs {
+        read.set(&key, &value);
+    }
+    read.finish()
+}
+
+/// Cuts the text into keys and values. Behind a comma a digit goes on with a list of nodes.
+fn pairs(text: &str, wrong: &mut Vec<String>) -> Vec<(String, String)> {
+    let mut pairs: Vec<(String, String)> = Vec::new();
+    if text.is_empty() {
+        return pairs;
+    }
+    for part in text.split(',') {
+        let continues = part.starts_with(|letter: char| letter.is_ascii_digit());
+        if let Some((_, value)) = pairs.last_mut().filter(|(key, _)| continues && is_list(key)) {
+            value.push(',');
+            value.push_str(part);
+            continue;
+        }
+        let is_key = |key: &str| {
+            !key.is_empty()
+                && key.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
+        };
+        match part.split_once(':') {
+            Some((key, value)) if is_key(key) => pairs.push((key.to_string(), value.to_string())),
+            None if part.is_empty() => {
+                wrong.push("Conf string ends with comma".to_string());
+                break;
+            }
+            None if is_key(part) => {
+                wrong.push(format!("Conf string ends with key: {part}"));
+                break;
+            }
+            _ => {
+                wrong.push(format!("Malformed conf string: {part}"));
+                break;
+            }
+        }
+    }
+    pairs
+}
+
+fn is_list(key: &str) -> bool {
+    matches!(key, "exmem_partition_range" | "interleave_node")
+}
+
+#[derive(Debug, Default)]
+struct Reading {
+    smdk: Smdk,
+    adaptive: bool,
+    policy: Option<Rule>,
+    wrong: Vec<String>,
+}
+
+impl Reading {
+    fn set(&mut self, key: &str, value: &str) {
+        let smdk = &mut self.smdk;
+        let known = match key {
+            "use_exmem" => flag(value).map(|value| smdk.use_exmem = value),
+            "normal_size" | "normal_zone_size" => size(value).map(|value| smdk.normal_size = value),
+            "exmem_size" | "exmem_zone_size" => size(value).map(|value| smdk.exmem_size = value),
+            "priority" => {
+                smdk.exmem_first = value == "exmem";
+                matches!(value, "normal" | "exmem").then_some(())
+            }
+            "maxmemory_policy" => {
+                let policies = [
+                    ("oom", BothFull::Oom),
+                    ("interleave", BothFull::Interleave),
+                    ("remain", BothFull::Remain),
+                ];
+                one_of(value, &policies, &mut smdk.when_both_are_full)
+            }
+            "exmem_partition_range" => {
+                smdk.exmem_nodes = Some(value.to_string()).filter(|value| value != "all");
+                Some(())
+            }
+            "interleave_node" => {
+                smdk.interleave_nodes = Some(value.to_string());
+                Some(())
+            }
+            "use_adaptive_interleaving" => flag(value).map(|value| self.adaptive = value),
+            "adaptive_interleaving_policy" => {
+                let policies = [
+                    ("bw_saturation", Some(Rule::Saturation)),
+                    ("bw_order", Some(Rule::Order)),
+                    ("weighted_interleaving", Some(Rule::Weighted)),
+                ];
+                one_of(value, &policies, &mut self.policy)
+            }
+            // How many arenas there are is not for the program to say here.
+            "use_auto_arena_scaling" => flag(value).map(|_| ()),
+            "nr_normal_arena" | "nr_exmem_arena" => {
+                value.parse().ok().filter(|count| (1..=128_u32).contains(count)).map(|_| ())
+            }
+            _ => Some(()),
+        };
+        if known.is_none() {
+            self.wrong.push(format!("Invalid conf value: {key}:{value}"));
+        }
+    }
+
+    fn finish(mut self) -> (Smdk, Vec<String>) {
+        if self.adaptive {
+            self.smdk.adaptive = self.policy.or(Some(Rule::Saturation));
+            self.smdk.exmem_first = false;
+            (self.smdk.normal_size, self.smdk.exmem_size) = (None, None);
+        }
+        (self.smdk, self.wrong)
+    }
+}
+
+fn flag(text: &str) -> Option<bool> {
+    match text {
+        "true" => Some(true),
+        "false" => Some(false),
+        _ => None,
+    }
+}
+
+/// A bad value leaves the default in force.
+fn one_of<T: Copy + Default>(text: &str, all: &[(&str, T)], into: &mut T) -> Option<()> {
+    let found = all.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
+    *into = found.unwrap_or_default();
+    found.map(|_| ())
+}
+
+/// MiB, or with `g` or `m`; -1 is no limit.
+#[expect(clippy::option_option, reason = "no size, no limit, and a limit are three things")]
+fn size(text: &str) -> Option<Option<u64>> {
+    if text == "-1" {
+        return Some(None);
+    }
+    let (number, mib) = match text.strip_suffix(['g', 'G']) {
+        Some(number) => (number, 1024),
+        None => (text.strip_suffix(['m', 'M']).unwrap_or(text), 1),
+    };
+    let mib = number.parse::<u64>().ok()?.checked_mul(mib)?;
+    (1..=MIB_MOST).contains(&mib).then_some(Some(mib << 20))
+}
+
+impl Smdk {
+    /// The lines that SMDK's scripts look for. `priority` as it came to be.
+    pub(crate) fn lines(&self) -> String {
+        let size = |size: Option<u64>| {
+            size.filter(|size| *size < TIB)
+                .map_or_else(|| "unlimited".to_string(), |size| format!("{} MB", size >> 20))
+        };
+        let policy = match self.when_both_are_full {
+            _ if self.adaptive.is_some() => "ignored",
+            BothFull::Oom => "oom",
+            BothFull::Interleave => "interleave",
+            BothFull::Remain => "remain",
+        };
+        let order = if self.exmem_first { "exmem->normal" } else { "normal->exmem" };
+        let adaptive = match self.adaptive {
+            None => "use_adaptive_interleaving is disabled".to_string(),
+            Some(Rule::Saturation) => "adaptive_interleaving_policy = bw_saturation".to_string(),
+            Some(Rule::Order) => "adaptive_interleaving_policy = bw_order".to_string(),
+            Some(Rule::Weighted) => {
+                "adaptive_interleaving_policy = weighted_interleaving".to_string()
+            }
+        };
+        format!(
+            "normal_size = {}\nexmem_size = {}\nmaxmemory_policy = {policy}\nprio = [{order}]\n{adaptive}\n",
+            size(self.normal_size),
+            size(self.exmem_size),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn nothing_is_the_default() {
+        assert_eq!(parse(""), (Smdk::default(), Vec::new()));
+        let lines = Smdk::default().lines();
+        for line in ["normal_size = unlimited", "prio = [normal->exmem]", "is disabled"] {
+            assert!(lines.contains(line), "{lines}");
+        }
+    }
+
+    #[test]
+    fn keys_of_both_generations_are_read() {
+        for text in [
+            "exmem_size:131072,normal_size:2048,maxmemory_policy:remain,priority:exmem",
+            "exmem_zone_size:128g,normal_zone_size:2048m,maxmemory_policy:remain,priority:exmem,nr_normal_arena:4",
+        ] {
+            let (smdk, wrong) = parse(text);
+            assert_eq!(wrong, Vec::<String>::new());
+            assert_eq!((smdk.normal_size, smdk.exmem_size), (Some(2 << 30), Some(128 << 30)));
+            assert_eq!(smdk.when_both_are_full, BothFull::Remain);
+            assert!(smdk.exmem_first);
+        }
+    }
+
+    #[test]
+    fn node_lists_go_on_behind_a_comma() {
+        let (smdk, wrong) = parse("exmem_partition_range:1,2-3,use_exmem:true,interleave_node:0,1");
+        assert_eq!(wrong, Vec::<String>::new());
+        assert_eq!(smdk.exmem_nodes.as_deref(), Some("1,2-3"));
+        assert_eq!(smdk.interleave_nodes.as_deref(), Some("0,1"));
+        assert_eq!(parse("exmem_partition_range:all").0.exmem_nodes, None);
+    }
+
+    #[test]
+    fn adaptive_interleaving_overrules_order_and_sizes() {
+        let (smdk, wrong) = parse(
+            "use_adaptive_interleaving:true,priority:exmem,normal_size:5,adaptive_interleaving_policy:bw_order",
+        );
+        assert_eq!(wrong, Vec::<String>::new());
+        assert_eq!((smdk.adaptive, smdk.exmem_first), (Some(Rule::Order), false));
+        assert_eq!(smdk.normal_size, None);
+        assert!(smdk.lines().contains("maxmemory_policy = ignored"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_and_the_rest_holds() {
+        for (text, said) in [
+            ("normal_size:5,priority", "Conf string ends with key: priority"),
+            ("normal_size:5,", "Conf string ends with comma"),
+            ("normal_size:5,=x:y", "Malformed conf string: =x:y"),
+            ("normal_size:5,exmem_size:0", "Invalid conf value: exmem_size:0"),
+            ("normal_size:5,exmem_size:1048577", "Invalid conf value: exmem_size:1048577"),
+            ("normal_size:5,priority:both", "Invalid conf value: priority:both"),
+            ("normal_size:5,use_exmem:yes", "Invalid conf value: use_exmem:yes"),
+        ] {
+            let (smdk, wrong) = parse(text);
+            assert_eq!(wrong, [said], "{text}");
+            assert_eq!(smdk, Smdk { normal_size: Some(5 << 20), ..Smdk::default() }, "{text}");
+        }
+        assert_eq!(parse("no_such_key:1").1, Vec::<String>::new());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "\\PC{0,60}") {
+            let _ = parse(&text);
+        }
+
+        #[test]
+        fn nothing_near_the_syntax_panics(
+            text in "((exmem_size|normal_size|priority|interleave_node|maxmemory_policy)?:?[-0-9a-zA-Z]{0,8},?){0,6}"
+        ) {
+            let _ = parse(&text).0.lines();
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! `--heap`: CMD's malloc by memory kind, through the preload library.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nearfar_topology::{CpuId, Topology};
+
+use crate::exit::{EndsWith as _, Exit};
+
+const LIBRARY: &str = "libnearfar_preload.so";
+
+/// What CMD's heap is to be.
+#[derive(Debug)]
+pub(super) struct Heap {
+    library: PathBuf,
+    conf: String,
+}
+
+impl fmt::Display for Heap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.conf, self.library.display())
+    }
+}
+
+/// The heap for a kind or a configuration in words; bad usage if it can't be had on this machine.
+pub(super) fn plan(text: &str, machine: &Topology, cpus: &[CpuId]) -> anyhow::Result<Heap> {
+    let conf = nearfar_alloc::check(text, machine, cpus);
+    let conf = conf.map_err(|why| anyhow::anyhow!("--heap: {why}")).ends_with(Exit::Usage)?;
+    Ok(Heap { library: find()?, conf })
+}
+
+impl Heap {
+    /// Has the dynamic linker load the library before others, those before it that the user has named.
+    pub(super) fn prepare(&self, command: &mut Command) {
+        let mut libraries = OsString::from(&self.library);
+        if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+            libraries.push(":");
+            libraries.push(others);
+        }
+        command.env("LD_PRELOAD", libraries).env("NEARFAR_CONF", &self.conf);
+    }
+}
+
+/// `$NEARFAR_PRELOAD`, beside this program, or in `../lib` or `../lib/nearfar`.
+fn find() -> anyhow::Result<PathBuf> {
+    let named = std::env::var_os("NEARFAR_PRELOAD").filter(|path| !path.is_empty());
+    if let Some(named) = named {
+        let path = std::path::absolute(&named)?;
+        anyhow::ensure!(
+            path.is_file(),
+            "NEARFAR_PRELOAD names {}, which is no file",
+            path.display()
+        );
+        return Ok(path);
+    }
+    let own = std::env::current_exe()?;
+    let dir = own.parent().unwrap_or_else(|| Path::new("/"));
+    let places = ["", "../lib", "../lib/nearfar"].map(|place| dir.join(place).join(LIBRARY));
+    places.into_iter().find(|path| path.is_file()).ok_or_else(|| {
+        anyhow::anyhow!(
+            "--heap: no {LIBRARY} beside this program, in ../lib or ../lib/nearfar, or named by NEARFAR_PRELOAD (make library \
+             makes it)"
+        )
+    })
+}
