@@ -3,6 +3,8 @@
 #   make demo             the main job: near and far memory beside each other, in the lab if this machine has one tier
 #   make test             every test, lab boots and browser checks included (LAB=off leaves the boots out, and says so)
 #   make build            target/release/{nearfar,nearfar-lab,nearfar-load} and the lab's timing plugin beside them
+#   make library          target/abi: libnearfar.so and .a, the preload library, libhmalloc and libsmalloc
+#   make python           the Python package's wheel, checked and tested (part of make test)
 #   make lint             rustfmt, clippy -D warnings, licences and crate directions, doc links
 #   make bench-bandwidth  bandwidth of -w auto against its peers, ratios in one run (make bench-bandwidth SMOKE=1: a look)
 #   make bench-tiering    tiering systems side by side on emulated machines, with a page (SMOKE=1: a look; KERNEL=7.2)
@@ -20,10 +22,10 @@ PRELOAD := $(CARGO_TARGET_DIR)/abi/libnearfar_preload.so
 export NEARFAR_LAB_PLUGIN ?= $(PLUGIN)
 SMOKE_FLAG := $(if $(SMOKE),--smoke,)
 
-.PHONY: demo test build plugin library lint bench-bandwidth bench-tiering bench-alloc bench-lab setup clean help
+.PHONY: demo test build plugin library python lint bench-bandwidth bench-tiering bench-alloc bench-lab setup clean help
 
 help:
-	@sed -n '3,12s/^# *//p' Makefile
+	@sed -n '3,14s/^# *//p' Makefile
 
 setup:
 	@scripts/setup build
@@ -56,6 +58,11 @@ demo: build
 test: plugin library
 	@scripts/setup test
 	scripts/test
+
+# The Python package: its wheel, and all tests of it (artefacts/python/check --torch: those with PyTorch, too).
+python:
+	@scripts/setup python
+	artefacts/python/check
 
 lint:
 	@scripts/setup lint

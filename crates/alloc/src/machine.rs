@@ -3,13 +3,11 @@
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use nearfar_kernel::affinity;
 use nearfar_kernel::fs::{self, RootFs};
 use nearfar_kernel::mempolicy::{self, Existing, Policy, PolicyError, Prepared};
-use nearfar_kernel::{affinity, weights};
-use nearfar_policy::weights::Weights;
 use nearfar_topology::{Bytes, NodeId, NodeSet, NodeSetError, Overrides, Topology};
 
 use crate::kind::{self, DEFAULT, Plan};
@@ -102,14 +100,6 @@ fn placing(place: &Place) -> Result<Placing, KindError> {
         Placed::Interleave(nodes) => one(Policy::Interleave(nodes)),
         Placed::Weighted(nodes) => one(Policy::WeightedInterleave(nodes)),
         Placed::Weights(own) => {
-            let nodes: NodeSet = own.keys().copied().collect();
-            if own.values().all(|weight| Some(weight) == own.values().next()) {
-                return one(Policy::Interleave(nodes));
-            }
-            let machines = weights::read(&fs).ok().and_then(|all| all.over(nodes.iter()));
-            if machines.is_some_and(|machines| proportional(&own, &machines)) {
-                return one(Policy::WeightedInterleave(nodes));
-            }
             let part = |(node, weight): (&NodeId, &u8)| {
                 Ok((tried(&Policy::Bind([*node].into_iter().collect()))?, *weight))
             };
@@ -162,15 +152,6 @@ pub(crate) fn read(fs: &RootFs) -> Arc<Topology> {
     machine
 }
 
-/// Whether the machine's weights are a kind's own, or multiples of them.
-fn proportional(own: &BTreeMap<NodeId, u8>, machines: &Weights) -> bool {
-    let pairs = || own.iter().map(|(node, weight)| (*weight, machines.get(*node).unwrap_or(0)));
-    let Some((first, firsts)) = pairs().next() else { return false };
-    pairs().all(|(own, theirs)| {
-        u32::from(own) * u32::from(firsts) == u32::from(theirs) * u32::from(first)
-    })
-}
-
 /// A policy that the kernel has taken for a page, so that it takes it later.
 fn tried(policy: &Policy) -> Result<Prepared, KindError> {
     let page = sys::map(sys::PAGE).ok_or(KindError::TooMany)?.as_ptr() as usize;
@@ -192,17 +173,6 @@ fn preferred(nodes: NodeSet) -> Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn weights_are_compared_by_proportion() {
-        let own =
-            |weights: [u8; 2]| BTreeMap::from([(NodeId(0), weights[0]), (NodeId(1), weights[1])]);
-        let machines = Weights::new(own([6, 2])).unwrap();
-        assert!(proportional(&own([3, 1]), &machines));
-        assert!(!proportional(&own([3, 2]), &machines));
-        let one = Weights::new(BTreeMap::from([(NodeId(0), 1)])).unwrap();
-        assert!(!proportional(&own([3, 1]), &one));
-    }
 
     #[test]
     fn what_is_wrong_has_its_errno() {

@@ -2,9 +2,10 @@
 //!
 //! The kernel's weights for weighted interleave are the machine's. A kind with weights of its own cuts what it sets aside into
 //! *rounds*: in each, every node has a part as large as its weight has it. A round has 4 MiB for each of its nodes, so that
-//! there is one mbind for 4 MiB at most, and what is allocated at a time may well lie on one node; if the machine's weights
-//! are in the same proportion, or all weights are alike, the kernel interleaves page by page instead. Ranges take up the round
-//! where the one before left it, so that weights hold over many small ranges as over one large.
+//! there is one mbind for 4 MiB at most, and what is allocated at a time may well lie on one node. Ranges take up the round
+//! where the one before left it, so that weights hold over many small ranges as over one large. Where all weights are alike, or as
+//! the machine's, the kernel could interleave page by page; but it counts a huge page as one page, and where huge pages have been
+//! taken apart and used again, shares are off by five per cent and more.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::vec::Vec;

@@ -42,21 +42,21 @@ struct About {
 
 /// Figures of a kind at a time. Other threads run meanwhile, so they need not fit each other to the byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Stats {
+pub struct Stats {
     /// Bytes in objects that are in use, as large as their classes.
-    pub(crate) allocated: usize,
+    pub allocated: usize,
     /// Bytes in free objects that threads and depots keep.
-    pub(crate) kept: usize,
+    pub kept: usize,
     /// Bytes of address space set aside.
-    pub(crate) set_aside: usize,
+    pub set_aside: usize,
     /// The most that may be set aside.
-    pub(crate) limit: Option<usize>,
+    pub limit: Option<usize>,
     /// Calls of mbind.
-    pub(crate) binds: u64,
+    pub binds: u64,
     /// Allocations that went to the spill.
-    pub(crate) spilled: u64,
+    pub spilled: u64,
     /// Allocations that failed.
-    pub(crate) failed: u64,
+    pub failed: u64,
 }
 
 pub(crate) fn of(kind: &Kind) -> Stats {

@@ -40,7 +40,7 @@ use nearfar_topology::{BasisPoints, Bytes, BytesPerSecond, Nanoseconds};
 mod judge;
 mod terms;
 
-use judge::{LOST_PERCENT, Part, Trial};
+use judge::{LOST_PERCENT, PART_MOST, Part, Trial};
 
 pub use terms::{Decision, Estimate, Goals, Look, Looked, Observation, Reason, Side, Upkeep};
 
@@ -285,9 +285,17 @@ impl Tiering {
     /// Looks follow each other as soon as their cost allows, but not sooner than a second, and later when there is little
     /// to do.
     fn fit_period(&mut self, seen: &Observation) {
-        let share = u64::from(self.goals.cpu.0).max(1);
+        let whole = u64::from(self.goals.cpu.0).max(1);
+        // The less there is to gain, the less is spent on it: a look costs programs more than its CPU time, as it leaves
+        // caches full of page tables.
+        let share = match self.seek {
+            Seek::Found if !self.is_elsewhere() => {
+                scale(whole, self.part.share, PART_MOST).clamp(whole.div_ceil(8), whole)
+            }
+            _ => whole,
+        };
         let earned = signed(share_of(seen.elapsed.0, share));
-        let (saved, most) = (self.credit.saved_ns, signed(share_of(SAVED_NS, share)));
+        let (saved, most) = (self.credit.saved_ns, signed(share_of(SAVED_NS, whole)));
         self.credit.saved_ns =
             saved.saturating_add(earned).min(most).saturating_sub(signed(seen.cpu.0)).max(-most);
         if seen.near_look.at.0 > 0 || seen.far_look.at.0 > 0 {

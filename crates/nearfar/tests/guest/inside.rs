@@ -47,6 +47,9 @@ pub(crate) fn weights() -> String {
 pub(crate) fn nearfar(arguments: &[&str]) -> Command {
     let mut command = Command::new(NEARFAR);
     command.args(arguments).env("NEARFAR_STATE", STATE).stdin(Stdio::null());
+    // Where `make library` has put it.
+    let built = std::path::Path::new(NEARFAR).parent().unwrap().join("../abi");
+    command.env("NEARFAR_PRELOAD", built.join("libnearfar_preload.so"));
     command
 }
 
@@ -104,10 +107,15 @@ fn touch(memory: &mut [u8]) {
 pub(crate) fn held(options: &[&str]) -> [u64; 3] {
     let program = std::env::current_exe().unwrap();
     let mut command = nearfar(&[&["run"], options, &[program.to_str().unwrap()]].concat());
-    command.env(HOLD, "input").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    // nearfar becomes the program: the id is the same.
+    held_by(command.env(HOLD, "input"))
+}
+
+/// The same of this program as it is started by `command`.
+pub(crate) fn held_by(command: &mut Command) -> [u64; 3] {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     await_up(&mut child);
-    // nearfar has become the program: the id is the same.
     let residency = residency::of_process(&RootFs::live().unwrap(), child.id());
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());

@@ -11,6 +11,7 @@ use std::io::{BufRead as _, BufReader};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode, Stdio};
 
+mod alloc;
 mod damon;
 mod goals;
 mod inside;
@@ -89,6 +90,12 @@ const TESTS: &[Test] = tests! {
         two_runs_share_weights_and_the_last_puts_them_back on [OLD],
         a_run_without_a_parent_leaves_weights_to_restore on [OLD],
         without_root_a_run_uses_weights_that_suit_and_refuses_others on [OLD];
+    alloc: what_is_of_a_kind_is_on_its_nodes_and_no_others on [OLD, NEW],
+        weights_of_a_kind_hold_whatever_the_machines_are on [OLD, NEW],
+        one_object_may_have_weights_of_its_own on [OLD],
+        what_a_kind_has_no_room_for_is_on_the_nodes_of_its_spill on [OLD],
+        a_program_that_knows_nothing_of_it_has_its_heap_where_it_is_to_be on [OLD, NEW],
+        programs_of_hmsdk_and_smdk_have_their_memory_where_they_ask_for_it on [OLD];
     tier: used_memory_comes_near_and_all_is_put_back on [SMALL_OLD, SMALL_NEW],
         however_it_is_ended_the_system_is_as_before on [SMALL_OLD, SMALL_NEW],
         what_can_not_be_tiered_is_refused_and_nothing_is_changed on [SMALL_OLD, SMALL_NEW],

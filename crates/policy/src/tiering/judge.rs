@@ -15,7 +15,7 @@ const REST_NS: u64 = 30 * SECOND_NS;
 /// The most doublings.
 const RESTS_MAX: u32 = 6;
 /// The most and the least that is promoted of what is found.
-const PART_MOST: u64 = WHOLE / 2;
+pub(super) const PART_MOST: u64 = WHOLE / 2;
 const PART_LEAST: u64 = WHOLE / 64;
 /// Promoted before the part is judged: this part of near memory.
 const PART_JUDGED: u64 = 8;
@@ -66,10 +66,15 @@ impl Tiering {
         if !seen.both() {
             return;
         }
-        // Another window finds other pages used; its gain says nothing of that before, unless it is none.
-        if part.window_ns.abs_diff(self.window_ns) > self.window_ns / 8 && gain >= 100 {
-            (part.used, part.promoted) = (used, 0);
-            (part.gain, part.window_ns) = (gain, self.window_ns);
+        // Another window finds other pages used; its gain says nothing of that before, unless it is none. What has been promoted
+        // counts on: windows that are fitted and fitted again would keep it from being judged for ever.
+        let change = part.window_ns.abs_diff(self.window_ns);
+        if change > self.window_ns / 8 && gain >= 100 {
+            (part.used, part.gain, part.window_ns) = (used, gain, self.window_ns);
+            // A window that was sought anew: what moved meanwhile was not this part of anything.
+            if change > self.window_ns / 2 {
+                part.promoted = 0;
+            }
         }
         if gain < scale(part.gain, LOST_PERCENT, 100) {
             *part = Part::fresh(gain, used, self.window_ns);
