@@ -67,14 +67,12 @@ impl Tiering {
             return;
         }
         // Another window finds other pages used; its gain says nothing of that before, unless it is none. What has been promoted
-        // counts on: windows that are fitted and fitted again would keep it from being judged for ever.
-        let change = part.window_ns.abs_diff(self.window_ns);
-        if change > self.window_ns / 8 && gain >= 100 {
-            (part.used, part.gain, part.window_ns) = (used, gain, self.window_ns);
-            // A window that was sought anew: what moved meanwhile was not this part of anything.
-            if change > self.window_ns / 2 {
+        // counts on: windows that are sought and fitted again would keep it from being judged for ever.
+        if part.window_ns.abs_diff(self.window_ns) > self.window_ns / 8 && gain >= 100 {
+            if part.window_ns == 0 {
                 part.promoted = 0;
             }
+            (part.used, part.gain, part.window_ns) = (used, gain, self.window_ns);
         }
         if gain < scale(part.gain, LOST_PERCENT, 100) {
             *part = Part::fresh(gain, used, self.window_ns);
