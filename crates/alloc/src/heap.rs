@@ -44,7 +44,7 @@ struct Request {
 #[inline(always)]
 pub(crate) fn allocate(handle: u32, size: usize) -> Option<NonNull<u8>> {
     if let Some(class) = fine_class(size) {
-        let record = tls::get();
+        let record = tls::glance();
         if !record.is_null() {
             // SAFETY: the calling thread's record, never freed.
             let thread: &Thread = unsafe { &*record };
@@ -52,6 +52,21 @@ pub(crate) fn allocate(handle: u32, size: usize) -> Option<NonNull<u8>> {
                 return NonNull::new(object as *mut u8);
             }
         }
+    }
+    allocate_otherwise(handle, size)
+}
+
+/// A last call with what is in registers anyhow, so that the short way has nothing to put aside.
+#[cold]
+#[inline(never)]
+fn allocate_otherwise(handle: u32, size: usize) -> Option<NonNull<u8>> {
+    // SAFETY: the calling thread's record, never freed.
+    let thread: Option<&Thread> = unsafe { tls::get().as_ref() };
+    // A thread that is not found at a glance.
+    if let Some((thread, class)) = thread.zip(fine_class(size))
+        && let Some(object) = thread.magazine(kind::index_of(handle), class).pop()
+    {
+        return NonNull::new(object as *mut u8);
     }
     allocate_slowly(handle, Request { size, alignment: 1, zeroed: false })
 }
@@ -163,7 +178,7 @@ pub(crate) unsafe fn free(object: *mut u8) {
     let at = object as usize;
     if let Some(offset) = space::offset_of(at) {
         let code = space::code_at(offset);
-        let record = tls::get();
+        let record = tls::glance();
         if code != Code::NONE && !record.is_null() {
             // SAFETY: the calling thread's record, never freed.
             let thread: &Thread = unsafe { &*record };

@@ -64,18 +64,23 @@ fn first(thread: usize) -> usize {
     thread.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - BITS)
 }
 
-/// The calling thread's word; null if it has none.
+/// The calling thread's word, if it is where it is looked for first: null for a few threads that have one.
 #[inline(always)]
-pub(crate) fn get() -> *mut Thread {
+pub(crate) fn glance() -> *mut Thread {
     let thread = thread_pointer();
     let place = &TABLE[first(thread)];
     if place.thread.load(Ordering::Relaxed) == thread {
         return place.word.load(Ordering::Relaxed);
     }
-    get_elsewhere(thread)
+    null_mut()
 }
 
-#[cold]
+/// The calling thread's word; null if it has none.
+pub(crate) fn get() -> *mut Thread {
+    let word = glance();
+    if word.is_null() { get_elsewhere(thread_pointer()) } else { word }
+}
+
 fn get_elsewhere(thread: usize) -> *mut Thread {
     let places = &TABLE[first(thread)..first(thread) + NEXT];
     let found = places.iter().find(|place| place.thread.load(Ordering::Relaxed) == thread);
