@@ -5,7 +5,7 @@
 //!
 //! Here, from the outside in: [`ffi`] is the C interface (`nearfar.h`); `heap` allocates and frees; `thread` is what a thread
 //! keeps; `depot` what threads leave for each other; `kind` a kind at work; `arena` jemalloc's arenas under it; `space` the
-//! address range of all kinds; `spec` and `machine` make a kind of words.
+//! address range of all kinds; `machine` makes a kind of words (crate spec).
 //! Not here: moving what is placed (`nearfar tier`), and what nodes there are (crate topology).
 //! Read next: `heap.rs`, then `space.rs`.
 //!
@@ -15,9 +15,7 @@
 mod adapt;
 mod arena;
 mod chase;
-mod check;
 mod classes;
-pub mod conf;
 mod counts;
 mod depot;
 pub mod ffi;
@@ -34,14 +32,14 @@ mod rust;
 mod setup;
 mod smdk;
 mod space;
-mod spec;
 mod stats;
 mod sys;
 mod thread;
 mod tls;
 
-pub use check::{HeapError, check};
 pub use machine::KindError;
 pub use map::Mapping;
 pub use rust::{Global, Kind, Stats};
-pub use spec::SpecError;
+
+use nearfar_spec::spec;
+pub use nearfar_spec::{conf, spec::SpecError};

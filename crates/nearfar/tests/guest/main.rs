@@ -1,15 +1,17 @@
 //! Tests on real kernels: this very program, run inside guests of the lab as root.
 //!
 //! A test is a function with the machines and kernels it is for. One boot a pair: all its tests run in it one after
-//! another and their results come back line by line. What is tested is system calls, sysfs and where pages land, so
-//! timing is off. Arguments are parts of test names. `LAB=off` boots nothing and says so; `NEARFAR_TEST_TIMEOUT` is how many
-//! seconds a boot may take.
+//! another and their results come back line by line. Two boots run at a time, if there are two CPUs: tests wait more than they
+//! work. What is tested is system calls, sysfs and where pages land, so timing is off. Arguments are parts of test names.
+//! `LAB=off` boots nothing and says so; `NEARFAR_TEST_TIMEOUT` is how many seconds a boot may take.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "this is a test program")]
 
 use std::io::{BufRead as _, BufReader};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 mod alloc;
 mod damon;
@@ -165,8 +167,19 @@ fn main() -> ExitCode {
         );
         return ExitCode::SUCCESS;
     }
-    let passed: usize =
-        ALL.iter().filter(|guest| of(guest) > 0).map(|guest| boot(guest, &filters)).sum();
+    // Those with most tests first, so that none is left for the end alone.
+    let mut guests: Vec<Guest> = ALL.into_iter().filter(|guest| of(guest) > 0).collect();
+    guests.sort_by_key(of);
+    let (guests, passed) = (Mutex::new(guests), AtomicUsize::new(0));
+    let work = || {
+        let next = || guests.lock().unwrap().pop();
+        while let Some(guest) = next() {
+            passed.fetch_add(boot(&guest, &filters), Ordering::Relaxed);
+        }
+    };
+    let boots = std::thread::available_parallelism().map_or(1, |cpus| cpus.get().min(2));
+    std::thread::scope(|scope| (0..boots).for_each(|_| drop(scope.spawn(work))));
+    let passed = passed.into_inner();
     let verdict = if passed == total { "ok" } else { "FAILED" };
     println!(
         "\ntest result: {verdict}. {passed} passed; {} failed; 0 ignored",
@@ -188,7 +201,8 @@ fn boot(guest: &Guest, filters: &[String]) -> usize {
     let mut passed = 0;
     for line in BufReader::new(lab.stdout.take().unwrap()).lines().map_while(Result::ok) {
         passed += usize::from(line.ends_with(" ... ok"));
-        println!("{line}");
+        let of = if line.starts_with("test ") { String::new() } else { format!("{name}: ") };
+        println!("{of}{line}");
     }
     let status = lab.wait().unwrap();
     if !status.success() {

@@ -26,7 +26,7 @@ impl fmt::Display for Heap {
 
 /// The heap for a kind or a configuration in words; bad usage if it can't be had on this machine.
 pub(super) fn plan(text: &str, machine: &Topology, cpus: &[CpuId]) -> anyhow::Result<Heap> {
-    let conf = nearfar_alloc::check(text, machine, cpus);
+    let conf = nearfar_spec::check(text, machine, cpus);
     let conf = conf.map_err(|why| anyhow::anyhow!("--heap: {why}")).ends_with(Exit::Usage)?;
     Ok(Heap { library: find()?, conf })
 }

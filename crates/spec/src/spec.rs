@@ -21,16 +21,20 @@ use nearfar_topology::{Bytes, CpuId, Node, NodeExpr, NodeId, NodeSet, NodeSetErr
 
 /// A kind as it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Spec {
-    pub(crate) place: Place,
-    pub(crate) limit: Option<Bytes>,
-    pub(crate) spill: Option<Place>,
-    pub(crate) huge: Option<bool>,
+pub struct Spec {
+    /// Where its memory is to be.
+    pub place: Place,
+    /// The most that is set aside for it.
+    pub limit: Option<Bytes>,
+    /// What gives once that is reached.
+    pub spill: Option<Place>,
+    /// Transparent huge pages: asked for, refused, or as the machine has it.
+    pub huge: Option<bool>,
 }
 
 /// Where its memory is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub enum Place {
     /// Where the process's policy has it.
     Default,
     /// On these nodes only.
@@ -49,20 +53,29 @@ pub(crate) enum Place {
 
 /// What nodes are best in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Quality {
+pub enum Quality {
+    /// The most memory.
     Capacity,
+    /// The lowest read latency.
     Latency,
+    /// The highest read bandwidth.
     Bandwidth,
 }
 
 /// A place on a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Placed {
+pub enum Placed {
+    /// Where the process's policy has it.
     Default,
+    /// On these nodes only.
     Bind(NodeSet),
+    /// On these if they have room.
     Prefer(NodeSet),
+    /// On these in turn.
     Interleave(NodeSet),
+    /// On these in turn, by the machine's weights.
     Weighted(NodeSet),
+    /// On these, by weights of its own.
     Weights(BTreeMap<NodeId, u8>),
 }
 
@@ -190,7 +203,10 @@ fn weights(text: &str) -> Result<BTreeMap<NodeId, u8>, SpecError> {
 }
 
 /// A size in words: bytes, or `512k`, `64m`, `4g`, `1t`.
-pub(crate) fn size(text: &str) -> Result<Bytes, SpecError> {
+///
+/// # Errors
+/// [`SpecError::Size`].
+pub fn size(text: &str) -> Result<Bytes, SpecError> {
     let wrong = || SpecError::Size { found: text.to_string() };
     let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
@@ -211,7 +227,7 @@ impl Place {
     ///
     /// # Errors
     /// [`SpecError::Nodes`] if nodes are not there, [`SpecError::Unstated`].
-    pub(crate) fn on(&self, machine: &Topology, cpus: &[CpuId]) -> Result<Placed, SpecError> {
+    pub fn on(&self, machine: &Topology, cpus: &[CpuId]) -> Result<Placed, SpecError> {
         let nodes = |nodes: &NodeExpr| nodes.resolve(machine, cpus).map_err(SpecError::from);
         Ok(match self {
             Self::Default => Placed::Default,
