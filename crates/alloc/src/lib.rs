@@ -5,7 +5,8 @@
 //!
 //! Here, from the outside in: [`ffi`] is the C interface (`nearfar.h`); `heap` allocates and frees; `thread` is what a thread
 //! keeps; `depot` what threads leave for each other; `kind` a kind at work; `arena` jemalloc's arenas under it; `space` the
-//! address range of all kinds; `spec` and `machine` make a kind of words.
+//! address range of all kinds; `spec` and `machine` make a kind of words. With the feature `checked`, module `checked` stands before
+//! `heap` and finds what is given back wrongly.
 //! Not here: moving what is placed (`nearfar tier`), and what nodes there are (crate topology).
 //! Read next: `heap.rs`, then `space.rs`.
 //!
@@ -16,10 +17,15 @@ mod adapt;
 mod arena;
 mod chase;
 mod check;
+#[cfg(feature = "checked")]
+mod checked;
+mod claim;
 mod classes;
 pub mod conf;
 mod counts;
 mod depot;
+#[cfg(test)]
+mod depot_tests;
 pub mod ffi;
 pub mod front;
 mod haste;
@@ -32,16 +38,19 @@ mod own;
 mod placing;
 mod rust;
 mod setup;
+#[cfg(feature = "checked")]
+mod shadow;
 mod smdk;
 mod space;
 mod spec;
 mod stats;
+mod sync;
 mod sys;
 mod thread;
 mod tls;
 
 pub use check::{HeapError, check};
-pub use machine::KindError;
+pub use machine::{KindError, NamedNodes};
 pub use map::Mapping;
 pub use rust::{Global, Kind, Stats};
 pub use spec::SpecError;
