@@ -12,12 +12,12 @@
 #include <unistd.h>
 
 #define MIB ((size_t)1 << 20)
-#define check(what)                                                                                                                \
-    do {                                                                                                                           \
-        if (!(what)) {                                                                                                             \
-            fprintf(stderr, "every.c:%d: %s: errno %d, %s\n", __LINE__, #what, errno, nf_error());                                 \
-            exit(1);                                                                                                               \
-        }                                                                                                                          \
+#define check(what) \
+    do { \
+        if (!(what)) { \
+            fprintf(stderr, "every.c:%d: %s: errno %d, %s\n", __LINE__, #what, errno, nf_error()); \
+            exit(1); \
+        } \
     } while (0)
 
 static const size_t sizes[] = {0, 1, 8, 100, 1024, 1025, 5000, 32768, 32769, 100000, 3 * MIB, 5 * MIB, 70 * MIB};

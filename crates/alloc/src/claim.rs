@@ -1,8 +1,8 @@
 //! Claiming neighbouring entries of a table of owners without a lock: all of them, or none.
 //!
-//! Rules: an entry is changed from free by one step, so two threads never have the same. Who meets another's lets go of what it has
-//! claimed and goes on behind it; so two that want overlapping runs may both go on, and neither waits. `tests/orders.rs` goes through
-//! every order of two and three threads.
+//! Rules: an entry is changed from free by one step, so two threads never have the same. Who meets another's lets go of what it
+//! has claimed and goes on behind it; so two that want overlapping runs may both go on, and neither waits. `tests/orders.rs`
+//! goes through every order of two and three threads.
 
 use crate::sync::{AtomicU32, Ordering};
 

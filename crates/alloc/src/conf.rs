@@ -235,7 +235,7 @@ mod tests {
             bytes in prop::collection::vec(any::<u8>(), 0..4),
             at in 0_usize..100,
         ) {
-            let mut text = b"heap=weighted:0=3,1=1;limit=4g;spill=near;huge=no from=64k mmap=off full=abort adapt=weighted".to_vec();
+            let mut text = b"heap=weighted:0=3,1=1;limit=4g;spill=near;huge=no from=64k mmap=off full=abort".to_vec();
             let at = at.min(text.len());
             text.splice(at..(at + 2).min(text.len()), bytes);
             let _ = conf(&String::from_utf8_lossy(&text));

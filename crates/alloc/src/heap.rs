@@ -295,8 +295,8 @@ enum Shifted {
     Lost,
 }
 
-/// Moves the pages of an object with segments of its own to those of another, both of one kind, if they are such objects, and if the
-/// kernel can: not where parts of an object have policies of their own.
+/// Moves the pages of an object with segments of its own to those of another, both of one kind, if they are such objects, and
+/// if the kernel can: not where parts of an object have policies of their own.
 unsafe fn shift(from: usize, to: usize) -> Shifted {
     let Some((from_offset, to_offset)) = space::offset_of(from).zip(space::offset_of(to)) else {
         return Shifted::Not;

@@ -41,8 +41,8 @@ const INDEX_BITS: u32 = KINDS.trailing_zeros();
 const BUSY: u32 = (1 << INDEX_BITS) - 1;
 
 static TABLE: [AtomicPtr<Kind>; KINDS] = [const { AtomicPtr::new(null_mut()) }; KINDS];
-/// What each kind is to be like. Not in the kinds themselves: leak checkers look for pointers in a library's static memory, not in
-/// what it has mapped.
+/// What each kind is to be like. Not in the kinds themselves: leak checkers look for pointers in a library's static memory, not
+/// in what it has mapped.
 static PLANS: [AtomicPtr<Plan>; KINDS] = [const { AtomicPtr::new(null_mut()) }; KINDS];
 
 /// What a kind is to be like.

@@ -5,10 +5,9 @@
 //!
 //! Here, from the outside in: [`ffi`] is the C interface (`nearfar.h`); `heap` allocates and frees; `thread` is what a thread
 //! keeps; `depot` what threads leave for each other; `kind` a kind at work; `arena` jemalloc's arenas under it; `space` the
-//! address range of all kinds; `spec` and `machine` make a kind of words. With the feature `checked`, module `checked` stands before
-//! `heap` and finds what is given back wrongly.
-//! Not here: moving what is placed (`nearfar tier`), and what nodes there are (crate topology).
-//! Read next: `heap.rs`, then `space.rs`.
+//! address range of all kinds; `spec` and `machine` make a kind of words. With the feature `checked`, module `checked` stands
+//! before `heap` and finds what is given back wrongly. Not here: moving what is placed (`nearfar tier`), and what nodes there
+//! are (crate topology). Read next: `heap.rs`, then `space.rs`.
 //!
 //! Usable before `main` and after `exit`, in children of fork, in threads that end, without /proc once kinds are made. What
 //! the allocator itself remembers comes from `own`, never from `malloc`.

@@ -132,8 +132,8 @@ fn placing(place: &Place) -> Result<Placing, KindError> {
     }
 }
 
-/// The kernel drops nodes that a cpuset does not allow from a policy, as long as one is left: a kind on the others would be one of
-/// fewer nodes than were asked for.
+/// The kernel drops nodes that a cpuset does not allow from a policy, as long as one is left: a kind on the others would be one
+/// of fewer nodes than were asked for.
 fn all_allowed(placed: &Placed, allowed: Option<NodeSet>) -> Result<(), KindError> {
     let Some(allowed) = allowed else { return Ok(()) };
     let beyond: NodeSet = match placed {

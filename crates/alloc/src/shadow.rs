@@ -1,8 +1,8 @@
 //! What a checked build knows of each address: whether an object begins there, and what became of it.
 //!
 //! Two bits for each eight bytes of the address space, in leaves that are mapped as they are needed: one for a GiB, of which a
-//! page is resident for each 128 KiB that has had objects. So a program's own memory, jemalloc's and that of kinds are told alike,
-//! and a pointer from anywhere may be asked about.
+//! page is resident for each 128 KiB that has had objects. So a program's own memory, jemalloc's and that of kinds are told
+//! alike, and a pointer from anywhere may be asked about.
 //!
 //! Rules: leaves are never unmapped; who changes an address's bits does so in one step, so of two threads that give an object
 //! back one is told that it was late.

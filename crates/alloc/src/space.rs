@@ -240,7 +240,8 @@ pub(crate) fn give(offset: usize, bytes: usize) {
     }
 }
 
-/// Gives segments from an offset on up for ever, as what is mapped there is not ours any more: nobody owns them, and they are not free.
+/// Gives segments from an offset on up for ever, as what is mapped there is not ours any more: nobody owns them, and they are
+/// not free.
 pub(crate) fn lose(offset: usize, bytes: usize) {
     let first = offset / SEGMENT;
     for index in first..first + bytes.div_ceil(SEGMENT).max(1) {

@@ -1,5 +1,5 @@
-//! Atomics and cells as `depot` and `claim` use them: in the library those of the language; in `tests/orders.rs`, which has the same
-//! two files, loom's, which go through every order in which threads may meet.
+//! Atomics and cells as `depot` and `claim` use them: in the library those of the language; in `tests/orders.rs`, which has the
+//! same two files, loom's, which go through every order in which threads may meet.
 #![expect(unsafe_code, reason = "a cell that others guard")]
 
 pub(crate) use core::hint::spin_loop;

@@ -19,8 +19,8 @@ pub(crate) fn map(length: usize) -> Option<NonNull<u8>> {
     at.ok().and_then(|at| NonNull::new(at as *mut u8))
 }
 
-/// mmap(2) itself, which a library that stands for it would otherwise answer; `how` has protection, flags and file. The errno if it
-/// fails.
+/// mmap(2) itself, which a library that stands for it would otherwise answer; `how` has protection, flags and file. The errno
+/// if it fails.
 ///
 /// # Safety
 /// As mmap(2): what is at a fixed address goes.
@@ -81,8 +81,8 @@ pub(crate) fn may_shift(from: usize, length: usize) -> bool {
     grown == libc::MAP_FAILED && errno() == libc::ENOMEM
 }
 
-/// Moves the pages of a mapping to another place, without copying. Nothing is mapped where it was, until [`fill`]. If the kernel can't,
-/// nothing may be mapped where it should have gone: Linux up to 6.16 unmaps that first.
+/// Moves the pages of a mapping to another place, without copying. Nothing is mapped where it was, until [`fill`]. If the
+/// kernel can't, nothing may be mapped where it should have gone: Linux up to 6.16 unmaps that first.
 ///
 /// # Safety
 /// Both ranges lie in what [`map`] gave and do not meet; what is in the second is not needed, and nobody uses the first.
@@ -173,10 +173,9 @@ mod tests {
         unsafe { (from as *mut u8).write_bytes(7, 8 * PAGE) };
         assert!(may_shift(from, 8 * PAGE));
         // SAFETY: as above.
-        assert_eq!(
-            unsafe { libc::madvise(from as *mut libc::c_void, PAGE, libc::MADV_DONTFORK) },
-            0
-        );
+        let advised =
+            unsafe { libc::madvise(from as *mut libc::c_void, PAGE, libc::MADV_DONTFORK) };
+        assert_eq!(advised, 0);
         assert!(!may_shift(from, 8 * PAGE));
         assert_eq!((byte(from), byte(from + 8 * PAGE - 1)), (7, 7));
         unmap_own(from, 16 * PAGE);

@@ -2,6 +2,7 @@
 //!
 //! `cargo test -p nearfar-alloc --features checked`. Each case runs in a process of its own, as what it says is on stderr.
 #![expect(unsafe_code, reason = "a C interface is called wrongly")]
+#![expect(clippy::unwrap_used, reason = "a test that can't run its tools should stop")]
 
 use std::ffi::{CString, c_void};
 use std::process::{Command, Output};
@@ -38,8 +39,10 @@ fn destroy(kind: nf_kind_t) {
 }
 
 fn set_errno(error: i32) {
+    // SAFETY: no preconditions.
+    let at = unsafe { libc::__errno_location() };
     // SAFETY: this thread's own.
-    unsafe { *libc::__errno_location() = error };
+    unsafe { at.write(error) };
 }
 
 fn errno() -> i32 {

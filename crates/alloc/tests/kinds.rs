@@ -1,6 +1,7 @@
 //! Memory kinds by their C interface: what is asked for is given, of that kind, and comes back.
 //!
-//! Node 0 is on every machine, so kinds are bound to it; that far kinds are far is shown in the lab. Any sequence of calls: `model`.
+//! Node 0 is on every machine, so kinds are bound to it; that far kinds are far is shown in the lab. Any sequence of calls:
+//! `model`.
 #![expect(unsafe_code, reason = "a C interface is called")]
 
 use std::ffi::{CStr, CString, c_void};

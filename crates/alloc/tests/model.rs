@@ -131,7 +131,7 @@ impl Object {
     fn fill(&self) {
         for at in looked_at(self.usable) {
             // SAFETY: within an object that lives and that nobody else has.
-            unsafe { (self.at as *mut u8).add(at).write(pattern(self.seed, at)) };
+            unsafe { (self.at as *mut u8).wrapping_add(at).write(pattern(self.seed, at)) };
         }
     }
 
@@ -139,7 +139,7 @@ impl Object {
     fn is_at(&self, place: usize, kept: usize) -> bool {
         looked_at(self.usable).filter(|at| *at < kept).all(|at| {
             // SAFETY: as for writing.
-            unsafe { (place as *const u8).add(at).read() == pattern(self.seed, at) }
+            unsafe { (place as *const u8).wrapping_add(at).read() == pattern(self.seed, at) }
         })
     }
 }
@@ -221,7 +221,7 @@ impl World {
         assert_eq!(memory as usize % alignment, 0, "{size} at {alignment}");
         if matches!(how, How::Zeroed { .. }) {
             // SAFETY: as many bytes as were asked for.
-            let zero = |at| unsafe { memory.cast::<u8>().add(at).read() == 0 };
+            let zero = |at| unsafe { memory.cast::<u8>().wrapping_add(at).read() == 0 };
             assert!(looked_at(whole).all(zero), "{whole}");
         }
         let object = self.begins(memory, kind, whole);

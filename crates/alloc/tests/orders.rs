@@ -6,10 +6,9 @@
 #[path = "../src/claim.rs"]
 mod claim;
 #[path = "../src/classes.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the depot asks for sizes alone")]
 mod classes;
 #[path = "../src/depot.rs"]
-#[allow(dead_code, reason = "what only forks and figures need")]
+#[expect(dead_code, reason = "what only forks and figures need")]
 mod depot;
 
 /// What the library's own module of this name gives.

@@ -2,6 +2,7 @@
 //!
 //! A test program of its own: what is known of the machine is kept for a while, and here nothing may be known at first.
 #![expect(unsafe_code, reason = "a process of its own is made, and a C interface called")]
+#![expect(clippy::unwrap_used, reason = "a test that can't run its tools should stop")]
 
 use std::ffi::{CStr, CString, c_void};
 
@@ -32,7 +33,9 @@ fn in_sandbox(act: impl FnOnce() -> Result<(), String>) {
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: no preconditions. Who is not root is so in a namespace of its own.
-        let apart = unsafe { libc::geteuid() == 0 || libc::unshare(libc::CLONE_NEWUSER) == 0 };
+        let is_root = unsafe { libc::geteuid() } == 0;
+        // SAFETY: no preconditions; this process has one thread.
+        let apart = is_root || unsafe { libc::unshare(libc::CLONE_NEWUSER) } == 0;
         // SAFETY: a string.
         let inside = apart && unsafe { libc::chroot(root.as_ptr()) == 0 };
         // SAFETY: a string.
