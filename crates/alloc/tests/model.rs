@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_void};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use nearfar_alloc::ffi::*;
@@ -416,13 +416,32 @@ fn sequences() -> u32 {
     told.unwrap_or(64)
 }
 
-/// Runs each sequence in a thread of its own, then gives all back.
+/// One of those who still call; when it goes, also by a panic, there is one less.
+struct Calling<'a>(&'a AtomicUsize);
+
+impl Drop for Calling<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Runs each sequence in a thread of its own, then gives all back. No thread ends before all have done their calls: as it ends it
+/// gives back what it keeps, and what is on its way is counted nowhere.
 fn run(of_threads: &[Vec<Call>]) {
     let world = World::new();
-    std::thread::scope(|scope| {
-        for calls in of_threads {
-            scope.spawn(|| calls.iter().for_each(|call| world.call(call)));
+    let left = AtomicUsize::new(of_threads.len());
+    let work = |calls: &[Call]| {
+        let calling = Calling(&left);
+        calls.iter().for_each(|call| world.call(call));
+        drop(calling);
+        while left.load(Ordering::Acquire) > 0 {
+            std::thread::yield_now();
         }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = of_threads.iter().map(|calls| scope.spawn(|| work(calls))).collect();
+        // A scope waits for what threads do, and a join for their end.
+        threads.into_iter().for_each(|thread| thread.join().expect("a thread that did not fail"));
     });
     world.figures();
     while let Some(object) = world.take(0) {
