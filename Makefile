@@ -4,6 +4,8 @@
 #   make test             every test, lab boots and browser checks included (LAB=off leaves the boots out, and says so)
 #   make build            target/release/{nearfar,nearfar-lab,nearfar-load} and the lab's timing plugin beside them
 #   make library          target/abi: libnearfar.so and .a, the preload library, libhmalloc and libsmalloc
+#   make library-checked  target/checked/abi: two of them that find what is freed wrongly
+#   make sanitize         libnearfar under Valgrind and gcc's sanitizers, and the checked build's tests
 #   make python           the Python package's wheel, checked and tested (part of make test)
 #   make lint             rustfmt, clippy -D warnings, licences and crate directions, doc links
 #   make bench-bandwidth  bandwidth of -w auto against its peers, ratios in one run (make bench-bandwidth SMOKE=1: a look)
@@ -22,10 +24,10 @@ PRELOAD := $(CARGO_TARGET_DIR)/abi/libnearfar_preload.so
 export NEARFAR_LAB_PLUGIN ?= $(PLUGIN)
 SMOKE_FLAG := $(if $(SMOKE),--smoke,)
 
-.PHONY: demo test build plugin library python lint bench-bandwidth bench-tiering bench-alloc bench-lab setup clean help
+.PHONY: demo test build plugin library library-checked sanitize python lint bench-bandwidth bench-tiering bench-alloc bench-lab setup clean help
 
 help:
-	@sed -n '3,14s/^# *//p' Makefile
+	@sed -n '3,17s/^# *//p' Makefile
 
 setup:
 	@scripts/setup build
@@ -47,6 +49,16 @@ library:
 	$(CARGO) build --locked -q -p nearfar-preload --profile abi
 	@mkdir -p $(RELEASE)
 	@cmp -s $(PRELOAD) $(RELEASE)/libnearfar_preload.so || cp $(PRELOAD) $(RELEASE)/
+
+library-checked:
+	@scripts/setup build
+	$(CARGO) build --locked -q -p nearfar-libnearfar --profile abi --features checked --target-dir $(CARGO_TARGET_DIR)/checked
+	@ln -sfn libnearfar.so $(CARGO_TARGET_DIR)/checked/abi/libnearfar.so.0
+	$(CARGO) build --locked -q -p nearfar-preload --profile abi --features checked --target-dir $(CARGO_TARGET_DIR)/checked
+
+sanitize:
+	@scripts/setup sanitize
+	scripts/sanitize
 
 build: plugin library
 	$(CARGO) build --locked --release -p nearfar -p nearfar-lab -p nearfar-load -p nearfar-hmctl

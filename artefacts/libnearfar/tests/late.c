@@ -1,4 +1,4 @@
-/* Loads the library that is named first, late, and uses it from a thread. */
+/* Loads the library that is named first, late, uses it from a thread, and lets go of it before another ends. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -7,6 +7,15 @@
 static void *(*nf_malloc)(uint32_t, size_t);
 static void (*nf_free)(void *);
 static uint32_t kind;
+
+static pthread_barrier_t loaded, gone;
+
+static void *stays(void *unused) {
+    nf_free(nf_malloc(kind, 100));
+    pthread_barrier_wait(&loaded);
+    pthread_barrier_wait(&gone);
+    return unused;
+}
 
 static void *use(void *unused) {
     for (size_t size = 1; size < 100000; size += 99) {
@@ -33,5 +42,14 @@ int main(int argc, char **argv) {
     void *done = NULL;
     if (pthread_create(&thread, NULL, use, NULL) || pthread_join(thread, &done))
         return 1;
-    return done && use(NULL) ? 0 : 1;
+    if (!done || !use(NULL))
+        return 1;
+    pthread_barrier_init(&loaded, NULL, 2);
+    pthread_barrier_init(&gone, NULL, 2);
+    if (pthread_create(&thread, NULL, stays, NULL))
+        return 1;
+    pthread_barrier_wait(&loaded);
+    dlclose(library);
+    pthread_barrier_wait(&gone);
+    return pthread_join(thread, NULL);
 }

@@ -99,6 +99,17 @@ fn a_c_program_uses_it_shared_and_static() {
 }
 
 #[test]
+fn every_call_works_before_main_and_after_it_in_threads_and_in_children() {
+    let _ = std::os::unix::fs::symlink("libnearfar.so", built().join("libnearfar.so.0"));
+    for (name, with) in [
+        ("every-shared", &["-lnearfar", "-lpthread"][..]),
+        ("every-static", &["-l:libnearfar.a", "-lpthread", "-ldl", "-lm"][..]),
+    ] {
+        assert_eq!(output(&mut program("every.c", name, with)), "done\nended\n", "{name}");
+    }
+}
+
+#[test]
 fn a_program_that_runs_may_load_it_late() {
     let mut late = program("late.c", "late", &["-ldl", "-lpthread"]);
     output(late.arg(built().join("libnearfar.so")));

@@ -72,6 +72,28 @@ fn what_is_wrong_is_said_once_and_the_program_runs_on_plain_memory() {
     }
 }
 
+/// What a variable may hold is any bytes but zero; and these are pseudo-random, the same in each run.
+#[test]
+fn a_configuration_of_any_bytes_is_said_to_be_wrong_and_the_program_runs() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+    let mut state = 1_u64;
+    for length in 0..40 {
+        let mut byte = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56).to_le_bytes()[0].max(1)
+        };
+        let bytes: Vec<u8> = [b"x\xff".to_vec(), (0..length).map(|_| byte()).collect()].concat();
+        let mut program = preloaded("", compiled("calls.c"));
+        let output = program.env("NEARFAR_CONF", OsStr::from_bytes(&bytes)).arg("plain").output();
+        let (out, complaints) = said(&output.unwrap());
+        assert_eq!(out, "ok\n", "{bytes:?}");
+        assert!(complaints.contains("NEARFAR_CONF"), "{bytes:?}: {complaints}");
+    }
+}
+
 #[test]
 fn memory_before_main_and_after_it_and_of_new_is_no_special_case() {
     for conf in ["heap=bind:0", ""] {

@@ -133,8 +133,9 @@ extern "C" {
  Makes a memory kind: "far", "bind:0,2-3", "prefer:cxl", "interleave:all", "weighted:0=3,1=1", "capacity", "latency" or
  "bandwidth", with options like ";limit=4g;spill=near;huge=yes".
 
- Returns `NF_NONE` on failure, with errno EINVAL (not written as kinds are), ENODEV (such nodes are not here), ENOSYS (the
- kernel lacks what it takes) or ENOMEM (no more kinds), and `nf_error` in words.
+ Returns `NF_NONE` on failure, with errno EINVAL (not written as kinds are), ENODEV (such nodes are not here), EPERM (the
+ process's cpuset does not allow all of them), ENOSYS (the kernel lacks what it takes, or does not show its nodes) or ENOMEM
+ (no more kinds), and `nf_error` in words.
 
  The caller sees to it that:
  `text` is a string.
@@ -142,7 +143,8 @@ extern "C" {
 nf_kind_t nf_kind_create(const char *text);
 
 /*
- Ends a kind with all that was allocated from it. Returns 0, or -1 with errno EINVAL if there is no such kind.
+ Ends a kind with all that was allocated from it. Returns 0, or -1 with errno EINVAL if there is no such kind. Its number may
+ soon be in use again: only a checked build tells allocations from a kind that has ended from those of the next.
 
  The caller sees to it that:
  No thread uses the kind, or memory of it, any more.
@@ -182,7 +184,9 @@ void *nf_realloc(nf_kind_t kind,
                  size_t size);
 
 /*
- Gives memory back, of any kind. NULL is allowed; errno stays as it is.
+ Gives memory back, of any kind. NULL is allowed; errno stays as it is. Memory that was given back before, that lies in an
+ object, or that is not from here is undefined behaviour; a checked build (feature `checked`) says so on stderr and leaves it
+ as it is, or ends the program if `NEARFAR_CONF` has `wrong=abort`.
 
  The caller sees to it that:
  `memory` is NULL or was allocated here and is not used any more.

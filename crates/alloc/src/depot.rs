@@ -6,21 +6,20 @@
 //!
 //! Rules: nobody waits. Who finds a depot locked for longer than a few turns goes to the arena instead, so a depot whose holder
 //! was not copied by fork(2) costs time and objects, never more. What nobody has needed for a while goes back to the arena.
+//! `tests/orders.rs` goes through every order in which threads meet here.
 #![expect(unsafe_code, reason = "a cell that its lock guards")]
 
-use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, Ordering};
-
 use crate::classes::size_of_class;
+use crate::sync::{AtomicBool, Ordering, UnsafeCell, spin_loop};
 
 /// Objects a depot has room for.
-const ROOM: usize = 512;
+pub(crate) const ROOM: usize = 512;
 /// Bytes in objects a depot may hold.
-const BYTES: usize = 512 << 10;
+pub(crate) const BYTES: usize = 512 << 10;
 /// Turns that a locked depot is waited for.
 const TURNS: usize = 32;
 /// Visits after which what was not needed meanwhile is surplus.
-const VISITS: u32 = 64;
+pub(crate) const VISITS: u32 = 64;
 
 /// A depot. All zeroes is an empty one.
 pub(crate) struct Depot {
@@ -28,7 +27,7 @@ pub(crate) struct Depot {
     inner: UnsafeCell<Inner>,
 }
 
-struct Inner {
+pub(crate) struct Inner {
     count: usize,
     /// The least that was in it since it was last asked for its surplus.
     least: usize,
@@ -36,29 +35,33 @@ struct Inner {
     objects: [usize; ROOM],
 }
 
-// SAFETY: the cell is used by who has the lock.
-unsafe impl Sync for Depot {}
-
 /// The most objects of a class that a depot holds; `batch` is what is brought and taken at once.
 fn most(class: usize, batch: usize) -> usize {
     (BYTES / size_of_class(class).max(1)).clamp(2 * batch, ROOM)
 }
 
 impl Depot {
+    /// An empty one, for tests: those of kinds are zeroes.
+    #[cfg(test)]
+    pub(crate) fn new() -> Self {
+        let inner = Inner { count: 0, least: 0, visits: 0, objects: [0; ROOM] };
+        Self { locked: AtomicBool::new(false), inner: UnsafeCell::new(inner) }
+    }
+
     /// Does `act` with what is in the depot; none if it is locked.
-    fn with<T>(&self, act: impl FnOnce(&mut Inner) -> T) -> Option<T> {
+    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut Inner) -> T) -> Option<T> {
         let free = |_: &usize| {
             let (taken, order) = (Ordering::Acquire, Ordering::Relaxed);
             self.locked.compare_exchange_weak(false, true, taken, order).is_ok()
         };
         let turns = (0..TURNS).inspect(|turn| {
             if *turn > 0 {
-                core::hint::spin_loop();
+                spin_loop();
             }
         });
         turns.into_iter().find(free)?;
         // SAFETY: we have the lock.
-        let done = act(unsafe { &mut *self.inner.get() });
+        let done = self.inner.with_mut(|inner| act(unsafe { &mut *inner }));
         self.locked.store(false, Ordering::Release);
         Some(done)
     }
@@ -116,9 +119,11 @@ impl Depot {
     /// # Safety
     /// Nobody uses the depot: its kind is gone, or this is a child with one thread.
     pub(crate) unsafe fn reset(&self) {
-        // SAFETY: the caller's promise.
-        let inner = unsafe { &mut *self.inner.get() };
-        (inner.count, inner.least, inner.visits) = (0, 0, 0);
+        self.inner.with_mut(|inner| {
+            // SAFETY: the caller's promise.
+            let inner = unsafe { &mut *inner };
+            (inner.count, inner.least, inner.visits) = (0, 0, 0);
+        });
         self.locked.store(false, Ordering::Release);
     }
 
@@ -131,70 +136,5 @@ impl Depot {
             // SAFETY: the caller's promise.
             unsafe { self.reset() };
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::boxed::Box;
-
-    fn empty() -> Box<Depot> {
-        // SAFETY: all zeroes is an empty depot.
-        unsafe { Box::new_zeroed().assume_init() }
-    }
-
-    #[test]
-    fn what_is_brought_is_taken_once() {
-        let depot = empty();
-        assert_eq!(depot.bring(5, &[1, 2, 3, 4]), 4);
-        let mut taken = [0; 3];
-        assert_eq!((depot.take(&mut taken), taken), (3, [2, 3, 4]));
-        assert_eq!((depot.take(&mut taken), taken[0]), (1, 1));
-        assert_eq!(depot.take(&mut taken), 0);
-    }
-
-    #[test]
-    fn it_holds_so_many_bytes_and_two_batches_at_least() {
-        let depot = empty();
-        let (large, objects) = (41, [7; 4]);
-        let brought = (0..20).map(|_| depot.bring(large, &objects)).sum::<usize>();
-        assert_eq!(brought, BYTES / size_of_class(large));
-        let depot = empty();
-        assert_eq!((0..100).map(|_| depot.bring(1, &[7; 32])).sum::<usize>(), ROOM);
-    }
-
-    #[test]
-    fn what_nobody_needs_is_surplus_after_a_while() {
-        let depot = empty();
-        depot.bring(5, &[1, 2, 3, 4, 5, 6]);
-        let mut into = [0; 8];
-        let mut visits = 0;
-        let surplus = loop {
-            let mut two = [0; 2];
-            assert_eq!(depot.take(&mut two), 2);
-            depot.bring(5, &two);
-            visits += 2;
-            match depot.surplus(&mut into) {
-                0 => {}
-                surplus => break surplus,
-            }
-        };
-        assert_eq!((surplus, &into[..4]), (4, &[1, 2, 3, 4][..]));
-        assert!(visits >= VISITS, "{visits}");
-        assert_eq!(depot.count(), 2);
-    }
-
-    #[test]
-    fn a_locked_depot_is_not_waited_for() {
-        let depot = empty();
-        depot.bring(5, &[1]);
-        depot.locked.store(true, Ordering::Release);
-        assert_eq!(depot.take(&mut [0; 4]), 0);
-        assert_eq!(depot.bring(5, &[1]), 0);
-        // SAFETY: nobody else has it.
-        unsafe { depot.reset_if_locked() };
-        assert_eq!(depot.count(), 0);
-        assert_eq!(depot.bring(5, &[1]), 1);
     }
 }

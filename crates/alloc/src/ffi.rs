@@ -9,8 +9,12 @@ use core::ptr::{NonNull, null_mut};
 
 use nearfar_topology::MemoryKind;
 
+#[cfg(feature = "checked")]
+use crate::checked as heap;
+#[cfg(not(feature = "checked"))]
+use crate::heap;
 use crate::machine::{self, KindError};
-use crate::{heap, kind, map, nodes, stats, sys, thread};
+use crate::{kind, map, nodes, stats, sys, thread};
 
 /// A memory kind: what `nf_kind_create` gave, or `NF_DEFAULT`.
 #[expect(non_camel_case_types, reason = "as C writes types")]
@@ -30,8 +34,9 @@ fn pointer(memory: Option<NonNull<u8>>) -> *mut c_void {
 /// Makes a memory kind: "far", "bind:0,2-3", "prefer:cxl", "interleave:all", "weighted:0=3,1=1", "capacity", "latency" or
 /// "bandwidth", with options like ";limit=4g;spill=near;huge=yes".
 ///
-/// Returns `NF_NONE` on failure, with errno EINVAL (not written as kinds are), ENODEV (such nodes are not here), ENOSYS (the
-/// kernel lacks what it takes) or ENOMEM (no more kinds), and `nf_error` in words.
+/// Returns `NF_NONE` on failure, with errno EINVAL (not written as kinds are), ENODEV (such nodes are not here), EPERM (the
+/// process's cpuset does not allow all of them), ENOSYS (the kernel lacks what it takes, or does not show its nodes) or ENOMEM
+/// (no more kinds), and `nf_error` in words.
 ///
 /// # Safety
 /// `text` is a string.
@@ -46,7 +51,8 @@ pub unsafe extern "C" fn nf_kind_create(text: *const c_char) -> nf_kind_t {
     machine::create(&text).inspect_err(failed).unwrap_or(NF_NONE)
 }
 
-/// Ends a kind with all that was allocated from it. Returns 0, or -1 with errno EINVAL if there is no such kind.
+/// Ends a kind with all that was allocated from it. Returns 0, or -1 with errno EINVAL if there is no such kind. Its number may
+/// soon be in use again: only a checked build tells allocations from a kind that has ended from those of the next.
 ///
 /// # Safety
 /// No thread uses the kind, or memory of it, any more.
@@ -100,7 +106,9 @@ pub unsafe extern "C" fn nf_realloc(
     pointer(unsafe { heap::reallocate(kind, memory.cast(), size) })
 }
 
-/// Gives memory back, of any kind. NULL is allowed; errno stays as it is.
+/// Gives memory back, of any kind. NULL is allowed; errno stays as it is. Memory that was given back before, that lies in an
+/// object, or that is not from here is undefined behaviour; a checked build (feature `checked`) says so on stderr and leaves it
+/// as it is, or ends the program if `NEARFAR_CONF` has `wrong=abort`.
 ///
 /// # Safety
 /// `memory` is NULL or was allocated here and is not used any more.

@@ -10,12 +10,17 @@ use core::ffi::{c_int, c_void};
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
+#[cfg(not(feature = "checked"))]
 use tikv_jemalloc_sys as je;
 
+#[cfg(feature = "checked")]
+use crate::checked::{self as heap, plain as je};
+#[cfg(not(feature = "checked"))]
+use crate::heap;
 use crate::kind::{self, DEFAULT};
 use crate::map::{self, Mapping};
 pub use crate::setup::begin;
-use crate::{heap, space, sys};
+use crate::{space, sys};
 
 /// The kind that memory comes from.
 static HEAP: AtomicU32 = AtomicU32::new(DEFAULT);

@@ -279,9 +279,16 @@ pub(crate) unsafe fn reallocate(handle: u32, object: *mut u8, size: usize) -> Op
         return Some(old);
     }
     let new = allocate(handle, size)?;
-    // SAFETY: the caller's promise.
-    if stays && unsafe { shift(at, new.as_ptr() as usize) } {
-        return Some(new);
+    if stays {
+        // SAFETY: the caller's promise.
+        match unsafe { shift(at, new.as_ptr() as usize) } {
+            Shifted::Whole => return Some(new),
+            Shifted::Not => {}
+            Shifted::Lost => {
+                sys::set_errno(libc::ENOMEM);
+                return None;
+            }
+        }
     }
     // SAFETY: the caller's promise.
     let length = unsafe { usable_size(at) }.min(size);
@@ -292,26 +299,49 @@ pub(crate) unsafe fn reallocate(handle: u32, object: *mut u8, size: usize) -> Op
     Some(new)
 }
 
-/// Moves the pages of an object with segments of its own to those of another, both of one kind, and gives the first back.
-/// False, and nothing has changed, if they are not, or the kernel can't: where parts of an object have policies of their own.
-unsafe fn shift(from: usize, to: usize) -> bool {
+/// What came of [`shift`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shifted {
+    /// All of the first is in the second, and the first is given back.
+    Whole,
+    /// Both are as they were.
+    Not,
+    /// The first is as it was, and the second is gone.
+    Lost,
+}
+
+/// Moves the pages of an object with segments of its own to those of another, both of one kind, if they are such objects, and
+/// if the kernel can: not where parts of an object have policies of their own.
+unsafe fn shift(from: usize, to: usize) -> Shifted {
     let Some((from_offset, to_offset)) = space::offset_of(from).zip(space::offset_of(to)) else {
-        return false;
+        return Shifted::Not;
     };
     let (index, from_role) = space::owner_at(from_offset);
     let (_, to_role) = space::owner_at(to_offset);
     let (Role::Object(length), Role::Object(room), Some(kind)) =
         (from_role, to_role, kind::at(index))
     else {
-        return false;
+        return Shifted::Not;
     };
-    // SAFETY: the caller's promise: an object that becomes the other, which nobody has had.
-    let moved = unsafe { sys::shift(from, length.min(room), to, room) };
-    if moved {
-        // SAFETY: as above.
-        unsafe { kind.end_object(from_offset, length) };
+    let length_moved = length.min(room);
+    if !sys::may_shift(from, length_moved) {
+        return Shifted::Not;
     }
-    moved
+    // SAFETY: the caller's promise: an object that becomes the other, which nobody has had.
+    if unsafe { sys::shift(from, length_moved, to, room) } {
+        if sys::fill(from, length_moved) {
+            // SAFETY: as above.
+            unsafe { kind.end_object(from_offset, length) };
+        } else {
+            kind.lose_object(from_offset, length);
+        }
+        return Shifted::Whole;
+    }
+    if sys::fill(to, room) && kind.place(to, room) {
+        return Shifted::Not;
+    }
+    kind.lose_object(to_offset, room);
+    Shifted::Lost
 }
 
 /// Whether an object of a kind holds `size` bytes in its place, and no more than it should.

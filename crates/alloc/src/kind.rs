@@ -14,6 +14,7 @@
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::boxed::Box;
 use std::string::String;
 
 use tikv_jemalloc_sys::extent_hooks_t;
@@ -40,6 +41,9 @@ const INDEX_BITS: u32 = KINDS.trailing_zeros();
 const BUSY: u32 = (1 << INDEX_BITS) - 1;
 
 static TABLE: [AtomicPtr<Kind>; KINDS] = [const { AtomicPtr::new(null_mut()) }; KINDS];
+/// What each kind is to be like. Not in the kinds themselves: leak checkers look for pointers in a library's static memory, not
+/// in what it has mapped.
+static PLANS: [AtomicPtr<Plan>; KINDS] = [const { AtomicPtr::new(null_mut()) }; KINDS];
 
 /// What a kind is to be like.
 #[derive(Debug, Default)]
@@ -67,7 +71,6 @@ pub(crate) struct Kind {
     handle: AtomicU32,
     index: AtomicU32,
     generation: AtomicU32,
-    plan: UnsafeCell<Option<Plan>>,
     /// The most that may be set aside.
     limit: AtomicUsize,
     /// Address space set aside for arenas and objects.
@@ -82,7 +85,7 @@ pub(crate) struct Kind {
     pub(crate) returned: [AtomicUsize; CLASSES],
 }
 
-// SAFETY: see the rules above for the two cells; jemalloc reads hooks only.
+// SAFETY: see the rules above for the cell; jemalloc reads hooks only.
 unsafe impl Sync for Kind {}
 
 impl core::fmt::Debug for Kind {
@@ -122,8 +125,7 @@ pub(crate) fn create(plan: Plan) -> Option<u32> {
     }
     let kind = (1..=KINDS_MOST).find_map(reserve)?;
     kind.limit.store(plan.limit.unwrap_or(usize::MAX), Ordering::Relaxed);
-    // SAFETY: the handle is busy, and it was us who made it so.
-    unsafe { *kind.plan.get() = Some(plan) };
+    PLANS[kind.index()].store(Box::into_raw(Box::new(plan)), Ordering::Release);
     let generation = kind.generation.load(Ordering::Relaxed) % (u32::MAX >> INDEX_BITS) + 1;
     kind.generation.store(generation, Ordering::Relaxed);
     let handle = generation << INDEX_BITS | kind.index.load(Ordering::Relaxed);
@@ -188,6 +190,8 @@ pub(crate) unsafe fn destroy(handle: u32) -> bool {
         }
     }
     for (offset, role) in space::of_kind(index) {
+        #[cfg(feature = "checked")]
+        crate::checked::ends(offset, role);
         let bytes = if let Role::Object(bytes) = role { bytes } else { SEGMENT };
         let length = bytes.div_ceil(SEGMENT).max(1) * SEGMENT;
         // SAFETY: as above; the parts of an object are done with its first.
@@ -204,8 +208,9 @@ pub(crate) unsafe fn destroy(handle: u32) -> bool {
     for count in [&counts.binds, &counts.spilled, &counts.failed] {
         count.store(0, Ordering::Relaxed);
     }
-    // SAFETY: as above.
-    let plan = unsafe { (*kind.plan.get()).take() };
+    let plan = PLANS[index].swap(null_mut(), Ordering::AcqRel);
+    // SAFETY: a box that was given away when the kind was made, and that nobody has any more.
+    let plan = (!plan.is_null()).then(|| unsafe { Box::from_raw(plan) });
     kind.handle.store(0, Ordering::Release);
     if let Some(spill) = plan.filter(|plan| plan.owns_spill).and_then(|plan| plan.spill) {
         // SAFETY: as above: what was spilled was allocated from this kind.
@@ -238,7 +243,7 @@ impl Kind {
 
     fn plan(&self) -> Option<&Plan> {
         // SAFETY: written before the handle that our caller has, and not changed while that is in use.
-        unsafe { (*self.plan.get()).as_ref() }
+        unsafe { PLANS[self.index()].load(Ordering::Acquire).as_ref() }
     }
 
     pub(crate) fn spill(&self) -> Option<u32> {
@@ -411,6 +416,13 @@ impl Kind {
     pub(crate) unsafe fn end_object(&self, offset: usize, length: usize) {
         // SAFETY: the caller's promise.
         unsafe { self.clear(offset, length) };
+        self.counts.objects.fetch_sub(length, Ordering::Relaxed);
+        self.aside.fetch_sub(length, Ordering::Relaxed);
+    }
+
+    /// As [`Self::end_object`], where something else may be mapped now: the addresses are never used again.
+    pub(crate) fn lose_object(&self, offset: usize, length: usize) {
+        space::lose(offset, length);
         self.counts.objects.fetch_sub(length, Ordering::Relaxed);
         self.aside.fetch_sub(length, Ordering::Relaxed);
     }

@@ -5,9 +5,9 @@
 //!
 //! Here, from the outside in: [`ffi`] is the C interface (`nearfar.h`); `heap` allocates and frees; `thread` is what a thread
 //! keeps; `depot` what threads leave for each other; `kind` a kind at work; `arena` jemalloc's arenas under it; `space` the
-//! address range of all kinds; `machine` makes a kind of words (crate spec).
-//! Not here: moving what is placed (`nearfar tier`), and what nodes there are (crate topology).
-//! Read next: `heap.rs`, then `space.rs`.
+//! address range of all kinds; `machine` makes a kind of words (crate spec). With the feature `checked`, module `checked`
+//! stands before `heap` and finds what is given back wrongly. Not here: moving what is placed (`nearfar tier`), and what nodes
+//! there are (crate topology). Read next: `heap.rs`, then `space.rs`.
 //!
 //! Usable before `main` and after `exit`, in children of fork, in threads that end, without /proc once kinds are made. What
 //! the allocator itself remembers comes from `own`, never from `malloc`.
@@ -15,9 +15,14 @@
 mod adapt;
 mod arena;
 mod chase;
+#[cfg(feature = "checked")]
+mod checked;
+mod claim;
 mod classes;
 mod counts;
 mod depot;
+#[cfg(test)]
+mod depot_tests;
 pub mod ffi;
 pub mod front;
 mod haste;
@@ -30,14 +35,17 @@ mod own;
 mod placing;
 mod rust;
 mod setup;
+#[cfg(feature = "checked")]
+mod shadow;
 mod smdk;
 mod space;
 mod stats;
+mod sync;
 mod sys;
 mod thread;
 mod tls;
 
-pub use machine::KindError;
+pub use machine::{KindError, NamedNodes};
 pub use map::Mapping;
 pub use rust::{Global, Kind, Stats};
 

@@ -28,12 +28,33 @@ pub enum KindError {
     /// This system does not show its nodes.
     #[error("memory nodes can't be read: {0}")]
     Machine(#[from] fs::FsError),
+    /// Nodes that are there, of which this process may have no memory.
+    #[error(
+        "{nodes}: the cpuset of this process lets it have memory of nodes {allowed} only (Mems_allowed_list in \
+         /proc/self/status); write those, or have cpuset.mems of its cgroup widened"
+    )]
+    Cpuset {
+        /// Those that were asked for and are not allowed.
+        nodes: NamedNodes,
+        /// Those that are.
+        allowed: NodeSet,
+    },
     /// The kernel does not take the policy.
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// There are as many kinds as there can be, or no memory for another.
     #[error("no more memory kinds: there can be {most} at a time, and address space for them is needed", most = kind::KINDS_MOST)]
     TooMany,
+}
+
+/// Nodes, named as a sentence begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedNodes(pub NodeSet);
+
+impl core::fmt::Display for NamedNodes {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} {}", if self.0.len() == 1 { "node" } else { "nodes" }, self.0)
+    }
 }
 
 impl KindError {
@@ -47,7 +68,7 @@ impl KindError {
             ) => libc::ENODEV,
             Self::Spec(_) => libc::EINVAL,
             Self::Machine(_) | Self::Policy(PolicyError::Unsupported { .. }) => libc::ENOSYS,
-            Self::Policy(_) => libc::EPERM,
+            Self::Policy(_) | Self::Cpuset { .. } => libc::EPERM,
             Self::TooMany => libc::ENOMEM,
         }
     }
@@ -93,7 +114,9 @@ fn placing(place: &Place) -> Result<Placing, KindError> {
     let machine = read(&fs);
     let cpus = affinity::get().unwrap_or_default();
     let one = |policy: Policy| Ok(Placing::One(tried(&policy)?));
-    match place.on(&machine, &cpus)? {
+    let placed = place.on(&machine, &cpus)?;
+    all_allowed(&placed, mempolicy::nodes_allowed())?;
+    match placed {
         Placed::Default => Ok(Placing::Anywhere),
         Placed::Bind(nodes) => one(Policy::Bind(nodes)),
         Placed::Prefer(nodes) => one(preferred(nodes)),
@@ -107,6 +130,26 @@ fn placing(place: &Place) -> Result<Placing, KindError> {
             Ok(Placing::Rounds(Rounds::new(parts)))
         }
     }
+}
+
+/// The kernel drops nodes that a cpuset does not allow from a policy, as long as one is left: a kind on the others would be one
+/// of fewer nodes than were asked for.
+fn all_allowed(placed: &Placed, allowed: Option<NodeSet>) -> Result<(), KindError> {
+    let Some(allowed) = allowed else { return Ok(()) };
+    let beyond: NodeSet = match placed {
+        Placed::Default => return Ok(()),
+        Placed::Bind(nodes)
+        | Placed::Prefer(nodes)
+        | Placed::Interleave(nodes)
+        | Placed::Weighted(nodes) => nodes.iter().filter(|node| !allowed.contains(*node)).collect(),
+        Placed::Weights(own) => {
+            own.keys().copied().filter(|node| !allowed.contains(*node)).collect()
+        }
+    };
+    if beyond.is_empty() {
+        return Ok(());
+    }
+    Err(KindError::Cpuset { nodes: NamedNodes(beyond), allowed })
 }
 
 /// Memory for one object, in a place of its own that is written in words, without options.
@@ -132,7 +175,10 @@ pub(crate) fn allocate_placed(text: &str, size: usize) -> Result<NonNull<u8>, Ki
     }
     let kind = kind::find(handle).ok_or(KindError::TooMany)?;
     let object = kind.object_placed(size.max(1), 1, Some(&place)).ok_or(KindError::TooMany)?;
-    NonNull::new(object as *mut u8).ok_or(KindError::TooMany)
+    let object = NonNull::new(object as *mut u8);
+    #[cfg(feature = "checked")]
+    let object = crate::checked::noted(object);
+    object.ok_or(KindError::TooMany)
 }
 
 /// The machine, read once in a while: a program may make many kinds at a time, and nodes come and go seldom.
@@ -180,6 +226,34 @@ mod tests {
             [("nowhere", libc::EINVAL), ("bind:1000", libc::ENODEV), ("near;limit=x", libc::EINVAL)]
         {
             assert_eq!(create(text).unwrap_err().errno(), errno, "{text}");
+        }
+    }
+
+    #[test]
+    fn nodes_that_the_cpuset_does_not_allow_are_refused_by_name() {
+        let nodes = |ids: &[u16]| ids.iter().copied().map(NodeId).collect::<NodeSet>();
+        let allowed = || Some(nodes(&[0, 2]));
+        for placed in [
+            Placed::Bind(nodes(&[0, 1, 2])),
+            Placed::Prefer(nodes(&[1])),
+            Placed::Interleave(nodes(&[0, 1])),
+            Placed::Weighted(nodes(&[1, 2])),
+            Placed::Weights([(NodeId(0), 3), (NodeId(1), 1)].into()),
+        ] {
+            let refused = all_allowed(&placed, allowed()).unwrap_err();
+            let said = refused.to_string();
+            assert!(
+                said.starts_with("node 1: the cpuset") && said.contains("nodes 0,2 only"),
+                "{said}"
+            );
+            assert_eq!(refused.errno(), libc::EPERM);
+            // A sandbox that does not say what is allowed forbids nothing.
+            assert!(all_allowed(&placed, None).is_ok());
+        }
+        let said = all_allowed(&Placed::Bind(nodes(&[1, 3])), allowed()).unwrap_err().to_string();
+        assert!(said.starts_with("nodes 1,3: "), "{said}");
+        for placed in [Placed::Default, Placed::Bind(nodes(&[0, 2])), Placed::Prefer(nodes(&[2]))] {
+            assert!(all_allowed(&placed, allowed()).is_ok(), "{placed:?}");
         }
     }
 }

@@ -26,9 +26,13 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use allocator_api2::alloc::{AllocError, Allocator};
 
+#[cfg(feature = "checked")]
+use crate::checked as heap;
+#[cfg(not(feature = "checked"))]
+use crate::heap;
 use crate::kind::{self, DEFAULT};
 use crate::machine::{self, KindError};
-use crate::{heap, stats};
+use crate::stats;
 
 pub use crate::stats::Stats;
 

@@ -8,7 +8,7 @@ use std::vec::Vec;
 
 use nearfar_policy::interleave::Rule;
 
-use crate::conf::{Conf, ConfError, Full};
+use crate::conf::{Conf, ConfError, Full, Wrong};
 use crate::front::{self, Heap};
 use crate::smdk::{self, BothFull, Smdk};
 use crate::{adapt, machine, nodes, stats, sys};
@@ -19,7 +19,8 @@ const TIB: u64 = 1 << 40;
 /// Reads `NEARFAR_CONF`, or else `CXLMALLOC_CONF`, and makes the heap what they say. What is wrong is said on stderr, once, and
 /// memory stays where the system puts it.
 pub fn begin() {
-    let read = |name: &str| std::env::var(name).ok();
+    // What is no text has a mark in its place, so that it is read as wrong and not as absent.
+    let read = |name: &str| Some(std::env::var_os(name)?.to_string_lossy().into_owned());
     let (variable, done) = match (read("NEARFAR_CONF"), read("CXLMALLOC_CONF")) {
         (Some(text), _) => ("NEARFAR_CONF", configure(&text)),
         (None, Some(text)) => ("CXLMALLOC_CONF", configure_smdk(&text)),
@@ -42,6 +43,11 @@ fn configure(text: &str) -> Result<(), String> {
     if let Some(kind) = kind {
         let Conf { from, mmap: mappings, full, .. } = conf;
         front::set(Heap { kind, from, mappings, raises: false, aborts: full == Full::Abort });
+    }
+    if conf.wrong == Wrong::Abort && !cfg!(feature = "checked") {
+        sys::say(
+            "nearfar: wrong=abort: this build does not look at what is given back; see docs/alloc.md\n",
+        );
     }
     if let Some(place) = conf.report {
         report_at_end(place);

@@ -299,6 +299,11 @@ mod tests {
 
     proptest! {
         #[test]
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse(&String::from_utf8_lossy(&bytes)).0.lines();
+        }
+
+        #[test]
         fn no_text_panics(text in "\\PC{0,60}") {
             let _ = parse(&text);
         }

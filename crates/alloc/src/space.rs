@@ -15,6 +15,7 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicUsize, Ordering};
 
+use crate::claim::{self, FREE};
 use crate::classes::CLASSES;
 use crate::sys;
 
@@ -62,7 +63,6 @@ struct Segment {
     bytes: AtomicUsize,
 }
 
-const FREE: u32 = 0;
 const ARENA: u32 = 1;
 const OBJECT: u32 = 2;
 const REST: u32 = 3;
@@ -240,6 +240,15 @@ pub(crate) fn give(offset: usize, bytes: usize) {
     }
 }
 
+/// Gives segments from an offset on up for ever, as what is mapped there is not ours any more: nobody owns them, and they are
+/// not free.
+pub(crate) fn lose(offset: usize, bytes: usize) {
+    let first = offset / SEGMENT;
+    for index in first..first + bytes.div_ceil(SEGMENT).max(1) {
+        segment(index).owner.store(owner(0, REST), Ordering::Release);
+    }
+}
+
 /// Offsets of a kind's segments, with what each is for.
 pub(crate) fn of_kind(kind: usize) -> impl Iterator<Item = (usize, Role)> {
     let offsets = (0..HIGH.load(Ordering::Acquire)).map(|index| index * SEGMENT);
@@ -279,16 +288,7 @@ fn aligned(from: usize, apart: usize) -> usize {
 }
 
 fn claim(first: usize, count: usize, role: impl Fn(usize) -> u32) -> Result<(), usize> {
-    for at in 0..count {
-        let owner = &segment(first + at).owner;
-        let claimed =
-            owner.compare_exchange(FREE, role(at), Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        if !claimed {
-            (0..at).for_each(|at| segment(first + at).owner.store(FREE, Ordering::Release));
-            return Err(first + at);
-        }
-    }
-    Ok(())
+    claim::claim(|index| &segment(index).owner, first, count, role)
 }
 
 #[cfg(test)]
@@ -311,6 +311,16 @@ mod tests {
             give(offset, bytes);
             assert_eq!(owner_at(last).1, Role::Free);
         }
+    }
+
+    #[test]
+    fn segments_that_are_lost_are_nobodys_and_never_given_again() {
+        assert!(ensure());
+        let offset = take_object(7, 2 * SEGMENT, 1).unwrap();
+        lose(offset, 2 * SEGMENT);
+        assert_eq!(owner_at(offset), (0, Role::Rest));
+        assert!(of_kind(7).all(|(at, _)| at != offset && at != offset + SEGMENT));
+        assert_eq!(claim(offset / SEGMENT, 1, |_| owner(7, ARENA)), Err(offset / SEGMENT));
     }
 
     #[test]

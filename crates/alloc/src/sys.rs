@@ -19,8 +19,8 @@ pub(crate) fn map(length: usize) -> Option<NonNull<u8>> {
     at.ok().and_then(|at| NonNull::new(at as *mut u8))
 }
 
-/// mmap(2) itself, which a library that stands for it would otherwise answer; `how` has protection, flags and file. The errno if it
-/// fails.
+/// mmap(2) itself, which a library that stands for it would otherwise answer; `how` has protection, flags and file. The errno
+/// if it fails.
 ///
 /// # Safety
 /// As mmap(2): what is at a fixed address goes.
@@ -73,7 +73,16 @@ pub(crate) unsafe fn discard(at: usize, length: usize) -> bool {
     unsafe { libc::madvise(at as *mut libc::c_void, length, libc::MADV_DONTNEED) == 0 }
 }
 
-/// Moves the pages of a mapping to another place, without copying; the place it was in is left as [`map`] gives it.
+/// Whether a range is of one mapping, with another behind it, so that [`shift`] can move it.
+pub(crate) fn may_shift(from: usize, length: usize) -> bool {
+    // Growing by a page in its place can't be, as there is something; but what is of several mappings is refused before that.
+    // SAFETY: what is mapped does not change.
+    let grown = unsafe { libc::mremap(from as *mut libc::c_void, length, length + PAGE, 0) };
+    grown == libc::MAP_FAILED && errno() == libc::ENOMEM
+}
+
+/// Moves the pages of a mapping to another place, without copying. Nothing is mapped where it was, until [`fill`]. If the
+/// kernel can't, nothing may be mapped where it should have gone: Linux up to 6.16 unmaps that first.
 ///
 /// # Safety
 /// Both ranges lie in what [`map`] gave and do not meet; what is in the second is not needed, and nobody uses the first.
@@ -81,9 +90,22 @@ pub(crate) unsafe fn shift(from: usize, length: usize, to: usize, to_length: usi
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     let (from, place) = (from as *mut libc::c_void, to as *mut libc::c_void);
     // SAFETY: the caller's promise.
-    let moved = unsafe { libc::mremap(from, length, to_length, flags, place) };
-    // SAFETY: nothing is mapped there now, and the range was the caller's.
-    moved != libc::MAP_FAILED && unsafe { renew(from as usize, length) }
+    unsafe { libc::mremap(from, length, to_length, flags, place) != libc::MAP_FAILED }
+}
+
+/// Makes a range in which nothing is mapped as [`map`] gives it. False if that can't be: another thread may have mapped something
+/// there meanwhile, which stays.
+pub(crate) fn fill(at: usize, length: usize) -> bool {
+    let flags = FLAGS | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: nothing that is there is replaced.
+    let mapped = unsafe { mmap(at, length, [PROTECTION, flags, -1], 0) };
+    // Linux before 4.17 does not know the flag and may choose another place.
+    if let Ok(elsewhere) = mapped
+        && elsewhere != at
+    {
+        unmap_own(elsewhere, length);
+    }
+    mapped == Ok(at)
 }
 
 /// Asks for huge pages in a range, or for none.
@@ -133,4 +155,43 @@ pub(crate) fn errno() -> i32 {
     let at = unsafe { libc::__errno_location() };
     // SAFETY: the location is this thread's own.
     unsafe { at.read() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn byte(at: usize) -> u8 {
+        // SAFETY: tests look at what is mapped.
+        unsafe { *(at as *const u8) }
+    }
+
+    #[test]
+    fn what_is_of_one_mapping_may_be_moved_and_no_other() {
+        let from = map(16 * PAGE).unwrap().as_ptr() as usize;
+        // SAFETY: mapped above.
+        unsafe { (from as *mut u8).write_bytes(7, 8 * PAGE) };
+        assert!(may_shift(from, 8 * PAGE));
+        // SAFETY: as above.
+        let advised =
+            unsafe { libc::madvise(from as *mut libc::c_void, PAGE, libc::MADV_DONTFORK) };
+        assert_eq!(advised, 0);
+        assert!(!may_shift(from, 8 * PAGE));
+        assert_eq!((byte(from), byte(from + 8 * PAGE - 1)), (7, 7));
+        unmap_own(from, 16 * PAGE);
+        assert!(!may_shift(from, 8 * PAGE), "nothing is there");
+    }
+
+    #[test]
+    fn a_hole_is_filled_and_what_another_has_put_there_stays() {
+        let at = map(16 * PAGE).unwrap().as_ptr() as usize;
+        unmap_own(at + PAGE, 4 * PAGE);
+        assert!(fill(at + PAGE, 4 * PAGE));
+        assert_eq!(byte(at + 2 * PAGE), 0);
+        // SAFETY: mapped above.
+        unsafe { (at as *mut u8).write_bytes(7, 16 * PAGE) };
+        unmap_own(at + PAGE, 2 * PAGE);
+        assert!(!fill(at + PAGE, 4 * PAGE));
+        assert_eq!(byte(at + 3 * PAGE), 7);
+    }
 }

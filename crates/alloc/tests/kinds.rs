@@ -1,14 +1,13 @@
 //! Memory kinds by their C interface: what is asked for is given, of that kind, and comes back.
 //!
-//! Node 0 is on every machine, so kinds are bound to it; that far kinds are far is shown in the lab.
+//! Node 0 is on every machine, so kinds are bound to it; that far kinds are far is shown in the lab. Any sequence of calls:
+//! `model`.
 #![expect(unsafe_code, reason = "a C interface is called")]
 
-use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 
 use nearfar_alloc::ffi::*;
-use proptest::prelude::*;
 
 fn kind(text: &str) -> nf_kind_t {
     let written = CString::new(text).expect("no zero within");
@@ -331,82 +330,21 @@ fn a_child_of_a_threaded_program_can_go_on() {
     destroy(kind);
 }
 
-/// A call of a sequence.
-#[derive(Clone, Debug)]
-enum Call {
-    Allocate { slot: usize, kind: usize, size: usize },
-    Zeroed { slot: usize, kind: usize, size: usize },
-    Aligned { slot: usize, kind: usize, shift: u32, size: usize },
-    Resize { slot: usize, kind: usize, size: usize },
-    Free { slot: usize },
-}
-
-fn calls() -> impl Strategy<Value = Vec<Call>> {
-    let slot = 0..40_usize;
-    let kind = 0..3_usize;
-    let size = prop_oneof![4 => 0..2000_usize, 2 => 0..70_000_usize, 1 => 0..(6_usize << 20)];
-    let call = prop_oneof![
-        4 => (slot.clone(), kind.clone(), size.clone()).prop_map(|(slot, kind, size)| Call::Allocate { slot, kind, size }),
-        1 => (slot.clone(), kind.clone(), size.clone()).prop_map(|(slot, kind, size)| Call::Zeroed { slot, kind, size }),
-        1 => (slot.clone(), kind.clone(), 0..16_u32, size.clone())
-            .prop_map(|(slot, kind, shift, size)| Call::Aligned { slot, kind, shift, size }),
-        2 => (slot.clone(), kind, size).prop_map(|(slot, kind, size)| Call::Resize { slot, kind, size }),
-        3 => slot.prop_map(|slot| Call::Free { slot }),
-    ];
-    prop::collection::vec(call, 1..300)
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
-    #[test]
-    fn any_sequence_of_calls_gives_memory_that_nobody_else_has(calls in calls()) {
-        let kinds = [kind("bind:0"), kind("near"), NF_DEFAULT];
-        // What each slot has: memory, size, the value it is filled with.
-        let mut model: BTreeMap<usize, (usize, usize, u8)> = BTreeMap::new();
-        let filled = |size: usize| size.min(3000);
-        for (call, value) in calls.into_iter().zip((1..=255_u8).cycle()) {
-            let (slot, new) = match call {
-                Call::Allocate { slot, kind, size } => {
-                    (slot, Some((nf_malloc(kinds[kind], size), size, kinds[kind])))
-                }
-                Call::Zeroed { slot, kind, size } => {
-                    let memory = nf_calloc(kinds[kind], 1, size);
-                    prop_assert!(is_filled(memory, size, 0));
-                    (slot, Some((memory, size, kinds[kind])))
-                }
-                Call::Aligned { slot, kind, shift, size } => {
-                    let memory = nf_aligned_alloc(kinds[kind], 1 << shift, size);
-                    prop_assert_eq!(memory as usize % (1 << shift), 0);
-                    (slot, Some((memory, size, kinds[kind])))
-                }
-                Call::Resize { slot, kind, size } => {
-                    let old = model.remove(&slot);
-                    let memory = old.map_or(null_mut(), |(memory, _, _)| memory as *mut c_void);
-                    let moved = realloc(kinds[kind], memory, size);
-                    if let Some((_, before, value)) = old {
-                        prop_assert!(is_filled(moved, filled(before).min(size), value));
-                    }
-                    (slot, Some((moved, size, kinds[kind])))
-                }
-                Call::Free { slot } => (slot, None),
-            };
-            if let Some((memory, size, value)) = model.remove(&slot) {
-                prop_assert!(is_filled(memory as *mut c_void, filled(size), value));
-                free(memory as *mut c_void);
-            }
-            if let Some((memory, size, kind)) = new {
-                prop_assert!(!memory.is_null());
-                prop_assert_eq!(nf_kind_of(memory), kind);
-                prop_assert!(usable(memory) >= size);
-                fill(memory, filled(size), value);
-                model.insert(slot, (memory as usize, size, value));
-            }
-        }
-        for (memory, size, value) in model.into_values() {
-            prop_assert!(is_filled(memory as *mut c_void, filled(size), value));
-            free(memory as *mut c_void);
-        }
-        destroy(kinds[0]);
-        destroy(kinds[1]);
+#[test]
+fn large_memory_grows_also_where_a_part_of_it_is_mapped_apart() {
+    let kind = kind("bind:0");
+    let mut memory = nf_malloc(kind, 8 << 20);
+    fill(memory, 8 << 20, 7);
+    // SAFETY: the content stays as it is.
+    assert_eq!(unsafe { libc::madvise(memory, 1 << 20, libc::MADV_DONTFORK) }, 0);
+    // In its place and to another, over and over.
+    for mib in [40, 100, 120, 130, 200, 600, 90, 300] {
+        memory = realloc(kind, memory, mib << 20);
+        assert!(!memory.is_null() && nf_kind_of(memory) == kind);
+        assert!(is_filled(memory, 8 << 20, 7), "{mib}");
+        let end = memory.wrapping_byte_add((mib << 20) - 4096);
+        fill(end, 4096, 8);
     }
+    free(memory);
+    destroy(kind);
 }

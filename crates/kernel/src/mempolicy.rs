@@ -184,8 +184,7 @@ impl Policy {
     }
 
     fn from_raw(raw: c_int, mask: &sys::Mask) -> Result<Self, PolicyError> {
-        let ids = (0..=NodeId::MAX.0).filter(|node| sys::contains(mask, usize::from(*node)));
-        let nodes: NodeSet = ids.map(NodeId).collect();
+        let nodes = in_mask(mask);
         Ok(match raw & !mode::FLAGS {
             mode::DEFAULT => Self::Default,
             mode::LOCAL => Self::Local,
@@ -311,12 +310,27 @@ fn answer(asked: io::Result<()>) -> io::Result<bool> {
     }
 }
 
-/// The nodes this process may use memory of (`Mems_allowed_list`); node 0 where the kernel does not say.
+/// The nodes this process may use memory of; node 0 where the kernel does not say.
 #[must_use]
 pub fn allowed_nodes() -> NodeSet {
+    nodes_allowed().unwrap_or_else(|| [NodeId(0)].into_iter().collect())
+}
+
+/// The nodes that the calling thread's cpuset lets it have memory of; none where neither get_mempolicy(2) nor `Mems_allowed_list`
+/// in /proc says.
+#[must_use]
+pub fn nodes_allowed() -> Option<NodeSet> {
+    if let Ok(mask) = sys::mems_allowed() {
+        return Some(in_mask(&mask));
+    }
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let list = status.lines().find_map(|line| line.strip_prefix("Mems_allowed_list:"));
-    list.and_then(NodeSet::parse_list).unwrap_or_else(|| [NodeId(0)].into_iter().collect())
+    list.and_then(NodeSet::parse_list)
+}
+
+fn in_mask(mask: &sys::Mask) -> NodeSet {
+    let ids = (0..=NodeId::MAX.0).filter(|node| sys::contains(mask, usize::from(*node)));
+    ids.map(NodeId).collect()
 }
 
 #[cfg(test)]
@@ -385,6 +399,14 @@ mod tests {
     fn nodes_that_are_not_there_are_refused_with_the_way_to_look() {
         let error = apart(|| set(&Policy::Bind(nodes(&[1023]))).unwrap_err()).to_string();
         assert!(error.contains("nodes 1023") && error.contains("Mems_allowed_list"), "{error}");
+    }
+
+    #[test]
+    fn nodes_allowed_are_those_of_the_threads_cpuset() {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let list = status.lines().find_map(|line| line.strip_prefix("Mems_allowed_list:"));
+        assert_eq!(nodes_allowed(), list.and_then(NodeSet::parse_list));
+        assert!(nodes_allowed().unwrap().contains(NodeId(0)));
     }
 
     #[test]

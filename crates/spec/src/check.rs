@@ -26,7 +26,7 @@ pub enum HeapError {
 /// # Errors
 /// [`HeapError`]: neither, or such nodes are not there.
 pub fn check(text: &str, machine: &Topology, cpus: &[CpuId]) -> Result<String, HeapError> {
-    let keys = ["heap=", "from=", "mmap=", "adapt=", "full=", "report=", "print="];
+    let keys = ["heap=", "from=", "mmap=", "adapt=", "full=", "wrong=", "report=", "print="];
     let is_conf = text.split_whitespace().any(|word| keys.iter().any(|key| word.starts_with(key)));
     let conf = if is_conf { text.to_string() } else { format!("heap={text}") };
     if !is_conf && text.contains(char::is_whitespace) {

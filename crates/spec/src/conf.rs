@@ -7,6 +7,7 @@
 //!      | "mmap=" ( size | "off" ) anonymous private mappings from this size on go to the kind, too; 1m
 //!      | "adapt=" policy         bw_saturation, bw_order or weighted: the heap follows how busy memory is
 //!      | "full=" ( "null" | "abort" ) what happens when the kind has no more: NULL with ENOMEM, or an end with a message
+//!      | "wrong=" ( "say" | "abort" ) what a checked build does when memory is given back wrongly: a line, or an end with one
 //!      | "report=" ( "stderr" | file ) figures of all kinds when a process ends, as JSON; %p in a name is its number
 //!      | "print=smdk"            the lines that SMDK's scripts look for, on stderr
 //! ```
@@ -30,6 +31,8 @@ pub struct Conf {
     pub adapt: Option<Rule>,
     /// What happens when there is no more.
     pub full: Full,
+    /// What a checked build does when memory is given back wrongly.
+    pub wrong: Wrong,
     /// Where figures go at the end: a file, or "stderr".
     pub report: Option<String>,
     /// Whether SMDK's lines are printed.
@@ -46,6 +49,16 @@ pub enum Full {
     Abort,
 }
 
+/// What a checked build does when memory is given back twice, in the middle, or was never allocated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wrong {
+    /// It says so.
+    #[default]
+    Say,
+    /// The program ends with a message.
+    Abort,
+}
+
 impl Default for Conf {
     fn default() -> Self {
         Self {
@@ -54,6 +67,7 @@ impl Default for Conf {
             mmap: Some(1 << 20),
             adapt: None,
             full: Full::default(),
+            wrong: Wrong::default(),
             report: None,
             print_smdk: false,
         }
@@ -67,7 +81,7 @@ pub enum ConfError {
     /// Not a word there is.
     #[error(
         "`{found}` is not a setting; there are heap=KIND, from=SIZE, mmap=SIZE, mmap=off, adapt=POLICY, full=null, full=abort, \
-         report=FILE and print=smdk, with spaces between"
+         wrong=say, wrong=abort, report=FILE and print=smdk, with spaces between"
     )]
     Word {
         /// What was written.
@@ -147,6 +161,9 @@ impl Conf {
             ("full", "null") => self.full = Full::Null,
             ("full", "abort") => self.full = Full::Abort,
             ("full", _) => return Err(wrong("full=null or full=abort")),
+            ("wrong", "say") => self.wrong = Wrong::Say,
+            ("wrong", "abort") => self.wrong = Wrong::Abort,
+            ("wrong", _) => return Err(wrong("wrong=say or wrong=abort")),
             ("report", "") => return Err(wrong("report=stderr or report=FILE")),
             ("report", file) => self.report = Some(file.to_string()),
             ("print", "smdk") => self.print_smdk = true,
@@ -174,11 +191,13 @@ mod tests {
 
     #[test]
     fn words_say_what_is_to_be() {
-        let all =
-            conf("heap=far;limit=4g;spill=near from=64k mmap=off full=abort report=x print=smdk");
+        let all = conf(
+            "heap=far;limit=4g;spill=near from=64k mmap=off full=abort wrong=abort report=x print=smdk",
+        );
         let all = all.unwrap();
         assert_eq!(all.heap.as_deref(), Some("far;limit=4g;spill=near"));
         assert_eq!((all.from, all.mmap, all.full), (64 << 10, None, Full::Abort));
+        assert_eq!(all.wrong, Wrong::Abort);
         assert_eq!((all.report.as_deref(), all.print_smdk), (Some("x"), true));
         assert_eq!(conf("adapt=weighted").unwrap().adapt, Some(Rule::Weighted));
     }
@@ -192,6 +211,7 @@ mod tests {
             ("from=big", "`big`"),
             ("mmap=", "``"),
             ("full=maybe", "full=null or full=abort"),
+            ("wrong=maybe", "wrong=say or wrong=abort"),
             ("print=all", "print=smdk"),
             ("report=", "report=FILE"),
             ("adapt=much", "bw_saturation"),
@@ -205,6 +225,22 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = conf(&String::from_utf8_lossy(&bytes));
+        }
+
+        #[test]
+        fn bytes_among_what_is_right_do_not_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..4),
+            at in 0_usize..100,
+        ) {
+            let mut text = b"heap=weighted:0=3,1=1;limit=4g;spill=near;huge=no from=64k mmap=off full=abort".to_vec();
+            let at = at.min(text.len());
+            text.splice(at..(at + 2).min(text.len()), bytes);
+            let _ = conf(&String::from_utf8_lossy(&text));
+        }
+
         #[test]
         fn no_text_panics(text in "((heap|from|mmap|full|report|print|adapt)?=?[0-9a-z:;=,]{0,9} ?){0,5}") {
             let _ = conf(&text);

@@ -158,6 +158,30 @@ fn a_conf_that_is_wrong_is_named_in_one_line_and_all_goes_on() {
     }
 }
 
+/// What a variable may hold is any bytes but zero; and these are pseudo-random, the same in each run.
+#[test]
+fn a_variable_of_any_bytes_is_one_line_at_most_and_the_program_goes_on() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+    let mut state = 1_u64;
+    for length in 0..60 {
+        let mut byte = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let any = (state >> 56).to_le_bytes()[0].max(1);
+            // Often what the syntax has.
+            b":,_a".get(usize::from(any) / 8).copied().unwrap_or(any)
+        };
+        let bytes: Vec<u8> = (0..length).map(|_| byte()).collect();
+        let mut command = Command::new(&programs()[0]);
+        let output =
+            command.arg("goes-on").env("SMALLOC_CONF", OsStr::from_bytes(&bytes)).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text.lines().count() <= 1, "{bytes:?}: {text}");
+    }
+}
+
 #[test]
 fn a_stderr_that_takes_nothing_is_no_reason_to_stop() {
     for name in ["tables", "warnings", "interleaves-nowhere", "goes-on"] {

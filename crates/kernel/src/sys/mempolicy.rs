@@ -54,6 +54,26 @@ pub(crate) fn get_mempolicy() -> io::Result<(c_int, Mask)> {
     done(status).map(|()| (mode, mask))
 }
 
+/// get_mempolicy(2) with MPOL_F_MEMS_ALLOWED: the nodes that the calling thread may have in policies.
+pub(crate) fn mems_allowed() -> io::Result<Mask> {
+    const MEMS_ALLOWED: c_long = 4;
+    let nowhere = std::ptr::null::<u8>();
+    let mut mask: Mask = [0; NODES / BITS];
+    // SAFETY: with this flag get_mempolicy writes `maxnode - 1` = NODES bits to the mask, which has that many and lives until it
+    // returns, and nothing else: there is no place for a mode, and the address must be none.
+    let status = unsafe {
+        libc::syscall(
+            libc::SYS_get_mempolicy,
+            nowhere,
+            mask.as_mut_ptr(),
+            MAXNODE,
+            nowhere,
+            MEMS_ALLOWED,
+        )
+    };
+    done(status).map(|()| mask)
+}
+
 /// mbind(2): the policy of the mappings from `address` on, over `length` bytes.
 pub(crate) fn mbind(
     address: usize,
