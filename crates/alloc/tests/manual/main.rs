@@ -41,9 +41,11 @@ fn pages_are_what_the_headers_say() {
 
 #[test]
 fn a_page_has_every_function_of_its_header_with_what_it_does() {
-    let text = "/* few: a\n * header. Made of nothing.\n *\n * It has `two`.\n */\n#ifndef F\n#define F\n#define TWO 2 /* a number */\n\
+    let text = "/* few: a\n * header. Made of nothing.\n *\n * It has `two`.\n */\n\
+        #ifndef F\n#define F\n#define TWO 2 /* a number */\n\
         /* Does it.\n *\n * Slowly. */\nint one(int a,\n        int b);\nint two(void);\n\n/* A pair. */\n\
-        typedef struct pair {\n    /* Left, not right. */\n    int left;\n} pair;\ntypedef enum {\n  A = 0, /* first */\n  B = 1  /* last */\n} e;\n#endif\n";
+        typedef struct pair {\n    /* Left, not right. */\n    int left;\n} pair;\n\
+        typedef enum {\n  A = 0, /* first */\n  B = 1  /* last */\n} e;\n#endif\n";
     let read = header::read(text);
     assert_eq!(read.head, ["few: a header. Made of nothing.", "It has `two`."]);
     let codes: Vec<_> = read.items.iter().map(|item| item.code.join(" ")).collect();
