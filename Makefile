@@ -12,6 +12,7 @@
 #   make bench-tiering    tiering systems side by side on emulated machines, with a page (SMOKE=1: a look; KERNEL=7.2)
 #   make bench-alloc      allocation by kind beside jemalloc and other peers, ratios in one run (SMOKE=1: a look)
 #   make bench-lab        accuracy and cost of the emulation
+#   make install          what make build has made, below PREFIX (/usr/local) and DESTDIR; make uninstall takes it away again
 #   make setup            only the set-up; make clean: only the build artefacts
 
 SHELL := /bin/bash
@@ -21,13 +22,14 @@ export CARGO_TARGET_DIR ?= $(CURDIR)/target
 RELEASE := $(CARGO_TARGET_DIR)/release
 PLUGIN := $(RELEASE)/libnearfar_lab_plugin.so
 PRELOAD := $(CARGO_TARGET_DIR)/abi/libnearfar_preload.so
+PEERS := $${NEARFAR_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/nearfar}/peers
 export NEARFAR_LAB_PLUGIN ?= $(PLUGIN)
 SMOKE_FLAG := $(if $(SMOKE),--smoke,)
 
-.PHONY: demo test build plugin library library-checked sanitize python lint bench-bandwidth bench-tiering bench-alloc bench-lab setup clean help
+.PHONY: demo test build plugin library library-checked sanitize python lint bench-bandwidth bench-tiering bench-alloc bench-lab install uninstall setup clean help
 
 help:
-	@sed -n '3,17s/^# *//p' Makefile
+	@sed -n '3,16s/^# *//p' Makefile
 
 setup:
 	@scripts/setup build
@@ -91,12 +93,18 @@ bench-tiering: build
 
 bench-alloc: library
 	@scripts/setup alloc
-	LIBNEARFAR=$(CARGO_TARGET_DIR)/abi/libnearfar.so $(CARGO) bench --locked -q -p nearfar-alloc --bench alloc -- $(SMOKE_FLAG)
+	LIBNEARFAR=$(CARGO_TARGET_DIR)/abi/libnearfar.so LIBUMF=$(PEERS)/umf/lib/libumf.so.1 \
+		$(CARGO) bench --locked -q -p nearfar-alloc --bench alloc -- $(SMOKE_FLAG)
+	LIBNEARFAR_PRELOAD=$(PRELOAD) $(CARGO) bench --locked -q -p nearfar-alloc --bench preload -- $(SMOKE_FLAG)
 
 bench-lab: build
 	@scripts/setup lab
 	$(RELEASE)/nearfar-lab accuracy
 	$(RELEASE)/nearfar-lab overhead
+
+# Copies, and builds nothing (scripts/install says where to): make build first, then this as who may write there.
+install uninstall:
+	@scripts/install $@
 
 clean:
 	$(CARGO) clean

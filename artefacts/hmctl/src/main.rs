@@ -17,6 +17,8 @@ use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory as _, Parser};
 use nearfar_topology::NodeExpr;
 
+#[cfg(test)]
+mod manual;
 mod placement;
 
 use placement::{Mode, Placement, Refused};

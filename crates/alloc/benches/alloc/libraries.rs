@@ -190,8 +190,59 @@ fn memkind() -> Result<Calls, String> {
     Ok(Calls::Pool(function(library, c"memkind_malloc")?, kind, free))
 }
 
+/// UMF's functions as its headers have them; those that give a number give 0 if all is well.
+type Make = unsafe extern "C" fn(*mut *mut c_void) -> c_int;
+type Set = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
+type SetList = unsafe extern "C" fn(*mut c_void, *mut c_uint, c_uint) -> c_int;
+type Operations = unsafe extern "C" fn() -> *const c_void;
+type MakeProvider = unsafe extern "C" fn(*const c_void, *const c_void, *mut *mut c_void) -> c_int;
+type MakePool =
+    unsafe extern "C" fn(*const c_void, *mut c_void, *const c_void, u32, *mut *mut c_void) -> c_int;
+
+/// UMF_NUMA_MODE_BIND.
+const UMF_BIND: c_int = 1;
+
+/// The disjoint pool as it is unless told otherwise, over the system's memory, bound to node 0; `LIBUMF` names the library.
 fn umf() -> Result<Calls, String> {
-    Err("not yet".into())
+    let path = std::env::var("LIBUMF").map_err(|_| "LIBUMF does not name libumf.so.1")?;
+    let library = load(&path)?;
+    let good = |what: &str, status: c_int| match status {
+        0 => Ok(()),
+        _ => Err(format!("{what}: {status}")),
+    };
+    let made = |name: &CStr| {
+        let (make, mut handle): (Make, _) = (function(library, name)?, null_mut());
+        // SAFETY: a place for the handle.
+        good(&name.to_string_lossy(), unsafe { make(&raw mut handle) })?;
+        Ok::<_, String>(handle)
+    };
+    let operations = |name: &CStr| {
+        let operations: Operations = function(library, name)?;
+        // SAFETY: no preconditions.
+        Ok::<_, String>(unsafe { operations() })
+    };
+
+    let params = made(c"umfOsMemoryProviderParamsCreate")?;
+    let mode: Set = function(library, c"umfOsMemoryProviderParamsSetNumaMode")?;
+    // SAFETY: parameters from above.
+    good("numa mode", unsafe { mode(params, UMF_BIND) })?;
+    let nodes: SetList = function(library, c"umfOsMemoryProviderParamsSetNumaList")?;
+    let mut node = 0;
+    // SAFETY: as above; a list of one, which is copied.
+    good("numa list", unsafe { nodes(params, &raw mut node, 1) })?;
+
+    let make: MakeProvider = function(library, c"umfMemoryProviderCreate")?;
+    let (of_system, mut provider) = (operations(c"umfOsMemoryProviderOps")?, null_mut());
+    // SAFETY: operations with parameters of theirs, and a place for the handle.
+    good("provider", unsafe { make(of_system, params, &raw mut provider) })?;
+
+    let params = made(c"umfDisjointPoolParamsCreate")?;
+    let make: MakePool = function(library, c"umfPoolCreate")?;
+    let (disjoint, mut pool) = (operations(c"umfDisjointPoolOps")?, null_mut());
+    // SAFETY: as above; the provider stays.
+    good("pool", unsafe { make(disjoint, provider, params, 0, &raw mut pool) })?;
+    let free = function(library, c"umfPoolFree")?;
+    Ok(Calls::Pool(function(library, c"umfPoolMalloc")?, pool as usize, free))
 }
 
 const MPOL_BIND: c_int = 2;

@@ -26,6 +26,34 @@ pub(crate) fn print(
         let ratio = core.map_or(f64::NAN, |core| figure / core);
         println!("  {:<28} {figure:8.1}  ({least:.1} to {most:.1})  {ratio:6.2} x", library.name());
     }
+    wanted(threads, found);
+}
+
+/// What is wanted of nearfar, each with what it is: peers are to take this many times as long, the core at least as much.
+fn wanted(threads: usize, found: &[(Library, Vec<f64>)]) {
+    let of = |wanted: Library| {
+        found
+            .iter()
+            .find(|(library, _)| *library == wanted)
+            .and_then(|(_, figures)| median(figures))
+    };
+    let Some(own) = of(Library::Nearfar) else { return };
+    let pool = match threads {
+        1 => 11.0,
+        2 => 15.0,
+        _ => 1.0,
+    };
+    let peers =
+        [(CORE, 1.0 / 1.1), (Library::Pool, pool), (Library::Memkind, 1.0), (Library::Umf, 1.0)];
+    for (peer, least) in peers {
+        let Some(figure) = of(peer) else { continue };
+        let ratio = figure / own;
+        let verdict = if ratio >= least { "reached" } else { "not reached" };
+        println!(
+            "    {:<26} takes {ratio:5.2} x nearfar's time; wanted {least:.2} x: {verdict}",
+            peer.name()
+        );
+    }
 }
 
 fn median(figures: &[f64]) -> Option<f64> {

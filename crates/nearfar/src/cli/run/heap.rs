@@ -43,7 +43,7 @@ impl Heap {
     }
 }
 
-/// `$NEARFAR_PRELOAD`, beside this program, or in `../lib` or `../lib/nearfar`.
+/// `$NEARFAR_PRELOAD`, beside this program, or in `../lib` and what distributions have instead of it.
 fn find() -> anyhow::Result<PathBuf> {
     let named = std::env::var_os("NEARFAR_PRELOAD").filter(|path| !path.is_empty());
     if let Some(named) = named {
@@ -57,11 +57,13 @@ fn find() -> anyhow::Result<PathBuf> {
     }
     let own = std::env::current_exe()?;
     let dir = own.parent().unwrap_or_else(|| Path::new("/"));
-    let places = ["", "../lib", "../lib/nearfar"].map(|place| dir.join(place).join(LIBRARY));
-    places.into_iter().find(|path| path.is_file()).ok_or_else(|| {
+    let of_machine = format!("../lib/{}-linux-gnu", std::env::consts::ARCH);
+    let places = ["", "../lib", "../lib/nearfar", "../lib64", &of_machine];
+    let mut paths = places.iter().map(|place| dir.join(place).join(LIBRARY));
+    paths.find(|path| path.is_file()).ok_or_else(|| {
         anyhow::anyhow!(
-            "--heap: no {LIBRARY} beside this program, in ../lib or ../lib/nearfar, or named by NEARFAR_PRELOAD (make library \
-             makes it)"
+            "--heap: no {LIBRARY} beside this program, in ../lib, ../lib/nearfar, ../lib64 or {of_machine}, or named by \
+             NEARFAR_PRELOAD (make library makes it)"
         )
     })
 }

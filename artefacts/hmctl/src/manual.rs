@@ -1,0 +1,27 @@
+//! docs/man/hmctl.8 is what the options say. `UPDATE=1` writes it anew.
+#![expect(clippy::unwrap_used, reason = "a test that can't read the repository should stop")]
+
+use std::path::Path;
+
+use clap::CommandFactory as _;
+
+#[test]
+fn the_page_is_what_the_options_say() {
+    let mut page = Vec::new();
+    let source = concat!("nearfar ", env!("CARGO_PKG_VERSION"));
+    let man = clap_mangen::Man::new(super::Args::command()).section("8");
+    let man = man.manual("nearfar").source(source);
+    man.render(&mut page).unwrap();
+    let page = String::from_utf8(page).unwrap()
+        + ".SH \"SEE ALSO\"\nhmalloc(3), nearfar(1), numactl(8), numa(7)\n";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/man/hmctl.8");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &page).unwrap();
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        kept == page,
+        "{} is out of date: UPDATE=1 cargo test -p nearfar-hmctl manual",
+        path.display()
+    );
+}

@@ -1,0 +1,68 @@
+//! Pages of section 3 in docs/man are what the headers say. `UPDATE=1` writes them anew.
+//!
+//! A header is the one definition: its first comment is the description, the comment before a declaration says what that does.
+//! `header.rs` reads headers, `page.rs` writes pages.
+#![expect(clippy::unwrap_used, reason = "a test that can't read the repository should stop")]
+
+mod header;
+mod page;
+
+use std::path::Path;
+
+/// Pages with the headers they are made from, and what else is to be read.
+const PAGES: [(&str, &str, &str); 3] = [
+    ("nearfar", "crates/alloc/include/nearfar.h", "nearfar(1), malloc(3), mbind(2), numa(7)"),
+    (
+        "hmalloc",
+        "artefacts/libhmalloc/include/hmalloc.h",
+        "hmctl(8), nearfar(3), malloc(3), mbind(2)",
+    ),
+    ("smalloc", "artefacts/libsmalloc/include/smdk_opt_api.h", "nearfar(3), malloc(3), mbind(2)"),
+];
+
+#[test]
+fn pages_are_what_the_headers_say() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for (name, header, also) in PAGES {
+        let read = header::read(&std::fs::read_to_string(root.join(header)).unwrap());
+        let page = page::write(&read, name, header, also);
+        let path = root.join("docs/man").join(name).with_extension("3");
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(&path, &page).unwrap();
+        }
+        let kept = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            kept == page,
+            "{} is out of date: UPDATE=1 cargo test -p nearfar-alloc --test manual",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn a_page_has_every_function_of_its_header_with_what_it_does() {
+    let text = "/* few: a\n * header. Made of nothing.\n *\n * It has `two`.\n */\n\
+        #ifndef F\n#define F\n#define TWO 2 /* a number */\n\
+        /* Does it.\n *\n * Slowly. */\nint one(int a,\n        int b);\nint two(void);\n\n/* A pair. */\n\
+        typedef struct pair {\n    /* Left, not right. */\n    int left;\n} pair;\n\
+        typedef enum {\n  A = 0, /* first */\n  B = 1  /* last */\n} e;\n#endif\n";
+    let read = header::read(text);
+    assert_eq!(read.head, ["few: a header. Made of nothing.", "It has `two`."]);
+    let codes: Vec<_> = read.items.iter().map(|item| item.code.join(" ")).collect();
+    assert_eq!(codes, ["TWO", "int one(int a, int b); int two(void);", "struct pair", "enum e"]);
+    assert_eq!(read.items[0].words, ["a number"]);
+    assert_eq!(read.items[1].words, ["Does it.", "Slowly."]);
+    assert_eq!(read.items[2].members[0].words, ["Left, not right."]);
+    let last = &read.items[3].members[1];
+    assert_eq!((last.code.join(" "), last.words.join(" ")), ("B = 1".into(), "last".into()));
+    let page = page::write(&read, "few", "few.h", "three(3)");
+    let has = |part: &str| assert!(page.contains(part), "no {part} in:\n{page}");
+    has(".TH FEW 3");
+    has("few, one, two \\- a header\n");
+    has("also: one two\n");
+    // A page of a function's name stands for itself.
+    assert!(page::write(&read, "one", "few.h", "").contains("also: two\n"));
+    has("It has \\fBtwo\\fR.");
+    has("Slowly.");
+    has("int left");
+}
