@@ -102,10 +102,17 @@ pub fn malloc(size: usize) -> *mut c_void {
         // SAFETY: no preconditions.
         return unsafe { je::malloc(size) };
     }
-    match heap::allocate(kind, size) {
+    match heap::quickly(kind, size) {
         Some(object) => object.as_ptr().cast(),
-        None => when_full(|| heap::allocate(kind, size)),
+        None => malloc_otherwise(kind, size),
     }
+}
+
+#[cold]
+#[inline(never)]
+fn malloc_otherwise(kind: u32, size: usize) -> *mut c_void {
+    let allocate = || heap::allocate(kind, size);
+    allocate().map_or_else(|| when_full(allocate), |object| object.as_ptr().cast())
 }
 
 /// calloc(3).

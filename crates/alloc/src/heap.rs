@@ -43,20 +43,24 @@ struct Request {
 /// Memory of a kind; none, with errno set, if there is none.
 #[inline(always)]
 pub(crate) fn allocate(handle: u32, size: usize) -> Option<NonNull<u8>> {
-    if let Some(class) = fine_class(size) {
-        let record = tls::glance();
-        if !record.is_null() {
-            // SAFETY: the calling thread's record, never freed.
-            let thread: &Thread = unsafe { &*record };
-            if let Some(object) = thread.magazine(kind::index_of(handle), class).pop() {
-                return NonNull::new(object as *mut u8);
-            }
-        }
+    // Not `or_else`: what is left is a last call, with what is in registers anyhow.
+    match quickly(handle, size) {
+        Some(object) => Some(object),
+        None => allocate_otherwise(handle, size),
     }
-    allocate_otherwise(handle, size)
 }
 
-/// A last call with what is in registers anyhow, so that the short way has nothing to put aside.
+/// Memory of a kind, if the calling thread has kept some of that size.
+#[inline(always)]
+pub(crate) fn quickly(handle: u32, size: usize) -> Option<NonNull<u8>> {
+    let class = fine_class(size)?;
+    // SAFETY: the calling thread's record, never freed.
+    let thread: &Thread = unsafe { tls::glance().as_ref()? };
+    let object = thread.magazine(kind::index_of(handle), class).pop()?;
+    NonNull::new(object as *mut u8)
+}
+
+/// The ways that are longer, in a call of their own, so that the short way has nothing to put aside.
 #[cold]
 #[inline(never)]
 fn allocate_otherwise(handle: u32, size: usize) -> Option<NonNull<u8>> {
@@ -72,7 +76,13 @@ fn allocate_otherwise(handle: u32, size: usize) -> Option<NonNull<u8>> {
 }
 
 /// Memory of zeroes.
+#[inline(always)]
 pub(crate) fn allocate_zeroed(handle: u32, size: usize) -> Option<NonNull<u8>> {
+    if let Some(object) = quickly(handle, size) {
+        // SAFETY: the object is ours and at least that large.
+        unsafe { object.write_bytes(0, size) };
+        return Some(object);
+    }
     allocate_slowly(handle, Request { size, alignment: 1, zeroed: true })
 }
 
@@ -251,12 +261,13 @@ pub(crate) unsafe fn usable_size(at: usize) -> usize {
         // SAFETY: the caller's promise: jemalloc's, or null.
         return unsafe { je::malloc_usable_size(at as *const libc::c_void) };
     };
-    if let (_, Role::Object(length)) = space::owner_at(offset) {
-        return length;
-    }
+    // Pages of objects that have segments of their own have no code.
     match space::code_at(offset) {
-        // SAFETY: the caller's promise.
-        Code::NONE => unsafe { arena::size_of_object(at) },
+        Code::NONE => match space::owner_at(offset) {
+            (_, Role::Object(length)) => length,
+            // SAFETY: the caller's promise.
+            _ => unsafe { arena::size_of_object(at) },
+        },
         code => size_of_class(code.class()),
     }
 }
