@@ -210,11 +210,12 @@ impl Candidate {
     }
 }
 
-/// The share of a node's memory that is free.
+/// The share of a node's memory that is free, or has files that can be read again: on a machine that has run for a while, files have
+/// all that nobody else asks for.
 fn free(node: NodeId) -> BasisPoints {
     let found = RootFs::live().ok().and_then(|fs| meminfo::of_node(&fs, node));
     let share = found.map_or(10_000, |found| {
-        (u128::from(found.free.0) * 10_000).checked_div(u128::from(found.total.0)).unwrap_or(0)
+        (u128::from(found.free.0.saturating_add(found.cached.0)) * 10_000).checked_div(u128::from(found.total.0)).unwrap_or(0)
     });
     BasisPoints(u32::try_from(share).unwrap_or(10_000))
 }

@@ -103,8 +103,10 @@ impl Interleave {
     /// Takes in what is seen of each node, in the same order.
     pub fn step(&mut self, seen: &[Seen]) {
         for (index, (place, seen)) in self.places.iter().zip(seen).enumerate() {
-            let before = self.loads[index].unwrap_or(seen.load.0);
-            let load = before / 2 + seen.load.0 / 2 + (before & seen.load.0 & 1);
+            // What is quicker than memory can be is a clock that did not go on.
+            let now = seen.load.0.max(place.idle.0 / 2);
+            let before = self.loads[index].unwrap_or(now);
+            let load = before / 2 + now / 2 + (before & now & 1);
             self.loads[index] = Some(load);
             let percent = load.saturating_mul(100) / place.idle.0.max(1);
             let border = if self.saturated[index] { RELIEVED } else { SATURATED };
@@ -262,6 +264,15 @@ mod tests {
             steps(&mut one, 5, [105, 255]);
             assert!(steps(&mut one, 1, [380, 255])[1] <= 1, "{rule:?}");
             assert_eq!(steps(&mut one, 5, [105, 255]), [PARTS, 0], "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn a_look_that_took_no_time_says_nothing() {
+        for rule in RULES {
+            let mut one = near_and_far(rule);
+            steps(&mut one, 3, [105, 255]);
+            assert_eq!(steps(&mut one, 1, [105, 0]), [PARTS, 0], "{rule:?}");
         }
     }
 

@@ -30,7 +30,7 @@ use rows::{Part, Row};
 const LIMIT: Duration = Duration::from_secs(600);
 /// Between two looks at whether a program has ended, and at where its memory is.
 const POLL: Duration = Duration::from_millis(20);
-const LOOK: Duration = Duration::from_millis(400);
+const LOOK: Duration = Duration::from_millis(150);
 /// Near memory that is left to the system when instances are counted.
 const LEFT: Bytes = Bytes(8 << 20);
 /// Cached files are dropped before each row, so that all begin alike.
@@ -94,8 +94,8 @@ pub(crate) fn plan(wishes: &Wishes) -> String {
     let mut out = String::new();
     for part in &wishes.parts {
         out += &format!("{}\n", part.description());
-        let program = part.program("nearfar-load", 1, part.seconds(wishes.smoke));
         for row in part.rows() {
+            let program = part.program("nearfar-load", 1, part.seconds(*row, wishes.smoke));
             out += &format!("  {}: {}\n", row.name(), row.line(&program));
         }
     }
@@ -150,7 +150,7 @@ struct Stage<'a> {
 
 impl Stage<'_> {
     fn run(&self, part: Part, row: Row, instances: u64) -> Ran {
-        let program = part.program(&self.load, instances, part.seconds(self.wishes.smoke));
+        let program = part.program(&self.load, instances, part.seconds(row, self.wishes.smoke));
         let line = row.line(&program);
         drop_caches();
         let name = format!("{part:?}-{row:?}.json").to_lowercase();

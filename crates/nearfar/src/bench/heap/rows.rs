@@ -90,7 +90,7 @@ impl Part {
     pub(crate) fn sizes_mib(self) -> [u64; 2] {
         match self {
             Self::Instances => [40, 20],
-            _ => [8, 12],
+            _ => [4, 8],
         }
     }
 
@@ -113,12 +113,12 @@ impl Part {
     }
 
     /// How long it runs, and how much of that does not count: what follows memory is given time to.
-    pub(crate) fn seconds(self, smoke: bool) -> Seconds {
-        match (self, smoke) {
-            (Self::Saturating, false) => Seconds { all: 1.5, warm_up: 0.75 },
-            (Self::Instances, false) => Seconds { all: 0.4, warm_up: 0.0 },
-            (_, false) => Seconds { all: 0.5, warm_up: 0.1 },
-            (_, true) => Seconds { all: 0.1, warm_up: 0.0 },
+    pub(crate) fn seconds(self, row: Row, smoke: bool) -> Seconds {
+        match self {
+            _ if smoke => Seconds { all: 0.1, warm_up: 0.0 },
+            Self::Saturating if row.adapts() => Seconds { all: 1.2, warm_up: 0.6 },
+            Self::Instances => Seconds { all: 0.4, warm_up: 0.0 },
+            _ => Seconds { all: 0.4, warm_up: 0.1 },
         }
     }
 }
@@ -181,8 +181,8 @@ mod tests {
             |part: Part, row: Row| row.line(&part.program("nearfar-load", 4, seconds)).to_string();
         assert_eq!(
             line(Part::Lookups, Row::Saturation),
-            "nearfar run --heap adapt=bw_saturation -- nearfar-load inference --instances 4 --weights-mib 8 \
-             --context-mib 12 --access lookup --seconds 2 --warm-up 0.5 --json"
+            "nearfar run --heap adapt=bw_saturation -- nearfar-load inference --instances 4 --weights-mib 4 \
+             --context-mib 8 --access lookup --seconds 2 --warm-up 0.5 --json"
         );
         assert_eq!(
             line(Part::Instances, Row::WeightsFar),
