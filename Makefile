@@ -10,7 +10,7 @@
 #   make lint             rustfmt, clippy -D warnings, licences and crate directions, doc links
 #   make bench-bandwidth  bandwidth of -w auto against its peers, ratios in one run (make bench-bandwidth SMOKE=1: a look)
 #   make bench-tiering    tiering systems side by side on emulated machines, with a page (SMOKE=1: a look; KERNEL=7.2)
-#   make bench-alloc      allocation by kind beside jemalloc and other peers, ratios in one run (SMOKE=1: a look)
+#   make bench-alloc      allocation by kind beside jemalloc and other peers, ratios in one run, then heaps in the lab (SMOKE=1: a look)
 #   make bench-lab        accuracy and cost of the emulation
 #   make install          what make build has made, below PREFIX (/usr/local) and DESTDIR; make uninstall takes it away again
 #   make setup            only the set-up; make clean: only the build artefacts
@@ -91,11 +91,13 @@ bench-tiering: build
 	$(RELEASE)/nearfar bench tiering $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) \
 		--save $(CARGO_TARGET_DIR)/nearfar-tiering.json --html $(CARGO_TARGET_DIR)/nearfar-tiering.html
 
-bench-alloc: library
+bench-alloc: build library
 	@scripts/setup alloc
 	LIBNEARFAR=$(CARGO_TARGET_DIR)/abi/libnearfar.so LIBUMF=$(PEERS)/umf/lib/libumf.so.1 \
 		$(CARGO) bench --locked -q -p nearfar-alloc --bench alloc -- $(SMOKE_FLAG)
 	LIBNEARFAR_PRELOAD=$(PRELOAD) $(CARGO) bench --locked -q -p nearfar-alloc --bench preload -- $(SMOKE_FLAG)
+	@scripts/setup lab
+	$(RELEASE)/nearfar bench heap $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) --save $(CARGO_TARGET_DIR)/nearfar-heap.json
 
 bench-lab: build
 	@scripts/setup lab

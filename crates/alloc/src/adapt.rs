@@ -2,7 +2,8 @@
 //!
 //! There is a kind for each node. What is asked now and then is how long a load takes on each ([`Chase`]), or what SMDK's daemon or
 //! one like it says in `/run/tierd`; `policy::interleave` decides. There is no thread for it and no signal: who allocates and
-//! comes this way anyhow, because a magazine is empty or an object large, looks at the clock.
+//! comes this way anyhow, because a magazine is empty or an object large, looks at the clock. A look takes some tens of microseconds,
+//! so one every [`TICK_MS`] is a thousandth of a CPU or two.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::format;
@@ -21,9 +22,12 @@ use crate::machine::{self, KindError};
 use crate::{front, haste};
 
 /// So often it is asked how busy memory is.
-const TICK_MS: u64 = 100;
-/// So often a daemon's files are read.
+const TICK_MS: u64 = 20;
+/// So often a daemon's files are read, and so many parts then move at once.
 const TICK_FILES_MS: u64 = 500;
+const PACE_FILES: u8 = 4;
+/// How much of nodes is free is asked at one look in so many.
+const LOOKS_PER_FREE: u32 = 8;
 /// Where SMDK's daemon, or one like it, says what is busy.
 const TIERD: &str = "run/tierd";
 
@@ -34,6 +38,7 @@ struct Adapting {
     nodes: Vec<Candidate>,
     chooser: Mutex<Interleave>,
     source: Source,
+    looks: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -43,6 +48,8 @@ struct Candidate {
     idle: Nanoseconds,
     /// Its weight for new memory.
     weight: AtomicU32,
+    /// The share of its memory that was free when that was last asked, in basis points.
+    free: AtomicU32,
 }
 
 /// What is asked how busy memory is.
@@ -70,12 +77,12 @@ pub(crate) fn begin(rule: Rule, only: Option<&str>) -> Result<u32, String> {
         // Where it has no room, others give: what is placed well is not worth failing for.
         let kind =
             machine::create(&format!("prefer:{node}")).map_err(|why: KindError| why.to_string())?;
-        let weight = AtomicU32::new(0);
         candidates.push(Candidate {
             node: *node,
             kind,
             idle: idle(&topology, *node, chase),
-            weight,
+            weight: AtomicU32::new(0),
+            free: AtomicU32::new(0),
         });
     }
     let bandwidth = |node: &Candidate| {
@@ -84,11 +91,12 @@ pub(crate) fn begin(rule: Rule, only: Option<&str>) -> Result<u32, String> {
     };
     let places =
         candidates.iter().map(|node| Place { idle: node.idle, bandwidth: bandwidth(node) });
-    let chooser = Mutex::new(Interleave::new(rule, places.collect()));
     let files = fs.list(TIERD).ok().flatten().is_some_and(|found| !found.is_empty());
+    let pace = if files { PACE_FILES } else { 1 };
+    let chooser = Mutex::new(Interleave::new(rule, pace, places.collect()));
     let source = if files { Source::Files } else { Source::Probe(chases) };
     let first = candidates.first().map_or(DEFAULT, |node| node.kind);
-    let _ = ADAPTING.set(Adapting { nodes: candidates, chooser, source });
+    let _ = ADAPTING.set(Adapting { nodes: candidates, chooser, source, looks: AtomicU32::new(0) });
     turn();
     Ok(first)
 }
@@ -137,14 +145,17 @@ pub(crate) fn turn() {
 
 impl Adapting {
     fn tick(&self) {
-        let seen = match &self.source {
-            Source::Probe(chases) => self
-                .nodes
-                .iter()
-                .zip(chases)
-                .map(|(node, chase)| Seen { load: chase.measure(), free: free(node.node) })
-                .collect(),
-            Source::Files => self.nodes.iter().map(Candidate::said).collect::<Vec<_>>(),
+        let is_due = self.looks.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOKS_PER_FREE);
+        let seen: Vec<_> = match &self.source {
+            Source::Probe(chases) => {
+                let look = |(node, chase): (&Candidate, &Chase)| Seen {
+                    load: chase.measure(),
+                    free: if is_due { node.ask_free() } else { node.known_free() },
+                    placed: node.placed(),
+                };
+                self.nodes.iter().zip(chases).map(look).collect()
+            }
+            Source::Files => self.nodes.iter().map(Candidate::said).collect(),
         };
         // A child of fork may find it locked for ever: then weights stay as they are.
         let Ok(mut chooser) = self.chooser.try_lock() else { return };
@@ -160,7 +171,7 @@ impl Adapting {
         let count = self.nodes.len().min(weights.len());
         for (index, node) in self.nodes.iter().enumerate().take(count) {
             weights[index] = u8::try_from(node.weight.load(Ordering::Relaxed)).unwrap_or(0);
-            bytes[index] = kind::find(node.kind).map_or(0, |kind| kind.out() as u64);
+            bytes[index] = node.placed();
         }
         if let Some(node) = self.nodes.get(next(&weights[..count], &bytes[..count])) {
             front::follow(node.kind);
@@ -169,6 +180,21 @@ impl Adapting {
 }
 
 impl Candidate {
+    /// Bytes that the program has there.
+    fn placed(&self) -> u64 {
+        kind::find(self.kind).map_or(0, |kind| kind.out() as u64)
+    }
+
+    fn ask_free(&self) -> BasisPoints {
+        let found = free(self.node);
+        self.free.store(found.0, Ordering::Relaxed);
+        found
+    }
+
+    fn known_free(&self) -> BasisPoints {
+        BasisPoints(self.free.load(Ordering::Relaxed))
+    }
+
     /// What a daemon's files say of it.
     fn said(&self) -> Seen {
         let says = |file: &str| {
@@ -179,15 +205,17 @@ impl Candidate {
         Seen {
             load: if says("idle_state_bandwidth") { self.idle } else { busy },
             free: BasisPoints(if says("idle_state_capacity") { 10_000 } else { 0 }),
+            placed: self.placed(),
         }
     }
 }
 
-/// The share of a node's memory that is free.
+/// The share of a node's memory that is free, or has files that can be read again: on a machine that has run for a while, files have
+/// all that nobody else asks for.
 fn free(node: NodeId) -> BasisPoints {
     let found = RootFs::live().ok().and_then(|fs| meminfo::of_node(&fs, node));
     let share = found.map_or(10_000, |found| {
-        (u128::from(found.free.0) * 10_000).checked_div(u128::from(found.total.0)).unwrap_or(0)
+        (u128::from(found.free.0.saturating_add(found.cached.0)) * 10_000).checked_div(u128::from(found.total.0)).unwrap_or(0)
     });
     BasisPoints(u32::try_from(share).unwrap_or(10_000))
 }

@@ -15,6 +15,8 @@ pub struct Meminfo {
     pub used: Bytes,
     /// What programs have: pages on reclaim lists. What the kernel itself uses is on none.
     pub taken: Bytes,
+    /// Of those, pages with files, which the kernel gives up for others.
+    pub cached: Bytes,
 }
 
 impl Meminfo {
@@ -28,11 +30,13 @@ impl Meminfo {
             Bytes(text.lines().find_map(kib).unwrap_or(0).saturating_mul(1024))
         };
         let taken = bytes("Active:").0.saturating_add(bytes("Inactive:").0);
+        let cached = bytes("Active(file):").0.saturating_add(bytes("Inactive(file):").0);
         Self {
             total: bytes("MemTotal:"),
             free: bytes("MemFree:"),
             used: bytes("MemUsed:"),
             taken: Bytes(taken),
+            cached: Bytes(cached),
         }
     }
 }
@@ -52,10 +56,12 @@ mod tests {
     #[test]
     fn figures_are_read_in_bytes() {
         let text = "Node 0 MemTotal:  2048 kB\nNode 0 MemFree:  1024 kB\nNode 0 MemUsed:  1000 kB\n\
-                    Node 0 Active:  300 kB\nNode 0 Inactive:  200 kB\nNode 0 Active(anon):  9 kB\n";
+                    Node 0 Active:  300 kB\nNode 0 Inactive:  200 kB\nNode 0 Active(anon):  9 kB\n\
+                    Node 0 Active(file):  30 kB\nNode 0 Inactive(file):  12 kB\n";
         let found = Meminfo::parse(text);
         assert_eq!((found.total, found.free), (Bytes(2 << 20), Bytes(1 << 20)));
         assert_eq!((found.used, found.taken), (Bytes(1_024_000), Bytes(500 << 10)));
+        assert_eq!(found.cached, Bytes(42 << 10));
     }
 
     #[test]

@@ -4,11 +4,11 @@
 //! with what studies of memory tiering need besides: throughput over time and a hot set that moves. Not here: starting
 //! servers (`nearfar bench workload` does) and several machines. One connection, one thread; for more, run several.
 //!
-//! Read on in [`workload`] (what is asked), [`popularity`] (of which record), [`drive`] (how it is timed), [`store`] (of
-//! whom), [`report`] (what comes out).
+//! Read on in [`workload`] (what is asked), [`popularity`] (of which record), [`drive`] (how it is timed), [`store`] (of whom), [`report`] (what comes out). [`inference`] is apart: a program that uses memory as language models do.
 
 pub mod clock;
 pub mod drive;
+pub mod inference;
 pub mod popularity;
 pub mod random;
 pub mod records;

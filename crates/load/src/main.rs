@@ -1,5 +1,5 @@
-//! nearfar-load: YCSB's workloads against Redis or memcached. Here: the command line, and what is refused before anything
-//! is sent.
+//! nearfar-load: YCSB's workloads against Redis or memcached, and what inference does to memory. Here: the command line, and
+//! what is refused before anything is sent.
 #![forbid(unsafe_code)]
 
 use std::io::Write as _;
@@ -14,7 +14,10 @@ use nearfar_load::report::{self, Report, Said, Window};
 use nearfar_load::store::{Memcached, Redis, Store, StoreError};
 use nearfar_load::workload::{Kind, Mix};
 
-/// YCSB's workloads A to F for Redis and memcached, with throughput over time and a hot set that can move.
+mod infer;
+
+/// YCSB's workloads A to F for Redis and memcached, with throughput over time and a hot set that can move; and a stand-in for
+/// inference.
 #[derive(Debug, Parser)]
 #[command(name = "nearfar-load", version, max_term_width = 100)]
 struct Cli {
@@ -28,6 +31,10 @@ enum Phase {
     Load(LoadArgs),
     /// Run a workload over the records written before
     Run(RunArgs),
+    /// Do to memory what inference with a language model does: stream over weights and contexts, token by token
+    ///
+    /// Memory is plain malloc's, so run it under a placement: nearfar run --heap far -- nearfar-load inference
+    Inference(infer::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -127,6 +134,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     let (args, mix) = match &cli.phase {
         Phase::Load(args) => (&args.common, args.workload),
         Phase::Run(args) => (&args.common, Some(args.workload)),
+        Phase::Inference(args) => return infer::run(args),
     };
     let scans = mix.is_some_and(|mix| mix.has(Kind::Scan));
     let (mut store, shape, name) = connect(args, scans)?;
@@ -141,6 +149,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     let report = match &cli.phase {
         Phase::Load(_) => drive::load(store.as_mut(), &common, &mut each)?,
         Phase::Run(args) => drive::run(store.as_mut(), &common, &planned(args), &mut each)?,
+        Phase::Inference(_) => return Ok(()),
     };
     let report = Report { store: name, ..report };
     show(args, &report)?;

@@ -6,10 +6,11 @@ use super::Machine;
 use super::file::{self, Refusal};
 
 /// Built-in machine files, the default first.
-pub const FILES: [(&str, &str); 8] = [
+pub const FILES: [(&str, &str); 9] = [
     ("cxl-2tier", include_str!("../../../../lab/machines/cxl-2tier.toml")),
     ("cxl-2tier-small", include_str!("../../../../lab/machines/cxl-2tier-small.toml")),
     ("cxl-2tier-ample", include_str!("../../../../lab/machines/cxl-2tier-ample.toml")),
+    ("cxl-2tier-narrow", include_str!("../../../../lab/machines/cxl-2tier-narrow.toml")),
     ("hbm-dram-cxl", include_str!("../../../../lab/machines/hbm-dram-cxl.toml")),
     ("hbm-dram-cxl-small", include_str!("../../../../lab/machines/hbm-dram-cxl-small.toml")),
     ("cxl-2socket-small", include_str!("../../../../lab/machines/cxl-2socket-small.toml")),

@@ -9,6 +9,7 @@ use clap::Subcommand;
 use nearfar_topology::{Bytes, Mix};
 
 mod cost;
+mod heap;
 mod tiering;
 mod workload;
 
@@ -45,6 +46,11 @@ enum Bench {
     /// The same workloads on the same emulated machine and kernel, between DRAM only and no tiering: throughput over time, where
     /// the hot set is, pages moved and what that took. Exit status 1 if something that nearfar tier must reach is not.
     Tiering(tiering::Args),
+    /// Heaps side by side in the lab: malloc by how busy memory is, by weights, and by what memory is for
+    ///
+    /// A stand-in for inference (nearfar-load inference) under each, as ratios to near memory alone in one run. Exit status 1 if
+    /// something that is to be reached is not.
+    Heap(heap::Args),
     /// What tiering costs on a machine of any size: the daemon's CPU time and memory, and how far apart looks come
     ///
     /// Simulated: the daemon runs over files of a scratch directory, and the kernel's part is a model.
@@ -106,6 +112,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.bench {
         Bench::Bandwidth(args) => bandwidth(args),
         Bench::Stream(args) => stream(args),
+        Bench::Heap(args) => heap::run(args),
         Bench::Tiering(args) => tiering::run(args),
         Bench::TieringCost(args) => cost::run(args),
         Bench::Workload(args) => workload::run(args),

@@ -1,5 +1,5 @@
 //! report: a demo's result as JSON, as a table, as a page and as a picture; access records alike in [`access`],
-//! comparisons of tiering systems in [`tiering`].
+//! comparisons of tiering systems in [`tiering`], of heaps in [`heap`].
 //!
 //! Start at [`model`] (what was found). [`words`] puts figures into words, [`views`] turns them into rows of charts,
 //! [`chart`] draws those. [`text`], [`page`] and [`picture`] are the three doors.
@@ -7,6 +7,7 @@
 pub(crate) mod access;
 pub(crate) mod chart;
 mod document;
+pub(crate) mod heap;
 pub(crate) mod model;
 pub(crate) mod page;
 pub(crate) mod picture;
