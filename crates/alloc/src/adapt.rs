@@ -1,23 +1,25 @@
 //! A heap that follows how busy memory is: `adapt=` of `NEARFAR_CONF`, and SMDK's adaptive interleaving.
 //!
-//! There is a kind for each node. What is asked now and then is how long a load takes on each ([`Chase`]), or what SMDK's daemon or
-//! one like it says in `/run/tierd`; `policy::interleave` decides. There is no thread for it and no signal: who allocates and
+//! There is a kind for each node. What is asked now and then is what `nearfar daemon` says ([`Advised`]); else what SMDK's daemon or
+//! one like it says in `/run/tierd`; else how long a load takes on each node ([`Chase`]). `policy::interleave` decides. There is no thread for it and no signal: who allocates and
 //! comes this way anyhow, because a magazine is empty or an object large, looks at the clock.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::format;
 use std::string::{String, ToString as _};
 use std::sync::{Mutex, OnceLock};
 use std::vec::Vec;
 
+use nearfar_kernel::chase::Chase;
 use nearfar_kernel::fs::{Fs as _, RootFs};
 use nearfar_kernel::{affinity, meminfo};
+use nearfar_policy::advice::Page;
 use nearfar_policy::interleave::{Interleave, Place, Rule, SATURATED, Seen, next};
 use nearfar_topology::{BasisPoints, Nanoseconds, NodeId, Topology};
 
-use crate::chase::Chase;
 use crate::kind::{self, DEFAULT};
 use crate::machine::{self, KindError};
+use crate::page::{self, Advised, Found};
 use crate::{front, haste};
 
 /// So often it is asked how busy memory is.
@@ -33,7 +35,10 @@ struct Adapting {
     /// Nearest first.
     nodes: Vec<Candidate>,
     chooser: Mutex<Interleave>,
+    page: Advised,
     source: Source,
+    /// Whether the page was followed at the last look.
+    is_advised: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -45,7 +50,7 @@ struct Candidate {
     weight: AtomicU32,
 }
 
-/// What is asked how busy memory is.
+/// What is asked how busy memory is where there is no page.
 #[derive(Debug)]
 enum Source {
     Probe(Vec<Chase>),
@@ -88,7 +93,8 @@ pub(crate) fn begin(rule: Rule, only: Option<&str>) -> Result<u32, String> {
     let files = fs.list(TIERD).ok().flatten().is_some_and(|found| !found.is_empty());
     let source = if files { Source::Files } else { Source::Probe(chases) };
     let first = candidates.first().map_or(DEFAULT, |node| node.kind);
-    let _ = ADAPTING.set(Adapting { nodes: candidates, chooser, source });
+    let (page, is_advised) = (Advised::new(), AtomicBool::new(false));
+    let _ = ADAPTING.set(Adapting { nodes: candidates, chooser, page, source, is_advised });
     turn();
     Ok(first)
 }
@@ -122,10 +128,22 @@ fn idle(machine: &Topology, node: NodeId, chase: &Chase) -> Nanoseconds {
     stated().unwrap_or_else(measured)
 }
 
+/// What a heap that follows goes by: `page`, `files` or `probe`; nothing if there is none.
+pub(crate) fn source() -> Option<&'static str> {
+    let adapting = ADAPTING.get()?;
+    Some(match adapting.source {
+        _ if adapting.is_advised.load(Ordering::Relaxed) => "page",
+        Source::Files => "files",
+        Source::Probe(_) => "probe",
+    })
+}
+
 /// Looks at the clock, and makes the heap what it should be for what is allocated next.
 pub(crate) fn turn() {
     let Some(adapting) = ADAPTING.get() else { return };
-    let every = if matches!(adapting.source, Source::Files) { TICK_FILES_MS } else { TICK_MS };
+    let is_slow =
+        matches!(adapting.source, Source::Files) && !adapting.is_advised.load(Ordering::Relaxed);
+    let every = if is_slow { TICK_FILES_MS } else { TICK_MS };
     let (now, last) = (haste::now_ms(), LAST_MS.load(Ordering::Relaxed));
     let is_time = now >= last + every;
     let (order, otherwise) = (Ordering::Relaxed, Ordering::Relaxed);
@@ -137,20 +155,35 @@ pub(crate) fn turn() {
 
 impl Adapting {
     fn tick(&self) {
-        let seen = match &self.source {
+        let said = match self.page.look() {
+            Found::Same => return,
+            Found::New(page) => self.advised(&page),
+            Found::Nothing => None,
+        };
+        self.is_advised.store(said.is_some(), Ordering::Relaxed);
+        let seen = said.unwrap_or_else(|| self.ask());
+        // A child of fork may find it locked for ever: then weights stay as they are.
+        let Ok(mut chooser) = self.chooser.try_lock() else { return };
+        chooser.step(&seen);
+        for (node, weight) in self.nodes.iter().zip(chooser.weights()) {
+            node.weight.store(u32::from(*weight), Ordering::Relaxed);
+        }
+    }
+
+    /// What a page says, if it does of all nodes.
+    fn advised(&self, page: &Page) -> Option<Vec<Seen>> {
+        self.nodes.iter().map(|node| Some(page::seen(page.of(node.node)?, node.idle))).collect()
+    }
+
+    fn ask(&self) -> Vec<Seen> {
+        match &self.source {
             Source::Probe(chases) => self
                 .nodes
                 .iter()
                 .zip(chases)
                 .map(|(node, chase)| Seen { load: chase.measure(), free: free(node.node) })
                 .collect(),
-            Source::Files => self.nodes.iter().map(Candidate::said).collect::<Vec<_>>(),
-        };
-        // A child of fork may find it locked for ever: then weights stay as they are.
-        let Ok(mut chooser) = self.chooser.try_lock() else { return };
-        chooser.step(&seen);
-        for (node, weight) in self.nodes.iter().zip(chooser.weights()) {
-            node.weight.store(u32::from(*weight), Ordering::Relaxed);
+            Source::Files => self.nodes.iter().map(Candidate::said).collect(),
         }
     }
 

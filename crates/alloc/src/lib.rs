@@ -14,7 +14,6 @@
 
 mod adapt;
 mod arena;
-mod chase;
 mod check;
 mod classes;
 pub mod conf;
@@ -29,6 +28,7 @@ mod machine;
 mod map;
 mod nodes;
 mod own;
+mod page;
 mod placing;
 mod rust;
 mod setup;
