@@ -12,8 +12,10 @@ use nearfar_topology::{BasisPoints, BytesPerSecond, Nanoseconds, NodeId};
 use crate::advice::Advice;
 use crate::interleave::{FULL, Interleave, Place, RELIEVED, Rule, SATURATED, Seen};
 
-/// Looking takes at most one part in so many of a CPU.
+/// Looking takes at most one part in so many of a CPU,
 pub const SHARE: u64 = 1000;
+/// over time: the first of it, with cold caches, is not held against it.
+const AT_FIRST: Nanoseconds = Nanoseconds(10_000_000);
 /// With so much of its bandwidth in use, in per cent, a node is busy whatever a load takes.
 const IN_USE: u64 = 90;
 /// Least latencies above this, in per cent of what firmware says, are not those of an idle node.
@@ -154,7 +156,8 @@ impl Judged {
 /// How long to wait from look to look, if that is asked for and `looks` of them have cost `cpu`.
 #[must_use]
 pub fn pace(asked: Nanoseconds, cpu: Nanoseconds, looks: u64) -> Nanoseconds {
-    Nanoseconds(asked.0.max((cpu.0 / looks.max(1)).saturating_mul(SHARE)))
+    let counts = cpu.0.saturating_sub(AT_FIRST.0);
+    Nanoseconds(asked.0.max((counts / looks.max(1)).saturating_mul(SHARE)))
 }
 
 #[cfg(test)]
@@ -241,14 +244,15 @@ mod tests {
     fn looks_that_cost_much_are_fewer() {
         let wait = |cpu, looks| pace(Nanoseconds(200_000_000), Nanoseconds(cpu), looks).0;
         assert_eq!(wait(0, 0), 200_000_000);
-        assert_eq!(wait(1_000_000, 10), 200_000_000);
-        assert_eq!(wait(10_000_000, 10), 1_000_000_000);
+        assert_eq!(wait(8_000_000, 1), 200_000_000);
+        assert_eq!(wait(12_000_000, 10), 200_000_000);
+        assert_eq!(wait(20_000_000, 10), 1_000_000_000);
     }
 
     proptest! {
         #[test]
         fn looking_takes_no_more_than_its_share(asked in 1_u64..1 << 40, cost in 0_u64..1 << 40, looks in 1_u64..1000) {
-            let wait = pace(Nanoseconds(asked), Nanoseconds(cost * looks), looks).0;
+            let wait = pace(Nanoseconds(asked), Nanoseconds(AT_FIRST.0 + cost * looks), looks).0;
             prop_assert!(wait >= asked && cost * SHARE <= wait);
         }
 

@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let options = options(args)?;
     if args.recover {
         let removed = service::recover(&options.advice())?;
-        removed.iter().for_each(|path| service::say_removed(path));
+        service::say_removed(&removed);
         if removed.is_empty() {
             output::note("nothing was left to remove");
         }

@@ -43,6 +43,8 @@ struct Service {
     /// The nodes it is for.
     nodes: Option<String>,
     asked: Nanoseconds,
+    /// In force until the next look.
+    interval: Nanoseconds,
     begun: Nanoseconds,
     cpu_before: Nanoseconds,
     looks: u64,
@@ -59,14 +61,16 @@ pub(crate) fn serve(options: &Options) -> anyhow::Result<()> {
     let path = options.advice();
     let mut publisher = Publisher::start(&path, service.page()).context("the advice page")?;
     let recovered = publisher.claim().recovered().to_vec();
-    recovered.iter().for_each(|path| say_removed(path));
+    say_removed(&recovered);
     let first = service.said();
     let tierd = options.tierd.as_ref();
     let mut tierd = tierd
         .map(|dir| Tierd::start(dir, &first, publisher.claim()).context("--tierd"))
         .transpose()?;
-    output::note(format_args!("{}", service.about(&path, options.tierd.as_deref())));
-    while !stop.wait(service.interval())? {
+    output::note(service.about(&path, options.tierd.as_deref()));
+    // What it took to begin is no part of what looking takes.
+    service.begin();
+    while !stop.wait(service.interval)? {
         service.look()?;
         publisher.publish(service.page());
         if let Some(tierd) = &mut tierd {
@@ -86,16 +90,19 @@ pub(crate) fn once(options: &Options) -> anyhow::Result<Page> {
     let mut service = Service::new(options)?;
     for _ in 0..ONCE {
         service.look()?;
-        sleep(Duration::from_nanos(service.interval().0));
+        sleep(Duration::from_nanos(service.interval.0));
     }
     Ok(service.page())
 }
 
-/// Says that something of a killed daemon was removed.
-pub(crate) fn say_removed(path: &Path) {
+/// Says what of a killed daemon was removed.
+pub(crate) fn say_removed(removed: &[PathBuf]) {
+    let Some((last, others)) = removed.split_last() else { return };
+    let more =
+        if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
     output::note(format_args!(
-        "removed {}, which a daemon that was killed had left",
-        path.display()
+        "removed {}{more}, which a daemon that was killed had left",
+        last.display()
     ));
 }
 
@@ -119,6 +126,7 @@ impl Service {
             advisor,
             nodes,
             asked,
+            interval: asked,
             begun,
             cpu_before,
             looks: 0,
@@ -141,7 +149,12 @@ impl Service {
         if has_read {
             self.notice_nodes()?;
         }
+        self.interval = pace(self.asked, self.cpu(), self.looks);
         Ok(())
+    }
+
+    fn begin(&mut self) {
+        (self.begun, self.cpu_before, self.looks) = (chase::now(), chase::own_cpu(), 0);
     }
 
     /// Begins anew if nodes have come or gone.
@@ -167,10 +180,6 @@ impl Service {
         Nanoseconds(chase::own_cpu().0.saturating_sub(self.cpu_before.0))
     }
 
-    fn interval(&self) -> Nanoseconds {
-        pace(self.asked, self.cpu(), self.looks)
-    }
-
     fn traffic(&self) -> Traffic {
         self.eyes.counts_by().map_or(Traffic::Unknown, |_| Traffic::Resctrl)
     }
@@ -178,7 +187,7 @@ impl Service {
     fn page(&self) -> Page {
         Page {
             heartbeat: chase::now(),
-            interval: self.interval(),
+            interval: self.interval,
             pid: std::process::id(),
             traffic: self.traffic(),
             cpu: self.cpu(),
@@ -221,7 +230,7 @@ impl Service {
             std::process::id(),
             path.display(),
             self.machine.memory_nodes(),
-            self.interval().0 / 1_000_000,
+            self.interval.0 / 1_000_000,
         )
     }
 }

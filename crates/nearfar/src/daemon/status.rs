@@ -64,16 +64,20 @@ pub(crate) fn text(page: &Page, lab: Option<&Value>) -> String {
     if let Some(lab) = lab {
         crate::cli::machine::emulated(&mut text, lab);
     }
-    let share = cpu_share(page);
-    let _ = writeln!(
-        text,
-        "Process {} looks every {} ms, {} times so far, with {}.{:03} % of a CPU",
-        page.pid,
-        millis(page.interval),
-        page.looks,
-        share / 1000,
-        share % 1000
-    );
+    if page.pid == std::process::id() {
+        let _ = writeln!(text, "Looked {} times; nothing is published", page.looks);
+    } else {
+        let share = cpu_share(page);
+        let _ = writeln!(
+            text,
+            "Process {} looks every {} ms, {} times so far, with {}.{:03} % of a CPU",
+            page.pid,
+            millis(page.interval),
+            page.looks,
+            share / 1000,
+            share % 1000
+        );
+    }
     let _ = writeln!(
         text,
         "Pressure is from timed loads; bandwidth in use is {}\n",
