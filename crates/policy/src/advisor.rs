@@ -1,8 +1,9 @@
 //! What to say of nodes' memory, from what is seen of it: how busy each is, and weights for new memory.
 //!
 //! Idle latency is the least that was ever seen, as firmware's figure and a chain of loads do not mean quite the same; but if that
-//! least is far above firmware's, nothing idle was seen yet, and firmware's counts. A look is short and may be disturbed, so it
-//! is averaged with those before. The weights are [`interleave`](super::interleave)'s that balance latencies. What a look may cost
+//! least is far above firmware's, nothing idle was seen yet, and firmware's counts. A load that takes far less was answered by a
+//! cache and tells nothing; so none counts as less than idle. A look is short and may be disturbed, so it is averaged with
+//! those before. The weights are [`interleave`](super::interleave)'s that balance latencies. What a look may cost
 //! is bounded: [`pace`].
 
 use alloc::vec::Vec;
@@ -20,6 +21,8 @@ const AT_FIRST: Nanoseconds = Nanoseconds(10_000_000);
 const IN_USE: u64 = 90;
 /// Least latencies above this, in per cent of what firmware says, are not those of an idle node.
 const IDLE_AT_MOST: u64 = 150;
+/// Loads below this, in per cent of the same, are those of a cache.
+const CACHED: u64 = 67;
 
 /// A node as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,11 +122,15 @@ impl Advisor {
 
 impl Judged {
     fn step(&mut self, look: Look) {
+        let cached = self.known.idle.map_or(0, |stated| stated.0.saturating_mul(CACHED) / 100);
+        if look.load.0 >= cached {
+            self.least = self.least.min(look.load);
+        }
+        let load = look.load.max(self.idle());
         self.load = match self.seen {
-            Some(_) => Nanoseconds(self.load.0.midpoint(look.load.0)),
-            None => look.load,
+            Some(_) => Nanoseconds(self.load.0.midpoint(load.0)),
+            None => load,
         };
-        self.least = self.least.min(look.load);
         self.seen = Some(look);
         let limit = if self.busy { RELIEVED } else { SATURATED };
         let most = [self.known.read, self.known.write].into_iter().flatten().max();
@@ -204,6 +211,16 @@ mod tests {
         // A little more than firmware says is idle.
         (0..12).for_each(|_| one.step(&[look(130)]));
         assert_eq!((pressures(&one)[0], one.advice()[0].idle), (100, Nanoseconds(130)));
+    }
+
+    #[test]
+    fn what_a_cache_answers_is_no_load_of_the_nodes() {
+        let mut one = Advisor::new(&[known(0, Some(100), None), known(1, Some(250), None)]);
+        (0..20).for_each(|_| one.step(&[look(110), look(20)]));
+        let idle: Vec<_> = one.advice().iter().map(|advice| advice.idle.0).collect();
+        assert_eq!(idle, [110, 250]);
+        assert_eq!(pressures(&one), [100, 100]);
+        assert_eq!(one.advice()[0].weight, 16, "far memory is not faster");
     }
 
     #[test]
