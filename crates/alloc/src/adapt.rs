@@ -96,7 +96,8 @@ pub(crate) fn begin(rule: Rule, only: Option<&str>) -> Result<u32, String> {
     let (page, is_advised) = (Advised::new(), AtomicBool::new(false));
     let _ = ADAPTING.set(Adapting { nodes: candidates, chooser, page, source, is_advised });
     turn();
-    Ok(first)
+    // What is allocated before it is time to ask again goes there, too.
+    Ok(ADAPTING.get().and_then(Adapting::best).unwrap_or(first))
 }
 
 /// Nodes with memory, nearest first: by tier, then by distance from the CPUs that may be used.
@@ -188,6 +189,13 @@ impl Adapting {
     }
 
     fn choose(&self) {
+        if let Some(kind) = self.best() {
+            front::follow(kind);
+        }
+    }
+
+    /// The kind that new memory is for.
+    fn best(&self) -> Option<u32> {
         let mut weights = [0_u8; 64];
         let mut bytes = [0_u64; 64];
         let count = self.nodes.len().min(weights.len());
@@ -195,9 +203,7 @@ impl Adapting {
             weights[index] = u8::try_from(node.weight.load(Ordering::Relaxed)).unwrap_or(0);
             bytes[index] = kind::find(node.kind).map_or(0, |kind| kind.out() as u64);
         }
-        if let Some(node) = self.nodes.get(next(&weights[..count], &bytes[..count])) {
-            front::follow(node.kind);
-        }
+        self.nodes.get(next(&weights[..count], &bytes[..count])).map(|node| node.kind)
     }
 }
 
