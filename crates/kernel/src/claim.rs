@@ -439,7 +439,7 @@ mod tests {
         // Made anew while the old one is there still, so that it has another number.
         fs::write(dir.path().join("theirs"), "").unwrap();
         fs::rename(dir.path().join("theirs"), &two).unwrap();
-        assert_eq!(Claim::clean(&about).unwrap(), [one.clone()]);
+        assert_eq!(Claim::clean(&about).unwrap(), std::slice::from_ref(&one));
         assert!(!one.exists() && two.exists() && !beside(&about).exists());
         assert_eq!(Claim::clean(&about).unwrap(), [] as [PathBuf; 0]);
     }
@@ -453,7 +453,7 @@ mod tests {
         claim.rename(&about.with_extension("new"), &about).unwrap();
         killed(claim);
         let again = Claim::take(&about).unwrap();
-        assert_eq!(again.recovered(), [about.clone()]);
+        assert_eq!(again.recovered(), std::slice::from_ref(&about));
         again.end().unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nor is the directory left");
     }

@@ -460,7 +460,7 @@ mod tests {
         fn any_words_are_a_page_or_an_error(
             noise in vec_of(any::<u64>(), HEAD..200), counts in (0_u32..5, 0_u32..3), is_headed in any::<bool>(),
         ) {
-            let mut words = noise.clone();
+            let mut words = noise;
             words.resize(WORDS, 0);
             if is_headed {
                 let (count, off) = counts;

@@ -1,15 +1,13 @@
-//! The daemon on machines with near and far memory: what it says of them, who follows it, and that nothing of it is left.
+//! The daemon on machines with near and far memory: what it says of them, and that nothing of it is left.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use nearfar_kernel::advice::{Publisher, Reader, default_path};
-use nearfar_kernel::chase;
-use nearfar_policy::advice::{Advice, Page, Traffic};
-use nearfar_topology::{BasisPoints, Nanoseconds, NodeId};
+use nearfar_kernel::advice::{Reader, default_path};
+use nearfar_topology::NodeId;
 use serde_json::Value;
 
-use crate::inside::{HOLD, await_up, done, held_by, libraries, nearfar};
+use crate::inside::{HOLD, await_up, done, nearfar};
 
 /// A daemon with the usual paths, once it has published.
 fn start(options: &[&str]) -> Child {
@@ -70,43 +68,6 @@ pub(crate) fn each_node_is_told_of_and_nothing_is_left() {
     killed.wait().unwrap();
     done(&["daemon", "--recover"]);
     assert_nothing_is_left();
-}
-
-/// A page that says of each node how much pressure it is under.
-fn page(pressures: [u32; 2]) -> Page {
-    let node = |(id, pressure): (u16, u32)| Advice {
-        node: NodeId(id),
-        idle: Nanoseconds(100),
-        load: Nanoseconds(u64::from(pressure)),
-        pressure,
-        used: None,
-        read: None,
-        write: None,
-        free: BasisPoints(9000),
-        weight: 8,
-    };
-    Page {
-        heartbeat: chase::now(),
-        interval: Nanoseconds(60_000_000_000),
-        pid: std::process::id(),
-        traffic: Traffic::Unknown,
-        cpu: Nanoseconds(0),
-        begun: Nanoseconds(0),
-        looks: 1,
-        nodes: [(0, pressures[0]), (1, pressures[1])].map(node).into(),
-    }
-}
-
-pub(crate) fn a_heap_that_adapts_goes_where_the_page_says_memory_is_idle() {
-    for (pressures, node) in [([400, 100], 1), ([100, 100], 0), ([100, 400], 0)] {
-        let publisher = Publisher::start(&default_path(), page(pressures)).unwrap();
-        let mut holder = Command::new(std::env::current_exe().unwrap());
-        holder.env(HOLD, "input").env("NEARFAR_CONF", "adapt=bw_saturation");
-        holder.env("LD_PRELOAD", libraries().join("libnearfar_preload.so"));
-        let found = held_by(&mut holder);
-        assert!(found[node] >= 64 && found[1 - node] < 32, "{pressures:?}: {found:?} MiB");
-        drop(publisher);
-    }
 }
 
 /// Pressure on near and far memory, as it is published.

@@ -108,7 +108,6 @@ const TESTS: &[Test] = tests! {
         a_program_that_knows_nothing_of_it_has_its_heap_where_it_is_to_be on [OLD, NEW],
         programs_of_hmsdk_and_smdk_have_their_memory_where_they_ask_for_it on [OLD];
     daemon: each_node_is_told_of_and_nothing_is_left on [OLD, NEW],
-        a_heap_that_adapts_goes_where_the_page_says_memory_is_idle on [OLD],
         memory_that_is_used_heavily_is_under_pressure_and_the_rest_is_not on [TIMED];
     tier: used_memory_comes_near_and_all_is_put_back on [SMALL_OLD, SMALL_NEW],
         however_it_is_ended_the_system_is_as_before on [SMALL_OLD, SMALL_NEW],
