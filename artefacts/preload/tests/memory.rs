@@ -4,6 +4,11 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use nearfar_kernel::advice::Publisher;
+use nearfar_kernel::chase;
+use nearfar_policy::advice::{Advice, Page, Traffic};
+use nearfar_topology::{BasisPoints, Nanoseconds, NodeId};
+
 mod common;
 use common::{built, preloaded, text};
 
@@ -161,6 +166,51 @@ fn a_heap_that_adapts_is_of_a_kind() {
         let (out, complaints) = said(&under(&format!("adapt={rule}"), "calls.c", &["kind"]));
         assert_eq!((out.as_str(), complaints.as_str()), ("ok\n", ""), "{rule}");
     }
+}
+
+/// A page that nobody needs to write again for an hour.
+fn page() -> Page {
+    let node = Advice {
+        node: NodeId(0),
+        idle: Nanoseconds(100),
+        load: Nanoseconds(100),
+        pressure: 100,
+        used: None,
+        read: None,
+        write: None,
+        free: BasisPoints(9000),
+        weight: 16,
+    };
+    Page {
+        heartbeat: chase::now(),
+        interval: Nanoseconds(3_600_000_000_000),
+        pid: std::process::id(),
+        traffic: Traffic::Unknown,
+        cpu: Nanoseconds(0),
+        begun: Nanoseconds(0),
+        looks: 1,
+        nodes: (0..=NodeId::MAX.0).map(|id| Advice { node: NodeId(id), ..node }).collect(),
+    }
+}
+
+#[test]
+fn a_heap_that_adapts_goes_by_the_daemons_page_while_there_is_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let advice = dir.path().join("advice");
+    let follows = || {
+        let mut command = preloaded("adapt=weighted report=stderr", Command::new("sort"));
+        command.arg("/etc/passwd").env("NEARFAR_ADVICE", &advice);
+        let (_, told) = said(&command.output().unwrap());
+        let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+        told["follows"].as_str().unwrap().to_owned()
+    };
+    let publisher = Publisher::start(&advice, page()).unwrap();
+    assert_eq!(follows(), "page");
+    drop(publisher);
+    assert_eq!(follows(), "probe");
+    // What is no page harms nobody.
+    std::fs::write(&advice, [0x6e; 4096]).unwrap();
+    assert_eq!(follows(), "probe");
 }
 
 #[test]

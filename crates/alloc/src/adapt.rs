@@ -1,24 +1,26 @@
 //! A heap that follows how busy memory is: `adapt=` of `NEARFAR_CONF`, and SMDK's adaptive interleaving.
 //!
-//! There is a kind for each node. What is asked now and then is how long a load takes on each ([`Chase`]), or what SMDK's daemon or
-//! one like it says in `/run/tierd`; `policy::interleave` decides. There is no thread for it and no signal: who allocates and
-//! comes this way anyhow, because a magazine is empty or an object large, looks at the clock. A look takes some tens of microseconds,
-//! so one every [`TICK_MS`] is a thousandth of a CPU or two.
+//! There is a kind for each node. What is asked now and then is what `nearfar daemon` says ([`Advised`]); else what SMDK's daemon or
+//! one like it says in `/run/tierd`; else how long a load takes on each node ([`Chase`]). `policy::interleave` decides. There is no
+//! thread for it and no signal: who allocates and comes this way anyhow, because a magazine is empty or an object large, looks at
+//! the clock. A look takes some tens of microseconds, so one every [`TICK_MS`] is a thousandth of a CPU or two.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::format;
 use std::string::{String, ToString as _};
 use std::sync::{Mutex, OnceLock};
 use std::vec::Vec;
 
+use nearfar_kernel::chase::Chase;
 use nearfar_kernel::fs::{Fs as _, RootFs};
 use nearfar_kernel::{affinity, meminfo};
+use nearfar_policy::advice::Page;
 use nearfar_policy::interleave::{Interleave, Place, Rule, SATURATED, Seen, next};
 use nearfar_topology::{BasisPoints, Nanoseconds, NodeId, Topology};
 
-use crate::chase::Chase;
 use crate::kind::{self, DEFAULT};
 use crate::machine::{self, KindError};
+use crate::page::{self, Advised, Found};
 use crate::{front, haste};
 
 /// So often it is asked how busy memory is.
@@ -37,8 +39,11 @@ struct Adapting {
     /// Nearest first.
     nodes: Vec<Candidate>,
     chooser: Mutex<Interleave>,
+    page: Advised,
     source: Source,
     looks: AtomicU32,
+    /// Whether the page was followed at the last look.
+    is_advised: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -52,7 +57,7 @@ struct Candidate {
     free: AtomicU32,
 }
 
-/// What is asked how busy memory is.
+/// What is asked how busy memory is where there is no page.
 #[derive(Debug)]
 enum Source {
     Probe(Vec<Chase>),
@@ -96,9 +101,11 @@ pub(crate) fn begin(rule: Rule, only: Option<&str>) -> Result<u32, String> {
     let chooser = Mutex::new(Interleave::new(rule, pace, places.collect()));
     let source = if files { Source::Files } else { Source::Probe(chases) };
     let first = candidates.first().map_or(DEFAULT, |node| node.kind);
-    let _ = ADAPTING.set(Adapting { nodes: candidates, chooser, source, looks: AtomicU32::new(0) });
+    let (page, is_advised, looks) = (Advised::new(), AtomicBool::new(false), AtomicU32::new(0));
+    let _ = ADAPTING.set(Adapting { nodes: candidates, chooser, page, source, looks, is_advised });
     turn();
-    Ok(first)
+    // What is allocated before it is time to ask again goes there, too.
+    Ok(ADAPTING.get().and_then(Adapting::best).unwrap_or(first))
 }
 
 /// Nodes with memory, nearest first: by tier, then by distance from the CPUs that may be used.
@@ -130,10 +137,22 @@ fn idle(machine: &Topology, node: NodeId, chase: &Chase) -> Nanoseconds {
     stated().unwrap_or_else(measured)
 }
 
+/// What a heap that follows goes by: `page`, `files` or `probe`; nothing if there is none.
+pub(crate) fn source() -> Option<&'static str> {
+    let adapting = ADAPTING.get()?;
+    Some(match adapting.source {
+        _ if adapting.is_advised.load(Ordering::Relaxed) => "page",
+        Source::Files => "files",
+        Source::Probe(_) => "probe",
+    })
+}
+
 /// Looks at the clock, and makes the heap what it should be for what is allocated next.
 pub(crate) fn turn() {
     let Some(adapting) = ADAPTING.get() else { return };
-    let every = if matches!(adapting.source, Source::Files) { TICK_FILES_MS } else { TICK_MS };
+    let is_slow =
+        matches!(adapting.source, Source::Files) && !adapting.is_advised.load(Ordering::Relaxed);
+    let every = if is_slow { TICK_FILES_MS } else { TICK_MS };
     let (now, last) = (haste::now_ms(), LAST_MS.load(Ordering::Relaxed));
     let is_time = now >= last + every;
     let (order, otherwise) = (Ordering::Relaxed, Ordering::Relaxed);
@@ -145,8 +164,33 @@ pub(crate) fn turn() {
 
 impl Adapting {
     fn tick(&self) {
+        let said = match self.page.look() {
+            Found::Same => return,
+            Found::New(page) => self.advised(&page),
+            Found::Nothing => None,
+        };
+        self.is_advised.store(said.is_some(), Ordering::Relaxed);
+        let seen = said.unwrap_or_else(|| self.ask());
+        // A child of fork may find it locked for ever: then weights stay as they are.
+        let Ok(mut chooser) = self.chooser.try_lock() else { return };
+        chooser.step(&seen);
+        for (node, weight) in self.nodes.iter().zip(chooser.weights()) {
+            node.weight.store(u32::from(*weight), Ordering::Relaxed);
+        }
+    }
+
+    /// What a page says, if it does of all nodes.
+    fn advised(&self, page: &Page) -> Option<Vec<Seen>> {
+        let seen = |node: &Candidate| {
+            let said = page::seen(page.of(node.node)?, node.idle);
+            Some(Seen { placed: node.placed(), ..said })
+        };
+        self.nodes.iter().map(seen).collect()
+    }
+
+    fn ask(&self) -> Vec<Seen> {
         let is_due = self.looks.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOKS_PER_FREE);
-        let seen: Vec<_> = match &self.source {
+        match &self.source {
             Source::Probe(chases) => {
                 let look = |(node, chase): (&Candidate, &Chase)| Seen {
                     load: chase.measure(),
@@ -156,16 +200,17 @@ impl Adapting {
                 self.nodes.iter().zip(chases).map(look).collect()
             }
             Source::Files => self.nodes.iter().map(Candidate::said).collect(),
-        };
-        // A child of fork may find it locked for ever: then weights stay as they are.
-        let Ok(mut chooser) = self.chooser.try_lock() else { return };
-        chooser.step(&seen);
-        for (node, weight) in self.nodes.iter().zip(chooser.weights()) {
-            node.weight.store(u32::from(*weight), Ordering::Relaxed);
         }
     }
 
     fn choose(&self) {
+        if let Some(kind) = self.best() {
+            front::follow(kind);
+        }
+    }
+
+    /// The kind that new memory is for.
+    fn best(&self) -> Option<u32> {
         let mut weights = [0_u8; 64];
         let mut bytes = [0_u64; 64];
         let count = self.nodes.len().min(weights.len());
@@ -173,9 +218,7 @@ impl Adapting {
             weights[index] = u8::try_from(node.weight.load(Ordering::Relaxed)).unwrap_or(0);
             bytes[index] = node.placed();
         }
-        if let Some(node) = self.nodes.get(next(&weights[..count], &bytes[..count])) {
-            front::follow(node.kind);
-        }
+        self.nodes.get(next(&weights[..count], &bytes[..count])).map(|node| node.kind)
     }
 }
 
@@ -215,7 +258,9 @@ impl Candidate {
 fn free(node: NodeId) -> BasisPoints {
     let found = RootFs::live().ok().and_then(|fs| meminfo::of_node(&fs, node));
     let share = found.map_or(10_000, |found| {
-        (u128::from(found.free.0.saturating_add(found.cached.0)) * 10_000).checked_div(u128::from(found.total.0)).unwrap_or(0)
+        (u128::from(found.free.0.saturating_add(found.cached.0)) * 10_000)
+            .checked_div(u128::from(found.total.0))
+            .unwrap_or(0)
     });
     BasisPoints(u32::try_from(share).unwrap_or(10_000))
 }

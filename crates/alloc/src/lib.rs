@@ -14,7 +14,6 @@
 
 mod adapt;
 mod arena;
-mod chase;
 #[cfg(feature = "checked")]
 mod checked;
 mod claim;
@@ -32,6 +31,7 @@ mod machine;
 mod map;
 mod nodes;
 mod own;
+mod page;
 mod placing;
 mod rust;
 mod setup;

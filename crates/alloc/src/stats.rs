@@ -12,13 +12,16 @@ use serde::Serialize;
 use crate::classes::{CLASSES, size_of_class};
 use crate::kind::{self, Kind};
 use crate::space::{self, Role, SEGMENT};
-use crate::{sys, thread};
+use crate::{adapt, sys, thread};
 
 /// `nearfar.alloc/1`: figures of some kinds.
 #[derive(Debug, Serialize)]
 struct Report {
     schema: &'static str,
     kinds: Vec<About>,
+    /// What a heap goes by that follows how busy memory is: `page`, `files` or `probe`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    follows: Option<&'static str>,
 }
 
 /// A kind's figures, in bytes and counts.
@@ -116,7 +119,8 @@ fn about(kind: &Kind) -> Result<About, i32> {
 
 /// Figures of one kind, or of all, as JSON. The errno if residency can't be asked.
 pub(crate) fn json(only: Option<&Kind>) -> Result<String, i32> {
-    let report = Report { schema: "nearfar.alloc/1", kinds: kinds(only)? };
+    let report =
+        Report { schema: "nearfar.alloc/1", kinds: kinds(only)?, follows: adapt::source() };
     serde_json::to_string(&report).map_err(|_| libc::EIO)
 }
 
@@ -143,6 +147,9 @@ pub(crate) fn text(only: Option<&Kind>) -> Result<String, i32> {
             kind.spilled,
             kind.failed,
         );
+    }
+    if let Some(source) = adapt::source() {
+        let _ = writeln!(text, "new memory follows how busy nodes are, by {source}");
     }
     Ok(text)
 }

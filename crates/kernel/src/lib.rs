@@ -4,14 +4,18 @@
 //! CPU affinity ([`mempolicy`], [`affinity`]), weights ([`weights`]), where processes' memory lies ([`residency`],
 //! [`process`], [`cgroup`]), DAMON and what else moves pages ([`damon`], [`balancing`]), which physical memory a node has
 //! ([`ranges`]), what of it is free for pages ([`zones`]) and what can be moved ([`pageflags`]), starting a program and
-//! watching over it ([`watch`]), and the journal through which everything system-wide is written ([`journal`]). Raw calls
+//! watching over it ([`watch`]), how long a load takes on a node now ([`chase`]), bandwidth that is counted ([`resctrl`]), what is
+//! published of that ([`advice`], [`tierd`], [`claim`]), and the journal through which everything system-wide is written ([`journal`]). Raw calls
 //! are in `sys/` alone.
 //! Not here: what the text means (crate topology) and what to do about it (crate policy).
 //! Read next: `fs.rs`, then `journal.rs`.
 
+pub mod advice;
 pub mod affinity;
 pub mod balancing;
 pub mod cgroup;
+pub mod chase;
+pub mod claim;
 pub mod damon;
 #[cfg(any(test, feature = "testkit"))]
 pub mod fake;
@@ -24,8 +28,10 @@ pub mod mempolicy;
 pub mod pageflags;
 pub mod process;
 pub mod ranges;
+pub mod resctrl;
 pub mod residency;
 mod sys;
+pub mod tierd;
 pub mod watch;
 pub mod weights;
 pub mod zones;

@@ -11,6 +11,7 @@ use clap::Parser as _;
 mod bench;
 mod cli;
 mod clock;
+mod daemon;
 mod demo;
 mod exit;
 mod recording;

@@ -1,8 +1,8 @@
 //! policy: what to do, as pure functions from observations to decisions.
 //!
 //! Here: one node's bandwidth at a read:write mix ([`bandwidth`]), the weights that use several nodes to their measure
-//! ([`mod@weights`]), which pages are to change tiers ([`tiering`]), and where new memory goes while memory is busy
-//! ([`interleave`]).
+//! ([`mod@weights`]), which pages are to change tiers ([`tiering`]), where new memory goes while memory is busy
+//! ([`interleave`]), and what is said of it to those who place memory ([`advice`], [`advisor`]).
 //! Not here: where figures come from (crates kernel and probe) and how a decision is carried out (crate kernel). This
 //! crate has no I/O, no clock, no randomness, no floating point and no unsafe code: same in, same out.
 //! Read next: `weights.rs`.
@@ -13,6 +13,8 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod advice;
+pub mod advisor;
 pub mod bandwidth;
 pub mod interleave;
 pub mod tiering;

@@ -1,6 +1,10 @@
-//! Raw system calls, and nothing else: each function is one call with checked arguments. Safe to call, all of them.
+//! Raw system calls and raw memory, and nothing else. Safe to use, all of it.
 //!
-//! The modules above them ([`crate::mempolicy`], [`crate::watch`]) give them types and error texts, and test them.
+//! The modules above them ([`crate::mempolicy`], [`crate::watch`], [`crate::advice`]) give them types and error texts, and test
+//! them.
 
+pub(crate) mod chase;
+pub(crate) mod clock;
 pub(crate) mod mempolicy;
+pub(crate) mod shared;
 pub(crate) mod signals;

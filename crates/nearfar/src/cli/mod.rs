@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod bench;
+mod daemon;
 mod demo;
 mod doctor;
 mod generate;
@@ -46,6 +47,8 @@ enum Command {
     Report(report::Args),
     /// Move used pages to near memory and unused ones to far memory, for programs that need no change
     Tier(tier::Args),
+    /// Measure how busy each node's memory is and say so to allocators, as a service
+    Daemon(daemon::Args),
     /// Run commands on an emulated machine with near and far memory, under a real kernel
     Lab(lab::Args),
     /// Show what near and far memory do for unmodified programs, here or in the lab
@@ -71,6 +74,7 @@ impl Cli {
             Command::Weights(args) => weights::run(&args),
             Command::Run(args) => run::run(&args),
             Command::Tier(args) => tier::run(&args),
+            Command::Daemon(args) => daemon::run(&args),
             Command::Demo(args) => demo::run(&args),
             Command::Bench(args) => bench::run(&args),
             Command::Completions(args) => generate::completions(&args),

@@ -163,15 +163,7 @@ impl Options {
     /// # Errors
     /// As [`Self::parse`], or why it can't be read.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
-        let mut bytes = Vec::new();
-        std::fs::File::open(path)?.take(SIZE_MAX + 1).read_to_end(&mut bytes)?;
-        anyhow::ensure!(
-            bytes.len() as u64 <= SIZE_MAX,
-            "larger than {} KiB, so no file of options for tiering",
-            SIZE_MAX >> 10
-        );
-        let text = String::from_utf8(bytes).context("not a text in UTF-8")?;
-        Self::parse(&text)
+        Self::parse(&text_of(path)?)
     }
 
     /// The file's text, with each key explained; what is not given is there as a comment.
@@ -246,8 +238,20 @@ fn given(options: &Options) -> impl Iterator<Item = &'static str> {
     values.filter(|(_, value)| !value.is_null()).map(|(key, _)| key)
 }
 
+/// The text of a file of options, of the daemon's too.
+pub(crate) fn text_of(path: &Path) -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(SIZE_MAX + 1).read_to_end(&mut bytes)?;
+    anyhow::ensure!(
+        bytes.len() as u64 <= SIZE_MAX,
+        "larger than {} KiB, so no file of options",
+        SIZE_MAX >> 10
+    );
+    String::from_utf8(bytes).context("not a text in UTF-8")
+}
+
 /// What a parser found, with the line that has it.
-fn located(text: &str, error: &toml::de::Error) -> String {
+pub(crate) fn located(text: &str, error: &toml::de::Error) -> String {
     let message = error.message().replace('\n', "; ").chars().map(plain).collect::<String>();
     let Some(at) = error.span().map(|span| span.start.min(text.len())) else { return message };
     let number = text.get(..at).map_or(1, |before| before.matches('\n').count() + 1);
@@ -305,7 +309,7 @@ impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Within<MIN, MAX> 
     }
 }
 
-fn within<'de, D: Deserializer<'de>, const MIN: i64, const MAX: i64>(
+pub(crate) fn within<'de, D: Deserializer<'de>, const MIN: i64, const MAX: i64>(
     from: D,
 ) -> Result<Option<u32>, D::Error> {
     let number = Option::<Within<MIN, MAX>>::deserialize(from)?;

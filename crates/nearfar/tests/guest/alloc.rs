@@ -8,7 +8,7 @@ use std::process::Command;
 use nearfar_alloc::ffi::*;
 
 use crate::NEARFAR;
-use crate::inside::{HOLD, held, held_by, write_weight};
+use crate::inside::{HOLD, held, held_by, libraries, write_weight};
 
 const MIB: usize = 1 << 20;
 
@@ -140,11 +140,6 @@ pub(crate) fn a_program_that_knows_nothing_of_it_has_its_heap_where_it_is_to_be(
         let found = held_by(&mut holder);
         assert!(found[node] >= 64 && found[1 - node] < 32, "{conf}: {found:?} MiB");
     }
-}
-
-/// Where `make library` has put them.
-fn libraries() -> PathBuf {
-    Path::new(NEARFAR).parent().unwrap().join("../abi").canonicalize().unwrap()
 }
 
 /// A C program of an artefact's tests, compiled here against what `make library` has built.

@@ -1,7 +1,9 @@
 //! What tests use inside a guest: nearfar, the kernel's weights, programs that hold memory.
 
 use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_kernel::fs::RootFs;
 use nearfar_kernel::residency;
@@ -14,7 +16,7 @@ pub(crate) const STATE: &str = "/tmp/nearfar-state";
 
 /// Undoes what the test before may have left.
 pub(crate) fn fresh() {
-    if std::path::Path::new(STATE).join("journal/tier.json").exists() {
+    if Path::new(STATE).join("journal/tier.json").exists() {
         let _ = nearfar(&["tier", "stop", "--overwrite"]).output();
     }
     let _ = std::fs::remove_dir_all(STATE);
@@ -44,11 +46,16 @@ pub(crate) fn weights() -> String {
     names.iter().map(|name| weight(name)).collect::<Vec<_>>().join(":")
 }
 
+/// Where `make library` has put libraries.
+pub(crate) fn libraries() -> PathBuf {
+    Path::new(NEARFAR).parent().unwrap().join("../abi").canonicalize().unwrap()
+}
+
 pub(crate) fn nearfar(arguments: &[&str]) -> Command {
     let mut command = Command::new(NEARFAR);
     command.args(arguments).env("NEARFAR_STATE", STATE).stdin(Stdio::null());
     // Where `make library` has put it.
-    let built = std::path::Path::new(NEARFAR).parent().unwrap().join("../abi");
+    let built = Path::new(NEARFAR).parent().unwrap().join("../abi");
     command.env("NEARFAR_PRELOAD", built.join("libnearfar_preload.so"));
     command
 }
@@ -78,7 +85,7 @@ pub(crate) fn error(output: &Output) -> String {
 }
 
 /// Told by the environment, this program holds 64 MiB until its input ends, or a child of it has slept the given
-/// seconds; or uses them over and over until its input ends. See [`held`].
+/// seconds; or uses them, or copies them by several threads, over and over until its input ends. See [`held`].
 pub(crate) const HOLD: &str = "NEARFAR_TEST_HOLD";
 
 pub(crate) fn hold() {
@@ -86,6 +93,7 @@ pub(crate) fn hold() {
     println!("up");
     match std::env::var(HOLD).as_deref() {
         Ok("touch") => touch(&mut memory),
+        Ok("copy") => copy(&memory),
         Ok("input") => drop(std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap()),
         seconds => drop(Command::new("sleep").arg(seconds.unwrap()).status().unwrap()),
     }
@@ -101,6 +109,25 @@ fn touch(memory: &mut [u8]) {
             page[0] = 1;
         }
     }
+}
+
+/// Copies the memory again and again, by a thread a CPU but one, until the input ends.
+fn copy(memory: &[u8]) {
+    let ended = AtomicBool::new(false);
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    std::thread::scope(|scope| {
+        for _ in 1..cpus.max(2) {
+            scope.spawn(|| {
+                let mut own = vec![0_u8; memory.len()];
+                while !ended.load(Ordering::Relaxed) {
+                    own.copy_from_slice(std::hint::black_box(memory));
+                    std::hint::black_box(&own);
+                }
+            });
+        }
+        std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
+        ended.store(true, Ordering::Relaxed);
+    });
 }
 
 /// MiB on nodes 0, 1 and 2 of a program that holds 64 MiB, run with `options`.

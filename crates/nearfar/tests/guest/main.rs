@@ -2,8 +2,8 @@
 //!
 //! A test is a function with the machines and kernels it is for. One boot a pair: all its tests run in it one after
 //! another and their results come back line by line. Two boots run at a time, if there are two CPUs: tests wait more than they
-//! work. What is tested is system calls, sysfs and where pages land, so timing is off. Arguments are parts of test names.
-//! `LAB=off` boots nothing and says so; `NEARFAR_TEST_TIMEOUT` is how many seconds a boot may take.
+//! work. What is tested is system calls, sysfs and where pages land, so timing is off but on the guest that says so. Arguments are
+//! parts of test names. `LAB=off` boots nothing and says so; `NEARFAR_TEST_TIMEOUT` is how many seconds a boot may take.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "this is a test program")]
 
@@ -14,6 +14,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 mod alloc;
+mod daemon;
 mod damon;
 mod goals;
 mod inside;
@@ -33,21 +34,31 @@ const NEARFAR: &str = env!("CARGO_BIN_EXE_nearfar");
 struct Guest {
     machine: &'static str,
     kernel: &'static str,
+    timing: &'static str,
 }
 
-const OLD: Guest = Guest { machine: "cxl-2tier", kernel: "6.12" };
-const NEW: Guest = Guest { machine: "cxl-2tier", kernel: "7.2" };
-const THREE: Guest = Guest { machine: "hbm-dram-cxl", kernel: "7.2" };
-const SMALL_OLD: Guest = Guest { machine: "cxl-2tier-small", kernel: "6.12" };
-const SMALL_NEW: Guest = Guest { machine: "cxl-2tier-small", kernel: "7.2" };
-const THREE_OLD: Guest = Guest { machine: "hbm-dram-cxl-small", kernel: "6.12" };
-const THREE_NEW: Guest = Guest { machine: "hbm-dram-cxl-small", kernel: "7.2" };
-const SOCKETS_OLD: Guest = Guest { machine: "cxl-2socket-small", kernel: "6.12" };
-const SOCKETS_NEW: Guest = Guest { machine: "cxl-2socket-small", kernel: "7.2" };
-const DEVICE_OLD: Guest = Guest { machine: "cxl-device", kernel: "6.12" };
+impl Guest {
+    fn name(&self) -> String {
+        let timing = if self.timing == "off" { "" } else { " with timing" };
+        format!("{}@{}{timing}", self.machine, self.kernel)
+    }
+}
+
+const OLD: Guest = Guest { machine: "cxl-2tier", kernel: "6.12", timing: "off" };
+const TIMED: Guest = Guest { timing: "auto", ..OLD };
+const NEW: Guest = Guest { machine: "cxl-2tier", kernel: "7.2", ..OLD };
+const THREE: Guest = Guest { machine: "hbm-dram-cxl", kernel: "7.2", ..OLD };
+const SMALL_OLD: Guest = Guest { machine: "cxl-2tier-small", kernel: "6.12", ..OLD };
+const SMALL_NEW: Guest = Guest { machine: "cxl-2tier-small", kernel: "7.2", ..OLD };
+const THREE_OLD: Guest = Guest { machine: "hbm-dram-cxl-small", kernel: "6.12", ..OLD };
+const THREE_NEW: Guest = Guest { machine: "hbm-dram-cxl-small", kernel: "7.2", ..OLD };
+const SOCKETS_OLD: Guest = Guest { machine: "cxl-2socket-small", kernel: "6.12", ..OLD };
+const SOCKETS_NEW: Guest = Guest { machine: "cxl-2socket-small", kernel: "7.2", ..OLD };
+const DEVICE_OLD: Guest = Guest { machine: "cxl-device", kernel: "6.12", ..OLD };
 const GUESTS: [Guest; 3] = [OLD, NEW, THREE];
-const ALL: [Guest; 10] = [
+const ALL: [Guest; 11] = [
     OLD,
+    TIMED,
     NEW,
     THREE,
     SMALL_OLD,
@@ -98,6 +109,8 @@ const TESTS: &[Test] = tests! {
         what_a_kind_has_no_room_for_is_on_the_nodes_of_its_spill on [OLD],
         a_program_that_knows_nothing_of_it_has_its_heap_where_it_is_to_be on [OLD, NEW],
         programs_of_hmsdk_and_smdk_have_their_memory_where_they_ask_for_it on [OLD];
+    daemon: each_node_is_told_of_and_nothing_is_left on [OLD, NEW],
+        memory_that_is_used_heavily_is_under_pressure_and_the_rest_is_not on [TIMED];
     tier: used_memory_comes_near_and_all_is_put_back on [SMALL_OLD, SMALL_NEW],
         however_it_is_ended_the_system_is_as_before on [SMALL_OLD, SMALL_NEW],
         what_can_not_be_tiered_is_refused_and_nothing_is_changed on [SMALL_OLD, SMALL_NEW],
@@ -190,9 +203,9 @@ fn main() -> ExitCode {
 
 /// Boots `guest`, runs its tests in it, shows their lines; gives how many passed.
 fn boot(guest: &Guest, filters: &[String]) -> usize {
-    let name = format!("{}@{}", guest.machine, guest.kernel);
+    let name = guest.name();
     let mut lab = Command::new(NEARFAR);
-    lab.args(["lab", "run", "-M", guest.machine, "-K", guest.kernel, "--timing", "off"]);
+    lab.args(["lab", "run", "-M", guest.machine, "-K", guest.kernel, "--timing", guest.timing]);
     let limit = std::env::var("NEARFAR_TEST_TIMEOUT").unwrap_or_else(|_| "900".into());
     lab.args(["--timeout", &limit]);
     lab.arg("-e").arg(format!("NEARFAR_TEST_GUEST={name}")).arg("--");
@@ -212,7 +225,7 @@ fn boot(guest: &Guest, filters: &[String]) -> usize {
 }
 
 fn run_inside(guest: &str, wanted: impl Fn(&str) -> bool) {
-    let here = |of: &Guest| format!("{}@{}", of.machine, of.kernel) == guest;
+    let here = |of: &Guest| of.name() == guest;
     for (name, guests, test) in TESTS {
         if !wanted(name) || !guests.iter().any(here) {
             continue;

@@ -7,12 +7,15 @@
 //! middle of one would else find memory busy that is not.
 #![expect(unsafe_code, reason = "lines are read at addresses, and flushed")]
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use nearfar_kernel::mempolicy::{Existing, Policy};
 use nearfar_topology::{Nanoseconds, NodeId};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::{haste, sys};
+use super::clock;
+use crate::mempolicy::{Existing, Policy, Prepared};
 
 const LINE: usize = 64;
 /// Lines of a region, a power of two.
@@ -21,12 +24,20 @@ const LINES: u32 = 1 << 17;
 const LOADS: u32 = 64;
 const HALF: u32 = LOADS / 2;
 
-/// A region on a node.
+const LENGTH: usize = LINES as usize * LINE;
+
+/// A region on a node, with a chain of loads through it.
 #[derive(Debug)]
-pub(crate) struct Chase {
-    lines: usize,
+pub struct Chase {
+    lines: NonNull<c_void>,
+    on: Prepared,
     at: AtomicU32,
 }
+
+// SAFETY: the region is not bound to a thread, and what is in it is only touched by atomic loads and stores.
+unsafe impl Send for Chase {}
+// SAFETY: as above.
+unsafe impl Sync for Chase {}
 
 const fn after(line: u32) -> u32 {
     line.wrapping_mul(0x0019_660d).wrapping_add(0x3c6e_f35f) % LINES
@@ -34,16 +45,16 @@ const fn after(line: u32) -> u32 {
 
 impl Chase {
     /// A region on a node; none if there is no memory there.
-    pub(crate) fn new(node: NodeId) -> Option<Self> {
-        let length = LINES as usize * LINE;
-        let lines = sys::map(length)?.as_ptr() as usize;
-        let policy = Policy::Bind([node].into_iter().collect()).prepare();
-        if policy.bind(lines, length, Existing::Stay).is_err() {
-            sys::unmap_own(lines, length);
-            return None;
-        }
-        sys::advise_huge(lines, length, true);
-        let chase = Self { lines, at: AtomicU32::new(0) };
+    #[must_use]
+    pub fn new(node: NodeId) -> Option<Self> {
+        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: without MAP_FIXED the kernel chooses a free range, so no existing mapping is replaced.
+        let lines = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), LENGTH, rights, flags) };
+        let on = Policy::Bind([node].into_iter().collect()).prepare();
+        let chase = Self { lines: NonNull::new(lines.ok()?)?, on, at: AtomicU32::new(0) };
+        on.bind(chase.lines.as_ptr().addr(), LENGTH, Existing::Stay).ok()?;
+        // SAFETY: advice about huge pages changes which pages hold the contents, never the contents.
+        let _ = unsafe { rustix::mm::madvise(chase.lines.as_ptr(), LENGTH, Advice::LinuxHugepage) };
         for line in 0..LINES {
             // The number of the next, on a line that nobody else knows.
             chase.line(line).store(after(line), Ordering::Relaxed);
@@ -51,10 +62,17 @@ impl Chase {
         Some(chase)
     }
 
+    /// Brings back to the node what of the region someone has moved elsewhere, as tiering does with what is used little.
+    pub fn settle(&self) {
+        let _ = self.on.bind(self.lines.as_ptr().addr(), LENGTH, Existing::Move);
+    }
+
     fn line(&self, line: u32) -> &AtomicU32 {
-        let at = (self.lines + (line % LINES) as usize * LINE) as *const AtomicU32;
-        // SAFETY: within the region, which is never unmapped; a line begins with a number.
-        unsafe { &*at }
+        let offset = (line % LINES) as usize * LINE;
+        // SAFETY: offset < LENGTH, so it is inside the region.
+        let at = unsafe { self.lines.byte_add(offset) };
+        // SAFETY: mapped as long as `self` lives, and aligned as a line is; a line begins with a number.
+        unsafe { at.cast::<AtomicU32>().as_ref() }
     }
 
     /// Takes the lines of the next measurement out of all caches, where that can be done.
@@ -64,18 +82,19 @@ impl Chase {
             let mut line = first;
             for _ in 0..LOADS {
                 // SAFETY: an address within the region; flushing changes no content.
-                unsafe { core::arch::x86_64::_mm_clflush(self.line(line).as_ptr().cast()) };
+                unsafe { std::arch::x86_64::_mm_clflush(self.line(line).as_ptr().cast()) };
                 line = after(line);
             }
             // SAFETY: no preconditions.
-            unsafe { core::arch::x86_64::_mm_mfence() };
+            unsafe { std::arch::x86_64::_mm_mfence() };
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = first;
     }
 
     /// What a load takes now.
-    pub(crate) fn measure(&self) -> Nanoseconds {
+    #[must_use]
+    pub fn measure(&self) -> Nanoseconds {
         let first = self.at.load(Ordering::Relaxed);
         self.flush(first);
         let (between, one) = self.walk(first);
@@ -87,19 +106,21 @@ impl Chase {
 
     /// Half of the loads: the line behind them, and what they took.
     fn walk(&self, first: u32) -> (u32, u64) {
-        let begun = haste::now_ns();
+        let begun = clock::monotonic();
         let mut line = first;
         for _ in 0..HALF {
             line = self.line(line).load(Ordering::Relaxed);
         }
         // Ends when the last load has, which the clock's reading alone would not wait for.
-        (core::hint::black_box(line), haste::now_ns().saturating_sub(begun))
+        let last = std::hint::black_box(line);
+        (last, clock::monotonic().0.saturating_sub(begun.0))
     }
 }
 
 impl Drop for Chase {
     fn drop(&mut self) {
-        sys::unmap_own(self.lines, LINES as usize * LINE);
+        // SAFETY: this is the mapping `new` made, whole; `self` goes away, and with it the last way to reach it.
+        let _ = unsafe { rustix::mm::munmap(self.lines.as_ptr(), LENGTH) };
     }
 }
 
@@ -109,10 +130,10 @@ mod tests {
 
     #[test]
     fn the_chain_comes_by_every_line_once() {
-        let mut seen = std::vec![false; LINES as usize];
+        let mut seen = vec![false; LINES as usize];
         let mut line = 0;
         for _ in 0..LINES {
-            assert!(!core::mem::replace(&mut seen[line as usize], true));
+            assert!(!std::mem::replace(&mut seen[line as usize], true));
             line = after(line);
         }
         assert_eq!(line, 0);
@@ -125,7 +146,8 @@ mod tests {
         assert!(first.0 > 0);
         let at = chase.at.load(Ordering::Relaxed);
         assert_eq!(at, (0..LOADS).fold(0, |line, _| after(line)));
-        chase.measure();
+        let _ = chase.measure();
+        chase.settle();
         assert_ne!(chase.at.load(Ordering::Relaxed), at);
         assert!(Chase::new(NodeId(1023)).is_none());
     }

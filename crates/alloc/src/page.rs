@@ -1,0 +1,163 @@
+//! What `nearfar daemon` says of nodes in its advice page: it is followed while somebody writes it, and looked for now and then.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use nearfar_kernel::advice::{self, Reader};
+use nearfar_kernel::chase;
+use nearfar_policy::advice::{Advice, Page};
+use nearfar_policy::interleave::Seen;
+use nearfar_topology::Nanoseconds;
+
+use crate::haste;
+
+/// So often a page is looked for where there is none, or nobody behind it.
+const LOOK_MS: u64 = 1000;
+
+/// A page that may be there.
+#[derive(Debug)]
+pub(crate) struct Advised {
+    path: PathBuf,
+    reader: Mutex<Option<Reader>>,
+    looked_ms: AtomicU64,
+    heartbeat: AtomicU64,
+}
+
+/// What a look at the page finds.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// Nobody writes one.
+    Nothing,
+    /// What was there at the last look.
+    Same,
+    /// Something new.
+    New(Page),
+}
+
+impl Advised {
+    /// The page where it is by default. The environment is read now, once.
+    pub(crate) fn new() -> Self {
+        Self {
+            path: advice::default_path(),
+            reader: Mutex::new(None),
+            looked_ms: AtomicU64::new(0),
+            heartbeat: AtomicU64::new(0),
+        }
+    }
+
+    /// Looks at it.
+    pub(crate) fn look(&self) -> Found {
+        // A child of fork may find it locked for ever: then it does without.
+        let Ok(mut reader) = self.reader.try_lock() else { return Found::Nothing };
+        if reader.is_none() && self.is_time() {
+            *reader = Reader::open(&self.path).ok().flatten();
+        }
+        let page = reader.as_ref().and_then(|reader| reader.read().ok());
+        let Some(page) = page.filter(|page| page.is_fresh(chase::now())) else {
+            // There may be another file of that name by now.
+            *reader = None;
+            return Found::Nothing;
+        };
+        let heartbeat = page.heartbeat.0;
+        if self.heartbeat.swap(heartbeat, Ordering::Relaxed) == heartbeat {
+            Found::Same
+        } else {
+            Found::New(page)
+        }
+    }
+
+    fn is_time(&self) -> bool {
+        let (now, last) = (haste::now_ms(), self.looked_ms.load(Ordering::Relaxed));
+        let is_time = last == 0 || now >= last + LOOK_MS;
+        if is_time {
+            self.looked_ms.store(now, Ordering::Relaxed);
+        }
+        is_time
+    }
+}
+
+/// What is said of a node, as seen from here, where a load takes `idle` when nothing else goes on.
+pub(crate) fn seen(said: &Advice, idle: Nanoseconds) -> Seen {
+    let load = Nanoseconds(idle.0.saturating_mul(u64::from(said.pressure)) / 100);
+    Seen { load, free: said.free, placed: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearfar_kernel::advice::Publisher;
+    use nearfar_policy::advice::Traffic;
+    use nearfar_topology::{BasisPoints, NodeId};
+
+    fn page(interval: u64) -> Page {
+        let node = Advice {
+            node: NodeId(0),
+            idle: Nanoseconds(100),
+            load: Nanoseconds(250),
+            pressure: 250,
+            used: None,
+            read: None,
+            write: None,
+            free: BasisPoints(5000),
+            weight: 16,
+        };
+        Page {
+            heartbeat: chase::now(),
+            interval: Nanoseconds(interval),
+            pid: 7,
+            traffic: Traffic::Unknown,
+            cpu: Nanoseconds(0),
+            begun: Nanoseconds(0),
+            looks: 1,
+            nodes: std::vec![node],
+        }
+    }
+
+    fn advised(name: &str) -> Advised {
+        let name = std::format!("nearfar-alloc-{}-{name}", std::process::id());
+        Advised { path: std::env::temp_dir().join(name), ..Advised::new() }
+    }
+
+    /// As if the last look for a page had been long ago.
+    fn later(advised: &Advised) {
+        advised.looked_ms.store(0, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn a_page_is_followed_from_when_it_is_found_until_it_is_gone() {
+        const HOUR: u64 = 3_600_000_000_000;
+        let advised = advised("followed");
+        assert!(matches!(advised.look(), Found::Nothing));
+        let mut publisher = Publisher::start(&advised.path, page(HOUR)).unwrap();
+        // It was looked for a moment ago.
+        assert!(matches!(advised.look(), Found::Nothing));
+        later(&advised);
+        let Found::New(found) = advised.look() else { panic!("no page") };
+        assert_eq!(found.of(NodeId(0)).map(|node| node.pressure), Some(250));
+        assert!(matches!(advised.look(), Found::Same));
+        publisher.publish(page(HOUR));
+        assert!(matches!(advised.look(), Found::New(_)));
+        drop(publisher);
+        later(&advised);
+        assert!(matches!(advised.look(), Found::Nothing));
+        // Another one that comes is found.
+        let _publisher = Publisher::start(&advised.path, page(HOUR)).unwrap();
+        later(&advised);
+        assert!(matches!(advised.look(), Found::New(_)));
+    }
+
+    #[test]
+    fn a_page_that_nobody_writes_any_more_is_none() {
+        let advised = advised("stale");
+        let _publisher = Publisher::start(&advised.path, page(0)).unwrap();
+        assert!(matches!(advised.look(), Found::Nothing));
+        assert!(advised.reader.lock().unwrap().is_none());
+    }
+
+    #[test]
+    fn pressure_is_of_what_a_load_takes_from_here() {
+        let seen = seen(&page(1).nodes[0], Nanoseconds(140));
+        assert_eq!((seen.load, seen.free), (Nanoseconds(350), BasisPoints(5000)));
+    }
+}

@@ -1,0 +1,149 @@
+//! What the page says, as a table and as `nearfar.daemon/1`.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+use nearfar_kernel::advice::Reader;
+use nearfar_policy::advice::{Advice, Page, Traffic};
+use nearfar_topology::{BytesPerSecond, Nanoseconds};
+use serde_json::{Value, json};
+
+/// The `schema` of what is printed as JSON.
+const SCHEMA: &str = "nearfar.daemon/1";
+
+/// The page at `path`, with somebody behind it at this time.
+///
+/// # Errors
+/// That there is none, and what to do.
+pub(crate) fn read(path: &Path, now: impl Fn() -> Nanoseconds) -> anyhow::Result<Page> {
+    let reader = Reader::open(path)?.with_context(|| {
+        format!(
+            "the daemon is not running: there is no {}; nearfar daemon starts it, --advice names another page",
+            path.display()
+        )
+    })?;
+    let page = reader.read()?;
+    // Read before the clock: a page from later than now would be of another clock.
+    let now = now();
+    anyhow::ensure!(
+        page.is_fresh(now),
+        "the daemon is not running: process {} has written {} last {}, and should every {} ms; nearfar daemon --recover removes \
+         what it has left, nearfar daemon does so as well and starts it",
+        page.pid,
+        path.display(),
+        ago(&page, now),
+        millis(page.interval),
+    );
+    Ok(page)
+}
+
+fn ago(page: &Page, now: Nanoseconds) -> String {
+    match now.0.checked_sub(page.heartbeat.0) {
+        Some(age) if page.heartbeat.0 > 0 => {
+            format!("{}.{} s ago", age / 1_000_000_000, age / 100_000_000 % 10)
+        }
+        _ => "at no time of this clock".into(),
+    }
+}
+
+fn millis(time: Nanoseconds) -> u64 {
+    time.0 / 1_000_000
+}
+
+/// CPU time that looking takes, in thousandths of a per cent.
+fn cpu_share(page: &Page) -> u64 {
+    let passed = page.heartbeat.0.saturating_sub(page.begun.0);
+    let share = (u128::from(page.cpu.0) * 100_000).checked_div(u128::from(passed)).unwrap_or(0);
+    u64::try_from(share).unwrap_or(u64::MAX)
+}
+
+/// For people.
+pub(crate) fn text(page: &Page, lab: Option<&Value>) -> String {
+    let mut text = String::new();
+    if let Some(lab) = lab {
+        crate::cli::machine::emulated(&mut text, lab);
+    }
+    if page.pid == std::process::id() {
+        let _ = writeln!(text, "Looked {} times; nothing is published", page.looks);
+    } else {
+        let share = cpu_share(page);
+        let _ = writeln!(
+            text,
+            "Process {} looks every {} ms, {} times so far, with {}.{:03} % of a CPU",
+            page.pid,
+            millis(page.interval),
+            page.looks,
+            share / 1000,
+            share % 1000
+        );
+    }
+    let _ = writeln!(
+        text,
+        "Pressure is from timed loads; bandwidth in use is {}\n",
+        match page.traffic {
+            Traffic::Resctrl => "counted by resctrl",
+            Traffic::Unknown => "not known (no counters of resctrl)",
+        }
+    );
+    let _ = writeln!(
+        text,
+        "{:>4} {:>9} {:>9} {:>9} {:>6} {:>12} {:>12} {:>12} {:>7}",
+        "node", "idle", "now", "pressure", "free", "in use", "most reads", "most writes", "weight"
+    );
+    page.nodes.iter().for_each(|node| row(&mut text, node));
+    text
+}
+
+fn row(text: &mut String, node: &Advice) {
+    let bandwidth =
+        |known: Option<BytesPerSecond>| known.map_or("-".into(), |known| known.to_string());
+    let _ = writeln!(
+        text,
+        "{:>4} {:>9} {:>9} {:>7} % {:>4} % {:>12} {:>12} {:>12} {:>7}",
+        node.node,
+        node.idle.to_string(),
+        node.load.to_string(),
+        node.pressure,
+        node.free.0 / 100,
+        bandwidth(node.used),
+        bandwidth(node.read),
+        bandwidth(node.write),
+        node.weight
+    );
+}
+
+/// For programs.
+pub(crate) fn json(page: &Page, lab: Option<&Value>) -> Value {
+    let node = |node: &Advice| {
+        let bandwidth = |known: Option<BytesPerSecond>| known.map(|known| known.0);
+        json!({
+            "node": node.node.0,
+            "idle_ns": node.idle.0,
+            "load_ns": node.load.0,
+            "pressure_percent": node.pressure,
+            "free_basis_points": node.free.0,
+            "used_bytes_per_s": bandwidth(node.used),
+            "read_bytes_per_s": bandwidth(node.read),
+            "write_bytes_per_s": bandwidth(node.write),
+            "weight": node.weight,
+        })
+    };
+    json!({
+        "schema": SCHEMA,
+        "lab": lab,
+        "pid": page.pid,
+        "interval_ms": millis(page.interval),
+        "looks": page.looks,
+        "cpu_ns": page.cpu.0,
+        "running_ns": page.heartbeat.0.saturating_sub(page.begun.0),
+        "sources": {
+            "pressure": "timed loads",
+            "bandwidth": match page.traffic {
+                Traffic::Resctrl => Some("resctrl"),
+                Traffic::Unknown => None,
+            },
+        },
+        "nodes": page.nodes.iter().map(node).collect::<Vec<_>>(),
+    })
+}

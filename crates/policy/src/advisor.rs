@@ -1,0 +1,293 @@
+//! What to say of nodes' memory, from what is seen of it: how busy each is, and weights for new memory.
+//!
+//! Idle latency is the least that was ever seen, as firmware's figure and a chain of loads do not mean quite the same; but if that
+//! least is far above firmware's, nothing idle was seen yet, and firmware's counts. A load that takes far less was answered by a
+//! cache and tells nothing; so none counts as less than idle. A look is short and may be disturbed, so it is averaged with
+//! those before. The weights are [`interleave`](super::interleave)'s that balance latencies. What a look may cost
+//! is bounded: [`pace`].
+
+use alloc::vec::Vec;
+
+use nearfar_topology::{BasisPoints, BytesPerSecond, Nanoseconds, NodeId};
+
+use crate::advice::Advice;
+use crate::interleave::{FULL, Interleave, Place, RELIEVED, Rule, SATURATED, Seen};
+
+/// Looking takes at most one part in so many of a CPU,
+pub const SHARE: u64 = 1000;
+/// over time: the first of it, with cold caches, is not held against it.
+const AT_FIRST: Nanoseconds = Nanoseconds(10_000_000);
+/// With so much of its bandwidth in use, in per cent, a node is busy whatever a load takes.
+const IN_USE: u64 = 90;
+/// Least latencies above this, in per cent of what firmware says, are not those of an idle node.
+const IDLE_AT_MOST: u64 = 150;
+/// Loads below this, in per cent of the same, are those of a cache.
+const CACHED: u64 = 67;
+
+/// A node as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Which.
+    pub node: NodeId,
+    /// What a load takes when nothing else goes on, by firmware.
+    pub idle: Option<Nanoseconds>,
+    /// The most it gives to reads.
+    pub read: Option<BytesPerSecond>,
+    /// The most it gives to writes.
+    pub write: Option<BytesPerSecond>,
+}
+
+/// What is seen of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// What a load takes.
+    pub load: Nanoseconds,
+    /// The share of its memory that is free.
+    pub free: BasisPoints,
+    /// Bandwidth in use.
+    pub used: Option<BytesPerSecond>,
+}
+
+/// A node as it is judged.
+#[derive(Clone, Copy, Debug)]
+struct Judged {
+    known: Known,
+    least: Nanoseconds,
+    load: Nanoseconds,
+    seen: Option<Look>,
+    busy: bool,
+}
+
+/// Judges nodes, look by look.
+#[derive(Clone, Debug)]
+pub struct Advisor {
+    nodes: Vec<Judged>,
+    chooser: Interleave,
+}
+
+impl Advisor {
+    /// For these nodes, nearest first.
+    #[must_use]
+    pub fn new(nodes: &[Known]) -> Self {
+        let place =
+            |known: &Known| Place { idle: known.idle.unwrap_or_default(), bandwidth: known.read };
+        let chooser = Interleave::new(Rule::Weighted, 1, nodes.iter().map(place).collect());
+        let nodes = nodes.iter().map(|known| Judged {
+            known: *known,
+            least: Nanoseconds(u64::MAX),
+            load: Nanoseconds(0),
+            seen: None,
+            busy: false,
+        });
+        Self { nodes: nodes.collect(), chooser }
+    }
+
+    /// Takes in a look at each node, in the same order.
+    pub fn step(&mut self, looks: &[Look]) {
+        for (node, look) in self.nodes.iter_mut().zip(looks) {
+            node.step(*look);
+        }
+        // What programs have placed is not known here: weights do not wait for it.
+        let seen = |node: &Judged| {
+            node.seen.map(|look| Seen { load: node.load, free: look.free, placed: 0 })
+        };
+        self.chooser.step(&self.nodes.iter().filter_map(seen).collect::<Vec<_>>());
+    }
+
+    /// What to say of each node that was seen, by rising id.
+    #[must_use]
+    pub fn advice(&self) -> Vec<Advice> {
+        let nodes = self.nodes.iter().zip(self.chooser.weights());
+        let mut all: Vec<_> = nodes.filter_map(|(node, weight)| node.advice(*weight)).collect();
+        all.sort_by_key(|advice| advice.node);
+        all
+    }
+
+    /// Whether a node has bandwidth left. One that is not known has.
+    #[must_use]
+    pub fn has_bandwidth(&self, node: NodeId) -> bool {
+        !self.find(node).is_some_and(|node| node.busy)
+    }
+
+    /// Whether a node has room left. One that is not known has.
+    #[must_use]
+    pub fn has_room(&self, node: NodeId) -> bool {
+        self.find(node).and_then(|node| node.seen).is_none_or(|look| look.free >= FULL)
+    }
+
+    fn find(&self, node: NodeId) -> Option<&Judged> {
+        self.nodes.iter().find(|judged| judged.known.node == node)
+    }
+}
+
+impl Judged {
+    fn step(&mut self, look: Look) {
+        let cached = self.known.idle.map_or(0, |stated| stated.0.saturating_mul(CACHED) / 100);
+        if look.load.0 >= cached {
+            self.least = self.least.min(look.load);
+        }
+        let load = look.load.max(self.idle());
+        self.load = match self.seen {
+            Some(_) => Nanoseconds(self.load.0.midpoint(load.0)),
+            None => load,
+        };
+        self.seen = Some(look);
+        let limit = if self.busy { RELIEVED } else { SATURATED };
+        let most = [self.known.read, self.known.write].into_iter().flatten().max();
+        let is_used_up = look.used.zip(most).is_some_and(|(used, most)| {
+            u128::from(used.0) * 100 >= u128::from(most.0) * u128::from(IN_USE)
+        });
+        self.busy = u64::from(self.pressure()) >= limit || is_used_up;
+    }
+
+    fn idle(&self) -> Nanoseconds {
+        match self.known.idle {
+            Some(stated) if self.least.0 > stated.0.saturating_mul(IDLE_AT_MOST) / 100 => stated,
+            _ => self.least,
+        }
+    }
+
+    fn pressure(&self) -> u32 {
+        let percent = self.load.0.saturating_mul(100) / self.idle().0.max(1);
+        u32::try_from(percent).unwrap_or(u32::MAX)
+    }
+
+    fn advice(&self, weight: u8) -> Option<Advice> {
+        let Look { free, used, .. } = self.seen?;
+        let Known { node, read, write, .. } = self.known;
+        let (idle, load, pressure) = (self.idle(), self.load, self.pressure());
+        Some(Advice { node, idle, load, pressure, used, read, write, free, weight })
+    }
+}
+
+/// How long to wait from look to look, if that is asked for and `looks` of them have cost `cpu`.
+#[must_use]
+pub fn pace(asked: Nanoseconds, cpu: Nanoseconds, looks: u64) -> Nanoseconds {
+    let counts = cpu.0.saturating_sub(AT_FIRST.0);
+    Nanoseconds(asked.0.max((counts / looks.max(1)).saturating_mul(SHARE)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const GB: u64 = 1_000_000_000;
+
+    fn known(id: u16, idle: Option<u64>, gbps: Option<u64>) -> Known {
+        let most = gbps.map(|gbps| BytesPerSecond(gbps * GB));
+        Known { node: NodeId(id), idle: idle.map(Nanoseconds), read: most, write: most }
+    }
+
+    fn look(load: u64) -> Look {
+        Look { load: Nanoseconds(load), free: BasisPoints(5000), used: None }
+    }
+
+    fn pressures(one: &Advisor) -> Vec<u32> {
+        one.advice().iter().map(|advice| advice.pressure).collect()
+    }
+
+    #[test]
+    fn a_node_that_gets_slower_is_under_pressure_until_it_is_not() {
+        let mut one = Advisor::new(&[known(0, None, None), known(1, None, None)]);
+        assert_eq!(one.advice(), []);
+        one.step(&[look(100), look(250)]);
+        assert_eq!(pressures(&one), [100, 100]);
+        (0..8).for_each(|_| one.step(&[look(300), look(250)]));
+        assert!((298..=300).contains(&pressures(&one)[0]), "{:?}", pressures(&one));
+        assert!(!one.has_bandwidth(NodeId(0)) && one.has_bandwidth(NodeId(1)));
+        // Not relieved yet, and then it is.
+        (0..8).for_each(|_| one.step(&[look(160), look(250)]));
+        assert!(!one.has_bandwidth(NodeId(0)));
+        (0..8).for_each(|_| one.step(&[look(120), look(250)]));
+        assert!(one.has_bandwidth(NodeId(0)));
+    }
+
+    #[test]
+    fn what_begins_under_load_goes_by_firmware() {
+        let mut one = Advisor::new(&[known(0, Some(100), None)]);
+        one.step(&[look(240)]);
+        assert_eq!(pressures(&one), [240]);
+        // A little more than firmware says is idle.
+        (0..12).for_each(|_| one.step(&[look(130)]));
+        assert_eq!((pressures(&one)[0], one.advice()[0].idle), (100, Nanoseconds(130)));
+    }
+
+    #[test]
+    fn what_a_cache_answers_is_no_load_of_the_nodes() {
+        let mut one = Advisor::new(&[known(0, Some(100), None), known(1, Some(250), None)]);
+        (0..20).for_each(|_| one.step(&[look(110), look(20)]));
+        let idle: Vec<_> = one.advice().iter().map(|advice| advice.idle.0).collect();
+        assert_eq!(idle, [110, 250]);
+        assert_eq!(pressures(&one), [100, 100]);
+        assert_eq!(one.advice()[0].weight, 16, "far memory is not faster");
+    }
+
+    #[test]
+    fn bandwidth_in_use_counts_where_it_is_known() {
+        let mut one = Advisor::new(&[known(0, None, Some(10)), known(1, None, None)]);
+        let used = |gbps: u64| Look { used: Some(BytesPerSecond(gbps * GB)), ..look(100) };
+        one.step(&[used(8), used(8)]);
+        assert!(one.has_bandwidth(NodeId(0)));
+        one.step(&[used(9), used(9)]);
+        assert!(!one.has_bandwidth(NodeId(0)) && one.has_bandwidth(NodeId(1)));
+    }
+
+    #[test]
+    fn a_tenth_of_a_node_is_room() {
+        let mut one = Advisor::new(&[known(0, None, None)]);
+        let free = |share| Look { free: BasisPoints(share), ..look(100) };
+        one.step(&[free(1000)]);
+        assert!(one.has_room(NodeId(0)) && one.has_room(NodeId(9)));
+        one.step(&[free(999)]);
+        assert!(!one.has_room(NodeId(0)));
+    }
+
+    #[test]
+    fn weights_leave_a_node_that_is_slower_than_far_memory() {
+        // Nearest first; what is said is by id.
+        let mut one = Advisor::new(&[known(1, None, None), known(0, None, None)]);
+        let weights = |one: &Advisor| -> Vec<_> {
+            one.advice().iter().map(|advice| (advice.node.0, advice.weight)).collect()
+        };
+        one.step(&[look(100), look(250)]);
+        assert_eq!(weights(&one), [(0, 0), (1, 16)]);
+        (0..12).for_each(|_| one.step(&[look(900), look(250)]));
+        let now = weights(&one);
+        assert!(now[0].1 > 4 && now[0].1 + now[1].1 == 16, "{now:?}");
+    }
+
+    #[test]
+    fn looks_that_cost_much_are_fewer() {
+        let wait = |cpu, looks| pace(Nanoseconds(200_000_000), Nanoseconds(cpu), looks).0;
+        assert_eq!(wait(0, 0), 200_000_000);
+        assert_eq!(wait(8_000_000, 1), 200_000_000);
+        assert_eq!(wait(12_000_000, 10), 200_000_000);
+        assert_eq!(wait(20_000_000, 10), 1_000_000_000);
+    }
+
+    proptest! {
+        #[test]
+        fn looking_takes_no_more_than_its_share(asked in 1_u64..1 << 40, cost in 0_u64..1 << 40, looks in 1_u64..1000) {
+            let wait = pace(Nanoseconds(asked), Nanoseconds(AT_FIRST.0 + cost * looks), looks).0;
+            prop_assert!(wait >= asked && cost * SHARE <= wait);
+        }
+
+        #[test]
+        fn whatever_is_seen_is_said(
+            stated in prop::option::of(0_u64..2000),
+            looks in prop::collection::vec((any::<u64>(), 0_u32..=10_000, prop::option::of(any::<u64>())), 1..20),
+        ) {
+            let mut one = Advisor::new(&[known(3, stated, Some(10)), known(1, None, None)]);
+            for (load, free, used) in looks {
+                let look = Look {
+                    load: Nanoseconds(load), free: BasisPoints(free), used: used.map(BytesPerSecond),
+                };
+                one.step(&[look, look]);
+                let said = one.advice();
+                prop_assert_eq!(said.iter().map(|advice| advice.node.0).collect::<Vec<_>>(), [1, 3]);
+                prop_assert_eq!(said.iter().map(|advice| advice.weight).sum::<u8>(), 16);
+            }
+        }
+    }
+}
