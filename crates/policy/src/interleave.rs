@@ -52,7 +52,7 @@ pub enum Rule {
 /// A node as it is known, nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// What a load takes when nothing else goes on.
+    /// What a load takes when nothing else goes on; 0 if that is not known, and then the node is never saturated.
     pub idle: Nanoseconds,
     /// The most it gives, if that is known.
     pub bandwidth: Option<BytesPerSecond>,
@@ -110,7 +110,8 @@ impl Interleave {
             self.loads[index] = Some(load);
             let percent = load.saturating_mul(100) / place.idle.0.max(1);
             let border = if self.saturated[index] { RELIEVED } else { SATURATED };
-            self.saturated[index] = percent >= border;
+            // What idle memory would take is not known of all.
+            self.saturated[index] = place.idle.0 > 0 && percent >= border;
         }
         let full = |index: usize| seen.get(index).is_none_or(|seen| seen.free < FULL);
         let found = match self.rule {
