@@ -1,5 +1,4 @@
 //! docs/man/hmctl.8 is what the options say. `UPDATE=1` writes it anew.
-#![expect(clippy::unwrap_used, reason = "a test that can't read the repository should stop")]
 
 use std::path::Path;
 

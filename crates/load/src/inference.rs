@@ -195,7 +195,7 @@ impl Done {
     fn rate(&self, warm_up_s: f64) -> f64 {
         let mut counted = self.tokens_s.iter().copied().filter(|done| *done >= warm_up_s);
         let (first, count) = (counted.next(), counted.clone().count());
-        let last = counted.last();
+        let last = counted.next_back();
         #[expect(clippy::cast_precision_loss, reason = "counts of tokens")]
         let rate = first.zip(last).map_or(0.0, |(first, last)| count as f64 / (last - first));
         rate

@@ -15,7 +15,7 @@
 //! A full node is left in any case, and none is a goal. Three things keep weights from swinging, as they must when memory
 //! follows slowly and one look is a moment's:
 //! - nothing moves to a node that is saturated: where all are, they give all they can, and how long a load takes on each is chance;
-//! - a part moves when memory has followed the last ones, however long that takes ([`LAG`]);
+//! - a part moves when memory has followed the last ones, however long that takes (`LAG`);
 //! - half of each look is the looks before.
 //!
 //! Saturated is [`SATURATED`], and ends at [`RELIEVED`], so that a node near the border does not change at each tick.
@@ -224,6 +224,11 @@ mod tests {
         } else {
             (near_idle, (under_way / limit - (1.0 - far) * near_idle) / far)
         };
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "nanoseconds of a model"
+        )]
         let look = |load: f64, placed| Seen { placed, ..seen(load as u64) };
         [look(near.max(near_idle), placed[0]), look(far.max(far_idle), placed[1])]
     }
