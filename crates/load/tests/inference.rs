@@ -42,7 +42,7 @@ fn what_does_not_fit_together_is_refused_with_the_way_out() {
         ("--instances 0", 2, "--instances"),
         ("--access sideways", 2, "stream"),
         ("--seconds never", 2, "seconds"),
-        ("--warm-up -1", 2, "--warm-up"),
+        ("--warm-up=-1", 2, "--warm-up"),
     ] {
         let done = inference(words);
         let said = String::from_utf8(done.stderr).unwrap();
