@@ -1,17 +1,15 @@
 //! Tests on real kernels: this very program, run inside guests of the lab as root.
 //!
 //! A test is a function with the machines and kernels it is for. One boot a pair: all its tests run in it one after
-//! another and their results come back line by line. Two boots run at a time, if there are two CPUs: tests wait more than they
-//! work. What is tested is system calls, sysfs and where pages land, so timing is off but on the guest that says so. Arguments are
-//! parts of test names. `LAB=off` boots nothing and says so; `NEARFAR_TEST_TIMEOUT` is how many seconds a boot may take.
+//! another and their results come back line by line. One boot at a time: beside another, what the kernel allows itself by time is
+//! too little to move anything. What is tested is system calls, sysfs and where pages land, so timing is off but on the guest that
+//! says so. Arguments are parts of test names. `LAB=off` boots nothing and says so; `NEARFAR_TEST_TIMEOUT` is how many seconds a boot may take.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "this is a test program")]
 
 use std::io::{BufRead as _, BufReader};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 mod alloc;
 mod daemon;
@@ -80,6 +78,7 @@ macro_rules! tests {
     };
 }
 
+/// Those that leave memory of this program on far nodes come last: others look at how much of what is used is there.
 const TESTS: &[Test] = tests! {
     record: memory_that_a_program_uses_is_found_accessed_and_placed on [OLD, NEW],
         memory_of_a_program_alone_on_its_cpu_is_found_accessed on [OLD, NEW],
@@ -103,14 +102,6 @@ const TESTS: &[Test] = tests! {
         two_runs_share_weights_and_the_last_puts_them_back on [OLD],
         a_run_without_a_parent_leaves_weights_to_restore on [OLD],
         without_root_a_run_uses_weights_that_suit_and_refuses_others on [OLD];
-    alloc: what_is_of_a_kind_is_on_its_nodes_and_no_others on [OLD, NEW],
-        weights_of_a_kind_hold_whatever_the_machines_are on [OLD, NEW],
-        one_object_may_have_weights_of_its_own on [OLD],
-        what_a_kind_has_no_room_for_is_on_the_nodes_of_its_spill on [OLD],
-        a_program_that_knows_nothing_of_it_has_its_heap_where_it_is_to_be on [OLD, NEW],
-        programs_of_hmsdk_and_smdk_have_their_memory_where_they_ask_for_it on [OLD];
-    daemon: each_node_is_told_of_and_nothing_is_left on [OLD, NEW],
-        memory_that_is_used_heavily_is_under_pressure_and_the_rest_is_not on [TIMED];
     tier: used_memory_comes_near_and_all_is_put_back on [SMALL_OLD, SMALL_NEW],
         however_it_is_ended_the_system_is_as_before on [SMALL_OLD, SMALL_NEW],
         what_can_not_be_tiered_is_refused_and_nothing_is_changed on [SMALL_OLD, SMALL_NEW],
@@ -146,6 +137,14 @@ const TESTS: &[Test] = tests! {
         changes_take_effect_while_damon_runs on [OLD, NEW],
         a_killed_session_is_put_back_by_the_next on [OLD, NEW],
         cold_memory_of_a_cgroup_goes_far_and_hot_memory_comes_back on [OLD, NEW];
+    alloc: what_is_of_a_kind_is_on_its_nodes_and_no_others on [OLD, NEW],
+        weights_of_a_kind_hold_whatever_the_machines_are on [OLD, NEW],
+        one_object_may_have_weights_of_its_own on [OLD],
+        what_a_kind_has_no_room_for_is_on_the_nodes_of_its_spill on [OLD],
+        a_program_that_knows_nothing_of_it_has_its_heap_where_it_is_to_be on [OLD, NEW],
+        programs_of_hmsdk_and_smdk_have_their_memory_where_they_ask_for_it on [OLD];
+    daemon: each_node_is_told_of_and_nothing_is_left on [OLD, NEW],
+        memory_that_is_used_heavily_is_under_pressure_and_the_rest_is_not on [TIMED];
 };
 
 fn main() -> ExitCode {
@@ -180,19 +179,8 @@ fn main() -> ExitCode {
         );
         return ExitCode::SUCCESS;
     }
-    // Those with most tests first, so that none is left for the end alone.
-    let mut guests: Vec<Guest> = ALL.into_iter().filter(|guest| of(guest) > 0).collect();
-    guests.sort_by_key(of);
-    let (guests, passed) = (Mutex::new(guests), AtomicUsize::new(0));
-    let work = || {
-        let next = || guests.lock().unwrap().pop();
-        while let Some(guest) = next() {
-            passed.fetch_add(boot(&guest, &filters), Ordering::Relaxed);
-        }
-    };
-    let boots = std::thread::available_parallelism().map_or(1, |cpus| cpus.get().min(2));
-    std::thread::scope(|scope| (0..boots).for_each(|_| drop(scope.spawn(work))));
-    let passed = passed.into_inner();
+    let passed: usize =
+        ALL.iter().filter(|guest| of(guest) > 0).map(|guest| boot(guest, &filters)).sum();
     let verdict = if passed == total { "ok" } else { "FAILED" };
     println!(
         "\ntest result: {verdict}. {passed} passed; {} failed; 0 ignored",
