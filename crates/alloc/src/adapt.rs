@@ -11,12 +11,13 @@ use std::string::{String, ToString as _};
 use std::sync::{Mutex, OnceLock};
 use std::vec::Vec;
 
+use nearfar_kernel::affinity;
 use nearfar_kernel::chase::Chase;
 use nearfar_kernel::fs::{Fs as _, RootFs};
-use nearfar_kernel::{affinity, meminfo};
+use nearfar_kernel::meminfo::{self, Meminfo};
 use nearfar_policy::advice::Page;
 use nearfar_policy::interleave::{Interleave, Place, Rule, SATURATED, Seen, next};
-use nearfar_topology::{BasisPoints, Nanoseconds, NodeId, Topology};
+use nearfar_topology::{BasisPoints, Bytes, Nanoseconds, NodeId, Topology};
 
 use crate::kind::{self, DEFAULT};
 use crate::machine::{self, KindError};
@@ -90,10 +91,8 @@ pub(crate) fn begin(rule: Rule, only: Option<&str>) -> Result<u32, String> {
             free: AtomicU32::new(0),
         });
     }
-    let bandwidth = |node: &Candidate| {
-        let near = topology.nodes.get(&node.node)?;
-        near.access1.as_ref().or(near.access0.as_ref())?.attributes.read_bandwidth
-    };
+    let bandwidth =
+        |node: &Candidate| topology.nodes.get(&node.node)?.access()?.attributes.read_bandwidth;
     let places =
         candidates.iter().map(|node| Place { idle: node.idle, bandwidth: bandwidth(node) });
     let files = fs.list(TIERD).ok().flatten().is_some_and(|found| !found.is_empty());
@@ -115,24 +114,13 @@ fn order(machine: &Topology, only: Option<&str>) -> Result<Vec<NodeId>, String> 
     let nodes =
         expr.and_then(|expr| expr.resolve(machine, &cpus)).map_err(|why| why.to_string())?;
     let own = |node: &nearfar_topology::Node| node.cpus.iter().any(|cpu| cpus.contains(cpu));
-    let homes: Vec<_> =
-        machine.nodes.iter().filter(|(_, node)| own(node)).map(|(id, _)| *id).collect();
-    let distance = |node: NodeId| {
-        let from = homes.iter().filter_map(|home| machine.distances.get(&(*home, node)));
-        from.min().copied().unwrap_or(u32::MAX)
-    };
-    let tier = |node: NodeId| machine.tiers.iter().position(|tier| tier.nodes.contains(node));
-    let mut nodes: Vec<_> = nodes.iter().collect();
-    nodes.sort_by_key(|node| (tier(*node), distance(*node), *node));
-    Ok(nodes)
+    let homes = machine.nodes.iter().filter(|(_, node)| own(node)).map(|(id, _)| *id).collect();
+    Ok(machine.nearest_first(&nodes, &homes))
 }
 
 /// What a load takes when nothing else goes on: what firmware says, or else the least that is measured as the program begins.
 fn idle(machine: &Topology, node: NodeId, chase: &Chase) -> Nanoseconds {
-    let stated = || {
-        let node = machine.nodes.get(&node)?;
-        node.access1.as_ref().or(node.access0.as_ref())?.attributes.read_latency
-    };
+    let stated = || machine.nodes.get(&node)?.access()?.attributes.read_latency;
     let measured = || (0..8).map(|_| chase.measure()).min().unwrap_or_default();
     stated().unwrap_or_else(measured)
 }
@@ -257,10 +245,6 @@ impl Candidate {
 /// all that nobody else asks for.
 fn free(node: NodeId) -> BasisPoints {
     let found = RootFs::live().ok().and_then(|fs| meminfo::of_node(&fs, node));
-    let share = found.map_or(10_000, |found| {
-        (u128::from(found.free.0.saturating_add(found.cached.0)) * 10_000)
-            .checked_div(u128::from(found.total.0))
-            .unwrap_or(0)
-    });
-    BasisPoints(u32::try_from(share).unwrap_or(10_000))
+    let room = |found: Meminfo| found.share(Bytes(found.free.0.saturating_add(found.cached.0)));
+    found.map_or(BasisPoints(10_000), room)
 }

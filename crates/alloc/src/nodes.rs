@@ -39,7 +39,7 @@ pub(crate) fn about(node: u32) -> Option<About> {
     let machine = machine::read(&fs);
     let found = machine.nodes.get(&id)?;
     let now = meminfo::of_node(&fs, id)?;
-    let tier = machine.tiers.iter().position(|tier| tier.nodes.contains(id));
+    let tier = machine.tier_of(id);
     let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     Some(About {
         memory: found.kind,

@@ -1,6 +1,6 @@
 //! A node's memory in figures: `/sys/devices/system/node/nodeN/meminfo`, lines like `Node 0 MemFree:  1024 kB`.
 
-use nearfar_topology::{Bytes, NodeId};
+use nearfar_topology::{BasisPoints, Bytes, NodeId};
 
 use crate::fs::Fs;
 
@@ -39,6 +39,13 @@ impl Meminfo {
             cached: Bytes(cached),
         }
     }
+
+    /// `bytes` as a share of all that is online; 0 where nothing is.
+    #[must_use]
+    pub fn share(&self, bytes: Bytes) -> BasisPoints {
+        let share = (u128::from(bytes.0) * 10_000).checked_div(u128::from(self.total.0));
+        BasisPoints(u32::try_from(share.unwrap_or(0)).unwrap_or(10_000).min(10_000))
+    }
 }
 
 /// A node's figures; none if it is not there.
@@ -62,6 +69,9 @@ mod tests {
         assert_eq!((found.total, found.free), (Bytes(2 << 20), Bytes(1 << 20)));
         assert_eq!((found.used, found.taken), (Bytes(1_024_000), Bytes(500 << 10)));
         assert_eq!(found.cached, Bytes(42 << 10));
+        assert_eq!(found.share(found.free), BasisPoints(5000));
+        assert_eq!(found.share(Bytes(3 << 20)), BasisPoints(10_000));
+        assert_eq!(Meminfo::default().share(Bytes(1)), BasisPoints(0));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::string::{String, ToString as _};
 
 use nearfar_topology::{CpuId, Topology};
 
-use crate::conf::{Conf, ConfError};
+use crate::conf::{Conf, ConfError, KEYS};
 use crate::spec::{Spec, SpecError};
 
 /// Why a heap can't be had.
@@ -26,8 +26,8 @@ pub enum HeapError {
 /// # Errors
 /// [`HeapError`]: neither, or such nodes are not there.
 pub fn check(text: &str, machine: &Topology, cpus: &[CpuId]) -> Result<String, HeapError> {
-    let keys = ["heap=", "from=", "mmap=", "adapt=", "full=", "wrong=", "report=", "print="];
-    let is_conf = text.split_whitespace().any(|word| keys.iter().any(|key| word.starts_with(key)));
+    let is_word = |word: &str| word.split_once('=').is_some_and(|(key, _)| KEYS.contains(&key));
+    let is_conf = text.split_whitespace().any(is_word);
     let conf = if is_conf { text.to_string() } else { format!("heap={text}") };
     if !is_conf && text.contains(char::is_whitespace) {
         // A kind of several words would be several settings.

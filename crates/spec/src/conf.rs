@@ -18,6 +18,10 @@ use nearfar_policy::interleave::Rule;
 
 use crate::spec::{Spec, SpecError, size};
 
+/// The words there are, before their `=`.
+pub(crate) const KEYS: [&str; 8] =
+    ["heap", "from", "mmap", "adapt", "full", "wrong", "report", "print"];
+
 /// What is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conf {
@@ -221,6 +225,13 @@ mod tests {
         ] {
             let said = conf(text).unwrap_err().to_string();
             assert!(said.contains(named), "{text}: {said}");
+        }
+    }
+
+    #[test]
+    fn each_key_is_understood() {
+        for key in KEYS {
+            assert!(!matches!(conf(&format!("{key}=")), Err(ConfError::Word { .. })), "{key}");
         }
     }
 

@@ -248,8 +248,7 @@ impl Place {
 fn best(quality: Quality, machine: &Topology) -> Result<NodeSet, SpecError> {
     // As seen from the nearest CPUs; a value that is the greater the better.
     let stated = |node: &Node| {
-        let near = node.access1.as_ref().or(node.access0.as_ref());
-        let attributes = near.map(|near| near.attributes);
+        let attributes = node.access().map(|near| near.attributes);
         match quality {
             Quality::Capacity => Some(node.size.0),
             Quality::Latency => Some(u64::MAX - attributes?.read_latency?.0),

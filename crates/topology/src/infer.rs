@@ -93,7 +93,7 @@ pub(crate) struct Figures {
 
 /// A node's figures as its best CPU sees it, else as its best initiator does.
 pub(crate) fn figures(node: &Node) -> Figures {
-    let access = node.access1.as_ref().or(node.access0.as_ref());
+    let access = node.access();
     let Attributes { read_latency, read_bandwidth, .. } =
         access.map(|access| access.attributes).unwrap_or_default();
     Figures { latency: read_latency.map(|ns| ns.0), bandwidth: read_bandwidth.map(|rate| rate.0) }

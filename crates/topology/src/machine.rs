@@ -161,6 +161,14 @@ impl fmt::Display for Finding {
     }
 }
 
+impl Node {
+    /// How well it is reached: from the best CPU, or else from the best initiator of any sort.
+    #[must_use]
+    pub fn access(&self) -> Option<&Initiator> {
+        self.access1.as_ref().or(self.access0.as_ref())
+    }
+}
+
 impl Topology {
     /// Online nodes with memory.
     #[must_use]
@@ -184,6 +192,24 @@ impl Topology {
     #[must_use]
     pub fn tier(&self, rank: u16) -> NodeSet {
         self.tiers.get(usize::from(rank)).map(|tier| tier.nodes.clone()).unwrap_or_default()
+    }
+
+    /// The rank of a node's tier; none if it is in no tier.
+    #[must_use]
+    pub fn tier_of(&self, node: NodeId) -> Option<usize> {
+        self.tiers.iter().position(|tier| tier.nodes.contains(node))
+    }
+
+    /// `nodes` by tier, then by distance from the nearest of `homes` (none: by tier alone), then by number.
+    #[must_use]
+    pub fn nearest_first(&self, nodes: &NodeSet, homes: &NodeSet) -> Vec<NodeId> {
+        let distance = |node: NodeId| {
+            let from = homes.iter().filter_map(|home| self.distances.get(&(home, node)));
+            from.min().copied().unwrap_or(u32::MAX)
+        };
+        let mut nodes: Vec<_> = nodes.iter().collect();
+        nodes.sort_by_key(|node| (self.tier_of(*node), distance(*node), *node));
+        nodes
     }
 
     /// The fastest tier's nodes with memory as seen from `cpus` (none: all CPUs).

@@ -149,5 +149,13 @@ mod tests {
         assert_eq!(sockets.near(&[]).to_string(), "2-3");
         assert_eq!(sockets.near(&[CpuId(3)]).to_string(), "3");
         assert_eq!(sockets.far(&[CpuId(3)]).to_string(), "0-2");
+        let ids = |nodes: &[u16]| nodes.iter().copied().map(NodeId).collect::<Vec<_>>();
+        let from = |home: &[u16]| {
+            sockets.nearest_first(&sockets.memory_nodes(), &ids(home).into_iter().collect())
+        };
+        assert_eq!(from(&[]), ids(&[2, 3, 0, 1]));
+        assert_eq!(from(&[1]), ids(&[3, 2, 1, 0]));
+        assert_eq!(sockets.tier_of(NodeId(2)), Some(0));
+        assert_eq!(sockets.tier_of(NodeId(9)), None);
     }
 }

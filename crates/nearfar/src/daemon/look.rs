@@ -104,10 +104,7 @@ impl Eyes {
     fn read_files(&mut self, fs: &dyn Fs, passed: Nanoseconds) {
         for (node, _) in &self.nodes {
             if let Some(found) = meminfo::of_node(fs, *node) {
-                let share = u128::from(found.free.0) * 10_000;
-                let share = share.checked_div(u128::from(found.total.0)).unwrap_or(0);
-                let share = u32::try_from(share).unwrap_or(u32::MAX).min(10_000);
-                self.free.insert(*node, BasisPoints(share));
+                self.free.insert(*node, found.share(found.free));
             }
         }
         if let Some(counters) = &self.counters {

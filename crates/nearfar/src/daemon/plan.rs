@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use nearfar_policy::advisor::Known;
-use nearfar_topology::{BytesPerSecond, CpuId, Initiator, Mix, Node, NodeId, NodeSet, Topology};
+use nearfar_topology::{BytesPerSecond, CpuId, Mix, Node, NodeId, NodeSet, Topology};
 
 use crate::weighing::source::{From, Wanted, figures};
 
@@ -31,9 +31,7 @@ impl Plan {
     pub(crate) fn new(machine: &Topology, allowed: &[CpuId]) -> anyhow::Result<Self> {
         let memory = machine.memory_nodes();
         anyhow::ensure!(!memory.is_empty(), "no node of this machine has memory that is shown");
-        let tier = |node: &NodeId| machine.tiers.iter().position(|tier| tier.nodes.contains(*node));
-        let mut order: Vec<_> = memory.iter().collect();
-        order.sort_by_key(|node| (tier(node), *node));
+        let order = machine.nearest_first(&memory, &NodeSet::default());
         let nodes = order.into_iter().filter_map(|id| {
             let node = machine.nodes.get(&id)?;
             let near = nearest(machine, id, node);
@@ -63,12 +61,8 @@ impl Plan {
 
     /// All nodes as seen from one: nearest first, and by bandwidth.
     pub(crate) fn orders(&self, machine: &Topology, from: NodeId) -> [Vec<NodeId>; 2] {
-        let ids = || self.nodes.iter().map(|node| node.known.node);
-        let tier = |node: &NodeId| machine.tiers.iter().position(|tier| tier.nodes.contains(*node));
-        let distance =
-            |node: &NodeId| machine.distances.get(&(from, *node)).copied().unwrap_or(u32::MAX);
-        let mut near: Vec<_> = ids().collect();
-        near.sort_by_key(|node| (tier(node), distance(node), *node));
+        let ids = self.nodes.iter().map(|node| node.known.node).collect();
+        let near = machine.nearest_first(&ids, &[from].into_iter().collect());
         let bandwidth = |id: &NodeId| {
             let found = self.nodes.iter().find(|node| node.known.node == *id);
             found.and_then(|node| node.known.read.max(node.known.write)).map_or(0, |most| most.0)
@@ -79,11 +73,6 @@ impl Plan {
     }
 }
 
-/// Best access as firmware tells it: that of CPUs, or else that of any initiator.
-fn access(node: &Node) -> Option<&Initiator> {
-    node.access1.as_ref().or(node.access0.as_ref())
-}
-
 /// The CPUs of the nodes that are nearest to one.
 fn nearest(machine: &Topology, id: NodeId, node: &Node) -> Vec<CpuId> {
     if !node.cpus.is_empty() {
@@ -91,7 +80,7 @@ fn nearest(machine: &Topology, id: NodeId, node: &Node) -> Vec<CpuId> {
     }
     let cpus_of =
         |id: NodeId| machine.nodes.get(&id).map(|node| node.cpus.clone()).unwrap_or_default();
-    let told: Vec<_> = access(node).into_iter().flat_map(|access| access.nodes.iter()).collect();
+    let told: Vec<_> = node.access().into_iter().flat_map(|access| access.nodes.iter()).collect();
     let first = told.into_iter().map(cpus_of).find(|cpus| !cpus.is_empty());
     let by_distance = || {
         let homes = machine.cpu_nodes();
@@ -108,7 +97,7 @@ fn known(machine: &Topology, id: NodeId, node: &Node) -> Known {
         figures(from, wanted).ok()?.nodes.get(&id).copied()
     };
     let best = |mix: Mix| at(None, mix).or_else(|| at(Some(&From::Hmat), mix));
-    let idle = access(node).and_then(|access| access.attributes.read_latency);
+    let idle = node.access().and_then(|access| access.attributes.read_latency);
     let write = Mix::new(0, 1).and_then(best);
     Known { node: id, idle, read: best(Mix::READS), write }
 }

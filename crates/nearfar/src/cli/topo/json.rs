@@ -175,7 +175,7 @@ fn node_report(machine: &Topology, id: NodeId, node: &Node) -> NodeReport {
         size_bytes: node.size,
         free_bytes: node.free,
         cpus: node.cpus.clone(),
-        tier: machine.tiers.iter().position(|tier| tier.nodes.contains(id)),
+        tier: machine.tier_of(id),
         distances: distances.collect(),
         access0: node.access0.as_ref().map(Access::from),
         access1: node.access1.as_ref().map(Access::from),
