@@ -8,11 +8,11 @@
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_uint;
 use std::path::Path;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use nearfar_timing::config::{CPUS_MAX, Clock, Config};
-use nearfar_timing::{Machine, Pacer, Timeline, Vcpu};
+use nearfar_timing::{Machine, Pacer, Sample, Timeline, Vcpu};
 
 use crate::api::{self, Counter};
 use crate::clock::{exact_waits, real_ns, wait};
@@ -41,6 +41,9 @@ pub(crate) struct Plugin {
     time: OnceLock<Settled>,
     /// Modelled time of each vCPU since it was last looked at; translated code adds to it.
     pub(crate) pending: Counter,
+    /// Counts so far, if they are kept, and the modelled time at which they are next.
+    series: Mutex<Vec<Sample>>,
+    sample_ns: AtomicU64,
 }
 
 /// How time is kept, and why so if it is the second choice.
@@ -132,7 +135,15 @@ pub(crate) fn set_up(info: &api::Info, arguments: &[String]) -> Result<(), Strin
     let scoreboard = unsafe { api::qemu_plugin_scoreboard_new(64) };
     let pending = Counter { scoreboard, offset: 0 };
     let machine = Machine::new(config)?;
-    let plugin = Plugin { machine, internals, time: OnceLock::new(), pending };
+    let every = machine.config().stats.is_some().then(|| machine.config().stats_every_ms).flatten();
+    let plugin = Plugin {
+        machine,
+        internals,
+        time: OnceLock::new(),
+        pending,
+        series: Mutex::default(),
+        sample_ns: AtomicU64::new(if every.is_some() { 0 } else { u64::MAX }),
+    };
     PLUGIN.set(plugin).map_err(|_| "loaded twice".to_owned())
 }
 
@@ -205,6 +216,20 @@ impl Plugin {
         }
     }
 
+    /// Keeps what has been counted by now, if that is due.
+    fn keep_sample(&self, now_ns: u64) {
+        let due_ns = self.sample_ns.load(Relaxed);
+        let every_ns = self.machine.config().stats_every_ms.unwrap_or(0).saturating_mul(1_000_000);
+        if now_ns < due_ns
+            || self.sample_ns.compare_exchange(due_ns, now_ns + every_ns, Relaxed, Relaxed).is_err()
+        {
+            return;
+        }
+        // Taken within, so that of two the later is behind the other.
+        let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        series.push(self.machine.sample(now_ns));
+    }
+
     /// Writes the statistics file, whole or not at all.
     pub(crate) fn write_stats(&self, complete: bool) -> Result<(), String> {
         let Some(path) = &self.machine.config().stats else {
@@ -220,6 +245,7 @@ impl Plugin {
         let mut stats = self.machine.stats(clock, slow_motion);
         stats.complete = complete;
         stats.clock_reason.clone_from(&settled.reason);
+        stats.series.clone_from(&self.series.lock().unwrap_or_else(PoisonError::into_inner));
         let mut text = serde_json::to_string_pretty(&stats).map_err(|error| error.to_string())?;
         text.push('\n');
         replace(path, &text).map_err(|error| format!("stats {}: {error}", path.display()))
@@ -311,12 +337,14 @@ impl Seat {
                     timeline.wake(self.index, own_ps, real_ns())
                 };
                 self.own_ps.store(own_ps, Relaxed);
+                plugin.keep_sample(own_ps / 1000);
                 self.nudge(timeline, *internals, own_ps);
                 self.let_others_catch_up(timeline, own_ps);
             }
             Some(Time::Wait(pacer, _)) => {
                 let pace = pacer.pace(own_ps, real_ns());
                 self.own_ps.store(pace.own_ps, Relaxed);
+                plugin.keep_sample(pace.own_ps / 1000);
                 if pace.wait_ns > 0 {
                     wait(pace.wait_ns);
                 }

@@ -18,8 +18,8 @@
 //! 3. *Demotion makes room, no more*: for the headroom that new pages need, and for what is promoted right after it. A
 //!    workload that fits near memory loses nothing to it. What is demoted has been unused for four windows: pages in between
 //!    stay where they are.
-//! 4. *Where that is seldom enough, age decides*: most pages are used more rarely than once in the longest window, and to
-//!    have been unused for so long says nothing of them. So near pages are demoted in the order of their addresses, round
+//! 4. *Where that is seldom enough, age decides*: many pages are used more rarely than once in a few windows, and to
+//!    have been unused for so long says little of them. So near pages are demoted in the order of their addresses, round
 //!    and round, those that were used since they were last come by excepted (the CLOCK algorithm): the fewer pages move,
 //!    the longer must one have been unused. Only every few looks are they forgotten and counted, to know what moving brings.
 //! 5. *Each look promotes a part of what it found*, as room and traffic allow, and the hottest part: what is found used in
@@ -91,13 +91,16 @@ const TARGET_PART: u64 = 2;
 /// What is demoted has been unused for so many windows, but not for longer than this.
 const PATIENCE: u64 = 4;
 const IDLE_MOST_NS: u64 = 2 * SECOND_NS;
-/// Age decides if an average near page is used less than one and a half times in this: then enough are not.
-const AGE_NS: u64 = 2 * SECOND_NS;
+/// Age decides if an average near page is used less than once in this: then enough are unused for as long as the hand takes
+/// to come round, a few seconds at least.
+const AGE_NS: u64 = SECOND_NS / 4;
 /// This part of near memory is exchanged in one look at most, and by age, which errs less.
 const MOST_PART: u64 = 8;
 const MOST_PART_BY_AGE: u64 = 4;
 /// After so many looks by age, near pages are counted again.
 const AGED_MOST: u32 = 8;
+/// Or at once, if this part more is found used in far memory than by the look before.
+const GROWN_PART: u64 = 4;
 /// Looks that find little to do make the next come later, this many doublings of a second at most.
 const CALM_MOST: u32 = 5;
 /// Below this share of used far pages there is nothing worth promoting: 0.5 %.
@@ -125,7 +128,7 @@ impl Tiering {
             aged: 0,
             near_used: None,
             far_used: None,
-            part: Part::fresh(0, 0, 0),
+            part: Part::fresh(0, [0; 2], 0),
             trial: Trial::default(),
         }
     }
@@ -146,8 +149,15 @@ impl Tiering {
 
     /// Takes in what the last look found and says how to go on.
     pub fn step(&mut self, seen: &Observation) -> Decision {
+        let far_before = self.far_used;
         self.learn(seen);
-        self.aged = if seen.near_look.at.0 > 0 { 0 } else { self.aged.saturating_add(1) };
+        let grown = far_before.zip(self.far_used).is_some_and(|(was, is)| is > was + was / GROWN_PART);
+        self.aged = match seen.near_look.at.0 {
+            1.. => 0,
+            // Far pages are used more often than before: near ones may be used less.
+            0 if grown => AGED_MOST,
+            0 => self.aged.saturating_add(1),
+        };
         self.allow_traffic(seen);
         let looked_ns = self.window_ns;
         match self.seek {
@@ -360,7 +370,7 @@ impl Tiering {
             return false;
         }
         let used = self.near_used.unwrap_or(WHOLE);
-        self.seek == Seek::Found && scale(used, AGE_NS, self.window_ns) <= WHOLE * 3 / 2
+        self.seek == Seek::Found && scale(used, AGE_NS, self.window_ns) <= WHOLE
     }
 
     /// The share of what is found used that is promoted. Where what gives way for it has long been unused, it may be all.

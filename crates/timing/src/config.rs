@@ -38,6 +38,9 @@ pub struct Config {
     pub processor: Processor,
     /// Where to write statistics as JSON, `nearfar.labstats/1`, when the clock is settled and at exit.
     pub stats: Option<std::path::PathBuf>,
+    /// How often their counts so far are kept, in milliseconds of modelled time; not at all if absent.
+    #[serde(default)]
+    pub stats_every_ms: Option<u64>,
 }
 
 /// How guest time passes.

@@ -22,5 +22,5 @@ pub use cache::FirstLevel;
 pub use decode::{DEVICE_ACCESS_PS, Instruction, decode, may_go_back};
 pub use machine::{Access, Kind, Machine, Vcpu};
 pub use pace::{Pace, Pacer};
-pub use stats::{CpuStats, LinkStats, NodeStats, Stats};
+pub use stats::{CpuStats, LinkStats, NodeSample, NodeStats, Sample, Stats};
 pub use timeline::{Lead, Timeline};

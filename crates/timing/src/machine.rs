@@ -9,7 +9,9 @@
 use crate::cache::{FirstLevel, LINE_SHIFT, LastLevel, Lookup};
 use crate::config::{Config, Path, Range};
 use crate::station::{FULL_LOAD, Station};
-use crate::stats::{CpuStats, LinkStats, NodeStats, Stats, VcpuCounts, ratio};
+use crate::stats::{
+    CpuStats, LinkStats, NodeCounts, NodeSample, NodeStats, Sample, Stats, VcpuCounts, ratio,
+};
 use crate::stream::Streams;
 use crate::window::Window;
 
@@ -370,11 +372,29 @@ impl Machine {
             nodes: (0..self.config.nodes.len()).map(|node| self.node_stats(node)).collect(),
             cpus: (0..self.counts.len()).map(|cpu| self.cpu_stats(cpu)).collect(),
             links: (0..self.config.links.len()).map(|link| self.link_stats(link)).collect(),
+            series: Vec::new(),
         }
     }
 
+    /// What has been counted by now, at the guest's time `at_ns`.
+    #[must_use]
+    pub fn sample(&self, at_ns: u64) -> Sample {
+        let nodes = self.config.nodes.iter().enumerate().map(|(node, of)| {
+            let by_cpu = |count: fn(&NodeCounts) -> u64| {
+                self.counts.iter().map(|counts| count(&counts.nodes[node])).collect()
+            };
+            NodeSample {
+                id: of.id,
+                reads: by_cpu(|counts| counts.reads.get()),
+                writes: by_cpu(|counts| counts.writes.get()),
+                stall_ns: by_cpu(|counts| counts.stall_ps.get() / 1000),
+            }
+        });
+        Sample { at_ns, nodes: nodes.collect() }
+    }
+
     fn node_stats(&self, node: usize) -> NodeStats {
-        let sum = |of: fn(&crate::stats::NodeCounts) -> u64| {
+        let sum = |of: fn(&NodeCounts) -> u64| {
             self.counts.iter().map(|counts| of(&counts.nodes[node])).sum::<u64>()
         };
         let (reads, writes) = (sum(|counts| counts.reads.get()), sum(|counts| counts.writes.get()));

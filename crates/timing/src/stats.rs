@@ -65,6 +65,31 @@ pub struct Stats {
     pub cpus: Vec<CpuStats>,
     /// Per link, in the order of the settings.
     pub links: Vec<LinkStats>,
+    /// Counts up to moments, each a little later than the last, if they were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<Sample>,
+}
+
+/// What had been counted at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Sample {
+    /// The modelled time, since the machine was switched on.
+    pub at_ns: u64,
+    /// Per node, in the order of the settings.
+    pub nodes: Vec<NodeSample>,
+}
+
+/// A node's share of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NodeSample {
+    /// Guest node id.
+    pub id: u16,
+    /// Lines read by each vCPU.
+    pub reads: Vec<u64>,
+    /// Lines written by each vCPU.
+    pub writes: Vec<u64>,
+    /// Time each vCPU stood still for this node.
+    pub stall_ns: Vec<u64>,
 }
 
 /// A node's share.

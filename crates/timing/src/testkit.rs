@@ -34,5 +34,6 @@ pub(crate) fn two_tiers() -> Config {
             load_limit: 3.0,
         },
         stats: None,
+        stats_every_ms: None,
     }
 }

@@ -33,6 +33,7 @@ fn two_tiers(cpus: usize) -> Config {
             load_limit: 3.0,
         },
         stats: None,
+        stats_every_ms: None,
     }
 }
 
@@ -213,6 +214,21 @@ fn stores_past_the_caches_write_without_reading() {
     let mut guest = Guest::new(two_tiers(4), |index| scan(own(1, index), WRITE_PAST));
     assert_within(guest.bandwidths()[1], 13.0, 3.0, "writes");
     assert_eq!(guest.machine.stats("virtual", 1.0).nodes[1].reads, 0);
+}
+
+#[test]
+fn what_each_cpu_has_read_by_a_moment_adds_up_to_what_all_have() {
+    let mut guest =
+        Guest::new(two_tiers(2), |index| if index == 0 { chase(0) } else { scan(GIB, READ) });
+    guest.bandwidths();
+    let (sample, stats) = (guest.machine.sample(7), guest.machine.stats("virtual", 1.0));
+    assert_eq!(sample.at_ns, 7);
+    for (of, all) in sample.nodes.iter().zip(&stats.nodes) {
+        assert_eq!((of.id, of.reads.iter().sum::<u64>()), (all.id, all.reads));
+        assert_eq!(of.writes.iter().sum::<u64>(), all.writes);
+    }
+    assert!(sample.nodes[0].reads[0] > 0 && sample.nodes[1].reads[1] > 0, "{sample:?}");
+    assert_eq!((sample.nodes[0].reads[1], sample.nodes[1].reads[0]), (0, 0));
 }
 
 #[test]

@@ -65,6 +65,7 @@ fn in_guest(
         timing: setting.timing,
         out: Some(programs.dir().to_owned()),
         stats: None,
+        stats_every_ms: None,
         limit: Some(Duration::from_secs(1800)),
         boot_limit: Duration::from_secs(300),
         append: String::new(),

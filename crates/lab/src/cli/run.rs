@@ -35,6 +35,9 @@ struct GuestArgs {
     /// Write per-node reads, writes, stalls and mean loaded latency there, as JSON
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
+    /// And in it, each so many milliseconds of modelled time, what each CPU has read and written of each node
+    #[arg(long, value_name = "MS", requires = "stats", value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
+    stats_every: Option<u64>,
     /// More parameters for the guest's kernel
     #[arg(long, value_name = "TEXT", default_value = "")]
     append: String,
@@ -143,6 +146,7 @@ fn plan(args: GuestArgs, command: Vec<OsString>, reenter: Vec<String>) -> Result
         timing: args.timing,
         out,
         stats: args.stats,
+        stats_every_ms: args.stats_every,
         limit: None,
         boot_limit: Duration::from_secs(args.boot_timeout),
         argv: command.into_iter().map(OsString::into_vec).collect(),

@@ -48,6 +48,8 @@ pub struct Plan {
     pub out: Option<PathBuf>,
     /// Where statistics go.
     pub stats: Option<PathBuf>,
+    /// How often what has been counted by then is kept in them, in milliseconds of modelled time.
+    pub stats_every_ms: Option<u64>,
     /// How long the command may take.
     pub limit: Option<Duration>,
     /// How long the guest may take to come up.

@@ -133,7 +133,8 @@ pub(super) fn settle(
         Timing::Wait => Clock::Wait { slow_motion },
         Timing::Auto | Timing::Off => Clock::Auto { fallback_slow_motion: slow_motion },
     };
-    let config = crate::machine::timing::config(&plan.machine, clock, Some(files.statistics()));
+    let mut config = crate::machine::timing::config(&plan.machine, clock, Some(files.statistics()));
+    config.stats_every_ms = plan.stats_every_ms;
     let path = files.timing();
     // Numbers and names always become JSON.
     let text = serde_json::to_string_pretty(&config).unwrap_or_default();

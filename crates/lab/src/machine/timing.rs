@@ -30,6 +30,7 @@ pub fn config(machine: &Machine, clock: config::Clock, stats: Option<PathBuf>) -
         links: links.map(|l| config::Link { name: l.name.clone(), gbps: l.gbps }).collect(),
         processor: machine.processor.clone(),
         stats,
+        stats_every_ms: None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! A demo or benchmark in the lab: this very binary, run in a guest, whose result comes back through `/out` as JSON.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
@@ -23,6 +23,8 @@ pub(crate) struct Lab {
     pub(crate) kernel: Option<String>,
     /// `--append` of `nearfar lab run`.
     pub(crate) append: Option<String>,
+    /// `--stats` of `nearfar lab run`, and `--stats-every` with it.
+    pub(crate) stats: Option<(PathBuf, u64)>,
 }
 
 impl Lab {
@@ -35,6 +37,9 @@ impl Lab {
             [("--machine", &self.machine), ("--kernel", &self.kernel), ("--append", &self.append)];
         for (option, value) in options {
             command.args(value.iter().flat_map(|value| [option, value.as_str()]));
+        }
+        if let Some((file, every_ms)) = &self.stats {
+            command.arg("--stats").arg(file).arg(format!("--stats-every={every_ms}"));
         }
         command.arg("--out").arg(out).arg("--").arg(&nearfar).args(arguments);
         // Standard error is passed through: it carries the guest's progress, and whatever went wrong. No guest outlives us.

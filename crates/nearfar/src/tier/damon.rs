@@ -240,11 +240,14 @@ impl<'a> Damon<'a> {
                 LookAt::Nothing | LookAt::Forgotten => Vec::new(),
                 LookAt::All => node.arcs.iter().map(|arc| node.within(arc)).collect(),
             };
-            let forgotten = matches!(what, LookAt::Forgotten);
+            let forget_us = match what {
+                LookAt::Nothing => None,
+                LookAt::Forgotten => pass.forget_us.or(Some(pass.act_us)),
+                LookAt::All => pass.forget_us,
+            };
             let group = self.group.clone();
             self.wake(index, |at, scheme| {
                 if at == FORGET {
-                    let forget_us = pass.forget_us.or(forgotten.then_some(pass.act_us));
                     scheme.filters = forgetting(ALL, group.as_ref());
                     scheme.apply_interval_us = forget_us.unwrap_or(pass.act_us);
                     return forget_us.is_some();
@@ -383,7 +386,8 @@ impl Pages for Damon<'_> {
     fn forget(&mut self, look: Look) -> Result<Nanoseconds, anyhow::Error> {
         self.looked = look.window;
         if in_one_command(look) {
-            return self.look_at(|_| LookAt::All, |node| node.pass(look.window, ONCE, node.span));
+            let what = |near| if near && look.by_age { LookAt::Nothing } else { LookAt::All };
+            return self.look_at(what, |node| node.pass(look.window, ONCE, node.span));
         }
         let what = |near| if near && look.by_age { LookAt::Nothing } else { LookAt::Forgotten };
         self.look_at(what, |node| node.pass_at(FORGET_EVERY))
@@ -454,7 +458,7 @@ impl Boundaries for Damon<'_> {
 
 /// Whether a look is told in one command.
 fn in_one_command(look: Look) -> bool {
-    look.window <= ONCE && !look.by_age
+    look.window <= ONCE
 }
 
 /// By when a pass at such an interval has begun.

@@ -308,8 +308,8 @@ impl Watched {
             return self.pass_at(window);
         }
         let (window_us, pass_us) = (window.0 / 1000, self.pass_ns / 1000);
-        // Not forgotten again between the two.
-        let forget_us = (first.0 / 1000).max(window_us + APART_US).max(self.apart_us());
+        // Not forgotten again between the two, nor before the next command, which waits for a pass that is late.
+        let forget_us = (first.0 / 1000).max(window_us / 3 * 4 + APART_US).max(self.apart_us());
         // A page is visited so much later as the pass before took.
         let took_us = scale(pass_us, bytes, self.span);
         let act_us = forget_us + window_us.saturating_sub(took_us).max(INTERVALS.sample_us);
@@ -421,7 +421,7 @@ mod tests {
         let ms = |ms: u64| Nanoseconds(ms * 1_000_000);
         let times = |pass: Pass| (pass.forget_us.map(|us| us / 1000), pass.act_us / 1000);
         assert_eq!(times(watched.pass(ms(50), ONCE, 1 << 30)), (Some(400), 450));
-        assert_eq!(times(watched.pass(ms(350), ONCE, 1 << 30)), (Some(450), 800));
+        assert_eq!(times(watched.pass(ms(350), ONCE, 1 << 30)), (Some(566), 916));
         assert_eq!(times(watched.pass(ms(2000), ONCE, 1 << 30)), (None, 2000));
         watched.pass_ns = 30_000_000;
         assert_eq!(times(watched.pass(ms(50), ONCE, 1 << 30)), (Some(400), 420));
@@ -429,8 +429,12 @@ mod tests {
         watched.pass_ns = 1_000_000_000;
         assert_eq!(times(watched.pass(ms(50), ONCE, 1 << 30)), (Some(2000), 2010));
         for window in (10..=400).step_by(10) {
-            let pass = watched.pass(ms(window), ms(200), 1 << 30);
-            assert!(pass.forget_us.unwrap() * 2 > pass.act_us, "{window} ms: {pass:?}");
+            for (pass_ms, first) in [(1000, 200), (0, 0), (0, 400)] {
+                watched.pass_ns = pass_ms * 1_000_000;
+                let pass = watched.pass(ms(window), ms(first), 1 << 30);
+                let next_us = pass.forget_us.unwrap() * 2;
+                assert!(next_us > pass.act_us + pass.act_us / 8, "{window} ms: {pass:?}");
+            }
         }
     }
 

@@ -21,6 +21,8 @@ const PART_LEAST: u64 = WHOLE / 64;
 const PART_JUDGED: u64 = 8;
 /// The part stays as it is while near memory has one more page that is found used for so many that were promoted.
 const PART_YIELDS: u64 = 8;
+/// And while far memory has one less for so many, where near pages are not counted.
+const PART_YIELDS_BY_AGE: u64 = 16;
 /// What is left of the gain when the hot set has moved, in per cent.
 pub(super) const LOST_PERCENT: u64 = 80;
 
@@ -30,8 +32,9 @@ pub(super) struct Part {
     pub(super) share: u64,
     /// The gain as it has been of late, at much the same window.
     gain: u64,
-    /// What was found used in near memory when it was last judged.
+    /// What was found used in near memory, and in far memory, when it was last judged.
     used: u64,
+    far: u64,
     window_ns: u64,
     /// Promoted since it was last judged.
     promoted: u64,
@@ -51,8 +54,8 @@ pub(super) struct Trial {
 }
 
 impl Part {
-    pub(super) const fn fresh(gain: u64, used: u64, window_ns: u64) -> Self {
-        Self { share: PART_MOST, gain, used, window_ns, promoted: 0 }
+    pub(super) const fn fresh(gain: u64, [used, far]: [u64; 2], window_ns: u64) -> Self {
+        Self { share: PART_MOST, gain, used, far, window_ns, promoted: 0 }
     }
 }
 
@@ -61,9 +64,16 @@ impl Tiering {
         let Some(gain) = self.gain() else { return };
         // As if all of near memory were as what is taken: room that is made is not a loss.
         let used = share_of(seen.near.total.0, self.near_used.unwrap_or(0));
+        let far = self.far_hot(seen);
         let part = &mut self.part;
         part.promoted = part.promoted.saturating_add(seen.far_look.moved.0);
         if !seen.both() {
+            // Near pages were not counted. What is found used there is missing in far memory.
+            if part.promoted >= seen.near.total.0 / PART_JUDGED {
+                let fallen = far.saturating_add(part.promoted / PART_YIELDS_BY_AGE) <= part.far;
+                part.share = if fallen { part.share } else { (part.share / 2).max(PART_LEAST) };
+                (part.far, part.promoted) = (far, 0);
+            }
             return;
         }
         // Another window finds other pages used; its gain says nothing of that before, unless it is none. What has been promoted
@@ -72,10 +82,10 @@ impl Tiering {
             if part.window_ns == 0 {
                 part.promoted = 0;
             }
-            (part.used, part.gain, part.window_ns) = (used, gain, self.window_ns);
+            (part.used, part.far, part.gain, part.window_ns) = (used, far, gain, self.window_ns);
         }
         if gain < scale(part.gain, LOST_PERCENT, 100) {
-            *part = Part::fresh(gain, used, self.window_ns);
+            *part = Part::fresh(gain, [used, far], self.window_ns);
             // What was tried before was another hot set.
             (self.trial, self.calm) = (Trial { gain, ..Trial::default() }, 0);
             return;
@@ -84,7 +94,7 @@ impl Tiering {
         if part.promoted >= seen.near.total.0 / PART_JUDGED {
             let grown = used >= part.used.saturating_add(part.promoted / PART_YIELDS);
             part.share = if grown { part.share } else { (part.share / 2).max(PART_LEAST) };
-            (part.used, part.promoted) = (used, 0);
+            (part.used, part.far, part.promoted) = (used, far, 0);
         }
     }
 
@@ -97,7 +107,7 @@ impl Tiering {
             trial.promoted = 0;
             if changed {
                 trial.failed = 0;
-                self.part = Part::fresh(0, 0, self.window_ns);
+                self.part = Part::fresh(0, [0; 2], self.window_ns);
             }
             return;
         }

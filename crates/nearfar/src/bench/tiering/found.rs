@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::loads::Loads;
 use super::rows::Row;
 use crate::bench::workload::found::Run;
 use crate::report::model::Machine;
@@ -56,8 +57,19 @@ pub(crate) struct Ran {
     pub(crate) set_bytes: u64,
     /// What came out, unless it did not run.
     pub(crate) run: Option<Run>,
+    /// What its programs' CPU read of near and far memory by then, as the emulator counted it.
+    #[serde(default)]
+    pub(crate) loads: Vec<Loads>,
     /// Why it did not run.
     pub(crate) absent: Option<String>,
+}
+
+impl Ran {
+    /// A row that has not run yet.
+    pub(crate) const fn of(row: Row) -> Self {
+        let loads = Vec::new();
+        Self { row, machine: None, set_bytes: 0, run: None, loads, absent: None }
+    }
 }
 
 impl Compared {

@@ -7,6 +7,7 @@
 use serde::Serialize;
 
 use super::found::{Compared, Found, Ran};
+use super::loads;
 use super::rows::Row;
 use crate::bench::workload::found::{Interval, Run};
 use crate::report::model::Machine;
@@ -40,6 +41,8 @@ pub(crate) struct Figures {
     pub(crate) recovered: Option<f64>,
     /// Share of the time for memory that is spent near, told from throughput: linear between far only and DRAM only.
     pub(crate) near_by_time: Option<f64>,
+    /// Share of near memory in what the programs' CPU read once settled, as the emulator counted it.
+    pub(crate) near_by_loads: Option<f64>,
     /// Share of the program's memory that is near, on average once settled.
     pub(crate) data_near: Option<f64>,
     /// By phase.
@@ -199,6 +202,7 @@ pub(crate) fn figures(compared: &Compared, warm_up_s: u64) -> Vec<Figures> {
             recovered: slowdown.map(|(dram, none)| (found - none) / (dram - none)),
             near_by_time: apart
                 .map(|(dram, far)| (1.0 / far - 1.0 / found) / (1.0 / far - 1.0 / dram)),
+            near_by_loads: loads::near(&ran.loads, |at_s| settled(at_s, &began, warm_up_s)),
             data_near,
             phases: match hot.as_slice() {
                 [] => Vec::new(),
@@ -279,6 +283,7 @@ pub(crate) mod tests {
         assert!((recovered - 0.9).abs() < 1e-9, "{recovered}");
         assert_eq!(of(Row::None).recovered, Some(0.0));
         assert_eq!(of(Row::Dram).to_dram, Some(1.0));
+        assert_eq!(of(Row::None).near_by_loads, Some(0.75));
         assert_eq!((of(Row::Far).near_by_time, of(Row::Dram).near_by_time), (Some(0.0), Some(1.0)));
         assert!(figures.iter().all(|of| of.row != Row::Memtierd), "it was absent");
     }

@@ -12,6 +12,7 @@ use nearfar_lab::machine::catalog;
 
 pub(crate) mod found;
 pub(crate) mod judge;
+pub(crate) mod loads;
 pub(crate) mod rows;
 #[cfg(test)]
 pub(crate) mod sample;
@@ -89,7 +90,7 @@ pub(crate) fn plan(wishes: Wishes) -> anyhow::Result<Plan> {
         workload::programs::load_generator(&workload)?;
         let mut rows = Vec::new();
         for row in &wishes.rows {
-            let mut ran = Ran { row: *row, machine: None, set_bytes: 0, run: None, absent: None };
+            let mut ran = Ran::of(*row);
             match job(&wishes, name, &workload, *row)? {
                 Ok(mut job) => {
                     job.at = [index, rows.len()];
@@ -252,18 +253,23 @@ fn locked<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// One boot; its directory holds the programs, and what they print afterwards.
 fn boot(job: &Job, programs: &Path, dir: &Path) -> Ran {
-    let mut ran = Ran { row: job.row, machine: None, set_bytes: 0, run: None, absent: None };
-    let result = share(job, programs, dir)
-        .and_then(|out| workload::guest::run(&job.request, &job.name, &job.lab, &out, false));
-    match result {
-        Ok(mut found) => {
-            ran.set_bytes = found.set_bytes;
-            ran.run = found.runs.pop();
-            ran.machine = Some(found.machine);
-        }
-        Err(error) => ran.absent = Some(format!("failed: {error:#}")),
+    let mut ran = Ran::of(job.row);
+    if let Err(error) = run_in(job, programs, dir, &mut ran) {
+        ran.absent = Some(format!("failed: {error:#}"));
     }
     ran
+}
+
+fn run_in(job: &Job, programs: &Path, dir: &Path, ran: &mut Ran) -> anyhow::Result<()> {
+    let out = share(job, programs, dir)?;
+    let counts = out.join(loads::FILE);
+    let lab = Lab { stats: Some((counts.clone(), loads::EVERY_MS)), ..job.lab.clone() };
+    let mut found = workload::guest::run(&job.request, &job.name, &lab, &out, false)?;
+    let Some(run) = found.runs.pop() else { return Ok(()) };
+    ran.set_bytes = found.set_bytes;
+    ran.loads = loads::read(&counts, &found.machine, run.cpu, run.began_s)?;
+    (ran.run, ran.machine) = (Some(run), Some(found.machine));
+    Ok(())
 }
 
 /// A directory for a guest, with the programs in it.

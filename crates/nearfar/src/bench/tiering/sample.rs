@@ -3,12 +3,14 @@
 use serde_json::json;
 
 use super::found::{Compared, Found, Ran, SCHEMA};
+use super::loads::Loads;
 use super::rows::Row;
 use crate::bench::workload::effort::Effort;
 use crate::bench::workload::found::{Interval, Look, Run};
 use crate::report::model::{Emulation, Machine, Node, Resident};
 
-fn machine() -> Machine {
+/// A machine with a near and a far node.
+pub(super) fn machine() -> Machine {
     let node = |id, near| Node { id, kind: "dram".into(), size_bytes: 1 << 28, cpus: 2, near };
     Machine {
         emulation: Some(Emulation {
@@ -40,6 +42,8 @@ pub(crate) fn ran(row: Row, rates: [f64; 2], near: [f64; 2]) -> Ran {
     let run = Run {
         placement: row.placement().name().into(),
         filler_bytes: 0,
+        began_s: 3.0,
+        cpu: Some(1),
         operations_per_s: rates[0],
         steady_operations_per_s: rates[1],
         intervals: (1..=20).map(interval).collect(),
@@ -52,18 +56,24 @@ pub(crate) fn ran(row: Row, rates: [f64; 2], near: [f64; 2]) -> Ran {
         said_after: String::new(),
         commands: vec!["gups mb=4".into()],
     };
-    Ran { row, machine: Some(machine()), set_bytes: 4 << 20, run: Some(run), absent: None }
+    let read = |second: u32| Loads {
+        at_s: f64::from(second),
+        near: u64::from(second) * 3000,
+        far: u64::from(second) * 1000,
+    };
+    Ran {
+        machine: Some(machine()),
+        set_bytes: 4 << 20,
+        loads: (1..=20).map(read).collect(),
+        run: Some(run),
+        ..Ran::of(row)
+    }
 }
 
 /// All rows but memtierd's.
 pub(crate) fn found() -> Found {
-    let absent = Ran {
-        row: Row::Memtierd,
-        machine: None,
-        set_bytes: 0,
-        run: None,
-        absent: Some("no binary was named; say --memtierd PATH".into()),
-    };
+    let why = "no binary was named; say --memtierd PATH".into();
+    let absent = Ran { absent: Some(why), ..Ran::of(Row::Memtierd) };
     Found {
         schema: SCHEMA.into(),
         nearfar: "0.1.0".into(),

@@ -41,6 +41,12 @@ pub(crate) struct Run {
     pub(crate) placement: String,
     /// Cold data that was there first.
     pub(crate) filler_bytes: u64,
+    /// When the timed part began, by the machine's clock since it was switched on.
+    #[serde(default)]
+    pub(crate) began_s: f64,
+    /// The CPU that the programs had for themselves.
+    #[serde(default)]
+    pub(crate) cpu: Option<u32>,
     /// Over the whole run.
     pub(crate) operations_per_s: f64,
     /// Median of the intervals of the second half.

@@ -210,6 +210,7 @@ impl Stage<'_> {
         let before = Effort::now(self.daemon())?;
         let data = server.as_ref().or(ready.as_ref()).map(Server::pid);
         let said_before = self.shell(self.request.before.as_ref(), data, &file("before"))?;
+        let began_s = clock::since_boot().as_secs_f64();
         let timed = self.timed(&line, ready, server.as_ref(), &file("run"));
         // Ended in any case; what went wrong first is told.
         let effort = Effort::now(self.daemon());
@@ -227,6 +228,8 @@ impl Stage<'_> {
         Ok(Run {
             placement: placement.name().into(),
             filler_bytes,
+            began_s,
+            cpu: self.cpu,
             operations_per_s: said["operations_per_s"].as_f64().unwrap_or(0.0),
             steady_operations_per_s: found::steady(&intervals),
             intervals,

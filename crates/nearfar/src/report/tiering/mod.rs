@@ -68,13 +68,17 @@ fn what(compared: &Compared) -> String {
 }
 
 /// The columns of the table, and what they mean.
-const COLUMNS: [(&str, &str); 9] = [
+const COLUMNS: [(&str, &str); 10] = [
     ("operations/s", "steady throughput: the median of the steady intervals"),
     ("of DRAM", "as a share of that of DRAM only"),
     ("recovered", "share of the slowdown from DRAM only to no tiering that is gone"),
     (
         "near time",
         "where steady throughput lies between far only (0) and DRAM only (1), by time an operation",
+    ),
+    (
+        "near loads",
+        "share of near memory in the cache lines that the programs' CPU read once settled, as the emulator counted them",
     ),
     (
         "hot near",
@@ -105,6 +109,7 @@ fn cells(figures: Option<&Figures>) -> [String; COLUMNS.len()] {
         of.to_dram.map_or_else(|| "–".into(), |ratio| format!("{ratio:.3}")),
         if matches!(of.row, Row::Dram | Row::None) { "–".into() } else { share(of.recovered) },
         share(of.near_by_time),
+        share(of.near_by_loads),
         phases(&|phase| share(phase.mean)),
         phases(&|phase| phase.near_after_s.map_or_else(|| "never".into(), |s| format!("{s:.0} s"))),
         share(of.data_near),
