@@ -151,7 +151,8 @@ impl Tiering {
     pub fn step(&mut self, seen: &Observation) -> Decision {
         let far_before = self.far_used;
         self.learn(seen);
-        let grown = far_before.zip(self.far_used).is_some_and(|(was, is)| is > was + was / GROWN_PART);
+        let grown =
+            far_before.zip(self.far_used).is_some_and(|(was, is)| is > was + was / GROWN_PART);
         self.aged = match seen.near_look.at.0 {
             1.. => 0,
             // Far pages are used more often than before: near ones may be used less.

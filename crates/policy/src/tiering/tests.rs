@@ -212,7 +212,17 @@ fn store(records: usize, per_second: f64, idle: usize, near: u64) -> Machine {
     of_record.iter_mut().for_each(|share| *share *= per_second);
     let mut machine = Machine::new(std::iter::repeat_n(0.0, idle), near, 0);
     // As Redis keeps a hash of ten fields of 100 bytes.
-    let classes = [(1120, 20.0), (240, 4.5), (128, 2.0), (80, 2.0), (64, 1.0), (32, 1.0), (24, 1.0), (16, 1.0), (16, 1.0)];
+    let classes = [
+        (1120, 20.0),
+        (240, 4.5),
+        (128, 2.0),
+        (80, 2.0),
+        (64, 1.0),
+        (32, 1.0),
+        (24, 1.0),
+        (16, 1.0),
+        (16, 1.0),
+    ];
     for (bytes, lines) in classes {
         let first = machine.pages.len();
         for (at, per_second) in of_record.iter().enumerate() {

@@ -41,8 +41,10 @@ pub(crate) struct Figures {
     pub(crate) recovered: Option<f64>,
     /// Share of the time for memory that is spent near, told from throughput: linear between far only and DRAM only.
     pub(crate) near_by_time: Option<f64>,
-    /// Share of near memory in what the programs' CPU read once settled, as the emulator counted it.
-    pub(crate) near_by_loads: Option<f64>,
+    /// Cache lines that an operation reads from far memory once settled, as the emulator counted them.
+    pub(crate) far_lines: Option<f64>,
+    /// Share of those without tiering that are gone.
+    pub(crate) far_lines_gone: Option<f64>,
     /// Share of the program's memory that is near, on average once settled.
     pub(crate) data_near: Option<f64>,
     /// By phase.
@@ -130,6 +132,20 @@ fn steady(run: &Run, warm_up_s: f64) -> Option<f64> {
     rates.get(rates.len() / 2).copied()
 }
 
+/// Cache lines that an operation reads from far memory once settled.
+fn far_lines(ran: &Ran, warm_up_s: f64) -> Option<f64> {
+    let run = ran.run.as_ref()?;
+    let began = phases(&run.intervals);
+    let settled = |at_s: f64| settled(at_s, &began, warm_up_s);
+    let intervals = run.intervals.windows(2).filter(|pair| settled(pair[0].end_s));
+    #[expect(clippy::cast_precision_loss, reason = "operations of a run")]
+    let (operations, seconds) = intervals.fold((0.0, 0.0), |(operations, seconds), pair| {
+        (operations + pair[1].operations as f64, seconds + (pair[1].end_s - pair[0].end_s))
+    });
+    let lines = loads::far_per_s(&ran.loads, settled)?;
+    (operations > 0.0).then(|| lines * seconds / operations)
+}
+
 /// When, and which share of the hot set was near then.
 pub(crate) fn hot(run: &Run, machine: &Machine) -> Vec<(f64, f64)> {
     let near = |node: &str| machine.nodes.iter().any(|of| of.near && of.id.to_string() == node);
@@ -178,10 +194,13 @@ pub(crate) fn figures(compared: &Compared, warm_up_s: u64) -> Vec<Figures> {
     let warm_up_s = warm_up_s as f64;
     let rate = |row| compared.ran(row).and_then(|ran| steady(ran.run.as_ref()?, warm_up_s));
     let [dram, far, none] = [Row::Dram, Row::Far, Row::None].map(rate);
+    let none_lines = compared.ran(Row::None).and_then(|ran| far_lines(ran, warm_up_s));
+    let none_lines = none_lines.filter(|lines| *lines > 0.0);
     let of = |ran: &Ran| {
         let (run, machine) = (ran.run.as_ref()?, ran.machine.as_ref()?);
         let found = steady(run, warm_up_s)?;
         let (began, hot) = (phases(&run.intervals), hot(run, machine));
+        let far_lines = far_lines(ran, warm_up_s);
         let data: Vec<f64> = data(run, machine)
             .iter()
             .filter(|(at, _)| settled(*at, &began, warm_up_s))
@@ -202,7 +221,8 @@ pub(crate) fn figures(compared: &Compared, warm_up_s: u64) -> Vec<Figures> {
             recovered: slowdown.map(|(dram, none)| (found - none) / (dram - none)),
             near_by_time: apart
                 .map(|(dram, far)| (1.0 / far - 1.0 / found) / (1.0 / far - 1.0 / dram)),
-            near_by_loads: loads::near(&ran.loads, |at_s| settled(at_s, &began, warm_up_s)),
+            far_lines,
+            far_lines_gone: far_lines.zip(none_lines).map(|(lines, none)| 1.0 - lines / none),
             data_near,
             phases: match hot.as_slice() {
                 [] => Vec::new(),
@@ -283,7 +303,10 @@ pub(crate) mod tests {
         assert!((recovered - 0.9).abs() < 1e-9, "{recovered}");
         assert_eq!(of(Row::None).recovered, Some(0.0));
         assert_eq!(of(Row::Dram).to_dram, Some(1.0));
-        assert_eq!(of(Row::None).near_by_loads, Some(0.75));
+        assert_eq!(
+            (of(Row::None).far_lines, of(Row::None).far_lines_gone),
+            (Some(10.0), Some(0.0))
+        );
         assert_eq!((of(Row::Far).near_by_time, of(Row::Dram).near_by_time), (Some(0.0), Some(1.0)));
         assert!(figures.iter().all(|of| of.row != Row::Memtierd), "it was absent");
     }

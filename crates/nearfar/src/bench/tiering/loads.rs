@@ -1,8 +1,9 @@
 //! What the programs' CPU has read of near and far memory over time, as the emulator counted it.
 //!
 //! The lab's statistics (`nearfar.labstats/1`, `--stats-every`) count the lines that each CPU reads of each node: loads that
-//! missed its caches, and what is prefetched. Throughput differs between two boots of the same row; these counts do not,
-//! and tell by themselves how much of the work finds its data near.
+//! missed its caches, and what is prefetched. Throughput differs between two boots of the same row by some per cent; lines of
+//! far memory an operation do not, and tell how much of the work still waits for far memory. (Those of near memory tell less:
+//! the kernel's own are among them, and differ.)
 
 use std::path::Path;
 
@@ -77,16 +78,15 @@ impl Sample {
     }
 }
 
-/// The share of near memory in what was read within the moments that are `settled`.
-#[expect(clippy::cast_precision_loss, reason = "a share")]
-pub(crate) fn near(loads: &[Loads], settled: impl Fn(f64) -> bool) -> Option<f64> {
+/// Lines of far memory read in a second of those moments that are `settled`.
+#[expect(clippy::cast_precision_loss, reason = "a rate")]
+pub(crate) fn far_per_s(loads: &[Loads], settled: impl Fn(f64) -> bool) -> Option<f64> {
     let between = loads.windows(2).filter(|pair| settled(pair[0].at_s) && settled(pair[1].at_s));
-    let read = between.fold([0, 0], |[near, far]: [u64; 2], pair| {
-        let more = |of: fn(&Loads) -> u64| of(&pair[1]).saturating_sub(of(&pair[0]));
-        [near + more(|loads| loads.near), far + more(|loads| loads.far)]
+    let (lines, seconds) = between.fold((0, 0.0), |(lines, seconds), pair| {
+        let more = pair[1].far.saturating_sub(pair[0].far);
+        (lines + more, seconds + (pair[1].at_s - pair[0].at_s))
     });
-    let all = read[0] + read[1];
-    (all > 0).then(|| read[0] as f64 / all as f64)
+    (seconds > 0.0).then(|| lines as f64 / seconds)
 }
 
 #[cfg(test)]
@@ -115,8 +115,8 @@ mod tests {
             loads,
             [Loads { at_s: 1.0, near: 10, far: 20 }, Loads { at_s: 3.0, near: 40, far: 30 }]
         );
-        assert_eq!(near(&loads, |_| true), Some(0.75));
-        assert_eq!(near(&loads, |at_s| at_s > 2.0), None, "one moment is no time");
+        assert_eq!(far_per_s(&loads, |_| true), Some(5.0));
+        assert_eq!(far_per_s(&loads, |at_s| at_s > 2.0), None, "one moment is no time");
         let all = read(&file, &machine(), None, 2.0).unwrap();
         assert_eq!((all[1].near, all[1].far), (140, 130));
         std::fs::write(&file, "{}").unwrap();

@@ -77,8 +77,9 @@ const COLUMNS: [(&str, &str); 10] = [
         "where steady throughput lies between far only (0) and DRAM only (1), by time an operation",
     ),
     (
-        "near loads",
-        "share of near memory in the cache lines that the programs' CPU read once settled, as the emulator counted them",
+        "far lines",
+        "cache lines that an operation reads from far memory once settled, as the emulator counted them, and the change from no \
+         tiering",
     ),
     (
         "hot near",
@@ -109,13 +110,21 @@ fn cells(figures: Option<&Figures>) -> [String; COLUMNS.len()] {
         of.to_dram.map_or_else(|| "–".into(), |ratio| format!("{ratio:.3}")),
         if matches!(of.row, Row::Dram | Row::None) { "–".into() } else { share(of.recovered) },
         share(of.near_by_time),
-        share(of.near_by_loads),
+        far_lines(of),
         phases(&|phase| share(phase.mean)),
         phases(&|phase| phase.near_after_s.map_or_else(|| "never".into(), |s| format!("{s:.0} s"))),
         share(of.data_near),
         nearfar_topology::Bytes(of.moved_bytes).to_string(),
         format!("{:.1} % + {:.1} %", of.daemon_cpu * 100.0, of.kernel_cpu * 100.0),
     ]
+}
+
+fn far_lines(of: &Figures) -> String {
+    let Some(lines) = of.far_lines else { return "–".into() };
+    match of.far_lines_gone.filter(|_| of.row != Row::None) {
+        Some(gone) => format!("{lines:.1} ({:+.0} %)", gone * -100.0),
+        None => format!("{lines:.1}"),
+    }
 }
 
 #[expect(
