@@ -2,7 +2,7 @@
 //!
 //! A look is: forget what was used, on both sides; a window later count what was used since; exchange what was decided:
 //! demote, and promote into the room that this makes; then rest until the period is over, or, where the
-//! machine does not keep near memory up by itself, until it is short of room. Each step is one `tick`, which says how long to
+//! machine does not keep near memory up by itself, until it is short of room, or has much to fill. Each step is one `tick`, which says how long to
 //! wait before the next: passes are due so long after the kernel has taken the command.
 
 use nearfar_policy::tiering::{Decision, Goals, Look, Looked, Observation, Side, Tiering, Upkeep};
@@ -165,7 +165,7 @@ impl Loop {
         match self.step {
             Step::Forget => {
                 (self.seen.near, self.seen.far) = pages.sides()?;
-                if now.0 < self.due.0 && !self.is_pressed(now) {
+                if now.0 < self.due.0 && !self.is_off(now) {
                     return Ok(self.pause(now));
                 }
                 self.began = now;
@@ -207,10 +207,10 @@ impl Loop {
         }
     }
 
-    /// Whether near memory is so short of room that the next look can't wait.
-    fn is_pressed(&self, now: Nanoseconds) -> bool {
+    /// Whether near memory has so little room, or so much, that the next look can't wait.
+    fn is_off(&self, now: Nanoseconds) -> bool {
         let since = Nanoseconds(now.0.saturating_sub(self.observed.0));
-        self.kept_by == KeptBy::Loop && self.policy.is_pressed(self.seen.near, self.seen.far, since)
+        self.kept_by == KeptBy::Loop && self.policy.is_off(self.seen.near, self.seen.far, since)
     }
 
     /// Until the next look, or until it is to be asked whether there is room.

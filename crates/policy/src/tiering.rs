@@ -107,6 +107,8 @@ const CALM_MOST: u32 = 5;
 const NOTHING: u64 = 50;
 /// Where all that is used fits near memory and less than this part of it is used in far memory, there is little to do.
 const LITTLE: u64 = 256;
+/// Beyond what is kept free, this part of near memory is too much to be left unfilled until the next look.
+const UNFILLED: u64 = 32;
 /// Below this there is little left to do.
 const PART_SETTLED: u64 = WHOLE / 16;
 
@@ -346,16 +348,20 @@ impl Tiering {
         }
     }
 
-    /// Whether near memory has so little room that the next look should come now, so long after the last was taken in:
-    /// less than upkeep is to leave, and CPU time has been saved for a look.
+    /// Whether near memory has so little room, or so much, that the next look should come now, so long after the last was
+    /// taken in: less than upkeep is to leave, or more than it is to fill, as where promotion did not find what demotion made
+    /// room for; and CPU time has been saved for a look.
     #[must_use]
-    pub fn is_pressed(&self, near: Side, far: Side, since: Nanoseconds) -> bool {
+    pub fn is_off(&self, near: Side, far: Side, since: Nanoseconds) -> bool {
         let earned = signed(share_of(since.0, u64::from(self.goals.cpu.0)));
         let saved = self.credit.saved_ns.saturating_add(earned);
-        near.free.0 < self.headroom(near) / 2
-            && far.free.0 > 0
-            && since.0 >= SECOND_NS
-            && saved >= signed(self.credit.look_ns)
+        let headroom = self.headroom(near);
+        let pressed = near.free.0 < headroom / 2 && far.free.0 > 0;
+        let wanted =
+            share_of(far.taken(), self.far_used.filter(|used| *used >= NOTHING).unwrap_or(0));
+        let spare = near.free.0.saturating_sub(Self::room_kept(headroom));
+        let unfilled = self.trial.rest_ns == 0 && spare.min(wanted) > near.total.0 / UNFILLED;
+        (pressed || unfilled) && since.0 >= SECOND_NS && saved >= signed(self.credit.look_ns)
     }
 
     /// The next look.

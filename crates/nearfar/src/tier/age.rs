@@ -38,8 +38,9 @@ impl Hand {
     /// So much was moved by what was tried last.
     pub(super) fn learn(&mut self, moved: u64) {
         if self.tried > 0 {
+            // More than expected is believed at once: it has moved too much.
             let share = scale(moved, WHOLE, self.tried).min(WHOLE);
-            (self.unused, self.tried) = (u64::midpoint(self.unused, share), 0);
+            (self.unused, self.tried) = (share.max(u64::midpoint(self.unused, share)), 0);
         }
     }
 }
@@ -77,11 +78,11 @@ mod tests {
         assert_eq!(tries(0), 4);
         assert_eq!([tries(0), tries(0)], [8, 8], "no further than that");
         assert_eq!(tries(8 * MIB), 8);
-        assert_eq!(tries(0), 1, "all was moved");
+        assert_eq!(tries(0), 1, "all was moved, which is believed at once");
         hand.learn(0);
         assert_eq!(
             hand.next(MIB, span).map(|(from, to)| (to - from) / MIB),
-            Some(3),
+            Some(2),
             "of nothing it learns nothing"
         );
     }

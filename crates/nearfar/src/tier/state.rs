@@ -186,7 +186,8 @@ impl State {
                 match one.kept_up_by.as_str() {
                     "kernel" =>
                         "between looks the kernel keeps room for new pages and fills near memory",
-                    _ => "short of room for new pages, the next look comes sooner",
+                    _ =>
+                        "short of room for new pages, or with much to fill, the next look comes sooner",
                 }
             )
         };

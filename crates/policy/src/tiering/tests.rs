@@ -334,6 +334,21 @@ fn where_the_hot_set_is_near_looks_become_rare_and_cheap() {
     assert!(machine.moved - moved < NEAR / 4, "{}", machine.moved - moved);
 }
 
+#[test]
+fn room_that_promotion_has_not_filled_is_looked_for_before_the_period_is_over() {
+    let mut machine = Machine::new(zipf(PAGES, 2e4, 0), NEAR, 600);
+    let mut tiering = tiering();
+    machine.run(&mut tiering, 60);
+    let side = |free: u64| Side { total: Bytes(NEAR * PAGE), free: Bytes(free * PAGE) };
+    let (far, later) = (side(NEAR / 2), Nanoseconds(60 * SECOND_NS));
+    let is_off = |free: u64, since| tiering.is_off(side(free), far, since);
+    assert!(is_off(0, later) && is_off(NEAR / 5, later), "too little, too much");
+    assert!(!is_off(600, later) && !is_off(1200, later));
+    assert!(!is_off(NEAR / 5, Nanoseconds(SECOND_NS / 2)), "not at once");
+    let unused = Side { free: Bytes(NEAR * PAGE), ..far };
+    assert!(!tiering.is_off(side(NEAR / 5), unused, later), "nothing is in far memory");
+}
+
 /// A hot set of a quarter of near memory, in far memory, and all else used alike but much less.
 fn hot_quarter() -> Vec<f64> {
     (0..PAGES).map(|at| if at >= PAGES - 7_500 { 145.0 } else { 2.3 }).collect()
