@@ -14,10 +14,10 @@ use std::vec::Vec;
 use nearfar_kernel::affinity;
 use nearfar_kernel::chase::Chase;
 use nearfar_kernel::fs::{Fs as _, RootFs};
-use nearfar_kernel::meminfo::{self, Meminfo};
+use nearfar_kernel::meminfo;
 use nearfar_policy::advice::Page;
 use nearfar_policy::interleave::{Interleave, Place, Rule, SATURATED, Seen, next};
-use nearfar_topology::{BasisPoints, Bytes, Nanoseconds, NodeId, Topology};
+use nearfar_topology::{BasisPoints, Nanoseconds, NodeId, Topology};
 
 use crate::kind::{self, DEFAULT};
 use crate::machine::{self, KindError};
@@ -241,10 +241,8 @@ impl Candidate {
     }
 }
 
-/// The share of a node's memory that is free, or has files that can be read again: on a machine that has run for a while, files have
-/// all that nobody else asks for.
+/// The share of a node's memory that programs can have.
 fn free(node: NodeId) -> BasisPoints {
     let found = RootFs::live().ok().and_then(|fs| meminfo::of_node(&fs, node));
-    let room = |found: Meminfo| found.share(Bytes(found.free.0.saturating_add(found.cached.0)));
-    found.map_or(BasisPoints(10_000), room)
+    found.map_or(BasisPoints(10_000), |found| found.room())
 }

@@ -40,10 +40,12 @@ impl Meminfo {
         }
     }
 
-    /// `bytes` as a share of all that is online; 0 where nothing is.
+    /// What programs can have of all that is online: what is free, and the pages of files, which on a
+    /// machine that has run for a while have all that nobody else asks for. Nothing where nothing is online.
     #[must_use]
-    pub fn share(&self, bytes: Bytes) -> BasisPoints {
-        let share = (u128::from(bytes.0) * 10_000).checked_div(u128::from(self.total.0));
+    pub fn room(&self) -> BasisPoints {
+        let room = u128::from(self.free.0.saturating_add(self.cached.0));
+        let share = (room * 10_000).checked_div(u128::from(self.total.0));
         BasisPoints(u32::try_from(share.unwrap_or(0)).unwrap_or(10_000).min(10_000))
     }
 }
@@ -69,9 +71,9 @@ mod tests {
         assert_eq!((found.total, found.free), (Bytes(2 << 20), Bytes(1 << 20)));
         assert_eq!((found.used, found.taken), (Bytes(1_024_000), Bytes(500 << 10)));
         assert_eq!(found.cached, Bytes(42 << 10));
-        assert_eq!(found.share(found.free), BasisPoints(5000));
-        assert_eq!(found.share(Bytes(3 << 20)), BasisPoints(10_000));
-        assert_eq!(Meminfo::default().share(Bytes(1)), BasisPoints(0));
+        assert_eq!(found.room(), BasisPoints(5205));
+        assert_eq!(Meminfo { free: Bytes(u64::MAX), ..found }.room(), BasisPoints(10_000));
+        assert_eq!(Meminfo::default().room(), BasisPoints(0));
     }
 
     #[test]

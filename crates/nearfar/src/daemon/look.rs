@@ -104,7 +104,7 @@ impl Eyes {
     fn read_files(&mut self, fs: &dyn Fs, passed: Nanoseconds) {
         for (node, _) in &self.nodes {
             if let Some(found) = meminfo::of_node(fs, *node) {
-                self.free.insert(*node, found.share(found.free));
+                self.free.insert(*node, found.room());
             }
         }
         if let Some(counters) = &self.counters {
