@@ -127,11 +127,13 @@ fn near_free(machine: &Machine) -> anyhow::Result<Bytes> {
     Ok(Bytes(near.sum()))
 }
 
-/// Instances at once: one a CPU, but in near memory alone no more than it has room for.
+/// Instances at once: mostly one a CPU, but in near memory alone no more than it has room for.
 fn instances(part: Part, row: Row, near_free: Bytes, cpus: u32) -> u64 {
     let most = u64::from(cpus).max(1);
     match (part, row) {
         (Part::Light, _) => 1,
+        // Chains of loads on all CPUs would come near to what near memory gives.
+        (Part::Lookups, _) => most.div_ceil(2),
         (Part::Instances, Row::Near) => {
             let [weights, context] = part.sizes_mib();
             let fit = near_free.0.saturating_sub(LEFT.0) / ((weights + context) << 20);
@@ -196,6 +198,7 @@ mod tests {
         assert_eq!([count(Row::Near, 4096), count(Row::WeightsFar, 160)], [4, 4]);
         assert_eq!(instances(Part::Light, Row::Near, Bytes(1 << 40), 4), 1);
         assert_eq!(instances(Part::Saturating, Row::Near, Bytes(0), 6), 6);
+        assert_eq!(instances(Part::Lookups, Row::Weighted, Bytes(0), 8), 4);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::demo::placements;
 pub(crate) enum Part {
     /// An instance on each CPU, which together want more bandwidth than near memory has
     Saturating,
-    /// An instance on each CPU that follow single values, so that latency is all that counts
+    /// An instance on every second CPU that follow single values, so that latency is all that counts
     Lookups,
     /// One instance that computes more than it reads
     Light,
@@ -59,7 +59,7 @@ impl Part {
                 "an instance on each CPU, streaming over weights and context: more than near memory gives"
             }
             Self::Lookups => {
-                "an instance on each CPU, from value to value, each found by the one before: bound by latency"
+                "an instance on every second CPU, from value to value, each found by the one before: bound by latency"
             }
             Self::Light => "one instance that computes more than it reads: memory is half idle",
             Self::Instances => "as many instances as memory has room for and CPUs can run",
