@@ -12,7 +12,7 @@ use crate::bench::tiering::found::{Found, SCHEMA};
 use crate::bench::tiering::rows::{Programs, Row};
 use crate::bench::tiering::{self, Wishes};
 use crate::exit::Exit;
-use crate::report::tiering::{Document, page, text};
+use crate::report::tiering::{Document, page, picture, text};
 
 /// How long a phase is, and how much of it is left to settle; and the same of a smoke run.
 const PHASE: [u64; 2] = [80, 60];
@@ -79,6 +79,9 @@ pub(super) struct Args {
     /// Write a page with the table and pictures over time
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Write a picture of the first workload
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// Run nothing: show a result that was kept
     #[arg(long, value_name = "FILE", conflicts_with_all = ["dry_run", "save"])]
     result: Option<PathBuf>,
@@ -104,6 +107,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if let Some(file) = file {
             std::fs::write(file, text).with_context(|| format!("writing {}", file.display()))?;
         }
+    }
+    if let Some(file) = &args.svg {
+        let picture = picture::svg(&document)
+            .context("no picture: no workload ran under two rows that can be compared")?;
+        std::fs::write(file, picture).with_context(|| format!("writing {}", file.display()))?;
     }
     if args.json {
         output::print_json(&document)?;

@@ -9,6 +9,7 @@ use crate::bench::tiering::rows::Row;
 
 mod chart;
 pub(crate) mod page;
+pub(crate) mod picture;
 pub(crate) mod text;
 
 /// What was found with what it comes to: JSON `nearfar.bench-tiering/1`.
