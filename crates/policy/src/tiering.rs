@@ -21,7 +21,8 @@
 //! 4. *Where that is seldom enough, age decides*: many pages are used more rarely than once in a few windows, and to
 //!    have been unused for so long says little of them. So near pages are demoted in the order of their addresses, round
 //!    and round, those that were used since they were last come by excepted (the CLOCK algorithm): the fewer pages move,
-//!    the longer must one have been unused. Only every few looks are they forgotten and counted, to know what moving brings.
+//!    the longer must one have been unused. What moving brings is told by a sample of them, those that demotion has just come
+//!    by; to count all of them would forget how old they are, and is rarely done.
 //! 5. *Each look promotes a part of what it found*, as room and traffic allow, and the hottest part: what is found used in
 //!    a window as much shorter. The part starts at a half and shrinks where promoting does not leave near memory with more
 //!    pages that are found used. It is a half again when the *gain* falls (how much more often near pages are found used than
@@ -97,9 +98,9 @@ const AGE_NS: u64 = SECOND_NS / 4;
 /// This part of near memory is exchanged in one look at most, and by age, which errs less.
 const MOST_PART: u64 = 8;
 const MOST_PART_BY_AGE: u64 = 4;
-/// After so many looks by age, near pages are counted again.
-const AGED_MOST: u32 = 8;
-/// Or at once, if this part more is found used in far memory than by the look before.
+/// After so many looks by age, all near pages are counted again: of those that are left, it is forgotten how old they are.
+const AGED_MOST: u32 = 64;
+/// Sooner, if this part more is found used in far memory than by the look before.
 const GROWN_PART: u64 = 4;
 /// Looks that find little to do make the next come later, this many doublings of a second at most.
 const CALM_MOST: u32 = 5;
@@ -155,11 +156,11 @@ impl Tiering {
         self.learn(seen);
         let grown =
             far_before.zip(self.far_used).is_some_and(|(was, is)| is > was + was / GROWN_PART);
-        self.aged = match seen.near_look.at.0 {
-            1.. => 0,
+        self.aged = match seen.both() {
+            true => 0,
             // Far pages are used more often than before: near ones may be used less.
-            0 if grown => AGED_MOST,
-            0 => self.aged.saturating_add(1),
+            false if grown => AGED_MOST,
+            false => self.aged.saturating_add(1),
         };
         self.allow_traffic(seen);
         let looked_ns = self.window_ns;
@@ -181,7 +182,15 @@ impl Tiering {
     fn learn(&mut self, seen: &Observation) {
         let share =
             |look: Looked| (look.at.0 > 0).then(|| ratio(look.used.0, look.at.0).min(WHOLE));
-        self.near_used = share(seen.near_look).or(self.near_used);
+        // A sample of near pages counts for as much as it is of them.
+        let (at, taken) = (seen.near_look.at.0, seen.near.taken());
+        self.near_used = match (self.near_used, share(seen.near_look)) {
+            (Some(before), Some(now)) if !seen.both() => {
+                let before = scale(before, taken.saturating_sub(at), taken);
+                Some(before.saturating_add(scale(now, at.min(taken), taken)))
+            }
+            (before, now) => now.or(before),
+        };
         self.far_used = share(seen.far_look).or(self.far_used);
     }
 

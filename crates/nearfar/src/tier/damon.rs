@@ -31,6 +31,7 @@
 //! (Quotas would do that too, but a scheme that sleeps forgets where it was.) DAMON counts regions, holes and free pages
 //! included; what is looked at is the part of it that is taken.
 
+mod looking;
 mod moving;
 mod upkeep;
 
@@ -50,15 +51,21 @@ use super::node::{ARCS_LEN, Pass, Watched, scale};
 use super::plan::Plan;
 use super::reading::{self, foreign, meminfo, process_cpu_ns, thread_cpu_ns};
 use super::schemes::{
-    ALL, COUNT, FORGET, NO_SIZE, forgetting, only, specification, upkeep_of, way_of,
+    ALL, COUNT, FORGET, NO_SIZE, SPLIT, forgetting, only, specification, splitting, upkeep_of,
+    way_of,
 };
 use super::scope::Group;
 use crate::clock::Stopwatch;
+use looking::{LookAt, looked_at};
 
 /// DAMON's own sampling is not what pages are judged by, so it is for few regions; but intervals of schemes are whole
 /// samples, and 6.12 hears commands at the end of an aggregation.
 pub(super) const INTERVALS: Intervals =
     Intervals { sample_us: 10_000, aggr_us: 20_000, update_us: 60_000_000 };
+/// Between looks: each sample makes a page of each region look unused, which at the pace of looks would be all of a small node
+/// in half a minute, and nobody would know any more how old they are. A command is heard later then.
+const RESTING: Intervals =
+    Intervals { sample_us: 200_000, aggr_us: 400_000, update_us: INTERVALS.update_us };
 /// As many as arcs at least, so that none grows larger than an arc; and none is split for less than half as many as at most.
 pub(super) const REGIONS: Bounds = Bounds { min: ARCS_LEN as u64, max: 20 };
 /// From one pass that forgets to the next, where the window is too long to be told in the same command. The last one may
@@ -102,16 +109,6 @@ pub(crate) fn specifications(
         anyhow::ensure!(before < all.len(), "no physical memory of nodes {nodes} is online");
     }
     Ok(all.into_iter().unzip())
-}
-
-/// What is done with a node in a pass that looks.
-#[derive(Clone, Copy)]
-enum LookAt {
-    Nothing,
-    /// All its pages are forgotten to have been used.
-    Forgotten,
-    /// All its pages are counted.
-    All,
 }
 
 /// The live machine's pages.
@@ -213,9 +210,20 @@ impl<'a> Damon<'a> {
         index: usize,
         set: impl Fn(usize, &mut Scheme) -> bool,
     ) -> Result<(), DamonError> {
+        self.wake_at(index, INTERVALS, set)
+    }
+
+    /// The same, and from now on pages are sampled so often.
+    fn wake_at(
+        &mut self,
+        index: usize,
+        intervals: Intervals,
+        set: impl Fn(usize, &mut Scheme) -> bool,
+    ) -> Result<(), DamonError> {
         self.session.adjust(index, |kdamond| {
             // Newer kernels count intervals from the commit only if something of the intervals has changed.
-            kdamond.context.intervals.update_us ^= 1;
+            let update_us = kdamond.context.intervals.update_us ^ 1;
+            kdamond.context.intervals = Intervals { update_us, ..intervals };
             for (at, scheme) in kdamond.context.schemes.iter_mut().enumerate() {
                 let awake = set(at, scheme);
                 scheme.access_pattern.sz = if awake { Bounds::ANY_SIZE } else { NO_SIZE };
@@ -227,7 +235,7 @@ impl<'a> Damon<'a> {
     /// Has all nodes at turn looked at, each as `what` says for near ones and far ones; gives how long to wait for it.
     fn look_at(
         &mut self,
-        what: impl Fn(bool) -> LookAt,
+        what: impl Fn(&Watched, bool) -> LookAt,
         pass: impl Fn(&Watched) -> Pass,
     ) -> anyhow::Result<Nanoseconds> {
         let mut longest = 0;
@@ -235,20 +243,25 @@ impl<'a> Damon<'a> {
             let node = &self.nodes[index];
             let pass = pass(node);
             longest = pass.act_us.max(longest);
-            let what = what(near);
-            let counted = match what {
-                LookAt::Nothing | LookAt::Forgotten => Vec::new(),
-                LookAt::All => node.arcs.iter().map(|arc| node.within(arc)).collect(),
-            };
-            let forget_us = match what {
-                LookAt::Nothing => None,
-                LookAt::Forgotten => pass.forget_us.or(Some(pass.act_us)),
-                LookAt::All => pass.forget_us,
+            let (forget_us, within, counted) = match what(node, near) {
+                LookAt::Nothing => (None, None, Vec::new()),
+                LookAt::Forget(within) => {
+                    (pass.forget_us.or(Some(pass.act_us)), within, Vec::new())
+                }
+                LookAt::Count(Some(within)) => (pass.forget_us, Some(within), vec![within]),
+                LookAt::Count(None) => {
+                    let arcs = node.arcs.iter().map(|arc| node.within(arc));
+                    (pass.forget_us, None, arcs.collect())
+                }
             };
             let group = self.group.clone();
             self.wake(index, |at, scheme| {
+                if let (SPLIT, Some(within)) = (at, within) {
+                    scheme.filters = splitting(within.start);
+                    return true;
+                }
                 if at == FORGET {
-                    scheme.filters = forgetting(ALL, group.as_ref());
+                    scheme.filters = forgetting(within.unwrap_or(ALL), group.as_ref());
                     scheme.apply_interval_us = forget_us.unwrap_or(pass.act_us);
                     return forget_us.is_some();
                 }
@@ -386,19 +399,17 @@ impl Pages for Damon<'_> {
     fn forget(&mut self, look: Look) -> Result<Nanoseconds, anyhow::Error> {
         self.looked = look.window;
         if in_one_command(look) {
-            let what = |near| if near && look.by_age { LookAt::Nothing } else { LookAt::All };
-            return self.look_at(what, |node| node.pass(look.window, ONCE, node.span));
+            let count = looked_at(look, LookAt::Count);
+            return self.look_at(count, |node| node.pass(look.window, ONCE, node.span));
         }
-        let what = |near| if near && look.by_age { LookAt::Nothing } else { LookAt::Forgotten };
-        self.look_at(what, |node| node.pass_at(FORGET_EVERY))
+        self.look_at(looked_at(look, LookAt::Forget), |node| node.pass_at(FORGET_EVERY))
     }
 
     fn look(&mut self, look: Look) -> Result<Nanoseconds, anyhow::Error> {
         if in_one_command(look) {
             return Ok(Nanoseconds(0));
         }
-        let what = |near| if near && look.by_age { LookAt::Nothing } else { LookAt::All };
-        self.look_at(what, |node| node.pass_at(look.window))
+        self.look_at(looked_at(look, LookAt::Count), |node| node.pass_at(look.window))
     }
 
     fn exchange(&mut self, decision: &Decision) -> Result<Nanoseconds, anyhow::Error> {

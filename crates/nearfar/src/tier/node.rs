@@ -33,8 +33,9 @@ pub(crate) struct Watched {
     pub(super) arcs: Vec<Arc>,
     /// What is known of each kind of moves.
     outcomes: [Outcome; 3],
-    /// Where demotion by age goes on.
+    /// Where demotion by age goes on, and where it has been last.
     hand: Hand,
+    behind: Option<AddrRange>,
     /// Tried by all schemes at the last count.
     tried: u64,
     /// What was meant for it and had to go elsewhere, by the last count.
@@ -134,6 +135,7 @@ impl Watched {
             arcs: Vec::new(),
             outcomes: [fresh; 3],
             hand: Hand::NEW,
+            behind: None,
             tried: 0,
             foreign: None,
             cpu_ns: 0,
@@ -153,6 +155,7 @@ impl Watched {
             (arc.start, arc.end, arc.next) = (bound(at), bound(at + 1), bound(at));
             (arc.used, arc.movable) = (0, None);
         }
+        self.behind = None;
         if self.span > 0 {
             self.pass_ns = scale(self.pass_ns, span, self.span);
         }
@@ -238,7 +241,13 @@ impl Watched {
     /// The addresses that are to be tried next to demote so much by age.
     pub(super) fn next_by_age(&mut self, wanted: u64) -> Option<AddrRange> {
         let (from, to) = self.hand.next(wanted, self.span)?;
-        Some(AddrRange { start: self.address_from(from), end: self.address(to) })
+        self.behind = Some(AddrRange { start: self.address_from(from), end: self.address(to) });
+        self.behind
+    }
+
+    /// The addresses that demotion by age has come by last: of what is there it is not known how long it was unused before.
+    pub(super) fn behind(&self) -> Option<AddrRange> {
+        self.behind
     }
 
     /// How much a pass over this arc is expected to move.

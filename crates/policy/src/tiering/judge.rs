@@ -99,7 +99,9 @@ impl Tiering {
     }
 
     pub(super) fn judge_trial(&mut self, seen: &Observation) {
-        let (gain, fits) = (self.gain().filter(|_| seen.both()), self.window_fits(seen));
+        let fits = self.window_fits(seen);
+        let counted = if self.trial.rest_ns > 0 { seen.both() } else { seen.sampled() };
+        let gain = self.gain().filter(|_| counted);
         let trial = &mut self.trial;
         if trial.rest_ns > 0 {
             let changed = gain.is_some_and(|gain| gain.abs_diff(trial.gain) > CHANGED_PERCENT);

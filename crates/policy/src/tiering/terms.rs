@@ -58,8 +58,9 @@ impl Side {
 pub struct Look {
     /// From the pass that forgets to the one that counts.
     pub window: Nanoseconds,
-    /// Near pages are judged by age: they are neither forgotten nor counted, but stay as they are until demotion comes by,
-    /// which it does in the order of their addresses, round and round. What was used since it last came by stays near.
+    /// Near pages are judged by age: they stay as they are until demotion comes by, which it does in the order of their
+    /// addresses, round and round. What was used since it last came by stays near. Only those that it has just come by, of
+    /// which nothing is lost, are forgotten and counted: a sample.
     pub by_age: bool,
 }
 
@@ -92,7 +93,13 @@ pub struct Observation {
 }
 
 impl Observation {
+    /// Whether pages of both sides were counted; of near ones most, not a sample.
     pub(super) fn both(&self) -> bool {
+        self.sampled() && self.near_look.at.0 >= self.near.taken() / 2
+    }
+
+    /// Whether some pages of both sides were counted.
+    pub(super) fn sampled(&self) -> bool {
         self.near_look.at.0 > 0 && self.far_look.at.0 > 0
     }
 }

@@ -32,8 +32,9 @@ struct Machine {
     random: u64,
     moved: u64,
     seconds: f64,
-    /// Where the next demotion by age begins.
+    /// Where the next demotion by age begins, and what the last one has come by.
     hand: usize,
+    behind: Vec<usize>,
 }
 
 impl Machine {
@@ -47,7 +48,7 @@ impl Machine {
         };
         let pages = rates.into_iter().enumerate().map(page).collect();
         let random = 0x9e37_79b9_7f4a_7c15;
-        Self { pages, near, random, moved: 0, seconds: 0.0, hand: 0 }
+        Self { pages, near, random, moved: 0, seconds: 0.0, hand: 0, behind: Vec::new() }
     }
 
     fn random(&mut self) -> f64 {
@@ -67,10 +68,10 @@ impl Machine {
         self.random() < 1.0 - (-self.pages[at].per_second * unused).exp()
     }
 
-    /// How much of one side is found used.
-    fn count(&mut self, near: bool, now: f64) -> Looked {
+    /// How much of one side is found used, of those pages.
+    fn count(&mut self, near: bool, now: f64, pages: impl IntoIterator<Item = usize>) -> Looked {
         let (mut looked, mut used) = (0, 0);
-        for at in 0..self.pages.len() {
+        for at in pages {
             if self.pages[at].near == near {
                 looked += 1;
                 used += u64::from(self.is_used(at, now));
@@ -86,9 +87,15 @@ impl Machine {
         self.random();
         let anywhere = usize::try_from(self.random % self.pages.len() as u64).unwrap();
         let start = if by_age { self.hand } else { anywhere };
+        if by_age {
+            self.behind.clear();
+        }
         for at in (start..self.pages.len()).chain(0..start) {
             if moved == most {
                 break;
+            }
+            if by_age {
+                self.behind.push(at);
             }
             self.hand = if by_age { (at + 1) % self.pages.len() } else { self.hand };
             if self.pages[at].near == from_near && self.is_used(at, now) != from_near {
@@ -129,9 +136,11 @@ impl Machine {
         }
         self.seconds = began + seconds(seen.elapsed).max(seconds(window));
         let forget = self.seconds - seconds(window);
-        for near in [false, true].into_iter().take(if by_age { 1 } else { 2 }) {
-            self.count(near, forget);
-            let found = self.count(near, self.seconds);
+        for near in [false, true] {
+            let all = (0..self.pages.len()).collect();
+            let pages = if near && by_age { self.behind.clone() } else { all };
+            self.count(near, forget, pages.iter().copied());
+            let found = self.count(near, self.seconds, pages);
             *(if near { &mut seen.near_look } else { &mut seen.far_look }) = found;
         }
         (seen.near_look.moved, seen.far_look.moved) = (moved[0], moved[1]);

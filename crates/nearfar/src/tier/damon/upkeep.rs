@@ -16,7 +16,7 @@ use nearfar_topology::{Bytes, BytesPerSecond};
 use super::super::node::scale;
 use super::super::reading::meminfo;
 use super::super::schemes::{upkeep, upkeep_of};
-use super::{Damon, RESERVE};
+use super::{Damon, RESERVE, RESTING};
 
 /// Whether the kernel has schemes that stop as soon as their goal is reached; kernels that do know a node's memory as a goal.
 /// Shown by the first kdamond's first scheme.
@@ -29,7 +29,7 @@ impl Damon<'_> {
     pub(super) fn keep_up(&mut self) -> anyhow::Result<KeptBy> {
         let kept = if self.keeps { self.kept()? } else { BTreeMap::new() };
         for (index, _) in self.at_turn() {
-            self.wake(index, |at, scheme| {
+            self.wake_at(index, RESTING, |at, scheme| {
                 let Some(quotas) = kept.get(&(index, at)) else { return false };
                 scheme.quotas.clone_from(quotas);
                 true
