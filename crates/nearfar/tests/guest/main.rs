@@ -193,6 +193,8 @@ fn main() -> ExitCode {
 fn boot(guest: &Guest, filters: &[String]) -> usize {
     let name = guest.name();
     let mut lab = Command::new(NEARFAR);
+    // Libraries of the build are not those that programs in a guest are to find.
+    lab.env_remove("LD_LIBRARY_PATH");
     lab.args(["lab", "run", "-M", guest.machine, "-K", guest.kernel, "--timing", guest.timing]);
     let limit = std::env::var("NEARFAR_TEST_TIMEOUT").unwrap_or_else(|_| "900".into());
     lab.args(["--timeout", &limit]);

@@ -17,8 +17,9 @@ const RESTS_MAX: u32 = 6;
 /// The most and the least that is promoted of what is found.
 pub(super) const PART_MOST: u64 = WHOLE / 2;
 const PART_LEAST: u64 = WHOLE / 64;
-/// Promoted before the part is judged: this part of near memory.
+/// Promoted before the part is judged: this part of near memory; or so many looks.
 const PART_JUDGED: u64 = 8;
+const PART_JUDGED_LOOKS: u32 = 6;
 /// The part stays as it is while near memory has one more page that is found used for so many that were promoted.
 const PART_YIELDS: u64 = 8;
 /// And while far memory has one less for so many, where near pages are not counted.
@@ -36,8 +37,9 @@ pub(super) struct Part {
     used: u64,
     far: u64,
     window_ns: u64,
-    /// Promoted since it was last judged.
+    /// Promoted, and looks, since it was last judged.
     promoted: u64,
+    looks: u32,
 }
 
 /// Whether moving pays: tried, and rested from if not.
@@ -55,7 +57,15 @@ pub(super) struct Trial {
 
 impl Part {
     pub(super) const fn fresh(gain: u64, [used, far]: [u64; 2], window_ns: u64) -> Self {
-        Self { share: PART_MOST, gain, used, far, window_ns, promoted: 0 }
+        Self { share: PART_MOST, gain, used, far, window_ns, promoted: 0, looks: 0 }
+    }
+}
+
+impl Part {
+    /// As large as it is where it brings something, else half as large.
+    fn judge(&mut self, brings: bool) {
+        self.share = if brings { self.share } else { (self.share / 2).max(PART_LEAST) };
+        (self.promoted, self.looks) = (0, 0);
     }
 }
 
@@ -67,12 +77,15 @@ impl Tiering {
         let far = self.far_hot(seen);
         let part = &mut self.part;
         part.promoted = part.promoted.saturating_add(seen.far_look.moved.0);
+        let enough = seen.near.total.0 / PART_JUDGED;
         if !seen.both() {
-            // Near pages were not counted. What is found used there is missing in far memory.
-            if part.promoted >= seen.near.total.0 / PART_JUDGED {
-                let fallen = far.saturating_add(part.promoted / PART_YIELDS_BY_AGE) <= part.far;
-                part.share = if fallen { part.share } else { (part.share / 2).max(PART_LEAST) };
-                (part.far, part.promoted) = (far, 0);
+            part.looks += 1;
+            // Near pages were not counted. What is found used there is missing in far memory. What comes little by little is
+            // judged as well: a look costs as much for a few pages as for many.
+            if part.promoted >= enough || part.looks >= PART_JUDGED_LOOKS {
+                let least = (part.promoted / PART_YIELDS_BY_AGE).max(1);
+                part.judge(far.saturating_add(least) <= part.far);
+                part.far = far;
             }
             return;
         }
@@ -80,7 +93,7 @@ impl Tiering {
         // counts on: windows that are sought and fitted again would keep it from being judged for ever.
         if part.window_ns.abs_diff(self.window_ns) > self.window_ns / 8 && gain >= 100 {
             if part.window_ns == 0 {
-                part.promoted = 0;
+                (part.promoted, part.looks) = (0, 0);
             }
             (part.used, part.far, part.gain, part.window_ns) = (used, far, gain, self.window_ns);
         }
@@ -91,10 +104,10 @@ impl Tiering {
             return;
         }
         part.gain = scale(part.gain, 3, 4).saturating_add(gain / 4);
-        if part.promoted >= seen.near.total.0 / PART_JUDGED {
-            let grown = used >= part.used.saturating_add(part.promoted / PART_YIELDS);
-            part.share = if grown { part.share } else { (part.share / 2).max(PART_LEAST) };
-            (part.used, part.far, part.promoted) = (used, far, 0);
+        if part.promoted >= enough {
+            let least = (part.promoted / PART_YIELDS).max(1);
+            part.judge(used >= part.used.saturating_add(least));
+            (part.used, part.far) = (used, far);
         }
     }
 
