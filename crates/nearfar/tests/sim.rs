@@ -1,0 +1,108 @@
+//! `nearfar sim` as a program: what it prints, what it refuses, that a seed is a result.
+
+#![expect(clippy::unwrap_used, reason = "a test that can't run the program should stop")]
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn sim(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_nearfar")).arg("sim").args(words).output().unwrap()
+}
+
+fn json(words: &[&str]) -> Value {
+    let done = sim(&[words, &["--json"]].concat());
+    assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
+    serde_json::from_slice(&done.stdout).unwrap()
+}
+
+const COMPARE: [&str; 7] = [
+    "compare",
+    "--machine",
+    "numa-4node",
+    "--workload",
+    "streamcluster",
+    "--policies",
+    "first-touch,interleave",
+];
+
+#[test]
+fn a_comparison_has_every_figure_of_every_policy_as_a_fraction() {
+    let found = json(&COMPARE);
+    assert_eq!((&found["schema"], &found["simulated"]), (&"nearfar.sim/1".into(), &true.into()));
+    let results = found["results"].as_array().unwrap();
+    let policies: Vec<_> = results.iter().map(|of| of["policy"].as_str().unwrap()).collect();
+    assert_eq!(policies, ["first-touch", "interleave"]);
+    let figure = |at: usize, name: &str| results[at][name].as_f64().unwrap();
+    for (at, latency, controllers, links, speedup) in
+        [(0, 1169.0, 2.0, 0.86, 1.0), (1, 471.0, 0.0, 0.21, 2.05)]
+    {
+        assert!((figure(at, "latency_cycles") / latency - 1.0).abs() < 0.1, "{found}");
+        assert!((figure(at, "controller_imbalance") - controllers).abs() < 0.2, "{found}");
+        assert!((figure(at, "interconnect_imbalance") / links - 1.0).abs() < 0.2, "{found}");
+        assert!((figure(at, "speedup_vs_first_touch") / speedup - 1.0).abs() < 0.1, "{found}");
+        assert!((figure(at, "local_access_ratio") - 0.25).abs() < 0.02, "{found}");
+    }
+}
+
+#[test]
+fn a_seed_is_a_result_and_another_seed_another() {
+    let run = |seed: &str| sim(&[&COMPARE[..], &["--json", "--seed", seed]].concat()).stdout;
+    assert_eq!(run("7"), run("7"));
+    assert_ne!(run("7"), run("8"));
+}
+
+#[test]
+fn every_output_says_that_it_is_simulated() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join("page.html");
+    let text = sim(&[&COMPARE[..], &["--html", page.to_str().unwrap()]].concat());
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.starts_with("SIMULATED machine numa-4node") && text.contains("no claim about"));
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("Simulated: ") && page.contains("latency-title"), "{page}");
+    assert!(!page.contains("<script") && !page.contains("http://") && !page.contains("https://"));
+    let validation = String::from_utf8(sim(&["validate"]).stdout).unwrap();
+    assert!(validation.starts_with("SIMULATED figures"), "{validation}");
+}
+
+#[test]
+fn validation_holds_and_says_what_was_fitted() {
+    let found = json(&["validate"]);
+    assert_eq!(
+        (&found["schema"], &found["within_bounds"]),
+        (&"nearfar.sim-validation/1".into(), &true.into())
+    );
+    let rows = found["rows"].as_array().unwrap();
+    let ways = |how: &str| rows.iter().filter(|row| row["how"] == how).count();
+    assert!(rows.len() == 36 && ways("fitted") + ways("predicted") == 36, "{found}");
+}
+
+#[test]
+fn what_is_not_there_is_refused_by_name() {
+    for (words, part) in [
+        (&["compare", "--policies", "luck"][..], "policy luck"),
+        (&["compare"], "--policies"),
+        (&["compare", "--policies", "oracle", "--machine", "nowhere"], "machine nowhere"),
+        (&["compare", "--policies", "oracle", "--machine", "cxl-2tier"], "[traffic] table"),
+        (&["compare", "--policies", "oracle", "--workload", "chess"], "workload chess"),
+    ] {
+        let done = sim(words);
+        let said = String::from_utf8(done.stderr).unwrap();
+        assert!(done.status.code() == Some(2) && said.contains(part), "{words:?}: {said}");
+        assert!(done.stdout.is_empty());
+    }
+}
+
+#[test]
+fn the_list_has_what_a_comparison_takes() {
+    let found = json(&["list"]);
+    let names = |of: &str| {
+        let all = found[of].as_array().unwrap().iter();
+        all.map(|of| of["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names("machines"), ["numa-4node"]);
+    for workload in names("workloads") {
+        json(&["compare", "--workload", &workload, "--policies", &names("policies").join(",")]);
+    }
+}
