@@ -5,7 +5,7 @@ use crate::machine::Machine;
 use crate::workload::Workload;
 
 /// A placement's figures. Everything here is simulated.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
     /// Share of the workload's lines that come from the node of the CPUs that asked.
     pub local_access_ratio: f64,
@@ -47,6 +47,42 @@ pub fn figures(
     }
 }
 
+/// The mean of each figure; zeros of none.
+pub fn mean<'a>(of: impl Iterator<Item = &'a Figures>) -> Figures {
+    let mut sum = Figures::default();
+    let mut count = 0.0;
+    for one in of {
+        count += 1.0;
+        sum.each(one, |sum, one| sum + one);
+    }
+    let all = sum.clone();
+    sum.each(&all, |_, all| if count > 0.0 { all / count } else { 0.0 });
+    sum
+}
+
+impl Figures {
+    fn each(&mut self, other: &Self, with: impl Fn(f64, f64) -> f64) {
+        let Self {
+            local_access_ratio,
+            latency_ns,
+            controller_imbalance,
+            interconnect_imbalance,
+            gbps,
+            busiest_controller,
+        } = self;
+        for (own, other) in [
+            (local_access_ratio, other.local_access_ratio),
+            (latency_ns, other.latency_ns),
+            (controller_imbalance, other.controller_imbalance),
+            (interconnect_imbalance, other.interconnect_imbalance),
+            (gbps, other.gbps),
+            (busiest_controller, other.busiest_controller),
+        ] {
+            *own = with(*own, other);
+        }
+    }
+}
+
 /// Sample standard deviation over mean; 0 where there is nothing to compare. All on one of four is 2.
 #[must_use]
 pub fn imbalance(of: &[f64]) -> f64 {
@@ -63,6 +99,14 @@ pub fn imbalance(of: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mean_is_of_each_figure() {
+        let of = |gbps| Figures { gbps, latency_ns: 2.0 * gbps, ..Figures::default() };
+        let found = mean([of(1.0), of(4.0)].iter());
+        assert!((found.gbps - 2.5).abs() < 1e-12 && (found.latency_ns - 5.0).abs() < 1e-12);
+        assert_eq!(mean([].iter()), Figures::default());
+    }
 
     #[test]
     fn imbalance_is_of_the_sample_and_two_where_one_of_four_does_all() {

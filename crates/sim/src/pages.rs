@@ -55,8 +55,9 @@ impl Pages {
     }
 
     /// Each page where it is touched first: in the order of addresses, a stretch for each CPU row, as long as makes its
-    /// share of the region's accesses.
+    /// share of the region's accesses. What finds its node full goes to the nearest that is not.
     pub fn first_touch(&mut self, workload: &Workload, machine: &Machine) {
+        let mut room = Room::of(machine, self.page_bytes);
         for (at, of) in (0u16..).zip(&workload.regions) {
             let mut ends = of.touched_by.iter().zip(&machine.cpu_nodes);
             let (mut end, mut node) = ends.next().map_or((1.0, 0), |(share, node)| (*share, *node));
@@ -70,24 +71,46 @@ impl Pages {
                     let Some((share, next)) = ends.next() else { break };
                     (end, node) = (end + share, *next);
                 }
-                self.put(page, node);
+                self.put(page, room.take(node));
                 seen += self.heat[page];
             }
         }
     }
 
-    /// Pages dealt out in turn, so many to each node a round.
-    pub fn interleave(&mut self, weights: &[u32]) {
-        let round: Vec<usize> = weights
-            .iter()
-            .enumerate()
-            .flat_map(|(node, weight)| (0..*weight).map(move |_| node))
-            .collect();
+    /// Pages dealt out in turn, so many to each node a round. What finds its node full goes to the nearest that is not.
+    pub fn interleave(&mut self, weights: &[u32], machine: &Machine) {
+        let nodes = weights.iter().take(machine.nodes.len()).enumerate();
+        let round: Vec<usize> =
+            nodes.flat_map(|(node, weight)| (0..*weight).map(move |_| node)).collect();
         if round.is_empty() {
             return;
         }
+        let mut room = Room::of(machine, self.page_bytes);
         for page in 0..self.count() {
-            self.put(page, round[page % round.len()]);
+            self.put(page, room.take(round[page % round.len()]));
+        }
+    }
+
+    /// The hottest pages on node 0 as far as they have this share of all accesses and there is room, the others on node 1.
+    pub fn hottest_near(&mut self, workload: &Workload, machine: &Machine, share: f64) {
+        let uses = |page: usize| {
+            let region = usize::from(self.region[page]);
+            let lines =
+                workload.workers.iter().map(|of| of.lines * of.uses.get(region).unwrap_or(&0.0));
+            self.heat[page] * lines.sum::<f64>()
+        };
+        let mut pages: Vec<(usize, f64)> =
+            (0..self.count()).map(|page| (page, uses(page))).collect();
+        let all: f64 = pages.iter().map(|(_, heat)| heat).sum();
+        pages.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let mut room = machine.nodes.first().map_or(0, |node| node.size.0 / self.page_bytes.max(1));
+        let mut near = 0.0;
+        for (page, heat) in pages {
+            let fits = room > 0 && near + heat <= share * all;
+            self.put(page, usize::from(!fits));
+            if fits {
+                (near, room) = (near + heat, room - 1);
+            }
         }
     }
 
@@ -137,6 +160,36 @@ impl Pages {
             Demand { row: other.row, lines: other.lines, think_ns: 0.0, reads: 1.0, shares }
         });
         workers.chain(antagonists).collect()
+    }
+}
+
+/// What is free.
+struct Room<'a> {
+    machine: &'a Machine,
+    pages: Vec<u64>,
+}
+
+impl<'a> Room<'a> {
+    fn of(machine: &'a Machine, page_bytes: u64) -> Self {
+        Self {
+            machine,
+            pages: machine.nodes.iter().map(|node| node.size.0 / page_bytes.max(1)).collect(),
+        }
+    }
+
+    /// A page of `node`, or of the node nearest to its CPUs that has one; `node` itself if none has.
+    fn take(&mut self, node: usize) -> usize {
+        let near = |other: &usize| {
+            self.machine.row(node).map_or(0.0, |row| self.machine.latency_ns[row][*other])
+        };
+        let found = if self.pages[node] > 0 {
+            node
+        } else {
+            let others = (0..self.pages.len()).filter(|other| self.pages[*other] > 0);
+            others.min_by(|a, b| near(a).total_cmp(&near(b))).unwrap_or(node)
+        };
+        self.pages[found] = self.pages[found].saturating_sub(1);
+        found
     }
 }
 
@@ -236,11 +289,22 @@ mod tests {
     }
 
     #[test]
+    fn what_does_not_fit_goes_to_the_nearest_node_with_room() {
+        let machine = crate::published::colloid::machine(135.0).unwrap();
+        let workload = crate::workload::find("hot-set", &machine).unwrap();
+        let mut pages = Pages::of(&workload, 1);
+        pages.first_touch(&workload, &machine);
+        assert_eq!(pages.bytes(2), [32 << 30, 40 << 30]);
+        let near = pages.demands(&workload, &machine)[0].shares[0];
+        assert!((near - crate::published::colloid::NEAR_MOST).abs() < 1e-9, "{near}");
+    }
+
+    #[test]
     fn interleaving_deals_pages_by_weight_and_heat_by_chance() {
         let (workload, machine) = (workload(&[0.5, 0.5]), machine(2));
         let deal = |seed, weights: &[u32]| {
             let mut pages = Pages::of(&workload, seed);
-            pages.interleave(weights);
+            pages.interleave(weights, &machine);
             pages
         };
         assert_eq!(deal(1, &[3, 1]).bytes(2), [1500 * 4096, 500 * 4096]);

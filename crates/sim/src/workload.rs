@@ -8,6 +8,7 @@
 //! figures come from stands beside each; what is fitted and what predicted is [`crate::published`]'s.
 
 use crate::machine::Machine;
+use crate::published::colloid;
 
 /// Pages that are used in one way.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,12 +68,31 @@ pub struct Workload {
     pub antagonists: Vec<Antagonist>,
 }
 
+impl Workload {
+    /// The same with each antagonist having so many lines under way.
+    #[must_use]
+    pub fn contended(mut self, lines: f64) -> Self {
+        self.antagonists.iter_mut().for_each(|antagonist| antagonist.lines = lines);
+        self
+    }
+}
+
 /// Why a workload can't run on a machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsuited {
     /// No workload goes by that name.
     #[error("workload {0}: there is none; nearfar sim list shows which there are")]
     Unknown(String),
+    /// The policy is for machines of another kind.
+    #[error("policy {policy} on machine {machine}: it is for {wanted}")]
+    Policy {
+        /// The policy.
+        policy: &'static str,
+        /// The machine.
+        machine: String,
+        /// What it takes.
+        wanted: &'static str,
+    },
     /// The machine is of another kind.
     #[error("workload {workload} on machine {machine}: it is for {wanted}")]
     Machine {
@@ -85,8 +105,8 @@ pub enum Unsuited {
     },
 }
 
-/// Workloads for machines whose several nodes have CPUs, with what they are.
-pub const NAMES: [(&str, &str); 2] = [
+/// Workloads, with what they are: two for machines with CPUs on several nodes, one for those with memory of two tiers.
+pub const NAMES: [(&str, &str); 3] = [
     (
         "streamcluster",
         "PARSEC's clustering: all threads read points that the first thread touched first",
@@ -94,6 +114,10 @@ pub const NAMES: [(&str, &str); 2] = [
     (
         "pca",
         "principal components (Metis): all threads read a matrix; the master's node asks for 1.4 times as much",
+    ),
+    (
+        "hot-set",
+        "two tiers: 90 % of accesses go to 24 of 72 GiB (Colloid's), and others may contend for near memory",
     ),
 ];
 
@@ -105,13 +129,22 @@ pub fn find(name: &str, machine: &Machine) -> Result<Workload, Unsuited> {
     let Some((name, about)) = NAMES.iter().find(|(known, _)| *known == name) else {
         return Err(Unsuited::Unknown(name.to_owned()));
     };
+    let unsuited = |wanted| Unsuited::Machine {
+        workload: (*name).to_owned(),
+        machine: machine.name.clone(),
+        wanted,
+    };
+    if *name == "hot-set" {
+        let size: u128 = machine.nodes.iter().map(|node| u128::from(node.size.0)).sum();
+        if machine.cpu_nodes != [0] || machine.nodes.len() < 2 || size < 72 << 30 {
+            return Err(unsuited(
+                "machines whose CPUs are on node 0 alone, with other nodes and 72 GiB in all",
+            ));
+        }
+        return Ok(hot_set(name, about));
+    }
     if machine.cpu_nodes.len() < 2 {
-        let (workload, machine) = ((*name).to_owned(), machine.name.clone());
-        return Err(Unsuited::Machine {
-            workload,
-            machine,
-            wanted: "machines whose CPUs are on several nodes",
-        });
+        return Err(unsuited("machines whose CPUs are on several nodes"));
     }
     let shared = if *name == "pca" { PCA } else { STREAMCLUSTER };
     Ok(shared.on(machine, name, about))
@@ -170,5 +203,27 @@ impl Shared {
             workers: (0..rows).map(worker).collect(),
             antagonists: Vec::new(),
         }
+    }
+}
+
+/// Colloid's GUPS: which parameters are fitted, and to what, is said in [`crate::published::colloid`].
+fn hot_set(name: &str, about: &'static str) -> Workload {
+    const PAGE: u64 = 16 << 20;
+    let region = |name, gib: u64| Region {
+        name,
+        pages: u32::try_from((gib << 30) / PAGE).unwrap_or(u32::MAX),
+        hot_pages: 0,
+        hot_share: 0.0,
+        touched_by: vec![1.0],
+    };
+    let worker =
+        Worker { row: 0, lines: colloid::LINES, think_ns: 0.0, reads: 1.0, uses: vec![0.9, 0.1] };
+    Workload {
+        name: name.to_owned(),
+        about,
+        page_bytes: PAGE,
+        regions: vec![region("hot", 24), region("cold", 48)],
+        workers: vec![worker],
+        antagonists: vec![Antagonist { row: 0, node: 0, lines: 0.0 }],
     }
 }

@@ -148,7 +148,8 @@ impl<'a> State<'a> {
         let longer = service / (1.0 - self.unawaited(station).min(UNAWAITED_MAX));
         let all: f64 = self.queue.iter().map(|queue| queue[station]).sum();
         for (class, of) in self.classes.iter().enumerate() {
-            let own = if of.lines > 0.0 { self.queue[class][station] / of.lines } else { 0.0 };
+            // Of less than one line under way none ever meets another.
+            let own = self.queue[class][station] / of.lines.max(1.0);
             self.wait_ns[class][station] = longer * (all - own) + longer - service;
         }
     }

@@ -63,7 +63,7 @@ impl Table {
         let workload = workload::find(self.workload, machine).ok()?;
         let policies = [Policy::FirstTouch, Policy::Interleave];
         let draws: Vec<[Compared; 2]> = (0..DRAWS)
-            .filter_map(|seed| compare(machine, &workload, &policies, seed).try_into().ok())
+            .filter_map(|seed| compare(machine, &workload, &policies, seed).ok()?.try_into().ok())
             .collect();
         let mean = |of: &dyn Fn(&[Compared; 2]) -> f64| -> f64 {
             #[expect(clippy::cast_precision_loss, reason = "a small count")]

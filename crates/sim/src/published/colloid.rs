@@ -67,9 +67,9 @@ pub fn machine(far_ns: f64) -> Result<Machine, Refusal> {
     builder.build()
 }
 
-/// The flow when near memory serves the share `near` of the application's accesses.
+/// What the application asks for when near memory serves the share `near` of its accesses, and what contends with it.
 #[must_use]
-pub fn flow(machine: &Machine, contention: f64, near: f64) -> Flow {
+pub fn demands(contention: f64, near: f64) -> [Demand; 2] {
     let demand = |lines: f64, near: f64| Demand {
         row: 0,
         lines,
@@ -77,7 +77,13 @@ pub fn flow(machine: &Machine, contention: f64, near: f64) -> Flow {
         reads: 1.0,
         shares: vec![near, 1.0 - near],
     };
-    flow::solve(machine, &[demand(LINES, near), demand(CONTENDING_LINES * contention, 1.0)], &[])
+    [demand(LINES, near), demand(CONTENDING_LINES * contention, 1.0)]
+}
+
+/// What then flows.
+#[must_use]
+pub fn flow(machine: &Machine, contention: f64, near: f64) -> Flow {
+    flow::solve(machine, &demands(contention, near), &[])
 }
 
 /// The share at which both tiers' latencies are equal; the end of the range nearest to it where they never are.
