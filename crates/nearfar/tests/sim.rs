@@ -86,6 +86,11 @@ fn what_is_not_there_is_refused_by_name() {
         (&["compare", "--policies", "oracle", "--machine", "nowhere"], "machine nowhere"),
         (&["compare", "--policies", "oracle", "--machine", "cxl-2tier"], "[traffic] table"),
         (&["compare", "--policies", "oracle", "--workload", "chess"], "workload chess"),
+        (&["compare", "--policies", "oracle", "--workload", "hot-set"], "72 GiB"),
+        (&["compare", "--policies", "colloid"], "policy colloid on machine numa-4node"),
+        (&["compare", "--policies", "oracle", "--contention", "2"], "nobody who contends"),
+        (&["compare", "--policies", "oracle", "--contention", "1000"], "0 to 100"),
+        (&["bench", "--trace", "/dev/null"], "/dev/null"),
     ] {
         let done = sim(words);
         let said = String::from_utf8(done.stderr).unwrap();
@@ -102,7 +107,60 @@ fn the_list_has_what_a_comparison_takes() {
         all.map(|of| of["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(names("machines"), ["numa-4node"]);
-    for workload in names("workloads") {
-        json(&["compare", "--workload", &workload, "--policies", &names("policies").join(",")]);
+    assert_eq!(names("workloads"), ["streamcluster", "pca", "hot-set"]);
+    for workload in ["streamcluster", "pca"] {
+        json(&["compare", "--workload", workload, "--policies", "first-touch,interleave,oracle"]);
+    }
+    for machine in names("studies") {
+        let words = ["compare", "--machine", &machine, "--workload", "hot-set", "--policies"];
+        json(&[&words[..], &[&names("policies").join(",")]].concat());
+    }
+}
+
+#[test]
+fn near_memory_that_is_contended_is_left_where_that_pays() {
+    let words = ["compare", "--machine", "colloid-135ns", "--workload", "hot-set"];
+    let more = ["--contention", "3", "--policies", "first-touch,colloid,oracle"];
+    let found = json(&[&words[..], &more[..]].concat());
+    let speedup = |at: usize| found["results"][at]["speedup_vs_first_touch"].as_f64().unwrap();
+    // Published: 2.36.
+    assert!((speedup(1) / 2.36 - 1.0).abs() < 0.05 && speedup(2) >= speedup(1), "{found}");
+    assert!(found["results"][1]["moved_bytes"].as_u64() > Some(1 << 30), "{found}");
+}
+
+#[test]
+fn controllers_over_time_have_a_row_for_each_latency() {
+    let found = json(&["tiers", "--seconds", "1"]);
+    let rows = found["rows"].as_array().unwrap();
+    assert!(rows.len() == 8 && found["schema"] == "nearfar.sim-tiers/1", "{found}");
+    for row in rows {
+        let phases = row["phases"].as_array().unwrap();
+        assert_eq!(phases.len(), 5);
+        for phase in phases {
+            let share = phase["of_oracle"].as_f64().unwrap();
+            assert!(share > 0.3 && share < 1.02, "{row}");
+        }
+    }
+    let text = String::from_utf8(sim(&["tiers", "--seconds", "1"]).stdout).unwrap();
+    assert!(text.starts_with("SIMULATED") && text.contains("135 ns  first-touch"), "{text}");
+}
+
+#[test]
+fn a_stream_is_the_same_on_any_number_of_threads() {
+    for source in ["uniform", "zipf", "hot-set"] {
+        let run = |threads| {
+            let found =
+                json(&["bench", "--millions", "3", "--source", source, "--threads", threads]);
+            assert!(found["accesses_per_second"].as_f64() > Some(0.0), "{found}");
+            [
+                "accesses",
+                "epochs",
+                "pages_touched_in_last_epoch",
+                "controller_imbalance",
+                "throughput_gbps",
+            ]
+            .map(|name| found[name].clone())
+        };
+        assert_eq!(run("1"), run("3"), "{source}");
     }
 }

@@ -38,7 +38,6 @@ impl Alias {
     #[inline]
     pub fn draw(&self, rng: &mut Rng) -> u32 {
         let bits = rng.bits();
-        #[expect(clippy::cast_possible_truncation, reason = "the number of slots fits")]
         let at = (((bits >> 32) * self.slots.len() as u64) >> 32) as u32;
         let (below, other) = self.slots[at as usize];
         #[expect(

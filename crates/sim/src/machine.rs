@@ -229,7 +229,8 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused_by_what_it_is() {
-        let cases: [(fn(&mut Builder), &str); 9] = [
+        type Spoil = fn(&mut Builder);
+        let cases: [(Spoil, &str); 9] = [
             (|of| of.nodes.clear(), "nodes = 0"),
             (|of| of.cpu_nodes = vec![2], "id of a node with CPUs = 2"),
             (|of| of.latency_ns[0][1] = f64::NAN, "latency in ns = NaN"),

@@ -43,10 +43,6 @@ impl Rng {
 
     /// Uniform below `end`; 0 if that is 0. Lemire's product, whose bias of less than 2^-32 does not matter here.
     #[inline]
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the product of 32 and 32 bits, shifted by 32"
-    )]
     pub fn below(&mut self, end: u32) -> u32 {
         (((self.bits() >> 32) * u64::from(end)) >> 32) as u32
     }

@@ -5,12 +5,16 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use nearfar_sim::policy::Policy;
+use nearfar_sim::published::colloid;
 use nearfar_sim::{compare, published, workload};
 
 use super::output;
 use crate::exit::{EndsWith as _, Exit};
 use crate::report::sim::{Document, Validation, page, text};
 use crate::simulate;
+
+mod bench;
+mod tiers;
 
 /// As typed.
 #[derive(Debug, clap::Args)]
@@ -23,6 +27,10 @@ pub(crate) struct Args {
 enum Sim {
     /// Run a workload under several policies, side by side
     Compare(CompareArgs),
+    /// Two tiers while others contend for the near one: controllers over time, against the best placement there is
+    Tiers(tiers::Args),
+    /// Stream accesses page by page: how many a second can be simulated, and what comes of them
+    Bench(bench::Args),
     /// Put the model beside published figures; exit status 1 if one is out of bounds
     Validate(ShowArgs),
     /// Show machines, workloads and policies
@@ -40,6 +48,9 @@ struct CompareArgs {
     /// Policies by name, with commas between
     #[arg(long, value_delimiter = ',', required = true, value_name = "POLICY,...")]
     policies: Vec<Policy>,
+    /// How much others ask of near memory, for workloads that know such others: 1 is five cores
+    #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = contention)]
+    contention: f64,
     /// What chance decides: the same number, the same result
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -58,10 +69,17 @@ struct ShowArgs {
     json: bool,
 }
 
+fn contention(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| (0.0..=100.0).contains(number));
+    number.ok_or_else(|| "allowed is 0 to 100".to_owned())
+}
+
 /// Simulates.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
         Sim::Compare(args) => side_by_side(args),
+        Sim::Tiers(args) => tiers::run(args),
+        Sim::Bench(args) => bench::run(args),
         Sim::Validate(args) => validate(args),
         Sim::List(args) => list(args),
     }
@@ -73,8 +91,17 @@ fn side_by_side(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     }
     let machine = simulate::machine(&args.machine).ends_with(Exit::Usage)?;
     let workload = workload::find(&args.workload, &machine).ends_with(Exit::Usage)?;
-    let found = compare(&machine, &workload, &args.policies, args.seed);
-    let document = Document::of(&machine, &workload, args.seed, &found);
+    if args.contention > 0.0 && workload.antagonists.is_empty() {
+        let error = anyhow::anyhow!(
+            "--contention {}: workload {} has nobody who contends; hot-set has",
+            args.contention,
+            workload.name
+        );
+        return Err(error).ends_with(Exit::Usage);
+    }
+    let workload = workload.contended(args.contention * colloid::CONTENDING_LINES);
+    let found = compare(&machine, &workload, &args.policies, args.seed).ends_with(Exit::Usage)?;
+    let document = Document::of((&machine, &workload), args.seed, args.contention, &found);
     if let Some(file) = &args.html {
         super::demo::write(file, &page::html(&document))?;
     }

@@ -5,11 +5,16 @@ use nearfar_lab::machine::{Machine as Described, Traffic, catalog};
 use nearfar_sim::machine::{Builder, Link, Machine, Node, Route, Waiting};
 use nearfar_sim::published::colloid;
 
+pub(crate) mod trace;
+
 /// The machine of the traffic management studies.
 pub(crate) const FOUR_NODES: &str = "numa-4node";
 
 /// A machine by name, or by the path of its file.
 pub(crate) fn machine(name: &str) -> anyhow::Result<Machine> {
+    if let Some((far_ns, _)) = studies().into_iter().find(|(_, study)| study == name) {
+        return Ok(colloid::machine(far_ns)?);
+    }
     let described = catalog::find(name)?;
     let Some(traffic) = described.traffic else {
         anyhow::bail!(
@@ -66,14 +71,13 @@ fn simulated(
     builder.build()
 }
 
-/// Machines of single studies, which only [`nearfar_sim::published`] uses.
-pub(crate) fn studies() -> [(String, String); 2] {
-    let far = colloid::FAR_NS.map(|ns| format!("{ns}")).join(", ");
-    [
-        ("colloid".into(), format!("two tiers, the far one at {far} ns (nearfar sim validate)")),
-        ("hmsdk".into(), "DRAM and full-duplex CXL memory (nearfar sim validate)".into()),
-    ]
+/// Machines of Colloid's study, by the latency of their far memory: no lab has them, and their figures are the simulator's.
+pub(crate) fn studies() -> [(f64, String); 4] {
+    colloid::FAR_NS.map(|far_ns| (far_ns, format!("colloid-{far_ns}ns")))
 }
+
+/// What they are.
+pub(crate) const STUDIED: &str = "two tiers of Colloid's study (2024): near memory of 70 ns, far memory of as many as the name says";
 
 #[cfg(test)]
 mod tests {
@@ -102,6 +106,14 @@ mod tests {
             rows.iter().any(|row| row.what == "gain of interleaving" && !row.within()),
             "{rows:#?}"
         );
+    }
+
+    #[test]
+    fn machines_of_the_study_go_by_the_names_they_give_themselves() {
+        for (far_ns, name) in studies() {
+            let found = machine(&name).unwrap();
+            assert!(found.name == name && found.latency_ns[0][1] == far_ns, "{found:?}");
+        }
     }
 
     #[test]

@@ -4,10 +4,11 @@
 //! runs through all of them, and the second half of each counts as settled. The *oracle* is the best near share of all for
 //! the phase, found by grid search on the model: it knows contention and heat, moves nothing and is never late.
 
-use super::{Controller, Settings, World};
+use super::{Controller, Settings, Still, World};
 use crate::machine::{Machine, Refusal};
 use crate::metrics::Figures;
 use crate::pages::Pages;
+use crate::policy::Policy;
 use crate::published::colloid::{self, CONTENDING_LINES};
 use crate::workload::{self, Unsuited};
 
@@ -59,6 +60,41 @@ pub fn study(
     Ok(PHASES.iter().map(|of| phase(&machine, &mut world, (*of, epochs), controller)).collect())
 }
 
+/// One controller over one far latency.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Latency of far memory.
+    pub far_ns: f64,
+    /// Who moved pages; first touch stands for filling near memory with the hottest first.
+    pub policy: Policy,
+    /// What came of it, by phase.
+    pub phases: Vec<Phase>,
+}
+
+/// Each of `policies` over each of the study's far latencies, on as many threads as there are latencies.
+///
+/// # Errors
+/// As [`study`].
+pub fn rows(policies: &[Policy], seconds: u32, settings: &Settings) -> Result<Vec<Row>, Unable> {
+    let of = |far_ns: f64| {
+        let row = |policy: &Policy| {
+            let mut controller = policy.controller().unwrap_or_else(|| Box::new(Still));
+            let phases = study(far_ns, seconds, settings, controller.as_mut())?;
+            Ok(Row { far_ns, policy: *policy, phases })
+        };
+        policies.iter().map(row).collect::<Result<Vec<_>, Unable>>()
+    };
+    std::thread::scope(|scope| {
+        let running = colloid::FAR_NS.map(|far_ns| (far_ns, scope.spawn(move || of(far_ns))));
+        let mut rows = Vec::new();
+        for (far_ns, thread) in running {
+            // A thread that could not end is run again here, where its failure is ours.
+            rows.extend(thread.join().unwrap_or_else(|_| of(far_ns))?);
+        }
+        Ok(rows)
+    })
+}
+
 fn phase(
     machine: &Machine,
     world: &mut World<'_>,
@@ -103,7 +139,7 @@ pub fn oracle(machine: &Machine, contention: f64) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::super::colloid::Colloid;
-    use super::super::{PageMove, Readings, Sensors, Still};
+    use super::super::{PageMove, Readings, Sensors};
     use super::*;
 
     fn settings() -> Settings {

@@ -7,6 +7,8 @@ use nearfar_sim::published::Row;
 use nearfar_sim::{Compared, Workload, workload};
 use serde::Serialize;
 
+use crate::simulate;
+
 pub(crate) mod page;
 pub(crate) mod text;
 
@@ -23,6 +25,7 @@ pub(crate) struct Document {
     machine: String,
     workload: String,
     about: &'static str,
+    contention: f64,
     seed: u64,
     results: Vec<Result>,
 }
@@ -38,14 +41,15 @@ struct Result {
     speedup_vs_first_touch: f64,
     throughput_gbps: f64,
     busiest_controller: f64,
+    moved_bytes: u64,
 }
 
 impl Document {
     /// What `found` comes to.
     pub(crate) fn of(
-        machine: &Machine,
-        workload: &Workload,
+        (machine, workload): (&Machine, &Workload),
         seed: u64,
+        contention: f64,
         found: &[Compared],
     ) -> Self {
         let result = |of: &Compared| Result {
@@ -57,6 +61,7 @@ impl Document {
             speedup_vs_first_touch: of.speedup,
             throughput_gbps: of.figures.gbps,
             busiest_controller: of.figures.busiest_controller,
+            moved_bytes: of.moved_bytes,
         };
         Self {
             schema: "nearfar.sim/1",
@@ -65,6 +70,7 @@ impl Document {
             machine: machine.name.clone(),
             workload: workload.name.clone(),
             about: workload.about,
+            contention,
             seed,
             results: found.iter().map(result).collect(),
         }
@@ -147,9 +153,9 @@ impl List {
         Self {
             schema: "nearfar.sim-list/1",
             machines: machines.iter().map(|of| named(&of.name, &of.description)).collect(),
-            studies: crate::simulate::studies()
+            studies: simulate::studies()
                 .iter()
-                .map(|(name, about)| named(name, about))
+                .map(|(_, name)| named(name, simulate::STUDIED))
                 .collect(),
             workloads: workload::NAMES.iter().map(|(name, about)| named(name, about)).collect(),
             policies: POLICIES.iter().map(|(name, _, about)| named(name, about)).collect(),

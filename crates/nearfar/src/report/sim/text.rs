@@ -6,7 +6,7 @@ use super::{Document, List, Named, Result, SIMULATED, Validation};
 use crate::cli::output::wrapped;
 
 /// The columns of a comparison, and what they mean.
-pub(super) const COLUMNS: [(&str, &str); 6] = [
+pub(super) const COLUMNS: [(&str, &str); 7] = [
     ("local", "share of cache lines from the node whose CPUs asked"),
     ("latency", "of a cache line on average, in cycles"),
     (
@@ -16,6 +16,10 @@ pub(super) const COLUMNS: [(&str, &str); 6] = [
     ("links", "the same of directed links, coherence probes included"),
     ("throughput", "cache lines, in GB/s"),
     ("speed-up", "throughput over that of first touch"),
+    (
+        "moved",
+        "pages moved, by controllers, in 45 s of the machine's time; its last third is what figures are of",
+    ),
 ];
 
 /// A policy's cells.
@@ -28,6 +32,11 @@ pub(super) fn cells(of: &Result) -> [String; COLUMNS.len()] {
         percent(of.interconnect_imbalance),
         format!("{:.2} GB/s", of.throughput_gbps),
         format!("{:.2}×", of.speedup_vs_first_touch),
+        if of.moved_bytes == 0 {
+            "–".into()
+        } else {
+            nearfar_topology::Bytes(of.moved_bytes).to_string()
+        },
     ]
 }
 
@@ -36,8 +45,8 @@ pub(crate) fn compared(document: &Document) -> String {
     let mut out = String::new();
     let _ = writeln!(
         out,
-        "SIMULATED machine {}, workload {}, seed {}",
-        document.machine, document.workload, document.seed
+        "SIMULATED machine {}, workload {}, contention {}, seed {}",
+        document.machine, document.workload, document.contention, document.seed
     );
     wrapped(&mut out, "", &format!("{}.", document.about), 0);
     let _ = write!(out, "\n{:<14}", "");
@@ -113,6 +122,6 @@ pub(crate) fn list(list: &List) -> String {
     section("machines", &list.machines);
     section("workloads", &list.workloads);
     section("policies", &list.policies);
-    section("machines of single studies", &list.studies);
+    section("machines without a lab", &list.studies);
     out
 }
