@@ -164,3 +164,17 @@ fn a_stream_is_the_same_on_any_number_of_threads() {
         assert_eq!(run("1"), run("3"), "{source}");
     }
 }
+
+#[test]
+fn a_record_is_played_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hot.record");
+    let record = nearfar_record::testkit::moving_hot_set();
+    let mut writer = nearfar_record::Writer::create(&path, &record.header).unwrap();
+    writer.all(&record).unwrap();
+    writer.end(record.ending.unwrap()).unwrap();
+    let found = json(&["bench", "--millions", "2", "--trace", path.to_str().unwrap()]);
+    // 5 GiB were monitored, of which 256 MiB are hot and 128 MiB lukewarm at a time.
+    assert_eq!(found["pages"], 5 << 18, "{found}");
+    assert!(found["pages_touched_in_last_epoch"].as_u64() <= Some(384 << 8), "{found}");
+}

@@ -43,7 +43,7 @@ impl Pages {
             // Ranges repeat from snapshot to snapshot: joined as they come, they stay few.
             seen = joined(seen);
         }
-        let count: u64 = seen.iter().map(|(_, start, end)| end - start).sum();
+        let count = seen.iter().fold(0u64, |sum, (_, start, end)| sum.saturating_add(end - start));
         let Some(count) = u32::try_from(count).ok().filter(|count| *count <= PAGES_MAX) else {
             anyhow::bail!(
                 "{count} pages were recorded: the simulator plays up to {PAGES_MAX}, 256 GiB"
@@ -66,9 +66,8 @@ impl Pages {
             for region in target.regions.iter().filter(|region| region.accesses > 0) {
                 let (start, end) =
                     (region.range.start / PAGE_BYTES, region.range.end.div_ceil(PAGE_BYTES));
-                let Some(((_, from), (_, first))) =
-                    self.ranges.range(..=(target.target, start)).next_back()
-                else {
+                let before = self.ranges.range(..=(target.target, start)).next_back();
+                let Some(((_, from), (_, first))) = before.filter(|_| start < end) else {
                     continue;
                 };
                 let pages = u32::try_from(end - start).unwrap_or_default();
@@ -119,6 +118,27 @@ mod tests {
             pages.into_iter().collect::<std::collections::BTreeSet<_>>()
         };
         assert!(hottest(&first).intersection(&hottest(&last)).count() < 500);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_ranges_are_a_source_or_a_refusal(
+            regions in proptest::collection::vec((0u32..3, proptest::num::u64::ANY, 0u64..1 << 40, 0u32..30), 0..40),
+            backwards: bool,
+        ) {
+            let mut record = testkit::moving_hot_set();
+            for (access, (target, start, bytes, accesses)) in record.accesses.iter_mut().zip(&regions) {
+                let end = if backwards { start.saturating_sub(*bytes) } else { start.saturating_add(*bytes) };
+                let range = nearfar_record::Range { start: *start, end };
+                let region = nearfar_record::Region { range, accesses: *accesses, age: 0 };
+                access.targets = vec![nearfar_record::Snapshot { target: *target, regions: vec![region] }];
+            }
+            record.accesses.truncate(regions.len());
+            if let Ok(source) = source(&record, 10) {
+                let mut counts = vec![0u32; source.pages() as usize];
+                source.count(3, 100, &mut Rng::new(1), &mut counts);
+            }
+        }
     }
 
     #[test]

@@ -65,16 +65,11 @@ impl Colloid {
     /// The share that near memory should have, it having `near` now.
     fn bound(&mut self, near: f64, near_is_faster: bool) -> f64 {
         if near_is_faster {
-            self.low = near;
-            if self.low > self.high {
-                self.high = 1.0;
-            }
+            self.low = near
         } else {
-            self.high = near;
-            if self.high < self.low {
-                self.low = 0.0;
-            }
+            self.high = near
         }
+        // Crossed or close.
         if self.high - self.low < CLOSE {
             if near_is_faster { self.high = 1.0 } else { self.low = 0.0 }
         }

@@ -160,7 +160,7 @@ impl<'a> World<'a> {
 
     fn tick(&mut self, controller: &mut dyn Controller, flow: &Flow) {
         let now_ms = self.epoch * u64::from(self.settings.epoch_ms);
-        let seen = self.sense.look(&self.settings.sensors, &self.pages, flow, &self.workload);
+        let seen = self.sense.look(&self.settings.sensors, flow, &self.workload);
         let Some(seen) = seen else { return };
         let readings = Readings {
             now_ms,

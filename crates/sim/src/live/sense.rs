@@ -91,11 +91,9 @@ impl Sense {
     pub(super) fn look(
         &mut self,
         sensors: &Sensors,
-        pages: &Pages,
         flow: &Flow,
         workload: &Workload,
     ) -> Option<Seen> {
-        debug_assert_eq!(pages.count(), pages.node.len(), "columns of one table");
         let seen = Seen {
             loaded_ns: self.latencies(sensors, flow, workload),
             samples: self.samples(sensors, flow, workload),

@@ -174,6 +174,16 @@ mod tests {
     }
 
     #[test]
+    fn every_access_is_drawn_whether_it_divides_or_not() {
+        let source = Source::uniform(100).unwrap();
+        for (accesses, threads) in [(1, 1), (1003, 1), (1003, 4), (16, 40)] {
+            let mut counts = vec![7; 100];
+            draw(&source, (0, accesses), options(threads, 1), &mut counts);
+            assert_eq!(counts.iter().map(|count| u64::from(*count)).sum::<u64>(), accesses);
+        }
+    }
+
+    #[test]
     fn a_stream_of_the_workloads_own_heat_gives_the_workloads_steady_state() {
         let machine = colloid::machine(135.0).unwrap();
         let workload = workload::find("hot-set", &machine).unwrap();

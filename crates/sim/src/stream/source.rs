@@ -213,7 +213,9 @@ mod tests {
         let source = Source::hot_set(100, 30, 0.9, 10).unwrap();
         for (epoch, start) in [(0, 0), (9, 0), (10, 30), (30, 90), (40, 20)] {
             let counts = counts(&source, epoch, 100_000);
-            let hot: u32 = (0..30).map(|page| counts[(start + page) % 100]).sum();
+            let hot: Vec<u32> = (0..30).map(|page| counts[(start + page) % 100]).collect();
+            assert!(hot.iter().all(|count| (2700..3500).contains(count)), "epoch {epoch}: {hot:?}");
+            let hot: u32 = hot.into_iter().sum();
             // Nine tenths, and three tenths of the rest.
             assert!((f64::from(hot) / 1e5 - 0.93).abs() < 0.01, "epoch {epoch}: {hot}");
         }

@@ -29,7 +29,12 @@ pub(super) fn cells(of: &Result) -> [String; COLUMNS.len()] {
         percent(of.local_access_ratio),
         format!("{:.0}", of.latency_cycles),
         percent(of.controller_imbalance),
-        percent(of.interconnect_imbalance),
+        // A machine without links has none.
+        if of.interconnect_imbalance > 0.0 {
+            percent(of.interconnect_imbalance)
+        } else {
+            "–".into()
+        },
         format!("{:.2} GB/s", of.throughput_gbps),
         format!("{:.2}×", of.speedup_vs_first_touch),
         if of.moved_bytes == 0 {
