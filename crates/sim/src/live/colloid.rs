@@ -40,8 +40,7 @@ impl Default for Colloid {
 
 impl Controller for Colloid {
     fn tick(&mut self, readings: &Readings<'_>) -> Vec<PageMove> {
-        let pages = readings.pages;
-        let heat = self.heat.get_or_insert_with(|| Heat::new(pages.count(), HALF_LIFE));
+        let heat = self.heat.get_or_insert_with(|| Heat::new(readings.on.len(), HALF_LIFE));
         heat.add(&readings.samples);
         let tiers = tiers(readings);
         let seen = readings.loaded_ns.first();
@@ -54,7 +53,7 @@ impl Controller for Colloid {
         if readings.waiting > 0 || (near_ns - far_ns).abs() <= EQUAL * near_ns.max(far_ns) {
             return Vec::new();
         }
-        let near = heat.share_of_node(tiers[0], &pages.node);
+        let near = heat.share_of_node(tiers[0], readings.on);
         let wish = self.bound(near, near_ns < far_ns) - near;
         let heat = self.heat.as_ref();
         heat.map_or_else(Vec::new, |heat| choose(readings, heat, tiers, wish))
@@ -88,16 +87,15 @@ fn tiers(readings: &Readings<'_>) -> [usize; 2] {
 /// Hottest pages first, as long as they fit into the wish; a full node first gives up its coldest, if that is colder.
 fn choose(readings: &Readings<'_>, heat: &Heat, tiers: [usize; 2], wish: f64) -> Vec<PageMove> {
     let [from, to] = if wish > 0.0 { [tiers[1], tiers[0]] } else { tiers };
-    let pages = readings.pages;
-    let on =
-        |node: usize| (0..pages.count()).filter(move |page| usize::from(pages.node[*page]) == node);
+    let (pages, page_bytes) = (readings.on.len(), readings.page_bytes);
+    let on = |node: usize| (0..pages).filter(move |page| usize::from(readings.on[*page]) == node);
     #[expect(clippy::cast_precision_loss, reason = "a count of pages")]
-    let hot = 1.0 / pages.count().max(1) as f64;
+    let hot = 1.0 / pages.max(1) as f64;
     let mut coming: Vec<usize> = on(from).filter(|page| heat.share(*page) > hot).collect();
     coming.sort_by(|a, b| heat.share(*b).total_cmp(&heat.share(*a)));
     let mut going: Vec<usize> = on(to).filter(|page| heat.share(*page) <= hot).collect();
     going.sort_by(|a, b| heat.share(*b).total_cmp(&heat.share(*a)));
-    let used = on(to).count() as u64 * pages.page_bytes;
+    let used = on(to).count() as u64 * page_bytes;
     let mut free = readings.machine.nodes[to].size.0.saturating_sub(used);
     let (mut moves, mut left, mut bytes) = (Vec::new(), wish.abs(), 0);
     let go = |page: usize, to: usize| PageMove {
@@ -105,11 +103,11 @@ fn choose(readings: &Readings<'_>, heat: &Heat, tiers: [usize; 2], wish: f64) ->
         to: u16::try_from(to).unwrap_or_default(),
     };
     for page in coming {
-        if bytes + pages.page_bytes > ROUND_BYTES {
+        if bytes + page_bytes > ROUND_BYTES {
             break;
         }
         let mut gain = heat.share(page);
-        let swap = if free >= pages.page_bytes { None } else { going.last().copied() };
+        let swap = if free >= page_bytes { None } else { going.last().copied() };
         gain -= swap.map_or(0.0, |cold| heat.share(cold));
         if gain <= 0.0 {
             break;
@@ -121,13 +119,13 @@ fn choose(readings: &Readings<'_>, heat: &Heat, tiers: [usize; 2], wish: f64) ->
             Some(cold) => {
                 going.pop();
                 moves.push(go(cold, from));
-                bytes += pages.page_bytes;
+                bytes += page_bytes;
             }
-            None if free < pages.page_bytes => break,
-            None => free -= pages.page_bytes,
+            None if free < page_bytes => break,
+            None => free -= page_bytes,
         }
         moves.push(go(page, to));
-        bytes += pages.page_bytes;
+        bytes += page_bytes;
         left -= gain;
     }
     moves

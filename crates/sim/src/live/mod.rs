@@ -149,24 +149,27 @@ impl<'a> World<'a> {
         let (moves, moved_bytes, refused) = self.carry_out();
         let demands = self.pages.demands(&self.workload, self.machine);
         let flow = flow::solve(self.machine, &demands, &moves);
+        let shares: Vec<Vec<f64>> = demands.into_iter().map(|demand| demand.shares).collect();
         self.epoch += 1;
         if self.epoch.is_multiple_of(u64::from(self.settings.tick_epochs.max(1))) {
-            self.tick(controller, &flow);
+            self.tick(controller, &flow, &shares);
         }
-        let shares: Vec<Vec<f64>> = demands.into_iter().map(|demand| demand.shares).collect();
         let figures = figures(self.machine, &self.workload, &shares, &flow);
         Epoch { figures, moved_bytes, refused }
     }
 
-    fn tick(&mut self, controller: &mut dyn Controller, flow: &Flow) {
+    fn tick(&mut self, controller: &mut dyn Controller, flow: &Flow, shares: &[Vec<f64>]) {
         let now_ms = self.epoch * u64::from(self.settings.epoch_ms);
-        let seen = self.sense.look(&self.settings.sensors, flow, &self.workload);
+        let seen = self.sense.look(&self.settings.sensors, (flow, shares), &self.workload);
         let Some(seen) = seen else { return };
         let readings = Readings {
             now_ms,
             loaded_ns: seen.loaded_ns,
             samples: seen.samples,
-            pages: &self.pages,
+            controllers_per_us: seen.controllers_per_us,
+            own_per_us: seen.own_per_us,
+            on: &self.pages.node,
+            page_bytes: self.pages.page_bytes,
             machine: self.machine,
             waiting: self.waiting.len(),
         };

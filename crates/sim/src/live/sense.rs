@@ -22,12 +22,14 @@ pub struct Sensors {
     pub delay_ticks: usize,
     /// Accesses sampled each tick.
     pub samples: u32,
+    /// Whether there are counters of controllers and of the workload's own accesses. Where there are, they are exact.
+    pub counters: bool,
 }
 
 impl Default for Sensors {
     /// An active probe, repeatable to 2.5 %, and sampling of some thousand accesses a tick.
     fn default() -> Self {
-        Self { noise: 0.025, bias: 0.0, loss: 0.0, delay_ticks: 1, samples: 2000 }
+        Self { noise: 0.025, bias: 0.0, loss: 0.0, delay_ticks: 1, samples: 2000, counters: true }
     }
 }
 
@@ -51,8 +53,15 @@ pub struct Readings<'a> {
     pub loaded_ns: Vec<Vec<Option<f64>>>,
     /// Accesses of the workload that were seen.
     pub samples: Vec<Sample>,
-    /// Where pages are. Their heat is in here too, and is not for controllers.
-    pub pages: &'a Pages,
+    /// Cache lines a microsecond at each node's controller, whoever asked; none where there is no counter or its reading
+    /// was lost.
+    pub controllers_per_us: Vec<Option<f64>>,
+    /// The workload's own lines a microsecond, by row of CPUs and node; as above.
+    pub own_per_us: Vec<Vec<Option<f64>>>,
+    /// The node of each page.
+    pub on: &'a [u16],
+    /// Bytes of a page.
+    pub page_bytes: u64,
     /// What is known of the machine without load.
     pub machine: &'a Machine,
     /// Moves asked for and not yet done.
@@ -64,6 +73,8 @@ pub struct Readings<'a> {
 pub(super) struct Seen {
     pub(super) loaded_ns: Vec<Vec<Option<f64>>>,
     pub(super) samples: Vec<Sample>,
+    pub(super) controllers_per_us: Vec<Option<f64>>,
+    pub(super) own_per_us: Vec<Vec<Option<f64>>>,
 }
 
 /// The sensors at work.
@@ -91,15 +102,29 @@ impl Sense {
     pub(super) fn look(
         &mut self,
         sensors: &Sensors,
-        flow: &Flow,
+        (flow, shares): (&Flow, &[Vec<f64>]),
         workload: &Workload,
     ) -> Option<Seen> {
         let seen = Seen {
             loaded_ns: self.latencies(sensors, flow, workload),
             samples: self.samples(sensors, flow, workload),
+            controllers_per_us: self.counted(sensors, &flow.controllers),
+            own_per_us: own(flow, shares, workload)
+                .iter()
+                .map(|row| self.counted(sensors, row))
+                .collect(),
         };
         self.on_the_way.push_back(seen);
         if self.on_the_way.len() > sensors.delay_ticks { self.on_the_way.pop_front() } else { None }
+    }
+
+    /// Lines a nanosecond as counters have them, in microseconds.
+    fn counted(&mut self, sensors: &Sensors, per_ns: &[f64]) -> Vec<Option<f64>> {
+        let mut count = |lines: &f64| {
+            let lost = self.rng.unit() < sensors.loss;
+            (sensors.counters && !lost).then_some(lines * 1000.0)
+        };
+        per_ns.iter().map(&mut count).collect()
     }
 
     fn latencies(
@@ -145,4 +170,16 @@ impl Sense {
         }
         samples
     }
+}
+
+/// The workload's lines a nanosecond by row of CPUs and node.
+fn own(flow: &Flow, shares: &[Vec<f64>], workload: &Workload) -> Vec<Vec<f64>> {
+    let rows = workload.workers.iter().map(|worker| worker.row + 1).max().unwrap_or(0);
+    let mut own = vec![vec![0.0; flow.controllers.len()]; rows];
+    for ((served, shares), worker) in flow.served.iter().zip(shares).zip(&workload.workers) {
+        for (lines, share) in own[worker.row].iter_mut().zip(shares) {
+            *lines += served.per_ns * share;
+        }
+    }
+    own
 }

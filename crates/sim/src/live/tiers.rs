@@ -184,7 +184,7 @@ mod tests {
     impl Controller for Greedy {
         fn tick(&mut self, readings: &Readings<'_>) -> Vec<PageMove> {
             let all =
-                (0..u32::MAX).take(readings.pages.count() + 5).map(|page| PageMove { page, to: 0 });
+                (0..u32::MAX).take(readings.on.len() + 5).map(|page| PageMove { page, to: 0 });
             all.chain([PageMove { page: 0, to: 9 }]).collect()
         }
     }
@@ -213,6 +213,36 @@ mod tests {
         let moves = [crate::flow::Move { from: 0, to: 1, gbps: 10.0 }];
         let per_ns = |moves: &[_]| crate::flow::solve(&machine, &demand(), moves).served[0].per_ns;
         assert!(per_ns(&moves) < 0.99 * per_ns(&[]));
+    }
+
+    #[test]
+    fn counters_tell_who_asks_which_node_for_how_much_where_there_are_any() {
+        struct Look(Vec<Option<f64>>, Vec<Option<f64>>);
+        impl Controller for Look {
+            fn tick(&mut self, readings: &Readings<'_>) -> Vec<PageMove> {
+                self.0.clone_from(&readings.controllers_per_us);
+                self.1.clone_from(&readings.own_per_us[0]);
+                Vec::new()
+            }
+        }
+        let run = |counters| {
+            let machine = colloid::machine(135.0).unwrap();
+            let workload = workload::find("hot-set", &machine).unwrap();
+            let mut pages = Pages::of(&workload, 1);
+            pages.first_touch(&workload, &machine);
+            let sensors = Sensors { counters, delay_ticks: 0, ..Sensors::default() };
+            let settings = Settings { tick_epochs: 1, sensors, ..Settings::default() };
+            let mut world = World::new(&machine, &workload, pages, settings);
+            world.contend(CONTENDING_LINES);
+            let mut look = Look(Vec::new(), Vec::new());
+            let gbps = world.step(&mut look).figures.gbps;
+            (look, gbps)
+        };
+        let (look, gbps) = run(true);
+        let [all, own] = [&look.0, &look.1].map(|of| [of[0].unwrap(), of[1].unwrap()]);
+        assert!((own[0] + own[1] - gbps / 64.0 * 1000.0).abs() < 1e-6 * (own[0] + own[1]));
+        assert!(all[0] > 1.5 * own[0] && (all[1] - own[1]).abs() < 1e-6, "{all:?} {own:?}");
+        assert!(run(false).0.0.iter().all(Option::is_none));
     }
 
     #[test]

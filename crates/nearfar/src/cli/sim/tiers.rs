@@ -86,6 +86,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         loss: share(args.loss),
         delay_ticks: 1,
         samples: 500,
+        counters: true,
     };
     let settings = Settings {
         tick_epochs: 1,
