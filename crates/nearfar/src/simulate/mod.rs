@@ -77,7 +77,8 @@ pub(crate) fn studies() -> [(f64, String); 4] {
 }
 
 /// What they are.
-pub(crate) const STUDIED: &str = "two tiers of Colloid's study (2024): near memory of 70 ns, far memory of as many as the name says";
+pub(crate) const STUDIED: &str =
+    "two tiers of Colloid's study (2024): near memory of 70 ns, far memory as the name says";
 
 #[cfg(test)]
 mod tests {

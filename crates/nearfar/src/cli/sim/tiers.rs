@@ -36,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
     loss: u32,
     /// By how much readings are too high, per cent
-    #[arg(long, value_name = "PERCENT", default_value_t = 0, allow_hyphen_values = true, value_parser = clap::value_parser!(i32).range(-90..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, allow_hyphen_values = true, value_parser = bias())]
     bias: i32,
     /// What chance decides: the same number, the same result
     #[arg(long, default_value_t = 1)]
@@ -44,6 +44,10 @@ pub(crate) struct Args {
     /// Print JSON (schema nearfar.sim-tiers/1)
     #[arg(long)]
     json: bool,
+}
+
+fn bias() -> clap::builder::RangedI64ValueParser<i32> {
+    clap::value_parser!(i32).range(-90..=100)
 }
 
 fn rate(text: &str) -> Result<f64, String> {

@@ -13,8 +13,8 @@ pub(crate) mod page;
 pub(crate) mod text;
 
 /// What the figures are, and are not.
-pub(crate) const SIMULATED: &str = "Simulated: these are figures of a queueing model of the machine, fitted to published measurements \
-     (nearfar sim validate shows how well), and no claim about any hardware.";
+pub(crate) const SIMULATED: &str = "Simulated: these are figures of a queueing model of the machine, fitted to \
+     published measurements (nearfar sim validate shows how well), and no claim about any hardware.";
 
 /// A comparison of policies: JSON `nearfar.sim/1`.
 #[derive(Debug, Serialize)]

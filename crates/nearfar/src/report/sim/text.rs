@@ -106,8 +106,9 @@ pub(crate) fn validation(validation: &Validation) -> String {
     let predicted = validation.rows.iter().filter(|row| row.how == "predicted").count();
     out.push('\n');
     let text = format!(
-        "{within} of {} figures are within bounds (in brackets), {predicted} of them all are predicted. Fitted: some number of the \
-         model was chosen for this figure. What chance decides (which pages are hot) is averaged over {} draws.",
+        "{within} of {} figures are within bounds (in brackets), {predicted} of them all are predicted. Fitted: some \
+         number of the model was chosen for this figure. What chance decides (which pages are hot) is averaged over {} \
+         draws.",
         validation.rows.len(),
         nearfar_sim::published::carrefour::DRAWS,
     );
