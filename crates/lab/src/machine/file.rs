@@ -9,7 +9,7 @@ use nearfar_timing::config::{CPUS_MAX, Processor};
 use nearfar_topology::{Bytes, MemoryKind};
 use serde::Deserialize;
 
-use super::{CxlDevice, Link, Machine, Node, Path};
+use super::{CxlDevice, Link, Machine, Node, Path, Traffic};
 
 /// What is wrong with a machine file: a key with its value, and what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,6 +40,7 @@ struct File {
     link: Vec<LinkTable>,
     #[serde(default)]
     path: Vec<PathTable>,
+    traffic: Option<Traffic>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -109,6 +110,7 @@ pub fn parse(text: &str) -> Result<Machine, Refusal> {
     within("slow_motion", file.slow_motion, 1.0, 100_000.0)?;
     within("translations_ms", file.translations_ms.into(), 0.0, 10_000.0)?;
     processor(&file.processor)?;
+    file.traffic.as_ref().map_or(Ok(()), traffic)?;
     Ok(Machine {
         name: file.name,
         description: file.description,
@@ -120,6 +122,7 @@ pub fn parse(text: &str) -> Result<Machine, Refusal> {
         links,
         paths,
         processor: file.processor,
+        traffic: file.traffic,
     })
 }
 
@@ -359,6 +362,12 @@ fn processor(processor: &Processor) -> Result<(), Refusal> {
     within("processor.load_factor", processor.load_factor, 0.0, 1e3)?;
     within("processor.load_power", processor.load_power, 0.0, 1e3)?;
     within("processor.load_limit", processor.load_limit, 1.0, 1e3)
+}
+
+fn traffic(traffic: &Traffic) -> Result<(), Refusal> {
+    within("traffic.clock_ghz", traffic.clock_ghz, 0.1, 10.0)?;
+    within("traffic.concurrent_ns", traffic.concurrent_ns, 0.0, 10_000.0)?;
+    within("traffic.coherence_lines", traffic.coherence_lines, 0.0, 16.0)
 }
 
 #[cfg(test)]

@@ -37,6 +37,20 @@ pub struct Machine {
     pub paths: Vec<Path>,
     /// The processor.
     pub processor: Processor,
+    /// What a simulation of its traffic takes beyond that, where one has been calibrated. Not for the lab.
+    pub traffic: Option<Traffic>,
+}
+
+/// What traffic on a machine costs beyond latencies and capacities, for those who simulate it.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Traffic {
+    /// Cycles a nanosecond.
+    pub clock_ghz: f64,
+    /// What concurrent operation adds to every latency.
+    pub concurrent_ns: f64,
+    /// Coherence probes of an access, in lines, spread evenly over all links.
+    pub coherence_lines: f64,
 }
 
 /// A node of the machine.

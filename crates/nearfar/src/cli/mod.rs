@@ -16,6 +16,7 @@ mod probe;
 mod record;
 mod report;
 mod run;
+mod sim;
 mod tier;
 mod topo;
 mod weights;
@@ -51,6 +52,8 @@ enum Command {
     Daemon(daemon::Args),
     /// Run commands on an emulated machine with near and far memory, under a real kernel
     Lab(lab::Args),
+    /// Simulate memory traffic: placements side by side on machines that are not there
+    Sim(sim::Args),
     /// Show what near and far memory do for unmodified programs, here or in the lab
     Demo(demo::Args),
     /// Measure what the project promises, as ratios in one run
@@ -75,6 +78,7 @@ impl Cli {
             Command::Run(args) => run::run(&args),
             Command::Tier(args) => tier::run(&args),
             Command::Daemon(args) => daemon::run(&args),
+            Command::Sim(args) => sim::run(&args),
             Command::Demo(args) => demo::run(&args),
             Command::Bench(args) => bench::run(&args),
             Command::Completions(args) => generate::completions(&args),

@@ -1,5 +1,5 @@
 //! report: a demo's result as JSON, as a table, as a page and as a picture; access records alike in [`access`],
-//! comparisons of tiering systems in [`tiering`], of heaps in [`heap`].
+//! comparisons of tiering systems in [`tiering`], of heaps in [`heap`], what was simulated in [`sim`].
 //!
 //! Start at [`model`] (what was found). [`words`] puts figures into words, [`views`] turns them into rows of charts,
 //! [`chart`] draws those. [`text`], [`page`] and [`picture`] are the three doors.
@@ -11,6 +11,7 @@ pub(crate) mod heap;
 pub(crate) mod model;
 pub(crate) mod page;
 pub(crate) mod picture;
+pub(crate) mod sim;
 pub(crate) mod text;
 pub(crate) mod tiering;
 pub(crate) mod views;

@@ -1,0 +1,180 @@
+//! `nearfar sim` as a program: what it prints, what it refuses, that a seed is a result.
+
+#![expect(clippy::unwrap_used, reason = "a test that can't run the program should stop")]
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn sim(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_nearfar")).arg("sim").args(words).output().unwrap()
+}
+
+fn json(words: &[&str]) -> Value {
+    let done = sim(&[words, &["--json"]].concat());
+    assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
+    serde_json::from_slice(&done.stdout).unwrap()
+}
+
+const COMPARE: [&str; 7] = [
+    "compare",
+    "--machine",
+    "numa-4node",
+    "--workload",
+    "streamcluster",
+    "--policies",
+    "first-touch,interleave",
+];
+
+#[test]
+fn a_comparison_has_every_figure_of_every_policy_as_a_fraction() {
+    let found = json(&COMPARE);
+    assert_eq!((&found["schema"], &found["simulated"]), (&"nearfar.sim/1".into(), &true.into()));
+    let results = found["results"].as_array().unwrap();
+    let policies: Vec<_> = results.iter().map(|of| of["policy"].as_str().unwrap()).collect();
+    assert_eq!(policies, ["first-touch", "interleave"]);
+    let figure = |at: usize, name: &str| results[at][name].as_f64().unwrap();
+    for (at, latency, controllers, links, speedup) in
+        [(0, 1169.0, 2.0, 0.86, 1.0), (1, 471.0, 0.0, 0.21, 2.05)]
+    {
+        assert!((figure(at, "latency_cycles") / latency - 1.0).abs() < 0.1, "{found}");
+        assert!((figure(at, "controller_imbalance") - controllers).abs() < 0.2, "{found}");
+        assert!((figure(at, "interconnect_imbalance") / links - 1.0).abs() < 0.2, "{found}");
+        assert!((figure(at, "speedup_vs_first_touch") / speedup - 1.0).abs() < 0.1, "{found}");
+        assert!((figure(at, "local_access_ratio") - 0.25).abs() < 0.02, "{found}");
+    }
+}
+
+#[test]
+fn a_seed_is_a_result_and_another_seed_another() {
+    let run = |seed: &str| sim(&[&COMPARE[..], &["--json", "--seed", seed]].concat()).stdout;
+    assert_eq!(run("7"), run("7"));
+    assert_ne!(run("7"), run("8"));
+}
+
+#[test]
+fn every_output_says_that_it_is_simulated() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join("page.html");
+    let text = sim(&[&COMPARE[..], &["--html", page.to_str().unwrap()]].concat());
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.starts_with("SIMULATED machine numa-4node") && text.contains("no claim about"));
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("Simulated: ") && page.contains("latency-title"), "{page}");
+    assert!(!page.contains("<script") && !page.contains("http://") && !page.contains("https://"));
+    let validation = String::from_utf8(sim(&["validate"]).stdout).unwrap();
+    assert!(validation.starts_with("SIMULATED figures"), "{validation}");
+}
+
+#[test]
+fn validation_holds_and_says_what_was_fitted() {
+    let found = json(&["validate"]);
+    assert_eq!(
+        (&found["schema"], &found["within_bounds"]),
+        (&"nearfar.sim-validation/1".into(), &true.into())
+    );
+    let rows = found["rows"].as_array().unwrap();
+    let ways = |how: &str| rows.iter().filter(|row| row["how"] == how).count();
+    assert!(rows.len() == 36 && ways("fitted") + ways("predicted") == 36, "{found}");
+}
+
+#[test]
+fn what_is_not_there_is_refused_by_name() {
+    for (words, part) in [
+        (&["compare", "--policies", "luck"][..], "policy luck"),
+        (&["compare"], "--policies"),
+        (&["compare", "--policies", "oracle", "--machine", "nowhere"], "machine nowhere"),
+        (&["compare", "--policies", "oracle", "--machine", "cxl-2tier"], "[traffic] table"),
+        (&["compare", "--policies", "oracle", "--workload", "chess"], "workload chess"),
+        (&["compare", "--policies", "oracle", "--workload", "hot-set"], "72 GiB"),
+        (&["compare", "--policies", "colloid"], "policy colloid on machine numa-4node"),
+        (&["compare", "--policies", "oracle", "--contention", "2"], "nobody who contends"),
+        (&["compare", "--policies", "oracle", "--contention", "1000"], "0 to 100"),
+        (&["bench", "--trace", "/dev/null"], "/dev/null"),
+    ] {
+        let done = sim(words);
+        let said = String::from_utf8(done.stderr).unwrap();
+        assert!(done.status.code() == Some(2) && said.contains(part), "{words:?}: {said}");
+        assert!(done.stdout.is_empty());
+    }
+}
+
+#[test]
+fn the_list_has_what_a_comparison_takes() {
+    let found = json(&["list"]);
+    let names = |of: &str| {
+        let all = found[of].as_array().unwrap().iter();
+        all.map(|of| of["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names("machines"), ["numa-4node"]);
+    assert_eq!(names("workloads"), ["streamcluster", "pca", "hot-set"]);
+    for workload in ["streamcluster", "pca"] {
+        json(&["compare", "--workload", workload, "--policies", "first-touch,interleave,oracle"]);
+    }
+    for machine in names("studies") {
+        let words = ["compare", "--machine", &machine, "--workload", "hot-set", "--policies"];
+        json(&[&words[..], &[&names("policies").join(",")]].concat());
+    }
+}
+
+#[test]
+fn near_memory_that_is_contended_is_left_where_that_pays() {
+    let words = ["compare", "--machine", "colloid-135ns", "--workload", "hot-set"];
+    let more = ["--contention", "3", "--policies", "first-touch,colloid,oracle"];
+    let found = json(&[&words[..], &more[..]].concat());
+    let speedup = |at: usize| found["results"][at]["speedup_vs_first_touch"].as_f64().unwrap();
+    // Published: 2.36.
+    assert!((speedup(1) / 2.36 - 1.0).abs() < 0.05 && speedup(2) >= speedup(1), "{found}");
+    assert!(found["results"][1]["moved_bytes"].as_u64() > Some(1 << 30), "{found}");
+}
+
+#[test]
+fn controllers_over_time_have_a_row_for_each_latency() {
+    let found = json(&["tiers", "--seconds", "1"]);
+    let rows = found["rows"].as_array().unwrap();
+    assert!(rows.len() == 8 && found["schema"] == "nearfar.sim-tiers/1", "{found}");
+    for row in rows {
+        let phases = row["phases"].as_array().unwrap();
+        assert_eq!(phases.len(), 5);
+        for phase in phases {
+            let share = phase["of_oracle"].as_f64().unwrap();
+            assert!(share > 0.3 && share < 1.02, "{row}");
+        }
+    }
+    let text = String::from_utf8(sim(&["tiers", "--seconds", "1"]).stdout).unwrap();
+    assert!(text.starts_with("SIMULATED") && text.contains("135 ns  first-touch"), "{text}");
+}
+
+#[test]
+fn a_stream_is_the_same_on_any_number_of_threads() {
+    for source in ["uniform", "zipf", "hot-set"] {
+        let run = |threads| {
+            let found =
+                json(&["bench", "--millions", "3", "--source", source, "--threads", threads]);
+            assert!(found["accesses_per_second"].as_f64() > Some(0.0), "{found}");
+            [
+                "accesses",
+                "epochs",
+                "pages_touched_in_last_epoch",
+                "controller_imbalance",
+                "throughput_gbps",
+            ]
+            .map(|name| found[name].clone())
+        };
+        assert_eq!(run("1"), run("3"), "{source}");
+    }
+}
+
+#[test]
+fn a_record_is_played_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hot.record");
+    let record = nearfar_record::testkit::moving_hot_set();
+    let mut writer = nearfar_record::Writer::create(&path, &record.header).unwrap();
+    writer.all(&record).unwrap();
+    writer.end(record.ending.unwrap()).unwrap();
+    let found = json(&["bench", "--millions", "2", "--trace", path.to_str().unwrap()]);
+    // 5 GiB were monitored, of which 256 MiB are hot and 128 MiB lukewarm at a time.
+    assert_eq!(found["pages"], 5 << 18, "{found}");
+    assert!(found["pages_touched_in_last_epoch"].as_u64() <= Some(384 << 8), "{found}");
+}

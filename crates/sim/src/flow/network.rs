@@ -1,0 +1,321 @@
+//! A closed queueing network with several classes, solved for its steady state.
+//!
+//! # Why closed
+//! A CPU has only so many cache lines under way: N of them, and after each it computes for Z. So a class's throughput is
+//! N / (Z + L), and slow memory slows down the demand for it. An open model, in which demand does not ask what it costs,
+//! has no steady state on a machine whose one controller is asked for more than it has, and such machines are what this
+//! is about.
+//!
+//! # Waiting
+//! *Queue* stations: approximate mean value analysis (Schweitzer 1979, Bard 1979). A line of class i that arrives at
+//! station k finds the queue that is there on average, less its own class's share of one line, and waits until that is
+//! served: `W[i][k] = s_k (Q_k - Q[i][k] / N_i)`. Lines that nobody waits for (coherence probes, pages on the move) take a
+//! share u of the station's time, which lengthens service to `s_k / (1 - u)`.
+//! *Curve* stations: `W_k = a u^p / (1 - u)`, u being all that passes through, the same for every class.
+//!
+//! # Solving
+//! The curve stations alone are the optimality conditions of a concave problem (maximise `sum N_i ln X_i - Z_i X_i` less
+//! each station's integral of W), so taking one station after the other and solving it exactly by bisection, the others
+//! held, is ascent along coordinates and gets there from anywhere. Queue stations are iterated along with it, half a step
+//! at a time. Near saturation a step on u itself would swing from side to side; bisection does not know steps.
+
+use crate::machine::Waiting;
+
+/// The most sweeps; what then is reached is given, with [`Solved::settled`] false.
+const SWEEPS_MAX: usize = 5000;
+/// Throughputs that change by less than this share, sweep to sweep, stand still.
+const STILL: f64 = 1e-10;
+/// Utilisation ends here: beyond, a curve has no meaning.
+const FULL: f64 = 1.0 - 1e-7;
+/// What nobody waits for takes at most this share of a queue station.
+const UNAWAITED_MAX: f64 = 0.95;
+/// Halvings of an interval of utilisation.
+const HALVINGS: usize = 48;
+
+/// What serves lines.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Station {
+    /// Time to serve a line.
+    pub service_ns: f64,
+    /// How lines wait.
+    pub waiting: Waiting,
+    /// Lines a nanosecond that come whatever happens.
+    pub background: f64,
+    /// Lines that come with each access of any class, unawaited.
+    pub with_access: f64,
+}
+
+/// Lines that are alike.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Class {
+    /// Lines under way, N.
+    pub lines: f64,
+    /// Time between a line's arrival and the next request, Z.
+    pub think_ns: f64,
+    /// Latency without waiting, on average over its accesses.
+    pub base_ns: f64,
+    /// Visits of each station, on average over its accesses.
+    pub visits: Vec<f64>,
+}
+
+/// The steady state.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Solved {
+    /// Lines a nanosecond, by class.
+    pub per_ns: Vec<f64>,
+    /// Waiting at each station, by class.
+    pub wait_ns: Vec<Vec<f64>>,
+    /// Utilisation of each station.
+    pub utilisation: Vec<f64>,
+    /// Whether it stood still in the end.
+    pub settled: bool,
+}
+
+/// Solves for the steady state.
+#[must_use]
+pub fn solve(stations: &[Station], classes: &[Class]) -> Solved {
+    let mut state = State::new(stations, classes);
+    let mut settled = false;
+    for _ in 0..SWEEPS_MAX {
+        if state.sweep() {
+            settled = true;
+            break;
+        }
+    }
+    let utilisation = (0..stations.len()).map(|station| state.utilisation(station)).collect();
+    Solved { per_ns: state.per_ns, wait_ns: state.wait_ns, utilisation, settled }
+}
+
+struct State<'a> {
+    stations: &'a [Station],
+    classes: &'a [Class],
+    per_ns: Vec<f64>,
+    wait_ns: Vec<Vec<f64>>,
+    queue: Vec<Vec<f64>>,
+}
+
+impl<'a> State<'a> {
+    fn new(stations: &'a [Station], classes: &'a [Class]) -> Self {
+        let still = || vec![vec![0.0; stations.len()]; classes.len()];
+        let mut state = Self {
+            stations,
+            classes,
+            per_ns: vec![0.0; classes.len()],
+            wait_ns: still(),
+            queue: still(),
+        };
+        state.per_ns = (0..classes.len()).map(|class| state.throughput(class)).collect();
+        state
+    }
+
+    /// One round over all stations; true if nothing changed.
+    fn sweep(&mut self) -> bool {
+        for (at, station) in self.stations.iter().enumerate() {
+            match station.waiting {
+                Waiting::Queue => self.wait_in_queue(at),
+                Waiting::Curve { factor_ns, power } => self.wait_by_curve(at, (factor_ns, power)),
+            }
+        }
+        let mut still = true;
+        for class in 0..self.classes.len() {
+            let new = self.throughput(class);
+            still &= (new - self.per_ns[class]).abs() <= STILL * new;
+            self.per_ns[class] = new;
+        }
+        still & self.requeue()
+    }
+
+    fn throughput(&self, class: usize) -> f64 {
+        let Class { lines, think_ns, base_ns, visits } = &self.classes[class];
+        let waits: f64 = visits.iter().zip(&self.wait_ns[class]).map(|(v, wait)| v * wait).sum();
+        lines / (think_ns + base_ns + waits)
+    }
+
+    /// Share of a station's time that goes to what nobody waits for.
+    fn unawaited(&self, station: usize) -> f64 {
+        let Station { service_ns, background, with_access, .. } = self.stations[station];
+        service_ns * (background + with_access * self.per_ns.iter().sum::<f64>())
+    }
+
+    fn utilisation(&self, station: usize) -> f64 {
+        let lines =
+            self.classes.iter().zip(&self.per_ns).map(|(class, x)| class.visits[station] * x);
+        self.stations[station].service_ns * lines.sum::<f64>() + self.unawaited(station)
+    }
+
+    fn wait_in_queue(&mut self, station: usize) {
+        let service = self.stations[station].service_ns;
+        let longer = service / (1.0 - self.unawaited(station).min(UNAWAITED_MAX));
+        let all: f64 = self.queue.iter().map(|queue| queue[station]).sum();
+        for (class, of) in self.classes.iter().enumerate() {
+            // Of less than one line under way none ever meets another.
+            let own = self.queue[class][station] / of.lines.max(1.0);
+            self.wait_ns[class][station] = longer * (all - own) + longer - service;
+        }
+    }
+
+    /// Half a step towards the queues that the present throughputs make; true if they are there.
+    fn requeue(&mut self) -> bool {
+        let mut still = true;
+        for (at, station) in self.stations.iter().enumerate() {
+            if station.waiting != Waiting::Queue {
+                continue;
+            }
+            for (class, of) in self.classes.iter().enumerate() {
+                let there = of.visits[at] * (self.wait_ns[class][at] + station.service_ns);
+                let step = self.per_ns[class] * there - self.queue[class][at];
+                still &= step.abs() <= STILL * of.lines;
+                self.queue[class][at] += 0.5 * step;
+            }
+        }
+        still
+    }
+
+    /// The wait at which the lines that wait so long are the lines that cause it.
+    fn wait_by_curve(&mut self, station: usize, (factor_ns, power): (f64, f64)) {
+        let Station { service_ns, background, with_access, .. } = self.stations[station];
+        let wait = |u: f64| factor_ns * u.powf(power) / (1.0 - u);
+        // What each class takes of the station, and its time for an access without this station's wait.
+        let rest: Vec<(f64, f64)> = (0..self.classes.len())
+            .map(|class| {
+                let visits = self.classes[class].visits[station];
+                let x = self.throughput(class);
+                let time = if x > 0.0 { self.classes[class].lines / x } else { 1.0 };
+                (visits, time - visits * self.wait_ns[class][station])
+            })
+            .collect();
+        let caused = |wait: f64| {
+            let lines = self.classes.iter().zip(&rest);
+            let of = |(class, (visits, time)): (&Class, &(f64, f64))| {
+                class.lines / (time + visits * wait) * (visits + with_access)
+            };
+            service_ns * (background + lines.map(of).sum::<f64>())
+        };
+        let (mut low, mut high) = (0.0, FULL);
+        for _ in 0..HALVINGS {
+            let middle = 0.5 * (low + high);
+            if caused(wait(middle)) > middle { low = middle } else { high = middle }
+        }
+        let found = wait(low);
+        for waits in &mut self.wait_ns {
+            waits[station] = found;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn station(service_ns: f64, waiting: Waiting) -> Station {
+        Station { service_ns, waiting, background: 0.0, with_access: 0.0 }
+    }
+
+    fn class(lines: f64, think_ns: f64, base_ns: f64, visits: &[f64]) -> Class {
+        Class { lines, think_ns, base_ns, visits: visits.to_vec() }
+    }
+
+    const CURVE: Waiting = Waiting::Curve { factor_ns: 2.66, power: 2.45 };
+
+    #[test]
+    fn one_line_alone_never_waits_in_a_queue() {
+        let found = solve(&[station(10.0, Waiting::Queue)], &[class(1.0, 50.0, 100.0, &[1.0])]);
+        assert!(found.settled && found.wait_ns[0][0].abs() < 1e-9);
+        assert!((found.per_ns[0] - 1.0 / 150.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn many_lines_fill_the_one_station_they_share() {
+        let found = solve(&[station(10.0, Waiting::Queue)], &[class(1000.0, 0.0, 100.0, &[1.0])]);
+        assert!(found.settled && (0.99..=1.0).contains(&found.utilisation[0]), "{found:?}");
+    }
+
+    #[test]
+    fn two_lines_at_one_queue_are_what_exact_analysis_says() {
+        // N = 2, one station, think 90, service 10: exact MVA gives 10 + 10 * Q(1) = 11 of latency, X = 2 / 101.
+        let found = solve(&[station(10.0, Waiting::Queue)], &[class(2.0, 90.0, 10.0, &[1.0])]);
+        assert!((found.per_ns[0] * 101.0 / 2.0 - 1.0).abs() < 1e-3, "{found:?}");
+    }
+
+    #[test]
+    fn a_curves_wait_is_the_one_that_its_own_load_makes() {
+        let found = solve(&[station(64.0 / 145.0, CURVE)], &[class(794.0, 0.0, 70.0, &[1.0])]);
+        let u = found.utilisation[0];
+        assert!((found.wait_ns[0][0] / (2.66 * u.powf(2.45) / (1.0 - u)) - 1.0).abs() < 1e-6);
+        assert!((found.per_ns[0] * (70.0 + found.wait_ns[0][0]) / 794.0 - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_nobody_waits_for_makes_others_wait() {
+        for waiting in [Waiting::Queue, CURVE] {
+            let alone = station(10.0, waiting);
+            let beside = Station { background: 0.05, ..alone.clone() };
+            let classes = [class(4.0, 100.0, 100.0, &[1.0])];
+            let wait = |station| solve(&[station], &classes).wait_ns[0][0];
+            assert!(wait(beside) > wait(alone) + 1.0, "{waiting:?}");
+        }
+    }
+
+    #[test]
+    fn a_class_without_lines_asks_for_nothing() {
+        let found = solve(&[station(1.0, CURVE)], &[class(0.0, 0.0, 70.0, &[1.0])]);
+        assert!(found.settled && found.per_ns == [0.0] && found.utilisation == [0.0]);
+    }
+
+    fn any_network() -> impl Strategy<Value = (Vec<Station>, Vec<Class>)> {
+        let waiting = prop_oneof![Just(Waiting::Queue), Just(CURVE)];
+        let stations = proptest::collection::vec((0.2f64..30.0, waiting, 0.0f64..0.3), 1..6);
+        let class = (
+            0.0f64..300.0,
+            0.0f64..500.0,
+            20.0f64..400.0,
+            proptest::collection::vec(0.0f64..2.0, 6),
+        );
+        (stations, proptest::collection::vec(class, 1..5)).prop_map(|(stations, classes)| {
+            let stations: Vec<Station> = stations
+                .into_iter()
+                .map(|(service, waiting, with_access)| Station {
+                    with_access: with_access * 0.1,
+                    ..station(service, waiting)
+                })
+                .collect();
+            let all = stations.len();
+            let classes = classes
+                .into_iter()
+                .map(|(n, z, base, visits)| class_of(n, z, base, &visits[..all]))
+                .collect();
+            (stations, classes)
+        })
+    }
+
+    fn class_of(lines: f64, think_ns: f64, base_ns: f64, visits: &[f64]) -> Class {
+        class(lines, think_ns, base_ns, visits)
+    }
+
+    proptest! {
+        #[test]
+        fn every_network_settles_within_what_it_can_carry((stations, classes) in any_network()) {
+            let found = solve(&stations, &classes);
+            prop_assert!(found.settled);
+            for (station, u) in stations.iter().zip(&found.utilisation) {
+                // A queue's utilisation is approximate where much passes that nobody waits for.
+                let most = if station.waiting == Waiting::Queue { 1.1 } else { 1.0 + 1e-6 };
+                prop_assert!((0.0..=most).contains(u), "{u}");
+            }
+            for (class, (of, x)) in classes.iter().zip(&found.per_ns).enumerate() {
+                let waits: f64 = of.visits.iter().zip(&found.wait_ns[class]).map(|(v, w)| v * w).sum();
+                let little = x * (of.think_ns + of.base_ns + waits);
+                prop_assert!((little - of.lines).abs() <= 1e-6 * of.lines.max(1.0), "Little's law: {little} of {}", of.lines);
+            }
+        }
+
+        #[test]
+        fn a_faster_station_never_slows_a_class_alone((mut stations, classes) in any_network(), faster in 0.2f64..1.0) {
+            let before = solve(&stations, &classes[..1]).per_ns[0];
+            stations[0].service_ns *= faster;
+            let after = solve(&stations, &classes[..1]).per_ns[0];
+            prop_assert!(after >= before * (1.0 - 1e-6), "{before} to {after}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What the traffic studies measure, from a flow.
+
+use crate::flow::Flow;
+use crate::machine::Machine;
+use crate::workload::Workload;
+
+/// A placement's figures. Everything here is simulated.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// Share of the workload's lines that come from the node of the CPUs that asked.
+    pub local_access_ratio: f64,
+    /// Mean latency of the workload's lines.
+    pub latency_ns: f64,
+    /// How unevenly controllers are used: sample standard deviation over mean.
+    pub controller_imbalance: f64,
+    /// The same of directed links, coherence probes included; 0 on a machine without links.
+    pub interconnect_imbalance: f64,
+    /// The workload's bytes a nanosecond, which is 10^9 bytes a second.
+    pub gbps: f64,
+    /// Utilisation of the busiest controller.
+    pub busiest_controller: f64,
+}
+
+/// The figures of `workload`, which asked first in `demands` and then its antagonists.
+#[must_use]
+pub fn figures(
+    machine: &Machine,
+    workload: &Workload,
+    shares: &[Vec<f64>],
+    flow: &Flow,
+) -> Figures {
+    let own = flow.served.iter().zip(&workload.workers).zip(shares);
+    let (mut lines, mut waited, mut local) = (0.0, 0.0, 0.0);
+    for ((served, worker), shares) in own {
+        lines += served.per_ns;
+        waited += served.per_ns * served.latency_ns;
+        local += served.per_ns * shares[machine.cpu_nodes[worker.row]];
+    }
+    let of = |sum: f64| if lines > 0.0 { sum / lines } else { 0.0 };
+    Figures {
+        local_access_ratio: of(local),
+        latency_ns: of(waited),
+        controller_imbalance: imbalance(&flow.controllers),
+        interconnect_imbalance: imbalance(&flow.links),
+        gbps: lines * crate::machine::LINE,
+        busiest_controller: flow.controllers_busy.iter().copied().fold(0.0, f64::max),
+    }
+}
+
+/// The mean of each figure; zeros of none.
+pub fn mean<'a>(of: impl Iterator<Item = &'a Figures>) -> Figures {
+    let mut sum = Figures::default();
+    let mut count = 0.0;
+    for one in of {
+        count += 1.0;
+        sum.each(one, |sum, one| sum + one);
+    }
+    let all = sum.clone();
+    sum.each(&all, |_, all| if count > 0.0 { all / count } else { 0.0 });
+    sum
+}
+
+impl Figures {
+    fn each(&mut self, other: &Self, with: impl Fn(f64, f64) -> f64) {
+        let Self {
+            local_access_ratio,
+            latency_ns,
+            controller_imbalance,
+            interconnect_imbalance,
+            gbps,
+            busiest_controller,
+        } = self;
+        for (own, other) in [
+            (local_access_ratio, other.local_access_ratio),
+            (latency_ns, other.latency_ns),
+            (controller_imbalance, other.controller_imbalance),
+            (interconnect_imbalance, other.interconnect_imbalance),
+            (gbps, other.gbps),
+            (busiest_controller, other.busiest_controller),
+        ] {
+            *own = with(*own, other);
+        }
+    }
+}
+
+/// Sample standard deviation over mean; 0 where there is nothing to compare. All on one of four is 2.
+#[must_use]
+pub fn imbalance(of: &[f64]) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a small count")]
+    let count = of.len() as f64;
+    let mean = of.iter().sum::<f64>() / count.max(1.0);
+    if count < 2.0 || mean <= 0.0 {
+        return 0.0;
+    }
+    let squares: f64 = of.iter().map(|one| (one - mean) * (one - mean)).sum();
+    (squares / (count - 1.0)).sqrt() / mean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mean_is_of_each_figure() {
+        let of = |gbps| Figures { gbps, latency_ns: 2.0 * gbps, ..Figures::default() };
+        let found = mean([of(1.0), of(4.0)].iter());
+        assert!((found.gbps - 2.5).abs() < 1e-12 && (found.latency_ns - 5.0).abs() < 1e-12);
+        assert_eq!(mean([].iter()), Figures::default());
+    }
+
+    #[test]
+    fn imbalance_is_of_the_sample_and_two_where_one_of_four_does_all() {
+        assert!((imbalance(&[8.0, 0.0, 0.0, 0.0]) - 2.0).abs() < 1e-12);
+        assert!(imbalance(&[3.0; 4]).abs() < 1e-12);
+        for nothing in [&[][..], &[1.0], &[0.0, 0.0]] {
+            assert!(imbalance(nothing).abs() < 1e-12);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Weighted interleave over DRAM and CXL memory (HMSDK, 2024): 8 channels of DDR5 and 4 of CXL memory, two pages to one.
+//!
+//! DRAM is half duplex, reads and writes share its capacity; CXL memory is full duplex, each direction has its own. So what
+//! CXL memory adds depends on the mix: at two reads to a write its read direction fills up first, at one to one both are
+//! used and DRAM is the limit.
+//!
+//! Published are two gains over DRAM alone, and two numbers are fitted to them: CXL memory's capacity of a direction
+//! ([`CXL_GBPS`], the DRAM's being 250 GB/s, which cancels out) and the lines under way ([`LINES`]), about twice what DRAM alone
+//! needs. Latencies of 100 and 250 ns are the class's. So both rows say that the model *can* be like this, not that it
+//! foretells it.
+
+use nearfar_topology::Bytes;
+
+use super::{How, Row, Unit};
+use crate::flow::{self, Demand};
+use crate::machine::{Builder, Machine, Node, Refusal, Route, Waiting};
+
+/// Lines under way of all CPUs.
+pub const LINES: f64 = 780.0;
+/// Capacity of CXL memory in each direction.
+pub const CXL_GBPS: f64 = 68.0;
+const DRAM_GBPS: f64 = 250.0;
+const TOLERANCE: f64 = 0.05;
+
+/// The study's machine.
+///
+/// # Errors
+/// None, unless the figures above are changed for the worse.
+pub fn machine() -> Result<Machine, Refusal> {
+    let node = |gbps: f64, duplex: bool| Node {
+        size: Bytes(512 << 30),
+        read_gbps: gbps,
+        write_gbps: gbps,
+        duplex,
+        waiting: Waiting::Queue,
+    };
+    let builder = Builder {
+        name: "hmsdk".into(),
+        clock_ghz: 2.0,
+        nodes: vec![node(DRAM_GBPS, false), node(CXL_GBPS, true)],
+        links: Vec::new(),
+        cpu_nodes: vec![0],
+        latency_ns: vec![vec![100.0, 250.0]],
+        routes: vec![vec![Route::default(); 2]],
+        concurrent_ns: 0.0,
+        probe_lines: 0.0,
+    };
+    builder.build()
+}
+
+/// Throughput with the share `far` of pages in CXL memory over that without, where `reads` is the share of lines read.
+#[must_use]
+pub fn gain(machine: &Machine, far: f64, reads: f64) -> f64 {
+    let per_ns = |far: f64| {
+        let demand =
+            Demand { row: 0, lines: LINES, think_ns: 0.0, reads, shares: vec![1.0 - far, far] };
+        flow::solve(machine, &[demand], &[]).served[0].per_ns
+    };
+    per_ns(far) / per_ns(0.0) - 1.0
+}
+
+/// Both rows.
+#[must_use]
+pub fn rows() -> Vec<Row> {
+    let Ok(machine) = machine() else { return Vec::new() };
+    let row = |what: &str, reads: f64, paper: f64| Row {
+        table: "HMSDK, weights 2:1",
+        what: what.to_owned(),
+        unit: Unit::Gain,
+        paper,
+        model: gain(&machine, 1.0 / 3.0, reads),
+        tolerance: TOLERANCE,
+        how: How::Fitted,
+    };
+    vec![
+        row("bandwidth at 2 reads : 1 write", 2.0 / 3.0, 0.21),
+        row("bandwidth at 1 read : 1 write", 0.5, 0.31),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_alone_want_fewer_pages_in_cxl_memory_than_a_mix() {
+        let machine = machine().unwrap();
+        let best = |reads: f64| {
+            let shares = (1..50).map(|far| f64::from(far) / 100.0);
+            shares
+                .max_by(|a, b| gain(&machine, *a, reads).total_cmp(&gain(&machine, *b, reads)))
+                .unwrap()
+        };
+        let [even, more, only] = [best(0.5), best(2.0 / 3.0), best(1.0)];
+        assert!(even >= more && more > only + 0.03, "{even} {more} {only}");
+    }
+}

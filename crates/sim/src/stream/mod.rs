@@ -1,0 +1,211 @@
+//! Accesses page by page: each of them is drawn, counted at its page and felt by the machine.
+//!
+//! An epoch's accesses are as many as the machine served in the epoch before, so the stream is closed as the model is. They
+//! are drawn in [`SHARDS`] parts with a random stream of their own each, which threads take as they come; counts are sums,
+//! and so the result is the same for any number of threads. What pages were counted at then decides what each node is
+//! asked for, and the steady state under that is the epoch's.
+//!
+//! Every worker draws from the same source. Where pages are is taken from [`Pages`], and does not change here.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::flow::{self, Demand};
+use crate::machine::{LINE, Machine};
+use crate::metrics::{Figures, figures, mean};
+use crate::pages::Pages;
+use crate::rng::Rng;
+use crate::workload::Workload;
+
+pub mod source;
+
+pub use source::{NoSource, Source, Span};
+
+/// Parts of an epoch.
+pub const SHARDS: u64 = 16;
+
+/// How long, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Accesses to draw; the last epoch may draw more.
+    pub accesses: u64,
+    /// Length of an epoch.
+    pub epoch_ms: u32,
+    /// Threads that draw.
+    pub threads: u32,
+    /// What chance decides.
+    pub seed: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Streamed {
+    /// Accesses drawn.
+    pub accesses: u64,
+    /// Epochs.
+    pub epochs: u64,
+    /// Pages accessed at least once in the last epoch.
+    pub touched: u64,
+    /// Mean of the epochs' figures.
+    pub figures: Figures,
+}
+
+/// Streams `source` over `pages` on `machine`; the workload says how many lines each worker has under way.
+#[must_use]
+pub fn run(
+    machine: &Machine,
+    workload: &Workload,
+    pages: &Pages,
+    source: &Source,
+    options: Options,
+) -> Streamed {
+    let mut counts = vec![0u32; source.pages() as usize];
+    let mut figures: Vec<Figures> = Vec::new();
+    let (mut drawn, mut epoch) = (0u64, 0u64);
+    // Until something is served, as much as if nobody waited.
+    let mut now = first(machine, workload, options.epoch_ms);
+    while drawn < options.accesses {
+        draw(source, (epoch, now), options, &mut counts);
+        let found = felt(machine, workload, pages, &counts);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "lines of an epoch"
+        )]
+        let served = (found.gbps / LINE * f64::from(options.epoch_ms) * 1e6) as u64;
+        (drawn, epoch, now) = (drawn + now, epoch + 1, served.max(1));
+        figures.push(found);
+    }
+    let touched = counts.iter().filter(|count| **count > 0).count() as u64;
+    Streamed { accesses: drawn, epochs: epoch, touched, figures: mean(figures.iter()) }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "lines of an epoch")]
+fn first(machine: &Machine, workload: &Workload, epoch_ms: u32) -> u64 {
+    let lines = workload.workers.iter().map(|of| {
+        let nearest = machine.latency_ns[of.row].iter().copied().fold(f64::INFINITY, f64::min);
+        of.lines / (of.think_ns + nearest + machine.concurrent_ns)
+    });
+    ((lines.sum::<f64>() * f64::from(epoch_ms) * 1e6) as u64).max(1)
+}
+
+/// Draws an epoch's accesses into `counts`, which is cleared before.
+fn draw(source: &Source, (epoch, accesses): (u64, u64), options: Options, counts: &mut [u32]) {
+    counts.fill(0);
+    let next = AtomicU64::new(0);
+    let work = |counts: &mut [u32]| {
+        loop {
+            let shard = next.fetch_add(1, Ordering::Relaxed);
+            if shard >= SHARDS {
+                break;
+            }
+            // The first shards take what does not divide.
+            let share = accesses / SHARDS + u64::from(shard < accesses % SHARDS);
+            let stream = (epoch * SHARDS + shard).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            source.count(epoch, share, &mut Rng::new(options.seed ^ stream), counts);
+        }
+    };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..options.threads.max(1))
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut own = vec![0u32; source.pages() as usize];
+                    work(&mut own);
+                    own
+                })
+            })
+            .collect();
+        work(counts);
+        for other in others {
+            // A thread that failed has counted nothing; this one has then drawn the rest.
+            for (count, more) in counts.iter_mut().zip(other.join().unwrap_or_default()) {
+                *count += more;
+            }
+        }
+    });
+}
+
+/// The steady state when each page is asked for as often as it was counted.
+fn felt(machine: &Machine, workload: &Workload, pages: &Pages, counts: &[u32]) -> Figures {
+    let mut on = vec![0u64; machine.nodes.len()];
+    for (count, node) in counts.iter().zip(&pages.node) {
+        on[usize::from(*node)] += u64::from(*count);
+    }
+    #[expect(clippy::cast_precision_loss, reason = "counts as shares")]
+    let shares: Vec<f64> = {
+        let all = on.iter().sum::<u64>().max(1) as f64;
+        on.iter().map(|count| *count as f64 / all).collect()
+    };
+    let demand = |of: &crate::workload::Worker| Demand {
+        row: of.row,
+        lines: of.lines,
+        think_ns: of.think_ns,
+        reads: of.reads,
+        shares: shares.clone(),
+    };
+    let demands: Vec<Demand> = workload.workers.iter().map(demand).collect();
+    let flow = flow::solve(machine, &demands, &[]);
+    let shares: Vec<Vec<f64>> = demands.into_iter().map(|demand| demand.shares).collect();
+    figures(machine, workload, &shares, &flow)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::steady;
+    use crate::policy::Policy;
+    use crate::published::colloid;
+    use crate::workload;
+
+    fn options(threads: u32, seed: u64) -> Options {
+        Options { accesses: 3_000_000, epoch_ms: 1, threads, seed }
+    }
+
+    #[test]
+    fn any_number_of_threads_draws_the_same() {
+        let machine = colloid::machine(135.0).unwrap();
+        let workload = workload::find("hot-set", &machine).unwrap();
+        let mut pages = Pages::of(&workload, 1);
+        Policy::FirstTouch.place(&mut pages, &workload, &machine);
+        let source = Source::hot_set(4608, 1536, 0.9, 1).unwrap();
+        let run = |threads, seed| run(&machine, &workload, &pages, &source, options(threads, seed));
+        assert_eq!(run(1, 5), run(3, 5));
+        assert_ne!(run(1, 5).figures, run(1, 6).figures);
+        assert!(run(2, 5).accesses >= 3_000_000);
+    }
+
+    #[test]
+    fn every_access_is_drawn_whether_it_divides_or_not() {
+        let source = Source::uniform(100).unwrap();
+        for (accesses, threads) in [(1, 1), (1003, 1), (1003, 4), (16, 40)] {
+            let mut counts = vec![7; 100];
+            draw(&source, (0, accesses), options(threads, 1), &mut counts);
+            assert_eq!(counts.iter().map(|count| u64::from(*count)).sum::<u64>(), accesses);
+        }
+    }
+
+    #[test]
+    fn a_stream_of_the_workloads_own_heat_gives_the_workloads_steady_state() {
+        let machine = colloid::machine(135.0).unwrap();
+        let workload = workload::find("hot-set", &machine).unwrap();
+        let mut pages = Pages::of(&workload, 1);
+        Policy::FirstTouch.place(&mut pages, &workload, &machine);
+        // 0.85 to the hot third, and its third of the rest: 0.9 of all.
+        let source = Source::hot_set(4608, 1536, 0.85, 0).unwrap();
+        let streamed = run(&machine, &workload, &pages, &source, options(2, 1)).figures;
+        let steady = steady(&machine, &workload, &pages);
+        assert!((streamed.gbps / steady.gbps - 1.0).abs() < 0.01, "{streamed:?} {steady:?}");
+    }
+
+    #[test]
+    fn a_hot_set_that_moves_away_is_felt() {
+        let machine = colloid::machine(192.0).unwrap();
+        let workload = workload::find("hot-set", &machine).unwrap();
+        let mut pages = Pages::of(&workload, 1);
+        Policy::FirstTouch.place(&mut pages, &workload, &machine);
+        let local = |move_epochs| {
+            let source = Source::hot_set(4608, 1536, 0.85, move_epochs).unwrap();
+            run(&machine, &workload, &pages, &source, options(1, 1)).figures.local_access_ratio
+        };
+        assert!(local(0) > 0.89 && local(1) < 0.7, "{} {}", local(0), local(1));
+    }
+}
