@@ -5,7 +5,8 @@
 //! ([`interleave`]), what is said of it to those who place memory ([`advice`], [`advisor`]), and how traffic is spread over
 //! controllers and links ([`traffic`]).
 //! Not here: where figures come from (crates kernel and probe) and how a decision is carried out (crate kernel). This
-//! crate has no I/O, no clock, no randomness, no floating point and no unsafe code: same in, same out.
+//! crate has no I/O, no clock, no randomness and no unsafe code: same in, same out. It decides in whole numbers; the one model
+//! that can't ([`traffic::model`]) keeps real numbers inside, exact to the bit on all machines.
 //! Read next: `weights.rs`.
 #![no_std]
 #![forbid(unsafe_code)]

@@ -7,8 +7,11 @@
 //! |---|---|
 //! | [`metrics`] | how busy, how local, how uneven a round was |
 //! | [`carrefour`] | the published system: gates by metrics, page by page relocated, interleaved, replicated |
+//! | [`model`] | what a placement comes to: loops, queues, prices |
+//! | [`place`] | the best placement by that; weights for new memory and what is worth promoting, by the same prices |
+//! | [`colloid`] | equal latencies, by bounds: what needs to know least |
 //!
-//! Sources: Carrefour (ASPLOS 2013) and its version for huge pages (USENIX ATC 2014).
+//! Sources: Carrefour (ASPLOS 2013) and its version for huge pages (USENIX ATC 2014); Colloid (SOSP 2024).
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -17,7 +20,13 @@ use alloc::vec::Vec;
 use nearfar_topology::{BasisPoints, Bytes, Nanoseconds, NodeId};
 
 pub mod carrefour;
+pub mod colloid;
 pub mod metrics;
+pub mod model;
+mod number;
+pub mod place;
+#[cfg(test)]
+mod testkit;
 
 pub use metrics::Metrics;
 
