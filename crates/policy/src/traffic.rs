@@ -9,6 +9,7 @@
 //! | [`carrefour`] | the published system: gates by metrics, page by page relocated, interleaved, replicated |
 //! | [`model`] | what a placement comes to: loops, queues, prices |
 //! | [`place`] | the best placement by that; weights for new memory and what is worth promoting, by the same prices |
+//! | [`balance`] | the controller: senses, predicts, moves what repays, checks itself |
 //! | [`colloid`] | equal latencies, by bounds: what needs to know least |
 //!
 //! Sources: Carrefour (ASPLOS 2013) and its version for huge pages (USENIX ATC 2014); Colloid (SOSP 2024).
@@ -19,6 +20,7 @@ use alloc::vec::Vec;
 
 use nearfar_topology::{BasisPoints, Bytes, Nanoseconds, NodeId};
 
+pub mod balance;
 pub mod carrefour;
 pub mod colloid;
 pub mod metrics;

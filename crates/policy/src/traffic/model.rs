@@ -233,6 +233,11 @@ impl Machine {
         if wait <= 0.0 { 0.0 } else { (low + high) / 2.0 }
     }
 
+    /// How long lines wait in a queue of which such a share is in use.
+    pub(super) fn wait(&self, queue: usize, used: f64) -> f64 {
+        self.queues[queue].wait_and_slope(used).0
+    }
+
     /// What a line takes from a node's CPUs to a node's memory, by such prices of queues.
     pub(super) fn latency(&self, path: (usize, usize), reads: f64, of: &[f64]) -> f64 {
         let way = &self.paths[path.0][path.1];

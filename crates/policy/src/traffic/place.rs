@@ -113,6 +113,12 @@ impl Problem<'_> {
         sum / f64::max(weights, 1e-9)
     }
 
+    /// Use of queues, in the first scene.
+    pub(super) fn used(&self, placement: &Placement) -> Vec<f64> {
+        let foreign = self.scenes.first().map(|scene| scene.foreign.as_slice()).unwrap_or_default();
+        self.machine.solve(self.loops, &self.shares(placement), foreign).used
+    }
+
     /// What a line more of each region costs on each node, and how many there are.
     pub(super) fn costs(&self, placement: &Placement) -> Vec<(f64, Vec<f64>)> {
         let shares = self.shares(placement);
