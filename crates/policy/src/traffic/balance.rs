@@ -3,22 +3,23 @@
 //! # The loop
 //! 1. *Sense*, at each step: latencies as they are felt become use of queues by the curve backwards, and, less own traffic, lines
 //!    that others have outstanding (`sense.rs`). Loads that change are noticed.
-//! 2. *Predict*, every half second: the best placement for these loads, by [`place`](super::place)'s law, which is the optimum and
-//!    not the point where latencies are equal. Loads that come and go faster than memory can follow are not followed
-//!    (`outlook.rs`).
-//! 3. *Decide*: a gain of 1.5 % starts moving, what is left of 0.75 % ends it; both are half of that once loads have been the same
-//!    for ten seconds. The gain must repay the traffic of moving twice over while loads last. A direction is reversed after two confirmations.
-//! 4. *Limit*: a tenth of a region's accesses in a decision, times confidence; the rate that was set, and of that only what the queues
-//!    can spare, unless much is to gain.
-//! 5. *Check* (`judge.rs`): what came of what was predicted. Three misses halve confidence, five undo what was done, and nothing is done
-//!    until loads change.
+//! 2. *Predict*, every half second: the best placement for these loads, by [`place`](super::place)'s law, which is the
+//!    optimum and not the point where latencies are equal. Loads that come and go faster than memory can follow are not
+//!    followed (`outlook.rs`).
+//! 3. *Decide*: a gain of 1.5 % starts moving, what is left of 0.75 % ends it; both are half of that once loads have been the
+//!    same for ten seconds. The gain must repay the traffic of moving twice over while loads last. A direction is reversed
+//!    after two confirmations.
+//! 4. *Limit*: a tenth of a region's accesses in a decision, times confidence; the rate that was set, and of that only what
+//!    the queues can spare, unless much is to gain.
+//! 5. *Check* (`judge.rs`): what came of what was predicted. Three misses halve confidence, five undo what was done, and
+//!    nothing is done until loads change.
 //!
-//! Predictions start from inferred loads, not from gaps between latencies: the steepness of `1 / (1 - u)` makes steps on noisy gaps
-//! swing, and predictions not. Where own traffic is not known, latencies are equalised instead ([`colloid`](super::colloid)).
-//! Which pages go is [`Pages`]'s choice: hottest for their size, not those that moved of late.
+//! Predictions start from inferred loads, not from gaps between latencies: the steepness of `1 / (1 - u)` makes steps on
+//! noisy gaps swing, and predictions not. Where own traffic is not known, latencies are equalised instead
+//! ([`colloid`](super::colloid)). Which pages go is [`Pages`]'s choice: hottest for their size, not those that moved of late.
 //!
-//! Weights for new memory ([`Decision::weights`]) and costs for promotion ([`Decision::costs`], [`super::place::promotion`]) are of the
-//! same prices. Whoever acts does not know whether the machine is real.
+//! Weights for new memory ([`Decision::weights`]) and costs for promotion ([`Decision::costs`], [`super::place::promotion`])
+//! are of the same prices. Whoever acts does not know whether the machine is real.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;

@@ -1,13 +1,13 @@
 //! Colloid's bounds search: the near share at which near and far memory take as long.
 //!
-//! It needs to know least: two latencies as they are felt, and the share of accesses that near memory serves. While near memory is
-//! the faster, the share sought is above the present one, else below: two bounds close in on it, and the middle is where to
-//! go. Latencies within 5 % of each other are equal. Bounds that have met while latencies have not are about a machine that has
-//! changed: the one on the side to go to is opened again.
+//! It needs to know least: two latencies as they are felt, and the share of accesses that near memory serves. While near
+//! memory is the faster, the share sought is above the present one, else below: two bounds close in on it, and the middle is
+//! where to go. Latencies within 5 % of each other are equal. Bounds that have met while latencies have not are about a
+//! machine that has changed: the one on the side to go to is opened again.
 //!
 //! Equal latencies are where traffic settles that each line chooses for itself. They are not the best there is
-//! ([`place`](super::place)): under moderate load 3 to 6 % of throughput are left. So this is the way for those who ask for it, and
-//! where own load is not known.
+//! ([`place`](super::place)): under moderate load 3 to 6 % of throughput are left. So this is the way for those who ask for
+//! it, and where own load is not known.
 //!
 //! Source: Vuppalapati and Agarwal, Tiered Memory Management: Access Latency is the Key! (SOSP 2024), its port to HeMem.
 

@@ -1,7 +1,7 @@
 //! What a round of traffic was like: how busy, how local, how uneven. Carrefour's metrics, in whole numbers.
 //!
-//! Unevenness is the *sample* standard deviation (n - 1) over the mean: on four nodes, all accesses to one are exactly 200 %. With
-//! the standard deviation of a population it would be 173 %, and published thresholds would mean something else.
+//! Unevenness is the *sample* standard deviation (n - 1) over the mean: on four nodes, all accesses to one are exactly 200 %.
+//! With the standard deviation of a population it would be 173 %, and published thresholds would mean something else.
 //! Counters that take turns count a part of the time; rates are of that part.
 
 use alloc::vec::Vec;

@@ -3,19 +3,20 @@
 //! # The model
 //! CPUs of a node have so many lines outstanding, and no more: each line that comes is followed by a request for the next, after
 //! some time to think. So slow memory lowers its own demand, and `N` lines outstanding with latency `L` and thinking time `Z`
-//! are `N / (Z + L)` lines in a unit of time. A line from a node's CPUs to a node's memory waits in queues on the way: memory controllers,
-//! directions of links, ports that carry reads or writes alone. Each has a [`Queue::capacity`] and a curve of waiting,
-//! `W(u) = a u^k / (1 - u)`, where `u` is the share of the capacity in use. What a path takes is its idle latency and the
-//! waiting in all its queues. Traffic of others is a loop as well, one for each queue.
+//! are `N / (Z + L)` lines in a unit of time. A line from a node's CPUs to a node's memory waits in queues on the way: memory
+//! controllers, directions of links, ports that carry reads or writes alone. Each has a [`Queue::capacity`] and a curve of
+//! waiting, `W(u) = a u^k / (1 - u)`, where `u` is the share of the capacity in use. What a path takes is its idle latency
+//! and the waiting in all its queues. Traffic of others is a loop as well, one for each queue.
 //!
 //! # The solution
 //! Loads and waiting hang on each other; queue after queue is solved with the others as they are (its load falls
 //! as waiting rises, so there is one solution; Newton's steps, kept in a bracket), until nothing changes.
 //!
 //! # Prices
-//! One line more in a queue waits itself, and makes our others wait: `W(u) + own load x dW/dload`. Where that is the same for all paths
-//! in use, and no less elsewhere, no placement has less waiting in all. Equal *waiting* would be where selfish traffic settles.
-//! Others' loops yield: of a line more from us, a queue that others fill gets less than a line more, and its price rises less.
+//! One line more in a queue waits itself, and makes our others wait: `W(u) + own load x dW/dload`. Where that is the same for
+//! all paths in use, and no less elsewhere, no placement has less waiting in all. Equal *waiting* would be where selfish
+//! traffic settles. Others' loops yield: of a line more from us, a queue that others fill gets less than a line more, and its
+//! price rises less.
 //!
 //! Real numbers are needed here; they stay inside, and are the same to the bit on all machines (see `number.rs`).
 //! What comes in and goes out is whole. Where capacity is uncertain, err on the high side: prices are steep near the end.

@@ -16,10 +16,10 @@
 //! the region and the two nodes with the most to gain, the prediction how much goes. A step that gains nothing ends it.
 //!
 //! # What comes of it
-//! [`weights`] for new memory: [`PARTS`] in all, always, as pages are placed by their address modulo that sum, and another sum would
-//! move nearly all. They know the mix of reads and writes, as queues do that carry one of them; and on an idle machine they
-//! are all the nearest node's. [`promotion`] is the heat from which on a page is worth promoting, by the same prices, so that
-//! tiers, weights and moving never work against each other.
+//! [`weights`] for new memory: [`PARTS`] in all, always, as pages are placed by their address modulo that sum, and another
+//! sum would move nearly all. They know the mix of reads and writes, as queues do that carry one of them; and on an idle
+//! machine they are all the nearest node's. [`promotion`] is the heat from which on a page is worth promoting, by the same
+//! prices, so that tiers, weights and moving never work against each other.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -304,8 +304,8 @@ pub(super) fn apportion(shares: &[f64]) -> Vec<u8> {
     parts
 }
 
-/// What a line more costs on each node, by prices, where `at` is the share of each: idle latency, waiting, and what it makes others
-/// of its kind wait.
+/// What a line more costs on each node, by prices, where `at` is the share of each: idle latency, waiting, and what it makes
+/// others of its kind wait.
 #[must_use]
 pub fn costs(machine: &Machine, demand: &Demand, at: &[BasisPoints]) -> Vec<Nanoseconds> {
     let (loops, scene) = demand.loops(machine);

@@ -1,9 +1,9 @@
 //! Whether what was predicted came: measured throughput against the prediction, while loads stay the same.
 //!
 //! Prediction and measurement are both taken relative to what they were before, so that a model that is off by a factor is not
-//! blamed. A *miss* is a gain of which less than a quarter came, noise allowed for. Three in a row halve confidence, and with it the
-//! length of steps; five are proof that the model is not of this machine: what was moved since the first is moved back,
-//! and nothing is done until loads change.
+//! blamed. A *miss* is a gain of which less than a quarter came, noise allowed for. Three in a row halve confidence, and with
+//! it the length of steps; five are proof that the model is not of this machine: what was moved since the first is moved
+//! back, and nothing is done until loads change.
 
 use crate::traffic::place::Placement;
 

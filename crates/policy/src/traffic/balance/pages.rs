@@ -1,7 +1,8 @@
 //! Which pages go: hottest for their size, not those that moved of late, and none of a process whose pages go to and fro.
 //!
-//! A page that comes back to where it was within 32 decisions is a *return*. If more than a fifth of what a process has moved of late
-//! are returns, it is frozen: for 16 decisions, and twice as long each time after. What is frozen is measured, not moved.
+//! A page that comes back to where it was within 32 decisions is a *return*. If more than a fifth of what a process has moved
+//! of late are returns, it is frozen: for 16 decisions, and twice as long each time after. What is frozen is measured, not
+//! moved.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

@@ -1,10 +1,11 @@
 //! What is made of readings: own lines, others' lines, and for how long loads have been as they are.
 //!
-//! A latency above the idle one is waiting; by the curve backwards, waiting is use; use less own traffic is others' traffic; and as
-//! lines outstanding (traffic times latency) it stays the same when our own memory moves. One reading is off by its noise, and the
-//! curve backwards makes much of little noise where little waits: so readings are averaged first and turned into lines then.
-//! Five in a row that are off by more than a third, and more than noise can be, are a change: a new average begins with them.
-//! Loads that change faster than that show in how far readings scatter; then there are two scenes instead of one.
+//! A latency above the idle one is waiting; by the curve backwards, waiting is use; use less own traffic is others' traffic;
+//! and as lines outstanding (traffic times latency) it stays the same when our own memory moves. One reading is off by its
+//! noise, and the curve backwards makes much of little noise where little waits: so readings are averaged first and turned
+//! into lines then. Five in a row that are off by more than a third, and more than noise can be, are a change: a new average
+//! begins with them. Loads that change faster than that show in how far readings scatter; then there are two scenes instead
+//! of one.
 
 use alloc::vec;
 use alloc::vec::Vec;

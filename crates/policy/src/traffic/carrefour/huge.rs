@@ -1,8 +1,9 @@
 //! Carrefour's extension for huge pages: when to split them, when to have them back, and whether acting was worth it.
 //!
-//! Two things no placement of huge pages can mend: nodes that use different pieces of one page, and one page that is hot by itself.
-//! Samples tell both. The share of accesses that is local is estimated as it is, with every page moved whole, and with every
-//! page split; a page used by one node counts as local then, one used by several for one part in as many nodes as there are.
+//! Two things no placement of huge pages can mend: nodes that use different pieces of one page, and one page that is hot by
+//! itself. Samples tell both. The share of accesses that is local is estimated as it is, with every page moved whole, and
+//! with every page split; a page used by one node counts as local then, one used by several for one part in as many nodes as
+//! there are.
 //! - Shared huge pages are split if splitting beats moving by 5 points, two rounds in a row, unless moving alone
 //!   makes 15 % more local.
 //! - A shared huge page with more than 6 % of all samples is split at once, its pieces spread over all nodes in turn.

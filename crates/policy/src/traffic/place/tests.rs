@@ -158,7 +158,9 @@ proptest! {
 
     #[test]
     fn without_a_node_the_rest_is_placed(
-        nodes in prop::collection::vec((50_u64..400, 5_u64..300), 2..5), lines in 1_u32..2000, gone in any::<prop::sample::Index>(),
+        nodes in prop::collection::vec((50_u64..400, 5_u64..300), 2..5),
+        lines in 1_u32..2000,
+        gone in any::<prop::sample::Index>(),
     ) {
         let mut rest = nodes;
         rest.remove(gone.index(rest.len()));
@@ -169,7 +171,9 @@ proptest! {
 
     #[test]
     fn what_is_fitted_is_within_bounds_and_whole(
-        wish in prop::collection::vec(0.0_f64..1.0, 3), least in prop::collection::vec(0.0_f64..0.3, 3), most in prop::collection::vec(0.34_f64..1.0, 3),
+        wish in prop::collection::vec(0.0_f64..1.0, 3),
+        least in prop::collection::vec(0.0_f64..0.3, 3),
+        most in prop::collection::vec(0.34_f64..1.0, 3),
     ) {
         let spot = Spot { by: vec![1.0], least: least.clone(), most: most.clone() };
         let found = spot.fit(&wish).unwrap();
