@@ -16,7 +16,7 @@
 //!
 //! Predictions start from inferred loads, not from gaps between latencies: the steepness of `1 / (1 - u)` makes steps on
 //! noisy gaps swing, and predictions not. Where own traffic is not known, latencies are equalised instead
-//! ([`colloid`](super::colloid)). Which pages go is [`Pages`]'s choice: hottest for their size, not those that moved of late.
+//! ([`colloid`]). Which pages go is [`Pages`]'s choice: hottest for their size, not those that moved of late.
 //!
 //! Weights for new memory ([`Decision::weights`]) and costs for promotion ([`Decision::costs`], [`super::place::promotion`])
 //! are of the same prices. Whoever acts does not know whether the machine is real.

@@ -195,7 +195,7 @@ fn equal_latencies_can_be_asked_for_and_leave_something_behind() {
 
 #[test]
 fn half_of_all_probes_lost_or_all_of_them_off_by_a_fifth_do_no_harm() {
-    for (lost, bias, least) in [(2, 1.0, 1.05), (1000, 0.8, 1.0), (1000, 1.2, 1.0)] {
+    for (lost, bias, least) in [(2, 1.0, 1.14), (1, 0.8, 1.0), (1, 1.2, 1.0)] {
         let mut plant = Plant::new(135);
         let mut balance = controller(&plant);
         for tick in 0..600_u64 {
@@ -203,14 +203,28 @@ fn half_of_all_probes_lost_or_all_of_them_off_by_a_fifth_do_no_harm() {
             for ns in seen.latency.iter_mut().flatten().flatten() {
                 *ns = Nanoseconds(count(real(ns.0) * bias));
             }
-            if tick % lost == 0 {
-                seen.latency = vec![vec![None; 2]];
+            if tick % lost < lost / 2 {
+                seen.latency[0][usize::from(tick % 4 == 0)] = None;
             }
             let decision = balance.step(&seen);
             plant.apply(&decision);
         }
         let share = plant.flow(plant.near, 1.0).0 / plant.flow(HIGH, 1.0).0;
         assert!(share >= least, "{lost}, {bias}: {share}");
+    }
+}
+
+#[test]
+fn a_probe_that_is_lost_is_no_change_of_loads() {
+    let mut plant = Plant::new(135);
+    let mut balance = controller(&plant);
+    plant.run(&mut balance, 50, |_| 3.0);
+    for _ in 0..10 {
+        let mut seen = plant.look(3.0);
+        seen.latency[0][0] = None;
+        let decision = balance.step(&seen);
+        plant.apply(&decision);
+        assert!(decision.foreign[0].abs_diff(666) < 60, "{:?}", decision.foreign);
     }
 }
 
@@ -319,15 +333,16 @@ proptest! {
     ) {
         let law = if average { Law::Average } else { Law::Marginal };
         let config = Config { law, ..Config::default() };
-        let plant = Plant::new(135);
         let mut seen = Plant::new(135).look(0.0);
         seen.regions[0].at = vec![BasisPoints(near), BasisPoints(10_000 - near)];
+        seen.regions[0].by = vec![BasisPoints(5_000)];
+        seen.regions.push(seen.regions[0].clone());
         seen.room = room.map(Bytes).to_vec();
         seen.latency = vec![latency.map(|ns| Some(Nanoseconds(ns))).to_vec()];
         seen.own = Some(vec![own.map(BytesPerSecond).to_vec()]);
         seen.elapsed = Nanoseconds(500_000_000);
         let (mut a, mut b) = (
-            Balance::new(config, plant.machine.clone()),
+            Balance::new(config, two_tiers(135)),
             Balance::new(config, two_tiers(135)),
         );
         for _ in 0..4 {
@@ -335,8 +350,10 @@ proptest! {
             prop_assert_eq!(&decision, &b.step(&seen));
             let all: u64 = decision.shifts.iter().map(|shift| shift.bytes.0).sum();
             prop_assert!(all <= 1_000_000_000);
-            for shift in &decision.shifts {
-                prop_assert!(shift.bytes <= seen.room[shift.to] && shift.from != shift.to);
+            for node in 0..2 {
+                let here = decision.shifts.iter().filter(|shift| shift.to == node);
+                let bytes: u64 = here.map(|shift| shift.bytes.0).sum();
+                prop_assert!(bytes <= seen.room[node].0);
             }
             for weights in &decision.weights {
                 prop_assert_eq!(weights.iter().map(|parts| u32::from(*parts)).sum::<u32>(), 64);
