@@ -20,6 +20,9 @@
 //! - a part moves when memory has followed the last ones, however long that takes (`LAG`);
 //! - half of each look is the looks before.
 //!
+//! It needs no model of the machine, and comes to equal latencies. With one, [`crate::traffic::place`] says at once where to
+//! go, and by prices: what a line more costs all of a program's lines, not itself alone.
+//!
 //! Saturated is [`SATURATED`], and ends at [`RELIEVED`], so that a node near the border does not change at each tick.
 
 use alloc::vec;

@@ -1,0 +1,138 @@
+//! A reading, or an average of some: latencies and traffic, and the lines outstanding that they come to.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::Observation;
+use crate::traffic::model::{LINE, Machine};
+use crate::traffic::number::{real, share};
+
+/// Lines outstanding: others' by queue, then ours by CPU node.
+pub(super) type Lines = Vec<f64>;
+
+/// Latencies in nanoseconds, traffic in lines a nanosecond.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Reading {
+    latency: Vec<Vec<Option<f64>>>,
+    /// None where it is not known.
+    own: Vec<Vec<f64>>,
+    used: Vec<Option<f64>>,
+    reads: f64,
+}
+
+/// So much of a latency may be noise of an average: it is not taken for waiting, as little waiting is much use.
+const DOUBT: f64 = 0.015;
+
+const fn lines_a_ns(bytes_a_second: u64) -> f64 {
+    real(bytes_a_second) / 1e9 / LINE
+}
+
+impl Reading {
+    pub(super) fn of(machine: &Machine, seen: &Observation) -> Self {
+        let latency = |row: &Vec<Option<nearfar_topology::Nanoseconds>>| {
+            row.iter().map(|ns| ns.map(|ns| real(ns.0))).collect()
+        };
+        let own = seen.own.iter().flatten();
+        let used = |queue: usize| Some(lines_a_ns(seen.used.get(queue).copied().flatten()?.0));
+        Self {
+            latency: seen.latency.iter().map(latency).collect(),
+            own: own.map(|row| row.iter().map(|b| lines_a_ns(b.0)).collect()).collect(),
+            used: (0..machine.queues()).map(used).collect(),
+            reads: share(seen.reads),
+        }
+    }
+
+    /// Whether the same is known.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        self.own.len() == other.own.len()
+    }
+
+    /// Takes latencies that are missing from another.
+    pub(super) fn fill(&mut self, other: &Self) {
+        for (row, known) in self.latency.iter_mut().zip(&other.latency) {
+            row.iter_mut().zip(known).for_each(|(ns, known)| *ns = ns.or(*known));
+        }
+    }
+
+    /// Takes in another that counts so much; what was not known and is, is as it is.
+    pub(super) fn blend(&mut self, other: &Self, counts: f64) {
+        let one = |mean: &mut f64, now: f64| *mean += counts * (now - *mean);
+        let maybe = |mean: &mut Option<f64>, now: &Option<f64>| match (mean.as_mut(), now) {
+            (Some(mean), Some(now)) => one(mean, *now),
+            (None, Some(_)) => *mean = *now,
+            (_, None) => {}
+        };
+        for (row, now) in self.latency.iter_mut().zip(&other.latency) {
+            row.iter_mut().zip(now).for_each(|(mean, now)| maybe(mean, now));
+        }
+        for (row, now) in self.own.iter_mut().zip(&other.own) {
+            row.iter_mut().zip(now).for_each(|(mean, now)| one(mean, *now));
+        }
+        self.used.iter_mut().zip(&other.used).for_each(|(mean, now)| maybe(mean, now));
+        one(&mut self.reads, other.reads);
+    }
+
+    pub(super) fn rate(&self) -> f64 {
+        self.own.iter().flatten().sum()
+    }
+
+    pub(super) fn latency(&self, cpu: usize, node: usize) -> Option<f64> {
+        self.latency.get(cpu)?.get(node).copied().flatten()
+    }
+
+    pub(super) fn is_blind(&self) -> bool {
+        self.latency.iter().flatten().all(Option::is_none)
+    }
+
+    /// The lines that it comes to, were latencies so many times as long. Nothing where own traffic is not known.
+    pub(super) fn lines(&self, machine: &Machine, longer: f64) -> Lines {
+        if self.own.is_empty() {
+            return Vec::new();
+        }
+        let (mut own, mut lines) = (vec![0.0; machine.queues()], vec![0.0; machine.cpus()]);
+        for (cpu, row) in self.own.iter().enumerate() {
+            for (node, rate) in row.iter().enumerate() {
+                for queue in machine.through(cpu, node) {
+                    own[*queue] += rate * machine.carried(*queue, self.reads);
+                }
+                let latency = self.latency(cpu, node).map(|ns| ns * longer);
+                lines[cpu] += rate * latency.unwrap_or(machine.idle(cpu, node));
+            }
+        }
+        let used = self.in_use(machine, &own, longer);
+        let foreign = |queue: usize| {
+            let takes = machine.foreign_latency(queue, machine.wait(queue, used[queue]));
+            (used[queue] * machine.capacity(queue) - own[queue]) * takes
+        };
+        let mut all: Lines = (0..machine.queues()).map(foreign).collect();
+        all.append(&mut lines);
+        all
+    }
+
+    /// Use of queues: as counted; by waiting at the end of a path, which is what queues before it do not explain; else our own.
+    fn in_use(&self, machine: &Machine, own: &[f64], longer: f64) -> Vec<f64> {
+        let use_of =
+            |queue: usize| self.used[queue].unwrap_or(own[queue]) / machine.capacity(queue);
+        let mut used: Vec<f64> = (0..machine.queues()).map(use_of).collect();
+        for node in 0..machine.nodes() {
+            let by_length = |cpu: &usize| machine.through(*cpu, node).len();
+            let probed = |cpu: &usize| self.latency(*cpu, node).is_some();
+            let Some(cpu) = (0..machine.cpus()).filter(probed).min_by_key(by_length) else {
+                continue;
+            };
+            let Some((last, before)) = machine.through(cpu, node).split_last() else { continue };
+            let part = machine.carried(*last, self.reads);
+            if self.used[*last].is_some() || part <= 0.0 {
+                continue;
+            }
+            let waits = |queue: &usize| {
+                machine.wait(*queue, used[*queue]) * machine.carried(*queue, self.reads)
+            };
+            let latency = self.latency(cpu, node).unwrap_or(0.0) * longer;
+            let explained = machine.idle(cpu, node) + before.iter().map(waits).sum::<f64>();
+            let explained = explained + latency * DOUBT;
+            used[*last] = machine.in_use(*last, (latency - explained) / part);
+        }
+        used
+    }
+}

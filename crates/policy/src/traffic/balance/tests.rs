@@ -1,0 +1,363 @@
+//! The controller on a plant: two tiers in a closed loop, with noise, a rate limit and others who come and go.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use nearfar_topology::BytesPerSecond;
+use proptest::prelude::*;
+
+use super::*;
+use crate::traffic::model::Queue;
+use crate::traffic::testkit::{alike, far_tier, near_tier, two_tiers};
+
+/// Lines that a unit of contention has outstanding on near memory; ours.
+const OTHERS: f64 = 222.0;
+const OURS: f64 = 128.0;
+/// What near memory serves of accesses at least and at most: 24 GB hot of 72 take 90 %, and 32 are near.
+const LOW: f64 = 0.067;
+const HIGH: f64 = 0.917;
+/// A share of all is so many bytes of hot memory.
+const BYTES: f64 = 24e9 / 0.9;
+const TICK_NS: u64 = 100_000_000;
+
+/// Chance: the same for a seed.
+struct Chance(u64);
+
+impl Chance {
+    /// About normal, of deviation 1.
+    fn draw(&mut self) -> f64 {
+        let mut one = || {
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            f64::from(u32::try_from(self.0 >> 32).unwrap()) / 4_294_967_296.0
+        };
+        (0..12).map(|_| one()).sum::<f64>() - 6.0
+    }
+}
+
+/// The machine as it is; the controller has its own.
+struct Plant {
+    machine: Machine,
+    near: f64,
+    chance: Chance,
+    noise: f64,
+    own_known: bool,
+    /// Lines a nanosecond and bytes moved, in all.
+    done: f64,
+    moved: f64,
+}
+
+impl Plant {
+    fn new(far_ns: u64) -> Self {
+        Self {
+            machine: two_tiers(far_ns),
+            near: HIGH,
+            chance: Chance(7),
+            noise: 0.05,
+            own_known: true,
+            done: 0.0,
+            moved: 0.0,
+        }
+    }
+
+    fn flow(&self, near: f64, contention: f64) -> (f64, [f64; 2]) {
+        let loops = Loops { lines: vec![OURS], think: vec![0.0], reads: 1.0 };
+        let shares = vec![vec![near, 1.0 - near]];
+        let flow = self.machine.solve(&loops, &shares, &[contention * OTHERS, 0.0]);
+        let latency = [0, 1].map(|node| self.machine.latency((0, node), 1.0, &flow.wait));
+        (flow.rate[0], latency)
+    }
+
+    fn oracle(&self, contention: f64) -> f64 {
+        let near = |step: u32| LOW + (HIGH - LOW) * f64::from(step) / 100.0;
+        (0..=100).map(|step| self.flow(near(step), contention).0).fold(0.0, f64::max)
+    }
+
+    /// What is seen of it.
+    fn look(&mut self, contention: f64) -> Observation {
+        let (rate, latency) = self.flow(self.near, contention);
+        self.done += rate;
+        let noise = self.noise;
+        let mut noisy = |value: f64| count(value * (1.0 + noise * self.chance.draw()));
+        let latency = vec![latency.map(|ns| Some(Nanoseconds(noisy(ns)))).to_vec()];
+        let own = [self.near, 1.0 - self.near];
+        let own = own.map(|part| BytesPerSecond(noisy(rate * part * LINE * 1e9))).to_vec();
+        Observation {
+            elapsed: Nanoseconds(TICK_NS),
+            latency,
+            own: self.own_known.then(|| vec![own]),
+            reads: BasisPoints(10_000),
+            regions: vec![Region {
+                by: vec![BasisPoints(10_000)],
+                at: vec![basis_points(self.near), basis_points(1.0 - self.near)],
+                least: vec![basis_points(LOW), basis_points(1.0 - HIGH)],
+                most: vec![basis_points(HIGH), basis_points(1.0 - LOW)],
+                bytes: Bytes(count(BYTES)),
+            }],
+            room: vec![Bytes(1 << 40); 2],
+            ..Observation::default()
+        }
+    }
+
+    fn apply(&mut self, decision: &Decision) {
+        let bytes: u64 = decision.shifts.iter().map(|shift| shift.bytes.0).sum();
+        assert!(bytes <= 1_000_000_000, "within the rate");
+        self.moved += real(bytes);
+        for shift in &decision.shifts {
+            assert!(shift.share <= BasisPoints(1_000), "within trust");
+            let by = real(shift.bytes.0) / BYTES;
+            self.near += if shift.to == 0 { by } else { -by };
+        }
+        assert!((LOW - 1e-3..=HIGH + 1e-3).contains(&self.near), "{}", self.near);
+    }
+
+    /// A tenth of a second: what it is like is seen, decided on, done.
+    fn tick(&mut self, balance: &mut Balance, contention: f64) {
+        let seen = self.look(contention);
+        let decision = balance.step(&seen);
+        self.apply(&decision);
+    }
+
+    /// So many ticks; lines a nanosecond, on average, and what they would be with memory left as it was.
+    fn run(&mut self, balance: &mut Balance, ticks: u64, wave: impl Fn(u64) -> f64) -> (f64, f64) {
+        let (start, mut off) = (self.near, 0.0);
+        self.done = 0.0;
+        for tick in 0..ticks {
+            off += self.flow(start, wave(tick)).0;
+            self.tick(balance, wave(tick));
+        }
+        (self.done / real(ticks), off / real(ticks))
+    }
+}
+
+fn controller(plant: &Plant) -> Balance {
+    Balance::new(Config::default(), plant.machine.clone())
+}
+
+#[test]
+fn it_reaches_the_oracle_at_any_contention_and_stays_there() {
+    for far in [135, 148, 168, 192] {
+        let mut plant = Plant::new(far);
+        let mut balance = controller(&plant);
+        for contention in [0.0, 3.0, 1.0, 0.5, 2.0, 0.0] {
+            plant.run(&mut balance, 500, |_| contention);
+            plant.moved = 0.0;
+            let (found, _) = plant.run(&mut balance, 200, |_| contention);
+            let (share, churn) =
+                (found / plant.oracle(contention), plant.moved / 20.0 / (found * LINE * 1e9));
+            let what = std::format!("{far} ns, {contention}x: {share:.4}, churn {churn:.4}");
+            assert!(share >= 0.99 && churn < 0.01, "{what}, near {:.3}", plant.near);
+        }
+    }
+}
+
+#[test]
+fn it_is_never_much_below_off_when_contention_comes_and_goes() {
+    for (far, high) in [(135, 1.0), (135, 3.0), (192, 3.0)] {
+        for half in [1, 3, 5, 10, 25, 50, 100, 200, 300] {
+            let mut plant = Plant::new(far);
+            let mut balance = controller(&plant);
+            let wave = |tick: u64| if (tick / half).is_multiple_of(2) { 0.0 } else { high };
+            let (found, off) = plant.run(&mut balance, 2400, wave);
+            let share = found / off;
+            assert!(share >= 0.98, "{far} ns, {high}x, half of {half} ticks: {share:.4}");
+        }
+    }
+}
+
+#[test]
+fn where_own_traffic_is_not_known_latencies_come_to_be_equal() {
+    let mut plant = Plant::new(135);
+    plant.own_known = false;
+    let mut balance = controller(&plant);
+    plant.run(&mut balance, 600, |_| 1.0);
+    let (_, [near, far]) = plant.flow(plant.near, 1.0);
+    assert!((near / far - 1.0).abs() < 0.1, "{near} {far}");
+    // Nothing to equalise: near is faster whatever is there.
+    plant.run(&mut balance, 900, |_| 0.0);
+    assert!(plant.near > 0.85, "{}", plant.near);
+}
+
+#[test]
+fn equal_latencies_can_be_asked_for_and_leave_something_behind() {
+    let settled = |law| {
+        let mut plant = Plant::new(135);
+        let config = Config { law, ..Config::default() };
+        let mut balance = Balance::new(config, plant.machine.clone());
+        plant.run(&mut balance, 600, |_| 1.0);
+        plant.run(&mut balance, 200, |_| 1.0).0 / plant.oracle(1.0)
+    };
+    let (marginal, average) = (settled(Law::Marginal), settled(Law::Average));
+    assert!(marginal > average + 0.01 && average > 0.93, "{marginal} {average}");
+}
+
+#[test]
+fn half_of_all_probes_lost_or_all_of_them_off_by_a_fifth_do_no_harm() {
+    for (lost, bias, least) in [(2, 1.0, 1.14), (1, 0.8, 1.0), (1, 1.2, 1.0)] {
+        let mut plant = Plant::new(135);
+        let mut balance = controller(&plant);
+        for tick in 0..600_u64 {
+            let mut seen = plant.look(1.0);
+            for ns in seen.latency.iter_mut().flatten().flatten() {
+                *ns = Nanoseconds(count(real(ns.0) * bias));
+            }
+            if tick % lost < lost / 2 {
+                seen.latency[0][usize::from(tick % 4 == 0)] = None;
+            }
+            let decision = balance.step(&seen);
+            plant.apply(&decision);
+        }
+        let share = plant.flow(plant.near, 1.0).0 / plant.flow(HIGH, 1.0).0;
+        assert!(share >= least, "{lost}, {bias}: {share}");
+    }
+}
+
+#[test]
+fn a_probe_that_is_lost_is_no_change_of_loads() {
+    let mut plant = Plant::new(135);
+    let mut balance = controller(&plant);
+    plant.run(&mut balance, 50, |_| 3.0);
+    for _ in 0..10 {
+        let mut seen = plant.look(3.0);
+        seen.latency[0][0] = None;
+        let decision = balance.step(&seen);
+        plant.apply(&decision);
+        assert!(decision.foreign[0].abs_diff(666) < 60, "{:?}", decision.foreign);
+    }
+}
+
+#[test]
+fn a_capacity_that_is_a_tenth_off_costs_little() {
+    for part in [0.9, 1.1] {
+        let mut plant = Plant::new(148);
+        let queue = |queue: Queue| Queue {
+            capacity: BytesPerSecond(count(real(queue.capacity.0) * part)),
+            ..queue
+        };
+        let tiers = [(Nanoseconds(70), queue(near_tier())), (Nanoseconds(148), queue(far_tier()))];
+        let mut balance = Balance::new(Config::default(), Machine::tiers(&tiers).unwrap());
+        plant.run(&mut balance, 600, |_| 1.0);
+        let (found, _) = plant.run(&mut balance, 200, |_| 1.0);
+        let share = found / plant.oracle(1.0);
+        assert!(share > 0.97, "{part}: {share}");
+    }
+}
+
+#[test]
+fn a_machine_that_does_not_do_as_predicted_is_left_as_it_was() {
+    let mut plant = Plant::new(135);
+    let mut balance = controller(&plant);
+    // What is measured has nothing to do with where memory is: near looks busy, and no move helps.
+    let mut verdicts = Vec::new();
+    for _ in 0..600 {
+        let mut seen = plant.look(3.0);
+        seen.latency = vec![vec![Some(Nanoseconds(352)), Some(Nanoseconds(138))]];
+        seen.own = Some(vec![vec![BytesPerSecond(22_400_000_000), BytesPerSecond(2_030_000_000)]]);
+        let decision = balance.step(&seen);
+        plant.apply(&decision);
+        if decision.verdict != Verdict::Sensing {
+            verdicts.push(decision.verdict);
+        }
+    }
+    assert!(verdicts.contains(&Verdict::Undoing), "{verdicts:?}");
+    assert_eq!(verdicts.last(), Some(&Verdict::Off));
+    assert!(plant.near > HIGH - 0.02, "{}", plant.near);
+}
+
+#[test]
+fn readings_that_are_old_or_do_not_fit_are_not_acted_on() {
+    let mut plant = Plant::new(135);
+    let mut balance = controller(&plant);
+    plant.run(&mut balance, 20, |_| 3.0);
+    let seen = Observation { elapsed: Nanoseconds(500_000_000), ..plant.look(3.0) };
+    let old = Observation { age: Nanoseconds(700_000_000), ..seen.clone() };
+    assert_eq!(balance.step(&old).verdict, Verdict::Stale);
+    let other = Observation { room: vec![Bytes(0)], ..seen.clone() };
+    assert_eq!(balance.step(&other).verdict, Verdict::Mismatch);
+    let mut quiet = seen;
+    quiet.own = Some(vec![vec![BytesPerSecond(1_000); 2]]);
+    let last = (0..200).map(|_| balance.step(&quiet)).last().unwrap();
+    assert_eq!(last.verdict, Verdict::Quiet);
+}
+
+#[test]
+fn four_nodes_alike_are_evened_out_from_one_that_has_nearly_all() {
+    let machine = alike(4);
+    let mut balance = Balance::new(Config::default(), machine.clone());
+    let loops = Loops { lines: vec![13.0; 4], think: vec![84.0; 4], reads: 1.0 };
+    let mut at = [0.97, 0.01, 0.01, 0.01];
+    for _ in 0..400 {
+        let flow = machine.solve(&loops, &vec![at.to_vec(); 4], &[0.0; 4]);
+        let row = |cpu: usize| {
+            let ns = |node| Some(Nanoseconds(count(machine.latency((cpu, node), 1.0, &flow.wait))));
+            (0..4).map(ns).collect()
+        };
+        let own = |cpu: usize| {
+            at.map(|at| BytesPerSecond(count(flow.rate[cpu] * at * LINE * 1e9))).to_vec()
+        };
+        let seen = Observation {
+            elapsed: Nanoseconds(TICK_NS),
+            latency: (0..4).map(row).collect(),
+            own: Some((0..4).map(own).collect()),
+            reads: BasisPoints(10_000),
+            regions: vec![Region {
+                by: vec![BasisPoints(10_000); 4],
+                at: at.map(basis_points).to_vec(),
+                least: vec![BasisPoints(0); 4],
+                most: vec![BasisPoints(10_000); 4],
+                bytes: Bytes(4 << 30),
+            }],
+            room: vec![Bytes(16 << 30); 4],
+            ..Observation::default()
+        };
+        for shift in balance.step(&seen).shifts {
+            let by = real(shift.bytes.0) / real(4 << 30);
+            (at[shift.from], at[shift.to]) = (at[shift.from] - by, at[shift.to] + by);
+        }
+    }
+    assert!(at.iter().all(|at| (at - 0.25).abs() < 0.06), "{at:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn no_plan_exceeds_rate_or_room_and_the_same_is_decided_alike(
+        near in 0_u32..10_000,
+        room in prop::array::uniform2(0_u64..1 << 31),
+        latency in prop::array::uniform2(1_u64..2_000),
+        own in prop::array::uniform2(0_u64..200_000_000_000),
+        average in any::<bool>(),
+    ) {
+        let law = if average { Law::Average } else { Law::Marginal };
+        let config = Config { law, ..Config::default() };
+        let mut seen = Plant::new(135).look(0.0);
+        seen.regions[0].at = vec![BasisPoints(near), BasisPoints(10_000 - near)];
+        seen.regions[0].by = vec![BasisPoints(5_000)];
+        seen.regions.push(seen.regions[0].clone());
+        seen.room = room.map(Bytes).to_vec();
+        seen.latency = vec![latency.map(|ns| Some(Nanoseconds(ns))).to_vec()];
+        seen.own = Some(vec![own.map(BytesPerSecond).to_vec()]);
+        seen.elapsed = Nanoseconds(500_000_000);
+        let (mut a, mut b) = (
+            Balance::new(config, two_tiers(135)),
+            Balance::new(config, two_tiers(135)),
+        );
+        for _ in 0..4 {
+            let decision = a.step(&seen);
+            prop_assert_eq!(&decision, &b.step(&seen));
+            let all: u64 = decision.shifts.iter().map(|shift| shift.bytes.0).sum();
+            prop_assert!(all <= 1_000_000_000);
+            for node in 0..2 {
+                let here = decision.shifts.iter().filter(|shift| shift.to == node);
+                let bytes: u64 = here.map(|shift| shift.bytes.0).sum();
+                prop_assert!(bytes <= seen.room[node].0);
+            }
+            for weights in &decision.weights {
+                prop_assert_eq!(weights.iter().map(|parts| u32::from(*parts)).sum::<u32>(), 64);
+            }
+        }
+    }
+}

@@ -1,0 +1,466 @@
+//! What a placement of memory comes to: a model of closed loops and queues.
+//!
+//! # The model
+//! CPUs of a node have so many lines outstanding, and no more: each line that comes is followed by a request for the next, after
+//! some time to think. So slow memory lowers its own demand, and `N` lines outstanding with latency `L` and thinking time `Z`
+//! are `N / (Z + L)` lines in a unit of time. A line from a node's CPUs to a node's memory waits in queues on the way: memory
+//! controllers, directions of links, ports that carry reads or writes alone. Each has a [`Queue::capacity`] and a curve of
+//! waiting, `W(u) = a u^k / (1 - u)`, where `u` is the share of the capacity in use. What a path takes is its idle latency
+//! and the waiting in all its queues. Traffic of others is a loop as well, one for each queue.
+//!
+//! # The solution
+//! Loads and waiting hang on each other; queue after queue is solved with the others as they are (its load falls
+//! as waiting rises, so there is one solution; Newton's steps, kept in a bracket), until nothing changes.
+//!
+//! # Prices
+//! One line more in a queue waits itself, and makes our others wait: `W(u) + own load x dW/dload`. Where that is the same for
+//! all paths in use, and no less elsewhere, no placement has less waiting in all. Equal *waiting* would be where selfish
+//! traffic settles. Others' loops yield: of a line more from us, a queue that others fill gets less than a line more, and its
+//! price rises less.
+//!
+//! Real numbers are needed here; they stay inside, and are the same to the bit on all machines (see `number.rs`).
+//! What comes in and goes out is whole. Where capacity is uncertain, err on the high side: prices are steep near the end.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+
+use nearfar_topology::{BytesPerSecond, Nanoseconds};
+
+use super::number::{pow, real};
+
+/// Bytes of a line.
+pub(super) const LINE: f64 = 64.0;
+/// No queue is used more than this.
+const USE_MOST: f64 = 0.999_9;
+/// Solved when uses change by less.
+const SETTLED: f64 = 1e-8;
+
+/// What a queue carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Carries {
+    /// All lines: memory on a bus that reads and writes share.
+    #[default]
+    All,
+    /// Lines read: one direction of a link or port.
+    Reads,
+    /// Lines written: the other.
+    Writes,
+}
+
+/// A memory controller, a direction of a link, a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// The most it carries.
+    pub capacity: BytesPerSecond,
+    /// `a` of the curve of waiting, in picoseconds.
+    pub wait_ps: u32,
+    /// `k` of the curve, in hundredths.
+    pub power_percent: u32,
+    /// What it carries.
+    pub carries: Carries,
+}
+
+/// The way of a line from a node's CPUs to a node's memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// What it takes when nothing else goes on.
+    pub idle: Nanoseconds,
+    /// Queues on the way, by their index; the memory controller comes last.
+    pub through: Vec<usize>,
+}
+
+/// A machine: queues, and paths by CPU node and memory node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    queues: Vec<Curve>,
+    paths: Vec<Vec<Way>>,
+    nodes: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Curve {
+    /// Lines in a nanosecond.
+    capacity: f64,
+    a: f64,
+    k: f64,
+    carries: Carries,
+    /// The shortest idle latency of a path that ends here, else through here: what others' lines take.
+    idle: f64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Way {
+    idle: f64,
+    through: Vec<usize>,
+}
+
+/// Why a machine can't be modelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmodelled {
+    /// There are no paths.
+    NoPaths,
+    /// CPU nodes have different numbers of paths.
+    Ragged,
+    /// A path takes no time, or has no queue.
+    EmptyPath,
+    /// A path goes through a queue that there is not.
+    NoQueue(usize),
+    /// A queue without capacity.
+    NoCapacity(usize),
+}
+
+impl fmt::Display for Unmodelled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPaths => f.write_str("no paths to memory; give one for each node"),
+            Self::Ragged => {
+                f.write_str("paths to some nodes are missing; give one for each CPU node and node")
+            }
+            Self::EmptyPath => f.write_str("a path without latency or queue; give both"),
+            Self::NoQueue(queue) => {
+                write!(f, "a path goes through queue {queue}, which is not there")
+            }
+            Self::NoCapacity(queue) => write!(f, "queue {queue} has no capacity; measure it"),
+        }
+    }
+}
+
+impl core::error::Error for Unmodelled {}
+
+impl Machine {
+    /// A machine with these queues and paths, by CPU node and memory node.
+    ///
+    /// # Errors
+    /// [`Unmodelled`].
+    pub fn new(queues: &[Queue], paths: &[Vec<Path>]) -> Result<Self, Unmodelled> {
+        let nodes = paths.first().map(Vec::len).filter(|n| *n > 0).ok_or(Unmodelled::NoPaths)?;
+        let mut curves = Vec::new();
+        for (index, queue) in queues.iter().enumerate() {
+            if queue.capacity.0 == 0 {
+                return Err(Unmodelled::NoCapacity(index));
+            }
+            curves.push(Curve {
+                capacity: real(queue.capacity.0) / 1e9 / LINE,
+                a: f64::from(queue.wait_ps) / 1e3,
+                k: f64::from(queue.power_percent.clamp(25, 1000)) / 1e2,
+                carries: queue.carries,
+                idle: f64::MAX,
+            });
+        }
+        for path in paths.iter().flatten() {
+            if path.idle.0 == 0 || path.through.is_empty() {
+                return Err(Unmodelled::EmptyPath);
+            }
+            for queue in &path.through {
+                let curve = curves.get_mut(*queue).ok_or(Unmodelled::NoQueue(*queue))?;
+                curve.idle = curve.idle.min(real(path.idle.0));
+            }
+        }
+        if paths.iter().any(|row| row.len() != nodes) {
+            return Err(Unmodelled::Ragged);
+        }
+        let way = |path: &Path| Way { idle: real(path.idle.0), through: path.through.clone() };
+        let paths = paths.iter().map(|row| row.iter().map(way).collect()).collect();
+        Ok(Self { queues: curves, paths, nodes })
+    }
+
+    /// One node with CPUs, and memory behind a queue each, nearest first.
+    ///
+    /// # Errors
+    /// [`Unmodelled`].
+    pub fn tiers(tiers: &[(Nanoseconds, Queue)]) -> Result<Self, Unmodelled> {
+        let path = |(queue, (idle, _)): (usize, &(Nanoseconds, Queue))| Path {
+            idle: *idle,
+            through: vec![queue],
+        };
+        let queues: Vec<Queue> = tiers.iter().map(|(_, queue)| *queue).collect();
+        Self::new(&queues, &[tiers.iter().enumerate().map(path).collect()])
+    }
+
+    /// Nodes with memory.
+    #[must_use]
+    pub const fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    /// Nodes with CPUs.
+    #[must_use]
+    pub const fn cpus(&self) -> usize {
+        self.paths.len()
+    }
+
+    /// Queues.
+    #[must_use]
+    pub const fn queues(&self) -> usize {
+        self.queues.len()
+    }
+
+    pub(super) fn idle(&self, cpu: usize, node: usize) -> f64 {
+        self.paths[cpu][node].idle
+    }
+
+    pub(super) fn through(&self, cpu: usize, node: usize) -> &[usize] {
+        &self.paths[cpu][node].through
+    }
+
+    /// What others' lines through a queue take when it waits so long.
+    pub(super) fn foreign_latency(&self, queue: usize, wait: f64) -> f64 {
+        self.queues[queue].idle.min(1e9) + wait
+    }
+
+    /// Lines in a nanosecond that a queue carries at most.
+    pub(super) fn capacity(&self, queue: usize) -> f64 {
+        self.queues[queue].capacity
+    }
+
+    /// The share of lines that a queue carries of those that pass it, where `reads` is the share of reads.
+    pub(super) fn carried(&self, queue: usize, reads: f64) -> f64 {
+        match self.queues[queue].carries {
+            Carries::All => 1.0,
+            Carries::Reads => reads,
+            Carries::Writes => 1.0 - reads,
+        }
+    }
+
+    /// The use at which a queue waits so long: the curve backwards.
+    pub(super) fn in_use(&self, queue: usize, wait: f64) -> f64 {
+        let curve = &self.queues[queue];
+        let (mut low, mut high) = (0.0, USE_MOST);
+        for _ in 0..40 {
+            let middle = (low + high) / 2.0;
+            if curve.wait(middle) < wait { low = middle } else { high = middle }
+        }
+        if wait <= 0.0 { 0.0 } else { (low + high) / 2.0 }
+    }
+
+    /// How long lines wait in a queue of which such a share is in use.
+    pub(super) fn wait(&self, queue: usize, used: f64) -> f64 {
+        self.queues[queue].wait_and_slope(used).0
+    }
+
+    /// What a line takes from a node's CPUs to a node's memory, by such prices of queues.
+    pub(super) fn latency(&self, path: (usize, usize), reads: f64, of: &[f64]) -> f64 {
+        let way = &self.paths[path.0][path.1];
+        let waits = way.through.iter().map(|queue| of[*queue] * self.carried(*queue, reads));
+        way.idle + waits.sum::<f64>()
+    }
+}
+
+impl Curve {
+    fn wait(&self, u: f64) -> f64 {
+        self.a * pow(u, self.k) / (1.0 - u)
+    }
+
+    /// Waiting, and how fast it grows with use.
+    fn wait_and_slope(&self, u: f64) -> (f64, f64) {
+        let u = u.clamp(1e-9, USE_MOST);
+        let wait = self.wait(u);
+        (wait, wait * (self.k / u + 1.0 / (1.0 - u)))
+    }
+}
+
+/// Loops: who asks for how much, and where it goes.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Loops {
+    /// Lines outstanding by CPU node,
+    pub(super) lines: Vec<f64>,
+    /// and what passes between a line and the next request, in nanoseconds.
+    pub(super) think: Vec<f64>,
+    /// The share of reads.
+    pub(super) reads: f64,
+}
+
+/// What a machine comes to.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Flow {
+    /// Lines in a nanosecond by CPU node.
+    pub(super) rate: Vec<f64>,
+    /// Use of queues.
+    pub(super) used: Vec<f64>,
+    /// Waiting in queues.
+    pub(super) wait: Vec<f64>,
+    /// Lines in a nanosecond of our own by queue.
+    pub(super) own: Vec<f64>,
+}
+
+impl Machine {
+    /// Solves: `shares` says where each CPU node's lines go, `foreign` how many lines of others each queue has outstanding.
+    pub(super) fn solve(&self, loops: &Loops, shares: &[Vec<f64>], foreign: &[f64]) -> Flow {
+        let (cpus, queues) = (self.cpus(), self.queues.len());
+        // A CPU node's line takes `base` and, of each queue, `coef` times its waiting.
+        let mut base = loops.think.clone();
+        let mut coef = vec![vec![0.0; queues]; cpus];
+        for cpu in 0..cpus {
+            for (node, way) in self.paths[cpu].iter().enumerate() {
+                base[cpu] += shares[cpu][node] * way.idle;
+                for queue in &way.through {
+                    coef[cpu][*queue] += shares[cpu][node] * self.carried(*queue, loops.reads);
+                }
+            }
+        }
+        let mut used = vec![0.5; queues];
+        let mut wait: Vec<f64> = self.queues.iter().map(|curve| curve.wait(0.5)).collect();
+        let mut takes: Vec<f64> = (0..cpus)
+            .map(|cpu| base[cpu] + (0..queues).map(|q| coef[cpu][q] * wait[q]).sum::<f64>())
+            .collect();
+        for _ in 0..60 {
+            let mut change = 0.0_f64;
+            for queue in 0..queues {
+                let own: Vec<Share> = (0..cpus)
+                    .filter(|cpu| coef[*cpu][queue] > 0.0)
+                    .map(|cpu| Share {
+                        lines: loops.lines[cpu],
+                        rest: takes[cpu] - coef[cpu][queue] * wait[queue],
+                        part: coef[cpu][queue],
+                    })
+                    .chain([Share {
+                        lines: foreign[queue],
+                        rest: self.foreign_latency(queue, 0.0),
+                        part: 1.0,
+                    }])
+                    .collect();
+                let u = self.queues[queue].settle(&own, used[queue]);
+                change = change.max((u - used[queue]).abs());
+                let now = self.queues[queue].wait(u);
+                for cpu in 0..cpus {
+                    takes[cpu] += coef[cpu][queue] * (now - wait[queue]);
+                }
+                (used[queue], wait[queue]) = (u, now);
+            }
+            if change < SETTLED {
+                break;
+            }
+        }
+        let rate: Vec<f64> = (0..cpus).map(|cpu| loops.lines[cpu] / takes[cpu].max(1e-3)).collect();
+        let own =
+            (0..queues).map(|q| (0..cpus).map(|cpu| rate[cpu] * coef[cpu][q]).sum()).collect();
+        Flow { rate, used, wait, own }
+    }
+
+    /// What a line more costs in each queue: its waiting, and that of our own others. Others' lines yield to it.
+    pub(super) fn prices(&self, flow: &Flow, foreign: &[f64]) -> Vec<f64> {
+        let price = |queue: usize| {
+            let curve = &self.queues[queue];
+            let (wait, slope) = curve.wait_and_slope(flow.used[queue]);
+            let takes = self.foreign_latency(queue, wait);
+            let yields = foreign[queue] / (takes * takes) * slope;
+            wait + flow.own[queue] * slope / (curve.capacity + yields)
+        };
+        (0..self.queues.len()).map(price).collect()
+    }
+}
+
+/// A loop as one queue sees it: `lines / (rest + part x waiting)` round trips, `part` of each through the queue.
+struct Share {
+    lines: f64,
+    rest: f64,
+    part: f64,
+}
+
+impl Curve {
+    /// The use at which the load is what it waits for: Newton's method in a bracket, from a guess.
+    fn settle(&self, loops: &[Share], guess: f64) -> f64 {
+        let (mut low, mut high, mut u) = (0.0, USE_MOST, guess.clamp(1e-6, USE_MOST));
+        for _ in 0..50 {
+            let (wait, slope) = self.wait_and_slope(u);
+            let (mut over, mut grows) = (u * self.capacity, self.capacity);
+            for one in loops {
+                let takes = (one.rest + one.part * wait).max(1e-3);
+                over -= one.lines * one.part / takes;
+                grows += one.lines * one.part * one.part * slope / (takes * takes);
+            }
+            if over > 0.0 {
+                high = u
+            } else {
+                low = u
+            }
+            let newton = u - over / grows;
+            let next = if newton > low && newton < high { newton } else { (low + high) / 2.0 };
+            if (next - u).abs() < SETTLED / 10.0 {
+                return next;
+            }
+            u = next;
+        }
+        u
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::traffic::testkit::{far_tier, near_tier, two_tiers};
+
+    fn throughput(far_ns: u64, near_share: f64, foreign: f64) -> f64 {
+        let machine = two_tiers(far_ns);
+        let loops = Loops { lines: vec![128.0], think: vec![0.0], reads: 1.0 };
+        let shares = vec![vec![near_share, 1.0 - near_share]];
+        machine.solve(&loops, &shares, &[foreign, 0.0]).rate[0]
+    }
+
+    #[test]
+    fn two_tiers_under_contention_come_to_what_was_calibrated() {
+        // Lines a nanosecond, by bisection with forty sweeps, made apart from this.
+        for (far, near, foreign, right) in [
+            (135, 0.917, 0.0, 1.640),
+            (135, 0.917, 666.0, 0.383),
+            (135, 0.067, 666.0, 0.850),
+            (192, 0.917, 222.0, 0.818),
+        ] {
+            let found = throughput(far, near, foreign);
+            assert!((found - right).abs() < 0.001, "{far} ns, {foreign} lines: {found}");
+        }
+    }
+
+    #[test]
+    fn waiting_backwards_is_use() {
+        let machine = two_tiers(135);
+        for used in [0.2, 0.5, 0.9, 0.99] {
+            let wait = machine.queues[0].wait(used);
+            assert!((machine.in_use(0, wait) - used).abs() < 1e-6);
+        }
+        assert!(machine.in_use(0, -5.0) <= 0.0);
+    }
+
+    #[test]
+    fn a_closed_loop_keeps_its_lines_outstanding() {
+        let machine = two_tiers(135);
+        let loops = Loops { lines: vec![128.0], think: vec![30.0], reads: 1.0 };
+        let flow = machine.solve(&loops, &[vec![0.5, 0.5]], &[222.0, 50.0]);
+        let latency = |node| machine.latency((0, node), 1.0, &flow.wait);
+        let outstanding = flow.rate[0] * (30.0 + (latency(0) + latency(1)) / 2.0);
+        assert!((outstanding - 128.0).abs() < 1e-3, "{outstanding}");
+        for queue in 0..2 {
+            let others = [222.0, 50.0][queue] / machine.foreign_latency(queue, flow.wait[queue]);
+            let carried = flow.used[queue] * machine.capacity(queue);
+            assert!((flow.own[queue] + others - carried).abs() < 1e-4);
+        }
+    }
+
+    #[test]
+    fn a_port_with_a_lane_each_way_carries_more_where_both_are_used() {
+        let lane = |carries| Queue { carries, ..far_tier() };
+        let queues = [lane(Carries::Reads), lane(Carries::Writes)];
+        let path = Path { idle: Nanoseconds(200), through: vec![0, 1] };
+        let duplex = Machine::new(&queues, &[vec![path]]).unwrap();
+        let rate = |reads| {
+            let loops = Loops { lines: vec![500.0], think: vec![0.0], reads };
+            duplex.solve(&loops, &[vec![1.0]], &[0.0, 0.0]).rate[0] * LINE
+        };
+        assert!(rate(1.0) < 70.0 && rate(0.5) > 100.0, "{} {}", rate(1.0), rate(0.5));
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_refused() {
+        let path = |through: &[usize]| Path { idle: Nanoseconds(70), through: through.to_vec() };
+        let machine =
+            |queues: &[Queue], paths: &[Vec<Path>]| Machine::new(queues, paths).unwrap_err();
+        let near = near_tier();
+        assert_eq!(machine(&[near], &[]), Unmodelled::NoPaths);
+        assert_eq!(machine(&[near], &[vec![path(&[0])], vec![]]), Unmodelled::Ragged);
+        assert_eq!(machine(&[near], &[vec![path(&[])]]), Unmodelled::EmptyPath);
+        assert_eq!(machine(&[near], &[vec![path(&[1])]]), Unmodelled::NoQueue(1));
+        let nothing = Queue { capacity: BytesPerSecond(0), ..near };
+        assert_eq!(machine(&[nothing], &[vec![path(&[0])]]), Unmodelled::NoCapacity(0));
+    }
+}
