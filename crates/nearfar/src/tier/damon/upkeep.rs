@@ -16,7 +16,7 @@ use nearfar_topology::{Bytes, BytesPerSecond};
 use super::super::node::scale;
 use super::super::reading::meminfo;
 use super::super::schemes::{upkeep, upkeep_of};
-use super::{Damon, RESERVE, RESTING};
+use super::{Damon, INTERVALS, RESERVE, RESTING};
 
 /// Whether the kernel has schemes that stop as soon as their goal is reached; kernels that do know a node's memory as a goal.
 /// Shown by the first kdamond's first scheme.
@@ -28,8 +28,10 @@ impl Damon<'_> {
     /// Has all schemes at turn sleep but those of upkeep.
     pub(super) fn keep_up(&mut self) -> anyhow::Result<KeptBy> {
         let kept = if self.keeps { self.kept()? } else { BTreeMap::new() };
+        // Schemes that keep something up were seen not to, where samples are that rare (Linux 7.2).
+        let intervals = if self.keeps { INTERVALS } else { RESTING };
         for (index, _) in self.at_turn() {
-            self.wake_at(index, RESTING, |at, scheme| {
+            self.wake_at(index, intervals, |at, scheme| {
                 let Some(quotas) = kept.get(&(index, at)) else { return false };
                 scheme.quotas.clone_from(quotas);
                 true
