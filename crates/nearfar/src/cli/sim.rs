@@ -39,7 +39,7 @@ enum Sim {
 
 #[derive(Debug, clap::Args)]
 struct CompareArgs {
-    /// A machine by name, or the path of a machine file that has a [traffic] table
+    /// A machine by name, or the path of a machine file that has a table `traffic`
     #[arg(long, default_value = simulate::FOUR_NODES)]
     machine: String,
     /// A workload by name

@@ -33,9 +33,9 @@ pub(crate) struct Watched {
     pub(super) arcs: Vec<Arc>,
     /// What is known of each kind of moves.
     outcomes: [Outcome; 3],
-    /// Where demotion by age goes on, and where it has been last.
+    /// Where demotion by age goes on, and where it has been last: how long pages there had been unused is forgotten.
     hand: Hand,
-    behind: Option<AddrRange>,
+    pub(super) behind: Option<AddrRange>,
     /// Tried by all schemes at the last count.
     tried: u64,
     /// What was meant for it and had to go elsewhere, by the last count.
@@ -242,11 +242,6 @@ impl Watched {
     pub(super) fn next_by_age(&mut self, wanted: u64) -> Option<AddrRange> {
         let (from, to) = self.hand.next(wanted, self.span)?;
         self.behind = Some(AddrRange { start: self.address_from(from), end: self.address(to) });
-        self.behind
-    }
-
-    /// The addresses that demotion by age has come by last: of what is there it is not known how long it was unused before.
-    pub(super) fn behind(&self) -> Option<AddrRange> {
         self.behind
     }
 

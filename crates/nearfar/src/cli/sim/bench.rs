@@ -20,7 +20,7 @@ use crate::simulate::{self, trace};
 /// As typed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A machine by name, or the path of a machine file that has a [traffic] table
+    /// A machine by name, or the path of a machine file that has a table `traffic`
     #[arg(long, default_value = simulate::FOUR_NODES)]
     machine: String,
     /// Where pages are

@@ -20,7 +20,7 @@ pub(super) fn looked_at(
     look: Look,
     then: fn(Option<AddrRange>) -> LookAt,
 ) -> impl Fn(&Watched, bool) -> LookAt {
-    move |node, near| match (near && look.by_age, node.behind()) {
+    move |node, near| match (near && look.by_age, node.behind) {
         (false, _) => then(None),
         (true, Some(behind)) => then(Some(behind)),
         (true, None) => LookAt::Nothing,
