@@ -79,5 +79,14 @@ fn children_of_a_busy_process_allocate_and_end() {
 #[test]
 fn a_check_that_is_not_there_is_no_success() {
     let program = program("memory.c", "no-check", Link::Shared);
-    assert_eq!(Command::new(program).arg("nothing").output().unwrap().status.code(), Some(2));
+    assert_eq!(
+        Command::new(program)
+            .arg("nothing")
+            .env_remove("LD_LIBRARY_PATH")
+            .output()
+            .unwrap()
+            .status
+            .code(),
+        Some(2)
+    );
 }

@@ -22,6 +22,7 @@ fn programs() -> &'static [PathBuf; 2] {
 fn check(name: &str, pretend: &str) -> [Vec<String>; 2] {
     let [program, preload] = programs();
     let mut command = Command::new(program);
+    command.env_remove("LD_LIBRARY_PATH");
     command.arg(name).env("PRETEND", pretend).env("LD_PRELOAD", preload as &Path);
     let output = command.output().unwrap();
     let [said, errors] = [output.stdout, output.stderr]
