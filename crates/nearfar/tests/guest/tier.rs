@@ -273,7 +273,7 @@ pub(crate) fn room_for_new_pages_is_kept_between_looks() {
     assert!(taken >= headroom / 4 * 3, "{taken} bytes of new pages are near");
     // How fast is not what is tried here: the kernel goes by what its own work has taken.
     for _ in 0..1200 {
-        if free_near() > kept + headroom / 3 {
+        if free_near() > kept + headroom / 6 {
             break;
         }
         wait();
@@ -283,7 +283,7 @@ pub(crate) fn room_for_new_pages_is_kept_between_looks() {
         kill_process(pid, Signal::CONT).unwrap();
     }
     assert!(
-        after > kept + headroom / 3,
+        after > kept + headroom / 6,
         "{after} free again, {kept} not for programs: {}",
         status()
     );
