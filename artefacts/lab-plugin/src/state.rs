@@ -135,7 +135,7 @@ pub(crate) fn set_up(info: &api::Info, arguments: &[String]) -> Result<(), Strin
     let scoreboard = unsafe { api::qemu_plugin_scoreboard_new(64) };
     let pending = Counter { scoreboard, offset: 0 };
     let machine = Machine::new(config)?;
-    let every = machine.config().stats.is_some().then(|| machine.config().stats_every_ms).flatten();
+    let every = machine.config().stats.as_ref().and(machine.config().stats_every_ms);
     let plugin = Plugin {
         machine,
         internals,
@@ -219,10 +219,12 @@ impl Plugin {
     /// Keeps what has been counted by now, if that is due.
     fn keep_sample(&self, now_ns: u64) {
         let due_ns = self.sample_ns.load(Relaxed);
+        if now_ns < due_ns {
+            return;
+        }
         let every_ns = self.machine.config().stats_every_ms.unwrap_or(0).saturating_mul(1_000_000);
-        if now_ns < due_ns
-            || self.sample_ns.compare_exchange(due_ns, now_ns + every_ns, Relaxed, Relaxed).is_err()
-        {
+        let next_ns = now_ns + every_ns;
+        if self.sample_ns.compare_exchange(due_ns, next_ns, Relaxed, Relaxed).is_err() {
             return;
         }
         // Taken within, so that of two the later is behind the other.

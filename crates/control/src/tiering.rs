@@ -1,9 +1,9 @@
 //! Tiering as a loop: a look every period, in the order in which the kernel can do it.
 //!
 //! A look is: forget what was used, on both sides; a window later count what was used since; exchange what was decided:
-//! demote, and promote into the room that this makes; then rest until the period is over, or, where the
-//! machine does not keep near memory up by itself, until it is short of room, or has much to fill. Each step is one `tick`, which says how long to
-//! wait before the next: passes are due so long after the kernel has taken the command.
+//! demote, and promote into the room that this makes; then rest until the period is over, or, where the machine does not
+//! keep near memory up by itself, until it is short of room, or has much to fill. Each step is one `tick`, which says how
+//! long to wait before the next: passes are due so long after the kernel has taken the command.
 
 use nearfar_policy::tiering::{Decision, Goals, Look, Looked, Observation, Side, Tiering, Upkeep};
 use nearfar_topology::{Bytes, Nanoseconds};

@@ -63,7 +63,6 @@ fn program(name: &str) -> Command {
 fn ready(program: &Path) -> Command {
     let mut run = Command::new(program);
     // The libraries are those that make library has built, whatever else a build has left.
-    run.env_remove("LD_LIBRARY_PATH");
     run.env("LD_LIBRARY_PATH", built());
     for variable in ["HMALLOC_JEMALLOC", "HMALLOC_MPOL_MODE", "HMALLOC_NODEMASK", "HMALLOC_NODES"] {
         run.env_remove(variable);

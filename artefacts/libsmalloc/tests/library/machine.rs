@@ -2,10 +2,10 @@
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::sync::OnceLock;
 
-use crate::{Link, output, program};
+use crate::{Link, output, program, ready};
 
 fn programs() -> &'static [PathBuf; 2] {
     static PROGRAMS: OnceLock<[PathBuf; 2]> = OnceLock::new();
@@ -17,14 +17,13 @@ fn programs() -> &'static [PathBuf; 2] {
 
 fn check(name: &str) {
     for program in programs() {
-        assert_eq!(output(Command::new(program).arg(name)), format!("{name}: done\n"));
+        assert_eq!(output(ready(program).arg(name)), format!("{name}: done\n"));
     }
 }
 
 /// What a check says on stderr, line by line, with this `SMALLOC_CONF`.
 fn said(name: &str, conf: Option<&str>) -> Vec<String> {
-    let mut command = Command::new(&programs()[0]);
-    command.env_remove("LD_LIBRARY_PATH");
+    let mut command = ready(&programs()[0]);
     command.arg(name).env_remove("SMALLOC_CONF");
     if let Some(conf) = conf {
         command.env("SMALLOC_CONF", conf);
@@ -175,8 +174,7 @@ fn a_variable_of_any_bytes_is_one_line_at_most_and_the_program_goes_on() {
             b":,_a".get(usize::from(any) / 8).copied().unwrap_or(any)
         };
         let bytes: Vec<u8> = (0..length).map(|_| byte()).collect();
-        let mut command = Command::new(&programs()[0]);
-        command.env_remove("LD_LIBRARY_PATH");
+        let mut command = ready(&programs()[0]);
         let output =
             command.arg("goes-on").env("SMALLOC_CONF", OsStr::from_bytes(&bytes)).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
@@ -188,14 +186,12 @@ fn a_variable_of_any_bytes_is_one_line_at_most_and_the_program_goes_on() {
 fn a_stderr_that_takes_nothing_is_no_reason_to_stop() {
     for name in ["tables", "warnings", "interleaves-nowhere", "goes-on"] {
         for program in programs() {
-            let mut command = Command::new(program);
-            command.env_remove("LD_LIBRARY_PATH");
+            let mut command = ready(program);
             command.arg(name).env("SMALLOC_CONF", "wrong");
             let full = File::options().write(true).open("/dev/full").unwrap();
             command.stdout(Stdio::null()).stderr(full);
             assert!(command.status().unwrap().success(), "{name}, full");
-            let mut shell = Command::new("sh");
-            shell.env_remove("LD_LIBRARY_PATH");
+            let mut shell = ready("sh");
             shell.arg("-c").arg("exec \"$0\" \"$1\" 2>&-").arg(program).arg(name);
             let closed = shell.stdout(Stdio::null()).status().unwrap();
             assert!(closed.success(), "{name}, closed");
@@ -207,9 +203,7 @@ fn a_stderr_that_takes_nothing_is_no_reason_to_stop() {
 #[test]
 fn the_program_for_far_nodes_is_built_and_refuses_nodes_that_are_not_there() {
     let program = program("nodes.c", "nodes", Link::Shared);
-    let run = |arguments: &[&str]| {
-        Command::new(&program).args(arguments).env_remove("LD_LIBRARY_PATH").output().unwrap()
-    };
+    let run = |arguments: &[&str]| ready(&program).args(arguments).output().unwrap();
     assert_eq!(run(&[]).status.code(), Some(2));
     assert_eq!(run(&["0", "0"]).status.code(), Some(1));
     assert_eq!(run(&["0", "1000"]).status.code(), Some(1));

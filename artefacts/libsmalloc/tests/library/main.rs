@@ -76,11 +76,17 @@ fn tests() -> PathBuf {
 }
 
 fn output(command: &mut Command) -> String {
-    // The libraries are those that make library has built, whatever else a build has left.
-    let output = command.env_remove("LD_LIBRARY_PATH").output().unwrap();
+    let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {}: {said}", output.status);
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// A program, ready to run with the libraries that `make library` has built, whatever else a build has left.
+fn ready(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.env_remove("LD_LIBRARY_PATH");
+    command
 }
 
 /// Compiles a program of `tests/`, with `more` behind it.
@@ -158,7 +164,7 @@ fn a_program_linked_statically_needs_neither() {
 #[test]
 fn a_program_that_runs_may_load_it_late() {
     let program = compile("late.c", "late", &["-ldl"]);
-    output(Command::new(program).arg(installed().join("libsmalloc.so")));
+    output(ready(program).arg(installed().join("libsmalloc.so")));
 }
 
 #[test]
@@ -166,15 +172,15 @@ fn both_doors_are_to_one_heap() {
     let nearfar = tests().join("../../../crates/alloc/include").display().to_string();
     let path = format!("-Wl,-rpath,{}", installed().display());
     let shared = ["-I", &nearfar, "-lsmalloc", "-lnearfar", &path];
-    output(&mut Command::new(compile("doors.c", "doors-shared", &shared)));
+    output(&mut ready(compile("doors.c", "doors-shared", &shared)));
     let archive = ["-I", &nearfar, "-l:libsmalloc.a", "-ldl", "-lm"];
-    output(&mut Command::new(compile("doors.c", "doors-static", &archive)));
+    output(&mut ready(compile("doors.c", "doors-static", &archive)));
 }
 
 #[test]
 fn a_c_plus_plus_program_uses_the_class() {
     for (name, link) in [("class-shared", Link::Shared), ("class-static", Link::Static)] {
-        output(&mut Command::new(program("class.cpp", name, link)));
+        output(&mut ready(program("class.cpp", name, link)));
     }
 }
 

@@ -1,9 +1,8 @@
 //! Allocating and freeing, shared and static: each test is a check of `memory.c`, which says what is asked.
 
-use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::{Link, output, program};
+use crate::{Link, output, program, ready};
 
 fn check(name: &str) {
     static PROGRAMS: OnceLock<[std::path::PathBuf; 2]> = OnceLock::new();
@@ -12,7 +11,7 @@ fn check(name: &str) {
             .map(|(name, link)| program("memory.c", name, link))
     });
     for program in programs {
-        assert_eq!(output(Command::new(program).arg(name)), format!("{name}: done\n"));
+        assert_eq!(output(ready(program).arg(name)), format!("{name}: done\n"));
     }
 }
 
@@ -79,14 +78,5 @@ fn children_of_a_busy_process_allocate_and_end() {
 #[test]
 fn a_check_that_is_not_there_is_no_success() {
     let program = program("memory.c", "no-check", Link::Shared);
-    assert_eq!(
-        Command::new(program)
-            .arg("nothing")
-            .env_remove("LD_LIBRARY_PATH")
-            .output()
-            .unwrap()
-            .status
-            .code(),
-        Some(2)
-    );
+    assert_eq!(ready(program).arg("nothing").output().unwrap().status.code(), Some(2));
 }

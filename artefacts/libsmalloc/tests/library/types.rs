@@ -1,10 +1,9 @@
 //! Both types of memory on a machine that is pretended (`pretend.c`), so that there is exmem everywhere: `types.c`.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::{compile, installed, tests};
+use crate::{compile, installed, ready, tests};
 
 /// The program, and what it is to preload.
 fn programs() -> &'static [PathBuf; 2] {
@@ -21,8 +20,7 @@ fn programs() -> &'static [PathBuf; 2] {
 /// What a check prints on stdout, the kinds it makes first, and on stderr, by line.
 fn check(name: &str, pretend: &str) -> [Vec<String>; 2] {
     let [program, preload] = programs();
-    let mut command = Command::new(program);
-    command.env_remove("LD_LIBRARY_PATH");
+    let mut command = ready(program);
     command.arg(name).env("PRETEND", pretend).env("LD_PRELOAD", preload as &Path);
     let output = command.output().unwrap();
     let [said, errors] = [output.stdout, output.stderr]

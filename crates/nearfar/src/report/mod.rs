@@ -11,6 +11,7 @@ pub(crate) mod heap;
 pub(crate) mod model;
 pub(crate) mod page;
 pub(crate) mod picture;
+mod sheet;
 pub(crate) mod sim;
 pub(crate) mod text;
 pub(crate) mod tiering;

@@ -1,15 +1,12 @@
 //! The picture: bandwidth per placement and mix as one SVG file, for a README.
-//!
-//! Follows the reader's light or dark preference by itself, as a page does.
 
-use maud::{Markup, PreEscaped, html};
+use maud::{Markup, html};
 
 use super::chart::{self, Caption};
 use super::model::{Bandwidth, MIXES, Report};
+use super::sheet::{MARGIN, Sheet, WIDTH};
 use super::{page, views, words};
 
-const WIDTH: usize = 860;
-const MARGIN: usize = 28;
 const GAP: usize = 32;
 const TOP: usize = 112;
 
@@ -18,20 +15,18 @@ pub(crate) fn svg(report: &Report) -> Option<String> {
     let bandwidth = report.bandwidth.as_ref()?;
     let rows = report.placements.len();
     let height = TOP + chart::bars_height(rows) + 60;
-    let style = [include_str!("colors.css"), include_str!("chart.css")].concat();
-    let document = html! {
-        svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" aria-labelledby="picture-title"
-            width=(WIDTH) height=(height) viewBox=(format!("0 0 {WIDTH} {height}")) {
-            title id="picture-title" { "nearfar demo: " (page::headline(report)) }
-            style { (PreEscaped(style)) }
-            rect x="0" y="0" width=(WIDTH) height=(height) rx="12" style="fill: var(--card)" {}
-            text class="strong" x=(MARGIN) y="42" style="font-size: 19px" { (page::headline(report)) }
-            text class="quiet" x=(MARGIN) y="66" { (words::about(&report.machine)) }
-            @for (at, mix) in MIXES.into_iter().enumerate() { (panel(report, bandwidth, at, mix)) }
-            (key(height))
-        }
+    let heading = page::headline(report);
+    let sheet = Sheet {
+        height,
+        title: &format!("nearfar demo: {heading}"),
+        heading: &heading,
+        about: &words::about(&report.machine),
+        style: "",
     };
-    Some(document.into_string())
+    Some(sheet.document(&html! {
+        @for (at, mix) in MIXES.into_iter().enumerate() { (panel(report, bandwidth, at, mix)) }
+        (key(height))
+    }))
 }
 
 fn panel(report: &Report, bandwidth: &Bandwidth, at: usize, mix: nearfar_topology::Mix) -> Markup {
@@ -64,6 +59,7 @@ fn key(height: usize) -> Markup {
 mod tests {
     use super::*;
     use crate::report::sample;
+    use crate::report::sheet::assert_closed;
 
     #[test]
     fn the_picture_says_that_it_is_emulated() {
@@ -73,12 +69,7 @@ mod tests {
 
     #[test]
     fn every_element_is_closed_as_xml_wants() {
-        let picture = svg(&sample::report()).unwrap();
-        for name in ["svg", "rect", "line", "text", "title", "desc", "style"] {
-            let opened = picture.matches(&format!("<{name} ")).count()
-                + picture.matches(&format!("<{name}>")).count();
-            assert_eq!(opened, picture.matches(&format!("</{name}>")).count(), "{name}");
-        }
+        assert_closed(&svg(&sample::report()).unwrap());
     }
 
     #[test]

@@ -64,6 +64,12 @@ impl Colloid {
 
     /// Takes in latencies and the near share, and says where to go.
     pub fn step(&mut self, near: Nanoseconds, far: Nanoseconds, share: BasisPoints) -> Wish {
+        self.feel(near, far);
+        self.wish(share)
+    }
+
+    /// Takes in latencies: what a step does first, and all there is to do while pages still move.
+    pub fn feel(&mut self, near: Nanoseconds, far: Nanoseconds) {
         let counts = u64::from(self.config.reading.0.min(10_000));
         let smooth = |before: u64, now: u64| {
             let sum = u128::from(before) * u128::from(WHOLE - counts)
@@ -72,8 +78,12 @@ impl Colloid {
         };
         let now = [near, far].map(|latency| latency.0.saturating_mul(FINE));
         let before = self.latency.unwrap_or(now);
-        let [near, far] = [smooth(before[0], now[0]), smooth(before[1], now[1])];
-        self.latency = Some([near, far]);
+        self.latency = Some([smooth(before[0], now[0]), smooth(before[1], now[1])]);
+    }
+
+    /// Where to go from here, by the latencies felt; nowhere if none were.
+    fn wish(&mut self, share: BasisPoints) -> Wish {
+        let Some([near, far]) = self.latency else { return Wish::Stay };
         let apart = u128::from(near.abs_diff(far)) * u128::from(WHOLE);
         if apart <= u128::from(near.max(far)) * u128::from(self.config.equal.0) {
             return Wish::Stay;

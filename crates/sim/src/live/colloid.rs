@@ -1,23 +1,17 @@
 //! Colloid's search (Vuppalapati and Agarwal, SOSP 2024), as its port to HeMem does it: pages move until both tiers have the
 //! same loaded latency.
 //!
-//! Each tick: if latencies differ by less than 5 %, rest. Else the near tier's share p of accesses is a bound: a lower one
-//! if near memory is the faster, an upper one if it is the slower. The wish is half-way between the bounds. Bounds that
-//! have crossed, or are closer than 1 %, tell that the world has changed, and the side towards which to go is opened.
-//! Then the hottest pages that fit into the wish go where they are wanted, for as many bytes a tick as are allowed. As in
-//! HeMem, only hot pages move and only others give way to them: a page is hot if it has more than its share of accesses.
-//!
-//! Latencies are smoothed by 1/16; where the paper reads them from counters, here are [`Readings::loaded_ns`]. Near is the
-//! node with the lowest latency without load.
+//! Each tick the policy's search ([`nearfar_policy::traffic::colloid`]) says which share of accesses should be near; where the
+//! paper reads latencies from counters, it gets [`Readings::loaded_ns`]. Then the hottest pages that fit into that wish go
+//! where they are wanted, for as many bytes a tick as are allowed. As in HeMem, only hot pages move and only others give way
+//! to them: a page is hot if it has more than its share of accesses. Near is the node with the lowest latency without load.
+
+use nearfar_policy::traffic::colloid::{self as search, Wish};
+use nearfar_topology::{BasisPoints, Nanoseconds};
 
 use super::heat::Heat;
 use super::{Controller, PageMove, Readings};
 
-/// Latencies that differ by less are equal.
-const EQUAL: f64 = 0.05;
-/// Bounds closer than this tell nothing.
-const CLOSE: f64 = 0.01;
-const SMOOTHING: f64 = 1.0 / 16.0;
 /// The most bytes that are asked for at once.
 const ROUND_BYTES: u64 = 100_000_000;
 /// Samples by which heat is forgotten by half.
@@ -26,15 +20,16 @@ const HALF_LIFE: f64 = 100_000.0;
 /// The search.
 #[derive(Clone, Debug)]
 pub struct Colloid {
-    low: f64,
-    high: f64,
+    search: search::Colloid,
+    /// As read last.
     latency_ns: [Option<f64>; 2],
     heat: Option<Heat>,
 }
 
 impl Default for Colloid {
     fn default() -> Self {
-        Self { low: 0.0, high: 1.0, latency_ns: [None; 2], heat: None }
+        let search = search::Colloid::new(search::Config::default());
+        Self { search, latency_ns: [None; 2], heat: None }
     }
 }
 
@@ -44,36 +39,34 @@ impl Controller for Colloid {
         heat.add(&readings.samples);
         let tiers = tiers(readings);
         let seen = readings.loaded_ns.first();
-        for (smooth, node) in self.latency_ns.iter_mut().zip(tiers) {
-            if let Some(ns) = seen.and_then(|row| row.get(node).copied().flatten()) {
-                *smooth = Some(smooth.map_or(ns, |old| old + SMOOTHING * (ns - old)));
-            }
+        for (last, node) in self.latency_ns.iter_mut().zip(tiers) {
+            *last = seen.and_then(|row| row.get(node).copied().flatten()).or(*last);
         }
-        let [Some(near_ns), Some(far_ns)] = self.latency_ns else { return Vec::new() };
-        if readings.waiting > 0 || (near_ns - far_ns).abs() <= EQUAL * near_ns.max(far_ns) {
+        let [Some(near), Some(far)] = self.latency_ns.map(|ns| ns.map(whole_ns)) else {
+            return Vec::new();
+        };
+        if readings.waiting > 0 {
+            self.search.feel(near, far);
             return Vec::new();
         }
-        let near = heat.share_of_node(tiers[0], readings.on);
-        let wish = self.bound(near, near_ns < far_ns) - near;
-        let heat = self.heat.as_ref();
-        heat.map_or_else(Vec::new, |heat| choose(readings, heat, tiers, wish))
+        let share = basis_points(heat.share_of_node(tiers[0], readings.on));
+        let wish = match self.search.step(near, far, share) {
+            Wish::Stay => return Vec::new(),
+            Wish::Near(by) => f64::from(by.0) / 10_000.0,
+            Wish::Far(by) => -f64::from(by.0) / 10_000.0,
+        };
+        choose(readings, heat, tiers, wish)
     }
 }
 
-impl Colloid {
-    /// The share that near memory should have, it having `near` now.
-    fn bound(&mut self, near: f64, near_is_faster: bool) -> f64 {
-        if near_is_faster {
-            self.low = near
-        } else {
-            self.high = near
-        }
-        // Crossed or close.
-        if self.high - self.low < CLOSE {
-            if near_is_faster { self.high = 1.0 } else { self.low = 0.0 }
-        }
-        0.5 * (self.low + self.high)
-    }
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates")]
+const fn whole_ns(ns: f64) -> Nanoseconds {
+    Nanoseconds(ns.round() as u64)
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates")]
+const fn basis_points(share: f64) -> BasisPoints {
+    BasisPoints((share * 10_000.0).round() as u32)
 }
 
 /// The nearest node, and the nearest of the others.
@@ -129,25 +122,4 @@ fn choose(readings: &Readings<'_>, heat: &Heat, tiers: [usize; 2], wish: f64) ->
         left -= gain;
     }
     moves
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bounds_close_in_and_reopen_when_the_world_changes() {
-        let mut search = Colloid::default();
-        assert!((search.bound(0.9, false) - 0.45).abs() < 1e-12, "near is slower: less of it");
-        assert!((search.bound(0.45, true) - 0.675).abs() < 1e-12, "near is faster: half-way back");
-        assert!(
-            (search.bound(0.449, false) - 0.2245).abs() < 1e-12,
-            "bounds have crossed: all below is open"
-        );
-        let mut close = Colloid { low: 0.5, high: 0.505, ..Colloid::default() };
-        assert!(
-            (close.bound(0.502, true) - 0.751).abs() < 1e-12,
-            "close bounds open towards where to go"
-        );
-    }
 }

@@ -1,8 +1,8 @@
 //! Figures of each row, and what is to be reached.
 //!
 //! A phase is the time with one hot set: from the start, and from each of its moves. Steady is what lies in a phase after
-//! the time to settle; throughput is the median of its intervals, each by time at work. Of the slowdown between DRAM only and no tiering a
-//! row recovers (its throughput - that of no tiering) / (that of DRAM only - that of no tiering).
+//! the time to settle; throughput is the median of its intervals, each by time at work. Of the slowdown between DRAM only
+//! and no tiering a row recovers (its throughput - that of no tiering) / (that of DRAM only - that of no tiering).
 
 use serde::Serialize;
 

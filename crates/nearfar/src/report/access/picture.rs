@@ -1,13 +1,11 @@
-//! One report as an SVG file that follows the reader's light or dark preference by itself.
+//! One report as an SVG file.
 
-use maud::{Markup, PreEscaped, html};
+use maud::{Markup, html};
 
 use super::super::chart::{self, Caption};
+use super::super::sheet::{MARGIN, Sheet, WIDTH};
 use super::{Kind, Loaded, Options, charts, views, words};
 
-const WIDTH: usize = 860;
-const MARGIN: usize = 28;
-const TOP: usize = 92;
 /// Cells of a heatmap where none are asked for.
 pub(super) const CELLS: (usize, usize) = (160, 80);
 
@@ -28,26 +26,18 @@ pub(crate) fn svg(loaded: &Loaded, kind: Kind, options: Options) -> Option<Strin
         }
         Kind::Residency => places(loaded)?,
     };
-    let total = TOP + height + MARGIN;
-    let style = [
-        include_str!("../colors.css"),
-        include_str!("../chart.css"),
-        include_str!("../access.css"),
-    ];
-    let document = html! {
-        svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" aria-labelledby="picture-title"
-            width=(WIDTH) height=(total) viewBox=(format!("0 0 {WIDTH} {total}")) {
-            title id="picture-title" { (kind.title()) ": " (words::machine(record)) }
-            style { (PreEscaped(style.concat())) }
-            rect x="0" y="0" width=(WIDTH) height=(total) rx="12" style="fill: var(--card)" {}
-            text class="strong" x=(MARGIN) y="40" style="font-size: 19px" { (kind.title()) }
-            text class="quiet" x=(MARGIN) y="64" {
-                (words::machine(record)) "; " (words::target(record))
-            }
-            svg x=(MARGIN) y=(TOP) width=(WIDTH - 2 * MARGIN) height=(height) { (inside) }
-        }
+    let machine = words::machine(record);
+    let sheet = Sheet {
+        height: Sheet::TOP + height + MARGIN,
+        title: &format!("{}: {machine}", kind.title()),
+        heading: kind.title(),
+        about: &format!("{machine}; {}", words::target(record)),
+        style: include_str!("../access.css"),
     };
-    Some(document.into_string())
+    let [width, top] = [WIDTH - 2 * MARGIN, Sheet::TOP];
+    Some(sheet.document(&html! {
+        svg x=(MARGIN) y=(top) width=(width) height=(height) { (inside) }
+    }))
 }
 
 fn caption(kind: Kind, description: &str) -> Caption<'_> {
@@ -96,17 +86,14 @@ fn places(loaded: &Loaded) -> Option<(Markup, usize)> {
 mod tests {
     use super::super::sample;
     use super::*;
+    use crate::report::sheet::assert_closed;
 
     #[test]
     fn every_report_has_a_picture_that_says_it_is_emulated_and_is_closed_as_xml_wants() {
         for kind in Kind::ALL {
             let picture = svg(&sample(), kind, Options::default()).unwrap();
             assert!(picture.contains("EMULATED machine cxl-2tier"), "{kind:?}");
-            for name in ["svg", "rect", "path", "text", "title", "desc", "style"] {
-                let opened = picture.matches(&format!("<{name} ")).count()
-                    + picture.matches(&format!("<{name}>")).count();
-                assert_eq!(opened, picture.matches(&format!("</{name}>")).count(), "{name}");
-            }
+            assert_closed(&picture);
         }
     }
 

@@ -1,17 +1,14 @@
 //! The picture of a comparison: what each row makes of the first workload, as one SVG file.
-//!
-//! Follows the reader's light or dark preference by itself, as the page does.
 
-use maud::{Markup, PreEscaped, html};
+use maud::{Markup, html};
 
 use super::super::chart::{self, Bar, Caption, Line};
+use super::super::sheet::{MARGIN, Sheet, WIDTH};
 use super::super::{page, words};
 use super::{Document, grouped};
 use crate::bench::tiering::judge::Figures;
 use crate::bench::tiering::rows::Row;
 
-const WIDTH: usize = 860;
-const MARGIN: usize = 28;
 const GAP: usize = 40;
 const TOP: usize = 118;
 
@@ -21,24 +18,17 @@ pub(crate) fn svg(document: &Document) -> Option<String> {
     let machine = document.found.machine()?;
     let panels = [throughput(figures), far_lines(figures)];
     let height = TOP + chart::bars_height(figures.len()) + 30;
-    let style = [
-        include_str!("../colors.css"),
-        include_str!("../chart.css"),
-        include_str!("../tiering.css"),
-    ];
-    let title = format!("{}: tiering systems, side by side", compared.workload);
-    let picture = html! {
-        svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" aria-labelledby="picture-title"
-            width=(WIDTH) height=(height) viewBox=(format!("0 0 {WIDTH} {height}")) {
-            title id="picture-title" { "nearfar bench tiering: " (title) }
-            style { (PreEscaped(style.concat())) }
-            rect x="0" y="0" width=(WIDTH) height=(height) rx="12" style="fill: var(--card)" {}
-            text class="strong" x=(MARGIN) y="42" style="font-size: 19px" { (title) }
-            text class="quiet" x=(MARGIN) y="66" { (words::about(machine)) }
-            @for (at, (what, bars)) in panels.iter().enumerate() { (panel(at, what, bars)) }
-        }
+    let heading = format!("{}: tiering systems, side by side", compared.workload);
+    let sheet = Sheet {
+        height,
+        title: &format!("nearfar bench tiering: {heading}"),
+        heading: &heading,
+        about: &words::about(machine),
+        style: include_str!("../tiering.css"),
     };
-    Some(picture.into_string())
+    Some(sheet.document(&html! {
+        @for (at, (what, bars)) in panels.iter().enumerate() { (panel(at, what, bars)) }
+    }))
 }
 
 fn panel(at: usize, what: &str, bars: &[Bar]) -> Markup {
@@ -94,6 +84,7 @@ fn bars(
 mod tests {
     use super::*;
     use crate::bench::tiering::sample;
+    use crate::report::sheet::assert_closed;
 
     #[test]
     fn the_picture_shows_every_row_that_ran_and_that_it_is_emulated() {
@@ -103,11 +94,7 @@ mod tests {
         let shown = |row: Row| picture.matches(&format!(">{}<", row.name())).count();
         assert!(document.figures[0].iter().all(|of| shown(of.row) == 2), "{picture}");
         assert_eq!(shown(Row::Memtierd), 0, "it was absent");
-        for name in ["svg", "rect", "text", "title", "desc", "style"] {
-            let opened = picture.matches(&format!("<{name} ")).count()
-                + picture.matches(&format!("<{name}>")).count();
-            assert_eq!(opened, picture.matches(&format!("</{name}>")).count(), "{name}");
-        }
+        assert_closed(&picture);
     }
 
     #[test]
