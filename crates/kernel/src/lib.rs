@@ -3,7 +3,8 @@
 //! Here: files below a root that stands for `/` ([`fs`]), what this kernel can do ([`features`]), memory policies and
 //! CPU affinity ([`mempolicy`], [`affinity`]), weights ([`weights`]), where processes' memory lies ([`residency`],
 //! [`process`], [`cgroup`]), DAMON and what else moves pages ([`damon`], [`balancing`]), which physical memory a node has
-//! ([`ranges`]), what of it is free for pages ([`zones`]) and what can be moved ([`pageflags`]), starting a program and
+//! ([`ranges`]), what of it is free for pages ([`zones`]) and what can be moved ([`pageflags`]), other
+//! processes' pages moved ([`moving`]), starting a program and
 //! watching over it ([`watch`]), how long a load takes on a node now ([`chase`]), bandwidth that is counted ([`resctrl`]), what is
 //! published of that ([`advice`], [`tierd`], [`claim`]), and the journal through which everything system-wide is written ([`journal`]). Raw calls
 //! are in `sys/` alone.
@@ -25,6 +26,7 @@ pub mod journal;
 pub mod lease;
 pub mod meminfo;
 pub mod mempolicy;
+pub mod moving;
 pub mod pageflags;
 pub mod process;
 pub mod ranges;

@@ -6,5 +6,6 @@
 pub(crate) mod chase;
 pub(crate) mod clock;
 pub(crate) mod mempolicy;
+pub(crate) mod remote;
 pub(crate) mod shared;
 pub(crate) mod signals;
