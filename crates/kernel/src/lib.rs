@@ -22,6 +22,7 @@ pub mod damon;
 pub mod fake;
 pub mod features;
 pub mod fs;
+pub mod huge;
 pub mod journal;
 pub mod lease;
 pub mod meminfo;

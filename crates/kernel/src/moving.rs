@@ -178,13 +178,19 @@ pub enum Shared {
     Move,
 }
 
-/// The kernel's side, as far as moving needs it.
-trait Calls {
+/// The kernel's side, as far as moving needs it: a trait, so that it can be tried on a machine with one node.
+pub trait Calls {
     /// The nodes that the process may have memory of, if that is known.
     fn allowed(&mut self, owner: &Owner) -> Option<NodeSet>;
     /// The node of each page, or an errno below zero.
+    ///
+    /// # Errors
+    /// The errno of the whole call.
     fn places(&mut self, owner: &Owner, pages: &[usize], status: &mut [c_int]) -> io::Result<()>;
     /// Moves; gives how many were not.
+    ///
+    /// # Errors
+    /// The errno of the whole call.
     fn go(
         &mut self,
         owner: &Owner,
@@ -355,10 +361,9 @@ impl<C: Calls> Mover<C> {
     /// Takes out those that are tried again, and has them wait.
     fn again(&mut self, taken: &[(Request, u8)], done: &mut Vec<Done>) {
         let (mut kept, mut again) = (Vec::new(), 0);
-        for one in done.drain(..) {
-            let tries = taken.iter().find(|(request, _)| *request == one.request);
-            let tries = tries.map_or(TRIES, |(_, tries)| *tries);
-            if one.outcome.passes() && tries < TRIES && again < AGAIN {
+        // In the order in which they were taken.
+        for (one, (_, tries)) in done.drain(..).zip(taken) {
+            if one.outcome.passes() && *tries < TRIES && again < AGAIN {
                 again += 1;
                 self.waiting.push_back((one.request, tries + 1));
             } else {

@@ -104,7 +104,10 @@ impl Owner {
 }
 
 fn allowed_in(status: &str) -> Option<NodeSet> {
-    status.lines().find_map(|line| line.strip_prefix("Mems_allowed_list:")).and_then(NodeSet::parse_list)
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("Mems_allowed_list:"))
+        .and_then(NodeSet::parse_list)
 }
 
 #[cfg(test)]
@@ -130,7 +133,10 @@ mod tests {
     #[test]
     fn a_process_that_becomes_another_program_is_not_the_same() {
         let mut shell = Command::new("sh");
-        shell.args(["-c", "echo up; read line; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        shell
+            .args(["-c", "echo up; read line; exec cat"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut child = shell.spawn().unwrap();
         let mut said = BufReader::new(child.stdout.take().unwrap());
         let (mut line, mut input) = (String::new(), child.stdin.take().unwrap());

@@ -182,7 +182,11 @@ fn no_more_is_moved_than_the_rate_allows() {
     assert!(mover.batch(Nanoseconds(0)).is_empty());
     assert_eq!(mover.batch(Nanoseconds(50_000_000)).len(), 50);
     assert!(mover.next().is_some_and(|wait| wait.0 > 0), "{:?}", mover.next());
-    assert_eq!(mover.batch(Nanoseconds(10_000_000_000)).len(), 100, "a tenth of a second's at once");
+    assert_eq!(
+        mover.batch(Nanoseconds(10_000_000_000)).len(),
+        100,
+        "a tenth of a second's at once"
+    );
     assert_eq!(mover.forget(), 350);
     assert_eq!(mover.next(), None);
 }
