@@ -5,6 +5,7 @@
 //! What it needs of a machine is a trait, so that it does not know whether the machine is real. Not here: decisions (crate policy), and the live system (crate kernel).
 #![forbid(unsafe_code)]
 
+pub mod balancing;
 pub mod sense;
 pub mod tiering;
 pub mod turns;
