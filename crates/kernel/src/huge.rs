@@ -1,4 +1,4 @@
-//! Huge pages of other processes: split into small ones, joined again, told from small ones.
+//! Huge pages of other processes: split into small ones, and joined again.
 //!
 //! There is no call that splits a huge page, but two that have to: advice about a *part* of one (process_madvise with
 //! MADV_COLD for one piece) makes the kernel split it, and MADV_COLLAPSE over the whole range joins it again. Contents stay, and
@@ -7,11 +7,9 @@
 //!
 //! That it works is not promised anywhere, so it is tried on our own memory first ([`offers`]).
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt as _;
 
-use nearfar_policy::traffic::{PAGE, PIECES, Page};
+use nearfar_policy::traffic::{PAGE, Page};
 
 use crate::moving::{Owner, OwnerError};
 use crate::sys::remote::{self as sys, Region, Resize};
@@ -101,48 +99,6 @@ fn advise(owner: &Owner, (address, length): (usize, usize), resize: Resize) -> i
 fn address(page: Page) -> io::Result<usize> {
     let address = page.number.checked_mul(PAGE).and_then(|at| usize::try_from(at).ok());
     address.ok_or_else(|| io::ErrorKind::InvalidInput.into())
-}
-
-/// Tells huge pages from small ones, by the kernel's flags of physical pages; takes root.
-#[derive(Debug)]
-pub struct Sizes {
-    flags: File,
-}
-
-impl Sizes {
-    /// Opens the flags.
-    ///
-    /// # Errors
-    /// The errno: EACCES without root, ENOENT where the kernel has none (`CONFIG_PROC_PAGE_MONITOR`).
-    pub fn open() -> io::Result<Self> {
-        Ok(Self { flags: File::open("/proc/kpageflags")? })
-    }
-
-    /// Whether this is a piece of a huge page, mapped as one or not.
-    ///
-    /// # Errors
-    /// The errno, if the process has ended or flags can't be read.
-    pub fn is_huge(&self, owner: &Owner, page: Page) -> io::Result<bool> {
-        const PRESENT: u64 = 1 << 63;
-        const FRAME: u64 = (1 << 55) - 1;
-        const HEAD: u64 = 1 << 15;
-        const TAIL: u64 = 1 << 16;
-        let mut entry = [0; 8];
-        let first = page.whole().number;
-        let read = owner.entries(first, &mut entry)?;
-        let entry = u64::from_ne_bytes(entry);
-        let frame = entry & FRAME;
-        if read < 8 || entry & PRESENT == 0 || frame == 0 || !frame.is_multiple_of(PIECES) {
-            return Ok(false);
-        }
-        let flags_of = |frame: u64| {
-            let mut flags = [0; 8];
-            self.flags.read_exact_at(&mut flags, frame * 8).map(|()| u64::from_ne_bytes(flags))
-        };
-        // Large pages that are smaller have a head in the middle.
-        let middle = flags_of(frame + PIECES / 2)?;
-        Ok(flags_of(frame)? & HEAD != 0 && middle & TAIL != 0)
-    }
 }
 
 /// Bytes in huge pages of our own mapping that holds this address.

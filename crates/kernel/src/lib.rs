@@ -33,6 +33,7 @@ pub mod process;
 pub mod ranges;
 pub mod resctrl;
 pub mod residency;
+pub mod shared_memory;
 mod sys;
 pub mod tierd;
 pub mod watch;

@@ -96,11 +96,6 @@ impl Owner {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
         allowed_in(&status)
     }
-
-    /// What `pagemap` says of pages, from this one on.
-    pub(crate) fn entries(&self, page: u64, entries: &mut [u8]) -> io::Result<usize> {
-        self.memory.read_at(entries, page.saturating_mul(8))
-    }
 }
 
 fn allowed_in(status: &str) -> Option<NodeSet> {
