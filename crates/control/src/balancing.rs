@@ -13,7 +13,7 @@ use nearfar_policy::traffic::carrefour::{Executed, Sampling};
 use nearfar_policy::traffic::{Memory, Metrics, Page, Process};
 use nearfar_topology::{Nanoseconds, NodeId};
 
-use crate::sense::{Cost, Counts, Reading, Scope, Sensor, Unusable, Whose};
+use crate::sense::{Cost, Counts, Reading, Scope, Sees, Sensor, Unusable, Whose};
 
 mod effect;
 mod law;
@@ -91,8 +91,8 @@ pub trait Pages {
     /// Forgets what waits.
     fn forget(&mut self);
 
-    /// Whether a process is not to be touched: the one that asks.
-    fn is_own(&self, process: Process) -> bool;
+    /// Whether a process is not to be touched, as the one that asks.
+    fn leaves_alone(&self, process: Process) -> bool;
 }
 
 /// A sensor and how it does.
@@ -258,6 +258,12 @@ impl<S: Sensor> Loop<S> {
 
     /// Tells sensors whom to look at, if that has changed, and starts those that failed a while ago.
     fn look(&mut self, now: Nanoseconds, whose: Whose) {
+        if self.whose.is_none() {
+            // The first reading is of some time, and the first decision of a second.
+            self.read_at = now;
+            self.sense_at = Nanoseconds(now.0.saturating_add(SENSE.0));
+            self.decide_at = Nanoseconds(now.0.saturating_add(LOOK));
+        }
         let changed = self.whose.as_ref() != Some(&whose);
         if changed && let Whose::Processes(these) = &whose {
             self.regions.keep(|process| these.contains(&process));
@@ -298,9 +304,9 @@ impl<S: Sensor> Loop<S> {
         pages: &P,
     ) {
         let whose = self.whose.clone().unwrap_or_default();
-        reading
-            .samples
-            .retain(|sample| whose.has(sample.page.process) && !pages.is_own(sample.page.process));
+        reading.samples.retain(|sample| {
+            whose.has(sample.page.process) && !pages.leaves_alone(sample.page.process)
+        });
         self.seen.add(&reading, memory);
         if let Law::Balance(balance) = &mut self.law {
             self.regions.add(&reading.samples);
@@ -377,5 +383,39 @@ fn sum(a: Counts, b: Counts) -> Counts {
         lost: a.lost.saturating_add(b.lost),
         throttled: a.throttled.saturating_add(b.throttled),
         unplaced: a.unplaced.saturating_add(b.unplaced),
+    }
+}
+
+impl<S: Sensor + ?Sized> Sensor for Box<S> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn sees(&self) -> Sees {
+        (**self).sees()
+    }
+
+    fn check(&mut self) -> Result<(), Unusable> {
+        (**self).check()
+    }
+
+    fn start(&mut self, whose: &Whose, now: Nanoseconds) -> Result<(), Unusable> {
+        (**self).start(whose, now)
+    }
+
+    fn read(&mut self, now: Nanoseconds) -> Result<Reading, Unusable> {
+        (**self).read(now)
+    }
+
+    fn set_sampling(&mut self, sampling: Sampling) -> Result<(), Unusable> {
+        (**self).set_sampling(sampling)
+    }
+
+    fn cost(&self) -> Cost {
+        (**self).cost()
+    }
+
+    fn stop(&mut self) -> Result<(), Unusable> {
+        (**self).stop()
     }
 }

@@ -160,7 +160,7 @@ impl Pages for Shared {
         self.0.borrow_mut().waiting.clear();
     }
 
-    fn is_own(&self, process: Process) -> bool {
+    fn leaves_alone(&self, process: Process) -> bool {
         process == OWN
     }
 }
