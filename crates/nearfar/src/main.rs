@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
+mod balance;
 mod bench;
 mod cli;
 mod clock;
@@ -16,6 +17,7 @@ mod demo;
 mod exit;
 mod recording;
 mod report;
+mod sense;
 mod simulate;
 mod tier;
 mod weighing;

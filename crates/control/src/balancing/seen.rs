@@ -110,7 +110,7 @@ impl Seen {
         self.latency_age = self.latency_age.saturating_add(round.elapsed.0);
         if reading.latency.iter().flatten().any(Option::is_some) {
             self.latency.clone_from(&reading.latency);
-            self.latency_age = 0;
+            self.latency_age = reading.latency_age.0;
         }
     }
 

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_kernel::fs::RootFs;
-use nearfar_kernel::residency;
+use nearfar_kernel::{affinity, residency};
 use nearfar_topology::NodeId;
 
 use crate::NEARFAR;
@@ -18,6 +18,9 @@ pub(crate) const STATE: &str = "/tmp/nearfar-state";
 pub(crate) fn fresh() {
     if Path::new(STATE).join("journal/tier.json").exists() {
         let _ = nearfar(&["tier", "stop", "--overwrite"]).output();
+    }
+    if Path::new(STATE).join("journal/balance.json").exists() {
+        let _ = nearfar(&["balance", "stop", "--overwrite"]).output();
     }
     let _ = std::fs::remove_dir_all(STATE);
     if std::fs::write(format!("{WEIGHTS}/auto"), "true").is_err() {
@@ -85,7 +88,7 @@ pub(crate) fn error(output: &Output) -> String {
 }
 
 /// Told by the environment, this program holds 64 MiB until its input ends, or a child of it has slept the given
-/// seconds; or uses them, or copies them by several threads, over and over until its input ends. See [`held`].
+/// seconds; or uses them, or copies or reads them by several threads, over and over until its input ends. See [`held`].
 pub(crate) const HOLD: &str = "NEARFAR_TEST_HOLD";
 
 pub(crate) fn hold() {
@@ -94,6 +97,7 @@ pub(crate) fn hold() {
     match std::env::var(HOLD).as_deref() {
         Ok("touch") => touch(&mut memory),
         Ok("copy") => copy(&memory),
+        Ok("share") => share(&memory),
         Ok("input") => drop(std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap()),
         seconds => drop(Command::new("sleep").arg(seconds.unwrap()).status().unwrap()),
     }
@@ -122,6 +126,27 @@ fn copy(memory: &[u8]) {
                 while !ended.load(Ordering::Relaxed) {
                     own.copy_from_slice(std::hint::black_box(memory));
                     std::hint::black_box(&own);
+                }
+            });
+        }
+        std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
+        ended.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Reads a line of every page again and again, by a thread on each CPU, until the input ends.
+fn share(memory: &[u8]) {
+    let ended = AtomicBool::new(false);
+    let cpus = affinity::get().unwrap();
+    std::thread::scope(|scope| {
+        for cpu in cpus {
+            let ended = &ended;
+            scope.spawn(move || {
+                affinity::set(&[cpu]).unwrap();
+                while !ended.load(Ordering::Relaxed) {
+                    for page in memory.chunks(4096) {
+                        std::hint::black_box(page[usize::try_from(cpu.0).unwrap() * 64]);
+                    }
                 }
             });
         }

@@ -112,7 +112,7 @@ pub(crate) fn of_a_cgroup_only_its_own_memory_moves_and_when_it_goes_tiering_end
 }
 
 /// Numbers at random, the same in each run.
-fn random(state: &mut u64) -> u64 {
+pub(crate) fn random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
     *state ^= *state << 17;
@@ -131,7 +131,7 @@ struct Ends {
     by_start: u32,
 }
 
-fn nap(ms: u64) {
+pub(crate) fn nap(ms: u64) {
     let seconds = format!("{}.{:03}", ms / 1000, ms % 1000);
     assert!(Command::new("sleep").arg(seconds).status().unwrap().success());
 }
