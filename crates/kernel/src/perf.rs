@@ -34,7 +34,7 @@ pub mod kind {
 pub const PAGE_FAULTS: u64 = 2;
 
 /// So many pages of records for each CPU: some thousand samples;
-const RING_PAGES: usize = 64;
+const RING_PAGES: usize = 128;
 /// and for a thread of our own, which everyone may have.
 const OWN_PAGES: usize = 16;
 /// So many pages of hardware traces.

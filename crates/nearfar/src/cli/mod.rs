@@ -18,6 +18,7 @@ mod probe;
 mod record;
 mod report;
 mod run;
+mod sense;
 mod sim;
 mod tier;
 mod topo;
@@ -52,6 +53,8 @@ enum Command {
     Tier(tier::Args),
     /// Spread memory traffic over controllers and links, pages towards those who use them, for programs that need no change
     Balance(balance::Args),
+    /// Show what sensors of memory traffic see: where accesses come from and go to, what a load takes
+    Sense(sense::Args),
     /// Measure how busy each node's memory is and say so to allocators, as a service
     Daemon(daemon::Args),
     /// Run commands on an emulated machine with near and far memory, under a real kernel
@@ -82,6 +85,7 @@ impl Cli {
             Command::Run(args) => run::run(&args),
             Command::Tier(args) => tier::run(&args),
             Command::Balance(args) => balance::run(&args),
+            Command::Sense(args) => sense::run(&args),
             Command::Daemon(args) => daemon::run(&args),
             Command::Sim(args) => sim::run(&args),
             Command::Demo(args) => demo::run(&args),
