@@ -74,6 +74,10 @@ impl Mapping {
         let file = File::open(path).map_err(failed("open"))?;
         let length = usize::try_from(self.bytes().0).unwrap_or(0);
         let view = Region::view(&file, self.offset, length).map_err(failed("map"))?;
+        if *policy == Policy::Default {
+            // A new view has none, so the kernel thinks that there is nothing to do: it gets one to lose (mbind_range).
+            mempolicy::bind(view.address(), length, &Policy::Local, Existing::Stay)?;
+        }
         Ok(mempolicy::bind(view.address(), length, policy, existing)?)
     }
 }
