@@ -10,8 +10,8 @@ use crate::exit::{Exit, WithExit};
 use crate::tier::service::NAP;
 use crate::tier::state::Identity;
 
-/// How long starting and stopping may take.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// How long starting and stopping may take: sensors test themselves first.
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What is started.
 #[derive(Debug)]

@@ -114,7 +114,6 @@ pub(crate) fn what_can_not_be_balanced_is_refused_and_nothing_is_changed() {
     refused(&["--sensor", "crystal-ball"], "crystal-ball");
     refused(&["--sensor", "ibs"], "ibs");
     refused(&["--rate", "0"], "0");
-    refused(&["--policy", "fair"], "fair");
     std::fs::create_dir_all(STATE).unwrap();
     let output = unprivileged(&START);
     assert!(!output.status.success() && error(&output).contains("root"), "{output:?}");
