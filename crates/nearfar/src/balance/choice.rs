@@ -60,7 +60,8 @@ pub(super) fn choose<'a>(
     for mut sensor in all {
         let is_named = named.iter().any(|name| name == sensor.name());
         let best = Sight::of(sensor.sees());
-        if !is_named && !(named.is_empty() && best.adds_to(sight, policy.needs_latency())) {
+        let is_wanted = named.is_empty() && best.adds_to(sight, policy.needs_latency());
+        if !is_named && !is_wanted {
             continue;
         }
         match sensor.check() {

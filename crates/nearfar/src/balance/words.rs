@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use nearfar_topology::Bytes;
 
-use super::state::{Effect, Metrics, Node, State};
+use super::state::{Effect, Eye, Metrics, Node, State};
 
 /// Basis points as per cent.
 fn percent(basis_points: u32) -> String {
@@ -63,19 +63,7 @@ impl State {
                 self.splits.unusable.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
             );
         }
-        for eye in &self.sensors {
-            let failed = eye.failed.as_ref().map(|why| format!("; not at work: {why}"));
-            let _ = writeln!(
-                text,
-                "  seen by {} ({}): {} samples, {} lost, {} of unknown place{}",
-                eye.name,
-                eye.nature,
-                eye.seen,
-                eye.lost,
-                eye.unplaced,
-                failed.unwrap_or_default()
-            );
-        }
+        self.sensors.iter().for_each(|eye| text.push_str(&eye.text()));
         for what in &self.left_alone {
             let _ = writeln!(text, "  left alone: {what}");
         }
@@ -85,6 +73,21 @@ impl State {
             self.cost.cpu_ms, self.cost.sensors_cpu_ms
         );
         text
+    }
+}
+
+impl Eye {
+    fn text(&self) -> String {
+        let failed = self.failed.as_ref().map(|why| format!("; not at work: {why}"));
+        format!(
+            "  seen by {} ({}): {} samples, {} lost, {} of unknown place{}\n",
+            self.name,
+            self.nature,
+            self.seen,
+            self.lost,
+            self.unplaced,
+            failed.unwrap_or_default()
+        )
     }
 }
 
