@@ -1,7 +1,7 @@
 //! `nearfar balance` on real kernels, on a machine with four nodes: memory that was all on one node is spread, all settings are
 //! put back however it ends, and what can't be is refused.
 
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use nearfar_kernel::residency;
 use rustix::process::{Pid, Signal, kill_process};
@@ -18,10 +18,10 @@ fn status() -> serde_json::Value {
     serde_json::from_str(&done(&["balance", "status", "--json"])).unwrap()
 }
 
-/// A program whose 64 MiB are all on node 0 and used by a thread of each node: all of them by all, or a part by each.
+/// A program whose 64 MiB are all on node 0 and used by a thread of each node.
 fn program(how: &str) -> Child {
     let program = std::env::current_exe().unwrap();
-    let mut command = nearfar(&["run", "-p", "0", program.to_str().unwrap()]);
+    let mut command = Command::new(program);
     command.env(HOLD, how).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     await_up(&mut child);
@@ -169,8 +169,8 @@ pub(crate) fn however_balancing_is_ended_settings_are_as_before() {
 }
 
 pub(crate) fn a_cgroups_processes_alone_are_balanced() {
-    let ours = Holder::start_at("ours", "share", 0);
-    let other = Holder::start_at("other", "share", 0);
+    let ours = Holder::start(&live(), "ours", "share");
+    let other = Holder::start(&live(), "other", "share");
     done(&[&START[..], &["--cgroup", "ours"]].concat());
     let mib = until(ours.pid(), |mib| mib[0] <= 40);
     let status = status();

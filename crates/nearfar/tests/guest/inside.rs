@@ -95,12 +95,17 @@ pub(crate) fn hold() {
     let how = std::env::var(HOLD);
     let halves = how.as_deref().ok().and_then(|how| how.strip_prefix("halves "));
     halves.into_iter().for_each(settle);
+    let cpus = affinity::get().unwrap();
+    if how.as_deref() == Ok("share") {
+        // First touched by one CPU, and without a policy: NUMA balancing passes over memory that has one.
+        affinity::set(&cpus[..1]).unwrap();
+    }
     let mut memory = std::hint::black_box(vec![1_u8; 64 << 20]);
     println!("up");
     match how.as_deref() {
         Ok("touch") => touch(&mut memory),
         Ok("copy") => copy(&memory),
-        Ok("share") => share(&memory),
+        Ok("share") => share(&memory, &cpus),
         Ok(_) if halves.is_some() => use_halves(&mut memory[..16 << 20]),
         Ok("input") => drop(std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap()),
         seconds => drop(Command::new("sleep").arg(seconds.unwrap()).status().unwrap()),
@@ -162,11 +167,10 @@ fn copy(memory: &[u8]) {
 }
 
 /// Reads a line of every page again and again, by a thread on each CPU, until the input ends.
-fn share(memory: &[u8]) {
+fn share(memory: &[u8], cpus: &[CpuId]) {
     let ended = AtomicBool::new(false);
-    let cpus = affinity::get().unwrap();
     std::thread::scope(|scope| {
-        for cpu in cpus {
+        for cpu in cpus.iter().copied() {
             let ended = &ended;
             scope.spawn(move || {
                 affinity::set(&[cpu]).unwrap();
