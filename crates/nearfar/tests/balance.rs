@@ -63,6 +63,6 @@ fn a_recording_and_a_machine_with_one_node_have_nothing_to_balance() {
             assert!(code == Some(1) && said.contains("one node with memory"), "{said}");
         }
         let (code, said) = balance(state.path(), &["status"]);
-        assert!(code == Some(1) && said.contains("ended by itself"), "{said}");
+        assert!(code == Some(1) && said.contains("is not running"), "{said}");
     }
 }
