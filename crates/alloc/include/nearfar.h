@@ -47,15 +47,15 @@
 #define NF_MEMORY_PMEM 4
 
 /*
- A replicated region: bytes that each of some nodes has a copy of, for what is read far more often than written. Threads read and
- write it at once as they like. It is cut into granules, 4 KiB unless said otherwise: each is read and written whole, and no
- thread sees an older one than it has seen. What goes over several is read and written granule by granule.
+ A replicated region: bytes that each of some nodes has a copy of, for what is read far more often than written. Threads read
+ and write it at once as they like. It is cut into granules, 4 KiB unless said otherwise: each is read and written whole, and
+ no thread sees an older one than it has seen. What goes over several is read and written granule by granule.
 
- A granule that is written is read at home, on the node that is written first, until nobody has written it for a quiet time; then
- the first reader of a node has it copied there. `nf_replicated_sync` has all copied at once.
+ A granule that is written is read at home, on the node that is written first, until nobody has written it for a quiet time;
+ then the first reader of a node has it copied there. `nf_replicated_sync` has all copied at once.
 
- In a child of fork it is the same memory, not a copy, and each of the two destroys it for itself. A process that is killed while
- it writes leaves the granule written in part, and whoever shares it waiting.
+ In a child of fork it is the same memory, not a copy, and each of the two destroys it for itself. A process that is killed
+ while it writes leaves the granule written in part, and whoever shares it waiting.
  */
 typedef struct nf_replicated_t nf_replicated_t;
 
@@ -339,17 +339,17 @@ uint32_t nf_abi_version(void);
 const char *nf_error(void);
 
 /*
- Makes a region of `size` zeroes. `words` are nodes, with options behind: "0-3;home=2;granule=64k;quiet=1s;collapses=any". NULL, or
- no nodes, are all nodes that have CPUs; of others it has copies if they are named. Nothing is resident before it is written or
- read.
+ Makes a region of `size` zeroes. `words` are nodes, with options behind: "0-3;home=2;granule=64k;quiet=1s;collapses=any".
+ NULL, or no nodes, are all nodes that have CPUs; of others it has copies if they are named. Nothing is resident before it is
+ written or read.
 
- `home=NODE` is written first (the first of the nodes); `granule=SIZE` is a power of two of 256 to 2m; `quiet=TIME` how long nobody
- must have written a granule before it is copied again (100ms); after `collapses=N` times that copies went out of use a granule
- is never copied again (16; "any": there is no such end).
+ `home=NODE` is written first (the first of the nodes); `granule=SIZE` is a power of two of 256 to 2m; `quiet=TIME` how long
+ nobody must have written a granule before it is copied again (100ms); after `collapses=N` times that copies went out of use a
+ granule is never copied again (16; "any": there is no such end).
 
  Returns NULL on failure, with errno EINVAL (not written so, or no bytes), ENODEV (such nodes are not here, or have no memory),
- EPERM (the process's cpuset does not allow all of them), ENOMEM (a node has less memory, or there are no addresses), ENOSYS (the
- system does not show its nodes), EFBIG (RLIMIT_FSIZE) or what memfd_create(2) says, and `nf_error` in words.
+ EPERM (the process's cpuset does not allow all of them), ENOMEM (a node has less memory, or there are no addresses), ENOSYS
+ (the system does not show its nodes), EFBIG (RLIMIT_FSIZE) or what memfd_create(2) says, and `nf_error` in words.
 
  The caller sees to it that:
  `words` is a string or NULL.
@@ -366,8 +366,8 @@ struct nf_replicated_t *nf_replicated_create(const char *words,
 int nf_replicated_destroy(struct nf_replicated_t *region);
 
 /*
- Reads `length` bytes from `offset` on, from the copy of the calling thread's node. Returns 0, or -1 with errno EINVAL if they are
- not all within the region, or `region` is NULL.
+ Reads `length` bytes from `offset` on, from the copy of the calling thread's node. Returns 0, or -1 with errno EINVAL if they
+ are not all within the region, or `region` is NULL. Not from a signal handler.
 
  The caller sees to it that:
  `region` is NULL or a region; `into` has room, and is not of the region.
@@ -378,8 +378,8 @@ int nf_replicated_read(const struct nf_replicated_t *region,
                        size_t length);
 
 /*
- Writes `length` bytes from `offset` on. From then on no thread that comes to know of it reads what was there before. Returns 0, or
- -1 with errno as `nf_replicated_read`, and nothing is written. Not from a signal handler.
+ Writes `length` bytes from `offset` on. From then on no thread that comes to know of it reads what was there before. Returns
+ 0, or -1 with errno as `nf_replicated_read`, and nothing is written. Not from a signal handler.
 
  The caller sees to it that:
  `region` is NULL or a region; `from` has as many bytes, and is not of the region.
@@ -399,9 +399,9 @@ int nf_replicated_sync(struct nf_replicated_t *region);
 
 /*
  Where the copy of the calling thread's node is, to be looked at without copying: it can't be written there. It shows what was
- written before the last `nf_replicated_sync` that has returned; of what was written since, any part or none, until the next. So:
- write, sync, and then let threads look while nobody writes. It stays until the region ends, whichever node a thread runs on: only
- its distance changes. NULL with errno EINVAL if `region` is NULL.
+ written before the last `nf_replicated_sync` that has returned; of what was written since, any part or none, until the next.
+ So: write, sync, and then let threads look while nobody writes. It stays until the region ends, whichever node a thread runs
+ on: only its distance changes. NULL with errno EINVAL if `region` is NULL.
 
  The caller sees to it that:
  `region` is NULL or a region.
@@ -427,8 +427,8 @@ int nf_replicated_nodes(const struct nf_replicated_t *region,
                         size_t room);
 
 /*
- Figures of a region; `nf_stats_text` of `NF_NONE` has those of all, with what is resident. Returns 0, or -1 with errno EINVAL if
- either is NULL.
+ Figures of a region; `nf_stats_text` of `NF_NONE` has those of all, with what is resident. Returns 0, or -1 with errno EINVAL
+ if either is NULL.
 
  The caller sees to it that:
  `region` is NULL or a region; `into` is NULL or has room for them.

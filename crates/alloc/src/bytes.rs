@@ -1,14 +1,15 @@
 //! Copying memory that other threads may write meanwhile.
 //!
 //! What comes of it may be anything between what was there and what is written: who calls this finds out whether it counts
-//! (`granule`). Rust knows no such copying, as threads that meet in plain memory are an error to it; so on x86-64 the loads and stores
-//! are the machine's own, and elsewhere they are atomic, by words where the addresses allow it.
+//! (`granule`). Rust knows no such copying, as threads that meet in plain memory are an error to it; so on x86-64 the loads and
+//! stores are the machine's own, and elsewhere they are atomic, by words where the addresses allow it.
 #![expect(unsafe_code, reason = "memory that threads share is copied")]
 
 /// Copies `length` bytes; `from` and `to` are two places.
 ///
 /// # Safety
-/// Both places are mapped as long as the copy is, and `to` may be written. Other threads that are at either do so by this function.
+/// Both places are mapped as long as the copy is, and `to` may be written. Other threads that are at either do so by this
+/// function.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(crate) unsafe fn copy(from: usize, to: usize, length: usize) {

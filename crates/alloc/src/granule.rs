@@ -1,20 +1,22 @@
 //! How readers and writers of a granule meet: a piece of a replicated region that each of some nodes may have a copy of.
 //!
 //! Each copy has a word beside it, so that who reads one looks at memory of its own node alone. The home copy's word is its
-//! version: even while it stands, odd while it is written. The word of another copy is 0 if nothing can be said of it, and else tells
-//! of which version it is: one more than that if it may be read ([`READ_HERE`]), two more if readers go home all the same
-//! ([`HELD`]). Beside the home copy is a third word, the granule's life: who writes, how often it collapsed, when it was last written.
+//! version: even while it stands, odd while it is written. The word of another copy is 0 if nothing can be said of it, and else
+//! tells of which version it is: one more than that if it may be read ([`READ_HERE`]), two more if readers go home all the same
+//! ([`HELD`]). Beside the home copy is a third word, the granule's life: who writes, how often it collapsed, when it was last
+//! written.
 //!
 //! A *write* takes the granule, has the words of all other copies say nothing (the granule *collapses*: all go home), makes the
-//! home copy's version odd, writes, and publishes the next version. So who has seen a version, or has heard of it from someone who
-//! has, finds no older one anywhere. A *reader* takes what is there and looks at the word again (a seqlock; H.-J. Boehm, "Can
+//! home copy's version odd, writes, and publishes the next version. So who has seen a version, or has heard of it from someone
+//! who has, finds no older one anywhere. A *reader* takes what is there and looks at the word again (a seqlock; H.-J. Boehm, "Can
 //! Seqlocks Get Along With Programming Language Memory Models?", MSPC 2012): what changed meanwhile is taken anew, from home, and
 //! after some turns it waits in line like a writer. A copy is made again by a reader of its node once nobody has written for a
-//! *quiet* time, or by *sync* at once; but after so many collapses never again (Carrefour's rule), and then sync brings copies for
-//! those alone who look at them directly.
+//! *quiet* time, or by *sync* at once; but after so many collapses never again (Carrefour's rule), and then sync brings copies
+//! for those alone who look at them directly.
 //!
-//! Rules: memory is only written by who has taken the granule; who copies memory does so in a way that others may write it meanwhile
-//! (`bytes`). Nobody who has taken a granule waits for anything. `tests/granules.rs` goes through the orders in which threads meet.
+//! Rules: memory is only written by who has taken the granule; who copies memory does so in a way that others may write it
+//! meanwhile (`bytes`). Nobody who has taken a granule waits for anything. `tests/granules.rs` goes through the orders in which
+//! threads meet.
 
 use crate::sync::{AtomicU64, Ordering, fence, pause};
 

@@ -1,9 +1,9 @@
 //! A replicated region at work: reads and writes cut into granules, and which copy is whose.
 //!
 //! Who reads is told its CPU by glibc, which has it from the thread's restartable-sequences area (rseq(2)) or else from the
-//! kernel's vDSO, and a table says which copy that CPU's node has, or is nearest to. It is where the thread was a moment ago: that is
-//! enough, as every copy gives the same.
-//! Here: `granule` is how threads meet, `shared` the memory, `bytes` the copying. Not here: making one of words (`regions`).
+//! kernel's vDSO, and a table says which copy that CPU's node has, or is nearest to. It is where the thread was a moment ago:
+//! that is enough, as every copy gives the same. Here: `granule` is how threads meet, `shared` the memory, `bytes` the copying.
+//! Not here: making one of words (`regions`).
 #![expect(unsafe_code, reason = "memory that threads share is copied")]
 
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -26,8 +26,8 @@ use crate::regions;
 pub use crate::region::{OutOfRegion, ReplicatedStats};
 pub use crate::regions::ReplicatedError;
 
-/// A replicated region: bytes with a copy on each of some nodes. Threads read and write it as they like; each granule (4 KiB, unless
-/// said otherwise) is read whole and never older than the reading thread has seen it.
+/// A replicated region: bytes with a copy on each of some nodes. Threads read and write it as they like; each granule (4 KiB,
+/// unless said otherwise) is read whole and never older than the reading thread has seen it.
 #[derive(Debug)]
 pub struct Replicated {
     region: Arc<Region>,
@@ -85,6 +85,13 @@ impl Replicated {
         View { region: &self.region }
     }
 
+    /// Where the copy of the calling thread's node is, of [`Self::len`] bytes. It shows what was written before the last
+    /// [`Self::sync`]; of what was written since, any part or none, until the next. It stays as long as the region.
+    #[must_use]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.region.view()
+    }
+
     /// Figures since it was made.
     #[must_use]
     pub fn stats(&self) -> ReplicatedStats {
@@ -99,13 +106,13 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The bytes in the copy of the calling thread's node, or the nearest. A thread that comes to run on another may ask again; all
-    /// copies are alike.
+    /// The bytes in the copy of the calling thread's node, or the nearest. A thread that comes to run on another may ask again;
+    /// all copies are alike.
     #[must_use]
     pub fn bytes(&self) -> &'a [u8] {
-        // SAFETY: a copy has as many bytes, mapped as long as the region is. Nobody writes them: who could would have to share the
-        // region, which is borrowed for this alone, and copies are made of what was written, which sync has seen to. A child of fork
-        // that writes it all the same breaks what `fork` wants of its caller in Rust.
+        // SAFETY: a copy has as many bytes, mapped as long as the region is. Nobody writes them: who could would have to share
+        // the region, which is borrowed for this alone, and copies are made of what was written, which sync has seen to. A child
+        // of fork that writes it all the same breaks what `fork` wants of its caller in Rust.
         unsafe { core::slice::from_raw_parts(self.region.view(), self.region.size) }
     }
 }

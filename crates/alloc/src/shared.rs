@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Each part is bound to its node, what comes behind them to home's; a binding of such a file holds for all who have it mapped,
-//! children of fork with them. One mapping is for writing, and one that can only be read is for who looks at a copy directly. No file
-//! descriptor stays open, and nothing is resident before it is touched.
+//! children of fork with them. One mapping is for writing, and one that can only be read is for who looks at a copy directly. No
+//! file descriptor stays open, and nothing is resident before it is touched.
 #![expect(unsafe_code, reason = "memory is mapped here")]
 
 use core::sync::atomic::AtomicU64;
@@ -124,8 +124,8 @@ impl Shared {
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset + 8 <= self.layout.total, "within the file");
-        // SAFETY: within the mapping, which lasts as long as this does; words are aligned as pages are, are only used as atomics, and
-        // are zero at first.
+        // SAFETY: within the mapping, which lasts as long as this does; words are aligned as pages are, are only used as atomics,
+        // and are zero at first.
         unsafe { &*((self.base + offset) as *const AtomicU64) }
     }
 

@@ -1,7 +1,8 @@
 //! Every order in which readers and writers of a replicated region's granule may meet: loom's atomics in place of the language's.
 //!
-//! The file is the library's own; here `crate::sync` is loom. Memory is two words a copy, which are read and written as bytes are in
-//! the library, one after the other and without order. Not here: where copies are, and regions of several granules (`replicated.rs`).
+//! The file is the library's own; here `crate::sync` is loom. Memory is two words a copy, which are read and written as bytes are
+//! in the library, one after the other and without order. Not here: where copies are, and regions of several granules
+//! (`replicated.rs`).
 
 #[path = "../src/granule.rs"]
 mod granule;

@@ -110,18 +110,17 @@ fn what_can_not_be_made_says_why() {
         assert_eq!((refused.errno(), refused.to_string()), (error, said()), "{words}");
     }
     let (nothing, region) = (null_mut(), create("0", 1));
-    // SAFETY: NULL is refused.
-    let refused = unsafe {
-        [
-            nf_replicated_destroy(nothing),
-            nf_replicated_read(nothing, 0, null_mut(), 0),
-            nf_replicated_write(nothing, 0, null(), 0),
-            nf_replicated_sync(nothing),
-            nf_replicated_nodes(nothing, null_mut(), 0),
-            nf_replicated_stats(region, null_mut()),
-        ]
-    };
-    assert_eq!((refused, errno()), ([-1; 6], libc::EINVAL));
+    // SAFETY: NULL is refused, here and below.
+    assert_eq!((unsafe { nf_replicated_destroy(nothing) }, errno()), (-1, libc::EINVAL));
+    assert_eq!((read(nothing, 0, &mut []), errno()), (-1, libc::EINVAL));
+    assert_eq!((write(nothing, 0, &[]), errno()), (-1, libc::EINVAL));
+    // SAFETY: as above.
+    assert_eq!((unsafe { nf_replicated_sync(nothing) }, errno()), (-1, libc::EINVAL));
+    // SAFETY: as above.
+    let told = unsafe { nf_replicated_nodes(nothing, null_mut(), 0) };
+    assert_eq!((told, errno()), (-1, libc::EINVAL));
+    // SAFETY: as above.
+    assert_eq!((unsafe { nf_replicated_stats(region, null_mut()) }, errno()), (-1, libc::EINVAL));
     // SAFETY: as above.
     assert!(unsafe { nf_replicated_view(nothing) }.is_null());
     // SAFETY: as above.

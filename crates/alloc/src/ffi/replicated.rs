@@ -1,7 +1,7 @@
 //! The part of `nearfar.h` that is about replicated regions.
 //!
-//! Unlike other calls, those that read, write and sync may wait for another thread that writes the same granule, for as long as that
-//! takes to copy it.
+//! Unlike other calls, those that read, write and sync may wait for another thread that writes the same granule, for as long as
+//! that takes to copy it.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::{null, null_mut};
@@ -12,15 +12,15 @@ use crate::region::Region;
 use crate::regions::{self, ReplicatedError};
 use crate::{sys, thread};
 
-/// A replicated region: bytes that each of some nodes has a copy of, for what is read far more often than written. Threads read and
-/// write it at once as they like. It is cut into granules, 4 KiB unless said otherwise: each is read and written whole, and no
-/// thread sees an older one than it has seen. What goes over several is read and written granule by granule.
+/// A replicated region: bytes that each of some nodes has a copy of, for what is read far more often than written. Threads read
+/// and write it at once as they like. It is cut into granules, 4 KiB unless said otherwise: each is read and written whole, and
+/// no thread sees an older one than it has seen. What goes over several is read and written granule by granule.
 ///
-/// A granule that is written is read at home, on the node that is written first, until nobody has written it for a quiet time; then
-/// the first reader of a node has it copied there. `nf_replicated_sync` has all copied at once.
+/// A granule that is written is read at home, on the node that is written first, until nobody has written it for a quiet time;
+/// then the first reader of a node has it copied there. `nf_replicated_sync` has all copied at once.
 ///
-/// In a child of fork it is the same memory, not a copy, and each of the two destroys it for itself. A process that is killed while
-/// it writes leaves the granule written in part, and whoever shares it waiting.
+/// In a child of fork it is the same memory, not a copy, and each of the two destroys it for itself. A process that is killed
+/// while it writes leaves the granule written in part, and whoever shares it waiting.
 #[expect(non_camel_case_types, reason = "as C writes types")]
 #[derive(Debug)]
 pub struct nf_replicated_t {
@@ -50,17 +50,17 @@ unsafe fn behind<'a>(region: *const nf_replicated_t) -> Option<&'a Region> {
     unsafe { region.cast::<Region>().as_ref() }
 }
 
-/// Makes a region of `size` zeroes. `words` are nodes, with options behind: "0-3;home=2;granule=64k;quiet=1s;collapses=any". NULL, or
-/// no nodes, are all nodes that have CPUs; of others it has copies if they are named. Nothing is resident before it is written or
-/// read.
+/// Makes a region of `size` zeroes. `words` are nodes, with options behind: "0-3;home=2;granule=64k;quiet=1s;collapses=any".
+/// NULL, or no nodes, are all nodes that have CPUs; of others it has copies if they are named. Nothing is resident before it is
+/// written or read.
 ///
-/// `home=NODE` is written first (the first of the nodes); `granule=SIZE` is a power of two of 256 to 2m; `quiet=TIME` how long nobody
-/// must have written a granule before it is copied again (100ms); after `collapses=N` times that copies went out of use a granule
-/// is never copied again (16; "any": there is no such end).
+/// `home=NODE` is written first (the first of the nodes); `granule=SIZE` is a power of two of 256 to 2m; `quiet=TIME` how long
+/// nobody must have written a granule before it is copied again (100ms); after `collapses=N` times that copies went out of use a
+/// granule is never copied again (16; "any": there is no such end).
 ///
 /// Returns NULL on failure, with errno EINVAL (not written so, or no bytes), ENODEV (such nodes are not here, or have no memory),
-/// EPERM (the process's cpuset does not allow all of them), ENOMEM (a node has less memory, or there are no addresses), ENOSYS (the
-/// system does not show its nodes), EFBIG (RLIMIT_FSIZE) or what memfd_create(2) says, and `nf_error` in words.
+/// EPERM (the process's cpuset does not allow all of them), ENOMEM (a node has less memory, or there are no addresses), ENOSYS
+/// (the system does not show its nodes), EFBIG (RLIMIT_FSIZE) or what memfd_create(2) says, and `nf_error` in words.
 ///
 /// # Safety
 /// `words` is a string or NULL.
@@ -93,8 +93,8 @@ pub unsafe extern "C" fn nf_replicated_destroy(region: *mut nf_replicated_t) -> 
     status(Ok(()))
 }
 
-/// Reads `length` bytes from `offset` on, from the copy of the calling thread's node. Returns 0, or -1 with errno EINVAL if they are
-/// not all within the region, or `region` is NULL.
+/// Reads `length` bytes from `offset` on, from the copy of the calling thread's node. Returns 0, or -1 with errno EINVAL if they
+/// are not all within the region, or `region` is NULL. Not from a signal handler.
 ///
 /// # Safety
 /// `region` is NULL or a region; `into` has room, and is not of the region.
@@ -112,8 +112,8 @@ pub unsafe extern "C" fn nf_replicated_read(
     status(done.map_err(|_| libc::EINVAL))
 }
 
-/// Writes `length` bytes from `offset` on. From then on no thread that comes to know of it reads what was there before. Returns 0, or
-/// -1 with errno as `nf_replicated_read`, and nothing is written. Not from a signal handler.
+/// Writes `length` bytes from `offset` on. From then on no thread that comes to know of it reads what was there before. Returns
+/// 0, or -1 with errno as `nf_replicated_read`, and nothing is written. Not from a signal handler.
 ///
 /// # Safety
 /// `region` is NULL or a region; `from` has as many bytes, and is not of the region.
@@ -143,9 +143,9 @@ pub unsafe extern "C" fn nf_replicated_sync(region: *mut nf_replicated_t) -> c_i
 }
 
 /// Where the copy of the calling thread's node is, to be looked at without copying: it can't be written there. It shows what was
-/// written before the last `nf_replicated_sync` that has returned; of what was written since, any part or none, until the next. So:
-/// write, sync, and then let threads look while nobody writes. It stays until the region ends, whichever node a thread runs on: only
-/// its distance changes. NULL with errno EINVAL if `region` is NULL.
+/// written before the last `nf_replicated_sync` that has returned; of what was written since, any part or none, until the next.
+/// So: write, sync, and then let threads look while nobody writes. It stays until the region ends, whichever node a thread runs
+/// on: only its distance changes. NULL with errno EINVAL if `region` is NULL.
 ///
 /// # Safety
 /// `region` is NULL or a region.
@@ -192,8 +192,8 @@ pub unsafe extern "C" fn nf_replicated_nodes(
     c_int::try_from(nodes.len()).unwrap_or(c_int::MAX)
 }
 
-/// Figures of a region; `nf_stats_text` of `NF_NONE` has those of all, with what is resident. Returns 0, or -1 with errno EINVAL if
-/// either is NULL.
+/// Figures of a region; `nf_stats_text` of `NF_NONE` has those of all, with what is resident. Returns 0, or -1 with errno EINVAL
+/// if either is NULL.
 ///
 /// # Safety
 /// `region` is NULL or a region; `into` is NULL or has room for them.
