@@ -2,6 +2,7 @@
 //!
 //! Unlike other calls, those that read, write and sync may wait for another thread that writes the same granule, for as long as
 //! that takes to copy it.
+#![expect(unsafe_code, reason = "functions that C calls")]
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::{null, null_mut};
