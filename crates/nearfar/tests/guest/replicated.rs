@@ -32,12 +32,12 @@ impl Region {
         Self(region)
     }
 
-    fn nodes(self) -> Vec<u32> {
+    fn nodes(self) -> Vec<u8> {
         let mut nodes = vec![0; 64];
         // SAFETY: room for so many.
         let count = unsafe { nf_replicated_nodes(self.0, nodes.as_mut_ptr(), nodes.len()) };
         nodes.truncate(usize::try_from(count).unwrap());
-        nodes
+        nodes.into_iter().map(|node: u32| node.try_into().unwrap()).collect()
     }
 
     fn write(self, offset: usize, bytes: &[u8]) {
@@ -73,10 +73,10 @@ impl Region {
 }
 
 /// Does `act` on a CPU.
-fn on_cpu<T: Send>(cpu: u32, act: impl FnOnce() -> T + Send) -> T {
+fn on_cpu<T: Send>(cpu: u8, act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let done = scope.spawn(move || {
-            affinity::set(&[CpuId(cpu)]).unwrap();
+            affinity::set(&[CpuId(cpu.into())]).unwrap();
             act()
         });
         done.join().unwrap()
@@ -111,25 +111,25 @@ pub(crate) fn each_copy_is_on_its_node_and_read_from_there() {
     for (words, nodes) in [("", vec![0, 1, 2, 3]), (";home=2", vec![2, 0, 1, 3])] {
         let region = Region::new(words, SIZE);
         assert_eq!(region.nodes(), nodes);
-        let content: Vec<u8> = (0..SIZE).map(|at| (at / 4096 % 251) as u8).collect();
+        let content: Vec<u8> = (0..=250_u8).cycle().take(SIZE).collect();
         region.write(0, &content);
         region.sync();
         let views: Vec<usize> = (0..4).map(|cpu| on_cpu(cpu, || region.view())).collect();
-        for (cpu, view) in (0..4).zip(&views) {
+        for (cpu, view) in (0..4_u8).zip(&views) {
             // Looked at from another node: pages are where they were bound all the same.
             on_cpu((cpu + 1) % 4, || assert!(bytes(*view, SIZE) == content));
             let mut all_here = [0; 4];
-            all_here[cpu as usize] = SIZE as u64;
+            all_here[usize::from(cpu)] = SIZE as u64;
             assert_eq!(on_nodes(*view, SIZE), all_here, "the copy of node {cpu}");
-            mark(*view, 100 + cpu as u8);
+            mark(*view, 100 + cpu);
         }
-        for cpu in 0..4 {
+        for cpu in 0..4_u8 {
             let found = on_cpu(cpu, || region.read(0, 16));
-            assert_eq!(found, [100 + cpu as u8; 16], "what node {cpu} reads is its own copy");
+            assert_eq!(found, [100 + cpu; 16], "what node {cpu} reads is its own copy");
         }
         // Written, it is read at home by all, until it is copied again.
         region.write(20, b"new");
-        let home = 100 + nodes[0] as u8;
+        let home = 100 + nodes[0];
         for cpu in 0..4 {
             let found = on_cpu(cpu, || region.read(0, 23));
             assert_eq!((found[0], &found[20..]), (home, &b"new"[..]), "node {cpu} reads at home");
@@ -151,7 +151,7 @@ pub(crate) fn copies_are_made_where_they_are_read_and_nowhere_else() {
             unsafe { nf_stats_text(NF_NONE, NF_JSON, text.as_mut_ptr().cast(), text.len()) };
         let json: serde_json::Value = serde_json::from_slice(&text[..length]).unwrap();
         let of = &json["regions"][0]["resident"];
-        [0, 1, 2, 3].map(|node| of[node.to_string()].as_u64().unwrap_or(0) as usize / MIB)
+        [0, 1, 2, 3].map(|node| of[node.to_string()].as_u64().unwrap_or(0) >> 20)
     };
     assert_eq!(resident(), [4, 0, 0, 0], "written by another node, at home");
     assert_eq!(on_cpu(2, || region.read(0, SIZE)), vec![7; SIZE]);
@@ -167,7 +167,7 @@ pub(crate) fn a_node_without_cpus_has_a_copy_only_if_it_is_named() {
         region.sync();
         // The CPUs' own copy, or the only one.
         let mut expected = [0; 4];
-        expected[nodes[0] as usize] = MIB as u64;
+        expected[usize::from(nodes[0])] = MIB as u64;
         assert_eq!(bytes(region.view(), MIB), [7; MIB]);
         assert_eq!(on_nodes(region.view(), MIB), expected, "{words}");
         region.destroy();
