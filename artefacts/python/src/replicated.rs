@@ -238,7 +238,7 @@ impl Replicated {
         Err(PyErr::fetch(slf.py()))
     }
 
-    unsafe fn __releasebuffer__(&self, _: *mut ffi::Py_buffer) {
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
         self.lock().views -= 1;
     }
 }
