@@ -97,6 +97,7 @@ bench-alloc: build library
 		$(CARGO) bench --locked -q -p nearfar-alloc --bench alloc -- $(SMOKE_FLAG)
 	LIBNEARFAR_PRELOAD=$(PRELOAD) $(CARGO) bench --locked -q -p nearfar-alloc --bench preload -- $(SMOKE_FLAG)
 	@scripts/setup lab
+	NEARFAR=$(RELEASE)/nearfar $(CARGO) bench --locked -q -p nearfar-alloc --bench replicated -- $(SMOKE_FLAG)
 	$(RELEASE)/nearfar bench heap $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) --save $(CARGO_TARGET_DIR)/nearfar-heap.json
 
 bench-lab: build
