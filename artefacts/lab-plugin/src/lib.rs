@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! lab-plugin: a QEMU TCG plugin whose guest has memory as slow as the lab says.
 //!
-//! It forwards: what an access costs, what time it is and how long to wait is decided by nearfar-timing. Here are
-//! QEMU's plugin interface as far as it is used (`api`), the two slots of QEMU's own through which the guest's clock
-//! is made to show modelled time (`internals`), the callbacks (`callbacks`), what they share (`state`), and the host's
-//! clock (`clock`). Argument: `config=FILE`, the settings described in nearfar-timing's `config.rs`.
+//! It forwards: what an access costs, what time it is and how long to wait is decided by nearfar-timing. Here are QEMU's
+//! plugin interface as far as it is used (`api`), the two slots of QEMU's own through which the guest's clock is made to
+//! show modelled time (`internals`), the callbacks (`callbacks`), what they share (`state`), the wire on which the guest
+//! asks for counts and samples (`pmu`), and the host's clock (`clock`). Argument: `config=FILE`, the settings described
+//! in nearfar-timing's `config.rs`.
 //!
 //! QEMU plugins are under QEMU's licence, hence this crate is too. Built by `cargo build -p nearfar-lab-plugin
 //! --profile abi`; exercised by the lab's tests, which boot guests.
@@ -16,6 +17,7 @@ mod api;
 mod callbacks;
 mod clock;
 mod internals;
+mod pmu;
 mod state;
 
 /// The version of QEMU's plugin interface this plugin is written for (QEMU 9.2 and later).

@@ -144,7 +144,13 @@ pub(crate) fn set_up(info: &api::Info, arguments: &[String]) -> Result<(), Strin
         series: Mutex::default(),
         sample_ns: AtomicU64::new(if every.is_some() { 0 } else { u64::MAX }),
     };
-    PLUGIN.set(plugin).map_err(|_| "loaded twice".to_owned())
+    PLUGIN.set(plugin).map_err(|_| "loaded twice".to_owned())?;
+    if let Some(plugin) = PLUGIN.get()
+        && let Some(socket) = &plugin.machine.config().pmu
+    {
+        crate::pmu::serve(plugin, socket);
+    }
+    Ok(())
 }
 
 fn no_virtual_clock(lack: &str) -> String {

@@ -2,11 +2,11 @@
 //!
 //! Here: files below a root that stands for `/` ([`fs`]), what this kernel can do ([`features`]), memory policies and
 //! CPU affinity ([`mempolicy`], [`affinity`]), weights ([`weights`]), where processes' memory lies ([`residency`],
-//! [`process`], [`cgroup`]), DAMON and what else moves pages ([`damon`], [`balancing`]), which physical memory a node has
-//! ([`ranges`]), what of it is free for pages ([`zones`]) and what can be moved ([`pageflags`]), starting a program and
-//! watching over it ([`watch`]), how long a load takes on a node now ([`chase`]), bandwidth that is counted ([`resctrl`]), what is
-//! published of that ([`advice`], [`tierd`], [`claim`]), and the journal through which everything system-wide is written ([`journal`]). Raw calls
-//! are in `sys/` alone.
+//! [`pages`], [`process`], [`cgroup`]), DAMON and what else moves pages ([`damon`], [`balancing`]), which physical memory a
+//! node has ([`ranges`]), what of it is free for pages ([`zones`]) and what can be moved ([`pageflags`]), starting a program
+//! and watching over it ([`watch`]), how long a load takes on a node now ([`chase`]), bandwidth that is counted
+//! ([`resctrl`]), accesses that are seen one by one ([`perf`]), what is published of that ([`advice`], [`tierd`], [`claim`]),
+//! and the journal through which everything system-wide is written ([`journal`]). Raw calls are in `sys/` alone.
 //! Not here: what the text means (crate topology) and what to do about it (crate policy).
 //! Read next: `fs.rs`, then `journal.rs`.
 
@@ -26,6 +26,8 @@ pub mod lease;
 pub mod meminfo;
 pub mod mempolicy;
 pub mod pageflags;
+pub mod pages;
+pub mod perf;
 pub mod process;
 pub mod ranges;
 pub mod resctrl;

@@ -232,6 +232,19 @@ pub fn set(policy: &Policy) -> Result<(), PolicyError> {
     sys::set_mempolicy(mode, &mask).map_err(|error| policy.refused(SET, error))
 }
 
+/// Binds the calling thread's memory to nodes as [`Policy::Bind`] does, and has NUMA balancing look at it all the same
+/// (MPOL_F_NUMA_BALANCING, Linux 5.12), which memory with a policy else is spared: it moves pages among these nodes alone, and
+/// so, with one node, shows who uses them and leaves them where they are.
+///
+/// # Errors
+/// [`PolicyError`]; the policy is as before.
+pub fn bind_and_balance(nodes: &NodeSet) -> Result<(), PolicyError> {
+    const NUMA_BALANCING: c_int = 1 << 13;
+    let policy = Policy::Bind(nodes.clone());
+    let (mode, mask) = policy.raw();
+    sys::set_mempolicy(mode | NUMA_BALANCING, &mask).map_err(|error| policy.refused(SET, error))
+}
+
 /// The calling thread's policy.
 ///
 /// # Errors
@@ -345,6 +358,18 @@ mod tests {
     /// Runs `check` in a thread of its own, whose policy ends with it.
     fn apart<T: Send + 'static>(check: impl FnOnce() -> T + Send + 'static) -> T {
         std::thread::spawn(check).join().unwrap()
+    }
+
+    #[test]
+    fn memory_that_numa_balancing_looks_at_is_bound_as_well() {
+        let bound = std::thread::spawn(|| {
+            bind_and_balance(&[NodeId(0)].into_iter().collect()).unwrap();
+            get()
+        });
+        let bound = bound.join().unwrap().unwrap();
+        assert_eq!(bound, Policy::Bind([NodeId(0)].into_iter().collect()));
+        let none = bind_and_balance(&[NodeId(1023)].into_iter().collect()).unwrap_err();
+        assert!(matches!(none, PolicyError::Nodes { .. }), "{none}");
     }
 
     #[test]

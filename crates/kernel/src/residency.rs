@@ -91,7 +91,7 @@ pub fn of_range(address: usize, length: usize, page: usize) -> io::Result<BTreeM
         let (mut pages, mut nodes) = ([0; PAGES], [0; PAGES]);
         let count = (end - at).div_ceil(page).min(PAGES);
         pages.iter_mut().take(count).enumerate().for_each(|(n, place)| *place = at + n * page);
-        sys::nodes_of_pages(&pages[..count], &mut nodes)?;
+        sys::nodes_of_pages(0, &pages[..count], &mut nodes)?;
         for (first, node) in pages.iter().zip(nodes).take(count) {
             let Some(node) = u16::try_from(node).ok().map(NodeId) else { continue };
             let within = end.min(first + page) - address.max(*first);

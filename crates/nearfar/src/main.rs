@@ -16,6 +16,7 @@ mod demo;
 mod exit;
 mod recording;
 mod report;
+mod sense;
 mod simulate;
 mod tier;
 mod weighing;

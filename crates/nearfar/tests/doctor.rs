@@ -120,6 +120,26 @@ fn this_machine_is_asked_what_only_it_can_tell() {
 }
 
 #[test]
+fn sensors_are_told_of_with_what_they_see_or_why_they_can_not_be_used() {
+    let output = doctor(&["--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let sensors = report["sensors"].as_array().unwrap();
+    assert!(sensors.len() >= 10, "{sensors:?}");
+    for sensor in sensors {
+        assert_ne!(sensor["usable"], sensor["found"].is_string(), "{sensor}");
+        assert_eq!(sensor["found"].is_string(), sensor["why"].is_string(), "{sensor}");
+        let seen = &sensor["sees"];
+        assert!(seen["scope"].is_string() && seen["writes"].is_boolean(), "{sensor}");
+    }
+    expect(&map(&report["sensors"], "name", "why"), &[("lab", "absent")]);
+    let text = String::from_utf8(doctor(&[]).stdout).unwrap();
+    assert!(text.contains("sensors of memory traffic, by their self-tests"), "{text}");
+    assert!(text.contains("  no       lab              absent: no port"), "{text}");
+    let recorded = self::report(&fixture("laptop.tree"));
+    assert_eq!(recorded["sensors"], Value::Null, "a recording has none at work");
+}
+
+#[test]
 fn a_directory_that_is_no_machine_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let output = doctor(&["--sysfs", dir.path().to_str().unwrap()]);

@@ -41,6 +41,9 @@ pub struct Config {
     /// How often their counts so far are kept, in milliseconds of modelled time; not at all if absent.
     #[serde(default)]
     pub stats_every_ms: Option<u64>,
+    /// The socket at whose other end the guest asks the emulated PMU ([`crate::pmu`]); nobody asks if absent.
+    #[serde(default)]
+    pub pmu: Option<std::path::PathBuf>,
 }
 
 /// How guest time passes.

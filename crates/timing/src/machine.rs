@@ -8,6 +8,7 @@
 
 use crate::cache::{FirstLevel, LINE_SHIFT, LastLevel, Lookup};
 use crate::config::{Config, Path, Range};
+use crate::pmu::{Answer, Request, Sampled, Step, Tap};
 use crate::station::{FULL_LOAD, Station};
 use crate::stats::{
     CpuStats, LinkStats, NodeCounts, NodeSample, NodeStats, Sample, Stats, VcpuCounts, ratio,
@@ -38,6 +39,7 @@ pub struct Machine {
     loaded: Box<[u64]>,
     last_level_ps: u64,
     counts: Vec<VcpuCounts>,
+    tap: Tap,
 }
 
 /// The way from one node's CPUs to one node's memory.
@@ -67,6 +69,7 @@ pub struct Vcpu {
     /// Virtual lines of stores past the caches that are being gathered.
     gathered: [u64; GATHERED],
     gather_next: usize,
+    step: Step,
 }
 
 impl Vcpu {
@@ -125,6 +128,7 @@ impl Machine {
             counts: config.cpu_nodes.iter().map(|_| counts()).collect(),
             cpu_nodes,
             config,
+            tap: Tap::default(),
         })
     }
 
@@ -146,6 +150,7 @@ impl Machine {
             window: Window::new(self.config.processor.lines_in_flight),
             gathered: [u64::MAX; GATHERED],
             gather_next: 0,
+            step: Step::of(index),
         })
     }
 
@@ -173,6 +178,7 @@ impl Machine {
         };
         counts.last_level_misses.add(1);
         let node = self.node_of(line);
+        self.sample_if_due(vcpu, access, node);
         let come_ps = self.travel(&self.routes[vcpu.cpu_node][node], Way::Read, asked_ps);
         let mut stall_ps = Self::stall(vcpu, now_ps, asked_ps, come_ps, overlaps);
         counts.nodes[node].reads.add(1);
@@ -183,6 +189,24 @@ impl Machine {
         }
         counts.stall_ps.add(stall_ps);
         stall_ps
+    }
+
+    /// Hands an access that missed all caches to the emulated PMU.
+    #[inline]
+    fn sample_if_due(&self, vcpu: &mut Vcpu, access: Access, node: usize) {
+        self.tap.pass(&mut vcpu.step, || Sampled {
+            virtual_address: access.virtual_address,
+            physical_address: access.physical_address,
+            cpu: u32::try_from(vcpu.index).unwrap_or(u32::MAX),
+            node: self.config.nodes[node].id,
+            write: access.kind != Kind::Load,
+        });
+    }
+
+    /// What the emulated PMU answers.
+    #[must_use]
+    pub fn ask_pmu(&self, request: Request) -> Answer {
+        self.tap.answer(request, &self.config.cpu_nodes, &self.sample(0))
     }
 
     /// Adds to what is known of a vCPU's time: busy for `busy_ps` more (stalls included), at `time_ps` by now.
@@ -242,6 +266,7 @@ impl Machine {
         vcpu.first_level.drop_line(access.virtual_address);
         self.caches[vcpu.cpu_node].forget(line);
         let node = self.node_of(line);
+        self.sample_if_due(vcpu, access, node);
         let asked_ps = now_ps.max(vcpu.window.free_from());
         let taken_ps = self.travel(&self.routes[vcpu.cpu_node][node], Way::Write, asked_ps);
         let stall_ps = Self::stall(vcpu, now_ps, asked_ps, taken_ps, true);

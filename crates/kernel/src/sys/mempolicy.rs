@@ -112,16 +112,20 @@ pub(crate) fn move_no_pages() -> io::Result<()> {
     done(status)
 }
 
-/// move_pages(2) of this process without nodes to go to, which moves nothing: for each of `pages` the node it is on, or an errno
-/// below zero (`-ENOENT` and `-EFAULT`: no page there).
-pub(crate) fn nodes_of_pages(pages: &[usize], nodes: &mut [c_int]) -> io::Result<()> {
+/// move_pages(2) of a process (0: this one) without nodes to go to, which moves nothing: for each of `pages` the node it is on,
+/// or an errno below zero (`-ENOENT` and `-EFAULT`: no page there).
+pub(crate) fn nodes_of_pages(
+    process: c_int,
+    pages: &[usize],
+    nodes: &mut [c_int],
+) -> io::Result<()> {
     let count = pages.len().min(nodes.len());
     let nowhere = std::ptr::null::<c_int>();
     // SAFETY: the kernel reads `count` addresses, which it does not follow, and writes `count` numbers; both slices have as many.
     let status = unsafe {
         libc::syscall(
             libc::SYS_move_pages,
-            0_i32,
+            process,
             count,
             pages.as_ptr(),
             nowhere,

@@ -59,6 +59,11 @@ impl RunFiles {
         self.dir.join("statistics.json")
     }
 
+    /// The socket between the guest's port for its emulated PMU and the plugin.
+    pub(super) fn pmu(&self) -> PathBuf {
+        self.dir.join("pmu")
+    }
+
     /// Writes the image.
     pub(super) fn write_image(&mut self, image: &[u8]) -> Result<(), RunError> {
         let path = self.image();

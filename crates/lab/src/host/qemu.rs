@@ -60,6 +60,13 @@ pub(super) fn arguments(board: &Board<'_>) -> Vec<OsString> {
     args.pair("-chardev", "socket,id=port,fd=0");
     args.pair("-device", "virtio-serial-pci,bus=pcie.0");
     args.pair("-device", &format!("virtserialport,chardev=port,name={PORT}"));
+    if board.method.plugin().is_some() {
+        args.path("-chardev", "socket,id=pmu,server=on,wait=off,path=", &board.files.pmu(), "");
+        args.pair(
+            "-device",
+            &format!("virtserialport,chardev=pmu,name={}", nearfar_timing::pmu::PORT),
+        );
+    }
     args.0.extend(["-kernel".into(), board.kernel.image.clone().into()]);
     args.0.extend(["-initrd".into(), board.files.image().into()]);
     let own = board.method.kernel_parameters(board.kernel);

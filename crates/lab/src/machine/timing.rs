@@ -31,6 +31,7 @@ pub fn config(machine: &Machine, clock: config::Clock, stats: Option<PathBuf>) -
         processor: machine.processor.clone(),
         stats,
         stats_every_ms: None,
+        pmu: None,
     }
 }
 

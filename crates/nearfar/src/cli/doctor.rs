@@ -1,18 +1,22 @@
 //! `nearfar doctor`: what this kernel and machine can do, what is missing, and how to get it.
 //!
 //! Looks only, changes nothing, needs no privilege. Features are the kernel crate's one table; settings and privileges
-//! are in [`state`], and what follows from it all for nearfar's commands in [`verdict`]. "Lacks it" and "could not
+//! are in [`state`], and what follows from it all for nearfar's commands in [`verdict`]. Sensors of memory traffic test
+//! themselves: some interfaces succeed and report nothing. "Lacks it" and "could not
 //! ask" are told apart: a recording has no system calls, and an ordinary user may not look everywhere.
 
 use std::process::ExitCode;
 
 use nearfar_kernel::features::{Asked, Features, State, TABLE};
-use nearfar_kernel::fs::Fs;
+use nearfar_kernel::fs::{Fs, RootFs};
+use nearfar_kernel::journal::Journal;
 use nearfar_topology::{Finding, Topology};
 use serde::Serialize;
 
 use super::machine::MachineArgs;
 use super::output;
+use super::sense::report::{Described, described};
+use crate::sense::{self, Scene as SenseScene};
 
 mod state;
 mod text;
@@ -50,6 +54,8 @@ struct Report {
     settings: Vec<state::Setting>,
     /// What this process may do; null for a recording.
     privileges: Option<Vec<state::Privilege>>,
+    /// Sensors of memory traffic, each after its self-test; null for a recording.
+    sensors: Option<Vec<Described>>,
     /// What could not be read or does not fit together.
     findings: Vec<String>,
 }
@@ -87,7 +93,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let asked = if live { Asked::Live } else { Asked::Recorded };
     let features = Features::detect(fs.as_ref(), asked);
     let scene = Scene { fs: fs.as_ref(), machine: &machine, features: &features, live };
-    let report = report(&scene, args.machine.lab(fs.as_ref()), &findings);
+    let mut report = report(&scene, args.machine.lab(fs.as_ref()), &findings);
+    report.sensors = live.then(|| sensors(&machine)).transpose()?;
     if args.json {
         output::print_json(&report)?;
     } else {
@@ -109,8 +116,21 @@ fn report(scene: &Scene<'_>, lab: Option<serde_json::Value>, findings: &[Finding
         features: features(scene.features),
         settings: state::settings(scene),
         privileges,
+        sensors: None,
         findings: findings.iter().map(ToString::to_string).collect(),
     }
+}
+
+/// What became of the self-tests. They change no setting, and leave nothing open.
+fn sensors(machine: &Topology) -> anyhow::Result<Vec<Described>> {
+    let fs = RootFs::live()?;
+    let journal = Journal::new(Journal::default_dir(), &fs, "/");
+    let all = sense::all(SenseScene { fs: &fs, machine, journal: &journal, by: "sense" });
+    let checked = all.into_iter().map(|mut sensor| {
+        let unusable = sensor.check().err();
+        described(sensor.as_ref(), unusable.as_ref())
+    });
+    Ok(checked.collect())
 }
 
 fn features(features: &Features) -> Vec<FeatureReport> {

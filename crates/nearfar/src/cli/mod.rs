@@ -16,6 +16,7 @@ mod probe;
 mod record;
 mod report;
 mod run;
+mod sense;
 mod sim;
 mod tier;
 mod topo;
@@ -48,6 +49,8 @@ enum Command {
     Report(report::Args),
     /// Move used pages to near memory and unused ones to far memory, for programs that need no change
     Tier(tier::Args),
+    /// Show what sensors of memory traffic see: where accesses come from and go to, what a load takes
+    Sense(sense::Args),
     /// Measure how busy each node's memory is and say so to allocators, as a service
     Daemon(daemon::Args),
     /// Run commands on an emulated machine with near and far memory, under a real kernel
@@ -77,6 +80,7 @@ impl Cli {
             Command::Weights(args) => weights::run(&args),
             Command::Run(args) => run::run(&args),
             Command::Tier(args) => tier::run(&args),
+            Command::Sense(args) => sense::run(&args),
             Command::Daemon(args) => daemon::run(&args),
             Command::Sim(args) => sim::run(&args),
             Command::Demo(args) => demo::run(&args),

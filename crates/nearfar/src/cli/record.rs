@@ -32,6 +32,8 @@ mod how;
 mod place;
 mod plan;
 
+pub(crate) use how::duration;
+
 use follow::Watched;
 use place::Cost;
 use plan::Plan;

@@ -6,8 +6,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_kernel::fs::RootFs;
-use nearfar_kernel::residency;
-use nearfar_topology::NodeId;
+use nearfar_kernel::{affinity, mempolicy, residency};
+use nearfar_topology::{CpuId, NodeId};
 
 use crate::NEARFAR;
 
@@ -89,11 +89,15 @@ pub(crate) fn error(output: &Output) -> String {
 pub(crate) const HOLD: &str = "NEARFAR_TEST_HOLD";
 
 pub(crate) fn hold() {
+    let how = std::env::var(HOLD);
+    let halves = how.as_deref().ok().and_then(|how| how.strip_prefix("halves "));
+    halves.into_iter().for_each(settle);
     let mut memory = std::hint::black_box(vec![1_u8; 64 << 20]);
     println!("up");
-    match std::env::var(HOLD).as_deref() {
+    match how.as_deref() {
         Ok("touch") => touch(&mut memory),
         Ok("copy") => copy(&memory),
+        Ok(_) if halves.is_some() => use_halves(&mut memory[..16 << 20]),
         Ok("input") => drop(std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap()),
         seconds => drop(Command::new("sleep").arg(seconds.unwrap()).status().unwrap()),
     }
@@ -107,6 +111,29 @@ fn touch(memory: &mut [u8]) {
         for page in memory.chunks_mut(4096) {
             std::hint::black_box(&mut page[0]);
             page[0] = 1;
+        }
+    }
+}
+
+/// Settles on a CPU, and with new memory on a node, where NUMA balancing looks at it.
+fn settle(place: &str) {
+    let (cpu, node) = place.split_once(' ').unwrap();
+    affinity::set(&[CpuId(cpu.parse().unwrap())]).unwrap();
+    let node = NodeId(node.parse().unwrap());
+    mempolicy::bind_and_balance(&[node].into_iter().collect()).unwrap();
+}
+
+/// Reads every line of the first half and writes to every line of the second, again and again until the input ends.
+fn use_halves(memory: &mut [u8]) {
+    let ended = std::thread::spawn(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+    let (read, written) = memory.split_at_mut(memory.len() / 2);
+    while !ended.is_finished() {
+        for line in read.chunks(64) {
+            std::hint::black_box(line[0]);
+        }
+        for line in written.chunks_mut(64) {
+            std::hint::black_box(&mut line[0]);
+            line[0] = 1;
         }
     }
 }

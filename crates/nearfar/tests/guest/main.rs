@@ -20,6 +20,7 @@ mod placement;
 mod record;
 mod replicated;
 mod scope;
+mod sense;
 mod tier;
 mod tiers;
 mod weights;
@@ -133,6 +134,12 @@ const TESTS: &[Test] = tests! {
         a_goal_of_a_cgroups_memory_fades_once_it_is_reached on [NEW],
         a_goal_of_memory_that_fits_is_a_share_of_the_pages_that_are_watched on [NEW],
         pages_of_a_process_are_spread_by_weight on [NEW];
+    sense: faults_tell_pages_nodes_and_writes_of_a_program_and_the_setting_is_put_back on [OLD, NEW],
+        what_a_killed_sensor_has_set_is_put_back_by_the_next on [OLD, NEW],
+        the_doctor_tells_which_sensors_can_be_used_and_why_others_can_not on [OLD, NEW],
+        damon_shows_how_much_of_a_program_is_used_and_is_left_as_it_was on [OLD],
+        the_labs_pmu_tells_lines_and_pages_of_a_program_and_is_named_as_emulated on [TIMED],
+        latency_of_both_nodes_is_the_machines_and_repeats on [TIMED];
     workload: a_program_waits_with_its_memory_and_finds_its_hot_pages_where_they_were_placed on [OLD, NEW];
     damon: the_fake_kernel_answers_as_this_one_does on [OLD, NEW],
         types_tell_of_damon_what_a_trial_finds on [OLD, NEW],

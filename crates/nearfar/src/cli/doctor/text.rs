@@ -5,6 +5,7 @@ use super::state::{Privilege, Setting};
 use super::verdict::{Answer, Verdict};
 use crate::cli::machine;
 use crate::cli::output::wrapped;
+use crate::cli::sense::report::Described;
 
 /// The whole text.
 pub(super) fn of(report: &Report) -> String {
@@ -27,6 +28,10 @@ pub(super) fn of(report: &Report) -> String {
         out.push_str("\nwhat this process may do\n");
         privileges.iter().for_each(|privilege| self::privilege(&mut out, privilege));
     }
+    if let Some(sensors) = &report.sensors {
+        out.push_str("\nsensors of memory traffic, by their self-tests\n");
+        sensors.iter().for_each(|one| sensor(&mut out, one));
+    }
     if !report.findings.is_empty() {
         out.push_str("\nnotes\n");
         report.findings.iter().for_each(|finding| wrapped(&mut out, "  ", finding, 4));
@@ -40,6 +45,20 @@ fn verdict(out: &mut String, verdict: &Verdict) {
     let first = format!("  {mark:<8} {:<16} ", verdict.command);
     wrapped(out, &first, &verdict.because, INDENT);
     if let (Some(next), true) = (&verdict.next, verdict.answer != Answer::Yes) {
+        wrapped(out, &" ".repeat(INDENT), &format!("next: {next}"), INDENT + 6);
+    }
+}
+
+fn sensor(out: &mut String, sensor: &Described) {
+    const INDENT: usize = 28;
+    let mark = if sensor.usable { "yes" } else { "no" };
+    let first = format!("  {mark:<8} {:<16} ", sensor.name);
+    let text = match &sensor.found {
+        None => sensor.sees.words(),
+        Some(found) => format!("{}: {found}", sensor.why.unwrap_or_default()),
+    };
+    wrapped(out, &first, &text, INDENT);
+    if let Some(next) = &sensor.next {
         wrapped(out, &" ".repeat(INDENT), &format!("next: {next}"), INDENT + 6);
     }
 }

@@ -96,7 +96,7 @@ fn snapshots(text: &str) -> Result<Duration, String> {
 }
 
 /// How long is recorded.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     time(text, Duration::from_millis(100), YEAR)
 }
 

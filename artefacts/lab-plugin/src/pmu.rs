@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The emulated PMU's wire: requests come over a socket whose other end is a port of the guest's, and are answered.
+//!
+//! QEMU listens at the socket, as the other end of the guest's port; we connect, as soon as it does. One thread of its own
+//! waits for requests, so that no vCPU ever waits for the guest to read.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use nearfar_timing::pmu::{REQUEST_MAX, Request};
+
+use crate::clock::wait;
+use crate::state::Plugin;
+
+/// From try to try, and how often: QEMU listens before its guest runs, or there is no such port.
+const AGAIN_NS: u64 = 20_000_000;
+const TRIES: usize = 3_000;
+
+/// Has requests at `socket` answered from now on.
+pub(crate) fn serve(plugin: &'static Plugin, socket: &'static Path) {
+    // Without the thread the guest finds a port that does not answer, and says so.
+    let _ = std::thread::Builder::new().name("pmu".to_owned()).spawn(move || {
+        for _ in 0..TRIES {
+            if let Ok(stream) = UnixStream::connect(socket) {
+                let _ = answer(plugin, &stream);
+                return;
+            }
+            wait(AGAIN_NS);
+        }
+    });
+}
+
+fn answer(plugin: &Plugin, mut stream: &UnixStream) -> std::io::Result<()> {
+    let mut requests = BufReader::new(stream);
+    loop {
+        let mut line = Vec::new();
+        let length = requests.by_ref().take(REQUEST_MAX as u64).read_until(b'\n', &mut line)?;
+        if length == 0 {
+            return Ok(());
+        }
+        let Some((token, request)) = std::str::from_utf8(&line).ok().and_then(Request::parse)
+        else {
+            continue;
+        };
+        stream.write_all(plugin.machine.ask_pmu(request).text(token).as_bytes())?;
+    }
+}

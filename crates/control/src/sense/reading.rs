@@ -1,0 +1,302 @@
+//! What sensors saw, and what becomes of it: taken together, one after another, and as policies know it.
+
+use nearfar_policy::traffic::{Memory, Process, Reads, Round, Sample, Table};
+use nearfar_topology::{BasisPoints, BytesPerSecond, Nanoseconds};
+
+/// What became of samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Handed on.
+    pub seen: u64,
+    /// Lost on the way: nobody read them in time.
+    pub lost: u64,
+    /// Times that the kernel or the sensor itself held sampling back because it cost too much.
+    pub throttled: u64,
+    /// Of a page, a process or a CPU that could not be told, as when it was gone by then.
+    pub unplaced: u64,
+}
+
+impl Counts {
+    fn add(&mut self, other: Self) {
+        self.seen = self.seen.saturating_add(other.seen);
+        self.lost = self.lost.saturating_add(other.lost);
+        self.throttled = self.throttled.saturating_add(other.throttled);
+        self.unplaced = self.unplaced.saturating_add(other.unplaced);
+    }
+}
+
+/// What a sensor saw since its last reading. Nodes are in the machine's order; what is not seen is `None` or empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// How long that is.
+    pub elapsed: Nanoseconds,
+    /// The share of it in which it was looked.
+    pub coverage: BasisPoints,
+    /// Lines from memory: a row for each node whose CPUs asked, in it a column for each that answered.
+    pub accesses: Option<Vec<Vec<u64>>>,
+    /// Lines that each node's memory served, whoever asked.
+    pub served: Vec<Option<u64>>,
+    /// Reads and writes of all.
+    pub reads: Reads,
+    /// What a load takes now: rows and columns as above.
+    pub latency: Vec<Vec<Option<Nanoseconds>>>,
+    /// How old the oldest of these is.
+    pub latency_age: Nanoseconds,
+    /// What each node's memory carries now, whoever asked, as far as latency tells.
+    pub used: Vec<Option<BytesPerSecond>>,
+    /// Accesses one by one.
+    pub samples: Vec<Sample>,
+    /// How many accesses each of them stands for, if that is known.
+    pub per_sample: Option<u64>,
+    /// Stretches of memory by how much they are used now.
+    pub heat: Vec<Heat>,
+    /// What became of samples.
+    pub counts: Counts,
+}
+
+/// A stretch of memory that is used alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heat {
+    /// Whose; none for physical addresses.
+    pub process: Option<Process>,
+    /// The first address,
+    pub start: u64,
+    /// and the one behind the last.
+    pub end: u64,
+    /// The share of looks that found it used.
+    pub used: BasisPoints,
+}
+
+impl Reading {
+    /// Takes another sensor's reading of the same time in. What both see is kept as the first has it; samples are taken
+    /// from both only where they are of one kind, else the first's.
+    pub fn join(&mut self, other: Self) {
+        let counts = other.counts;
+        if self.accesses.is_none() && self.served.iter().all(Option::is_none) {
+            (self.elapsed, self.coverage) = (other.elapsed, other.coverage);
+        }
+        if self.accesses.is_none() {
+            self.accesses = other.accesses;
+        }
+        fill(&mut self.served, other.served);
+        if self.reads == Reads::Unknown {
+            self.reads = other.reads;
+        }
+        fill(&mut self.used, other.used);
+        self.heat.extend(other.heat);
+        if self.latency.is_empty() {
+            (self.latency, self.latency_age) = (other.latency, other.latency_age);
+        } else {
+            self.latency_age = self.latency_age.max(other.latency_age);
+            for (mine, other) in self.latency.iter_mut().zip(other.latency) {
+                fill(mine, other);
+            }
+        }
+        if self.samples.is_empty() {
+            (self.samples, self.per_sample) = (other.samples, other.per_sample);
+        } else if self.per_sample == other.per_sample {
+            self.samples.extend(other.samples);
+        }
+        self.counts.add(counts);
+    }
+
+    /// Goes on with the same sensor's next reading: both are one, over the time of both. Latencies are the later ones.
+    pub fn go_on(&mut self, later: Self) {
+        let (mine, its) = (self.elapsed.0, later.elapsed.0);
+        let looked = u128::from(mine) * u128::from(self.coverage.0)
+            + u128::from(its) * u128::from(later.coverage.0);
+        let share = looked / u128::from(mine.saturating_add(its)).max(1);
+        self.coverage = BasisPoints(u32::try_from(share).unwrap_or(u32::MAX));
+        self.elapsed = Nanoseconds(mine.saturating_add(its));
+        if let (Some(mine), Some(its)) = (&mut self.accesses, &later.accesses) {
+            let cells = mine.iter_mut().flatten().zip(its.iter().flatten());
+            cells.for_each(|(sum, more)| *sum = sum.saturating_add(*more));
+        } else {
+            self.accesses = self.accesses.take().or(later.accesses);
+        }
+        if self.served.is_empty() {
+            self.served = later.served;
+        } else {
+            for (mine, its) in self.served.iter_mut().zip(later.served) {
+                *mine = mine.zip(its).map(|(sum, more)| sum.saturating_add(more)).or(*mine).or(its);
+            }
+        }
+        self.reads = both(self.reads, later.reads);
+        if !later.latency.is_empty() {
+            (self.latency, self.latency_age) = (later.latency, later.latency_age);
+        }
+        if !later.used.is_empty() {
+            self.used = later.used;
+        }
+        if !later.heat.is_empty() {
+            self.heat = later.heat;
+        }
+        self.samples.extend(later.samples);
+        self.per_sample = self.per_sample.or(later.per_sample);
+        self.counts.add(later.counts);
+    }
+
+    /// The round of this reading, on a machine with these nodes.
+    ///
+    /// Lines are those that were counted. Where only samples were seen, these are counted instead, each for as many
+    /// accesses as it stands for; where that is not known, shares are true and sums are not: then
+    /// [`Reading::counts_lines`] says so.
+    #[must_use]
+    pub fn round(&self, nodes: Vec<Memory>) -> Round {
+        let accesses = match &self.accesses {
+            Some(accesses) => accesses.clone(),
+            None => self.sampled(&nodes),
+        };
+        let reads = if self.reads == Reads::Unknown { self.sampled_reads() } else { self.reads };
+        let (elapsed, coverage) = (self.elapsed, self.coverage);
+        Round { elapsed, coverage, nodes, accesses, reads, threads: Vec::new() }
+    }
+
+    /// Whether the sums in [`Reading::round`] are accesses that happened, not just samples.
+    #[must_use]
+    pub const fn counts_lines(&self) -> bool {
+        self.accesses.is_some() || self.per_sample.is_some()
+    }
+
+    /// Adds samples to a table of pages.
+    pub fn add_to(&self, table: &mut Table) {
+        self.samples.iter().for_each(|sample| table.add(*sample));
+    }
+
+    fn sampled(&self, nodes: &[Memory]) -> Vec<Vec<u64>> {
+        let mut accesses = vec![vec![0_u64; nodes.len()]; nodes.len()];
+        for sample in &self.samples {
+            let place = nodes.iter().position(|memory| memory.node == sample.node);
+            let row = accesses.get_mut(sample.cpu);
+            if let (Some(row), Some(place)) = (row, place) {
+                row[place] = row[place].saturating_add(self.per_sample.unwrap_or(1));
+            }
+        }
+        accesses
+    }
+
+    fn sampled_reads(&self) -> Reads {
+        if self.samples.is_empty() {
+            return Reads::Unknown;
+        }
+        let writes = self.samples.iter().filter(|sample| sample.write).count() as u64;
+        Reads::Lines { reads: self.samples.len() as u64 - writes, writes }
+    }
+}
+
+/// Reads and writes of two times together.
+const fn both(one: Reads, other: Reads) -> Reads {
+    match (one, other) {
+        (Reads::Lines { reads, writes }, Reads::Lines { reads: more, writes: also }) => {
+            Reads::Lines { reads: reads.saturating_add(more), writes: writes.saturating_add(also) }
+        }
+        (Reads::Fills { all, modified }, Reads::Fills { all: more, modified: also }) => {
+            Reads::Fills { all: all.saturating_add(more), modified: modified.saturating_add(also) }
+        }
+        (Reads::Unknown, known) | (known, _) => known,
+    }
+}
+
+fn fill<T>(mine: &mut Vec<Option<T>>, other: Vec<Option<T>>) {
+    if mine.is_empty() {
+        *mine = other;
+        return;
+    }
+    for (mine, other) in mine.iter_mut().zip(other) {
+        if mine.is_none() {
+            *mine = other;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearfar_policy::traffic::Page;
+    use nearfar_topology::{Bytes, NodeId};
+
+    fn sample(cpu: usize, node: u16, write: bool) -> Sample {
+        let page = Page { process: Process(7), number: u64::from(node) };
+        Sample { page, node: NodeId(node), huge: false, cpu, write }
+    }
+
+    fn nodes() -> Vec<Memory> {
+        let memory = |id| Memory { node: NodeId(id), total: Bytes(8), free: Bytes(4) };
+        [0, 4].map(memory).into()
+    }
+
+    #[test]
+    fn samples_stand_for_lines_where_none_are_counted_and_say_so() {
+        let mut reading = Reading {
+            samples: vec![sample(0, 4, true), sample(0, 4, false), sample(1, 4, false)],
+            ..Reading::default()
+        };
+        let round = reading.round(nodes());
+        assert_eq!(round.accesses, [[0, 2], [0, 1]]);
+        assert_eq!(round.reads, Reads::Lines { reads: 2, writes: 1 });
+        assert!(!reading.counts_lines());
+        reading.per_sample = Some(100);
+        assert_eq!(reading.round(nodes()).by_node(), [0, 300]);
+        assert!(reading.counts_lines());
+        reading.accesses = Some(vec![vec![5, 6], vec![7, 8]]);
+        assert_eq!(reading.round(nodes()).by_node(), [12, 14]);
+    }
+
+    #[test]
+    fn readings_are_taken_together_and_nothing_is_counted_twice() {
+        let mut first = Reading {
+            elapsed: Nanoseconds(5),
+            samples: vec![sample(0, 1, false)],
+            latency: vec![vec![None, Some(Nanoseconds(90))]],
+            counts: Counts { seen: 1, lost: 2, throttled: 0, unplaced: 1 },
+            ..Reading::default()
+        };
+        first.join(Reading {
+            elapsed: Nanoseconds(9),
+            coverage: BasisPoints(10_000),
+            served: vec![Some(3), None],
+            latency: vec![vec![Some(Nanoseconds(70)), Some(Nanoseconds(1))]],
+            samples: vec![sample(1, 0, true)],
+            per_sample: Some(4),
+            counts: Counts { seen: 1, lost: 1, throttled: 1, unplaced: 0 },
+            ..Reading::default()
+        });
+        assert_eq!(first.latency, [[Some(Nanoseconds(70)), Some(Nanoseconds(90))]]);
+        assert_eq!(first.samples, [sample(0, 1, false)], "those of another weight don't mix");
+        assert_eq!(first.served, [Some(3), None]);
+        assert_eq!(first.elapsed, Nanoseconds(9), "lines were counted over the second's time");
+        assert_eq!(first.counts, Counts { seen: 2, lost: 3, throttled: 1, unplaced: 1 });
+    }
+
+    #[test]
+    fn readings_one_after_another_add_up_and_latency_is_the_last() {
+        let lines = |reads, writes| Reads::Lines { reads, writes };
+        let one = |at: u64, covered| Reading {
+            elapsed: Nanoseconds(at),
+            coverage: BasisPoints(covered),
+            accesses: Some(vec![vec![at, 1]]),
+            served: vec![Some(at), None],
+            reads: lines(at, 1),
+            latency: vec![vec![Some(Nanoseconds(at))]],
+            samples: vec![sample(0, 1, true)],
+            ..Reading::default()
+        };
+        let mut sum = one(100, 10_000);
+        sum.go_on(one(300, 2_000));
+        assert_eq!((sum.elapsed, sum.coverage), (Nanoseconds(400), BasisPoints(4_000)));
+        assert_eq!(sum.accesses, Some(vec![vec![400, 2]]));
+        assert_eq!((sum.served, sum.reads), (vec![Some(400), None], lines(400, 2)));
+        assert_eq!((sum.latency, sum.samples.len()), (vec![vec![Some(Nanoseconds(300))]], 2));
+        let mut none = Reading::default();
+        none.go_on(Reading { accesses: Some(vec![vec![3]]), ..Reading::default() });
+        assert_eq!(none.accesses, Some(vec![vec![3]]));
+    }
+
+    #[test]
+    fn a_table_gets_the_samples() {
+        let reading = Reading { samples: vec![sample(0, 1, true)], ..Reading::default() };
+        let mut table = Table::new(10, 2);
+        reading.add_to(&mut table);
+        assert_eq!(table.pages().len(), 1);
+    }
+}

@@ -1,0 +1,155 @@
+//! Where single pages of a process are: their node, whether they are part of a huge page, their frame.
+//!
+//! The node is asked of move_pages(2), told to move nothing, which takes the right to trace the process. Whether a page
+//! is part of a huge one is seen by frames: `/proc/PID/pagemap` has the frame of a page, and `/proc/kpageflags` says of a
+//! frame whether it begins a compound page (bit 15) or goes on in one (bit 16). A huge page is a compound page that
+//! begins at a frame divisible by 512 and goes on in its middle; smaller compound pages end before. Frames are shown to
+//! root alone; without, no page is taken for huge. (Documentation/admin-guide/mm/pagemap.rst)
+
+use std::collections::BTreeMap;
+
+use nearfar_policy::traffic::{PAGE, PIECES};
+use nearfar_topology::NodeId;
+
+use crate::fs::Fs;
+use crate::sys::mempolicy as sys;
+
+/// Pages asked for at a time.
+const BATCH: usize = 512;
+const WORD: usize = 8;
+/// An entry of pagemap: the page is there, and its frame.
+const PRESENT: u64 = 1 << 63;
+const FRAME: u64 = (1 << 55) - 1;
+/// Flags of a frame.
+const HEAD: u64 = 1 << 15;
+const TAIL: u64 = 1 << 16;
+
+/// Where a page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// On this node,
+    pub node: NodeId,
+    /// and whether as part of a huge page.
+    pub huge: bool,
+}
+
+/// Where pages of a process are, by their numbers; `None` for one that is not there, or not any more.
+#[must_use]
+pub fn places(fs: &dyn Fs, process: u32, pages: &[u64]) -> Vec<Option<Place>> {
+    let huge = huge(fs, process, pages);
+    let nodes = nodes(process, pages);
+    let place = |(page, node): (&u64, Option<NodeId>)| {
+        let huge = huge.get(&(page / PIECES)).copied().unwrap_or(false);
+        Some(Place { node: node?, huge })
+    };
+    pages.iter().zip(nodes).map(place).collect()
+}
+
+/// The node of each page.
+fn nodes(process: u32, pages: &[u64]) -> Vec<Option<NodeId>> {
+    let process = i32::try_from(process).unwrap_or(i32::MAX);
+    let mut found = Vec::with_capacity(pages.len());
+    for batch in pages.chunks(BATCH) {
+        let address = |page: &u64| usize::try_from(page.saturating_mul(PAGE)).unwrap_or(usize::MAX);
+        let addresses: Vec<usize> = batch.iter().map(address).collect();
+        let mut nodes = vec![-1; batch.len()];
+        let asked = sys::nodes_of_pages(process, &addresses, &mut nodes).is_ok();
+        let node = |node: i32| u16::try_from(node).ok().filter(|_| asked).map(NodeId);
+        found.extend(nodes.into_iter().map(node));
+    }
+    found
+}
+
+/// Which of the huge pages that these pages would be in are.
+fn huge(fs: &dyn Fs, process: u32, pages: &[u64]) -> BTreeMap<u64, bool> {
+    let mut one_each: BTreeMap<u64, u64> = BTreeMap::new();
+    for page in pages {
+        one_each.entry(page / PIECES).or_insert(*page);
+    }
+    let pages: Vec<u64> = one_each.values().copied().collect();
+    let frames = frames(fs, process, &pages);
+    let fits = |(page, frame): (&u64, &Option<u64>)| {
+        frame.filter(|frame| *frame != 0 && frame % PIECES == page % PIECES)
+    };
+    let fitting: Vec<Option<u64>> = pages.iter().zip(&frames).map(fits).collect();
+    let begin = |frame: &u64| frame - frame % PIECES;
+    let at = |frame: u64| [begin(&frame), begin(&frame) + PIECES / 2].map(|frame| frame * 8);
+    let offsets: Vec<u64> = fitting.iter().flatten().flat_map(|frame| at(*frame)).collect();
+    let flags = words(fs, "proc/kpageflags", &offsets);
+    let (pairs, _) = flags.as_chunks::<2>();
+    let mut pairs = pairs.iter();
+    let mut is_huge = |frame: &Option<u64>| {
+        let pair = frame.and_then(|_| pairs.next());
+        pair.is_some_and(|[first, middle]| first & HEAD != 0 && middle & TAIL != 0)
+    };
+    one_each.keys().copied().zip(fitting.iter().map(&mut is_huge)).collect()
+}
+
+/// The frame of each page of a process; `None` for one that is not there, or whose frame is not shown.
+#[must_use]
+pub fn frames(fs: &dyn Fs, process: u32, pages: &[u64]) -> Vec<Option<u64>> {
+    let offsets: Vec<u64> = pages.iter().map(|page| page.saturating_mul(8)).collect();
+    let entries = words(fs, &format!("proc/{process}/pagemap"), &offsets);
+    if entries.len() != pages.len() {
+        return vec![None; pages.len()];
+    }
+    let frame =
+        |entry: &u64| Some(entry & FRAME).filter(|frame| entry & PRESENT != 0 && *frame != 0);
+    entries.iter().map(frame).collect()
+}
+
+/// A word at each offset; none at all where that can't be read.
+fn words(fs: &dyn Fs, path: &str, offsets: &[u64]) -> Vec<u64> {
+    let bytes = fs.read_parts(path, offsets, WORD).ok().flatten().unwrap_or_default();
+    let (words, _) = bytes.as_chunks();
+    words.iter().map(|word| u64::from_ne_bytes(*word)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::RootFs;
+
+    /// A process 7 whose pages have these frames, on a machine whose frames have these flags.
+    fn system(pages: &[(u64, u64)], flags: &[(u64, u64)]) -> (tempfile::TempDir, RootFs) {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("proc/7")).unwrap();
+        let file = |name: &str, words: &[(u64, u64)]| {
+            let mut all = vec![0_u64; 4096];
+            words.iter().for_each(|(at, word)| all[usize::try_from(*at).unwrap()] = *word);
+            let bytes: Vec<u8> = all.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            std::fs::write(dir.path().join(name), bytes).unwrap();
+        };
+        let present: Vec<_> = pages.iter().map(|(page, frame)| (*page, frame | PRESENT)).collect();
+        file("proc/7/pagemap", &present);
+        file("proc/kpageflags", flags);
+        let fs = RootFs::new(dir.path()).unwrap();
+        (dir, fs)
+    }
+
+    #[test]
+    fn a_huge_page_begins_where_it_should_and_goes_on_in_its_middle() {
+        // Pages 5, 600 and 1100 at frames that fit, 1600 at one that does not.
+        let pages = [(5, 512 + 5), (600, 1024 + 88), (1100, 2048 + 76), (1600, 3000)];
+        // All of the first is one page, the second ends before its middle, the third is made of small ones.
+        let flags = [(512, HEAD), (512 + 256, TAIL), (1024, HEAD), (1024 + 256, HEAD), (2048, 0)];
+        let (_dir, fs) = system(&pages, &flags);
+        let found = huge(&fs, 7, &[5, 6, 600, 1100, 1600]);
+        assert_eq!(found, BTreeMap::from([(0, true), (1, false), (2, false), (3, false)]));
+        assert_eq!(frames(&fs, 7, &[5, 6]), [Some(517), None]);
+        assert_eq!(frames(&fs, 8, &[5]), [None]);
+    }
+
+    #[test]
+    fn our_own_pages_are_somewhere_and_what_is_not_mapped_is_nowhere() {
+        let memory = vec![1_u8; 64 << 10];
+        let first = memory.as_ptr().addr() as u64 / PAGE + 1;
+        let fs = RootFs::live().unwrap();
+        let pages: Vec<u64> = (first..first + 10).chain([1]).collect();
+        let found = places(&fs, std::process::id(), &pages);
+        assert!(found[..10].iter().all(Option::is_some), "{found:?}");
+        assert_eq!(found[10], None);
+        assert!(places(&fs, u32::MAX / 2 - 1, &pages).iter().all(Option::is_none));
+        assert_eq!(memory[0], 1);
+    }
+}

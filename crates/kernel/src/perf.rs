@@ -1,0 +1,379 @@
+//! Accesses seen one by one, and events counted: perf_event_open(2).
+//!
+//! An [`Event`] is what is looked for, a [`Sampler`] has it looked for on CPUs and gives what was seen, a [`Counter`] counts
+//! only. What events this machine has is in [`pmu`] (hardware) and [`tracepoint`] (the kernel's own); what records hold is in
+//! [`record`], where data came from in [`source`], and Arm's packets in [`spe`].
+//!
+//! The kernel decides who may: `perf_event_paranoid` above -1 keeps tracepoints with their fields, and above 0 what others do,
+//! for `CAP_PERFMON` ([`PerfError::is_forbidden`]).
+
+use std::fs::File;
+use std::io::{self, Read as _};
+
+use nearfar_topology::CpuId;
+
+use crate::sys::perf as sys;
+
+pub mod pmu;
+pub mod record;
+pub mod source;
+pub mod spe;
+pub mod tracepoint;
+
+pub use record::{Parts, Record, Sample};
+
+/// Kinds of events that every kernel has (include/uapi/linux/perf_event.h).
+pub mod kind {
+    /// Counted by the kernel itself.
+    pub const SOFTWARE: u32 = 1;
+    /// The kernel's tracepoints.
+    pub const TRACEPOINT: u32 = 2;
+}
+
+/// All page faults, of [`kind::SOFTWARE`].
+pub const PAGE_FAULTS: u64 = 2;
+
+/// So many pages of records for each CPU: some thousand samples;
+const RING_PAGES: usize = 128;
+/// and for a thread of our own, which everyone may have.
+const OWN_PAGES: usize = 16;
+/// So many pages of hardware traces.
+const AUX_PAGES: usize = 64;
+
+/// What is looked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Event {
+    /// The kind of event: one of [`kind`], or a PMU's number.
+    pub kind: u32,
+    /// Which of them.
+    pub config: u64,
+    /// More of that.
+    pub config1: u64,
+    /// Still more.
+    pub config2: u64,
+    /// A sample each so many events.
+    pub period: u64,
+    /// What a sample has.
+    pub parts: Parts,
+    /// How exact the instruction is to be, 0 to 3.
+    pub precise: u8,
+    /// What the kernel itself does is left out.
+    pub user_only: bool,
+    /// Hardware writes a trace beside the records.
+    pub traces: bool,
+}
+
+impl Event {
+    fn attributes(&self) -> sys::Attr {
+        const DISABLED: u64 = 1;
+        const EXCLUDE_KERNEL: u64 = 1 << 5;
+        const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
+        let excluded = if self.user_only { EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR } else { 0 };
+        sys::Attr {
+            kind: self.kind,
+            config: self.config,
+            config1: self.config1,
+            config2: self.config2,
+            sample_period: self.period,
+            sample_type: self.parts.0,
+            flags: DISABLED | excluded | u64::from(self.precise & 3) << 15,
+            ..sys::Attr::default()
+        }
+    }
+}
+
+/// An event that can't be had.
+#[derive(Debug, thiserror::Error)]
+#[error("perf_event_open of {event}: {source}")]
+pub struct PerfError {
+    /// What was asked for.
+    pub event: String,
+    /// The errno.
+    pub source: io::Error,
+}
+
+impl PerfError {
+    /// Whether it is there, but not for us.
+    #[must_use]
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self.source.raw_os_error(), Some(libc::EACCES | libc::EPERM))
+    }
+
+    /// Whether someone else has it.
+    #[must_use]
+    pub fn is_taken(&self) -> bool {
+        self.source.raw_os_error() == Some(libc::EBUSY)
+    }
+}
+
+/// Whose events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Everyone's on these CPUs.
+    Cpus(Vec<CpuId>),
+    /// The calling thread's, wherever it runs.
+    Own,
+}
+
+/// What came of samples since they were last read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Drained {
+    /// Samples, CPU by CPU, each in order of time.
+    pub samples: Vec<Sample>,
+    /// Hardware's traces, by CPU.
+    pub traces: Vec<(u32, Vec<u8>)>,
+    /// Had no room.
+    pub lost: u64,
+    /// Times that the kernel held sampling back.
+    pub throttled: u64,
+    /// Records that could not be understood.
+    pub odd: u64,
+}
+
+/// Looks for an event, and keeps samples until they are read.
+#[derive(Debug)]
+pub struct Sampler {
+    name: String,
+    event: Event,
+    rings: Vec<OnCpu>,
+    bytes: Vec<u8>,
+}
+
+/// An event on a CPU.
+#[derive(Debug)]
+struct OnCpu {
+    cpu: u32,
+    event: File,
+    ring: sys::Ring,
+    /// What it is counted together with.
+    leader: Option<File>,
+}
+
+impl Sampler {
+    /// Not looking yet. `name` is for errors.
+    ///
+    /// # Errors
+    /// [`PerfError`].
+    pub fn open(name: &str, event: Event, whose: &Whose) -> Result<Self, PerfError> {
+        Self::open_beside(name, None, event, whose)
+    }
+
+    /// The same beside another event that must be counted first: some processors sample loads only so.
+    ///
+    /// # Errors
+    /// [`PerfError`].
+    pub fn open_beside(
+        name: &str,
+        leader: Option<Event>,
+        event: Event,
+        whose: &Whose,
+    ) -> Result<Self, PerfError> {
+        let refused = |source| PerfError { event: name.into(), source };
+        let places: Vec<(i32, i32)> = match whose {
+            Whose::Own => vec![(0, -1)],
+            Whose::Cpus(cpus) => {
+                cpus.iter().map(|cpu| (-1, i32::try_from(cpu.0).unwrap_or(i32::MAX))).collect()
+            }
+        };
+        let pages = if *whose == Whose::Own { OWN_PAGES } else { RING_PAGES };
+        let mut rings = Vec::with_capacity(places.len());
+        for (process, cpu) in places {
+            let leader = leader.map(|leader| sys::open(&leader.attributes(), process, cpu, None));
+            let leader = leader.transpose().map_err(refused)?;
+            let attributes = event.attributes();
+            let file = sys::open(&attributes, process, cpu, leader.as_ref()).map_err(refused)?;
+            let mut ring = sys::Ring::map(&file, pages).map_err(refused)?;
+            if event.traces {
+                ring.map_aux(&file, AUX_PAGES).map_err(refused)?;
+            }
+            let cpu = u32::try_from(cpu).unwrap_or(0);
+            rings.push(OnCpu { cpu, event: file, ring, leader });
+        }
+        Ok(Self { name: name.into(), event, rings, bytes: Vec::new() })
+    }
+
+    fn ask(&self, what: sys::Ask) -> Result<(), PerfError> {
+        let leaders = self.rings.iter().filter_map(|of| of.leader.as_ref());
+        let leaders = leaders.filter(|_| !matches!(what, sys::Ask::Period(_)));
+        let mut all = leaders.chain(self.rings.iter().map(|of| &of.event));
+        let asked = all.try_for_each(|file| sys::ask(file, what));
+        asked.map_err(|source| PerfError { event: self.name.clone(), source })
+    }
+
+    /// Looks from now on.
+    ///
+    /// # Errors
+    /// [`PerfError`].
+    pub fn start(&self) -> Result<(), PerfError> {
+        self.ask(sys::Ask::Enable)
+    }
+
+    /// Does not look any more; what was seen can still be read.
+    ///
+    /// # Errors
+    /// [`PerfError`].
+    pub fn stop(&self) -> Result<(), PerfError> {
+        self.ask(sys::Ask::Disable)
+    }
+
+    /// A sample each so many events from now on.
+    ///
+    /// # Errors
+    /// [`PerfError`].
+    pub fn set_period(&mut self, period: u64) -> Result<(), PerfError> {
+        self.ask(sys::Ask::Period(period))?;
+        self.event.period = period;
+        Ok(())
+    }
+
+    /// Events from sample to sample.
+    #[must_use]
+    pub fn period(&self) -> u64 {
+        self.event.period
+    }
+
+    /// What has been seen since this was last asked.
+    pub fn read(&mut self) -> Drained {
+        let mut drained = Drained::default();
+        for OnCpu { cpu, ring, .. } in &mut self.rings {
+            self.bytes.clear();
+            ring.drain(&mut self.bytes);
+            let (records, odd) = record::records(&self.bytes, self.event.parts);
+            drained.odd += odd;
+            for record in records {
+                match record {
+                    Record::Sample(sample) => drained.samples.push(sample),
+                    Record::Lost(lost) => drained.lost = drained.lost.saturating_add(lost),
+                    Record::Throttled => drained.throttled += 1,
+                    Record::Trace { truncated, collisions, .. } => {
+                        drained.lost += u64::from(truncated) + u64::from(collisions);
+                    }
+                }
+            }
+            if self.event.traces {
+                let mut trace = Vec::new();
+                ring.drain_aux(&mut trace);
+                drained.traces.push((*cpu, trace));
+            }
+        }
+        drained
+    }
+}
+
+/// What a counter says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Events while it counted.
+    pub value: u64,
+    /// Nanoseconds since it was opened,
+    pub enabled_ns: u64,
+    /// and those in which it counted: there are fewer counters than events.
+    pub running_ns: u64,
+}
+
+/// Counts an event.
+#[derive(Debug)]
+pub struct Counter(File);
+
+impl Counter {
+    /// Counts from now on: everyone's events on this CPU, which for a memory controller is any of its node's.
+    ///
+    /// # Errors
+    /// [`PerfError`].
+    pub fn open(name: &str, event: Event, cpu: CpuId) -> Result<Self, PerfError> {
+        const ENABLED_AND_RUNNING: u64 = 3;
+        let refused = |source| PerfError { event: name.into(), source };
+        let event = Event { period: 0, parts: Parts::default(), ..event };
+        let attributes = sys::Attr { read_format: ENABLED_AND_RUNNING, ..event.attributes() };
+        let file = sys::open(&attributes, -1, i32::try_from(cpu.0).unwrap_or(i32::MAX), None);
+        let file = file.map_err(refused)?;
+        sys::ask(&file, sys::Ask::Enable).map_err(refused)?;
+        Ok(Self(file))
+    }
+
+    /// What it has counted so far.
+    ///
+    /// # Errors
+    /// The read's.
+    pub fn read(&self) -> io::Result<Count> {
+        let mut bytes = [0; 24];
+        (&self.0).read_exact(&mut bytes)?;
+        let (words, _) = bytes.as_chunks();
+        let word = |at: usize| words.get(at).copied().map_or(0, u64::from_ne_bytes);
+        Ok(Count { value: word(0), enabled_ns: word(1), running_ns: word(2) })
+    }
+}
+
+/// Writes once to each of so many fresh pages, never huge ones, for a test of what sees that: the address of the first, and
+/// the one behind the last. They are gone again when this returns.
+///
+/// # Errors
+/// There is no memory.
+pub fn touch_fresh(pages: usize) -> io::Result<(u64, u64)> {
+    sys::touch_fresh(pages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARTS: Parts = Parts::THREAD.and(Parts::ADDRESS).and(Parts::CPU).and(Parts::TIME);
+
+    fn faults(period: u64) -> Event {
+        let kind = kind::SOFTWARE;
+        Event { kind, config: PAGE_FAULTS, period, parts: PARTS, ..Event::default() }
+    }
+
+    #[test]
+    fn faults_are_seen_with_address_and_thread_and_those_before_and_after_are_not() {
+        let mut sampler = Sampler::open("page-faults", faults(1), &Whose::Own).unwrap();
+        touch_fresh(64).unwrap();
+        assert_eq!(sampler.read(), Drained::default(), "not started");
+        sampler.start().unwrap();
+        let (from, to) = touch_fresh(256).unwrap();
+        sampler.stop().unwrap();
+        touch_fresh(256).unwrap();
+        let drained = sampler.read();
+        let within = |sample: &&Sample| (from..to).contains(&sample.address);
+        assert_eq!(drained.samples.iter().filter(within).count(), 256);
+        assert!(drained.samples.len() < 400, "{}", drained.samples.len());
+        assert!(drained.samples.iter().all(|sample| sample.pid == std::process::id()));
+        assert_eq!((drained.odd, drained.lost), (0, 0));
+        assert_eq!(sampler.read(), Drained::default(), "each is read once");
+    }
+
+    #[test]
+    fn a_longer_period_gives_fewer_samples_and_a_full_ring_says_what_it_lost() {
+        let count = |period, pages| {
+            let mut sampler = Sampler::open("page-faults", faults(period), &Whose::Own).unwrap();
+            sampler.start().unwrap();
+            touch_fresh(pages).unwrap();
+            let first = sampler.read();
+            // What had no room is told of with the next that has.
+            touch_fresh(32).unwrap();
+            let next = sampler.read();
+            (first.samples.len() as u64, first.lost + next.lost)
+        };
+        let (all, few) = (count(1, 512).0, count(16, 512).0);
+        assert!(all >= 512 && (32..=all / 8).contains(&few), "{all} and {few}");
+        let (kept, lost) = count(1, 16 << 10);
+        assert!(kept > 500 && lost > 500 && kept + lost >= 16 << 10, "{kept} kept, {lost} lost");
+    }
+
+    #[test]
+    fn a_counter_counts_and_what_there_is_not_is_refused_by_name() {
+        let context_switches = Event { kind: kind::SOFTWARE, config: 3, ..Event::default() };
+        let counter = Counter::open("context-switches", context_switches, CpuId(0));
+        match counter {
+            Ok(counter) => {
+                let count = counter.read().unwrap();
+                assert!(count.running_ns <= count.enabled_ns, "{count:?}");
+            }
+            Err(error) => assert!(error.is_forbidden(), "{error}"),
+        }
+        let none = Event { kind: 0x7fff_0000, ..Event::default() };
+        let error = Sampler::open("nothing", none, &Whose::Own).unwrap_err();
+        assert!(error.to_string().starts_with("perf_event_open of nothing: "), "{error}");
+        assert!(!error.is_forbidden() && !error.is_taken());
+    }
+}

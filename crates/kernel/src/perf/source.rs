@@ -1,0 +1,134 @@
+//! Where sampled data came from (include/uapi/linux/perf_event.h, union perf_mem_data_src).
+//!
+//! Two fields say which level: an old one with a bit each, and a number beside a bit for "remote". Hardware fills either, or
+//! none. Which node it was is in neither: that is told by the physical address.
+
+/// What answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Level {
+    /// Hardware does not say.
+    #[default]
+    Unknown,
+    /// A cache of the CPU's own socket.
+    Cache,
+    /// A cache of another.
+    RemoteCache,
+    /// Memory: DRAM, CXL, persistent.
+    Memory,
+    /// Neither.
+    Device,
+}
+
+/// An access as hardware describes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    /// Whether it wrote; `None` where hardware does not say.
+    pub write: Option<bool>,
+    /// What answered.
+    pub level: Level,
+    /// Whether that was another node's.
+    pub remote: bool,
+    /// Whether another cache had modified the line.
+    pub modified: bool,
+}
+
+impl Source {
+    /// From a sample's word.
+    #[must_use]
+    pub const fn of(word: u64) -> Self {
+        const LOAD: u64 = 2;
+        const STORE: u64 = 4;
+        const HIT_MODIFIED: u64 = 1 << 4;
+        let (operation, old) = (word & 0x1f, word >> 5 & 0x3fff);
+        let (number, remote) = (word >> 33 & 0xf, word >> 37 & 1 != 0);
+        let write = match operation & (LOAD | STORE) {
+            LOAD => Some(false),
+            // An atomic operation is both, and writes.
+            STORE | 6 => Some(true),
+            _ => None,
+        };
+        let (level, is_remote) = match Self::numbered(number) {
+            Level::Unknown => Self::old(old),
+            level => (level, false),
+        };
+        let remote = remote || is_remote;
+        let level = match level {
+            Level::Cache if remote => Level::RemoteCache,
+            level => level,
+        };
+        Self { write, level, remote, modified: word >> 19 & HIT_MODIFIED != 0 }
+    }
+
+    /// `mem_lvl_num`.
+    const fn numbered(number: u64) -> Level {
+        match number {
+            // L1 to L4, L2's miss buffer, the memory-side cache, any cache, the fill buffer.
+            1..=6 | 0xb | 0xc => Level::Cache,
+            // CXL, RAM, persistent memory.
+            9 | 0xd | 0xe => Level::Memory,
+            // Uncached, I/O.
+            8 | 0xa => Level::Device,
+            _ => Level::Unknown,
+        }
+    }
+
+    /// `mem_lvl`, and whether that is a remote one.
+    const fn old(bits: u64) -> (Level, bool) {
+        const MISS: u64 = 4;
+        const CACHES: u64 = 0x78;
+        const LOCAL: u64 = 0x80;
+        const REMOTE: u64 = 0x300;
+        const REMOTE_CACHES: u64 = 0xc00;
+        const OTHER: u64 = 0x3000;
+        if bits & REMOTE != 0 {
+            (Level::Memory, true)
+        } else if bits & LOCAL != 0 {
+            (Level::Memory, false)
+        } else if bits & REMOTE_CACHES != 0 {
+            (Level::Cache, true)
+        } else if bits & OTHER != 0 {
+            (Level::Device, false)
+        } else if bits & CACHES != 0 && bits & MISS == 0 {
+            (Level::Cache, false)
+        } else {
+            (Level::Unknown, false)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn both_ways_of_saying_where_data_came_from_are_understood() {
+        let (load, store) = (2, 4);
+        for (word, write, level, remote) in [
+            (load | 1 << 33, Some(false), Level::Cache, false),
+            (load | 3 << 33 | 1 << 37, Some(false), Level::RemoteCache, true),
+            (store | 0xd << 33 | 1 << 37, Some(true), Level::Memory, true),
+            (load | 9 << 33, Some(false), Level::Memory, false),
+            (6 | 0xa << 33, Some(true), Level::Device, false),
+            // Without a number: hit in L3, local and remote memory, a remote cache, a miss that says no more.
+            (load | 0x42 << 5 | 0xf << 33, Some(false), Level::Cache, false),
+            (load | 0x82 << 5 | 0xf << 33, Some(false), Level::Memory, false),
+            (load | 0x102 << 5, Some(false), Level::Memory, true),
+            (load | 0x402 << 5, Some(false), Level::RemoteCache, true),
+            (1 | 0x44 << 5, None, Level::Unknown, false),
+            (0, None, Level::Unknown, false),
+        ] {
+            let modified = false;
+            assert_eq!(Source::of(word), Source { write, level, remote, modified }, "{word:#x}");
+        }
+        assert!(Source::of(2 | 0x10 << 19 | 3 << 33).modified);
+    }
+
+    proptest! {
+        #[test]
+        fn no_word_panics_and_what_is_remote_is_no_own_cache(word in any::<u64>()) {
+            let source = Source::of(word);
+            prop_assert!(!(source.remote && source.level == Level::Cache));
+        }
+    }
+}
