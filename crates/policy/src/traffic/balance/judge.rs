@@ -1,8 +1,7 @@
 //! Whether what was predicted came: measured throughput against the prediction, while loads stay the same.
 //!
 //! Prediction and measurement are both taken relative to what they were before, so that a model that is off by a factor is not
-//! blamed. What is measured is an average and lags behind: as much of a prediction is asked for as can show by now. A *miss* is
-//! a gain of which less than a quarter came, noise allowed for. Three in a row halve confidence, and with
+//! blamed. A *miss* is a gain of which less than a quarter came, noise allowed for. Three in a row halve confidence, and with
 //! it the length of steps; five are proof that the model is not of this machine: what was moved since the first is moved
 //! back, and nothing is done until loads change.
 
@@ -16,9 +15,6 @@ const CAME: f64 = 0.25;
 const NOISE: f64 = 0.015;
 /// Decisions that the measurement lags behind.
 const LAG: u32 = 3;
-/// Of what is predicted and does not show yet, this shows from decision to decision: five readings more of an average in
-/// which each counts 7 %.
-const SHOWS: f64 = 0.3;
 const MISSES_HALVE: u32 = 3;
 const MISSES_OFF: u32 = 5;
 const CONFIDENCE_LEAST: f64 = 0.125;
@@ -38,9 +34,8 @@ pub(super) struct Judge {
 struct Episode {
     from: Placement,
     measured: f64,
-    /// What was predicted, relative to before, and what of it can show.
+    /// What was predicted, relative to before.
     predicted: f64,
-    shows: f64,
     /// Decisions since the last move.
     since: u32,
 }
@@ -69,7 +64,6 @@ impl Judge {
             from: from.clone(),
             measured,
             predicted: 1.0,
-            shows: 1.0,
             since: 0,
         });
         open.predicted *= predicted;
@@ -80,10 +74,9 @@ impl Judge {
     pub(super) fn judge(&mut self, measured: f64) -> Judgement {
         let Some(open) = &mut self.open else { return Judgement::GoOn };
         open.since += 1;
-        open.shows += SHOWS * (open.predicted - open.shows);
-        let gain = open.shows - 1.0;
+        let gain = open.predicted - 1.0;
         // A long way is judged on the way: what was just moved does not show yet.
-        let due = gain >= JUDGED && (open.since >= LAG || gain >= 3.0 * JUDGED);
+        let due = gain >= JUDGED && (open.since >= LAG || gain >= 4.0 * JUDGED);
         if !due {
             if open.since > 4 * LAG {
                 self.open = None;
