@@ -67,7 +67,7 @@ pub struct Workload {
     pub workers: Vec<Worker>,
     /// Who else is there.
     pub antagonists: Vec<Antagonist>,
-    /// Whether it has huge pages, of [`PIECES`](crate::pages::PIECES) pages each.
+    /// Whether it has huge pages, of [`PIECES`] pages each.
     pub huge: bool,
     /// Regions take turns in memory, so many pages each; 0 if they come one after the other.
     pub stripe: u32,
