@@ -233,12 +233,14 @@ fn boot(guest: &Guest, filters: &[String]) -> usize {
 
 fn run_inside(guest: &str, wanted: impl Fn(&str) -> bool) {
     let here = |of: &Guest| of.name() == guest;
+    let settings = inside::settings();
     for (name, guests, test) in TESTS {
         if !wanted(name) || !guests.iter().any(here) {
             continue;
         }
         inside::fresh();
         let passed = catch_unwind(AssertUnwindSafe(test)).is_ok();
+        inside::put_back(&settings);
         println!("test {name} on {guest} ... {}", if passed { "ok" } else { "FAILED" });
     }
 }
