@@ -9,7 +9,7 @@
 #   make python           the Python package's wheel, checked and tested (part of make test)
 #   make lint             rustfmt, clippy -D warnings, licences and crate directions, doc links
 #   make bench-bandwidth  bandwidth of -w auto against its peers, ratios in one run (make bench-bandwidth SMOKE=1: a look)
-#   make bench-tiering    tiering systems side by side on emulated machines, with a page (SMOKE=1: a look; KERNEL=7.2)
+#   make bench-tiering    tiering systems side by side on emulated machines, with a page (SMOKE=1: a look; KERNEL=7.2; BOOTS=3)
 #   make bench-alloc      allocation by kind beside jemalloc and other peers, ratios in one run, then heaps in the lab (SMOKE=1: a look)
 #   make bench-lab        accuracy and cost of the emulation
 #   make install          what make build has made, below PREFIX (/usr/local) and DESTDIR; make uninstall takes it away again
@@ -88,7 +88,7 @@ bench-bandwidth: build
 
 bench-tiering: build
 	@scripts/setup tiering
-	$(RELEASE)/nearfar bench tiering $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) \
+	$(RELEASE)/nearfar bench tiering $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) $(if $(BOOTS),--boots $(BOOTS),) \
 		--save $(CARGO_TARGET_DIR)/nearfar-tiering.json --html $(CARGO_TARGET_DIR)/nearfar-tiering.html
 
 bench-alloc: build library
@@ -97,6 +97,7 @@ bench-alloc: build library
 		$(CARGO) bench --locked -q -p nearfar-alloc --bench alloc -- $(SMOKE_FLAG)
 	LIBNEARFAR_PRELOAD=$(PRELOAD) $(CARGO) bench --locked -q -p nearfar-alloc --bench preload -- $(SMOKE_FLAG)
 	@scripts/setup lab
+	NEARFAR=$(RELEASE)/nearfar $(CARGO) bench --locked -q -p nearfar-alloc --bench replicated -- $(SMOKE_FLAG)
 	$(RELEASE)/nearfar bench heap $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) --save $(CARGO_TARGET_DIR)/nearfar-heap.json
 
 bench-lab: build

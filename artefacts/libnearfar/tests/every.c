@@ -112,6 +112,38 @@ static void tells(nf_kind_t kind) {
     nf_free(placed);
 }
 
+static void replicates(void) {
+    static char first[3 * 4096], found[sizeof first];
+    nf_replicated_stats_t stats;
+    uint32_t nodes[2];
+    check(!nf_replicated_create(NULL, 0) && errno == EINVAL && strstr(nf_error(), "0 bytes"));
+    check(!nf_replicated_create("nowhere", 1) && errno == EINVAL && strstr(nf_error(), "nowhere"));
+    check(!nf_replicated_create("1000", 1) && errno == ENODEV);
+    check(!nf_replicated_create(NULL, (size_t)1 << 50) && errno == ENOMEM);
+    check(nf_replicated_destroy(NULL) == -1 && nf_replicated_sync(NULL) == -1 && !nf_replicated_view(NULL));
+    nf_replicated_t *region = nf_replicated_create("0;granule=1k;quiet=0ms", sizeof first);
+    check(region && nf_replicated_size(region) == sizeof first && nf_replicated_nodes(region, nodes, 2) == 1);
+    check(nf_replicated_read(region, 0, found, sizeof found) == 0 && holds(found, 4096, 0));
+    for (size_t at = 0; at < sizeof first; at++)
+        first[at] = (char)(at * 7);
+    check(nf_replicated_write(region, 0, first, sizeof first) == 0);
+    for (size_t at = 0; at < sizeof first; at += 501) {
+        size_t length = (at * 3) % (sizeof first - at) + 1;
+        check(nf_replicated_read(region, at, found, length) == 0 && memcmp(found, first + at, length) == 0);
+    }
+    check(nf_replicated_write(region, 1, first, sizeof first) == -1 && errno == EINVAL);
+    check(nf_replicated_sync(region) == 0 && memcmp(nf_replicated_view(region), first, sizeof first) == 0);
+    check(nf_replicated_stats(region, &stats) == 0 && stats.writes == 12 && stats.settled == 0);
+    pid_t child = fork();
+    check(child >= 0);
+    if (child == 0)
+        _exit(nf_replicated_write(region, 5, "child", 5) != 0 || nf_replicated_destroy(region) != 0);
+    int status;
+    check(waitpid(child, &status, 0) == child && status == 0);
+    check(nf_replicated_read(region, 5, found, 5) == 0 && memcmp(found, "child", 5) == 0);
+    check(nf_replicated_destroy(region) == 0);
+}
+
 /* What each thread leaves for the next to free. */
 static _Atomic(char *) left[64];
 static nf_kind_t shared;
@@ -196,6 +228,7 @@ int main(void) {
     allocates(kind);
     refuses(kind);
     tells(kind);
+    replicates();
     nf_kind_t strict = made("bind:0;limit=8m"), spills = made("bind:0;limit=8m;spill=default");
     check(!nf_malloc(strict, 9 * MIB) && errno == ENOMEM);
     char *spilled = nf_malloc(spills, 9 * MIB);

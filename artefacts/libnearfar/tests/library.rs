@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// All that the library shows. Nothing is ever taken off this list while the soname has the same number.
-const SYMBOLS: [&str; 19] = [
+const SYMBOLS: [&str; 28] = [
     "nf_abi_version",
     "nf_aligned_alloc",
     "nf_bind",
@@ -22,6 +22,15 @@ const SYMBOLS: [&str; 19] = [
     "nf_node",
     "nf_nodes",
     "nf_realloc",
+    "nf_replicated_create",
+    "nf_replicated_destroy",
+    "nf_replicated_nodes",
+    "nf_replicated_read",
+    "nf_replicated_size",
+    "nf_replicated_stats",
+    "nf_replicated_sync",
+    "nf_replicated_view",
+    "nf_replicated_write",
     "nf_residency",
     "nf_stats",
     "nf_stats_text",
@@ -106,6 +115,21 @@ fn every_call_works_before_main_and_after_it_in_threads_and_in_children() {
         ("every-static", &["-l:libnearfar.a", "-lpthread", "-ldl", "-lm"][..]),
     ] {
         assert_eq!(output(&mut program("every.c", name, with)), "done\nended\n", "{name}");
+    }
+}
+
+#[test]
+fn threads_read_a_replicated_table_that_one_of_them_writes() {
+    let _ = std::os::unix::fs::symlink("libnearfar.so", built().join("libnearfar.so.0"));
+    for (name, with) in [
+        ("replicated-shared", &["-lnearfar", "-lpthread"][..]),
+        ("replicated-static", &["-l:libnearfar.a", "-lpthread", "-ldl", "-lm"][..]),
+    ] {
+        let said = output(&mut program("replicated.c", name, with));
+        assert_eq!(said, "100 rows, each whole, the last of turn 2000\n", "{name}");
+        let refused = program("replicated.c", name, with).arg("nowhere").output().unwrap();
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("nowhere"));
     }
 }
 

@@ -1,7 +1,8 @@
 //! nearfar._nearfar: nearfar-alloc for Python, and nothing else.
 //!
 //! `kind` holds kinds and ends them with their last user, `buffer` is memory of a kind as an object, `hook` is what numpy
-//! calls for memory, `machine` answers what nodes there are and which of them memory is on; `failure` says what went wrong.
+//! calls for memory, `replicated` is regions with a copy on each node, `machine` answers what nodes there are and which of them
+//! memory is on; `failure` says what went wrong.
 //! Each is a line or two over the C interface. Defaults, dataclasses, arrays, tensors and `py_smdk` are Python, in `python/`.
 //! Not here: interpreters without a GIL, and several interpreters in a process; Python refuses or serialises both.
 //! Read next: `kind.rs`.
@@ -11,6 +12,7 @@ mod failure;
 mod hook;
 mod kind;
 mod machine;
+mod replicated;
 
 use pyo3::prelude::*;
 
@@ -25,4 +27,6 @@ mod _nearfar {
     use crate::kind::{Kind, stats};
     #[pymodule_export]
     use crate::machine::{layout, node_set, nodes, residency};
+    #[pymodule_export]
+    use crate::replicated::Replicated;
 }

@@ -47,6 +47,19 @@
 #define NF_MEMORY_PMEM 4
 
 /*
+ A replicated region: bytes that each of some nodes has a copy of, for what is read far more often than written. Threads read
+ and write it at once as they like. It is cut into granules, 4 KiB unless said otherwise: each is read and written whole, and
+ no thread sees an older one than it has seen. What goes over several is read and written granule by granule.
+
+ A granule that is written is read at home, on the node that is written first, until nobody has written it for a quiet time;
+ then the first reader of a node has it copied there. `nf_replicated_sync` has all copied at once.
+
+ In a child of fork it is the same memory, not a copy, and each of the two destroys it for itself. A process that is killed
+ while it writes leaves the granule written in part, and whoever shares it waiting.
+ */
+typedef struct nf_replicated_t nf_replicated_t;
+
+/*
  A memory kind: what `nf_kind_create` gave, or `NF_DEFAULT`.
  */
 typedef uint32_t nf_kind_t;
@@ -114,6 +127,28 @@ typedef struct nf_node_t {
    */
   uint64_t free;
 } nf_node_t;
+
+/*
+ Figures of a region since it was made, counted by granules.
+ */
+typedef struct nf_replicated_stats_t {
+  /*
+   Granules written, one for each that a write touches.
+   */
+  uint64_t writes;
+  /*
+   Times that copies of a granule went out of use as it was written.
+   */
+  uint64_t collapses;
+  /*
+   Copies made.
+   */
+  uint64_t copies;
+  /*
+   Granules that have collapsed so often that they are read at home for good.
+   */
+  uint64_t settled;
+} nf_replicated_stats_t;
 
 /*
  Plain memory, placed as the process's policy says.
@@ -302,6 +337,104 @@ uint32_t nf_abi_version(void);
  What went wrong in the calling thread's last call that has words for it; "" if none. The text stays until the next such.
  */
 const char *nf_error(void);
+
+/*
+ Makes a region of `size` zeroes. `words` are nodes, with options behind: "0-3;home=2;granule=64k;quiet=1s;collapses=any".
+ NULL, or no nodes, are all nodes that have CPUs; of others it has copies if they are named. Nothing is resident before it is
+ written or read.
+
+ `home=NODE` is written first (the first of the nodes); `granule=SIZE` is a power of two of 256 to 2m; `quiet=TIME` how long
+ nobody must have written a granule before it is copied again (100ms); after `collapses=N` times that copies went out of use a
+ granule is never copied again (16; "any": there is no such end).
+
+ Returns NULL on failure, with errno EINVAL (not written so, or no bytes), ENODEV (such nodes are not here, or have no memory),
+ EPERM (the process's cpuset does not allow all of them), ENOMEM (a node has less memory, or there are no addresses), ENOSYS
+ (the system does not show its nodes), EFBIG (RLIMIT_FSIZE) or what memfd_create(2) says, and `nf_error` in words.
+
+ The caller sees to it that:
+ `words` is a string or NULL.
+ */
+struct nf_replicated_t *nf_replicated_create(const char *words,
+                                             size_t size);
+
+/*
+ Ends a region; what views of it pointed to is gone. Returns 0, or -1 with errno EINVAL if `region` is NULL.
+
+ The caller sees to it that:
+ `region` is NULL or was made here and not ended; no thread reads or writes it, or looks at a view of it, any more.
+ */
+int nf_replicated_destroy(struct nf_replicated_t *region);
+
+/*
+ Reads `length` bytes from `offset` on, from the copy of the calling thread's node. Returns 0, or -1 with errno EINVAL if they
+ are not all within the region, or `region` is NULL. Not from a signal handler.
+
+ The caller sees to it that:
+ `region` is NULL or a region; `into` has room, and is not of the region.
+ */
+int nf_replicated_read(const struct nf_replicated_t *region,
+                       size_t offset,
+                       void *into,
+                       size_t length);
+
+/*
+ Writes `length` bytes from `offset` on. From then on no thread that comes to know of it reads what was there before. Returns
+ 0, or -1 with errno as `nf_replicated_read`, and nothing is written. Not from a signal handler.
+
+ The caller sees to it that:
+ `region` is NULL or a region; `from` has as many bytes, and is not of the region.
+ */
+int nf_replicated_write(struct nf_replicated_t *region,
+                        size_t offset,
+                        const void *from,
+                        size_t length);
+
+/*
+ Waits until every copy is what was written before the call. Returns 0, or -1 with errno EINVAL if `region` is NULL.
+
+ The caller sees to it that:
+ `region` is NULL or a region.
+ */
+int nf_replicated_sync(struct nf_replicated_t *region);
+
+/*
+ Where the copy of the calling thread's node is, to be looked at without copying: it can't be written there. It shows what was
+ written before the last `nf_replicated_sync` that has returned; of what was written since, any part or none, until the next.
+ So: write, sync, and then let threads look while nobody writes. It stays until the region ends, whichever node a thread runs
+ on: only its distance changes. NULL with errno EINVAL if `region` is NULL.
+
+ The caller sees to it that:
+ `region` is NULL or a region.
+ */
+const void *nf_replicated_view(const struct nf_replicated_t *region);
+
+/*
+ Bytes of a region, as it was made; 0 for NULL.
+
+ The caller sees to it that:
+ `region` is NULL or a region.
+ */
+size_t nf_replicated_size(const struct nf_replicated_t *region);
+
+/*
+ The nodes that have a copy, home first: how many, the first `room` of them written. -1 with errno EINVAL if `region` is NULL.
+
+ The caller sees to it that:
+ `region` is NULL or a region; `into` has room for `room` numbers and may be NULL if that is 0.
+ */
+int nf_replicated_nodes(const struct nf_replicated_t *region,
+                        uint32_t *into,
+                        size_t room);
+
+/*
+ Figures of a region; `nf_stats_text` of `NF_NONE` has those of all, with what is resident. Returns 0, or -1 with errno EINVAL
+ if either is NULL.
+
+ The caller sees to it that:
+ `region` is NULL or a region; `into` is NULL or has room for them.
+ */
+int nf_replicated_stats(const struct nf_replicated_t *region,
+                        struct nf_replicated_stats_t *into);
 
 #ifdef __cplusplus
 }  // extern "C"

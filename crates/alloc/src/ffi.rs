@@ -1,7 +1,7 @@
 //! The C interface, `nearfar.h`: each function a line or two over `heap` and its neighbours.
 //!
 //! No function here panics, waits for another thread or writes anywhere but to what it is given. After a failure errno says
-//! what, and `nf_error` in words where there are any.
+//! what, and `nf_error` in words where there are any. Replicated regions are in `ffi/replicated.rs`.
 #![expect(unsafe_code, reason = "functions that C calls")]
 
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -15,6 +15,10 @@ use crate::checked as heap;
 use crate::heap;
 use crate::machine::{self, KindError};
 use crate::{kind, map, nodes, stats, sys, thread};
+
+mod replicated;
+
+pub use replicated::*;
 
 /// A memory kind: what `nf_kind_create` gave, or `NF_DEFAULT`.
 #[expect(non_camel_case_types, reason = "as C writes types")]

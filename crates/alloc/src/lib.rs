@@ -5,7 +5,8 @@
 //!
 //! Here, from the outside in: [`ffi`] is the C interface (`nearfar.h`); `heap` allocates and frees; `thread` is what a thread
 //! keeps; `depot` what threads leave for each other; `kind` a kind at work; `arena` jemalloc's arenas under it; `space` the
-//! address range of all kinds; `machine` makes a kind of words (crate spec). With the feature `checked`, module `checked`
+//! address range of all kinds; `machine` makes a kind of words (crate spec). Beside it, `region` is memory that each node has a copy
+//! of, `granule` how threads meet in it, `regions` makes one of words. With the feature `checked`, module `checked`
 //! stands before `heap` and finds what is given back wrongly. Not here: moving what is placed (`nearfar tier`), and what nodes
 //! there are (crate topology). Read next: `heap.rs`, then `space.rs`.
 //!
@@ -14,6 +15,7 @@
 
 mod adapt;
 mod arena;
+mod bytes;
 #[cfg(feature = "checked")]
 mod checked;
 mod claim;
@@ -24,6 +26,7 @@ mod depot;
 mod depot_tests;
 pub mod ffi;
 pub mod front;
+mod granule;
 mod haste;
 mod heap;
 mod kind;
@@ -33,10 +36,16 @@ mod nodes;
 mod own;
 mod page;
 mod placing;
+mod region;
+#[cfg(test)]
+mod region_tests;
+mod regions;
+mod replicated;
 mod rust;
 mod setup;
 #[cfg(feature = "checked")]
 mod shadow;
+mod shared;
 mod smdk;
 mod space;
 mod stats;
@@ -47,6 +56,7 @@ mod tls;
 
 pub use machine::{KindError, NamedNodes};
 pub use map::Mapping;
+pub use replicated::{OutOfRegion, Replicated, ReplicatedError, ReplicatedStats, View};
 pub use rust::{Global, Kind, Stats};
 
 use nearfar_spec::spec;

@@ -1,4 +1,5 @@
-//! How much of a kind is in use, kept, set aside, and resident on each node; in figures, as text and as JSON.
+//! How much of a kind is in use, kept, set aside, and resident on each node, and what replicated regions have been through; in
+//! figures, as text and as JSON.
 
 use core::fmt::Write as _;
 use core::sync::atomic::Ordering;
@@ -11,14 +12,18 @@ use serde::Serialize;
 
 use crate::classes::{CLASSES, size_of_class};
 use crate::kind::{self, Kind};
+use crate::region::{Region, ReplicatedStats};
 use crate::space::{self, Role, SEGMENT};
-use crate::{adapt, sys, thread};
+use crate::{adapt, regions, sys, thread};
 
 /// `nearfar.alloc/1`: figures of some kinds.
 #[derive(Debug, Serialize)]
 struct Report {
     schema: &'static str,
     kinds: Vec<About>,
+    /// All replicated regions, beside all kinds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    regions: Vec<AboutRegion>,
     /// What a heap goes by that follows how busy memory is: `page`, `files` or `probe`.
     #[serde(skip_serializing_if = "Option::is_none")]
     follows: Option<&'static str>,
@@ -41,6 +46,23 @@ struct About {
     binds: u64,
     spilled: u64,
     failed: u64,
+}
+
+/// A replicated region's figures, in bytes and counts.
+#[derive(Debug, Serialize)]
+struct AboutRegion {
+    /// What it was made of.
+    region: String,
+    size: usize,
+    granule: usize,
+    /// Whose the copies are, home first.
+    nodes: Vec<u16>,
+    writes: u64,
+    collapses: u64,
+    copies: u64,
+    settled: u64,
+    /// Bytes by node, those that this process has touched, with what is noted beside them.
+    resident: BTreeMap<u16, u64>,
 }
 
 /// Figures of a kind at a time. Other threads run meanwhile, so they need not fit each other to the byte.
@@ -88,13 +110,37 @@ pub(crate) fn residency(kind: &Kind) -> Result<BTreeMap<u16, u64>, i32> {
             Role::Object(bytes) => bytes,
             Role::Free | Role::Rest => continue,
         };
-        let found = residency::of_range(space::address_of(offset), length, sys::PAGE);
-        let found = found.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
-        for (node, bytes) in found {
-            *sum.entry(node.0).or_default() += bytes.0;
-        }
+        add_residency(&mut sum, space::address_of(offset), length)?;
     }
     Ok(sum)
+}
+
+fn add_residency(sum: &mut BTreeMap<u16, u64>, at: usize, length: usize) -> Result<(), i32> {
+    let found = residency::of_range(at, length, sys::PAGE);
+    for (node, bytes) in found.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))? {
+        *sum.entry(node.0).or_default() += bytes.0;
+    }
+    Ok(())
+}
+
+fn about_region(region: &Region) -> Result<AboutRegion, i32> {
+    let ReplicatedStats { writes, collapses, copies, settled } = region.stats();
+    let mut resident = BTreeMap::new();
+    for copy in 0..region.nodes.len() {
+        let (at, length) = region.memory.part(copy);
+        add_residency(&mut resident, at, length)?;
+    }
+    Ok(AboutRegion {
+        region: region.text.clone(),
+        size: region.size,
+        granule: 1 << region.granule_bits,
+        nodes: region.nodes.iter().map(|node| node.0).collect(),
+        writes,
+        collapses,
+        copies,
+        settled,
+        resident,
+    })
 }
 
 fn about(kind: &Kind) -> Result<About, i32> {
@@ -119,8 +165,12 @@ fn about(kind: &Kind) -> Result<About, i32> {
 
 /// Figures of one kind, or of all, as JSON. The errno if residency can't be asked.
 pub(crate) fn json(only: Option<&Kind>) -> Result<String, i32> {
-    let report =
-        Report { schema: "nearfar.alloc/1", kinds: kinds(only)?, follows: adapt::source() };
+    let report = Report {
+        schema: "nearfar.alloc/1",
+        kinds: kinds(only)?,
+        regions: all_regions(only)?,
+        follows: adapt::source(),
+    };
     serde_json::to_string(&report).map_err(|_| libc::EIO)
 }
 
@@ -128,13 +178,13 @@ pub(crate) fn json(only: Option<&Kind>) -> Result<String, i32> {
 pub(crate) fn text(only: Option<&Kind>) -> Result<String, i32> {
     let mut text = String::new();
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    let resident = |bytes: &BTreeMap<u16, u64>| {
+        let node = |(node, bytes): (&u16, &u64)| std::format!("node {node}: {} MiB", mib(*bytes));
+        let nodes: Vec<_> = bytes.iter().map(node).collect();
+        if nodes.is_empty() { String::from("nothing") } else { nodes.join(", ") }
+    };
     for kind in kinds(only)? {
-        let nodes: Vec<_> = kind
-            .resident
-            .iter()
-            .map(|(node, bytes)| std::format!("node {node}: {} MiB", mib(*bytes)))
-            .collect();
-        let resident = if nodes.is_empty() { "nothing".into() } else { nodes.join(", ") };
+        let resident = resident(&kind.resident);
         // Writing to a string can't fail.
         let _ = writeln!(
             text,
@@ -148,6 +198,22 @@ pub(crate) fn text(only: Option<&Kind>) -> Result<String, i32> {
             kind.failed,
         );
     }
+    for region in all_regions(only)? {
+        let words = if region.region.is_empty() { "nodes with CPUs" } else { &region.region };
+        let _ = writeln!(
+            text,
+            "replicated, {words}: {} MiB, {} copies; resident {}; granules of {} bytes: {} written, {} collapsed, {} copied, \
+             {} at home for good",
+            mib(region.size as u64),
+            region.nodes.len(),
+            resident(&region.resident),
+            region.granule,
+            region.writes,
+            region.collapses,
+            region.copies,
+            region.settled,
+        );
+    }
     if let Some(source) = adapt::source() {
         let _ = writeln!(text, "new memory follows how busy nodes are, by {source}");
     }
@@ -156,4 +222,12 @@ pub(crate) fn text(only: Option<&Kind>) -> Result<String, i32> {
 
 fn kinds(only: Option<&Kind>) -> Result<Vec<About>, i32> {
     only.map_or_else(|| kind::all().map(about).collect(), |kind| Ok(std::vec![about(kind)?]))
+}
+
+/// All regions, if it is not one kind that is asked for.
+fn all_regions(only: Option<&Kind>) -> Result<Vec<AboutRegion>, i32> {
+    if only.is_some() {
+        return Ok(Vec::new());
+    }
+    regions::all().iter().map(|region| about_region(region)).collect()
 }

@@ -1,4 +1,4 @@
-//! `include/nearfar.h` is what `src/ffi.rs` says. `UPDATE=1` writes it anew.
+//! `include/nearfar.h` is what `src/ffi.rs` and `src/ffi/` say. `UPDATE=1` writes it anew.
 
 use std::path::Path;
 
@@ -6,7 +6,10 @@ use std::path::Path;
 fn the_header_is_that_of_the_code() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
-    let made = cbindgen::Builder::new().with_src(root.join("src/ffi.rs")).with_config(config);
+    let made = cbindgen::Builder::new()
+        .with_src(root.join("src/ffi.rs"))
+        .with_src(root.join("src/ffi/replicated.rs"))
+        .with_config(config);
     let mut text = Vec::new();
     made.generate().unwrap().write(&mut text);
     let text = String::from_utf8(text).unwrap().replace("# Safety", "The caller sees to it that:");

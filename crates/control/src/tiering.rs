@@ -2,8 +2,9 @@
 //!
 //! A look is: forget what was used, on both sides; a window later count what was used since; exchange what was decided:
 //! demote, and promote into the room that this makes; then rest until the period is over, or, where the machine does not
-//! keep near memory up by itself, until it is short of room, or has much to fill. Each step is one `tick`, which says how
-//! long to wait before the next: passes are due so long after the kernel has taken the command.
+//! keep near memory up by itself, until it is short of room, or has much to fill. Where room can be made without a look,
+//! pages are demoted meanwhile. Each step is one `tick`, which says how long to wait before the next: passes are due so long
+//! after the kernel has taken the command.
 
 use nearfar_policy::tiering::{Decision, Goals, Look, Looked, Observation, Side, Tiering, Upkeep};
 use nearfar_topology::{Bytes, Nanoseconds};
@@ -166,7 +167,9 @@ impl Loop {
             Step::Forget => {
                 (self.seen.near, self.seen.far) = pages.sides()?;
                 if now.0 < self.due.0 && !self.is_off(now) {
-                    return Ok(self.pause(now));
+                    let Some(relief) = self.relief(now) else { return Ok(self.pause(now)) };
+                    self.step = Step::Rest;
+                    return pages.exchange(&relief);
                 }
                 self.began = now;
                 if !self.policy.is_to_look(self.seen.near, self.seen.far) {
@@ -213,6 +216,17 @@ impl Loop {
         self.kept_by == KeptBy::Loop && self.policy.is_off(self.seen.near, self.seen.far, since)
     }
 
+    /// What makes room before the next look.
+    fn relief(&self, now: Nanoseconds) -> Option<Decision> {
+        let since = Nanoseconds(now.0.saturating_sub(self.observed.0));
+        let demote = match self.kept_by {
+            KeptBy::Machine => Bytes(0),
+            KeptBy::Loop => self.policy.relief(self.seen.near, self.seen.far, since),
+        };
+        let last = self.decision.filter(|_| demote.0 > 0)?;
+        Some(Decision { promote: Bytes(0), demote, ..last })
+    }
+
     /// Until the next look, or until it is to be asked whether there is room.
     fn pause(&self, now: Nanoseconds) -> Nanoseconds {
         let left = self.due.0.saturating_sub(now.0);
@@ -256,6 +270,9 @@ mod tests {
         count: Count,
         fails: bool,
         keeps: bool,
+        exchanged: Option<Decision>,
+        /// One byte in so many is found used, near and far.
+        parts: [u64; 2],
     }
 
     impl Notes {
@@ -271,21 +288,22 @@ mod tests {
             self.note("forget")
         }
         fn look(&mut self, _: Look) -> Result<Nanoseconds, Self::Error> {
-            // Half of what is near, and a third of what is far: more than near memory holds.
+            let parts = self.parts;
             let count = &mut self.count;
             let taken = |side: Side| side.total.0 - side.free.0;
-            let sides = [(count.near, 2), (count.far, 1)];
+            let sides = [(count.near, parts[0]), (count.far, parts[1])];
             for (look, (side, part)) in
                 [&mut count.near_look, &mut count.far_look].into_iter().zip(sides)
             {
                 look.at.0 += taken(side);
-                look.used.0 += taken(side) / part / 4;
+                look.used.0 += taken(side) / part;
             }
             self.note("look")
         }
         fn exchange(&mut self, decision: &Decision) -> Result<Nanoseconds, Self::Error> {
             self.count.far_look.moved.0 += decision.promote.0;
             self.count.near_look.moved.0 += decision.demote.0;
+            self.exchanged = Some(*decision);
             self.note("exchange")
         }
         fn rest(&mut self, _: &Upkeep) -> Result<KeptBy, Self::Error> {
@@ -303,7 +321,7 @@ mod tests {
         let near = Side { total: Bytes(100 * MIB), free: Bytes(3 * MIB) };
         let far = Side { total: Bytes(400 * MIB), free: Bytes(300 * MIB) };
         let count = Count { near, far, ..Count::default() };
-        Notes { count, keeps: true, ..Notes::default() }
+        Notes { count, keeps: true, parts: [8, 4], ..Notes::default() }
     }
 
     fn goals() -> Goals {
@@ -354,6 +372,30 @@ mod tests {
             }
             assert_eq!(looks(&pages) > before, !keeps, "{:?}", pages.did);
         }
+    }
+
+    #[test]
+    fn where_near_pages_are_known_by_age_room_is_made_without_a_look() {
+        let mut pages = full();
+        (pages.keeps, pages.parts) = (false, [4, 16]);
+        let mut tiering = Loop::new(goals(), pages.count);
+        let mut now = Nanoseconds(0);
+        while !tiering.policy().look().by_age || tiering.is_looking() {
+            now.0 += tiering.tick(now, &mut pages).unwrap().0.max(1);
+            assert!(now.0 < 600_000_000_000, "{:?}", tiering.decision());
+        }
+        let due = tiering.due;
+        pages.count.near.free = Bytes(MIB / 2);
+        pages.did.clear();
+        while now.0 < due.0 && !pages.did.contains(&"rest") {
+            now.0 += tiering.tick(now, &mut pages).unwrap().0.max(1);
+        }
+        let did: Vec<_> = pages.did.iter().filter(|did| **did != "count").collect();
+        assert!(did.ends_with(&[&"sides", &"exchange", &"rest"]), "{:?}", pages.did);
+        assert!(!did.contains(&&"forget"), "{:?}", pages.did);
+        assert_eq!(pages.exchanged.map(|decision| decision.promote), Some(Bytes(0)));
+        assert!(tiering.decision().is_some_and(|decision| decision.period.0 > 0));
+        assert_eq!(tiering.due, due, "the next look comes as if nothing had been");
     }
 
     #[test]

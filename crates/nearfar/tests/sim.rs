@@ -4,6 +4,8 @@
 
 use std::process::{Command, Output};
 
+mod browser;
+
 use serde_json::Value;
 
 fn sim(words: &[&str]) -> Output {
@@ -67,6 +69,54 @@ fn every_output_says_that_it_is_simulated() {
 }
 
 #[test]
+fn controllers_at_work_stand_beside_placements_that_stay() {
+    let words = ["compare", "--machine", "numa-4node", "--workload", "streamcluster", "--policies"];
+    let found = json(&[&words[..], &["first-touch,interleave,carrefour,balanced"]].concat());
+    let results = found["results"].as_array().unwrap();
+    let figure = |at: usize, name: &str| results[at][name].as_f64().unwrap();
+    for at in [2, 3] {
+        assert!(figure(at, "speedup_vs_first_touch") > 1.9, "{found}");
+        assert!(figure(at, "latency_cycles") < 0.5 * figure(0, "latency_cycles"), "{found}");
+        assert!(figure(at, "controller_imbalance") < 0.36, "{found}");
+        assert!(results[at]["moved_bytes"].as_u64() > Some(1 << 25), "{found}");
+    }
+}
+
+#[test]
+fn charts_fit_a_phone_and_a_desktop() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str| dir.path().join(name);
+    for (name, words) in [("compare", &COMPARE[..]), ("tiers", &["tiers", "--seconds", "1"])] {
+        let [page, picture] = [file(&format!("{name}.html")), file(&format!("{name}.svg"))];
+        let more = ["--html", page.to_str().unwrap(), "--svg", picture.to_str().unwrap()];
+        assert!(sim(&[words, &more].concat()).status.success());
+        browser::fits(&page, "no claim about any hardware");
+        let picture = std::fs::read_to_string(picture).unwrap();
+        assert!(picture.starts_with("<svg") && picture.contains("SIMULATED"), "{picture}");
+        assert_eq!(picture.matches("<svg").count(), picture.matches("</svg>").count());
+    }
+}
+
+#[test]
+fn a_fleets_day_says_how_it_was_sampled() {
+    let words = ["fleet", "--hosts", "2"];
+    let found = json(&words);
+    assert_eq!(
+        (&found["schema"], &found["sampled_host_hours"]),
+        (&"nearfar.sim-fleet/1".into(), &6.into())
+    );
+    assert!(found["speedup_vs_off"]["mean"].as_f64() > Some(0.9), "{found}");
+    let text = String::from_utf8(sim(&words).stdout).unwrap();
+    assert!(
+        text.starts_with("SIMULATED fleet: 2 hosts of 1 TiB") && text.contains("6 of 48"),
+        "{text}"
+    );
+    let refused = sim(&["fleet", "--policy", "interleave"]);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(2) && said.contains("--policy interleave"), "{said}");
+}
+
+#[test]
 fn validation_holds_and_says_what_was_fitted() {
     let found = json(&["validate"]);
     assert_eq!(
@@ -75,7 +125,8 @@ fn validation_holds_and_says_what_was_fitted() {
     );
     let rows = found["rows"].as_array().unwrap();
     let ways = |how: &str| rows.iter().filter(|row| row["how"] == how).count();
-    assert!(rows.len() == 36 && ways("fitted") + ways("predicted") == 36, "{found}");
+    assert!(rows.len() == 44 && ways("limit") == 2, "{found}");
+    assert_eq!(ways("fitted") + ways("predicted") + ways("limit"), 44);
 }
 
 #[test]
@@ -107,14 +158,19 @@ fn the_list_has_what_a_comparison_takes() {
         all.map(|of| of["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(names("machines"), ["numa-4node"]);
-    assert_eq!(names("workloads"), ["streamcluster", "pca", "hot-set"]);
-    for workload in ["streamcluster", "pca"] {
+    assert_eq!(
+        names("workloads"),
+        ["streamcluster", "pca", "private", "false-sharing", "hot-page", "hot-set"]
+    );
+    for workload in ["streamcluster", "pca", "private", "false-sharing", "hot-page"] {
         json(&["compare", "--workload", workload, "--policies", "first-touch,interleave,oracle"]);
     }
     for machine in names("studies") {
         let words = ["compare", "--machine", &machine, "--workload", "hot-set", "--policies"];
-        json(&[&words[..], &[&names("policies").join(",")]].concat());
+        json(&[&words[..], &["first-touch,oracle"]].concat());
     }
+    let words = ["compare", "--machine", "colloid-192ns", "--workload", "hot-set", "--policies"];
+    json(&[&words[..], &[&names("policies").join(",")]].concat());
 }
 
 #[test]
@@ -132,10 +188,10 @@ fn near_memory_that_is_contended_is_left_where_that_pays() {
 fn controllers_over_time_have_a_row_for_each_latency() {
     let found = json(&["tiers", "--seconds", "1"]);
     let rows = found["rows"].as_array().unwrap();
-    assert!(rows.len() == 8 && found["schema"] == "nearfar.sim-tiers/1", "{found}");
+    assert!(rows.len() == 12 && found["schema"] == "nearfar.sim-tiers/1", "{found}");
     for row in rows {
         let phases = row["phases"].as_array().unwrap();
-        assert_eq!(phases.len(), 5);
+        assert_eq!(phases.len(), 6);
         for phase in phases {
             let share = phase["of_oracle"].as_f64().unwrap();
             assert!(share > 0.3 && share < 1.02, "{row}");

@@ -359,18 +359,35 @@ impl Tiering {
 
     /// Whether near memory has so little room, or so much, that the next look should come now, so long after the last was
     /// taken in: less than upkeep is to leave, or more than it is to fill, as where promotion did not find what demotion made
-    /// room for; and CPU time has been saved for a look.
+    /// room for; and CPU time has been saved for a look. Where room can be made without one, it is no reason
+    /// ([`relief`](Self::relief)).
     #[must_use]
     pub fn is_off(&self, near: Side, far: Side, since: Nanoseconds) -> bool {
         let earned = signed(share_of(since.0, u64::from(self.goals.cpu.0)));
         let saved = self.credit.saved_ns.saturating_add(earned);
         let headroom = self.headroom(near);
-        let pressed = near.free.0 < headroom / 2 && far.free.0 > 0;
+        let pressed = self.is_pressed(near, far) && !self.by_age();
         let wanted =
             share_of(far.taken(), self.far_used.filter(|used| *used >= NOTHING).unwrap_or(0));
         let spare = near.free.0.saturating_sub(Self::room_kept(headroom));
         let unfilled = self.trial.rest_ns == 0 && spare.min(wanted) > near.total.0 / UNFILLED;
         (pressed || unfilled) && since.0 >= SECOND_NS && saved >= signed(self.credit.look_ns)
+    }
+
+    fn is_pressed(&self, near: Side, far: Side) -> bool {
+        near.free.0 < self.headroom(near) / 2 && far.free.0 > 0
+    }
+
+    /// What the last decision is to demote more, so long after it, where there is less room than upkeep is to leave: by age
+    /// that needs no look, which would cost programs much.
+    #[must_use]
+    pub fn relief(&self, near: Side, far: Side, since: Nanoseconds) -> Bytes {
+        if !self.is_pressed(near, far) || !self.by_age() || since.0 < SECOND_NS {
+            return Bytes(0);
+        }
+        let budget = self.traffic.max(0).cast_unsigned() / 2;
+        let short = self.headroom(near).saturating_sub(near.free.0);
+        Bytes(short.min(far.free.0).min(budget))
     }
 
     /// The next look.

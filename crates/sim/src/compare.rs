@@ -1,7 +1,7 @@
 //! The same workload on the same machine under several policies.
 //!
 //! A placement that stays is judged by its steady state. A controller starts from first touch, runs for [`SECONDS`] of the
-//! machine's time, and is judged by the mean of the last third.
+//! machine's time, and is judged by the mean of the last third. Policies share the CPUs there are.
 
 use crate::flow;
 use crate::live::{Controller, Settings, World};
@@ -9,6 +9,7 @@ use crate::machine::Machine;
 use crate::metrics::{Figures, figures, mean};
 use crate::pages::Pages;
 use crate::policy::Policy;
+use crate::threads;
 use crate::workload::{Unsuited, Workload};
 
 /// How long a controller runs.
@@ -40,16 +41,23 @@ pub fn compare(
     for policy in policies {
         policy.suits(machine)?;
     }
-    let (first_touch, _) = run(machine, workload, Policy::FirstTouch, seed);
-    let compared = |policy: &Policy| {
-        let (figures, moved_bytes) = run(machine, workload, *policy, seed);
+    let run = |policy| run((machine, workload), policy, seed, SECONDS);
+    let (first_touch, _) = run(Policy::FirstTouch);
+    let compared = |policy: Policy| {
+        let (figures, moved_bytes) = run(policy);
         let speedup = if first_touch.gbps > 0.0 { figures.gbps / first_touch.gbps } else { 1.0 };
-        Compared { policy: *policy, figures, speedup, moved_bytes }
+        Compared { policy, figures, speedup, moved_bytes }
     };
-    Ok(policies.iter().map(compared).collect())
+    Ok(threads::map(policies, |policy| compared(*policy)))
 }
 
-fn run(machine: &Machine, workload: &Workload, policy: Policy, seed: u64) -> (Figures, u64) {
+/// A policy's figures, and what it moved in so many seconds.
+pub(crate) fn run(
+    (machine, workload): (&Machine, &Workload),
+    policy: Policy,
+    seed: u64,
+    seconds: u32,
+) -> (Figures, u64) {
     let mut pages = Pages::of(workload, seed);
     policy.place(&mut pages, workload, machine);
     match policy.controller() {
@@ -57,13 +65,13 @@ fn run(machine: &Machine, workload: &Workload, policy: Policy, seed: u64) -> (Fi
         Some(mut controller) => {
             let settings = Settings { tick_epochs: 1, seed, ..Settings::default() };
             let world = World::new(machine, workload, pages, settings);
-            settled(world, controller.as_mut())
+            settled(world, controller.as_mut(), seconds)
         }
     }
 }
 
-fn settled(mut world: World<'_>, controller: &mut dyn Controller) -> (Figures, u64) {
-    let epochs = SECONDS * 1000 / world.epoch_ms().max(1);
+fn settled(mut world: World<'_>, controller: &mut dyn Controller, seconds: u32) -> (Figures, u64) {
+    let epochs = seconds * 1000 / world.epoch_ms().max(1);
     let all: Vec<_> = (0..epochs).map(|_| world.step(controller)).collect();
     let moved = all.iter().map(|epoch| epoch.moved_bytes).sum();
     let last = &all[all.len() - all.len() / 3..];
@@ -110,5 +118,61 @@ mod tests {
         let workload = workload::find("hot-set", &machine).unwrap();
         let refused = compare(&one, &workload, &[Policy::Colloid], 1).unwrap_err().to_string();
         assert!(refused.contains("colloid") && refused.contains("two"), "{refused}");
+    }
+
+    /// Speed-up and figures of policies on four nodes in a ring, after so many seconds.
+    fn on_the_ring(name: &str, policies: &[Policy], seconds: u32) -> Vec<(f64, Figures)> {
+        let machine = crate::testkit::ring();
+        let workload = workload::find(name, &machine).unwrap();
+        let run = |policy| run((&machine, &workload), policy, 1, seconds).0;
+        let off = run(Policy::FirstTouch).gbps;
+        threads::map(policies, |policy| run(*policy))
+            .into_iter()
+            .map(|figures| (figures.gbps / off, figures))
+            .collect()
+    }
+
+    #[test]
+    fn controllers_even_out_what_the_first_thread_touched() {
+        let policies = [Policy::Interleave, Policy::Carrefour, Policy::Balanced];
+        let found = on_the_ring("streamcluster", &policies, 9);
+        for (speedup, figures) in &found[1..] {
+            // Carrefour rests once controllers are no more than 35 % apart.
+            assert!(figures.controller_imbalance < 0.36, "{found:#?}");
+            assert!(*speedup > 0.94 * found[0].0, "{found:#?}");
+        }
+    }
+
+    #[test]
+    fn pages_that_all_read_are_local_to_all_once_they_are_replicated() {
+        let policies = [Policy::Carrefour, Policy::CarrefourReplicate];
+        let found = on_the_ring("streamcluster", &policies, 6);
+        assert!(found[0].1.local_access_ratio < 0.4, "{found:#?}");
+        assert!(found[1].1.local_access_ratio > 0.95, "{found:#?}");
+        assert!(found[1].0 > found[0].0, "{found:#?}");
+        // What is written is not.
+        let written = on_the_ring("private", &policies, 6);
+        assert!((written[0].0 / written[1].0 - 1.0).abs() < 0.02, "{written:#?}");
+    }
+
+    #[test]
+    fn what_one_nodes_cpus_use_goes_to_them() {
+        let policies = [Policy::Interleave, Policy::Carrefour, Policy::Balanced];
+        let found = on_the_ring("private", &policies, 12);
+        for (speedup, figures) in &found[1..] {
+            assert!(figures.local_access_ratio > 0.9, "{found:#?}");
+            assert!(*speedup > found[0].0, "{found:#?}");
+        }
+    }
+
+    #[test]
+    fn huge_pages_are_split_where_that_is_what_hurts() {
+        let policies = [Policy::Interleave, Policy::Carrefour, Policy::Balanced];
+        for (name, seconds) in [("false-sharing", 21), ("hot-page", 9)] {
+            let found = on_the_ring(name, &policies, seconds);
+            for (speedup, _) in &found[1..] {
+                assert!(*speedup > 1.05 && *speedup > found[0].0, "{name}: {found:#?}");
+            }
+        }
     }
 }

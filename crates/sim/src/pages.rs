@@ -1,15 +1,21 @@
-//! Pages one by one: how hot each is, and on which node.
+//! Pages one by one: how hot each is, on which nodes, and which are pieces of a huge page.
 //!
 //! Heat is a share of its region's accesses. Hot pages lie anywhere among those that the first toucher of most of the
 //! region touches: where, the seed says, and it is all that chance decides here. Interleaving then deals pages out in
 //! turn, as the kernel does, and what the hot ones do to the nodes is luck.
+//!
+//! A page may have copies on other nodes: then each CPU reads the nearest, and writes go to the page itself. A huge page is
+//! [`PIECES`] pages in a row that are on one node and move as one, until it is split.
 
 use crate::flow::Demand;
 use crate::machine::Machine;
 use crate::rng::Rng;
 use crate::workload::Workload;
 
-/// A workload's pages; three columns of one table.
+/// Pages of a huge page.
+pub const PIECES: usize = 512;
+
+/// A workload's pages: columns of one table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pages {
     /// Share of the region's accesses.
@@ -18,6 +24,10 @@ pub struct Pages {
     pub region: Vec<u16>,
     /// The node it is on.
     pub node: Vec<u16>,
+    /// Other nodes that have a copy of it, a bit each.
+    pub copies: Vec<u64>,
+    /// For each [`PIECES`] pages in a row, whether they are a huge page.
+    pub huge: Vec<bool>,
     /// Bytes of a page.
     pub page_bytes: u64,
 }
@@ -45,7 +55,36 @@ impl Pages {
                 heat[start + page as usize] = hot_heat;
             }
         }
-        Self { node: vec![0; heat.len()], heat, region, page_bytes: workload.page_bytes }
+        let count = heat.len();
+        let mut pages = Self {
+            node: vec![0; count],
+            copies: vec![0; count],
+            huge: vec![workload.huge; count / PIECES],
+            heat,
+            region,
+            page_bytes: workload.page_bytes,
+        };
+        pages.stripe(workload.stripe as usize);
+        pages
+    }
+
+    /// Has regions take turns, so many pages each, instead of one after the other.
+    fn stripe(&mut self, pages: usize) {
+        if pages == 0 {
+            return;
+        }
+        // Which turn of its region a page is of, then the region: pages of the same turn come together.
+        let mut seen = std::collections::BTreeMap::<u16, usize>::new();
+        let turn = |region: &u16| {
+            let before = seen.entry(*region).or_default();
+            *before += 1;
+            ((*before - 1) / pages, *region)
+        };
+        let turns: Vec<(usize, u16)> = self.region.iter().map(turn).collect();
+        let mut order: Vec<usize> = (0..turns.len()).collect();
+        order.sort_by_key(|page| turns[*page]);
+        self.heat = order.iter().map(|page| self.heat[*page]).collect();
+        self.region = order.iter().map(|page| self.region[*page]).collect();
     }
 
     /// How many.
@@ -75,6 +114,7 @@ impl Pages {
                 seen += self.heat[page];
             }
         }
+        self.gather();
     }
 
     /// Pages dealt out in turn, so many to each node a round. What finds its node full goes to the nearest that is not.
@@ -86,9 +126,12 @@ impl Pages {
             return;
         }
         let mut room = Room::of(machine, self.page_bytes);
+        let mut turn = 0;
         for page in 0..self.count() {
-            self.put(page, room.take(round[page % round.len()]));
+            self.put(page, room.take(round[turn % round.len()]));
+            turn += usize::from(page + 1 == self.whole(page).end);
         }
+        self.gather();
     }
 
     /// The hottest pages on node 0 as far as they have this share of all accesses and there is room, the others on node 1.
@@ -112,6 +155,35 @@ impl Pages {
                 (near, room) = (near + heat, room - 1);
             }
         }
+        self.gather();
+    }
+
+    /// Has each huge page where its first piece is.
+    fn gather(&mut self) {
+        for first in (0..self.huge.len()).filter(|at| self.huge[*at]).map(|at| at * PIECES) {
+            let node = self.node[first];
+            self.node[first..first + PIECES].fill(node);
+        }
+    }
+
+    /// The pages that move with this one: the pieces of its huge page, or itself.
+    #[must_use]
+    pub fn whole(&self, page: usize) -> std::ops::Range<usize> {
+        let first = page - page % PIECES;
+        if self.is_huge(page) { first..first + PIECES } else { page..page + 1 }
+    }
+
+    /// Whether it is part of a huge page.
+    #[must_use]
+    pub fn is_huge(&self, page: usize) -> bool {
+        self.huge.get(page / PIECES).copied().unwrap_or(false)
+    }
+
+    /// Has what is hot elsewhere: every page is used as the one so many places before it was, the last ones as the first.
+    pub fn rotate(&mut self, by: usize) {
+        let by = by % self.count().max(1);
+        self.heat.rotate_right(by);
+        self.region.rotate_right(by);
     }
 
     /// Puts a page on a node.
@@ -120,12 +192,17 @@ impl Pages {
         self.node[page] = u16::try_from(node).unwrap_or_default();
     }
 
-    /// Bytes on each of `nodes` nodes.
+    /// Bytes on each of `nodes` nodes, copies included.
     #[must_use]
     pub fn bytes(&self, nodes: usize) -> Vec<u64> {
         let mut bytes = vec![0; nodes];
-        for node in &self.node {
+        for (node, copies) in self.node.iter().zip(&self.copies) {
             bytes[usize::from(*node)] += self.page_bytes;
+            if *copies != 0 {
+                for copy in (0..nodes).filter(|node| copies >> node & 1 == 1) {
+                    bytes[copy] += self.page_bytes;
+                }
+            }
         }
         bytes
     }
@@ -133,33 +210,72 @@ impl Pages {
     /// What workers and antagonists ask of each node; workers first, in their order.
     #[must_use]
     pub fn demands(&self, workload: &Workload, machine: &Machine) -> Vec<Demand> {
-        let nodes = machine.nodes.len();
-        let mut of_region = vec![vec![0.0; nodes]; workload.regions.len()];
-        for page in 0..self.count() {
-            of_region[usize::from(self.region[page])][usize::from(self.node[page])] +=
-                self.heat[page];
-        }
+        let served = self.served(workload, machine);
+        let small = self.small(workload);
         let workers = workload.workers.iter().map(|worker| {
-            let mut shares = vec![0.0; nodes];
-            for (uses, region) in worker.uses.iter().zip(&of_region) {
+            let mut shares = vec![0.0; machine.nodes.len()];
+            for (uses, region) in worker.uses.iter().zip(&served[worker.row]) {
                 for (share, heat) in shares.iter_mut().zip(region) {
                     *share += uses * heat;
                 }
             }
+            let of = |of: &dyn Fn(usize) -> f64| -> f64 {
+                worker.uses.iter().enumerate().map(|(region, uses)| uses * of(region)).sum()
+            };
             Demand {
                 row: worker.row,
                 lines: worker.lines,
-                think_ns: worker.think_ns,
-                reads: worker.reads,
+                think_ns: worker.think_ns + workload.walk_ns * of(&|region| small[region]),
+                reads: of(&|region| workload.regions[region].reads),
                 shares,
             }
         });
         let antagonists = workload.antagonists.iter().map(|other| {
-            let mut shares = vec![0.0; nodes];
+            let mut shares = vec![0.0; machine.nodes.len()];
             shares[other.node] = 1.0;
             Demand { row: other.row, lines: other.lines, think_ns: 0.0, reads: 1.0, shares }
         });
         workers.chain(antagonists).collect()
+    }
+
+    /// Which share of a region's accesses each node serves to each row of CPUs: by row, region and node.
+    fn served(&self, workload: &Workload, machine: &Machine) -> Vec<Vec<Vec<f64>>> {
+        let (rows, nodes) = (machine.cpu_nodes.len(), machine.nodes.len());
+        let mut alone = vec![vec![0.0; nodes]; workload.regions.len()];
+        let mut copied = Vec::new();
+        for page in 0..self.count() {
+            if self.copies[page] == 0 {
+                alone[usize::from(self.region[page])][usize::from(self.node[page])] +=
+                    self.heat[page];
+            } else {
+                copied.push(page);
+            }
+        }
+        let mut served = vec![alone; rows];
+        for page in copied {
+            let on = self.copies[page] | 1 << self.node[page];
+            for (row, served) in served.iter_mut().enumerate() {
+                let latency = |node: &usize| machine.latency_ns[row][*node];
+                let nearest = (0..nodes)
+                    .filter(|node| on >> node & 1 == 1)
+                    .min_by(|a, b| latency(a).total_cmp(&latency(b)));
+                let to = nearest.unwrap_or(usize::from(self.node[page]));
+                served[usize::from(self.region[page])][to] += self.heat[page];
+            }
+        }
+        served
+    }
+
+    /// The share of each region's accesses that goes to small pages, where these cost more than huge ones.
+    #[must_use]
+    pub fn small(&self, workload: &Workload) -> Vec<f64> {
+        let mut small = vec![0.0; workload.regions.len()];
+        if workload.walk_ns > 0.0 {
+            for page in (0..self.count()).filter(|page| !self.is_huge(*page)) {
+                small[usize::from(self.region[page])] += self.heat[page];
+            }
+        }
+        small
     }
 }
 
@@ -252,9 +368,9 @@ mod tests {
             hot_pages,
             hot_share,
             touched_by: touched_by.to_vec(),
+            reads: 1.0,
         };
-        let worker =
-            |row| Worker { row, lines: 4.0, think_ns: 0.0, reads: 1.0, uses: vec![0.25, 0.75] };
+        let worker = |row| Worker { row, lines: 4.0, think_ns: 0.0, uses: vec![0.25, 0.75] };
         Workload {
             name: "test".into(),
             about: "",
@@ -262,6 +378,9 @@ mod tests {
             regions: vec![region("one", 10, 0.5), region("two", 0, 0.7)],
             workers: (0..touched_by.len()).map(worker).collect(),
             antagonists: Vec::new(),
+            huge: false,
+            stripe: 0,
+            walk_ns: 0.0,
         }
     }
 
@@ -324,5 +443,51 @@ mod tests {
         let workload = workload(&[1.0]);
         assert_eq!(Pages::of(&workload, 9), Pages::of(&workload, 9));
         assert_ne!(Pages::of(&workload, 9).heat, Pages::of(&workload, 10).heat);
+    }
+
+    #[test]
+    fn a_copy_serves_the_cpus_that_are_nearest_to_it() {
+        let (workload, machine) = (workload(&[1.0, 0.0]), machine(2));
+        let mut pages = Pages::of(&workload, 1);
+        pages.first_touch(&workload, &machine);
+        assert!(pages.demands(&workload, &machine)[1].shares[0] > 0.999);
+        pages.copies.fill(0b10);
+        let mut near = (*machine).clone();
+        near.latency_ns = vec![vec![50.0, 100.0], vec![100.0, 50.0]];
+        let near = near.build().unwrap();
+        for (row, demand) in pages.demands(&workload, &near).iter().enumerate() {
+            assert!((demand.shares[row] - 1.0).abs() < 1e-9, "{demand:?}");
+        }
+        assert_eq!(pages.bytes(2), [2000 * 4096, 2000 * 4096]);
+    }
+
+    #[test]
+    fn huge_pages_are_dealt_out_whole_and_small_ones_cost_translation() {
+        let (mut workload, machine) = (workload(&[0.5, 0.5]), machine(2));
+        (workload.huge, workload.walk_ns) = (true, 10.0);
+        let mut pages = Pages::of(&workload, 1);
+        pages.interleave(&[1, 1], &machine);
+        // 2000 pages are three huge ones and 464 small ones.
+        for (at, wanted) in [(0, 0), (511, 0), (512, 1), (1024, 0), (1536, 1), (1537, 0)] {
+            assert_eq!(pages.node[at], wanted, "page {at}");
+        }
+        assert_eq!((pages.whole(700), pages.whole(1700)), (512..1024, 1700..1701));
+        let think = |pages: &Pages| pages.demands(&workload, &machine)[0].think_ns;
+        let before = think(&pages);
+        pages.huge[1] = false;
+        assert!(before > 0.0 && think(&pages) > before + 0.5, "{before} {}", think(&pages));
+    }
+
+    #[test]
+    fn regions_take_turns_where_that_is_said() {
+        let mut workload = workload(&[1.0]);
+        workload.stripe = 4;
+        let pages = Pages::of(&workload, 1);
+        assert_eq!(pages.region[..12], [0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0]);
+        let heat = |pages: &Pages| pages.heat.iter().sum::<f64>();
+        let mut other = pages.clone();
+        other.rotate(5);
+        assert_eq!(other.region[5..9], [0, 0, 0, 0]);
+        assert!((heat(&pages) - 2.0).abs() < 1e-9 && (heat(&other) - 2.0).abs() < 1e-9);
     }
 }

@@ -4,7 +4,10 @@
 //! machine, one of [`Policy::suits`].
 
 use crate::compare::steady;
-use crate::live::{Controller, colloid::Colloid};
+use crate::live::Controller;
+use crate::live::balanced::Balanced;
+use crate::live::carrefour::{Carrefour, Replicas};
+use crate::live::colloid::Colloid;
 use crate::machine::Machine;
 use crate::pages::Pages;
 use crate::workload::{Unsuited, Workload};
@@ -16,20 +19,41 @@ pub enum Policy {
     FirstTouch,
     /// Pages in turn on all nodes.
     Interleave,
+    /// Carrefour as stock kernels can do it: pages relocated and interleaved.
+    Carrefour,
+    /// Carrefour as published: pages that are only read are also replicated.
+    CarrefourReplicate,
     /// Colloid's search for equal latencies of two tiers.
     Colloid,
+    /// The balance controller: what a line more costs is the same everywhere, as far as getting there repays.
+    Balanced,
     /// The best placement of all, found by trying: what no system can know beforehand.
     Oracle,
 }
 
 /// Names, with what they are.
-pub const POLICIES: [(&str, Policy, &str); 4] = [
+pub const POLICIES: [(&str, Policy, &str); 7] = [
     (
         "first-touch",
         Policy::FirstTouch,
         "each page on the node of the CPUs that touch it first; a full node spills to the next",
     ),
     ("interleave", Policy::Interleave, "pages in turn on all nodes"),
+    (
+        "carrefour",
+        Policy::Carrefour,
+        "pages of uneven controllers are interleaved, pages of one node's CPUs go there, as stock kernels can do it",
+    ),
+    (
+        "carrefour-replicate",
+        Policy::CarrefourReplicate,
+        "the same as published: pages that are only read get a copy on each node that reads them",
+    ),
+    (
+        "balanced",
+        Policy::Balanced,
+        "pages move until a cache line more would cost the same everywhere, as far as getting there repays",
+    ),
     ("colloid", Policy::Colloid, "hot pages move until two tiers have the same loaded latency"),
     (
         "oracle",
@@ -75,6 +99,9 @@ impl Policy {
     #[must_use]
     pub fn controller(self) -> Option<Box<dyn Controller>> {
         match self {
+            Self::Carrefour => Some(Box::new(Carrefour::new(Replicas::None))),
+            Self::CarrefourReplicate => Some(Box::new(Carrefour::new(Replicas::Made))),
+            Self::Balanced => Some(Box::new(Balanced::default())),
             Self::Colloid => Some(Box::new(Colloid::default())),
             Self::FirstTouch | Self::Interleave | Self::Oracle => None,
         }
@@ -83,7 +110,11 @@ impl Policy {
     /// Places all pages.
     pub fn place(self, pages: &mut Pages, workload: &Workload, machine: &Machine) {
         match self {
-            Self::FirstTouch | Self::Colloid => pages.first_touch(workload, machine),
+            Self::FirstTouch
+            | Self::Carrefour
+            | Self::CarrefourReplicate
+            | Self::Colloid
+            | Self::Balanced => pages.first_touch(workload, machine),
             Self::Interleave => pages.interleave(&vec![1; machine.nodes.len()], machine),
             Self::Oracle if is_tiered(machine) => {
                 let near = best_near(pages, workload, machine);

@@ -8,6 +8,7 @@
 //! figures come from stands beside each; what is fitted and what predicted is [`crate::published`]'s.
 
 use crate::machine::Machine;
+use crate::pages::PIECES;
 use crate::published::colloid;
 
 /// Pages that are used in one way.
@@ -23,6 +24,8 @@ pub struct Region {
     pub hot_share: f64,
     /// Which share of its accesses each CPU row's first touch brings to its node.
     pub touched_by: Vec<f64>,
+    /// Share of its lines that are read, the others being written.
+    pub reads: f64,
 }
 
 /// The CPUs of one node at work.
@@ -34,8 +37,6 @@ pub struct Worker {
     pub lines: f64,
     /// Time between a line's arrival and the next request, Z.
     pub think_ns: f64,
-    /// Share of lines that are read.
-    pub reads: f64,
     /// Share of accesses by region; sums to 1.
     pub uses: Vec<f64>,
 }
@@ -66,6 +67,12 @@ pub struct Workload {
     pub workers: Vec<Worker>,
     /// Who else is there.
     pub antagonists: Vec<Antagonist>,
+    /// Whether it has huge pages, of [`PIECES`] pages each.
+    pub huge: bool,
+    /// Regions take turns in memory, so many pages each; 0 if they come one after the other.
+    pub stripe: u32,
+    /// What translation costs a line more on a small page than on a huge one.
+    pub walk_ns: f64,
 }
 
 impl Workload {
@@ -105,8 +112,9 @@ pub enum Unsuited {
     },
 }
 
-/// Workloads, with what they are: two for machines with CPUs on several nodes, one for those with memory of two tiers.
-pub const NAMES: [(&str, &str); 3] = [
+/// Workloads, with what they are: those of the published tables, three more for machines with CPUs on several nodes, one for
+/// memory of two tiers.
+pub const NAMES: [(&str, &str); 6] = [
     (
         "streamcluster",
         "PARSEC's clustering: all threads read points that the first thread touched first",
@@ -114,6 +122,18 @@ pub const NAMES: [(&str, &str); 3] = [
     (
         "pca",
         "principal components (Metis): all threads read a matrix; the master's node asks for 1.4 times as much",
+    ),
+    (
+        "private",
+        "each node's CPUs use a part of memory of their own, all of which the first thread touched first",
+    ),
+    (
+        "false-sharing",
+        "huge pages of which each node's CPUs use other pieces, as UA's of NAS (Carrefour for huge pages)",
+    ),
+    (
+        "hot-page",
+        "huge pages of which one takes two fifths of all accesses, as CG's of NAS (Carrefour for huge pages)",
     ),
     (
         "hot-set",
@@ -146,8 +166,13 @@ pub fn find(name: &str, machine: &Machine) -> Result<Workload, Unsuited> {
     if machine.cpu_nodes.len() < 2 {
         return Err(unsuited("machines whose CPUs are on several nodes"));
     }
-    let shared = if *name == "pca" { PCA } else { STREAMCLUSTER };
-    Ok(shared.on(machine, name, about))
+    Ok(match *name {
+        "pca" => PCA.on(machine, name, about),
+        "private" => own_parts(machine, (name, about)),
+        "false-sharing" => falsely_shared(machine, (name, about)),
+        "hot-page" => hot_page(machine, (name, about)),
+        _ => STREAMCLUSTER.on(machine, name, about),
+    })
 }
 
 /// A region that all read: what the two published tables are about.
@@ -187,12 +212,12 @@ impl Shared {
             hot_pages: self.hot_pages,
             hot_share: self.hot_share,
             touched_by,
+            reads: 1.0,
         };
         let worker = |row: usize| Worker {
             row,
             lines: self.lines[usize::from(row > 0)],
             think_ns: self.think_cycles / machine.clock_ghz,
-            reads: 1.0,
             uses: vec![1.0],
         };
         Workload {
@@ -202,9 +227,84 @@ impl Shared {
             regions: vec![region],
             workers: (0..rows).map(worker).collect(),
             antagonists: Vec::new(),
+            huge: false,
+            stripe: 0,
+            walk_ns: 0.0,
         }
     }
 }
+
+/// A part of memory of its own for each row of CPUs, with streamcluster's lines and think time: nobody published figures of it.
+fn own_parts(machine: &Machine, (name, about): (&str, &'static str)) -> Workload {
+    let rows = machine.cpu_nodes.len();
+    let only = |row: usize| (0..rows).map(|at| if at == row { 1.0 } else { 0.0 }).collect();
+    let region = |_| Region {
+        name: "part",
+        pages: OWN_PAGES,
+        hot_pages: 0,
+        hot_share: 0.0,
+        touched_by: only(0),
+        reads: 0.7,
+    };
+    let worker = |row: usize| Worker {
+        row,
+        lines: STREAMCLUSTER.lines[0],
+        think_ns: STREAMCLUSTER.think_cycles / machine.clock_ghz,
+        uses: only(row),
+    };
+    Workload {
+        name: name.to_owned(),
+        about,
+        page_bytes: 4096,
+        regions: (0..rows).map(region).collect(),
+        workers: (0..rows).map(worker).collect(),
+        antagonists: Vec::new(),
+        huge: false,
+        stripe: 0,
+        walk_ns: 0.0,
+    }
+}
+
+/// The same on huge pages, of which each row has some pieces and touches its own first: they are where the first piece is.
+fn falsely_shared(machine: &Machine, named: (&str, &'static str)) -> Workload {
+    let rows = machine.cpu_nodes.len();
+    let mut workload = own_parts(machine, named);
+    for (row, region) in workload.regions.iter_mut().enumerate() {
+        region.touched_by = (0..rows).map(|at| if at == row { 1.0 } else { 0.0 }).collect();
+    }
+    let pieces = PIECES / rows;
+    (workload.huge, workload.walk_ns) = (true, WALK_NS);
+    workload.stripe = u32::try_from(pieces.max(1)).unwrap_or(1);
+    workload
+}
+
+/// A huge page that takes two fifths of all accesses, and others that all use.
+fn hot_page(machine: &Machine, named: (&str, &'static str)) -> Workload {
+    let mut workload = own_parts(machine, named);
+    #[expect(clippy::cast_precision_loss, reason = "a small count")]
+    let even = vec![1.0 / machine.cpu_nodes.len() as f64; machine.cpu_nodes.len()];
+    let [hot, others] = [("hot", 512), ("others", 4 * OWN_PAGES)];
+    workload.regions = [hot, others]
+        .map(|(name, pages)| Region {
+            name,
+            pages,
+            hot_pages: 0,
+            hot_share: 0.0,
+            touched_by: even.clone(),
+            reads: 0.9,
+        })
+        .into();
+    for worker in &mut workload.workers {
+        worker.uses = vec![0.4, 0.6];
+    }
+    (workload.huge, workload.walk_ns) = (true, WALK_NS);
+    workload
+}
+
+/// 24 MiB of 4 KiB pages: twelve huge ones.
+const OWN_PAGES: u32 = 6144;
+/// Assumed, not fitted: what a line costs more where translation misses.
+const WALK_NS: f64 = 4.0;
 
 /// Colloid's GUPS: which parameters are fitted, and to what, is said in [`crate::published::colloid`].
 fn hot_set(name: &str, about: &'static str) -> Workload {
@@ -215,9 +315,9 @@ fn hot_set(name: &str, about: &'static str) -> Workload {
         hot_pages: 0,
         hot_share: 0.0,
         touched_by: vec![1.0],
+        reads: 1.0,
     };
-    let worker =
-        Worker { row: 0, lines: colloid::LINES, think_ns: 0.0, reads: 1.0, uses: vec![0.9, 0.1] };
+    let worker = Worker { row: 0, lines: colloid::LINES, think_ns: 0.0, uses: vec![0.9, 0.1] };
     Workload {
         name: name.to_owned(),
         about,
@@ -225,5 +325,8 @@ fn hot_set(name: &str, about: &'static str) -> Workload {
         regions: vec![region("hot", 24), region("cold", 48)],
         workers: vec![worker],
         antagonists: vec![Antagonist { row: 0, node: 0, lines: 0.0 }],
+        huge: false,
+        stripe: 0,
+        walk_ns: 0.0,
     }
 }

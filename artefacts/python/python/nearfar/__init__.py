@@ -12,6 +12,8 @@ kind that all who use the same words share.
         y = x @ weights
     nearfar.residency(weights)          # {1: 67108864}
 
+What is read far more often than written may have a copy on each node: `Replicated`.
+
 Nodes and kinds need nothing but Python; arrays need numpy, `nearfar.torch` needs torch.
 """
 
@@ -19,11 +21,14 @@ from . import torch
 from ._arrays import array, asarray, empty, full, numpy_in, ones, zeros
 from ._kinds import Buffer, Kind, Stats
 from ._machine import Node, node_set, nodes, residency, stats
+from ._replicated import Replicated, ReplicatedStats
 
 __all__ = [
     "Buffer",
     "Kind",
     "Node",
+    "Replicated",
+    "ReplicatedStats",
     "Stats",
     "array",
     "asarray",

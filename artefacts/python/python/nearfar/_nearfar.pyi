@@ -10,6 +10,7 @@ from ._kinds import Kind as OuterKind
 __all__ = [
     "Buffer",
     "Kind",
+    "Replicated",
     "layout",
     "node_set",
     "nodes",
@@ -52,6 +53,35 @@ class Buffer:
         """Where it starts."""
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class Replicated:
+    """A replicated region."""
+
+    def __new__(cls, size: int, words: str = "") -> Self: ...
+    @property
+    def words(self) -> str:
+        """What it was made of."""
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed."""
+    @property
+    def nodes(self) -> list[int]:
+        """Whose the copies are, home first."""
+    def close(self) -> None:
+        """End the region."""
+    def read(self, offset: int = 0, size: int | None = None) -> bytes:
+        """Give bytes from an offset on; up to the end if it is not said how many."""
+    def readinto(self, into: AnyBuffer, offset: int = 0) -> int:
+        """Read into memory, as much as that has room for."""
+    def write(self, data: AnyBuffer, offset: int = 0) -> None:
+        """Write bytes from an offset on."""
+    def sync(self) -> None:
+        """Wait until every copy is what was written before."""
+    def figures(self) -> tuple[int, int, int, int]:
+        """Give its figures, in the order of nf_replicated_stats_t."""
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __release_buffer__(self, buffer: memoryview, /) -> None: ...
 
 def numpy_handler(kind: Kind, name: str) -> CapsuleType:
     """Make a handler for numpy that allocates from a kind, as a capsule."""

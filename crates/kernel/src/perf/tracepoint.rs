@@ -1,7 +1,7 @@
 //! The kernel's own tracepoints: their numbers and fields, from tracefs.
 //!
 //! tracefs may be mounted nowhere, or be hidden. Then, for one who may mount, it is looked at without being mounted
-//! anywhere ([`crate::sys::mount`]).
+//! anywhere (`sys::mount`).
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _};

@@ -127,8 +127,8 @@ fn sensors(machine: &Topology) -> anyhow::Result<Vec<Described>> {
     let journal = Journal::new(Journal::default_dir(), &fs, "/");
     let all = sense::all(SenseScene { fs: &fs, machine, journal: &journal, by: "sense" });
     let checked = all.into_iter().map(|mut sensor| {
-        let usable = sensor.check();
-        described(sensor.as_ref(), usable.as_ref().map(|()| ()))
+        let unusable = sensor.check().err();
+        described(sensor.as_ref(), unusable.as_ref())
     });
     Ok(checked.collect())
 }

@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Those of these names, all if there are none.
 fn chosen<'a>(
-    all: Vec<Box<dyn Sensor + 'a>>,
+    mut all: Vec<Box<dyn Sensor + 'a>>,
     names: &[String],
 ) -> anyhow::Result<Vec<Box<dyn Sensor + 'a>>> {
     for name in names {
@@ -88,10 +88,10 @@ fn chosen<'a>(
         let there = known.contains(&name.as_str());
         anyhow::ensure!(there, "no sensor {name}; there are {}", known.join(", "));
     }
-    let wanted = |sensor: &Box<dyn Sensor + 'a>| {
-        names.is_empty() || names.iter().any(|name| name == sensor.name())
-    };
-    Ok(all.into_iter().filter(wanted).collect())
+    if !names.is_empty() {
+        all.retain(|sensor| names.iter().any(|name| name == sensor.name()));
+    }
+    Ok(all)
 }
 
 fn whose(fs: &RootFs, pids: &[u32]) -> anyhow::Result<Whose> {

@@ -14,6 +14,7 @@ use crate::report::sim::{Document, Validation, page, text};
 use crate::simulate;
 
 mod bench;
+mod fleet;
 mod tiers;
 
 /// As typed.
@@ -29,6 +30,8 @@ enum Sim {
     Compare(CompareArgs),
     /// Two tiers while others contend for the near one: controllers over time, against the best placement there is
     Tiers(tiers::Args),
+    /// A day of many hosts of 1 TiB, by sampling: what moving pages gains over them, and whether any is worse off
+    Fleet(fleet::Args),
     /// Stream accesses page by page: how many a second can be simulated, and what comes of them
     Bench(bench::Args),
     /// Put the model beside published figures; exit status 1 if one is out of bounds
@@ -60,6 +63,9 @@ struct CompareArgs {
     /// Write a page with charts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Write the charts as a picture
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -79,6 +85,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
         Sim::Compare(args) => side_by_side(args),
         Sim::Tiers(args) => tiers::run(args),
+        Sim::Fleet(args) => fleet::run(args),
         Sim::Bench(args) => bench::run(args),
         Sim::Validate(args) => validate(args),
         Sim::List(args) => list(args),
@@ -86,7 +93,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn side_by_side(args: &CompareArgs) -> anyhow::Result<ExitCode> {
-    if let Some(file) = &args.html {
+    for file in [&args.html, &args.svg].into_iter().flatten() {
         super::demo::writable(file)?;
     }
     let machine = simulate::machine(&args.machine).ends_with(Exit::Usage)?;
@@ -104,6 +111,9 @@ fn side_by_side(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     let document = Document::of((&machine, &workload), args.seed, args.contention, &found);
     if let Some(file) = &args.html {
         super::demo::write(file, &page::html(&document))?;
+    }
+    if let Some(file) = &args.svg {
+        super::demo::write(file, &page::svg(&document))?;
     }
     if args.json {
         output::print_json(&document)?;

@@ -60,6 +60,15 @@ pub(crate) struct Range {
     pub(crate) at: [Option<f64>; 3],
 }
 
+/// Marks of several on one line; positions as shares of the chart's width.
+#[derive(Clone, Debug)]
+pub(crate) struct Dots {
+    /// Its text.
+    pub(crate) line: Line,
+    /// Colour class and position.
+    pub(crate) at: Vec<(&'static str, f64)>,
+}
+
 /// Shares of a whole, one after the other.
 #[derive(Clone, Debug)]
 pub(crate) struct Stack {
@@ -90,21 +99,49 @@ pub(crate) fn bars(caption: Caption<'_>, rows: &[Bar]) -> Markup {
 
 /// Percentile ranges, one a row, over an axis of ticks (position and label).
 pub(crate) fn ranges(caption: Caption<'_>, rows: &[Range], ticks: &[(f64, String)]) -> Markup {
-    let bottom = rows.len() * ROW;
     frame(
         caption,
-        bottom + 16,
+        axis_height(rows.len()),
         &html! {
-            @for (at, label) in ticks {
-                line class="grid" x1=(percent(*at)) x2=(percent(*at)) y1="18" y2=(bottom) {}
-                text class="tick" x=(percent(*at)) y=(bottom + 13) text-anchor=(anchor(*at)) { (label) }
-            }
+            (axis(rows.len(), ticks))
             @for (at, row) in rows.iter().enumerate() {
                 (text(at, &row.line))
                 (range(at, row))
             }
         },
     )
+}
+
+/// Marks, one row after the other, over an axis of ticks (position and label).
+pub(crate) fn dots(caption: Caption<'_>, rows: &[Dots], ticks: &[(f64, String)]) -> Markup {
+    frame(
+        caption,
+        axis_height(rows.len()),
+        &html! {
+            (axis(rows.len(), ticks))
+            @for (at, row) in rows.iter().enumerate() {
+                (text(at, &row.line))
+                @for (class, x) in &row.at {
+                    circle class=(class) cx=(percent(*x)) cy=(at * ROW + BAR_TOP + BAR / 2 + 1) r="6.5" {}
+                }
+            }
+        },
+    )
+}
+
+/// Height of ranges or dots with this many rows.
+pub(crate) fn axis_height(rows: usize) -> usize {
+    rows * ROW + 16
+}
+
+fn axis(rows: usize, ticks: &[(f64, String)]) -> Markup {
+    let bottom = rows * ROW;
+    html! {
+        @for (at, label) in ticks {
+            line class="grid" x1=(percent(*at)) x2=(percent(*at)) y1="18" y2=(bottom) {}
+            text class="tick" x=(percent(*at)) y=(bottom + 13) text-anchor=(anchor(*at)) { (label) }
+        }
+    }
 }
 
 /// Stacked shares, one a row.

@@ -84,9 +84,7 @@ impl Make {
                 return Ok(looked);
             }
         }
-        Err(absent(format!(
-            "no such PMU: {name} in /sys/bus/event_source/devices samples accesses"
-        )))
+        Err(absent(format!("no such PMU: {name} (in /sys/bus/event_source/devices)")))
     }
 
     /// What of a PMU is sampled; nothing if it can't.

@@ -7,7 +7,7 @@
 //!
 //! In a guest of the lab that waits in slow motion, figures are divided by that, as the probe's are.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use nearfar_control::sense::{
     Cost, Grain, Nature, Reading, Scope, Sees, Sensor, Unusable, Whose, Why,
@@ -176,6 +176,16 @@ impl AtWork {
         self.paths.push_back(path);
     }
 
+    /// Fills the caches of each node's CPUs with other lines.
+    fn wash(&self) {
+        let mut washed = BTreeSet::new();
+        for path in &self.paths {
+            if washed.insert(path.from) {
+                let _ = on(&path.cpus, wash);
+            }
+        }
+    }
+
     fn reading(&self, nodes: usize, now: Nanoseconds, elapsed: Nanoseconds) -> Reading {
         let mut latency = vec![vec![None; nodes]; nodes];
         let mut in_use = vec![None; nodes];
@@ -241,7 +251,7 @@ impl Sensor for Latency<'_> {
         let mut at_work = AtWork { chases, paths, slow_motion, credit: 0, read: now, settled: now };
         // The first time translations are new: no figure to go by.
         (0..all).for_each(|_| at_work.look());
-        wash();
+        at_work.wash();
         (0..all).for_each(|_| at_work.look());
         self.cost = Cost::default();
         self.at_work = Some(at_work);

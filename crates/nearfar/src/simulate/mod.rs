@@ -88,11 +88,11 @@ mod tests {
     #[test]
     fn every_published_figure_is_within_its_bounds_with_one_set_of_parameters() {
         let rows = published::rows(&machine(FOUR_NODES).unwrap());
-        // Two tables of nine, sixteen ratios, two gains: none may go missing.
-        assert_eq!(rows.len(), 18 + 16 + 2);
+        // Two tables of nine and four of the controller at work, sixteen ratios, two gains: none may go missing.
+        assert_eq!(rows.len(), 2 * (9 + 4) + 16 + 2);
         let out: Vec<_> = rows.iter().filter(|row| !row.within()).collect();
         assert!(out.is_empty(), "{out:#?}");
-        assert!(rows.iter().filter(|row| row.how == How::Predicted).count() >= 8 + 8);
+        assert!(rows.iter().filter(|row| row.how == How::Predicted).count() >= 8 + 6 + 8);
     }
 
     #[test]

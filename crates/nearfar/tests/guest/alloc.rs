@@ -143,7 +143,7 @@ pub(crate) fn a_program_that_knows_nothing_of_it_has_its_heap_where_it_is_to_be(
 }
 
 /// A C program of an artefact's tests, compiled here against what `make library` has built.
-fn compiled(source: &str, include: &str, link: &[&str]) -> PathBuf {
+pub(crate) fn compiled(source: &str, include: &str, link: &[&str]) -> PathBuf {
     let artefacts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../artefacts");
     let program = PathBuf::from("/tmp").join(Path::new(source).file_stem().unwrap());
     let mut compile = Command::new("cc");

@@ -14,6 +14,23 @@ use crate::NEARFAR;
 const WEIGHTS: &str = "/sys/kernel/mm/mempolicy/weighted_interleave";
 pub(crate) const STATE: &str = "/tmp/nearfar-state";
 
+/// Settings of the kernel's that tests change for themselves.
+pub(crate) const BALANCING: &str = "/proc/sys/kernel/numa_balancing";
+pub(crate) const HUGE: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+
+/// What those settings are: read once, before any test.
+pub(crate) fn settings() -> [(&'static str, String); 2] {
+    let all = [BALANCING, HUGE].map(|file| (file, std::fs::read_to_string(file).unwrap()));
+    all.map(|(file, words)| (file, words.split(['[', ']']).nth(1).unwrap_or(&words).to_owned()))
+}
+
+/// Makes them what they were.
+pub(crate) fn put_back(settings: &[(&'static str, String)]) {
+    for (file, was) in settings {
+        std::fs::write(file, was).unwrap();
+    }
+}
+
 /// Undoes what the test before may have left.
 pub(crate) fn fresh() {
     if Path::new(STATE).join("journal/tier.json").exists() {

@@ -20,6 +20,7 @@ mod inside;
 mod moving;
 mod placement;
 mod record;
+mod replicated;
 mod scope;
 mod sense;
 mod tier;
@@ -58,6 +59,8 @@ const SOCKETS_NEW: Guest = Guest { machine: "cxl-2socket-small", kernel: "7.2", 
 const FOUR_OLD: Guest = Guest { machine: "numa-4node", kernel: "6.12", ..OLD };
 const FOUR_NEW: Guest = Guest { machine: "numa-4node", kernel: "7.2", ..OLD };
 const DEVICE_OLD: Guest = Guest { machine: "cxl-device", kernel: "6.12", ..OLD };
+const FOUR_OLD: Guest = Guest { machine: "numa-4node", kernel: "6.12", ..OLD };
+const FOUR_NEW: Guest = Guest { machine: "numa-4node", kernel: "7.2", ..OLD };
 const GUESTS: [Guest; 3] = [OLD, NEW, THREE];
 const ALL: [Guest; 13] = [
     OLD,
@@ -166,6 +169,11 @@ const TESTS: &[Test] = tests! {
         what_a_kind_has_no_room_for_is_on_the_nodes_of_its_spill on [OLD],
         a_program_that_knows_nothing_of_it_has_its_heap_where_it_is_to_be on [OLD, NEW],
         programs_of_hmsdk_and_smdk_have_their_memory_where_they_ask_for_it on [OLD];
+    replicated: each_copy_is_on_its_node_and_read_from_there on [FOUR_OLD, FOUR_NEW],
+        copies_are_made_where_they_are_read_and_nowhere_else on [FOUR_OLD, FOUR_NEW],
+        a_node_without_cpus_has_a_copy_only_if_it_is_named on [OLD],
+        more_than_a_node_has_is_refused_by_its_name on [FOUR_NEW],
+        threads_on_all_nodes_see_rows_whole_and_never_older on [FOUR_OLD, FOUR_NEW];
     daemon: each_node_is_told_of_and_nothing_is_left on [OLD, NEW],
         memory_that_is_used_heavily_is_under_pressure_and_the_rest_is_not on [TIMED];
 };
@@ -239,12 +247,14 @@ fn boot(guest: &Guest, filters: &[String]) -> usize {
 
 fn run_inside(guest: &str, wanted: impl Fn(&str) -> bool) {
     let here = |of: &Guest| of.name() == guest;
+    let settings = inside::settings();
     for (name, guests, test) in TESTS {
         if !wanted(name) || !guests.iter().any(here) {
             continue;
         }
         inside::fresh();
         let passed = catch_unwind(AssertUnwindSafe(test)).is_ok();
+        inside::put_back(&settings);
         println!("test {name} on {guest} ... {}", if passed { "ok" } else { "FAILED" });
     }
 }

@@ -355,11 +355,34 @@ fn room_that_promotion_has_not_filled_is_looked_for_before_the_period_is_over() 
     let side = |free: u64| Side { total: Bytes(NEAR * PAGE), free: Bytes(free * PAGE) };
     let (far, later) = (side(NEAR / 2), Nanoseconds(60 * SECOND_NS));
     let is_off = |free: u64, since| tiering.is_off(side(free), far, since);
-    assert!(is_off(0, later) && is_off(NEAR / 5, later), "too little, too much");
+    assert!(is_off(NEAR / 5, later));
     assert!(!is_off(600, later) && !is_off(1200, later));
     assert!(!is_off(NEAR / 5, Nanoseconds(SECOND_NS / 2)), "not at once");
     let unused = Side { free: Bytes(NEAR * PAGE), ..far };
     assert!(!tiering.is_off(side(NEAR / 5), unused, later), "nothing is in far memory");
+}
+
+#[test]
+fn room_is_made_by_age_without_a_look_and_else_by_one() {
+    let side = |free: u64| Side { total: Bytes(NEAR * PAGE), free: Bytes(free * PAGE) };
+    let (far, later) = (side(NEAR / 2), Nanoseconds(60 * SECOND_NS));
+    // Used once in seconds: by age.
+    let mut machine = Machine::new(zipf(PAGES, 4e3, 0), NEAR, 600);
+    let mut aged = tiering();
+    machine.run(&mut aged, 60);
+    assert!(aged.look().by_age);
+    let headroom = aged.headroom(side(0));
+    assert_eq!(aged.relief(side(1), far, later), Bytes(headroom - PAGE));
+    assert!(!aged.is_off(side(1), far, later));
+    assert_eq!(aged.relief(side(NEAR / 50), far, later), Bytes(0), "there is room");
+    assert_eq!(aged.relief(side(1), side(0), later), Bytes(0), "there is nowhere to go");
+    assert_eq!(aged.relief(side(1), far, Nanoseconds(SECOND_NS / 2)), Bytes(0), "not at once");
+    // Used all the time: a look tells.
+    let mut sought = tiering();
+    Machine::new(zipf(PAGES, 4e6, 0), NEAR, 600).run(&mut sought, 60);
+    assert!(!sought.look().by_age);
+    assert_eq!(sought.relief(side(1), far, later), Bytes(0));
+    assert!(sought.is_off(side(1), far, later));
 }
 
 /// A hot set of a quarter of near memory, in far memory, and all else used alike but much less.

@@ -7,8 +7,8 @@
 //!    optimum and not the point where latencies are equal. Loads that come and go faster than memory can follow are not
 //!    followed (`outlook.rs`).
 //! 3. *Decide*: a gain of 1.5 % starts moving, what is left of 0.75 % ends it; both are half of that once loads have been the
-//!    same for ten seconds. The gain must repay the traffic of moving twice over while loads last. A direction is reversed
-//!    after two confirmations.
+//!    same for ten seconds. The gain must repay the traffic of moving twice over while loads last, and memory stays as hot as
+//!    it is (`drift.rs`). A direction is reversed after two confirmations.
 //! 4. *Limit*: a tenth of a region's accesses in a decision, times confidence; the rate that was set, and of that only what
 //!    the queues can spare, unless much is to gain.
 //! 5. *Check* (`judge.rs`): what came of what was predicted. Three misses halve confidence, five undo what was done, and
@@ -32,6 +32,7 @@ use super::model::{LINE, Loops, Machine};
 use super::number::{basis_points, count, real, share};
 use super::place::{Placement, Problem, Spot, apportion};
 
+mod drift;
 mod judge;
 mod outlook;
 mod pages;
@@ -41,8 +42,9 @@ mod terms;
 #[cfg(test)]
 mod tests;
 
+use drift::Drift;
 use judge::{Judge, Judgement};
-use outlook::{Goal, apart, goal};
+use outlook::{Goal, apart, goal, way_ns};
 pub use pages::{Candidate, Pages};
 use sense::Senses;
 pub use terms::{Config, Decision, Law, Observation, Region, Shift, Verdict};
@@ -65,6 +67,7 @@ pub struct Balance {
     machine: Machine,
     senses: Senses,
     judge: Judge,
+    drift: Drift,
     /// Time since the last decision.
     since_ns: u64,
     /// Whether it is on its way.
@@ -96,6 +99,7 @@ impl Balance {
             machine,
             senses: Senses::default(),
             judge: Judge::new(),
+            drift: Drift::default(),
             since_ns: 0,
             moving: false,
             direction: None,
@@ -187,6 +191,7 @@ impl Balance {
 
     /// Marginal costs: predicts and decides.
     fn plan(&mut self, view: &View<'_>) -> Decision {
+        self.drift.see(&view.at, &view.spots, view.elapsed_ns);
         let machine = self.machine.clone();
         let scenes = self.senses.scenes();
         let problem =
@@ -209,6 +214,7 @@ impl Balance {
             let predicted = problem.value(&now) / problem.value(&view.at).max(1e-12);
             self.judge.moved(&view.at, self.senses.rate(), predicted);
         }
+        self.drift.expect(after(&view.at, &decision.shifts));
         decision
     }
 
@@ -225,7 +231,10 @@ impl Balance {
         }
         // A byte moved is read and written: so many lines of ours are not, at worst.
         let lost = 2.0 * bytes / LINE;
-        if gain * here * goal.lasts_ns <= REPAYS * lost {
+        let hot_ns = self.drift.hot_ns();
+        let lasts_ns = goal.lasts_ns.min(hot_ns);
+        let late = way_ns(config, view.seen, (&view.at, &goal.to)) > hot_ns;
+        if late || gain * here * lasts_ns <= REPAYS * lost {
             self.moving = false;
             return Verdict::NotRepaid { gain: says, bytes: Bytes(count(bytes)) };
         }

@@ -249,7 +249,9 @@ impl Machine {
 
 impl Curve {
     fn wait(&self, u: f64) -> f64 {
-        self.a * pow(u, self.k) / (1.0 - u)
+        // A queue of lines served one by one, which is the most usual.
+        let rises = if self.k == 1.0 { u } else { pow(u, self.k) };
+        self.a * rises / (1.0 - u)
     }
 
     /// Waiting, and how fast it grows with use.
@@ -287,6 +289,17 @@ pub(super) struct Flow {
 impl Machine {
     /// Solves: `shares` says where each CPU node's lines go, `foreign` how many lines of others each queue has outstanding.
     pub(super) fn solve(&self, loops: &Loops, shares: &[Vec<f64>], foreign: &[f64]) -> Flow {
+        self.solve_from(loops, shares, foreign, &[])
+    }
+
+    /// The same, from uses of queues that may be near.
+    pub(super) fn solve_from(
+        &self,
+        loops: &Loops,
+        shares: &[Vec<f64>],
+        foreign: &[f64],
+        near: &[f64],
+    ) -> Flow {
         let (cpus, queues) = (self.cpus(), self.queues.len());
         // A CPU node's line takes `base` and, of each queue, `coef` times its waiting.
         let mut base = loops.think.clone();
@@ -299,8 +312,9 @@ impl Machine {
                 }
             }
         }
-        let mut used = vec![0.5; queues];
-        let mut wait: Vec<f64> = self.queues.iter().map(|curve| curve.wait(0.5)).collect();
+        let mut used = if near.len() == queues { near.to_vec() } else { vec![0.5; queues] };
+        let mut wait: Vec<f64> =
+            self.queues.iter().zip(&used).map(|(curve, used)| curve.wait(*used)).collect();
         let mut takes: Vec<f64> = (0..cpus)
             .map(|cpu| base[cpu] + (0..queues).map(|q| coef[cpu][q] * wait[q]).sum::<f64>())
             .collect();

@@ -41,6 +41,9 @@ const STEPS: [f64; 7] = [1.0, 0.5, 0.25, 0.125, 0.0625, 0.03, 0.01];
 /// A placement: for each region, the share of its accesses that each node serves.
 pub(super) type Placement = Vec<Vec<f64>>;
 
+/// Uses of queues by scene, as solved last.
+type Near = Vec<Vec<f64>>;
+
 /// A region, to the search.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Spot {
@@ -103,12 +106,19 @@ impl Problem<'_> {
 
     /// Lines in a nanosecond, over all scenes.
     pub(super) fn value(&self, placement: &Placement) -> f64 {
+        self.value_from(placement, &mut Vec::new())
+    }
+
+    /// The same, solved from a placement near by, which this one then is to the next.
+    fn value_from(&self, placement: &Placement, near: &mut Near) -> f64 {
         let shares = self.shares(placement);
         let (mut sum, mut weights) = (0.0, 0.0);
-        for scene in self.scenes {
-            let flow = self.machine.solve(self.loops, &shares, &scene.foreign);
+        near.resize(self.scenes.len(), Vec::new());
+        for (scene, near) in self.scenes.iter().zip(near) {
+            let flow = self.machine.solve_from(self.loops, &shares, &scene.foreign, near);
             sum += scene.weight * flow.rate.iter().sum::<f64>();
             weights += scene.weight;
+            *near = flow.used;
         }
         sum / f64::max(weights, 1e-9)
     }
@@ -150,16 +160,17 @@ impl Problem<'_> {
         if let ([spot], 2) = (self.spots, self.machine.nodes()) {
             return self.along(spot, from);
         }
-        let mut best = (from.clone(), self.value(from));
+        let mut near = Near::new();
+        let mut best = (from.clone(), self.value_from(from, &mut near));
         for start in self.simple() {
-            let value = self.value(&start);
+            let value = self.value_from(&start, &mut near);
             // What is there already need not be moved.
             if value > best.1 * (1.0 + STEP_GAINS) {
                 best = (start, value);
             }
         }
         for _ in 0..12 * self.machine.nodes() {
-            let Some(better) = self.step(&best) else { break };
+            let Some(better) = self.step(&best, &mut near) else { break };
             best = better;
         }
         best
@@ -170,10 +181,11 @@ impl Problem<'_> {
         let (low, high) =
             (spot.least[0].max(1.0 - spot.most[1]), spot.most[0].min(1.0 - spot.least[1]));
         let at = |near: f64| vec![vec![near, 1.0 - near]];
-        let mut best = (from.clone(), self.value(from));
-        let attempt = |near: f64, best: &mut (Placement, f64)| {
+        let mut last = Near::new();
+        let mut best = (from.clone(), self.value_from(from, &mut last));
+        let mut attempt = |near: f64, best: &mut (Placement, f64)| {
             let near = near.max(low).min(high);
-            let value = self.value(&at(near));
+            let value = self.value_from(&at(near), &mut last);
             if value > best.1 * (1.0 + STEP_GAINS) {
                 *best = (at(near), value);
             }
@@ -213,7 +225,7 @@ impl Problem<'_> {
     }
 
     /// One step to a better placement, if there is one.
-    fn step(&self, best: &(Placement, f64)) -> Option<(Placement, f64)> {
+    fn step(&self, best: &(Placement, f64), near: &mut Near) -> Option<(Placement, f64)> {
         let mut pairs = Vec::new();
         for (region, (lines, costs)) in self.costs(&best.0).iter().enumerate() {
             let (spot, at) = (&self.spots[region], &best.0[region]);
@@ -235,9 +247,12 @@ impl Problem<'_> {
                 let mut next = best.0.clone();
                 next[region][from] -= most * part;
                 next[region][to] += most * part;
-                let value = self.value(&next);
+                let value = self.value_from(&next, near);
                 if found.as_ref().is_none_or(|(_, most)| value > *most) {
                     found = Some((next, value));
+                } else if found.as_ref().is_some_and(|(_, most)| *most > best.1) {
+                    // Less than before, and that was a gain: less still would gain less.
+                    break;
                 }
             }
             if let Some(found) = found.filter(|(_, value)| *value > best.1 * (1.0 + STEP_GAINS)) {

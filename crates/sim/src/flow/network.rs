@@ -15,9 +15,9 @@
 //!
 //! # Solving
 //! The curve stations alone are the optimality conditions of a concave problem (maximise `sum N_i ln X_i - Z_i X_i` less
-//! each station's integral of W), so taking one station after the other and solving it exactly by bisection, the others
+//! each station's integral of W), so taking one station after the other and solving it exactly within a bracket, the others
 //! held, is ascent along coordinates and gets there from anywhere. Queue stations are iterated along with it, half a step
-//! at a time. Near saturation a step on u itself would swing from side to side; bisection does not know steps.
+//! at a time. Near saturation a step on u itself would swing from side to side; a bracket does not.
 
 use crate::machine::Waiting;
 
@@ -29,8 +29,10 @@ const STILL: f64 = 1e-10;
 const FULL: f64 = 1.0 - 1e-7;
 /// What nobody waits for takes at most this share of a queue station.
 const UNAWAITED_MAX: f64 = 0.95;
-/// Halvings of an interval of utilisation.
-const HALVINGS: usize = 48;
+/// A utilisation so close to the one it causes is it,
+const CLOSE: f64 = 1e-14;
+/// and that is found in fewer steps than this.
+const STEPS_MAX: usize = 100;
 
 /// What serves lines.
 #[derive(Clone, Debug, PartialEq)]
@@ -191,12 +193,35 @@ impl<'a> State<'a> {
             };
             service_ns * (background + lines.map(of).sum::<f64>())
         };
-        let (mut low, mut high) = (0.0, FULL);
-        for _ in 0..HALVINGS {
-            let middle = 0.5 * (low + high);
-            if caused(wait(middle)) > middle { low = middle } else { high = middle }
+        // What is caused falls as the wait rises: one crossing, which secants close in on from both sides (the Illinois rule).
+        let over = |u: f64| caused(wait(u)) - u;
+        let (mut low, mut high) = ((0.0, over(0.0)), (FULL, over(FULL)));
+        if high.1 >= 0.0 {
+            low = high;
         }
-        let found = wait(low);
+        let mut last = 0.0;
+        for _ in 0..STEPS_MAX {
+            if high.0 - low.0 <= CLOSE || low.1 <= 0.0 || high.1 >= 0.0 {
+                break;
+            }
+            let secant = (low.0 * high.1 - high.0 * low.1) / (high.1 - low.1);
+            let inside = secant > low.0 && secant < high.0;
+            let middle = if inside { secant } else { 0.5 * (low.0 + high.0) };
+            let there = over(middle);
+            if there > 0.0 {
+                low = (middle, there);
+                high.1 *= if last > 0.0 { 0.5 } else { 1.0 };
+            } else {
+                high = (middle, there);
+                low.1 *= if last < 0.0 { 0.5 } else { 1.0 };
+            }
+            last = if there > 0.0 { 1.0 } else { -1.0 };
+            if there.abs() <= CLOSE {
+                low.0 = middle;
+                break;
+            }
+        }
+        let found = wait(low.0);
         for waits in &mut self.wait_ns {
             waits[station] = found;
         }

@@ -10,7 +10,7 @@ use nearfar_policy::traffic::colloid::{self as search, Wish};
 use nearfar_topology::{BasisPoints, Nanoseconds};
 
 use super::heat::Heat;
-use super::{Controller, PageMove, Readings};
+use super::{Act, Controller, Readings};
 
 /// The most bytes that are asked for at once.
 const ROUND_BYTES: u64 = 100_000_000;
@@ -34,8 +34,8 @@ impl Default for Colloid {
 }
 
 impl Controller for Colloid {
-    fn tick(&mut self, readings: &Readings<'_>) -> Vec<PageMove> {
-        let heat = self.heat.get_or_insert_with(|| Heat::new(readings.on.len(), HALF_LIFE));
+    fn tick(&mut self, readings: &Readings<'_>) -> Vec<Act> {
+        let heat = self.heat.get_or_insert_with(|| Heat::new(readings.on().len(), HALF_LIFE));
         heat.add(&readings.samples);
         let tiers = tiers(readings);
         let seen = readings.loaded_ns.first();
@@ -49,7 +49,7 @@ impl Controller for Colloid {
             self.search.feel(near, far);
             return Vec::new();
         }
-        let share = basis_points(heat.share_of_node(tiers[0], readings.on));
+        let share = basis_points(heat.share_of_node(tiers[0], readings.on()));
         let wish = match self.search.step(near, far, share) {
             Wish::Stay => return Vec::new(),
             Wish::Near(by) => f64::from(by.0) / 10_000.0,
@@ -78,10 +78,10 @@ fn tiers(readings: &Readings<'_>) -> [usize; 2] {
 }
 
 /// Hottest pages first, as long as they fit into the wish; a full node first gives up its coldest, if that is colder.
-fn choose(readings: &Readings<'_>, heat: &Heat, tiers: [usize; 2], wish: f64) -> Vec<PageMove> {
+fn choose(readings: &Readings<'_>, heat: &Heat, tiers: [usize; 2], wish: f64) -> Vec<Act> {
     let [from, to] = if wish > 0.0 { [tiers[1], tiers[0]] } else { tiers };
-    let (pages, page_bytes) = (readings.on.len(), readings.page_bytes);
-    let on = |node: usize| (0..pages).filter(move |page| usize::from(readings.on[*page]) == node);
+    let (pages, page_bytes) = (readings.on().len(), readings.page_bytes());
+    let on = |node: usize| (0..pages).filter(move |page| usize::from(readings.on()[*page]) == node);
     #[expect(clippy::cast_precision_loss, reason = "a count of pages")]
     let hot = 1.0 / pages.max(1) as f64;
     let mut coming: Vec<usize> = on(from).filter(|page| heat.share(*page) > hot).collect();
@@ -91,7 +91,7 @@ fn choose(readings: &Readings<'_>, heat: &Heat, tiers: [usize; 2], wish: f64) ->
     let used = on(to).count() as u64 * page_bytes;
     let mut free = readings.machine.nodes[to].size.0.saturating_sub(used);
     let (mut moves, mut left, mut bytes) = (Vec::new(), wish.abs(), 0);
-    let go = |page: usize, to: usize| PageMove {
+    let go = |page: usize, to: usize| Act::Move {
         page: u32::try_from(page).unwrap_or_default(),
         to: u16::try_from(to).unwrap_or_default(),
     };

@@ -22,14 +22,32 @@ pub struct Sensors {
     pub delay_ticks: usize,
     /// Accesses sampled each tick.
     pub samples: u32,
-    /// Whether there are counters of controllers and of the workload's own accesses. Where there are, they are exact.
-    pub counters: bool,
+    /// Which counters there are.
+    pub counters: Counters,
+}
+
+/// What is counted, exactly; a reading may be lost like any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counters {
+    /// Nothing.
+    None,
+    /// The workload's own accesses, by row of CPUs and node.
+    Own,
+    /// These, and what each controller carries, whoever asked.
+    All,
 }
 
 impl Default for Sensors {
     /// An active probe, repeatable to 2.5 %, and sampling of some thousand accesses a tick.
     fn default() -> Self {
-        Self { noise: 0.025, bias: 0.0, loss: 0.0, delay_ticks: 1, samples: 2000, counters: true }
+        Self {
+            noise: 0.025,
+            bias: 0.0,
+            loss: 0.0,
+            delay_ticks: 1,
+            samples: 2000,
+            counters: Counters::All,
+        }
     }
 }
 
@@ -49,6 +67,8 @@ pub struct Sample {
 pub struct Readings<'a> {
     /// Now; readings are as old as the sensors' delay.
     pub now_ms: u64,
+    /// Time from tick to tick.
+    pub tick_ms: u32,
     /// Latency of a line from each node (column) for each row of CPUs; none where the reading was lost.
     pub loaded_ns: Vec<Vec<Option<f64>>>,
     /// Accesses of the workload that were seen.
@@ -58,14 +78,50 @@ pub struct Readings<'a> {
     pub controllers_per_us: Vec<Option<f64>>,
     /// The workload's own lines a microsecond, by row of CPUs and node; as above.
     pub own_per_us: Vec<Vec<Option<f64>>>,
-    /// The node of each page.
-    pub on: &'a [u16],
-    /// Bytes of a page.
-    pub page_bytes: u64,
+    /// The share of the workload's time that is spent in translation beyond what huge pages would cost.
+    pub walks: f64,
+    /// Where pages are; their heat is not for controllers.
+    pub(super) pages: &'a Pages,
+    /// Bytes free on each node.
+    pub free: Vec<u64>,
     /// What is known of the machine without load.
     pub machine: &'a Machine,
-    /// Moves asked for and not yet done.
+    /// Acts asked for and not yet done.
     pub waiting: usize,
+    /// The most that is moved, 10^9 bytes a second.
+    pub rate_gbps: f64,
+}
+
+impl Readings<'_> {
+    /// The node of each page.
+    #[must_use]
+    pub fn on(&self) -> &[u16] {
+        &self.pages.node
+    }
+
+    /// Nodes that have copies of a page, a bit each.
+    #[must_use]
+    pub fn copies(&self, page: usize) -> u64 {
+        self.pages.copies.get(page).copied().unwrap_or(0)
+    }
+
+    /// The pages that move with this one.
+    #[must_use]
+    pub fn whole(&self, page: usize) -> std::ops::Range<usize> {
+        self.pages.whole(page)
+    }
+
+    /// Whether a page is part of a huge page.
+    #[must_use]
+    pub fn is_huge(&self, page: usize) -> bool {
+        self.pages.is_huge(page)
+    }
+
+    /// Bytes of a page.
+    #[must_use]
+    pub fn page_bytes(&self) -> u64 {
+        self.pages.page_bytes
+    }
 }
 
 /// What was seen at a tick.
@@ -81,21 +137,27 @@ pub(super) struct Seen {
 #[derive(Debug)]
 pub(super) struct Sense {
     rng: Rng,
-    /// Pages of each region by heat, with the index of its first page.
-    regions: Vec<(u32, Option<Alias>)>,
+    /// Pages of each region, to be drawn by heat.
+    regions: Vec<(Vec<u32>, Option<Alias>)>,
     on_the_way: VecDeque<Seen>,
 }
 
 impl Sense {
     pub(super) fn new(workload: &Workload, pages: &Pages, rng: Rng) -> Self {
-        let mut start = 0u32;
-        let regions = workload.regions.iter().map(|region| {
-            let from = start as usize;
-            start += region.pages;
-            let heat = pages.heat.get(from..start as usize).unwrap_or_default();
-            (start - region.pages, Alias::of(heat))
-        });
-        Self { regions: regions.collect(), rng, on_the_way: VecDeque::new() }
+        let mut sense = Self { regions: Vec::new(), rng, on_the_way: VecDeque::new() };
+        sense.learn(workload, pages);
+        sense
+    }
+
+    /// Takes in which pages are hot.
+    pub(super) fn learn(&mut self, workload: &Workload, pages: &Pages) {
+        let mut of: Vec<(Vec<u32>, Vec<f64>)> = vec![Default::default(); workload.regions.len()];
+        for (page, (region, heat)) in (0u32..).zip(pages.region.iter().zip(&pages.heat)) {
+            let (numbers, heats) = &mut of[usize::from(*region)];
+            numbers.push(page);
+            heats.push(*heat);
+        }
+        self.regions = of.into_iter().map(|(pages, heats)| (pages, Alias::of(&heats))).collect();
     }
 
     /// Looks now, and gives what was seen `delay_ticks` ago; nothing while the first look is on its way.
@@ -108,10 +170,11 @@ impl Sense {
         let seen = Seen {
             loaded_ns: self.latencies(sensors, flow, workload),
             samples: self.samples(sensors, flow, workload),
-            controllers_per_us: self.counted(sensors, &flow.controllers),
+            controllers_per_us: self
+                .counted((sensors, sensors.counters == Counters::All), &flow.controllers),
             own_per_us: own(flow, shares, workload)
                 .iter()
-                .map(|row| self.counted(sensors, row))
+                .map(|row| self.counted((sensors, sensors.counters != Counters::None), row))
                 .collect(),
         };
         self.on_the_way.push_back(seen);
@@ -119,10 +182,10 @@ impl Sense {
     }
 
     /// Lines a nanosecond as counters have them, in microseconds.
-    fn counted(&mut self, sensors: &Sensors, per_ns: &[f64]) -> Vec<Option<f64>> {
+    fn counted(&mut self, (sensors, there): (&Sensors, bool), per_ns: &[f64]) -> Vec<Option<f64>> {
         let mut count = |lines: &f64| {
             let lost = self.rng.unit() < sensors.loss;
-            (sensors.counters && !lost).then_some(lines * 1000.0)
+            (there && !lost).then_some(lines * 1000.0)
         };
         per_ns.iter().map(&mut count).collect()
     }
@@ -154,12 +217,13 @@ impl Sense {
             let Some(region) = uses[who].as_ref().map(|uses| uses.draw(&mut self.rng)) else {
                 continue;
             };
-            let (start, heat) = &self.regions[region as usize];
-            let Some(page) = heat.as_ref().map(|heat| start + heat.draw(&mut self.rng)) else {
+            let (pages, heat) = &self.regions[region as usize];
+            let Some(page) = heat.as_ref().map(|heat| pages[heat.draw(&mut self.rng) as usize])
+            else {
                 continue;
             };
             let worker = &workload.workers[who];
-            let write = self.rng.unit() >= worker.reads;
+            let write = self.rng.unit() >= workload.regions[region as usize].reads;
             if self.rng.unit() >= sensors.loss {
                 samples.push(Sample {
                     page,

@@ -39,7 +39,8 @@ const PUBLISHED: [[f64; 4]; 4] = [
     [0.99, 1.01, 1.25, 1.76],
 ];
 const TOLERANCE: f64 = 0.05;
-const CURVE: Waiting = Waiting::Curve { factor_ns: 2.66, power: 2.45 };
+/// How lines wait, on both nodes.
+pub const CURVE: Waiting = Waiting::Curve { factor_ns: 2.66, power: 2.45 };
 
 /// The study's machine with far memory of this latency.
 ///

@@ -19,6 +19,8 @@ pub enum How {
     Fitted,
     /// None was.
     Predicted,
+    /// What was published is a limit: the model's may be less.
+    Limit,
 }
 
 impl How {
@@ -28,6 +30,7 @@ impl How {
         match self {
             Self::Fitted => "fitted",
             Self::Predicted => "predicted",
+            Self::Limit => "limit",
         }
     }
 }
@@ -87,7 +90,9 @@ impl Row {
     /// Whether that is within bounds; what is no number is not.
     #[must_use]
     pub fn within(&self) -> bool {
-        self.difference().abs() <= self.tolerance
+        let difference = self.difference();
+        let off = if self.how == How::Limit { difference } else { difference.abs() };
+        off <= self.tolerance
     }
 }
 
@@ -117,5 +122,7 @@ mod tests {
         };
         assert!(row(2.09).within() && row(1.91).within());
         assert!(!row(2.11).within() && !row(1.89).within() && !row(f64::NAN).within());
+        let limit = |model| Row { how: How::Limit, ..row(model) };
+        assert!(limit(0.1).within() && !limit(2.11).within() && !limit(f64::NAN).within());
     }
 }

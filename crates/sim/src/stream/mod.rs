@@ -135,11 +135,12 @@ fn felt(machine: &Machine, workload: &Workload, pages: &Pages, counts: &[u32]) -
         let all = on.iter().sum::<u64>().max(1) as f64;
         on.iter().map(|count| *count as f64 / all).collect()
     };
+    let reads = workload.regions.first().map_or(1.0, |region| region.reads);
     let demand = |of: &crate::workload::Worker| Demand {
         row: of.row,
         lines: of.lines,
         think_ns: of.think_ns,
-        reads: of.reads,
+        reads,
         shares: shares.clone(),
     };
     let demands: Vec<Demand> = workload.workers.iter().map(demand).collect();

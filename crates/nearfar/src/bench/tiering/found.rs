@@ -62,13 +62,22 @@ pub(crate) struct Ran {
     pub(crate) loads: Vec<Loads>,
     /// Why it did not run.
     pub(crate) absent: Option<String>,
+    /// The same row in further boots.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) again: Vec<Ran>,
 }
 
 impl Ran {
     /// A row that has not run yet.
     pub(crate) const fn of(row: Row) -> Self {
         let loads = Vec::new();
-        Self { row, machine: None, set_bytes: 0, run: None, loads, absent: None }
+        let again = Vec::new();
+        Self { row, machine: None, set_bytes: 0, run: None, loads, absent: None, again }
+    }
+
+    /// Every boot of it.
+    pub(crate) fn boots(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(&self.again)
     }
 }
 

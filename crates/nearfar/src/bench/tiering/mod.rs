@@ -51,6 +51,8 @@ pub(crate) struct Wishes {
     pub(crate) switch_ms: u64,
     /// Boots at once.
     pub(crate) jobs: usize,
+    /// Boots of each row.
+    pub(crate) boots: usize,
     /// Too short to be judged.
     pub(crate) smoke: bool,
     /// Peers.
@@ -58,8 +60,10 @@ pub(crate) struct Wishes {
 }
 
 /// A row of a workload, ready to be run.
+#[derive(Clone)]
 struct Job {
-    at: [usize; 2],
+    /// Which workload, row and boot.
+    at: [usize; 3],
     row: Row,
     name: String,
     request: Request,
@@ -93,7 +97,7 @@ pub(crate) fn plan(wishes: Wishes) -> anyhow::Result<Plan> {
             let mut ran = Ran::of(*row);
             match job(&wishes, name, &workload, *row)? {
                 Ok(mut job) => {
-                    job.at = [index, rows.len()];
+                    job.at = [index, rows.len(), 0];
                     jobs.push(job);
                 }
                 Err(why) => ran.absent = Some(why),
@@ -108,6 +112,12 @@ pub(crate) fn plan(wishes: Wishes) -> anyhow::Result<Plan> {
             rows,
         });
     }
+    // All rows, then all again: what changes on the host meanwhile changes for every row.
+    let boots = (1..wishes.boots).flat_map(|boot| {
+        jobs.iter().cloned().map(move |job| Job { at: [job.at[0], job.at[1], boot], ..job })
+    });
+    let boots: Vec<_> = boots.collect();
+    jobs.extend(boots);
     Ok(Plan { wishes, found, jobs })
 }
 
@@ -148,7 +158,7 @@ fn job(
     let request =
         request(wishes, workload.clone(), row, commands, (near_bytes >> 20) * LEFT_PERCENT / 100);
     let lab = Lab { machine: Some(machine), kernel: wishes.kernel.clone(), ..Lab::default() };
-    Ok(Ok(Job { at: [0, 0], row, name: name.into(), request, lab }))
+    Ok(Ok(Job { at: [0, 0, 0], row, name: name.into(), request, lab }))
 }
 
 fn busy_percent(wishes: &Wishes, workload: &Workload) -> u64 {
@@ -184,11 +194,15 @@ impl Plan {
     /// For people: what would be run.
     pub(crate) fn text(&self) -> String {
         let mut out = String::new();
-        for job in &self.jobs {
+        let times = match self.wishes.boots {
+            ..=1 => String::new(),
+            boots => format!(", {boots} boots"),
+        };
+        for job in self.jobs.iter().filter(|job| job.at[2] == 0) {
             let Job { row, request, lab, .. } = job;
             let machine = lab.machine.as_deref().unwrap_or_default();
             out += &format!(
-                "{}, {}: machine {machine}, placement {}, {} s\n",
+                "{}, {}: machine {machine}, placement {}, {} s{times}\n",
                 request.workload.name,
                 row.name(),
                 row.placement().name(),
@@ -240,8 +254,11 @@ impl Plan {
             }
         });
         drop(progress);
-        for ([workload, row], ran) in done.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            found.workloads[workload].rows[row] = ran;
+        let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        done.sort_by_key(|(at, _)| *at);
+        for ([workload, row, boot], ran) in done {
+            let row = &mut found.workloads[workload].rows[row];
+            if boot == 0 { *row = ran } else { row.again.push(ran) }
         }
         Ok(found)
     }
@@ -274,7 +291,7 @@ fn run_in(job: &Job, programs: &Path, dir: &Path, ran: &mut Ran) -> anyhow::Resu
 
 /// A directory for a guest, with the programs in it.
 fn share(job: &Job, programs: &Path, dir: &Path) -> anyhow::Result<PathBuf> {
-    let out = dir.join(format!("{}-{}", job.at[0], job.row.class()));
+    let out = dir.join(format!("{}-{}-{}", job.at[0], job.row.class(), job.at[2]));
     std::fs::create_dir_all(&out).with_context(|| format!("creating {}", out.display()))?;
     for entry in
         std::fs::read_dir(programs).with_context(|| format!("listing {}", programs.display()))?
@@ -303,6 +320,7 @@ mod tests {
             busy_percent: None,
             switch_ms: 10,
             jobs: 1,
+            boots: 1,
             smoke: false,
             programs: Programs { nearfar: "/n".into(), damo: None, memtierd: None },
         }

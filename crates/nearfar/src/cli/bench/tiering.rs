@@ -58,6 +58,9 @@ pub(super) struct Args {
     /// Guests at once, each with two busy threads at times; a machine with more to do than CPUs to do it makes figures noisy
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
     jobs: u64,
+    /// Boots of each row, all rows before any again; medians count
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=99))]
+    boots: u64,
     /// The directory pip installed damo into [default: peers/damo in the cache, where scripts/setup puts it]
     #[arg(long, value_name = "DIR")]
     damo: Option<PathBuf>,
@@ -147,6 +150,7 @@ fn wishes(args: &Args) -> anyhow::Result<Wishes> {
         busy_percent: args.busy_percent,
         switch_ms: args.switch_ms,
         jobs: usize::try_from(args.jobs).unwrap_or(1),
+        boots: usize::try_from(args.boots).unwrap_or(1),
         smoke: args.smoke,
         programs: programs(args)?,
     })

@@ -110,9 +110,8 @@ struct Samples {
     per_sample: Option<u64>,
 }
 
-/// What a sensor sees, and whether it can be used.
-pub(in crate::cli) fn described(sensor: &dyn Sensor, usable: Result<(), &Unusable>) -> Described {
-    let error = usable.err();
+/// What a sensor sees, and why it can't be used, if so.
+pub(in crate::cli) fn described(sensor: &dyn Sensor, error: Option<&Unusable>) -> Described {
     Described {
         name: sensor.name(),
         usable: error.is_none(),
@@ -183,7 +182,7 @@ pub(super) fn of(
     let sensed = |(sensor, outcome): &Outcome<'_>| {
         let cost = sensor.cost();
         Sensed {
-            described: described(sensor.as_ref(), outcome.as_ref().map(|_| ())),
+            described: described(sensor.as_ref(), outcome.as_ref().err()),
             reading: outcome.as_ref().ok().map(|reading| read(scene, reading)),
             cpu_ns: cost.cpu.0,
             interruptions: cost.interruptions,

@@ -1,16 +1,17 @@
-//! `nearfar sim tiers`: controllers of two tiers over time, by far latency and phase of contention.
+//! `nearfar sim tiers`: controllers of two tiers over time, by far latency and phase of contention, and against adversaries.
 
-use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use nearfar_sim::Policy;
-use nearfar_sim::live::tiers::{self, PHASES, Row};
-use nearfar_sim::live::{Sensors, Settings};
-use serde::Serialize;
+use nearfar_sim::live::{Counters, Sensors, Settings, adversaries, tiers};
 
-use crate::cli::output;
+use crate::cli::{demo, output};
 use crate::exit::Exit;
-use crate::report::sim::SIMULATED;
+use crate::report::sim::tiers::{Document, How};
+
+/// A run against an adversary is as long as so many phases: learning what it does takes some of it.
+const RUN: u32 = 8;
 
 /// As typed.
 #[derive(Debug, clap::Args)]
@@ -20,11 +21,11 @@ pub(crate) struct Args {
         long,
         value_delimiter = ',',
         value_name = "POLICY,...",
-        default_value = "first-touch,colloid"
+        default_value = "first-touch,colloid,balanced"
     )]
     policies: Vec<Policy>,
     /// Length of each phase of contention, in seconds of the machine's time
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    #[arg(long, value_name = "N", default_value_t = 80, value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: u32,
     /// The most that is moved, GB/s
     #[arg(long, value_name = "GB/S", default_value_t = 2.0, value_parser = rate)]
@@ -38,59 +39,70 @@ pub(crate) struct Args {
     /// By how much readings are too high, per cent
     #[arg(long, value_name = "PERCENT", default_value_t = 0, allow_hyphen_values = true, value_parser = bias())]
     bias: i32,
+    /// What is counted, beside the latencies that are probed
+    #[arg(long, value_enum, default_value_t = Counted::Own)]
+    counters: Counted,
+    /// Also what policies that move pages make of adversaries, against moving nothing
+    #[arg(long)]
+    adversaries: bool,
     /// What chance decides: the same number, the same result
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Print JSON (schema nearfar.sim-tiers/1)
     #[arg(long)]
     json: bool,
+    /// Write a page with charts
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the charts as a picture
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Counted {
+    /// Nothing
+    None,
+    /// The workload's own accesses
+    Own,
+    /// These, and what each controller carries
+    All,
+}
+
+impl Counted {
+    fn counters(self) -> (Counters, &'static str) {
+        match self {
+            Self::None => (Counters::None, "none"),
+            Self::Own => (Counters::Own, "own"),
+            Self::All => (Counters::All, "all"),
+        }
+    }
 }
 
 fn bias() -> clap::builder::RangedI64ValueParser<i32> {
     clap::value_parser!(i32).range(-90..=100)
 }
 
-fn rate(text: &str) -> Result<f64, String> {
+/// A rate in GB/s.
+pub(super) fn rate(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number| (0.0..=1000.0).contains(number));
     number.ok_or_else(|| "allowed is 0 to 1000".to_owned())
 }
 
-#[derive(Serialize)]
-struct Document {
-    schema: &'static str,
-    simulated: bool,
-    seed: u64,
-    phase_seconds: u32,
-    rate_gbps: f64,
-    rows: Vec<Shown>,
-}
-
-#[derive(Serialize)]
-struct Shown {
-    far_ns: f64,
-    policy: &'static str,
-    phases: Vec<Phase>,
-}
-
-#[derive(Serialize)]
-struct Phase {
-    contention: f64,
-    throughput_gbps: f64,
-    of_oracle: f64,
-    moved_bytes: u64,
-    churn_gbps: f64,
-}
-
 /// Runs the study.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    for file in [&args.html, &args.svg].into_iter().flatten() {
+        demo::writable(file)?;
+    }
     let share = |percent: u32| f64::from(percent) / 100.0;
+    let (counters, counted) = args.counters.counters();
     let sensors = Sensors {
         noise: share(args.noise),
         bias: f64::from(args.bias) / 100.0,
         loss: share(args.loss),
         delay_ticks: 1,
         samples: 500,
-        counters: true,
+        counters,
     };
     let settings = Settings {
         tick_epochs: 1,
@@ -99,65 +111,30 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         seed: args.seed,
         ..Settings::default()
     };
-    let rows = tiers::rows(&args.policies, args.seconds, &settings)?;
-    if args.json {
-        output::print_json(&document(args, &rows))?;
-    } else {
-        output::print(&text(&rows))?;
-    }
-    Ok(Exit::Done.into())
-}
-
-fn document(args: &Args, rows: &[Row]) -> Document {
-    let phase = |of: &tiers::Phase| Phase {
-        contention: of.contention,
-        throughput_gbps: of.gbps,
-        of_oracle: of.of_oracle,
-        moved_bytes: of.moved_bytes,
-        churn_gbps: of.churn_gbps,
-    };
-    let shown = |row: &Row| Shown {
-        far_ns: row.far_ns,
-        policy: row.policy.name(),
-        phases: row.phases.iter().map(phase).collect(),
-    };
-    Document {
-        schema: "nearfar.sim-tiers/1",
-        simulated: true,
+    let how = How {
         seed: args.seed,
         phase_seconds: args.seconds,
         rate_gbps: args.rate,
-        rows: rows.iter().map(shown).collect(),
-    }
-}
-
-fn text(rows: &[Row]) -> String {
-    let mut out = String::from(
-        "SIMULATED two tiers, the near one contended: throughput as a share of the oracle's, once settled\n\n",
-    );
-    let _ = write!(out, "{:>6}  {:<12}", "far", "contention");
-    for contention in PHASES {
-        let _ = write!(out, " {:>6}", format!("{contention}x"));
-    }
-    let _ = writeln!(out, "  {:>9} {:>12}", "moved", "steady churn");
-    for row in rows {
-        let _ = write!(out, "{:>3} ns  {:<12}", row.far_ns, row.policy.name());
-        for of in &row.phases {
-            let _ = write!(out, " {:>6.3}", of.of_oracle);
+        counters: counted,
+    };
+    let mut document = Document::of(how, &tiers::rows(&args.policies, args.seconds, &settings)?);
+    if args.adversaries {
+        let against = adversaries::all();
+        for policy in args.policies.iter().filter(|policy| policy.controller().is_some()) {
+            let stood = adversaries::stand(*policy, &against, RUN * args.seconds, &settings)?;
+            document.stood(*policy, &against, &stood);
         }
-        let moved: u64 = row.phases.iter().map(|of| of.moved_bytes).sum();
-        let churn = row.phases.iter().map(|of| of.churn_gbps).fold(0.0, f64::max);
-        let _ =
-            writeln!(out, "  {:>9} {churn:>7.2} GB/s", nearfar_topology::Bytes(moved).to_string());
     }
-    output::wrapped(
-        &mut out,
-        "\n",
-        "first-touch fills near memory with the hottest pages and leaves them. The oracle is the best near share for each phase, \
-         found by search: it knows contention and heat, is never late and moves nothing. Churn is what is still moved in the \
-         second half of a phase, the most of all phases.",
-        0,
-    );
-    output::wrapped(&mut out, "", SIMULATED, 0);
-    out
+    if let Some(file) = &args.html {
+        demo::write(file, &document.html())?;
+    }
+    if let Some(file) = &args.svg {
+        demo::write(file, &document.svg())?;
+    }
+    if args.json {
+        output::print_json(&document)?;
+    } else {
+        output::print(&document.text())?;
+    }
+    Ok(Exit::Done.into())
 }

@@ -9,8 +9,10 @@ use serde::Serialize;
 
 use crate::simulate;
 
+pub(crate) mod fleet;
 pub(crate) mod page;
 pub(crate) mod text;
+pub(crate) mod tiers;
 
 /// What the figures are, and are not.
 pub(crate) const SIMULATED: &str = "Simulated: these are figures of a queueing model of the machine, fitted to \

@@ -1,11 +1,22 @@
-//! A comparison as one self-contained HTML page: a chart for each figure, and the table.
+//! A comparison as one self-contained HTML page (a chart for each figure, and the table), and as a picture.
 
 use maud::{Markup, html};
 
 use super::super::chart::{self, Bar, Caption, Line};
 use super::super::document;
+use super::super::sheet::{MARGIN, Sheet, WIDTH};
 use super::text::{COLUMNS, cells};
 use super::{Document, Result, SIMULATED};
+
+/// A chart: its id, its title, the column that has its text, its figure.
+type Chart = (&'static str, &'static str, usize, fn(&Result) -> f64);
+
+const CHARTS: [Chart; 4] = [
+    ("latency", "Latency of a cache line, cycles", 1, |of| of.latency_cycles),
+    ("speedup", "Throughput over that of first touch", 5, |of| of.speedup_vs_first_touch),
+    ("controllers", "Imbalance of memory controllers", 2, |of| of.controller_imbalance),
+    ("links", "Imbalance of directed links", 3, |of| of.interconnect_imbalance),
+];
 
 /// The page.
 pub(crate) fn html(of: &Document) -> String {
@@ -20,10 +31,7 @@ pub(crate) fn html(of: &Document) -> String {
         }
         section {
             div.grid {
-                (card(of, ("latency", "Latency of a cache line, cycles"), 1, |of| of.latency_cycles))
-                (card(of, ("speedup", "Throughput over that of first touch"), 5, |of| of.speedup_vs_first_touch))
-                (card(of, ("controllers", "Imbalance of memory controllers"), 2, |of| of.controller_imbalance))
-                (card(of, ("links", "Imbalance of directed links"), 3, |of| of.interconnect_imbalance))
+                @for chart in CHARTS { div.card { h3 { (chart.1) } (bars(of, chart)) } }
             }
             (table(of))
             ul { @for (name, meaning) in COLUMNS { li { strong { (name) } ": " (meaning) "." } } }
@@ -33,13 +41,47 @@ pub(crate) fn html(of: &Document) -> String {
     document::document("nearfar sim compare", &style, &main)
 }
 
-/// A bar for each policy, as long as its figure; `column` has its text.
-fn card(
-    of: &Document,
-    (id, title): (&str, &str),
-    column: usize,
-    figure: fn(&Result) -> f64,
-) -> Markup {
+/// The picture: the same charts, two by two.
+pub(crate) fn svg(of: &Document) -> String {
+    let height = chart::bars_height(of.results.len());
+    let heading = format!("{} on {}, simulated", of.workload, of.machine);
+    pictured(
+        ("nearfar sim compare", &heading, of.about),
+        height,
+        &CHARTS.map(|chart| (chart.1, bars(of, chart))),
+    )
+}
+
+/// Charts, two by two, under what command made them, a heading and a line more.
+pub(super) fn pictured(
+    (command, heading, line): (&str, &str, &str),
+    height: usize,
+    charts: &[(&str, Markup)],
+) -> String {
+    const GAP: usize = 40;
+    const ABOVE: usize = 34;
+    let width = (WIDTH - 2 * MARGIN - GAP) / 2;
+    let rows = charts.len().div_ceil(2);
+    let sheet = Sheet {
+        height: Sheet::TOP + rows * (height + ABOVE + GAP / 2) + MARGIN / 2,
+        title: &format!("{command}: {heading}"),
+        heading,
+        about: &format!("SIMULATED, no claim about any hardware: {line}"),
+        style: "",
+    };
+    let place = |at: usize| {
+        (MARGIN + at % 2 * (width + GAP), Sheet::TOP + at / 2 * (height + ABOVE + GAP / 2) + 14)
+    };
+    sheet.document(&html! {
+        @for (at, (title, chart)) in charts.iter().enumerate() {
+            text class="strong" x=(place(at).0) y=(place(at).1) { (title) }
+            svg x=(place(at).0) y=(place(at).1 + 12) width=(width) height=(height) { (chart) }
+        }
+    })
+}
+
+/// A bar for each policy, as long as its figure.
+fn bars(of: &Document, (id, title, column, figure): Chart) -> Markup {
     let longest = of.results.iter().map(figure).fold(0.0, f64::max);
     let bars: Vec<Bar> = of
         .results
@@ -58,14 +100,17 @@ fn card(
     let said: Vec<String> =
         bars.iter().map(|bar| format!("{}: {}", bar.line.name, bar.line.value)).collect();
     let caption = Caption { id, title, description: &said.join("; ") };
-    html! { div.card { h3 { (title) } (chart::bars(caption, &bars)) } }
+    chart::bars(caption, &bars)
 }
 
-fn class(policy: &str) -> &'static str {
+/// The colour of a policy.
+pub(super) fn class(policy: &str) -> &'static str {
     match policy {
         "first-touch" => "near",
         "interleave" => "interleave",
         "oracle" => "far3",
+        "colloid" | "carrefour" => "far",
+        "carrefour-replicate" => "far2",
         _ => "auto",
     }
 }

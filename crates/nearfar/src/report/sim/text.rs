@@ -54,13 +54,13 @@ pub(crate) fn compared(document: &Document) -> String {
         document.machine, document.workload, document.contention, document.seed
     );
     wrapped(&mut out, "", &format!("{}.", document.about), 0);
-    let _ = write!(out, "\n{:<14}", "");
+    let _ = write!(out, "\n{:<20}", "");
     for (name, _) in COLUMNS {
         let _ = write!(out, " {name:>12}");
     }
     out.push('\n');
     for of in &document.results {
-        let _ = write!(out, "{:<14}", of.policy);
+        let _ = write!(out, "{:<20}", of.policy);
         for cell in cells(of) {
             let _ = write!(out, " {cell:>12}");
         }
@@ -107,8 +107,8 @@ pub(crate) fn validation(validation: &Validation) -> String {
     out.push('\n');
     let text = format!(
         "{within} of {} figures are within bounds (in brackets), {predicted} of them all are predicted. Fitted: some \
-         number of the model was chosen for this figure. What chance decides (which pages are hot) is averaged over {} \
-         draws.",
+         number of the model was chosen for this figure. A limit is not to be exceeded. What \
+         chance decides (which pages are hot) is averaged over {} draws.",
         validation.rows.len(),
         nearfar_sim::published::carrefour::DRAWS,
     );

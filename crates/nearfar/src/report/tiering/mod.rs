@@ -48,6 +48,14 @@ impl Document {
                 " Every {switch_ms} ms another process gets the programs' CPU for a moment, so that pages in use look used."
             );
         }
+        let most = |of: &Compared| of.rows.iter().map(|ran| ran.boots().count()).max();
+        match self.found.workloads.iter().filter_map(most).max() {
+            None | Some(..=1) => {}
+            Some(boots) => {
+                text +=
+                    &format!(" Each row has {boots} boots; pictures over time are of the first.");
+            }
+        }
         if *smoke {
             text += " A smoke run: too short to be judged.";
         }
@@ -69,8 +77,12 @@ fn what(compared: &Compared) -> String {
 }
 
 /// The columns of the table, and what they mean.
-const COLUMNS: [(&str, &str); 10] = [
-    ("operations/s", "steady throughput: the median of the steady intervals"),
+const COLUMNS: [(&str, &str); 11] = [
+    (
+        "operations/s",
+        "steady throughput: the median of the steady intervals, and of boots if there are several",
+    ),
+    ("of boots", "the lowest and the highest of several boots"),
     ("of DRAM", "as a share of that of DRAM only"),
     ("recovered", "share of the slowdown from DRAM only to no tiering that is gone"),
     (
@@ -108,6 +120,10 @@ fn cells(figures: Option<&Figures>) -> [String; COLUMNS.len()] {
     };
     [
         grouped(of.steady_operations_per_s),
+        match of.boots {
+            ..=1 => "–".into(),
+            _ => of.between.map(grouped).join(" to "),
+        },
         of.to_dram.map_or_else(|| "–".into(), |ratio| format!("{ratio:.3}")),
         if matches!(of.row, Row::Dram | Row::None) { "–".into() } else { share(of.recovered) },
         share(of.near_by_time),

@@ -83,7 +83,11 @@ pub(super) fn apart(seen: &Observation, (a, b): (&Placement, &Placement)) -> (f6
 }
 
 /// How long it takes to go from one to the other.
-fn way_ns(config: &Config, seen: &Observation, between: (&Placement, &Placement)) -> f64 {
+pub(super) fn way_ns(
+    config: &Config,
+    seen: &Observation,
+    between: (&Placement, &Placement),
+) -> f64 {
     let (bytes, share) = apart(seen, between);
     let by_rate = bytes / real(config.rate.0.max(1)) * 1e9;
     let by_trust = share * 1e4 / f64::from(config.trust.0.max(1)) * real(config.period.0);

@@ -1,0 +1,248 @@
+//! Replicated regions made of words, and all that there are.
+
+use std::collections::BTreeMap;
+use std::string::ToString as _;
+use std::sync::{Arc, Mutex, Weak};
+use std::vec::Vec;
+
+use nearfar_kernel::fs::{Fs, FsError, RootFs};
+use nearfar_kernel::mempolicy::{self, PolicyError};
+use nearfar_kernel::{affinity, meminfo};
+use nearfar_topology::{Bytes, NodeId, NodeSet, NodeSetError, Topology};
+
+use crate::granule::Rule;
+use crate::machine::{self, NamedNodes};
+use crate::region::Region;
+use crate::shared::{Layout, Refused, Shared};
+use nearfar_spec::region::{RegionSpec, RegionSpecError};
+
+/// Why a replicated region can't be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplicatedError {
+    /// It is not written as regions are, or names what is not there.
+    #[error(transparent)]
+    Spec(#[from] RegionSpecError),
+    /// This system does not show its nodes.
+    #[error("memory nodes can't be read: {0}")]
+    Machine(#[from] FsError),
+    /// Nodes that are there, of which this process may have no memory.
+    #[error(
+        "{nodes}: the cpuset of this process lets it have memory of nodes {allowed} only (Mems_allowed_list in \
+         /proc/self/status); write those, or have cpuset.mems of its cgroup widened"
+    )]
+    Cpuset {
+        /// Those that were asked for and are not allowed.
+        nodes: NamedNodes,
+        /// Those that are.
+        allowed: NodeSet,
+    },
+    /// Nothing to replicate.
+    #[error("a replicated region of 0 bytes; it must have one at least")]
+    Empty,
+    /// A copy is more than all memory of its node.
+    #[error(
+        "a copy of {size} bytes: node {node} has {memory} in all; make it smaller, or name nodes with more memory"
+    )]
+    TooLarge {
+        /// What was asked for.
+        size: usize,
+        /// Which node is too small.
+        node: NodeId,
+        /// What it has.
+        memory: Bytes,
+    },
+    /// There are not as many addresses.
+    #[error("{copies} copies of {size} bytes are more than a process has addresses for")]
+    Addresses {
+        /// What was asked for.
+        size: usize,
+        /// How often.
+        copies: usize,
+    },
+    /// The kernel gives no memory, or no file to have it in.
+    #[error("{copies} copies of {size} bytes: {call} failed: {source}")]
+    Call {
+        /// What was asked for.
+        size: usize,
+        /// How often.
+        copies: usize,
+        /// The call.
+        call: &'static str,
+        /// The errno.
+        source: std::io::Error,
+    },
+    /// The kernel does not bind memory to a node.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+}
+
+impl ReplicatedError {
+    /// The errno that says the same.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Spec(
+                RegionSpecError::Nodes(
+                    NodeSetError::Absent { .. } | NodeSetError::NoSuchNodes { .. },
+                )
+                | RegionSpecError::NoNodes,
+            ) => libc::ENODEV,
+            Self::Spec(_) | Self::Empty => libc::EINVAL,
+            Self::Machine(_) => libc::ENOSYS,
+            Self::TooLarge { .. } | Self::Addresses { .. } => libc::ENOMEM,
+            Self::Call { source, .. } | Self::Policy(PolicyError::Call { source, .. }) => {
+                source.raw_os_error().unwrap_or(libc::EIO)
+            }
+            Self::Cpuset { .. } | Self::Policy(_) => libc::EPERM,
+        }
+    }
+}
+
+/// All regions of the process, by when they were made. A child of fork may find it locked for ever: then they are not told of.
+static ALL: Mutex<(u64, BTreeMap<u64, Weak<Region>>)> = Mutex::new((0, BTreeMap::new()));
+
+/// Makes a region of `size` zeroes that is written in words.
+///
+/// # Errors
+/// [`ReplicatedError`]; nothing is made then.
+pub(crate) fn create(text: &str, size: usize) -> Result<Arc<Region>, ReplicatedError> {
+    let spec: RegionSpec = text.parse()?;
+    if size == 0 {
+        return Err(ReplicatedError::Empty);
+    }
+    let fs = RootFs::live()?;
+    let machine = machine::read(&fs);
+    let cpus = affinity::get().unwrap_or_default();
+    let allowed = mempolicy::nodes_allowed();
+    let nodes = spec.on(&machine, &cpus, allowed.as_ref())?;
+    if let Some(allowed) = allowed {
+        let beyond: NodeSet =
+            nodes.iter().copied().filter(|node| !allowed.contains(*node)).collect();
+        if !beyond.is_empty() {
+            return Err(ReplicatedError::Cpuset { nodes: NamedNodes(beyond), allowed });
+        }
+    }
+    let copies = nodes.len();
+    let layout = Layout::new(size, spec.granule, copies)
+        .ok_or(ReplicatedError::Addresses { size, copies })?;
+    fits(&fs, &layout, &nodes, size)?;
+    let memory = Shared::new(layout, &nodes).map_err(|refused| match refused {
+        Refused::Policy(error) => error.into(),
+        Refused::Call(call, errno) => {
+            let source = std::io::Error::from_raw_os_error(errno);
+            ReplicatedError::Call { size, copies, call, source }
+        }
+    })?;
+    let region = Arc::new(Region {
+        memory,
+        size,
+        granule_bits: spec.granule.trailing_zeros(),
+        rule: Rule { quiet_ms: spec.quiet_ms, collapses_most: spec.collapses.unwrap_or(u64::MAX) },
+        text: text.to_string(),
+        here: by_cpu(&machine, &nodes),
+        nodes,
+    });
+    if let Ok(mut all) = ALL.try_lock() {
+        let (next, known) = &mut *all;
+        *next += 1;
+        // Those that have ended go now and then, all at once, so that ending one looks for nothing.
+        if known.len() >= 64 && next.is_multiple_of(64) {
+            known.retain(|_, region| region.strong_count() > 0);
+        }
+        known.insert(*next, Arc::downgrade(&region));
+    }
+    Ok(region)
+}
+
+/// Refuses copies that are more than all memory of a node.
+fn fits(
+    fs: &dyn Fs,
+    layout: &Layout,
+    nodes: &[NodeId],
+    size: usize,
+) -> Result<(), ReplicatedError> {
+    for node in nodes {
+        let Some(found) = meminfo::of_node(fs, *node) else { continue };
+        if layout.of_copy() as u64 > found.total.0 {
+            return Err(ReplicatedError::TooLarge { size, node: *node, memory: found.total });
+        }
+    }
+    Ok(())
+}
+
+/// By CPU the copy of its node, or the nearest by the distances that firmware states.
+fn by_cpu(machine: &Topology, nodes: &[NodeId]) -> Vec<u16> {
+    let mut here = Vec::new();
+    for (from, node) in &machine.nodes {
+        let distance = |to: &NodeId| {
+            let stated = machine.distances.get(&(*from, *to)).copied();
+            if from == to { 0 } else { stated.unwrap_or(u32::MAX) }
+        };
+        let nearest = nodes.iter().enumerate().min_by_key(|(_, to)| distance(to));
+        let copy = nearest.and_then(|(copy, _)| u16::try_from(copy).ok()).unwrap_or(0);
+        for cpu in &node.cpus {
+            let Ok(cpu) = usize::try_from(cpu.0) else { continue };
+            if here.len() <= cpu {
+                here.resize(cpu + 1, 0);
+            }
+            here[cpu] = copy;
+        }
+    }
+    here
+}
+
+/// All regions there are.
+pub(crate) fn all() -> Vec<Arc<Region>> {
+    let Ok(all) = ALL.try_lock() else { return Vec::new() };
+    all.1.values().filter_map(Weak::upgrade).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearfar_topology::testkit;
+
+    #[test]
+    fn every_cpu_has_the_copy_of_its_node_or_the_nearest() {
+        let mut machine = testkit::dram_and_cxl();
+        let cpus = machine.nodes[&NodeId(0)].cpus.clone();
+        assert_eq!(by_cpu(&machine, &[NodeId(0), NodeId(1)]), vec![0; cpus.len()]);
+        assert_eq!(by_cpu(&machine, &[NodeId(1), NodeId(0)]), vec![1; cpus.len()]);
+        // Two nodes with CPUs, and copies on neither but on a near and a far one.
+        for (id, cpu) in [(2, 70), (3, 71)] {
+            let node = nearfar_topology::Node {
+                cpus: vec![nearfar_topology::CpuId(cpu)],
+                ..machine.nodes[&NodeId(0)].clone()
+            };
+            machine.nodes.insert(NodeId(id), node);
+        }
+        for (from, to, distance) in [(2, 0, 30), (2, 1, 20), (3, 0, 11), (3, 1, 40)] {
+            machine.distances.insert((NodeId(from), NodeId(to)), distance);
+        }
+        let here = by_cpu(&machine, &[NodeId(0), NodeId(1)]);
+        assert_eq!((here.len(), here[70], here[71]), (72, 1, 0));
+    }
+
+    #[test]
+    fn what_is_wrong_has_its_errno() {
+        for (text, size, errno) in [
+            ("nowhere", 1, libc::EINVAL),
+            (";granule=3", 1, libc::EINVAL),
+            ("0;home=5", 1, libc::EINVAL),
+            ("1000", 1, libc::ENODEV),
+            ("", 0, libc::EINVAL),
+            ("", usize::MAX, libc::ENOMEM),
+            ("0", 1 << 50, libc::ENOMEM),
+        ] {
+            let error = create(text, size).unwrap_err();
+            assert_eq!(error.errno(), errno, "{text}, {size}: {error}");
+        }
+        assert!(
+            create("0", 1 << 50)
+                .unwrap_err()
+                .to_string()
+                .starts_with("a copy of 1125899906842624 bytes: node 0 has")
+        );
+    }
+}

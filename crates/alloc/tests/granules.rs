@@ -1,0 +1,224 @@
+//! Every order in which readers and writers of a replicated region's granule may meet: loom's atomics in place of the language's.
+//!
+//! The file is the library's own; here `crate::sync` is loom. Memory is two words a copy, which are read and written as bytes are
+//! in the library, one after the other and without order. Not here: where copies are, and regions of several granules
+//! (`replicated.rs`).
+
+#[path = "../src/granule.rs"]
+mod granule;
+
+/// What the library's own module of this name gives.
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
+
+    /// Whoever is waited for goes on.
+    pub(crate) fn pause(_: u32) {
+        loom::thread::yield_now();
+    }
+}
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::thread;
+
+use granule::{HOME, Quiet, Rule, Words};
+
+/// One that makes copies as soon as it may.
+const EAGER: Rule = Rule { quiet_ms: 0, collapses_most: 100 };
+
+/// A granule of two words with copies.
+struct Granule<const COPIES: usize> {
+    versions: [AtomicU64; COPIES],
+    life: AtomicU64,
+    memory: [[AtomicU64; 2]; COPIES],
+}
+
+impl<const COPIES: usize> Words for Granule<COPIES> {
+    fn copies(&self) -> usize {
+        COPIES
+    }
+
+    fn version(&self, copy: usize) -> &AtomicU64 {
+        &self.versions[copy]
+    }
+
+    fn life(&self) -> &AtomicU64 {
+        &self.life
+    }
+}
+
+impl<const COPIES: usize> Granule<COPIES> {
+    fn new() -> Arc<Self> {
+        let zero = || AtomicU64::new(0);
+        Arc::new(Self {
+            versions: std::array::from_fn(|_| zero()),
+            life: zero(),
+            memory: std::array::from_fn(|_| [zero(), zero()]),
+        })
+    }
+
+    fn write(&self, value: u64) -> granule::Wrote {
+        granule::write(self, 0, &EAGER, || {
+            self.memory[HOME].iter().for_each(|word| word.store(value, Ordering::Relaxed));
+        })
+    }
+
+    fn bring(&self, copy: usize) {
+        for (from, to) in self.memory[HOME].iter().zip(&self.memory[copy]) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// The value in a copy or at home, which is whole.
+    fn read(&self, copy: usize, rule: &Rule) -> u64 {
+        let mut taken = [0; 2];
+        let get = |from: usize| {
+            taken = [0, 1].map(|word: usize| self.memory[from][word].load(Ordering::Relaxed));
+        };
+        let bring = |to| self.bring(to);
+        granule::read(self, copy, get, Quiet { now_ms: || 0, rule, bring });
+        assert_eq!(taken[0], taken[1], "torn");
+        taken[0]
+    }
+
+    fn sync(&self) -> u64 {
+        granule::sync(self, &EAGER, |copy| self.bring(copy))
+    }
+}
+
+/// Goes through the orders in which threads give way to each other at most so often.
+fn every_order(gives_way: usize, act: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(gives_way);
+    model.check(act);
+}
+
+#[test]
+fn a_reader_on_any_node_sees_whole_values_and_none_older_than_it_has_seen() {
+    every_order(3, || {
+        let granule = Granule::<2>::new();
+        granule.write(1);
+        granule.sync();
+        let other = Arc::clone(&granule);
+        let writer = thread::spawn(move || {
+            other.write(2);
+        });
+        // It goes from node to node.
+        let seen = [1, HOME, 1].map(|copy| granule.read(copy, &EAGER));
+        assert!(seen[0] >= 1 && seen.is_sorted(), "{seen:?}");
+        writer.join().unwrap();
+        assert_eq!(granule.read(1, &EAGER), 2);
+    });
+}
+
+#[test]
+fn a_copy_that_is_made_while_others_write_is_of_what_is_at_home() {
+    every_order(2, || {
+        let granule = Granule::<2>::new();
+        granule.write(1);
+        let (reader, writer) = (Arc::clone(&granule), Arc::clone(&granule));
+        // The one makes the copy, as does the other, and a third writes.
+        let reader = thread::spawn(move || reader.read(1, &EAGER));
+        let writer = thread::spawn(move || {
+            writer.write(2);
+        });
+        let seen = granule.read(1, &EAGER);
+        assert!((1..=2).contains(&seen) && (1..=2).contains(&reader.join().unwrap()));
+        writer.join().unwrap();
+        assert_eq!(granule.read(1, &EAGER), 2);
+    });
+}
+
+#[test]
+fn writers_come_one_after_the_other_and_each_is_seen() {
+    every_order(3, || {
+        let granule = Granule::<2>::new();
+        let other = Arc::clone(&granule);
+        let add = |granule: &Granule<2>| {
+            granule::write(granule, 0, &EAGER, || {
+                for word in &granule.memory[HOME] {
+                    word.store(word.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                }
+            });
+        };
+        let writer = thread::spawn(move || add(&other));
+        add(&granule);
+        let seen = granule.read(1, &EAGER);
+        assert!(seen >= 1, "what it has written itself");
+        writer.join().unwrap();
+        assert_eq!(granule.read(1, &EAGER), 2);
+    });
+}
+
+#[test]
+fn after_sync_every_copy_is_what_was_written_before() {
+    every_order(2, || {
+        let granule = Granule::<3>::new();
+        granule.write(1);
+        let (reader, other) = (Arc::clone(&granule), Arc::clone(&granule));
+        let reader = thread::spawn(move || reader.read(1, &EAGER));
+        let other = thread::spawn(move || other.sync());
+        granule.sync();
+        for copy in &granule.memory {
+            assert!(
+                copy.iter().all(|word| word.load(Ordering::Relaxed) == 1),
+                "looked at directly"
+            );
+        }
+        assert_eq!(reader.join().unwrap(), 1);
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn what_a_reader_tells_another_is_never_older_there() {
+    every_order(2, || {
+        let granule = Granule::<3>::new();
+        granule.write(1);
+        granule.sync();
+        let (writer, teller) = (Arc::clone(&granule), Arc::clone(&granule));
+        let told = Arc::new(AtomicU64::new(0));
+        let tells = Arc::clone(&told);
+        let writer = thread::spawn(move || {
+            writer.write(2);
+        });
+        let teller = thread::spawn(move || tells.store(teller.read(1, &EAGER), Ordering::Release));
+        let heard = told.load(Ordering::Acquire);
+        assert!(granule.read(2, &EAGER) >= heard);
+        writer.join().unwrap();
+        teller.join().unwrap();
+    });
+}
+
+#[test]
+fn copies_come_back_after_a_quiet_time_and_after_so_many_collapses_never() {
+    loom::model(|| {
+        let granule = Granule::<2>::new();
+        let rule = Rule { quiet_ms: 10, collapses_most: 2 };
+        let write = |now_ms| granule::write(&*granule, now_ms, &rule, || {});
+        let made = |now_ms: fn() -> u64| {
+            let quiet = Quiet { now_ms, rule: &rule, bring: |copy| granule.bring(copy) };
+            granule::read(&*granule, 1, |_| {}, quiet)
+        };
+        let wrote = write(100);
+        assert!(!wrote.is_collapse, "there was no copy");
+        assert!(!made(|| 109), "too early");
+        assert!(made(|| 110) && !made(|| 110), "it is made once");
+        let wrote = write(120);
+        assert_eq!((wrote.is_collapse, wrote.is_settled), (true, false));
+        let wrote = write(121);
+        assert!(!wrote.is_collapse, "once for all writes until copies are made");
+        assert!(made(|| 131));
+        let wrote = write(140);
+        assert_eq!((wrote.is_collapse, wrote.is_settled), (true, true));
+        assert!(!made(|| 10_000), "never again");
+        // Those who look at the copy directly have it all the same, and readers go home.
+        let bring = |copy| granule.bring(copy);
+        assert_eq!(granule::sync(&*granule, &rule, bring), 1);
+        assert_eq!(granule::sync(&*granule, &rule, bring), 0);
+        let mut from = 9;
+        let quiet = Quiet { now_ms: || 10_000, rule: &rule, bring };
+        granule::read(&*granule, 1, |copy| from = copy, quiet);
+        assert_eq!(from, HOME);
+    });
+}

@@ -1,0 +1,54 @@
+//! `nearfar sim fleet`: a day of many hosts, by sampling.
+
+use std::process::ExitCode;
+
+use nearfar_sim::Policy;
+use nearfar_sim::fleet::{self, Options};
+
+use super::tiers::rate;
+use crate::cli::output;
+use crate::clock::Stopwatch;
+use crate::exit::{EndsWith as _, Exit};
+use crate::report::sim::fleet::Document;
+
+/// As typed.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Hosts, of 1 TiB each
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    hosts: u32,
+    /// Who moves pages on them
+    #[arg(long, default_value = "balanced", value_name = "POLICY")]
+    policy: Policy,
+    /// The most that is moved on a host, GB/s
+    #[arg(long, value_name = "GB/S", default_value_t = 8.0, value_parser = rate)]
+    rate: f64,
+    /// What chance decides: the same number, the same result
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print JSON (schema nearfar.sim-fleet/1)
+    #[arg(long)]
+    json: bool,
+}
+
+/// Simulates the day.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.policy.controller().is_none() && args.policy != Policy::FirstTouch {
+        let error = anyhow::anyhow!(
+            "--policy {}: it places memory once; a fleet's day is for those that move it: colloid, balanced, carrefour",
+            args.policy.name()
+        );
+        return Err(error).ends_with(Exit::Usage);
+    }
+    let options =
+        Options { hosts: args.hosts, policy: args.policy, rate_gbps: args.rate, seed: args.seed };
+    let watch = Stopwatch::start();
+    let found = fleet::day(&options)?;
+    let document = Document::of(&options, &found, watch.elapsed().as_secs_f64());
+    if args.json {
+        output::print_json(&document)?;
+    } else {
+        output::print(&document.text())?;
+    }
+    Ok(Exit::Done.into())
+}

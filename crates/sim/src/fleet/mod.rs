@@ -1,0 +1,235 @@
+//! A fleet: many hosts of 1 TiB for a day, by sampling. What a policy gains over them, and whether any host is worse off.
+//!
+//! # The fleet
+//! Each host is drawn from a seed (`host.rs`): how much of its memory is near, how far the other is and how wide both are, how
+//! hot its hot memory is, how much it asks for, who else asks for near memory. Through the day its demand follows a curve of
+//! its own, and others come and go. Nobody published such a fleet: it is assumed, and said to be.
+//!
+//! # What is sampled
+//! - *Memory*: a page of the simulation stands for 256 MiB that are alike, 4096 of them for a host's 1 TiB.
+//! - *Time*: loads stay the same for an hour. The day's 24 hours are [`STRATA`] strata, of each of which every host draws one
+//!   hour; of that hour the first [`WINDOW_S`] seconds are simulated, with memory and controller as the hour simulated before
+//!   left them. The rest of the hour is taken to be as the window's last quarter.
+//! - *Hosts*: all of them, as hosts are what differs most.
+//!
+//! Figures are means over strata and hosts; their error is the standard error of a stratified sample, twice, hosts being
+//! drawn independently in each stratum. Off, nothing moves and nothing changes within an hour, so one steady state is the hour's.
+
+use crate::compare::steady;
+use crate::live::{Sensors, Settings, Still, World};
+use crate::machine::Refusal;
+use crate::policy::Policy;
+use crate::rng::Rng;
+use crate::threads;
+
+mod host;
+
+use host::Host;
+
+/// Parts of the day of which an hour each is simulated.
+pub const STRATA: u32 = 3;
+/// Seconds of that hour that are simulated.
+pub const WINDOW_S: u32 = 120;
+/// Hours of a stratum.
+const HOURS: u32 = 24 / STRATA;
+/// Seconds at the end of a window that stand for the rest of the hour.
+const LATE_S: u32 = WINDOW_S / 4;
+const EPOCH_MS: u32 = 200;
+
+/// How large, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Hosts.
+    pub hosts: u32,
+    /// Who moves pages.
+    pub policy: Policy,
+    /// The most that is moved on a host, 10^9 bytes a second.
+    pub rate_gbps: f64,
+    /// What chance decides.
+    pub seed: u64,
+}
+
+/// A figure and how far off it may be by sampling.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Estimate {
+    /// The mean.
+    pub mean: f64,
+    /// Two standard errors.
+    pub error: f64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fleet {
+    /// Host-hours that were simulated, of 24 a host.
+    pub sampled_hours: u64,
+    /// Throughput of the policy over that of off, by host-hour.
+    pub speedup: Estimate,
+    /// What is moved on a host in a day, bytes.
+    pub moved_bytes: Estimate,
+    /// Speed-ups of hosts over the day: least, 1 %, 10 %, half, 90 %, 99 %, most.
+    pub percentiles: [f64; 7],
+    /// Share of hosts that the day made slower by more than 2 %.
+    pub worse: f64,
+    /// Share of hosts that it made faster by more than 2 %.
+    pub better: f64,
+}
+
+/// Quantiles of [`Fleet::percentiles`].
+pub const QUANTILES: [f64; 7] = [0.0, 0.01, 0.1, 0.5, 0.9, 0.99, 1.0];
+
+/// An hour: throughput with the policy and off, bytes moved.
+#[derive(Clone, Copy, Debug)]
+struct Hour {
+    gbps: f64,
+    off: f64,
+    moved: f64,
+}
+
+/// Simulates the day.
+///
+/// # Errors
+/// None, unless the drawn hosts are changed for the worse.
+pub fn day(options: &Options) -> Result<Fleet, Refusal> {
+    let hosts: Vec<u64> = (0..u64::from(options.hosts)).collect();
+    let days: Result<Vec<Vec<Hour>>, Refusal> =
+        threads::map(&hosts, |host| of_host(*host, options)).into_iter().collect();
+    Ok(summary(&days?))
+}
+
+fn of_host(number: u64, options: &Options) -> Result<Vec<Hour>, Refusal> {
+    let mut rng = Rng::new(options.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (number + 1));
+    let host = Host::draw(&mut rng);
+    let machine = host.machine()?;
+    let workload = host.workload();
+    let mut pages = crate::pages::Pages::of(&workload, rng.bits());
+    pages.hottest_near(&workload, &machine, 1.0);
+    let settings = Settings {
+        epoch_ms: EPOCH_MS,
+        tick_epochs: 1,
+        rate_gbps: options.rate_gbps,
+        sensors: Sensors { noise: 0.05, samples: 3000, ..Sensors::default() },
+        seed: rng.bits(),
+        ..Settings::default()
+    };
+    let off = pages.clone();
+    let mut world = World::new(&machine, &workload, pages, settings);
+    let mut controller = options.policy.controller().unwrap_or_else(|| Box::new(Still));
+    let mut hours = Vec::new();
+    for stratum in 0..STRATA {
+        let at = stratum * HOURS + rng.below(HOURS);
+        let (own, others) = host.load(at, &mut rng);
+        world.work(own);
+        world.contend(others);
+        let mut loaded = workload.clone().contended(others);
+        loaded.workers.iter_mut().for_each(|worker| worker.lines = own);
+        let (mut all, mut late, epochs) = ((0.0, 0.0), (0.0, 0.0), WINDOW_S * 1000 / EPOCH_MS);
+        for epoch in 0..epochs {
+            let done = world.step(controller.as_mut());
+            #[expect(clippy::cast_precision_loss, reason = "bytes, for a mean")]
+            let moved = done.moved_bytes as f64;
+            all = (all.0 + done.figures.gbps, all.1 + moved);
+            if epoch >= epochs - LATE_S * 1000 / EPOCH_MS {
+                late = (late.0 + done.figures.gbps, late.1 + moved);
+            }
+        }
+        // The rest of the hour is as the end of the window.
+        let rest = f64::from(3600 - WINDOW_S) / f64::from(LATE_S);
+        let an_epoch = f64::from(EPOCH_MS) / 1000.0;
+        hours.push(Hour {
+            gbps: (all.0 + rest * late.0) * an_epoch / 3600.0,
+            off: steady(&machine, &loaded, &off).gbps,
+            moved: all.1 + rest * late.1,
+        });
+    }
+    Ok(hours)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts, for means")]
+fn summary(days: &[Vec<Hour>]) -> Fleet {
+    let mut hosts: Vec<f64> = days
+        .iter()
+        .map(|hours| {
+            let sum = |of: fn(&Hour) -> f64| hours.iter().map(of).sum::<f64>();
+            sum(|hour| hour.gbps) / sum(|hour| hour.off)
+        })
+        .collect();
+    hosts.sort_by(f64::total_cmp);
+    let quantile = |of: f64| {
+        let at = (of * (hosts.len().max(1) - 1) as f64).round();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index")]
+        hosts.get(at as usize).copied().unwrap_or(1.0)
+    };
+    let part = |of: &dyn Fn(f64) -> bool| {
+        hosts.iter().filter(|speedup| of(**speedup)).count() as f64 / hosts.len().max(1) as f64
+    };
+    let of_day = |figure: &dyn Fn(&Hour) -> f64, times: f64| {
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+        let strata: Vec<Vec<f64>> = (0..STRATA as usize)
+            .map(|at| days.iter().filter_map(|hours| hours.get(at)).map(figure).collect())
+            .collect();
+        let means: Vec<f64> = strata.iter().map(|values| mean(values)).collect();
+        let variance: f64 = strata
+            .iter()
+            .zip(&means)
+            .map(|(values, mean)| {
+                let squares: f64 = values.iter().map(|one| (one - mean) * (one - mean)).sum();
+                let count = values.len() as f64;
+                squares / (count - 1.0).max(1.0) / count.max(1.0)
+            })
+            .sum();
+        let error = 2.0 * variance.sqrt() / f64::from(STRATA);
+        Estimate { mean: times * mean(&means), error: times * error }
+    };
+    Fleet {
+        sampled_hours: days.iter().map(|hours| hours.len() as u64).sum(),
+        speedup: of_day(&|hour| hour.gbps / hour.off, 1.0),
+        moved_bytes: of_day(&|hour| hour.moved, 24.0),
+        percentiles: QUANTILES.map(quantile),
+        worse: part(&|speedup| speedup < 0.98),
+        better: part(&|speedup| speedup > 1.02),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(policy: Policy, seed: u64) -> Options {
+        Options { hosts: 3, policy, rate_gbps: 8.0, seed }
+    }
+
+    #[test]
+    fn a_fleet_on_which_nothing_moves_is_as_it_is_off() {
+        let fleet = day(&options(Policy::FirstTouch, 1)).unwrap();
+        assert_eq!((fleet.sampled_hours, fleet.worse, fleet.better), (9, 0.0, 0.0));
+        assert!((fleet.speedup.mean - 1.0).abs() < 1e-6 && fleet.speedup.error < 1e-6, "{fleet:?}");
+        assert!(fleet.moved_bytes.mean.abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_day_is_the_same_for_a_seed_and_another_for_another() {
+        let run = |seed| day(&options(Policy::Balanced, seed)).unwrap();
+        let found = run(1);
+        assert_eq!(found, run(1));
+        assert_ne!(found, run(2));
+        assert!(found.percentiles.is_sorted() && found.moved_bytes.mean > 0.0, "{found:?}");
+    }
+
+    #[test]
+    fn an_estimate_is_of_strata_and_says_how_far_off_it_may_be() {
+        let hour = |gbps| Hour { gbps, off: 1.0, moved: 1.0 };
+        // Strata differ, hosts do not: no error.
+        let alike: Vec<Vec<Hour>> =
+            vec![(0..STRATA).map(|at| hour(1.0 + f64::from(at))).collect(); 10];
+        let found = summary(&alike);
+        assert!((found.speedup.mean - 2.0).abs() < 1e-9 && found.speedup.error < 1e-9);
+        assert!((found.moved_bytes.mean - 24.0).abs() < 1e-9);
+        let apart: Vec<Vec<Hour>> =
+            (0..10).map(|host| vec![hour(f64::from(host)); STRATA as usize]).collect();
+        let found = summary(&apart);
+        // Ten values of variance 9.17 in each of three strata: 2 sqrt(9.17 / 10 / 3).
+        assert!((found.speedup.error - 1.106).abs() < 0.01, "{found:?}");
+        assert!((found.worse - 0.1).abs() < 1e-9 && (found.better - 0.8).abs() < 1e-9);
+    }
+}

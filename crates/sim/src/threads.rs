@@ -1,0 +1,47 @@
+//! Work shared out to threads: results come in the order of what they are of, so any number of threads gives the same.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// `of` each item, on as many threads as there are CPUs.
+pub(crate) fn map<T: Sync, R: Send>(items: &[T], of: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(at) else { return done };
+            done.push((at, of(item)));
+        }
+    };
+    let mut done = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads.min(items.len())).map(|_| scope.spawn(work)).collect();
+        let mut done = work();
+        for other in others {
+            done.extend(other.join().unwrap_or_default());
+        }
+        done
+    });
+    done.sort_by_key(|(at, _)| *at);
+    // What a thread that could not end had taken is done again here, where its failure is ours.
+    let mut done = done.into_iter().peekable();
+    let each = items.iter().enumerate().map(|(at, item)| {
+        done.next_if(|(of, _)| *of == at).map_or_else(|| of(item), |(_, result)| result)
+    });
+    each.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_in_order_and_none_is_missing() {
+        let items: Vec<usize> = (0..1000).collect();
+        assert_eq!(
+            map(&items, |item| item * 3),
+            (0..1000).map(|item| item * 3).collect::<Vec<_>>()
+        );
+        assert!(map(&[], |item: &usize| *item).is_empty());
+    }
+}
