@@ -59,8 +59,6 @@ const SOCKETS_NEW: Guest = Guest { machine: "cxl-2socket-small", kernel: "7.2", 
 const FOUR_OLD: Guest = Guest { machine: "numa-4node", kernel: "6.12", ..OLD };
 const FOUR_NEW: Guest = Guest { machine: "numa-4node", kernel: "7.2", ..OLD };
 const DEVICE_OLD: Guest = Guest { machine: "cxl-device", kernel: "6.12", ..OLD };
-const FOUR_OLD: Guest = Guest { machine: "numa-4node", kernel: "6.12", ..OLD };
-const FOUR_NEW: Guest = Guest { machine: "numa-4node", kernel: "7.2", ..OLD };
 const GUESTS: [Guest; 3] = [OLD, NEW, THREE];
 const ALL: [Guest; 13] = [
     OLD,
