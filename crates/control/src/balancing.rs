@@ -135,6 +135,7 @@ pub struct Loop<S> {
     look_at: Nanoseconds,
     decide_at: Nanoseconds,
     read_at: Nanoseconds,
+    memory_at: Nanoseconds,
     sampling: Sampling,
     moved: u64,
     round: Round,
@@ -159,6 +160,7 @@ impl<S: Sensor> Loop<S> {
             look_at: zero,
             decide_at: zero,
             read_at: zero,
+            memory_at: zero,
             sampling: Sampling::Dense,
             moved: 0,
             round: Round::default(),
@@ -239,13 +241,14 @@ impl<S: Sensor> Loop<S> {
         for placed in pages.work(now) {
             self.moved += u64::from(placed.moved);
             self.regions.placed(&placed);
+            self.seen.placed(&placed);
         }
         if now >= self.sense_at {
             let elapsed = Nanoseconds(now.0.saturating_sub(self.read_at.0));
             let reading = self.read(now);
             (self.read_at, self.sense_at) = (now, Nanoseconds(now.0.saturating_add(SENSE.0)));
             if let Some(reading) = reading {
-                let memory = pages.memory()?;
+                let memory = self.memory(now, pages)?;
                 self.sense(reading, memory, elapsed, pages);
                 if now >= self.decide_at {
                     self.decide(now, pages);
@@ -254,6 +257,20 @@ impl<S: Sensor> Loop<S> {
         }
         let until = self.sense_at.0.saturating_sub(now.0);
         Ok(Nanoseconds(pages.next().map_or(until, |next| next.0.min(until))))
+    }
+
+    /// How nodes are: asked before each decision, and once a second.
+    fn memory<P: Pages>(
+        &mut self,
+        now: Nanoseconds,
+        pages: &mut P,
+    ) -> Result<Vec<Memory>, P::Error> {
+        let known = self.seen.nodes();
+        if !known.is_empty() && now < self.memory_at && now < self.decide_at {
+            return Ok(known.to_vec());
+        }
+        self.memory_at = Nanoseconds(now.0.saturating_add(LOOK));
+        pages.memory()
     }
 
     /// Tells sensors whom to look at, if that has changed, and starts those that failed a while ago.

@@ -1,17 +1,20 @@
 //! What was seen since the last decision: accesses, samples, latencies; and what it comes to for a policy.
 
 use nearfar_policy::traffic::balance::Observation;
-use nearfar_policy::traffic::{Memory, Reads, Round, Table};
+use nearfar_policy::traffic::{Memory, PIECES, Reads, Round, Table};
 use nearfar_topology::{BasisPoints, Bytes, BytesPerSecond, Nanoseconds, NodeId};
 
-use super::Regions;
 use super::law::Counted;
+use super::{Placed, Regions};
 use crate::sense::{Reading, Whose};
 
 const LINE: u128 = 64;
 const SECOND_NS: u128 = 1_000_000_000;
 /// Pages of the first round.
 const PAGES_MAX: usize = 30_000;
+/// Rounds that samples are remembered for where a page has hardly one a round: each time a page faults, say. Shared pages could
+/// not be told from private ones by a round alone.
+const ROUNDS_KEPT: u32 = 4;
 /// What stays free on each node: two hundredths.
 const KEPT_FREE: u64 = 50;
 
@@ -60,7 +63,11 @@ pub(super) struct Seen {
     counted: bool,
     nodes: Vec<Memory>,
     latency: Vec<Vec<Option<Nanoseconds>>>,
+    /// Of these, those of the last reading, and the time since there were any.
+    fresh: Vec<Vec<Option<Nanoseconds>>>,
     latency_age: u64,
+    /// Rounds that the samples are of, before this one.
+    kept: u32,
 }
 
 impl Seen {
@@ -74,7 +81,9 @@ impl Seen {
             counted: true,
             nodes: Vec::new(),
             latency: Vec::new(),
+            fresh: Vec::new(),
             latency_age: 0,
+            kept: 0,
         }
     }
 
@@ -84,6 +93,19 @@ impl Seen {
 
     pub(super) fn latency(&self) -> &[Vec<Option<Nanoseconds>>] {
         &self.latency
+    }
+
+    /// Notes what became of a page.
+    pub(super) fn placed(&mut self, placed: &Placed) {
+        if let Some(node) = placed.on {
+            let pages = if placed.asked.huge { PIECES } else { 1 };
+            self.table.placed(placed.asked.page, pages, node);
+        }
+    }
+
+    /// How nodes were when it was last asked.
+    pub(super) fn nodes(&self) -> &[Memory] {
+        &self.nodes
     }
 
     /// Whether sums are of accesses that happened.
@@ -108,9 +130,23 @@ impl Seen {
         self.nodes = round.nodes;
         reading.add_to(&mut self.table);
         self.latency_age = self.latency_age.saturating_add(round.elapsed.0);
-        if reading.latency.iter().flatten().any(Option::is_some) {
-            self.latency.clone_from(&reading.latency);
-            self.latency_age = reading.latency_age.0;
+        self.take_latency(reading);
+    }
+
+    /// Takes over what was measured anew.
+    fn take_latency(&mut self, reading: &Reading) {
+        let nodes = self.accesses.len();
+        self.latency.resize(nodes, vec![None; nodes]);
+        self.fresh = vec![vec![None; nodes]; nodes];
+        for (from, row) in reading.latency.iter().enumerate().take(nodes) {
+            for (to, latency) in row.iter().enumerate().take(nodes) {
+                let is_fresh = reading.latency_fresh.get(from).is_none_or(|row| row[to]);
+                if latency.is_some() && is_fresh {
+                    self.latency[from][to] = *latency;
+                    self.fresh[from][to] = *latency;
+                    self.latency_age = 0;
+                }
+            }
         }
     }
 
@@ -129,7 +165,13 @@ impl Seen {
 
     /// Begins a round of so many pages.
     pub(super) fn clear(&mut self, pages_max: usize) {
-        self.table.clear(pages_max);
+        self.kept += 1;
+        if self.kept < ROUNDS_KEPT && self.table.is_thin() {
+            self.table.keep(pages_max);
+        } else {
+            self.kept = 0;
+            self.table.clear(pages_max);
+        }
         self.accesses.iter_mut().flatten().for_each(|sum| *sum = 0);
         (self.elapsed, self.looked, self.reads, self.counted) = (0, 0, Reads::Unknown, true);
     }
@@ -142,7 +184,7 @@ impl Seen {
         counted: &Counted<'_>,
     ) -> Observation {
         let latency = |cpu: &usize| {
-            let row = self.latency.get(*cpu);
+            let row = self.fresh.get(*cpu);
             let cell = |mem: &usize| row.and_then(|row| row.get(*mem).copied().flatten());
             layout.mems.iter().map(cell).collect()
         };

@@ -50,6 +50,8 @@ pub(crate) struct Options {
     pub(crate) cgroup: Option<String>,
     pub(crate) pid: Option<u32>,
     pub(crate) keep_numa_balancing: bool,
+    /// Lines in a microsecond, on the whole machine, above which Carrefour acts; as published if not said.
+    pub(crate) busy_above: Option<u32>,
 }
 
 impl Options {
@@ -68,7 +70,8 @@ impl Options {
     /// that is not asked. Destinations are drawn anew each round, as published: drawn by the page they stop short of even.
     pub(crate) fn carrefour(&self, counted: bool, seed: u64) -> carrefour::Config {
         let usual = carrefour::Config::default();
-        let busy = if counted { usual.busy } else { carrefour::Busy::Machine(0) };
+        let said = self.busy_above.map(|lines| carrefour::Busy::Machine(u64::from(lines) * 1000));
+        let busy = if counted { said.unwrap_or(usual.busy) } else { carrefour::Busy::Machine(0) };
         carrefour::Config { busy, draw: carrefour::Draw::Anew { seed }, ..usual }
     }
 }

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use nearfar_control::balancing::{Law, Layout, Loop};
 use nearfar_kernel::balancing::{NumaBalancing, numa_balancing, set_numa_balancing};
 use nearfar_kernel::fs::RootFs;
-use nearfar_kernel::journal::{Journal, OnConflict};
+use nearfar_kernel::journal::{Journal, JournalError, OnConflict, Restored};
 use nearfar_policy::traffic::balance::Balance;
 use nearfar_topology::Nanoseconds;
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
@@ -26,6 +26,7 @@ use super::{rivals, state};
 use crate::cli::machine::MachineArgs;
 use crate::cli::output;
 use crate::clock::{Stopwatch, sleep};
+use crate::sense::hint::pace;
 use crate::sense::{self, Scene};
 use crate::tier::service::refuse_conflicts;
 use crate::tier::state::Identity;
@@ -50,6 +51,10 @@ pub(crate) fn serve(machine: &MachineArgs, options: &Options) -> anyhow::Result<
 }
 
 fn set_and_serve(machine: &MachineArgs, options: &Options) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        rustix::process::geteuid().is_root(),
+        "balancing looks at other processes' memory and moves it, which takes root; run it as root"
+    );
     let fs = RootFs::live()?;
     let (topology, _) = machine.read(&fs)?;
     let layout = model::layout(&topology)?;
@@ -60,7 +65,7 @@ fn set_and_serve(machine: &MachineArgs, options: &Options) -> anyhow::Result<()>
     rivals::refuse_kdamonds(&fs)?;
     let _claim = rivals::claim(&fs, journal.dir())?;
     // What a process that was killed has left.
-    journal.restore(BY, OnConflict::Refuse).context("putting back what was set before")?;
+    put_back(&journal, OnConflict::Refuse).context("putting back what was set before")?;
     let scene = Scene { fs: &fs, machine: &topology, journal: &journal, by: BY };
     let sensors = choice::choose(sense::all(scene), &options.sensors, options.policy)?;
     let (law, layout, source) = law(&topology, layout, options, &sensors)?;
@@ -77,10 +82,23 @@ fn set_and_serve(machine: &MachineArgs, options: &Options) -> anyhow::Result<()>
     let emulated = machine.lab(&fs);
     let told = Told { layout: &layout, source, emulated };
     let ended = service.run(Loop::new(layout.clone(), law, sensors), &told, &stop);
-    let restored = journal.restore(BY, OnConflict::Refuse);
+    let restored = put_back(&journal, OnConflict::Refuse);
     let _ = std::fs::remove_file(state::path(journal.dir()));
     ended?;
     refuse_conflicts(&restored.context("putting back what balancing has set")?)
+}
+
+/// Puts back what balancing, and a sensor at work for it, have set.
+pub(crate) fn put_back(
+    journal: &Journal<'_>,
+    on_conflict: OnConflict,
+) -> Result<Restored, JournalError> {
+    let mut all = journal.restore(&pace(BY), on_conflict)?;
+    let of_balancing = journal.restore(BY, on_conflict)?;
+    all.put_back.extend(of_balancing.put_back);
+    all.conflicts.extend(of_balancing.conflicts);
+    all.void += of_balancing.void;
+    Ok(all)
 }
 
 /// The law that was asked for, with what it takes the machine for.

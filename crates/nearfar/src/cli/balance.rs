@@ -14,9 +14,9 @@ use super::background::{self, Background};
 use super::machine::MachineArgs;
 use super::output;
 use crate::balance::options::{Options, Policy, RATE, RATE_MAX};
-use crate::balance::service::{self, BY};
+use crate::balance::service;
 use crate::balance::state::{self, State};
-use crate::exit::Exit;
+use crate::exit::{EndsWith as _, Exit};
 use crate::tier::options::PID_MAX;
 use crate::tier::service::refuse_conflicts;
 
@@ -64,6 +64,10 @@ struct StartArgs {
     /// what a sensor sees by
     #[arg(long)]
     keep_numa_balancing: bool,
+    /// With carrefour: act only while all memory together answers more than so many cache lines in a microsecond, if
+    /// that is counted [default: 50, as published for four sockets]
+    #[arg(long, value_name = "LINES")]
+    busy_above: Option<u32>,
     #[command(flatten)]
     machine: MachineArgs,
 }
@@ -91,6 +95,7 @@ impl StartArgs {
             cgroup: self.cgroup.clone(),
             pid: self.pid,
             keep_numa_balancing: self.keep_numa_balancing,
+            busy_above: self.busy_above,
         }
     }
 
@@ -98,8 +103,11 @@ impl StartArgs {
     fn as_arguments(&self) -> Vec<std::ffi::OsString> {
         let mut all: Vec<String> = ["--policy", self.policy.word()].map(String::from).into();
         all.extend(["--rate".into(), self.rate.to_string()]);
-        let named =
-            [("--cgroup", self.cgroup.clone()), ("--pid", self.pid.map(|pid| pid.to_string()))];
+        let named = [
+            ("--cgroup", self.cgroup.clone()),
+            ("--pid", self.pid.map(|pid| pid.to_string())),
+            ("--busy-above", self.busy_above.map(|lines| lines.to_string())),
+        ];
         let named = named.into_iter().filter_map(|(option, value)| Some((option, value?)));
         let sensors = self.sensors.iter().map(|name| ("--sensor", name.clone()));
         all.extend(named.chain(sensors).flat_map(|(option, value)| [option.into(), value]));
@@ -161,6 +169,13 @@ pub(super) fn why_ended() -> String {
 }
 
 fn start(args: &StartArgs) -> anyhow::Result<ExitCode> {
+    if args.busy_above.is_some() && args.policy != Policy::Carrefour {
+        return Err(anyhow::anyhow!(
+            "--busy-above is a threshold of --policy carrefour; {} weighs what moving gains instead",
+            args.policy.word()
+        ))
+        .ends_with(Exit::Usage);
+    }
     refuse_second()?;
     anyhow::ensure!(
         args.machine.is_live(),
@@ -226,7 +241,7 @@ fn put_back(on_conflict: OnConflict) -> anyhow::Result<()> {
     let (dir, fs) = (Journal::default_dir(), RootFs::live()?);
     let journal = Journal::new(dir.clone(), &fs, "/");
     let restored =
-        journal.restore(BY, on_conflict).context("putting back what balancing has set")?;
+        service::put_back(&journal, on_conflict).context("putting back what balancing has set")?;
     for gone in [state::path(&dir), state::ended_path(&dir)] {
         let _ = std::fs::remove_file(gone);
     }

@@ -1,5 +1,5 @@
-//! `nearfar balance` on real kernels, on a machine with four nodes: memory that was all on one node is spread, all settings are
-//! put back however it ends, and what can't be is refused.
+//! `nearfar balance` on real kernels, on a machine with four nodes: memory that was all on one node is spread (seen by the lab's
+//! emulated PMU, so that nobody else moves it), all settings are put back however it ends, and what can't be is refused.
 
 use std::process::{Child, Command, Stdio};
 
@@ -10,7 +10,8 @@ use crate::damon::{Holder, live, wait};
 use crate::inside::{HOLD, STATE, await_up, done, error, nearfar, unprivileged};
 use crate::tier::{START as TIER, mib_on, nap, random, system};
 
-const START: [&str; 4] = ["balance", "start", "--policy", "carrefour"];
+/// Programs here are busy for a tenth of the time.
+const START: [&str; 6] = ["balance", "start", "--policy", "carrefour", "--busy-above", "1"];
 /// How often balancing is ended at a random moment; the environment can ask for more.
 const ENDS: &str = "NEARFAR_TEST_BALANCE_ENDS";
 
@@ -48,35 +49,61 @@ fn until(pid: u32, wished: impl Fn([u64; 4]) -> bool) -> [u64; 4] {
     on(pid)
 }
 
+/// Waits until the status is as wished; what it is then.
+fn until_status(wished: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+    for _ in 0..400 {
+        if wished(&status()) {
+            break;
+        }
+        wait();
+    }
+    status()
+}
+
 fn moved(status: &serde_json::Value) -> u64 {
     status["pages"]["moved"].as_u64().unwrap_or(0)
 }
 
-pub(crate) fn memory_that_all_use_and_one_node_had_is_spread_and_settings_are_put_back() {
+/// Faults come by the kernel's NUMA balancing, which spreads such memory by itself; so who has moved it is left open here.
+pub(crate) fn faults_alone_show_what_is_used_and_settings_are_put_back() {
     let before = system();
     let program = program("share");
-    assert!(on(program.id())[0] >= 60, "{:?}", on(program.id()));
     let said = done(&START);
     assert!(said.contains("the machine by carrefour"), "{said}");
-    let even = |mib: [u64; 4]| mib.iter().all(|mib| (8..=32).contains(mib));
-    let mib = until(program.id(), even);
-    let status = status();
-    assert!(even(mib), "{mib:?} MiB: {status}");
+    let seen = |status: &serde_json::Value| status["sensors"][0]["seen"].as_u64().unwrap_or(0);
+    let status = until_status(|status| seen(status) >= 1000);
+    assert!(seen(&status) >= 1000, "{status}");
+    assert_eq!(status["sensors"][0]["name"], "hint-faults", "{status}");
     assert_eq!(status["schema"], "nearfar.balance/1");
-    assert!(moved(&status) > 1000, "{status}");
     assert_eq!(status["nodes"].as_array().unwrap().len(), 4);
-    assert!(status["sensors"][0]["seen"].as_u64().unwrap() > 0, "{status}");
     let text = done(&["balance", "status"]);
     assert!(text.contains("imbalance of controllers") && text.contains("node 0 to"), "{text}");
     // Two at once undo each other's work.
     let again = nearfar(&START).output().unwrap();
     assert!(!again.status.success() && error(&again).contains("already running"), "{again:?}");
-    let tier = nearfar(&TIER).output().unwrap();
+    let tier = nearfar(&[&TIER[..], &["--near", "0", "--far", "1"]].concat()).output().unwrap();
     assert!(!tier.status.success() && error(&tier).contains("moves pages already"), "{tier:?}");
     assert!(done(&["balance", "stop"]).contains("as before"));
     assert_eq!(system(), before);
     let none = nearfar(&["balance", "status"]).output().unwrap();
     assert!(!none.status.success() && error(&none).contains("nearfar balance start"), "{none:?}");
+    end(program);
+}
+
+pub(crate) fn memory_that_all_use_and_one_node_had_is_spread() {
+    let before = system();
+    let program = program("share");
+    assert!(on(program.id())[0] >= 60, "{:?}", on(program.id()));
+    done(&START);
+    let spread = |mib: [u64; 4]| mib[0] <= 40 && mib[1..].iter().all(|mib| *mib >= 6);
+    let mib = until(program.id(), spread);
+    let status = status();
+    assert!(spread(mib), "{mib:?} MiB: {status}");
+    assert!(moved(&status) > 1000, "{status}");
+    assert_eq!(status["sensors"][0]["name"], "lab", "{status}");
+    assert_eq!(status["sensors"][0]["nature"], "emulated", "{status}");
+    done(&["balance", "stop"]);
+    assert_eq!(system(), before);
     end(program);
 }
 
@@ -90,6 +117,7 @@ pub(crate) fn of_a_process_alone_its_memory_moves_and_when_it_ends_balancing_doe
     let mib = until(ours.id(), spread);
     let status = status();
     assert!(spread(mib), "{mib:?} MiB: {status}");
+    assert!(on(other.id())[0] >= 60, "{:?} MiB of another: {status}", on(other.id()));
     assert!(status["scope"].as_str().unwrap().contains(&format!("process {pid} ")), "{status}");
     end(ours);
     let ended = balance.wait_with_output().unwrap();
@@ -114,6 +142,12 @@ pub(crate) fn what_can_not_be_balanced_is_refused_and_nothing_is_changed() {
     refused(&["--sensor", "crystal-ball"], "crystal-ball");
     refused(&["--sensor", "ibs"], "ibs");
     refused(&["--rate", "0"], "0");
+    let output = nearfar(&["balance", "start", "--busy-above", "1"]).output().unwrap();
+    assert!(
+        error(&output).contains("--busy-above is a threshold of --policy carrefour"),
+        "{output:?}"
+    );
+    assert_eq!(output.status.code(), Some(2));
     std::fs::create_dir_all(STATE).unwrap();
     let output = unprivileged(&START);
     assert!(!output.status.success() && error(&output).contains("root"), "{output:?}");
@@ -175,6 +209,7 @@ pub(crate) fn a_cgroups_processes_alone_are_balanced() {
     let mib = until(ours.pid(), |mib| mib[0] <= 40);
     let status = status();
     assert!(mib[0] <= 40, "{mib:?}: {status}");
+    assert!(on(other.pid())[0] >= 60, "{:?} MiB of another: {status}", on(other.pid()));
     assert_eq!(status["scope"], "cgroup /ours");
     done(&["balance", "stop"]);
     ours.end();

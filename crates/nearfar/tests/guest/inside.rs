@@ -183,7 +183,8 @@ fn copy(memory: &[u8]) {
     });
 }
 
-/// Reads a line of every page again and again, by a thread on each CPU, until the input ends.
+/// Reads a line of every page, rests, and does so again, by a thread on each CPU, until the input ends. Rests because each
+/// line is work for whoever emulates them.
 fn share(memory: &[u8], cpus: &[CpuId]) {
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -195,6 +196,7 @@ fn share(memory: &[u8], cpus: &[CpuId]) {
                     for page in memory.chunks(4096) {
                         std::hint::black_box(page[usize::try_from(cpu.0).unwrap() * 64]);
                     }
+                    std::thread::sleep(std::time::Duration::from_millis(20));
                 }
             });
         }

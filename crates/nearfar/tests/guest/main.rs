@@ -58,9 +58,10 @@ const SOCKETS_OLD: Guest = Guest { machine: "cxl-2socket-small", kernel: "6.12",
 const SOCKETS_NEW: Guest = Guest { machine: "cxl-2socket-small", kernel: "7.2", ..OLD };
 const FOUR_OLD: Guest = Guest { machine: "numa-4node", kernel: "6.12", ..OLD };
 const FOUR_NEW: Guest = Guest { machine: "numa-4node", kernel: "7.2", ..OLD };
+const FOUR_TIMED: Guest = Guest { timing: "auto", ..FOUR_NEW };
 const DEVICE_OLD: Guest = Guest { machine: "cxl-device", kernel: "6.12", ..OLD };
 const GUESTS: [Guest; 3] = [OLD, NEW, THREE];
-const ALL: [Guest; 13] = [
+const ALL: [Guest; 14] = [
     OLD,
     TIMED,
     NEW,
@@ -74,6 +75,7 @@ const ALL: [Guest; 13] = [
     DEVICE_OLD,
     FOUR_OLD,
     FOUR_NEW,
+    FOUR_TIMED,
 ];
 
 /// Its name, the guests it is for, and the test.
@@ -126,9 +128,10 @@ const TESTS: &[Test] = tests! {
         a_process_that_ends_or_becomes_another_while_it_is_moved_is_left on [SMALL_OLD, SMALL_NEW],
         a_huge_page_of_another_process_is_split_joined_and_moved_whole on [SMALL_OLD, SMALL_NEW],
         a_cpuset_is_kept_to on [SMALL_OLD, SMALL_NEW];
-    balance: memory_that_all_use_and_one_node_had_is_spread_and_settings_are_put_back on [FOUR_OLD, FOUR_NEW],
-        of_a_process_alone_its_memory_moves_and_when_it_ends_balancing_does on [FOUR_OLD, FOUR_NEW],
-        a_cgroups_processes_alone_are_balanced on [FOUR_OLD, FOUR_NEW],
+    balance: faults_alone_show_what_is_used_and_settings_are_put_back on [FOUR_OLD, FOUR_NEW],
+        memory_that_all_use_and_one_node_had_is_spread on [FOUR_TIMED],
+        of_a_process_alone_its_memory_moves_and_when_it_ends_balancing_does on [FOUR_TIMED],
+        a_cgroups_processes_alone_are_balanced on [FOUR_TIMED],
         what_can_not_be_balanced_is_refused_and_nothing_is_changed on [FOUR_OLD, FOUR_NEW],
         however_balancing_is_ended_settings_are_as_before on [FOUR_OLD, FOUR_NEW];
     scope: options_are_shown_changed_while_it_runs_saved_and_taken_from_a_file on [SMALL_OLD, SMALL_NEW],

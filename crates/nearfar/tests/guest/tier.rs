@@ -15,15 +15,19 @@ use crate::goals::total_and_free;
 use crate::inside::{HOLD, STATE, await_up, done, error, nearfar, unprivileged};
 
 const BALANCING: &str = "proc/sys/kernel/numa_balancing";
+/// How often the kernel looks for its NUMA balancing; debugfs.
+const PACE: &str = "sys/kernel/debug/sched/numa_balancing/scan_period_max_ms";
 pub(crate) const START: [&str; 3] = ["tier", "start", "--pause-damon-stat"];
 /// How often tiering is ended at a random moment; the environment can ask for more.
 const ENDS: &str = "NEARFAR_TEST_TIER_ENDS";
 
-/// All that tiering may change.
+/// All that tiering and balancing may change.
 pub(crate) fn system() -> BTreeMap<String, String> {
     let fs = RootFs::live().unwrap();
     let mut files = snapshot(&fs);
-    files.extend(fs.read(BALANCING).unwrap().map(|text| (BALANCING.to_string(), text)));
+    for file in [BALANCING, PACE] {
+        files.extend(fs.read(file).unwrap().map(|text| (file.to_string(), text)));
+    }
     files
 }
 
