@@ -192,9 +192,12 @@ fn share(memory: &[u8], cpus: &[CpuId]) {
             let ended = &ended;
             scope.spawn(move || {
                 affinity::set(&[cpu]).unwrap();
+                // Other lines each time: those of one time fit into a cache.
+                let mut lines = (usize::try_from(cpu.0).unwrap()..).map(|line| line % 64 * 64);
                 while !ended.load(Ordering::Relaxed) {
+                    let line = lines.next().unwrap();
                     for page in memory.chunks(4096) {
-                        std::hint::black_box(page[usize::try_from(cpu.0).unwrap() * 64]);
+                        std::hint::black_box(page[line]);
                     }
                     std::thread::sleep(std::time::Duration::from_millis(20));
                 }

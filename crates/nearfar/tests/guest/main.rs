@@ -129,9 +129,8 @@ const TESTS: &[Test] = tests! {
         a_huge_page_of_another_process_is_split_joined_and_moved_whole on [SMALL_OLD, SMALL_NEW],
         a_cpuset_is_kept_to on [SMALL_OLD, SMALL_NEW];
     balance: faults_alone_show_what_is_used_and_settings_are_put_back on [FOUR_OLD, FOUR_NEW],
-        memory_that_all_use_and_one_node_had_is_spread on [FOUR_TIMED],
-        of_a_process_alone_its_memory_moves_and_when_it_ends_balancing_does on [FOUR_TIMED],
-        a_cgroups_processes_alone_are_balanced on [FOUR_TIMED],
+        a_process_is_balanced_alone_and_when_it_ends_balancing_does on [FOUR_TIMED],
+        of_a_cgroup_its_processes_are_watched_and_no_others on [FOUR_OLD, FOUR_NEW],
         what_can_not_be_balanced_is_refused_and_nothing_is_changed on [FOUR_OLD, FOUR_NEW],
         however_balancing_is_ended_settings_are_as_before on [FOUR_OLD, FOUR_NEW];
     scope: options_are_shown_changed_while_it_runs_saved_and_taken_from_a_file on [SMALL_OLD, SMALL_NEW],
