@@ -1,10 +1,10 @@
 //! Balancing as a loop: sensors are read, a policy is asked, pages move as the rate allows.
 //!
 //! Every step of [`SENSE`] the sensors are read and what they saw is taken in (`seen.rs`); when it is time, the policy decides:
-//! Carrefour on a round of counters and sampled pages ([`carrefour`]), the law of marginal costs, or equal latencies, on
-//! regions of memory that is used alike ([`balance`]; `regions.rs` makes regions of samples). What was decided is asked of the
-//! machine, which moves pages in its own time, batch by batch, and tells what became of each. Whose memory it is about may
-//! change at any time; sensors are told.
+//! Carrefour on a round of counters and sampled pages ([`nearfar_policy::traffic::carrefour`]), the law of marginal costs, or
+//! equal latencies, on regions of memory that is used alike ([`balance`]; `regions.rs` makes regions of samples). What was
+//! decided is asked of the machine, which moves pages in its own time, batch by batch, and tells what became of each. Whose
+//! memory it is about may change at any time; sensors are told.
 //!
 //! A sensor that fails is left out, said so, and started again later. With none at work nothing is decided.
 

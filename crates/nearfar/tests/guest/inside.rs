@@ -199,7 +199,7 @@ fn share(memory: &[u8], cpus: &[CpuId]) {
                     for page in memory.chunks(4096) {
                         std::hint::black_box(page[line]);
                     }
-                    std::thread::sleep(std::time::Duration::from_millis(20));
+                    std::thread::park_timeout(std::time::Duration::from_millis(20));
                 }
             });
         }

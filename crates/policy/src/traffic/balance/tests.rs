@@ -340,7 +340,6 @@ fn evened_out(told: Told) -> [f64; 4] {
                 bytes: Bytes(4 << 30),
             }],
             room: vec![Bytes(16 << 30); 4],
-            ..Observation::default()
         };
         for shift in balance.step(&seen).shifts {
             let by = real(shift.bytes.0) / real(4 << 30);
