@@ -6,6 +6,7 @@
 //! Not here: decisions (crate policy), and the live system (crate kernel).
 #![forbid(unsafe_code)]
 
+pub mod balancing;
 pub mod sense;
 pub mod tiering;
 pub mod turns;

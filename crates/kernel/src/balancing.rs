@@ -10,6 +10,9 @@ use crate::fs::{Fs, FsError};
 use crate::journal::{Change, Journal, JournalError, Recorded};
 
 const NUMA_BALANCING: &str = "proc/sys/kernel/numa_balancing";
+/// In milliseconds; debugfs, so it may not be there.
+const SCAN_MAX: &str = "sys/kernel/debug/sched/numa_balancing/scan_period_max_ms";
+const SCAN_MIN: &str = "sys/kernel/debug/sched/numa_balancing/scan_period_min_ms";
 const DEMOTION: &str = "sys/kernel/mm/numa/demotion_enabled";
 
 /// The bits of NUMA balancing.
@@ -49,6 +52,30 @@ pub fn set_numa_balancing(
     mode: NumaBalancing,
 ) -> Result<Vec<Recorded>, JournalError> {
     journal.change(by, &[Change { path: NUMA_BALANCING.into(), new: mode.0.to_string() }])
+}
+
+/// Has NUMA balancing look at all of a busy process again as soon as it ever does, through the journal, in the name of `by`:
+/// the longest period becomes the shortest, which is a second unless someone has set it. Else it looks less and less often
+/// where it finds nothing to move, down to once a minute. Nothing changes where there is no debugfs.
+///
+/// Source: Linux 6.12, kernel/sched/debug.c (`scan_period_min_ms`, `scan_period_max_ms`), fair.c (`update_task_scan_period`).
+///
+/// # Errors
+/// [`JournalError`]; nothing is changed then.
+pub fn scan_steadily(
+    fs: &dyn Fs,
+    journal: &Journal<'_>,
+    by: &str,
+) -> Result<Vec<Recorded>, JournalError> {
+    let shortest = fs.read(SCAN_MIN).ok().flatten();
+    let longest = fs.read(SCAN_MAX).ok().flatten();
+    match (shortest, longest) {
+        (Some(shortest), Some(_)) => {
+            let new = shortest.trim().to_owned();
+            journal.change(by, &[Change { path: SCAN_MAX.into(), new }])
+        }
+        _ => Ok(Vec::new()),
+    }
 }
 
 /// Whether reclaim demotes; `None` where the kernel can't.

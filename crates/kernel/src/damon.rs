@@ -23,6 +23,7 @@ mod lock;
 pub mod offers;
 pub mod session;
 mod settings;
+pub mod sharing;
 pub mod spec;
 
 pub use counters::{Region, SchemeStats};

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
+mod balance;
 mod bench;
 mod cli;
 mod clock;

@@ -258,6 +258,24 @@ impl Table {
         whole
     }
 
+    /// Whether fewer than two samples came of each page, so that it can't be told who shares it.
+    #[must_use]
+    pub fn is_thin(&self) -> bool {
+        let samples = self.pages.values().fold(0_u64, |sum, page| sum.saturating_add(page.all()));
+        samples < 2 * u64::try_from(self.pages.len()).unwrap_or(u64::MAX / 2)
+    }
+
+    /// Notes where so many pages are now, from one on; those that have not been sampled are passed over.
+    pub fn placed(&mut self, page: Page, pages: u64, node: NodeId) {
+        let end = Page { number: page.number.saturating_add(pages), ..page };
+        self.pages.range_mut(page..end).for_each(|(_, sampled)| sampled.node = node);
+    }
+
+    /// The same pages for one round more, which may be of more of them.
+    pub const fn keep(&mut self, pages_max: usize) {
+        (self.pages_max, self.lost) = (pages_max, 0);
+    }
+
     /// Forgets all, for a next round of so many pages.
     pub fn clear(&mut self, pages_max: usize) {
         (self.pages_max, self.lost) = (pages_max, 0);
@@ -286,6 +304,21 @@ mod tests {
         assert_eq!((first.by.as_slice(), first.writes, first.lone()), ([1, 1].as_slice(), 1, None));
         table.clear(1);
         assert_eq!((table.pages().len(), table.lost()), (0, 0));
+    }
+
+    #[test]
+    fn a_table_is_thin_until_two_samples_came_of_each_page_and_knows_where_pages_went() {
+        let mut table = Table::new(10, 2);
+        [sample(1, 0), sample(512, 0), sample(600, 1)].into_iter().for_each(|one| table.add(one));
+        assert!(table.is_thin());
+        table.placed(sample(512, 0).page, PIECES, NodeId(1));
+        let nodes: Vec<_> = table.pages().values().map(|page| page.node.0).collect();
+        assert_eq!(nodes, [0, 1, 1]);
+        table.keep(3);
+        [sample(1, 0), sample(512, 0), sample(600, 1)].into_iter().for_each(|one| table.add(one));
+        assert!(!table.is_thin());
+        table.add(sample(7, 0));
+        assert_eq!((table.pages().len(), table.lost()), (3, 1));
     }
 
     #[test]

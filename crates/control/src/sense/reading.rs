@@ -42,6 +42,8 @@ pub struct Reading {
     pub latency: Vec<Vec<Option<Nanoseconds>>>,
     /// How old the oldest of these is.
     pub latency_age: Nanoseconds,
+    /// Which of them are of this reading, and not of one before; all, if it is empty.
+    pub latency_fresh: Vec<Vec<bool>>,
     /// What each node's memory carries now, whoever asked, as far as latency tells.
     pub used: Vec<Option<BytesPerSecond>>,
     /// Accesses one by one.
@@ -86,6 +88,7 @@ impl Reading {
         self.heat.extend(other.heat);
         if self.latency.is_empty() {
             (self.latency, self.latency_age) = (other.latency, other.latency_age);
+            self.latency_fresh = other.latency_fresh;
         } else {
             self.latency_age = self.latency_age.max(other.latency_age);
             for (mine, other) in self.latency.iter_mut().zip(other.latency) {
@@ -124,6 +127,7 @@ impl Reading {
         self.reads = both(self.reads, later.reads);
         if !later.latency.is_empty() {
             (self.latency, self.latency_age) = (later.latency, later.latency_age);
+            self.latency_fresh = later.latency_fresh;
         }
         if !later.used.is_empty() {
             self.used = later.used;

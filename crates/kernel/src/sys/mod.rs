@@ -8,5 +8,6 @@ pub(crate) mod clock;
 pub(crate) mod mempolicy;
 pub(crate) mod mount;
 pub(crate) mod perf;
+pub(crate) mod remote;
 pub(crate) mod shared;
 pub(crate) mod signals;

@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod background;
+mod balance;
 mod bench;
 mod daemon;
 mod demo;
@@ -49,6 +51,8 @@ enum Command {
     Report(report::Args),
     /// Move used pages to near memory and unused ones to far memory, for programs that need no change
     Tier(tier::Args),
+    /// Spread memory traffic over controllers and links, pages towards those who use them, for programs that need no change
+    Balance(balance::Args),
     /// Show what sensors of memory traffic see: where accesses come from and go to, what a load takes
     Sense(sense::Args),
     /// Measure how busy each node's memory is and say so to allocators, as a service
@@ -80,6 +84,7 @@ impl Cli {
             Command::Weights(args) => weights::run(&args),
             Command::Run(args) => run::run(&args),
             Command::Tier(args) => tier::run(&args),
+            Command::Balance(args) => balance::run(&args),
             Command::Sense(args) => sense::run(&args),
             Command::Daemon(args) => daemon::run(&args),
             Command::Sim(args) => sim::run(&args),

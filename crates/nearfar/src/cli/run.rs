@@ -1,7 +1,7 @@
 //! `nearfar run`: a program with its memory and CPUs where the user says. The letters mean what they mean to numactl;
 //! nodes may also be named by kind or by near and far, and `-w auto` weighs them.
 //!
-//! Without `--report` and `--tier` we become the program: no parent is left. With either a parent stays ([`watch`]).
+//! Without `--report`, `--tier` and `--balance` we become the program: no parent is left. With any a parent stays ([`watch`]).
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -15,10 +15,12 @@ use nearfar_topology::{Mix, NodeExpr, NodeSet, NodeSetError, Topology};
 
 use super::machine::MachineArgs;
 use super::output;
+use crate::balance::options::Policy;
 use crate::exit::{EndsWith as _, Exit, WithExit};
 use crate::weighing::MIX;
 use crate::weighing::set::{ForARun, Setter};
 
+mod balanced;
 mod cpus;
 mod heap;
 mod plan;
@@ -26,6 +28,7 @@ mod report;
 mod tiered;
 mod watch;
 
+use balanced::Balanced;
 pub(crate) use cpus::{cpu_nodes, cpus_of};
 use plan::{Plan, Setting};
 use tiered::Tiered;
@@ -75,6 +78,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true,
         conflicts_with_all = ["membind", "interleave", "weighted_interleave"])]
     tier: Option<Option<PathBuf>>,
+    /// Stay, and have memory traffic of CMD and all it starts balanced meanwhile: pages towards those who use them, shared ones
+    /// spread (nearfar balance). Needs root
+    #[arg(long, value_name = "POLICY", num_args = 0..=1, require_equals = true, default_missing_value = "balanced",
+        value_enum, conflicts_with_all = ["membind", "interleave", "weighted_interleave", "tier"])]
+    balance: Option<Policy>,
     /// Memory that CMD gets by malloc and new goes to this memory kind (far, weighted:0=3,1=1, cxl;limit=4g;spill=near), by a
     /// library that is preloaded; or a configuration: "heap=far from=64k mmap=off"
     #[arg(long, value_name = "KIND|CONF")]
@@ -159,15 +167,16 @@ fn prepare_and_run(args: &Args) -> anyhow::Result<ExitCode> {
         output::note(note);
     }
     let setter = Setter::new(fs.as_ref(), args.machine.root());
-    if args.report.is_none() && args.tier.is_none() {
+    if args.report.is_none() && args.tier.is_none() && args.balance.is_none() {
         set_weights(&plan, &setter, false)?;
         return become_command(args, &plan);
     }
     let fs = &RootFs::live()?;
     let sink = args.report.as_ref().map(|file| report::Sink::open(file.as_deref())).transpose()?;
     let tiered = args.tier.as_ref().map(|file| Tiered::start(fs, file.as_deref())).transpose()?;
+    let balanced = args.balance.map(Balanced::start).transpose()?;
     let lease = set_weights(&plan, &setter, true)?;
-    let after = watch::After { fs, sink, setter: &setter, lease, tiered };
+    let after = watch::After { fs, sink, setter: &setter, lease, tiered, balanced };
     watch::run(args, &plan, &machine, after)
 }
 

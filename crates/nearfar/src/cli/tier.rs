@@ -12,18 +12,15 @@ use nearfar_kernel::damon;
 use nearfar_kernel::fs::RootFs;
 use nearfar_kernel::journal::{Journal, OnConflict};
 
-use super::output;
-use crate::clock::{Stopwatch, sleep};
+use super::{background, output};
 use crate::exit::Exit;
-use crate::tier::service::{BY, NAP, refuse_conflicts, say_removed};
+use crate::tier::service::{BY, refuse_conflicts, say_removed};
 use crate::tier::state::{self, State};
 
 mod config;
 mod start;
 
 pub(crate) use start::for_run;
-
-use start::PATIENCE;
 
 /// As typed.
 #[derive(Debug, clap::Args)]
@@ -126,7 +123,7 @@ pub(crate) fn end_and_put_back(state: Option<&State>) -> anyhow::Result<()> {
 
 fn put_back_as(state: Option<&State>, on_conflict: OnConflict) -> anyhow::Result<()> {
     if let Some(state) = state {
-        end(state)?;
+        background::end(state.identity)?;
     }
     // What a process that was killed has left.
     let (dir, fs) = (Journal::default_dir(), RootFs::live()?);
@@ -149,19 +146,4 @@ fn put_back_as(state: Option<&State>, on_conflict: OnConflict) -> anyhow::Result
         output::note(format_args!("put back /{} to {}", recorded.path, recorded.old));
     }
     restored.iter().try_for_each(refuse_conflicts)
-}
-
-/// Ends the process that runs.
-fn end(state: &State) -> anyhow::Result<()> {
-    let number = state.identity.pid;
-    let pid = i32::try_from(number).ok().and_then(rustix::process::Pid::from_raw);
-    let pid = pid.context("the state names no process")?;
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM)
-        .with_context(|| format!("ending process {number}"))?;
-    let waited = Stopwatch::start();
-    while state.is_running() {
-        anyhow::ensure!(waited.elapsed() < PATIENCE, "process {number} does not end");
-        sleep(NAP);
-    }
-    Ok(())
 }

@@ -7,7 +7,9 @@
 //! not be used, the kernel's event `page-faults` stands in, which does not tell reads from writes.
 //!
 //! While it is at work the kernel itself moves pages towards the CPUs that use them: that is what NUMA balancing is for.
-//! It is switched on, if it is off, through the journal. It looks at a process once that has run for a second.
+//! It is switched on, if it is off, through the journal. It looks at a process once that has run for a second, and then less and
+//! less often where it finds nothing to move. While many samples are wanted it looks every second ([`balancing::scan_steadily`]),
+//! through the journal as well; that is undone once few are, because each look costs the process a fault a page.
 //! Faults come in bursts. Where more come than there is room for, the first of a burst would be all that is seen; so from then on
 //! only every second one is taken, or fourth, and so on, until none is lost ([`Thinning`]).
 //! Samples are of pages, one each time a page is looked at, so a page used often counts no more than one used now and then.
@@ -83,6 +85,11 @@ impl By {
             Self::Event => sample.user.then_some((sample.address, false)),
         }
     }
+}
+
+/// In whose name the pace of looking is changed for someone.
+pub(crate) fn pace(by: &str) -> String {
+    format!("{by}-pace")
 }
 
 /// The sensor.
@@ -185,7 +192,9 @@ impl<'a> HintFaults<'a> {
         };
         // What one of that name left when it was killed.
         let journal = self.scene.journal;
-        journal.restore(self.scene.by, OnConflict::Refuse).map_err(|error| failed(&error))?;
+        for by in [self.scene.by, &self.pace()] {
+            journal.restore(by, OnConflict::Refuse).map_err(|error| failed(&error))?;
+        }
         let mode = balancing::numa_balancing(self.scene.fs).map_err(|error| failed(&error))?;
         let mode = mode.unwrap_or_default();
         if !mode.has(NumaBalancing::NORMAL) {
@@ -194,7 +203,27 @@ impl<'a> HintFaults<'a> {
                 .map_err(|error| failed(&error))?;
             self.set = true;
         }
-        Ok(())
+        self.look_often(Sampling::Dense)
+    }
+
+    /// Whose name the pace of looking has in the journal: it changes and goes back while the rest stays.
+    fn pace(&self) -> String {
+        pace(self.scene.by)
+    }
+
+    /// Has the kernel look at processes as often as samples are wanted.
+    fn look_often(&self, sampling: Sampling) -> Result<(), Unusable> {
+        let journal = self.scene.journal;
+        let changed = match sampling {
+            Sampling::Dense => {
+                balancing::scan_steadily(self.scene.fs, journal, &self.pace()).map(drop)
+            }
+            Sampling::Sparse => journal.restore(&self.pace(), OnConflict::Refuse).map(drop),
+        };
+        changed.map_err(|error| {
+            let found = format!("how often NUMA balancing looks can't be changed: {error}");
+            Unusable::new(Why::Failed, found)
+        })
     }
 
     fn counted(&self) -> u64 {
@@ -305,7 +334,8 @@ impl Sensor for HintFaults<'_> {
         let Some(at_work) = &mut self.at_work else { return Err(not_started(NAME)) };
         at_work.asked = if sampling == Sampling::Dense { 1 } else { SPARSE };
         let set = at_work.sampler.set_period(at_work.asked * at_work.thinning.times);
-        set.map_err(|error| refused(self.scene.fs, &error))
+        set.map_err(|error| refused(self.scene.fs, &error))?;
+        self.look_often(sampling)
     }
 
     fn cost(&self) -> Cost {
@@ -313,7 +343,9 @@ impl Sensor for HintFaults<'_> {
     }
 
     fn stop(&mut self) -> Result<(), Unusable> {
-        self.at_work = None;
+        if self.at_work.take().is_some() {
+            self.look_often(Sampling::Sparse)?;
+        }
         if !std::mem::take(&mut self.set) {
             return Ok(());
         }

@@ -31,6 +31,10 @@ const PORTS: &str = "sys/class/virtio-ports";
 /// One access in so many, while there is much to do and while there is not.
 const DENSE: u64 = 8192;
 const SPARSE: u64 = 4 * DENSE;
+/// Where more come in a second than this, only every second one is taken, or fourth, and so on: each takes some microseconds of
+/// CPU time to find whose it is.
+const SAMPLES_MOST: u64 = 2000;
+const THINNEST: u64 = 1024;
 /// The same for the self-test, which makes accesses to so many lines.
 const TEST_EVERY: u64 = 64;
 const TEST_LINES: usize = 1 << 19;
@@ -126,7 +130,10 @@ struct AtWork {
     port: Port,
     whose: Whose,
     since: Nanoseconds,
+    /// One access in so many is sampled: as asked for, and so many times fewer.
     every: u64,
+    asked: u64,
+    thinning: u64,
     before: Vec<Lines>,
 }
 
@@ -201,6 +208,29 @@ impl<'a> Lab<'a> {
     }
 }
 
+impl AtWork {
+    /// Has one access in so many sampled from now on.
+    fn take_one_in(&mut self, every: u64) -> Result<(), Unusable> {
+        if every != self.every {
+            self.port.ask(Request::Start { every })?;
+            self.every = every;
+        }
+        Ok(())
+    }
+}
+
+/// How many times fewer are to be taken than asked for, after so many have come in this time at so many times fewer.
+fn thinner(times: u64, samples: u64, elapsed: Nanoseconds) -> u64 {
+    let in_a_second = u128::from(samples) * 1_000_000_000 / u128::from(elapsed.0.max(1));
+    if in_a_second > u128::from(SAMPLES_MOST) && times < THINNEST {
+        times * 2
+    } else if in_a_second < u128::from(SAMPLES_MOST / 4) && times > 1 {
+        times / 2
+    } else {
+        times
+    }
+}
+
 /// Memory of so many lines, each written and then read.
 fn touch() -> Vec<u64> {
     let mut memory = vec![0_u64; TEST_LINES * 8];
@@ -254,7 +284,8 @@ impl Sensor for Lab<'_> {
         let before = port.ask(Request::Start { every: DENSE })?.lines;
         let whose = whose.clone();
         self.cost = Cost::default();
-        self.at_work = Some(AtWork { port, whose, since: now, every: DENSE, before });
+        let (every, asked, thinning) = (DENSE, DENSE, 1);
+        self.at_work = Some(AtWork { port, whose, since: now, every, asked, thinning, before });
         Ok(())
     }
 
@@ -266,6 +297,9 @@ impl Sensor for Lab<'_> {
         at_work.since = now;
         let (whose, every) = (at_work.whose.clone(), at_work.every);
         let before = std::mem::replace(&mut at_work.before, answer.lines);
+        let thinning = thinner(at_work.thinning, answer.samples.len() as u64, elapsed);
+        at_work.thinning = thinning;
+        at_work.take_one_in(at_work.asked * thinning)?;
         let Some(at_work) = &self.at_work else { return Err(not_started(NAME)) };
         let count = self.nodes.len();
         let mut accesses = vec![vec![0_u64; count]; count];
@@ -297,12 +331,8 @@ impl Sensor for Lab<'_> {
 
     fn set_sampling(&mut self, sampling: Sampling) -> Result<(), Unusable> {
         let Some(at_work) = &mut self.at_work else { return Err(not_started(NAME)) };
-        let every = if sampling == Sampling::Dense { DENSE } else { SPARSE };
-        if every != at_work.every {
-            at_work.port.ask(Request::Start { every })?;
-            at_work.every = every;
-        }
-        Ok(())
+        at_work.asked = if sampling == Sampling::Dense { DENSE } else { SPARSE };
+        at_work.take_one_in(at_work.asked * at_work.thinning)
     }
 
     fn cost(&self) -> Cost {
@@ -330,6 +360,19 @@ mod tests {
         let (zero, two) = (NodeId(0), NodeId(2));
         // One that was started anew counts nothing rather than much.
         assert_eq!(found, [(1, two, 3, 0), (0, zero, 0, 2), (3, zero, 2, 2)]);
+    }
+
+    #[test]
+    fn fewer_are_taken_where_too_many_come_and_more_again_where_few_do() {
+        let second = Nanoseconds(1_000_000_000);
+        let mut times = 1;
+        let mut seen = Vec::new();
+        for samples in [20_000, 10_000, 5_000, 2_500, 1_250, 400, 0, 0, 0, 0] {
+            times = thinner(times, samples, second);
+            seen.push(times);
+        }
+        assert_eq!(seen, [2, 4, 8, 16, 16, 8, 4, 2, 1, 1]);
+        assert_eq!(thinner(THINNEST, u64::MAX, Nanoseconds(0)), THINNEST);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Each path is a chain of loads through a region on the node (crate kernel, `chase.rs`), of which three are timed and the one
 //! in the middle counts, from a CPU of the node that asks. Paths take turns, as many at a reading as a thousandth of a CPU
 //! pays for, so that on a machine with many paths each is measured less often: [`Reading::latency_age`] says how old the
-//! oldest figure is. Where this machine has been probed, what others use of a node is read off its curve ([`used`]).
+//! oldest figure is, and [`Reading::latency_fresh`] which are new. Where this machine has been probed, what others use of a node is read off its curve ([`used`]).
 //!
 //! In a guest of the lab that waits in slow motion, figures are divided by that, as the probe's are.
 
@@ -190,16 +190,26 @@ impl AtWork {
         let mut latency = vec![vec![None; nodes]; nodes];
         let mut in_use = vec![None; nodes];
         let mut oldest = now;
+        let mut latency_fresh = vec![vec![false; nodes]; nodes];
         for path in &self.paths {
             let Some((load, at)) = path.last else { continue };
             latency[path.from][path.to] = Some(load);
             // A node is as busy as the way to it that shows most of that.
             in_use[path.to] = in_use[path.to].max(used(&path.curve, load));
             oldest = oldest.min(at);
+            latency_fresh[path.from][path.to] = now.0.saturating_sub(at.0) <= elapsed.0;
         }
         let latency_age = Nanoseconds(now.0.saturating_sub(oldest.0));
         let coverage = BasisPoints(10_000);
-        Reading { elapsed, coverage, latency, latency_age, used: in_use, ..Reading::default() }
+        Reading {
+            elapsed,
+            coverage,
+            latency,
+            latency_age,
+            latency_fresh,
+            used: in_use,
+            ..Reading::default()
+        }
     }
 }
 

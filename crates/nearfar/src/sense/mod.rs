@@ -23,7 +23,7 @@ use nearfar_topology::{CpuId, NodeId, Topology};
 mod bytes;
 mod controllers;
 mod hardware;
-mod hint;
+pub(crate) mod hint;
 mod lab;
 mod latency;
 mod place;

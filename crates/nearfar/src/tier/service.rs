@@ -26,6 +26,7 @@ use super::options::InForce;
 use super::plan::{self, Plan};
 use super::scope::Whose;
 use super::state::{self, Identity, Ledger, More, State};
+use crate::balance::rivals;
 use crate::cli::machine::MachineArgs;
 use crate::cli::output;
 use crate::clock::{Stopwatch, sleep};
@@ -63,6 +64,7 @@ fn set_and_serve(machine: &MachineArgs, force: InForce, for_run: bool) -> anyhow
     }
     let journal = Journal::new(Journal::default_dir(), &fs, "/");
     journal.make_dir()?;
+    let _claim = rivals::claim(&fs, journal.dir())?;
     let turn = own::Turn::take(journal.dir())?;
     // What a process that was killed has left.
     turn.recover(&fs).context("removing the cgroup that a run before had")?;

@@ -43,7 +43,7 @@ pub(crate) struct State {
 }
 
 /// A process: its number, and when it started, in ticks since boot, for another process may get the number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     pub(crate) pid: u32,
     pub(crate) started_ticks: u64,

@@ -79,7 +79,7 @@ pub(crate) fn figures(from: Option<&From>, wanted: Wanted<'_>) -> anyhow::Result
 }
 
 /// The saved probe of `machine`: our own, else the one root keeps for all.
-fn saved(machine: &Topology) -> anyhow::Result<Option<ProbeReport>> {
+pub(crate) fn saved(machine: &Topology) -> anyhow::Result<Option<ProbeReport>> {
     let fingerprint = machine.fingerprint();
     let mut dirs: Vec<PathBuf> = nearfar_probe::state_dir().into_iter().collect();
     if std::env::var_os("NEARFAR_STATE").is_none_or(|state| state.is_empty()) {

@@ -160,6 +160,11 @@ impl Holder {
     pub(crate) fn end(mut self) {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success());
+        self.remove();
+    }
+
+    /// Removes the cgroup of one that has ended.
+    pub(crate) fn remove(self) {
         std::fs::remove_dir(&self.directory).unwrap();
     }
 }

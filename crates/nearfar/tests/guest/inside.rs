@@ -36,6 +36,9 @@ pub(crate) fn fresh() {
     if Path::new(STATE).join("journal/tier.json").exists() {
         let _ = nearfar(&["tier", "stop", "--overwrite"]).output();
     }
+    if Path::new(STATE).join("journal/balance.json").exists() {
+        let _ = nearfar(&["balance", "stop", "--overwrite"]).output();
+    }
     let _ = std::fs::remove_dir_all(STATE);
     if std::fs::write(format!("{WEIGHTS}/auto"), "true").is_err() {
         for node in std::fs::read_dir(WEIGHTS).unwrap() {
@@ -102,18 +105,24 @@ pub(crate) fn error(output: &Output) -> String {
 }
 
 /// Told by the environment, this program holds 64 MiB until its input ends, or a child of it has slept the given
-/// seconds; or uses them, or copies them by several threads, over and over until its input ends. See [`held`].
+/// seconds; or uses them, or copies or reads them by several threads, over and over until its input ends. See [`held`].
 pub(crate) const HOLD: &str = "NEARFAR_TEST_HOLD";
 
 pub(crate) fn hold() {
     let how = std::env::var(HOLD);
     let halves = how.as_deref().ok().and_then(|how| how.strip_prefix("halves "));
     halves.into_iter().for_each(settle);
+    let cpus = affinity::get().unwrap();
+    if how.as_deref() == Ok("share") {
+        // First touched by one CPU, and without a policy: NUMA balancing passes over memory that has one.
+        affinity::set(&cpus[..1]).unwrap();
+    }
     let mut memory = std::hint::black_box(vec![1_u8; 64 << 20]);
     println!("up");
     match how.as_deref() {
         Ok("touch") => touch(&mut memory),
         Ok("copy") => copy(&memory),
+        Ok("share") => share(&memory, &cpus),
         Ok(_) if halves.is_some() => use_halves(&mut memory[..16 << 20]),
         Ok("input") => drop(std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap()),
         seconds => drop(Command::new("sleep").arg(seconds.unwrap()).status().unwrap()),
@@ -166,6 +175,31 @@ fn copy(memory: &[u8]) {
                 while !ended.load(Ordering::Relaxed) {
                     own.copy_from_slice(std::hint::black_box(memory));
                     std::hint::black_box(&own);
+                }
+            });
+        }
+        std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
+        ended.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Reads a line of every page, rests, and does so again, by a thread on each CPU, until the input ends. Rests because each
+/// line is work for whoever emulates them.
+fn share(memory: &[u8], cpus: &[CpuId]) {
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for cpu in cpus.iter().copied() {
+            let ended = &ended;
+            scope.spawn(move || {
+                affinity::set(&[cpu]).unwrap();
+                // Other lines each time: those of one time fit into a cache.
+                let mut lines = (usize::try_from(cpu.0).unwrap()..).map(|line| line % 64 * 64);
+                while !ended.load(Ordering::Relaxed) {
+                    let line = lines.next().unwrap();
+                    for page in memory.chunks(4096) {
+                        std::hint::black_box(page[line]);
+                    }
+                    std::thread::park_timeout(std::time::Duration::from_millis(20));
                 }
             });
         }

@@ -12,10 +12,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode, Stdio};
 
 mod alloc;
+mod balance;
 mod daemon;
 mod damon;
 mod goals;
 mod inside;
+mod moving;
 mod placement;
 mod record;
 mod replicated;
@@ -54,11 +56,12 @@ const THREE_OLD: Guest = Guest { machine: "hbm-dram-cxl-small", kernel: "6.12", 
 const THREE_NEW: Guest = Guest { machine: "hbm-dram-cxl-small", kernel: "7.2", ..OLD };
 const SOCKETS_OLD: Guest = Guest { machine: "cxl-2socket-small", kernel: "6.12", ..OLD };
 const SOCKETS_NEW: Guest = Guest { machine: "cxl-2socket-small", kernel: "7.2", ..OLD };
-const DEVICE_OLD: Guest = Guest { machine: "cxl-device", kernel: "6.12", ..OLD };
 const FOUR_OLD: Guest = Guest { machine: "numa-4node", kernel: "6.12", ..OLD };
 const FOUR_NEW: Guest = Guest { machine: "numa-4node", kernel: "7.2", ..OLD };
+const FOUR_TIMED: Guest = Guest { timing: "auto", ..FOUR_NEW };
+const DEVICE_OLD: Guest = Guest { machine: "cxl-device", kernel: "6.12", ..OLD };
 const GUESTS: [Guest; 3] = [OLD, NEW, THREE];
-const ALL: [Guest; 13] = [
+const ALL: [Guest; 14] = [
     OLD,
     TIMED,
     NEW,
@@ -72,6 +75,7 @@ const ALL: [Guest; 13] = [
     DEVICE_OLD,
     FOUR_OLD,
     FOUR_NEW,
+    FOUR_TIMED,
 ];
 
 /// Its name, the guests it is for, and the test.
@@ -119,6 +123,16 @@ const TESTS: &[Test] = tests! {
         a_socket_demotes_to_its_own_far_node_first on [SOCKETS_OLD, SOCKETS_NEW],
         memory_goes_offline_and_comes_back_while_it_is_tiered on [THREE_OLD, THREE_NEW],
         without_its_last_far_node_tiering_ends_and_says_so on [DEVICE_OLD];
+    moving: pages_of_another_process_go_where_they_should_and_are_counted_right on [SMALL_OLD, SMALL_NEW],
+        a_full_node_takes_no_more_and_nothing_is_lost on [SMALL_OLD, SMALL_NEW],
+        a_process_that_ends_or_becomes_another_while_it_is_moved_is_left on [SMALL_OLD, SMALL_NEW],
+        a_huge_page_of_another_process_is_split_joined_and_moved_whole on [SMALL_OLD, SMALL_NEW],
+        a_cpuset_is_kept_to on [SMALL_OLD, SMALL_NEW];
+    balance: faults_alone_show_what_is_used_and_settings_are_put_back on [FOUR_OLD, FOUR_NEW],
+        a_process_is_balanced_alone_and_when_it_ends_balancing_does on [FOUR_TIMED],
+        of_a_cgroup_its_processes_are_watched_and_no_others on [FOUR_OLD, FOUR_NEW],
+        what_can_not_be_balanced_is_refused_and_nothing_is_changed on [FOUR_OLD, FOUR_NEW],
+        however_balancing_is_ended_settings_are_as_before on [FOUR_OLD, FOUR_NEW];
     scope: options_are_shown_changed_while_it_runs_saved_and_taken_from_a_file on [SMALL_OLD, SMALL_NEW],
         a_file_of_options_that_is_wrong_is_refused_with_its_line_and_nothing_is_changed on [SMALL_NEW],
         a_process_tree_is_tiered_by_its_cgroup_if_that_holds_nothing_else on [SMALL_OLD, SMALL_NEW],

@@ -15,15 +15,19 @@ use crate::goals::total_and_free;
 use crate::inside::{HOLD, STATE, await_up, done, error, nearfar, unprivileged};
 
 const BALANCING: &str = "proc/sys/kernel/numa_balancing";
+/// How often the kernel looks for its NUMA balancing; debugfs.
+const PACE: &str = "sys/kernel/debug/sched/numa_balancing/scan_period_max_ms";
 pub(crate) const START: [&str; 3] = ["tier", "start", "--pause-damon-stat"];
 /// How often tiering is ended at a random moment; the environment can ask for more.
 const ENDS: &str = "NEARFAR_TEST_TIER_ENDS";
 
-/// All that tiering may change.
+/// All that tiering and balancing may change.
 pub(crate) fn system() -> BTreeMap<String, String> {
     let fs = RootFs::live().unwrap();
     let mut files = snapshot(&fs);
-    files.extend(fs.read(BALANCING).unwrap().map(|text| (BALANCING.to_string(), text)));
+    for file in [BALANCING, PACE] {
+        files.extend(fs.read(file).unwrap().map(|text| (file.to_string(), text)));
+    }
     files
 }
 
@@ -112,7 +116,7 @@ pub(crate) fn of_a_cgroup_only_its_own_memory_moves_and_when_it_goes_tiering_end
 }
 
 /// Numbers at random, the same in each run.
-fn random(state: &mut u64) -> u64 {
+pub(crate) fn random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
     *state ^= *state << 17;
@@ -131,7 +135,7 @@ struct Ends {
     by_start: u32,
 }
 
-fn nap(ms: u64) {
+pub(crate) fn nap(ms: u64) {
     let seconds = format!("{}.{:03}", ms / 1000, ms % 1000);
     assert!(Command::new("sleep").arg(seconds).status().unwrap().success());
 }

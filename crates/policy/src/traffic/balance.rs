@@ -114,7 +114,10 @@ impl Balance {
         if !self.fits(seen) {
             return self.say(Verdict::Mismatch);
         }
-        if seen.age <= self.config.age_most && self.senses.take_in(&self.machine, seen) {
+        // What is counted is never old.
+        let is_counted = reading::Reading::of(&self.machine, seen).is_counted(&self.machine);
+        let is_new = seen.age <= self.config.age_most || is_counted;
+        if is_new && self.senses.take_in(&self.machine, seen) {
             self.judge.forget();
             (self.direction, self.wished, self.off) = (None, 0, None);
         }
@@ -123,7 +126,7 @@ impl Balance {
             return self.say(Verdict::Sensing);
         }
         let elapsed_ns = core::mem::take(&mut self.since_ns);
-        if seen.age > self.config.age_most || self.senses.is_blind() {
+        if !is_new || self.senses.is_blind(&self.machine) {
             return self.say(Verdict::Stale);
         }
         let view = self.view(seen, elapsed_ns);

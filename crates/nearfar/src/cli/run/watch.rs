@@ -1,5 +1,5 @@
 //! Running CMD as a child, sampling where its memory lies until it ends if that is to be reported, then putting back what
-//! was set for it: weights, tiering.
+//! was set for it: weights, tiering, balancing.
 //!
 //! A sample walks page tables, so its cost sets the pace: a little is free, as a short program has its peak early; beyond
 //! that at most a twentieth of the time goes into sampling. What is reported as final is the last sample before the end.
@@ -12,6 +12,7 @@ use nearfar_kernel::residency::{self, Residency};
 use nearfar_kernel::watch::{self, Ended, WatchError, Watched};
 use nearfar_topology::Topology;
 
+use super::balanced::Balanced;
 use super::plan::Plan;
 use super::report::{Residencies, Sink};
 use super::tiered::Tiered;
@@ -35,6 +36,7 @@ pub(super) struct After<'a> {
     pub(super) setter: &'a Setter<'a>,
     pub(super) lease: Option<ForARun>,
     pub(super) tiered: Option<Tiered>,
+    pub(super) balanced: Option<Balanced>,
 }
 
 /// Runs CMD and reports. Whatever happens to the report, the status is CMD's.
@@ -85,6 +87,9 @@ impl After<'_> {
     fn put_back(&self) {
         if let Some(tiered) = &self.tiered {
             tiered.end(self.fs);
+        }
+        if let Some(balanced) = &self.balanced {
+            balanced.end();
         }
         let Some(lease) = &self.lease else { return };
         match self.setter.end(lease) {

@@ -8,8 +8,9 @@ use anyhow::Context as _;
 use nearfar_kernel::journal::Journal;
 use serde_json::json;
 
+use super::super::background::PATIENCE;
 use super::super::output;
-use super::start::{Limits, PATIENCE};
+use super::start::Limits;
 use super::{not_running, running};
 use crate::clock::{Stopwatch, sleep};
 use crate::exit::{EndsWith as _, Exit};

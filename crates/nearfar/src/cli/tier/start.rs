@@ -1,24 +1,20 @@
 //! `nearfar tier start`: here, or in the background by starting this very command once more with `--foreground`.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::process::ExitCode;
 
 use anyhow::Context as _;
 use nearfar_topology::NodeExpr;
 
+use super::super::background::{self, Background};
 use super::super::machine::MachineArgs;
 use super::super::output;
 use super::running;
-use crate::clock::{Stopwatch, sleep};
-use crate::exit::{EndsWith as _, Exit, WithExit};
+use crate::exit::{EndsWith as _, Exit};
 use crate::tier::options::{HEADROOM_MAX, InForce, Options, PID_MAX, SHARE_MAX};
 use crate::tier::plan::TierExpr;
-use crate::tier::service::{self, NAP};
+use crate::tier::service;
 use crate::tier::state::State;
-
-/// How long starting and stopping may take.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -157,7 +153,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         service::serve(&args.machine, force, args.for_run)?;
         return Ok(Exit::Done.into());
     }
-    let state = background(&args.as_arguments())?;
+    let state = in_background(&args.as_arguments())?;
     output::print(&format!(
         "Tiering nodes {}, near over far, runs as process {}; nearfar tier status shows what it does, nearfar tier stop \
          ends it.\n",
@@ -173,7 +169,7 @@ pub(crate) fn for_run(config: Option<&Path>) -> anyhow::Result<State> {
         return Err(already(&state));
     }
     let config = config.into_iter().flat_map(|path| ["--config".into(), path.into()]);
-    background(
+    in_background(
         &[std::ffi::OsString::from("--for-run")].into_iter().chain(config).collect::<Vec<_>>(),
     )
 }
@@ -189,40 +185,7 @@ fn already(state: &State) -> anyhow::Error {
 }
 
 /// Starts the process that does the work, and waits until it does.
-fn background(arguments: &[std::ffi::OsString]) -> anyhow::Result<State> {
-    let exe = std::env::current_exe().context("looking for this binary")?;
-    let mut command = Command::new(exe);
-    command.args(["tier", "start", "--foreground"]).args(arguments);
-    let log = tempfile::tempfile().context("creating a file for messages")?;
-    let messages = log.try_clone().context("keeping messages")?;
-    std::os::unix::process::CommandExt::process_group(&mut command, 0);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(messages);
-    let mut child = command.spawn().context("starting the process that does the work")?;
-    let waited = Stopwatch::start();
-    while waited.elapsed() < PATIENCE {
-        if let Some(state) = running()?.filter(|state| state.identity.pid == child.id()) {
-            return Ok(state);
-        }
-        if let Some(status) = child.try_wait().context("waiting for the process to start")? {
-            let exit = if status.code() == Some(2) { Exit::Usage } else { Exit::Failed };
-            let said = said(log)?;
-            let said = said.trim().trim_start_matches("nearfar: ");
-            return Err(WithExit { exit, error: anyhow::anyhow!("{said}") }.into());
-        }
-        sleep(NAP);
-    }
-    let _ = child.kill();
-    anyhow::bail!(
-        "tiering did not start within {} s; nearfar tier start --foreground shows why",
-        PATIENCE.as_secs()
-    )
-}
-
-fn said(mut log: std::fs::File) -> anyhow::Result<String> {
-    use std::io::{Read as _, Seek as _};
-    let mut text = String::new();
-    log.rewind()
-        .and_then(|()| log.read_to_string(&mut text))
-        .context("reading what the process said")?;
-    Ok(text)
+fn in_background(arguments: &[std::ffi::OsString]) -> anyhow::Result<State> {
+    let started = Background { command: "tier", what: "tiering", arguments };
+    background::start(&started, |pid| Ok(running()?.filter(|state| state.identity.pid == pid)))
 }

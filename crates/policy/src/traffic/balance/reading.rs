@@ -18,10 +18,15 @@ pub(super) struct Reading {
     own: Vec<Vec<f64>>,
     used: Vec<Option<f64>>,
     reads: f64,
+    /// How many times as many latencies there are as were measured this time: each of these counts for so many.
+    rarely: f64,
 }
 
 /// So much of a latency may be noise of an average: it is not taken for waiting, as little waiting is much use.
 const DOUBT: f64 = 0.015;
+
+/// However rarely a latency is measured, it counts no more than this in its average.
+const LATENCY_COUNTS_MOST: f64 = 0.5;
 
 const fn lines_a_ns(bytes_a_second: u64) -> f64 {
     real(bytes_a_second) / 1e9 / LINE
@@ -39,6 +44,10 @@ impl Reading {
             own: own.map(|row| row.iter().map(|b| lines_a_ns(b.0)).collect()).collect(),
             used: (0..machine.queues()).map(used).collect(),
             reads: share(seen.reads),
+            rarely: {
+                let cells = || seen.latency.iter().flatten();
+                real(cells().count() as u64) / real(cells().flatten().count().max(1) as u64)
+            },
         }
     }
 
@@ -54,7 +63,8 @@ impl Reading {
         }
     }
 
-    /// Takes in another that counts so much; what was not known and is, is as it is.
+    /// Takes in another that counts so much; what was not known and is, is as it is. Where few latencies are measured at a
+    /// time, so that each comes rarely, those that come count for more.
     pub(super) fn blend(&mut self, other: &Self, counts: f64) {
         let one = |mean: &mut f64, now: f64| *mean += counts * (now - *mean);
         let maybe = |mean: &mut Option<f64>, now: &Option<f64>| match (mean.as_mut(), now) {
@@ -62,8 +72,14 @@ impl Reading {
             (None, Some(_)) => *mean = *now,
             (_, None) => {}
         };
+        let latency_counts = (counts * other.rarely).min(counts.max(LATENCY_COUNTS_MOST));
         for (row, now) in self.latency.iter_mut().zip(&other.latency) {
-            row.iter_mut().zip(now).for_each(|(mean, now)| maybe(mean, now));
+            for (mean, now) in row.iter_mut().zip(now) {
+                match (mean.as_mut(), now) {
+                    (Some(mean), Some(now)) => *mean += latency_counts * (now - *mean),
+                    _ => maybe(mean, now),
+                }
+            }
         }
         for (row, now) in self.own.iter_mut().zip(&other.own) {
             row.iter_mut().zip(now).for_each(|(mean, now)| one(mean, *now));
@@ -80,8 +96,16 @@ impl Reading {
         self.latency.get(cpu)?.get(node).copied().flatten()
     }
 
-    pub(super) fn is_blind(&self) -> bool {
-        self.latency.iter().flatten().all(Option::is_none)
+    /// Whether nothing tells how busy memory is: neither a latency nor what controllers carry.
+    pub(super) fn is_blind(&self, machine: &Machine) -> bool {
+        self.latency.iter().flatten().all(Option::is_none) && !self.is_counted(machine)
+    }
+
+    /// Whether it is counted what each node's memory carries.
+    pub(super) fn is_counted(&self, machine: &Machine) -> bool {
+        let last = |node| machine.through(0, node).last().copied();
+        let counted = |node| last(node).is_some_and(|queue| self.used[queue].is_some());
+        machine.cpus() > 0 && (0..machine.nodes()).all(counted)
     }
 
     /// The lines that it comes to, were latencies so many times as long. Nothing where own traffic is not known.
@@ -95,11 +119,16 @@ impl Reading {
                 for queue in machine.through(cpu, node) {
                     own[*queue] += rate * machine.carried(*queue, self.reads);
                 }
-                let latency = self.latency(cpu, node).map(|ns| ns * longer);
-                lines[cpu] += rate * latency.unwrap_or(machine.idle(cpu, node));
             }
         }
         let used = self.in_use(machine, &own, longer);
+        for (cpu, row) in self.own.iter().enumerate() {
+            for (node, rate) in row.iter().enumerate() {
+                let latency = self.latency(cpu, node).map(|ns| ns * longer);
+                lines[cpu] +=
+                    rate * latency.unwrap_or_else(|| self.modelled(machine, &used, (cpu, node)));
+            }
+        }
         let foreign = |queue: usize| {
             let takes = machine.foreign_latency(queue, machine.wait(queue, used[queue]));
             (used[queue] * machine.capacity(queue) - own[queue]) * takes
@@ -107,6 +136,14 @@ impl Reading {
         let mut all: Lines = (0..machine.queues()).map(foreign).collect();
         all.append(&mut lines);
         all
+    }
+
+    /// What a load takes that is not measured, by how busy the queues on its way are.
+    fn modelled(&self, machine: &Machine, used: &[f64], (cpu, node): (usize, usize)) -> f64 {
+        let waits = |queue: &usize| {
+            machine.wait(*queue, used[*queue]) * machine.carried(*queue, self.reads)
+        };
+        machine.idle(cpu, node) + machine.through(cpu, node).iter().map(waits).sum::<f64>()
     }
 
     /// Use of queues: as counted; by waiting at the end of a path, which is what queues before it do not explain; else our own.

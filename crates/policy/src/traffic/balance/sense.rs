@@ -68,7 +68,7 @@ impl Senses {
         let mut reading = Reading::of(machine, seen);
         // What was lost is as it is on average; nothing can be said before there is any.
         reading.fill(&self.mean);
-        if reading.is_blind() {
+        if reading.is_blind(machine) {
             return false;
         }
         let now = reading.lines(machine, 1.0);
@@ -118,9 +118,9 @@ impl Senses {
         self.mean.latency(cpu, node)
     }
 
-    /// Whether any latency is known.
-    pub(super) fn is_blind(&self) -> bool {
-        self.mean.is_blind()
+    /// Whether nothing tells how busy memory is.
+    pub(super) fn is_blind(&self, machine: &Machine) -> bool {
+        self.readings == 0 || self.mean.is_blind(machine)
     }
 
     /// Lines of others, by queue.

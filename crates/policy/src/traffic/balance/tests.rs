@@ -282,17 +282,45 @@ fn readings_that_are_old_or_do_not_fit_are_not_acted_on() {
     assert_eq!(last.verdict, Verdict::Quiet);
 }
 
+/// What a machine tells of how busy it is.
+#[derive(Clone, Copy, Debug)]
+enum Told {
+    /// All latencies at each look.
+    All,
+    /// One latency at a look, in turn.
+    InTurn,
+    /// No latency that is new, and what controllers carry.
+    Counted,
+}
+
 #[test]
 fn four_nodes_alike_are_evened_out_from_one_that_has_nearly_all() {
+    for told in [Told::All, Told::InTurn, Told::Counted] {
+        let at = evened_out(told);
+        assert!(at.iter().all(|at| (at - 0.25).abs() < 0.06), "{told:?}: {at:?}");
+    }
+}
+
+/// Where memory is in the end.
+fn evened_out(told: Told) -> [f64; 4] {
     let machine = alike(4);
     let mut balance = Balance::new(Config::default(), machine.clone());
     let loops = Loops { lines: vec![13.0; 4], think: vec![84.0; 4], reads: 1.0 };
     let mut at = [0.97, 0.01, 0.01, 0.01];
-    for _ in 0..400 {
+    for look in 0..400 {
         let flow = machine.solve(&loops, &vec![at.to_vec(); 4], &[0.0; 4]);
         let row = |cpu: usize| {
-            let ns = |node| Some(Nanoseconds(count(machine.latency((cpu, node), 1.0, &flow.wait))));
+            let ns = |node| {
+                let turn = matches!(told, Told::InTurn) && look % 16 == cpu * 4 + node;
+                let is_told = matches!(told, Told::All) || turn;
+                let ns = || Nanoseconds(count(machine.latency((cpu, node), 1.0, &flow.wait)));
+                is_told.then(ns)
+            };
             (0..4).map(ns).collect()
+        };
+        let carries = |node: usize| {
+            let lines: f64 = (0..4).map(|cpu| flow.rate[cpu] * at[node]).sum();
+            matches!(told, Told::Counted).then(|| BytesPerSecond(count(lines * LINE * 1e9)))
         };
         let own = |cpu: usize| {
             at.map(|at| BytesPerSecond(count(flow.rate[cpu] * at * LINE * 1e9))).to_vec()
@@ -300,6 +328,8 @@ fn four_nodes_alike_are_evened_out_from_one_that_has_nearly_all() {
         let seen = Observation {
             elapsed: Nanoseconds(TICK_NS),
             latency: (0..4).map(row).collect(),
+            age: Nanoseconds(if matches!(told, Told::Counted) { 60_000_000_000 } else { 0 }),
+            used: (0..4).map(carries).collect(),
             own: Some((0..4).map(own).collect()),
             reads: BasisPoints(10_000),
             regions: vec![Region {
@@ -310,14 +340,13 @@ fn four_nodes_alike_are_evened_out_from_one_that_has_nearly_all() {
                 bytes: Bytes(4 << 30),
             }],
             room: vec![Bytes(16 << 30); 4],
-            ..Observation::default()
         };
         for shift in balance.step(&seen).shifts {
             let by = real(shift.bytes.0) / real(4 << 30);
             (at[shift.from], at[shift.to]) = (at[shift.from] - by, at[shift.to] + by);
         }
     }
-    assert!(at.iter().all(|at| (at - 0.25).abs() < 0.06), "{at:?}");
+    at
 }
 
 proptest! {

@@ -1,0 +1,199 @@
+//! The two kinds of policy, and what is asked of a machine for what they decide.
+
+use std::collections::BTreeSet;
+
+use nearfar_policy::traffic::balance::{self, Balance};
+use nearfar_policy::traffic::carrefour::{self, Action, Carrefour, Sampling};
+use nearfar_policy::traffic::{PAGE, PIECES, Page, Table};
+use nearfar_topology::{Bytes, Nanoseconds};
+
+use super::{Layout, Move, Pages, Regions};
+use crate::sense::{Reading, Whose};
+
+/// More waiting moves than this are of decisions long past.
+const WAITING_MAX: usize = 120_000;
+/// Pages of which samples are kept where only shares are of interest.
+const PAGES_MAX: usize = 30_000;
+
+/// Who decides.
+#[derive(Debug)]
+pub enum Law {
+    /// Carrefour.
+    Carrefour(Box<Carrefour>),
+    /// Marginal costs or equal latencies.
+    Balance(Box<Balanced>),
+}
+
+/// The controller of marginal costs or equal latencies, and which pages it has moved.
+#[derive(Debug)]
+pub struct Balanced {
+    pub(super) policy: Balance,
+    pages: balance::Pages,
+    /// Decided, and not carried out yet.
+    pub(super) last: Option<balance::Decision>,
+}
+
+/// What was asked of the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Pages to be moved; a huge one is one.
+    pub moves: u64,
+    /// Huge pages split,
+    pub splits: u64,
+    /// and those that could not be.
+    pub unsplit: u64,
+    /// Pages worth a replica, which no process's memory but one's own can have.
+    pub replicas: u64,
+}
+
+/// What was decided, and what was asked for.
+#[derive(Clone, Debug)]
+pub enum Said {
+    /// By Carrefour.
+    Carrefour {
+        /// The decision.
+        decision: Box<carrefour::Decision>,
+        /// What was asked for.
+        wanted: Wanted,
+    },
+    /// By marginal costs or equal latencies.
+    Balance {
+        /// The decision.
+        decision: Box<balance::Decision>,
+        /// What was asked for.
+        wanted: Wanted,
+    },
+}
+
+/// A reading, and what it is about.
+pub(super) struct Counted<'a> {
+    pub(super) reading: &'a Reading,
+    /// Since the one before.
+    pub(super) elapsed: Nanoseconds,
+    pub(super) whose: &'a Whose,
+    /// Whether lines are counted whoever asked for them.
+    pub(super) everyone: bool,
+}
+
+impl Law {
+    /// Carrefour, without replicas, which other programs' memory can't have.
+    #[must_use]
+    pub fn carrefour(config: &carrefour::Config) -> Self {
+        let config = carrefour::Config { replicas_first: usize::MAX, ..config.clone() };
+        Self::Carrefour(Box::new(Carrefour::new(config)))
+    }
+
+    /// The controller.
+    #[must_use]
+    pub fn balance(policy: Balance) -> Self {
+        let pages = balance::Pages::new();
+        Self::Balance(Box::new(Balanced { policy, pages, last: None }))
+    }
+
+    pub(super) fn pages_max(&self) -> usize {
+        match self {
+            Self::Carrefour(carrefour) => carrefour.pages_max(),
+            Self::Balance(_) => PAGES_MAX,
+        }
+    }
+
+    pub(super) fn sampling(&self) -> Sampling {
+        match self {
+            Self::Carrefour(carrefour) => carrefour.sampling(),
+            Self::Balance(_) => Sampling::Dense,
+        }
+    }
+}
+
+impl Said {
+    /// What was asked for.
+    #[must_use]
+    pub const fn wanted(&self) -> &Wanted {
+        match self {
+            Self::Carrefour { wanted, .. } | Self::Balance { wanted, .. } => wanted,
+        }
+    }
+
+    /// Whether pages were decided on at all.
+    pub(super) fn acted(&self) -> bool {
+        match self {
+            Self::Carrefour { decision, .. } => decision.hold.is_none(),
+            Self::Balance { decision, .. } => !decision.shifts.is_empty(),
+        }
+    }
+}
+
+/// Asks for what Carrefour has decided on.
+pub(super) fn carry_out<P: Pages>(
+    decision: &carrefour::Decision,
+    table: &Table,
+    pages: &mut P,
+) -> Wanted {
+    let mut wanted = Wanted::default();
+    if pages.waiting() > WAITING_MAX {
+        pages.forget();
+    }
+    let (mut small, mut whole, mut gone) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let mut moves = Vec::new();
+    for (action, _) in &decision.actions {
+        match action {
+            Action::Replicate { .. } => wanted.replicas += 1,
+            Action::Split { page } if pages.split(*page) => {
+                small.insert(page.whole());
+                wanted.splits += 1;
+            }
+            Action::Split { page } => {
+                whole.insert(page.whole());
+                wanted.unsplit += 1;
+            }
+            Action::Move { page, to } => {
+                let first = page.whole();
+                let stays_whole = whole.contains(&first);
+                let huge = !small.contains(&first) && (stays_whole || is_huge(table, *page));
+                // A page that could not be split goes where its first piece was to go, once.
+                if huge && !gone.insert(first) {
+                    continue;
+                }
+                let page = if huge { first } else { *page };
+                moves.push(Move { page, huge, to: *to });
+            }
+        }
+    }
+    wanted.moves = moves.len() as u64;
+    pages.ask(moves);
+    wanted
+}
+
+fn is_huge(table: &Table, page: Page) -> bool {
+    let first = page.whole();
+    let end = Page { number: first.number.saturating_add(PIECES), ..first };
+    table.pages().range(first..end).any(|(_, sampled)| sampled.huge)
+}
+
+/// Asks for what is to change places, by the pages of each region that are on the node where it is from: the hottest first.
+pub(super) fn shift<P: Pages>(
+    decision: &balance::Decision,
+    one: &mut Balanced,
+    layout: &Layout,
+    regions: &Regions,
+    pages: &mut P,
+) -> Wanted {
+    one.pages.tick();
+    // What waits still is of a decision that this one replaces.
+    pages.forget();
+    let mut moves = Vec::new();
+    for shift in &decision.shifts {
+        let (Some(from), Some(to)) = (layout.memory(shift.from), layout.memory(shift.to)) else {
+            continue;
+        };
+        let candidates = regions.candidates(layout, shift.region, from);
+        // Part of a page is a page.
+        let bytes = Bytes(shift.bytes.0.next_multiple_of(PAGE));
+        let chosen = one.pages.select((shift.from, shift.to), bytes, &candidates);
+        let go = |page: &Page| Move { page: *page, huge: regions.is_huge(*page), to };
+        moves.extend(chosen.iter().map(go));
+    }
+    let wanted = Wanted { moves: moves.len() as u64, ..Wanted::default() };
+    pages.ask(moves);
+    wanted
+}

@@ -1,0 +1,157 @@
+//! A process whose pages are moved: the one that was meant, and the program that it ran then.
+//!
+//! Numbers of processes are used again, and a process that becomes another program has other memory at the same addresses. So
+//! two things are held open: a pidfd, which tells whether the process has ended, and its `pagemap`, which belongs to the memory
+//! that the process had as it was opened: once that is gone, by exit or by exec, there is nothing to read in it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
+
+use nearfar_topology::NodeSet;
+use rustix::process::{Pid, PidfdFlags};
+
+/// A process.
+#[derive(Debug)]
+pub struct Owner {
+    pid: i32,
+    handle: OwnedFd,
+    memory: File,
+}
+
+/// Why a process's pages can't be moved.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OwnerError {
+    /// It has ended, or runs another program.
+    #[error("process {pid} has ended, or has become another program")]
+    Gone {
+        /// Its number.
+        pid: u32,
+    },
+    /// We may not.
+    #[error(
+        "process {pid}: its pages can't be looked at ({source}); this takes the same user, or CAP_SYS_PTRACE and CAP_SYS_NICE \
+         (root)"
+    )]
+    Denied {
+        /// Its number.
+        pid: u32,
+        /// The errno.
+        source: io::Error,
+    },
+}
+
+impl Owner {
+    /// The process with this number.
+    ///
+    /// # Errors
+    /// [`OwnerError`].
+    pub fn open(pid: u32) -> Result<Self, OwnerError> {
+        let gone = || OwnerError::Gone { pid };
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
+        let denied = |source: io::Error| match source.raw_os_error() {
+            Some(libc::ESRCH | libc::ENOENT | libc::EINVAL) => OwnerError::Gone { pid },
+            _ => OwnerError::Denied { pid, source },
+        };
+        let opened = rustix::process::pidfd_open(number, PidfdFlags::empty());
+        let handle = opened.map_err(|error| denied(error.into()))?;
+        // Opening asks for the right to read; a thread of the kernel has no memory, and shows none.
+        let memory = File::open(format!("/proc/{pid}/pagemap")).map_err(denied)?;
+        let owner = Self { pid: number.as_raw_nonzero().get(), handle, memory };
+        if owner.is_same() { Ok(owner) } else { Err(gone()) }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid.unsigned_abs()
+    }
+
+    pub(super) const fn raw(&self) -> i32 {
+        self.pid
+    }
+
+    pub(crate) fn handle(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
+    }
+
+    /// Whether it still runs, and the same program.
+    #[must_use]
+    pub fn is_same(&self) -> bool {
+        let has_memory = self.memory.read_at(&mut [0; 8], 0).is_ok_and(|read| read > 0);
+        has_memory && self.is_running()
+    }
+
+    /// A pidfd can be read from once its process has ended.
+    fn is_running(&self) -> bool {
+        let mut ended = [rustix::event::PollFd::new(&self.handle, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut ended, Some(&rustix::event::Timespec::default())) == Ok(0)
+    }
+
+    /// The nodes that its cpuset lets it have memory of; `None` if the kernel does not say.
+    #[must_use]
+    pub fn nodes_allowed(&self) -> Option<NodeSet> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+        allowed_in(&status)
+    }
+}
+
+fn allowed_in(status: &str) -> Option<NodeSet> {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("Mems_allowed_list:"))
+        .and_then(NodeSet::parse_list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_process_that_ended_is_not_the_same_and_one_that_never_was_is_gone() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let owner = Owner::open(child.id()).unwrap();
+        assert!(owner.is_same());
+        assert!(owner.nodes_allowed().is_some_and(|nodes| !nodes.is_empty()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!owner.is_same());
+        assert!(matches!(Owner::open(child.id()), Err(OwnerError::Gone { .. })));
+        assert!(matches!(Owner::open(0), Err(OwnerError::Gone { pid: 0 })));
+        assert!(matches!(Owner::open(u32::MAX), Err(OwnerError::Gone { .. })));
+    }
+
+    #[test]
+    fn a_process_that_becomes_another_program_is_not_the_same() {
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", "echo up; read line; exec cat"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = shell.spawn().unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let (mut line, mut input) = (String::new(), child.stdin.take().unwrap());
+        said.read_line(&mut line).unwrap();
+        let owner = Owner::open(child.id()).unwrap();
+        assert!(owner.is_same());
+        input.write_all(b"go\nother\n").unwrap();
+        line.clear();
+        said.read_line(&mut line).unwrap();
+        assert_eq!(line, "other\n", "what cat says");
+        assert!(!owner.is_same());
+        assert!(Owner::open(child.id()).unwrap().is_same());
+        drop(input);
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn nodes_are_those_of_the_list_that_is_for_memory() {
+        let status = "Cpus_allowed_list:\t0-7\nMems_allowed:\tf\nMems_allowed_list:\t0,2-3\n";
+        assert_eq!(allowed_in(status).unwrap().to_string(), "0,2-3");
+        assert_eq!(allowed_in("Name:\tx\n"), None);
+    }
+}
