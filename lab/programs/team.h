@@ -7,8 +7,8 @@
  * difference between a program that wrote its set-up as one would, and one written for several nodes. Threads wait for each
  * other after each round, as programs of this kind do, and the first tells how things go (workload.h).
  *
- * When the timed part begins it says so, with the time since the machine was switched on (`began_s`), for whoever compares it with
- * counts of the machine's.
+ * When the timed part begins it says so, with the time since the machine was switched on (`began_s`), for whoever compares it
+ * with counts of the machine's.
  *
  * Data are lines of 64 bytes, of which programs use a word: a line is what memory serves, and each further load of it costs
  * emulation and changes nothing for memory. What is done with a word is real, in whole numbers.

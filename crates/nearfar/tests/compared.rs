@@ -95,7 +95,7 @@ fn what_is_no_result_and_what_does_not_go_together_is_refused() {
     refused(&["--result", &keep(dir.path(), &other)], "this reads nearfar.bench-balance/1");
     refused(&["--result", &keep(dir.path(), &json!({}))], "no result of nearfar bench balance");
     refused(&["--result", "/nowhere.json"], "/nowhere.json");
-    refused(&["--programs", "redis"], "streamcluster");
+    refused(&["--programs", "memcached"], "streamcluster");
     refused(&["--rows", "node-9"], "node-3");
     refused(&["--sensors", "lab+"], "a name is empty");
     refused(&["--seconds", "5", "--settle", "5"], "--settle 5");

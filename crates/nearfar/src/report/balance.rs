@@ -28,7 +28,7 @@ const COLUMNS: [&str; 7] =
 /// What they mean.
 const MEANING: &str = "One thread on each node; what one has made is on its node unless said otherwise. Throughput, and what memory \
     was asked for, are those once settled. Local: of all lines, those of the asking CPU's node. Imbalance: standard deviation to mean \
-    of what memory controllers served. Moved: pages, in the whole run. CPU: of nearfar's process, as a share of one CPU. Medians.";
+    of what memory controllers served. Moved: pages, in the whole run. CPU: of nearfar's process, once settled, as a share of one CPU. Medians.";
 
 impl Document {
     /// Computes the checks anew.
@@ -67,11 +67,7 @@ fn cells(tried: &Tried, ran: &Ran) -> [String; COLUMNS.len()] {
     let count = |number: f64| words::grouped(number.round() as u64);
     #[expect(clippy::cast_precision_loss, reason = "a count for people")]
     let moved = ran.median(|run| Some(run.moved_pages as f64));
-    #[expect(clippy::cast_precision_loss, reason = "a share for people")]
-    let cpu = ran.median(|run| {
-        let said = run.balancing.as_ref()?;
-        (said.running_s > 0).then(|| said.cpu_ms as f64 / 1e3 / said.running_s as f64)
-    });
+    let cpu = ran.median(|run| run.balancing.as_ref()?.cpu_share);
     let best = tried.best_static().map(|(_, rate)| rate);
     [
         of(ran.rate(), &count),

@@ -95,6 +95,8 @@ pub(crate) struct Balancing {
     pub(crate) cpu_ms: u64,
     /// and how long that is ago.
     pub(crate) running_s: u64,
+    /// Of one CPU, the share it took once settled, if it was seen twice then.
+    pub(crate) cpu_share: Option<f64>,
     /// Its last decision, in a word.
     pub(crate) decision: String,
     /// Pages it has moved.

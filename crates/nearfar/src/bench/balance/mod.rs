@@ -24,13 +24,14 @@ pub(crate) mod said;
 pub(crate) mod sample;
 pub(crate) mod traffic;
 
+use super::heap;
 use crate::balance::state;
 use crate::clock::{self, Stopwatch};
 use crate::demo::machine;
 use crate::demo::process::Launcher;
 use crate::demo::progress::Progress;
 use found::{Balancing, Found, Ran, Run, SCHEMA, Tried};
-use rows::{Kind, Program, Row, Size};
+use rows::{Files, Kind, Program, Row, Size};
 
 /// Whose changes these are, for the journal.
 const BY: &str = "bench balance";
@@ -76,7 +77,8 @@ pub(crate) fn run(wishes: &Wishes, dir: &Path, progress: bool) -> anyhow::Result
     // What a run that was killed has left.
     journal.restore(BY, OnConflict::Refuse).context("putting back what was set before")?;
     let launcher = Launcher { nearfar: &nearfar, dir };
-    let stage = Stage { launcher, fs: &fs, journal: &journal, wishes };
+    let files = Files { dir: dir.display().to_string(), load: load_generator(wishes)? };
+    let stage = Stage { launcher, files, fs: &fs, journal: &journal, wishes };
     let steps: usize = wishes.all().map(|(_, rows)| rows.len()).sum();
     let rounds = wishes.rounds.max(1);
     let mut progress = Progress::new(steps * usize::try_from(rounds).unwrap_or(1), progress);
@@ -108,13 +110,25 @@ pub(crate) fn run(wishes: &Wishes, dir: &Path, progress: bool) -> anyhow::Result
     })
 }
 
+/// `nearfar-load`, which must be there if a program needs it.
+///
+/// # Errors
+/// It is not.
+pub(crate) fn load_generator(wishes: &Wishes) -> anyhow::Result<String> {
+    if !wishes.programs.contains(&Program::Redis) {
+        return Ok(String::new());
+    }
+    Ok(heap::load_generator()?.display().to_string())
+}
+
 /// For people: what would be run.
 pub(crate) fn plan(wishes: &Wishes) -> String {
     let mut out = String::new();
     for (program, rows) in wishes.all() {
         out += &format!("{}\n", program.description());
         for row in rows {
-            let line = row.line(&program.line("DIR", &row, wishes.size));
+            let files = Files { dir: "DIR".into(), load: "nearfar-load".into() };
+            let line = row.line(&program.line(&files, &row, wishes.size));
             match row.around("PID") {
                 None => out += &format!("  {}: {line}\n", row.name()),
                 Some([start, stop]) => {
@@ -156,6 +170,7 @@ fn node_of_cpu(fs: &RootFs) -> Vec<u16> {
 /// What all rows share.
 struct Stage<'a> {
     launcher: Launcher<'a>,
+    files: Files,
     fs: &'a RootFs,
     journal: &'a Journal<'a>,
     wishes: &'a Wishes,
@@ -172,7 +187,7 @@ impl Stage<'_> {
     }
 
     fn line(&self, program: Program, row: &Row) -> crate::demo::line::Line {
-        program.line(&self.launcher.dir.display().to_string(), row, self.wishes.size)
+        program.line(&self.files, row, self.wishes.size)
     }
 
     /// A row with the kernel's NUMA balancing as it is to be, which is put back whatever comes of it.
@@ -214,6 +229,7 @@ impl Stage<'_> {
         let before = Migrations::read(self.fs)?;
         let mut running = self.launcher.start(&line, &format!("{name}.json"))?;
         let (started, mut due, mut balancing) = (Stopwatch::start(), LOOK, None);
+        let (settle, mut settled) = (Duration::from_secs(self.wishes.settle_s), None);
         let limit = LIMIT + Duration::from_secs(self.wishes.size.seconds);
         while running.ended()?.is_none() {
             let now = started.elapsed();
@@ -223,6 +239,7 @@ impl Stage<'_> {
             if now >= due && row.kind.policy().is_some() {
                 due = now + LOOK;
                 balancing = self.balancing().or(balancing);
+                settled = settled.or_else(|| balancing.clone().filter(|_| now >= settle));
             }
             clock::sleep(POLL);
         }
@@ -232,6 +249,9 @@ impl Stage<'_> {
         let moved = Migrations::read(self.fs)?.since(&before);
         if row.kind.policy().is_some() && balancing.is_none() {
             bail!("`{line}`: balancing did not say anything of itself{}", running.last_words());
+        }
+        if let (Some(last), Some(first)) = (&mut balancing, settled) {
+            last.cpu_share = share(&first, last);
         }
         #[expect(clippy::cast_precision_loss, reason = "seconds")]
         let settle_s = self.wishes.settle_s as f64;
@@ -256,10 +276,18 @@ impl Stage<'_> {
             sensors: said.sensors.iter().map(|eye| eye.name.clone()).collect(),
             cpu_ms: said.cost.cpu_ms,
             running_s: said.running_s,
+            cpu_share: None,
             decision: said.decision.what.clone(),
             moved: said.pages.get("moved").copied().unwrap_or(0),
         })
     }
+}
+
+/// What it took of a CPU between two looks.
+#[expect(clippy::cast_precision_loss, reason = "a share")]
+fn share(first: &Balancing, last: &Balancing) -> Option<f64> {
+    let ms = last.running_s.checked_sub(first.running_s).filter(|s| *s > 0)? * 1000;
+    Some(last.cpu_ms.saturating_sub(first.cpu_ms) as f64 / ms as f64)
 }
 
 #[cfg(test)]
@@ -296,6 +324,13 @@ mod tests {
              each 2 times for 8 s of the machine's time, of which what follows 4 s counts; DIR has the programs, PID is this \
              process; kernel.numa_balancing is 0 but in its own row\n"
         );
+    }
+
+    #[test]
+    fn what_balancing_takes_of_a_cpu_is_known_from_two_looks() {
+        let look = |running_s, cpu_ms| Balancing { running_s, cpu_ms, ..Balancing::default() };
+        assert_eq!(share(&look(10, 300), &look(14, 400)), Some(0.025));
+        assert_eq!(share(&look(10, 300), &look(10, 400)), None);
     }
 
     #[test]

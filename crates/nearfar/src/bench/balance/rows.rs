@@ -21,14 +21,16 @@ pub(crate) enum Program {
     Kmeans,
     /// Each thread its own rows of a grid that one thread has made, which it writes, too
     Jacobi,
+    /// A Redis server on each node with a client beside it, all filled on the first node
+    Redis,
     /// The same grid, each part made by its thread: there is nothing to decide
     Settled,
 }
 
 impl Program {
     /// All, in the order shown.
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Streamcluster, Self::Pca, Self::Kmeans, Self::Jacobi, Self::Settled];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Streamcluster, Self::Pca, Self::Kmeans, Self::Jacobi, Self::Redis, Self::Settled];
 
     /// For people.
     pub(crate) fn description(self) -> &'static str {
@@ -37,6 +39,9 @@ impl Program {
             Self::Pca => "pca (NumPy): all threads read all of a matrix that one has made",
             Self::Kmeans => "kmeans: each thread reads its part of what one has made",
             Self::Jacobi => "jacobi: each thread reads and writes its part of what one has made",
+            Self::Redis => {
+                "redis: a server on each node with a client beside it, filled on one node"
+            }
             Self::Settled => {
                 "settled: jacobi, each part made by its thread, so that there is nothing to decide"
             }
@@ -50,6 +55,7 @@ impl Program {
             Self::Pca => "pca",
             Self::Kmeans => "kmeans",
             Self::Jacobi => "jacobi",
+            Self::Redis => "redis",
             Self::Settled => "settled",
         }
     }
@@ -69,20 +75,34 @@ impl Program {
         wanted.iter().filter(fits).cloned().collect()
     }
 
-    /// The program of `dir`, for so long.
-    pub(crate) fn line(self, dir: &str, row: &Row, size: Size) -> Line {
+    /// The program, for so long.
+    pub(crate) fn line(self, files: &Files, row: &Row, size: Size) -> Line {
+        let Files { dir, load } = files;
+        let python = |file: &str| Line::new(["/usr/bin/python3".into(), format!("{dir}/{file}")]);
         let (command, mib) = match self {
-            Self::Streamcluster => (format!("{dir}/streamcluster"), 16),
-            Self::Pca => (format!("/usr/bin/python3 {dir}/pca.py"), 16),
-            Self::Kmeans => (format!("{dir}/kmeans"), 32),
-            Self::Jacobi | Self::Settled => (format!("{dir}/jacobi"), 32),
+            Self::Streamcluster => (Line::new([format!("{dir}/streamcluster")]), 16),
+            Self::Pca => (python("pca.py"), 16),
+            Self::Kmeans => (Line::new([format!("{dir}/kmeans")]), 32),
+            Self::Jacobi | Self::Settled => (Line::new([format!("{dir}/jacobi")]), 32),
+            Self::Redis => (python("redis.py").and(&Line::new([load])), 64),
         };
         let parallel = row.kind == Kind::Local || self == Self::Settled;
-        let options = [(parallel, " parallel=1"), (size.huge, " huge=1")];
+        // Redis sees to it that it has no huge pages.
+        let huge = size.huge && self != Self::Redis;
+        let options = [(parallel, " parallel=1"), (huge, " huge=1")];
         let options: String = options.iter().filter(|(on, _)| *on).map(|(_, word)| *word).collect();
         let mib = mib * size.times;
-        Line::words(&format!("{command} mb={mib} seconds={}{options}", size.seconds))
+        command.and(&Line::words(&format!("mb={mib} seconds={}{options}", size.seconds)))
     }
+}
+
+/// Where programs are.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    /// The directory with those that are compiled, and with scripts.
+    pub(crate) dir: String,
+    /// `nearfar-load`.
+    pub(crate) load: String,
 }
 
 /// How much, and for how long.
@@ -272,8 +292,12 @@ mod tests {
 
     const SIZE: Size = Size { seconds: 9, times: 1, huge: false };
 
+    fn files() -> Files {
+        Files { dir: "/p".into(), load: "/l".into() }
+    }
+
     fn line(program: Program, row: &Row) -> String {
-        row.line(&program.line("/p", row, SIZE)).to_string()
+        row.line(&program.line(&files(), row, SIZE)).to_string()
     }
 
     #[test]
@@ -293,8 +317,10 @@ mod tests {
             "nearfar run --balance=balanced -- /usr/bin/python3 /p/pca.py mb=16 seconds=9"
         );
         let size = Size { times: 4, huge: true, ..SIZE };
-        let huge = Program::Pca.line("/p", &Kind::FirstTouch.into(), size).to_string();
+        let huge = Program::Pca.line(&files(), &Kind::FirstTouch.into(), size).to_string();
         assert!(huge.ends_with("mb=64 seconds=9 huge=1"), "{huge}");
+        let redis = Program::Redis.line(&files(), &Kind::Local.into(), size).to_string();
+        assert_eq!(redis, "/usr/bin/python3 /p/redis.py /l mb=256 seconds=9 parallel=1");
     }
 
     #[test]

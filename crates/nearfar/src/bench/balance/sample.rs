@@ -40,20 +40,21 @@ fn ran(program: Program, row: &Row) -> Ran {
         (Program::Settled, Kind::FirstTouch) => 100.0,
         (Program::Settled, _) => 99.0,
         (_, Kind::Interleave) => 200.0,
-        (Program::Kmeans | Program::Jacobi, Kind::Local) => 200.0,
+        (Program::Kmeans | Program::Jacobi | Program::Redis, Kind::Local) => 200.0,
         (Program::Streamcluster, Kind::NumaBalancing) => 90.0,
         (_, kind) if kind.policy().is_some() => 195.0,
         _ => 100.0,
     };
-    // One of four is ahead of the interleave, so that the mean can be.
+    // One of five is ahead of the interleave, so that the mean can be.
     let rate = match (program, row.kind) {
-        (Program::Pca, kind) if kind.policy().is_some() => 220.0,
+        (Program::Pca, kind) if kind.policy().is_some() => 230.0,
         _ => rate,
     };
     let balancing = row.kind.policy().map(|_| Balancing {
         sensors: vec!["lab".into()],
         cpu_ms: 80,
         running_s: 8,
+        cpu_share: Some(0.01),
         decision: "nothing_to_move".into(),
         moved: 3000,
     });

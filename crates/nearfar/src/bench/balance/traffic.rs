@@ -146,7 +146,7 @@ mod tests {
         // CPU 0 reads and writes 200 lines of node 0, CPU 1 reads 50 of node 0 and 50 of its own.
         assert_eq!(traffic.shares, [0.9, 0.1, 0.0, 0.0]);
         assert_eq!(traffic.local, 0.9);
-        assert!((traffic.imbalance - 1.747).abs() < 0.001, "{traffic:?}");
+        assert!((traffic.imbalance - 1.744).abs() < 0.001, "{traffic:?}");
         assert!((traffic.lines_per_us - 500.0 / 3e6).abs() < 1e-9, "{traffic:?}");
     }
 

@@ -27,10 +27,11 @@ const TEAMS: [(&str, &str); 3] = [
     ("kmeans", include_str!("../../../../../lab/programs/kmeans.c")),
     ("jacobi", include_str!("../../../../../lab/programs/jacobi.c")),
 ];
-/// What they share, and one that is not compiled.
-const WITH_TEAMS: [(&str, &str); 2] = [
+/// What they share, and those that are not compiled.
+const WITH_TEAMS: [(&str, &str); 3] = [
     ("team.h", include_str!("../../../../../lab/programs/team.h")),
     ("pca.py", include_str!("../../../../../lab/programs/pca.py")),
+    ("redis.py", include_str!("../../../../../lab/programs/redis.py")),
 ];
 
 /// Compiles the workloads for tiering into `dir`: static, so that they run in any guest.
@@ -38,7 +39,7 @@ pub(crate) fn compile(dir: &Path) -> anyhow::Result<()> {
     compile_all(dir, &HEADERS, &PROGRAMS)
 }
 
-/// The same with those in which a team of threads works, and with the Python program beside them.
+/// The same with those in which a team of threads works, and with the Python programs beside them.
 pub(crate) fn compile_teams(dir: &Path) -> anyhow::Result<()> {
     compile_all(dir, &[&HEADERS[..], &WITH_TEAMS].concat(), &TEAMS)
 }

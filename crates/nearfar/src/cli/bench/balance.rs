@@ -49,7 +49,7 @@ pub(super) struct Args {
     /// Runs of each row, all rows of a program before any again; medians count
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=99))]
     rounds: u64,
-    /// So many times the usual memory, which is 16 or 32 MiB a program
+    /// So many times the usual memory, which is 16 to 64 MiB a program
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
     times: u64,
     /// In huge pages
@@ -151,6 +151,8 @@ fn here(args: &Args, wishes: &Wishes) -> anyhow::Result<Found> {
 
 /// One boot.
 fn in_the_lab(args: &Args, wishes: &Wishes) -> anyhow::Result<Found> {
+    // What a guest would miss after a boot is better missed now.
+    balance::load_generator(wishes)?;
     let dir = scratch()?;
     programs::compile_teams(dir.path())?;
     let counts = dir.path().join(traffic::FILE);
