@@ -67,7 +67,7 @@ fn of(run: &Run, settle_s: u64, series: &[Sample], node_of_cpu: &[u16]) -> Optio
     let within = |sample: &&Sample| (from..=to).contains(&sample.at_s());
     let mut samples = series.iter().filter(within);
     let first = samples.next()?;
-    let last = samples.last()?;
+    let last = samples.next_back()?;
     let mut local = 0;
     let mut served = Vec::new();
     for (before, after) in first.nodes.iter().zip(&last.nodes) {
