@@ -10,6 +10,7 @@
 #   make lint             rustfmt, clippy -D warnings, licences and crate directions, doc links
 #   make bench-bandwidth  bandwidth of -w auto against its peers, ratios in one run (make bench-bandwidth SMOKE=1: a look)
 #   make bench-tiering    tiering systems side by side on emulated machines, with a page (SMOKE=1: a look; KERNEL=7.2; BOOTS=3)
+#   make bench-balance    traffic management side by side on an emulated machine, with a page (SMOKE=1: a look; KERNEL=7.2; ROUNDS=3)
 #   make bench-alloc      allocation by kind beside jemalloc and other peers, ratios in one run, then heaps in the lab (SMOKE=1: a look)
 #   make bench-lab        accuracy and cost of the emulation
 #   make install          what make build has made, below PREFIX (/usr/local) and DESTDIR; make uninstall takes it away again
@@ -26,10 +27,10 @@ PEERS := $${NEARFAR_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/nearfar}/peers
 export NEARFAR_LAB_PLUGIN ?= $(PLUGIN)
 SMOKE_FLAG := $(if $(SMOKE),--smoke,)
 
-.PHONY: demo test build plugin library library-checked sanitize python lint bench-bandwidth bench-tiering bench-alloc bench-lab install uninstall setup clean help
+.PHONY: demo test build plugin library library-checked sanitize python lint bench-bandwidth bench-tiering bench-balance bench-alloc bench-lab install uninstall setup clean help
 
 help:
-	@sed -n '3,16s/^# *//p' Makefile
+	@sed -n '3,17s/^# *//p' Makefile
 
 setup:
 	@scripts/setup build
@@ -90,6 +91,11 @@ bench-tiering: build
 	@scripts/setup tiering
 	$(RELEASE)/nearfar bench tiering $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) $(if $(BOOTS),--boots $(BOOTS),) \
 		--save $(CARGO_TARGET_DIR)/nearfar-tiering.json --html $(CARGO_TARGET_DIR)/nearfar-tiering.html
+
+bench-balance: build
+	@scripts/setup balance
+	$(RELEASE)/nearfar bench balance $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) $(if $(ROUNDS),--rounds $(ROUNDS),) \
+		--save $(CARGO_TARGET_DIR)/nearfar-balance.json --html $(CARGO_TARGET_DIR)/nearfar-balance.html
 
 bench-alloc: build library
 	@scripts/setup alloc

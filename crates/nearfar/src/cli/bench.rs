@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use nearfar_topology::{Bytes, Mix};
 
+mod balance;
 mod cost;
 mod heap;
 mod tiering;
@@ -51,6 +52,11 @@ enum Bench {
     /// A stand-in for inference (nearfar-load inference) under each, as ratios to near memory alone in one run. Exit status 1 if
     /// something that is to be reached is not.
     Heap(heap::Args),
+    /// Traffic management side by side in the lab: eight static placements, the kernel's NUMA balancing and nearfar balance
+    ///
+    /// Programs with a thread on each of four nodes under each: throughput once settled, where memory was asked for, pages moved and
+    /// what that took. Exit status 1 if something that nearfar balance must reach is not.
+    Balance(balance::Args),
     /// What tiering costs on a machine of any size: the daemon's CPU time and memory, and how far apart looks come
     ///
     /// Simulated: the daemon runs over files of a scratch directory, and the kernel's part is a model.
@@ -113,6 +119,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Bench::Bandwidth(args) => bandwidth(args),
         Bench::Stream(args) => stream(args),
         Bench::Heap(args) => heap::run(args),
+        Bench::Balance(args) => balance::run(args),
         Bench::Tiering(args) => tiering::run(args),
         Bench::TieringCost(args) => cost::run(args),
         Bench::Workload(args) => workload::run(args),

@@ -21,16 +21,42 @@ const PROGRAMS: [(&str, &str); 5] = [
     ("switches", include_str!("../../../../../lab/programs/switches.c")),
 ];
 
-/// Compiles them into `dir`: static, so that they run in any guest.
+/// Those in which a team of threads works, for traffic management.
+const TEAMS: [(&str, &str); 3] = [
+    ("streamcluster", include_str!("../../../../../lab/programs/streamcluster.c")),
+    ("kmeans", include_str!("../../../../../lab/programs/kmeans.c")),
+    ("jacobi", include_str!("../../../../../lab/programs/jacobi.c")),
+];
+/// What they share, and those that are not compiled.
+const WITH_TEAMS: [(&str, &str); 3] = [
+    ("team.h", include_str!("../../../../../lab/programs/team.h")),
+    ("pca.py", include_str!("../../../../../lab/programs/pca.py")),
+    ("redis.py", include_str!("../../../../../lab/programs/redis.py")),
+];
+
+/// Compiles the workloads for tiering into `dir`: static, so that they run in any guest.
 pub(crate) fn compile(dir: &Path) -> anyhow::Result<()> {
+    compile_all(dir, &HEADERS, &PROGRAMS)
+}
+
+/// The same with those in which a team of threads works, and with the Python programs beside them.
+pub(crate) fn compile_teams(dir: &Path) -> anyhow::Result<()> {
+    compile_all(dir, &[&HEADERS[..], &WITH_TEAMS].concat(), &TEAMS)
+}
+
+fn compile_all(
+    dir: &Path,
+    as_is: &[(&str, &str)],
+    programs: &[(&str, &str)],
+) -> anyhow::Result<()> {
     let write = |name: &str, text: &str| {
         let file = dir.join(name);
         fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
     };
-    for (name, text) in HEADERS {
+    for (name, text) in as_is {
         write(name, text)?;
     }
-    for (name, text) in PROGRAMS {
+    for (name, text) in programs {
         let source = format!("{name}.c");
         write(&source, text)?;
         let options =
@@ -64,10 +90,20 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
+    /// The program, which Python runs if it is its.
+    fn command(dir: &Path, program: &str) -> Command {
+        let file = dir.join(program);
+        if !program.ends_with(".py") {
+            return Command::new(file);
+        }
+        let mut python = Command::new("/usr/bin/python3");
+        python.arg(file);
+        python
+    }
+
     /// The lines a program prints, in order.
     fn lines(dir: &Path, program: &str, options: &str) -> Vec<Value> {
-        let done =
-            Command::new(dir.join(program)).args(options.split_whitespace()).output().unwrap();
+        let done = command(dir, program).args(options.split_whitespace()).output().unwrap();
         assert!(done.status.success(), "{program} {options}: {done:?}");
         let text = String::from_utf8(done.stdout).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -103,6 +139,37 @@ mod tests {
             let done = Command::new(dir.path().join(program)).arg(options).output().unwrap();
             assert_eq!(done.status.code(), Some(2), "{program} {options}");
             assert!(!done.stderr.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_team_computes_the_same_whoever_made_the_data_and_says_when_it_began() {
+        let dir = tempfile::tempdir().unwrap();
+        compile_teams(dir.path()).unwrap();
+        for (program, mb) in [("streamcluster", 2), ("kmeans", 2), ("jacobi", 2), ("pca.py", 2)] {
+            let run = |options: &str| {
+                let options = format!("mb={mb} seconds=0 rounds=4 interval_ms=1 {options}");
+                let lines = lines(dir.path(), program, &options);
+                assert!(lines[0]["began_s"].as_f64() > Some(0.0), "{program}: {lines:?}");
+                crate::bench::balance::said::understood(
+                    &lines.iter().map(|line| format!("{line}\n")).collect::<String>(),
+                )
+                .unwrap();
+                lines.last().unwrap().clone()
+            };
+            let (one, other) = (run("threads=3"), run("threads=3 parallel=1"));
+            assert_eq!((one["done"].as_bool(), &one["sum"]), (Some(true), &other["sum"]));
+            assert_eq!(one["operations"], other["operations"]);
+            assert!(one["operations"].as_u64() > Some(0), "{program}: {one}");
+            if program != "streamcluster" && program != "pca.py" {
+                // Whose part is whose does not matter.
+                assert_eq!(one["sum"], run("threads=1")["sum"], "{program}");
+            }
+            for wrong in ["threads=65", "mb=0", "mbb=1", "seconds=x", "parallel=2"] {
+                let done = command(dir.path(), program).arg(wrong).output().unwrap();
+                assert_eq!(done.status.code(), Some(2), "{program} {wrong}");
+                assert!(!done.stderr.is_empty());
+            }
         }
     }
 }

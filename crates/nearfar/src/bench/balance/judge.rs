@@ -1,0 +1,193 @@
+//! What is to be reached, as ratios of throughput within one run.
+//!
+//! Both policies are held to it, with the sensors that balancing chooses itself.
+
+use serde::{Deserialize, Serialize};
+
+use super::found::{Found, Tried};
+use super::rows::Kind;
+
+/// Of the best of those whose pages stay, at least so much.
+const OF_THE_BEST: f64 = 0.97;
+/// Of what a program does where it is left to itself, at least so much.
+const OF_DEFAULT: f64 = 0.98;
+/// The same where there is nothing to decide.
+const UNDECIDED: f64 = 0.99;
+/// In the mean over programs, more than each of its peers.
+const AHEAD: f64 = 1.0;
+/// The peers.
+const PEERS: [Kind; 3] = [Kind::FirstTouch, Kind::Interleave, Kind::NumaBalancing];
+
+/// What a ratio is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum What {
+    /// To the best static row of a program.
+    OfTheBest,
+    /// To first touch of a program.
+    OfDefault,
+    /// To the program without balancing, where there is nothing to decide.
+    Undecided,
+    /// Geometric mean over programs, to a peer.
+    Ahead,
+}
+
+/// A ratio against what is to be reached.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Check {
+    /// Of what.
+    pub(crate) what: What,
+    /// Of which policy.
+    pub(crate) policy: Kind,
+    /// Of which program; none where it is of all.
+    pub(crate) program: Option<super::rows::Program>,
+    /// To which row.
+    pub(crate) to: Option<Kind>,
+    /// What was found; absent if a row did not run.
+    pub(crate) ratio: Option<f64>,
+    /// What is to be reached, or, of means, surpassed.
+    pub(crate) at_least: f64,
+    /// Whether it was.
+    pub(crate) reached: bool,
+}
+
+/// Every check of the rows that were asked for.
+pub(crate) fn checks(found: &Found) -> Vec<Check> {
+    let has =
+        |kind: Kind| move |tried: &&Tried| tried.rows.iter().any(|ran| ran.row == kind.into());
+    let mut all = Vec::new();
+    for policy in [Kind::Carrefour, Kind::Balanced] {
+        let tried: Vec<&Tried> = found.programs.iter().filter(has(policy)).collect();
+        all.extend(tried.iter().flat_map(|tried| of_program(tried, policy)));
+        let decided: Vec<&Tried> =
+            tried.into_iter().filter(|tried| tried.program.is_decided()).collect();
+        for peer in PEERS {
+            // Of several programs alone there is a mean to speak of.
+            if decided.len() > 1 && decided.iter().any(|tried| has(peer)(tried)) {
+                all.push(mean(&decided, policy, peer));
+            }
+        }
+    }
+    all
+}
+
+fn of_program(tried: &Tried, policy: Kind) -> Vec<Check> {
+    let rate = tried.rate(policy);
+    let check = |what, to: Option<(Kind, f64)>, at_least: f64| {
+        let ratio = rate.zip(to).map(|(rate, (_, to))| rate / to);
+        Check {
+            what,
+            policy,
+            program: Some(tried.program),
+            to: to.map(|(kind, _)| kind),
+            ratio,
+            at_least,
+            reached: ratio.is_some_and(|ratio| ratio >= at_least),
+        }
+    };
+    let default = tried.rate(Kind::FirstTouch).map(|rate| (Kind::FirstTouch, rate));
+    if !tried.program.is_decided() {
+        return vec![check(What::Undecided, default, UNDECIDED)];
+    }
+    let best = tried.best_static().map(|(row, rate)| (row.kind, rate));
+    vec![check(What::OfTheBest, best, OF_THE_BEST), check(What::OfDefault, default, OF_DEFAULT)]
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a handful of programs")]
+fn mean(decided: &[&Tried], policy: Kind, peer: Kind) -> Check {
+    let ratios: Option<Vec<f64>> =
+        decided.iter().map(|tried| Some(tried.rate(policy)? / tried.rate(peer)?)).collect();
+    let mean = |ratios: Vec<f64>| {
+        let logarithms: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
+        (logarithms / ratios.len() as f64).exp()
+    };
+    let ratio = ratios.map(mean);
+    Check {
+        what: What::Ahead,
+        policy,
+        program: None,
+        to: Some(peer),
+        ratio,
+        at_least: AHEAD,
+        reached: ratio.is_some_and(|ratio| ratio > AHEAD),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rows::Program;
+    use super::super::sample::{found, set};
+    use super::*;
+
+    fn missed(found: &Found) -> Vec<(What, Kind, Option<Program>, Option<Kind>)> {
+        let missed = checks(found).into_iter().filter(|check| !check.reached);
+        missed.map(|of| (of.what, of.policy, of.program, of.to)).collect()
+    }
+
+    #[test]
+    fn both_policies_are_held_to_every_figure() {
+        let found = found();
+        // Five programs with two checks, one with one, three means.
+        assert_eq!(checks(&found).len(), 2 * (5 * 2 + 1 + 3));
+        assert_eq!(missed(&found), []);
+    }
+
+    #[test]
+    fn each_threshold_can_fail() {
+        let jacobi = Some(Program::Jacobi);
+        let mut best = found();
+        set(&mut best, Program::Jacobi, Kind::Local, 203.0);
+        assert_eq!(
+            missed(&best),
+            [Kind::Carrefour, Kind::Balanced].map(|policy| (
+                What::OfTheBest,
+                policy,
+                jacobi,
+                Some(Kind::Local)
+            ))
+        );
+        let mut worse = found();
+        for kind in Kind::ALL.into_iter().filter(|kind| kind.is_static()) {
+            set(&mut worse, Program::Kmeans, kind, 100.0);
+        }
+        set(&mut worse, Program::Kmeans, Kind::Balanced, 97.5);
+        let default =
+            (What::OfDefault, Kind::Balanced, Some(Program::Kmeans), Some(Kind::FirstTouch));
+        assert_eq!(missed(&worse), [default]);
+        let mut costs = found();
+        set(&mut costs, Program::Settled, Kind::Carrefour, 98.9);
+        let undecided =
+            (What::Undecided, Kind::Carrefour, Some(Program::Settled), Some(Kind::FirstTouch));
+        assert_eq!(missed(&costs), [undecided]);
+        let mut behind = found();
+        for program in Program::ALL.into_iter().filter(|program| program.is_decided()) {
+            set(&mut behind, program, Kind::NumaBalancing, 205.0);
+        }
+        assert_eq!(
+            missed(&behind),
+            [Kind::Carrefour, Kind::Balanced].map(|policy| (
+                What::Ahead,
+                policy,
+                None,
+                Some(Kind::NumaBalancing)
+            ))
+        );
+    }
+
+    #[test]
+    fn without_a_row_there_is_no_ratio_and_nothing_is_reached() {
+        let mut found = found();
+        let rows = &mut found.programs[0].rows;
+        rows.iter_mut().find(|ran| ran.row.kind == Kind::Balanced).unwrap().runs.clear();
+        let missed = missed(&found);
+        assert_eq!(missed.len(), 2 + 3, "{missed:?}");
+        assert!(missed.iter().all(|of| of.1 == Kind::Balanced));
+    }
+
+    #[test]
+    fn of_one_program_there_is_no_mean() {
+        let mut found = found();
+        found.programs.truncate(1);
+        assert_eq!(checks(&found).len(), 2 * 2);
+    }
+}

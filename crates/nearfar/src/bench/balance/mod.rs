@@ -1,0 +1,346 @@
+//! Traffic management side by side on an emulated machine with several nodes: what programs gain by who decides where memory is.
+//!
+//! One boot; within it, one run of a program a row and round, all rows of a program before any again, so that what changes with
+//! time changes for all. [`rows`] says what is compared, [`said`] what programs print, [`found`] what is kept, [`traffic`] what the
+//! emulator counted meanwhile, [`judge`] what is to be reached; text and page are in `report/balance`.
+//!
+//! The kernel's NUMA balancing is off but in its own row. It is set through the journal and put back after each row; if this
+//! process is killed, by the next run.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use nearfar_kernel::balancing::{Migrations, NumaBalancing, numa_balancing, set_numa_balancing};
+use nearfar_kernel::fs::{RootFs, gather};
+use nearfar_kernel::journal::{Journal, OnConflict};
+use nearfar_topology::Topology;
+
+pub(crate) mod found;
+pub(crate) mod judge;
+pub(crate) mod rows;
+pub(crate) mod said;
+#[cfg(test)]
+pub(crate) mod sample;
+pub(crate) mod traffic;
+
+use super::heap;
+use crate::balance::state;
+use crate::clock::{self, Stopwatch};
+use crate::demo::machine;
+use crate::demo::process::Launcher;
+use crate::demo::progress::Progress;
+use found::{Balancing, Found, Ran, Run, SCHEMA, Tried};
+use rows::{Files, Kind, Program, Row, Size};
+
+/// Whose changes these are, for the journal.
+const BY: &str = "bench balance";
+/// How long a row may take beyond its time, on the machine it runs on.
+const LIMIT: Duration = Duration::from_secs(120);
+/// Between two looks at whether a program has ended, and at what balancing says of itself.
+const POLL: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_secs(1);
+/// Cached files are dropped before each row, so that all begin alike.
+const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Wishes {
+    /// Programs, in the order shown.
+    pub(crate) programs: Vec<Program>,
+    /// Rows, in the order shown.
+    pub(crate) rows: Vec<Row>,
+    /// Runs of each.
+    pub(crate) rounds: u64,
+    /// How much, for how long.
+    pub(crate) size: Size,
+    /// How much of that is left to settle and does not count.
+    pub(crate) settle_s: u64,
+    /// Too short to be judged.
+    pub(crate) smoke: bool,
+}
+
+impl Wishes {
+    /// Programs with their rows.
+    fn all(&self) -> impl Iterator<Item = (Program, Vec<Row>)> {
+        self.programs.iter().map(|program| (*program, program.rows(&self.rows)))
+    }
+}
+
+/// Runs everything on this machine; `dir` has the compiled programs, and gets what they print.
+pub(crate) fn run(wishes: &Wishes, dir: &Path, progress: bool) -> anyhow::Result<Found> {
+    let (fs, machine) = (RootFs::live()?, machine::read()?);
+    refuse_other_machines(&machine)?;
+    let nearfar = std::env::current_exe().context("looking for this binary")?;
+    let journal = Journal::new(Journal::default_dir(), &fs, "/");
+    journal.make_dir()?;
+    // What a run that was killed has left.
+    journal.restore(BY, OnConflict::Refuse).context("putting back what was set before")?;
+    let launcher = Launcher { nearfar: &nearfar, dir };
+    let files = Files { dir: dir.display().to_string(), load: load_generator(wishes)? };
+    let stage = Stage { launcher, files, fs: &fs, journal: &journal, wishes };
+    let steps: usize = wishes.all().map(|(_, rows)| rows.len()).sum();
+    let rounds = wishes.rounds.max(1);
+    let mut progress = Progress::new(steps * usize::try_from(rounds).unwrap_or(1), progress);
+    let mut programs = Vec::new();
+    for (program, rows) in wishes.all() {
+        let mut tried: Vec<Ran> = rows.iter().map(|row| stage.ran(program, row)).collect();
+        for round in 0..rounds {
+            for ran in &mut tried {
+                progress.step(&format!("{}, {}", program.name(), ran.row.name()));
+                match stage.run(program, &ran.row, round) {
+                    Ok(run) => ran.runs.push(run),
+                    Err(error) => ran.failed = Some(format!("{error:#}")),
+                }
+            }
+        }
+        programs.push(Tried { program, rows: tried });
+    }
+    Ok(Found {
+        schema: SCHEMA.into(),
+        nearfar: env!("CARGO_PKG_VERSION").into(),
+        smoke: wishes.smoke,
+        machine,
+        node_of_cpu: node_of_cpu(&fs),
+        seconds: wishes.size.seconds,
+        settle_s: wishes.settle_s,
+        huge: wishes.size.huge,
+        times: wishes.size.times,
+        programs,
+    })
+}
+
+/// `nearfar-load`, which must be there if a program needs it.
+///
+/// # Errors
+/// It is not.
+pub(crate) fn load_generator(wishes: &Wishes) -> anyhow::Result<String> {
+    if !wishes.programs.contains(&Program::Redis) {
+        return Ok(String::new());
+    }
+    Ok(heap::load_generator()?.display().to_string())
+}
+
+/// For people: what would be run.
+pub(crate) fn plan(wishes: &Wishes) -> String {
+    let mut out = String::new();
+    for (program, rows) in wishes.all() {
+        out += &format!("{}\n", program.description());
+        for row in rows {
+            let files = Files { dir: "DIR".into(), load: "nearfar-load".into() };
+            let line = row.line(&program.line(&files, &row, wishes.size));
+            match row.around("PID") {
+                None => out += &format!("  {}: {line}\n", row.name()),
+                Some([start, stop]) => {
+                    out += &format!("  {}: {start}; {line}; {stop}\n", row.name());
+                }
+            }
+        }
+    }
+    let Wishes { size, settle_s, rounds, .. } = wishes;
+    let seconds = size.seconds;
+    out + &format!(
+        "each {rounds} times for {seconds} s of the machine's time, of which what follows {settle_s} s counts; DIR has the \
+         programs, PID is this process; kernel.numa_balancing is 0 but in its own row\n"
+    )
+}
+
+/// Rows name nodes.
+fn refuse_other_machines(machine: &crate::report::model::Machine) -> anyhow::Result<()> {
+    let nodes: Vec<_> = machine.nodes.iter().map(|node| (node.id, node.cpus > 0)).collect();
+    if nodes != [0, 1, 2, 3].map(|id| (id, true)) {
+        bail!(
+            "this machine's nodes with memory are {}; traffic is compared on one with nodes 0 to 3, all with CPUs, such as the \
+             lab's numa-4node",
+            machine.nodes.iter().map(|node| node.id.to_string()).collect::<Vec<_>>().join(", ")
+        );
+    }
+    Ok(())
+}
+
+fn node_of_cpu(fs: &RootFs) -> Vec<u16> {
+    let (tree, _) = gather(fs);
+    let (topology, _) = Topology::read(&tree);
+    let cpus =
+        topology.nodes.iter().flat_map(|(node, of)| of.cpus.iter().map(|cpu| (cpu.0, node.0)));
+    let by_cpu: std::collections::BTreeMap<_, _> = cpus.collect();
+    by_cpu.into_values().collect()
+}
+
+/// What all rows share.
+struct Stage<'a> {
+    launcher: Launcher<'a>,
+    files: Files,
+    fs: &'a RootFs,
+    journal: &'a Journal<'a>,
+    wishes: &'a Wishes,
+}
+
+impl Stage<'_> {
+    fn ran(&self, program: Program, row: &Row) -> Ran {
+        let command = row.line(&self.line(program, row)).to_string();
+        let command = match row.around("PID") {
+            None => command,
+            Some([start, stop]) => format!("{start}; {command}; {stop}"),
+        };
+        Ran { row: row.clone(), command, runs: Vec::new(), failed: None }
+    }
+
+    fn line(&self, program: Program, row: &Row) -> crate::demo::line::Line {
+        program.line(&self.files, row, self.wishes.size)
+    }
+
+    /// A row with the kernel's NUMA balancing as it is to be, which is put back whatever comes of it.
+    fn run(&self, program: Program, row: &Row, round: u64) -> anyhow::Result<Run> {
+        let mode = if row.kind == Kind::NumaBalancing {
+            NumaBalancing::NORMAL
+        } else {
+            NumaBalancing::OFF
+        };
+        match numa_balancing(self.fs)? {
+            None if row.kind == Kind::NumaBalancing => {
+                bail!("this kernel has no NUMA balancing (kernel.numa_balancing)")
+            }
+            Some(now) if now != mode => drop(set_numa_balancing(self.journal, BY, mode)?),
+            _ => {}
+        }
+        // Needs root; without, rows begin with the caches that there are.
+        let _ = std::fs::write(DROP_CACHES, "3");
+        let name = format!("{}-{}-{round}", program.name(), row.name()).replace([' ', '='], "-");
+        let run = self.with_around(program, row, &name);
+        let restored = self.journal.restore(BY, OnConflict::Refuse);
+        restored.context("putting back the kernel's NUMA balancing")?;
+        run
+    }
+
+    fn with_around(&self, program: Program, row: &Row, name: &str) -> anyhow::Result<Run> {
+        let Some([start, stop]) = row.around(&std::process::id().to_string()) else {
+            return self.measured(program, row, name);
+        };
+        self.launcher.run(&start, &format!("{name}-start"), LIMIT)?;
+        let run = self.measured(program, row, name);
+        self.launcher.run(&stop, &format!("{name}-stop"), LIMIT)?;
+        run
+    }
+
+    /// What the program said in the end, and what balancing said of itself when that was last seen.
+    fn measured(&self, program: Program, row: &Row, name: &str) -> anyhow::Result<Run> {
+        let line = row.line(&self.line(program, row));
+        let before = Migrations::read(self.fs)?;
+        let mut running = self.launcher.start(&line, &format!("{name}.json"))?;
+        let (started, mut due, mut balancing) = (Stopwatch::start(), LOOK, None);
+        let (settle, mut settled) = (Duration::from_secs(self.wishes.settle_s), None);
+        let limit = LIMIT + Duration::from_secs(self.wishes.size.seconds);
+        while running.ended()?.is_none() {
+            let now = started.elapsed();
+            if now > limit {
+                bail!("`{line}` did not end within {} s", limit.as_secs());
+            }
+            if now >= due && row.kind.policy().is_some() {
+                due = now + LOOK;
+                balancing = self.balancing().or(balancing);
+                settled = settled.or_else(|| balancing.clone().filter(|_| now >= settle));
+            }
+            clock::sleep(POLL);
+        }
+        let said = running.said()?;
+        let said = said::understood(&said)
+            .with_context(|| format!("understanding what `{line}` said: {said}"))?;
+        let moved = Migrations::read(self.fs)?.since(&before);
+        if row.kind.policy().is_some() && balancing.is_none() {
+            bail!("`{line}`: balancing did not say anything of itself{}", running.last_words());
+        }
+        if let (Some(last), Some(first)) = (&mut balancing, settled) {
+            last.cpu_share = share(&first, last);
+        }
+        #[expect(clippy::cast_precision_loss, reason = "seconds")]
+        let settle_s = self.wishes.settle_s as f64;
+        let rate = found::settled_rate(&said.windows, settle_s);
+        Ok(Run {
+            operations_per_s: rate.with_context(|| {
+                format!("`{line}` ended before what counts began, {settle_s} s")
+            })?,
+            began_s: said.began_s,
+            ended_s: said.seconds,
+            windows: said.windows,
+            moved_pages: moved.pgmigrate_success,
+            balancing,
+            traffic: None,
+        })
+    }
+
+    /// What `nearfar balance` says of itself now; nothing if it does not run.
+    fn balancing(&self) -> Option<Balancing> {
+        let said = state::read(self.journal.dir()).ok()??;
+        Some(Balancing {
+            sensors: said.sensors.iter().map(|eye| eye.name.clone()).collect(),
+            cpu_ms: said.cost.cpu_ms,
+            running_s: said.running_s,
+            cpu_share: None,
+            decision: said.decision.what.clone(),
+            moved: said.pages.get("moved").copied().unwrap_or(0),
+        })
+    }
+}
+
+/// What it took of a CPU between two looks.
+#[expect(clippy::cast_precision_loss, reason = "a share")]
+fn share(first: &Balancing, last: &Balancing) -> Option<f64> {
+    let ms = last.running_s.checked_sub(first.running_s).filter(|s| *s > 0)? * 1000;
+    Some(last.cpu_ms.saturating_sub(first.cpu_ms) as f64 / ms as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wishes() -> Wishes {
+        let sensors = [rows::FULL.into(), "hint-faults".into()];
+        Wishes {
+            programs: vec![Program::Kmeans, Program::Settled],
+            rows: rows::rows(&[Kind::FirstTouch, Kind::Local, Kind::Carrefour], &sensors).unwrap(),
+            rounds: 2,
+            size: Size { seconds: 8, times: 1, huge: false },
+            settle_s: 4,
+            smoke: false,
+        }
+    }
+
+    #[test]
+    fn the_plan_has_every_line_as_it_would_be_typed() {
+        assert_eq!(
+            plan(&wishes()),
+            "kmeans: each thread reads its part of what one has made\n  \
+               first touch: DIR/kmeans mb=32 seconds=8\n  \
+               made in parallel: DIR/kmeans mb=32 seconds=8 parallel=1\n  \
+               carrefour: nearfar run --balance=carrefour -- DIR/kmeans mb=32 seconds=8\n  \
+               carrefour by hint-faults: nearfar balance start --policy carrefour --pid PID --sensor hint-faults; \
+             DIR/kmeans mb=32 seconds=8; nearfar balance stop\n\
+             settled: jacobi, each part made by its thread, so that there is nothing to decide\n  \
+               first touch: DIR/jacobi mb=32 seconds=8 parallel=1\n  \
+               carrefour: nearfar run --balance=carrefour -- DIR/jacobi mb=32 seconds=8 parallel=1\n  \
+               carrefour by hint-faults: nearfar balance start --policy carrefour --pid PID --sensor hint-faults; \
+             DIR/jacobi mb=32 seconds=8 parallel=1; nearfar balance stop\n\
+             each 2 times for 8 s of the machine's time, of which what follows 4 s counts; DIR has the programs, PID is this \
+             process; kernel.numa_balancing is 0 but in its own row\n"
+        );
+    }
+
+    #[test]
+    fn what_balancing_takes_of_a_cpu_is_known_from_two_looks() {
+        let look = |running_s, cpu_ms| Balancing { running_s, cpu_ms, ..Balancing::default() };
+        assert_eq!(share(&look(10, 300), &look(14, 400)), Some(0.025));
+        assert_eq!(share(&look(10, 300), &look(10, 400)), None);
+    }
+
+    #[test]
+    fn machines_that_rows_do_not_fit_are_refused() {
+        let mut machine = sample::found().machine;
+        assert!(refuse_other_machines(&machine).is_ok());
+        machine.nodes[3].cpus = 0;
+        assert!(refuse_other_machines(&machine).is_err());
+        machine.nodes.pop();
+        let why = refuse_other_machines(&machine).unwrap_err().to_string();
+        assert!(why.contains("0, 1, 2;") && why.contains("numa-4node"), "{why}");
+    }
+}

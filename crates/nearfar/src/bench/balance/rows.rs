@@ -1,0 +1,356 @@
+//! What is compared: programs, and who decides where their memory is.
+//!
+//! A row is a line that a user would type, and what the kernel is told before. Nodes are those of a machine with four.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::balance::options::Policy;
+use crate::demo::line::Line;
+use crate::demo::placements;
+
+/// A program; where it is and how it behaves is said at the head of its source (`lab/programs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Program {
+    /// All threads read all of what one thread has made
+    Streamcluster,
+    /// Rows of the covariances of a matrix, by NumPy: all threads read all of it
+    Pca,
+    /// Each thread its own part of what one thread has made
+    Kmeans,
+    /// Each thread its own rows of a grid that one thread has made, which it writes, too
+    Jacobi,
+    /// A Redis server on each node with a client beside it, all filled on the first node
+    Redis,
+    /// The same grid, each part made by its thread: there is nothing to decide
+    Settled,
+}
+
+impl Program {
+    /// All, in the order shown.
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Streamcluster, Self::Pca, Self::Kmeans, Self::Jacobi, Self::Redis, Self::Settled];
+
+    /// For people.
+    pub(crate) fn description(self) -> &'static str {
+        match self {
+            Self::Streamcluster => "streamcluster: all threads read all of what one has made",
+            Self::Pca => "pca (NumPy): all threads read all of a matrix that one has made",
+            Self::Kmeans => "kmeans: each thread reads its part of what one has made",
+            Self::Jacobi => "jacobi: each thread reads and writes its part of what one has made",
+            Self::Redis => {
+                "redis: a server on each node with a client beside it, filled on one node"
+            }
+            Self::Settled => {
+                "settled: jacobi, each part made by its thread, so that there is nothing to decide"
+            }
+        }
+    }
+
+    /// Its name in results.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Streamcluster => "streamcluster",
+            Self::Pca => "pca",
+            Self::Kmeans => "kmeans",
+            Self::Jacobi => "jacobi",
+            Self::Redis => "redis",
+            Self::Settled => "settled",
+        }
+    }
+
+    /// Whether placement matters to it.
+    pub(crate) fn is_decided(self) -> bool {
+        self != Self::Settled
+    }
+
+    /// What it is compared under, of those that are wanted.
+    pub(crate) fn rows(self, wanted: &[Row]) -> Vec<Row> {
+        let fits = |row: &&Row| match self {
+            // Made in parallel it is in any case; what is told apart is whether something looks at it.
+            Self::Settled => row.kind == Kind::FirstTouch || row.kind.policy().is_some(),
+            _ => true,
+        };
+        wanted.iter().filter(fits).cloned().collect()
+    }
+
+    /// The program, for so long.
+    pub(crate) fn line(self, files: &Files, row: &Row, size: Size) -> Line {
+        let Files { dir, load } = files;
+        let python = |file: &str| Line::new(["/usr/bin/python3".into(), format!("{dir}/{file}")]);
+        let (command, mib) = match self {
+            Self::Streamcluster => (Line::new([format!("{dir}/streamcluster")]), 16),
+            Self::Pca => (python("pca.py"), 16),
+            Self::Kmeans => (Line::new([format!("{dir}/kmeans")]), 32),
+            Self::Jacobi | Self::Settled => (Line::new([format!("{dir}/jacobi")]), 32),
+            Self::Redis => (python("redis.py").and(&Line::new([load])), 64),
+        };
+        let parallel = row.kind == Kind::Local || self == Self::Settled;
+        // Redis sees to it that it has no huge pages.
+        let huge = size.huge && self != Self::Redis;
+        let options = [(parallel, " parallel=1"), (huge, " huge=1")];
+        let options: String = options.iter().filter(|(on, _)| *on).map(|(_, word)| *word).collect();
+        let mib = mib * size.times;
+        command.and(&Line::words(&format!("mb={mib} seconds={}{options}", size.seconds)))
+    }
+}
+
+/// Where programs are.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    /// The directory with those that are compiled, and with scripts.
+    pub(crate) dir: String,
+    /// `nearfar-load`.
+    pub(crate) load: String,
+}
+
+/// How much, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size {
+    /// Seconds of the machine's time.
+    pub(crate) seconds: u64,
+    /// Of memory, so many times the usual.
+    pub(crate) times: u64,
+    /// In huge pages.
+    pub(crate) huge: bool,
+}
+
+/// Who decides where memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Kind {
+    /// The thread that made it
+    FirstTouch,
+    /// Pages in turn over all nodes
+    Interleave,
+    /// Node 0 alone
+    #[value(name = "node-0")]
+    #[serde(rename = "node-0")]
+    Node0,
+    /// Node 3 alone
+    #[value(name = "node-3")]
+    #[serde(rename = "node-3")]
+    Node3,
+    /// In turn over nodes 0 and 1
+    #[value(name = "nodes-01")]
+    #[serde(rename = "nodes-01")]
+    Nodes01,
+    /// In turn over nodes 0 and 3
+    #[value(name = "nodes-03")]
+    #[serde(rename = "nodes-03")]
+    Nodes03,
+    /// In turn over nodes 1, 2 and 3
+    #[value(name = "nodes-123")]
+    #[serde(rename = "nodes-123")]
+    Nodes123,
+    /// Each thread makes its own part
+    Local,
+    /// The kernel's NUMA balancing
+    NumaBalancing,
+    /// nearfar run --balance=carrefour
+    Carrefour,
+    /// nearfar run --balance=balanced
+    Balanced,
+}
+
+impl Kind {
+    /// All, in the order shown.
+    pub(crate) const ALL: [Self; 11] = [
+        Self::FirstTouch,
+        Self::Interleave,
+        Self::Node0,
+        Self::Node3,
+        Self::Nodes01,
+        Self::Nodes03,
+        Self::Nodes123,
+        Self::Local,
+        Self::NumaBalancing,
+        Self::Carrefour,
+        Self::Balanced,
+    ];
+
+    /// Nearfar's policy.
+    pub(crate) fn policy(self) -> Option<Policy> {
+        match self {
+            Self::Carrefour => Some(Policy::Carrefour),
+            Self::Balanced => Some(Policy::Balanced),
+            _ => None,
+        }
+    }
+
+    /// Whether pages stay where they are first put.
+    pub(crate) fn is_static(self) -> bool {
+        self != Self::NumaBalancing && self.policy().is_none()
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::FirstTouch => "first touch",
+            Self::Interleave => "interleave",
+            Self::Node0 => "node 0",
+            Self::Node3 => "node 3",
+            Self::Nodes01 => "nodes 0,1",
+            Self::Nodes03 => "nodes 0,3",
+            Self::Nodes123 => "nodes 1-3",
+            Self::Local => "made in parallel",
+            Self::NumaBalancing => "numa_balancing=1",
+            Self::Carrefour => "carrefour",
+            Self::Balanced => "balanced",
+        }
+    }
+
+    fn placement(self) -> &'static str {
+        match self {
+            Self::Interleave => "-i all",
+            Self::Node0 => "-m 0",
+            Self::Node3 => "-m 3",
+            Self::Nodes01 => "-i 0,1",
+            Self::Nodes03 => "-i 0,3",
+            Self::Nodes123 => "-i 1-3",
+            _ => "",
+        }
+    }
+}
+
+/// A row.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Row {
+    /// Who decides.
+    pub(crate) kind: Kind,
+    /// By which sensors, where others are named than balancing would choose.
+    pub(crate) sensors: Vec<String>,
+}
+
+impl From<Kind> for Row {
+    fn from(kind: Kind) -> Self {
+        Self { kind, sensors: Vec::new() }
+    }
+}
+
+impl Row {
+    /// For people.
+    pub(crate) fn name(&self) -> String {
+        let name = self.kind.name();
+        if self.sensors.is_empty() {
+            name.into()
+        } else {
+            format!("{name} by {}", self.sensors.join("+"))
+        }
+    }
+
+    /// The program under it.
+    pub(crate) fn line(&self, program: &Line) -> Line {
+        let policy = self.kind.policy().filter(|_| self.sensors.is_empty());
+        let prefix = match policy {
+            Some(policy) => placements::prefix(&format!("--balance={}", policy.word())),
+            None => placements::prefix(self.kind.placement()),
+        };
+        prefix.and(program)
+    }
+
+    /// What is started before the program and ended after it, where that is not the program's own line: sensors can be named
+    /// to `nearfar balance` alone. It is about what process `ours` starts, and so ends with it in any case.
+    pub(crate) fn around(&self, ours: &str) -> Option<[Line; 2]> {
+        let policy = self.kind.policy().filter(|_| !self.sensors.is_empty())?;
+        let sensors: String = self.sensors.iter().map(|name| format!(" --sensor {name}")).collect();
+        let start =
+            format!("nearfar balance start --policy {} --pid {ours}{sensors}", policy.word());
+        Some([Line::words(&start), Line::words("nearfar balance stop")])
+    }
+}
+
+/// The rows that are asked for: those of `kinds`, each of nearfar's by each set of `sensors`; `full` is what it chooses itself.
+///
+/// # Errors
+/// A set that is empty or has an empty name.
+pub(crate) fn rows(kinds: &[Kind], sensors: &[String]) -> anyhow::Result<Vec<Row>> {
+    let mut sets = Vec::new();
+    for set in sensors {
+        let names: Vec<String> = set.split('+').map(Into::into).collect();
+        anyhow::ensure!(
+            names.iter().all(|name| !name.is_empty()),
+            "--sensors {set:?}: a name is empty; say names with + between them, or full"
+        );
+        sets.push(if set == FULL { Vec::new() } else { names });
+    }
+    let of = |kind: &Kind| -> Vec<Row> {
+        match kind.policy() {
+            None => vec![(*kind).into()],
+            Some(_) => sets.iter().map(|set| Row { kind: *kind, sensors: set.clone() }).collect(),
+        }
+    };
+    Ok(kinds.iter().flat_map(of).collect())
+}
+
+/// The sensors that balancing chooses itself.
+pub(crate) const FULL: &str = "full";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: Size = Size { seconds: 9, times: 1, huge: false };
+
+    fn files() -> Files {
+        Files { dir: "/p".into(), load: "/l".into() }
+    }
+
+    fn line(program: Program, row: &Row) -> String {
+        row.line(&program.line(&files(), row, SIZE)).to_string()
+    }
+
+    #[test]
+    fn rows_are_lines_that_a_user_would_type() {
+        let of = |program, kind: Kind| line(program, &kind.into());
+        assert_eq!(
+            of(Program::Streamcluster, Kind::FirstTouch),
+            "/p/streamcluster mb=16 seconds=9"
+        );
+        assert_eq!(
+            of(Program::Kmeans, Kind::Nodes123),
+            "nearfar run -i 1-3 -- /p/kmeans mb=32 seconds=9"
+        );
+        assert_eq!(of(Program::Jacobi, Kind::Local), "/p/jacobi mb=32 seconds=9 parallel=1");
+        assert_eq!(
+            of(Program::Pca, Kind::Balanced),
+            "nearfar run --balance=balanced -- /usr/bin/python3 /p/pca.py mb=16 seconds=9"
+        );
+        let size = Size { times: 4, huge: true, ..SIZE };
+        let huge = Program::Pca.line(&files(), &Kind::FirstTouch.into(), size).to_string();
+        assert!(huge.ends_with("mb=64 seconds=9 huge=1"), "{huge}");
+        let redis = Program::Redis.line(&files(), &Kind::Local.into(), size).to_string();
+        assert_eq!(redis, "/usr/bin/python3 /p/redis.py /l mb=256 seconds=9 parallel=1");
+    }
+
+    #[test]
+    fn sensors_are_named_to_balancing_of_what_we_start() {
+        let sets = ["full", "hint-faults+latency"].map(Into::into);
+        let rows = rows(&[Kind::FirstTouch, Kind::Balanced], &sets).unwrap();
+        assert_eq!(rows.len(), 3);
+        assert_eq!((rows[1].around("7"), rows[0].around("7")), (None, None));
+        let [start, stop] = rows[2].around("7").unwrap().map(|line| line.to_string());
+        assert_eq!(
+            start,
+            "nearfar balance start --policy balanced --pid 7 --sensor hint-faults --sensor latency"
+        );
+        assert_eq!(stop, "nearfar balance stop");
+        assert_eq!(line(Program::Kmeans, &rows[2]), "/p/kmeans mb=32 seconds=9");
+        assert_eq!(rows[2].name(), "balanced by hint-faults+latency");
+        for wrong in ["", "lab+"] {
+            assert!(super::rows(&Kind::ALL, &[wrong.into()]).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn eight_rows_are_static_and_what_is_settled_is_only_looked_at() {
+        let statics = Kind::ALL.iter().filter(|kind| kind.is_static());
+        assert_eq!(statics.count(), 8);
+        let all = rows(&Kind::ALL, &[FULL.into()]).unwrap();
+        assert_eq!(Program::Jacobi.rows(&all), all);
+        let settled: Vec<_> = Program::Settled.rows(&all).iter().map(|row| row.kind).collect();
+        assert_eq!(settled, [Kind::FirstTouch, Kind::Carrefour, Kind::Balanced]);
+        let line = line(Program::Settled, &all[0]);
+        assert!(line.ends_with("jacobi mb=32 seconds=9 parallel=1"), "{line}");
+    }
+}
