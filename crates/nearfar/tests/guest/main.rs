@@ -134,7 +134,7 @@ const TESTS: &[Test] = tests! {
         of_a_cgroup_its_processes_are_watched_and_no_others on [FOUR_OLD, FOUR_NEW],
         what_can_not_be_balanced_is_refused_and_nothing_is_changed on [FOUR_OLD, FOUR_NEW],
         however_balancing_is_ended_settings_are_as_before on [FOUR_OLD, FOUR_NEW];
-    compared: programs_run_under_each_row_and_what_is_set_is_put_back on [FOUR_OLD, FOUR_NEW],
+    compared: programs_run_under_each_row_and_what_is_set_is_put_back on [FOUR_NEW],
         what_a_killed_comparison_has_set_is_put_back_by_the_next on [FOUR_OLD];
     scope: options_are_shown_changed_while_it_runs_saved_and_taken_from_a_file on [SMALL_OLD, SMALL_NEW],
         a_file_of_options_that_is_wrong_is_refused_with_its_line_and_nothing_is_changed on [SMALL_NEW],
