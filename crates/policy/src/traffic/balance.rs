@@ -7,8 +7,8 @@
 //!    optimum and not the point where latencies are equal. Loads that come and go faster than memory can follow are not
 //!    followed (`outlook.rs`).
 //! 3. *Decide*: a gain of 1.5 % starts moving, what is left of 0.75 % ends it; both are half of that once loads have been the
-//!    same for ten seconds. The gain must repay the traffic of moving twice over while loads last, and memory stays as hot as
-//!    it is (`drift.rs`). A direction is reversed after two confirmations.
+//!    same for ten seconds. As much of the gain as can be believed must repay the traffic of moving twice over while loads last,
+//!    and memory stays as hot as it is (`drift.rs`). A direction is reversed after two confirmations.
 //! 4. *Limit*: a tenth of a region's accesses in a decision, times confidence; the rate that was set, and of that only what
 //!    the queues can spare, unless much is to gain.
 //! 5. *Check* (`judge.rs`): what came of what was predicted. Three misses halve confidence, five undo what was done, and
@@ -42,7 +42,7 @@ mod terms;
 #[cfg(test)]
 mod tests;
 
-use drift::Drift;
+use drift::{Drift, Served};
 use judge::{Judge, Judgement};
 use outlook::{Goal, apart, goal, way_ns};
 pub use pages::{Candidate, Pages};
@@ -194,7 +194,8 @@ impl Balance {
 
     /// Marginal costs: predicts and decides.
     fn plan(&mut self, view: &View<'_>) -> Decision {
-        self.drift.see(&view.at, &view.spots, view.elapsed_ns);
+        let served = Served::of(view.seen, &view.at);
+        self.drift.see(&served, &view.spots, view.elapsed_ns);
         let machine = self.machine.clone();
         let scenes = self.senses.scenes();
         let problem =
@@ -217,7 +218,7 @@ impl Balance {
             let predicted = problem.value(&now) / problem.value(&view.at).max(1e-12);
             self.judge.moved(&view.at, self.senses.rate(), predicted);
         }
-        self.drift.expect(after(&view.at, &decision.shifts));
+        self.drift.expect(served, &view.spots, &decision.shifts);
         decision
     }
 
@@ -237,7 +238,8 @@ impl Balance {
         let hot_ns = self.drift.hot_ns();
         let lasts_ns = goal.lasts_ns.min(hot_ns);
         let late = way_ns(config, view.seen, (&view.at, &goal.to)) > hot_ns;
-        if late || gain * here * lasts_ns <= REPAYS * lost {
+        let believed = self.drift.believed(gain, (&view.at, &goal.to), &view.spots);
+        if late || believed * here * lasts_ns <= REPAYS * lost {
             self.moving = false;
             return Verdict::NotRepaid { gain: says, bytes: Bytes(count(bytes)) };
         }

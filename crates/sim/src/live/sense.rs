@@ -117,6 +117,12 @@ impl Readings<'_> {
         self.pages.is_huge(page)
     }
 
+    /// Whether there are huge pages.
+    #[must_use]
+    pub fn has_huge(&self) -> bool {
+        self.pages.huge.contains(&true)
+    }
+
     /// Bytes of a page.
     #[must_use]
     pub fn page_bytes(&self) -> u64 {

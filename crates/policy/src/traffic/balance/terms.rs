@@ -129,7 +129,7 @@ pub enum Verdict {
         /// What could be gained.
         gain: BasisPoints,
     },
-    /// The gain does not repay moving so much twice over while loads last.
+    /// The gain, as far as it can be believed, does not repay moving so much twice over while loads last.
     NotRepaid {
         /// The gain.
         gain: BasisPoints,

@@ -28,17 +28,12 @@ use classes::{Class, Heat};
 const STEP_MS: u64 = 100;
 
 /// The controller.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Balanced {
+    begun: bool,
     at_work: Option<AtWork>,
-    /// Who says which huge pages are split.
-    splits: Carrefour,
-}
-
-impl Default for Balanced {
-    fn default() -> Self {
-        Self { at_work: None, splits: Carrefour::new(Replicas::None) }
-    }
+    /// Who says which huge pages are split, where there are any.
+    splits: Option<Carrefour>,
 }
 
 #[derive(Debug)]
@@ -63,10 +58,12 @@ struct AtWork {
 
 impl Controller for Balanced {
     fn tick(&mut self, readings: &Readings<'_>) -> Vec<Act> {
-        if self.at_work.is_none() {
+        if !self.begun {
+            self.begun = true;
             self.at_work = AtWork::begin(readings);
+            self.splits = readings.has_huge().then(|| Carrefour::new(Replicas::None));
         }
-        let splits = self.splits.tick(readings).into_iter();
+        let splits = self.splits.iter_mut().flat_map(|splits| splits.tick(readings));
         let mut acts: Vec<Act> =
             splits.filter(|act| matches!(act, Act::Split { .. } | Act::Join { .. })).collect();
         acts.extend(self.at_work.iter_mut().flat_map(|work| work.tick(readings)));
