@@ -121,7 +121,7 @@ impl Reading {
                 *mine = mine.zip(its).map(|(sum, more)| sum.saturating_add(more)).or(*mine).or(its);
             }
         }
-        self.reads = both(self.reads, later.reads);
+        self.reads = self.reads.and(later.reads);
         if !later.latency.is_empty() {
             (self.latency, self.latency_age) = (later.latency, later.latency_age);
         }
@@ -181,19 +181,6 @@ impl Reading {
         }
         let writes = self.samples.iter().filter(|sample| sample.write).count() as u64;
         Reads::Lines { reads: self.samples.len() as u64 - writes, writes }
-    }
-}
-
-/// Reads and writes of two times together.
-const fn both(one: Reads, other: Reads) -> Reads {
-    match (one, other) {
-        (Reads::Lines { reads, writes }, Reads::Lines { reads: more, writes: also }) => {
-            Reads::Lines { reads: reads.saturating_add(more), writes: writes.saturating_add(also) }
-        }
-        (Reads::Fills { all, modified }, Reads::Fills { all: more, modified: also }) => {
-            Reads::Fills { all: all.saturating_add(more), modified: modified.saturating_add(also) }
-        }
-        (Reads::Unknown, known) | (known, _) => known,
     }
 }
 
