@@ -474,6 +474,31 @@ mod tests {
     }
 
     #[test]
+    fn a_claim_that_is_cut_off_or_absurd_frees_the_place_and_removes_nothing_else() {
+        let (dir, about) = place();
+        let kept = dir.path().join("kept");
+        fs::write(&kept, "theirs").unwrap();
+        let whole = format!("{{\"path\":\"{}\",\"inode\":7}}\n", kept.display());
+        let words = [
+            whole[..whole.len() - 1].to_owned(),
+            whole.replace('7', "18446744073709551616"),
+            whole.replace('7', "-1"),
+            whole.replace('7', "1e400"),
+            whole.replace("kept", "kept\u{0}"),
+            "[".repeat(1 << 17) + "\n" + &whole,
+            "\u{0}\u{fffd}\n".repeat(1000) + &whole,
+        ];
+        for words in words {
+            fs::create_dir_all(parent(&about)).unwrap();
+            fs::write(beside(&about), &words).unwrap();
+            let claim = Claim::take(&about).unwrap();
+            assert_eq!(claim.recovered(), [] as [PathBuf; 0], "{words:.80}");
+            claim.end().unwrap();
+            assert_eq!(fs::read(&kept).unwrap(), b"theirs", "{words:.80}");
+        }
+    }
+
+    #[test]
     fn where_there_is_no_directory_it_is_named() {
         let (dir, about) = place();
         let error = Claim::take(&dir.path().join("no/such/page")).unwrap_err().to_string();
