@@ -77,7 +77,10 @@ pub(crate) fn faults_alone_show_what_is_used_and_settings_are_put_back() {
     assert_eq!(status["schema"], "nearfar.balance/1");
     assert_eq!(status["nodes"].as_array().unwrap().len(), 4);
     let text = done(&["balance", "status"]);
-    assert!(text.contains("imbalance of controllers") && text.contains("node 0 to"), "{text}");
+    assert!(
+        text.contains("imbalance of controllers") && text.contains("seen by hint-faults"),
+        "{text}"
+    );
     // Two at once undo each other's work.
     let again = nearfar(&START).output().unwrap();
     assert!(!again.status.success() && error(&again).contains("already running"), "{again:?}");
