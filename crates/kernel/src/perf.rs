@@ -130,6 +130,21 @@ pub struct Drained {
     pub odd: u64,
 }
 
+impl Drained {
+    /// Counts end at their greatest: what the kernel's bytes say is not trusted.
+    fn take(&mut self, record: Record) {
+        let lost = match record {
+            Record::Sample(sample) => return self.samples.push(sample),
+            Record::Throttled => return self.throttled += 1,
+            Record::Lost(lost) => lost,
+            Record::Trace { truncated, collisions, .. } => {
+                u64::from(truncated) + u64::from(collisions)
+            }
+        };
+        self.lost = self.lost.saturating_add(lost);
+    }
+}
+
 /// Looks for an event, and keeps samples until they are read.
 #[derive(Debug)]
 pub struct Sampler {
@@ -240,16 +255,7 @@ impl Sampler {
             ring.drain(&mut self.bytes);
             let (records, odd) = record::records(&self.bytes, self.event.parts);
             drained.odd += odd;
-            for record in records {
-                match record {
-                    Record::Sample(sample) => drained.samples.push(sample),
-                    Record::Lost(lost) => drained.lost = drained.lost.saturating_add(lost),
-                    Record::Throttled => drained.throttled += 1,
-                    Record::Trace { truncated, collisions, .. } => {
-                        drained.lost += u64::from(truncated) + u64::from(collisions);
-                    }
-                }
-            }
+            records.into_iter().for_each(|record| drained.take(record));
             if self.event.traces {
                 let mut trace = Vec::new();
                 ring.drain_aux(&mut trace);
@@ -322,6 +328,18 @@ mod tests {
     fn faults(period: u64) -> Event {
         let kind = kind::SOFTWARE;
         Event { kind, config: PAGE_FAULTS, period, parts: PARTS, ..Event::default() }
+    }
+
+    #[test]
+    fn losses_beyond_all_counting_are_the_most_there_are() {
+        let mut drained = Drained::default();
+        drained.take(Record::Trace { length: u64::MAX, truncated: true, collisions: true });
+        assert_eq!(drained.lost, 2);
+        for lost in [u64::MAX, 5] {
+            drained.take(Record::Lost(lost));
+        }
+        drained.take(Record::Trace { length: 0, truncated: true, collisions: false });
+        assert_eq!(drained.lost, u64::MAX);
     }
 
     #[test]

@@ -51,6 +51,65 @@ fn what_does_not_run_has_no_status_and_can_be_stopped() {
     assert!(!journal.join("balance.json").exists());
 }
 
+/// A state of a process that runs (this one), with a number everywhere that there may be one.
+fn state_of(number: u64) -> String {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let started = stat.rsplit(')').next().unwrap().split_whitespace().nth(19).unwrap();
+    let (pid, n, bp) = (std::process::id(), number, number.min(u64::from(u32::MAX)));
+    let metrics = format!(
+        r#"{{"counted":true,"accesses_per_ms":{n},"local_access_ratio_bp":{bp},"controller_imbalance_bp":{bp},
+            "interconnect_imbalance_bp":{bp},"reads_bp":{bp},"memory_in_use_bp":{bp}}}"#
+    );
+    format!(
+        r#"{{"schema":"nearfar.balance/1","pid":{pid},"started_ticks":{started},"running_s":{n},"metrics":{metrics},
+            "sensors":[{{"name":"ibs","seen":{n},"lost":{n},"throttled":{n},"unplaced":{n}}}],
+            "nodes":[{{"node":65535,"total_bytes":{n},"free_bytes":{n},"share_bp":{bp},"price_ns":{n},"weight":255,
+                "latency_ns":{{"65535":{n}}}}}],
+            "decision":{{"gain_bp":{bp},"confidence_bp":{bp},"moves":{n},"splits":{n},"left":{{"x":{n}}}}},
+            "effect":{{"moved_pages":{n},"predicted_gain_bp":{bp},"before":{metrics},"after":{metrics}}},
+            "moves":[{{"from":0,"to":1,"bytes":{n},"pages":{n}}}],"pages":{{"moved":{n}}},"retried":{n},"waiting":{n},
+            "splits":{{"done":{n},"failed":{n}}},
+            "cost":{{"cpu_ms":{n},"sensors_cpu_ms":{n},"interruptions":{n},"calls":{n}}}}}"#
+    )
+}
+
+#[test]
+fn a_state_file_is_shown_whatever_its_numbers_or_refused_by_name() {
+    let state = tempfile::tempdir().unwrap();
+    let file = state.path().join("journal/balance.json");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let status = |bytes: &[u8], json: bool| {
+        std::fs::write(&file, bytes).unwrap();
+        balance(state.path(), if json { &["status", "--json"] } else { &["status"] })
+    };
+    for number in [0, 1, 1 << 33, u64::MAX] {
+        for json in [false, true] {
+            let (code, said) = status(state_of(number).as_bytes(), json);
+            assert_eq!(code, Some(0), "{number}: {said}");
+        }
+    }
+    let whole = state_of(7);
+    let cut = (0..whole.len()).step_by(97).map(|at| whole.as_bytes()[..at].to_vec());
+    let odd = [
+        whole.replace("\"retried\":7", "\"retried\":18446744073709551616").into_bytes(),
+        whole.replace("\"retried\":7", "\"retried\":-7").into_bytes(),
+        whole.replace("\"retried\":7", "\"retried\":1e400").into_bytes(),
+        whole.replace("\"weight\":255", "\"weight\":256").into_bytes(),
+        whole.replace("65535", "65536").into_bytes(),
+        whole.replace("\"moves\":[", "\"moves\":[[").into_bytes(),
+        b"[".repeat(1 << 20),
+        b"{\"nodes\":".repeat(1 << 16),
+        b"\xff\xfe\0".to_vec(),
+        b"null".to_vec(),
+    ];
+    for bytes in cut.chain(odd) {
+        let (code, said) = status(&bytes, false);
+        let shown = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(60)..]).into_owned();
+        assert!(code == Some(1) && said.contains("balance.json"), "{shown}: {code:?} {said}");
+        assert!(!said.contains("panicked") && said.len() < 1000, "{said}");
+    }
+}
+
 #[test]
 fn a_recording_and_a_machine_with_one_node_have_nothing_to_balance() {
     let state = tempfile::tempdir().unwrap();

@@ -234,3 +234,46 @@ fn a_record_is_played_back() {
     assert_eq!(found["pages"], 5 << 18, "{found}");
     assert!(found["pages_touched_in_last_epoch"].as_u64() <= Some(384 << 8), "{found}");
 }
+
+#[test]
+fn a_record_that_is_cut_off_or_hostile_is_played_as_far_as_it_goes_or_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("odd.record");
+    let record = nearfar_record::testkit::moving_hot_set();
+    let mut writer = nearfar_record::Writer::create(&path, &record.header).unwrap();
+    writer.all(&record).unwrap();
+    writer.end(record.ending.unwrap()).unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    let cut = [0, 1, 7, 8, 9, 40, whole.len() / 2, whole.len() - 1].map(|at| whole[..at].to_vec());
+    let overwritten = [8, 12, 40, whole.len() / 3, whole.len() - 20].map(|at| {
+        let mut bytes = whole.clone();
+        bytes[at..at + 8].fill(0xff);
+        bytes
+    });
+    let snapshot = |start: &str, end: &str, accesses: &str| {
+        let region = format!(r#"{{"start":{start},"end":{end},"nr_accesses":{accesses},"age":1}}"#);
+        let snapshot =
+            format!(r#"{{"start_time":0,"end_time":18446744073709551615,"regions":[{region}]}}"#);
+        format!(r#"[{{"kdamond_idx":0,"context_idx":0,"target_id":0,"snapshots":[{snapshot}]}}]"#)
+            .into_bytes()
+    };
+    let most = "18446744073709551615";
+    let numbers = [
+        snapshot("0", most, "1"),
+        snapshot(most, "0", most),
+        snapshot("0", "4096", "1e400"),
+        snapshot("-1", "4096", "-1"),
+        b"[".repeat(1 << 20),
+    ];
+    for bytes in cut.into_iter().chain(overwritten).chain(numbers) {
+        std::fs::write(&path, &bytes).unwrap();
+        let done = sim(&["bench", "--millions", "1", "--trace", path.to_str().unwrap()]);
+        let said = String::from_utf8(done.stderr).unwrap();
+        let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
+        // What is there of a record is played, with a word about what is not.
+        let played = done.status.code() == Some(0) && !done.stdout.is_empty();
+        let refused = done.status.code() == Some(2) && done.stdout.is_empty();
+        assert!(played || refused, "{shown}: {:?} {said}", done.status);
+        assert!(said.contains("odd.record") && said.len() < 2000, "{shown}: {said}");
+    }
+}

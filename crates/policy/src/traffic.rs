@@ -105,6 +105,24 @@ pub enum Reads {
     },
 }
 
+impl Reads {
+    /// Those of two times together; of two kinds, the first.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Lines { reads, writes }, Self::Lines { reads: more, writes: also }) => {
+                let (reads, writes) = (reads.saturating_add(more), writes.saturating_add(also));
+                Self::Lines { reads, writes }
+            }
+            (Self::Fills { all, modified }, Self::Fills { all: more, modified: also }) => {
+                let (all, modified) = (all.saturating_add(more), modified.saturating_add(also));
+                Self::Fills { all, modified }
+            }
+            (Self::Unknown, known) | (known, _) => known,
+        }
+    }
+}
+
 /// A thread in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thread {

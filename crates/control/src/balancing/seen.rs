@@ -125,7 +125,7 @@ impl Seen {
             u128::from(round.elapsed.0) * u128::from(round.coverage.0.min(10_000)) / 10_000;
         self.elapsed = self.elapsed.saturating_add(round.elapsed.0);
         self.looked = self.looked.saturating_add(u64::try_from(looked).unwrap_or(u64::MAX));
-        self.reads = both(self.reads, round.reads);
+        self.reads = self.reads.and(round.reads);
         self.counted &= reading.counts_lines();
         self.nodes = round.nodes;
         reading.add_to(&mut self.table);
@@ -263,18 +263,4 @@ fn share_of_reads(reads: Reads) -> BasisPoints {
         _ => 10_000,
     };
     BasisPoints(u32::try_from(found).unwrap_or(10_000))
-}
-
-/// Reads and writes of two readings, one after the other.
-const fn both(a: Reads, b: Reads) -> Reads {
-    match (a, b) {
-        (Reads::Lines { reads, writes }, Reads::Lines { reads: r, writes: w }) => {
-            Reads::Lines { reads: reads.saturating_add(r), writes: writes.saturating_add(w) }
-        }
-        (Reads::Fills { all, modified }, Reads::Fills { all: a, modified: m }) => {
-            Reads::Fills { all: all.saturating_add(a), modified: modified.saturating_add(m) }
-        }
-        (Reads::Unknown, b) => b,
-        (a, _) => a,
-    }
 }

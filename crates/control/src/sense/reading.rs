@@ -124,10 +124,10 @@ impl Reading {
                 *mine = mine.zip(its).map(|(sum, more)| sum.saturating_add(more)).or(*mine).or(its);
             }
         }
-        self.reads = both(self.reads, later.reads);
+        self.reads = self.reads.and(later.reads);
         if !later.latency.is_empty() {
             (self.latency, self.latency_age) = (later.latency, later.latency_age);
-            self.latency_fresh = later.latency_fresh;
+            self.latency_fresh = fresh(&self.latency_fresh, later.latency_fresh);
         }
         if !later.used.is_empty() {
             self.used = later.used;
@@ -135,8 +135,17 @@ impl Reading {
         if !later.heat.is_empty() {
             self.heat = later.heat;
         }
+        self.per_sample = match (self.per_sample, later.per_sample) {
+            // Of other weight since: what they stand for on average.
+            (Some(mine), Some(its)) if mine != its => {
+                let (ours, theirs) = (self.samples.len() as u128, later.samples.len() as u128);
+                let all = ours * u128::from(mine) + theirs * u128::from(its);
+                let mean = all.checked_div(ours + theirs);
+                Some(mean.map_or(its, |mean| u64::try_from(mean).unwrap_or(u64::MAX)))
+            }
+            (mine, its) => mine.or(its),
+        };
         self.samples.extend(later.samples);
-        self.per_sample = self.per_sample.or(later.per_sample);
         self.counts.add(later.counts);
     }
 
@@ -188,19 +197,6 @@ impl Reading {
     }
 }
 
-/// Reads and writes of two times together.
-const fn both(one: Reads, other: Reads) -> Reads {
-    match (one, other) {
-        (Reads::Lines { reads, writes }, Reads::Lines { reads: more, writes: also }) => {
-            Reads::Lines { reads: reads.saturating_add(more), writes: writes.saturating_add(also) }
-        }
-        (Reads::Fills { all, modified }, Reads::Fills { all: more, modified: also }) => {
-            Reads::Fills { all: all.saturating_add(more), modified: modified.saturating_add(also) }
-        }
-        (Reads::Unknown, known) | (known, _) => known,
-    }
-}
-
 fn fill<T>(mine: &mut Vec<Option<T>>, other: Vec<Option<T>>) {
     if mine.is_empty() {
         *mine = other;
@@ -211,6 +207,17 @@ fn fill<T>(mine: &mut Vec<Option<T>>, other: Vec<Option<T>>) {
             *mine = other;
         }
     }
+}
+
+/// What is fresh in one of two readings; all is, where nothing is said.
+fn fresh(mine: &[Vec<bool>], mut its: Vec<Vec<bool>>) -> Vec<Vec<bool>> {
+    if mine.is_empty() {
+        return Vec::new();
+    }
+    for (its, mine) in its.iter_mut().zip(mine) {
+        its.iter_mut().zip(mine).for_each(|(its, mine)| *its |= mine);
+    }
+    its
 }
 
 #[cfg(test)]
@@ -291,6 +298,17 @@ mod tests {
         assert_eq!(sum.accesses, Some(vec![vec![400, 2]]));
         assert_eq!((sum.served, sum.reads), (vec![Some(400), None], lines(400, 2)));
         assert_eq!((sum.latency, sum.samples.len()), (vec![vec![Some(Nanoseconds(300))]], 2));
+        let weighs = |per_sample, samples| Reading {
+            samples: vec![sample(0, 1, true); samples],
+            per_sample: Some(per_sample),
+            latency: vec![vec![Some(Nanoseconds(1)); 2]],
+            latency_fresh: vec![vec![samples == 1, false]],
+            ..Reading::default()
+        };
+        let mut sum = weighs(100, 3);
+        sum.go_on(weighs(200, 1));
+        assert_eq!((sum.per_sample, sum.samples.len()), (Some(125), 4));
+        assert_eq!(sum.latency_fresh, [[true, false]]);
         let mut none = Reading::default();
         none.go_on(Reading { accesses: Some(vec![vec![3]]), ..Reading::default() });
         assert_eq!(none.accesses, Some(vec![vec![3]]));

@@ -258,6 +258,15 @@ mod tests {
         assert_eq!(records(&encoded(9, 2, &[0; 64]), Parts(1 << 40)), (vec![], 1));
     }
 
+    #[test]
+    fn a_tracepoint_that_says_it_is_longer_than_its_record_is_not_believed() {
+        for length in [5_u32, 1 << 31, u32::MAX] {
+            let body = [&length.to_ne_bytes()[..], &[0; 4]].concat();
+            let bytes = [encoded(9, 2, &body), encoded(13, 0, &3_u64.to_ne_bytes())].concat();
+            assert_eq!(records(&bytes, Parts::RAW), (vec![Record::Lost(3)], 1), "{length}");
+        }
+    }
+
     fn sample() -> impl Strategy<Value = Sample> {
         let words = (any::<[u64; 7]>(), any::<[u32; 3]>(), any::<bool>());
         (words, prop::collection::vec(any::<u8>(), 0..40)).prop_map(|((w, h, user), raw)| Sample {

@@ -54,7 +54,7 @@ impl State {
             self.retried,
             self.waiting
         );
-        if self.splits.done + self.splits.failed > 0 {
+        if self.splits.done.max(self.splits.failed) > 0 {
             let _ = writeln!(
                 text,
                 "  huge pages split: {}, not split: {}{}",

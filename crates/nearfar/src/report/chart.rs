@@ -99,31 +99,37 @@ pub(crate) fn bars(caption: Caption<'_>, rows: &[Bar]) -> Markup {
 
 /// Percentile ranges, one a row, over an axis of ticks (position and label).
 pub(crate) fn ranges(caption: Caption<'_>, rows: &[Range], ticks: &[(f64, String)]) -> Markup {
-    frame(
-        caption,
-        axis_height(rows.len()),
-        &html! {
-            (axis(rows.len(), ticks))
-            @for (at, row) in rows.iter().enumerate() {
-                (text(at, &row.line))
-                (range(at, row))
-            }
-        },
-    )
+    let lines = rows.iter().map(|row| &row.line).collect();
+    over_axis(caption, lines, ticks, |at| range(at, &rows[at]))
 }
 
 /// Marks, one row after the other, over an axis of ticks (position and label).
 pub(crate) fn dots(caption: Caption<'_>, rows: &[Dots], ticks: &[(f64, String)]) -> Markup {
+    let lines = rows.iter().map(|row| &row.line).collect();
+    over_axis(caption, lines, ticks, |at| {
+        html! {
+            @for (class, x) in &rows[at].at {
+                circle class=(class) cx=(percent(*x)) cy=(at * ROW + BAR_TOP + BAR / 2 + 1) r="6.5" {}
+            }
+        }
+    })
+}
+
+/// Rows of text, each with what is drawn in it, over an axis.
+fn over_axis(
+    caption: Caption<'_>,
+    lines: Vec<&Line>,
+    ticks: &[(f64, String)],
+    drawn: impl Fn(usize) -> Markup,
+) -> Markup {
     frame(
         caption,
-        axis_height(rows.len()),
+        axis_height(lines.len()),
         &html! {
-            (axis(rows.len(), ticks))
-            @for (at, row) in rows.iter().enumerate() {
-                (text(at, &row.line))
-                @for (class, x) in &row.at {
-                    circle class=(class) cx=(percent(*x)) cy=(at * ROW + BAR_TOP + BAR / 2 + 1) r="6.5" {}
-                }
+            (axis(lines.len(), ticks))
+            @for (at, line) in lines.into_iter().enumerate() {
+                (text(at, line))
+                (drawn(at))
             }
         },
     )

@@ -261,7 +261,7 @@ impl Sensor for Hardware<'_> {
         for (sampler, looked) in &mut at_work.samplers {
             let drained = sampler.read();
             self.cost.interruptions += drained.samples.len() as u64;
-            counts.lost += drained.lost;
+            counts.lost = counts.lost.saturating_add(drained.lost);
             counts.throttled += drained.throttled;
             let (found, odd) = accesses(&drained);
             counts.unplaced += odd;

@@ -43,6 +43,8 @@ const PATIENCE: Nanoseconds = Nanoseconds(5_000_000_000);
 const NAP: Duration = Duration::from_millis(1);
 /// Bytes of an answer.
 const ANSWER_MAX: usize = 16 << 20;
+/// More lines than any machine reads or writes from answer to answer: 2^50 bytes. What counts more does not count right.
+const LINES_MAX: u64 = 1 << 44;
 /// Addresses from here on are the kernel's.
 const KERNEL: u64 = 1 << 63;
 
@@ -247,8 +249,8 @@ fn since<'a>(
     after.iter().map(move |after| {
         let same = |before: &&Lines| (before.cpu, before.node) == (after.cpu, after.node);
         let (reads, writes) = before.iter().find(same).map_or((0, 0), |of| (of.reads, of.writes));
-        let (reads, writes) =
-            (after.reads.saturating_sub(reads), after.writes.saturating_sub(writes));
+        let more = |after: u64, before: u64| after.saturating_sub(before).min(LINES_MAX);
+        let (reads, writes) = (more(after.reads, reads), more(after.writes, writes));
         (after.cpu, NodeId(after.node), reads, writes)
     })
 }
@@ -373,6 +375,18 @@ mod tests {
         }
         assert_eq!(seen, [2, 4, 8, 16, 16, 8, 4, 2, 1, 1]);
         assert_eq!(thinner(THINNEST, u64::MAX, Nanoseconds(0)), THINNEST);
+    }
+
+    #[test]
+    fn as_many_counts_as_an_answer_may_have_add_up_however_large_they_are() {
+        let most = Lines { cpu: 0, node: 0, reads: u64::MAX, writes: u64::MAX };
+        // An answer has no more lines.
+        let (after, sums) = (vec![most; 1 << 16], [0_u64; 2]);
+        let sums = since(&[], &after).fold(sums, |sums, (_, _, reads, writes)| {
+            [sums[0].checked_add(reads).unwrap(), sums[1].checked_add(writes).unwrap()]
+        });
+        let all = sums[0].checked_add(sums[1]).unwrap();
+        assert!(all == (1 << 61), "{all}");
     }
 
     #[test]

@@ -71,13 +71,16 @@ pub(crate) fn faults_alone_show_what_is_used_and_settings_are_put_back() {
     let said = done(&START);
     assert!(said.contains("the machine by carrefour"), "{said}");
     let seen = |status: &serde_json::Value| status["sensors"][0]["seen"].as_u64().unwrap_or(0);
-    let status = until_status(|status| seen(status) >= 1000);
-    assert!(seen(&status) >= 1000, "{status}");
+    let status = until_status(|status| seen(status) >= 60);
+    assert!(seen(&status) >= 60, "{status}");
     assert_eq!(status["sensors"][0]["name"], "hint-faults", "{status}");
     assert_eq!(status["schema"], "nearfar.balance/1");
     assert_eq!(status["nodes"].as_array().unwrap().len(), 4);
     let text = done(&["balance", "status"]);
-    assert!(text.contains("imbalance of controllers") && text.contains("node 0 to"), "{text}");
+    assert!(
+        text.contains("imbalance of controllers") && text.contains("seen by hint-faults"),
+        "{text}"
+    );
     // Two at once undo each other's work.
     let again = nearfar(&START).output().unwrap();
     assert!(!again.status.success() && error(&again).contains("already running"), "{again:?}");
@@ -195,14 +198,15 @@ pub(crate) fn of_a_cgroup_its_processes_are_watched_and_no_others() {
     let waits = Holder::start(&live(), "waits", "input");
     let seen = |status: &serde_json::Value| status["sensors"][0]["seen"].as_u64().unwrap_or(0);
     done(&[&START[..], &["--cgroup", "busy"]].concat());
-    let status = until_status(|status| seen(status) >= 500);
+    // Its memory may be of 32 huge pages, each of which faults once at a time.
+    let status = until_status(|status| seen(status) >= 60);
     assert_eq!(status["scope"], "cgroup /busy");
-    assert!(seen(&status) >= 500, "{status}");
+    assert!(seen(&status) >= 60, "{status}");
     done(&["balance", "stop"]);
     done(&[&START[..], &["--cgroup", "waits"]].concat());
     (0..10).for_each(|_| wait());
     let status = self::status();
-    assert!(seen(&status) < 100, "{status}");
+    assert!(seen(&status) < 30, "{status}");
     done(&["balance", "stop"]);
     assert_eq!(system(), before);
     busy.end();

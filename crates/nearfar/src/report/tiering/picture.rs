@@ -57,7 +57,7 @@ fn throughput(figures: &[Figures]) -> (&'static str, Vec<Bar>) {
 
 fn far_lines(figures: &[Figures]) -> (&'static str, Vec<Bar>) {
     let bars = bars(figures, |of| of.far_lines, |_, lines| format!("{lines:.1}"));
-    ("Cache lines of far memory an operation: fewer are better", bars)
+    ("Far cache lines an operation: fewer are better", bars)
 }
 
 /// A bar a row, the longest as long as there is room.

@@ -1,0 +1,138 @@
+//! Claims taken, given up, left behind by the killed, and written by others.
+
+use super::*;
+use proptest::prelude::*;
+
+const HINT: &str = "name another";
+
+fn place() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let about = dir.path().join("new/page");
+    (dir, about)
+}
+
+/// As after SIGKILL: the lock is gone and nothing was removed.
+fn killed(claim: Claim) {
+    let claim = std::mem::ManuallyDrop::new(claim);
+    claim.file.unlock().unwrap();
+}
+
+#[test]
+fn what_was_made_goes_with_the_claim_and_nothing_else_does() {
+    let (dir, about) = place();
+    let other = dir.path().join("other");
+    fs::write(&other, "theirs").unwrap();
+    let mut claim = Claim::take(&about).unwrap();
+    claim.create(&about, HINT).unwrap();
+    claim.create_dir(&dir.path().join("more")).unwrap();
+    claim.create(&dir.path().join("more/one"), HINT).unwrap();
+    let error = claim.create(&other, HINT).unwrap_err().to_string();
+    assert!(error.contains("other") && error.contains("not nearfar's: name another"), "{error}");
+    assert_eq!(fs::metadata(&about).unwrap().mode() & 0o777, 0o644);
+    claim.end().unwrap();
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|at| at.unwrap().path()).collect();
+    assert_eq!(left, [other]);
+}
+
+#[test]
+fn one_process_has_it_at_a_time_and_is_named() {
+    let (_dir, about) = place();
+    let claim = Claim::take(&about).unwrap();
+    for error in [Claim::take(&about).unwrap_err(), Claim::clean(&about).unwrap_err()] {
+        assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+    }
+    drop(claim);
+    Claim::take(&about).unwrap();
+}
+
+#[test]
+fn what_a_killed_one_left_goes_unless_it_is_someone_elses_by_now() {
+    let (dir, about) = place();
+    let mut claim = Claim::take(&about).unwrap();
+    let [one, two] = ["one", "two"].map(|name| dir.path().join("new").join(name));
+    claim.create(&one, HINT).unwrap();
+    claim.create(&two, HINT).unwrap();
+    killed(claim);
+    // Made anew while the old one is there still, so that it has another number.
+    fs::write(dir.path().join("theirs"), "").unwrap();
+    fs::rename(dir.path().join("theirs"), &two).unwrap();
+    assert_eq!(Claim::clean(&about).unwrap(), std::slice::from_ref(&one));
+    assert!(!one.exists() && two.exists() && !beside(&about).exists());
+    assert_eq!(Claim::clean(&about).unwrap(), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn the_next_holder_removes_what_is_left_and_says_so() {
+    let (dir, about) = place();
+    let mut claim = Claim::take(&about).unwrap();
+    let page = claim.create(&about.with_extension("new"), HINT).unwrap();
+    drop(page);
+    claim.rename(&about.with_extension("new"), &about).unwrap();
+    killed(claim);
+    let again = Claim::take(&about).unwrap();
+    assert_eq!(again.recovered(), std::slice::from_ref(&about));
+    again.end().unwrap();
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nor is the directory left");
+}
+
+#[test]
+fn what_could_be_others_words_is_not_trusted() {
+    let (dir, about) = place();
+    fs::create_dir(dir.path().join("new")).unwrap();
+    fs::write(beside(&about), "{\"path\":\"/etc/passwd\"}\n").unwrap();
+    fs::set_permissions(beside(&about), fs::Permissions::from_mode(0o666)).unwrap();
+    assert!(matches!(Claim::take(&about), Err(ClaimError::Untrusted { .. })));
+    fs::remove_file(beside(&about)).unwrap();
+    std::os::unix::fs::symlink("/dev/null", beside(&about)).unwrap();
+    assert!(matches!(Claim::take(&about), Err(ClaimError::Call { call: "open", .. })));
+    fs::remove_file(beside(&about)).unwrap();
+    fs::set_permissions(dir.path().join("new"), fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(matches!(Claim::take(&about), Err(ClaimError::Untrusted { .. })));
+}
+
+#[test]
+fn a_claim_that_is_cut_off_or_absurd_frees_the_place_and_removes_nothing_else() {
+    let (dir, about) = place();
+    let kept = dir.path().join("kept");
+    fs::write(&kept, "theirs").unwrap();
+    let whole = format!("{{\"path\":\"{}\",\"inode\":7}}\n", kept.display());
+    let words = [
+        whole[..whole.len() - 1].to_owned(),
+        whole.replace('7', "18446744073709551616"),
+        whole.replace('7', "-1"),
+        whole.replace('7', "1e400"),
+        whole.replace("kept", "kept\u{0}"),
+        "[".repeat(1 << 17) + "\n" + &whole,
+        "\u{0}\u{fffd}\n".repeat(1000) + &whole,
+    ];
+    for words in words {
+        fs::create_dir_all(parent(&about)).unwrap();
+        fs::write(beside(&about), &words).unwrap();
+        let claim = Claim::take(&about).unwrap();
+        assert_eq!(claim.recovered(), [] as [PathBuf; 0], "{words:.80}");
+        claim.end().unwrap();
+        assert_eq!(fs::read(&kept).unwrap(), b"theirs", "{words:.80}");
+    }
+}
+
+#[test]
+fn where_there_is_no_directory_it_is_named() {
+    let (dir, about) = place();
+    let error = Claim::take(&dir.path().join("no/such/page")).unwrap_err().to_string();
+    assert!(
+        error.contains(&format!("no directory {}", dir.path().join("no").display())),
+        "{error}"
+    );
+    fs::write(dir.path().join("new"), "a file").unwrap();
+    assert!(matches!(Claim::take(&about), Err(ClaimError::Call { .. })));
+}
+
+proptest! {
+    #[test]
+    fn any_words_in_a_claim_are_harmless(text in "([ -~\n]|\\{\"path\":\"[a-z/]{0,9}\"\\}\n){0,40}") {
+        let (_dir, about) = place();
+        fs::create_dir(parent(&about)).unwrap();
+        fs::write(beside(&about), text.replace("\"path\":\"", "\"path\":\"/no/such/")).unwrap();
+        Claim::take(&about).unwrap().end().unwrap();
+    }
+}
