@@ -259,9 +259,10 @@ unsafe extern "C" fn ended(record: *mut libc::c_void) {
     thread.taken.store(false, Ordering::Release);
 }
 
-/// Gives back all that a thread keeps of a kind: the calling one, or one that is no more.
+/// Gives back all that a thread keeps of a kind: the calling one, or one that is no more. Where it keeps nothing it touches
+/// nothing: its magazines may be left from another kind, and the one that has the number now may be ending.
 pub(crate) fn flush(thread: &Thread, index: usize) {
-    for class in 1..CLASSES {
+    for class in (1..CLASSES).filter(|class| thread.magazine(index, *class).count() > 0) {
         let mut objects = [0; SLOTS];
         let count = thread.magazine(index, class).take_oldest(true, &mut objects);
         // If the kind is gone the objects are gone with it.

@@ -277,6 +277,27 @@ fn threads_may_free_what_others_have_allocated() {
 }
 
 #[test]
+fn a_thread_that_ends_leaves_alone_what_it_has_not_used() {
+    let kind = kind("bind:0");
+    let kept = || {
+        let mut found = nf_stats_t::default();
+        // SAFETY: room for them.
+        assert_eq!(unsafe { nf_stats(kind, &raw mut found) }, 0);
+        found.kept
+    };
+    let objects: Vec<_> = (0..100).map(|_| nf_malloc(kind, 5000)).collect();
+    objects.into_iter().for_each(free);
+    let use_another_size = || std::thread::spawn(move || free(nf_malloc(kind, 100)));
+    use_another_size().join().unwrap();
+    let before = kept();
+    for _ in 0..200 {
+        use_another_size().join().unwrap();
+    }
+    assert_eq!(kept(), before);
+    destroy(kind);
+}
+
+#[test]
 fn thousands_of_kinds_come_and_go() {
     for _ in 0..5 {
         let kinds: Vec<_> = (0..600).map(|_| kind("bind:0")).collect();
