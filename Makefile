@@ -94,8 +94,13 @@ bench-tiering: build
 
 bench-balance: build
 	@scripts/setup balance
+	status=0; \
 	$(RELEASE)/nearfar bench balance $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) $(if $(ROUNDS),--rounds $(ROUNDS),) \
-		--save $(CARGO_TARGET_DIR)/nearfar-balance.json --html $(CARGO_TARGET_DIR)/nearfar-balance.html
+		--save $(CARGO_TARGET_DIR)/nearfar-balance.json --html $(CARGO_TARGET_DIR)/nearfar-balance.html || status=$$?; \
+	$(RELEASE)/nearfar bench balance --programs contended,uncontended $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) \
+		$(if $(ROUNDS),--rounds $(ROUNDS),) --save $(CARGO_TARGET_DIR)/nearfar-contended.json \
+		--html $(CARGO_TARGET_DIR)/nearfar-contended.html || status=$$?; \
+	exit $$status
 
 bench-alloc: build library
 	@scripts/setup alloc

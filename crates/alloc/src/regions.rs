@@ -1,8 +1,10 @@
 //! Replicated regions made of words, and all that there are.
+#![expect(unsafe_code, reason = "a lock is held across forks")]
 
+use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::string::ToString as _;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::vec::Vec;
 
 use nearfar_kernel::fs::{Fs, FsError, RootFs};
@@ -99,8 +101,39 @@ impl ReplicatedError {
     }
 }
 
-/// All regions of the process, by when they were made. A child of fork may find it locked for ever: then they are not told of.
-static ALL: Mutex<(u64, BTreeMap<u64, Weak<Region>>)> = Mutex::new((0, BTreeMap::new()));
+/// All regions of the process, by when they were made, and how many were.
+type All = (u64, BTreeMap<u64, Weak<Region>>);
+
+static ALL: Mutex<All> = Mutex::new((0, BTreeMap::new()));
+
+/// Room for the lock on [`ALL`] while the process forks.
+struct AcrossFork(UnsafeCell<Option<MutexGuard<'static, All>>>);
+
+// SAFETY: only who holds the lock comes here: [`before_fork`] with it taken, and after the fork who has it still.
+unsafe impl Sync for AcrossFork {}
+
+static ACROSS_FORK: AcrossFork = AcrossFork(UnsafeCell::new(None));
+
+/// The lock. No fork happens while it is held, so that no child finds it locked for ever.
+fn lock() -> MutexGuard<'static, All> {
+    static FORKS_WAIT: Once = Once::new();
+    FORKS_WAIT.call_once(|| {
+        // SAFETY: functions that may be called around any fork. If there is no room for them, only such a child is at a loss.
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork)) };
+    });
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+unsafe extern "C" fn before_fork() {
+    let held = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: this thread holds the lock.
+    unsafe { *ACROSS_FORK.0.get() = Some(held) };
+}
+
+unsafe extern "C" fn after_fork() {
+    // SAFETY: this thread, or what fork has made of it, holds the lock.
+    drop(unsafe { (*ACROSS_FORK.0.get()).take() });
+}
 
 /// Makes a region of `size` zeroes that is written in words.
 ///
@@ -143,15 +176,15 @@ pub(crate) fn create(text: &str, size: usize) -> Result<Arc<Region>, ReplicatedE
         here: by_cpu(&machine, &nodes),
         nodes,
     });
-    if let Ok(mut all) = ALL.try_lock() {
-        let (next, known) = &mut *all;
-        *next += 1;
-        // Those that have ended go now and then, all at once, so that ending one looks for nothing.
-        if known.len() >= 64 && next.is_multiple_of(64) {
-            known.retain(|_, region| region.strong_count() > 0);
-        }
-        known.insert(*next, Arc::downgrade(&region));
+    let mut all = lock();
+    let (made, known) = &mut *all;
+    *made += 1;
+    // Those that have ended go now and then, all at once, so that ending one looks for nothing.
+    if known.len() >= 64 && made.is_multiple_of(64) {
+        known.retain(|_, region| region.strong_count() > 0);
     }
+    known.insert(*made, Arc::downgrade(&region));
+    drop(all);
     Ok(region)
 }
 
@@ -194,8 +227,7 @@ fn by_cpu(machine: &Topology, nodes: &[NodeId]) -> Vec<u16> {
 
 /// All regions there are.
 pub(crate) fn all() -> Vec<Arc<Region>> {
-    let Ok(all) = ALL.try_lock() else { return Vec::new() };
-    all.1.values().filter_map(Weak::upgrade).collect()
+    lock().1.values().filter_map(Weak::upgrade).collect()
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 #![expect(unsafe_code, reason = "a C interface is called")]
 #![expect(clippy::unwrap_used, reason = "a test that can't go on should stop")]
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, c_int};
 use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_alloc::Replicated;
 use nearfar_alloc::ffi::*;
@@ -130,6 +131,10 @@ fn what_can_not_be_made_says_why() {
 
 /// Does `act` in a child, which must come to its end.
 fn in_child(act: impl FnOnce() -> bool) {
+    assert!(in_child_is(act));
+}
+
+fn in_child_is(act: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child goes on alone, and leaves without what is to be done at the end.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -140,7 +145,7 @@ fn in_child(act: impl FnOnce() -> bool) {
     let mut status = 0;
     // SAFETY: our child, and a place for its status.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    assert_eq!(status, 0);
+    status == 0
 }
 
 #[test]
@@ -156,6 +161,30 @@ fn a_child_of_fork_has_the_same_memory_and_ends_it_for_itself() {
     });
     let mut found = [0; 5];
     assert_eq!((read(region, 50_000, &mut found), &found), (0, b"child"));
+    destroy(region);
+}
+
+#[test]
+fn all_regions_are_told_of_while_others_are_made_and_in_a_child_made_meanwhile() {
+    let region = create("0;quiet=1234ms", 1);
+    let told = || stats(NF_JSON).contains("\"region\":\"0;quiet=1234ms\"");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                destroy(create("0", 1));
+            }
+        });
+        let here = (0..100).all(|_| told());
+        let in_children = (0..100).all(|_| {
+            in_child_is(|| {
+                let own = create("0", 1);
+                !own.is_null() && told()
+            })
+        });
+        done.store(true, Ordering::Relaxed);
+        assert!(here && in_children, "here {here}, in children {in_children}");
+    });
     destroy(region);
 }
 
@@ -179,6 +208,15 @@ fn limits_of_the_process_are_errors_and_not_its_end() {
         let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } == 0;
         set && create("0", 1).is_null() && [libc::EMFILE, libc::ENOSYS].contains(&errno())
     });
+}
+
+/// All figures there are.
+fn stats(format: c_int) -> String {
+    let mut text = vec![0_u8; 1 << 20];
+    // SAFETY: as much room as is told.
+    let length = unsafe { nf_stats_text(NF_NONE, format, text.as_mut_ptr().cast(), text.len()) };
+    text.truncate(length);
+    String::from_utf8(text).unwrap()
 }
 
 fn maps() -> usize {
@@ -207,15 +245,7 @@ fn thousands_come_and_go_and_leave_nothing() {
 fn figures_of_regions_stand_beside_those_of_kinds() {
     let region = create("0;granule=64k;quiet=2s", 1 << 20);
     assert_eq!(write(region, 0, &[1; 70_000]), 0);
-    let text = |format| {
-        let mut text = vec![0_u8; 1 << 20];
-        // SAFETY: as much room as is told.
-        let length =
-            unsafe { nf_stats_text(NF_NONE, format, text.as_mut_ptr().cast(), text.len()) };
-        text.truncate(length);
-        String::from_utf8(text).unwrap()
-    };
-    let json: serde_json::Value = serde_json::from_str(&text(NF_JSON)).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&stats(NF_JSON)).unwrap();
     let regions = json["regions"].as_array().unwrap();
     let own = regions.iter().find(|one| one["region"] == "0;granule=64k;quiet=2s").unwrap();
     assert_eq!((&own["size"], &own["granule"]), (&(1 << 20).into(), &65_536.into()));
@@ -224,7 +254,7 @@ fn figures_of_regions_stand_beside_those_of_kinds() {
     assert_eq!(own["resident"]["0"], 70_000_u64.next_multiple_of(4096) + 4096);
     let line = "replicated, 0;granule=64k;quiet=2s: 1 MiB, 1 copies; resident node 0: 1 MiB; \
                 granules of 65536 bytes: 2 written, 0 collapsed, 0 copied, 0 at home for good\n";
-    assert!(text(NF_TEXT).contains(line), "{}", text(NF_TEXT));
+    assert!(stats(NF_TEXT).contains(line), "{}", stats(NF_TEXT));
     destroy(region);
 }
 

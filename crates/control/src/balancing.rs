@@ -17,10 +17,12 @@ use crate::sense::{Cost, Counts, Reading, Scope, Sees, Sensor, Unusable, Whose};
 
 mod effect;
 mod law;
+mod owners;
 mod regions;
 mod seen;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 pub use effect::Effect;
 pub use law::{Balanced, Law, Said, Wanted};
@@ -28,9 +30,11 @@ pub use regions::Regions;
 pub use seen::Layout;
 
 /// From reading to reading.
-pub const SENSE: Nanoseconds = Nanoseconds(200_000_000);
+pub const SENSE: Nanoseconds = Nanoseconds(250_000_000);
 /// From looking whose memory it is to looking again.
 const LOOK: u64 = 1_000_000_000;
+/// From looking how nodes are to looking again, if nothing is decided.
+const MEMORY: u64 = 5_000_000_000;
 /// Until a sensor that failed is started again.
 const AGAIN: u64 = 10_000_000_000;
 
@@ -41,6 +45,8 @@ pub struct Move {
     pub page: Page,
     /// Whether it is a huge one.
     pub huge: bool,
+    /// It moves if it is there; `None`: wherever it is.
+    pub from: Option<NodeId>,
     /// The node.
     pub to: NodeId,
 }
@@ -248,7 +254,7 @@ impl<S: Sensor> Loop<S> {
             let reading = self.read(now);
             (self.read_at, self.sense_at) = (now, Nanoseconds(now.0.saturating_add(SENSE.0)));
             if let Some(reading) = reading {
-                let memory = self.memory(now, pages)?;
+                let memory = self.memory((now, elapsed), pages)?;
                 self.sense(reading, memory, elapsed, pages);
                 if now >= self.decide_at {
                     self.decide(now, pages);
@@ -259,17 +265,21 @@ impl<S: Sensor> Loop<S> {
         Ok(Nanoseconds(pages.next().map_or(until, |next| next.0.min(until))))
     }
 
-    /// How nodes are: asked before each decision, and once a second.
+    /// How nodes are: asked before each decision, and every few seconds.
     fn memory<P: Pages>(
         &mut self,
-        now: Nanoseconds,
+        (now, elapsed): (Nanoseconds, Nanoseconds),
         pages: &mut P,
     ) -> Result<Vec<Memory>, P::Error> {
         let known = self.seen.nodes();
-        if !known.is_empty() && now < self.memory_at && now < self.decide_at {
+        let decides = match &self.law {
+            Law::Carrefour(_) => now >= self.decide_at,
+            Law::Balance(one) => one.policy.is_due(elapsed),
+        };
+        if !known.is_empty() && now < self.memory_at && !decides {
             return Ok(known.to_vec());
         }
-        self.memory_at = Nanoseconds(now.0.saturating_add(LOOK));
+        self.memory_at = Nanoseconds(now.0.saturating_add(MEMORY));
         pages.memory()
     }
 
@@ -326,16 +336,20 @@ impl<S: Sensor> Loop<S> {
         });
         self.seen.add(&reading, memory);
         if let Law::Balance(balance) = &mut self.law {
-            self.regions.add(&reading.samples);
+            self.regions.add(reading.samples.clone());
             let everyone = self.watches.iter().any(|watch| {
                 let sees = watch.sensor.sees();
                 watch.failed.is_none() && sees.traffic && sees.scope == Scope::Machine
             });
             let counted = law::Counted { reading: &reading, elapsed, whose: &whose, everyone };
-            let observation = self.seen.observation(&self.layout, &self.regions, &counted);
+            let parts = balance.policy.is_due(elapsed).then(|| self.regions.parts());
+            let observation = self.seen.observation(&self.layout, parts.as_deref(), &counted);
             let decision = balance.policy.step(&observation);
+            if balance.policy.loads_changed() {
+                self.regions.begin_anew();
+            }
             if decision.verdict != balance::Verdict::Sensing {
-                balance.last = Some(decision);
+                balance.last = Some((decision, parts.unwrap_or_default()));
             }
         }
     }
@@ -361,22 +375,22 @@ impl<S: Sensor> Loop<S> {
                 let decision = carrefour.step(&round, self.seen.table());
                 self.effect.of_round(&self.round, moved, None);
                 let wanted = law::carry_out(&decision, self.seen.table(), pages);
-                self.set_sampling();
                 self.seen.clear(self.law.pages_max());
                 let period = decision.period;
                 self.said = Some(Said::Carrefour { decision: Box::new(decision), wanted });
                 period
             }
             Law::Balance(one) => {
-                let Some(decision) = one.last.take() else { return };
+                let Some((decision, parts)) = one.last.take() else { return };
                 self.effect.of_round(&self.round, moved, Some(decision.verdict));
-                let wanted = law::shift(&decision, one, &self.layout, &self.regions, pages);
+                let wanted = law::shift(&decision, one, &self.layout, &parts, pages);
                 self.regions.age();
                 self.seen.clear(self.law.pages_max());
                 self.said = Some(Said::Balance { decision: Box::new(decision), wanted });
                 SENSE
             }
         };
+        self.set_sampling();
         self.decide_at = Nanoseconds(now.0.saturating_add(period.0));
     }
 

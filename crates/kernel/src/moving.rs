@@ -6,9 +6,10 @@
 //! (mm/migrate.c, do_pages_move). So places are asked for before and after, and what was not attempted is attempted
 //! again. A page of several processes moves only with [`Shared::Move`].
 //!
-//! What is not allowed stays: nodes outside the process's cpuset are never asked for. What was busy, or had no room, is
-//! tried again later, a quarter of a batch at most. A process that ends meanwhile, or becomes another program, is left alone
-//! ([`Owner`]). Moving takes this caller's time: a batch is what one call of [`Mover::step`] moves.
+//! What is not allowed stays: nodes outside the process's cpuset, and those that it is not bound to, are never asked for.
+//! What was busy, or had no room, is tried again later, a quarter of a batch at most. A process that ends meanwhile, or becomes
+//! another program, is left alone ([`Owner`]). Moving takes this caller's time: a batch is what one call of [`Mover::step`]
+//! moves.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -42,6 +43,8 @@ pub struct Request {
     pub page: Page,
     /// Whether it is a huge one.
     pub huge: bool,
+    /// It is moved if it is there; `None`: wherever it is.
+    pub from: Option<NodeId>,
     /// The node.
     pub to: NodeId,
 }
@@ -67,6 +70,8 @@ pub enum Outcome {
     Moved,
     /// It was there already.
     There,
+    /// It is neither where it should be nor where it was to be moved from.
+    Elsewhere,
     /// There is no page: not touched yet, swapped out, unmapped, or one that is never moved (a page of zeros, a device's).
     Absent,
     /// Other processes map it too, and it was not asked to move those.
@@ -77,7 +82,7 @@ pub enum Outcome {
     Unmoved,
     /// Its node has no room.
     Full,
-    /// Its process's cpuset does not have the node.
+    /// Its process's cpuset does not have the node, or it is bound to others.
     NotAllowed,
     /// Its process has ended, or has become another program.
     Gone,
@@ -87,9 +92,10 @@ pub enum Outcome {
 
 impl Outcome {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Moved,
         Self::There,
+        Self::Elsewhere,
         Self::Absent,
         Self::Shared,
         Self::Busy,
@@ -106,12 +112,13 @@ impl Outcome {
         match self {
             Self::Moved => "moved",
             Self::There => "there_already",
+            Self::Elsewhere => "elsewhere",
             Self::Absent => "absent",
             Self::Shared => "shared",
             Self::Busy => "busy",
             Self::Unmoved => "not_migrated",
             Self::Full => "target_full",
-            Self::NotAllowed => "not_in_cpuset",
+            Self::NotAllowed => "not_allowed",
             Self::Gone => "process_gone",
             Self::Denied => "denied",
         }

@@ -1,13 +1,15 @@
 //! The two kinds of policy, and what is asked of a machine for what they decide.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use nearfar_policy::traffic::balance::{self, Balance};
+use nearfar_policy::traffic::balance::{self, Balance, Candidate};
 use nearfar_policy::traffic::carrefour::{self, Action, Carrefour, Sampling};
 use nearfar_policy::traffic::{PAGE, PIECES, Page, Table};
 use nearfar_topology::{Bytes, Nanoseconds};
 
-use super::{Layout, Move, Pages, Regions};
+use super::regions::{self, Part};
+use super::turns::Home;
+use super::{Layout, Move, Pages};
 use crate::sense::{Reading, Whose};
 
 /// More waiting moves than this are of decisions long past.
@@ -29,8 +31,8 @@ pub enum Law {
 pub struct Balanced {
     pub(super) policy: Balance,
     pages: balance::Pages,
-    /// Decided, and not carried out yet.
-    pub(super) last: Option<balance::Decision>,
+    /// What was decided and is not carried out yet, and what it was decided on.
+    pub(super) last: Option<(balance::Decision, Vec<Part>)>,
 }
 
 /// What was asked of the machine.
@@ -100,6 +102,7 @@ impl Law {
     pub(super) fn sampling(&self) -> Sampling {
         match self {
             Self::Carrefour(carrefour) => carrefour.sampling(),
+            Self::Balance(one) if one.policy.is_settled() => Sampling::Sparse,
             Self::Balance(_) => Sampling::Dense,
         }
     }
@@ -155,7 +158,7 @@ pub(super) fn carry_out<P: Pages>(
                     continue;
                 }
                 let page = if huge { first } else { *page };
-                moves.push(Move { page, huge, to: *to });
+                moves.push(Move { page, huge, from: None, to: *to });
             }
         }
     }
@@ -175,7 +178,7 @@ pub(super) fn shift<P: Pages>(
     decision: &balance::Decision,
     one: &mut Balanced,
     layout: &Layout,
-    regions: &Regions,
+    parts: &[Part],
     pages: &mut P,
 ) -> Wanted {
     one.pages.tick();
@@ -186,12 +189,36 @@ pub(super) fn shift<P: Pages>(
         let (Some(from), Some(to)) = (layout.memory(shift.from), layout.memory(shift.to)) else {
             continue;
         };
-        let candidates = regions.candidates(layout, shift.region, from);
-        // Part of a page is a page.
-        let bytes = Bytes(shift.bytes.0.next_multiple_of(PAGE));
+        let weights = decision.weights.get(shift.region).map(Vec::as_slice).unwrap_or_default();
+        let find = |home: Option<&Home>| -> BTreeMap<Page, (&Part, Candidate)> {
+            regions::of_region(parts, layout, shift.region)
+                .filter(|part| home.is_some() || part.goes_whole())
+                .filter_map(|part| Some((part, part.leaves(from, home)?)))
+                .map(|(part, candidate)| (candidate.page, (part, candidate)))
+                .collect()
+        };
+        let home = Home::new(weights, (shift.from, shift.to));
+        let mut home = Some(&home);
+        let mut of = find(home);
+        if of.is_empty() {
+            // All that is at home there is there, and it is too little: what is hottest goes, too, but not what is in turn.
+            home = None;
+            of = find(home);
+        }
+        let candidates: Vec<Candidate> = of.values().map(|(_, candidate)| *candidate).collect();
+        // Nothing is less than its smallest part.
+        let least = candidates.iter().map(|one| one.bytes.0).min().unwrap_or(0);
+        let bytes = shift.bytes.0.next_multiple_of(PAGE);
+        let bytes = Bytes(if 2 * bytes >= least { bytes.max(least) } else { bytes });
         let chosen = one.pages.select((shift.from, shift.to), bytes, &candidates);
-        let go = |page: &Page| Move { page: *page, huge: regions.is_huge(*page), to };
-        moves.extend(chosen.iter().map(go));
+        moves.extend(chosen.iter().filter_map(|page| of.get(page)).flat_map(|(part, _)| {
+            part.pages_of(home).map(move |page| Move {
+                page,
+                huge: part.huge,
+                from: Some(from),
+                to,
+            })
+        }));
     }
     let wanted = Wanted { moves: moves.len() as u64, ..Wanted::default() };
     pages.ask(moves);

@@ -1,32 +1,44 @@
 //! Memory that is used alike, made of samples: what one node's CPUs use is a region for each node, what several use is one.
 //!
 //! Samples of a page are kept and fade: halved every [`FADES`] decisions, so that what was used once is forgotten in a minute.
-//! A page is taken for one node's from three samples on of which nearly all are that node's; with fewer it may be anyone's,
-//! and counts as shared. A huge page is one.
+//! Where the policy finds that loads have changed, only those of the readings by which it found that are kept: who made memory is
+//! often not who uses it.
+//! Few pages of many are ever sampled, and pages beside each other are mostly used alike. So memory goes in *parts*: a huge
+//! page, or a block of small ones of which some were sampled, 64 KiB to 2 MiB, the larger the more memory was seen. A part is
+//! taken for one node's if nearly all its samples are that node's and it is not likely that they are so by chance (`owners.rs`);
+//! else it counts as shared. Where blocks are shared but the samples of each page agree (one page one node's, the next
+//! another's), pages go one by one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use nearfar_policy::traffic::balance::{Candidate, Region};
 use nearfar_policy::traffic::{PAGE, PIECES, Page, Process, Sample};
 use nearfar_topology::{BasisPoints, Bytes, NodeId};
 
+use super::owners::Owners;
+use super::turns::Home;
 use super::{Layout, Placed};
 
 /// Pages that are remembered.
 const PAGES_MAX: usize = 200_000;
 /// Decisions until samples count half.
 const FADES: u32 = 20;
-/// Samples from which on it is told who uses a page,
-const TELLS: u64 = 3;
-/// and the share of them that is one node's if others hardly use it.
-const NEARLY: u64 = 90;
+/// Readings by which a change of loads is found.
+const LATELY: usize = 5;
 const WHOLE: u64 = 10_000;
+/// Pages of a block, as a power of two: the first by which there are not too many blocks, or the last.
+const ORDERS: [u32; 3] = [4, 6, 9];
+const BLOCKS_MOST: usize = 4096;
+/// So many pairs of samples of a page tell whether they agree.
+const PAIRS_LEAST: u64 = 20;
 
 /// Pages with what was seen of them lately.
 #[derive(Clone, Debug)]
 pub struct Regions {
     nodes: usize,
     pages: BTreeMap<Page, Heat>,
+    /// Samples of the last few readings.
+    lately: VecDeque<Vec<Sample>>,
     since_faded: u32,
     lost: u64,
 }
@@ -42,16 +54,108 @@ impl Heat {
     fn all(&self) -> u64 {
         self.by.iter().map(|samples| u64::from(*samples)).sum()
     }
+}
 
+/// Memory that is looked at as one.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    /// Its first page, and how many there are.
+    first: Page,
+    pages: u64,
+    pub(super) huge: bool,
+    /// Samples by the place of the node that asked.
+    by: Vec<u64>,
     /// The place of the node whose it is; `None` for a shared one.
-    fn owner(&self) -> Option<usize> {
-        let all = self.all();
-        let (place, most) = self.by.iter().enumerate().max_by_key(|(_, samples)| **samples)?;
-        (all >= TELLS && u64::from(*most) * 100 >= all * NEARLY).then_some(place)
+    owner: Option<usize>,
+    /// The pages that were sampled: their numbers, nodes and samples.
+    sampled: Vec<(u64, NodeId, u64)>,
+}
+
+impl Part {
+    fn of(first: Page, pages: u64, sampled: &[(&Page, &Heat)]) -> Self {
+        let nodes = sampled.first().map_or(0, |(_, heat)| heat.by.len());
+        let mut by = vec![0; nodes];
+        for (_, heat) in sampled {
+            by.iter_mut().zip(&heat.by).for_each(|(sum, more)| *sum += u64::from(*more));
+        }
+        let huge = sampled.iter().any(|(_, heat)| heat.huge);
+        let one = |(page, heat): &(&Page, &Heat)| (page.number, heat.node, heat.all());
+        Self { first, pages, huge, by, owner: None, sampled: sampled.iter().map(one).collect() }
     }
 
     const fn bytes(&self) -> Bytes {
-        Bytes(if self.huge { PAGE * PIECES } else { PAGE })
+        Bytes(self.pages * PAGE)
+    }
+
+    /// What of it is to leave a node, all or what has this home, going by the pages that were sampled: those of that home, else
+    /// those that should leave, too, else any. Nothing if none of these is there.
+    pub(super) fn leaves(&self, node: NodeId, home: Option<&Home>) -> Option<Candidate> {
+        // Of three kinds of pages: those that were sampled, those of them that are there, and the samples of these.
+        let mut kinds = [(0, 0, 0); 3];
+        for (number, on, samples) in &self.sampled {
+            let tells = home.map_or([true; 3], |home| {
+                let at = home.at(self.turn(*number));
+                [at == home.of, at != home.from, true]
+            });
+            for ((told, there, sum), _) in kinds.iter_mut().zip(tells).filter(|(_, tells)| *tells) {
+                *told += 1;
+                if on == &node {
+                    (*there, *sum) = (*there + 1, *sum + samples);
+                }
+            }
+        }
+        let (told, there, accesses) = kinds.into_iter().find(|(told, ..)| *told > 0)?;
+        let ours = self.pages_of(home).count() as u64;
+        let pages = (ours * there).div_ceil(told);
+        let bytes = Bytes(pages * if self.huge { PAGE * PIECES } else { PAGE });
+        // What goes to different homes goes, and rests, by itself.
+        let page = self.pages_of(home).next()?;
+        (pages > 0).then_some(Candidate { page, bytes, accesses: accesses.max(1) })
+    }
+
+    /// The pages that move, all or those of one home: of a huge one, the first stands for it.
+    pub(super) fn pages_of(&self, home: Option<&Home>) -> impl Iterator<Item = Page> + use<> {
+        let (first, home) = (self.first, home.copied());
+        let (pages, by) = if self.huge { (1, PIECES) } else { (self.pages, 1) };
+        (first.number..first.number + pages)
+            .filter(move |number| home.is_none_or(|home| home.at(number / by) == home.of))
+            .map(move |number| Page { number, ..first })
+    }
+
+    /// Whether it is one page.
+    pub(super) const fn goes_whole(&self) -> bool {
+        self.huge || self.pages == 1
+    }
+
+    /// A page's number among those of its size.
+    const fn turn(&self, number: u64) -> u64 {
+        if self.huge { number / PIECES } else { number }
+    }
+}
+
+/// Pairs of samples of one page: all, those of one node, and of how many that would be so by chance.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pairs {
+    all: u64,
+    agree: u64,
+    chance: u64,
+}
+
+impl Pairs {
+    fn add(&mut self, block: &Part, sampled: &[(&Page, &Heat)]) {
+        let pairs = |samples: u64| samples * samples.saturating_sub(1) / 2;
+        let all: u64 = sampled.iter().map(|(_, heat)| pairs(heat.all())).sum();
+        let of_one = |heat: &Heat| heat.by.iter().map(|one| pairs(u64::from(*one))).sum::<u64>();
+        let sum: u64 = block.by.iter().sum();
+        let squares: u64 = block.by.iter().map(|one| one * one).sum();
+        self.all += all;
+        self.agree += sampled.iter().map(|(_, heat)| of_one(heat)).sum::<u64>();
+        self.chance += all * squares / (sum * sum).max(1);
+    }
+
+    /// Whether pages are each one node's, next to each other.
+    const fn is_fine(self) -> bool {
+        self.all >= PAIRS_LEAST && 2 * self.agree > self.all + self.chance
     }
 }
 
@@ -59,7 +163,7 @@ impl Regions {
     /// Of a machine with so many nodes; empty.
     #[must_use]
     pub const fn new(nodes: usize) -> Self {
-        Self { nodes, pages: BTreeMap::new(), since_faded: 0, lost: 0 }
+        Self { nodes, pages: BTreeMap::new(), lately: VecDeque::new(), since_faded: 0, lost: 0 }
     }
 
     /// Pages remembered.
@@ -80,7 +184,25 @@ impl Regions {
         self.lost
     }
 
-    pub(super) fn add(&mut self, samples: &[Sample]) {
+    /// Takes in the samples of a reading.
+    pub(super) fn add(&mut self, samples: Vec<Sample>) {
+        self.count(&samples);
+        self.lately.push_back(samples);
+        if self.lately.len() > LATELY {
+            self.lately.pop_front();
+        }
+    }
+
+    /// Forgets all but the last few readings.
+    pub(super) fn begin_anew(&mut self) {
+        self.pages.clear();
+        self.since_faded = 0;
+        for samples in std::mem::take(&mut self.lately) {
+            self.add(samples);
+        }
+    }
+
+    fn count(&mut self, samples: &[Sample]) {
         for sample in samples {
             let page = if sample.huge { sample.page.whole() } else { sample.page };
             let room = self.pages.len() < PAGES_MAX || self.pages.contains_key(&page);
@@ -107,6 +229,7 @@ impl Regions {
     /// Forgets pages of processes that are not among those looked at any more.
     pub(super) fn keep(&mut self, whose: impl Fn(Process) -> bool) {
         self.pages.retain(|page, _| whose(page.process));
+        self.lately.iter_mut().for_each(|all| all.retain(|sample| whose(sample.page.process)));
     }
 
     /// A decision was made.
@@ -122,61 +245,222 @@ impl Regions {
         });
     }
 
-    pub(super) fn is_huge(&self, page: Page) -> bool {
-        self.pages.get(&page).is_some_and(|heat| heat.huge)
-    }
-
-    /// Regions for a policy: one for each node with CPUs, in the layout's order, then the one that is shared.
-    pub(super) fn regions(&self, layout: &Layout) -> Vec<Region> {
-        let (cpus, mems) = (layout.cpus.len(), layout.mems.len());
-        let mut used = vec![vec![0_u64; cpus]; cpus + 1];
-        let mut at = vec![vec![0_u64; mems]; cpus + 1];
-        let mut bytes = vec![0_u64; cpus + 1];
-        for heat in self.pages.values() {
-            let region = layout.region(heat.owner());
-            for (sum, cpu) in used[region].iter_mut().zip(&layout.cpus) {
-                *sum += u64::from(heat.by.get(*cpu).copied().unwrap_or(0));
+    /// What goes as one.
+    pub(super) fn parts(&self) -> Vec<Part> {
+        let (huge, small): (Vec<_>, Vec<_>) = self.pages.iter().partition(|(_, heat)| heat.huge);
+        let mut count = [0; ORDERS.len()];
+        let mut last = None;
+        for (page, _) in &small {
+            for (count, order) in count.iter_mut().zip(ORDERS) {
+                *count +=
+                    usize::from(last.is_none_or(|last| block(last, order) != block(page, order)));
             }
-            if let Some(place) = layout.place_of_memory(heat.node) {
-                at[region][place] += heat.all();
-            }
-            bytes[region] += heat.bytes().0;
+            last = Some(*page);
         }
-        let by_cpu = |cpu: usize| used.iter().map(|region| region[cpu]).sum::<u64>();
-        let all: Vec<u64> = (0..cpus).map(by_cpu).collect();
-        let region = |index: usize| {
-            let shared = index == cpus;
-            let by = (0..cpus).map(|cpu| match all[cpu] {
-                // Of a CPU node that was not seen at all: whatever it does, it does as the others.
-                0 => BasisPoints(if shared { 10_000 } else { 0 }),
-                all => share(used[index][cpu], all),
-            });
-            let served: u64 = at[index].iter().sum();
-            Region {
-                by: by.collect(),
-                at: at[index].iter().map(|part| share(*part, served)).collect(),
-                least: vec![BasisPoints(0); mems],
-                most: vec![BasisPoints(10_000); mems],
-                bytes: Bytes(bytes[index]),
+        let few = count.iter().position(|count| *count <= BLOCKS_MOST);
+        let order = few.map_or(ORDERS[ORDERS.len() - 1], |few| ORDERS[few]);
+        let mut all: Vec<Part> =
+            huge.iter().map(|one| Part::of(*one.0, PIECES, std::slice::from_ref(one))).collect();
+        told(&mut all);
+        let blocks = small.chunk_by(|a, b| block(a.0, order) == block(b.0, order));
+        let (mut parts, sampled): (Vec<_>, Vec<_>) = blocks
+            .filter_map(|sampled| {
+                let first = block(sampled.first()?.0, order);
+                Some((Part::of(first, 1 << order, sampled), sampled))
+            })
+            .unzip();
+        told(&mut parts);
+        let mut pairs: BTreeMap<Process, Pairs> = BTreeMap::new();
+        for (part, sampled) in parts.iter().zip(&sampled).filter(|(part, _)| part.owner.is_none()) {
+            pairs.entry(part.first.process).or_default().add(part, sampled);
+        }
+        let is_fine = |part: &Part| pairs.get(&part.first.process).is_some_and(|one| one.is_fine());
+        let mut pages = Vec::new();
+        for (part, sampled) in parts.into_iter().zip(sampled) {
+            if part.owner.is_none() && is_fine(&part) {
+                let page = |one: &(&Page, &Heat)| Part::of(*one.0, 1, std::slice::from_ref(one));
+                pages.extend(sampled.iter().map(page));
+            } else {
+                all.push(part);
             }
-        };
-        (0..=cpus).map(region).collect()
+        }
+        told(&mut pages);
+        all.append(&mut pages);
+        all
     }
+}
 
-    /// The pages of a region on a node.
-    pub(super) fn candidates(&self, layout: &Layout, region: usize, on: NodeId) -> Vec<Candidate> {
-        let ours = |heat: &Heat| heat.node == on && layout.region(heat.owner()) == region;
-        let pages = self.pages.iter().filter(|(_, heat)| ours(heat));
-        let candidate = |(page, heat): (&Page, &Heat)| Candidate {
-            page: *page,
-            bytes: heat.bytes(),
-            accesses: heat.all(),
-        };
-        pages.map(candidate).collect()
+/// Tells whose parts are, by process: parts of one size.
+fn told(parts: &mut [Part]) {
+    for of_one in parts.chunk_by_mut(|a, b| a.first.process == b.first.process) {
+        let owners = Owners::of(of_one.iter().map(|part| part.by.as_slice()));
+        of_one.iter_mut().for_each(|part| part.owner = owners.owner(&part.by));
     }
+}
+
+/// The first page of the block that has it.
+const fn block(page: &Page, order: u32) -> Page {
+    Page { process: page.process, number: page.number >> order << order }
+}
+
+/// Regions for a policy: one for each node with CPUs, in the layout's order, then the one that is shared.
+pub(super) fn regions(parts: &[Part], layout: &Layout) -> Vec<Region> {
+    let (cpus, mems) = (layout.cpus.len(), layout.mems.len());
+    let mut used = vec![vec![0_u64; cpus]; cpus + 1];
+    let mut at = vec![vec![0_u64; mems]; cpus + 1];
+    let mut bytes = vec![0_u64; cpus + 1];
+    for part in parts {
+        let region = layout.region(part.owner);
+        for (sum, cpu) in used[region].iter_mut().zip(&layout.cpus) {
+            *sum += part.by.get(*cpu).copied().unwrap_or(0);
+        }
+        for (_, node, samples) in &part.sampled {
+            if let Some(place) = layout.place_of_memory(*node) {
+                at[region][place] += samples;
+            }
+        }
+        bytes[region] += part.bytes().0;
+    }
+    let by_cpu = |cpu: usize| used.iter().map(|region| region[cpu]).sum::<u64>();
+    let all: Vec<u64> = (0..cpus).map(by_cpu).collect();
+    let region = |index: usize| {
+        let shared = index == cpus;
+        let by = (0..cpus).map(|cpu| match all[cpu] {
+            // Of a CPU node that was not seen at all: whatever it does, it does as the others.
+            0 => BasisPoints(if shared { 10_000 } else { 0 }),
+            all => share(used[index][cpu], all),
+        });
+        let served: u64 = at[index].iter().sum();
+        Region {
+            by: by.collect(),
+            at: at[index].iter().map(|part| share(*part, served)).collect(),
+            least: vec![BasisPoints(0); mems],
+            most: vec![BasisPoints(10_000); mems],
+            bytes: Bytes(bytes[index]),
+        }
+    };
+    (0..=cpus).map(region).collect()
+}
+
+/// The parts of a region.
+pub(super) fn of_region<'a>(
+    parts: &'a [Part],
+    layout: &'a Layout,
+    region: usize,
+) -> impl Iterator<Item = &'a Part> {
+    parts.iter().filter(move |part| layout.region(part.owner) == region)
 }
 
 fn share(part: u64, of: u64) -> BasisPoints {
     let share = u128::from(part) * u128::from(WHOLE) / u128::from(of.max(1));
     BasisPoints(u32::try_from(share).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Samples of pages, `asks` of each.
+    fn seen(pages: impl IntoIterator<Item = u64>, asks: impl Fn(u64) -> Vec<usize>) -> Regions {
+        let mut regions = Regions::new(4);
+        for number in pages {
+            let page = Page { process: Process(1), number };
+            let node = NodeId(u16::try_from(number % 2).unwrap());
+            let sample = |cpu| Sample { page, node, huge: false, cpu, write: false };
+            regions.add(asks(number).into_iter().map(sample).collect());
+        }
+        regions
+    }
+
+    fn layout() -> Layout {
+        let nodes = (0..4).map(NodeId).collect();
+        let places = || (0..4).collect::<Vec<usize>>();
+        Layout { nodes, cpus: places(), mems: places(), controllers: places(), queues: 4 }
+    }
+
+    #[test]
+    fn few_pages_tell_of_those_beside_them() {
+        // Every fifth page, by one node in the first half and by all in the second.
+        let all = seen((0..640).step_by(5), |number| vec![if number < 320 { 2 } else { 0 }; 2]);
+        let parts = all.parts();
+        assert_eq!(parts.len(), 40);
+        assert!(parts.iter().all(|part| part.pages == 16 && !part.huge));
+        assert_eq!(parts.iter().filter(|part| part.owner == Some(2)).count(), 20);
+        let layout = layout();
+        let regions = regions(&parts, &layout);
+        assert_eq!(regions[2].bytes, Bytes(320 * PAGE));
+        assert_eq!(regions[2].at[..2], [BasisPoints(5000); 2]);
+        // What is on a node is as much as of those that were sampled.
+        let leaves = |node, home| -> Vec<u64> {
+            let parts = of_region(&parts, &layout, 2);
+            parts.filter_map(|part| Some(part.leaves(NodeId(node), home)?.bytes.0 / PAGE)).collect()
+        };
+        let all = leaves(1, None);
+        assert!(all.len() == 20 && all.iter().all(|pages| (4..=12).contains(pages)), "{all:?}");
+        assert_eq!(leaves(3, None), [0; 0]);
+        // A quarter of these are at home on any node.
+        let home = Home::new(&[16; 4], (1, 3));
+        assert!(leaves(1, Some(&home)).iter().all(|pages| (1..=4).contains(pages)));
+    }
+
+    #[test]
+    fn who_made_memory_is_forgotten_when_loads_change() {
+        let sample = |number, cpu| Sample {
+            page: Page { process: Process(1), number },
+            node: NodeId(0),
+            huge: false,
+            cpu,
+            write: false,
+        };
+        let mut all = Regions::new(4);
+        for _ in 0..9 {
+            all.add((0..64).map(|number| sample(number, 0)).collect());
+        }
+        assert!(all.parts().iter().all(|part| part.owner == Some(0)));
+        for reading in 0..LATELY {
+            all.add((0..64).map(|number| sample(number, reading % 4)).collect());
+        }
+        all.begin_anew();
+        assert_eq!(all.parts().iter().map(|part| part.by.iter().sum::<u64>()).sum::<u64>(), 320);
+        assert!(all.parts().iter().all(|part| part.owner.is_none()));
+    }
+
+    #[test]
+    fn pages_that_take_turns_go_one_by_one() {
+        // One page is of node 0, the next of node 1.
+        let fine = seen(0..64, |number| vec![usize::try_from(number % 2).unwrap(); 4]);
+        let parts = fine.parts();
+        assert_eq!(parts.len(), 64);
+        assert!(parts.iter().all(|part| part.owner == Some((part.first.number % 2) as usize)));
+        // Each page is of both.
+        assert_eq!(seen(0..64, |_| vec![0, 1, 0, 1]).parts().len(), 4);
+        // Too little to tell.
+        assert_eq!(
+            seen(0..16, |number| vec![usize::try_from(number % 2).unwrap(); 2]).parts().len(),
+            1
+        );
+    }
+
+    #[test]
+    fn the_more_is_seen_the_more_goes_as_one() {
+        let pages = |all: u64, apart: u64| seen((0..all).map(|i| i * apart), |_| vec![0]).parts();
+        assert_eq!(pages(4000, 16)[0].pages, 16);
+        assert_eq!(pages(5000, 16)[0].pages, 64);
+        assert_eq!(pages(20_000, 64)[0].pages, 512);
+    }
+
+    #[test]
+    fn processes_beside_each_other_are_apart_and_so_are_huge_pages() {
+        let mut all = seen(0..4, |_| vec![0; 4]);
+        let page = |process, number| Page { process: Process(process), number };
+        let sample = |page, huge| Sample { page, node: NodeId(0), huge, cpu: 1, write: false };
+        all.add(vec![sample(page(2, 1), false), sample(page(1, 700), true)]);
+        let mut parts: Vec<_> =
+            all.parts().iter().map(|one| (one.first, one.pages, one.huge)).collect();
+        parts.sort_unstable();
+        assert_eq!(
+            parts,
+            [(page(1, 0), 16, false), (page(1, 512), 512, true), (page(2, 0), 16, false)]
+        );
+    }
 }

@@ -4,8 +4,9 @@ use nearfar_policy::traffic::balance::Observation;
 use nearfar_policy::traffic::{Memory, PIECES, Reads, Round, Table};
 use nearfar_topology::{BasisPoints, Bytes, BytesPerSecond, Nanoseconds, NodeId};
 
+use super::Placed;
 use super::law::Counted;
-use super::{Placed, Regions};
+use super::regions::{self, Part};
 use crate::sense::{Reading, Whose};
 
 const LINE: u128 = 64;
@@ -176,11 +177,11 @@ impl Seen {
         (self.elapsed, self.looked, self.reads, self.counted) = (0, 0, Reads::Unknown, true);
     }
 
-    /// What a policy of prices is to know of a reading.
+    /// What a policy of prices is to know of a reading; of memory only if it is to decide.
     pub(super) fn observation(
         &self,
         layout: &Layout,
-        regions: &Regions,
+        parts: Option<&[Part]>,
         counted: &Counted<'_>,
     ) -> Observation {
         let latency = |cpu: &usize| {
@@ -200,23 +201,21 @@ impl Seen {
             used: used(layout, counted),
             own: own(layout, counted),
             reads: share_of_reads(counted.reading.reads),
-            regions: regions.regions(layout),
+            regions: parts.map_or_else(Vec::new, |parts| regions::regions(parts, layout)),
             room: layout.mems.iter().map(room).collect(),
         }
     }
 }
 
-/// What each queue carries, where it is counted whoever asked.
+/// What each queue carries, whoever asks: as its controller counts, or as accesses of everyone come to.
 fn used(layout: &Layout, counted: &Counted<'_>) -> Vec<Option<BytesPerSecond>> {
     let reading = counted.reading;
     let mut used = vec![None; layout.queues];
-    if !counted.everyone {
-        return used;
-    }
     for (mem, queue) in layout.mems.iter().zip(&layout.controllers) {
         let served = reading.served.get(*mem).copied().flatten();
         let column = |all: &Vec<Vec<u64>>| all.iter().filter_map(|row| row.get(*mem)).sum::<u64>();
-        let lines = served.or_else(|| reading.accesses.as_ref().map(column));
+        let everyones = reading.accesses.as_ref().filter(|_| counted.everyone);
+        let lines = served.or_else(|| everyones.map(column));
         if let (Some(place), Some(lines)) = (used.get_mut(*queue), lines) {
             *place = speed(lines, reading);
         }

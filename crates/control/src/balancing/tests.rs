@@ -359,10 +359,13 @@ fn what_is_well_placed_stays_and_says_why() {
     assert_eq!(decision.hold, Some(Hold::NothingOn));
     assert_eq!(one.sampling(), Sampling::Sparse);
     assert_eq!(world.0.borrow().sampling, [Sampling::Sparse], "told once");
-    let one = run(&world, balanced(), 5);
+    let mut one = run(&world, balanced(), 2);
+    assert_eq!(one.sampling(), Sampling::Dense);
+    go_on(&mut one, &world, (2, 10)).unwrap();
     let Some(Said::Balance { decision, .. }) = one.said() else { panic!("{:?}", one.said()) };
     assert!(matches!(decision.verdict, Verdict::Settled { .. }), "{decision:?}");
     assert!(world.0.borrow().moved.is_empty());
+    assert_eq!(one.sampling(), Sampling::Sparse, "there is nothing to learn from more");
 }
 
 #[test]

@@ -81,6 +81,8 @@ fn set_out(calls: &mut impl Calls, owner: &Owner, done: &mut [Done]) -> Vec<Goin
         one.from = Some(from);
         if from == one.request.to {
             one.outcome = Outcome::There;
+        } else if one.request.from.is_some_and(|wanted| wanted != from) {
+            one.outcome = Outcome::Elsewhere;
         } else {
             going.push(Going { index, address, to: c_int::from(one.request.to.0) });
         }

@@ -90,12 +90,39 @@ impl Owner {
         rustix::event::poll(&mut ended, Some(&rustix::event::Timespec::default())) == Ok(0)
     }
 
-    /// The nodes that its cpuset lets it have memory of; `None` if the kernel does not say.
+    /// The nodes that its cpuset lets it have memory of, and of those the ones that it is bound to; `None` if the kernel
+    /// does not say.
     #[must_use]
     pub fn nodes_allowed(&self) -> Option<NodeSet> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
-        allowed_in(&status)
+        let cpuset = allowed_in(&status)?;
+        Some(match self.nodes_bound_to() {
+            Some(bound) => bound.iter().filter(|node| cpuset.contains(*node)).collect(),
+            None => cpuset,
+        })
     }
+
+    /// The nodes that the whole process is bound to (`numactl --membind`, `nearfar run -m`), which move_pages(2) does not ask
+    /// about; `None` if it is not bound. Told by the policy of its first mapping, the program, which nobody binds by itself: to
+    /// have the kernel tell of the others it would have to look at all pages.
+    #[must_use]
+    pub fn nodes_bound_to(&self) -> Option<NodeSet> {
+        let maps = File::open(format!("/proc/{}/numa_maps", self.pid)).ok()?;
+        // The kernel looks at as many mappings as fill what is asked for.
+        let mut first = [0; 256];
+        let read = maps.read_at(&mut first, 0).ok()?;
+        bound_in(&String::from_utf8_lossy(first.get(..read)?))
+    }
+}
+
+/// `55d0c0000000 bind=static:0,2-3 file=…`
+fn bound_in(numa_maps: &str) -> Option<NodeSet> {
+    let (_, rest) = numa_maps.split_once(' ')?;
+    // A word that something follows, so it was not cut off.
+    let (policy, _) = rest.split_once([' ', '\n'])?;
+    let (mode, nodes) = policy.split_once(':')?;
+    let is_bound = mode == "bind" || mode.starts_with("bind=");
+    is_bound.then(|| NodeSet::parse_list(nodes)).flatten()
 }
 
 fn allowed_in(status: &str) -> Option<NodeSet> {
@@ -146,6 +173,26 @@ mod tests {
         assert!(Owner::open(child.id()).unwrap().is_same());
         drop(input);
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_is_bound_as_its_first_mapping_is() {
+        let bound = |line| bound_in(line).map(|nodes| nodes.to_string());
+        let line = "55d0c0000000 bind:0,2-3 file=/bin/x mapped=4 N0=4\n7f0000000000 default anon=1";
+        assert_eq!(bound(line).unwrap(), "0,2-3");
+        assert_eq!(bound("55d0c0000000 bind=static|balancing:1 file=/bin/x").unwrap(), "1");
+        for other in [
+            "",
+            "55d0c0000000",
+            "55d0c0000000 default file=/bin/x",
+            "55d0c0000000 prefer:1 file=/bin/x",
+            "55d0c0000000 interleave:0-1 anon=3",
+            "55d0c0000000 default anon=1\n7f0000000000 bind:1 anon=1",
+            "55d0c0000000 bind:x file=/bin/x",
+            "55d0c0000000 bind:0,2",
+        ] {
+            assert_eq!(bound(other), None, "{other}");
+        }
     }
 
     #[test]

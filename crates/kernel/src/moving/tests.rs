@@ -106,7 +106,7 @@ fn me() -> Process {
 }
 
 fn request(number: u64, to: u16) -> Request {
-    Request { page: Page { process: me(), number }, huge: false, to: NodeId(to) }
+    Request { page: Page { process: me(), number }, huge: false, from: None, to: NodeId(to) }
 }
 
 fn mover(fake: Fake) -> Mover<Fake> {
@@ -215,12 +215,12 @@ fn pages_of_this_process_are_where_they_are_and_go_nowhere_they_may_not() {
 proptest! {
     #[test]
     fn what_is_told_is_what_happened(
-        pages in prop::collection::vec((0_u8..6, 0_u16..4), 1..60),
+        pages in prop::collection::vec((0_u8..6, 0_u16..4, prop::option::of(0_u16..2)), 1..60),
         room in prop::array::uniform4(0_u64..20),
     ) {
         let mut fake = Fake::with(pages.len());
         fake.room = room;
-        for (page, (kind, _)) in (1..).zip(&pages) {
+        for (page, (kind, ..)) in (1..).zip(&pages) {
             let address = page * 4096;
             match kind {
                 0 => drop(fake.shared.insert(address)),
@@ -231,7 +231,9 @@ proptest! {
             }
         }
         let mut mover = mover(fake);
-        mover.ask((1..).zip(&pages).map(|(page, (_, to))| request(page, *to)));
+        mover.ask((1..).zip(&pages).map(|(page, (_, to, from))| {
+            Request { from: from.map(NodeId), ..request(page, *to) }
+        }));
         let done = all(&mut mover);
         prop_assert_eq!(done.len(), pages.len());
         for one in done {
@@ -239,7 +241,9 @@ proptest! {
             let now = mover.calls.at.get(&address).copied();
             let to = c_int::from(one.request.to.0);
             let right = match one.outcome {
-                Outcome::Moved | Outcome::There => now == Some(to),
+                Outcome::Moved => now == Some(to) && one.request.from != Some(NodeId(1)),
+                Outcome::There => now == Some(to),
+                Outcome::Elsewhere => now == Some(0) && one.request.from == Some(NodeId(1)),
                 Outcome::Absent => now.is_none(),
                 Outcome::NotAllowed => to == 3,
                 Outcome::Shared => mover.calls.shared.contains(&address),

@@ -3,8 +3,8 @@
 //! - Everything a guest is made of is found or fetched ([`crate::fetch`]), and its first file system is written
 //!   ([`crate::image`]).
 //! - QEMU starts under a guard that ends it with us (`vm.rs`, its arguments in `qemu.rs`).
-//! - The session carries streams and signals until the command ends (`session.rs`). Should QEMU crash before the guest is
-//!   up, another boot is tried: nothing of the command has happened yet.
+//! - The session carries streams and signals until the command ends (`session.rs`). Should QEMU crash, or break the kernel,
+//!   before the guest is up, another boot is tried: nothing of the command has happened yet.
 //! - QEMU is ended, and the run's files go. A failure leaves the guest's console log behind, and its path in the message.
 
 use std::collections::BTreeMap;
@@ -28,7 +28,8 @@ pub use timing::{Method, Timing};
 pub(crate) use vm::shim;
 
 /// How often a boot is tried. QEMU 10.0 crashes once in some hundred boots, where one CPU changes the memory map under
-/// another: an assertion in `iotlb_to_section`.
+/// another: an assertion in `iotlb_to_section`. More rarely a CPU executes a breakpoint of the kernel's that another has
+/// just taken away, and the kernel panics.
 const BOOTS: u32 = 3;
 
 /// A run, ready to start: everything that can be wrong with it by itself has been found.
@@ -110,7 +111,7 @@ pub enum RunError {
         /// What failed.
         source: std::io::Error,
     },
-    /// QEMU crashed before the guest was up.
+    /// QEMU crashed, or broke the guest's kernel, before the guest was up.
     #[error("{found}; its console: {}", log.display())]
     Boot {
         /// What was seen.

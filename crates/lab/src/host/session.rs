@@ -303,11 +303,18 @@ impl<'a> Session<'a> {
             }
         };
         // A crash, unlike a refusal of its arguments, is by a signal.
-        if self.stage == Stage::Booting && status.is_some_and(|status| status.signal().is_some()) {
+        let crashed = status.is_some_and(|status| status.signal().is_some());
+        if self.stage == Stage::Booting && (crashed || is_the_emulators(&console)) {
             return RunError::Boot { found, log: self.files.keep_console() };
         }
         self.failed(found)
     }
+}
+
+/// Whether a kernel's panic is the emulator's doing: a breakpoint that the kernel puts into its own code for a moment while it
+/// changes it, executed by another CPU after it has gone.
+fn is_the_emulators(console: &str) -> bool {
+    console.contains("Oops: int3:") && console.contains("Kernel panic - not syncing:")
 }
 
 fn read_port(mut port: UnixStream, events: Sender<Event>) {
@@ -408,4 +415,23 @@ fn write_output(
         }
     });
     (stream, sender, thread)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_the_emulators;
+
+    #[test]
+    fn a_breakpoint_left_over_is_the_emulators_and_another_panic_is_not() {
+        let of = |oops: &str| {
+            format!(
+                "[    1.426346] {oops}: 0000 [#1] SMP NOPTI\n\
+                 [    1.427225] Kernel panic - not syncing: Fatal exception in interrupt\n"
+            )
+        };
+        assert!(is_the_emulators(&of("Oops: int3")));
+        assert!(!is_the_emulators(&of("Oops: general protection fault")));
+        let no_init = "[    1.2] Kernel panic - not syncing: No working init found.\n";
+        assert!(!is_the_emulators(no_init));
+    }
 }

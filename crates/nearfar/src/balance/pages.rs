@@ -97,7 +97,7 @@ impl Pages for Live<'_> {
     }
 
     fn ask(&mut self, moves: Vec<Move>) {
-        let request = |Move { page, huge, to }| Request { page, huge, to };
+        let request = |Move { page, huge, from, to }| Request { page, huge, from, to };
         self.mover.ask(moves.into_iter().map(request));
     }
 
@@ -131,11 +131,11 @@ impl Pages for Live<'_> {
 }
 
 fn placed(done: Done) -> Placed {
-    let Request { page, huge, to } = done.request;
+    let Request { page, huge, from, to } = done.request;
     let on = match done.outcome {
         Outcome::Moved | Outcome::There => Some(to),
         Outcome::Absent | Outcome::Gone => None,
         _ => done.from,
     };
-    Placed { asked: Move { page, huge, to }, on, moved: done.outcome == Outcome::Moved }
+    Placed { asked: Move { page, huge, from, to }, on, moved: done.outcome == Outcome::Moved }
 }

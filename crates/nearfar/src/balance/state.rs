@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
 use super::options::Options;
-use crate::tier::state::{Identity, Moves, put};
+use crate::tier::state::{Identity, Moves, put, read_as};
 
 /// The `schema` of a [`State`].
 pub(crate) const SCHEMA: &str = "nearfar.balance/1";
@@ -174,15 +173,7 @@ pub(crate) fn write(dir: &Path, state: &State) -> anyhow::Result<()> {
 
 /// Reads it; `None` if there is none.
 pub(crate) fn read(dir: &Path) -> anyhow::Result<Option<State>> {
-    let path = path(dir);
-    match std::fs::read_to_string(&path) {
-        Ok(text) => {
-            let state = serde_json::from_str(&text);
-            Ok(Some(state.with_context(|| format!("{} is not {SCHEMA}", path.display()))?))
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("reading {}", path.display())),
-    }
+    read_as(&path(dir), SCHEMA, "nearfar balance")
 }
 
 /// Says why it ended by itself.

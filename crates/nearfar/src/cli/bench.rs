@@ -54,7 +54,7 @@ enum Bench {
     Heap(heap::Args),
     /// Traffic management side by side in the lab: eight static placements, the kernel's NUMA balancing and nearfar balance
     ///
-    /// Programs with a thread on each of four nodes under each: throughput once settled, where memory was asked for, pages moved and
+    /// Programs with a thread on each CPU under each: throughput once settled, where memory was asked for, pages moved and
     /// what that took. Exit status 1 if something that nearfar balance must reach is not.
     Balance(balance::Args),
     /// What tiering costs on a machine of any size: the daemon's CPU time and memory, and how far apart looks come

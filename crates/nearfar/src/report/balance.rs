@@ -26,7 +26,7 @@ pub(crate) struct Document {
 const COLUMNS: [&str; 7] =
     ["ops/s", "to first touch", "to best static", "local", "imbalance", "moved", "CPU"];
 /// What they mean.
-const MEANING: &str = "One thread on each node; what one has made is on its node unless said otherwise. Throughput, and what memory \
+const MEANING: &str = "One thread on each CPU; what one has made is on its node unless said otherwise. Throughput, and what memory \
     was asked for, are those once settled. Local: of all lines, those of the asking CPU's node. Imbalance: standard deviation to mean \
     of what memory controllers served. Moved: pages, in the whole run. CPU: of nearfar's process, once settled, as a share of one CPU. Medians.";
 
@@ -90,6 +90,7 @@ fn subject(check: &Check) -> String {
     match check.what {
         What::OfTheBest => format!("{policy} to the best static row, {to}"),
         What::OfDefault => format!("{policy} to {to}"),
+        What::NearFirst => format!("{policy} to {to}, which fills near memory first"),
         What::Undecided => format!("{policy} to the program without it"),
         What::Ahead => format!("{policy} to {to}, geometric mean"),
     }

@@ -35,8 +35,8 @@ const SPARSE: u64 = 4 * DENSE;
 /// CPU time to find whose it is.
 const SAMPLES_MOST: u64 = 2000;
 const THINNEST: u64 = 1024;
-/// The same for the self-test, which makes accesses to so many lines.
-const TEST_EVERY: u64 = 64;
+/// The same for the self-test, which makes accesses to so many lines; others' are sampled with them, and only so many are kept.
+const TEST_EVERY: u64 = 1024;
 const TEST_LINES: usize = 1 << 19;
 /// How long an answer may take, and how often it is looked whether there is more of it.
 const PATIENCE: Nanoseconds = Nanoseconds(5_000_000_000);
@@ -145,8 +145,8 @@ impl<'a> Lab<'a> {
         Self { scene, placer, nodes, at_work: None, cost: Cost::default() }
     }
 
-    /// Whose samples these are.
-    fn owned(&self, whose: &Whose, samples: &[Sampled], counts: &mut Counts) -> Vec<Access> {
+    /// Whose samples these are, each with the node that answered.
+    fn owned(&self, whose: &Whose, samples: &[Sampled], counts: &mut Counts) -> Vec<(Access, u16)> {
         let mut open: BTreeMap<u64, Vec<&Sampled>> = BTreeMap::new();
         for sample in samples.iter().filter(|sample| sample.virtual_address < KERNEL) {
             open.entry(sample.virtual_address / PAGE).or_default().push(sample);
@@ -162,12 +162,13 @@ impl<'a> Lab<'a> {
                 let (Some(frame), Some(of)) = (frame, open.get_mut(number)) else { continue };
                 of.retain(|sample| {
                     let is_its = sample.physical_address / PAGE == frame;
-                    found.extend(is_its.then_some(Access {
+                    let access = Access {
                         process,
                         address: sample.virtual_address,
                         cpu: sample.cpu,
                         write: sample.write,
-                    }));
+                    };
+                    found.extend(is_its.then_some((access, sample.node)));
                     !is_its
                 });
             }
@@ -177,6 +178,30 @@ impl<'a> Lab<'a> {
             counts.unplaced += (samples.len() - found.len()) as u64;
         }
         found
+    }
+
+    /// Of lines that were counted whoever asked, leaves those of processes whose samples these are, cell by cell.
+    fn leave_theirs(
+        &self,
+        accesses: &mut [Vec<u64>],
+        samples: &[Sampled],
+        owned: &[(Access, u16)],
+    ) {
+        let count = self.nodes.len();
+        let mut seen = vec![vec![(0_u64, 0_u64); count]; count];
+        let place = |node: u16| self.nodes.iter().position(|here| here.0 == node);
+        for sample in samples {
+            if let (Some(row), Some(column)) = (self.placer.place(sample.cpu), place(sample.node)) {
+                seen[row][column].1 += 1;
+            }
+        }
+        for (access, node) in owned {
+            if let (Some(row), Some(column)) = (self.placer.place(access.cpu), place(*node)) {
+                seen[row][column].0 += 1;
+            }
+        }
+        let cells = accesses.iter_mut().flatten().zip(seen.into_iter().flatten());
+        cells.for_each(|(lines, (ours, all))| *lines = part(*lines, ours, all));
     }
 
     fn processes(&self, whose: &Whose) -> Vec<u32> {
@@ -219,6 +244,15 @@ impl AtWork {
         }
         Ok(())
     }
+}
+
+/// The part of so many lines that so many samples of all make ours. Some samples can't be told whose they are, as of pages that
+/// have moved since: what is nearly all is all.
+fn part(lines: u64, ours: u64, all: u64) -> u64 {
+    if ours * 10 >= all * 9 {
+        return lines;
+    }
+    u64::try_from(u128::from(lines) * u128::from(ours) / u128::from(all.max(1))).unwrap_or(lines)
 }
 
 /// How many times fewer are to be taken than asked for, after so many have come in this time at so many times fewer.
@@ -316,6 +350,10 @@ impl Sensor for Lab<'_> {
         let served = served.collect();
         let mut counts = Counts { lost: answer.lost, ..Counts::default() };
         let owned = self.owned(&whose, &answer.samples, &mut counts);
+        if whose != Whose::Machine {
+            self.leave_theirs(&mut accesses, &answer.samples, &owned);
+        }
+        let owned: Vec<Access> = owned.into_iter().map(|(access, _)| access).collect();
         let samples = self.placer.samples(self.scene.fs, &whose, &owned, &mut counts);
         self.cost.cpu.0 += chase::own_cpu().0.saturating_sub(begun.0);
         Ok(Reading {
@@ -362,6 +400,12 @@ mod tests {
         let (zero, two) = (NodeId(0), NodeId(2));
         // One that was started anew counts nothing rather than much.
         assert_eq!(found, [(1, two, 3, 0), (0, zero, 0, 2), (3, zero, 2, 2)]);
+    }
+
+    #[test]
+    fn lines_are_ours_as_samples_are_and_nearly_all_are_all() {
+        assert_eq!([part(1000, 1, 4), part(1000, 0, 7), part(1000, 93, 100)], [250, 0, 1000]);
+        assert_eq!(part(1000, 0, 0), 1000, "nothing is known");
     }
 
     #[test]

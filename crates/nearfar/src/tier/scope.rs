@@ -183,11 +183,12 @@ impl Tree {
 
     fn check(&self, fs: &dyn Fs) -> anyhow::Result<()> {
         let (pid, command) = (self.root.pid, &self.command);
+        // In this order: one that ends has no cgroup any more.
+        let path = self.hierarchy.of_process(fs, pid);
         anyhow::ensure!(
-            self.root.is_running(),
+            self.root.is_running() && process::lives(fs, pid),
             "process {pid} ({command}), whose memory is tiered, has ended"
         );
-        let path = self.hierarchy.of_process(fs, pid);
         anyhow::ensure!(
             path.as_ref().is_ok_and(|path| *path == self.group.path),
             "process {pid} ({command}), whose memory is tiered, has left cgroup {}{}",

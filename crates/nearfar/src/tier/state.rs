@@ -378,12 +378,26 @@ pub(crate) fn put(path: &Path, what: &impl Serialize) -> anyhow::Result<()> {
 
 /// Reads it; `None` if there is none.
 pub(crate) fn read(dir: &Path) -> anyhow::Result<Option<State>> {
-    let path = path(dir);
-    match std::fs::read_to_string(&path) {
-        Ok(text) => {
-            let state = serde_json::from_str(&text);
-            Ok(Some(state.with_context(|| format!("{} is not {SCHEMA}", path.display()))?))
-        }
+    read_as(&path(dir), SCHEMA, "nearfar tier")
+}
+
+/// Reads what `command` keeps in a file; `None` if there is none.
+///
+/// # Errors
+/// It can't be read or is something else. What was set is in the journal, not there, so it can go.
+pub(crate) fn read_as<T: serde::de::DeserializeOwned>(
+    path: &Path,
+    schema: &str,
+    command: &str,
+) -> anyhow::Result<Option<T>> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(serde_json::from_str(&text).with_context(|| {
+            format!(
+                "{} is not {schema}: broken, or of another version of nearfar; remove it, and `{command} stop` still puts back \
+                 all that was set",
+                path.display()
+            )
+        })?)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("reading {}", path.display())),
     }

@@ -26,6 +26,9 @@ fn fill(object: *mut c_void, size: usize) {
     unsafe { object.cast::<u8>().write_bytes(1, size) };
 }
 
+/// Of more objects than this some are asked about: each is a call to the kernel.
+const ASKED_MOST: usize = 8000;
+
 /// Objects of a kind, `bytes` of them in all, written to.
 fn objects(kind: nf_kind_t, bytes: usize, size: usize) -> Vec<*mut c_void> {
     let object = |_| {
@@ -46,12 +49,13 @@ fn free(objects: Vec<*mut c_void>) {
 /// KiB on nodes 0, 1 and 2 of these objects.
 fn on_nodes(objects: &[*mut c_void], size: usize) -> [u64; 3] {
     let mut bytes = [0; 3];
-    for object in objects {
+    let asked = || objects.iter().step_by(objects.len().div_ceil(ASKED_MOST).max(1));
+    for object in asked() {
         // SAFETY: room for three nodes.
         assert_eq!(unsafe { nf_residency(*object, size, bytes.as_mut_ptr(), 3) }, 0);
     }
     let all: u64 = bytes.iter().sum();
-    assert_eq!(all, (objects.len() * size) as u64, "not all is resident: {bytes:?}");
+    assert_eq!(all, (asked().count() * size) as u64, "not all is resident: {bytes:?}");
     bytes.map(|bytes| bytes >> 10)
 }
 

@@ -100,14 +100,14 @@ pub(crate) fn a_process_is_balanced_alone_and_when_it_ends_balancing_does() {
     let mut command = nearfar(&[&START[..], &["--foreground", "--pid", &pid]].concat());
     let balance = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     // Of the lines that it reads, few are sampled; so it takes a while until all is spread.
-    let goes = |mib: [u64; 4]| mib[0] <= 56 && mib[1..].iter().all(|mib| *mib >= 1);
+    let goes = |mib: [u64; 4]| mib[0] <= 60 && mib[1..].iter().all(|mib| *mib >= 1);
     let mib = until(ours.id(), goes);
     let status = status();
     assert!(goes(mib), "{mib:?} MiB: {status}");
-    assert!(moved(&status) > 1000, "{status}");
+    assert!(moved(&status) > 700, "{status}");
     assert_eq!(status["sensors"][0]["name"], "lab", "{status}");
     assert_eq!(status["sensors"][0]["nature"], "emulated", "{status}");
-    assert!(on(other.id())[0] >= 60, "{:?} MiB of another: {status}", on(other.id()));
+    assert!(on(other.id())[0] >= 62, "{:?} MiB of another: {status}", on(other.id()));
     assert!(status["scope"].as_str().unwrap().contains(&format!("process {pid} ")), "{status}");
     end(ours);
     let ended = balance.wait_with_output().unwrap();

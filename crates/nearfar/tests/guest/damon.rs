@@ -120,6 +120,11 @@ impl Holder {
         Self::start_as(&live(), name, how, &format!("{NEARFAR} run -p {node} -- "))
     }
 
+    /// With its memory on this node and no other.
+    pub(crate) fn start_bound_to(name: &str, how: &str, node: u16) -> Self {
+        Self::start_as(&live(), name, how, &format!("{NEARFAR} run -m {node} -- "))
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -128,6 +128,7 @@ const TESTS: &[Test] = tests! {
         a_full_node_takes_no_more_and_nothing_is_lost on [SMALL_OLD, SMALL_NEW],
         a_process_that_ends_or_becomes_another_while_it_is_moved_is_left on [SMALL_OLD, SMALL_NEW],
         a_huge_page_of_another_process_is_split_joined_and_moved_whole on [SMALL_OLD, SMALL_NEW],
+        what_is_bound_stays_where_it_is_bound on [SMALL_OLD, SMALL_NEW],
         a_cpuset_is_kept_to on [SMALL_OLD, SMALL_NEW];
     balance: faults_alone_show_what_is_used_and_settings_are_put_back on [FOUR_OLD, FOUR_NEW],
         a_process_is_balanced_alone_and_when_it_ends_balancing_does on [FOUR_TIMED],

@@ -35,6 +35,7 @@ fn move_all(mover: &mut Mover, pid: u32, to: u16, mut until: impl FnMut(&Mover) 
     mover.ask((first..first + PAGES).map(|number| Request {
         page: page(number),
         huge: false,
+        from: None,
         to: NodeId(to),
     }));
     let mut now = 0;
@@ -131,10 +132,19 @@ pub(crate) fn a_huge_page_of_another_process_is_split_joined_and_moved_whole() {
     let mut mover = mover();
     let piece = Page { number: page.number + PIECES - 1, ..page };
     let near = mib_on(pid, 0);
-    mover.ask([Request { page: piece, huge: true, to: NodeId(0) }]);
+    mover.ask([Request { page: piece, huge: true, from: None, to: NodeId(0) }]);
     mover.step(Nanoseconds(1_000_000_000));
     assert_eq!(mover.tally().bytes().0, 2 << 20, "{:?}", mover.tally());
     assert_eq!((mib_on(pid, 0), huge_kib(pid)), (near + 2, whole));
+    holder.end();
+}
+
+pub(crate) fn what_is_bound_stays_where_it_is_bound() {
+    let holder = Holder::start_bound_to("held", "input", 1);
+    let mut mover = mover();
+    move_all(&mut mover, holder.pid(), 0, |_| false);
+    assert_eq!(mover.tally().count(Outcome::NotAllowed), PAGES, "{:?}", mover.tally());
+    assert!(mib_on(holder.pid(), 1) >= 60);
     holder.end();
 }
 

@@ -3,9 +3,9 @@
 //! # The loop
 //! 1. *Sense*, at each step: latencies as they are felt become use of queues by the curve backwards, and, less own traffic, lines
 //!    that others have outstanding (`sense.rs`). Loads that change are noticed.
-//! 2. *Predict*, every half second: the best placement for these loads, by [`place`](super::place)'s law, which is the
-//!    optimum and not the point where latencies are equal. Loads that come and go faster than memory can follow are not
-//!    followed (`outlook.rs`).
+//! 2. *Predict*, every half second, less often while nothing is to gain: the best placement for these loads, by
+//!    [`place`](super::place)'s law, which is the optimum and not the point where latencies are equal. Loads that come and go
+//!    faster than memory can follow are not followed (`outlook.rs`).
 //! 3. *Decide*: a gain of 1.5 % starts moving, what is left of 0.75 % ends it; both are half of that once loads have been the
 //!    same for ten seconds. As much of the gain as can be believed must repay the traffic of moving twice over while loads last,
 //!    and memory stays as hot as it is (`drift.rs`). A direction is reversed after two confirmations.
@@ -59,6 +59,8 @@ const RATE_LEAST: f64 = 0.1;
 const REPAYS: f64 = 2.0;
 /// Less than this share of a region is not moved.
 const SHARE_LEAST: f64 = 0.002;
+/// While there is nothing to gain and loads stay the same, it is predicted half as often each time, down to this part.
+const RARER_MOST: u32 = 3;
 
 /// The controller.
 #[derive(Clone, Debug)]
@@ -68,8 +70,12 @@ pub struct Balance {
     senses: Senses,
     judge: Judge,
     drift: Drift,
+    /// Whether loads were found to have changed just now.
+    changed: bool,
     /// Time since the last decision.
     since_ns: u64,
+    /// How often in a row there was nothing to gain.
+    settled: u32,
     /// Whether it is on its way.
     moving: bool,
     /// Region and nodes of the last move.
@@ -100,7 +106,9 @@ impl Balance {
             senses: Senses::default(),
             judge: Judge::new(),
             drift: Drift::default(),
+            changed: false,
             since_ns: 0,
+            settled: 0,
             moving: false,
             direction: None,
             wished: 0,
@@ -114,15 +122,19 @@ impl Balance {
         if !self.fits(seen) {
             return self.say(Verdict::Mismatch);
         }
+        // What has changed is decided on at the next reading: who asks has not looked where memory is.
+        let is_due = self.is_due(seen.elapsed);
         // What is counted is never old.
         let is_counted = reading::Reading::of(&self.machine, seen).is_counted(&self.machine);
         let is_new = seen.age <= self.config.age_most || is_counted;
-        if is_new && self.senses.take_in(&self.machine, seen) {
+        self.changed = is_new && self.senses.take_in(&self.machine, seen);
+        if self.changed {
             self.judge.forget();
             (self.direction, self.wished, self.off) = (None, 0, None);
+            self.settled = 0;
         }
         self.since_ns = self.since_ns.saturating_add(seen.elapsed.0);
-        if self.since_ns < self.config.period.0 {
+        if !is_due {
             return self.say(Verdict::Sensing);
         }
         let elapsed_ns = core::mem::take(&mut self.since_ns);
@@ -139,10 +151,32 @@ impl Balance {
         if let Judgement::Undo(back) = self.judge.judge(self.senses.rate()) {
             self.off = Some(back);
         }
-        match self.off.clone() {
+        let decision = match self.off.clone() {
             Some(back) => self.undo(&view, &back),
             None => self.plan(&view),
-        }
+        };
+        let is_settled = matches!(decision.verdict, Verdict::Settled { .. });
+        self.settled = if is_settled { self.settled.saturating_add(1) } else { 0 };
+        decision
+    }
+
+    /// Whether the last step found that loads have changed, so that who used which memory before tells nothing of what comes.
+    #[must_use]
+    pub const fn loads_changed(&self) -> bool {
+        self.changed
+    }
+
+    /// Whether there has been nothing to gain for a while: then little is learned from samples, and few are enough.
+    #[must_use]
+    pub const fn is_settled(&self) -> bool {
+        self.settled >= RARER_MOST
+    }
+
+    /// Whether a step after so much more time decides; else it is not asked where memory is.
+    #[must_use]
+    pub fn is_due(&self, elapsed: Nanoseconds) -> bool {
+        let wait = self.config.period.0.saturating_mul(1 << self.settled.min(RARER_MOST));
+        self.since_ns.saturating_add(elapsed.0) >= wait
     }
 
     /// Whether all that is seen is of this machine.
@@ -272,7 +306,9 @@ impl Balance {
     /// What to move now on the way to `to`: within the rate, what a step may be, and what there is room for.
     fn shifts(&self, view: &View<'_>, to: &Placement, rate_part: f64) -> Vec<Shift> {
         let (bytes, largest) = apart(view.seen, (&view.at, to));
-        let may = real(self.config.rate.0) * rate_part * real(view.elapsed_ns) / 1e9;
+        // A long wait is no reason for a long step.
+        let time = view.elapsed_ns.min(self.config.period.0);
+        let may = real(self.config.rate.0) * rate_part * real(time) / 1e9;
         let trust = share(self.config.trust) * self.judge.confidence;
         let part = (may / bytes.max(1.0)).min(trust / largest.max(1e-9)).min(1.0);
         let mut room: Vec<u64> = view.seen.room.iter().map(|bytes| bytes.0).collect();

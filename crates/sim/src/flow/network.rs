@@ -21,8 +21,9 @@
 
 use crate::machine::Waiting;
 
-/// The most sweeps; what then is reached is given, with [`Solved::settled`] false.
-const SWEEPS_MAX: usize = 5000;
+/// The most sweeps; what then is reached is given, with [`Solved::settled`] false. Some tens do, and tens of thousands where two
+/// stations are full alike.
+const SWEEPS_MAX: usize = 200_000;
 /// Throughputs that change by less than this share, sweep to sweep, stand still.
 const STILL: f64 = 1e-10;
 /// Utilisation ends here: beyond, a curve has no meaning.
@@ -280,6 +281,17 @@ mod tests {
             let wait = |station| solve(&[station], &classes).wait_ns[0][0];
             assert!(wait(beside) > wait(alone) + 1.0, "{waiting:?}");
         }
+    }
+
+    #[test]
+    fn two_stations_that_are_full_alike_settle_though_slowly() {
+        let of = |service, with_access| Station { with_access, ..station(service, Waiting::Queue) };
+        let stations = [of(17.714_427_436, 0.013_520_595), of(8.580_274_950, 0.009_041_184)];
+        let classes = [
+            class(261.219_894_543, 0.0, 20.0, &[0.760_548_887, 1.480_744_278]),
+            class(288.139_353_449, 0.0, 20.0, &[0.257_274_803, 0.584_778_113]),
+        ];
+        assert!(solve(&stations, &classes).settled);
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! What is to be reached, as ratios of throughput within one run.
 //!
-//! Both policies are held to it, with the sensors that balancing chooses itself.
+//! Both policies are held to it, with the sensors that balancing chooses itself; `balanced` alone where memory without CPUs is to be used.
 
 use serde::{Deserialize, Serialize};
 
 use super::found::{Found, Tried};
-use super::rows::Kind;
+use super::rows::{Kind, Program};
 
 /// Of the best of those whose pages stay, at least so much.
 const OF_THE_BEST: f64 = 0.97;
@@ -13,6 +13,9 @@ const OF_THE_BEST: f64 = 0.97;
 const OF_DEFAULT: f64 = 0.98;
 /// The same where there is nothing to decide.
 const UNDECIDED: f64 = 0.99;
+/// Of what filling near memory first gives where that is full, at least so much; and where it is not.
+const CONTENDED: f64 = 1.2;
+const UNCONTENDED: f64 = 0.98;
 /// In the mean over programs, more than each of its peers.
 const AHEAD: f64 = 1.0;
 /// The peers.
@@ -28,6 +31,8 @@ pub(crate) enum What {
     OfDefault,
     /// To the program without balancing, where there is nothing to decide.
     Undecided,
+    /// To first touch, which fills near memory first.
+    NearFirst,
     /// Geometric mean over programs, to a peer.
     Ahead,
 }
@@ -40,7 +45,7 @@ pub(crate) struct Check {
     /// Of which policy.
     pub(crate) policy: Kind,
     /// Of which program; none where it is of all.
-    pub(crate) program: Option<super::rows::Program>,
+    pub(crate) program: Option<Program>,
     /// To which row.
     pub(crate) to: Option<Kind>,
     /// What was found; absent if a row did not run.
@@ -60,7 +65,7 @@ pub(crate) fn checks(found: &Found) -> Vec<Check> {
         let tried: Vec<&Tried> = found.programs.iter().filter(has(policy)).collect();
         all.extend(tried.iter().flat_map(|tried| of_program(tried, policy)));
         let decided: Vec<&Tried> =
-            tried.into_iter().filter(|tried| tried.program.is_decided()).collect();
+            tried.into_iter().filter(|tried| tried.program.is_one_of_many()).collect();
         for peer in PEERS {
             // Of several programs alone there is a mean to speak of.
             if decided.len() > 1 && decided.iter().any(|tried| has(peer)(tried)) {
@@ -86,11 +91,15 @@ fn of_program(tried: &Tried, policy: Kind) -> Vec<Check> {
         }
     };
     let default = tried.rate(Kind::FirstTouch).map(|rate| (Kind::FirstTouch, rate));
-    if !tried.program.is_decided() {
-        return vec![check(What::Undecided, default, UNDECIDED)];
-    }
     let best = tried.best_static().map(|(row, rate)| (row.kind, rate));
-    vec![check(What::OfTheBest, best, OF_THE_BEST), check(What::OfDefault, default, OF_DEFAULT)]
+    let best = || check(What::OfTheBest, best, OF_THE_BEST);
+    match tried.program {
+        Program::Settled => vec![check(What::Undecided, default, UNDECIDED)],
+        Program::Contended | Program::Uncontended if policy != Kind::Balanced => Vec::new(),
+        Program::Contended => vec![best(), check(What::NearFirst, default, CONTENDED)],
+        Program::Uncontended => vec![best(), check(What::NearFirst, default, UNCONTENDED)],
+        _ => vec![best(), check(What::OfDefault, default, OF_DEFAULT)],
+    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a handful of programs")]
@@ -115,8 +124,8 @@ fn mean(decided: &[&Tried], policy: Kind, peer: Kind) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rows::Program;
-    use super::super::sample::{found, set};
+    use super::super::rows::Shape;
+    use super::super::sample::{found, found_of, set};
     use super::*;
 
     fn missed(found: &Found) -> Vec<(What, Kind, Option<Program>, Option<Kind>)> {
@@ -147,7 +156,8 @@ mod tests {
             ))
         );
         let mut worse = found();
-        for kind in Kind::ALL.into_iter().filter(|kind| kind.is_static()) {
+        let statics = |kind: &Kind| kind.is_static() && kind.fits(Shape::FourNodes);
+        for kind in Kind::ALL.into_iter().filter(statics) {
             set(&mut worse, Program::Kmeans, kind, 100.0);
         }
         set(&mut worse, Program::Kmeans, Kind::Balanced, 97.5);
@@ -160,7 +170,7 @@ mod tests {
             (What::Undecided, Kind::Carrefour, Some(Program::Settled), Some(Kind::FirstTouch));
         assert_eq!(missed(&costs), [undecided]);
         let mut behind = found();
-        for program in Program::ALL.into_iter().filter(|program| program.is_decided()) {
+        for program in Program::ALL.into_iter().filter(|program| program.is_one_of_many()) {
             set(&mut behind, program, Kind::NumaBalancing, 205.0);
         }
         assert_eq!(
@@ -182,6 +192,21 @@ mod tests {
         let missed = missed(&found);
         assert_eq!(missed.len(), 2 + 3, "{missed:?}");
         assert!(missed.iter().all(|of| of.1 == Kind::Balanced));
+    }
+
+    #[test]
+    fn near_memory_that_is_full_must_gain_and_that_is_not_must_not_lose() {
+        let mut found = found_of(&[Program::Contended, Program::Uncontended]);
+        assert_eq!(checks(&found).len(), 2 * 2, "of one policy");
+        assert_eq!(missed(&found), []);
+        set(&mut found, Program::Contended, Kind::FirstTouch, 163.0);
+        set(&mut found, Program::Uncontended, Kind::FirstTouch, 200.0);
+        let near_first =
+            |program| (What::NearFirst, Kind::Balanced, Some(program), Some(Kind::FirstTouch));
+        assert_eq!(
+            missed(&found),
+            [near_first(Program::Contended), near_first(Program::Uncontended)]
+        );
     }
 
     #[test]

@@ -31,7 +31,7 @@ use crate::demo::machine;
 use crate::demo::process::Launcher;
 use crate::demo::progress::Progress;
 use found::{Balancing, Found, Ran, Run, SCHEMA, Tried};
-use rows::{Files, Kind, Program, Row, Size};
+use rows::{Files, Kind, Program, Row, Shape, Size};
 
 /// Whose changes these are, for the journal.
 const BY: &str = "bench balance";
@@ -61,6 +61,35 @@ pub(crate) struct Wishes {
 }
 
 impl Wishes {
+    /// The kind of machine that all programs are for.
+    ///
+    /// # Errors
+    /// They are for machines of several kinds, or a program has no row.
+    pub(crate) fn shape(&self) -> anyhow::Result<Shape> {
+        let first = self.programs.first().context("no program")?;
+        for (program, rows) in self.all() {
+            if program.shape() != first.shape() {
+                bail!(
+                    "{} is for a machine with {}, {} for one with {}; run one after the other",
+                    first.name(),
+                    first.shape().description(),
+                    program.name(),
+                    program.shape().description()
+                );
+            }
+            if rows.is_empty() {
+                let fits = Kind::ALL.map(Row::from);
+                let fits: Vec<String> = program.rows(&fits).iter().map(Row::name).collect();
+                bail!(
+                    "no row of those asked for fits {}; it has: {}",
+                    program.name(),
+                    fits.join(", ")
+                );
+            }
+        }
+        Ok(first.shape())
+    }
+
     /// Programs with their rows.
     fn all(&self) -> impl Iterator<Item = (Program, Vec<Row>)> {
         self.programs.iter().map(|program| (*program, program.rows(&self.rows)))
@@ -70,7 +99,7 @@ impl Wishes {
 /// Runs everything on this machine; `dir` has the compiled programs, and gets what they print.
 pub(crate) fn run(wishes: &Wishes, dir: &Path, progress: bool) -> anyhow::Result<Found> {
     let (fs, machine) = (RootFs::live()?, machine::read()?);
-    refuse_other_machines(&machine)?;
+    refuse_other_machines(wishes.shape()?, &machine)?;
     let nearfar = std::env::current_exe().context("looking for this binary")?;
     let journal = Journal::new(Journal::default_dir(), &fs, "/");
     journal.make_dir()?;
@@ -146,13 +175,17 @@ pub(crate) fn plan(wishes: &Wishes) -> String {
 }
 
 /// Rows name nodes.
-fn refuse_other_machines(machine: &crate::report::model::Machine) -> anyhow::Result<()> {
+fn refuse_other_machines(
+    shape: Shape,
+    machine: &crate::report::model::Machine,
+) -> anyhow::Result<()> {
     let nodes: Vec<_> = machine.nodes.iter().map(|node| (node.id, node.cpus > 0)).collect();
-    if nodes != [0, 1, 2, 3].map(|id| (id, true)) {
+    if nodes != shape.nodes() {
         bail!(
-            "this machine's nodes with memory are {}; traffic is compared on one with nodes 0 to 3, all with CPUs, such as the \
-             lab's numa-4node",
-            machine.nodes.iter().map(|node| node.id.to_string()).collect::<Vec<_>>().join(", ")
+            "this machine's nodes with memory are {}; these programs are compared on one with {}, such as the lab's {}",
+            machine.nodes.iter().map(|node| node.id.to_string()).collect::<Vec<_>>().join(", "),
+            shape.description(),
+            shape.machine()
         );
     }
     Ok(())
@@ -336,11 +369,27 @@ mod tests {
     #[test]
     fn machines_that_rows_do_not_fit_are_refused() {
         let mut machine = sample::found().machine;
-        assert!(refuse_other_machines(&machine).is_ok());
+        assert!(refuse_other_machines(Shape::FourNodes, &machine).is_ok());
+        assert!(refuse_other_machines(Shape::NearAndFar, &machine).is_err());
         machine.nodes[3].cpus = 0;
-        assert!(refuse_other_machines(&machine).is_err());
+        assert!(refuse_other_machines(Shape::FourNodes, &machine).is_err());
         machine.nodes.pop();
-        let why = refuse_other_machines(&machine).unwrap_err().to_string();
+        let why = refuse_other_machines(Shape::FourNodes, &machine).unwrap_err().to_string();
         assert!(why.contains("0, 1, 2;") && why.contains("numa-4node"), "{why}");
+    }
+
+    #[test]
+    fn programs_for_other_machines_and_rows_of_others_are_refused() {
+        let of = |programs: &[Program], kinds: &[Kind]| {
+            let rows = rows::rows(kinds, &[rows::FULL.into()]).unwrap();
+            Wishes { programs: programs.into(), rows, ..wishes() }.shape()
+        };
+        let contended = &[Program::Contended, Program::Uncontended];
+        assert_eq!(of(contended, &Kind::ALL).unwrap(), Shape::NearAndFar);
+        let why = of(&[Program::Contended, Program::Pca], &Kind::ALL).unwrap_err().to_string();
+        assert!(why.contains("contended") && why.contains("pca"), "{why}");
+        let why = of(contended, &[Kind::Node3]).unwrap_err().to_string();
+        assert!(why.contains("no row") && why.contains("weighted"), "{why}");
+        assert!(of(&[], &Kind::ALL).is_err());
     }
 }

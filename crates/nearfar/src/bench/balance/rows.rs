@@ -1,6 +1,7 @@
 //! What is compared: programs, and who decides where their memory is.
 //!
-//! A row is a line that a user would type, and what the kernel is told before. Nodes are those of a machine with four.
+//! A row is a line that a user would type, and what the kernel is told before. Nodes are those of a machine with four, or of one
+//! with near and far memory: which, the program says ([`Shape`]).
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -25,10 +26,49 @@ pub(crate) enum Program {
     Redis,
     /// The same grid, each part made by its thread: there is nothing to decide
     Settled,
+    /// streamcluster where one node of two has CPUs, on all of these: near memory is full
+    Contended,
+    /// The same on one CPU: near memory has time for it
+    Uncontended,
+}
+
+/// What a machine is like, as far as rows name its nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// Nodes 0 to 3, all with CPUs.
+    FourNodes,
+    /// Node 0 with CPUs, and node 1 without.
+    NearAndFar,
+}
+
+impl Shape {
+    /// Such a machine of the lab.
+    pub(crate) fn machine(self) -> &'static str {
+        match self {
+            Self::FourNodes => "numa-4node",
+            Self::NearAndFar => "cxl-2tier",
+        }
+    }
+
+    /// Its nodes, and whether they have CPUs.
+    pub(crate) fn nodes(self) -> &'static [(u16, bool)] {
+        match self {
+            Self::FourNodes => &[(0, true), (1, true), (2, true), (3, true)],
+            Self::NearAndFar => &[(0, true), (1, false)],
+        }
+    }
+
+    /// For people.
+    pub(crate) fn description(self) -> &'static str {
+        match self {
+            Self::FourNodes => "nodes 0 to 3, all with CPUs",
+            Self::NearAndFar => "node 0 with CPUs and node 1 without",
+        }
+    }
 }
 
 impl Program {
-    /// All, in the order shown.
+    /// Those for a machine with four nodes, in the order shown.
     pub(crate) const ALL: [Self; 6] =
         [Self::Streamcluster, Self::Pca, Self::Kmeans, Self::Jacobi, Self::Redis, Self::Settled];
 
@@ -45,6 +85,8 @@ impl Program {
             Self::Settled => {
                 "settled: jacobi, each part made by its thread, so that there is nothing to decide"
             }
+            Self::Contended => "contended: streamcluster on all CPUs of the near node",
+            Self::Uncontended => "uncontended: streamcluster on one CPU of the near node",
         }
     }
 
@@ -57,21 +99,32 @@ impl Program {
             Self::Jacobi => "jacobi",
             Self::Redis => "redis",
             Self::Settled => "settled",
+            Self::Contended => "contended",
+            Self::Uncontended => "uncontended",
         }
     }
 
-    /// Whether placement matters to it.
-    pub(crate) fn is_decided(self) -> bool {
-        self != Self::Settled
+    /// What kind of machine it is for.
+    pub(crate) fn shape(self) -> Shape {
+        match self {
+            Self::Contended | Self::Uncontended => Shape::NearAndFar,
+            _ => Shape::FourNodes,
+        }
+    }
+
+    /// Whether it counts in means over programs: placement matters to it, and others have the same machine.
+    pub(crate) fn is_one_of_many(self) -> bool {
+        self != Self::Settled && self.shape() == Shape::FourNodes
     }
 
     /// What it is compared under, of those that are wanted.
     pub(crate) fn rows(self, wanted: &[Row]) -> Vec<Row> {
-        let fits = |row: &&Row| match self {
+        let kinds = |kind: Kind| match self {
             // Made in parallel it is in any case; what is told apart is whether something looks at it.
-            Self::Settled => row.kind == Kind::FirstTouch || row.kind.policy().is_some(),
+            Self::Settled => kind == Kind::FirstTouch || kind.policy().is_some(),
             _ => true,
         };
+        let fits = |row: &&Row| row.kind.fits(self.shape()) && kinds(row.kind);
         wanted.iter().filter(fits).cloned().collect()
     }
 
@@ -81,6 +134,9 @@ impl Program {
         let python = |file: &str| Line::new(["/usr/bin/python3".into(), format!("{dir}/{file}")]);
         let (command, mib) = match self {
             Self::Streamcluster => (Line::new([format!("{dir}/streamcluster")]), 16),
+            Self::Contended | Self::Uncontended => {
+                (Line::new([format!("{dir}/streamcluster")]), 64)
+            }
             Self::Pca => (python("pca.py"), 16),
             Self::Kmeans => (Line::new([format!("{dir}/kmeans")]), 32),
             Self::Jacobi | Self::Settled => (Line::new([format!("{dir}/jacobi")]), 32),
@@ -89,7 +145,8 @@ impl Program {
         let parallel = row.kind == Kind::Local || self == Self::Settled;
         // Redis sees to it that it has no huge pages.
         let huge = size.huge && self != Self::Redis;
-        let options = [(parallel, " parallel=1"), (huge, " huge=1")];
+        let alone = self == Self::Uncontended;
+        let options = [(parallel, " parallel=1"), (huge, " huge=1"), (alone, " threads=1")];
         let options: String = options.iter().filter(|(on, _)| *on).map(|(_, word)| *word).collect();
         let mib = mib * size.times;
         command.and(&Line::words(&format!("mb={mib} seconds={}{options}", size.seconds)))
@@ -146,6 +203,10 @@ pub(crate) enum Kind {
     Nodes123,
     /// Each thread makes its own part
     Local,
+    /// Node 1, the far one
+    Far,
+    /// Spread by weights as the nodes' bandwidths
+    Weighted,
     /// The kernel's NUMA balancing
     NumaBalancing,
     /// nearfar run --balance=carrefour
@@ -156,7 +217,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// All, in the order shown.
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::FirstTouch,
         Self::Interleave,
         Self::Node0,
@@ -165,10 +226,26 @@ impl Kind {
         Self::Nodes03,
         Self::Nodes123,
         Self::Local,
+        Self::Far,
+        Self::Weighted,
         Self::NumaBalancing,
         Self::Carrefour,
         Self::Balanced,
     ];
+
+    /// Whether it is of such a machine.
+    pub(crate) fn fits(self, shape: Shape) -> bool {
+        match self {
+            Self::Node0
+            | Self::Node3
+            | Self::Nodes01
+            | Self::Nodes03
+            | Self::Nodes123
+            | Self::Local => shape == Shape::FourNodes,
+            Self::Far | Self::Weighted => shape == Shape::NearAndFar,
+            _ => true,
+        }
+    }
 
     /// Nearfar's policy.
     pub(crate) fn policy(self) -> Option<Policy> {
@@ -194,6 +271,8 @@ impl Kind {
             Self::Nodes03 => "nodes 0,3",
             Self::Nodes123 => "nodes 1-3",
             Self::Local => "made in parallel",
+            Self::Far => "far",
+            Self::Weighted => "weighted",
             Self::NumaBalancing => "numa_balancing=1",
             Self::Carrefour => "carrefour",
             Self::Balanced => "balanced",
@@ -208,6 +287,8 @@ impl Kind {
             Self::Nodes01 => "-i 0,1",
             Self::Nodes03 => "-i 0,3",
             Self::Nodes123 => "-i 1-3",
+            Self::Far => "-m 1",
+            Self::Weighted => "-w auto",
             _ => "",
         }
     }
@@ -344,13 +425,40 @@ mod tests {
 
     #[test]
     fn eight_rows_are_static_and_what_is_settled_is_only_looked_at() {
-        let statics = Kind::ALL.iter().filter(|kind| kind.is_static());
-        assert_eq!(statics.count(), 8);
         let all = rows(&Kind::ALL, &[FULL.into()]).unwrap();
-        assert_eq!(Program::Jacobi.rows(&all), all);
+        let jacobi = Program::Jacobi.rows(&all);
+        assert_eq!(jacobi.iter().filter(|row| row.kind.is_static()).count(), 8);
+        assert_eq!(jacobi.len(), 11);
         let settled: Vec<_> = Program::Settled.rows(&all).iter().map(|row| row.kind).collect();
         assert_eq!(settled, [Kind::FirstTouch, Kind::Carrefour, Kind::Balanced]);
         let line = line(Program::Settled, &all[0]);
         assert!(line.ends_with("jacobi mb=32 seconds=9 parallel=1"), "{line}");
+    }
+
+    #[test]
+    fn near_and_far_memory_have_rows_of_their_own() {
+        let all = rows(&Kind::ALL, &[FULL.into()]).unwrap();
+        let lines: Vec<_> = Program::Uncontended
+            .rows(&all)
+            .iter()
+            .map(|row| line(Program::Uncontended, row))
+            .collect();
+        let program = "/p/streamcluster mb=64 seconds=9 threads=1";
+        assert_eq!(
+            lines,
+            [
+                "",
+                "-i all -- ",
+                "-m 1 -- ",
+                "-w auto -- ",
+                "",
+                "--balance=carrefour -- ",
+                "--balance=balanced -- "
+            ]
+            .map(|how| match how {
+                "" => program.to_owned(),
+                how => format!("nearfar run {how}{program}"),
+            })
+        );
     }
 }

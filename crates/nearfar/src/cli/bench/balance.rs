@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use super::super::output;
 use super::scratch;
 use crate::bench::balance::found::{Found, SCHEMA};
-use crate::bench::balance::rows::{self, FULL, Kind, Program, Size};
+use crate::bench::balance::rows::{self, FULL, Kind, Program, Shape, Size};
 use crate::bench::balance::{self, Wishes, traffic};
 use crate::bench::workload::programs;
 use crate::demo::guest::{self, Lab};
@@ -30,10 +30,11 @@ const SMOKE_ROWS: [Kind; 4] =
 /// As typed.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// What to run [default: all, or streamcluster,settled with --smoke]
+    /// What to run: programs for one kind of machine [default: all for four nodes, or streamcluster,settled with --smoke]
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PROGRAM,...")]
     programs: Vec<Program>,
-    /// What to compare [default: all, or first-touch,numa-balancing,carrefour,balanced with --smoke]
+    /// What to compare: of these what the machine has nodes for [default: all, or first-touch,numa-balancing,carrefour,balanced
+    /// with --smoke]
     #[arg(long, value_enum, value_delimiter = ',', value_name = "ROW,...")]
     rows: Vec<Kind>,
     /// Rows of nearfar by each of these sets of sensors: names (nearfar doctor has them) with + between them, or full for those
@@ -55,9 +56,9 @@ pub(super) struct Args {
     /// In huge pages
     #[arg(long)]
     thp: bool,
-    /// The lab's machine, by name or file
-    #[arg(long, value_name = "NAME|FILE", default_value = "numa-4node")]
-    machine: String,
+    /// The lab's machine, by name or file [default: numa-4node, or cxl-2tier for programs of near and far memory]
+    #[arg(long, value_name = "NAME|FILE")]
+    machine: Option<String>,
     /// The lab's kernel, by version or file
     #[arg(long, value_name = "VERSION|PATH")]
     kernel: Option<String>,
@@ -94,6 +95,7 @@ pub(super) struct Args {
 /// Runs it; exit status 1 if something is not reached.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let wishes = wishes(args).ends_with(Exit::Usage)?;
+    let shape = wishes.shape().ends_with(Exit::Usage)?;
     if args.dry_run {
         output::print(&balance::plan(&wishes))?;
         return Ok(Exit::Done.into());
@@ -106,7 +108,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let document = Document::of(match &args.result {
         Some(file) => kept(file)?,
         None if args.here => here(args, &wishes)?,
-        None => in_the_lab(args, &wishes)?,
+        None => in_the_lab(args, &wishes, shape)?,
     });
     let json = serde_json::to_string_pretty(&document).context("writing figures as JSON")? + "\n";
     for (file, text) in [(&args.save, json), (&args.html, html(&document))] {
@@ -150,21 +152,22 @@ fn here(args: &Args, wishes: &Wishes) -> anyhow::Result<Found> {
 }
 
 /// One boot.
-fn in_the_lab(args: &Args, wishes: &Wishes) -> anyhow::Result<Found> {
+fn in_the_lab(args: &Args, wishes: &Wishes, shape: Shape) -> anyhow::Result<Found> {
     // What a guest would miss after a boot is better missed now.
     balance::load_generator(wishes)?;
     let dir = scratch()?;
     programs::compile_teams(dir.path())?;
     let counts = dir.path().join(traffic::FILE);
+    let machine = args.machine.as_deref().unwrap_or(shape.machine());
     let lab = Lab {
-        machine: Some(args.machine.clone()),
+        machine: Some(machine.to_owned()),
         kernel: args.kernel.clone(),
         stats: Some((counts.clone(), traffic::EVERY_MS)),
         ..Lab::default()
     };
     let mut found: Found = lab
         .result(&arguments(args, wishes), dir.path(), RESULT)
-        .with_context(|| format!("the figures of machine {}", args.machine))?;
+        .with_context(|| format!("the figures of machine {machine}"))?;
     traffic::fill_in(&mut found, &counts)?;
     Ok(found)
 }

@@ -93,8 +93,10 @@ impl Pages {
         most: Bytes,
         candidates: &[Candidate],
     ) -> Vec<Page> {
-        let rests =
-            |page: &Page| self.moved.get(page).is_some_and(|(when, _)| self.now - when < RESTS);
+        // What moved in this decision may go on: a part of it went elsewhere.
+        let rests = |page: &Page| {
+            self.moved.get(page).is_some_and(|(when, _)| (1..RESTS).contains(&(self.now - when)))
+        };
         let may = |one: &&Candidate| {
             one.bytes.0 > 0 && !self.is_frozen(one.page.process) && !rests(&one.page)
         };

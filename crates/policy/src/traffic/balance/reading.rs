@@ -13,7 +13,7 @@ pub(super) type Lines = Vec<f64>;
 /// Latencies in nanoseconds, traffic in lines a nanosecond.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Reading {
-    latency: Vec<Vec<Option<f64>>>,
+    latency: Vec<Vec<Option<Measured>>>,
     /// None where it is not known.
     own: Vec<Vec<f64>>,
     used: Vec<Option<f64>>,
@@ -22,8 +22,30 @@ pub(super) struct Reading {
     rarely: f64,
 }
 
+/// A latency, and how busy the last queue of its path was then, where that is counted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Measured {
+    ns: f64,
+    busy: Option<f64>,
+}
+
+impl Measured {
+    /// Takes in another that counts so much.
+    fn blend(&mut self, other: Self, counts: f64) {
+        let one = |mean: f64, now: f64| mean + counts * (now - mean);
+        self.ns = one(self.ns, other.ns);
+        self.busy = match (self.busy, other.busy) {
+            (Some(mean), Some(now)) => Some(one(mean, now)),
+            _ => other.busy,
+        };
+    }
+}
+
 /// So much of a latency may be noise of an average: it is not taken for waiting, as little waiting is much use.
 const DOUBT: f64 = 0.015;
+
+/// A latency that was measured is taken as long as waiting has changed by no more than this part of it, as far as use is counted.
+const CHANGED: f64 = 0.2;
 
 /// However rarely a latency is measured, it counts no more than this in its average.
 const LATENCY_COUNTS_MOST: f64 = 0.5;
@@ -34,13 +56,20 @@ const fn lines_a_ns(bytes_a_second: u64) -> f64 {
 
 impl Reading {
     pub(super) fn of(machine: &Machine, seen: &Observation) -> Self {
-        let latency = |row: &Vec<Option<nearfar_topology::Nanoseconds>>| {
-            row.iter().map(|ns| ns.map(|ns| real(ns.0))).collect()
+        let used = |queue: usize| Some(lines_a_ns(seen.used.get(queue).copied().flatten()?.0));
+        let busy = |cpu: usize, node: usize| {
+            let last = machine.through(cpu, node).last()?;
+            Some(used(*last)? / machine.capacity(*last))
+        };
+        let latency = |(cpu, row): (usize, &Vec<Option<nearfar_topology::Nanoseconds>>)| {
+            let measured = |(node, ns): (usize, &Option<nearfar_topology::Nanoseconds>)| {
+                ns.map(|ns| Measured { ns: real(ns.0), busy: busy(cpu, node) })
+            };
+            row.iter().enumerate().map(measured).collect()
         };
         let own = seen.own.iter().flatten();
-        let used = |queue: usize| Some(lines_a_ns(seen.used.get(queue).copied().flatten()?.0));
         Self {
-            latency: seen.latency.iter().map(latency).collect(),
+            latency: seen.latency.iter().enumerate().map(latency).collect(),
             own: own.map(|row| row.iter().map(|b| lines_a_ns(b.0)).collect()).collect(),
             used: (0..machine.queues()).map(used).collect(),
             reads: share(seen.reads),
@@ -59,7 +88,7 @@ impl Reading {
     /// Takes latencies that are missing from another.
     pub(super) fn fill(&mut self, other: &Self) {
         for (row, known) in self.latency.iter_mut().zip(&other.latency) {
-            row.iter_mut().zip(known).for_each(|(ns, known)| *ns = ns.or(*known));
+            row.iter_mut().zip(known).for_each(|(now, known)| *now = now.or(*known));
         }
     }
 
@@ -76,8 +105,8 @@ impl Reading {
         for (row, now) in self.latency.iter_mut().zip(&other.latency) {
             for (mean, now) in row.iter_mut().zip(now) {
                 match (mean.as_mut(), now) {
-                    (Some(mean), Some(now)) => *mean += latency_counts * (now - *mean),
-                    _ => maybe(mean, now),
+                    (Some(mean), Some(now)) => mean.blend(*now, latency_counts),
+                    _ => *mean = mean.or(*now),
                 }
             }
         }
@@ -93,6 +122,10 @@ impl Reading {
     }
 
     pub(super) fn latency(&self, cpu: usize, node: usize) -> Option<f64> {
+        Some(self.measured(cpu, node)?.ns)
+    }
+
+    fn measured(&self, cpu: usize, node: usize) -> Option<Measured> {
         self.latency.get(cpu)?.get(node).copied().flatten()
     }
 
@@ -124,9 +157,11 @@ impl Reading {
         let used = self.in_use(machine, &own, longer);
         for (cpu, row) in self.own.iter().enumerate() {
             for (node, rate) in row.iter().enumerate() {
-                let latency = self.latency(cpu, node).map(|ns| ns * longer);
-                lines[cpu] +=
-                    rate * latency.unwrap_or_else(|| self.modelled(machine, &used, (cpu, node)));
+                let path = (cpu, node);
+                let measured = self.measured(cpu, node);
+                let latency = measured.filter(|one| self.still_holds(machine, &used, path, *one));
+                let latency = latency.map(|one| one.ns * longer);
+                lines[cpu] += rate * latency.unwrap_or_else(|| self.modelled(machine, &used, path));
             }
         }
         let foreign = |queue: usize| {
@@ -138,11 +173,31 @@ impl Reading {
         all
     }
 
+    /// Whether lines wait now about as long as when a latency was measured. Latencies are measured rarely where there are many
+    /// paths, and a figure of an idle machine says nothing of a busy one.
+    fn still_holds(
+        &self,
+        machine: &Machine,
+        used: &[f64],
+        (cpu, node): (usize, usize),
+        then: Measured,
+    ) -> bool {
+        let (Some(busy), Some(last)) = (then.busy, machine.through(cpu, node).last()) else {
+            return true;
+        };
+        let waits = |used: f64| self.waits(machine, *last, used);
+        let (now, then) = (waits(used[*last]), waits(busy));
+        (now - then).abs() <= CHANGED * (machine.idle(cpu, node) + now)
+    }
+
+    /// How long a line waits at a queue that is so busy.
+    fn waits(&self, machine: &Machine, queue: usize, used: f64) -> f64 {
+        machine.wait(queue, used) * machine.carried(queue, self.reads)
+    }
+
     /// What a load takes that is not measured, by how busy the queues on its way are.
     fn modelled(&self, machine: &Machine, used: &[f64], (cpu, node): (usize, usize)) -> f64 {
-        let waits = |queue: &usize| {
-            machine.wait(*queue, used[*queue]) * machine.carried(*queue, self.reads)
-        };
+        let waits = |queue: &usize| self.waits(machine, *queue, used[*queue]);
         machine.idle(cpu, node) + machine.through(cpu, node).iter().map(waits).sum::<f64>()
     }
 
@@ -162,9 +217,7 @@ impl Reading {
             if self.used[*last].is_some() || part <= 0.0 {
                 continue;
             }
-            let waits = |queue: &usize| {
-                machine.wait(*queue, used[*queue]) * machine.carried(*queue, self.reads)
-            };
+            let waits = |queue: &usize| self.waits(machine, *queue, used[*queue]);
             let latency = self.latency(cpu, node).unwrap_or(0.0) * longer;
             let explained = machine.idle(cpu, node) + before.iter().map(waits).sum::<f64>();
             let explained = explained + latency * DOUBT;

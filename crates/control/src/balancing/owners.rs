@@ -1,0 +1,146 @@
+//! Whose memory is, told by samples of it: nearly all one node's, and hardly so by chance.
+//!
+//! Of memory that four nodes use alike, three samples are one node's in six cases of a hundred; of two nodes, in 25. How much of
+//! a process's memory is owned at all is told by all its parts: of those with a few samples, more agree than would by chance. A
+//! part is an owner's where that is [`SURE`] times as likely as chance (Bayes' rule, the share that is owned being what was known
+//! before).
+
+/// Samples from which on it is told whose a part is,
+const TELLS: u64 = 3;
+/// and the share of them that is one node's if others hardly use it.
+const NEARLY: u64 = 90;
+/// How many times as likely as chance it must be.
+const SURE: f64 = 4.0;
+/// The least share of a process's parts that is taken for owned.
+const OWNED_LEAST: f64 = 0.01;
+
+/// What the parts of a process tell of each.
+#[derive(Clone, Debug)]
+pub(super) struct Owners {
+    /// The share of samples by the place of the node that asked.
+    mix: Vec<f64>,
+    /// The share of parts that are one node's.
+    owned: f64,
+}
+
+impl Owners {
+    /// Of the parts of a process, each with its samples by the place of the node that asked.
+    pub(super) fn of<'a>(parts: impl Iterator<Item = &'a [u64]> + Clone) -> Self {
+        let mut by: Vec<u64> = Vec::new();
+        for part in parts.clone() {
+            by.resize(part.len().max(by.len()), 0);
+            by.iter_mut().zip(part).for_each(|(sum, samples)| *sum += samples);
+        }
+        let all: u64 = by.iter().sum();
+        let mix = by.iter().map(|one| real(*one) / real(all.max(1))).collect();
+        let mut this = Self { mix, owned: 1.0 };
+        if by.iter().any(|one| *one * 100 >= all * NEARLY) {
+            // It is one node's as a whole.
+            return this;
+        }
+        let (mut told, mut agree, mut chance) = (0.0, 0.0, 0.0);
+        for part in parts {
+            if part.iter().sum::<u64>() >= TELLS {
+                told += 1.0;
+                agree += f64::from(u8::from(nearly(part).is_some()));
+                chance += this.by_chance(part.iter().sum());
+            }
+        }
+        if told > 0.0 {
+            this.owned = ((agree - chance) / (told - chance)).clamp(OWNED_LEAST, 1.0);
+        }
+        this
+    }
+
+    /// The place of the node whose a part is.
+    pub(super) fn owner(&self, part: &[u64]) -> Option<usize> {
+        let (place, samples) = nearly(part)?;
+        let chance = (1.0 - self.owned) * self.by_chance(samples);
+        (self.owned >= SURE * chance).then_some(place)
+    }
+
+    /// How likely it is that so many samples of memory that all use are of one node.
+    fn by_chance(&self, samples: u64) -> f64 {
+        let samples = i32::try_from(samples).unwrap_or(i32::MAX);
+        self.mix.iter().map(|share| share.powi(samples)).sum()
+    }
+}
+
+/// The place of the node that nearly all of enough samples are of, and how many those are.
+fn nearly(part: &[u64]) -> Option<(usize, u64)> {
+    let all: u64 = part.iter().sum();
+    let (place, most) = part.iter().enumerate().max_by_key(|(_, samples)| **samples)?;
+    (all >= TELLS && *most * 100 >= all * NEARLY).then_some((place, *most))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "samples are few")]
+const fn real(number: u64) -> f64 {
+    number as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn owners(parts: &[Vec<u64>]) -> Vec<Option<usize>> {
+        let owners = Owners::of(parts.iter().map(Vec::as_slice));
+        parts.iter().map(|part| owners.owner(part)).collect()
+    }
+
+    /// So many samples of a part, each of a node that `of` tells by the number of the sample.
+    fn part(samples: u64, of: impl Fn(u64) -> usize) -> Vec<u64> {
+        let mut part = vec![0; 4];
+        (0..samples).for_each(|sample| part[of(sample)] += 1);
+        part
+    }
+
+    /// Something that is like chance.
+    fn any(seed: u64) -> usize {
+        usize::try_from(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 62).unwrap_or(0)
+    }
+
+    #[test]
+    fn three_samples_tell_where_all_is_owned() {
+        let parts: Vec<_> = (0..40_usize).map(|index| part(3, |_| index % 4)).collect();
+        assert!(owners(&parts).iter().enumerate().all(|(at, owner)| *owner == Some(at % 4)));
+        assert_eq!(owners(&[vec![2, 0], vec![2, 0]]), [None; 2]);
+        // One node's as a whole, but for a page now and then.
+        let mut parts = vec![vec![5, 0]; 99];
+        parts.push(vec![2, 2]);
+        assert_eq!(owners(&parts)[..2], [Some(0); 2]);
+        assert_eq!(owners(&[]), []);
+    }
+
+    #[test]
+    fn what_all_use_is_hardly_ever_taken_for_an_owners() {
+        for samples in 3..12 {
+            let parts: Vec<_> =
+                (0..4000).map(|index| part(samples, |sample| any(index * 100 + sample))).collect();
+            let owned = owners(&parts).iter().flatten().count();
+            assert!(owned <= 40, "{owned} of 4000 by {samples} samples");
+        }
+    }
+
+    #[test]
+    fn few_that_are_owned_are_found_by_more_samples() {
+        let mut parts: Vec<_> =
+            (0..950).map(|index| part(8, |sample| any(index * 100 + sample))).collect();
+        parts.extend((0..50).map(|_| part(8, |_| 2)));
+        let owners = owners(&parts);
+        assert_eq!(owners[950..], [Some(2); 50]);
+        assert!(owners[..950].iter().flatten().count() < 5);
+    }
+
+    proptest! {
+        #[test]
+        fn any_samples_are_borne(parts in prop::collection::vec(
+            prop::collection::vec(0..u64::from(u32::MAX), 0..5), 0..20)) {
+            for (owner, part) in owners(&parts).iter().zip(&parts) {
+                if let Some(owner) = owner {
+                    prop_assert!(part[*owner] * 10 >= part.iter().sum::<u64>() * 9);
+                }
+            }
+        }
+    }
+}

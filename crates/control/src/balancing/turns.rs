@@ -1,0 +1,60 @@
+//! Whose turn it is: where the pages of memory that several nodes use are at home.
+
+use nearfar_policy::traffic::place::PARTS;
+
+/// Pages that one shift is about: those of one home on another node.
+///
+/// Homes are nodes in turn by the number of the page, as often as weights say: what an interleaved policy would have. Threads
+/// that pass over memory side by side would meet at a node if whole blocks were on one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Home {
+    /// The columns of 64 pages that follow each other.
+    turns: [u16; TURNS],
+    /// The column of their home, and of the node that they are to leave.
+    pub(super) of: u16,
+    pub(super) from: u16,
+}
+
+/// Weights are parts of so many.
+const TURNS: usize = PARTS as usize;
+
+impl Home {
+    /// Where memory is to be by these weights. Any few pages in a row are at home on as many nodes as there can be.
+    pub(super) fn new(weights: &[u8], (from, of): (usize, usize)) -> Self {
+        let column = |place: usize| u16::try_from(place).unwrap_or(u16::MAX);
+        let mut turns = [u16::MAX; TURNS];
+        let mut ends = Vec::with_capacity(weights.len());
+        for weight in weights {
+            ends.push(ends.last().copied().unwrap_or(0) + usize::from(*weight));
+        }
+        for (turn, home) in turns.iter_mut().enumerate() {
+            // Six bits from the other end.
+            let at = usize::from(u8::try_from(turn).unwrap_or(0).reverse_bits() >> 2);
+            *home = ends.iter().position(|end| at < *end).map_or(u16::MAX, column);
+        }
+        Self { turns, of: column(of), from: column(from) }
+    }
+
+    pub(super) fn at(&self, turn: u64) -> u16 {
+        self.turns[usize::try_from(turn % TURNS as u64).unwrap_or(0)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_beside_each_other_have_different_homes_and_each_node_its_share() {
+        let home = |weights: [u8; 4], number| Home::new(&weights, (0, 0)).at(number);
+        for first in 0..200 {
+            let mut near: Vec<_> = (first..first + 4).map(|page| home([16; 4], page)).collect();
+            near.sort_unstable();
+            assert_eq!(near, [0, 1, 2, 3]);
+        }
+        let weights = [40, 0, 23, 1];
+        let many = |of| (640..704).filter(|page| home(weights, *page) == of).count();
+        assert_eq!([0, 1, 2, 3].map(many), [40, 0, 23, 1]);
+        assert_eq!(home([0; 4], 1), u16::MAX);
+    }
+}
