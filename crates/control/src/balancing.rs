@@ -8,6 +8,8 @@
 //!
 //! A sensor that fails is left out, said so, and started again later. With none at work nothing is decided.
 
+use std::collections::BTreeMap;
+
 use nearfar_policy::traffic::balance;
 use nearfar_policy::traffic::carrefour::{Executed, Sampling};
 use nearfar_policy::traffic::{Memory, Metrics, Page, Process};
@@ -22,6 +24,7 @@ mod regions;
 mod seen;
 #[cfg(test)]
 mod tests;
+mod tidy;
 mod turns;
 
 pub use effect::Effect;
@@ -240,6 +243,10 @@ impl<S: Sensor> Loop<S> {
         now: Nanoseconds,
         pages: &mut P,
     ) -> Result<Nanoseconds, P::Error> {
+        // Sensors first: a load that is timed is to meet what goes on, and not what waits for the thread whose CPU we are on.
+        let is_time = self.whose.is_some() && now >= self.sense_at;
+        let elapsed = Nanoseconds(now.0.saturating_sub(self.read_at.0));
+        let reading = is_time.then(|| self.read(now));
         if now >= self.look_at {
             self.look(now, pages.whose()?);
             self.look_at = Nanoseconds(now.0.saturating_add(LOOK));
@@ -249,9 +256,7 @@ impl<S: Sensor> Loop<S> {
             self.regions.placed(&placed);
             self.seen.placed(&placed);
         }
-        if now >= self.sense_at {
-            let elapsed = Nanoseconds(now.0.saturating_sub(self.read_at.0));
-            let reading = self.read(now);
+        if let Some(reading) = reading {
             (self.read_at, self.sense_at) = (now, Nanoseconds(now.0.saturating_add(SENSE.0)));
             if let Some(reading) = reading {
                 let memory = self.memory((now, elapsed), pages)?;
@@ -305,22 +310,29 @@ impl<S: Sensor> Loop<S> {
         self.whose = Some(whose);
     }
 
-    /// What all sensors that are at work have seen; `None` if none is.
+    /// What all sensors that are at work have seen; `None` if none is. Those that time loads are read first; of what two see,
+    /// the sensor that was named first is believed.
     fn read(&mut self, now: Nanoseconds) -> Option<Reading> {
-        let mut all: Option<Reading> = None;
-        for watch in self.watches.iter_mut().filter(|watch| watch.failed.is_none()) {
-            match watch.sensor.read(now) {
-                Ok(reading) => {
-                    watch.counts = sum(watch.counts, reading.counts);
-                    match &mut all {
-                        None => all = Some(reading),
-                        Some(first) => first.join(reading),
-                    }
+        let mut all = BTreeMap::new();
+        for times in [true, false] {
+            let watches = self.watches.iter_mut().enumerate();
+            for (place, watch) in watches.filter(|(_, watch)| watch.failed.is_none()) {
+                if watch.sensor.sees().latency != times {
+                    continue;
                 }
-                Err(why) => watch.failed = Some((why, now)),
+                match watch.sensor.read(now) {
+                    Ok(reading) => {
+                        watch.counts = sum(watch.counts, reading.counts);
+                        all.insert(place, reading);
+                    }
+                    Err(why) => watch.failed = Some((why, now)),
+                }
             }
         }
-        all
+        all.into_values().reduce(|mut first, reading| {
+            first.join(reading);
+            first
+        })
     }
 
     fn sense<P: Pages>(
@@ -383,7 +395,11 @@ impl<S: Sensor> Loop<S> {
             Law::Balance(one) => {
                 let Some((decision, parts)) = one.last.take() else { return };
                 self.effect.of_round(&self.round, moved, Some(decision.verdict));
-                let wanted = law::shift(&decision, one, &self.layout, &parts, pages);
+                let wanted = if one.policy.is_settled() {
+                    law::tidy(&decision, one, &self.layout, &parts, pages)
+                } else {
+                    law::shift(&decision, one, &self.layout, &parts, pages)
+                };
                 self.regions.age();
                 self.seen.clear(self.law.pages_max());
                 self.said = Some(Said::Balance { decision: Box::new(decision), wanted });

@@ -8,6 +8,7 @@ use nearfar_policy::traffic::{PAGE, PIECES, Page, Table};
 use nearfar_topology::{Bytes, Nanoseconds};
 
 use super::regions::{self, Part};
+use super::tidy::Tidy;
 use super::turns::Home;
 use super::{Layout, Move, Pages};
 use crate::sense::{Reading, Whose};
@@ -31,6 +32,7 @@ pub enum Law {
 pub struct Balanced {
     pub(super) policy: Balance,
     pages: balance::Pages,
+    tidy: Tidy,
     /// What was decided and is not carried out yet, and what it was decided on.
     pub(super) last: Option<(balance::Decision, Vec<Part>)>,
 }
@@ -89,7 +91,7 @@ impl Law {
     #[must_use]
     pub fn balance(policy: Balance) -> Self {
         let pages = balance::Pages::new();
-        Self::Balance(Box::new(Balanced { policy, pages, last: None }))
+        Self::Balance(Box::new(Balanced { policy, pages, tidy: Tidy::default(), last: None }))
     }
 
     pub(super) fn pages_max(&self) -> usize {
@@ -220,6 +222,24 @@ pub(super) fn shift<P: Pages>(
             })
         }));
     }
+    let wanted = Wanted { moves: moves.len() as u64, ..Wanted::default() };
+    pages.ask(moves);
+    wanted
+}
+
+/// Asks for what brings pages in turn where shares are right.
+pub(super) fn tidy<P: Pages>(
+    decision: &balance::Decision,
+    one: &mut Balanced,
+    layout: &Layout,
+    parts: &[Part],
+    pages: &mut P,
+) -> Wanted {
+    // What is asked for already comes first.
+    if pages.waiting() > 0 {
+        return Wanted::default();
+    }
+    let moves = one.tidy.moves(parts, layout, &decision.weights);
     let wanted = Wanted { moves: moves.len() as u64, ..Wanted::default() };
     pages.ask(moves);
     wanted

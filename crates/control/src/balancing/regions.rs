@@ -122,6 +122,11 @@ impl Part {
             .map(move |number| Page { number, ..first })
     }
 
+    /// The nodes of the pages that were sampled, and how many samples each has.
+    pub(super) fn on(&self) -> impl Iterator<Item = (NodeId, u64)> {
+        self.sampled.iter().map(|(_, node, samples)| (*node, *samples))
+    }
+
     /// Whether it is one page.
     pub(super) const fn goes_whole(&self) -> bool {
         self.huge || self.pages == 1

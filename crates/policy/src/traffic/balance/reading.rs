@@ -47,6 +47,9 @@ const DOUBT: f64 = 0.015;
 /// A latency that was measured is taken as long as waiting has changed by no more than this part of it, as far as use is counted.
 const CHANGED: f64 = 0.2;
 
+/// Of the use of a queue as it is counted, what it is at least, as capacities are not known exactly.
+const SURE: f64 = 0.95;
+
 /// However rarely a latency is measured, it counts no more than this in its average.
 const LATENCY_COUNTS_MOST: f64 = 0.5;
 
@@ -161,6 +164,7 @@ impl Reading {
                 let measured = self.measured(cpu, node);
                 let latency = measured.filter(|one| self.still_holds(machine, &used, path, *one));
                 let latency = latency.map(|one| one.ns * longer);
+                let latency = latency.filter(|ns| *ns >= self.least(machine, &used, path));
                 lines[cpu] += rate * latency.unwrap_or_else(|| self.modelled(machine, &used, path));
             }
         }
@@ -188,6 +192,15 @@ impl Reading {
         let waits = |used: f64| self.waits(machine, *last, used);
         let (now, then) = (waits(used[*last]), waits(busy));
         (now - then).abs() <= CHANGED * (machine.idle(cpu, node) + now)
+    }
+
+    /// What a load takes at least, as far as use is counted. One that is timed may meet a machine that idles just then: threads
+    /// wait for the one whose CPU the timing takes, and who times comes by as others rest.
+    fn least(&self, machine: &Machine, used: &[f64], (cpu, node): (usize, usize)) -> f64 {
+        match machine.through(cpu, node).last().filter(|last| self.used[**last].is_some()) {
+            Some(last) => machine.idle(cpu, node) + self.waits(machine, *last, used[*last] * SURE),
+            None => 0.0,
+        }
     }
 
     /// How long a line waits at a queue that is so busy.

@@ -7,7 +7,7 @@ use nearfar_topology::BytesPerSecond;
 use proptest::prelude::*;
 
 use super::*;
-use crate::traffic::model::Queue;
+use crate::traffic::model::{Flow, Queue};
 use crate::traffic::testkit::{alike, far_tier, near_tier, two_tiers};
 
 /// Lines that a unit of contention has outstanding on near memory; ours.
@@ -44,6 +44,8 @@ struct Plant {
     chance: Chance,
     noise: f64,
     own_known: bool,
+    /// Whether it is counted what memory carries, and loads are timed while nothing goes on.
+    timed_idle: bool,
     /// Lines a nanosecond and bytes moved, in all.
     done: f64,
     moved: f64,
@@ -57,15 +59,20 @@ impl Plant {
             chance: Chance(7),
             noise: 0.05,
             own_known: true,
+            timed_idle: false,
             done: 0.0,
             moved: 0.0,
         }
     }
 
-    fn flow(&self, near: f64, contention: f64) -> (f64, [f64; 2]) {
+    fn solve(&self, near: f64, contention: f64) -> Flow {
         let loops = Loops { lines: vec![OURS], think: vec![0.0], reads: 1.0 };
         let shares = vec![vec![near, 1.0 - near]];
-        let flow = self.machine.solve(&loops, &shares, &[contention * OTHERS, 0.0]);
+        self.machine.solve(&loops, &shares, &[contention * OTHERS, 0.0])
+    }
+
+    fn flow(&self, near: f64, contention: f64) -> (f64, [f64; 2]) {
+        let flow = self.solve(near, contention);
         let latency = [0, 1].map(|node| self.machine.latency((0, node), 1.0, &flow.wait));
         (flow.rate[0], latency)
     }
@@ -79,6 +86,14 @@ impl Plant {
     fn look(&mut self, contention: f64) -> Observation {
         let (rate, latency) = self.flow(self.near, contention);
         self.done += rate;
+        let idle = [0, 1].map(|node| self.machine.idle(0, node));
+        let latency = if self.timed_idle { idle } else { latency };
+        let carried = self.solve(self.near, contention).used;
+        let carried = carried.iter().enumerate().map(|(queue, used)| {
+            let bytes = used * self.machine.capacity(queue) * LINE * 1e9;
+            self.timed_idle.then(|| BytesPerSecond(count(bytes)))
+        });
+        let used = carried.collect();
         let noise = self.noise;
         let mut noisy = |value: f64| count(value * (1.0 + noise * self.chance.draw()));
         let latency = vec![latency.map(|ns| Some(Nanoseconds(noisy(ns)))).to_vec()];
@@ -88,6 +103,7 @@ impl Plant {
             elapsed: Nanoseconds(TICK_NS),
             latency,
             own: self.own_known.then(|| vec![own]),
+            used,
             reads: BasisPoints(10_000),
             regions: vec![Region {
                 by: vec![BasisPoints(10_000)],
@@ -211,6 +227,19 @@ fn half_of_all_probes_lost_or_all_of_them_off_by_a_fifth_do_no_harm() {
         }
         let share = plant.flow(plant.near, 1.0).0 / plant.flow(HIGH, 1.0).0;
         assert!(share >= least, "{lost}, {bias}: {share}");
+    }
+}
+
+#[test]
+fn a_load_that_is_timed_while_threads_wait_is_not_believed_where_use_is_counted() {
+    for contention in [0.5, 1.0, 2.0] {
+        let mut plant = Plant::new(250);
+        plant.timed_idle = true;
+        let mut balance = controller(&plant);
+        plant.run(&mut balance, 300, |_| contention);
+        let (got, _) = plant.run(&mut balance, 100, |_| contention);
+        let best = plant.oracle(contention);
+        assert!(got >= 0.96 * best, "{contention}: {got} of {best}");
     }
 }
 

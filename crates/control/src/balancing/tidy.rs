@@ -1,0 +1,156 @@
+//! Memory that is spread as it should be, and whose pages are not yet in turn.
+//!
+//! Pages are moved by weights that change on the way, so when shares are right at last, pages that follow each other are not
+//! each on another node. Threads that pass over such memory side by side meet at one node again and again, which costs a tenth
+//! of what memory in turn gives. So once there has been nothing to gain for a while, pages go to the home that
+//! [`Home`] has for them, a few at a time and each once, until weights change.
+
+use std::collections::BTreeSet;
+
+use nearfar_policy::traffic::Page;
+use nearfar_policy::traffic::place::PARTS;
+
+use super::regions::{self, Part};
+use super::turns::Home;
+use super::{Layout, Move};
+
+/// Pages a decision: 64 MiB.
+const PAGES_MOST: usize = 16 << 10;
+/// Weights are the same as before if no node has more or fewer parts than these.
+const ALIKE: u8 = 3;
+/// Shares are as weights say if in all no more than this is elsewhere, of [`PARTS`].
+const ELSEWHERE: u64 = 6;
+/// Blocks that are remembered.
+const BLOCKS_MOST: usize = 1 << 20;
+
+/// What has been brought in turn, by region.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tidy {
+    regions: Vec<Region>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Region {
+    weights: Vec<u8>,
+    /// The first pages of blocks that were.
+    done: BTreeSet<Page>,
+}
+
+impl Tidy {
+    /// Moves that bring what is not in turn there, by the weights of each region.
+    pub(super) fn moves(
+        &mut self,
+        parts: &[Part],
+        layout: &Layout,
+        weights: &[Vec<u8>],
+    ) -> Vec<Move> {
+        self.regions.resize(weights.len(), Region::default());
+        let mut moves = Vec::new();
+        for (region, weights) in weights.iter().enumerate() {
+            let of: Vec<&Part> = regions::of_region(parts, layout, region).collect();
+            if weights.iter().filter(|weight| **weight > 0).count() < 2
+                || !is_spread(&of, layout, weights)
+            {
+                continue;
+            }
+            let known = &mut self.regions[region];
+            known.go_by(weights);
+            let home = Home::new(&known.weights, (0, 0));
+            for part in of.iter().filter(|part| !part.goes_whole()) {
+                if moves.len() >= PAGES_MOST || known.done.len() >= BLOCKS_MOST {
+                    break;
+                }
+                let pages = || part.pages_of(None);
+                // A block that was done and was of another size then is done again, which moves nothing.
+                let is_new = pages().next().is_some_and(|first| known.done.insert(first));
+                let goes = |page: Page| {
+                    let to = layout.memory(usize::from(home.at(page.number)))?;
+                    Some(Move { page, huge: false, from: None, to })
+                };
+                moves.extend(pages().filter(|_| is_new).filter_map(goes));
+            }
+        }
+        moves
+    }
+}
+
+impl Region {
+    /// Takes over weights that are not those that it goes by: then all is to be done.
+    fn go_by(&mut self, weights: &[u8]) {
+        let same = |(mine, now): (&u8, &u8)| mine.abs_diff(*now) <= ALIKE;
+        let is_same = self.weights.len() == weights.len();
+        if !is_same || !self.weights.iter().zip(weights).all(same) {
+            *self = Self { weights: weights.to_vec(), done: BTreeSet::new() };
+        }
+    }
+}
+
+/// Whether nodes serve about what weights say.
+fn is_spread(parts: &[&Part], layout: &Layout, weights: &[u8]) -> bool {
+    let mut served = vec![0_u64; weights.len()];
+    for (node, samples) in parts.iter().flat_map(|part| part.on()) {
+        if let Some(sum) = layout.place_of_memory(node).and_then(|place| served.get_mut(place)) {
+            *sum += samples;
+        }
+    }
+    let all: u64 = served.iter().sum();
+    let missing = served.iter().zip(weights).map(|(served, weight)| {
+        (u64::from(*weight) * all).saturating_sub(served * u64::from(PARTS))
+    });
+    all > 0 && missing.sum::<u64>() <= ELSEWHERE * all
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use nearfar_policy::traffic::{Process, Sample};
+    use nearfar_topology::NodeId;
+
+    use super::super::regions::Regions;
+    use super::*;
+
+    const PAGES: u64 = 256;
+
+    fn layout() -> Layout {
+        let places = || (0..2).collect::<Vec<usize>>();
+        let nodes = (0..2).map(NodeId).collect();
+        Layout { nodes, cpus: places(), mems: places(), controllers: places(), queues: 2 }
+    }
+
+    /// Shared memory of which the first so many pages are on node 0, the rest on node 1.
+    fn parts(first: u64) -> Vec<Part> {
+        let mut all = Regions::new(2);
+        for number in 0..PAGES {
+            let page = Page { process: Process(1), number };
+            let node = NodeId(u16::from(number >= first));
+            let sample = |cpu| Sample { page, node, huge: false, cpu, write: false };
+            all.add([0, 1, 0, 1].map(sample).to_vec());
+        }
+        all.parts()
+    }
+
+    fn weights(near: u8) -> Vec<Vec<u8>> {
+        vec![vec![PARTS, 0], vec![0, PARTS], vec![near, PARTS - near]]
+    }
+
+    #[test]
+    fn what_is_spread_as_it_should_be_is_brought_in_turn_once() {
+        let mut tidy = Tidy::default();
+        let moves = tidy.moves(&parts(PAGES / 2), &layout(), &weights(32));
+        let to: BTreeMap<u64, u16> = moves.iter().map(|one| (one.page.number, one.to.0)).collect();
+        assert_eq!(to.len() as u64, PAGES);
+        assert!((0..PAGES - 1).all(|number| to[&number] != to[&(number + 1)]), "{to:?}");
+        // Weights that differ by noise are the same.
+        assert!(tidy.moves(&parts(PAGES / 2), &layout(), &weights(34)).is_empty());
+        assert_eq!(tidy.moves(&parts(PAGES / 2 + 40), &layout(), &weights(40)).len() as u64, PAGES);
+    }
+
+    #[test]
+    fn what_is_elsewhere_or_on_one_node_is_left_alone() {
+        let mut tidy = Tidy::default();
+        assert!(tidy.moves(&parts(PAGES), &layout(), &weights(32)).is_empty());
+        assert!(tidy.moves(&parts(PAGES), &layout(), &weights(PARTS)).is_empty());
+        assert!(tidy.moves(&[], &layout(), &weights(32)).is_empty());
+    }
+}
