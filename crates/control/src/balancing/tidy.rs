@@ -48,14 +48,13 @@ impl Tidy {
         let mut moves = Vec::new();
         for (region, weights) in weights.iter().enumerate() {
             let of: Vec<&Part> = regions::of_region(parts, layout, region).collect();
-            let weights = evened(weights);
             if weights.iter().filter(|weight| **weight > 0).count() < 2
-                || !is_spread(&of, layout, &weights)
+                || !is_spread(&of, layout, weights)
             {
                 continue;
             }
             let known = &mut self.regions[region];
-            known.go_by(&weights);
+            known.go_by(weights);
             let home = Home::new(&known.weights, (0, 0));
             for part in of.iter().filter(|part| !part.goes_whole()) {
                 if moves.len() >= PAGES_MOST || known.done.len() >= BLOCKS_MOST {
@@ -84,24 +83,6 @@ impl Region {
             *self = Self { weights: weights.to_vec(), done: BTreeSet::new() };
         }
     }
-}
-
-/// The same for all nodes in use where they have about the same: what differs is chance of samples, and the node with the most
-/// would be what all wait for.
-fn evened(weights: &[u8]) -> Vec<u8> {
-    let in_use = || weights.iter().filter(|weight| **weight > 0);
-    let count = u8::try_from(in_use().count()).unwrap_or(PARTS).max(1);
-    let (each, rest) = (PARTS / count, PARTS % count);
-    if in_use().any(|weight| weight.abs_diff(each) > ALIKE) {
-        return weights.to_vec();
-    }
-    let mut given = 0;
-    let even = |weight: &u8| {
-        let more = u8::from(*weight > 0 && given < rest);
-        given += more;
-        if *weight > 0 { each + more } else { 0 }
-    };
-    weights.iter().map(even).collect()
 }
 
 /// Whether nodes serve about what weights say.
@@ -163,15 +144,6 @@ mod tests {
         // Weights that differ by noise are the same.
         assert!(tidy.moves(&parts(PAGES / 2), &layout(), &weights(34)).is_empty());
         assert_eq!(tidy.moves(&parts(PAGES / 2 + 40), &layout(), &weights(40)).len() as u64, PAGES);
-    }
-
-    #[test]
-    fn weights_that_are_alike_are_taken_for_the_same() {
-        assert_eq!(evened(&[18, 14, 15, 17]), [16; 4]);
-        assert_eq!(evened(&[22, 0, 20, 22]), [22, 0, 21, 21]);
-        assert_eq!(evened(&[43, 21]), [43, 21]);
-        assert_eq!(evened(&[64, 0]), [64, 0]);
-        assert_eq!(evened(&[]), [0; 0]);
     }
 
     #[test]

@@ -244,7 +244,9 @@ impl Balance {
             costs.iter().map(|cost| Nanoseconds(count(*cost))).collect()
         };
         decision.costs = problem.costs(&view.at).iter().map(nanoseconds).collect();
-        decision.weights = goal.to.iter().map(|at| apportion(at)).collect();
+        let plain = matches!(verdict, Verdict::Settled { .. }).then(|| over.plain(&goal.to));
+        let to = plain.flatten();
+        decision.weights = to.as_ref().unwrap_or(&goal.to).iter().map(|at| apportion(at)).collect();
         if matches!(verdict, Verdict::Moving { .. }) {
             let part = self.rate_part(view, &problem.used(&view.at), gain);
             decision.shifts = self.shifts(view, &goal.to, part);
