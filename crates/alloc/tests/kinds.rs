@@ -37,6 +37,13 @@ fn realloc(kind: nf_kind_t, memory: *mut c_void, size: usize) -> *mut c_void {
     unsafe { nf_realloc(kind, memory, size) }
 }
 
+fn figures(kind: nf_kind_t) -> nf_stats_t {
+    let mut figures = nf_stats_t::default();
+    // SAFETY: room for them.
+    assert_eq!(unsafe { nf_stats(kind, &raw mut figures) }, 0);
+    figures
+}
+
 fn destroy(kind: nf_kind_t) {
     // SAFETY: tests end kinds that they use no more.
     assert_eq!(unsafe { nf_kind_destroy(kind) }, 0);
@@ -232,12 +239,7 @@ fn a_limit_is_kept_and_what_is_beyond_goes_to_the_spill() {
 #[test]
 fn figures_tell_what_is_in_use() {
     let kind = kind("bind:0;limit=64m");
-    let figures = || {
-        let mut figures = nf_stats_t::default();
-        // SAFETY: room for them.
-        assert_eq!(unsafe { nf_stats(kind, &raw mut figures) }, 0);
-        figures
-    };
+    let figures = || figures(kind);
     assert_eq!(figures(), nf_stats_t { limit: 64 << 20, ..nf_stats_t::default() });
     let memory: Vec<_> = [1000, 50_000, 5 << 20].map(|size| nf_malloc(kind, size)).into();
     let used = figures();
@@ -279,12 +281,7 @@ fn threads_may_free_what_others_have_allocated() {
 #[test]
 fn a_thread_that_ends_leaves_alone_what_it_has_not_used() {
     let kind = kind("bind:0");
-    let kept = || {
-        let mut found = nf_stats_t::default();
-        // SAFETY: room for them.
-        assert_eq!(unsafe { nf_stats(kind, &raw mut found) }, 0);
-        found.kept
-    };
+    let kept = || figures(kind).kept;
     let objects: Vec<_> = (0..100).map(|_| nf_malloc(kind, 5000)).collect();
     objects.into_iter().for_each(free);
     let use_another_size = || std::thread::spawn(move || free(nf_malloc(kind, 100)));

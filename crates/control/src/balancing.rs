@@ -395,11 +395,7 @@ impl<S: Sensor> Loop<S> {
             Law::Balance(one) => {
                 let Some((decision, parts)) = one.last.take() else { return };
                 self.effect.of_round(&self.round, moved, Some(decision.verdict));
-                let wanted = if one.policy.is_settled() {
-                    law::tidy(&decision, one, &self.layout, &parts, pages)
-                } else {
-                    law::shift(&decision, one, &self.layout, &parts, pages)
-                };
+                let wanted = law::shift(&decision, one, &self.layout, &parts, pages);
                 self.regions.age();
                 self.seen.clear(self.law.pages_max());
                 self.said = Some(Said::Balance { decision: Box::new(decision), wanted });

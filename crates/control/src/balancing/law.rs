@@ -175,7 +175,8 @@ fn is_huge(table: &Table, page: Page) -> bool {
     table.pages().range(first..end).any(|(_, sampled)| sampled.huge)
 }
 
-/// Asks for what is to change places, by the pages of each region that are on the node where it is from: the hottest first.
+/// Asks for what is to change places, by the pages of each region that are on the node where it is from: the hottest first. Where
+/// nothing has been to gain for a while, for what brings pages in turn.
 pub(super) fn shift<P: Pages>(
     decision: &balance::Decision,
     one: &mut Balanced,
@@ -184,6 +185,12 @@ pub(super) fn shift<P: Pages>(
     pages: &mut P,
 ) -> Wanted {
     one.pages.tick();
+    if one.policy.is_settled() {
+        // What is asked for already comes first.
+        let is_free = pages.waiting() == 0;
+        let moves = is_free.then(|| one.tidy.moves(parts, layout, &decision.weights));
+        return ask(moves.unwrap_or_default(), pages);
+    }
     // What waits still is of a decision that this one replaces.
     pages.forget();
     let mut moves = Vec::new();
@@ -222,24 +229,10 @@ pub(super) fn shift<P: Pages>(
             })
         }));
     }
-    let wanted = Wanted { moves: moves.len() as u64, ..Wanted::default() };
-    pages.ask(moves);
-    wanted
+    ask(moves, pages)
 }
 
-/// Asks for what brings pages in turn where shares are right.
-pub(super) fn tidy<P: Pages>(
-    decision: &balance::Decision,
-    one: &mut Balanced,
-    layout: &Layout,
-    parts: &[Part],
-    pages: &mut P,
-) -> Wanted {
-    // What is asked for already comes first.
-    if pages.waiting() > 0 {
-        return Wanted::default();
-    }
-    let moves = one.tidy.moves(parts, layout, &decision.weights);
+fn ask<P: Pages>(moves: Vec<Move>, pages: &mut P) -> Wanted {
     let wanted = Wanted { moves: moves.len() as u64, ..Wanted::default() };
     pages.ask(moves);
     wanted

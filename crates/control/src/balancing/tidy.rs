@@ -44,7 +44,8 @@ impl Tidy {
         layout: &Layout,
         weights: &[Vec<u8>],
     ) -> Vec<Move> {
-        self.regions.resize(weights.len(), Region::default());
+        // A decision that says nothing of weights is no reason to forget what was done.
+        self.regions.resize(weights.len().max(self.regions.len()), Region::default());
         let mut moves = Vec::new();
         for (region, weights) in weights.iter().enumerate() {
             let of: Vec<&Part> = regions::of_region(parts, layout, region).collect();
