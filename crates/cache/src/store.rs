@@ -1,0 +1,105 @@
+//! What a front end asks of a cache: the door between the engine and whoever speaks a protocol.
+//!
+//! There are two verbs. [`Store::get`] reads and never waits for a writer. [`Store::edit`] finds an item, lets the caller
+//! decide what becomes of it, and does that before anybody else can: all of memcached's storage commands (`add`, `cas`,
+//! `append`, `incr`, `touch`, the meta commands) are such a decision. Times are seconds of the cache's own clock
+//! ([`Store::now`]), which begins at 1 or later; 0 as a time of expiry means never.
+
+/// What is kept of an item besides its key and value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// The client's own 32 bits.
+    pub flags: u32,
+    /// Changes with each change of the item; chosen by the caller of [`Store::edit`].
+    pub cas: u64,
+    /// The second from which the item is no more; 0 is never.
+    pub expires: u32,
+    /// The second in which it was read last (or stored, if never).
+    pub accessed: u32,
+    /// It was read since it was stored.
+    pub fetched: bool,
+    /// It was marked as outdated, and stays until replaced.
+    pub stale: bool,
+    /// Somebody was told to make it anew.
+    pub won: bool,
+}
+
+/// An item as [`Store::edit`] found it.
+pub trait Old {
+    /// What is kept besides the value.
+    fn meta(&self) -> Meta;
+    /// Bytes of its value.
+    fn len(&self) -> usize;
+    /// Whether the value has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Appends its value to `out`.
+    fn read(&self, out: &mut Vec<u8>);
+}
+
+/// What becomes of an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// Nothing changes.
+    Keep,
+    /// The value stays, what is kept besides it is this.
+    Set(Meta),
+    /// The item is this, its value what the decision left in the buffer it was given.
+    Put(Meta),
+    /// It is no more.
+    Remove,
+}
+
+/// Why an item can't be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The value, or key and value, are larger than an item may be.
+    #[error("the item has {bytes} bytes, at most {limit} can be stored")]
+    TooLarge {
+        /// Bytes of the item.
+        bytes: usize,
+        /// The most an item may have.
+        limit: usize,
+    },
+    /// There is no memory for it, and none could be freed. What was there under its key is gone.
+    #[error("out of memory storing an item of {bytes} bytes")]
+    NoMemory {
+        /// Bytes of the item.
+        bytes: usize,
+    },
+}
+
+/// A cache of items by key, used by many threads at once.
+pub trait Store: Sync {
+    /// The second it is by the cache's clock.
+    fn now(&self) -> u32;
+
+    /// Sets the clock; the caller does so once a second, and tests as they like.
+    fn set_now(&self, second: u32);
+
+    /// Reads an item. `head` is told what is kept of the item and the length of its value, and may append to `out`; the value is
+    /// appended after that. `head` may be called again, after `out` was cut back, where a writer came between.
+    /// Marks it as read, if it is found. `None` if there is no such item, or it has expired.
+    fn get(&self, key: &[u8], out: &mut Vec<u8>, head: &mut dyn FnMut(&Meta, usize, &mut Vec<u8>)) -> Option<Meta>;
+
+    /// Lets `decide` say what becomes of the item, before anybody else can change it. It is given the item, if there is one, and a
+    /// buffer, empty or with what the caller put into `value`, for the value of [`Edit::Put`]. `decide` is called once.
+    ///
+    /// # Errors
+    /// If the item is too large, or there is no memory for it. Then there is no item under this key.
+    fn edit(&self, key: &[u8], value: &mut Vec<u8>, decide: &mut dyn FnMut(Option<&dyn Old>, &mut Vec<u8>) -> Edit) -> Result<(), Refused>;
+
+    /// Everything stored before second `at` is no more from then on; what is stored later stays. 0 is now.
+    fn flush(&self, at: u32);
+
+    /// Calls `each` with every item's key, what is kept besides, and the length of its value, until it says false. Items that come, go or
+    /// move meanwhile may be left out.
+    fn each(&self, each: &mut dyn FnMut(&[u8], &Meta, usize) -> bool);
+
+    /// Changes how much memory items may take. Returns whether that can be done.
+    fn resize(&self, bytes: u64) -> bool;
+
+    /// Figures, each with its name, as `stats` prints them.
+    fn stats(&self, each: &mut dyn FnMut(&str, u64));
+}
