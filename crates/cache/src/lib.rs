@@ -4,5 +4,5 @@
 //! Not here: which memory is near and which is far (the caller says it in nodes), and the command line.
 
 pub mod proto;
-//pub mod server;
+pub mod server;
 pub mod store;
