@@ -3,4 +3,5 @@
 //! Here: what a front end asks of a cache ([`store`]).
 //! Not here: which memory is near and which is far (the caller says it in nodes), and the command line.
 
+pub mod copy;
 pub mod store;
