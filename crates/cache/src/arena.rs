@@ -82,11 +82,6 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Words in it.
-    pub(crate) const fn len(&self) -> usize {
-        self.len
-    }
-
     /// One word.
     #[inline]
     pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
@@ -108,12 +103,6 @@ impl Arena {
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         let _ = at;
-    }
-
-    /// The address of a word: for copies by other engines, and for moving pages.
-    pub(crate) fn address(&self, at: usize) -> *mut u8 {
-        assert!(at <= self.len, "an address beyond the arena");
-        self.words.as_ptr().wrapping_add(at).cast()
     }
 
     /// Tells the kernel that these words are not needed: they read as 0 afterwards, and take no memory.

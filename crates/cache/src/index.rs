@@ -115,7 +115,8 @@ impl Index {
     }
 
     /// Slots there are.
-    pub(crate) const fn capacity(&self) -> usize {
+    #[cfg(test)]
+    const fn capacity(&self) -> usize {
         self.buckets as usize * SLOTS
     }
 
@@ -199,16 +200,6 @@ impl Index {
         let stripe = self.stripe(hash.tag());
         let taken = stripe.held.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
         taken.then_some(Held { index: self, hash, stripe })
-    }
-
-    /// Every entry, one bucket after another.
-    pub(crate) fn each(&self, mut each: impl FnMut(Entry) -> bool) {
-        for at in 0..self.capacity() {
-            let word = self.slot(at).load(Acquire);
-            if word != 0 && !each(Entry(word)) {
-                return;
-            }
-        }
     }
 }
 

@@ -281,6 +281,11 @@ impl Space {
             }
             state.slabs[place] = Some(slab);
             self.owners[slab as usize].store((number as u64) << 32 | place as u64, Relaxed);
+            // What is left of other sizes must not be taken for items.
+            self.each_slot(number, state, place, |at| {
+                let item = self.item(at);
+                item.begin(item.header().at(Stage::Free));
+            });
             state.fresh = (place * class.per_slab, class.per_slab);
             state.free += class.per_slab;
         }
@@ -325,7 +330,7 @@ impl Space {
         None
     }
 
-    /// Takes back a slab that no slot of which is in use, if a class has one; gives its words to the stock.
+    /// Calls `each` with the words that the slots of a slab begin at.
     pub(crate) fn each_slot(&self, class: usize, state: &State, slab_place: usize, mut each: impl FnMut(usize)) {
         let words = self.classes[class].words;
         let Some(slab) = state.slabs.get(slab_place).copied().flatten() else { return };
@@ -370,10 +375,15 @@ impl Space {
         true
     }
 
-    /// Has so many slabs at most in use from now on; those beyond are left by and by. Unused ones give their memory back.
+    /// Has so many slabs at most in use from now on; those beyond are left by and by.
     pub(crate) fn keep_back(&self, slabs: usize) {
-        let mut stock = self.stock();
-        stock.kept_back = slabs.min(self.owners.len() - 1);
+        self.stock().kept_back = slabs.min(self.owners.len() - 1);
+        self.settle();
+    }
+
+    /// Unused slabs that are to stay so give their memory back.
+    pub(crate) fn settle(&self) {
+        let stock = self.stock();
         let spare = stock.free.len().min(stock.kept_back);
         for slab in &stock.free[..spare] {
             self.arena.discard(*slab as usize * self.slab_words, self.slab_words);

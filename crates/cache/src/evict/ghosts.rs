@@ -17,13 +17,10 @@ struct Line {
 pub(super) struct Ghosts(Vec<Line>);
 
 impl Ghosts {
-    /// Has room for about this many keys; forgets all if it has to grow.
+    /// Has room for about this many keys.
     pub(super) fn fit(&mut self, keys: usize) {
-        let lines = keys.div_ceil(LINE);
-        if self.0.len() < lines {
-            self.0.clear();
-            self.0.resize(lines + lines / 4, Line { marks: [0; LINE], next: 0 });
-        }
+        let empty = || vec![Line { marks: [0; LINE], next: 0 }];
+        super::double_until(&mut self.0, keys.div_ceil(LINE), empty);
     }
 
     fn line(&mut self, hash: u32) -> Option<(&mut Line, u16)> {

@@ -53,6 +53,12 @@ impl<const N: usize> Lists<N> {
         if tail == NONE { None } else { Some(tail) }
     }
 
+    /// The slot that came last to a list.
+    pub(super) const fn first(&self, list: usize) -> Option<u32> {
+        let head = self.ends[list].head;
+        if head == NONE { None } else { Some(head) }
+    }
+
     /// The slot that came after this one.
     pub(super) fn newer(&self, slot: u32) -> Option<u32> {
         let before = self.links.get(slot as usize)?.before;

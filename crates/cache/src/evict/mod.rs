@@ -109,3 +109,13 @@ impl Bits {
         }
     }
 }
+
+/// Has a table that is reached by the upper bits of a hash grow to `least` lines or more, each line twice where it was once.
+fn double_until<T: Clone>(lines: &mut Vec<T>, least: usize, first: impl FnOnce() -> Vec<T>) {
+    if lines.is_empty() && least > 0 {
+        *lines = first();
+    }
+    while lines.len() < least {
+        *lines = lines.iter().flat_map(|line| [line.clone(), line.clone()]).collect();
+    }
+}

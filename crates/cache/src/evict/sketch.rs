@@ -15,14 +15,9 @@ pub(super) struct Sketch {
 }
 
 impl Sketch {
-    /// Is precise for about this many keys; forgets all if it has to grow.
+    /// Is precise for about this many keys.
     pub(super) fn fit(&mut self, keys: usize) {
-        let lines = keys.div_ceil(32);
-        if self.lines.len() < lines {
-            self.lines.clear();
-            self.lines.resize(lines + lines / 4, Line::default());
-            self.seen = 0;
-        }
+        super::double_until(&mut self.lines, keys.div_ceil(32), || vec![Line::default()]);
     }
 
     /// The line, and the four counters in it as word and bit.

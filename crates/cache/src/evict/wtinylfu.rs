@@ -1,8 +1,8 @@
 //! W-TinyLFU: who comes must be asked for more often than who would go for it.
 //!
-//! New items stand in a window, a hundredth of all. Who falls out of it is compared to the last of the main queue by how often their keys were
-//! seen lately, also before they came; the one seen less goes. The main queue is LRU in two parts: what was read there is protected, four
-//! fifths at most. Einziger et al., TinyLFU, ACM TOS 2017.
+//! New items stand in a window, a hundredth of all. Who falls out of it into the main queue is compared to the last there by how often their
+//! keys were seen lately, also before they came; the one seen less goes. The main queue is LRU in two parts: what was read there is protected,
+//! four fifths at most. Einziger et al., TinyLFU, ACM TOS 2017.
 
 use super::list::Lists;
 use super::sketch::Sketch;
@@ -35,8 +35,13 @@ impl WTinyLfu {
 
 impl Evict for WTinyLfu {
     fn stored(&mut self, slot: u32, hash: u32) {
-        self.sketch.add(hash);
         self.queues.push(WINDOW, slot);
+        self.sketch.fit(self.queues.total());
+        self.sketch.add(hash);
+        while self.queues.len(WINDOW) > (self.queues.total() / 100).max(1) {
+            let Some(last) = self.queues.last(WINDOW) else { break };
+            self.queues.push(PROBATION, last);
+        }
     }
 
     fn removed(&mut self, slot: u32) {
@@ -64,18 +69,11 @@ impl Evict for WTinyLfu {
     }
 
     fn victim(&mut self, items: &dyn Items) -> Option<u32> {
-        self.sketch.fit(self.queues.total());
-        let main = self.last(PROBATION, items).or_else(|| self.last(PROTECTED, items));
-        if self.queues.len(WINDOW) * 100 <= self.queues.total() && main.is_some() {
-            return main;
-        }
-        let Some(newcomer) = self.last(WINDOW, items) else { return main };
-        let Some(main) = main else { return Some(newcomer) };
-        if self.sketch.count(items.hash(newcomer)) > self.sketch.count(items.hash(main)) {
-            self.queues.push(PROBATION, newcomer);
-            return Some(main);
-        }
-        Some(newcomer)
+        let last = [PROBATION, PROTECTED, WINDOW].into_iter().find_map(|queue| self.last(queue, items))?;
+        // The last that came out of the window.
+        let newcomer = self.queues.first(PROBATION).filter(|slot| matches!(items.look(*slot), Look::Item(_)));
+        let seen = |slot: u32| self.sketch.count(items.hash(slot));
+        Some(newcomer.filter(|newcomer| seen(*newcomer) <= seen(last)).unwrap_or(last))
     }
 
     fn evicted(&mut self, slot: u32, _hash: u32) {
