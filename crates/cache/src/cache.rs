@@ -113,12 +113,7 @@ impl Cache {
 
     /// As [`crate::store::Store::get`].
     #[inline]
-    pub(crate) fn read(
-        &self,
-        key: &[u8],
-        out: &mut Vec<u8>,
-        head: &mut Head<'_>,
-    ) -> Option<Meta> {
+    pub(crate) fn read(&self, key: &[u8], out: &mut Vec<u8>, head: &mut Head<'_>) -> Option<Meta> {
         let hash = hash(key);
         let start = out.len();
         loop {
@@ -246,15 +241,24 @@ impl Cache {
     }
 
     /// Writes an item where nobody looks yet; gives its place.
-    pub(crate) fn write(&self, hash: Hash, (key, value): (&[u8], &[u8]), meta: Option<&Meta>) -> Result<u64, Refused> {
+    pub(crate) fn write(
+        &self,
+        hash: Hash,
+        (key, value): (&[u8], &[u8]),
+        meta: Option<&Meta>,
+    ) -> Result<u64, Refused> {
         let bytes = size(key.len(), value.len(), meta.is_some());
         let class = self.sizes.class(bytes.div_ceil(WORD));
         if key.len() + value.len() > self.largest() || key.is_empty() || key.len() > KEY_MAX {
-            return Err(Refused::TooLarge { bytes: key.len() + value.len(), limit: self.largest() });
+            return Err(Refused::TooLarge {
+                bytes: key.len() + value.len(),
+                limit: self.largest(),
+            });
         }
         let (tier, at) = self.room(class, hash).ok_or(Refused::NoMemory { bytes })?;
         let item = self.spaces[tier].item(at);
-        let shape = Shape { key: key.len(), value: value.len(), extra: meta.is_some(), chained: false };
+        let shape =
+            Shape { key: key.len(), value: value.len(), extra: meta.is_some(), chained: false };
         let header = Header::new(item.header(), Stage::Held, shape);
         item.begin(header);
         if let Some(meta) = meta {
@@ -283,7 +287,9 @@ impl Cache {
         });
         self.reads.crowded();
         // Whoever went left a slot, unless another key took it at once: then this one goes, as if evicted.
-        if held.insert(new) { gone } else {
+        if held.insert(new) {
+            gone
+        } else {
             if let Some(place) = gone {
                 self.free(Some(place));
             }
@@ -305,7 +311,7 @@ impl Cache {
         let take = |tier: usize| {
             let space = &self.spaces[tier];
             let mut state = space.class(class).lock();
-            let found = space.take(class, &mut state, hash.0 as u32);
+            let found = space.take(class, &mut state, hash.low());
             state.counts.stored += u64::from(found.is_some());
             found.map(|at| (tier, at))
         };
@@ -339,11 +345,11 @@ impl Cache {
     /// Tells movers that there is no room.
     pub(crate) fn call_movers(&self) {
         let (wanted, bell) = &self.wanted;
-        if let Ok(mut wanted) = wanted.try_lock() {
-            if !*wanted {
-                *wanted = true;
-                bell.notify_all();
-            }
+        if let Ok(mut wanted) = wanted.try_lock()
+            && !*wanted
+        {
+            *wanted = true;
+            bell.notify_all();
         }
     }
 
@@ -364,7 +370,7 @@ impl Cache {
         for _ in 0..4 * BATCH {
             let Some(victim) = space.victim(class, state, key) else { break };
             if self.take_out(victim.hash, Self::place(tier, victim.at)) {
-                state.policy.evicted(victim.slot, victim.hash.0 as u32);
+                state.policy.evicted(victim.slot, victim.hash.low());
                 space.give_back(state, victim.at);
                 state.counts.evicted += 1;
                 gone += 1;

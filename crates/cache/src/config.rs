@@ -55,7 +55,9 @@ pub enum Error {
     #[error("a cache has 1 to {TIERS_MAX} tiers of memory, not {0}")]
     Tiers(usize),
     /// A tier that holds nothing.
-    #[error("tier {tier} has {bytes} bytes, less than four slabs of {slab}: give it more, or name a smaller slab")]
+    #[error(
+        "tier {tier} has {bytes} bytes, less than four slabs of {slab}: give it more, or name a smaller slab"
+    )]
     Small {
         /// Which tier.
         tier: usize,
@@ -92,7 +94,13 @@ impl Config {
     #[must_use]
     pub fn of_bytes(bytes: u64) -> Self {
         let tier = Tier { bytes, policy: Policy::Default, eviction: Eviction::default() };
-        Self { tiers: vec![tier], items: None, slab: None, pages: PageSize::default(), making: Making::default() }
+        Self {
+            tiers: vec![tier],
+            items: None,
+            slab: None,
+            pages: PageSize::default(),
+            making: Making::default(),
+        }
     }
 
     /// Bytes of all tiers.
@@ -112,7 +120,8 @@ impl Config {
             return Err(Error::Tiers(self.tiers.len()));
         }
         let smallest = self.tiers.iter().map(|tier| tier.bytes).min().unwrap_or(0);
-        let guess = (usize::try_from(smallest).unwrap_or(usize::MAX) / 512).clamp(128 << 10, 2 << 20);
+        let guess =
+            (usize::try_from(smallest).unwrap_or(usize::MAX) / 512).clamp(128 << 10, 2 << 20);
         let slab = self.slab.unwrap_or_else(|| 1 << guess.ilog2());
         if !slab.is_power_of_two() || !(64 << 10..=64 << 20).contains(&slab) {
             return Err(Error::Slab(slab));

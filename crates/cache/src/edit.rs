@@ -41,7 +41,12 @@ impl Cache {
             return *meta == there.meta();
         }
         let header = there.header;
-        let shape = Shape { key: header.key(), value: header.value(), extra: true, chained: header.is_chained() };
+        let shape = Shape {
+            key: header.key(),
+            value: header.value(),
+            extra: true,
+            chained: header.is_chained(),
+        };
         let new = Header::new(header, Stage::Held, shape);
         // A policy may set how often it was read meanwhile, no more.
         if item.change(header, |_| new).is_none() {
@@ -54,7 +59,13 @@ impl Cache {
     }
 
     /// Writes an item under a key whose stripe is held; gives the place to free.
-    fn put_held(&self, held: &Held<'_>, key: &[u8], value: &[u8], meta: &Meta) -> Result<Option<u64>, Refused> {
+    fn put_held(
+        &self,
+        held: &Held<'_>,
+        key: &[u8],
+        value: &[u8],
+        meta: &Meta,
+    ) -> Result<Option<u64>, Refused> {
         let new = self.write(hash(key), (key, value), Some(meta))?;
         Ok(self.exchange(held, key, new))
     }
@@ -85,14 +96,20 @@ impl Store for Cache {
         self.read(key, out, head)
     }
 
-    fn edit(&self, key: &[u8], value: &mut Vec<u8>, decide: &mut Decide<'_>) -> Result<(), Refused> {
+    fn edit(
+        &self,
+        key: &[u8],
+        value: &mut Vec<u8>,
+        decide: &mut Decide<'_>,
+    ) -> Result<(), Refused> {
         let held = self.index.lock(hash(key));
         let mut old = self.find(&held, key);
         let mut gone = None;
         if old.is_some_and(|(entry, _)| self.has_expired(entry)) {
             gone = Self::remove_held(&held, old.take());
         }
-        let there = old.map(|(entry, _)| There { cache: self, entry, header: self.item(entry).header() });
+        let there =
+            old.map(|(entry, _)| There { cache: self, entry, header: self.item(entry).header() });
         let edit = decide(there.as_ref().map(|there| -> &dyn Old { there }), value);
         let mut done = Ok(());
         let freed = match edit {
@@ -144,13 +161,20 @@ impl Store for Cache {
     }
 
     fn resize(&self, bytes: u64) -> bool {
-        let all: u64 = self.spaces.iter().map(|space| (space.slab_count() * space.slab_words() * WORD) as u64).sum();
+        let all: u64 = self
+            .spaces
+            .iter()
+            .map(|space| (space.slab_count() * space.slab_words() * WORD) as u64)
+            .sum();
         if bytes == 0 || bytes > all {
             return false;
         }
         for space in &self.spaces {
             let keep = (space.slab_count() as u128 * u128::from(bytes)).div_ceil(u128::from(all));
-            space.keep_back(space.slab_count() - usize::try_from(keep).unwrap_or(usize::MAX).min(space.slab_count()));
+            space.keep_back(
+                space.slab_count()
+                    - usize::try_from(keep).unwrap_or(usize::MAX).min(space.slab_count()),
+            );
         }
         true
     }

@@ -6,6 +6,10 @@
 //! the tag: an entry changes under its own stripe only, and an empty slot is taken by compare-and-swap. An entry that moves is written
 //! where it goes before it is cleared where it was, and counted in between: who finds nothing looks whether something has moved.
 //! The table does not grow: it is made for as many items as are expected (`Config::items`).
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "words are as wide as addresses here, and a half is what is wanted"
+)]
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -35,6 +39,12 @@ pub(crate) fn hash(key: &[u8]) -> Hash {
 }
 
 impl Hash {
+    /// The lower half.
+    #[inline]
+    pub(crate) fn low(self) -> u32 {
+        self.0 as u32
+    }
+
     /// 1..=65535: an entry is never 0.
     #[inline]
     fn tag(self) -> u64 {
@@ -128,7 +138,7 @@ impl Index {
     /// The other bucket of an entry; applied twice it gives the first again.
     #[inline]
     fn other(&self, bucket: u64, tag: u64) -> u64 {
-        let sum = (tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) * self.buckets >> 32;
+        let sum = ((tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) * self.buckets) >> 32;
         if sum >= bucket { sum - bucket } else { sum + self.buckets - bucket }
     }
 
@@ -142,16 +152,14 @@ impl Index {
         &self.stripes[(tag as usize) % STRIPES]
     }
 
-    /// Asks for the lines a key's entry may be in.
-    #[inline]
-    pub(crate) fn prefetch(&self, hash: Hash) {
-        self.slots.prefetch(self.first(hash) as usize * SLOTS);
-    }
-
     /// The first thing that `take` makes of one of the entries with this hash's tag. It is called without a lock: what an entry leads to
     /// may have gone.
     #[inline]
-    pub(crate) fn find<R>(&self, hash: Hash, mut take: impl FnMut(Entry, At) -> Option<R>) -> Option<R> {
+    pub(crate) fn find<R>(
+        &self,
+        hash: Hash,
+        mut take: impl FnMut(Entry, At) -> Option<R>,
+    ) -> Option<R> {
         let tag = hash.tag();
         let stripe = self.stripe(tag);
         let mut moves = stripe.moves.load(Acquire);
@@ -161,10 +169,10 @@ impl Index {
                 let from = bucket as usize * SLOTS;
                 for at in from..from + SLOTS {
                     let entry = Entry(self.slot(at).load(Acquire));
-                    if entry.tag() == tag {
-                        if let Some(found) = take(entry, At(at)) {
-                            return Some(found);
-                        }
+                    if entry.tag() == tag
+                        && let Some(found) = take(entry, At(at))
+                    {
+                        return Some(found);
                     }
                 }
             }
@@ -189,7 +197,11 @@ impl Index {
         let mut spins = 0_u32;
         while stripe.held.compare_exchange_weak(0, 1, Acquire, Relaxed).is_err() {
             spins += 1;
-            if spins.is_multiple_of(64) { std::thread::yield_now() } else { core::hint::spin_loop() }
+            if spins.is_multiple_of(64) {
+                std::thread::yield_now()
+            } else {
+                core::hint::spin_loop()
+            }
         }
         Held { index: self, hash, stripe }
     }
@@ -353,11 +365,15 @@ mod tests {
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 let rounds = if cfg!(miri) { 200 } else { 200_000 };
-                (0..rounds).all(|_| index.find(stays, |entry, _| (entry.place() == 77).then_some(())).is_some())
+                (0..rounds).all(|_| {
+                    index.find(stays, |entry, _| (entry.place() == 77).then_some(())).is_some()
+                })
             });
             for round in 0..if cfg!(miri) { 2 } else { 40_u64 } {
-                let keys = (0..index.capacity() as u64).map(|n| (n, hash(&(n + round * 1_000_000).to_le_bytes())));
-                let placed: Vec<_> = keys.filter(|(n, hash)| index.lock(*hash).insert(1000 + n)).collect();
+                let keys = (0..index.capacity() as u64)
+                    .map(|n| (n, hash(&(n + round * 1_000_000).to_le_bytes())));
+                let placed: Vec<_> =
+                    keys.filter(|(n, hash)| index.lock(*hash).insert(1000 + n)).collect();
                 for (n, hash) in placed {
                     let held = index.lock(hash);
                     let at = held.find_place(1000 + n).expect("what was inserted is there");

@@ -7,6 +7,7 @@
 //! ```
 //! An item does not change, except `reads`, `accessed` and the marks, which are hints: whoever changes more makes another version. Who
 //! reads without a lock takes the header before and after (`reads` aside); if it is the same, what was read is one item's.
+#![expect(clippy::cast_possible_truncation, reason = "fields of a word have fewer bits")]
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU64, fence};
@@ -252,7 +253,10 @@ impl Item<'_> {
             meta.cas,
             u64::from(meta.accessed) << 32 | header.version() << 16 | marks,
         ];
-        words.iter().enumerate().for_each(|(n, word)| self.arena.word(self.at + 1 + n).store(*word, Relaxed));
+        words
+            .iter()
+            .enumerate()
+            .for_each(|(n, word)| self.arena.word(self.at + 1 + n).store(*word, Relaxed));
     }
 
     /// Notes that it was read in second `now`; if somebody else does so, too, one is enough.

@@ -7,9 +7,9 @@
 
 mod arena;
 mod cache;
-mod edit;
 mod config;
 pub mod copy;
+mod edit;
 pub mod evict;
 mod index;
 mod item;

@@ -62,7 +62,8 @@ impl Cache {
             }
             victims
         };
-        let moved: Vec<&Victim> = victims.iter().filter(|victim| self.shift((tier, tier + 1), class, victim)).collect();
+        let moved: Vec<&Victim> =
+            victims.iter().filter(|victim| self.shift((tier, tier + 1), class, victim)).collect();
         let mut state = space.class(class).lock();
         for victim in &moved {
             state.policy.removed(victim.slot);
@@ -79,8 +80,12 @@ impl Cache {
         let (source, target) = (&self.spaces[from], &self.spaces[to]);
         let item = target.item(at);
         let header = what.header;
-        let shape =
-            Shape { key: header.key(), value: header.value(), extra: header.has_extra(), chained: header.is_chained() };
+        let shape = Shape {
+            key: header.key(),
+            value: header.value(),
+            extra: header.has_extra(),
+            chained: header.is_chained(),
+        };
         let new = Header::new(item.header(), Stage::Held, shape);
         item.begin(new);
         target.arena.copy_from(at + 1, &source.arena, what.at + 1, header.words() - 1);
@@ -108,10 +113,11 @@ impl Cache {
     /// A slot in another tier; who goes down may have others leave for it.
     fn slot_in(&self, tier: usize, class: usize, what: &Victim, may_push: bool) -> Option<usize> {
         let space = &self.spaces[tier];
-        let take = || space.take(class, &mut space.class(class).lock(), what.hash.0 as u32);
+        let take = || space.take(class, &mut space.class(class).lock(), what.hash.low());
         take().or_else(|| {
             let mut key = Vec::with_capacity(KEY_MAX);
-            let made = may_push && (self.make_room(tier, class, &mut key) || self.rob(tier, class, &mut key));
+            let made = may_push
+                && (self.make_room(tier, class, &mut key) || self.rob(tier, class, &mut key));
             if made { take() } else { None }
         })
     }
@@ -121,12 +127,14 @@ impl Cache {
         let space = &self.spaces[tier];
         let slabs = |number: usize| Space::slab_places(&space.class(number).lock()).len();
         let others = (0..self.sizes.count()).filter(|number| *number != class);
-        let Some(rich) = others.max_by_key(|number| slabs(*number)).filter(|number| slabs(*number) > 0) else {
+        let Some(rich) =
+            others.max_by_key(|number| slabs(*number)).filter(|number| slabs(*number) > 0)
+        else {
             return false;
         };
         let mut state = space.class(rich).lock();
         let places = Space::slab_places(&state);
-        let Some(place) = places.get(state.counts.stored as usize % places.len().max(1)).copied() else {
+        let Some(place) = places.get(state.used % places.len().max(1)).copied() else {
             return false;
         };
         let mut slots = Vec::new();
@@ -231,7 +239,7 @@ impl Cache {
             item.read_key(header, &mut key);
             let mut state = space.class(space.class_of(at)).lock();
             if item.is_still(header) {
-                state.policy.read(space.slot_of(at), hash(&key).0 as u32);
+                state.policy.read(space.slot_of(at), hash(&key).low());
             }
         }
     }
@@ -260,7 +268,8 @@ impl Cache {
             for class in 0..self.sizes.count() {
                 let wanted = |percent: usize| {
                     let state = space.class(class).lock();
-                    (state.used * percent / 100).max(1).saturating_sub(state.free) * usize::from(state.used > 0)
+                    (state.used * percent / 100).max(1).saturating_sub(state.free)
+                        * usize::from(state.used > 0)
                 };
                 if wanted(FREE_LOW) == 0 {
                     continue;
@@ -313,7 +322,8 @@ impl Movers {
     /// If there can be no more threads.
     pub fn start(cache: &Arc<Cache>, threads: usize) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let mut movers = Self { cache: Arc::clone(cache), stop: Arc::clone(&stop), threads: Vec::new() };
+        let mut movers =
+            Self { cache: Arc::clone(cache), stop: Arc::clone(&stop), threads: Vec::new() };
         for number in 0..threads {
             let (cache, stop) = (Arc::clone(cache), Arc::clone(&stop));
             let named = std::thread::Builder::new().name(format!("mover-{number}"));
@@ -330,8 +340,9 @@ fn work(cache: &Cache, stop: &AtomicBool) {
         }
         let (wanted, bell) = &cache.wanted;
         let lock = wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut lock, _) =
-            bell.wait_timeout_while(lock, PAUSE, |wanted| !*wanted).unwrap_or_else(PoisonError::into_inner);
+        let (mut lock, _) = bell
+            .wait_timeout_while(lock, PAUSE, |wanted| !*wanted)
+            .unwrap_or_else(PoisonError::into_inner);
         *lock = false;
     }
 }

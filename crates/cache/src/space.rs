@@ -3,6 +3,10 @@
 //! A class has a list of its free slots, threaded through them, a policy that says what goes next, and a lock over both. Slabs come from the
 //! tier's stock while there are any; afterwards a class that needs room takes it from its own items, or is given a slab of another class
 //! ([`crate::mover`]). Slots of a class are numbered over its slabs, in the order it got them: these are the numbers policies know.
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "fields of a word have fewer bits, and slots are numbered by 32"
+)]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -47,7 +51,9 @@ impl Sizes {
             words.push((slab / (slab / next)).min(largest));
         }
         words.dedup();
-        let class = |need: usize| u16::try_from(words.partition_point(|words| *words < need)).unwrap_or(u16::MAX);
+        let class = |need: usize| {
+            u16::try_from(words.partition_point(|words| *words < need)).unwrap_or(u16::MAX)
+        };
         let small = (0..=1024.min(largest)).map(class).collect();
         Self { words, small }
     }
@@ -310,7 +316,12 @@ impl Space {
     }
 
     /// An item that should go by the policy, if one can.
-    pub(crate) fn victim(&self, class: usize, state: &mut State, key: &mut Vec<u8>) -> Option<Victim> {
+    pub(crate) fn victim(
+        &self,
+        class: usize,
+        state: &mut State,
+        key: &mut Vec<u8>,
+    ) -> Option<Victim> {
         let class = &self.classes[class];
         let mut policy = core::mem::replace(&mut state.policy, Box::new(Nobody));
         let view = View { space: self, class, state };
@@ -331,7 +342,13 @@ impl Space {
     }
 
     /// Calls `each` with the words that the slots of a slab begin at.
-    pub(crate) fn each_slot(&self, class: usize, state: &State, slab_place: usize, mut each: impl FnMut(usize)) {
+    pub(crate) fn each_slot(
+        &self,
+        class: usize,
+        state: &State,
+        slab_place: usize,
+        mut each: impl FnMut(usize),
+    ) {
         let words = self.classes[class].words;
         let Some(slab) = state.slabs.get(slab_place).copied().flatten() else { return };
         let from = slab as usize * self.slab_words;
@@ -346,7 +363,9 @@ impl Space {
     /// Gives a slab back to the stock, none of whose slots is in use.
     pub(crate) fn release(&self, class: usize, state: &mut State, place: usize) -> bool {
         let mut busy = false;
-        self.each_slot(class, state, place, |at| busy |= self.item(at).header().stage() != Stage::Free);
+        self.each_slot(class, state, place, |at| {
+            busy |= self.item(at).header().stage() != Stage::Free
+        });
         let per_slab = self.classes[class].per_slab;
         let fresh = state.fresh.1 > 0 && state.fresh.0 / per_slab == place;
         let Some(slab) = state.slabs[place].filter(|_| !busy) else { return false };
@@ -356,7 +375,11 @@ impl Space {
         let (mut at, mut kept) = (state.free_list, Vec::new());
         let mut gone = 0;
         while at != NONE {
-            if within(at) { gone += 1 } else { kept.push(at) }
+            if within(at) {
+                gone += 1
+            } else {
+                kept.push(at)
+            }
             at = self.arena.word(at + 1).load(Relaxed) as usize;
         }
         state.free_list = NONE;
@@ -436,7 +459,7 @@ impl Items for View<'_> {
         if let Some((item, header)) = self.header(slot) {
             item.read_key(header, &mut key);
         }
-        hash(&key).0 as u32
+        hash(&key).low()
     }
 }
 

@@ -161,8 +161,12 @@ fn tier(space: &Space) -> TierStats {
     let mut stats = TierStats { bytes: bytes as u64, ..TierStats::default() };
     for class in space.classes() {
         let state = class.lock();
-        let one =
-            ClassStats { slot: class.words() * WORD, used: state.used, free: state.free, counts: state.counts };
+        let one = ClassStats {
+            slot: class.words() * WORD,
+            used: state.used,
+            free: state.free,
+            counts: state.counts,
+        };
         drop(state);
         stats.used += (one.slot * one.used) as u64;
         stats.items += one.used as u64;
@@ -178,7 +182,9 @@ impl Cache {
     /// What was counted.
     #[must_use]
     pub fn counted(&self) -> Stats {
-        let sum = |of: fn(&Counted) -> &AtomicU64| self.reads.cells.iter().map(|cell| of(cell).load(Relaxed)).sum();
+        let sum = |of: fn(&Counted) -> &AtomicU64| {
+            self.reads.cells.iter().map(|cell| of(cell).load(Relaxed)).sum()
+        };
         Stats {
             hits: sum(|cell| &cell.hits),
             misses: sum(|cell| &cell.misses),

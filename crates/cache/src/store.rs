@@ -94,7 +94,8 @@ pub trait Store: Sync {
     ///
     /// # Errors
     /// If the item is too large, or there is no memory for it. Then there is no item under this key.
-    fn edit(&self, key: &[u8], value: &mut Vec<u8>, decide: &mut Decide<'_>) -> Result<(), Refused>;
+    fn edit(&self, key: &[u8], value: &mut Vec<u8>, decide: &mut Decide<'_>)
+    -> Result<(), Refused>;
 
     /// Everything stored before second `at` is no more from then on; what is stored later stays. 0 is now.
     fn flush(&self, at: u32);

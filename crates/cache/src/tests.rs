@@ -1,4 +1,8 @@
 //! The cache as a whole: against a map, and with threads and movers that change it while every value is checked.
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "numbers are small, or a part of them is what is wanted"
+)]
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,7 +42,9 @@ fn value(key: u32, version: u32, out: &mut Vec<u8>) {
     out.clear();
     let length = 8 + (key.wrapping_mul(2_654_435_761).wrapping_add(version * 97) >> 21) as usize;
     let word = u64::from(key) << 32 | u64::from(version);
-    out.extend((0..length).map(|at| word.rotate_left(at as u32 * 8).to_le_bytes()[0] ^ (at / 8) as u8));
+    out.extend(
+        (0..length).map(|at| word.rotate_left(at as u32 * 8).to_le_bytes()[0] ^ (at / 8) as u8),
+    );
 }
 
 /// The version of a value, if it is one of this key's and whole.
@@ -57,8 +63,14 @@ fn what_can_not_be_is_refused_with_what_to_do() {
         Cache::new(&config).expect_err("refused").to_string()
     };
     assert_eq!(with(&|config| config.tiers.clear()), "a cache has 1 to 4 tiers of memory, not 0");
-    assert!(with(&|config| config.slab = Some(100_000)).starts_with("a slab of 100000 bytes: it must be"));
-    assert!(with(&|config| config.tiers[0].bytes = 5_000).contains("tier 0 has 5000 bytes, less than four slabs"));
+    assert!(
+        with(&|config| config.slab = Some(100_000))
+            .starts_with("a slab of 100000 bytes: it must be")
+    );
+    assert!(
+        with(&|config| config.tiers[0].bytes = 5_000)
+            .contains("tier 0 has 5000 bytes, less than four slabs")
+    );
     assert!(with(&|config| config.tiers[0].bytes = 9 << 40).contains("more than the 8 TiB"));
 }
 
@@ -113,21 +125,26 @@ fn an_edit_sees_what_is_there_and_changes_it_at_once() {
     let cache = cache(&tiers(&[512 * KB], Eviction::S3Fifo, Making::Inline));
     let mut buffer = b"first".to_vec();
     let meta = Meta { flags: 7, cas: 1, ..Meta::default() };
-    cache.edit(b"key", &mut buffer, &mut |old, _| {
-        assert!(old.is_none());
-        Edit::Put(meta)
-    })
-    .expect("room");
+    cache
+        .edit(b"key", &mut buffer, &mut |old, _| {
+            assert!(old.is_none());
+            Edit::Put(meta)
+        })
+        .expect("room");
     let mut buffer = Vec::new();
-    cache.edit(b"key", &mut buffer, &mut |old, buffer| {
-        let old = old.expect("it is there");
-        assert_eq!((old.meta().flags, old.meta().cas, old.len()), (7, 1, 5));
-        old.read(buffer);
-        buffer.extend_from_slice(b" and second");
-        Edit::Put(Meta { cas: 2, ..old.meta() })
-    })
-    .expect("room");
-    cache.edit(b"key", &mut Vec::new(), &mut |old, _| Edit::Set(Meta { stale: true, ..old.expect("there").meta() }))
+    cache
+        .edit(b"key", &mut buffer, &mut |old, buffer| {
+            let old = old.expect("it is there");
+            assert_eq!((old.meta().flags, old.meta().cas, old.len()), (7, 1, 5));
+            old.read(buffer);
+            buffer.extend_from_slice(b" and second");
+            Edit::Put(Meta { cas: 2, ..old.meta() })
+        })
+        .expect("room");
+    cache
+        .edit(b"key", &mut Vec::new(), &mut |old, _| {
+            Edit::Set(Meta { stale: true, ..old.expect("there").meta() })
+        })
         .expect("in place");
     let mut out = Vec::new();
     let meta = Store::get(&cache, b"key", &mut out, &mut |meta, length, out| {
@@ -139,7 +156,11 @@ fn an_edit_sees_what_is_there_and_changes_it_at_once() {
     assert!(get(&cache, b"key").is_none());
     // One that was stored without anything besides is written anew where that is set.
     cache.set(b"plain", b"value").expect("room");
-    cache.edit(b"plain", &mut Vec::new(), &mut |_, _| Edit::Set(Meta { flags: 3, ..Meta::default() })).expect("room");
+    cache
+        .edit(b"plain", &mut Vec::new(), &mut |_, _| {
+            Edit::Set(Meta { flags: 3, ..Meta::default() })
+        })
+        .expect("room");
     let meta = Store::get(&cache, b"plain", &mut out, &mut |_, _, _| ());
     assert_eq!(meta.map(|meta| meta.flags), Some(3));
     assert_eq!(cache.counted().tiers[0].items, 1);
@@ -182,7 +203,9 @@ fn what_leaves_the_first_tier_is_in_the_second_and_comes_back_if_read() {
     for n in 0..6_000_u32 {
         cache.set(&n.to_le_bytes(), &[n as u8; 100]).expect("room");
     }
-    let found = (0..6_000_u32).filter(|n| get(&cache, &n.to_le_bytes()) == Some(vec![*n as u8; 100])).count();
+    let found = (0..6_000_u32)
+        .filter(|n| get(&cache, &n.to_le_bytes()) == Some(vec![*n as u8; 100]))
+        .count();
     assert!(found > 5_900, "{found} of 6000 in two tiers that hold them");
     let counted = cache.counted();
     assert!(counted.tiers[0].counts.demoted > 3_000 && counted.tiers[1].items > 3_000);
@@ -231,7 +254,10 @@ fn soak(config: &Config, movers: usize, steps: u32) {
                         if cache.get(name.as_bytes(), &mut out) {
                             let version = version_of(key, &out, &mut scratch);
                             assert!(version.is_some(), "a torn value, or another key's");
-                            assert!(!own || mine.get(&key).copied().flatten() == version, "not what was acknowledged");
+                            assert!(
+                                !own || mine.get(&key).copied().flatten() == version,
+                                "not what was acknowledged"
+                            );
                         }
                     }
                 }
@@ -243,7 +269,10 @@ fn soak(config: &Config, movers: usize, steps: u32) {
     drop(movers);
     let counted = cache.counted();
     assert!(counted.hits > 0);
-    let (used, items): (u64, u64) = (counted.tiers.iter().map(|tier| tier.used).sum(), counted.tiers.iter().map(|t| t.items).sum());
+    let (used, items): (u64, u64) = (
+        counted.tiers.iter().map(|tier| tier.used).sum(),
+        counted.tiers.iter().map(|t| t.items).sum(),
+    );
     let mut seen = 0;
     cache.each(&mut |key, _, _| {
         assert!(get(&cache, key).is_some(), "an item that nothing leads to");

@@ -73,8 +73,12 @@ pub enum Eviction {
 
 impl Eviction {
     /// All, with their names.
-    pub const ALL: [(&'static str, Self); 4] =
-        [("s3-fifo", Self::S3Fifo), ("sieve", Self::Sieve), ("lru", Self::Lru), ("w-tinylfu", Self::WTinyLfu)];
+    pub const ALL: [(&'static str, Self); 4] = [
+        ("s3-fifo", Self::S3Fifo),
+        ("sieve", Self::Sieve),
+        ("lru", Self::Lru),
+        ("w-tinylfu", Self::WTinyLfu),
+    ];
 
     pub(crate) fn make(self) -> Box<dyn Evict> {
         match self {

@@ -25,7 +25,7 @@ pub(super) struct S3Fifo {
 }
 
 impl S3Fifo {
-    fn from_young(&mut self, items: &dyn Items) -> Option<u32> {
+    fn next_young(&mut self, items: &dyn Items) -> Option<u32> {
         let slot = self.young.pop_front()?;
         if !self.is_young.get(slot) {
             return None;
@@ -45,7 +45,7 @@ impl S3Fifo {
         None
     }
 
-    fn from_all(&mut self, items: &dyn Items) -> Option<u32> {
+    fn next_of_all(&mut self, items: &dyn Items) -> Option<u32> {
         let slot = self.hand;
         self.hand = if slot + 1 < items.slots() { slot + 1 } else { 0 };
         if self.is_young.get(slot) {
@@ -80,7 +80,8 @@ impl Evict for S3Fifo {
         self.ghosts.fit(self.live);
         for _ in 0..8 * u64::from(items.slots()) + 64 {
             self.was_young = self.young.len() * YOUNG >= self.live;
-            let found = if self.was_young { self.from_young(items) } else { self.from_all(items) };
+            let found =
+                if self.was_young { self.next_young(items) } else { self.next_of_all(items) };
             if found.is_some() {
                 return found;
             }

@@ -1,6 +1,7 @@
 //! How often a key was seen lately, about: a count-min sketch of four-bit counters that are halved now and then.
 //!
 //! Four counters of a key lie in one cache line; the least of them counts. Einziger et al., TinyLFU, ACM TOS 2017.
+#![expect(clippy::cast_possible_truncation, reason = "a part of a hash is what is wanted")]
 
 const MOST: u64 = 15;
 
@@ -48,7 +49,10 @@ impl Sketch {
         self.seen += 1;
         if self.seen > self.lines.len() * 32 * 10 {
             self.seen /= 2;
-            self.lines.iter_mut().flat_map(|line| &mut line.0).for_each(|word| *word = *word >> 1 & 0x7777_7777_7777_7777);
+            self.lines
+                .iter_mut()
+                .flat_map(|line| &mut line.0)
+                .for_each(|word| *word = *word >> 1 & 0x7777_7777_7777_7777);
         }
     }
 }

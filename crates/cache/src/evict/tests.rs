@@ -1,11 +1,12 @@
 //! Policies against what they are for: skewed reads, one pass over much data, and any order of calls.
+#![expect(clippy::cast_possible_truncation, reason = "numbers are small")]
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::{Eviction, Evict, Items, Look};
+use super::{Evict, Eviction, Items, Look};
 
 /// Slots, each with the key in it and how often that was read.
 #[derive(Debug)]
@@ -49,7 +50,12 @@ struct Keys {
 impl Keys {
     fn new(policy: Eviction, slots: u32) -> Self {
         let all = (0..slots).map(|_| None).collect();
-        Self { policy: policy.make(), slots: Slots(RefCell::new(all)), of: BTreeMap::new(), free: (0..slots).collect() }
+        Self {
+            policy: policy.make(),
+            slots: Slots(RefCell::new(all)),
+            of: BTreeMap::new(),
+            free: (0..slots).collect(),
+        }
     }
 
     /// Reads a key, and stores it if it is not there; whether it was.
@@ -63,7 +69,8 @@ impl Keys {
         }
         if self.free.is_empty() {
             let slot = self.policy.victim(&self.slots).expect("all slots are full, so one can go");
-            let (gone, _) = self.slots.0.borrow_mut()[slot as usize].take().expect("a victim is an item");
+            let (gone, _) =
+                self.slots.0.borrow_mut()[slot as usize].take().expect("a victim is an item");
             self.policy.evicted(slot, spread(gone));
             self.of.remove(&gone);
             self.free.push(slot);
@@ -119,7 +126,8 @@ fn what_is_read_often_stays() {
 #[test]
 fn one_pass_over_much_data_does_not_push_out_what_is_read_often() {
     // SIEVE is left out: its authors say that it does not withstand this.
-    for (name, policy) in Eviction::ALL.into_iter().filter(|(_, policy)| *policy != Eviction::Sieve) {
+    for (name, policy) in Eviction::ALL.into_iter().filter(|(_, policy)| *policy != Eviction::Sieve)
+    {
         let (mut keys, mut dice) = (Keys::new(policy, 1_000), Dice(12_345_678_901));
         for _ in 0..50_000 {
             keys.ask(u32::try_from(dice.below(500)).expect("keys are few"));

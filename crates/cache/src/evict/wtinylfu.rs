@@ -69,9 +69,11 @@ impl Evict for WTinyLfu {
     }
 
     fn victim(&mut self, items: &dyn Items) -> Option<u32> {
-        let last = [PROBATION, PROTECTED, WINDOW].into_iter().find_map(|queue| self.last(queue, items))?;
+        let last =
+            [PROBATION, PROTECTED, WINDOW].into_iter().find_map(|queue| self.last(queue, items))?;
         // The last that came out of the window.
-        let newcomer = self.queues.first(PROBATION).filter(|slot| matches!(items.look(*slot), Look::Item(_)));
+        let newcomer =
+            self.queues.first(PROBATION).filter(|slot| matches!(items.look(*slot), Look::Item(_)));
         let seen = |slot: u32| self.sketch.count(items.hash(slot));
         Some(newcomer.filter(|newcomer| seen(*newcomer) <= seen(last)).unwrap_or(last))
     }

@@ -106,7 +106,10 @@ fn more_pieces_than_the_queue_holds_go_one_after_another_without_its_ever_being_
         let device = SoftwareDevice::new(config, always(Act::Run));
         let counts = assert_done(&mut take(&device, ON_CALL), &MIXED);
         assert_eq!((counts.full, counts.cpu_bytes), (0, 0));
-        assert_eq!(counts.done, MIXED.iter().map(|length| length.div_ceil(1000) as u64).sum::<u64>());
+        assert_eq!(
+            counts.done,
+            MIXED.iter().map(|length| length.div_ceil(1000) as u64).sum::<u64>()
+        );
     }
 }
 
