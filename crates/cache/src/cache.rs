@@ -18,7 +18,7 @@ use crate::item::{EXTRA, HEADER, Header, Item, KEY_MAX, Shape, Stage, size};
 use crate::mover::Wishes;
 use crate::space::{Sizes, Space, State};
 use crate::stats::Reads;
-use crate::store::{Head, Meta, Refused};
+use crate::store::{Meta, Refused};
 
 /// A place is a tier and a word in it.
 const TIER_SHIFT: u32 = 43;
@@ -113,7 +113,10 @@ impl Cache {
 
     /// As [`crate::store::Store::get`].
     #[inline]
-    pub(crate) fn read(&self, key: &[u8], out: &mut Vec<u8>, head: &mut Head<'_>) -> Option<Meta> {
+    pub(crate) fn read<H>(&self, key: &[u8], out: &mut Vec<u8>, head: &mut H) -> Option<Meta>
+    where
+        H: FnMut(&Meta, usize, &mut Vec<u8>) + ?Sized,
+    {
         let hash = hash(key);
         let start = out.len();
         loop {
@@ -138,13 +141,16 @@ impl Cache {
     }
 
     #[inline]
-    fn try_read(
+    fn try_read<H>(
         &self,
         key: &[u8],
         (entry, at): (Entry, At),
         out: &mut Vec<u8>,
-        head: &mut Head<'_>,
-    ) -> Option<Tried> {
+        head: &mut H,
+    ) -> Option<Tried>
+    where
+        H: FnMut(&Meta, usize, &mut Vec<u8>) + ?Sized,
+    {
         let (tier, space, word) = self.locate(entry.place());
         let item = space.item(word);
         let header = item.header();
@@ -367,16 +373,26 @@ impl Cache {
     fn evict(&self, tier: usize, class: usize, state: &mut State, key: &mut Vec<u8>) -> usize {
         let space = &self.spaces[tier];
         let mut gone = 0;
-        for _ in 0..4 * BATCH {
-            let Some(victim) = space.victim(class, state, key) else { break };
-            if self.take_out(victim.hash, Self::place(tier, victim.at)) {
-                state.policy.evicted(victim.slot, victim.hash.low());
-                space.give_back(state, victim.at);
-                state.counts.evicted += 1;
-                gone += 1;
-            } else {
-                state.policy.kept(victim.slot);
-                state.counts.contended += 1;
+        for _ in 0..ATTEMPTS {
+            // All at once, so that their lines of the index are under way together.
+            let mut victims = [None; BATCH];
+            for one in &mut victims[gone..] {
+                *one = space.victim(class, state, key);
+                match one {
+                    Some(victim) => self.index.prefetch(victim.hash),
+                    None => break,
+                }
+            }
+            for victim in victims.into_iter().flatten() {
+                if self.take_out(victim.hash, Self::place(tier, victim.at)) {
+                    state.policy.evicted(victim.slot, victim.hash.low());
+                    space.give_back(state, victim.at);
+                    state.counts.evicted += 1;
+                    gone += 1;
+                } else {
+                    state.policy.kept(victim.slot);
+                    state.counts.contended += 1;
+                }
             }
             if gone == BATCH {
                 break;

@@ -152,6 +152,15 @@ impl Index {
         &self.stripes[(tag as usize) % STRIPES]
     }
 
+    /// Asks for the lines a key's entry may be in.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: Hash) {
+        let first = self.first(hash);
+        for bucket in [first, self.other(first, hash.tag())] {
+            self.slots.prefetch(bucket as usize * SLOTS);
+        }
+    }
+
     /// The first thing that `take` makes of one of the entries with this hash's tag. It is called without a lock: what an entry leads to
     /// may have gone.
     #[inline]

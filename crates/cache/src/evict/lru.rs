@@ -55,7 +55,10 @@ impl Evict for Lru {
         for _ in 0..=self.queues.total() {
             let slot = [COLD, WARM, HOT].into_iter().find_map(|queue| self.queues.last(queue))?;
             match items.look(slot) {
-                Look::Item(_) => return Some(slot),
+                Look::Item(_) => {
+                    self.queues.take(slot);
+                    return Some(slot);
+                }
                 Look::Busy => self.kept(slot),
                 Look::Vacant => self.removed(slot),
             }

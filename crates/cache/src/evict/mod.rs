@@ -49,7 +49,7 @@ pub trait Evict: Send + core::fmt::Debug {
     fn wants_reads(&self) -> bool {
         false
     }
-    /// The slot of an item that should go. [`Self::evicted`] or [`Self::kept`] follows.
+    /// The slot of an item that should go. [`Self::evicted`] or [`Self::kept`] follows, perhaps after further victims.
     fn victim(&mut self, items: &dyn Items) -> Option<u32>;
     /// A victim has gone.
     fn evicted(&mut self, slot: u32, hash: u32);

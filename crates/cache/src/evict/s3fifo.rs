@@ -20,8 +20,6 @@ pub(super) struct S3Fifo {
     ghosts: Ghosts,
     hand: u32,
     live: usize,
-    /// The victim came from the small queue.
-    was_young: bool,
 }
 
 impl S3Fifo {
@@ -33,10 +31,8 @@ impl S3Fifo {
         match items.look(slot) {
             Look::Busy => self.young.push_back(slot),
             Look::Vacant => self.is_young.clear(slot),
-            Look::Item(0) => {
-                self.is_young.clear(slot);
-                return Some(slot);
-            }
+            // It stays young until it has gone, or is kept.
+            Look::Item(0) => return Some(slot),
             Look::Item(_) => {
                 self.is_young.clear(slot);
                 items.set_reads(slot, 0);
@@ -79,9 +75,8 @@ impl Evict for S3Fifo {
     fn victim(&mut self, items: &dyn Items) -> Option<u32> {
         self.ghosts.fit(self.live);
         for _ in 0..8 * u64::from(items.slots()) + 64 {
-            self.was_young = self.young.len() * YOUNG >= self.live;
-            let found =
-                if self.was_young { self.next_young(items) } else { self.next_of_all(items) };
+            let is_long = self.young.len() * YOUNG >= self.live;
+            let found = if is_long { self.next_young(items) } else { self.next_of_all(items) };
             if found.is_some() {
                 return found;
             }
@@ -90,10 +85,10 @@ impl Evict for S3Fifo {
     }
 
     fn evicted(&mut self, slot: u32, hash: u32) {
-        self.removed(slot);
-        if self.was_young {
+        if self.is_young.get(slot) {
             self.ghosts.put(hash);
         }
+        self.removed(slot);
     }
 
     fn kept(&mut self, slot: u32) {

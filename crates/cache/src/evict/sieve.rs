@@ -29,7 +29,10 @@ impl Evict for Sieve {
             let slot = self.hand.or_else(|| self.queue.last(0))?;
             self.hand = self.queue.newer(slot);
             match items.look(slot) {
-                Look::Item(0) => return Some(slot),
+                Look::Item(0) => {
+                    self.queue.take(slot);
+                    return Some(slot);
+                }
                 Look::Item(_) => items.set_reads(slot, 0),
                 Look::Busy => {}
                 Look::Vacant => self.removed(slot),
@@ -42,5 +45,7 @@ impl Evict for Sieve {
         self.removed(slot);
     }
 
-    fn kept(&mut self, _slot: u32) {}
+    fn kept(&mut self, slot: u32) {
+        self.queue.push(0, slot);
+    }
 }

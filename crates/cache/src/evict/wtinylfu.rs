@@ -75,7 +75,9 @@ impl Evict for WTinyLfu {
         let newcomer =
             self.queues.first(PROBATION).filter(|slot| matches!(items.look(*slot), Look::Item(_)));
         let seen = |slot: u32| self.sketch.count(items.hash(slot));
-        Some(newcomer.filter(|newcomer| seen(*newcomer) <= seen(last)).unwrap_or(last))
+        let goes = newcomer.filter(|newcomer| seen(*newcomer) <= seen(last)).unwrap_or(last);
+        self.queues.take(goes);
+        Some(goes)
     }
 
     fn evicted(&mut self, slot: u32, _hash: u32) {
