@@ -277,7 +277,7 @@ pub(crate) fn room_for_new_pages_is_kept_between_looks() {
     // Room is made at once, so what is free tells little.
     let taken = mib_on(new.pid(), 0) << 20;
     assert!(taken >= headroom / 4 * 3, "{taken} bytes of new pages are near");
-    for _ in 0..300 {
+    for _ in 0..900 {
         if free_near() > kept + headroom / 3 {
             break;
         }
