@@ -19,7 +19,7 @@ use peers::{KEY, Key, NAMES, Size, VALUE};
 const USAGE: &str = "nearfar-bench-cache [NAME=VALUE ...]
   keys=8000000         keys there are
   items=1000000        items a cache holds, where it counts them
-  bytes=88000000       bytes of items, where it counts those
+  bytes=88080384       bytes of items, where it counts those: whole MiB
   draws=10000000       keys drawn per thread
   zipf=0.9,0.99,1.0,1.1  exponents
   threads=1,2
@@ -52,7 +52,7 @@ fn list<T: std::str::FromStr>(text: &str) -> Option<Vec<T>> {
 fn plan(arguments: impl Iterator<Item = String>) -> Result<Plan, String> {
     let mut plan = Plan {
         keys: 8_000_000,
-        size: Size { items: 1_000_000, bytes: 88_000_000 },
+        size: Size { items: 1_000_000, bytes: 84 << 20 },
         draws: 10_000_000,
         exponents: vec![0.9, 0.99, 1.0, 1.1],
         threads: vec![1, 2],
