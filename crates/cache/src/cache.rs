@@ -307,7 +307,7 @@ impl Cache {
     pub(crate) fn free(&self, place: Option<u64>) {
         let Some(place) = place else { return };
         let (_, space, at) = self.locate(place);
-        let mut state = space.class(space.class_of(at)).lock();
+        let mut state = space.class_in_use(at).lock();
         state.policy.removed(space.slot_of(at));
         space.give_back(&mut state, at);
     }

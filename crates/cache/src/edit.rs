@@ -155,7 +155,10 @@ impl Store for Cache {
             item.read_key(header, &mut key);
             let meta = item.meta(header);
             let expired = meta.expires != 0 && meta.expires <= self.now();
-            let whole = header.is_live() && item.is_still(header);
+            // A slab may have gone to another class meanwhile: then a value may look like an item.
+            let place = Self::place(tier, at);
+            let leads = |entry: Entry, _| (entry.place() == place).then_some(());
+            let whole = item.is_still(header) && self.index.find(hash(&key), leads).is_some();
             !whole || expired || each(&key, &meta, header.value())
         });
     }

@@ -220,7 +220,8 @@ impl Index {
     pub(crate) fn try_lock(&self, hash: Hash) -> Option<Held<'_>> {
         let stripe = self.stripe(hash.tag());
         let taken = stripe.held.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
-        taken.then_some(Held { index: self, hash, stripe })
+        // Not before it is known to be ours: who drops it gives it back.
+        taken.then(|| Held { index: self, hash, stripe })
     }
 }
 
@@ -354,6 +355,16 @@ mod tests {
             assert!(other < index.buckets);
             assert_eq!(index.other(other, tag), first);
         }
+    }
+
+    #[test]
+    fn a_stripe_that_is_held_is_not_to_be_had_however_often_it_is_tried() {
+        let index = index(1000);
+        let hash = hash(b"key");
+        let held = index.lock(hash);
+        assert!((0..3).all(|_| index.try_lock(hash).is_none()));
+        drop(held);
+        assert!(index.try_lock(hash).is_some());
     }
 
     #[test]

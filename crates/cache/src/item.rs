@@ -21,6 +21,9 @@ pub(crate) const HEADER: usize = WORD;
 pub(crate) const EXTRA: usize = 3 * WORD;
 /// Longest key.
 pub(crate) const KEY_MAX: usize = 250;
+/// Bytes from its header on that any header can speak of, also one that is none: who reads without a lock may meet a word of something else,
+/// and finds out afterwards.
+pub(crate) const REACH: usize = size(0xff, 0xff_ffff, true) + 2 * WORD;
 /// Reads that are counted, at most.
 pub(crate) const READS_MAX: u64 = 3;
 

@@ -217,7 +217,7 @@ impl Cache {
             }
             drop(held);
             if found.is_some() {
-                space.class(space.class_of(at)).lock().counts.expired += 1;
+                space.class_in_use(at).lock().counts.expired += 1;
                 self.free(Some(place));
                 count += 1;
             }
@@ -237,8 +237,10 @@ impl Cache {
             }
             let mut key = Vec::with_capacity(KEY_MAX);
             item.read_key(header, &mut key);
-            let mut state = space.class(space.class_of(at)).lock();
-            if item.is_still(header) {
+            // The item may go, and its slab to another class, until the lock is had.
+            let Some(class) = space.class_of(at) else { continue };
+            let mut state = space.class(class).lock();
+            if space.class_of(at) == Some(class) && item.is_still(header) {
                 state.policy.read(space.slot_of(at), hash(&key).low());
             }
         }

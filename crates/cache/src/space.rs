@@ -19,7 +19,7 @@ use nearfar_kernel::mempolicy::Policy;
 use crate::arena::{Arena, PageSize, WORD};
 use crate::evict::{Evict, Eviction, Items, Look};
 use crate::index::hash;
-use crate::item::{Header, Item, Stage};
+use crate::item::{Header, Item, REACH, Stage};
 
 /// Offset of no slot.
 const NONE: usize = usize::MAX;
@@ -174,8 +174,8 @@ impl Space {
     ) -> io::Result<Self> {
         let count = (bytes / slab).max(1);
         let slab_words = slab / WORD;
-        // One word more, as a run of bytes is read by whole words and the one after.
-        let arena = Arena::new(count * slab + 2 * WORD, pages, policy)?;
+        // Address space beyond, which takes no memory: what is not an item may seem to be a long one.
+        let arena = Arena::new(count * slab + REACH, pages, policy)?;
         let class = |class: usize| Class {
             words: sizes.words(class),
             per_slab: slab_words / sizes.words(class),
@@ -216,9 +216,16 @@ impl Space {
         Item { arena: &self.arena, at }
     }
 
-    /// The class that the slot at a word belongs to.
-    pub(crate) fn class_of(&self, at: usize) -> usize {
-        (self.owners[at / self.slab_words].load(Relaxed) >> 32) as usize
+    /// The class that the slot at a word belongs to, if any: that of an item stays while the item is in use, or the class locked.
+    pub(crate) fn class_of(&self, at: usize) -> Option<usize> {
+        let owner = self.owners[at / self.slab_words].load(Relaxed);
+        (owner != FREE_SLAB).then_some((owner >> 32) as usize)
+    }
+
+    /// The class of a slot that is in use.
+    pub(crate) fn class_in_use(&self, at: usize) -> &Class {
+        let class = self.class_of(at).expect("a slab goes only when none of its slots is in use");
+        &self.classes[class]
     }
 
     /// The number of the slot at a word.

@@ -44,7 +44,7 @@ impl Default for Reads {
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// This thread's cell; from [`CELLS`] on, it is shared.
+    /// This thread's cell; the last one is shared by all that find no other.
     static MINE: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
@@ -54,7 +54,7 @@ fn mine() -> usize {
     if mine != usize::MAX {
         return mine;
     }
-    let number = NEXT.fetch_add(1, Relaxed);
+    let number = NEXT.fetch_add(1, Relaxed).min(CELLS - 1);
     MINE.set(number);
     number
 }
@@ -73,13 +73,13 @@ impl Reads {
     #[inline]
     pub(crate) fn hit(&self) {
         let mine = mine();
-        add(&self.cells[mine % CELLS].hits, mine >= CELLS - 1);
+        add(&self.cells[mine].hits, mine == CELLS - 1);
     }
 
     #[inline]
     pub(crate) fn miss(&self) {
         let mine = mine();
-        add(&self.cells[mine % CELLS].misses, mine >= CELLS - 1);
+        add(&self.cells[mine].misses, mine == CELLS - 1);
     }
 
     /// An item had to go as its buckets were full.

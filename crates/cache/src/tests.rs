@@ -218,6 +218,36 @@ fn what_leaves_the_first_tier_is_in_the_second_and_comes_back_if_read() {
     assert!(promoted > 0);
 }
 
+#[test]
+fn reads_of_more_threads_than_there_are_cells_are_all_counted() {
+    let cache = cache(&tiers(&[512 * KB], Eviction::S3Fifo, Making::Inline));
+    cache.set(b"key", b"value").expect("room");
+    std::thread::scope(|scope| {
+        for _ in 0..100 {
+            scope.spawn(|| (0..2_000).for_each(|_| assert!(get(&cache, b"key").is_some())));
+        }
+    });
+    assert_eq!(cache.counted().hits, 200_000);
+}
+
+#[test]
+fn what_looks_like_an_item_at_the_very_end_of_memory_leads_nowhere() {
+    let cache = cache(&tiers(&[256 * KB], Eviction::S3Fifo, Making::Inline));
+    let space = &cache.spaces[0];
+    // A place that a reader has from before, in the last word of the last slab; the word says that the longest of items begins there.
+    let last = space.slab_count() * space.slab_words() - 1;
+    let shape = crate::item::Shape { key: 255, value: 0xff_ffff, extra: true, chained: false };
+    let forged = crate::item::Header::new(crate::item::Header(0), crate::item::Stage::Live, shape);
+    space.item(last).publish(forged);
+    let mut out = Vec::new();
+    space.item(last).read_key(forged, &mut out);
+    space.item(last).read_value(forged, &mut out);
+    assert_eq!(out.len(), 255 + 0xff_ffff);
+    cache.wishes.add(Cache::place(0, last));
+    assert_eq!(cache.step(), 0);
+    assert!(!cache.delete(&[0; 250]));
+}
+
 /// Threads that set, delete and read, while movers move: nothing torn, nobody else's, nothing older than what was acknowledged.
 fn soak(config: &Config, movers: usize, steps: u32) {
     const KEYS: u32 = 4_000;
