@@ -1,7 +1,7 @@
 //! Get-or-set against caches of others, in one run: throughput, hit ratio and memory, as ratios to the best of them.
 //!
-//! Each measurement is a process of its own, so that memory is that of one cache; caches take turns within a round, and of rounds the
-//! median is given. Keys are drawn before the clock starts. A miss sets the key, as look-aside clients do.
+//! Each measurement is a process of its own, so that memory is that of one cache; caches take turns within a round, and of
+//! rounds the median is given. Keys are drawn before the clock starts. A miss sets the key, as look-aside clients do.
 
 mod peers;
 

@@ -1,6 +1,7 @@
 //! The caches, behind what get-or-set needs.
 //!
-//! All copy the value out, as a program that sends it on does; those that keep values behind a count of references are not asked for less.
+//! All copy the value out, as a program that sends it on does; those that keep values behind a count of references are not
+//! asked for less.
 
 use std::time::Duration;
 

@@ -2,8 +2,8 @@
 //!
 //! A reader copies an item without a lock, and looks at the item's version afterwards to see whether a writer came between.
 //! So what it copies may be changing: all of it goes through relaxed atomic words of 64 bits, which makes that defined
-//! (fences are the caller's). Long runs are moved by the processor's string instruction on x86-64, which the compiler does not see
-//! into. Nothing is unmapped before the arena goes.
+//! (fences are the caller's). Long runs are moved by the processor's string instruction on x86-64, which the compiler does
+//! not see into. Nothing is unmapped before the arena goes.
 #![expect(unsafe_code, reason = "shared mapped memory, addressed by offset")]
 
 use core::ptr::NonNull;

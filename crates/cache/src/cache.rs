@@ -1,9 +1,10 @@
 //! The cache: items by key, over tiers of memory.
 //!
-//! A reader finds an entry, copies the item, and looks whether item and entry are still the same; it takes no lock and is never waited for.
-//! A writer writes a new item beside the old one and exchanges the entry under the stripe of the key; so does who moves an item to another tier.
-//! Whoever took an entry away gives the slot back, nobody else. Locks are taken in this order: a stripe, then a class; who has a class and wants
-//! a stripe (to evict) may only try. Of two stripes the second is only tried.
+//! A reader finds an entry, copies the item, and looks whether item and entry are still the same; it takes no lock and is
+//! never waited for. A writer writes a new item beside the old one and exchanges the entry under the stripe of the key; so
+//! does who moves an item to another tier. Whoever took an entry away gives the slot back, nobody else. Locks are taken in
+//! this order: a stripe, then a class; who has a class and wants a stripe (to evict) may only try. Of two stripes the second
+//! is only tried.
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
@@ -15,7 +16,7 @@ use crate::arena::WORD;
 use crate::config::{Config, Error, Making};
 use crate::index::{At, Entry, Hash, Held, Index, hash};
 use crate::item::{EXTRA, HEADER, Header, Item, KEY_MAX, Shape, Stage, size};
-use crate::mover::Wishes;
+use crate::notes::Notes;
 use crate::space::{Sizes, Space, State};
 use crate::stats::Reads;
 use crate::store::{Meta, Refused};
@@ -26,6 +27,11 @@ const TIER_SHIFT: u32 = 43;
 pub(crate) const BATCH: usize = 16;
 /// Others may take the room that was made; so often it is made again.
 const ATTEMPTS: usize = 4;
+
+/// Items that are wished for in a faster tier, at most.
+const WISHES: usize = 1024;
+/// Reads that wait to be told to policies that want them.
+const READ_NOTES: usize = 64;
 
 /// A cache. Shared by reference among threads.
 #[derive(Debug)]
@@ -39,7 +45,9 @@ pub struct Cache {
     pub(crate) flush_at: AtomicU32,
     pub(crate) reads: Reads,
     /// Items of slower tiers that are read.
-    pub(crate) wishes: Wishes,
+    pub(crate) wishes: Notes,
+    /// What was read lately, for policies that want that.
+    pub(crate) read_notes: Notes,
     /// Somebody found no room.
     pub(crate) wanted: (Mutex<bool>, Condvar),
     wants_reads: bool,
@@ -82,7 +90,8 @@ impl Cache {
             now: AtomicU32::new(1),
             flush_at: AtomicU32::new(0),
             reads: Reads::default(),
-            wishes: Wishes::default(),
+            wishes: Notes::new(WISHES),
+            read_notes: Notes::new(READ_NOTES),
             wanted: (Mutex::new(false), Condvar::new()),
             wants_reads: tiers.any(|tier| tier.eviction.make().wants_reads()),
             sizes,
@@ -161,7 +170,7 @@ impl Cache {
         }
         let meta = item.meta(header);
         let now = self.now.load(Relaxed);
-        let expired = meta.expires != 0 && meta.expires <= now;
+        let expired = meta.is_over(now);
         if !expired {
             head(&meta, header.value(), out);
             item.read_value(header, out);
@@ -180,7 +189,7 @@ impl Cache {
             self.wishes.add(entry.place());
         }
         if self.wants_reads {
-            self.reads.note(entry.place());
+            self.read_notes.add(entry.place());
         }
         Some(Tried::Read(meta))
     }
@@ -228,8 +237,7 @@ impl Cache {
 
     pub(crate) fn has_expired(&self, entry: Entry) -> bool {
         let item = self.item(entry);
-        let expires = item.meta(item.header()).expires;
-        expires != 0 && expires <= self.now.load(Relaxed)
+        item.meta(item.header()).is_over(self.now.load(Relaxed))
     }
 
     pub(crate) fn item(&self, entry: Entry) -> Item<'_> {
@@ -263,9 +271,8 @@ impl Cache {
         }
         let (tier, at) = self.room(class, hash).ok_or(Refused::NoMemory { bytes })?;
         let item = self.spaces[tier].item(at);
-        let shape =
-            Shape { key: key.len(), value: value.len(), extra: meta.is_some(), chained: false };
-        let header = Header::new(item.header(), Stage::Held, shape);
+        let shape = Shape { key: key.len(), value: value.len(), extra: meta.is_some() };
+        let header = Header::new(item.header(), shape);
         item.begin(header);
         if let Some(meta) = meta {
             item.set_meta(header, meta);
@@ -296,9 +303,7 @@ impl Cache {
         if held.insert(new) {
             gone
         } else {
-            if let Some(place) = gone {
-                self.free(Some(place));
-            }
+            self.free(gone);
             Some(new)
         }
     }
@@ -307,9 +312,7 @@ impl Cache {
     pub(crate) fn free(&self, place: Option<u64>) {
         let Some(place) = place else { return };
         let (_, space, at) = self.locate(place);
-        let mut state = space.class_in_use(at).lock();
-        state.policy.removed(space.slot_of(at));
-        space.give_back(&mut state, at);
+        space.remove(&mut space.class_in_use(at).lock(), at);
     }
 
     /// A slot for an item of this class: its tier and word.
@@ -362,7 +365,7 @@ impl Cache {
     /// Frees slots of a class: its items go to the next tier, or out of the last.
     pub(crate) fn make_room(&self, tier: usize, class: usize, key: &mut Vec<u8>) -> bool {
         if tier + 1 < self.spaces.len() {
-            return self.demote(tier, class, BATCH) > 0;
+            return self.demote(tier, class, key) > 0;
         }
         let space = &self.spaces[tier];
         let mut state = space.class(class).lock();

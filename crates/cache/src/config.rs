@@ -7,7 +7,7 @@ use nearfar_kernel::mempolicy::Policy;
 use crate::arena::PageSize;
 use crate::evict::Eviction;
 
-/// Bytes a slot of the index takes, times what share of slots is used.
+/// Bytes of an item, where nobody says how many items there will be.
 const ITEM_GUESS: u64 = 100;
 /// Most tiers of memory.
 pub(crate) const TIERS_MAX: usize = 4;
@@ -40,7 +40,8 @@ pub struct Config {
     pub tiers: Vec<Tier>,
     /// Items the index has room for; none: one for each hundred bytes of the tiers.
     pub items: Option<u64>,
-    /// Bytes of a slab, a power of two from 64 KiB to 64 MiB; none: by the tiers' size, 128 KiB to 2 MiB. An item has a quarter of it at most.
+    /// Bytes of a slab, a power of two from 64 KiB to 64 MiB; none: by the tiers' size, 128 KiB to 2 MiB. An item has a
+    /// quarter of it at most.
     pub slab: Option<usize>,
     /// Pages of items and index.
     pub pages: PageSize,

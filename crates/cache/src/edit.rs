@@ -1,14 +1,14 @@
 //! Changes that hang on what is there: the cache as a [`Store`].
 //!
-//! An edit holds the stripe of its key from the look to the change. What is kept besides a value changes in place, under another version of the
-//! item, so that who reads meanwhile reads again; an item that has no room for that is written anew.
+//! An edit holds the stripe of its key from the look to the change. What is kept besides a value changes in place, under
+//! another version of the item, so that who reads meanwhile reads again; an item that has no room for that is written anew.
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use crate::arena::WORD;
 use crate::cache::Cache;
 use crate::index::{At, Entry, Held, hash};
-use crate::item::{Header, Shape, Stage};
+use crate::item::{Header, Stage};
 use crate::mover::for_each_item;
 use crate::store::{Decide, Edit, Head, Meta, Old, Refused, Store};
 
@@ -41,13 +41,7 @@ impl Cache {
             return *meta == there.meta();
         }
         let header = there.header;
-        let shape = Shape {
-            key: header.key(),
-            value: header.value(),
-            extra: true,
-            chained: header.is_chained(),
-        };
-        let new = Header::new(header, Stage::Held, shape);
+        let new = Header::new(header, header.shape());
         // A policy may set how often it was read meanwhile, no more.
         if item.change(header, |_| new).is_none() {
             return false;
@@ -112,21 +106,21 @@ impl Store for Cache {
             old.map(|(entry, _)| There { cache: self, entry, header: self.item(entry).header() });
         let edit = decide(there.as_ref().map(|there| -> &dyn Old { there }), value);
         let mut done = Ok(());
+        let mut put = |value: &[u8], meta: &Meta| {
+            self.put_held(&held, key, value, meta).unwrap_or_else(|refused| {
+                done = Err(refused);
+                Self::remove_held(&held, old)
+            })
+        };
         let freed = match edit {
             Edit::Keep => None,
             Edit::Remove => Self::remove_held(&held, old),
-            Edit::Put(meta) => self.put_held(&held, key, value, &meta).unwrap_or_else(|refused| {
-                done = Err(refused);
-                Self::remove_held(&held, old)
-            }),
+            Edit::Put(meta) => put(value, &meta),
             Edit::Set(meta) => match &there {
                 Some(there) if !self.set_meta(there, &meta) => {
                     value.clear();
                     there.read(value);
-                    self.put_held(&held, key, value, &meta).unwrap_or_else(|refused| {
-                        done = Err(refused);
-                        Self::remove_held(&held, old)
-                    })
+                    put(value, &meta)
                 }
                 _ => None,
             },
@@ -151,15 +145,13 @@ impl Store for Cache {
         for_each_item(self, &mut |tier, at| {
             let item = self.spaces[tier].item(at);
             let header = item.header();
-            key.clear();
-            item.read_key(header, &mut key);
+            let hash = item.hash(header, &mut key);
             let meta = item.meta(header);
-            let expired = meta.expires != 0 && meta.expires <= self.now();
             // A slab may have gone to another class meanwhile: then a value may look like an item.
             let place = Self::place(tier, at);
             let leads = |entry: Entry, _| (entry.place() == place).then_some(());
-            let whole = item.is_still(header) && self.index.find(hash(&key), leads).is_some();
-            !whole || expired || each(&key, &meta, header.value())
+            let whole = item.is_still(header) && self.index.find(hash, leads).is_some();
+            !whole || meta.is_over(self.now()) || each(&key, &meta, header.value())
         });
     }
 

@@ -1,16 +1,18 @@
 //! Where the item of a key is: one table for all tiers.
 //!
-//! A bucket is a cache line of eight slots; a slot is a word: 16 bits of the key's hash (`tag`), what kind of place it is, and the place.
-//! A key has two buckets, and the second follows from the first and the tag, so that an entry can move to its other bucket without its
-//! key being read (cuckoo hashing with partial keys: Fan et al., MemC3, NSDI 2013). Readers take no lock. Writers hold the *stripe* of
-//! the tag: an entry changes under its own stripe only, and an empty slot is taken by compare-and-swap. An entry that moves is written
-//! where it goes before it is cleared where it was, and counted in between: who finds nothing looks whether something has moved.
-//! The table does not grow: it is made for as many items as are expected (`Config::items`).
+//! A bucket is a cache line of eight slots; a slot is a word: 16 bits of the key's hash (`tag`), what kind of place it is,
+//! and the place. A key has two buckets, and the second follows from the first and the tag, so that an entry can move to its
+//! other bucket without its key being read (cuckoo hashing with partial keys: Fan et al., MemC3, NSDI 2013). Readers take no
+//! lock. Writers hold the *stripe* of the tag: an entry changes under its own stripe only, and an empty slot is taken by
+//! compare-and-swap. An entry that moves is written where it goes before it is cleared where it was, and counted in between:
+//! who finds nothing looks whether something has moved. The table does not grow: it is made for as many items as are expected
+//! (`Config::items`).
 #![expect(
     clippy::cast_possible_truncation,
     reason = "words are as wide as addresses here, and a half is what is wanted"
 )]
 
+use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::io;
@@ -84,12 +86,32 @@ struct Stripe {
     moves: AtomicU32,
 }
 
+impl Stripe {
+    /// Takes it, if nobody has it.
+    #[inline]
+    fn try_take(&self) -> bool {
+        self.held.compare_exchange(0, 1, Acquire, Relaxed).is_ok()
+    }
+
+    #[inline]
+    fn give_back(&self) {
+        self.held.store(0, Release);
+    }
+}
+
 /// The table.
 #[derive(Debug)]
 pub(crate) struct Index {
     slots: Arena,
     buckets: u64,
     stripes: Box<[Stripe]>,
+}
+
+/// The slots of a bucket.
+#[inline]
+const fn slots_of(bucket: u64) -> Range<usize> {
+    let from = bucket as usize * SLOTS;
+    from..from + SLOTS
 }
 
 /// A stripe, held.
@@ -102,7 +124,7 @@ pub(crate) struct Held<'a> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.stripe.held.store(0, Release);
+        self.stripe.give_back();
     }
 }
 
@@ -142,6 +164,13 @@ impl Index {
         if sum >= bucket { sum - bucket } else { sum + self.buckets - bucket }
     }
 
+    /// Both buckets of a key.
+    #[inline]
+    fn buckets_of(&self, hash: Hash) -> [u64; 2] {
+        let first = self.first(hash);
+        [first, self.other(first, hash.tag())]
+    }
+
     #[inline]
     fn slot(&self, at: usize) -> &AtomicU64 {
         self.slots.word(at)
@@ -155,14 +184,13 @@ impl Index {
     /// Asks for the lines a key's entry may be in.
     #[inline]
     pub(crate) fn prefetch(&self, hash: Hash) {
-        let first = self.first(hash);
-        for bucket in [first, self.other(first, hash.tag())] {
-            self.slots.prefetch(bucket as usize * SLOTS);
+        for bucket in self.buckets_of(hash) {
+            self.slots.prefetch(slots_of(bucket).start);
         }
     }
 
-    /// The first thing that `take` makes of one of the entries with this hash's tag. It is called without a lock: what an entry leads to
-    /// may have gone.
+    /// The first thing that `take` makes of one of the entries with this hash's tag. It is called without a lock: what an
+    /// entry leads to may have gone.
     #[inline]
     pub(crate) fn find<R>(
         &self,
@@ -173,10 +201,8 @@ impl Index {
         let stripe = self.stripe(tag);
         let mut moves = stripe.moves.load(Acquire);
         loop {
-            let first = self.first(hash);
-            for bucket in [first, self.other(first, tag)] {
-                let from = bucket as usize * SLOTS;
-                for at in from..from + SLOTS {
+            for bucket in self.buckets_of(hash) {
+                for at in slots_of(bucket) {
                     let entry = Entry(self.slot(at).load(Acquire));
                     if entry.tag() == tag
                         && let Some(found) = take(entry, At(at))
@@ -204,7 +230,7 @@ impl Index {
     pub(crate) fn lock(&self, hash: Hash) -> Held<'_> {
         let stripe = self.stripe(hash.tag());
         let mut spins = 0_u32;
-        while stripe.held.compare_exchange_weak(0, 1, Acquire, Relaxed).is_err() {
+        while !stripe.try_take() {
             spins += 1;
             if spins.is_multiple_of(64) {
                 std::thread::yield_now()
@@ -219,9 +245,8 @@ impl Index {
     #[inline]
     pub(crate) fn try_lock(&self, hash: Hash) -> Option<Held<'_>> {
         let stripe = self.stripe(hash.tag());
-        let taken = stripe.held.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
         // Not before it is known to be ours: who drops it gives it back.
-        taken.then(|| Held { index: self, hash, stripe })
+        stripe.try_take().then(|| Held { index: self, hash, stripe })
     }
 }
 
@@ -251,20 +276,19 @@ impl<'a> Held<'a> {
         self.index.slot(at.0).store(0, Release);
     }
 
-    /// Adds an entry. Where both buckets are full, one of theirs goes to its other bucket, if there is room. Else nothing is added.
+    /// Adds an entry. Where both buckets are full, one of theirs goes to its other bucket, if there is room. Else nothing is
+    /// added.
     #[inline]
     pub(crate) fn insert(&self, place: u64) -> bool {
         let entry = Entry::new(self.hash, place);
-        let first = self.index.first(self.hash);
-        let buckets = [first, self.index.other(first, entry.tag())];
+        let buckets = self.index.buckets_of(self.hash);
         buckets.iter().any(|bucket| self.take_empty(*bucket, entry.0).is_some())
             || buckets.iter().any(|bucket| self.make_room(*bucket, entry))
     }
 
     /// Puts an entry into an empty slot of a bucket.
     fn take_empty(&self, bucket: u64, word: u64) -> Option<At> {
-        let from = bucket as usize * SLOTS;
-        (from..from + SLOTS)
+        slots_of(bucket)
             .find(|at| {
                 let slot = self.index.slot(*at);
                 slot.load(Relaxed) == 0 && slot.compare_exchange(0, word, AcqRel, Relaxed).is_ok()
@@ -274,8 +298,7 @@ impl<'a> Held<'a> {
 
     /// Puts an entry in the place of one that can go to its other bucket.
     fn make_room(&self, bucket: u64, entry: Entry) -> bool {
-        let from = bucket as usize * SLOTS;
-        (from..from + SLOTS).any(|at| {
+        slots_of(bucket).any(|at| {
             let there = Entry(self.index.slot(at).load(Relaxed));
             let to = self.index.other(bucket, there.tag());
             if there.0 == 0 || to == bucket || !self.has_empty(to) {
@@ -283,7 +306,7 @@ impl<'a> Held<'a> {
             }
             let stripe = self.index.stripe(there.tag());
             let own = core::ptr::eq(stripe, self.stripe);
-            if !own && stripe.held.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
+            if !own && !stripe.try_take() {
                 return false;
             }
             let still = self.index.slot(at).load(Relaxed) == there.0;
@@ -293,30 +316,23 @@ impl<'a> Held<'a> {
                 self.index.slot(at).store(entry.0, Release);
             }
             if !own {
-                stripe.held.store(0, Release);
+                stripe.give_back();
             }
             moved
         })
     }
 
     fn has_empty(&self, bucket: u64) -> bool {
-        let from = bucket as usize * SLOTS;
-        (from..from + SLOTS).any(|at| self.index.slot(at).load(Relaxed) == 0)
+        slots_of(bucket).any(|at| self.index.slot(at).load(Relaxed) == 0)
     }
 
     /// Takes an entry out of this key's buckets that `may_go` accepts, told its place and with its stripe held, to make room.
     pub(crate) fn push_out(&self, mut may_go: impl FnMut(u64) -> bool) -> bool {
-        let tag = self.hash.tag();
-        let first = self.index.first(self.hash);
-        [first, self.index.other(first, tag)].into_iter().any(|bucket| {
-            let from = bucket as usize * SLOTS;
-            (from..from + SLOTS).any(|at| {
+        self.index.buckets_of(self.hash).into_iter().any(|bucket| {
+            slots_of(bucket).any(|at| {
                 let there = Entry(self.index.slot(at).load(Relaxed));
                 let stripe = self.index.stripe(there.tag());
-                if there.0 == 0 || core::ptr::eq(stripe, self.stripe) {
-                    return false;
-                }
-                if stripe.held.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
+                if there.0 == 0 || core::ptr::eq(stripe, self.stripe) || !stripe.try_take() {
                     return false;
                 }
                 let still = self.index.slot(at).load(Relaxed) == there.0;
@@ -324,7 +340,7 @@ impl<'a> Held<'a> {
                 if goes {
                     self.index.slot(at).store(0, Release);
                 }
-                stripe.held.store(0, Release);
+                stripe.give_back();
                 goes
             })
         })

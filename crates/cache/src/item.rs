@@ -5,14 +5,16 @@
 //! words 1-3  only if the state says so: expires 32, flags 32 | cas 64 | marks 16, version 16, accessed 32
 //! then       key and value, without a gap; the rest of the last word is 0
 //! ```
-//! An item does not change, except `reads`, `accessed` and the marks, which are hints: whoever changes more makes another version. Who
-//! reads without a lock takes the header before and after (`reads` aside); if it is the same, what was read is one item's.
+//! An item does not change, except `reads`, `accessed` and the marks, which are hints: whoever changes more makes another
+//! version. Who reads without a lock takes the header before and after (`reads` aside); if it is the same, what was read is
+//! one item's.
 #![expect(clippy::cast_possible_truncation, reason = "fields of a word have fewer bits")]
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU64, fence};
 
 use crate::arena::{Arena, WORD};
+use crate::index::{Hash, hash};
 use crate::store::Meta;
 
 /// Bytes of a header.
@@ -21,8 +23,8 @@ pub(crate) const HEADER: usize = WORD;
 pub(crate) const EXTRA: usize = 3 * WORD;
 /// Longest key.
 pub(crate) const KEY_MAX: usize = 250;
-/// Bytes from its header on that any header can speak of, also one that is none: who reads without a lock may meet a word of something else,
-/// and finds out afterwards.
+/// Bytes from its header on that any header can speak of, also one that is none: who reads without a lock may meet a word of
+/// something else, and finds out afterwards.
 pub(crate) const REACH: usize = size(0xff, 0xff_ffff, true) + 2 * WORD;
 /// Reads that are counted, at most.
 pub(crate) const READS_MAX: u64 = 3;
@@ -36,7 +38,7 @@ const WON: u64 = 4;
 pub(crate) enum Stage {
     /// Nothing; it is, or will be, in a list of free slots.
     Free,
-    /// An item that is being written, or a piece of a chained value.
+    /// An item that is being written.
     Held,
     /// An item in the index.
     Live,
@@ -53,23 +55,19 @@ pub(crate) struct Shape {
     pub(crate) value: usize,
     /// [`Meta`] is kept.
     pub(crate) extra: bool,
-    /// The value is a list of pieces.
-    pub(crate) chained: bool,
 }
 
 impl Header {
     const EXTRA: u64 = 1 << 43;
-    const CHAINED: u64 = 1 << 44;
 
-    /// The header of an item of this shape that comes after `before`.
-    pub(crate) fn new(before: Self, stage: Stage, shape: Shape) -> Self {
+    /// The header of an item of this shape that comes after `before`, while it is being written.
+    pub(crate) fn new(before: Self, shape: Shape) -> Self {
         debug_assert!(shape.key <= 255 && shape.value < 1 << 24, "lengths fit");
-        let flag = |bit: u64, set: bool| if set { bit } else { 0 };
+        let extra = if shape.extra { Self::EXTRA } else { 0 };
         Self(
             (before.0 >> 48).wrapping_add(1) << 48
-                | (stage as u64) << 40
-                | flag(Self::EXTRA, shape.extra)
-                | flag(Self::CHAINED, shape.chained)
+                | (Stage::Held as u64) << 40
+                | extra
                 | (shape.key as u64) << 32
                 | (shape.value as u64) << 8,
         )
@@ -101,12 +99,12 @@ impl Header {
         self.0 & Self::EXTRA != 0
     }
 
-    pub(crate) const fn is_chained(self) -> bool {
-        self.0 & Self::CHAINED != 0
-    }
-
     pub(crate) const fn key(self) -> usize {
         (self.0 >> 32) as usize & 0xff
+    }
+
+    pub(crate) const fn shape(self) -> Shape {
+        Shape { key: self.key(), value: self.value(), extra: self.has_extra() }
     }
 
     /// Bytes of the value as it lies here.
@@ -137,7 +135,7 @@ impl Header {
     /// Words before the key.
     #[inline]
     pub(crate) const fn before_key(self) -> usize {
-        if self.has_extra() { 4 } else { 1 }
+        size(0, 0, self.has_extra()) / WORD
     }
 
     /// Words of the whole item.
@@ -187,7 +185,7 @@ impl Item<'_> {
         self.head().store(header.0, Release);
     }
 
-    /// Another header, if this is the one still; `reads` may have changed in between, and is kept if `keep_reads`.
+    /// Another header, made of the one that is there, if that is this one still; `reads` may have changed in between.
     pub(crate) fn change(&self, from: Header, to: impl Fn(Header) -> Header) -> Option<Header> {
         let mut now = self.header();
         while now.is_same(from) {
@@ -214,6 +212,13 @@ impl Item<'_> {
     /// Appends the key.
     pub(crate) fn read_key(&self, header: Header, out: &mut Vec<u8>) {
         self.arena.read(self.at + header.before_key(), 0, header.key(), out);
+    }
+
+    /// The hash of its key.
+    pub(crate) fn hash(&self, header: Header, scratch: &mut Vec<u8>) -> Hash {
+        scratch.clear();
+        self.read_key(header, scratch);
+        hash(scratch)
     }
 
     /// Appends the value as it lies here.

@@ -1,9 +1,9 @@
 //! cache: items over several tiers of memory, behind one index.
 //!
-//! Here: the cache ([`Cache`]), what goes first ([`evict`]), who moves items between tiers ([`mover`]), copying in batches ([`copy`]), and
-//! what a front end asks of a cache ([`store`]).
-//! Not here: which memory is near and which is far (the caller says it in policies of memory), and the command line.
-//! Read next: `item.rs` for what lies in memory, `index.rs` for how it is found, then `cache.rs`.
+//! Here: the cache ([`Cache`]), what goes first ([`evict`]), who moves items between tiers ([`mover`]), copying in batches
+//! ([`copy`]), and what a front end asks of a cache ([`store`]). Not here: which memory is near and which is far (the caller
+//! says it in policies of memory), and the command line. Read next: `item.rs` for what lies in memory, `index.rs` for how it
+//! is found, then `cache.rs`.
 
 mod arena;
 mod cache;
@@ -14,6 +14,7 @@ pub mod evict;
 mod index;
 mod item;
 pub mod mover;
+mod notes;
 mod space;
 mod stats;
 pub mod store;

@@ -1,92 +1,70 @@
 //! Who moves items between tiers, ahead of need.
 //!
-//! A mover keeps some slots of each class free in each tier, so that who stores an item finds one: below 2 % it demotes, up to 5 %. What is read
-//! twice in a slower tier is wished for in a faster one, and goes there if there is room without anybody having to leave. An item is copied
-//! where nobody looks, then its entry is exchanged if it is the same still: readers find the one or the other, whole.
+//! A mover keeps some slots of each class free in each tier, so that who stores an item finds one: below 2 % it demotes, up
+//! to 5 %. What is read twice in a slower tier is wished for in a faster one, and goes there if there is room without anybody
+//! having to leave. An item is copied where nobody looks, then its entry is exchanged if it is the same still: readers find
+//! the one or the other, whole.
 
+use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::cache::{BATCH, Cache};
-use crate::index::hash;
-use crate::item::{Header, KEY_MAX, Shape, Stage};
-use crate::space::{Space, Victim};
+use crate::index::Hash;
+use crate::item::{Header, KEY_MAX, Stage};
+use crate::space::Victim;
+use crate::store::Meta;
 
-/// Wishes that are kept; older ones are forgotten.
-const WISHES: usize = 1024;
 /// Slots of a class that are kept free, in percent: below the first more are freed, up to the second.
 const FREE_LOW: usize = 2;
 const FREE_HIGH: usize = 5;
 /// A mover that is not called looks after this time.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Places of items that are wanted in a faster tier.
-#[derive(Debug)]
-pub(crate) struct Wishes {
-    places: Vec<AtomicU64>,
-    next: AtomicUsize,
-}
-
-impl Default for Wishes {
-    fn default() -> Self {
-        Self { places: (0..WISHES).map(|_| AtomicU64::new(0)).collect(), next: AtomicUsize::new(0) }
-    }
-}
-
-impl Wishes {
-    pub(crate) fn add(&self, place: u64) {
-        let at = self.next.fetch_add(1, Relaxed) % WISHES;
-        self.places[at].store(place, Relaxed);
-    }
-
-    fn take(&self) -> impl Iterator<Item = u64> {
-        self.places.iter().map(|place| place.swap(0, Relaxed)).filter(|place| *place != 0)
-    }
-}
-
 impl Cache {
-    /// Demotes up to so many items of a class; gives how many slots that freed.
-    pub(crate) fn demote(&self, tier: usize, class: usize, most: usize) -> usize {
+    /// Demotes a batch of a class's items; gives how many slots that freed.
+    pub(crate) fn demote(&self, tier: usize, class: usize, key: &mut Vec<u8>) -> usize {
         let space = &self.spaces[tier];
-        let mut key = Vec::with_capacity(KEY_MAX);
-        let victims: Vec<Victim> = {
-            let mut state = space.class(class).lock();
-            let mut victims = Vec::with_capacity(most);
-            while victims.len() < most {
-                let Some(victim) = space.victim(class, &mut state, &mut key) else { break };
-                state.policy.kept(victim.slot);
-                victims.push(victim);
-            }
-            victims
-        };
-        let moved: Vec<&Victim> =
-            victims.iter().filter(|victim| self.shift((tier, tier + 1), class, victim)).collect();
         let mut state = space.class(class).lock();
-        for victim in &moved {
-            state.policy.removed(victim.slot);
-            space.give_back(&mut state, victim.at);
+        let mut victims = Vec::with_capacity(BATCH);
+        while victims.len() < BATCH {
+            let Some(victim) = space.victim(class, &mut state, key) else { break };
+            state.policy.kept(victim.slot);
+            victims.push(victim);
         }
-        state.counts.demoted += moved.len() as u64;
-        state.counts.contended += (victims.len() - moved.len()) as u64;
-        moved.len()
+        drop(state);
+        let tried = victims.len();
+        victims.retain(|victim| self.shift((tier, tier + 1), class, victim, key));
+        let mut state = space.class(class).lock();
+        for victim in &victims {
+            space.remove(&mut state, victim.at);
+        }
+        state.counts.demoted += victims.len() as u64;
+        state.counts.contended += (tried - victims.len()) as u64;
+        victims.len()
     }
 
     /// Copies an item to another tier and has its key lead there; the old slot is the caller's to give back then.
-    fn shift(&self, (from, to): (usize, usize), class: usize, what: &Victim) -> bool {
-        let Some(at) = self.slot_in(to, class, what, from < to) else { return false };
+    fn shift(
+        &self,
+        (from, to): (usize, usize),
+        class: usize,
+        what: &Victim,
+        key: &mut Vec<u8>,
+    ) -> bool {
+        let found = self.slot_in(to, class, what.hash).or_else(|| {
+            // Who goes down may have others leave for it.
+            let may_push =
+                from < to && (self.make_room(to, class, key) || self.rob(to, class, key));
+            if may_push { self.slot_in(to, class, what.hash) } else { None }
+        });
+        let Some(at) = found else { return false };
         let (source, target) = (&self.spaces[from], &self.spaces[to]);
         let item = target.item(at);
         let header = what.header;
-        let shape = Shape {
-            key: header.key(),
-            value: header.value(),
-            extra: header.has_extra(),
-            chained: header.is_chained(),
-        };
-        let new = Header::new(item.header(), Stage::Held, shape);
+        let new = Header::new(item.header(), header.shape());
         item.begin(new);
         target.arena.copy_from(at + 1, &source.arena, what.at + 1, header.words() - 1);
         let old = source.item(what.at);
@@ -110,47 +88,27 @@ impl Cache {
         }
     }
 
-    /// A slot in another tier; who goes down may have others leave for it.
-    fn slot_in(&self, tier: usize, class: usize, what: &Victim, may_push: bool) -> Option<usize> {
+    /// A slot that is free in a tier.
+    fn slot_in(&self, tier: usize, class: usize, hash: Hash) -> Option<usize> {
         let space = &self.spaces[tier];
-        let take = || space.take(class, &mut space.class(class).lock(), what.hash.low());
-        take().or_else(|| {
-            let mut key = Vec::with_capacity(KEY_MAX);
-            let made = may_push
-                && (self.make_room(tier, class, &mut key) || self.rob(tier, class, &mut key));
-            if made { take() } else { None }
-        })
+        space.take(class, &mut space.class(class).lock(), hash.low())
     }
 
     /// Takes a slab from the class of a tier that has most, for another that has none: its items go.
     pub(crate) fn rob(&self, tier: usize, class: usize, key: &mut Vec<u8>) -> bool {
         let space = &self.spaces[tier];
-        let slabs = |number: usize| Space::slab_places(&space.class(number).lock()).len();
+        let slabs = |number: usize| space.class(number).lock().slabs().count();
         let others = (0..self.sizes.count()).filter(|number| *number != class);
-        let Some(rich) =
-            others.max_by_key(|number| slabs(*number)).filter(|number| slabs(*number) > 0)
-        else {
-            return false;
-        };
+        let richest = others.map(|number| (slabs(number), number)).max();
+        let Some((_, rich)) = richest.filter(|(slabs, _)| *slabs > 0) else { return false };
         let mut state = space.class(rich).lock();
-        let places = Space::slab_places(&state);
-        let Some(place) = places.get(state.used % places.len().max(1)).copied() else {
-            return false;
-        };
-        let mut slots = Vec::new();
-        space.each_slot(rich, &state, place, |at| slots.push(at));
-        for at in slots {
+        let count = state.slabs().count().max(1);
+        let Some((place, slab)) = state.slabs().nth(state.used % count) else { return false };
+        for at in space.slots_of(rich, slab) {
             let item = space.item(at);
             let header = item.header();
-            if !header.is_live() {
-                continue;
-            }
-            key.clear();
-            item.read_key(header, key);
-            let hash = hash(key);
-            if self.take_out(hash, Self::place(tier, at)) {
-                state.policy.removed(space.slot_of(at));
-                space.give_back(&mut state, at);
+            if header.is_live() && self.take_out(item.hash(header, key), Self::place(tier, at)) {
+                space.remove(&mut state, at);
                 state.counts.evicted += 1;
             }
         }
@@ -168,14 +126,12 @@ impl Cache {
             if tier == 0 || !header.is_live() {
                 continue;
             }
-            key.clear();
-            item.read_key(header, &mut key);
+            let what = Victim { at, slot: 0, header, hash: item.hash(header, &mut key) };
             let class = self.sizes.class(header.words());
             if class == self.sizes.count() || !item.is_still(header) {
                 continue;
             }
-            let what = Victim { at, slot: 0, header, hash: hash(&key) };
-            if self.shift((tier, tier - 1), class, &what) {
+            if self.shift((tier, tier - 1), class, &what, &mut key) {
                 self.spaces[tier - 1].class(class).lock().counts.promoted += 1;
                 self.free(Some(place));
                 count += 1;
@@ -186,29 +142,25 @@ impl Cache {
 
     /// Takes out everything that is there now.
     pub(crate) fn remove_all(&self) {
-        let mut key = Vec::with_capacity(KEY_MAX);
-        self.drop_items(&mut key, &|_| true);
+        self.drop_items(&|_| true);
     }
 
     /// Takes out what has expired; gives how many items that were.
     pub fn reap(&self) -> u64 {
         let now = self.now.load(Relaxed);
-        let mut key = Vec::with_capacity(KEY_MAX);
-        self.drop_items(&mut key, &|expires| expires != 0 && expires <= now)
+        self.drop_items(&|meta| meta.is_over(now))
     }
 
-    fn drop_items(&self, key: &mut Vec<u8>, goes: &dyn Fn(u32) -> bool) -> u64 {
-        let mut count = 0;
+    fn drop_items(&self, goes: &dyn Fn(&Meta) -> bool) -> u64 {
+        let (mut key, mut count) = (Vec::with_capacity(KEY_MAX), 0);
         for_each_item(self, &mut |tier, at| {
             let space = &self.spaces[tier];
             let item = space.item(at);
             let header = item.header();
-            if !header.is_live() || !goes(item.meta(header).expires) {
+            if !header.is_live() || !goes(&item.meta(header)) {
                 return true;
             }
-            key.clear();
-            item.read_key(header, key);
-            let hash = hash(key);
+            let hash = item.hash(header, &mut key);
             let place = Self::place(tier, at);
             let held = self.index.lock(hash);
             let found = held.find_place(place).filter(|_| item.is_still(header));
@@ -217,8 +169,9 @@ impl Cache {
             }
             drop(held);
             if found.is_some() {
-                space.class_in_use(at).lock().counts.expired += 1;
-                self.free(Some(place));
+                let mut state = space.class_in_use(at).lock();
+                space.remove(&mut state, at);
+                state.counts.expired += 1;
                 count += 1;
             }
             true
@@ -228,20 +181,20 @@ impl Cache {
 
     /// Tells policies what was read.
     fn tell_reads(&self) {
-        for place in self.reads.take_notes() {
+        let mut key = Vec::with_capacity(KEY_MAX);
+        for place in self.read_notes.take() {
             let (_, space, at) = self.locate(place);
             let item = space.item(at);
             let header = item.header();
             if !header.is_live() {
                 continue;
             }
-            let mut key = Vec::with_capacity(KEY_MAX);
-            item.read_key(header, &mut key);
+            let hash = item.hash(header, &mut key);
             // The item may go, and its slab to another class, until the lock is had.
             let Some(class) = space.class_of(at) else { continue };
             let mut state = space.class(class).lock();
             if space.class_of(at) == Some(class) && item.is_still(header) {
-                state.policy.read(space.slot_of(at), hash(&key).low());
+                state.policy.read(space.slot_of(at), hash.low());
             }
         }
     }
@@ -249,7 +202,7 @@ impl Cache {
     /// As [`Self::tell_reads`], where enough have come together.
     #[inline]
     pub(crate) fn tell_reads_if_many(&self) {
-        if self.reads.is_full() {
+        if self.read_notes.is_full() {
             self.tell_reads();
         }
     }
@@ -287,17 +240,15 @@ impl Cache {
     }
 }
 
-/// Calls `each` with tier and word of every slot that holds an item, until it says false. Classes are locked one after another, and only to
-/// see which slots they have.
+/// Calls `each` with tier and word of every slot that holds an item, until it says false. Classes are locked one after
+/// another, and only to see which slots they have.
 pub(crate) fn for_each_item(cache: &Cache, each: &mut dyn FnMut(usize, usize) -> bool) {
     for (tier, space) in cache.spaces.iter().enumerate() {
         for class in 0..cache.sizes.count() {
             let mut slots = Vec::new();
             {
                 let state = space.class(class).lock();
-                for place in Space::slab_places(&state) {
-                    space.each_slot(class, &state, place, |at| slots.push(at));
-                }
+                slots.extend(state.slabs().flat_map(|(_, slab)| space.slots_of(class, slab)));
             }
             let live = slots.into_iter().filter(|at| space.item(*at).header().is_live());
             for at in live {

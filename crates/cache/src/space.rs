@@ -1,8 +1,9 @@
 //! The slots of one memory tier: slabs of equal length, each cut into the slots of one size class.
 //!
-//! A class has a list of its free slots, threaded through them, a policy that says what goes next, and a lock over both. Slabs come from the
-//! tier's stock while there are any; afterwards a class that needs room takes it from its own items, or is given a slab of another class
-//! ([`crate::mover`]). Slots of a class are numbered over its slabs, in the order it got them: these are the numbers policies know.
+//! A class has a list of its free slots, threaded through them, a policy that says what goes next, and a lock over both.
+//! Slabs come from the tier's stock while there are any; afterwards a class that needs room takes it from its own items, or
+//! is given a slab of another class ([`crate::mover`]). Slots of a class are numbered over its slabs, in the order it got
+//! them: these are the numbers policies know.
 #![expect(
     clippy::cast_possible_truncation,
     reason = "fields of a word have fewer bits, and slots are numbered by 32"
@@ -18,7 +19,7 @@ use nearfar_kernel::mempolicy::Policy;
 
 use crate::arena::{Arena, PageSize, WORD};
 use crate::evict::{Evict, Eviction, Items, Look};
-use crate::index::hash;
+use crate::index::Hash;
 use crate::item::{Header, Item, REACH, Stage};
 
 /// Offset of no slot.
@@ -122,6 +123,13 @@ pub(crate) struct Class {
     state: Mutex<State>,
 }
 
+impl State {
+    /// The slabs, with their places in the numbering.
+    pub(crate) fn slabs(&self) -> impl Iterator<Item = (usize, u32)> {
+        self.slabs.iter().enumerate().filter_map(|(place, slab)| Some((place, (*slab)?)))
+    }
+}
+
 impl Class {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -157,7 +165,7 @@ pub(crate) struct Victim {
     pub(crate) at: usize,
     pub(crate) slot: u32,
     pub(crate) header: Header,
-    pub(crate) hash: crate::index::Hash,
+    pub(crate) hash: Hash,
 }
 
 impl Space {
@@ -237,8 +245,8 @@ impl Space {
     }
 
     /// The word that the slot of this number begins at.
-    fn word_of(&self, class: &Class, state: &State, slot: u32) -> Option<usize> {
-        let slab = state.slabs.get(slot as usize / class.per_slab).copied().flatten()?;
+    fn word_of(&self, class: &Class, slabs: &[Option<u32>], slot: u32) -> Option<usize> {
+        let slab = slabs.get(slot as usize / class.per_slab).copied().flatten()?;
         Some(slab as usize * self.slab_words + slot as usize % class.per_slab * class.words)
     }
 
@@ -257,7 +265,8 @@ impl Space {
         self.owners.len()
     }
 
-    /// A free slot, without taking anything from an item: held, under no key. What is in it is to be written before it is published.
+    /// A free slot, without taking anything from an item: held, under no key. What is in it is to be written before it is
+    /// published.
     #[inline]
     pub(crate) fn take(&self, class: usize, state: &mut State, hash: u32) -> Option<usize> {
         let at = self.take_free(state).or_else(|| self.take_fresh(class, state))?;
@@ -295,15 +304,15 @@ impl Space {
             state.slabs[place] = Some(slab);
             self.owners[slab as usize].store((number as u64) << 32 | place as u64, Relaxed);
             // What is left of other sizes must not be taken for items.
-            self.each_slot(number, state, place, |at| {
+            for at in self.slots_of(number, slab) {
                 let item = self.item(at);
                 item.begin(item.header().at(Stage::Free));
-            });
+            }
             state.fresh = (place * class.per_slab, class.per_slab);
             state.free += class.per_slab;
         }
         let slot = u32::try_from(state.fresh.0).ok()?;
-        let at = self.word_of(class, state, slot)?;
+        let at = self.word_of(class, &state.slabs, slot)?;
         state.fresh = (state.fresh.0 + 1, state.fresh.1 - 1);
         state.free -= 1;
         Some(at)
@@ -322,6 +331,12 @@ impl Space {
         state.used -= 1;
     }
 
+    /// Has an item that is in use go, for another reason than the policy's.
+    pub(crate) fn remove(&self, state: &mut State, at: usize) {
+        state.policy.removed(self.slot_of(at));
+        self.give_back(state, at);
+    }
+
     /// An item that should go by the policy, if one can.
     pub(crate) fn victim(
         &self,
@@ -330,17 +345,11 @@ impl Space {
         key: &mut Vec<u8>,
     ) -> Option<Victim> {
         let class = &self.classes[class];
-        let mut policy = core::mem::replace(&mut state.policy, Box::new(Nobody));
-        let view = View { space: self, class, state };
-        let slot = policy.victim(&view);
-        state.policy = policy;
-        let slot = slot?;
-        let at = self.word_of(class, state, slot)?;
+        let slot = state.policy.victim(&View { space: self, class, slabs: &state.slabs })?;
+        let at = self.word_of(class, &state.slabs, slot)?;
         let item = self.item(at);
         let header = item.header();
-        key.clear();
-        item.read_key(header, key);
-        let victim = Victim { at, slot, header, hash: hash(key) };
+        let victim = Victim { at, slot, header, hash: item.hash(header, key) };
         if header.is_live() && item.is_still(header) {
             return Some(victim);
         }
@@ -348,34 +357,20 @@ impl Space {
         None
     }
 
-    /// Calls `each` with the words that the slots of a slab begin at.
-    pub(crate) fn each_slot(
-        &self,
-        class: usize,
-        state: &State,
-        slab_place: usize,
-        mut each: impl FnMut(usize),
-    ) {
-        let words = self.classes[class].words;
-        let Some(slab) = state.slabs.get(slab_place).copied().flatten() else { return };
+    /// The words that the slots of one of a class's slabs begin at.
+    pub(crate) fn slots_of(&self, class: usize, slab: u32) -> impl Iterator<Item = usize> + use<> {
+        let Class { words, per_slab, .. } = self.classes[class];
         let from = slab as usize * self.slab_words;
-        (0..self.classes[class].per_slab).for_each(|slot| each(from + slot * words));
-    }
-
-    /// Places of this class's slabs in its numbering.
-    pub(crate) fn slab_places(state: &State) -> Vec<usize> {
-        (0..state.slabs.len()).filter(|place| state.slabs[*place].is_some()).collect()
+        (0..per_slab).map(move |slot| from + slot * words)
     }
 
     /// Gives a slab back to the stock, none of whose slots is in use.
     pub(crate) fn release(&self, class: usize, state: &mut State, place: usize) -> bool {
-        let mut busy = false;
-        self.each_slot(class, state, place, |at| {
-            busy |= self.item(at).header().stage() != Stage::Free
-        });
+        let is_free = |at| self.item(at).header().stage() == Stage::Free;
+        let unused = state.slabs[place].filter(|slab| self.slots_of(class, *slab).all(is_free));
+        let Some(slab) = unused else { return false };
         let per_slab = self.classes[class].per_slab;
         let fresh = state.fresh.1 > 0 && state.fresh.0 / per_slab == place;
-        let Some(slab) = state.slabs[place].filter(|_| !busy) else { return false };
         let from = slab as usize * self.slab_words;
         let within = |at: usize| (from..from + self.slab_words).contains(&at);
         // Its free slots leave the list.
@@ -431,12 +426,12 @@ impl Space {
 struct View<'a> {
     space: &'a Space,
     class: &'a Class,
-    state: &'a State,
+    slabs: &'a [Option<u32>],
 }
 
 impl View<'_> {
     fn header(&self, slot: u32) -> Option<(Item<'_>, Header)> {
-        let at = self.space.word_of(self.class, self.state, slot)?;
+        let at = self.space.word_of(self.class, self.slabs, slot)?;
         let item = self.space.item(at);
         Some((item, item.header()))
     }
@@ -444,7 +439,7 @@ impl View<'_> {
 
 impl Items for View<'_> {
     fn slots(&self) -> u32 {
-        u32::try_from(self.state.slabs.len() * self.class.per_slab).unwrap_or(u32::MAX)
+        u32::try_from(self.slabs.len() * self.class.per_slab).unwrap_or(u32::MAX)
     }
 
     fn look(&self, slot: u32) -> Look {
@@ -462,24 +457,6 @@ impl Items for View<'_> {
     }
 
     fn hash(&self, slot: u32) -> u32 {
-        let mut key = Vec::new();
-        if let Some((item, header)) = self.header(slot) {
-            item.read_key(header, &mut key);
-        }
-        hash(&key).low()
+        self.header(slot).map_or(0, |(item, header)| item.hash(header, &mut Vec::new()).low())
     }
-}
-
-/// Stands in for a policy while that is at work.
-#[derive(Debug)]
-struct Nobody;
-
-impl Evict for Nobody {
-    fn stored(&mut self, _slot: u32, _hash: u32) {}
-    fn removed(&mut self, _slot: u32) {}
-    fn victim(&mut self, _items: &dyn Items) -> Option<u32> {
-        None
-    }
-    fn evicted(&mut self, _slot: u32, _hash: u32) {}
-    fn kept(&mut self, _slot: u32) {}
 }

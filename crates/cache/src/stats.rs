@@ -1,6 +1,7 @@
 //! What a cache counts.
 //!
-//! Hits and misses are counted without a lock, by each thread in a cell of its own while there are cells, and added up when asked for.
+//! Hits and misses are counted without a lock, by each thread in a cell of its own while there are cells, and added up when
+//! asked for.
 
 use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
@@ -11,8 +12,6 @@ use crate::cache::Cache;
 use crate::space::{Counts, Space};
 
 const CELLS: usize = 64;
-/// Reads that wait to be told to policies that want them.
-const NOTES: usize = 64;
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
@@ -26,18 +25,11 @@ struct Counted {
 pub(crate) struct Reads {
     cells: Vec<Counted>,
     crowded: AtomicU64,
-    notes: Vec<AtomicU64>,
-    noted: AtomicUsize,
 }
 
 impl Default for Reads {
     fn default() -> Self {
-        Self {
-            cells: (0..CELLS).map(|_| Counted::default()).collect(),
-            crowded: AtomicU64::new(0),
-            notes: (0..NOTES).map(|_| AtomicU64::new(0)).collect(),
-            noted: AtomicUsize::new(0),
-        }
+        Self { cells: (0..CELLS).map(|_| Counted::default()).collect(), crowded: AtomicU64::new(0) }
     }
 }
 
@@ -85,22 +77,6 @@ impl Reads {
     /// An item had to go as its buckets were full.
     pub(crate) fn crowded(&self) {
         self.crowded.fetch_add(1, Relaxed);
-    }
-
-    /// Notes what was read, for policies. Some are lost.
-    pub(crate) fn note(&self, place: u64) {
-        let at = self.noted.fetch_add(1, Relaxed) % NOTES;
-        self.notes[at].store(place + 1, Relaxed);
-    }
-
-    /// Whether there are notes enough to tell them.
-    pub(crate) fn is_full(&self) -> bool {
-        self.noted.load(Relaxed) % NOTES == NOTES - 1
-    }
-
-    /// Takes what was noted.
-    pub(crate) fn take_notes(&self) -> impl Iterator<Item = u64> {
-        self.notes.iter().filter_map(|note| note.swap(0, Relaxed).checked_sub(1))
     }
 }
 

@@ -234,10 +234,12 @@ fn reads_of_more_threads_than_there_are_cells_are_all_counted() {
 fn what_looks_like_an_item_at_the_very_end_of_memory_leads_nowhere() {
     let cache = cache(&tiers(&[256 * KB], Eviction::S3Fifo, Making::Inline));
     let space = &cache.spaces[0];
-    // A place that a reader has from before, in the last word of the last slab; the word says that the longest of items begins there.
+    // A place that a reader has from before, in the last word of the last slab; the word says that the longest of items
+    // begins there.
     let last = space.slab_count() * space.slab_words() - 1;
-    let shape = crate::item::Shape { key: 255, value: 0xff_ffff, extra: true, chained: false };
-    let forged = crate::item::Header::new(crate::item::Header(0), crate::item::Stage::Live, shape);
+    let shape = crate::item::Shape { key: 255, value: 0xff_ffff, extra: true };
+    let forged =
+        crate::item::Header::new(crate::item::Header(0), shape).at(crate::item::Stage::Live);
     space.item(last).publish(forged);
     let mut out = Vec::new();
     space.item(last).read_key(forged, &mut out);

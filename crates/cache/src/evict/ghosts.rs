@@ -1,7 +1,7 @@
 //! Keys that have gone lately: 16 bits of the hash of each, two bytes a key.
 //!
-//! A key has one line, a cache line of 31 fingerprints that are written in turn; the oldest is forgotten. About one key in two thousand is
-//! taken for one that has gone, which costs next to nothing.
+//! A key has one line, a cache line of 31 fingerprints that are written in turn; the oldest is forgotten. About one key in
+//! two thousand is taken for one that has gone, which costs next to nothing.
 #![expect(clippy::cast_possible_truncation, reason = "a part of a hash is what is wanted")]
 
 const LINE: usize = 31;

@@ -1,8 +1,9 @@
 //! Least recently used, in three queues.
 //!
-//! New items begin in a cold queue and go from its end, unless read there: then they are warm. What falls out of the hot queue, read or not,
-//! is warm; what is read while warm is hot. Hot is a third of all at most and warm another, so that one pass over much data does not
-//! push out what is read often. After 2Q (Johnson and Shasha, VLDB 1994), as CacheLib and memcached's segmented LRU have it.
+//! New items begin in a cold queue and go from its end, unless read there: then they are warm. What falls out of the hot
+//! queue, read or not, is warm; what is read while warm is hot. Hot is a third of all at most and warm another, so that one
+//! pass over much data does not push out what is read often. After 2Q (Johnson and Shasha, VLDB 1994), as CacheLib and
+//! memcached's segmented LRU have it.
 
 use super::list::Lists;
 use super::{Evict, Items, Look};

@@ -1,8 +1,9 @@
 //! What goes when room is needed: one small trait, an algorithm a file.
 //!
-//! A policy keeps the books of the slots of one size class in one tier, which are numbered. It is called under that class's lock. How often an
-//! item was read since it was looked at last, it asks of [`Items`]; readers count that up to three and take no lock. Only policies that want
-//! the order of reads are told of them, some time later and not of all ([`Evict::wants_reads`]).
+//! A policy keeps the books of the slots of one size class in one tier, which are numbered. It is called under that class's
+//! lock. How often an item was read since it was looked at last, it asks of [`Items`]; readers count that up to three and
+//! take no lock. Only policies that want the order of reads are told of them, some time later and not of all
+//! ([`Evict::wants_reads`]).
 
 mod ghosts;
 mod list;

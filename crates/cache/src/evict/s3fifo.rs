@@ -1,8 +1,9 @@
 //! S3-FIFO: what is not read again soon after it came goes soon.
 //!
-//! New items stand in a small queue, a tenth of all. At its end they go, unless read meanwhile; then they stay. Of those that stay, a hand goes
-//! round in order of their slots (CLOCK, which for this is as good as a queue and needs no memory): who was read since is passed over, once for
-//! each read up to three. Who left the small queue and comes back stays at once. Yang et al., FIFO queues are all you need, SOSP 2023.
+//! New items stand in a small queue, a tenth of all. At its end they go, unless read meanwhile; then they stay. Of those that
+//! stay, a hand goes round in order of their slots (CLOCK, which for this is as good as a queue and needs no memory): who was
+//! read since is passed over, once for each read up to three. Who left the small queue and comes back stays at once. Yang et
+//! al., FIFO queues are all you need, SOSP 2023.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
 //! SIEVE: one queue, and a hand that goes from its old end to its new one.
 //!
-//! Who was read since the hand came by is passed over and stays where it is; the first that was not goes. New items come in at the head,
-//! where the hand comes last. Zhang et al., SIEVE is simpler than LRU, NSDI 2024.
+//! Who was read since the hand came by is passed over and stays where it is; the first that was not goes. New items come in
+//! at the head, where the hand comes last. Zhang et al., SIEVE is simpler than LRU, NSDI 2024.
 
 use super::list::Lists;
 use super::{Evict, Items, Look};

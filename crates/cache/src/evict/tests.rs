@@ -102,7 +102,8 @@ impl Dice {
     }
 }
 
-/// The share of reads that find something, in percent, where a tenth of 20,000 keys has nine tenths of reads, in a cache for 2,000.
+/// The share of reads that find something, in percent, where a tenth of 20,000 keys has nine tenths of reads, in a cache for
+/// 2,000.
 fn skewed(policy: Eviction) -> u64 {
     let (mut keys, mut dice) = (Keys::new(policy, 2_000), Dice(88_172_645_463_325_252));
     let mut hits = 0;

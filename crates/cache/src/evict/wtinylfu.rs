@@ -1,8 +1,8 @@
 //! W-TinyLFU: who comes must be asked for more often than who would go for it.
 //!
-//! New items stand in a window, a hundredth of all. Who falls out of it into the main queue is compared to the last there by how often their
-//! keys were seen lately, also before they came; the one seen less goes. The main queue is LRU in two parts: what was read there is protected,
-//! four fifths at most. Einziger et al., TinyLFU, ACM TOS 2017.
+//! New items stand in a window, a hundredth of all. Who falls out of it into the main queue is compared to the last there by
+//! how often their keys were seen lately, also before they came; the one seen less goes. The main queue is LRU in two parts:
+//! what was read there is protected, four fifths at most. Einziger et al., TinyLFU, ACM TOS 2017.
 
 use super::list::Lists;
 use super::sketch::Sketch;

@@ -5,8 +5,8 @@
 //! of what memory in turn gives. So once there has been nothing to gain for a while, pages go to the home that
 //! [`Home`] has for them, a few at a time and each once, until weights change.
 //!
-//! The same is done where a shift finds too little on its way: after weights have changed, what is at home on the node that lacks pages may be on a
-//! third one, and what the other has too many of may be at home there.
+//! The same is done where a shift finds too little on its way: after weights have changed, what is at home on the node that
+//! lacks pages may be on a third one, and what the other has too many of may be at home there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
