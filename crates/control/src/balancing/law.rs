@@ -199,25 +199,26 @@ pub(super) fn shift<P: Pages>(
             continue;
         };
         let weights = decision.weights.get(shift.region).map(Vec::as_slice).unwrap_or_default();
-        let find = |home: Option<&Home>, any: bool| -> BTreeMap<Page, (&Part, Candidate)> {
-            regions::of_region(parts, layout, shift.region)
-                .filter(|part| any || home.is_some() || part.goes_whole())
-                .filter_map(|part| Some((part, part.leaves(from, home)?)))
-                .map(|(part, candidate)| (candidate.page, (part, candidate)))
-                .collect()
-        };
+        let find =
+            |home: Option<&Home>, may: fn(&Part) -> bool| -> BTreeMap<Page, (&Part, Candidate)> {
+                regions::of_region(parts, layout, shift.region)
+                    .filter(|part| may(part))
+                    .filter_map(|part| Some((part, part.leaves(from, home)?)))
+                    .map(|(part, candidate)| (candidate.page, (part, candidate)))
+                    .collect()
+            };
         // What is undone has no weights: then any page will do.
-        let any = weights.is_empty();
+        let is_undone = weights.is_empty();
         let home = Home::new(weights, (shift.from, shift.to));
-        let mut home = Some(&home).filter(|_| !any);
-        let mut of = find(home, any);
+        let mut home = (!is_undone).then_some(&home);
+        let mut of = find(home, |_| true);
         if of.is_empty() {
             // All that is at home there is there, and it is too little: what is hottest goes, too, but not what is in turn.
             home = None;
-            of = find(home, false);
+            of = find(home, Part::goes_whole);
         }
         let found: u64 = of.values().map(|(_, candidate)| candidate.bytes.0).sum();
-        if !any && found * 2 < shift.bytes.0 {
+        if !is_undone && found * 2 < shift.bytes.0 {
             *stuck.entry(shift.region).or_default() +=
                 usize::try_from(shift.bytes.0 / PAGE).unwrap_or(usize::MAX);
             continue;
