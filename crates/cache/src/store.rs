@@ -24,6 +24,14 @@ pub struct Meta {
     pub won: bool,
 }
 
+impl Meta {
+    /// Whether the item is no more in second `now`.
+    #[must_use]
+    pub const fn is_over(&self, now: u32) -> bool {
+        self.expires != 0 && self.expires <= now
+    }
+}
+
 /// An item as [`Store::edit`] found it.
 pub trait Old {
     /// What is kept besides the value.
@@ -89,8 +97,8 @@ pub trait Store: Sync {
     /// Marks it as read, if it is found. `None` if there is no such item, or it has expired.
     fn get(&self, key: &[u8], out: &mut Vec<u8>, head: &mut Head<'_>) -> Option<Meta>;
 
-    /// Lets `decide` say what becomes of the item, before anybody else can change it. It is given the item, if there is one, and a
-    /// buffer, empty or with what the caller put into `value`, for the value of [`Edit::Put`]. `decide` is called once.
+    /// Lets `decide` say what becomes of the item, before anybody else can change it. It is given the item, if there is one,
+    /// and a buffer, empty or with what the caller put into `value`, for the value of [`Edit::Put`]. `decide` is called once.
     ///
     /// # Errors
     /// If the item is too large, or there is no memory for it. Then there is no item under this key.
@@ -108,8 +116,8 @@ pub trait Store: Sync {
     /// Everything stored before second `at` is no more from then on; what is stored later stays. 0 is now.
     fn flush(&self, at: u32);
 
-    /// Calls `each` with every item's key, what is kept besides, and the length of its value, until it says false. Items that come, go or
-    /// move meanwhile may be left out.
+    /// Calls `each` with every item's key, what is kept besides, and the length of its value, until it says false. Items that
+    /// come, go or move meanwhile may be left out.
     fn each(&self, each: &mut dyn FnMut(&[u8], &Meta, usize) -> bool);
 
     /// Changes how much memory items may take, up to what the cache was made with. Returns whether that can be done.

@@ -85,8 +85,7 @@ impl Server {
         #[cfg(feature = "tls")]
         let tls = config.tls.as_ref().map(tls::server).transpose()?;
         let listeners = Listener::all(&config)?;
-        let metrics =
-            config.metrics.map(|at| Listener::on_tcp(at, config.backlog)).transpose()?;
+        let metrics = config.metrics.map(|at| Listener::on_tcp(at, config.backlog)).transpose()?;
         let addresses = listeners.iter().filter_map(Listener::address).collect();
         let workers = config.threads.max(1);
         let (clock, first) = (Clock::start(), store.now().max(1));

@@ -20,8 +20,7 @@ pub(super) fn server(tls: &Tls) -> Result<Arc<ServerConfig>, Error> {
         why: why.to_string(),
     };
     let chain = certificates(&tls.certificate)?;
-    let key =
-        PrivateKeyDer::from_pem_file(&tls.key).map_err(|error| wrong(&tls.key, &error))?;
+    let key = PrivateKeyDer::from_pem_file(&tls.key).map_err(|error| wrong(&tls.key, &error))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()

@@ -130,8 +130,9 @@ impl Worker {
     }
 
     fn welcome(&mut self) {
-        let arrivals =
-            std::mem::take(&mut *self.inbox.arrivals.lock().unwrap_or_else(PoisonError::into_inner));
+        let arrivals = std::mem::take(
+            &mut *self.inbox.arrivals.lock().unwrap_or_else(PoisonError::into_inner),
+        );
         for (stream, seen) in arrivals {
             let at = self.free.pop().unwrap_or_else(|| {
                 self.peers.push(None);
