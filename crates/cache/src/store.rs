@@ -92,9 +92,9 @@ pub trait Store: Sync {
     /// Sets the clock; the caller does so once a second, and tests as they like.
     fn set_now(&self, second: u32);
 
-    /// Reads an item. `head` is told what was kept of the item before this read and the length of its value, and may append to `out`;
-    /// the value is appended after that. `head` may be called again, after `out` was cut back, where a writer came between.
-    /// Marks it as read, if it is found. `None` if there is no such item, or it has expired.
+    /// Reads an item. `head` is told what was kept of the item before this read and the length of its value, and may append to
+    /// `out`; the value is appended after that. `head` may be called again, after `out` was cut back, where a writer came
+    /// between. Marks it as read, if it is found. `None` if there is no such item, or it has expired.
     fn get(&self, key: &[u8], out: &mut Vec<u8>, head: &mut Head<'_>) -> Option<Meta>;
 
     /// Lets `decide` say what becomes of the item, before anybody else can change it. It is given the item, if there is one,

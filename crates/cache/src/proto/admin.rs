@@ -1,9 +1,9 @@
-//! Commands for who runs the server: flush_all, verbosity, version, quit, shutdown, cache_memlimit, watch, and those that tune memcached's
-//! slabs and its LRU.
+//! Commands for who runs the server: flush_all, verbosity, version, quit, shutdown, cache_memlimit, watch, and those that tune
+//! memcached's slabs and its LRU.
 //!
-//! What tunes a part of memcached that is not here is read as memcached reads it, and malformed is malformed. Then it is OK if it asks for
-//! what is so anyway (no automover, a crawler that runs: expired items are freed without being asked for), and else an error that says that
-//! there is nothing to tune; never OK to what has no effect.
+//! What tunes a part of memcached that is not here is read as memcached reads it, and malformed is malformed. Then it is OK if
+//! it asks for what is so anyway (no automover, a crawler that runs: expired items are freed without being asked for), and
+//! else an error that says that there is nothing to tune; never OK to what has no effect.
 
 use core::sync::atomic::Ordering::Relaxed;
 

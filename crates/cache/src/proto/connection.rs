@@ -1,8 +1,9 @@
 //! A connection as a machine of states: bytes in, bytes out, and a store. It reads and writes nothing itself.
 //!
-//! What it could not use yet it leaves to the caller, who gives it again with what came after; so a value that is all there is stored
-//! from where it was read. Only a value that is longer than what is there is gathered here. What is answered hangs on the bytes alone and
-//! not on how they were parted: a line is short if its end is within [`LINE_MAX`] bytes, however many are there.
+//! What it could not use yet it leaves to the caller, who gives it again with what came after; so a value that is all there is
+//! stored from where it was read. Only a value that is longer than what is there is gathered here. What is answered hangs on
+//! the bytes alone and not on how they were parted: a line is short if its end is within [`LINE_MAX`] bytes, however many are
+//! there.
 //!
 //! Reads of several keys stop between two of them when replies have become too many, and go on when those are written.
 
@@ -141,8 +142,8 @@ impl Connection {
         }
     }
 
-    /// Where to put what comes next, and how much of it: the rest of a long value, which need not pass through a buffer. After that,
-    /// [`Connection::feed`] goes on with no input.
+    /// Where to put what comes next, and how much of it: the rest of a long value, which need not pass through a buffer. After
+    /// that, [`Connection::feed`] goes on with no input.
     pub fn wants(&mut self) -> Option<(&mut Vec<u8>, usize)> {
         match self.state {
             State::Value(bytes) if bytes > self.value.len() => {

@@ -1,7 +1,8 @@
 //! What a worker counts, by the names that memcached's `stats` has for it.
 //!
-//! Each worker has counters of its own and is alone in adding to them, so that adding is a load and a store; whoever asks adds up over
-//! all workers. Nothing is ever set back: `stats reset` remembers what had been counted until then ([`super::Service`]).
+//! Each worker has counters of its own and is alone in adding to them, so that adding is a load and a store; whoever asks adds
+//! up over all workers. Nothing is ever set back: `stats reset` remembers what had been counted until then
+//! ([`super::Service`]).
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;

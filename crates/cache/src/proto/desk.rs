@@ -1,7 +1,7 @@
 //! Where requests are done: a store, what all connections have in common, and the counters of the worker that asks.
 //!
-//! Here is which command is which, and the small ones: delete, incr, decr, touch. Replies are appended to `out`; `noreply` cuts off what
-//! was appended.
+//! Here is which command is which, and the small ones: delete, incr, decr, touch. Replies are appended to `out`; `noreply`
+//! cuts off what was appended.
 
 use super::connection::Step;
 use super::counters::Counters;
@@ -205,8 +205,8 @@ impl<'a> Desk<'a> {
     }
 }
 
-/// Leaves in `value` the number that an item has, more or less by `delta`. Upwards it begins again after the largest, downwards it ends
-/// at 0. None if it has no number.
+/// Leaves in `value` the number that an item has, more or less by `delta`. Upwards it begins again after the largest,
+/// downwards it ends at 0. None if it has no number.
 pub(super) fn stepped(old: &dyn Old, (way, delta): (Way, u64), value: &mut Vec<u8>) -> Option<u64> {
     if old.len() > DIGITS_MAX {
         return None;

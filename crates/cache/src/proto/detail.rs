@@ -1,7 +1,7 @@
 //! `stats detail`: what is asked of keys that begin alike, up to the first colon.
 //!
-//! Off until somebody turns it on, and then under a lock: it is for looking, not for serving. At most [`PREFIXES`] are kept, so that keys
-//! without end take no memory without end; what comes later is not counted.
+//! Off until somebody turns it on, and then under a lock: it is for looking, not for serving. At most [`PREFIXES`] are kept,
+//! so that keys without end take no memory without end; what comes later is not counted.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -1,8 +1,8 @@
 //! Lists of all items: lru_crawler metadump and mgdump, stats cachedump.
 //!
-//! A list is made at once, before anything of it is written, and its worker does nothing else meanwhile. It is cut off where it has become
-//! too large ([`super::Settings::dump_bytes_max`]), and then does not end as it should, but says so. There are no classes here:
-//! whichever is asked for, it is all items.
+//! A list is made at once, before anything of it is written, and its worker does nothing else meanwhile. It is cut off where
+//! it has become too large ([`super::Settings::dump_bytes_max`]), and then does not end as it should, but says so. There are
+//! no classes here: whichever is asked for, it is all items.
 
 use super::connection::Step;
 use super::desk::Desk;

@@ -1,7 +1,7 @@
 //! The flags of meta commands: one letter each, some with a token after it.
 //!
-//! All commands share one set, as in memcached: a flag that a command has no use for is let pass, one that no command knows is an error,
-//! and so is one that comes twice. All that can be wrong is found before anything is done.
+//! All commands share one set, as in memcached: a flag that a command has no use for is let pass, one that no command knows is
+//! an error, and so is one that comes twice. All that can be wrong is found before anything is done.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

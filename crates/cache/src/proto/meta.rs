@@ -1,9 +1,9 @@
 //! mg, md, ma and me.
 //!
-//! An mg that changes nothing is a read of the store and takes no lock. It becomes an edit where something is to change: a time to live
-//! (T), an item made on a miss (N), a win of the right to make an item anew (R, or an item that was marked as outdated), or where a read
-//! must leave no trace (u). As what it says of the item is what was before it, a read that finds out that it must be an edit hands on what
-//! it saw.
+//! An mg that changes nothing is a read of the store and takes no lock. It becomes an edit where something is to change: a
+//! time to live (T), an item made on a miss (N), a win of the right to make an item anew (R, or an item that was marked as
+//! outdated), or where a read must leave no trace (u). As what it says of the item is what was before it, a read that finds
+//! out that it must be an edit hands on what it saw.
 
 use super::desk::{BAD_FORMAT, Desk, NOT_A_NUMBER, Way, stepped};
 use super::flags::{Flags, Key, push_flag, push_left};

@@ -1,8 +1,8 @@
 //! proto: memcached's protocol, classic text and meta commands, over any [`Store`](crate::store::Store).
 //!
-//! Here: bytes in, bytes out ([`Connection`]); what is common to all connections ([`Service`]). No sockets, no clock, no threads: those
-//! are [`server`](crate::server)'s. What is answered, and where that differs from memcached, is in docs/cache-protocol.md.
-//! Read next: `connection.rs`, then `desk.rs` for which command is which.
+//! Here: bytes in, bytes out ([`Connection`]); what is common to all connections ([`Service`]). No sockets, no clock, no
+//! threads: those are [`server`](crate::server)'s. What is answered, and where that differs from memcached, is in
+//! docs/cache-protocol.md. Read next: `connection.rs`, then `desk.rs` for which command is which.
 
 mod admin;
 mod connection;

@@ -28,8 +28,8 @@ pub const VERSION: &str = concat!("1.6.45-nearfar-", env!("CARGO_PKG_VERSION"));
 pub struct Settings {
     /// The largest item: bytes of key and value and [`ITEM_OVERHEAD`]. memcached's `-I`.
     pub item_bytes_max: usize,
-    /// So many requests of a connection are done before others have their turn. memcached's `-R`, where it is 20; here all replies
-    /// of a turn are written at once, and longer turns mean fewer writes.
+    /// So many requests of a connection are done before others have their turn. memcached's `-R`, where it is 20; here all
+    /// replies of a turn are written at once, and longer turns mean fewer writes.
     pub requests_per_turn: usize,
     /// From so many bytes of replies on, they are written before the next request is looked at.
     pub reply_bytes_max: usize,
@@ -39,8 +39,8 @@ pub struct Settings {
     pub cas_first: u64,
     /// Whether `flush_all` does anything; else it is an error. memcached's `-F` turns it off.
     pub flush: bool,
-    /// Whether keys may be listed and counted by prefix: `lru_crawler metadump`, `mgdump`, `stats cachedump`, `stats detail`. memcached's
-    /// `-X` turns it off.
+    /// Whether keys may be listed and counted by prefix: `lru_crawler metadump`, `mgdump`, `stats cachedump`, `stats detail`.
+    /// memcached's `-X` turns it off.
     pub dump: bool,
     /// Whether `shutdown` stops the server; else it is an error. memcached's `-A` turns it on.
     pub shutdown: bool,

@@ -1,7 +1,7 @@
 //! stats: what the server counts and what the store tells, by memcached's names where it has one.
 //!
-//! Not by slab class: `stats items` has nothing to tell, and `stats slabs` is what the store tells of its tiers. `stats sizes` is off, as it
-//! is by default in memcached; `lru_crawler metadump` has all sizes.
+//! Not by slab class: `stats items` has nothing to tell, and `stats slabs` is what the store tells of its tiers. `stats sizes`
+//! is off, as it is by default in memcached; `lru_crawler metadump` has all sizes.
 
 use core::fmt::Display;
 use core::sync::atomic::Ordering::Relaxed;

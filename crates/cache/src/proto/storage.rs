@@ -1,8 +1,8 @@
 //! set, add, replace, append, prepend, cas and ms: a line, and a value after it.
 //!
-//! A line that can't be carried out is refused before its value is there. If at least its length was understood the value is dropped, so
-//! that it is not taken for commands; else whatever follows is read as lines, as memcached does. What would be too large is refused here
-//! and, by its own measure, by the store.
+//! A line that can't be carried out is refused before its value is there. If at least its length was understood the value is
+//! dropped, so that it is not taken for commands; else whatever follows is read as lines, as memcached does. What would be too
+//! large is refused here and, by its own measure, by the store.
 
 use super::desk::{BAD_FORMAT, Desk, TOO_LARGE, is_quiet};
 use super::detail::Did;

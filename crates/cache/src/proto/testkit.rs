@@ -1,7 +1,7 @@
 //! For tests: a store that is complete and slow, a connection to talk to, and what a fuzzer calls.
 //!
-//! [`MapStore`] keeps items in a sorted map behind one lock and evicts nothing; it refuses what is over its limit, so that both refusals
-//! can be met. Its clock stands still unless it is set.
+//! [`MapStore`] keeps items in a sorted map behind one lock and evicts nothing; it refuses what is over its limit, so that
+//! both refusals can be met. Its clock stands still unless it is set.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -125,7 +125,7 @@ impl Store for MapStore {
         let mut items = self.items();
         self.expire(&mut items, key);
         let old = items.map.get_mut(key);
-        let edit = decide(old.as_ref().map(|old| -> &dyn Old { &**old }), value);
+        let edit = decide(old.as_deref().map(|old| -> &dyn Old { old }), value);
         match edit {
             Edit::Keep => (),
             Edit::Set(meta) => {

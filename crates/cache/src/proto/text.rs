@@ -1,7 +1,7 @@
 //! Words and numbers of command lines: read without copying, written without allocating.
 //!
-//! Words are parted by spaces, and by nothing else: a tab belongs to a word, as it does in memcached. Numbers are decimal digits, a
-//! minus in front of those that may be negative, and nothing more.
+//! Words are parted by spaces, and by nothing else: a tab belongs to a word, as it does in memcached. Numbers are decimal
+//! digits, a minus in front of those that may be negative, and nothing more.
 
 use memchr::memchr;
 

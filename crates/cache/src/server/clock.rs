@@ -32,7 +32,7 @@ impl Clock {
     }
 
     /// How long it is to the next second.
-    pub(super) fn to_next_second(&self) -> Duration {
+    pub(super) fn until_next_second(&self) -> Duration {
         Duration::from_secs(1) - Duration::from_nanos(self.since().subsec_nanos().into())
     }
 

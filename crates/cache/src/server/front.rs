@@ -1,7 +1,7 @@
 //! The thread in front: accepts connections and hands them to workers in turn, and moves the store's clock once a second.
 //!
-//! Where there are as many connections as may be, or no descriptor is left for one, it stops accepting for a moment. Who waits in the
-//! kernel's queue is accepted after that.
+//! Where there are as many connections as may be, or no descriptor is left for one, it stops accepting for a moment. Who waits
+//! in the kernel's queue is accepted after that.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
@@ -100,7 +100,7 @@ impl Front {
     pub(super) fn run(mut self) {
         let mut events = Events::with_capacity(16);
         while self.shared.state.stops().is_none() {
-            let second = self.shared.state.clock.to_next_second();
+            let second = self.shared.state.clock.until_next_second();
             let wait = self.pause.map_or(second, |(until, _)| until.left().min(second));
             if let Err(error) = self.poll.poll(&mut events, Some(wait))
                 && error.kind() != ErrorKind::Interrupted

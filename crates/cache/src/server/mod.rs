@@ -1,8 +1,8 @@
 //! server: memcached's protocol over sockets, for any [`Store`].
 //!
-//! One thread in front accepts, and moves the store's clock; so many workers serve, each with its own connections ([`Config::threads`]).
-//! What clients say is [`proto`](crate::proto)'s matter. Not here: reading options and signals, which a binary does.
-//! Read next: `front.rs`, `worker.rs`, then `peer.rs` for what happens to one connection.
+//! One thread in front accepts, and moves the store's clock; so many workers serve, each with its own connections
+//! ([`Config::threads`]). What clients say is [`proto`](crate::proto)'s matter. Not here: reading options and signals, which a
+//! binary does. Read next: `front.rs`, `worker.rs`, then `peer.rs` for what happens to one connection.
 
 mod clock;
 mod config;
@@ -181,8 +181,8 @@ impl Drop for Server {
     }
 }
 
-/// Lets this process have descriptors for so many connections and what else a server needs, as far as the system allows. How many it may
-/// have then.
+/// Lets this process have descriptors for so many connections and what else a server needs, as far as the system allows. How
+/// many it may have then.
 ///
 /// # Errors
 /// The system's.

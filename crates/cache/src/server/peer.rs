@@ -1,7 +1,7 @@
 //! A connection as a worker has it: its socket, what it was asked, and what it has not taken yet.
 //!
-//! A connection at rest holds no buffers. It is read into its worker's buffer and answered from its worker's; only what could not be used
-//! yet, or could not be written yet, is kept here. While replies wait nothing is read.
+//! A connection at rest holds no buffers. It is read into its worker's buffer and answered from its worker's; only what could
+//! not be used yet, or could not be written yet, is kept here. While replies wait nothing is read.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -150,7 +150,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Reads to `buffer` after the `have` bytes it has, or a long value to where it belongs; and how many bytes the buffer has then.
+    /// Reads to `buffer` after the `have` bytes it has, or a long value to where it belongs; and how many bytes the buffer has
+    /// then.
     fn read(&mut self, buffer: &mut [u8], have: usize) -> io::Result<(Got, usize)> {
         if have == 0
             && let Some((room, more)) = self.connection.wants()

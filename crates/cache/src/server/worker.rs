@@ -1,8 +1,8 @@
 //! A thread that serves connections: waits for their sockets, and gives each its turn.
 //!
-//! Sockets tell once when something has changed, so a connection goes on until a read has emptied its socket (a read that does not fill the
-//! buffer has) or a write found it full. One that has had its turn and could go on is remembered, and goes on after all that are ready.
-//! Once a second it looks at who has been idle for too long.
+//! Sockets tell once when something has changed, so a connection goes on until a read has emptied its socket (a read that does
+//! not fill the buffer has) or a write found it full. One that has had its turn and could go on is remembered, and goes on
+//! after all that are ready. Once a second it looks at who has been idle for too long.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;

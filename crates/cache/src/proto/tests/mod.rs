@@ -1,6 +1,7 @@
-//! What is said to a connection and what it answers, as dialogues: lines that begin with `>` are sent, those that begin with `<` must be
-//! what comes back, no more and no less.
+//! What is said to a connection and what it answers, as dialogues: lines that begin with `>` are sent, those that begin with
+//! `<` must be what comes back, no more and no less.
 
+mod admin;
 mod classic;
 mod limits;
 mod meta;
