@@ -355,3 +355,19 @@ proptest! {
         }
     }
 }
+
+/// Where there are as few slabs as sizes, the item that is replaced may be what keeps a slab from going to others.
+#[test]
+fn an_edit_finds_room_though_its_own_item_stays_until_it_is_done() {
+    let cache = cache(&tiers(&[4 * 64 * KB], Eviction::S3Fifo, Making::Inline));
+    let mut put = |key: &[u8], size: usize| {
+        let mut value = vec![b'v'; size];
+        let done = cache.edit(key, &mut value, &mut |_, _| Edit::Put(Meta::default()));
+        assert_eq!(done, Ok(()), "{size} bytes");
+        assert_eq!(get(&cache, key).map(|found| found.len()), Some(size));
+    };
+    for (key, size) in [(b"a", 100), (b"b", 1000), (b"c", 3000), (b"d", 10_000)] {
+        put(key, size);
+    }
+    put(b"d", 300);
+}

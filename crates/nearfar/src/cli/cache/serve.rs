@@ -38,7 +38,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     items: Option<u64>,
     /// The largest item: key, value and 57 bytes, up to 16m
-    #[arg(short = 'I', long, value_name = "SIZE", value_parser = size, default_value = "1m")]
+    #[arg(short = 'I', long, value_name = "SIZE", value_parser = item_size, default_value = "1m")]
     item_max: Bytes,
     #[command(flatten)]
     sockets: Sockets,
@@ -161,6 +161,12 @@ fn size(text: &str) -> Result<Bytes, String> {
     nearfar_spec::spec::size(text).map_err(|error| error.to_string())
 }
 
+fn item_size(text: &str) -> Result<Bytes, String> {
+    let fits = size(text)?;
+    let fits = (1 << 10..=16 << 20).contains(&fits.0).then_some(fits);
+    fits.ok_or_else(|| "an item may have 1k to 16m".into())
+}
+
 fn mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
     mode.ok_or_else(|| "a mode has up to three octal digits, such as 700 or 660".into())
@@ -180,12 +186,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn plan(args: &Args) -> anyhow::Result<Plan> {
     let default = [MemoryExpr { kind: None, bytes: MEMORY }];
     let memory = if args.memory.is_empty() { &default[..] } else { &args.memory };
-    let item_max = usize::try_from(args.item_max.0).unwrap_or(usize::MAX);
-    anyhow::ensure!(
-        (1 << 10..=16 << 20).contains(&item_max),
-        "--item-max {}: an item may have 1k to 16m",
-        args.item_max
-    );
+    let item_max = usize::try_from(args.item_max.0)?;
     let needs_machine = memory.iter().any(|one| one.kind.is_some());
     let tiers = if needs_machine {
         let fs = args.machine.open()?;
