@@ -262,20 +262,22 @@ fn read<N: std::str::FromStr<Err: std::fmt::Debug>>(path: &str) -> N {
 
 /// Stops tiering where it rests between looks.
 fn stop_at_rest(pid: Pid) {
-    for _ in 0..100 {
-        if is_kept_free() {
-            // What is written is told to the kernel after that.
-            nap(300);
-            kill_process(pid, Signal::STOP).unwrap();
-            nap(100);
-            if is_kept_free() {
-                return;
-            }
+    let rests = (0..100).any(|_| {
+        nap(100);
+        if !is_kept_free() {
+            return false;
+        }
+        // What is written is told to the kernel after that.
+        nap(300);
+        kill_process(pid, Signal::STOP).unwrap();
+        nap(100);
+        let rests = is_kept_free();
+        if !rests {
             kill_process(pid, Signal::CONT).unwrap();
         }
-        nap(100);
-    }
-    panic!("between looks nothing keeps near memory free: {}", status());
+        rests
+    });
+    assert!(rests, "between looks nothing keeps near memory free: {}", status());
 }
 
 /// What was used is not, and looks have become rare; then a program takes all that is free.
