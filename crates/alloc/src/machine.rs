@@ -119,7 +119,7 @@ fn placing(place: &Place) -> Result<Placing, KindError> {
     match placed {
         Placed::Default => Ok(Placing::Anywhere),
         Placed::Bind(nodes) => one(Policy::Bind(nodes)),
-        Placed::Prefer(nodes) => one(preferred(nodes)),
+        Placed::Prefer(nodes) => one(Policy::preferring(nodes)),
         Placed::Interleave(nodes) => one(Policy::Interleave(nodes)),
         Placed::Weighted(nodes) => one(Policy::WeightedInterleave(nodes)),
         Placed::Weights(own) => {
@@ -205,15 +205,6 @@ fn tried(policy: &Policy) -> Result<Prepared, KindError> {
     sys::unmap_own(page, sys::PAGE);
     taken?;
     Ok(policy.prepare())
-}
-
-/// Preferring one node is older than preferring several.
-fn preferred(nodes: NodeSet) -> Policy {
-    let first = nodes.iter().next();
-    match first.filter(|_| nodes.len() == 1) {
-        Some(node) => Policy::Preferred(node),
-        None => Policy::PreferredMany(nodes),
-    }
 }
 
 #[cfg(test)]

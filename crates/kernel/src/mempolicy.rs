@@ -144,6 +144,16 @@ impl Existing {
 }
 
 impl Policy {
+    /// Preferring these nodes: one alone by the older mode, which every kernel has.
+    #[must_use]
+    pub fn preferring(nodes: NodeSet) -> Self {
+        let first = nodes.iter().next();
+        match first.filter(|_| nodes.len() == 1) {
+            Some(node) => Self::Preferred(node),
+            None => Self::PreferredMany(nodes),
+        }
+    }
+
     /// The same, ready to be set.
     #[must_use]
     pub fn prepare(&self) -> Prepared {

@@ -6,7 +6,7 @@
 
 use super::connection::Step;
 use super::desk::Desk;
-use super::flags::push_key;
+use super::flags::{push_kept, push_key};
 use super::text::{push, unsigned_32};
 use crate::store::Meta;
 
@@ -50,11 +50,7 @@ impl Desk<'_> {
             }
             out.extend_from_slice(b" la=");
             self.push_unix(meta.accessed, out);
-            out.extend_from_slice(b" cas=");
-            push(out, meta.cas);
-            out.extend_from_slice(if meta.fetched { b" fetch=yes" } else { b" fetch=no" });
-            out.extend_from_slice(b" cls=1 size=");
-            push(out, (key.len() + bytes) as u64);
+            push_kept(meta, key.len() + bytes, out);
             out.extend_from_slice(b" flags=");
             push(out, u64::from(meta.flags));
             out.push(b'\n');

@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use super::desk::{BAD_FORMAT, Desk};
 use super::service::KEY_MAX;
 use super::text::{push, signed_32, unsigned, unsigned_32, words};
+use crate::store::Meta;
 
 /// A line has at most so many words, its command and key included.
 const WORDS_MAX: usize = 20;
@@ -201,6 +202,15 @@ impl<'a> Flags<'a> {
 pub(super) fn push_flag(flag: u8, number: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&[b' ', flag]);
     push(out, number);
+}
+
+/// Appends what a list of items and me have alike: ` cas=<cas> fetch=yes|no cls=1 size=<bytes>`.
+pub(super) fn push_kept(meta: &Meta, bytes: usize, out: &mut Vec<u8>) {
+    out.extend_from_slice(b" cas=");
+    push(out, meta.cas);
+    out.extend_from_slice(if meta.fetched { b" fetch=yes" } else { b" fetch=no" });
+    out.extend_from_slice(b" cls=1 size=");
+    push(out, bytes as u64);
 }
 
 /// Appends the seconds that are left to an item, -1 if it lasts.

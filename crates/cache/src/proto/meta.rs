@@ -6,7 +6,7 @@
 //! out that it must be an edit hands on what it saw.
 
 use super::desk::{BAD_FORMAT, Desk, NOT_A_NUMBER, Way, stepped};
-use super::flags::{Flags, Key, push_flag, push_left};
+use super::flags::{Flags, Key, push_flag, push_kept, push_left};
 use super::text::{push, words};
 use crate::store::{Edit, Meta};
 
@@ -336,11 +336,7 @@ impl Desk<'_> {
             }
             out.extend_from_slice(b" la=");
             push(out, u64::from(self.now.saturating_sub(meta.accessed)));
-            out.extend_from_slice(b" cas=");
-            push(out, meta.cas);
-            out.extend_from_slice(if meta.fetched { b" fetch=yes" } else { b" fetch=no" });
-            out.extend_from_slice(b" cls=1 size=");
-            push(out, (key.bytes().len() + bytes) as u64);
+            push_kept(meta, key.bytes().len() + bytes, out);
             out.extend_from_slice(b"\r\n");
         };
         // Nothing is stored, and nothing can be refused.

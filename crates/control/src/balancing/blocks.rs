@@ -84,13 +84,16 @@ fn part(sampled: Sampled<'_>, finest: u32) -> Option<Part> {
 
 /// Samples of the pieces of a block, blocks of so many pages as a power of two.
 fn pieces(sampled: Sampled<'_>, order: u32) -> impl Iterator<Item = Vec<u64>> {
-    sampled.chunk_by(move |a, b| block(a.0, order) == block(b.0, order)).map(|piece| {
-        let mut by = vec![0; piece.first().map_or(0, |(_, heat)| heat.by.len())];
-        for (_, heat) in piece {
-            by.iter_mut().zip(&heat.by).for_each(|(sum, more)| *sum += u64::from(*more));
-        }
-        by
-    })
+    sampled.chunk_by(move |a, b| block(a.0, order) == block(b.0, order)).map(asked)
+}
+
+/// Samples of pages in all, by the place of the node that asked.
+pub(super) fn asked(sampled: Sampled<'_>) -> Vec<u64> {
+    let mut by = vec![0; sampled.first().map_or(0, |(_, heat)| heat.by.len())];
+    for (_, heat) in sampled {
+        by.iter_mut().zip(&heat.by).for_each(|(sum, more)| *sum += u64::from(*more));
+    }
+    by
 }
 
 /// What goes as one of a process's small pages: as large blocks as samples allow. A block that is one node's stays whole. Others
@@ -119,8 +122,10 @@ pub(super) fn of_process<'a>(sampled: Sampled<'a>, orders: &[u32], all: &mut Vec
                 shared.iter().for_each(|(part, sampled)| pairs.add(part, pieces(sampled, order)));
                 pairs.are_fine()
             };
-            let too_few = finer.first().is_some_and(|order| fine(*order).is_none());
-            too_few || finer.iter().chain([&0]).any(|order| fine(*order) == Some(true))
+            // Of the next smaller ones, too few samples are reason enough.
+            let next = finer.first().map(|order| fine(*order));
+            matches!(next, Some(None | Some(true)))
+                || finer.iter().skip(1).chain([&0]).any(|order| fine(*order) == Some(true))
         };
         left.clear();
         for (part, sampled) in parts.into_iter().zip(sampled) {
@@ -155,6 +160,7 @@ const fn block(page: &Page, order: u32) -> Page {
 mod tests {
     use std::collections::BTreeMap;
 
+    use super::super::owners::tests::any;
     use super::super::regions::tests::seen;
 
     /// How many parts there are of each size, of so many pages, every so many-th seen, by these nodes.
@@ -164,11 +170,6 @@ mod tests {
             *sizes.entry(part.pages).or_default() += 1;
         }
         sizes.into_iter().collect()
-    }
-
-    /// Something that is like chance, of four.
-    fn any(seed: u64) -> usize {
-        usize::try_from(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 62).unwrap_or(0)
     }
 
     #[test]

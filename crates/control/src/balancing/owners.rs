@@ -79,7 +79,7 @@ const fn real(number: u64) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
 
@@ -95,8 +95,8 @@ mod tests {
         part
     }
 
-    /// Something that is like chance.
-    fn any(seed: u64) -> usize {
+    /// Something that is like chance, of four.
+    pub(in super::super) fn any(seed: u64) -> usize {
         usize::try_from(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 62).unwrap_or(0)
     }
 

@@ -65,11 +65,7 @@ pub(super) struct Part {
 
 impl Part {
     pub(super) fn of(first: Page, pages: u64, sampled: &[(&Page, &Heat)]) -> Self {
-        let nodes = sampled.first().map_or(0, |(_, heat)| heat.by.len());
-        let mut by = vec![0; nodes];
-        for (_, heat) in sampled {
-            by.iter_mut().zip(&heat.by).for_each(|(sum, more)| *sum += u64::from(*more));
-        }
+        let by = blocks::asked(sampled);
         let huge = sampled.iter().any(|(_, heat)| heat.huge);
         let one = |(page, heat): &(&Page, &Heat)| (page.number, heat.node, heat.all());
         Self { first, pages, huge, by, owner: None, sampled: sampled.iter().map(one).collect() }

@@ -99,10 +99,7 @@ fn policy(kind: &str, placed: Placed) -> anyhow::Result<Policy> {
     Ok(match placed {
         Placed::Default => Policy::Default,
         Placed::Bind(nodes) => Policy::Bind(nodes),
-        Placed::Prefer(nodes) => {
-            let one = (nodes.len() == 1).then(|| nodes.iter().next()).flatten();
-            one.map_or(Policy::PreferredMany(nodes), Policy::Preferred)
-        }
+        Placed::Prefer(nodes) => Policy::preferring(nodes),
         Placed::Interleave(nodes) => Policy::Interleave(nodes),
         Placed::Weighted(nodes) => Policy::WeightedInterleave(nodes),
         Placed::Weights(_) => anyhow::bail!(
