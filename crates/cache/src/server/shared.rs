@@ -62,6 +62,8 @@ pub(super) struct Gauges {
     pub(super) paused_us: AtomicU64,
     pub(super) is_paused: AtomicBool,
     pub(super) accept_errors: AtomicU64,
+    /// Bytes that connections hold.
+    pub(super) held: AtomicU64,
 }
 
 const RUNS: u8 = 0;
@@ -178,6 +180,7 @@ impl Host for Teller {
             each(name, &figure.load(Relaxed));
         }
         each("accept_errors", &gauges.accept_errors.load(Relaxed));
+        each("read_buf_bytes", &gauges.held.load(Relaxed));
         each("accepting_conns", &u8::from(!gauges.is_paused.load(Relaxed)));
         each("threads", &config.threads);
     }

@@ -185,12 +185,11 @@ impl Worker {
         peer.stream.watch(self.poll.registry(), Token(at), interest).is_ok()
     }
 
-    /// Counts what a connection holds. Whether there is room for it.
+    /// Whether there is room for what a connection holds.
     fn has_room(&mut self, peer: &mut Peer) -> bool {
         let held = peer.memory();
         let grows = held > peer.held;
-        self.held = self.held + held - peer.held;
-        peer.held = held;
+        self.hold(peer, held);
         let config = &self.shared.state.config;
         let share = config.buffer_bytes_max / config.threads.max(1);
         if config.buffer_bytes_max == 0 || self.held <= share || !grows {
@@ -200,8 +199,19 @@ impl Worker {
         false
     }
 
-    fn close(&mut self, at: usize, peer: Peer) {
-        self.held -= peer.held;
+    /// Counts what a connection holds.
+    fn hold(&mut self, peer: &mut Peer, held: usize) {
+        if held != peer.held {
+            let all = &self.shared.state.gauges.held;
+            all.fetch_add(held as u64, Relaxed);
+            all.fetch_sub(peer.held as u64, Relaxed);
+            self.held = self.held + held - peer.held;
+            peer.held = held;
+        }
+    }
+
+    fn close(&mut self, at: usize, mut peer: Peer) {
+        self.hold(&mut peer, 0);
         self.shared.state.close(peer.stream.number());
         drop(peer);
         self.free.push(at);
@@ -229,8 +239,7 @@ impl Worker {
             } else {
                 peer.shrink();
                 let held = peer.memory();
-                self.held = self.held + held - peer.held;
-                peer.held = held;
+                self.hold(&mut peer, held);
                 self.peers[at] = Some(peer);
             }
         }
