@@ -127,16 +127,36 @@ impl Stream {
         }
     }
 
-    /// Passes on what it took.
+    /// Bytes that it took and still has, at most.
+    #[cfg_attr(not(feature = "tls"), expect(clippy::unused_self, reason = "TLS alone keeps bytes"))]
+    pub(super) fn memory(&self) -> usize {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.memory(),
+            _ => 0,
+        }
+    }
+
+    /// Passes on what it took. Whether the socket took any of it.
     #[cfg_attr(
         not(feature = "tls"),
         expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "TLS alone keeps bytes")
     )]
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    pub(super) fn flush(&mut self) -> io::Result<bool> {
         match self {
             #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.flush(),
-            _ => Ok(()),
+            _ => Ok(false),
+        }
+    }
+
+    /// Says that nothing more comes, if that can be said; nobody waits for it.
+    #[cfg_attr(not(feature = "tls"), expect(clippy::unused_self, reason = "TLS alone says so"))]
+    pub(super) fn end(&mut self) {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.end(),
+            _ => (),
         }
     }
 

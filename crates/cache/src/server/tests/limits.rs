@@ -82,7 +82,8 @@ fn who_would_hold_more_memory_than_there_is_for_connections_is_closed() {
     one.say("set a 0 0 900000\r\n");
     one.say(&large[..400_000]);
     soon("it holds its value", || dial(&server).figure("read_buf_bytes") >= 900_000);
-    two.say("set b 0 0 900000\r\n0");
+    two.say("set b 0 0 900000\r\n");
+    two.say(&large[..100_000]);
     two.hears_end();
     assert_eq!(dial(&server).figure("read_buf_oom"), 1);
     one.say(&large[400_000..]);

@@ -198,7 +198,11 @@ fn who_speaks_no_tls_is_closed_and_others_go_on() {
     let mut plain = dial(&server);
     plain.say("mn\r\nget a\r\n");
     // An alert is told before the end.
-    assert_eq!(plain.heard(7), [21, 3, 3, 0, 2, 2, 50], "a TLS alert that something can't be decoded");
+    assert_eq!(
+        plain.heard(7),
+        [21, 3, 3, 0, 2, 2, 50],
+        "a TLS alert that something can't be decoded"
+    );
     plain.hears_end();
     client.ask("mn\r\n", "MN\r\n");
     soon("it is counted", || client.figure("ssl_handshake_errors") == 1);
