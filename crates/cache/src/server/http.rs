@@ -19,6 +19,10 @@ const REQUEST_MAX: usize = 8 << 10;
 /// Answers until nobody can ask any more.
 pub(super) fn run(shared: &Arc<Shared>, from: &Receiver<Stream>) {
     for stream in from {
+        // Who still waits when a server has ended is not waited for.
+        if !shared.state.has_workers() {
+            return;
+        }
         if let Stream::Tcp(socket) = stream {
             // Who asked and went away is not missed.
             let _ = answer(shared, TcpStream::from(OwnedFd::from(socket)));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{cache, config, dial, item, serve, soon, value};
 use crate::proto::Settings;
 use crate::server::{Config, Server};
-use crate::store::Store as _;
+use crate::store::{Decide, Head, Meta, Refused, Store};
 
 #[test]
 fn what_was_begun_is_finished_before_the_end() {
@@ -123,4 +123,38 @@ fn who_says_no_more_still_hears_all() {
     let mut all = Vec::new();
     client.stream.read_to_end(&mut all).unwrap();
     assert!(all == item("a", &large).repeat(30));
+}
+
+/// A store that panics when it is asked for anything.
+#[derive(Debug)]
+struct Broken;
+
+impl Store for Broken {
+    fn now(&self) -> u32 {
+        1
+    }
+    fn set_now(&self, _: u32) {}
+    fn get(&self, _: &[u8], _: &mut Vec<u8>, _: &mut Head<'_>) -> Option<Meta> {
+        panic!("broken, as this test wants it")
+    }
+    fn edit(&self, _: &[u8], _: &mut Vec<u8>, _: &mut Decide<'_>) -> Result<(), Refused> {
+        Ok(())
+    }
+    fn flush(&self, _: u32) {}
+    fn each(&self, _: &mut dyn FnMut(&[u8], &Meta, usize) -> bool) {}
+    fn resize(&self, _: u64) -> bool {
+        false
+    }
+    fn stats(&self, _: &mut dyn FnMut(&str, u64)) {}
+}
+
+#[test]
+fn a_server_of_which_a_thread_is_gone_ends() {
+    let server = Server::start(Arc::new(Broken), config()).unwrap();
+    let (mut client, mut other) = (dial(&server), dial(&server));
+    other.ask("mn\r\n", "MN\r\n");
+    client.say("get a\r\n");
+    client.hears_end();
+    other.hears_end();
+    server.wait();
 }

@@ -78,10 +78,12 @@ fn only_metrics_are_told() {
 #[test]
 fn who_asks_for_metrics_and_says_nothing_holds_up_neither_others_nor_the_end() {
     let server = measured();
-    let silent = TcpStream::connect(server.metrics_address().unwrap()).unwrap();
+    let ask = || TcpStream::connect(server.metrics_address().unwrap()).unwrap();
+    let silent = ask();
     let (head, _) = http(&server, "GET /metrics HTTP/1.0\r\n\r\n");
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
-    let _another = TcpStream::connect(server.metrics_address().unwrap()).unwrap();
+    let others: Vec<_> = (0..6).map(|_| ask()).collect();
     drop(server);
+    drop(others);
     drop(silent);
 }
