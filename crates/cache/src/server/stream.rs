@@ -118,7 +118,6 @@ impl Stream {
     }
 
     /// Whether there are bytes that it took and the socket did not.
-    #[cfg_attr(not(feature = "tls"), expect(clippy::unused_self, reason = "TLS alone keeps bytes"))]
     pub(super) fn holds(&self) -> bool {
         match self {
             #[cfg(feature = "tls")]
@@ -128,7 +127,6 @@ impl Stream {
     }
 
     /// Bytes that it took and still has, at most.
-    #[cfg_attr(not(feature = "tls"), expect(clippy::unused_self, reason = "TLS alone keeps bytes"))]
     pub(super) fn memory(&self) -> usize {
         match self {
             #[cfg(feature = "tls")]
@@ -140,7 +138,7 @@ impl Stream {
     /// Passes on what it took. Whether the socket took any of it.
     #[cfg_attr(
         not(feature = "tls"),
-        expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "TLS alone keeps bytes")
+        expect(clippy::unnecessary_wraps, reason = "TLS alone keeps bytes")
     )]
     pub(super) fn flush(&mut self) -> io::Result<bool> {
         match self {
@@ -151,7 +149,6 @@ impl Stream {
     }
 
     /// Says that nothing more comes, if that can be said; nobody waits for it.
-    #[cfg_attr(not(feature = "tls"), expect(clippy::unused_self, reason = "TLS alone says so"))]
     pub(super) fn end(&mut self) {
         match self {
             #[cfg(feature = "tls")]

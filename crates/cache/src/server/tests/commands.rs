@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::{config, dial, item, serve, soon, value};
+use super::{AT_REST, config, dial, item, serve, soon, value};
 use crate::proto::testkit::MapStore;
 use crate::server::Server;
 
@@ -45,7 +45,7 @@ const DIALOGUE: &[(&str, &str)] = &[
     ("slabs automove 0\r\n", "OK\r\n"),
     ("lru_crawler enable\r\n", "OK\r\n"),
     ("cache_memlimit 16\r\n", "OK\r\n"),
-    ("set a 0 0 1\r\nab\r\n", "CLIENT_ERROR bad data chunk\r\nERROR\r\n"),
+    ("set a 0 0 1\r\nabcdef\r\n", "CLIENT_ERROR bad data chunk\r\nERROR\r\n"),
     ("nothing like this\r\n", "ERROR\r\n"),
     ("stats reset\r\n", "RESET\r\n"),
 ];
@@ -189,7 +189,7 @@ fn thousands_of_reads_are_answered_to_who_reads_late() {
         client.hears(item(&format!("k{}", number % 10), &values[number % 10]));
     }
     client.ask("mn\r\n", "MN\r\n");
-    soon("what it held is given back", || other.figure("read_buf_bytes") == 0);
+    soon("what it held is given back", || other.figure("read_buf_bytes") <= AT_REST);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Who takes no replies, asks nothing, is one too many, or wants too much memory.
 
-use super::{config, dial, item, serve, soon, value};
+use super::{AT_REST, config, dial, item, serve, soon, value};
 use crate::server::{Config, Overload};
 
 #[test]
@@ -11,7 +11,8 @@ fn a_client_that_takes_no_replies_is_closed_and_its_memory_is_given_back() {
     client.say("get a\r\n".repeat(60));
     soon("memory is held for it", || other.figure("read_buf_bytes") > 500_000);
     soon("it is closed", || other.figure("slow_kicks") == 1);
-    assert_eq!((other.figure("read_buf_bytes"), other.figure("curr_connections")), (0, 1));
+    assert!(other.figure("read_buf_bytes") <= AT_REST);
+    assert_eq!(other.figure("curr_connections"), 1);
     other.ask("mn\r\n", "MN\r\n");
 }
 
@@ -117,7 +118,7 @@ fn what_is_begun_and_not_finished_keeps_no_more_than_it_needs() {
         client.hears(item("a", &large));
     }
     client.say("ge");
-    soon("it holds no more", || other.figure("read_buf_bytes") < 4096);
+    soon("it holds no more", || other.figure("read_buf_bytes") <= AT_REST);
     client.ask("t b\r\n", "END\r\n");
 }
 

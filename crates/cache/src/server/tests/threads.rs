@@ -1,6 +1,6 @@
 //! Clients that know no protocol, and clients that come all at once.
 
-use super::{Client, config, dial, item, serve, soon};
+use super::{AT_REST, Client, config, dial, item, serve, soon};
 use std::net::TcpStream;
 
 #[test]
@@ -25,7 +25,7 @@ fn what_is_no_protocol_is_an_error_and_no_harm() {
     gone.say("set a 0 0 900000\r\nhalf");
     drop(gone);
     soon("they are gone", || other.figure("curr_connections") == 2);
-    soon("and so is what they held", || other.figure("read_buf_bytes") == 0);
+    soon("and so is what they held", || other.figure("read_buf_bytes") <= AT_REST);
 }
 
 const KEYS: usize = 40;
@@ -63,13 +63,15 @@ fn what_is_read_is_what_somebody_stored_under_that_key() {
     assert!(is_of(3, &owned(3, 7)) && !is_of(4, &owned(3, 7)) && !is_of(3, b"<3:7><3:8>"));
     let server = serve(config());
     std::thread::scope(|scope| {
-        for thread in 0..4 {
+        for thread in 0..4u64 {
             let mut client = dial(&server);
             scope.spawn(move || {
-                let mut found = 0;
+                let (mut found, mut random) = (0, thread);
                 for round in 0..ROUNDS {
-                    let key = (round * 7 + thread * 13) % KEYS;
-                    match (round + thread) % 4 {
+                    random =
+                        random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(0x9e37_79b9);
+                    let key = usize::try_from(random >> 33).unwrap() % KEYS;
+                    match (random >> 29) % 4 {
                         0 => client.sets(&format!("k{key}"), &owned(key, round)),
                         1 => {
                             let line = format!("md k{key} q\r\nmn\r\n");

@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use tempfile::TempDir;
 
-use super::{Client, config, dial, item, refused, serve, socket, soon, value};
+use super::{AT_REST, Client, config, dial, item, refused, serve, socket, soon, value};
 use crate::server::{Config, Server, Tls};
 
 type TlsClient = Client<StreamOwned<ClientConnection, TcpStream>>;
@@ -121,7 +121,7 @@ fn a_reader_that_is_late_hears_all_over_tls_and_what_waits_is_counted() {
         client.hears(item("a", &large));
     }
     client.ask("mn\r\n", "MN\r\n");
-    soon("what it held is given back", || other.figure("read_buf_bytes") == 0);
+    soon("what it held is given back", || other.figure("read_buf_bytes") <= AT_REST);
 }
 
 #[test]
@@ -132,7 +132,8 @@ fn a_client_that_takes_no_replies_over_tls_is_closed() {
     client.sets("a", &value(3, 900_000));
     client.say("get a\r\n".repeat(40));
     soon("it is closed", || other.figure("slow_kicks") == 1);
-    assert_eq!((other.figure("read_buf_bytes"), other.figure("curr_connections")), (0, 1));
+    assert!(other.figure("read_buf_bytes") <= AT_REST);
+    assert_eq!(other.figure("curr_connections"), 1);
 }
 
 #[test]
