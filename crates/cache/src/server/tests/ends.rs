@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 
-use super::{cache, config, dial, item, serve, soon, value};
+use super::{cache, config, dial, item, serve, soon, value, waits};
 use crate::proto::Settings;
 use crate::server::{Config, Server};
 use crate::store::{Decide, Head, Meta, Refused, Store};
@@ -36,9 +36,7 @@ fn replies_that_wait_are_taken_before_the_end() {
     let large = value(3, 500_000);
     late.sets("a", &large);
     late.say("get a\r\n".repeat(60));
-    soon("its replies wait", || {
-        other.ask_until("stats conns\r\n", "END\r\n").contains("conn_mwrite")
-    });
+    soon("its replies wait", || waits(&mut other));
     server.stop().drain();
     other.hears_end();
     for _ in 0..60 {

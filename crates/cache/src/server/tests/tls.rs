@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use tempfile::TempDir;
 
-use super::{AT_REST, Client, config, dial, item, refused, serve, socket, soon, value};
+use super::{AT_REST, Client, config, dial, item, refused, serve, socket, soon, value, waits};
 use crate::server::{Config, Server, Tls};
 
 type TlsClient = Client<StreamOwned<ClientConnection, TcpStream>>;
@@ -113,10 +113,8 @@ fn a_reader_that_is_late_hears_all_over_tls_and_what_waits_is_counted() {
     let large = value(2, 900_000);
     client.sets("a", &large);
     client.say("get a\r\n".repeat(40));
-    soon("its replies wait", || {
-        other.ask_until("stats conns\r\n", "END\r\n").contains("conn_mwrite")
-    });
-    soon("they are counted", || other.figure("read_buf_bytes") > 500_000);
+    soon("its replies wait", || waits(&mut other));
+    assert!(other.figure("read_buf_bytes") > 0, "what waits is counted");
     for _ in 0..40 {
         client.hears(item("a", &large));
     }
