@@ -6,6 +6,7 @@
 #   make library          target/abi: libnearfar.so and .a, the preload library, libhmalloc and libsmalloc
 #   make library-checked  target/checked/abi: two of them that find what is freed wrongly
 #   make sanitize         libnearfar under Valgrind and gcc's sanitizers, and the checked build's tests
+#   make fuzz             what clients of the cache may say, made up for a minute (SECONDS=600)
 #   make python           the Python package's wheel, checked and tested (part of make test)
 #   make lint             rustfmt, clippy -D warnings, licences and crate directions, doc links
 #   make bench-bandwidth  bandwidth of -w auto against its peers, ratios in one run (make bench-bandwidth SMOKE=1: a look)
@@ -28,10 +29,10 @@ PEERS := $${NEARFAR_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/nearfar}/peers
 export NEARFAR_LAB_PLUGIN ?= $(PLUGIN)
 SMOKE_FLAG := $(if $(SMOKE),--smoke,)
 
-.PHONY: demo test build plugin library library-checked sanitize python lint bench-bandwidth bench-tiering bench-balance bench-alloc bench-cache bench-lab install uninstall setup clean help
+.PHONY: demo test build plugin library library-checked sanitize fuzz python lint bench-bandwidth bench-tiering bench-balance bench-alloc bench-cache bench-lab install uninstall setup clean help
 
 help:
-	@sed -n '3,18s/^# *//p' Makefile
+	@sed -n '3,19s/^# *//p' Makefile
 
 setup:
 	@scripts/setup build
@@ -74,6 +75,10 @@ demo: build
 test: plugin library
 	@scripts/setup test
 	scripts/test
+
+fuzz:
+	@scripts/setup fuzz
+	scripts/fuzz protocol $(SECONDS)
 
 # The Python package: its wheel, and all tests of it (artefacts/python/check --torch: those with PyTorch, too).
 python:

@@ -18,9 +18,12 @@ use super::listen::Listener;
 use super::shared::{Seen, Shared};
 use super::stream::Stream;
 use super::worker::Inbox;
+use crate::proto::Shutdown;
 
 /// How long nothing is accepted after there was no descriptor left, or no place.
 const PAUSE: Duration = Duration::from_millis(50);
+/// So many connections are accepted before the clock and other listeners are looked at.
+const ACCEPTS: usize = 256;
 const WAKE: Token = Token(usize::MAX);
 const METRICS: Token = Token(usize::MAX - 1);
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
@@ -36,6 +39,8 @@ pub(super) struct Front {
     /// The store's second when the server started.
     first: u32,
     pause: Option<(Deadline, u64)>,
+    /// There may be more to accept without being told.
+    owes: bool,
     metrics: Option<(Listener, SyncSender<Stream>)>,
     #[cfg(feature = "tls")]
     tls: Option<Arc<rustls::ServerConfig>>,
@@ -70,6 +75,7 @@ impl Front {
             turn: 0,
             first,
             pause: None,
+            owes: false,
             metrics: None,
             #[cfg(feature = "tls")]
             tls: None,
@@ -96,12 +102,13 @@ impl Front {
         self.tls = tls;
     }
 
-    /// Accepts until the server is stopped. Listeners are closed then.
+    /// Accepts until the server is stopped. Listeners are closed then; the clock and metrics go on until workers have ended.
     pub(super) fn run(mut self) {
         let mut events = Events::with_capacity(16);
-        while self.shared.state.stops().is_none() {
+        while self.is_wanted() {
             let second = self.shared.state.clock.until_next_second();
             let wait = self.pause.map_or(second, |(until, _)| until.left().min(second));
+            let wait = if self.owes { Duration::ZERO } else { wait };
             if let Err(error) = self.poll.poll(&mut events, Some(wait))
                 && error.kind() != ErrorKind::Interrupted
             {
@@ -110,6 +117,8 @@ impl Front {
             self.tick();
             if self.pause.is_some_and(|(until, _)| until.passed()) {
                 self.resume();
+            } else if std::mem::take(&mut self.owes) {
+                self.accept_everywhere();
             }
             for event in &events {
                 match event.token() {
@@ -119,6 +128,14 @@ impl Front {
                 }
             }
         }
+    }
+
+    fn is_wanted(&mut self) -> bool {
+        if self.shared.state.stops().is_none() {
+            return true;
+        }
+        self.listeners.clear();
+        self.shared.state.has_workers()
     }
 
     fn tick(&self) {
@@ -141,9 +158,7 @@ impl Front {
 
     fn resume(&mut self) {
         let before = self.pause;
-        for at in 0..self.listeners.len() {
-            self.accept_all(at);
-        }
+        self.accept_everywhere();
         let still = |pause: &(Deadline, u64)| !pause.0.passed();
         if let Some((_, since)) = before
             && !self.pause.as_ref().is_some_and(still)
@@ -156,17 +171,29 @@ impl Front {
         }
     }
 
+    fn accept_everywhere(&mut self) {
+        for at in 0..self.listeners.len() {
+            self.accept_all(at);
+        }
+        self.accept_scrapers();
+    }
+
+    fn is_pausing(&self) -> bool {
+        self.pause.is_some_and(|(until, _)| !until.passed())
+    }
+
     fn accept_all(&mut self, at: usize) {
-        if self.pause.is_some_and(|(until, _)| !until.passed()) {
+        if self.is_pausing() {
             return;
         }
-        loop {
+        for _ in 0..ACCEPTS {
             match self.accept(at) {
                 Accepted::One => (),
                 Accepted::None => return,
                 Accepted::Pause => return self.pause(),
             }
         }
+        self.owes = true;
     }
 
     fn accept(&mut self, at: usize) -> Accepted {
@@ -177,7 +204,7 @@ impl Front {
             return Accepted::Pause;
         }
         let Some(listener) = self.listeners.get(at) else { return Accepted::None };
-        let (mut stream, from) = match listener.accept() {
+        let (stream, from) = match listener.accept() {
             Ok(accepted) => accepted,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Accepted::None,
             Err(error) => {
@@ -187,8 +214,7 @@ impl Front {
         };
         if is_full() {
             gauges.refused.fetch_add(1, Relaxed);
-            // It is told if it can be; nobody waits for it.
-            let _ = stream.write(TOO_MANY);
+            self.refuse(stream);
             return Accepted::One;
         }
         #[cfg(feature = "tls")]
@@ -205,6 +231,15 @@ impl Front {
         Accepted::One
     }
 
+    /// Tells a client that there are too many, if it can be told: nobody waits for it, and where TLS is spoken this is not.
+    fn refuse(&self, mut stream: Stream) {
+        #[cfg(feature = "tls")]
+        if self.tls.is_some() && matches!(stream, Stream::Tcp(_)) {
+            return;
+        }
+        let _ = stream.write(TOO_MANY);
+    }
+
     /// A TCP connection with TLS over it, if that was asked for.
     #[cfg(feature = "tls")]
     fn encrypted(&self, stream: Stream) -> Option<Stream> {
@@ -218,12 +253,25 @@ impl Front {
     }
 
     fn accept_scrapers(&mut self) {
-        if let Some((listener, to)) = &self.metrics {
-            while let Ok((stream, _)) = listener.accept() {
+        // Who asks how things are is heard also while no connection has a place.
+        let Some((listener, to)) = &self.metrics else { return };
+        for _ in 0..ACCEPTS {
+            match listener.accept() {
                 // Where many ask at once, the last ones are not answered.
-                let _ = to.try_send(stream);
+                Ok((stream, _)) => drop(to.try_send(stream)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if is_passing(&error) => (),
+                Err(_) => return self.pause(),
             }
         }
+        self.owes = true;
+    }
+}
+
+impl Drop for Front {
+    /// Also where it has panicked: a server that nobody can reach is none.
+    fn drop(&mut self) {
+        self.shared.state.stop(Shutdown::Graceful);
     }
 }
 

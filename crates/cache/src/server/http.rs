@@ -1,4 +1,4 @@
-//! Answers `GET /metrics`, and nothing else. One at a time, and whoever is slow is left after two seconds.
+//! Answers `GET /metrics`, and nothing else. One at a time, and whoever is slow is left after two seconds in all.
 
 use core::time::Duration;
 use std::io::{self, Read as _, Write as _};
@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
+use super::clock::Deadline;
 use super::metrics;
 use super::shared::Shared;
 use super::stream::Stream;
@@ -14,12 +15,14 @@ use super::stream::Stream;
 const WAIT: Duration = Duration::from_secs(2);
 /// A request's line and headers have at most so many bytes.
 const REQUEST_MAX: usize = 8 << 10;
-/// Reads that a request may take, so that bytes that trickle in don't hold others up.
-const READS: usize = 64;
 
 /// Answers until nobody can ask any more.
 pub(super) fn run(shared: &Arc<Shared>, from: &Receiver<Stream>) {
     for stream in from {
+        // Who still waits when a server has ended is not waited for.
+        if !shared.state.has_workers() {
+            return;
+        }
         if let Stream::Tcp(socket) = stream {
             // Who asked and went away is not missed.
             let _ = answer(shared, TcpStream::from(OwnedFd::from(socket)));
@@ -29,11 +32,12 @@ pub(super) fn run(shared: &Arc<Shared>, from: &Receiver<Stream>) {
 
 fn answer(shared: &Shared, mut socket: TcpStream) -> io::Result<()> {
     socket.set_nonblocking(false)?;
-    socket.set_read_timeout(Some(WAIT))?;
-    socket.set_write_timeout(Some(WAIT))?;
+    let until = Deadline::after(WAIT);
     let mut request = Vec::new();
     let mut part = [0; 1024];
-    for _ in 0..READS {
+    loop {
+        // Nothing is left of the time: that is an error, too.
+        socket.set_read_timeout(Some(until.left()))?;
         let bytes = socket.read(&mut part)?;
         request.extend_from_slice(&part[..bytes]);
         let is_whole = request.windows(4).any(|end| end == b"\r\n\r\n");
@@ -47,6 +51,7 @@ fn answer(shared: &Shared, mut socket: TcpStream) -> io::Result<()> {
          Connection: close\r\n\r\n",
         body.len()
     );
+    socket.set_write_timeout(Some(until.left()))?;
     socket.write_all(head.as_bytes())?;
     socket.write_all(body.as_bytes())
 }

@@ -4,11 +4,13 @@ use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 use mio::event::Source;
 use mio::net::{TcpListener, UnixListener};
 use mio::{Interest, Registry, Token};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use super::config::{Config, Error, Unix};
@@ -18,7 +20,28 @@ use super::stream::Stream;
 #[derive(Debug)]
 pub(super) enum Listener {
     Tcp(TcpListener, SocketAddr),
-    Unix(UnixListener, Unix),
+    Unix(UnixListener, Placed),
+}
+
+/// A socket that was made in the file system. It goes with its listener, unless another has taken its place.
+#[derive(Debug)]
+pub(super) struct Placed {
+    path: PathBuf,
+    /// Device and number.
+    file: (u64, u64),
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        if file(&self.path).is_ok_and(|file| file == self.file) {
+            // Whoever removed it before has done what this does.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn file(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
 }
 
 fn tcp(address: SocketAddr, backlog: i32) -> Result<TcpListener, Error> {
@@ -38,39 +61,45 @@ fn tcp(address: SocketAddr, backlog: i32) -> Result<TcpListener, Error> {
     Ok(TcpListener::from_std(socket.into()))
 }
 
-/// Removes a socket that nobody listens on any more.
-fn clear(unix: &Unix) -> Result<(), Error> {
-    let path = &unix.path;
+fn stream_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+/// Removes a socket that nobody listens on any more. One that can't be asked whether anybody does is left alone.
+fn clear(path: &Path) -> Result<(), Error> {
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
-            return Err(Error::NoSocket { path: path.clone() });
+            return Err(Error::NoSocket { path: path.to_owned() });
         }
         Ok(_) => (),
         // Nothing is there; or what is wrong with the path is found when it is bound.
         Err(_) => return Ok(()),
     }
-    if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        return Err(Error::InUse { path: path.clone() });
+    let failed = |source| Error::Listen { at: path.display().to_string(), source };
+    let socket = stream_socket().map_err(failed)?;
+    let asked = SocketAddrUnix::new(path).and_then(|at| rustix::net::connect(&socket, &at));
+    match asked {
+        // Who has no room for another connection listens all the same.
+        Ok(()) | Err(Errno::AGAIN) => Err(Error::InUse { path: path.to_owned() }),
+        Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(failed),
+        Err(error) => Err(failed(error.into())),
     }
-    let at = path.display().to_string();
-    fs::remove_file(path).map_err(|source| Error::Listen { at, source })
 }
 
-fn unix(unix: &Unix, backlog: i32) -> Result<UnixListener, Error> {
-    clear(unix)?;
-    let socket = || -> io::Result<OwnedFd> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (family, stream) = (AddressFamily::UNIX, SocketType::STREAM);
-        let socket = rustix::net::socket_with(family, stream, flags, None)?;
-        rustix::net::bind(&socket, &SocketAddrUnix::new(&unix.path)?)?;
+fn unix(unix: &Unix, backlog: i32) -> Result<Listener, Error> {
+    let path = &unix.path;
+    clear(path)?;
+    let listener = || -> io::Result<Listener> {
+        let socket = stream_socket()?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+        let placed = Placed { path: path.clone(), file: file(path)? };
         // Nobody can connect before it is listened on, so nobody does before the mode is right.
-        fs::set_permissions(&unix.path, fs::Permissions::from_mode(unix.mode))?;
+        fs::set_permissions(path, fs::Permissions::from_mode(unix.mode))?;
         rustix::net::listen(&socket, backlog)?;
-        Ok(socket)
+        Ok(Listener::Unix(UnixListener::from_std(socket.into()), placed))
     };
-    let at = || unix.path.display().to_string();
-    let socket = socket().map_err(|source| Error::Listen { at: at(), source })?;
-    Ok(UnixListener::from_std(socket.into()))
+    listener().map_err(|source| Error::Listen { at: path.display().to_string(), source })
 }
 
 impl Listener {
@@ -81,7 +110,7 @@ impl Listener {
             all.push(Self::on_tcp(*address, config.backlog)?);
         }
         if let Some(at) = &config.unix {
-            all.push(Self::Unix(unix(at, config.backlog)?, at.clone()));
+            all.push(unix(at, config.backlog)?);
         }
         if all.is_empty() { Err(Error::Nowhere) } else { Ok(all) }
     }
@@ -105,7 +134,7 @@ impl Listener {
     pub(super) fn name(&self) -> String {
         match self {
             Self::Tcp(_, address) => format!("tcp:{address}"),
-            Self::Unix(_, unix) => format!("unix:{}", unix.path.display()),
+            Self::Unix(_, placed) => format!("unix:{}", placed.path.display()),
         }
     }
 
@@ -137,15 +166,6 @@ impl Listener {
                 let (stream, _) = listener.accept()?;
                 Ok((Stream::Unix(stream), "unix:".to_owned()))
             }
-        }
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Self::Unix(_, unix) = self {
-            // Whoever removed it before has done what this does.
-            let _ = fs::remove_file(&unix.path);
         }
     }
 }

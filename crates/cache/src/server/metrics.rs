@@ -6,11 +6,12 @@ use super::shared::Shared;
 use crate::proto::{COUNTED, Host as _};
 
 /// What stands for how things are now; what else the server tells of itself only grows.
-const GAUGES: [(&str, &str); 6] = [
+const GAUGES: [(&str, &str); 7] = [
     ("uptime", "Seconds since the server started"),
     ("max_connections", "Connections that may be open"),
     ("curr_connections", "Connections that are open"),
     ("connection_structures", "Connections that are open"),
+    ("read_buf_bytes", "Bytes that connections hold for what is half sent or not taken"),
     ("accepting_conns", "Whether connections are accepted"),
     ("threads", "Threads that serve connections"),
 ];

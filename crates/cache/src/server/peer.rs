@@ -76,6 +76,8 @@ pub(super) struct Peer {
     pub(super) is_ending: bool,
     /// It is told when it can be written.
     pub(super) is_watched: bool,
+    /// It is to have a turn, whatever its socket does.
+    pub(super) is_queued: bool,
     /// When it last read or wrote.
     pub(super) second: u32,
     /// Bytes that were counted as held.
@@ -95,6 +97,7 @@ impl Peer {
             is_leaving: false,
             is_ending: false,
             is_watched: false,
+            is_queued: false,
             second,
             held: 0,
         }
@@ -112,21 +115,26 @@ impl Peer {
 
     /// Bytes that are held.
     pub(super) fn memory(&self) -> usize {
-        self.rest.capacity() + self.pending.capacity() + self.connection.memory()
+        let connection = self.connection.memory() + self.stream.memory();
+        self.rest.capacity() + self.pending.capacity() + connection
     }
 
     /// Gives back memory that is not in use.
     pub(super) fn shrink(&mut self) {
-        if self.is_idle() && self.memory() > KEPT {
-            (self.rest, self.pending) = (Vec::new(), Vec::new());
-            self.connection.shrink();
+        if self.memory() <= KEPT {
+            return;
         }
+        if self.pending.is_empty() {
+            self.pending = Vec::new();
+        }
+        self.rest.shrink_to_fit();
+        self.connection.shrink();
     }
 
     /// Writes what waits. Whether nothing does any more.
     fn flush(&mut self, counts: &Counters, second: u32) -> io::Result<bool> {
-        if self.stream.holds() {
-            self.stream.flush()?;
+        if self.stream.flush()? {
+            self.second = second;
         }
         while self.sent < self.pending.len() {
             let bytes = self.stream.write(&self.pending[self.sent..])?;

@@ -2,7 +2,7 @@
 
 use core::fmt::Display;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -62,6 +62,8 @@ pub(super) struct Gauges {
     pub(super) paused_us: AtomicU64,
     pub(super) is_paused: AtomicBool,
     pub(super) accept_errors: AtomicU64,
+    /// Bytes that connections hold.
+    pub(super) held: AtomicU64,
 }
 
 const RUNS: u8 = 0;
@@ -82,6 +84,8 @@ pub(super) struct State {
     pub(super) listeners: Vec<(i32, Arc<str>)>,
     port: u16,
     stop: AtomicU8,
+    /// Workers that have not ended.
+    workers: AtomicUsize,
     wakers: OnceLock<Vec<Arc<Waker>>>,
 }
 
@@ -94,6 +98,7 @@ impl State {
             seen: Mutex::default(),
             listeners: listeners.iter().map(|one| (one.number(), one.name().into())).collect(),
             port: listeners.iter().find_map(Listener::address).map_or(0, |one| one.port()),
+            workers: AtomicUsize::new(config.threads.max(1)),
             config,
             stop: AtomicU8::new(RUNS),
             wakers: OnceLock::new(),
@@ -122,6 +127,18 @@ impl State {
             DRAINS => Some(Shutdown::Graceful),
             _ => Some(Shutdown::Now),
         }
+    }
+
+    /// A worker has ended. Where nobody asked for it the others end, too: its connections would wait for ever.
+    pub(super) fn worker_ends(&self) {
+        self.workers.fetch_sub(1, AcqRel);
+        let how = self.stops().unwrap_or(Shutdown::Now);
+        self.stop(how);
+    }
+
+    /// Whether any worker has not ended.
+    pub(super) fn has_workers(&self) -> bool {
+        self.workers.load(Acquire) > 0
     }
 
     pub(super) fn open(&self, number: i32, seen: Arc<Seen>) {
@@ -178,6 +195,7 @@ impl Host for Teller {
             each(name, &figure.load(Relaxed));
         }
         each("accept_errors", &gauges.accept_errors.load(Relaxed));
+        each("read_buf_bytes", &gauges.held.load(Relaxed));
         each("accepting_conns", &u8::from(!gauges.is_paused.load(Relaxed)));
         each("threads", &config.threads);
     }

@@ -118,7 +118,6 @@ impl Stream {
     }
 
     /// Whether there are bytes that it took and the socket did not.
-    #[cfg_attr(not(feature = "tls"), expect(clippy::unused_self, reason = "TLS alone keeps bytes"))]
     pub(super) fn holds(&self) -> bool {
         match self {
             #[cfg(feature = "tls")]
@@ -127,16 +126,34 @@ impl Stream {
         }
     }
 
-    /// Passes on what it took.
+    /// Bytes that it took and still has, at most.
+    pub(super) fn memory(&self) -> usize {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.memory(),
+            _ => 0,
+        }
+    }
+
+    /// Passes on what it took. Whether the socket took any of it.
     #[cfg_attr(
         not(feature = "tls"),
-        expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "TLS alone keeps bytes")
+        expect(clippy::unnecessary_wraps, reason = "TLS alone keeps bytes")
     )]
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    pub(super) fn flush(&mut self) -> io::Result<bool> {
         match self {
             #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.flush(),
-            _ => Ok(()),
+            _ => Ok(false),
+        }
+    }
+
+    /// Says that nothing more comes, if that can be said; nobody waits for it.
+    pub(super) fn end(&mut self) {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.end(),
+            _ => (),
         }
     }
 

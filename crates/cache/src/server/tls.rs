@@ -49,6 +49,9 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     if all.is_empty() { Err(wrong("no certificate in it".to_owned())) } else { Ok(all) }
 }
 
+/// It takes so many bytes at a time, and no more before the socket has taken them: what waits is to be kept where it is counted.
+const TAKEN_MAX: usize = 64 << 10;
+
 /// TLS over a socket.
 #[derive(Debug)]
 pub(super) struct TlsStream {
@@ -59,7 +62,7 @@ pub(super) struct TlsStream {
 impl TlsStream {
     pub(super) fn new(config: Arc<ServerConfig>, socket: TcpStream) -> io::Result<Self> {
         let mut tls = ServerConnection::new(config).map_err(io::Error::other)?;
-        // How much waits to be written is limited by who asks for it to be.
+        // What is taken is limited here.
         tls.set_buffer_limit(None);
         Ok(Self { tls, socket })
     }
@@ -101,26 +104,46 @@ impl TlsStream {
         }
     }
 
-    /// Takes all.
+    /// How many bytes it took; 0 if the socket has not taken those before.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.tls.writer().write_all(bytes)?;
+        let mut taken = 0;
         self.flush()?;
-        Ok(bytes.len())
+        while taken < bytes.len() && !self.holds() {
+            let part = &bytes[taken..bytes.len().min(taken + TAKEN_MAX)];
+            self.tls.writer().write_all(part)?;
+            taken += part.len();
+            self.flush()?;
+        }
+        Ok(taken)
     }
 
     pub(super) fn holds(&self) -> bool {
         self.tls.wants_write()
     }
 
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    /// Bytes that wait for the socket, at most.
+    pub(super) fn memory(&self) -> usize {
+        if self.holds() { TAKEN_MAX } else { 0 }
+    }
+
+    /// Passes on what it took. Whether the socket took any of it.
+    pub(super) fn flush(&mut self) -> io::Result<bool> {
+        let mut is_taken = false;
         while self.tls.wants_write() {
             match self.tls.write_tls(&mut self.socket) {
-                Ok(_) => (),
+                Ok(_) => is_taken = true,
                 Err(error) if error.kind() == ErrorKind::Interrupted => (),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(is_taken)
+    }
+
+    /// Says that nothing more comes, if the socket takes it at once.
+    pub(super) fn end(&mut self) {
+        self.tls.send_close_notify();
+        // Who is gone need not be told.
+        let _ = self.flush();
     }
 }

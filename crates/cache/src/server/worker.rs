@@ -97,22 +97,13 @@ impl Worker {
                     self.welcome();
                 } else {
                     let ends = event.is_read_closed() || event.is_error();
-                    self.ready(event.token().0, ends);
+                    self.told(event.token().0, ends);
                 }
             }
-            for _ in 0..self.again.len() {
-                if let Some(at) = self.again.pop_front() {
-                    self.ready(at, false);
-                }
-            }
+            self.go_on();
             self.sweep();
             if self.is_done() {
                 break;
-            }
-        }
-        for at in 0..self.peers.len() {
-            if let Some(peer) = self.peers[at].take() {
-                self.close(at, *peer);
             }
         }
     }
@@ -144,7 +135,7 @@ impl Worker {
                     self.peers[at] = Some(Box::new(peer));
                     // A connection that came while the server is being stopped is looked at once.
                     if self.until.is_some() {
-                        self.ready(at, false);
+                        self.ready(at);
                     }
                 }
                 Err(_) => self.close(at, peer),
@@ -152,10 +143,29 @@ impl Worker {
         }
     }
 
-    /// Gives a connection its turn.
-    fn ready(&mut self, at: usize, ends: bool) {
-        let Some(mut peer) = self.peers.get_mut(at).and_then(Option::take) else { return };
+    /// A connection's socket has changed. If the connection's turn is to come all the same, then it comes once.
+    fn told(&mut self, at: usize, ends: bool) {
+        let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) else { return };
         peer.is_ending |= ends;
+        if !peer.is_queued {
+            self.ready(at);
+        }
+    }
+
+    /// Gives those a turn that could go on after their last one.
+    fn go_on(&mut self) {
+        for _ in 0..self.again.len() {
+            let Some(at) = self.again.pop_front() else { return };
+            if let Some(peer) = self.peers.get_mut(at).and_then(Option::as_mut) {
+                peer.is_queued = false;
+            }
+            self.ready(at);
+        }
+    }
+
+    /// Gives a connection its turn.
+    fn ready(&mut self, at: usize) {
+        let Some(mut peer) = self.peers.get_mut(at).and_then(Option::take) else { return };
         let work = Work { shared: &self.shared, worker: self.number, second: self.second() };
         let next = peer.turn(&work, &mut self.buffers);
         if self.buffers.output.capacity() > OUTPUT_KEPT {
@@ -167,6 +177,7 @@ impl Worker {
             return self.close(at, *peer);
         }
         if next == Next::Again {
+            peer.is_queued = true;
             self.again.push_back(at);
         }
         peer.show();
@@ -185,23 +196,44 @@ impl Worker {
         peer.stream.watch(self.poll.registry(), Token(at), interest).is_ok()
     }
 
-    /// Counts what a connection holds. Whether there is room for it.
+    /// Whether there is room for what a connection holds.
     fn has_room(&mut self, peer: &mut Peer) -> bool {
+        let config = &self.shared.state.config;
+        let share = match config.buffer_bytes_max {
+            0 => usize::MAX,
+            all => all / config.threads.max(1),
+        };
+        // Memory that is not in use is given back once a second, and at once where it is half of what there is.
+        if self.held > share / 2 {
+            peer.shrink();
+        }
         let held = peer.memory();
         let grows = held > peer.held;
-        self.held = self.held + held - peer.held;
-        peer.held = held;
-        let config = &self.shared.state.config;
-        let share = config.buffer_bytes_max / config.threads.max(1);
-        if config.buffer_bytes_max == 0 || self.held <= share || !grows {
+        self.hold(peer, held);
+        if self.held <= share || !grows {
             return true;
         }
         self.shared.service.counters(self.number).read_buf_oom.one();
         false
     }
 
-    fn close(&mut self, at: usize, peer: Peer) {
-        self.held -= peer.held;
+    /// Counts what a connection holds.
+    fn hold(&mut self, peer: &mut Peer, held: usize) {
+        if held != peer.held {
+            let all = &self.shared.state.gauges.held;
+            all.fetch_add(held as u64, Relaxed);
+            all.fetch_sub(peer.held as u64, Relaxed);
+            self.held = self.held + held - peer.held;
+            peer.held = held;
+        }
+    }
+
+    fn close(&mut self, at: usize, mut peer: Peer) {
+        self.hold(&mut peer, 0);
+        if peer.is_queued {
+            self.again.retain(|one| *one != at);
+        }
+        peer.stream.end();
         self.shared.state.close(peer.stream.number());
         drop(peer);
         self.free.push(at);
@@ -218,7 +250,8 @@ impl Worker {
         let (idle, stalled) = (state.config.idle_seconds, state.config.stalled_seconds);
         for at in 0..self.peers.len() {
             let Some(mut peer) = self.peers[at].take() else { continue };
-            let since = second.saturating_sub(peer.second);
+            // Seconds that are over: the first is only a part of one.
+            let since = second.saturating_sub(peer.second).saturating_sub(1);
             let counts = self.shared.service.counters(self.number);
             if stalled > 0 && since >= stalled && peer.is_stalled() {
                 counts.slow_kicks.one();
@@ -229,8 +262,7 @@ impl Worker {
             } else {
                 peer.shrink();
                 let held = peer.memory();
-                self.held = self.held + held - peer.held;
-                peer.held = held;
+                self.hold(&mut peer, held);
                 self.peers[at] = Some(peer);
             }
         }
@@ -248,9 +280,58 @@ impl Worker {
             self.welcome();
             // What was sent before is answered; then those go that are at rest.
             for at in 0..self.peers.len() {
-                self.ready(at, false);
+                self.told(at, false);
             }
         }
         self.free.len() == self.peers.len() || self.until.is_some_and(Deadline::passed)
+    }
+}
+
+impl Drop for Worker {
+    /// Also where it has panicked: what it has not closed would never be.
+    fn drop(&mut self) {
+        for at in 0..self.peers.len() {
+            if let Some(peer) = self.peers[at].take() {
+                self.close(at, *peer);
+            }
+        }
+        self.shared.state.worker_ends();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+    use crate::proto::testkit::MapStore;
+    use crate::proto::{Service, Settings};
+    use crate::server::clock::Clock;
+    use crate::server::config::Config;
+    use crate::server::shared::State;
+
+    #[test]
+    fn who_could_go_on_is_remembered_once_however_often_its_socket_changes() {
+        let state = Arc::new(State::new(Config::default(), Clock::start(), &[]));
+        let service = Service::new(Settings::default(), 1, 0, Box::new(()));
+        let shared = Shared { state, service, store: Arc::new(MapStore::default()) };
+        let mut worker = Worker::new(Arc::new(shared), 0).unwrap();
+        let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let seen = Arc::new(Seen::new(String::new(), "".into(), 0));
+        worker.inbox().push(Stream::Unix(mio::net::UnixStream::from_std(ours)), seen);
+        worker.welcome();
+        theirs.write_all(&b"mn\r\n".repeat(2000)).unwrap();
+        for _ in 0..3 {
+            worker.told(0, false);
+        }
+        assert_eq!(worker.again, [0]);
+        worker.go_on();
+        assert_eq!(worker.again, [0]);
+        drop(theirs);
+        for _ in 0..10 {
+            worker.go_on();
+        }
+        assert!(worker.again.is_empty() && worker.free == [0]);
     }
 }
