@@ -1,55 +1,76 @@
-//! The cache in this process as a target: what `nearfar cache bench` asks where no server is named.
+//! The cache in this process as what is asked: where no server is named.
 //!
-//! Over [`Store`], so that it is the same for every engine. Values are copied into the buffer a store takes them from and out of
-//! it into the reader's, as a front end would.
+//! Over [`Store`], so that it is the same for every engine, but for one thing: what lives for ever is stored as a program that has the
+//! cache as a library would, with nothing besides its value. Values are copied out into a buffer of the reader's.
 
-use nearfar_cache::store::{Edit, Meta, Store};
+use nearfar_cache::Cache;
+use nearfar_cache::store::{Edit, Meta, Refused, Store};
 use nearfar_topology::Bytes;
 
 use super::found::Memory;
 use super::job::Job;
 use super::run::Subject;
-use super::target::{Target, drive};
 
-/// One worker's door to a store.
-struct Door<'a> {
-    store: &'a dyn Store,
-    value: Vec<u8>,
-    cas: u64,
+mod drive;
+
+pub(crate) use drive::TIMED;
+
+/// What is asked.
+pub(crate) trait Engine: Store {
+    /// Stores a value for ever, with nothing besides.
+    ///
+    /// # Errors
+    /// As [`Store::set`].
+    fn keep(&self, key: &[u8], value: &[u8]) -> Result<(), Refused>;
 }
 
-impl Target for Door<'_> {
-    fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> anyhow::Result<bool> {
-        Ok(self.store.get(key, out, &mut |_, _, _| ()).is_some())
+impl Engine for Cache {
+    fn keep(&self, key: &[u8], value: &[u8]) -> Result<(), Refused> {
+        self.set(key, value)
+    }
+}
+
+/// One worker's door to it.
+struct Door<'a> {
+    engine: &'a dyn Engine,
+    /// For [`Store::edit`], which wants a buffer.
+    none: Vec<u8>,
+}
+
+impl Door<'_> {
+    /// Appends the value of `key` to `out`; false if there is none.
+    fn get(&self, key: &[u8], out: &mut Vec<u8>) -> bool {
+        self.engine.get(key, out, &mut |_, _, _| ()).is_some()
     }
 
-    fn set(&mut self, key: &[u8], value: &[u8], ttl: u32) -> anyhow::Result<bool> {
-        let now = self.store.now();
-        self.cas += 1;
-        let expires = if ttl == 0 { 0 } else { now.saturating_add(ttl) };
-        let meta = Meta { cas: self.cas, expires, accessed: now, ..Meta::default() };
-        self.value.clear();
-        self.value.extend_from_slice(value);
-        Ok(self.store.edit(key, &mut self.value, &mut |_, _| Edit::Put(meta)).is_ok())
+    /// Stores `value` under `key` for `ttl` seconds; 0 is for ever.
+    fn set(&self, key: &[u8], value: &[u8], ttl: u32) -> Result<(), Refused> {
+        if ttl == 0 {
+            return self.engine.keep(key, value);
+        }
+        let now = self.engine.now();
+        let expires = now.saturating_add(ttl);
+        Store::set(self.engine, key, value, &Meta { expires, accessed: now, ..Meta::default() })
     }
 
-    fn delete(&mut self, key: &[u8]) -> anyhow::Result<bool> {
-        let (mut none, mut found) = (Vec::new(), false);
-        let removed = self.store.edit(key, &mut none, &mut |old, _| {
+    /// Removes `key`; false if it was not there.
+    fn delete(&mut self, key: &[u8]) -> bool {
+        let mut found = false;
+        let removed = self.engine.edit(key, &mut self.none, &mut |old, _| {
             found = old.is_some();
             Edit::Remove
         });
-        Ok(removed.is_ok() && found)
+        removed.is_ok() && found
     }
 }
 
-/// A store as the subject of a run.
+/// An engine as the subject of a run.
 pub(crate) struct InProcess<'a> {
     /// What it is called.
     pub(crate) name: String,
-    /// The store.
-    pub(crate) store: &'a dyn Store,
-    /// Memory of this process before the store was made.
+    /// It.
+    pub(crate) engine: &'a dyn Engine,
+    /// Memory of this process before it was made.
     pub(crate) resident_before: Option<Bytes>,
 }
 
@@ -63,22 +84,21 @@ impl Subject for InProcess<'_> {
     }
 
     fn work(&self, job: &mut Job<'_>) -> anyhow::Result<()> {
-        let mut door = Door { store: self.store, value: Vec::new(), cas: 0 };
-        drive(&mut door, job);
+        drive::drive(&mut Door { engine: self.engine, none: Vec::new() }, job);
         Ok(())
     }
 
     fn memory(&self) -> Memory {
         let mut memory = Memory::default();
-        let now = resident("self");
         let before = self.resident_before.map_or(0, |bytes| bytes.0);
-        memory.resident_bytes = now.map(|bytes| bytes.0.saturating_sub(before));
-        self.store.stats(&mut |name, value| memory.figure(name, value));
+        memory.resident_bytes = resident("self").map(|bytes| bytes.0.saturating_sub(before));
+        self.engine.stats(&mut |name, value| memory.figure(name, value));
         memory
     }
 
     fn second(&self, second: u32) {
-        self.store.set_now(second.max(1));
+        // The clock of a cache begins at 1.
+        self.engine.set_now(second.saturating_add(1));
     }
 }
 

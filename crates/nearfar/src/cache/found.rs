@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::tally::{Kind, Of, Tally, Trouble};
 
@@ -11,7 +11,7 @@ use super::tally::{Kind, Of, Tally, Trouble};
 pub(crate) const SCHEMA: &str = "nearfar.cache-bench/1";
 
 /// A run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Found {
     /// [`SCHEMA`].
     pub(crate) schema: String,
@@ -31,15 +31,15 @@ pub(crate) struct Found {
     pub(crate) operations_per_s: f64,
     /// Of the reads, those that found their key.
     pub(crate) hit_ratio: Option<f64>,
-    /// Bytes of values read and stored.
+    /// Bytes of values read.
     pub(crate) read_bytes: u64,
     /// And stored.
     pub(crate) written_bytes: u64,
-    /// Requests without an answer that was understood.
+    /// Requests without an answer that was understood, warm-up included.
     pub(crate) errors: Trouble,
-    /// Stores that the target refused.
+    /// Stores that the target refused, warm-up included.
     pub(crate) refused: Trouble,
-    /// Values that can't be right; looked at with `--verify` alone.
+    /// Values that can't be right, warm-up included; another key's are seen always, others with `--verify` alone.
     pub(crate) wrong: Trouble,
     /// Requests that were due and could not begin before the end: the target did not keep up.
     pub(crate) overdue: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Found {
 }
 
 /// How a target was asked.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Load {
     /// The workload, as given.
     pub(crate) workload: String,
@@ -64,10 +64,8 @@ pub(crate) struct Load {
     pub(crate) seed: u64,
     /// Threads that ask.
     pub(crate) threads: u32,
-    /// Connections of each, to a server.
-    pub(crate) connections: Option<u32>,
-    /// Requests under way at once on each.
-    pub(crate) pipeline: Option<u32>,
+    /// What only servers have.
+    pub(crate) server: Option<Asking>,
     /// Requests a second in an open loop.
     pub(crate) rate: Option<f64>,
     /// How they were spaced.
@@ -80,8 +78,19 @@ pub(crate) struct Load {
     pub(crate) verified: bool,
 }
 
+/// How a server is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Asking {
+    /// Connections of each thread.
+    pub(crate) connections: u32,
+    /// Commands under way at once on each.
+    pub(crate) depth: u32,
+    /// Reads that go as one command.
+    pub(crate) multiget: u32,
+}
+
 /// A kind of request.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct KindFound {
     /// Which.
     pub(crate) kind: Kind,
@@ -100,7 +109,7 @@ pub(crate) struct KindFound {
 }
 
 /// Latencies in nanoseconds; in an open loop from when requests were due.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Latency {
     /// How many were timed.
     pub(crate) timed: u64,
@@ -116,12 +125,12 @@ pub(crate) struct Latency {
     pub(crate) p99_9_ns: u64,
     /// The longest.
     pub(crate) max_ns: u64,
-    /// Shares of requests and what they are no longer than, for a curve.
-    pub(crate) curve: Vec<(f64, u64)>,
+    /// The histogram: how many took up to so long, and longer than those before. Sixteen steps from a power of two to the next.
+    pub(crate) histogram: Vec<(u64, u64)>,
 }
 
 /// A piece of time.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Window {
     /// When it ended.
     pub(crate) end_s: f64,
@@ -132,7 +141,7 @@ pub(crate) struct Window {
 }
 
 /// Memory of a target, as far as it is known.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Memory {
     /// Resident memory: of a server's process on this machine, or by how much this one has grown.
     pub(crate) resident_bytes: Option<u64>,
@@ -174,21 +183,24 @@ impl Latency {
             p99_ns: at(0.99),
             p99_9_ns: at(0.999),
             max_ns: histogram.max(),
-            curve: curve(histogram),
+            histogram: coarse(histogram),
         })
     }
 }
 
-/// Steps of a curve: eight between a tenth of those left and the next, as far as there are samples.
-fn curve(histogram: &Histogram<u64>) -> Vec<(f64, u64)> {
-    const STEPS: i32 = 8;
-    #[expect(clippy::cast_precision_loss, reason = "how far a curve goes")]
-    let samples = histogram.len() as f64;
-    (0..)
-        .map(|step| 10_f64.powf(-f64::from(step) / f64::from(STEPS)))
-        .take_while(|left| left * samples >= 1.0)
-        .map(|left| (1.0 - left, histogram.value_at_quantile(1.0 - left)))
-        .collect()
+/// The histogram with fewer digits; steps that have none are left out.
+fn coarse(histogram: &Histogram<u64>) -> Vec<(u64, u64)> {
+    let mut steps: Vec<(u64, u64)> = Vec::new();
+    for of in histogram.iter_recorded() {
+        let (ns, count) = (of.value_iterated_to(), of.count_since_last_iteration());
+        let below = (u64::BITS - ns.leading_zeros()).saturating_sub(5);
+        let upto = ns | ((1 << below) - 1);
+        match steps.last_mut() {
+            Some((last, counted)) if *last == upto => *counted += count,
+            _ => steps.push((upto, count)),
+        }
+    }
+    steps
 }
 
 impl KindFound {
@@ -212,7 +224,8 @@ impl Found {
         let sum = |of: fn(&KindFound) -> u64, kinds: &mut dyn Iterator<Item = &KindFound>| {
             kinds.map(of).sum::<u64>()
         };
-        let operations = sum(|kind| kind.operations, &mut kinds.iter().filter(|of| of.kind != Kind::Fill));
+        let operations =
+            sum(|kind| kind.operations, &mut kinds.iter().filter(|of| of.kind != Kind::Fill));
         let mut reads = kinds.iter().filter(|of| of.kind.reads());
         let read = sum(|kind| kind.operations, &mut reads.clone());
         let hit_ratio = ratio(sum(|kind| kind.found, &mut reads), read);
@@ -254,14 +267,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_curve_goes_as_far_as_there_are_samples() {
+    fn percentiles_and_the_histogram_are_of_all_that_was_timed() {
         let mut histogram = Histogram::<u64>::new(3).unwrap();
         (1..=1000).for_each(|ns| histogram.record(ns).unwrap());
         let latency = Latency::of(&histogram).unwrap();
-        assert_eq!((latency.timed, latency.p50_ns, latency.p99_ns), (1000, 500, 990));
-        assert_eq!((latency.curve.len(), latency.curve[0]), (25, (0.0, 1)));
-        assert!(latency.curve.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1));
-        assert_eq!(latency.curve.last().unwrap().1, 999);
+        let Latency { timed, p50_ns, p90_ns, p99_ns, p99_9_ns, max_ns, .. } = latency;
+        assert_eq!(
+            (timed, p50_ns, p90_ns, p99_ns, p99_9_ns, max_ns),
+            (1000, 500, 900, 990, 999, 1000)
+        );
+        assert_eq!(latency.histogram.iter().map(|(_, count)| count).sum::<u64>(), 1000);
+        assert!(latency.histogram.is_sorted_by(|a, b| a.0 < b.0));
+        assert_eq!(latency.histogram[..3], [(1, 1), (2, 1), (3, 1)]);
+        assert_eq!(latency.histogram.iter().find(|(upto, _)| *upto >= 64), Some(&(65, 2)));
+        assert_eq!(latency.histogram.last(), Some(&(1023, 32 - 1000 % 8 + 1)));
         assert_eq!(Latency::of(&Histogram::<u64>::new(3).unwrap()), None);
     }
 

@@ -1,20 +1,21 @@
 //! What a worker is given, and how it counts what became of its requests.
 //!
-//! Requests that begin in the warm-up are asked and not counted. Counts that others look at meanwhile are passed on now and then:
-//! a shared counter with each request would cost as much as some requests do.
+//! Requests that begin in the warm-up are asked and not counted. How far a worker is, others see at any time: each counter has
+//! one writer, so that showing it costs a store.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nearfar_cache::workload::Request;
 
+use super::gate::Waiting;
 use super::pace::Pace;
 use super::source::{Pulled, Source};
 use super::tally::{Kind, Outcome, Tally};
 use super::values::Values;
 use crate::clock::Stopwatch;
 
-/// Requests between two times a worker's counts are passed on.
-const PASSED: u64 = 64;
+/// What is the end where nothing else is: not for ever, so that sums do not overflow.
+pub(crate) const NEVER: u64 = u64::MAX / 4;
 
 /// What others see of a worker that is at work. On cache lines of its own.
 #[derive(Debug, Default)]
@@ -28,17 +29,44 @@ pub(crate) struct Meter {
     pub(crate) hits: AtomicU64,
 }
 
+/// Which part of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// All keys are stored; nothing counts.
+    Preload,
+    /// The workload is asked.
+    Measure,
+}
+
 /// When a worker works, in nanoseconds of its clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
-    /// The clock of the whole run.
-    pub(crate) clock: Stopwatch,
+    /// Which part of the run it is.
+    pub(crate) phase: Phase,
     /// Requests that begin from here on count.
     pub(crate) counts_from: u64,
     /// None begins from here on.
     pub(crate) end: u64,
     /// And no more than so many.
     pub(crate) operations: u64,
+}
+
+impl Span {
+    /// When none begins any more, if that is by time.
+    pub(crate) fn known_end(&self) -> Option<u64> {
+        Some(self.end).filter(|end| *end < NEVER)
+    }
+}
+
+/// What a worker shares with others.
+#[derive(Debug)]
+pub(crate) struct Shared<'a> {
+    /// Where it waits for them before it begins.
+    pub(crate) waiting: Waiting<'a>,
+    /// Where to show how far it is.
+    pub(crate) meter: &'a Meter,
+    /// Ends it early.
+    pub(crate) stop: &'a AtomicBool,
 }
 
 /// A worker's part of a run.
@@ -52,15 +80,14 @@ pub(crate) struct Job<'a> {
     pub(crate) values: Values,
     /// When to begin and end.
     pub(crate) span: Span,
-    /// Where to show how far it is.
-    pub(crate) meter: &'a Meter,
-    /// Ends it early.
-    pub(crate) stop: &'a AtomicBool,
+    /// All workers' clock, from [`Job::begin`] on.
+    pub(crate) clock: Stopwatch,
+    /// What others see and say.
+    pub(crate) shared: Shared<'a>,
     /// What was counted.
     pub(crate) tally: Tally,
     /// Requests that have begun.
     pub(crate) begun: u64,
-    shown: [u64; 3],
 }
 
 /// Something that a request became, with when it began and, if it was timed, ended.
@@ -83,16 +110,22 @@ impl<'a> Job<'a> {
         pace: Pace,
         values: Values,
         span: Span,
-        others: (&'a Meter, &'a AtomicBool),
+        shared: Shared<'a>,
     ) -> Self {
-        let (meter, stop) = others;
-        let tally = Tally::default();
-        Self { source, pace, values, span, meter, stop, tally, begun: 0, shown: [0; 3] }
+        let (clock, tally) = (Stopwatch::start(), Tally::default());
+        Self { source, pace, values, span, clock, shared, tally, begun: 0 }
+    }
+
+    /// Waits until all workers are ready; the clock begins then.
+    pub(crate) fn begin(&mut self) {
+        if let Some(clock) = self.shared.waiting.pass() {
+            self.clock = clock;
+        }
     }
 
     /// The next request, unless there are to be no more.
     pub(crate) fn pull(&mut self, request: &mut Request) -> Pulled {
-        if self.begun >= self.span.operations || self.stop.load(Ordering::Relaxed) {
+        if self.begun >= self.span.operations || self.shared.stop.load(Ordering::Relaxed) {
             return Pulled::End;
         }
         let pulled = self.source.pull(request);
@@ -103,23 +136,18 @@ impl<'a> Job<'a> {
         pulled
     }
 
-    /// Whether what begins then counts.
-    pub(crate) const fn counts(&self, from: u64) -> bool {
-        from >= self.span.counts_from
-    }
-
     /// Counts what was done.
     pub(crate) fn done(&mut self, done: Done) {
         let Done { kind, outcome, from, to } = done;
         if kind != Kind::Fill {
             self.show(kind, outcome);
         }
-        if !self.counts(from) {
+        if from < self.span.counts_from {
             return;
         }
         let of = self.tally.count(kind, outcome);
         if let Some(to) = to {
-            of.latency.saturating_record(to.saturating_sub(from).max(1));
+            of.took(to.saturating_sub(from));
             self.tally.stretch(from, to);
         }
     }
@@ -133,21 +161,15 @@ impl<'a> Job<'a> {
         }
     }
 
-    fn show(&mut self, kind: Kind, outcome: Outcome) {
-        let [operations, reads, hits] = &mut self.shown;
-        *operations += 1;
-        *reads += u64::from(kind.reads());
-        *hits += u64::from(kind.reads() && outcome.found);
-        if (*operations).is_multiple_of(PASSED) {
-            self.pass_on();
-        }
-    }
-
-    /// Shows how far it is.
-    pub(crate) fn pass_on(&self) {
-        let [operations, reads, hits] = self.shown;
-        self.meter.operations.store(operations, Ordering::Relaxed);
-        self.meter.reads.store(reads, Ordering::Relaxed);
-        self.meter.hits.store(hits, Ordering::Relaxed);
+    fn show(&self, kind: Kind, outcome: Outcome) {
+        let Meter { operations, reads, hits } = self.shared.meter;
+        let add = |counter: &AtomicU64, more: bool| {
+            if more {
+                counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            }
+        };
+        add(operations, true);
+        add(reads, kind.reads());
+        add(hits, kind.reads() && outcome.found);
     }
 }

@@ -5,9 +5,9 @@ use std::fmt;
 use anyhow::bail;
 use nearfar_cache::workload::Spacing;
 
-use super::found::Load;
+use super::found::{Asking, Load};
 use super::spec::{Spec, Workload};
-use crate::report::words;
+use crate::report::cache::{count, how};
 
 /// Keys that are stored before a run, at most: they take a request each.
 const PRELOADED_MAX: u64 = 1_000_000_000;
@@ -58,6 +58,8 @@ pub(crate) struct Plan {
     pub(crate) length: Length,
     /// What else.
     pub(crate) besides: Besides,
+    /// How a server is asked, if it is one.
+    pub(crate) server: Option<Asking>,
 }
 
 impl Plan {
@@ -66,12 +68,16 @@ impl Plan {
         let keys = match &self.workload {
             Workload::Drawn(drawn) => drawn.parts().keys,
             Workload::Trace(..) if self.besides.preload => {
-                bail!("--preload stores a workload's keys first; which keys a trace has, nobody knows before its end")
+                bail!(
+                    "--preload stores a workload's keys first; which keys a trace has, nobody knows before its end"
+                )
             }
             Workload::Trace(..) => 0,
         };
         if self.besides.preload && keys > PRELOADED_MAX {
-            bail!("--preload would store {keys} keys, at most {PRELOADED_MAX} are; use fewer with --keys");
+            bail!(
+                "--preload would store {keys} keys, at most {PRELOADED_MAX} are; use fewer with --keys"
+            );
         }
         if self.length.operations.is_some_and(|all| all < u64::from(self.threads)) {
             bail!("--operations: at least one for each of {} threads", self.threads);
@@ -79,7 +85,7 @@ impl Plan {
         Ok(self)
     }
 
-    /// How the target is asked, for the result; what only servers have is left out.
+    /// How the target is asked, for the result.
     pub(crate) fn load(&self) -> Load {
         let (rate, arrivals) = match self.pace {
             Loop::Closed => (None, None),
@@ -90,8 +96,7 @@ impl Plan {
             made_of: self.workload.made_of(),
             seed: self.seed,
             threads: self.threads,
-            connections: None,
-            pipeline: None,
+            server: self.server,
             rate,
             arrivals,
             warm_up_s: self.length.warm_up,
@@ -108,34 +113,50 @@ const fn spaced(spacing: Spacing) -> &'static str {
     }
 }
 
-/// `1 thread`, `2 threads`.
-pub(crate) fn count(number: u64, what: &str) -> String {
-    format!("{} {what}{}", words::grouped(number), if number == 1 { "" } else { "s" })
-}
-
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "workload {}: {}", self.spec, self.workload.made_of())?;
-        write!(f, "seed {}, {}, ", self.seed, count(self.threads.into(), "thread"))?;
-        match self.pace {
-            Loop::Closed => write!(f, "closed loop: each request as soon as one was answered")?,
-            Loop::Open(rate, spacing) => write!(
-                f,
-                "open loop: {rate} requests a second, {} arrivals, timed from when they are due",
-                spaced(spacing)
-            )?,
+        how(&self.load()).iter().try_for_each(|said| writeln!(f, "{said}"))?;
+        let Length { seconds, operations, .. } = self.length;
+        let end = seconds.map_or("to its end".into(), |seconds| format!("for {seconds} s"));
+        write!(f, "It goes on {end}")?;
+        match operations {
+            Some(operations) => writeln!(f, ", at most {}", count(operations, "request")),
+            None => writeln!(f),
         }
-        let Length { seconds, warm_up, operations } = self.length;
-        match seconds {
-            Some(seconds) => write!(f, "\n{seconds} s after {warm_up} s of warm-up")?,
-            None => write!(f, "\nto the end of the trace after {warm_up} s of warm-up")?,
-        }
-        if let Some(operations) = operations {
-            write!(f, ", at most {}", count(operations, "request"))?;
-        }
-        let Besides { preload, verify } = self.besides;
-        writeln!(f)?;
-        f.write_str(if preload { "all keys are stored first\n" } else { "" })?;
-        f.write_str(if verify { "values are checked\n" } else { "" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cache::sample::{asked, plan};
+
+    use super::*;
+
+    #[test]
+    fn a_plan_says_all_that_will_be_done() {
+        let mut plan = asked(plan("zipf:1", None, 500), 4, 1);
+        plan.pace = Loop::Open(2000.0, Spacing::Constant);
+        plan.length = Length { seconds: Some(3.0), warm_up: 0.5, operations: Some(500) };
+        plan.besides.preload = true;
+        assert_eq!(
+            plan.checked().unwrap().to_string(),
+            "zipf:1: 1,000 keys of 16 bytes, values of 64 bytes on average, 100 % get; a read that finds nothing stores the key\n\
+             Seed 1, 2 threads, each with 1 connection and on each up to 4 commands under way\n\
+             Open loop: 2000 requests a second, constant arrivals; latencies are from when requests were due\n\
+             The first 0.5 s do not count\nAll keys are stored first\nEvery value read is looked at\n\
+             It goes on for 3 s, at most 500 requests\n"
+        );
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused() {
+        let refused = |plan: Plan| plan.checked().unwrap_err().to_string();
+        assert!(refused(plan("uniform", None, 1)).contains("at least one for each of 2 threads"));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "key,op,size\n").unwrap();
+        let mut trace = plan(&format!("trace:{}", file.path().display()), None, 10);
+        assert!(trace.clone().checked().is_ok());
+        trace.besides.preload = true;
+        assert!(refused(trace).contains("which keys a trace has"));
     }
 }

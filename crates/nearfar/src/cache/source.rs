@@ -99,12 +99,14 @@ pub(crate) fn passing(workers: usize) -> (Passing, Vec<Source>) {
 }
 
 impl Passing {
-    /// Reads the trace to its end, or until nobody listens any more.
-    pub(crate) fn read(mut self, path: &Path) -> anyhow::Result<()> {
+    /// Reads the trace to its end, so many requests, or until nobody listens any more.
+    pub(crate) fn read(mut self, path: &Path, limit: u64) -> anyhow::Result<()> {
         let (mut trace, mut request) = (open(path)?, Request::default());
         let mut batches = vec![Vec::with_capacity(BATCH); self.workers.len()];
         let named = || path.display().to_string();
-        while trace.next(&mut request).with_context(named)? {
+        let mut left = limit;
+        while left > 0 && trace.next(&mut request).with_context(named)? {
+            left -= 1;
             let worker = self.worker(&request);
             batches[worker].push(std::mem::take(&mut request));
             if batches[worker].len() == BATCH {
@@ -167,14 +169,14 @@ mod tests {
     #[test]
     fn a_trace_is_shared_out_by_key_and_each_keys_requests_stay_in_order() {
         let mut text = String::from("key,op,size\n");
-        for at in 0..3000 {
+        for at in 0..4000 {
             writeln!(text, "k{},SET,{at}", at % 10).unwrap();
         }
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         let (passing, mut sources) = passing(3);
         let shares: Vec<Vec<Request>> = std::thread::scope(|scope| {
-            let reader = scope.spawn(|| passing.read(file.path()));
+            let reader = scope.spawn(|| passing.read(file.path(), 3000));
             let workers: Vec<_> =
                 sources.iter_mut().map(|source| scope.spawn(|| all(source))).collect();
             let shares = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
@@ -184,7 +186,8 @@ mod tests {
         assert_eq!(shares.iter().map(Vec::len).sum::<usize>(), 3000);
         for key in 0..10 {
             let of = |share: &Vec<Request>| {
-                let mine = share.iter().filter(|request| request.key == format!("k{key}").as_bytes());
+                let mine =
+                    share.iter().filter(|request| request.key == format!("k{key}").as_bytes());
                 mine.map(|request| request.value_bytes).collect::<Vec<_>>()
             };
             let mut with = shares.iter().map(of).filter(|sizes| !sizes.is_empty());
@@ -196,13 +199,14 @@ mod tests {
     #[test]
     fn a_reader_ends_when_nobody_listens_and_tells_which_line_is_wrong() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), format!("key,op,size\n{}", "k,SET,1\n".repeat(10_000))).unwrap();
+        std::fs::write(file.path(), format!("key,op,size\n{}", "k,SET,1\n".repeat(10_000)))
+            .unwrap();
         let (reader, sources) = passing(1);
         drop(sources);
-        assert!(reader.read(file.path()).is_ok());
+        assert!(reader.read(file.path(), u64::MAX).is_ok());
         std::fs::write(file.path(), "key,op,size\nk,SET,1\nk,SAT,1\n").unwrap();
         let (reader, mut sources) = passing(1);
-        let error = format!("{:#}", reader.read(file.path()).unwrap_err());
+        let error = format!("{:#}", reader.read(file.path(), u64::MAX).unwrap_err());
         assert!(error.contains("line 3: operation \"SAT\""), "{error}");
         assert_eq!(all(&mut sources[0]), []);
         assert!(open(Path::new("/nowhere.csv")).is_err());

@@ -51,7 +51,9 @@ impl FromStr for Spec {
             return Ok(Self::Trace(file.into()));
         }
         if text.is_empty() || text == "zipf" {
-            return Err("write zipf:EXPONENT, uniform, trace:FILE or a directory of cachebench's".into());
+            return Err(
+                "write zipf:EXPONENT, uniform, trace:FILE or a directory of cachebench's".into()
+            );
         }
         Ok(Self::Cachebench(text.into()))
     }
@@ -318,6 +320,9 @@ mod tests {
         );
         let shape = Shape { fill: Fill::Never, value_bytes: "0-200".parse().ok(), ..shape };
         let said = load(shape);
-        assert!(!said.contains("stores the key") && said.contains("100 bytes on average"), "{said}");
+        assert!(
+            !said.contains("stores the key") && said.contains("100 bytes on average"),
+            "{said}"
+        );
     }
 }

@@ -1,16 +1,20 @@
-//! Runs over stores made for tests: one that keeps all, one that goes wrong in ways that must be seen.
+//! Runs over the cache itself, over a store that keeps all, and over one that goes wrong in ways that must be seen.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
-use nearfar_cache::store::{Old, Refused};
+use nearfar_cache::evict::Eviction;
+use nearfar_cache::mover::Movers;
+use nearfar_cache::store::{Decide, Head, Old};
 use nearfar_cache::workload::Spacing;
+use nearfar_cache::{Config, Making, Tier};
 
 use super::*;
 use crate::cache::found::Found;
-use crate::cache::plan::{Besides, Length, Loop, Plan};
+use crate::cache::plan::{Length, Loop, Plan};
 use crate::cache::run::run;
+use crate::cache::sample::{of, plan};
 use crate::cache::spec::{Shape, Workload};
 use crate::cache::tally::Kind;
 
@@ -46,12 +50,7 @@ impl Store for Kept {
     fn set_now(&self, second: u32) {
         self.second.store(second, Ordering::Relaxed);
     }
-    fn get(
-        &self,
-        key: &[u8],
-        out: &mut Vec<u8>,
-        head: &mut dyn FnMut(&Meta, usize, &mut Vec<u8>),
-    ) -> Option<Meta> {
+    fn get(&self, key: &[u8], out: &mut Vec<u8>, head: &mut Head<'_>) -> Option<Meta> {
         let items = self.items.lock().unwrap();
         let value = items.get(key)?;
         head(&Meta::default(), value.len(), out);
@@ -67,7 +66,7 @@ impl Store for Kept {
         &self,
         key: &[u8],
         value: &mut Vec<u8>,
-        decide: &mut dyn FnMut(Option<&dyn Old>, &mut Vec<u8>) -> Edit,
+        decide: &mut Decide<'_>,
     ) -> Result<(), Refused> {
         let mut items = self.items.lock().unwrap();
         let old = items.get(key).map(|value| Item(value));
@@ -94,30 +93,20 @@ impl Store for Kept {
     }
 }
 
+impl Engine for Kept {
+    fn keep(&self, key: &[u8], value: &[u8]) -> Result<(), Refused> {
+        Store::set(self, key, value, &Meta::default())
+    }
+}
+
 fn kept() -> Kept {
     Kept { item_max: 1 << 20, ..Kept::default() }
 }
 
-fn plan(workload: &str, mix: Option<&str>, operations: u64) -> Plan {
-    let spec: crate::cache::spec::Spec = workload.parse().unwrap();
-    let mix = mix.map(|mix| mix.parse().unwrap());
-    let keys = (!workload.starts_with("trace:")).then_some(1000);
-    let shape = Shape { keys, mix, ..Shape::default() };
-    let workload = Workload::load(&spec, shape, 1).unwrap();
-    let length = Length { seconds: None, warm_up: 0.0, operations: Some(operations) };
-    let besides = Besides { preload: false, verify: true };
-    Plan { spec, workload, seed: 1, threads: 2, pace: Loop::Closed, length, besides }
-}
-
-fn ran(plan: Plan, store: &Kept) -> Found {
+fn ran(plan: Plan, engine: &dyn Engine) -> Found {
     let plan = plan.checked().unwrap();
-    let subject = InProcess { name: "kept".into(), store, resident_before: resident("self") };
-    run(&plan, &subject, plan.load()).unwrap()
-}
-
-fn of(found: &Found, kind: Kind) -> (u64, u64) {
-    let of = found.kinds.iter().find(|of| of.kind == kind);
-    of.map_or((0, 0), |of| (of.operations, of.found))
+    let subject = InProcess { name: "kept".into(), engine, resident_before: resident("self") };
+    run(&plan, &subject).unwrap()
 }
 
 #[test]
@@ -137,6 +126,47 @@ fn a_read_that_finds_nothing_stores_the_key_and_each_request_is_counted_once() {
     assert!(found.memory_after.resident_bytes.is_some());
     let latency = found.kinds[0].latency.as_ref().unwrap();
     assert!(latency.timed >= 20_000 / 16 && latency.p50_ns <= latency.max_ns);
+}
+
+#[test]
+fn the_cache_answers_right_while_items_leave_it_in_one_tier_and_in_two() {
+    let policy = nearfar_kernel::mempolicy::Policy::Default;
+    for (tiers, making) in [(1, Making::Inline), (2, Making::Inline), (2, Making::Background)] {
+        let tier = |eviction| Tier { bytes: 2 << 20, policy: policy.clone(), eviction };
+        let tiers: Vec<_> = Eviction::ALL.iter().take(tiers).map(|(_, of)| tier(*of)).collect();
+        let cache = Cache::new(&Config { tiers, making, ..Config::of_bytes(0) }).unwrap();
+        let cache = Arc::new(cache);
+        let movers = Movers::start(&cache, usize::from(making == Making::Background)).unwrap();
+        let mut plan = plan("zipf:0.6", Some("90:8:2"), 60_000);
+        let shape = Shape {
+            keys: Some(20_000),
+            value_bytes: "0-600".parse().ok(),
+            mix: "90:8:2".parse().ok(),
+            ..Shape::default()
+        };
+        plan.workload = Workload::load(&plan.spec, shape, 1).unwrap();
+        let found = ran(plan, &*cache);
+        drop(movers);
+        assert_eq!((found.wrong.count, found.refused.count, found.operations), (0, 0, 60_000));
+        let evicted = found.memory_after.figures["evictions"];
+        assert!(found.hit_ratio.unwrap() > 0.2 && evicted > 100, "{evicted}");
+    }
+}
+
+#[test]
+fn what_lives_a_second_is_no_more_after_two() {
+    let cache = Cache::new(&Config::of_bytes(2 << 20)).unwrap();
+    let door = &mut Door { engine: &cache, none: Vec::new() };
+    let subject = InProcess { name: "cache".into(), engine: &cache, resident_before: None };
+    subject.second(0);
+    door.set(b"short", b"1", 1).unwrap();
+    door.set(b"long", b"2", 0).unwrap();
+    let mut out = Vec::new();
+    assert!(door.get(b"short", &mut out) && door.get(b"long", &mut out));
+    subject.second(2);
+    assert!(!door.get(b"short", &mut out) && door.get(b"long", &mut out));
+    assert!(door.delete(b"long") && !door.delete(b"long") && !door.get(b"long", &mut out));
+    assert_eq!(out, b"122");
 }
 
 #[test]
@@ -183,8 +213,8 @@ fn a_trace_is_replayed_to_its_end_and_its_bad_line_is_named() {
     let replay = |text: &str, store: &Kept| {
         std::fs::write(&file, text).unwrap();
         let plan = plan(&format!("trace:{}", file.display()), None, u64::MAX);
-        let subject = InProcess { name: "kept".into(), store, resident_before: None };
-        run(&plan, &subject, plan.load())
+        let subject = InProcess { name: "kept".into(), engine: store, resident_before: None };
+        run(&plan, &subject)
     };
     let store = kept();
     let found = replay(

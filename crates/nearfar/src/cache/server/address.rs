@@ -95,12 +95,12 @@ impl Connection {
     pub(crate) fn with_patience(&self, patience: Duration) -> io::Result<()> {
         let patience = Some(patience);
         match self {
-            Self::Tcp(stream) => stream
-                .set_read_timeout(patience)
-                .and_then(|()| stream.set_write_timeout(patience)),
-            Self::Unix(stream) => stream
-                .set_read_timeout(patience)
-                .and_then(|()| stream.set_write_timeout(patience)),
+            Self::Tcp(stream) => {
+                stream.set_read_timeout(patience).and_then(|()| stream.set_write_timeout(patience))
+            }
+            Self::Unix(stream) => {
+                stream.set_read_timeout(patience).and_then(|()| stream.set_write_timeout(patience))
+            }
         }
     }
 

@@ -1,33 +1,62 @@
 //! A connection, and what is under way on it: requests in the order they were sent, which is that of their answers.
+//!
+//! Several reads may have gone as one command (a multiget). Its answer has the values that were found, in the order asked for, and
+//! leaves the others out; so a value tells that those before it were not found, and the end that those after it were not.
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
+use std::ops::Range;
 
-use nearfar_cache::workload::Request;
+use nearfar_cache::workload::{Op, Request};
 
 use super::super::tally::{Kind, Outcome};
 use super::super::values::Values;
 use super::address::Connection;
-use super::reply::{self, Asked, Parsed, Reply};
+use super::reply::{self, Parsed, Reply};
 
 /// Room for what arrives, at first.
 const INPUT: usize = 64 << 10;
 /// memcached takes a larger number of seconds for a date.
 const TTL_MAX: u32 = 60 * 60 * 24 * 30;
 
-/// A request that was sent.
+/// Which command a request is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// A key's value.
+    #[default]
+    Get,
+    /// To store.
+    Set,
+    /// To remove.
+    Delete,
+}
+
+impl Asked {
+    /// What is asked first.
+    pub(super) const fn first(op: Op) -> Self {
+        match op {
+            Op::Get | Op::LoneGet | Op::Update => Self::Get,
+            Op::Set | Op::LoneSet => Self::Set,
+            Op::Delete => Self::Delete,
+        }
+    }
+}
+
+/// A request that is sent.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     /// What was asked for.
     pub(super) request: Request,
-    /// As what it is counted; `None` is what its operation says.
+    /// It stores what a read did not find.
     pub(super) fills: bool,
     /// When it began, or was due.
     pub(super) from: u64,
     /// What its first answer was, if it has two.
     pub(super) before: Outcome,
     /// Which answer is due.
-    pub(super) asked: Option<Asked>,
+    pub(super) asked: Asked,
+    /// It is the last of its command.
+    last: bool,
 }
 
 impl Pending {
@@ -35,6 +64,33 @@ impl Pending {
     pub(super) fn kind(&self) -> Kind {
         if self.fills { Kind::Fill } else { self.request.op.into() }
     }
+}
+
+/// What the answer to a request says; ranges are for [`Lane::bytes`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// This value.
+    Value(Range<usize>),
+    /// Another key's value.
+    Foreign,
+    /// No value; nothing to remove.
+    Missing,
+    /// Stored, or removed.
+    Done,
+    /// Not stored.
+    Refused(Range<usize>),
+    /// Not understood by the server, or out of order.
+    Error(Range<usize>),
+}
+
+/// What a piece of an answer means for the requests that wait.
+enum Means {
+    /// An answer to the first of them. Whether it was the last piece of its command's answer.
+    Answer(Said, bool),
+    /// So many of them are answered so.
+    Rest(usize, Said, bool),
+    /// No more than that a command's answer is whole.
+    Nothing,
 }
 
 /// A connection.
@@ -47,60 +103,80 @@ pub(super) struct Lane {
     filled: usize,
     parsed: usize,
     needed: usize,
-    /// Requests that have no answer yet.
-    pub(super) waiting: VecDeque<Pending>,
-}
-
-/// An answer to the request that has waited longest.
-#[derive(Debug)]
-pub(super) struct Answer {
-    /// The request.
-    pub(super) pending: Pending,
-    /// What was answered; ranges are of [`Lane::input`].
-    pub(super) reply: Reply,
-    at: usize,
+    waiting: VecDeque<Pending>,
+    /// Commands that have no whole answer yet.
+    commands: usize,
+    /// The last value of a command has come; its end has not.
+    ending: bool,
+    /// The next requests that wait are answered so.
+    rest: (usize, Said),
 }
 
 impl Lane {
     /// Over a connection that does not wait.
     pub(super) fn new(connection: Connection) -> Self {
-        let (out, input) = (Vec::new(), vec![0; INPUT]);
-        let waiting = VecDeque::new();
-        Self { connection, out, sent: 0, input, filled: 0, parsed: 0, needed: 1, waiting }
+        Self {
+            connection,
+            out: Vec::new(),
+            sent: 0,
+            input: vec![0; INPUT],
+            filled: 0,
+            parsed: 0,
+            needed: 1,
+            waiting: VecDeque::new(),
+            commands: 0,
+            ending: false,
+            rest: (0, Said::Missing),
+        }
     }
 
-    /// The connection.
-    pub(super) const fn connection(&self) -> &Connection {
-        &self.connection
+    /// Commands under way.
+    pub(super) const fn commands(&self) -> usize {
+        self.commands
+    }
+
+    /// Gives back all that has no answer.
+    pub(super) fn into_waiting(self) -> VecDeque<Pending> {
+        self.waiting
     }
 
     /// Sends a request with the next [`Lane::flush`].
-    pub(super) fn ask(&mut self, mut pending: Pending, asked: Asked, values: &mut Values) {
+    pub(super) fn ask(&mut self, mut pending: Pending, values: &mut Values) {
         let Request { key, value_bytes, ttl, .. } = &pending.request;
         let out = &mut self.out;
-        match asked {
-            Asked::Get => {
-                out.extend_from_slice(b"get ");
-                out.extend_from_slice(key);
-            }
-            Asked::Delete => {
-                out.extend_from_slice(b"delete ");
-                out.extend_from_slice(key);
-            }
-            Asked::Set => {
-                out.extend_from_slice(b"set ");
-                out.extend_from_slice(key);
-                out.extend_from_slice(b" 0 ");
-                push_number(u64::from((*ttl).min(TTL_MAX)), out);
-                out.push(b' ');
-                push_number(*value_bytes as u64, out);
-                out.extend_from_slice(b"\r\n");
-                out.extend_from_slice(values.make(key, *value_bytes));
-            }
+        out.extend_from_slice(match pending.asked {
+            Asked::Get => b"get ",
+            Asked::Delete => b"delete ",
+            Asked::Set => b"set ",
+        });
+        out.extend_from_slice(key);
+        if pending.asked == Asked::Set {
+            // Writing to memory does not fail.
+            let _ = write!(out, " 0 {} {value_bytes}\r\n", (*ttl).min(TTL_MAX));
+            out.extend_from_slice(values.make(key, *value_bytes));
         }
         out.extend_from_slice(b"\r\n");
-        pending.asked = Some(asked);
+        pending.last = true;
         self.waiting.push_back(pending);
+        self.commands += 1;
+    }
+
+    /// Sends several reads as one command.
+    pub(super) fn ask_together(&mut self, pending: impl Iterator<Item = Pending>) {
+        let before = self.waiting.len();
+        for (at, mut one) in pending.enumerate() {
+            self.out.extend_from_slice(if at == 0 { b"get " } else { b" " });
+            self.out.extend_from_slice(&one.request.key);
+            one.last = false;
+            self.waiting.push_back(one);
+        }
+        if self.waiting.len() > before
+            && let Some(last) = self.waiting.back_mut()
+        {
+            last.last = true;
+            self.out.extend_from_slice(b"\r\n");
+            self.commands += 1;
+        }
     }
 
     /// Sends as much as goes.
@@ -147,45 +223,107 @@ impl Lane {
         }
     }
 
-    /// The next answer, if it has arrived whole; an error if what has arrived is none.
-    pub(super) fn answer(&mut self) -> io::Result<Option<Answer>> {
-        if self.filled - self.parsed < self.needed {
-            return Ok(None);
-        }
-        let unasked = || io::Error::new(io::ErrorKind::InvalidData, "an answer that was not asked for");
-        let pending = self.waiting.front().ok_or_else(unasked)?;
-        let asked = pending.asked.unwrap_or(Asked::Get);
-        let arrived = &self.input[self.parsed..self.filled];
-        match reply::parse(asked, &pending.request.key, arrived) {
-            Parsed::More(needed) => {
-                self.needed = needed;
-                Ok(None)
+    /// The next request that is answered by what has arrived, and how; an error if what has arrived is no answer. To be called
+    /// until there is none.
+    pub(super) fn answer(&mut self) -> io::Result<Option<(Pending, Said)>> {
+        loop {
+            if let (1.., said) = &self.rest {
+                let said = said.clone();
+                self.rest.0 -= 1;
+                return Ok(self.waiting.pop_front().map(|pending| (pending, said)));
             }
-            Parsed::Broken => {
-                let shown = String::from_utf8_lossy(&arrived[..arrived.len().min(60)]);
-                let why = format!("{shown:?} is no answer of memcached's to a {asked:?}");
-                Err(io::Error::new(io::ErrorKind::InvalidData, why))
+            if self.filled - self.parsed < self.needed {
+                return Ok(None);
             }
-            Parsed::Whole(bytes, reply) => {
-                let at = self.parsed;
-                self.parsed += bytes;
-                self.needed = 1;
-                if self.parsed == self.filled {
-                    (self.parsed, self.filled) = (0, 0);
+            let (bytes, reply) = match reply::parse(&self.input[self.parsed..self.filled]) {
+                Parsed::Whole(bytes, reply) => (bytes, reply),
+                Parsed::Broken => return Err(self.no_answer()),
+                Parsed::More(needed) => {
+                    self.needed = needed;
+                    return Ok(None);
                 }
-                let pending = self.waiting.pop_front().ok_or_else(unasked)?;
-                Ok(Some(Answer { pending, reply, at }))
+            };
+            let means = self.means(reply).ok_or_else(|| self.no_answer())?;
+            // A value that is not the first key's is looked at again after those before it.
+            if !matches!(means, Means::Rest(_, _, false)) {
+                self.take(bytes);
+            }
+            match means {
+                Means::Answer(said, whole) => {
+                    self.commands -= usize::from(whole);
+                    let pending = self.waiting.pop_front();
+                    self.ending = !whole && pending.as_ref().is_some_and(|pending| pending.last);
+                    return Ok(pending.map(|pending| (pending, said)));
+                }
+                Means::Rest(count, said, whole) => {
+                    self.commands -= usize::from(whole);
+                    self.rest = (count, said);
+                }
+                Means::Nothing => {
+                    self.commands -= 1;
+                    self.ending = false;
+                }
             }
         }
+    }
+
+    fn means(&self, reply: Reply) -> Option<Means> {
+        if self.ending {
+            return (reply == Reply::End).then_some(Means::Nothing);
+        }
+        let here = |range: Range<usize>| range.start + self.parsed..range.end + self.parsed;
+        let command = || self.waiting.iter().position(|pending| pending.last).map(|last| last + 1);
+        let asked = self.waiting.front()?.asked;
+        Some(match (asked, reply) {
+            (Asked::Get, Reply::Value { key, value }) => {
+                let key = &self.input[here(key)];
+                let mut those = self.waiting.iter().take(command()?);
+                match those.position(|pending| pending.request.key == key) {
+                    Some(0) => Means::Answer(Said::Value(here(value)), false),
+                    Some(before) => Means::Rest(before, Said::Missing, false),
+                    None => Means::Answer(Said::Foreign, false),
+                }
+            }
+            (Asked::Get, Reply::End) => Means::Rest(command()?, Said::Missing, true),
+            (Asked::Set, Reply::Stored) | (Asked::Delete, Reply::Deleted) => {
+                Means::Answer(Said::Done, true)
+            }
+            (Asked::Set, Reply::NotStored(why) | Reply::ServerError(why)) => {
+                Means::Answer(Said::Refused(here(why)), true)
+            }
+            (Asked::Delete, Reply::NotFound) => Means::Answer(Said::Missing, true),
+            (_, Reply::Error(why) | Reply::ServerError(why)) => {
+                Means::Rest(command()?, Said::Error(here(why)), true)
+            }
+            _ => return None,
+        })
+    }
+
+    fn take(&mut self, bytes: usize) {
+        self.parsed += bytes;
+        self.needed = 1;
+        // What it holds stays until more is received.
+        if self.parsed == self.filled {
+            (self.parsed, self.filled) = (0, 0);
+        }
+    }
+
+    fn no_answer(&self) -> io::Error {
+        let arrived = &self.input[self.parsed..self.filled];
+        let shown = String::from_utf8_lossy(&arrived[..arrived.len().min(60)]);
+        let to = match self.waiting.front() {
+            Some(pending) => format!("a {:?}", pending.asked).to_lowercase(),
+            None => "nothing that was asked".into(),
+        };
+        let why = format!("{shown:?} is no answer of memcached's to {to}");
+        io::Error::new(io::ErrorKind::InvalidData, why)
     }
 
     /// What a range of an answer's means; to be looked at before more is received.
-    pub(super) fn bytes(&self, answer: &Answer, range: std::ops::Range<usize>) -> &[u8] {
-        &self.input[answer.at + range.start..answer.at + range.end]
+    pub(super) fn bytes(&self, range: Range<usize>) -> &[u8] {
+        &self.input[range]
     }
 }
 
-fn push_number(number: u64, out: &mut Vec<u8>) {
-    // Writing to memory does not fail.
-    let _ = write!(out, "{number}");
-}
+#[cfg(test)]
+mod tests;

@@ -17,8 +17,8 @@ use super::job::Job;
 use super::run::Subject;
 use address::Address;
 
-/// How long an answer may take at the end of a run, or to a question about the server itself.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long an answer may take at the end of a run, or to a question about the server itself, unless somebody says otherwise.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A server and how it is asked.
 #[derive(Clone, Debug)]
@@ -27,14 +27,18 @@ pub(crate) struct Server {
     pub(crate) address: Address,
     /// Connections of each thread.
     pub(crate) connections: u32,
-    /// Requests under way at once on each.
-    pub(crate) pipeline: u32,
+    /// Commands under way at once on each.
+    pub(crate) depth: u32,
+    /// Reads that go as one command.
+    pub(crate) multiget: u32,
+    /// How long an answer may take at the end, and a lost connection to be made anew.
+    pub(crate) patience: Duration,
 }
 
 impl Server {
     /// Fails if nobody answers there as memcached would.
     pub(crate) fn greet(&self) -> anyhow::Result<()> {
-        stats::ask(&self.address).map(|_| ())
+        stats::ask(&self.address, self.patience).map(|_| ())
     }
 }
 
@@ -44,7 +48,7 @@ impl Subject for Server {
     }
 
     fn version(&self) -> Option<String> {
-        stats::ask(&self.address).ok()?.version
+        stats::ask(&self.address, self.patience).ok()?.version
     }
 
     fn work(&self, job: &mut Job<'_>) -> anyhow::Result<()> {
@@ -53,8 +57,10 @@ impl Subject for Server {
 
     fn memory(&self) -> Memory {
         // A server that is gone by the end is told by the errors of its requests.
-        stats::ask(&self.address).map(|said| said.memory).unwrap_or_default()
+        stats::ask(&self.address, self.patience).map(|said| said.memory).unwrap_or_default()
     }
 
-    fn second(&self, _: u32) {}
+    fn second(&self, _: u32) {
+        // It has a clock of its own.
+    }
 }

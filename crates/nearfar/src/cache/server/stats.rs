@@ -1,12 +1,12 @@
 //! What a server says of itself (`stats`), and how much memory its process has, if that is on this machine.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
 use super::super::engine::resident;
 use super::super::found::Memory;
-use super::PATIENCE;
 use super::address::Address;
 
 /// What is read at most: memcached prints some 4 KiB.
@@ -23,9 +23,9 @@ pub(super) struct Said {
 }
 
 /// Asks it, over a connection of its own.
-pub(super) fn ask(address: &Address) -> anyhow::Result<Said> {
+pub(super) fn ask(address: &Address, patience: Duration) -> anyhow::Result<Said> {
     let mut connection = address.connect()?;
-    connection.with_patience(PATIENCE)?;
+    connection.with_patience(patience)?;
     let local = connection.is_local();
     let no_answer = || {
         format!("{address}: no answer to `stats`; is that memcached, speaking the text protocol?")
