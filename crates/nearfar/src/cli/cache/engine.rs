@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use clap::ValueEnum;
 use nearfar_cache::evict::Eviction;
 use nearfar_cache::mover::Movers;
 use nearfar_cache::{Cache, Config, Making, Tier};
@@ -30,31 +31,48 @@ pub(super) struct EngineArgs {
     #[arg(long, value_name = "NODES", requires = "far", conflicts_with = "server")]
     far_on: Option<NodeExpr>,
     /// What leaves a tier first
-    #[arg(long, value_name = "POLICY", value_parser = policies(), default_value = "s3fifo", conflicts_with = "server")]
-    policy: String,
+    #[arg(long, value_name = "POLICY", value_enum, default_value_t, conflicts_with = "server")]
+    policy: Leaves,
     /// Threads that move items between tiers ahead of need; 0: whoever stores an item makes room for it [default: 1 with --far]
     #[arg(long, value_name = "N", conflicts_with = "server", value_parser = clap::value_parser!(u32).range(0..=64))]
     movers: Option<u32>,
 }
 
 fn size(text: &str) -> Result<Bytes, String> {
-    nearfar_spec::size(text).map_err(|error| error.to_string())
+    nearfar_spec::spec::size(text).map_err(|error| error.to_string())
 }
 
-/// A policy's name as typed: its own without hyphens.
-fn typed(name: &str) -> String {
-    name.replace('-', "")
+/// What leaves a tier first, as typed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Leaves {
+    /// S3-FIFO
+    #[default]
+    #[value(name = "s3fifo")]
+    S3Fifo,
+    /// SIEVE
+    Sieve,
+    /// Least recently used, as of 2Q
+    Lru,
+    /// W-TinyLFU
+    #[value(name = "wtinylfu")]
+    WTinyLfu,
 }
 
-fn policies() -> clap::builder::PossibleValuesParser {
-    Eviction::ALL.map(|(name, _)| typed(name)).into()
+impl Leaves {
+    const fn eviction(self) -> Eviction {
+        match self {
+            Self::S3Fifo => Eviction::S3Fifo,
+            Self::Sieve => Eviction::Sieve,
+            Self::Lru => Eviction::Lru,
+            Self::WTinyLfu => Eviction::WTinyLfu,
+        }
+    }
 }
 
 /// A cache as it will be.
 #[derive(Debug)]
 pub(super) struct Engine {
     config: Config,
-    policy: String,
     movers: u32,
 }
 
@@ -75,10 +93,7 @@ impl EngineArgs {
             }
             (None, _) => None,
         };
-        let (_, eviction) = Eviction::ALL
-            .into_iter()
-            .find(|(name, _)| typed(name) == self.policy)
-            .context("--policy takes names of policies alone")?;
+        let eviction = self.policy.eviction();
         let tier = |bytes: Bytes, nodes: Option<NodeSet>| Tier {
             bytes: bytes.0,
             policy: nodes.map_or(Policy::Default, Policy::Bind),
@@ -98,7 +113,7 @@ impl EngineArgs {
         let movers = self.movers.unwrap_or(u32::from(tiers.len() > 1));
         let making = if movers > 0 { Making::Background } else { Making::Inline };
         let config = Config { tiers, making, ..Config::of_bytes(0) };
-        Ok(Engine { config, policy: self.policy.clone(), movers })
+        Ok(Engine { config, movers })
     }
 }
 
@@ -125,7 +140,9 @@ impl fmt::Display for Engine {
                 write!(f, " ({})", tier.policy)?;
             }
         }
-        write!(f, ", {}", self.policy)?;
+        let first = self.config.tiers.first().map(|tier| tier.eviction);
+        let named = Eviction::ALL.iter().find(|(_, policy)| Some(*policy) == first);
+        write!(f, ", {}", named.map_or("", |(name, _)| name))?;
         match self.movers {
             0 => Ok(()),
             1 => f.write_str(", 1 mover"),
