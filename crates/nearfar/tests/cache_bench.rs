@@ -264,7 +264,7 @@ fn cachebenchs_workloads_and_public_traces_are_asked_here_and_there() {
     let made = cachebench(dir.path());
     let meta = dir.path().join("meta.csv");
     let lines: String =
-        (0..600).map(|at| format!("k{},GET,8,{},2\n", at % 40, at % 40 * 10)).collect();
+        (0..600).map(|at| format!("k{},GET,8,{},2\n", at % 40, at % 40 * 10 + 1)).collect();
     std::fs::write(&meta, format!("key,op,key_size,size,op_count\n{lines}")).unwrap();
     let twitter = dir.path().join("twitter.csv");
     let ops = ["get", "set", "get", "delete"];
@@ -320,6 +320,7 @@ fn a_bad_line_of_a_trace_is_named_with_its_reason() {
         std::fs::write(&file, text).unwrap();
         refused(&words, status, with);
     }
+    std::fs::write(&file, "key,op,size\na,GET,1\n").unwrap();
     refused(&format!("{words} --preload"), 2, "which keys a trace has");
     refused("--workload trace:/nowhere.csv", 2, "/nowhere.csv");
 }
@@ -332,7 +333,7 @@ fn what_can_not_be_is_refused_before_anything_is_asked() {
     refused("--workload /nowhere/at/all", 2, "zipf:EXPONENT, uniform, trace:FILE or a directory");
     for (words, with) in [
         ("--rate 0", "requests a second"),
-        ("--rate -5", "requests a second"),
+        ("--rate=-5", "requests a second"),
         ("--rate inf", "requests a second"),
         ("--arrivals constant", "--rate"),
         ("--seconds 0", "seconds"),

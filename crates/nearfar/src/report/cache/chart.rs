@@ -99,17 +99,16 @@ pub(super) fn histogram(kinds: &[KindFound]) -> Plot {
     let kinds = with_latency(kinds);
     let range = decades(&kinds.iter().map(|(_, took)| *took).collect::<Vec<_>>());
     let shape = |took: &Latency| {
-        let mut before = 0_u64;
         let mut points = Vec::new();
-        // Steps differ in width: what counts is how many there are to a step's share of the axis.
-        for (upto, count) in &took.histogram {
-            let from = step_start(*upto).max(before);
-            let width = log(upto + 1, range) - log(from.max(1), range);
-            let height = if width > 0.0 { *count as f64 / width } else { 0.0 };
+        let mut before = 0;
+        for (from, upto, count) in coarser(&took.histogram) {
+            let (left, right) = (log(from, range), log(upto + 1, range));
             if from > before {
-                points.extend([(log(before.max(1), range), 0.0), (log(from, range), 0.0)]);
+                points.extend([(log(before, range), 0.0), (left, 0.0)]);
             }
-            points.extend([(log(from.max(1), range), height), (log(upto + 1, range), height)]);
+            // Steps differ in width: what counts is how many there are to a step's share of the axis.
+            let height = count as f64 / (right - left);
+            points.extend([(left, height), (right, height)]);
             before = upto + 1;
         }
         points.push((log(before, range), 0.0));
@@ -121,10 +120,19 @@ pub(super) fn histogram(kinds: &[KindFound]) -> Plot {
     Plot { series, across: decade_ticks(range), up: Vec::new() }
 }
 
-/// Where the step of a histogram begins that ends there.
-const fn step_start(upto: u64) -> u64 {
-    let below = (u64::BITS - upto.leading_zeros()).saturating_sub(5);
-    upto >> below << below
+/// First and last nanosecond of steps, and how many are in each: four from a power of two to the next, for finer ones show how a
+/// clock ticks.
+fn coarser(histogram: &[(u64, u64)]) -> Vec<(u64, u64, u64)> {
+    let mut steps: Vec<(u64, u64, u64)> = Vec::new();
+    for (upto, count) in histogram {
+        let below = (u64::BITS - upto.leading_zeros()).saturating_sub(3);
+        let (from, upto) = (upto >> below << below, upto | ((1 << below) - 1));
+        match steps.last_mut() {
+            Some((last, _, counted)) if *last == from => *counted += count,
+            _ => steps.push((from, upto, *count)),
+        }
+    }
+    steps
 }
 
 impl Plot {
@@ -138,20 +146,37 @@ impl Plot {
             &html! {
                 svg x="0" y="0" width="100%" height=(HEIGHT) preserveAspectRatio="none" viewBox="0 0 1000 1000" {
                     rect class="track" x="0" y="0" width="1000" height="1000" {}
+                    @for (at, _) in &self.up { (grid(*at, Along::Width)) }
+                    @for (at, _) in &self.across { (grid(*at, Along::Height)) }
                     @for series in &self.series {
                         path class=(format!("over {}", series.class)) d=(path(&series.points)) vector-effect="non-scaling-stroke" {}
                     }
                 }
-                @for (at, name) in &self.up {
-                    line class="grid" x1="0" x2="100%" y1=(place(*at)) y2=(place(*at)) {}
-                    @if *at < 0.97 { text class="tick" x="4" y=(place(at + 0.015)) { (name) } }
+                @for (at, name) in self.up.iter().filter(|(at, _)| *at < 0.97) {
+                    text class="tick" x="4" y=(place(at + 0.015)) { (name) }
                 }
                 @for (at, name) in &self.across {
-                    line class="grid" x1=(percent(*at)) x2=(percent(*at)) y1="0" y2=(HEIGHT) {}
                     text class="tick" x=(percent(*at)) y=(HEIGHT + 14) text-anchor=(anchor(*at)) { (name) }
                 }
             },
         )
+    }
+}
+
+/// Which way a line of a grid goes.
+#[derive(Clone, Copy)]
+enum Along {
+    Width,
+    Height,
+}
+
+fn grid(at: f64, along: Along) -> Markup {
+    let (far, near) = (format!("{:.1}", 1000.0 * (1.0 - at)), format!("{:.1}", 1000.0 * at));
+    html! {
+        @match along {
+            Along::Width => line class="grid" x1="0" x2="1000" y1=(far) y2=(far) vector-effect="non-scaling-stroke" {},
+            Along::Height => line class="grid" x1=(near) x2=(near) y1="0" y2="1000" vector-effect="non-scaling-stroke" {},
+        }
     }
 }
 
@@ -203,12 +228,14 @@ mod tests {
 
     #[test]
     fn a_histogram_is_empty_between_what_was_counted() {
-        let plot = histogram(&[kind(&[(1023, 50), (2047, 100)])]);
-        let heights: Vec<_> = plot.series[0].points.iter().map(|(_, height)| *height).collect();
-        assert!(heights.contains(&1.0) && heights.contains(&0.0), "{heights:?}");
-        assert!((0.45..0.55).contains(&heights[2]), "{heights:?}");
+        let counted = [(1023, 50), (1983, 60), (2047, 40)];
+        assert_eq!(coarser(&counted), [(896, 1023, 50), (1792, 2047, 100)]);
+        assert_eq!(coarser(&[(7, 1), (8, 1), (9, 1)]), [(7, 7, 1), (8, 9, 2)]);
+        let plot = histogram(&[kind(&counted)]);
+        let points = plot.series[0].points.iter();
+        let heights: Vec<_> = points.map(|(_, height)| (height * 1e6).round() / 1e6).collect();
+        assert_eq!(heights, [0.0, 0.0, 0.5, 0.5, 0.0, 0.0, 1.0, 1.0, 0.0]);
         assert!(plot.series[0].points.is_sorted_by(|a, b| a.0 <= b.0));
-        assert_eq!((step_start(1023), step_start(31), step_start(32)), (992, 31, 32));
     }
 
     #[test]

@@ -50,7 +50,7 @@ fn head(found: &Found) -> Markup {
 fn tiles(found: &Found) -> Markup {
     let first = found.kinds.iter().find_map(|of| Some((of.kind, of.latency.as_ref()?)));
     html! {
-        div.grid {
+        div.grid.tiles {
             div.card.tile { b { (words::grouped(whole(found.operations_per_s))) } span { "requests a second" } }
             @if let Some(hits) = found.hit_ratio {
                 div.card.tile { b { (format!("{hits:.3}")) } span { "hit ratio" } }

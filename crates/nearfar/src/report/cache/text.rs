@@ -17,7 +17,7 @@ pub(crate) fn text(found: &Found) -> String {
     }
     let _ = writeln!(out, "\n{}", headline(found));
     wrapped(&mut out, "", &summary(found), 2);
-    for said in memory(found) {
+    if let Some(said) = memory(found) {
         wrapped(&mut out, "", &said, 2);
     }
     row(&mut out, "", &COLUMNS.map(Into::into));
@@ -32,7 +32,7 @@ pub(crate) fn text(found: &Found) -> String {
             2,
         );
     }
-    for said in timing(found) {
+    if let Some(said) = timing(found) {
         wrapped(&mut out, "", &said, 2);
     }
     let troubles = troubles(found);
@@ -47,7 +47,7 @@ pub(crate) fn text(found: &Found) -> String {
 }
 
 fn row(out: &mut String, name: &str, cells: &[String; COLUMNS.len()]) {
-    const WIDTHS: [usize; COLUMNS.len()] = [13, 9, 8, 8, 8, 8, 8, 8];
+    const WIDTHS: [usize; COLUMNS.len()] = [12, 8, 7, 7, 7, 7, 7, 7];
     let mut line = format!("{name:<8}");
     for (cell, width) in cells.iter().zip(WIDTHS) {
         let _ = write!(line, " {cell:>width$}");
