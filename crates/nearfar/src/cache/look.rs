@@ -129,10 +129,9 @@ mod tests {
 
     fn count(meter: &Meter, more: [u64; 3]) {
         let counters = [&meter.operations, &meter.reads, &meter.hits];
-        counters
-            .into_iter()
-            .zip(more)
-            .for_each(|(of, more)| drop(of.fetch_add(more, Ordering::Relaxed)));
+        for (of, more) in counters.into_iter().zip(more) {
+            of.fetch_add(more, Ordering::Relaxed);
+        }
     }
 
     fn span(end_s: u64) -> Span {

@@ -85,7 +85,7 @@ fn the_text_says_what_was_asked_and_what_came_of_it() {
         "617,284 requests a second, hit ratio 0.500\n",
         "1,234,567 requests answered in 2.00 s; values read: 64 MiB, stored: 0 B\n",
         "resident memory 3 MiB, items have 1 MiB of 64 MiB, 1 item, 7 evictions\n",
-        "  1.00 µs  2.00 µs  30.0 µs   400 µs  5.00 ms  1.50 µs\n",
+        " 1.00 µs 2.00 µs 30.0 µs  400 µs 5.00 ms 1.50 µs\n",
         "no errors, no wrong values\n",
     ] {
         assert!(text.contains(part), "{part}:\n{text}");

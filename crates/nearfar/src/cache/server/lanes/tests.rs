@@ -43,7 +43,7 @@ fn forgetful(connection: &UnixStream, commands: u64) {
 const GONE: u64 = 1 << 60;
 
 /// A run against a server that does so with each connection, by their numbers from 0; the next one's may be changed.
-fn ran(plan: Plan, serve: impl Fn(u64, &UnixStream, &AtomicU64) + Sync) -> anyhow::Result<Found> {
+fn ran(plan: &Plan, serve: impl Fn(u64, &UnixStream, &AtomicU64) + Sync) -> anyhow::Result<Found> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
@@ -68,7 +68,7 @@ fn ran(plan: Plan, serve: impl Fn(u64, &UnixStream, &AtomicU64) + Sync) -> anyho
                 scope.spawn(move || serve(number_now, &connection, number));
             }
         });
-        let found = run(&plan, &server);
+        let found = run(plan, &server);
         number.store(GONE, Ordering::Relaxed);
         // Wakes the one that accepts; it may be gone from there.
         let _ = UnixStream::connect(path);
@@ -80,7 +80,7 @@ fn ran(plan: Plan, serve: impl Fn(u64, &UnixStream, &AtomicU64) + Sync) -> anyho
 fn every_request_of_a_multiget_is_counted_and_what_is_missing_is_stored() {
     for (depth, multiget) in [(1, 1), (4, 1), (1, 7), (3, 100)] {
         let plan = asked(plan("zipf:0.9", Some("80:15:5"), 3001), depth, multiget);
-        let found = ran(plan, |_, connection, _| forgetful(connection, u64::MAX)).unwrap();
+        let found = ran(&plan, |_, connection, _| forgetful(connection, u64::MAX)).unwrap();
         let (gets, hits) = of(&found, Kind::Get);
         assert_eq!((found.operations, found.errors.count, hits), (3001, 0, 0));
         assert_eq!(of(&found, Kind::Fill), (gets, gets));
@@ -92,7 +92,7 @@ fn every_request_of_a_multiget_is_counted_and_what_is_missing_is_stored() {
 #[test]
 fn a_lost_connection_costs_what_is_under_way_on_it_and_is_made_anew() {
     let plan = asked(plan("uniform", Some("50:50"), 2000), 8, 1);
-    let found = ran(plan, |_, connection, _| forgetful(connection, 600)).unwrap();
+    let found = ran(&plan, |_, connection, _| forgetful(connection, 600)).unwrap();
     let errors = found.errors.count;
     assert!((1..=200).contains(&errors), "{errors}");
     let fills = of(&found, Kind::Fill).0;
@@ -110,7 +110,7 @@ fn a_server_that_goes_for_good_ends_the_run() {
         next.fetch_max(if number == 0 { 0 } else { GONE }, Ordering::Relaxed);
     };
     let error =
-        format!("{:#}", ran(asked(plan("uniform", None, 1 << 40), 1, 1), gone).unwrap_err());
+        format!("{:#}", ran(&asked(plan("uniform", None, 1 << 40), 1, 1), gone).unwrap_err());
     let says = ["no connection; is a memcached server listening there?", "connection lost"];
     assert!(says.iter().any(|says| error.contains(says)), "{error}");
 }
@@ -126,7 +126,7 @@ fn a_server_that_does_not_speak_the_protocol_ends_the_run() {
         let _ = connection.write_all(b"HTTP/1.1 400 Bad Request\r\n");
     };
     let error =
-        format!("{:#}", ran(asked(plan("uniform", None, 1 << 40), 1, 1), other).unwrap_err());
+        format!("{:#}", ran(&asked(plan("uniform", None, 1 << 40), 1, 1), other).unwrap_err());
     assert!(error.contains("\"HTTP/1.1 400 Bad Request\\r\\n\" is no answer"), "{error}");
 }
 
@@ -138,12 +138,12 @@ fn a_silent_server_is_given_up() {
         }
         let _ = connection.read_to_end(&mut Vec::new());
     };
-    let error = format!("{:#}", ran(asked(plan("uniform", None, 100), 1, 1), silent).unwrap_err());
+    let error = format!("{:#}", ran(&asked(plan("uniform", None, 100), 1, 1), silent).unwrap_err());
     assert!(error.contains("owes answers, and none has come"), "{error}");
     // What has an end has it, and says what had no answer.
     let mut timed = asked(plan("uniform", None, 100), 3, 1);
     timed.length.seconds = Some(0.05);
-    let found = ran(timed, silent).unwrap();
+    let found = ran(&timed, silent).unwrap();
     assert_eq!((found.operations, found.errors.count), (0, 6));
     assert!(found.errors.first.unwrap().contains("no answer within"));
 }
@@ -163,7 +163,7 @@ fn what_the_server_can_not_do_is_counted_as_it_is_told() {
             }
         }
     };
-    let found = ran(asked(plan("uniform", None, 100), 4, 5), full).unwrap();
+    let found = ran(&asked(plan("uniform", None, 100), 4, 5), full).unwrap();
     assert_eq!((found.operations, found.errors.count), (0, 100));
     assert!(found.errors.first.unwrap().contains("out of memory writing get"));
 }
