@@ -5,6 +5,7 @@
 //! having to leave. An item is copied where nobody looks, then its entry is exchanged if it is the same still: readers find
 //! the one or the other, whole.
 
+use core::cmp::Reverse;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::{Arc, PoisonError};
@@ -20,6 +21,8 @@ use crate::store::Meta;
 /// Slots of a class that are kept free, in percent: below the first more are freed, up to the second.
 const FREE_LOW: usize = 2;
 const FREE_HIGH: usize = 5;
+/// Classes that are tried, and slabs of each, where a class that has none is to be given one.
+const ROBBED: usize = 3;
 /// A mover that is not called looks after this time.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -94,25 +97,37 @@ impl Cache {
         space.take(class, &mut space.class(class).lock(), hash.low())
     }
 
-    /// Takes a slab from the class of a tier that has most, for another that has none: its items go.
+    /// Takes a slab from a class of a tier that has many, for another that has none: its items go.
     pub(crate) fn rob(&self, tier: usize, class: usize, key: &mut Vec<u8>) -> bool {
         let space = &self.spaces[tier];
         let slabs = |number: usize| space.class(number).lock().slabs().count();
         let others = (0..self.sizes.count()).filter(|number| *number != class);
-        let richest = others.map(|number| (slabs(number), number)).max();
-        let Some((_, rich)) = richest.filter(|(slabs, _)| *slabs > 0) else { return false };
-        let mut state = space.class(rich).lock();
-        let count = state.slabs().count().max(1);
-        let Some((place, slab)) = state.slabs().nth(state.used % count) else { return false };
-        for at in space.slots_of(rich, slab) {
-            let item = space.item(at);
-            let header = item.header();
-            if header.is_live() && self.take_out(item.hash(header, key), Self::place(tier, at)) {
-                space.remove(&mut state, at);
-                state.counts.evicted += 1;
+        let mut rich: Vec<_> = others.map(|number| (slabs(number), number)).collect();
+        rich.sort_unstable_by_key(|(slabs, _)| Reverse(*slabs));
+        let mut rich = rich.into_iter().filter(|(slabs, _)| *slabs > 0).take(ROBBED);
+        rich.any(|(_, number)| self.rob_class(tier, number, key))
+    }
+
+    /// Empties a slab of a class; another, where that can't be: an item whose stripe somebody holds, as who stores another in its
+    /// place does, stays.
+    fn rob_class(&self, tier: usize, class: usize, key: &mut Vec<u8>) -> bool {
+        let space = &self.spaces[tier];
+        let mut state = space.class(class).lock();
+        let mut slabs: Vec<_> = state.slabs().collect();
+        let first = state.used % slabs.len().max(1);
+        slabs.rotate_left(first);
+        slabs.into_iter().take(ROBBED).any(|(place, slab)| {
+            for at in space.slots_of(class, slab) {
+                let item = space.item(at);
+                let header = item.header();
+                let goes = header.is_live();
+                if goes && self.take_out(item.hash(header, key), Self::place(tier, at)) {
+                    space.remove(&mut state, at);
+                    state.counts.evicted += 1;
+                }
             }
-        }
-        space.release(rich, &mut state, place)
+            space.release(class, &mut state, place)
+        })
     }
 
     /// Brings items that are wished for to the next faster tier, where there is room; gives how many.

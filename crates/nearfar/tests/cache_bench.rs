@@ -213,12 +213,12 @@ fn what_a_server_finds_too_large_is_refused_and_no_error() {
 #[test]
 fn the_cache_in_this_process_is_asked_in_every_shape_and_has_no_wrong_value() {
     for shape in [
-        "--policy s3fifo",
-        "--policy sieve --threads 2",
-        "--policy lru --rate 50000",
-        "--policy wtinylfu --rate 50000 --arrivals constant --threads 2",
-        "--far 8m --memory-on all --far-on all --threads 2",
-        "--far 8m --memory-on all --far-on all --movers 0",
+        "--eviction s3-fifo",
+        "--eviction sieve --threads 2 --movers 0",
+        "--eviction lru --rate 50000",
+        "--eviction w-tinylfu --rate 50000 --arrivals constant --threads 2",
+        "--memory all=8m --threads 2",
+        "--memory 8m --movers 0 --item-max 4k",
     ] {
         let words = format!(
             "--workload zipf:0.8 --memory 8m --keys 40000 --value-bytes 0-2000 --mix 80:15:5 --verify \
@@ -228,7 +228,7 @@ fn the_cache_in_this_process_is_asked_in_every_shape_and_has_no_wrong_value() {
         right(&found, 50_000);
         let figures = &found["memory_after"]["figures"];
         assert!(figures["evictions"].as_u64().unwrap() > 100, "{found}");
-        let mib = if shape.contains("--far") { 16 } else { 8 };
+        let mib = if shape.contains("--memory") { 16 } else { 8 };
         assert_eq!(figures["limit_maxbytes"].as_u64().map(|bytes| bytes >> 20), Some(mib));
     }
 }
@@ -348,12 +348,13 @@ fn what_can_not_be_is_refused_before_anything_is_asked() {
         ("--depth 2", "--server"),
         ("--server localhost", "HOST:PORT"),
         ("--server 127.0.0.1:1 --memory 1g", "cannot be used with"),
-        ("--server 127.0.0.1:1 --policy lru", "cannot be used with"),
-        ("--far-on 0", "--far"),
+        ("--server 127.0.0.1:1 --eviction lru", "cannot be used with"),
+        ("--server 127.0.0.1:1 --item-max 1m", "cannot be used with"),
         ("--memory 1x", "1x"),
         ("--memory 64k", "less than four slabs"),
-        ("--policy fifo", "wtinylfu"),
-        ("--memory-on 4000", "--memory-on"),
+        ("--eviction fifo", "w-tinylfu"),
+        ("--memory 4000=64m", "--memory 4000"),
+        ("--item-max 17m", "1k to 16m"),
         ("--save /nowhere/file", "its directory is not there"),
         ("--html /", "it is a directory"),
     ] {
@@ -390,7 +391,12 @@ fn the_text_the_file_and_the_page_say_the_same_and_a_plan_asks_nothing() {
     );
     let done = bench(&format!("{words} --dry-run"));
     let said = String::from_utf8(done.stdout).unwrap();
-    assert!(said.starts_with("target in process: 16 MiB, s3-fifo\nzipf:1: 1,000 keys"), "{said}");
+    assert!(
+        said.starts_with(
+            "target in process: 16 MiB of any memory, s3-fifo, 1 mover\nzipf:1: 1,000 keys"
+        ),
+        "{said}"
+    );
     assert!(done.status.success() && !save.exists() && !page.exists());
     let done = bench(&words);
     let said = String::from_utf8(done.stdout).unwrap();

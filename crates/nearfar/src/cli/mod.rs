@@ -56,10 +56,10 @@ enum Command {
     Balance(balance::Args),
     /// Show what sensors of memory traffic see: where accesses come from and go to, what a load takes
     Sense(sense::Args),
-    /// A cache of items over near and far memory: put a load on it, or on a memcached server
-    Cache(cache::Args),
     /// Measure how busy each node's memory is and say so to allocators, as a service
     Daemon(daemon::Args),
+    /// Serve a cache over near and far memory by memcached's protocol; put a load on it, or on any memcached
+    Cache(cache::Args),
     /// Run commands on an emulated machine with near and far memory, under a real kernel
     Lab(lab::Args),
     /// Simulate memory traffic: placements side by side on machines that are not there
@@ -89,8 +89,8 @@ impl Cli {
             Command::Tier(args) => tier::run(&args),
             Command::Balance(args) => balance::run(&args),
             Command::Sense(args) => sense::run(&args),
-            Command::Cache(args) => cache::run(&args),
             Command::Daemon(args) => daemon::run(&args),
+            Command::Cache(args) => cache::run(&args),
             Command::Sim(args) => sim::run(&args),
             Command::Demo(args) => demo::run(&args),
             Command::Bench(args) => bench::run(&args),

@@ -2,13 +2,18 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
+use nearfar_cache::evict::Eviction;
+use nearfar_cache::mover::Movers;
 use nearfar_cache::workload::Spacing;
+use nearfar_cache::{Cache, Config, Making};
+use nearfar_topology::Bytes;
 
 use super::super::{demo, output};
-use super::engine::EngineArgs;
+use super::engine::{EngineArgs, item_size};
 use crate::cache::engine::{InProcess, resident};
 use crate::cache::found::{Asking, Found, SCHEMA};
 use crate::cache::plan::{Besides, Length, Loop, Plan};
@@ -16,6 +21,7 @@ use crate::cache::run;
 use crate::cache::server::address::Address;
 use crate::cache::server::{PATIENCE, Server};
 use crate::cache::spec::{ByteRange, Fill, Mix, Shape, Spec, Workload, key_bytes};
+use crate::cache::tiers::Memory;
 use crate::exit::{EndsWith as _, Exit};
 use crate::report::cache as report;
 
@@ -32,7 +38,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "SPEC")]
     workload: Spec,
     /// A memcached server, HOST:PORT or unix:PATH; without, the cache in this process
-    #[arg(long, value_name = "ADDRESS", help_heading = SERVER)]
+    #[arg(long, value_name = "ADDRESS", help_heading = SERVER, conflicts_with_all = EngineArgs::NAMES)]
     server: Option<Address>,
     /// Connections of each thread
     #[arg(long, value_name = "N", requires = "server", default_value_t = 1, help_heading = SERVER,
@@ -47,7 +53,7 @@ pub(super) struct Args {
         value_parser = clap::value_parser!(u32).range(1..=1000))]
     multiget: u32,
     #[command(flatten)]
-    engine: EngineArgs,
+    here: HereArgs,
     #[command(flatten)]
     shape: ShapeArgs,
     #[command(flatten)]
@@ -66,9 +72,21 @@ pub(super) struct Args {
     html: Option<PathBuf>,
 }
 
+const HERE: &str = "In this process";
 const SERVER: &str = "Over a server";
 const WORKLOAD: &str = "Workload";
 const LOAD: &str = "Load";
+
+/// The cache in this process.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = HERE)]
+struct HereArgs {
+    #[command(flatten)]
+    engine: EngineArgs,
+    /// The largest item, up to 16m: slabs are four times as large [default: by the size of the smallest tier, 32k to 512k]
+    #[arg(short = 'I', long, value_name = "SIZE", value_parser = item_size, conflicts_with = "server")]
+    item_max: Option<Bytes>,
+}
 
 /// What may be said of a workload besides.
 #[derive(Debug, clap::Args)]
@@ -215,17 +233,32 @@ impl Args {
     }
 
     fn in_process(&self, plan: &Plan) -> anyhow::Result<Option<Found>> {
-        let engine = self.engine.plan()?;
+        let HereArgs { engine, item_max } = &self.here;
+        let (mut config, tiers) = engine.cache(*item_max)?;
+        let movers = engine.movers();
+        config.making = if movers > 0 { Making::Background } else { Making::Inline };
+        let name = named(&config, &tiers, movers);
         if self.dry_run {
-            return dry(&engine, plan);
+            return dry(&name, plan);
         }
         let resident_before = resident("self");
-        let (cache, movers) = engine.start()?;
-        let name = engine.to_string();
+        let cache = Arc::new(Cache::new(&config).context("--memory")?);
+        let movers = Movers::start(&cache, movers).context("starting movers")?;
         let found = run::run(plan, &InProcess { name, engine: &*cache, resident_before });
         drop(movers);
         found.map(Some)
     }
+}
+
+/// What a cache in this process is called.
+fn named(config: &Config, tiers: &[Memory], movers: usize) -> String {
+    let tiers: Vec<_> =
+        tiers.iter().map(|tier| format!("{} of {} memory", tier.bytes, tier.name)).collect();
+    let first = config.tiers.first().map(|tier| tier.eviction);
+    let policy = Eviction::ALL.iter().find(|(_, policy)| Some(*policy) == first);
+    let policy = policy.map_or("", |(name, _)| name);
+    let movers = report::count(movers as u64, "mover");
+    format!("in process: {}, {policy}, {movers}", tiers.join(" + "))
 }
 
 fn dry(target: &dyn std::fmt::Display, plan: &Plan) -> anyhow::Result<Option<Found>> {

@@ -1,4 +1,4 @@
-//! `nearfar cache`: the cache over tiers of memory. One command a file.
+//! `nearfar cache`: a cache over near and far memory, as a server, and a load on caches. One command a file.
 
 use std::process::ExitCode;
 
@@ -6,16 +6,22 @@ use clap::Subcommand;
 
 mod bench;
 mod engine;
+mod serve;
 
 /// As typed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    cache: Cache,
+    command: Cache,
 }
 
 #[derive(Debug, Subcommand)]
 enum Cache {
+    /// Serve a cache by memcached's protocol, over as many tiers of memory as are named
+    ///
+    /// There is no authentication: whoever reaches the socket may do everything, so it listens on loopback unless told
+    /// otherwise. SIGTERM lets connections finish what they began.
+    Serve(Box<serve::Args>),
     /// Put a load on the cache in this process or on a memcached server, and tell throughput, latencies and hit ratio
     ///
     /// The workload is drawn (zipf:0.99, uniform, a directory of cachebench's) or a trace (trace:FILE, with Meta's or Twitter's
@@ -23,9 +29,10 @@ enum Cache {
     Bench(Box<bench::Args>),
 }
 
-/// Runs one.
+/// Runs the command.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    match &args.cache {
+    match &args.command {
+        Cache::Serve(args) => serve::run(args),
         Cache::Bench(args) => bench::run(args),
     }
 }
