@@ -173,7 +173,7 @@ fn a_server_is_asked_in_every_shape_and_finds_no_wrong_value() {
 #[test]
 fn our_own_server_is_asked_as_memcached_is() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_nearfar"))
-        .args(["cache", "serve", "-p", "0", "-t", "1"])
+        .args(["cache", "serve", "-p", "0", "-t", "1", "-I", "16k"])
         .stdin(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()

@@ -37,6 +37,18 @@ pub(super) struct Args {
     /// What is asked: zipf:EXPONENT, uniform, trace:FILE, or a directory (or file) of cachebench's
     #[arg(long, value_name = "SPEC")]
     workload: Spec,
+    /// Print what would be run, and run nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON (schema nearfar.cache-bench/1)
+    #[arg(long)]
+    json: bool,
+    /// Also keep that JSON in a file
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Write a page with charts
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// A memcached server, HOST:PORT or unix:PATH; without, the cache in this process
     #[arg(long, value_name = "ADDRESS", help_heading = SERVER, conflicts_with_all = EngineArgs::NAMES)]
     server: Option<Address>,
@@ -58,18 +70,6 @@ pub(super) struct Args {
     shape: ShapeArgs,
     #[command(flatten)]
     load: LoadArgs,
-    /// Print what would be run, and run nothing
-    #[arg(long)]
-    dry_run: bool,
-    /// Print JSON (schema nearfar.cache-bench/1)
-    #[arg(long)]
-    json: bool,
-    /// Also keep that JSON in a file
-    #[arg(long, value_name = "FILE")]
-    save: Option<PathBuf>,
-    /// Write a page with charts
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
 }
 
 const HERE: &str = "In this process";
