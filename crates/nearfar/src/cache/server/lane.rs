@@ -83,6 +83,17 @@ pub(super) enum Said {
     Error(Range<usize>),
 }
 
+/// What was taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrived {
+    /// There was nothing.
+    Nothing,
+    /// All there was, but perhaps for the end.
+    Some,
+    /// As much as there was room for.
+    Full,
+}
+
 /// What a piece of an answer means for the requests that wait.
 enum Means {
     /// An answer to the first of them. Whether it was the last piece of its command's answer.
@@ -195,18 +206,18 @@ impl Lane {
         Ok(())
     }
 
-    /// Takes in what has arrived. Whether there may be more at once.
-    pub(super) fn receive(&mut self) -> io::Result<bool> {
+    /// Takes in what has arrived.
+    pub(super) fn receive(&mut self) -> io::Result<Arrived> {
         self.make_room();
         let room = self.input.len() - self.filled;
         match self.connection.read(&mut self.input[self.filled..]) {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(read) => {
                 self.filled += read;
-                Ok(read == room)
+                Ok(if read == room { Arrived::Full } else { Arrived::Some })
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Arrived::Nothing),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Arrived::Full),
             Err(error) => Err(error),
         }
     }

@@ -1,4 +1,5 @@
-//! A worker's loop over its connections: requests go to each in turn as long as it has room, answers are taken as they come.
+//! A worker's loop over its connections: requests go to each in turn as long as it has room, answers are taken as they come. In
+//! a closed loop a connection has room again when all on it was answered, in an open one as soon as something was.
 //!
 //! A connection that is lost costs the requests under way on it, which count as errors, and is made anew. A server that can't be
 //! reached for as long as it has patience ([`Server::patience`]), or is silent for [`SILENCES`] times as long, ends the run. Requests that
@@ -9,6 +10,7 @@ use std::os::fd::OwnedFd;
 
 use anyhow::{Context as _, bail, ensure};
 use nearfar_cache::workload::{Op, Request};
+use rustix::event::epoll::EventFlags;
 use rustix::event::{Timespec, epoll};
 
 use super::super::job::{Done, Job, Phase};
@@ -16,7 +18,7 @@ use super::super::pace::{Pace, ns};
 use super::super::source::Pulled;
 use super::super::tally::Outcome;
 use super::Server;
-use super::lane::{Asked, Lane, Pending, Said};
+use super::lane::{Arrived, Asked, Lane, Pending, Said};
 
 /// Shorter waits are spent looking.
 const SPIN_NS: u64 = 60_000;
@@ -112,7 +114,7 @@ impl<'a, 'b> Lanes<'a, 'b> {
         let connection = self.server.address.connect()?;
         connection.without_waiting()?;
         // Told once when something changes: nothing need be said before and after each write that does not go through.
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         let data = epoll::EventData::new_u64(at as u64);
         epoll::add(&self.epoll, &connection, data, flags).context("adding to an epoll")?;
         Ok(Box::new(Lane::new(connection)))
@@ -156,7 +158,7 @@ impl<'a, 'b> Lanes<'a, 'b> {
             }
             for event in &events {
                 let at = usize::try_from({ event.data }.u64()).unwrap_or(usize::MAX);
-                self.receive(at)?;
+                self.receive(at, event.flags)?;
             }
         }
     }
@@ -286,10 +288,12 @@ impl<'a, 'b> Lanes<'a, 'b> {
     }
 
     /// Takes what has arrived over connection `at`, and sends what could not be sent before.
-    fn receive(&mut self, at: usize) -> anyhow::Result<()> {
+    fn receive(&mut self, at: usize, told: EventFlags) -> anyhow::Result<()> {
+        // Nothing will be told of an end that came with the last bytes.
+        let ends = told.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
         while let Some(lane) = self.places.get_mut(at).and_then(|place| place.lane.as_mut()) {
-            let more = match lane.receive() {
-                Ok(more) => more,
+            let arrived = match lane.receive() {
+                Ok(arrived) => arrived,
                 Err(error) => return self.lose(at, &error),
             };
             let now = ns(self.job.clock);
@@ -301,11 +305,16 @@ impl<'a, 'b> Lanes<'a, 'b> {
                     Err(error) => return self.lose(at, &error),
                 }
             }
-            if !more {
+            if arrived == Arrived::Nothing || (arrived == Arrived::Some && !ends) {
                 break;
             }
         }
-        self.offer(at);
+        // In a closed loop commands go together once all were answered: sent one by one as answers come, each would cost both
+        // sides a wake-up, and stay apart from the others.
+        let answered = self.places[at].lane.as_ref().is_some_and(|lane| lane.commands() == 0);
+        if answered || !matches!(self.job.pace, Pace::Closed) {
+            self.offer(at);
+        }
         self.flush(at)
     }
 

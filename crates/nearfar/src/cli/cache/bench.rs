@@ -56,7 +56,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", requires = "server", default_value_t = 1, help_heading = SERVER,
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
     connections: u32,
-    /// Commands under way at once on each connection
+    /// Commands under way at once on each connection; without --rate they are sent together, the next when all were answered
     #[arg(long, value_name = "N", requires = "server", default_value_t = 1, help_heading = SERVER,
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
     depth: u32,
