@@ -268,7 +268,8 @@ fn cachebench(dir: &Path) -> PathBuf {
             { "test_config": { "numKeys": 2000, "enableLookaside": true, "popDistFile": "pop.json",
             "valSizeDistFile": "sizes.json", "keySizeRange": [10, 40], "keySizeRangeProbability": [1.0],
             "ttlSecsRange": [3600, 7200], "ttlSecsRangeProbability": [1.0],
-            "getRatio": 0.7, "setRatio": 0.1, "delRatio": 0.05, "loneGetRatio": 0.05, "loneSetRatio": 0.05, "updateRatio": 0.05 } }"#,
+            "getRatio": 0.7, "setRatio": 0.1, "delRatio": 0.05, "loneGetRatio": 0.05,
+            "loneSetRatio": 0.05, "updateRatio": 0.05 } }"#,
         ),
         (
             "pop.json",

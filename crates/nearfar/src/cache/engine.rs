@@ -1,7 +1,7 @@
 //! The cache in this process as what is asked: where no server is named.
 //!
-//! Over [`Store`], so that it is the same for every engine, but for one thing: what lives for ever is stored as a program that has the
-//! cache as a library would, with nothing besides its value. Values are copied out into a buffer of the reader's.
+//! Over [`Store`], so that it is the same for every engine, but for one thing: what lives for ever is stored as a program that
+//! has the cache as a library would, with nothing besides its value. Values are copied out into a buffer of the reader's.
 
 use nearfar_cache::Cache;
 use nearfar_cache::store::{Edit, Meta, Refused, Store};

@@ -1,7 +1,7 @@
 //! A connection, and what is under way on it: requests in the order they were sent, which is that of their answers.
 //!
-//! Several reads may have gone as one command (a multiget). Its answer has the values that were found, in the order asked for, and
-//! leaves the others out; so a value tells that those before it were not found, and the end that those after it were not.
+//! Several reads may have gone as one command (a multiget). Its answer has the values that were found, in the order asked for,
+//! and leaves the others out; so a value tells that those before it were not found, and the end that those after it were not.
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};

@@ -1,9 +1,9 @@
 //! A worker's loop over its connections: requests go to each in turn as long as it has room, answers are taken as they come. In
 //! a closed loop a connection has room again when all on it was answered, in an open one as soon as something was.
 //!
-//! A connection that is lost costs the requests under way on it, which count as errors, and is made anew. A server that can't be
-//! reached for as long as it has patience ([`Server::patience`]), or is silent for [`SILENCES`] times as long, ends the run. Requests that
-//! are due while no connection has room begin late and are timed from when they were due all the same.
+//! A connection that is lost costs the requests under way on it, which count as errors, and is made anew. A server that can't
+//! be reached for as long as it has patience ([`Server::patience`]), or is silent for [`SILENCES`] times as long, ends the run.
+//! Requests that are due while no connection has room begin late and are timed from when they were due all the same.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;

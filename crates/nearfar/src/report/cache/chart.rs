@@ -1,7 +1,7 @@
 //! Lines over two axes with ticks, and what latencies look like on them.
 //!
-//! Latencies are drawn over decades, and shares of requests by how few are left: 90 %, 99 % and 99.9 % stand equally far apart, since
-//! what matters lies in the last of them. As in `lines.rs`, lines are stretched to the place there is and text is not.
+//! Latencies are drawn over decades, and shares of requests by how few are left: 90 %, 99 % and 99.9 % stand equally far apart,
+//! since what matters lies in the last of them. As in `lines.rs`, lines are stretched to the place there is and text is not.
 
 use std::fmt::Write as _;
 
@@ -149,7 +149,8 @@ impl Plot {
                     @for (at, _) in &self.up { (grid(*at, Along::Width)) }
                     @for (at, _) in &self.across { (grid(*at, Along::Height)) }
                     @for series in &self.series {
-                        path class=(format!("over {}", series.class)) d=(path(&series.points)) vector-effect="non-scaling-stroke" {}
+                        path class=(format!("over {}", series.class)) d=(path(&series.points))
+                            vector-effect="non-scaling-stroke" {}
                     }
                 }
                 @for (at, name) in self.up.iter().filter(|(at, _)| *at < 0.97) {
