@@ -21,6 +21,7 @@ pub mod server;
 mod space;
 mod stats;
 pub mod store;
+pub mod workload;
 
 #[cfg(test)]
 mod tests;

@@ -46,14 +46,14 @@ impl fmt::Display for Plan {
     }
 }
 
-/// A cache over these tiers.
+/// A cache over these tiers; its slabs are by the largest item, or else by the size of tiers.
 ///
 /// # Errors
 /// Tiers that are too many or too small for such items.
 pub(crate) fn cache(
     tiers: Vec<Memory>,
     eviction: Eviction,
-    (items, item_max): (Option<u64>, usize),
+    (items, item_max): (Option<u64>, Option<usize>),
 ) -> anyhow::Result<(Config, Vec<Memory>)> {
     let tier =
         |memory: &Memory| Tier { bytes: memory.bytes.0, policy: memory.policy.clone(), eviction };
@@ -61,7 +61,7 @@ pub(crate) fn cache(
         tiers: tiers.iter().map(tier).collect(),
         items,
         // An item has a quarter of a slab at most.
-        slab: Some((4 * item_max).next_power_of_two().max(256 << 10)),
+        slab: item_max.map(|bytes| (4 * bytes).next_power_of_two().max(256 << 10)),
         pages: PageSize::default(),
         making: Making::Inline,
     };
@@ -124,13 +124,13 @@ mod tests {
 
     #[test]
     fn the_largest_item_fits_a_quarter_of_a_slab() {
-        let (config, _) = cache(any(64 << 20), Eviction::default(), (None, 1 << 20)).unwrap();
+        let (config, _) = cache(any(64 << 20), Eviction::default(), (None, Some(1 << 20))).unwrap();
         assert_eq!(config.slab, Some(4 << 20));
     }
 
     #[test]
     fn memory_too_small_for_its_items_is_refused() {
-        let error = cache(any(8 << 20), Eviction::default(), (None, 1 << 20)).unwrap_err();
+        let error = cache(any(8 << 20), Eviction::default(), (None, Some(1 << 20))).unwrap_err();
         assert!(format!("{error:#}").contains("--memory"), "{error:#}");
     }
 }

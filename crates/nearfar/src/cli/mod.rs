@@ -58,7 +58,7 @@ enum Command {
     Sense(sense::Args),
     /// Measure how busy each node's memory is and say so to allocators, as a service
     Daemon(daemon::Args),
-    /// Serve a cache over near and far memory by memcached's protocol
+    /// Serve a cache over near and far memory by memcached's protocol; put a load on it, or on any memcached
     Cache(cache::Args),
     /// Run commands on an emulated machine with near and far memory, under a real kernel
     Lab(lab::Args),

@@ -5,38 +5,21 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::ValueEnum;
-use nearfar_cache::evict::Eviction;
 use nearfar_cache::server::{Config, Overload, Tls, Unix};
-use nearfar_kernel::affinity;
 use nearfar_topology::Bytes;
 
-use super::super::machine::MachineArgs;
 use super::super::output;
+use super::engine::{EngineArgs, item_size, size};
 use crate::cache::serve::{self, Plan};
-use crate::cache::tiers::{self, MemoryExpr};
 use crate::exit::{EndsWith as _, Exit};
 
 /// memcached's port.
 const PORT: u16 = 11211;
-/// memcached's `-m`.
-const MEMORY: Bytes = Bytes(64 << 20);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Memory for items: SIZE, or a kind of memory and a size, for each tier, fastest first: near=4g,
-    /// 'weighted:near,far=16g', 0=64m [default: 64m]
-    #[arg(short, long = "memory", value_name = "[KIND=]SIZE")]
-    memory: Vec<MemoryExpr>,
-    /// What goes first where a tier is full
-    #[arg(long, value_enum, default_value_t = Policy::S3Fifo)]
-    eviction: Policy,
-    /// Threads that make room in tiers ahead of need; 0: whoever stores makes it
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(0..=64))]
-    movers: u16,
-    /// Items to have room for in the index [default: one for each 100 bytes of memory]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
-    items: Option<u64>,
+    #[command(flatten)]
+    engine: EngineArgs,
     /// The largest item: key, value and 57 bytes, up to 16m
     #[arg(short = 'I', long, value_name = "SIZE", value_parser = item_size, default_value = "1m")]
     item_max: Bytes,
@@ -49,8 +32,6 @@ pub(super) struct Args {
     /// Show what would be served, and end
     #[arg(long)]
     dry_run: bool,
-    #[command(flatten)]
-    machine: MachineArgs,
 }
 
 /// Where it listens.
@@ -134,39 +115,6 @@ struct Allowed {
     debug_time: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Policy {
-    /// Three queues: new ones, those read again, and the names of those that went
-    S3Fifo,
-    /// One queue, and a hand that leaves what was read
-    Sieve,
-    /// Least recently used, in three queues
-    Lru,
-    /// Who comes in is read more often than who goes
-    WTinylfu,
-}
-
-impl From<Policy> for Eviction {
-    fn from(policy: Policy) -> Self {
-        match policy {
-            Policy::S3Fifo => Self::S3Fifo,
-            Policy::Sieve => Self::Sieve,
-            Policy::Lru => Self::Lru,
-            Policy::WTinylfu => Self::WTinyLfu,
-        }
-    }
-}
-
-fn size(text: &str) -> Result<Bytes, String> {
-    nearfar_spec::spec::size(text).map_err(|error| error.to_string())
-}
-
-fn item_size(text: &str) -> Result<Bytes, String> {
-    let fits = size(text)?;
-    let fits = (1 << 10..=16 << 20).contains(&fits.0).then_some(fits);
-    fits.ok_or_else(|| "an item may have 1k to 16m".into())
-}
-
 fn mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
     mode.ok_or_else(|| "a mode has up to three octal digits, such as 700 or 660".into())
@@ -184,22 +132,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn plan(args: &Args) -> anyhow::Result<Plan> {
-    let default = [MemoryExpr { kind: None, bytes: MEMORY }];
-    let memory = if args.memory.is_empty() { &default[..] } else { &args.memory };
     let item_max = usize::try_from(args.item_max.0)?;
-    let needs_machine = memory.iter().any(|one| one.kind.is_some());
-    let tiers = if needs_machine {
-        let fs = args.machine.open()?;
-        let (machine, _) = args.machine.read(fs.as_ref())?;
-        let cpus = affinity::get().unwrap_or_default();
-        tiers::resolve(memory, &machine, (&cpus, fs.as_ref()))
-    } else {
-        tiers::plain(memory)
-    };
-    let tiers = tiers.ends_with(Exit::Usage)?;
+    let cache = args.engine.cache(Some(args.item_max))?;
     let server = args.server(item_max).ends_with(Exit::Usage)?;
-    let cache = serve::cache(tiers, args.eviction.into(), (args.items, item_max));
-    Ok(Plan { cache: cache.ends_with(Exit::Usage)?, server, movers: args.movers.into() })
+    Ok(Plan { cache, server, movers: args.engine.movers() })
 }
 
 impl Args {

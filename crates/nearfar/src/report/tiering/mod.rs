@@ -7,7 +7,6 @@ use crate::bench::tiering::found::{Compared, Found};
 use crate::bench::tiering::judge::{self, Check, Figures, Unit};
 use crate::bench::tiering::rows::Row;
 
-mod chart;
 pub(crate) mod page;
 pub(crate) mod picture;
 pub(crate) mod text;

@@ -4,8 +4,8 @@ use maud::{Markup, html};
 
 use super::super::chart::Caption;
 use super::super::document::{document as page, swatch};
+use super::super::lines::{self, Series};
 use super::super::words;
-use super::chart::{self, Series};
 use super::{COLUMNS, Document, cells, said, verdict, what};
 use crate::bench::tiering::found::{Compared, Ran};
 use crate::bench::tiering::judge::{self, Figures};
@@ -152,7 +152,7 @@ fn drawn(
     let values = || series.iter().flat_map(|(_, points)| points.iter().map(|(_, value)| *value));
     let highest = values().filter(|value| value.is_finite()).fold(0.0, f64::max);
     let highest = if highest > 0.0 { highest } else { 1.0 };
-    let lines: Vec<_> = series
+    let drawn: Vec<_> = series
         .iter()
         .map(|(row, points)| Series {
             class: row.class(),
@@ -166,7 +166,7 @@ fn drawn(
     html! {
         div.card {
             h3 { (title) }
-            (chart::lines(Caption { id, title, description: &description }, &lines, end_s, &top(highest), marks))
+            (lines::lines(Caption { id, title, description: &description }, &drawn, end_s, &top(highest), marks))
         }
     }
 }

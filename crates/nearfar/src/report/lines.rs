@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use maud::{Markup, html};
 
-use super::super::chart::{Caption, frame};
+use super::chart::{Caption, frame};
 
 /// Height of the drawing, and room above and below it for text.
 const HEIGHT: usize = 190;

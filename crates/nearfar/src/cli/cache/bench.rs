@@ -1,0 +1,267 @@
+//! `nearfar cache bench`: a load on a cache, and what came of it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use clap::ValueEnum;
+use nearfar_cache::evict::Eviction;
+use nearfar_cache::mover::Movers;
+use nearfar_cache::workload::Spacing;
+use nearfar_cache::{Cache, Config, Making};
+use nearfar_topology::Bytes;
+
+use super::super::{demo, output};
+use super::engine::{EngineArgs, item_size};
+use crate::cache::engine::{InProcess, resident};
+use crate::cache::found::{Asking, Found, SCHEMA};
+use crate::cache::plan::{Besides, Length, Loop, Plan};
+use crate::cache::run;
+use crate::cache::server::address::Address;
+use crate::cache::server::{PATIENCE, Server};
+use crate::cache::spec::{ByteRange, Fill, Mix, Shape, Spec, Workload, key_bytes};
+use crate::cache::tiers::Memory;
+use crate::exit::{EndsWith as _, Exit};
+use crate::report::cache as report;
+
+/// Seconds of a run that says nothing of its length.
+const SECONDS: f64 = 10.0;
+/// Seconds of a run, and requests a second, at most.
+const SECONDS_MAX: f64 = 1e7;
+const RATE_MAX: f64 = 1e9;
+
+/// As typed.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// What is asked: zipf:EXPONENT, uniform, trace:FILE, or a directory (or file) of cachebench's
+    #[arg(long, value_name = "SPEC")]
+    workload: Spec,
+    /// Print what would be run, and run nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON (schema nearfar.cache-bench/1)
+    #[arg(long)]
+    json: bool,
+    /// Also keep that JSON in a file
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Write a page with charts
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// A memcached server, HOST:PORT or unix:PATH; without, the cache in this process
+    #[arg(long, value_name = "ADDRESS", help_heading = SERVER, conflicts_with_all = EngineArgs::NAMES)]
+    server: Option<Address>,
+    /// Connections of each thread
+    #[arg(long, value_name = "N", requires = "server", default_value_t = 1, help_heading = SERVER,
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    connections: u32,
+    /// Commands under way at once on each connection; without --rate they are sent together, the next when all were answered
+    #[arg(long, value_name = "N", requires = "server", default_value_t = 1, help_heading = SERVER,
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    depth: u32,
+    /// Reads that go as one command; with --rate, so many are due together
+    #[arg(long, value_name = "N", requires = "server", default_value_t = 1, help_heading = SERVER,
+        value_parser = clap::value_parser!(u32).range(1..=1000))]
+    multiget: u32,
+    #[command(flatten)]
+    here: HereArgs,
+    #[command(flatten)]
+    shape: ShapeArgs,
+    #[command(flatten)]
+    load: LoadArgs,
+}
+
+const HERE: &str = "In this process";
+const SERVER: &str = "Over a server";
+const WORKLOAD: &str = "Workload";
+const LOAD: &str = "Load";
+
+/// The cache in this process.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = HERE)]
+struct HereArgs {
+    #[command(flatten)]
+    engine: EngineArgs,
+    /// The largest item, up to 16m: slabs are four times as large [default: by the size of the smallest tier, 32k to 512k]
+    #[arg(short = 'I', long, value_name = "SIZE", value_parser = item_size, conflicts_with = "server")]
+    item_max: Option<Bytes>,
+}
+
+/// What may be said of a workload besides.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = WORKLOAD)]
+struct ShapeArgs {
+    /// How many keys there are [default: 1000000, or as cachebench's configuration says]
+    #[arg(long, value_name = "N")]
+    keys: Option<u64>,
+    /// Bytes of a key, with zipf and uniform [default: 16]
+    #[arg(long, value_name = "BYTES", value_parser = key_bytes)]
+    key_bytes: Option<u32>,
+    /// Bytes of a value, or FROM-TO from which each key has its own, with zipf and uniform [default: 64]
+    #[arg(long, value_name = "BYTES")]
+    value_bytes: Option<ByteRange>,
+    /// Reads to stores to removals, with zipf and uniform, such as 90:10 or 90:9:1 [default: reads alone]
+    #[arg(long, value_name = "GET:SET[:DELETE]")]
+    mix: Option<Mix>,
+    /// A read that finds nothing stores nothing, whatever the workload says
+    #[arg(long)]
+    no_fill: bool,
+    /// Of all chance; the same seed asks the same
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+/// How fast and how long.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = LOAD)]
+struct LoadArgs {
+    /// Threads that ask
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: u32,
+    /// Requests a second in all, whether or not those before were answered [default: each as soon as one was answered]
+    #[arg(long, value_name = "R", value_parser = rate)]
+    rate: Option<f64>,
+    /// How requests of --rate are spaced
+    #[arg(long, value_enum, requires = "rate", default_value_t)]
+    arrivals: Arrivals,
+    /// Seconds that count [default: 10, unless --operations is given; a trace goes on to its end]
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    seconds: Option<f64>,
+    /// Seconds before anything counts
+    #[arg(long, value_name = "S", default_value = "0", value_parser = warm_up)]
+    warm_up: f64,
+    /// No more than so many requests, warm-up included
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    operations: Option<u64>,
+    /// Store all keys first
+    #[arg(long)]
+    preload: bool,
+    /// Look at every value read whether it can be right; what was there before must have been stored so, too
+    #[arg(long)]
+    verify: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Arrivals {
+    /// As independent events come.
+    #[default]
+    Poisson,
+    /// Evenly.
+    Constant,
+}
+
+fn number(text: &str, least: f64, most: f64) -> Option<f64> {
+    text.parse().ok().filter(|number| (least..=most).contains(number))
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    number(text, 1e-3, RATE_MAX).ok_or_else(|| {
+        format!("requests a second are 0.001 to {RATE_MAX}; without --rate there is no limit")
+    })
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    number(text, 0.01, SECONDS_MAX).ok_or_else(|| format!("seconds are 0.01 to {SECONDS_MAX}"))
+}
+
+fn warm_up(text: &str) -> Result<f64, String> {
+    number(text, 0.0, SECONDS_MAX).ok_or_else(|| format!("seconds are 0 to {SECONDS_MAX}"))
+}
+
+/// Runs it; exit status 1 if a request had no answer, or a value was wrong.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let plan = args.plan().ends_with(Exit::Usage)?;
+    let found = match &args.server {
+        Some(address) => args.over_server(address.clone(), &plan)?,
+        None => args.in_process(&plan)?,
+    };
+    let Some(found) = found else { return Ok(Exit::Done.into()) };
+    let json = serde_json::to_string_pretty(&found).with_context(|| format!("writing {SCHEMA}"))?;
+    if let Some(file) = &args.save {
+        demo::write(file, &(json + "\n"))?;
+    }
+    if let Some(file) = &args.html {
+        demo::write(file, &report::page::html(&found))?;
+    }
+    if args.json {
+        output::print_json(&found)?;
+    } else {
+        output::print(&report::text::text(&found))?;
+    }
+    Ok(if found.is_right() { Exit::Done } else { Exit::Failed }.into())
+}
+
+impl Args {
+    fn plan(&self) -> anyhow::Result<Plan> {
+        for file in self.save.iter().chain(&self.html) {
+            demo::writable(file)?;
+        }
+        let ShapeArgs { keys, key_bytes, value_bytes, mix, no_fill, seed } = self.shape;
+        let fill = if no_fill { Fill::Never } else { Fill::AsIs };
+        let shape = Shape { keys, key_bytes, value_bytes, mix, fill };
+        let workload = Workload::load(&self.workload, shape, seed)?;
+        let load = &self.load;
+        let spacing = match load.arrivals {
+            Arrivals::Poisson => Spacing::Poisson,
+            Arrivals::Constant => Spacing::Constant,
+        };
+        let ends = matches!(workload, Workload::Trace(..)) || load.operations.is_some();
+        let seconds = load.seconds.or((!ends).then_some(SECONDS));
+        let Self { connections, depth, multiget, .. } = *self;
+        let plan = Plan {
+            spec: self.workload.clone(),
+            workload,
+            seed,
+            threads: load.threads,
+            pace: load.rate.map_or(Loop::Closed, |rate| Loop::Open(rate, spacing)),
+            length: Length { seconds, warm_up: load.warm_up, operations: load.operations },
+            besides: Besides { preload: load.preload, verify: load.verify },
+            server: self.server.is_some().then_some(Asking { connections, depth, multiget }),
+        };
+        plan.checked()
+    }
+
+    fn over_server(&self, address: Address, plan: &Plan) -> anyhow::Result<Option<Found>> {
+        let Self { connections, depth, multiget, .. } = *self;
+        let server = Server { address, connections, depth, multiget, patience: PATIENCE };
+        if self.dry_run {
+            return dry(&server.address, plan);
+        }
+        server.greet()?;
+        run::run(plan, &server).map(Some)
+    }
+
+    fn in_process(&self, plan: &Plan) -> anyhow::Result<Option<Found>> {
+        let HereArgs { engine, item_max } = &self.here;
+        let (mut config, tiers) = engine.cache(*item_max)?;
+        let movers = engine.movers();
+        config.making = if movers > 0 { Making::Background } else { Making::Inline };
+        let name = named(&config, &tiers, movers);
+        if self.dry_run {
+            return dry(&name, plan);
+        }
+        let resident_before = resident("self");
+        let cache = Arc::new(Cache::new(&config).context("--memory")?);
+        let movers = Movers::start(&cache, movers).context("starting movers")?;
+        let found = run::run(plan, &InProcess { name, engine: &*cache, resident_before });
+        drop(movers);
+        found.map(Some)
+    }
+}
+
+/// What a cache in this process is called.
+fn named(config: &Config, tiers: &[Memory], movers: usize) -> String {
+    let tiers: Vec<_> =
+        tiers.iter().map(|tier| format!("{} of {} memory", tier.bytes, tier.name)).collect();
+    let first = config.tiers.first().map(|tier| tier.eviction);
+    let policy = Eviction::ALL.iter().find(|(_, policy)| Some(*policy) == first);
+    let policy = policy.map_or("", |(name, _)| name);
+    let movers = report::count(movers as u64, "mover");
+    format!("in process: {}, {policy}, {movers}", tiers.join(" + "))
+}
+
+fn dry(target: &dyn std::fmt::Display, plan: &Plan) -> anyhow::Result<Option<Found>> {
+    output::print(&format!("target {target}\n{plan}"))?;
+    Ok(None)
+}

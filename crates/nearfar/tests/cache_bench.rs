@@ -1,0 +1,439 @@
+//! `nearfar cache bench` over the cache in its own process and over a real memcached on loopback, started here on a free port and
+//! ended by its process id. Counts are looked at, and whether values are right; never times.
+
+#![expect(clippy::unwrap_used, reason = "a test that can't start a server should stop")]
+#![expect(clippy::panic, reason = "how a test fails")]
+#![expect(clippy::disallowed_methods, reason = "waits until a server listens")]
+
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use serde_json::Value;
+
+mod browser;
+
+struct Memcached {
+    child: Child,
+    address: String,
+    dir: tempfile::TempDir,
+}
+
+impl Drop for Memcached {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A port that nobody listens at, and that no other test here has been given.
+fn free_port() -> u16 {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    loop {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        if GIVEN.lock().unwrap().insert(port) {
+            return port;
+        }
+    }
+}
+
+/// One with so many MiB, over TCP.
+fn memcached(mib: &str) -> Memcached {
+    for _ in 0..5 {
+        let port = free_port();
+        let words = ["-l", "127.0.0.1", "-p", &port.to_string(), "-m", mib].map(String::from);
+        let address = format!("127.0.0.1:{port}");
+        let connects = |address: &str, _: &Path| TcpStream::connect(address).is_ok();
+        if let Some(server) = started(&words, address, connects) {
+            return server;
+        }
+    }
+    panic!("memcached ends as soon as it is started, at five ports");
+}
+
+/// One over a socket in the file system.
+fn memcached_unix() -> Memcached {
+    let words = ["-s", "mc.sock", "-m", "64"].map(String::from);
+    let connects = |_: &str, dir: &Path| UnixStream::connect(dir.join("mc.sock")).is_ok();
+    let mut server = started(&words, String::new(), connects).expect("nobody else has that socket");
+    server.address = format!("unix:{}", server.dir.path().join("mc.sock").display());
+    server
+}
+
+/// `None` if it ended: the port may have been taken meanwhile.
+fn started(
+    words: &[String],
+    address: String,
+    connects: impl Fn(&str, &Path) -> bool,
+) -> Option<Memcached> {
+    let dir = tempfile::tempdir().unwrap();
+    // Started as root it becomes somebody else, who must be able to make a socket there.
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(dir.path(), open).unwrap();
+    let child = Command::new("memcached")
+        .args(["-U", "0", "-t", "1", "-u", "nobody"])
+        .args(words)
+        .current_dir(dir.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap_or_else(|error| panic!("starting memcached: {error}; apt-get install memcached"));
+    let mut server = Memcached { child, address, dir };
+    for _ in 0..500 {
+        if server.child.try_wait().unwrap().is_some() {
+            return None;
+        }
+        if connects(&server.address, server.dir.path()) {
+            return Some(server);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("memcached does not listen at {}", server.address);
+}
+
+fn bench(words: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+    command.args(["cache", "bench"]).args(words.split_whitespace()).output().unwrap()
+}
+
+fn json(words: &str) -> Value {
+    let done = bench(&format!("{words} --json"));
+    let (said, errors) = (String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr));
+    assert!(done.status.success(), "{words}: {said} {errors:?}");
+    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{words}: {error} in {said}"))
+}
+
+fn refused(words: &str, status: i32, with: &str) {
+    let done = bench(words);
+    let errors = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(status), "{words}: {errors}");
+    assert!(errors.contains(with), "{words}: {errors}");
+}
+
+/// Operations of a kind, and how many of them found their key.
+fn of(found: &Value, kind: &str) -> (u64, u64) {
+    let kinds = found["kinds"].as_array().unwrap();
+    let of = kinds.iter().find(|of| of["kind"] == kind);
+    let count = |what: &str| of.map_or(0, |of| of[what].as_u64().unwrap());
+    (count("operations"), count("found"))
+}
+
+/// What is so of every run in which all went well.
+fn right(found: &Value, operations: u64) {
+    assert_eq!(found["schema"], "nearfar.cache-bench/1");
+    assert_eq!(found["operations"], operations, "{found}");
+    for trouble in ["errors", "wrong", "refused"] {
+        assert_eq!(found[trouble]["count"], 0, "{found}");
+    }
+    let (gets, hits) = of(found, "get");
+    let (fills, filled) = of(found, "fill");
+    assert_eq!((gets - hits, filled), (fills, fills), "{found}");
+    for of in found["kinds"].as_array().unwrap() {
+        let took = &of["latency"];
+        let at = |what: &str| took[what].as_u64().unwrap();
+        let all = ["p50_ns", "p90_ns", "p99_ns", "p99_9_ns", "max_ns"].map(at);
+        assert!(all.is_sorted() && at("timed") <= of["operations"].as_u64().unwrap(), "{of}");
+        let counts = took["histogram"].as_array().unwrap().iter();
+        assert_eq!(counts.map(|step| step[1].as_u64().unwrap()).sum::<u64>(), at("timed"));
+    }
+}
+
+#[test]
+fn a_server_is_asked_in_every_shape_and_finds_no_wrong_value() {
+    let server = memcached("64");
+    for shape in [
+        "--threads 1",
+        "--threads 2 --connections 3 --depth 4",
+        "--threads 2 --depth 16",
+        "--threads 1 --multiget 16",
+        "--threads 2 --connections 2 --depth 3 --multiget 100",
+        "--threads 2 --rate 40000 --depth 64",
+        "--threads 2 --rate 40000 --arrivals constant --multiget 10 --depth 64",
+    ] {
+        let words = format!(
+            "--server {} --workload zipf:0.99 --keys 5000 --value-bytes 0-3000 --mix 80:15:5 \
+             --verify --operations 10001 {shape}",
+            server.address
+        );
+        let found = json(&words);
+        right(&found, 10_001);
+        assert!(of(&found, "set").0 > 1200 && of(&found, "delete").1 > 50, "{found}");
+        assert_eq!(found["target_version"].as_str().map(|says| says.starts_with("1.")), Some(true));
+        assert!(found["memory_after"]["resident_bytes"].as_u64().unwrap() > 1 << 20);
+        assert_eq!(found["load"]["rate"].is_null(), !shape.contains("--rate"));
+    }
+}
+
+#[test]
+fn our_own_server_is_asked_as_memcached_is() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_nearfar"))
+        .args(["cache", "serve", "-p", "0", "-t", "1", "-I", "16k"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let address = said.find_map(|line| Some(line.strip_prefix("listen")?.trim().to_string()));
+    let server = Memcached { child, address: address.unwrap(), dir: tempfile::tempdir().unwrap() };
+    for shape in
+        ["--threads 2 --depth 8 --connections 2", "--multiget 30", "--rate 30000 --depth 32"]
+    {
+        let words = format!(
+            "--server {} --workload zipf:0.9 --keys 5000 --value-bytes 0-2000 --mix 80:15:5 --preload --verify \
+             --operations 10001 {shape}",
+            server.address
+        );
+        let found = json(&words);
+        right(&found, 10_001);
+        assert!(found["hit_ratio"].as_f64().unwrap() > 0.5, "{found}");
+    }
+}
+
+#[test]
+fn values_leave_a_small_server_and_all_that_is_found_is_right() {
+    let server = memcached("4");
+    let words =
+        "--workload uniform --keys 20000 --value-bytes 100-2000 --threads 2 --depth 32 --verify";
+    let found = json(&format!("--server {} {words} --operations 60000", server.address));
+    right(&found, 60_000);
+    let evicted = found["memory_after"]["figures"]["evictions"].as_u64().unwrap();
+    assert!(evicted > 1000 && found["hit_ratio"].as_f64().unwrap() < 0.9, "{found}");
+}
+
+#[test]
+fn with_all_keys_stored_first_a_server_over_a_socket_finds_each() {
+    let server = memcached_unix();
+    let words = "--workload zipf:1.1 --keys 3000 --preload --verify --multiget 20 --warm-up 0.2 --seconds 0.5";
+    let found = json(&format!("--server {} {words}", server.address));
+    let (gets, hits) = of(&found, "get");
+    right(&found, gets);
+    assert_eq!((gets, of(&found, "fill").0), (hits, 0), "{found}");
+    assert!(gets > 100 && found["windows"].as_array().unwrap().len() > 3, "{found}");
+    // Stored by somebody else: wrong, and said.
+    let done =
+        bench(&format!("--server {} {words} --no-fill", server.address).replace("--verify", ""));
+    assert!(done.status.success());
+    let done = bench(&format!("--server {} {words}", server.address).replace("--preload", ""));
+    let said = String::from_utf8(done.stdout).unwrap();
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert!(said.contains("wrong values; the first: 64 bytes under key"), "{said}");
+}
+
+#[test]
+fn what_a_server_finds_too_large_is_refused_and_no_error() {
+    let server = memcached("64");
+    let words =
+        "--workload uniform --keys 20 --value-bytes 1100000-1200000 --operations 40 --depth 2";
+    let found = json(&format!("--server {} {words}", server.address));
+    assert_eq!((&found["refused"]["count"], &found["errors"]["count"]), (&40.into(), &0.into()));
+    let first = found["refused"]["first"].as_str().unwrap();
+    assert!(first.contains("SERVER_ERROR object too large for cache"), "{first}");
+}
+
+#[test]
+fn the_cache_in_this_process_is_asked_in_every_shape_and_has_no_wrong_value() {
+    for shape in [
+        "--eviction s3-fifo",
+        "--eviction sieve --threads 2 --movers 0",
+        "--eviction lru --rate 50000",
+        "--eviction w-tinylfu --rate 50000 --arrivals constant --threads 2",
+        "--memory all=8m --threads 2",
+        "--memory 8m --movers 0 --item-max 4k",
+    ] {
+        let words = format!(
+            "--workload zipf:0.8 --memory 8m --keys 40000 --value-bytes 0-2000 --mix 80:15:5 --verify \
+             --operations 30000 --seconds 60 {shape}"
+        );
+        let found = json(&words);
+        right(&found, 30_000);
+        let figures = &found["memory_after"]["figures"];
+        assert!(figures["evictions"].as_u64().unwrap() > 100, "{found}");
+        let mib = if shape.contains("--memory") { 16 } else { 8 };
+        assert_eq!(figures["limit_maxbytes"].as_u64().map(|bytes| bytes >> 20), Some(mib));
+    }
+}
+
+/// A directory as cachebench has it.
+fn cachebench(dir: &Path) -> PathBuf {
+    let files = [
+        (
+            "config.json",
+            r#"// made here
+            { "test_config": { "numKeys": 2000, "enableLookaside": true, "popDistFile": "pop.json",
+            "valSizeDistFile": "sizes.json", "keySizeRange": [10, 40], "keySizeRangeProbability": [1.0],
+            "ttlSecsRange": [3600, 7200], "ttlSecsRangeProbability": [1.0],
+            "getRatio": 0.7, "setRatio": 0.1, "delRatio": 0.05, "loneGetRatio": 0.05,
+            "loneSetRatio": 0.05, "updateRatio": 0.05 } }"#,
+        ),
+        (
+            "pop.json",
+            r#"{ "popularityBuckets": [20, 180, 1800], "popularityWeights": [50, 30, 20] }"#,
+        ),
+        (
+            "sizes.json",
+            r#"{ "valSizeRange": [0, 100, 5000], "valSizeRangeProbability": [0.8, 0.2] }"#,
+        ),
+    ];
+    files.iter().for_each(|(name, text)| std::fs::write(dir.join(name), text).unwrap());
+    dir.to_owned()
+}
+
+#[test]
+fn cachebenchs_workloads_and_public_traces_are_asked_here_and_there() {
+    let server = memcached("64");
+    let dir = tempfile::tempdir().unwrap();
+    let made = cachebench(dir.path());
+    let meta = dir.path().join("meta.csv");
+    let lines: String =
+        (0..600).map(|at| format!("k{},GET,8,{},2\n", at % 40, at % 40 * 10 + 1)).collect();
+    std::fs::write(&meta, format!("key,op,key_size,size,op_count\n{lines}")).unwrap();
+    let twitter = dir.path().join("twitter.csv");
+    let ops = ["get", "set", "get", "delete"];
+    // Keys have a comma in them.
+    let line = |at: usize| {
+        let (number, op) = (at % 100, ops[at / 100 % 4]);
+        format!("{at},key,{number},9,{},1,{op},600\n", number + 1)
+    };
+    let lines: String = (0..1000).map(line).collect();
+    std::fs::write(&twitter, lines).unwrap();
+    for target in
+        ["--memory 16m".into(), format!("--server {} --depth 4 --multiget 5", server.address)]
+    {
+        let found = json(&format!(
+            "{target} --workload {} --verify --operations 20000 --threads 2",
+            made.display()
+        ));
+        right(
+            &Value::from_iter(
+                [("schema", found["schema"].clone())]
+                    .into_iter()
+                    .chain(
+                        ["operations", "errors", "wrong", "refused"]
+                            .map(|name| (name, found[name].clone())),
+                    )
+                    .chain([("kinds", Value::Array(Vec::new()))]),
+            ),
+            20_000,
+        );
+        for kind in ["get", "lone_get", "set", "lone_set", "update", "delete", "fill"] {
+            assert!(of(&found, kind).0 > 500, "{kind}: {found}");
+        }
+        assert_eq!(of(&found, "lone_get").1, 0);
+        for (file, operations) in [(&meta, 1200), (&twitter, 1000)] {
+            let found =
+                json(&format!("{target} --workload trace:{} --verify --threads 2", file.display()));
+            right(&found, operations);
+        }
+        let found = json(&format!("{target} --workload trace:{} --operations 100", meta.display()));
+        right(&found, 100);
+    }
+}
+
+#[test]
+fn a_bad_line_of_a_trace_is_named_with_its_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("trace.csv");
+    let words = format!("--memory 16m --workload trace:{}", file.display());
+    for (text, status, with) in [
+        ("key,op,size\na,GET,1\nb,GOT,1\n", 1, "trace.csv: line 3: operation \"GOT\""),
+        ("key,op,size\na,GET,1\na,SET,x\n", 1, "trace.csv: line 3: size is \"x\""),
+        ("key,op,size\na,GET\n", 1, "trace.csv: line 2: 2 columns, 3 are expected"),
+        ("key,op\na,GET\n", 2, "trace.csv: line 1: the head names column size 0 times"),
+        ("", 2, "the trace is empty"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        refused(&words, status, with);
+    }
+    std::fs::write(&file, "key,op,size\na,GET,1\n").unwrap();
+    refused(&format!("{words} --preload"), 2, "which keys a trace has");
+    refused("--workload trace:/nowhere.csv", 2, "/nowhere.csv");
+}
+
+#[test]
+fn what_can_not_be_is_refused_before_anything_is_asked() {
+    refused("", 2, "--workload");
+    refused("--workload zipf", 2, "zipf:EXPONENT");
+    refused("--workload zipf:99", 2, "exponent 99");
+    refused("--workload /nowhere/at/all", 2, "zipf:EXPONENT, uniform, trace:FILE or a directory");
+    for (words, with) in [
+        ("--rate 0", "requests a second"),
+        ("--rate=-5", "requests a second"),
+        ("--rate inf", "requests a second"),
+        ("--arrivals constant", "--rate"),
+        ("--seconds 0", "seconds"),
+        ("--seconds x", "seconds"),
+        ("--operations 0", "0 is not in"),
+        ("--operations 3 --threads 4", "at least one for each of 4 threads"),
+        ("--threads 0", "0 is not in"),
+        ("--keys 0", "0 keys"),
+        ("--key-bytes 251", "1 to 250 bytes"),
+        ("--value-bytes 9-1", "100-1000"),
+        ("--mix 1", "GET:SET"),
+        ("--depth 2", "--server"),
+        ("--server localhost", "HOST:PORT"),
+        ("--server 127.0.0.1:1 --memory 1g", "cannot be used with"),
+        ("--server 127.0.0.1:1 --eviction lru", "cannot be used with"),
+        ("--server 127.0.0.1:1 --item-max 1m", "cannot be used with"),
+        ("--memory 1x", "1x"),
+        ("--memory 64k", "less than four slabs"),
+        ("--eviction fifo", "w-tinylfu"),
+        ("--memory 900=64m", "--memory 900"),
+        ("--item-max 17m", "1k to 16m"),
+        ("--save /nowhere/file", "its directory is not there"),
+        ("--html /", "it is a directory"),
+    ] {
+        refused(&format!("--workload uniform {words}"), 2, with);
+    }
+    refused("--workload uniform --server 127.0.0.1:1", 1, "is a memcached server listening there?");
+    refused(
+        "--workload uniform --server unix:/nowhere",
+        1,
+        "is a memcached server listening there?",
+    );
+}
+
+#[test]
+fn a_server_of_another_protocol_is_told_from_memcached() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut connection, _) = listener.accept().unwrap();
+        let _ = std::io::Write::write_all(&mut connection, b"-ERR unknown command\r\n");
+    });
+    refused(&format!("--workload uniform --server {address}"), 1, "is that memcached");
+    server.join().unwrap();
+}
+
+#[test]
+fn the_text_the_file_and_the_page_say_the_same_and_a_plan_asks_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (save, page) = (dir.path().join("found.json"), dir.path().join("found.html"));
+    let words = format!(
+        "--workload zipf:1 --keys 1000 --memory 16m --operations 5000 --save {} --html {}",
+        save.display(),
+        page.display()
+    );
+    let done = bench(&format!("{words} --dry-run"));
+    let said = String::from_utf8(done.stdout).unwrap();
+    assert!(
+        said.starts_with(
+            "target in process: 16 MiB of any memory, s3-fifo, 1 mover\nzipf:1: 1,000 keys"
+        ),
+        "{said}"
+    );
+    assert!(done.status.success() && !save.exists() && !page.exists());
+    let done = bench(&words);
+    let said = String::from_utf8(done.stdout).unwrap();
+    assert!(done.status.success() && done.stderr.is_empty(), "{said}");
+    let found: Value = serde_json::from_str(&std::fs::read_to_string(&save).unwrap()).unwrap();
+    right(&found, 5000);
+    let hits = format!("hit ratio {:.3}", found["hit_ratio"].as_f64().unwrap());
+    assert!(said.contains(&hits) && said.contains("5,000 requests answered"), "{said}");
+    browser::fits(&page, &hits);
+}
