@@ -36,7 +36,7 @@ fn step(number: u64) -> Step {
 
 fn length(key: u64, number: u64) -> usize {
     usize::try_from(hash(&number.to_le_bytes()) >> 8).unwrap()
-        % if key % 2 == 0 { 6000 } else { 400 }
+        % if key.is_multiple_of(2) { 6000 } else { 400 }
 }
 
 fn config() -> Config {
@@ -60,7 +60,7 @@ fn child() {
                 disk.forget(hash(&key));
                 disk.remove_small(hash(&key), &key);
             }
-            Step::Store(key) if key % 2 == 0 => {
+            Step::Store(key) if key.is_multiple_of(2) => {
                 assert!(store(&disk, &index, key, number, length(key, number)));
             }
             Step::Store(key) => {
@@ -104,8 +104,9 @@ fn kill_after(path: &std::path::Path, first: u64, steps: u64) -> u64 {
 fn found(path: &std::path::Path) -> (HashMap<u64, u64>, Opened) {
     let index = Index::default();
     let (disk, opened) = Disk::open(path, &config(), &mut index.recover()).unwrap();
-    let of =
-        |key: u64| if key % 2 == 0 { load(&disk, &index, key) } else { load_small(&disk, key) };
+    let of = |key: u64| {
+        if key.is_multiple_of(2) { load(&disk, &index, key) } else { load_small(&disk, key) }
+    };
     let found = (0..KEYS).filter_map(|key| Some((key, of(key)?))).collect();
     assert_eq!(disk.stats().checksum_errors, 0);
     (found, opened)

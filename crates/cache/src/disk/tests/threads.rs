@@ -63,10 +63,9 @@ fn run(config: &Config) {
                 thread::yield_now();
             }
         });
-        for writer in writers {
-            writer.join().expect("writers end");
-        }
+        let ended = writers.map(|writer| writer.join().is_ok());
         over.store(true, Relaxed);
+        assert_eq!(ended, [true, true]);
         assert!(
             readers.map(|reader| reader.join().expect("readers end")).iter().all(|hits| *hits > 0)
         );
