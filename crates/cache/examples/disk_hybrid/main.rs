@@ -1,6 +1,7 @@
 //! Get-or-set of 4 KiB values, zipf 0.9 over 400 thousand keys, from some memory over 1 GiB of disk, for comparison with others.
 //!
-//! `cargo run --release -p nearfar-cache --example disk_hybrid -- FILE [depth=16] [seconds=20] [memory_mb=96] [access=auto]`
+//! `cargo run --release -p nearfar-cache --example disk_hybrid -- FILE [depth=16] [seconds=20] [memory_mb=96] [least_hits=0]
+//! [access=auto]`
 //! One thread has `depth` operations under way, as 16 tasks of an executor have; a second one ticks. Memory is a clock of
 //! values, with 16 MiB of buffers beside it: it stands for the engine, as the table of places does for its index. What leaves
 //! memory is written unless the disk has it still. Values tell their key and are checked.
@@ -156,7 +157,9 @@ fn run(bench: &mut Bench<'_>, depth: usize, seconds: u64) -> Result<Tally, Error
         if let Some((_, uses)) = bench.memory.values.get_mut(&key) {
             *uses += 1;
             tally.memory += 1;
-        } else if let (Some(place), Some(slot)) = (bench.table.get(key), free.pop()) {
+        } else if let Some(place) = bench.table.get(key)
+            && let Some(slot) = free.pop()
+        {
             asked[slot] = (key, clock::now());
             let full = reader.submit(slot as u64, Where::Large(place), &name(key));
             full.map_err(|full| Error::other(full.to_string()))?;
@@ -220,6 +223,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         region_bytes: 4 << 20,
         small_bytes: 0,
         writing: 3,
+        least_hits: u32::try_from(number("least_hits", 0)?)?,
         access,
         ..Config::default()
     };

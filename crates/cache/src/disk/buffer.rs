@@ -2,7 +2,7 @@
 //!
 //! The rules: a buffer is one allocation, freed when it is dropped; it is lent as a slice like any other, so the compiler
 //! sees to it that nobody writes what others read. What the kernel reads or writes by address is kept alive by who asked it
-//! to (`uring.rs`). Miri runs the tests of this file.
+//! to (`uring.rs`). The tests of this file need no kernel, so Miri can run them.
 #![expect(unsafe_code, reason = "allocates with an alignment, and lends it as a slice")]
 
 use core::ops::{Deref, DerefMut};

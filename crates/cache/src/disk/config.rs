@@ -50,8 +50,8 @@ pub struct Config {
     pub small_max: usize,
     /// Memory in which small objects wait for others of their set.
     pub small_waiting: usize,
-    /// Sets for which fewer objects than this wait are not written; their objects are dropped when memory is needed. With 1
-    /// nothing is dropped.
+    /// Sets for which fewer objects than this wait are not written; their objects are dropped when memory is needed, unless they
+    /// replace what the set holds. With 1 nothing is dropped.
     pub small_least: u16,
     /// Regions that are filled at the same time, each by those keys whose hash says so. At least 1.
     pub lanes: usize,

@@ -27,7 +27,7 @@ pub enum Error {
         known: u32,
     },
     /// It was made with other sizes.
-    #[error("{}: was made with {what} {found}, asked for is {asked}; ask for the same, or remove it to begin anew", .path.display())]
+    #[error("{}: was made with {what} {found}, now {asked} is asked for; ask for the same, or remove it", .path.display())]
     Geometry {
         /// The file or device.
         path: PathBuf,

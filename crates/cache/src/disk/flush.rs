@@ -63,10 +63,12 @@ impl Sets {
     fn begin(&self, set: u32, least: usize) -> Option<Turn> {
         let mut shard = lock(self.shard(set));
         let waiting = self.take(&mut shard, set)?;
-        let all = set::objects(&waiting, 0..waiting.len());
-        let (count, removals) =
-            all.fold((0, 0), |(all, gone), one| (all + 1, gone + usize::from(one.is_removal)));
-        if count < least && removals == 0 {
+        // What is dropped must not bring back what it replaced, nor may a removal be dropped.
+        let must =
+            |one: &set::Small| one.is_removal || self.may_have(set, &waiting[one.key.clone()]);
+        let all = || set::objects(&waiting, 0..waiting.len());
+        let count = all().count();
+        if count < least && !all().any(|one| must(&one)) {
             add(&self.counters.small_dropped, count);
             return None;
         }

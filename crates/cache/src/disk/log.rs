@@ -263,7 +263,7 @@ impl Log {
         }
     }
 
-    /// Waits until something was written, or a moment, if there is no buffer to go on with. Without holding anything: others go on.
+    /// Waits until something was written, or a moment, if there is no buffer to go on with. Others go on meanwhile.
     pub(super) fn wait_for_buffer(&self) {
         let has_some = || {
             let spare = lock(&self.spare);

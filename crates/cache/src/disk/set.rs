@@ -1,7 +1,7 @@
 //! A set: 4 KiB with the small objects whose hash leads there, newest first.
 //!
 //! ```text
-//! set    crc32c of what follows, to the end of the last object 32 | epoch 32 | number of the set 32 | objects 16 | bytes in use 16
+//! set    crc32c of what follows, to the last object's end 32 | epoch 32 | number of the set 32 | objects 16 | bytes in use 16
 //! object marks 8 | key length 8 | value length 16 | flags 32, cas 64, expires 32, accessed 32 (each if not 0) | key | value
 //! ```
 //! What is of another epoch or another set is not there. The same objects, without a set around them, wait in memory; among

@@ -134,7 +134,7 @@ impl Sets {
         high.store(filter[1], Release);
     }
 
-    fn may_have(&self, set: u32, key: &[u8]) -> bool {
+    pub(super) fn may_have(&self, set: u32, key: &[u8]) -> bool {
         let (bits, filter) = (set::bits(key), self.filter(set));
         bits[0] & !filter[0] == 0 && bits[1] & !filter[1] == 0
     }

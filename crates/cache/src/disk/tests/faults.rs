@@ -98,6 +98,27 @@ fn removals_outlive_the_region_they_were_noted_in() {
 }
 
 #[test]
+fn removals_outlive_a_region_that_is_given_up_before_what_they_remove() {
+    let (folder, index) = (folder(), Index::default());
+    let (faulty, disk) = open(&folder, &config());
+    (0..5).for_each(|number| assert!(store(&disk, &index, number, 1, 3000)));
+    disk.flush();
+    disk.forget(hash(&key(0)));
+    assert!(store(&disk, &index, 9, 1, 3000));
+    disk.flush();
+    faulty.by(|asked| if asked.is_read { Fault::Error } else { Fault::None });
+    (0..3).for_each(|_| assert_eq!(load(&disk, &index, 9), None));
+    faulty.by(|_| Fault::None);
+    disk.tick(1, &index);
+    assert_eq!(disk.stats().regions_retired, 1);
+    assert!(disk.flush());
+    drop((disk, faulty));
+    let index = Index::default();
+    let (disk, _) = Disk::open(&file(&folder), &config(), &mut index.recover()).unwrap();
+    assert!(load(&disk, &index, 0).is_none() && load(&disk, &index, 1).is_some());
+}
+
+#[test]
 fn a_list_that_can_not_be_read_loses_the_places_of_its_region() {
     let (folder, index) = (folder(), Index::default());
     let (faulty, disk) = open(&folder, &config());
