@@ -12,6 +12,7 @@
 #   make bench-tiering    tiering systems side by side on emulated machines, with a page (SMOKE=1: a look; KERNEL=7.2; BOOTS=3)
 #   make bench-balance    traffic management side by side on an emulated machine, with a page (SMOKE=1: a look; KERNEL=7.2; ROUNDS=3)
 #   make bench-alloc      allocation by kind beside jemalloc and other peers, ratios in one run, then heaps in the lab (SMOKE=1: a look)
+#   make bench-cache      the cache beside segcache, quick_cache, foyer and moka, in memory: ratios in one run (ROUNDS=3)
 #   make bench-lab        accuracy and cost of the emulation
 #   make install          what make build has made, below PREFIX (/usr/local) and DESTDIR; make uninstall takes it away again
 #   make setup            only the set-up; make clean: only the build artefacts
@@ -27,10 +28,10 @@ PEERS := $${NEARFAR_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/nearfar}/peers
 export NEARFAR_LAB_PLUGIN ?= $(PLUGIN)
 SMOKE_FLAG := $(if $(SMOKE),--smoke,)
 
-.PHONY: demo test build plugin library library-checked sanitize python lint bench-bandwidth bench-tiering bench-balance bench-alloc bench-lab install uninstall setup clean help
+.PHONY: demo test build plugin library library-checked sanitize python lint bench-bandwidth bench-tiering bench-balance bench-alloc bench-cache bench-lab install uninstall setup clean help
 
 help:
-	@sed -n '3,17s/^# *//p' Makefile
+	@sed -n '3,18s/^# *//p' Makefile
 
 setup:
 	@scripts/setup build
@@ -91,6 +92,10 @@ bench-tiering: build
 	@scripts/setup tiering
 	$(RELEASE)/nearfar bench tiering $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) $(if $(BOOTS),--boots $(BOOTS),) \
 		--save $(CARGO_TARGET_DIR)/nearfar-tiering.json --html $(CARGO_TARGET_DIR)/nearfar-tiering.html
+
+bench-cache:
+	@scripts/setup build
+	CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/bench-cache $(CARGO) run -q --release --manifest-path benches/cache/Cargo.toml -- $(if $(ROUNDS),rounds=$(ROUNDS),)
 
 bench-balance: build
 	@scripts/setup balance

@@ -24,6 +24,14 @@ pub struct Meta {
     pub won: bool,
 }
 
+impl Meta {
+    /// Whether the item is no more in second `now`.
+    #[must_use]
+    pub const fn is_over(&self, now: u32) -> bool {
+        self.expires != 0 && self.expires <= now
+    }
+}
+
 /// An item as [`Store::edit`] found it.
 pub trait Old {
     /// What is kept besides the value.
@@ -70,6 +78,12 @@ pub enum Refused {
     },
 }
 
+/// Told what is kept of an item and the length of its value; may append to what is read into.
+pub type Head<'a> = dyn FnMut(&Meta, usize, &mut Vec<u8>) + 'a;
+
+/// Says what becomes of an item, if there is one; the buffer is for the value of [`Edit::Put`].
+pub type Decide<'a> = dyn FnMut(Option<&dyn Old>, &mut Vec<u8>) -> Edit + 'a;
+
 /// A cache of items by key, used by many threads at once.
 pub trait Store: Sync {
     /// The second it is by the cache's clock.
@@ -78,26 +92,35 @@ pub trait Store: Sync {
     /// Sets the clock; the caller does so once a second, and tests as they like.
     fn set_now(&self, second: u32);
 
-    /// Reads an item. `head` is told what is kept of the item and the length of its value, and may append to `out`; the value is
-    /// appended after that. `head` may be called again, after `out` was cut back, where a writer came between.
-    /// Marks it as read, if it is found. `None` if there is no such item, or it has expired.
-    fn get(&self, key: &[u8], out: &mut Vec<u8>, head: &mut dyn FnMut(&Meta, usize, &mut Vec<u8>)) -> Option<Meta>;
+    /// Reads an item. `head` is told what was kept of the item before this read and the length of its value, and may append to
+    /// `out`; the value is appended after that. `head` may be called again, after `out` was cut back, where a writer came
+    /// between. Marks it as read, if it is found. `None` if there is no such item, or it has expired.
+    fn get(&self, key: &[u8], out: &mut Vec<u8>, head: &mut Head<'_>) -> Option<Meta>;
 
-    /// Lets `decide` say what becomes of the item, before anybody else can change it. It is given the item, if there is one, and a
-    /// buffer, empty or with what the caller put into `value`, for the value of [`Edit::Put`]. `decide` is called once.
+    /// Lets `decide` say what becomes of the item, before anybody else can change it. It is given the item, if there is one,
+    /// and a buffer, empty or with what the caller put into `value`, for the value of [`Edit::Put`]. `decide` is called once.
     ///
     /// # Errors
     /// If the item is too large, or there is no memory for it. Then there is no item under this key.
-    fn edit(&self, key: &[u8], value: &mut Vec<u8>, decide: &mut dyn FnMut(Option<&dyn Old>, &mut Vec<u8>) -> Edit) -> Result<(), Refused>;
+    fn edit(&self, key: &[u8], value: &mut Vec<u8>, decide: &mut Decide<'_>)
+    -> Result<(), Refused>;
+
+    /// Stores an item, whatever was under its key before: what needs no decision, and can take the value from where it is.
+    ///
+    /// # Errors
+    /// As [`Store::edit`].
+    fn set(&self, key: &[u8], value: &[u8], meta: &Meta) -> Result<(), Refused> {
+        self.edit(key, &mut value.to_vec(), &mut |_, _| Edit::Put(*meta))
+    }
 
     /// Everything stored before second `at` is no more from then on; what is stored later stays. 0 is now.
     fn flush(&self, at: u32);
 
-    /// Calls `each` with every item's key, what is kept besides, and the length of its value, until it says false. Items that come, go or
-    /// move meanwhile may be left out.
+    /// Calls `each` with every item's key, what is kept besides, and the length of its value, until it says false. Items that
+    /// come, go or move meanwhile may be left out.
     fn each(&self, each: &mut dyn FnMut(&[u8], &Meta, usize) -> bool);
 
-    /// Changes how much memory items may take. Returns whether that can be done.
+    /// Changes how much memory items may take, up to what the cache was made with. Returns whether that can be done.
     fn resize(&self, bytes: u64) -> bool;
 
     /// Figures, each with its name, as `stats` prints them.

@@ -193,26 +193,35 @@ pub(super) fn shift<P: Pages>(
     }
     // What waits still is of a decision that this one replaces.
     pages.forget();
-    let mut moves = Vec::new();
+    let (mut moves, mut stuck) = (Vec::new(), BTreeMap::new());
     for shift in &decision.shifts {
         let (Some(from), Some(to)) = (layout.memory(shift.from), layout.memory(shift.to)) else {
             continue;
         };
         let weights = decision.weights.get(shift.region).map(Vec::as_slice).unwrap_or_default();
-        let find = |home: Option<&Home>| -> BTreeMap<Page, (&Part, Candidate)> {
-            regions::of_region(parts, layout, shift.region)
-                .filter(|part| home.is_some() || part.goes_whole())
-                .filter_map(|part| Some((part, part.leaves(from, home)?)))
-                .map(|(part, candidate)| (candidate.page, (part, candidate)))
-                .collect()
-        };
+        let find =
+            |home: Option<&Home>, may: fn(&Part) -> bool| -> BTreeMap<Page, (&Part, Candidate)> {
+                regions::of_region(parts, layout, shift.region)
+                    .filter(|part| may(part))
+                    .filter_map(|part| Some((part, part.leaves(from, home)?)))
+                    .map(|(part, candidate)| (candidate.page, (part, candidate)))
+                    .collect()
+            };
+        // What is undone has no weights: then any page will do.
+        let is_undone = weights.is_empty();
         let home = Home::new(weights, (shift.from, shift.to));
-        let mut home = Some(&home);
-        let mut of = find(home);
+        let mut home = (!is_undone).then_some(&home);
+        let mut of = find(home, |_| true);
         if of.is_empty() {
             // All that is at home there is there, and it is too little: what is hottest goes, too, but not what is in turn.
             home = None;
-            of = find(home);
+            of = find(home, Part::goes_whole);
+        }
+        let found: u64 = of.values().map(|(_, candidate)| candidate.bytes.0).sum();
+        if !is_undone && found * 2 < shift.bytes.0 {
+            *stuck.entry(shift.region).or_default() +=
+                usize::try_from(shift.bytes.0 / PAGE).unwrap_or(usize::MAX);
+            continue;
         }
         let candidates: Vec<Candidate> = of.values().map(|(_, candidate)| *candidate).collect();
         // Nothing is less than its smallest part.
@@ -229,6 +238,7 @@ pub(super) fn shift<P: Pages>(
             })
         }));
     }
+    moves.extend(one.tidy.unstick(parts, layout, &decision.weights, &stuck));
     ask(moves, pages)
 }
 

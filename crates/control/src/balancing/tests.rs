@@ -335,6 +335,25 @@ fn memory_that_is_spread_is_in_turn_at_last() {
 }
 
 #[test]
+fn what_is_at_home_on_a_third_node_is_no_dead_end() {
+    use super::turns::Home;
+    let home = Home::new(&[16; 4], (0, 0));
+    // Node 1 has nothing of its own, which is all on node 2; what node 0 has too many of is at home there, or on nodes 2 and 3.
+    let shuffled = |number: u64| {
+        let on = match home.at(number) {
+            1 => 2,
+            2 if number % 8 < 4 => 0,
+            other => other,
+        };
+        (page(Process(7), number), on, Use::Shared)
+    };
+    let world = Shared::new((0..400).map(shuffled));
+    let one = run(&world, balanced(), 30);
+    let on = world.on(Process(7));
+    assert!(on.iter().all(|pages| (80..=120).contains(pages)), "{on:?}: {:?}", one.said());
+}
+
+#[test]
 fn memory_of_one_node_goes_to_it_by_either_policy() {
     for law in [carrefour(), balanced()] {
         let world = on_node_0(|number| Use::By(usize::try_from(number % 4).unwrap()));

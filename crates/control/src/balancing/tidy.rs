@@ -4,8 +4,11 @@
 //! each on another node. Threads that pass over such memory side by side meet at one node again and again, which costs a tenth
 //! of what memory in turn gives. So once there has been nothing to gain for a while, pages go to the home that
 //! [`Home`] has for them, a few at a time and each once, until weights change.
+//!
+//! The same is done where a shift finds too little on its way: after weights have changed, what is at home on the node that
+//! lacks pages may be on a third one, and what the other has too many of may be at home there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_policy::traffic::Page;
 use nearfar_policy::traffic::place::PARTS;
@@ -49,33 +52,60 @@ impl Tidy {
         let mut moves = Vec::new();
         for (region, weights) in weights.iter().enumerate() {
             let of: Vec<&Part> = regions::of_region(parts, layout, region).collect();
-            if weights.iter().filter(|weight| **weight > 0).count() < 2
-                || !is_spread(&of, layout, weights)
-            {
-                continue;
+            if is_spread(&of, layout, weights) {
+                let most = PAGES_MOST.saturating_sub(moves.len());
+                moves.extend(self.regions[region].moves(&of, layout, weights, most));
             }
-            let known = &mut self.regions[region];
-            known.go_by(weights);
-            let home = Home::new(&known.weights, (0, 0));
-            for part in of.iter().filter(|part| !part.goes_whole()) {
-                if moves.len() >= PAGES_MOST || known.done.len() >= BLOCKS_MOST {
-                    break;
-                }
-                let pages = || part.pages_of(None);
-                // A block that was done and was of another size then is done again, which moves nothing.
-                let is_new = pages().next().is_some_and(|first| known.done.insert(first));
-                let goes = |page: Page| {
-                    let to = layout.memory(usize::from(home.at(page.number)))?;
-                    Some(Move { page, huge: false, from: None, to })
-                };
-                moves.extend(pages().filter(|_| is_new).filter_map(goes));
-            }
+        }
+        moves
+    }
+
+    /// The same for regions where shifts of so many pages found too little.
+    pub(super) fn unstick(
+        &mut self,
+        parts: &[Part],
+        layout: &Layout,
+        weights: &[Vec<u8>],
+        stuck: &BTreeMap<usize, usize>,
+    ) -> Vec<Move> {
+        self.regions.resize(weights.len().max(self.regions.len()), Region::default());
+        let mut moves = Vec::new();
+        for (region, pages) in stuck {
+            let Some(weights) = weights.get(*region) else { continue };
+            let of: Vec<&Part> = regions::of_region(parts, layout, *region).collect();
+            // Of pages in turn, most are at home already.
+            let most = pages.saturating_mul(weights.len()).min(PAGES_MOST);
+            moves.extend(self.regions[*region].moves(&of, layout, weights, most));
         }
         moves
     }
 }
 
 impl Region {
+    /// Moves of so many pages at most, in whole blocks.
+    fn moves(&mut self, of: &[&Part], layout: &Layout, weights: &[u8], most: usize) -> Vec<Move> {
+        let mut moves = Vec::new();
+        if weights.iter().filter(|weight| **weight > 0).count() < 2 {
+            return moves;
+        }
+        self.go_by(weights);
+        let home = Home::new(&self.weights, (0, 0));
+        for part in of.iter().filter(|part| !part.goes_whole()) {
+            if moves.len() >= most || self.done.len() >= BLOCKS_MOST {
+                break;
+            }
+            let pages = || part.pages_of(None);
+            // A block that was done and was of another size then is done again, which moves nothing.
+            let is_new = pages().next().is_some_and(|first| self.done.insert(first));
+            let goes = |page: Page| {
+                let to = layout.memory(usize::from(home.at(page.number)))?;
+                Some(Move { page, huge: false, from: None, to })
+            };
+            moves.extend(pages().filter(|_| is_new).filter_map(goes));
+        }
+        moves
+    }
+
     /// Takes over weights that are not those that it goes by: then all is to be done.
     fn go_by(&mut self, weights: &[u8]) {
         let same = |(mine, now): (&u8, &u8)| mine.abs_diff(*now) <= ALIKE;
@@ -103,8 +133,6 @@ fn is_spread(parts: &[&Part], layout: &Layout, weights: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use nearfar_policy::traffic::{Process, Sample};
     use nearfar_topology::NodeId;
 

@@ -244,6 +244,40 @@ fn free_near() -> u64 {
     total_and_free(&RootFs::live().unwrap())[1] << 10
 }
 
+/// Whether DAMON keeps memory of node 0 free: during a look it does not.
+fn is_kept_free() -> bool {
+    let schemes = "/sys/kernel/mm/damon/admin/kdamonds/0/contexts/0/schemes";
+    let number: usize = read(&format!("{schemes}/nr_schemes"));
+    (0..number).map(|at| format!("{schemes}/{at}")).any(|scheme| {
+        let goals: usize = read(&format!("{scheme}/quotas/goals/nr_goals"));
+        let metric = || std::fs::read_to_string(format!("{scheme}/quotas/goals/0/target_metric"));
+        let awake = || read::<u64>(&format!("{scheme}/access_pattern/sz/max")) > 0;
+        goals > 0 && metric().unwrap().trim() == "node_mem_free_bp" && awake()
+    })
+}
+
+fn read<N: std::str::FromStr<Err: std::fmt::Debug>>(path: &str) -> N {
+    std::fs::read_to_string(path).unwrap().trim().parse().unwrap()
+}
+
+/// Stops tiering where it rests between looks.
+fn stop_at_rest(pid: Pid) {
+    for _ in 0..100 {
+        if is_kept_free() {
+            // What is written is told to the kernel after that.
+            nap(300);
+            kill_process(pid, Signal::STOP).unwrap();
+            nap(100);
+            if is_kept_free() {
+                return;
+            }
+            kill_process(pid, Signal::CONT).unwrap();
+        }
+        nap(100);
+    }
+    panic!("between looks nothing keeps near memory free: {}", status());
+}
+
 /// What was used is not, and looks have become rare; then a program takes all that is free.
 pub(crate) fn room_for_new_pages_is_kept_between_looks() {
     let before = system();
@@ -263,11 +297,11 @@ pub(crate) fn room_for_new_pages_is_kept_between_looks() {
     // Linux 7.1 and newer have schemes that are done once their goal is reached.
     let tuned = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap().starts_with("7.2");
     assert_eq!(now["kept_up_by"], if tuned { "kernel" } else { "nearfar" });
-    // What is told is told before pages move; after this it rests.
+    // What is told is told before pages move.
     nap(5_000);
     let pid = Pid::from_raw(status()["pid"].as_i64().unwrap().try_into().unwrap()).unwrap();
     if tuned {
-        kill_process(pid, Signal::STOP).unwrap();
+        stop_at_rest(pid);
     }
     let headroom = now["near"]["total_bytes"].as_u64().unwrap() / 5;
     // More than asked for may be free; what is not for programs is what is free besides.
@@ -277,7 +311,7 @@ pub(crate) fn room_for_new_pages_is_kept_between_looks() {
     // Room is made at once, so what is free tells little.
     let taken = mib_on(new.pid(), 0) << 20;
     assert!(taken >= headroom / 4 * 3, "{taken} bytes of new pages are near");
-    for _ in 0..300 {
+    for _ in 0..900 {
         if free_near() > kept + headroom / 3 {
             break;
         }

@@ -1,0 +1,140 @@
+//! How a cache is to be.
+
+use std::io;
+
+use nearfar_kernel::mempolicy::Policy;
+
+use crate::arena::PageSize;
+use crate::evict::Eviction;
+
+/// Bytes of an item, where nobody says how many items there will be.
+const ITEM_GUESS: u64 = 100;
+/// Most tiers of memory.
+pub(crate) const TIERS_MAX: usize = 4;
+
+/// A tier of memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tier {
+    /// Bytes for items, in whole slabs.
+    pub bytes: u64,
+    /// Where that memory comes from.
+    pub policy: Policy,
+    /// What goes first.
+    pub eviction: Eviction,
+}
+
+/// Who makes room in a tier that is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Making {
+    /// Whoever stores an item.
+    #[default]
+    Inline,
+    /// [`crate::mover::Movers`], ahead of need; who finds no room all the same stores in a slower tier.
+    Background,
+}
+
+/// How a cache is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Tiers, fastest first; one to four.
+    pub tiers: Vec<Tier>,
+    /// Items the index has room for; none: one for each hundred bytes of the tiers.
+    pub items: Option<u64>,
+    /// Bytes of a slab, a power of two from 64 KiB to 64 MiB; none: by the tiers' size, 128 KiB to 2 MiB. An item has a
+    /// quarter of it at most.
+    pub slab: Option<usize>,
+    /// Pages of items and index.
+    pub pages: PageSize,
+    /// Who makes room.
+    pub making: Making,
+}
+
+/// Why a cache can't be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Too few or too many tiers.
+    #[error("a cache has 1 to {TIERS_MAX} tiers of memory, not {0}")]
+    Tiers(usize),
+    /// A tier that holds nothing.
+    #[error(
+        "tier {tier} has {bytes} bytes, less than four slabs of {slab}: give it more, or name a smaller slab"
+    )]
+    Small {
+        /// Which tier.
+        tier: usize,
+        /// Its bytes.
+        bytes: u64,
+        /// Bytes of a slab.
+        slab: usize,
+    },
+    /// A tier that can't be addressed.
+    #[error("tier {tier} has {bytes} bytes, more than the 8 TiB that can be addressed")]
+    Large {
+        /// Which tier.
+        tier: usize,
+        /// Its bytes.
+        bytes: u64,
+    },
+    /// Slabs of an odd length.
+    #[error("a slab of {0} bytes: it must be a power of two from 64 KiB to 64 MiB")]
+    Slab(usize),
+    /// Memory that is refused.
+    #[error("memory for {what}, {bytes} bytes")]
+    Memory {
+        /// What for.
+        what: String,
+        /// How much.
+        bytes: u64,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl Config {
+    /// One tier, of ordinary memory.
+    #[must_use]
+    pub fn of_bytes(bytes: u64) -> Self {
+        let tier = Tier { bytes, policy: Policy::Default, eviction: Eviction::default() };
+        Self {
+            tiers: vec![tier],
+            items: None,
+            slab: None,
+            pages: PageSize::default(),
+            making: Making::default(),
+        }
+    }
+
+    /// Bytes of all tiers.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.tiers.iter().map(|tier| tier.bytes).sum()
+    }
+
+    pub(crate) fn item_count(&self) -> usize {
+        let items = self.items.unwrap_or(self.bytes() / ITEM_GUESS);
+        usize::try_from(items).unwrap_or(usize::MAX)
+    }
+
+    /// Checks it all, and gives the length of slabs.
+    pub(crate) fn check(&self) -> Result<usize, Error> {
+        if self.tiers.is_empty() || self.tiers.len() > TIERS_MAX {
+            return Err(Error::Tiers(self.tiers.len()));
+        }
+        let smallest = self.tiers.iter().map(|tier| tier.bytes).min().unwrap_or(0);
+        let guess =
+            (usize::try_from(smallest).unwrap_or(usize::MAX) / 512).clamp(128 << 10, 2 << 20);
+        let slab = self.slab.unwrap_or_else(|| 1 << guess.ilog2());
+        if !slab.is_power_of_two() || !(64 << 10..=64 << 20).contains(&slab) {
+            return Err(Error::Slab(slab));
+        }
+        for (tier, one) in self.tiers.iter().enumerate() {
+            if one.bytes < 4 * slab as u64 {
+                return Err(Error::Small { tier, bytes: one.bytes, slab });
+            }
+            if one.bytes >= 8 << 40 {
+                return Err(Error::Large { tier, bytes: one.bytes });
+            }
+        }
+        Ok(slab)
+    }
+}

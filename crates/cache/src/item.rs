@@ -1,0 +1,281 @@
+//! An item as it lies in memory.
+//!
+//! ```text
+//! word 0     version 16 | state 8 | key length 8 | value length 24 | reads 8
+//! words 1-3  only if the state says so: expires 32, flags 32 | cas 64 | marks 16, version 16, accessed 32
+//! then       key and value, without a gap; the rest of the last word is 0
+//! ```
+//! An item does not change, except `reads`, `accessed` and the marks, which are hints: whoever changes more makes another
+//! version. Who reads without a lock takes the header before and after (`reads` aside); if it is the same, what was read is
+//! one item's.
+#![expect(clippy::cast_possible_truncation, reason = "fields of a word have fewer bits")]
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU64, fence};
+
+use crate::arena::{Arena, WORD};
+use crate::index::{Hash, hash};
+use crate::store::Meta;
+
+/// Bytes of a header.
+pub(crate) const HEADER: usize = WORD;
+/// Bytes of what is kept besides key and value, where it is kept.
+pub(crate) const EXTRA: usize = 3 * WORD;
+/// Longest key.
+pub(crate) const KEY_MAX: usize = 250;
+/// Bytes from its header on that any header can speak of, also one that is none: who reads without a lock may meet a word of
+/// something else, and finds out afterwards.
+pub(crate) const REACH: usize = size(0xff, 0xff_ffff, true) + 2 * WORD;
+/// Reads that are counted, at most.
+pub(crate) const READS_MAX: u64 = 3;
+
+const FETCHED: u64 = 1;
+const STALE: u64 = 2;
+const WON: u64 = 4;
+
+/// What a slot holds; in the low two bits of a header's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Nothing; it is, or will be, in a list of free slots.
+    Free,
+    /// An item that is being written.
+    Held,
+    /// An item in the index.
+    Live,
+}
+
+/// A header, unpacked as asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header(pub(crate) u64);
+
+/// What a new item's header says.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Shape {
+    pub(crate) key: usize,
+    pub(crate) value: usize,
+    /// [`Meta`] is kept.
+    pub(crate) extra: bool,
+}
+
+impl Header {
+    const EXTRA: u64 = 1 << 43;
+
+    /// The header of an item of this shape that comes after `before`, while it is being written.
+    pub(crate) fn new(before: Self, shape: Shape) -> Self {
+        debug_assert!(shape.key <= 255 && shape.value < 1 << 24, "lengths fit");
+        let extra = if shape.extra { Self::EXTRA } else { 0 };
+        Self(
+            (before.0 >> 48).wrapping_add(1) << 48
+                | (Stage::Held as u64) << 40
+                | extra
+                | (shape.key as u64) << 32
+                | (shape.value as u64) << 8,
+        )
+    }
+
+    pub(crate) const fn stage(self) -> Stage {
+        match (self.0 >> 40) & 3 {
+            0 => Stage::Free,
+            1 => Stage::Held,
+            _ => Stage::Live,
+        }
+    }
+
+    pub(crate) const fn is_live(self) -> bool {
+        (self.0 >> 40) & 3 == Stage::Live as u64
+    }
+
+    /// Live, with a key of this length.
+    #[inline]
+    pub(crate) const fn may_be(self, key: usize) -> bool {
+        self.is_live() && (self.0 >> 32) & 0xff == key as u64
+    }
+
+    const fn version(self) -> u64 {
+        self.0 >> 48
+    }
+
+    pub(crate) const fn has_extra(self) -> bool {
+        self.0 & Self::EXTRA != 0
+    }
+
+    pub(crate) const fn key(self) -> usize {
+        (self.0 >> 32) as usize & 0xff
+    }
+
+    pub(crate) const fn shape(self) -> Shape {
+        Shape { key: self.key(), value: self.value(), extra: self.has_extra() }
+    }
+
+    /// Bytes of the value as it lies here.
+    pub(crate) const fn value(self) -> usize {
+        (self.0 >> 8) as usize & 0xff_ffff
+    }
+
+    pub(crate) const fn reads(self) -> u64 {
+        self.0 & 0xff
+    }
+
+    /// The same item still, whether read or not.
+    #[inline]
+    pub(crate) const fn is_same(self, other: Self) -> bool {
+        (self.0 ^ other.0) >> 8 == 0
+    }
+
+    pub(crate) const fn with_reads(self, reads: u64) -> Self {
+        Self(self.0 & !0xff | reads)
+    }
+
+    /// At another stage; another version where it leaves the index.
+    pub(crate) fn at(self, stage: Stage) -> Self {
+        let version = (self.0 >> 48).wrapping_add(u64::from(stage == Stage::Free)) << 48;
+        Self(version | self.0 & 0x0000_fcff_ffff_ffff | (stage as u64) << 40)
+    }
+
+    /// Words before the key.
+    #[inline]
+    pub(crate) const fn before_key(self) -> usize {
+        size(0, 0, self.has_extra()) / WORD
+    }
+
+    /// Words of the whole item.
+    pub(crate) const fn words(self) -> usize {
+        self.before_key() + (self.key() + self.value()).div_ceil(WORD)
+    }
+}
+
+/// Bytes an item takes.
+pub(crate) const fn size(key: usize, value: usize, extra: bool) -> usize {
+    HEADER + if extra { EXTRA } else { 0 } + key + value
+}
+
+/// An item's place in an arena: nothing is known of what is there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Item<'a> {
+    pub(crate) arena: &'a Arena,
+    pub(crate) at: usize,
+}
+
+impl Item<'_> {
+    #[inline]
+    fn head(&self) -> &AtomicU64 {
+        self.arena.word(self.at)
+    }
+
+    #[inline]
+    pub(crate) fn header(&self) -> Header {
+        Header(self.head().load(Acquire))
+    }
+
+    /// Whether it is what `seen` was, after all that was read of it.
+    #[inline]
+    pub(crate) fn is_still(&self, seen: Header) -> bool {
+        fence(Acquire);
+        Header(self.head().load(Relaxed)).is_same(seen)
+    }
+
+    /// Says that nothing here holds until [`Self::publish`].
+    pub(crate) fn begin(&self, header: Header) {
+        self.head().store(header.0, Relaxed);
+        fence(Release);
+    }
+
+    /// Says that all that was written here holds.
+    pub(crate) fn publish(&self, header: Header) {
+        self.head().store(header.0, Release);
+    }
+
+    /// Another header, made of the one that is there, if that is this one still; `reads` may have changed in between.
+    pub(crate) fn change(&self, from: Header, to: impl Fn(Header) -> Header) -> Option<Header> {
+        let mut now = self.header();
+        while now.is_same(from) {
+            match self.head().compare_exchange_weak(now.0, to(now).0, Release, Acquire) {
+                Ok(_) => return Some(to(now)),
+                Err(other) => now = Header(other),
+            }
+        }
+        None
+    }
+
+    /// Counts a read, unless enough are counted, or another comes between.
+    #[inline]
+    pub(crate) fn count_read(&self, seen: Header) -> bool {
+        seen.reads() < READS_MAX
+            && self.head().compare_exchange(seen.0, seen.0 + 1, Relaxed, Relaxed).is_ok()
+    }
+
+    #[inline]
+    pub(crate) fn has_key(&self, header: Header, key: &[u8]) -> bool {
+        self.arena.is_equal(self.at + header.before_key(), key)
+    }
+
+    /// Appends the key.
+    pub(crate) fn read_key(&self, header: Header, out: &mut Vec<u8>) {
+        self.arena.read(self.at + header.before_key(), 0, header.key(), out);
+    }
+
+    /// The hash of its key.
+    pub(crate) fn hash(&self, header: Header, scratch: &mut Vec<u8>) -> Hash {
+        scratch.clear();
+        self.read_key(header, scratch);
+        hash(scratch)
+    }
+
+    /// Appends the value as it lies here.
+    #[inline]
+    pub(crate) fn read_value(&self, header: Header, out: &mut Vec<u8>) {
+        self.arena.read(self.at + header.before_key(), header.key(), header.value(), out);
+    }
+
+    /// Writes key and value.
+    pub(crate) fn write(&self, header: Header, key: &[u8], value: &[u8]) {
+        self.arena.write(self.at + header.before_key(), &[key, value]);
+    }
+
+    /// What is kept besides key and value.
+    #[inline]
+    pub(crate) fn meta(&self, header: Header) -> Meta {
+        if !header.has_extra() {
+            return Meta { fetched: header.reads() > 0, ..Meta::default() };
+        }
+        let word = |n: usize| self.arena.word(self.at + n).load(Relaxed);
+        let (first, marks) = (word(1), word(3));
+        let marked = |mark: u64| marks & mark != 0;
+        Meta {
+            flags: (first >> 32) as u32,
+            expires: first as u32,
+            cas: word(2),
+            accessed: (marks >> 32) as u32,
+            fetched: marked(FETCHED),
+            stale: marked(STALE),
+            won: marked(WON),
+        }
+    }
+
+    /// Writes that of an item of which this is the header, or will be.
+    pub(crate) fn set_meta(&self, header: Header, meta: &Meta) {
+        let mark = |mark: u64, set: bool| if set { mark } else { 0 };
+        let marks = mark(FETCHED, meta.fetched) | mark(STALE, meta.stale) | mark(WON, meta.won);
+        let words = [
+            u64::from(meta.flags) << 32 | u64::from(meta.expires),
+            meta.cas,
+            u64::from(meta.accessed) << 32 | header.version() << 16 | marks,
+        ];
+        words
+            .iter()
+            .enumerate()
+            .for_each(|(n, word)| self.arena.word(self.at + 1 + n).store(*word, Relaxed));
+    }
+
+    /// Notes that it was read in second `now`; if somebody else does so, too, one is enough.
+    #[inline]
+    pub(crate) fn note_access(&self, header: Header, now: u32) {
+        let word = self.arena.word(self.at + 3);
+        let old = word.load(Relaxed);
+        let new = u64::from(now) << 32 | old & 0xffff_ffff | FETCHED;
+        // The version is in the word, so that another item's is not taken for this one's.
+        if old != new && (old >> 16) & 0xffff == header.version() {
+            let _ = word.compare_exchange(old, new, Relaxed, Relaxed);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! get, gets, gat and gats: items by key, any number of them in a line.
+
+use super::desk::{BAD_EXPTIME, BAD_FORMAT, Desk};
+use super::detail::Did;
+use super::service::KEY_MAX;
+use super::text::{push, signed_32, words};
+use crate::store::{Edit, Meta};
+
+/// What is asked of each key of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Keys {
+    shows: Shows,
+    /// Items are to expire then.
+    touch: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shows {
+    Value,
+    ValueAndCas,
+}
+
+/// Which of the four it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Named {
+    Get,
+    Gets,
+    Gat,
+    Gats,
+}
+
+impl Keys {
+    #[inline]
+    pub(super) fn named(verb: &[u8]) -> Option<Named> {
+        match verb {
+            b"get" => Some(Named::Get),
+            b"gets" => Some(Named::Gets),
+            b"gat" => Some(Named::Gat),
+            b"gats" => Some(Named::Gats),
+            _ => None,
+        }
+    }
+}
+
+impl Desk<'_> {
+    /// Begins to read items. Gives what is asked and the part of the line that has the keys.
+    #[inline]
+    pub(super) fn begin<'a>(
+        &self,
+        named: Named,
+        args: &'a [u8],
+    ) -> Result<(Keys, &'a [u8]), &'static [u8]> {
+        let (keys, args) = self.begin_long(named, args)?;
+        let mut count = 0;
+        for key in words(args) {
+            if key.len() > KEY_MAX {
+                return Err(BAD_FORMAT);
+            }
+            count += 1;
+        }
+        if count == 0 { Err(BAD_FORMAT) } else { Ok((keys, args)) }
+    }
+
+    /// Begins to read items where the line has no end yet, so that keys can't all be looked at before.
+    pub(super) fn begin_long<'a>(
+        &self,
+        named: Named,
+        args: &'a [u8],
+    ) -> Result<(Keys, &'a [u8]), &'static [u8]> {
+        let shows = match named {
+            Named::Get | Named::Gat => Shows::Value,
+            Named::Gets | Named::Gats => Shows::ValueAndCas,
+        };
+        if let Named::Get | Named::Gets = named {
+            return Ok((Keys { shows, touch: None }, args));
+        }
+        let mut words = words(args);
+        let expires = words.next().ok_or(BAD_FORMAT)?;
+        let args = words.rest();
+        if words.next().is_none() {
+            return Err(BAD_FORMAT);
+        }
+        let expires = signed_32(expires).ok_or(BAD_EXPTIME)?;
+        let touch = Some(self.service.second(expires, self.now));
+        Ok((Keys { shows, touch }, args))
+    }
+
+    /// Appends the item, if there is one.
+    #[inline]
+    pub(super) fn read(&self, keys: Keys, key: &[u8], out: &mut Vec<u8>) {
+        let found = match keys.touch {
+            None => self.read_item(keys.shows, key, out),
+            Some(expires) => self.touch_item((keys.shows, expires), key, out),
+        };
+        self.service.detail.note(key, if found { Did::Hit } else { Did::Miss });
+    }
+
+    #[inline]
+    fn read_item(&self, shows: Shows, key: &[u8], out: &mut Vec<u8>) -> bool {
+        let mut head = |meta: &Meta, bytes: usize, out: &mut Vec<u8>| {
+            push_head(key, (meta, shows), bytes, out)
+        };
+        let found = self.store.get(key, out, &mut head).is_some();
+        self.counts.cmd_get.one();
+        if found {
+            out.extend_from_slice(b"\r\n");
+            self.counts.get_hits.one();
+        } else {
+            self.counts.get_misses.one();
+        }
+        found
+    }
+
+    fn touch_item(&self, (shows, expires): (Shows, u32), key: &[u8], out: &mut Vec<u8>) -> bool {
+        let mut found = false;
+        let mark = out.len();
+        let done = self.store.edit(key, &mut Vec::new(), &mut |old, _| {
+            let Some(old) = old else { return Edit::Keep };
+            found = true;
+            let meta = old.meta();
+            push_head(key, (&meta, shows), old.len(), out);
+            old.read(out);
+            out.extend_from_slice(b"\r\n");
+            Edit::Set(Meta { expires, accessed: self.now, fetched: true, ..meta })
+        });
+        if done.is_err() {
+            out.truncate(mark);
+            found = false;
+        }
+        self.counts.cmd_touch.one();
+        if found {
+            self.counts.touch_hits.one()
+        } else {
+            self.counts.touch_misses.one()
+        }
+        found
+    }
+}
+
+/// `VALUE <key> <flags> <bytes> [<cas unique>]`
+#[inline]
+fn push_head(key: &[u8], (meta, shows): (&Meta, Shows), bytes: usize, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"VALUE ");
+    out.extend_from_slice(key);
+    out.push(b' ');
+    push(out, u64::from(meta.flags));
+    out.push(b' ');
+    push(out, bytes as u64);
+    if shows == Shows::ValueAndCas {
+        out.push(b' ');
+        push(out, meta.cas);
+    }
+    out.extend_from_slice(b"\r\n");
+}

@@ -1,0 +1,248 @@
+//! What the threads of a server share, and what the protocol asks the server for.
+
+use core::fmt::Display;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use mio::Waker;
+
+use super::clock::Clock;
+use super::config::{Config, Overload};
+use super::listen::Listener;
+use crate::proto::{Doing, Figures, Host, Service, Shutdown};
+use crate::store::Store;
+
+/// What a connection is seen doing by `stats conns`.
+#[derive(Debug)]
+pub(super) struct Seen {
+    address: String,
+    listener: Arc<str>,
+    state: AtomicU8,
+    /// The second of the last command.
+    since: AtomicU32,
+}
+
+/// What a connection does, in memcached's words.
+const STATES: [&str; 5] =
+    ["conn_waiting", "conn_nread", "conn_swallow", "conn_mwrite", "conn_parse_cmd"];
+
+impl Seen {
+    pub(super) fn new(address: String, listener: Arc<str>, second: u32) -> Self {
+        Self { address, listener, state: AtomicU8::new(0), since: AtomicU32::new(second) }
+    }
+
+    /// It has said something.
+    pub(super) fn asks(&self, second: u32) {
+        self.state.store(4, Relaxed);
+        self.since.store(second, Relaxed);
+    }
+
+    /// It has been answered, or not yet.
+    pub(super) fn rests(&self, doing: Doing, holds: bool) {
+        let state = match doing {
+            _ if holds => 3,
+            Doing::Waiting => 0,
+            Doing::Reading => 1,
+            Doing::Swallowing => 2,
+        };
+        self.state.store(state, Relaxed);
+    }
+}
+
+/// How things stand, besides what is counted by worker.
+#[derive(Debug, Default)]
+pub(super) struct Gauges {
+    pub(super) connections: AtomicU64,
+    pub(super) connections_ever: AtomicU64,
+    pub(super) refused: AtomicU64,
+    pub(super) paused: AtomicU64,
+    pub(super) paused_us: AtomicU64,
+    pub(super) is_paused: AtomicBool,
+    pub(super) accept_errors: AtomicU64,
+}
+
+const RUNS: u8 = 0;
+const DRAINS: u8 = 1;
+const ENDS: u8 = 2;
+
+/// What all threads of a server know, and the protocol asks for.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) config: Config,
+    pub(super) clock: Clock,
+    /// Seconds since the start, as last looked at.
+    pub(super) second: AtomicU32,
+    pub(super) gauges: Gauges,
+    /// Connections by number of their socket.
+    seen: Mutex<BTreeMap<i32, Arc<Seen>>>,
+    /// Listeners by number of their socket.
+    pub(super) listeners: Vec<(i32, Arc<str>)>,
+    port: u16,
+    stop: AtomicU8,
+    wakers: OnceLock<Vec<Arc<Waker>>>,
+}
+
+impl State {
+    pub(super) fn new(config: Config, clock: Clock, listeners: &[Listener]) -> Self {
+        Self {
+            clock,
+            second: AtomicU32::new(0),
+            gauges: Gauges::default(),
+            seen: Mutex::default(),
+            listeners: listeners.iter().map(|one| (one.number(), one.name().into())).collect(),
+            port: listeners.iter().find_map(Listener::address).map_or(0, |one| one.port()),
+            config,
+            stop: AtomicU8::new(RUNS),
+            wakers: OnceLock::new(),
+        }
+    }
+
+    /// Says whom to wake when the server is stopped. Once.
+    pub(super) fn set_wakers(&self, wakers: Vec<Arc<Waker>>) {
+        // There is one start, and whoever stops before it finds the threads looking at `stop` first.
+        let _ = self.wakers.set(wakers);
+    }
+
+    pub(super) fn stop(&self, how: Shutdown) {
+        let stop = if how == Shutdown::Now { ENDS } else { DRAINS };
+        self.stop.fetch_max(stop, AcqRel);
+        for waker in self.wakers.get().into_iter().flatten() {
+            // A thread that can't be woken looks by itself within a second.
+            let _ = waker.wake();
+        }
+    }
+
+    /// How it is to end, if it is to end.
+    pub(super) fn stops(&self) -> Option<Shutdown> {
+        match self.stop.load(Acquire) {
+            RUNS => None,
+            DRAINS => Some(Shutdown::Graceful),
+            _ => Some(Shutdown::Now),
+        }
+    }
+
+    pub(super) fn open(&self, number: i32, seen: Arc<Seen>) {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(number, seen);
+    }
+
+    /// To be called before the socket is closed, as its number may be another's then.
+    pub(super) fn close(&self, number: i32) {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        self.gauges.connections.fetch_sub(1, Relaxed);
+    }
+}
+
+/// All that a thread of a server needs.
+pub(super) struct Shared {
+    pub(super) state: Arc<State>,
+    pub(super) service: Service,
+    pub(super) store: Arc<dyn Store + Send>,
+}
+
+/// The server, to the protocol.
+#[derive(Debug)]
+pub(super) struct Teller(pub(super) Arc<State>);
+
+/// Seconds of CPU time of this process, in user mode and in the kernel.
+fn cpu_seconds() -> Option<(f64, f64)> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    // The name of the program is in parentheses and may have spaces.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
+    let mut next = || fields.next()?.parse::<u32>().ok().map(f64::from);
+    let per_second = u32::try_from(rustix::param::clock_ticks_per_second()).ok().map(f64::from)?;
+    Some((next()? / per_second, next()? / per_second))
+}
+
+impl Host for Teller {
+    fn stats(&self, each: &mut Figures<'_>) {
+        let State { config, gauges, .. } = &*self.0;
+        each("pid", &std::process::id());
+        each("uptime", &self.0.second.load(Relaxed));
+        if let Some((user, system)) = cpu_seconds() {
+            each("rusage_user", &format_args!("{user:.6}"));
+            each("rusage_system", &format_args!("{system:.6}"));
+        }
+        each("max_connections", &config.connections_max);
+        let figures: [(&str, &AtomicU64); 6] = [
+            ("curr_connections", &gauges.connections),
+            ("total_connections", &gauges.connections_ever),
+            ("rejected_connections", &gauges.refused),
+            ("connection_structures", &gauges.connections),
+            ("listen_disabled_num", &gauges.paused),
+            ("time_in_listen_disabled_us", &gauges.paused_us),
+        ];
+        for (name, figure) in figures {
+            each(name, &figure.load(Relaxed));
+        }
+        each("accept_errors", &gauges.accept_errors.load(Relaxed));
+        each("accepting_conns", &u8::from(!gauges.is_paused.load(Relaxed)));
+        each("threads", &config.threads);
+    }
+
+    fn settings(&self, each: &mut Figures<'_>) {
+        let State { config, .. } = &*self.0;
+        let yes = |is: bool| if is { "yes" } else { "no" };
+        each("maxconns", &config.connections_max);
+        each("maxconns_fast", &yes(config.overload == Overload::Refuse));
+        each("tcpport", &self.0.port);
+        each("udpport", &0);
+        match config.tcp.first() {
+            Some(address) => each("inter", &address.ip()),
+            None => each("inter", &"NULL"),
+        }
+        match &config.unix {
+            Some(unix) => {
+                each("domain_socket", &unix.path.display());
+                each("unix_mode", &format_args!("{:o}", unix.mode));
+            }
+            None => each("domain_socket", &"NULL"),
+        }
+        each("num_threads", &config.threads);
+        each("tcp_backlog", &config.backlog);
+        each("idle_timeout", &config.idle_seconds);
+        each("stalled_timeout", &config.stalled_seconds);
+        each("read_buf_mem_limit", &config.buffer_bytes_max);
+        #[cfg(feature = "tls")]
+        each("ssl_enabled", &yes(config.tls.is_some()));
+        #[cfg(not(feature = "tls"))]
+        each("ssl_enabled", &"no");
+    }
+
+    fn connections(&self, each: &mut Figures<'_>) {
+        let mut one = |number: i32, name: &str, value: &dyn Display| {
+            each(&format!("{number}:{name}"), value);
+        };
+        for (number, name) in &self.0.listeners {
+            one(*number, "addr", name);
+            one(*number, "state", &"conn_listening");
+        }
+        let second = self.0.second.load(Relaxed);
+        for (number, seen) in self.0.seen.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            one(*number, "addr", &seen.address);
+            one(*number, "listen_addr", &seen.listener);
+            one(*number, "state", &STATES[usize::from(seen.state.load(Relaxed)) % STATES.len()]);
+            let since = seen.since.load(Relaxed);
+            one(*number, "secs_since_last_cmd", &second.saturating_sub(since));
+        }
+    }
+
+    fn reset(&self) {
+        let gauges = &self.0.gauges;
+        for one in [
+            &gauges.connections_ever,
+            &gauges.refused,
+            &gauges.paused,
+            &gauges.paused_us,
+            &gauges.accept_errors,
+        ] {
+            one.store(0, Relaxed);
+        }
+    }
+
+    fn shutdown(&self, how: Shutdown) {
+        self.0.stop(how);
+    }
+}

@@ -1,0 +1,462 @@
+//! The slots of one memory tier: slabs of equal length, each cut into the slots of one size class.
+//!
+//! A class has a list of its free slots, threaded through them, a policy that says what goes next, and a lock over both.
+//! Slabs come from the tier's stock while there are any; afterwards a class that needs room takes it from its own items, or
+//! is given a slab of another class ([`crate::mover`]). Slots of a class are numbered over its slabs, in the order it got
+//! them: these are the numbers policies know.
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "fields of a word have fewer bits, and slots are numbered by 32"
+)]
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+use std::io;
+
+use nearfar_kernel::mempolicy::Policy;
+
+use crate::arena::{Arena, PageSize, WORD};
+use crate::evict::{Evict, Eviction, Items, Look};
+use crate::index::Hash;
+use crate::item::{Header, Item, REACH, Stage};
+
+/// Offset of no slot.
+const NONE: usize = usize::MAX;
+/// A slab of nobody.
+const FREE_SLAB: u64 = u64::MAX;
+/// Sizes grow by an eighth from class to class.
+const GROWTH: usize = 8;
+/// Bytes of the smallest slot.
+const SMALLEST: usize = 24;
+/// Slots of the largest class in a slab.
+const LARGEST_IN_SLAB: usize = 4;
+
+/// The lengths of slots, in words, ascending; the same in all tiers.
+#[derive(Clone, Debug)]
+pub(crate) struct Sizes {
+    words: Vec<usize>,
+    /// The class for so many words, while they are few.
+    small: Vec<u16>,
+}
+
+impl Sizes {
+    /// Those for slabs of this many words.
+    pub(crate) fn new(slab: usize) -> Self {
+        let largest = slab / LARGEST_IN_SLAB;
+        let mut words = vec![SMALLEST / WORD];
+        while let Some(last) = words.last().copied().filter(|last| *last < largest) {
+            let next = (last + (last / GROWTH).max(1)).min(largest);
+            // As long as as many fit: what would be left over at the slab's end.
+            words.push((slab / (slab / next)).min(largest));
+        }
+        words.dedup();
+        let class = |need: usize| {
+            u16::try_from(words.partition_point(|words| *words < need)).unwrap_or(u16::MAX)
+        };
+        let small = (0..=1024.min(largest)).map(class).collect();
+        Self { words, small }
+    }
+
+    /// The class of the smallest slots that have this many words; none has if it is [`Self::count`].
+    #[inline]
+    pub(crate) fn class(&self, words: usize) -> usize {
+        match self.small.get(words) {
+            Some(class) => usize::from(*class),
+            None => self.words.partition_point(|slot| *slot < words),
+        }
+    }
+
+    pub(crate) const fn count(&self) -> usize {
+        self.words.len()
+    }
+
+    pub(crate) fn words(&self, class: usize) -> usize {
+        self.words[class]
+    }
+
+    /// Words of the largest slot.
+    pub(crate) fn largest(&self) -> usize {
+        self.words.last().copied().unwrap_or(0)
+    }
+}
+
+/// What happened in a class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Items that came from callers.
+    pub stored: u64,
+    /// Items that went for others' sake, and are gone.
+    pub evicted: u64,
+    /// Items that went to a slower tier.
+    pub demoted: u64,
+    /// Items that came from a slower tier.
+    pub promoted: u64,
+    /// Items whose time was up.
+    pub expired: u64,
+    /// Items that were in use elsewhere just when they should have gone.
+    pub contended: u64,
+}
+
+/// A class, under its lock.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// The first of the free slots, by its word.
+    free_list: usize,
+    pub(crate) free: usize,
+    /// Items and what is being written.
+    pub(crate) used: usize,
+    /// The slabs by their place in the numbering of slots; none where one was given away.
+    slabs: Vec<Option<u32>>,
+    /// Slots of the newest slab that nobody had yet: their number, and how many.
+    fresh: (usize, usize),
+    pub(crate) policy: Box<dyn Evict>,
+    pub(crate) counts: Counts,
+}
+
+/// A size class in one tier.
+#[derive(Debug)]
+pub(crate) struct Class {
+    words: usize,
+    per_slab: usize,
+    state: Mutex<State>,
+}
+
+impl State {
+    /// The slabs, with their places in the numbering.
+    pub(crate) fn slabs(&self) -> impl Iterator<Item = (usize, u32)> {
+        self.slabs.iter().enumerate().filter_map(|(place, slab)| Some((place, (*slab)?)))
+    }
+}
+
+impl Class {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) const fn words(&self) -> usize {
+        self.words
+    }
+}
+
+/// The slots of a tier.
+#[derive(Debug)]
+pub(crate) struct Space {
+    pub(crate) arena: Arena,
+    slab_words: usize,
+    classes: Vec<Class>,
+    /// Slabs that nobody has, and how many may be given out still.
+    stock: Mutex<Stock>,
+    /// Whose a slab is: class 32, place among its slabs 32.
+    owners: Vec<AtomicU64>,
+}
+
+#[derive(Debug)]
+struct Stock {
+    free: Vec<u32>,
+    /// Slabs that stay unused, as the tier was made smaller.
+    kept_back: usize,
+}
+
+/// An item that should go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Victim {
+    pub(crate) at: usize,
+    pub(crate) slot: u32,
+    pub(crate) header: Header,
+    pub(crate) hash: Hash,
+}
+
+impl Space {
+    /// A tier of so many bytes.
+    ///
+    /// # Errors
+    /// The kernel's, if there is no such memory.
+    pub(crate) fn new(
+        bytes: usize,
+        slab: usize,
+        sizes: &Sizes,
+        eviction: Eviction,
+        (pages, policy): (PageSize, &Policy),
+    ) -> io::Result<Self> {
+        let count = (bytes / slab).max(1);
+        let slab_words = slab / WORD;
+        // Address space beyond, which takes no memory: what is not an item may seem to be a long one.
+        let arena = Arena::new(count * slab + REACH, pages, policy)?;
+        let class = |class: usize| Class {
+            words: sizes.words(class),
+            per_slab: slab_words / sizes.words(class),
+            state: Mutex::new(State {
+                free_list: NONE,
+                free: 0,
+                used: 0,
+                slabs: Vec::new(),
+                fresh: (0, 0),
+                policy: eviction.make(),
+                counts: Counts::default(),
+            }),
+        };
+        let highest = u32::try_from(count).unwrap_or(u32::MAX);
+        Ok(Self {
+            arena,
+            slab_words,
+            classes: (0..sizes.count()).map(class).collect(),
+            stock: Mutex::new(Stock { free: (0..highest).rev().collect(), kept_back: 0 }),
+            owners: (0..count).map(|_| AtomicU64::new(FREE_SLAB)).collect(),
+        })
+    }
+
+    pub(crate) fn class(&self, class: usize) -> &Class {
+        &self.classes[class]
+    }
+
+    pub(crate) fn classes(&self) -> impl ExactSizeIterator<Item = &Class> {
+        self.classes.iter()
+    }
+
+    /// Words of a slab.
+    pub(crate) const fn slab_words(&self) -> usize {
+        self.slab_words
+    }
+
+    pub(crate) fn item(&self, at: usize) -> Item<'_> {
+        Item { arena: &self.arena, at }
+    }
+
+    /// The class that the slot at a word belongs to, if any: that of an item stays while the item is in use, or the class locked.
+    pub(crate) fn class_of(&self, at: usize) -> Option<usize> {
+        let owner = self.owners[at / self.slab_words].load(Relaxed);
+        (owner != FREE_SLAB).then_some((owner >> 32) as usize)
+    }
+
+    /// The class of a slot that is in use.
+    pub(crate) fn class_in_use(&self, at: usize) -> &Class {
+        let class = self.class_of(at).expect("a slab goes only when none of its slots is in use");
+        &self.classes[class]
+    }
+
+    /// The number of the slot at a word.
+    pub(crate) fn slot_of(&self, at: usize) -> u32 {
+        let owner = self.owners[at / self.slab_words].load(Relaxed);
+        let class = &self.classes[(owner >> 32) as usize];
+        let slab = (owner & 0xffff_ffff) as usize;
+        (slab * class.per_slab + at % self.slab_words / class.words) as u32
+    }
+
+    /// The word that the slot of this number begins at.
+    fn word_of(&self, class: &Class, slabs: &[Option<u32>], slot: u32) -> Option<usize> {
+        let slab = slabs.get(slot as usize / class.per_slab).copied().flatten()?;
+        Some(slab as usize * self.slab_words + slot as usize % class.per_slab * class.words)
+    }
+
+    fn stock(&self) -> MutexGuard<'_, Stock> {
+        self.stock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Slabs that no class has.
+    pub(crate) fn unused_slabs(&self) -> usize {
+        let stock = self.stock();
+        stock.free.len().saturating_sub(stock.kept_back)
+    }
+
+    /// All slabs there are.
+    pub(crate) fn slab_count(&self) -> usize {
+        self.owners.len()
+    }
+
+    /// A free slot, without taking anything from an item: held, under no key. What is in it is to be written before it is
+    /// published.
+    #[inline]
+    pub(crate) fn take(&self, class: usize, state: &mut State, hash: u32) -> Option<usize> {
+        let at = self.take_free(state).or_else(|| self.take_fresh(class, state))?;
+        state.used += 1;
+        let item = self.item(at);
+        item.begin(item.header().at(Stage::Held));
+        state.policy.stored(self.slot_of(at), hash);
+        Some(at)
+    }
+
+    fn take_free(&self, state: &mut State) -> Option<usize> {
+        let at = state.free_list;
+        if at == NONE {
+            return None;
+        }
+        state.free_list = self.arena.word(at + 1).load(Relaxed) as usize;
+        state.free -= 1;
+        Some(at)
+    }
+
+    fn take_fresh(&self, number: usize, state: &mut State) -> Option<usize> {
+        let class = &self.classes[number];
+        if state.fresh.1 == 0 {
+            let slab = {
+                let mut stock = self.stock();
+                if stock.free.len() <= stock.kept_back {
+                    return None;
+                }
+                stock.free.pop()?
+            };
+            let place = state.slabs.iter().position(Option::is_none).unwrap_or(state.slabs.len());
+            if place == state.slabs.len() {
+                state.slabs.push(None);
+            }
+            state.slabs[place] = Some(slab);
+            self.owners[slab as usize].store((number as u64) << 32 | place as u64, Relaxed);
+            // What is left of other sizes must not be taken for items.
+            for at in self.slots_of(number, slab) {
+                let item = self.item(at);
+                item.begin(item.header().at(Stage::Free));
+            }
+            state.fresh = (place * class.per_slab, class.per_slab);
+            state.free += class.per_slab;
+        }
+        let slot = u32::try_from(state.fresh.0).ok()?;
+        let at = self.word_of(class, &state.slabs, slot)?;
+        state.fresh = (state.fresh.0 + 1, state.fresh.1 - 1);
+        state.free -= 1;
+        Some(at)
+    }
+
+    /// Puts a slot back, which nothing leads to any more.
+    pub(crate) fn give_back(&self, state: &mut State, at: usize) {
+        let item = self.item(at);
+        let header = item.header();
+        if header.stage() != Stage::Free {
+            item.publish(header.at(Stage::Free));
+        }
+        self.arena.word(at + 1).store(state.free_list as u64, Relaxed);
+        state.free_list = at;
+        state.free += 1;
+        state.used -= 1;
+    }
+
+    /// Has an item that is in use go, for another reason than the policy's.
+    pub(crate) fn remove(&self, state: &mut State, at: usize) {
+        state.policy.removed(self.slot_of(at));
+        self.give_back(state, at);
+    }
+
+    /// An item that should go by the policy, if one can.
+    pub(crate) fn victim(
+        &self,
+        class: usize,
+        state: &mut State,
+        key: &mut Vec<u8>,
+    ) -> Option<Victim> {
+        let class = &self.classes[class];
+        let slot = state.policy.victim(&View { space: self, class, slabs: &state.slabs })?;
+        let at = self.word_of(class, &state.slabs, slot)?;
+        let item = self.item(at);
+        let header = item.header();
+        let victim = Victim { at, slot, header, hash: item.hash(header, key) };
+        if header.is_live() && item.is_still(header) {
+            return Some(victim);
+        }
+        state.policy.kept(slot);
+        None
+    }
+
+    /// The words that the slots of one of a class's slabs begin at.
+    pub(crate) fn slots_of(&self, class: usize, slab: u32) -> impl Iterator<Item = usize> + use<> {
+        let Class { words, per_slab, .. } = self.classes[class];
+        let from = slab as usize * self.slab_words;
+        (0..per_slab).map(move |slot| from + slot * words)
+    }
+
+    /// Gives a slab back to the stock, none of whose slots is in use.
+    pub(crate) fn release(&self, class: usize, state: &mut State, place: usize) -> bool {
+        let is_free = |at| self.item(at).header().stage() == Stage::Free;
+        let unused = state.slabs[place].filter(|slab| self.slots_of(class, *slab).all(is_free));
+        let Some(slab) = unused else { return false };
+        let per_slab = self.classes[class].per_slab;
+        let fresh = state.fresh.1 > 0 && state.fresh.0 / per_slab == place;
+        let from = slab as usize * self.slab_words;
+        let within = |at: usize| (from..from + self.slab_words).contains(&at);
+        // Its free slots leave the list.
+        let (mut at, mut kept) = (state.free_list, Vec::new());
+        let mut gone = 0;
+        while at != NONE {
+            if within(at) {
+                gone += 1
+            } else {
+                kept.push(at)
+            }
+            at = self.arena.word(at + 1).load(Relaxed) as usize;
+        }
+        state.free_list = NONE;
+        for at in kept.into_iter().rev() {
+            self.arena.word(at + 1).store(state.free_list as u64, Relaxed);
+            state.free_list = at;
+        }
+        state.free -= gone;
+        if fresh {
+            state.free -= state.fresh.1;
+            state.fresh = (0, 0);
+        }
+        state.slabs[place] = None;
+        self.owners[slab as usize].store(FREE_SLAB, Relaxed);
+        self.stock().free.push(slab);
+        true
+    }
+
+    /// Has so many slabs at most in use from now on; those beyond are left by and by.
+    pub(crate) fn keep_back(&self, slabs: usize) {
+        self.stock().kept_back = slabs.min(self.owners.len() - 1);
+        self.settle();
+    }
+
+    /// Unused slabs that are to stay so give their memory back.
+    pub(crate) fn settle(&self) {
+        let stock = self.stock();
+        let spare = stock.free.len().min(stock.kept_back);
+        for slab in &stock.free[..spare] {
+            self.arena.discard(*slab as usize * self.slab_words, self.slab_words);
+        }
+    }
+
+    /// Slabs that are in use and should not be.
+    pub(crate) fn excess(&self) -> usize {
+        let stock = self.stock();
+        stock.kept_back.saturating_sub(stock.free.len())
+    }
+}
+
+/// A class as its policy sees it.
+struct View<'a> {
+    space: &'a Space,
+    class: &'a Class,
+    slabs: &'a [Option<u32>],
+}
+
+impl View<'_> {
+    fn header(&self, slot: u32) -> Option<(Item<'_>, Header)> {
+        let at = self.space.word_of(self.class, self.slabs, slot)?;
+        let item = self.space.item(at);
+        Some((item, item.header()))
+    }
+}
+
+impl Items for View<'_> {
+    fn slots(&self) -> u32 {
+        u32::try_from(self.slabs.len() * self.class.per_slab).unwrap_or(u32::MAX)
+    }
+
+    fn look(&self, slot: u32) -> Look {
+        match self.header(slot) {
+            Some((_, header)) if header.is_live() => Look::Item(header.reads() as u8),
+            Some((_, header)) if header.stage() == Stage::Held => Look::Busy,
+            _ => Look::Vacant,
+        }
+    }
+
+    fn set_reads(&self, slot: u32, reads: u8) {
+        if let Some((item, header)) = self.header(slot) {
+            item.change(header, |now| now.with_reads(u64::from(reads)));
+        }
+    }
+
+    fn hash(&self, slot: u32) -> u32 {
+        self.header(slot).map_or(0, |(item, header)| item.hash(header, &mut Vec::new()).low())
+    }
+}

@@ -1,0 +1,171 @@
+//! What a cache counts.
+//!
+//! Hits and misses are counted without a lock, by each thread in a cell of its own while there are cells, and added up when
+//! asked for.
+
+use core::cell::Cell;
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU64, AtomicUsize};
+
+use crate::arena::WORD;
+use crate::cache::Cache;
+use crate::space::{Counts, Space};
+
+const CELLS: usize = 64;
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Counted {
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+/// Reads, counted.
+#[derive(Debug)]
+pub(crate) struct Reads {
+    cells: Vec<Counted>,
+    crowded: AtomicU64,
+}
+
+impl Default for Reads {
+    fn default() -> Self {
+        Self { cells: (0..CELLS).map(|_| Counted::default()).collect(), crowded: AtomicU64::new(0) }
+    }
+}
+
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// This thread's cell; the last one is shared by all that find no other.
+    static MINE: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+#[inline]
+fn mine() -> usize {
+    let mine = MINE.get();
+    if mine != usize::MAX {
+        return mine;
+    }
+    let number = NEXT.fetch_add(1, Relaxed).min(CELLS - 1);
+    MINE.set(number);
+    number
+}
+
+#[inline]
+fn add(cell: &AtomicU64, is_shared: bool) {
+    if is_shared {
+        cell.fetch_add(1, Relaxed);
+    } else {
+        // One thread alone writes it.
+        cell.store(cell.load(Relaxed) + 1, Relaxed);
+    }
+}
+
+impl Reads {
+    #[inline]
+    pub(crate) fn hit(&self) {
+        let mine = mine();
+        add(&self.cells[mine].hits, mine == CELLS - 1);
+    }
+
+    #[inline]
+    pub(crate) fn miss(&self) {
+        let mine = mine();
+        add(&self.cells[mine].misses, mine == CELLS - 1);
+    }
+
+    /// An item had to go as its buckets were full.
+    pub(crate) fn crowded(&self) {
+        self.crowded.fetch_add(1, Relaxed);
+    }
+}
+
+/// What is in a size class of a tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassStats {
+    /// Bytes of a slot.
+    pub slot: usize,
+    /// Slots in use.
+    pub used: usize,
+    /// Slots to be had.
+    pub free: usize,
+    /// What happened.
+    pub counts: Counts,
+}
+
+/// What is in a tier.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TierStats {
+    /// Bytes it may use.
+    pub bytes: u64,
+    /// Bytes in slots that are in use.
+    pub used: u64,
+    /// Items.
+    pub items: u64,
+    /// Its classes that have slots, small ones first.
+    pub classes: Vec<ClassStats>,
+    /// What happened, over all classes.
+    pub counts: Counts,
+}
+
+/// What a cache counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Reads that found something.
+    pub hits: u64,
+    /// Reads that did not.
+    pub misses: u64,
+    /// Items that went as the index had no room where they belonged.
+    pub crowded: u64,
+    /// Tiers, fastest first.
+    pub tiers: Vec<TierStats>,
+}
+
+impl Counts {
+    fn add(&mut self, other: &Self) {
+        self.stored += other.stored;
+        self.evicted += other.evicted;
+        self.demoted += other.demoted;
+        self.promoted += other.promoted;
+        self.expired += other.expired;
+        self.contended += other.contended;
+    }
+}
+
+fn tier(space: &Space) -> TierStats {
+    let bytes = space.slab_count() * space.slab_words() * WORD;
+    let mut stats = TierStats { bytes: bytes as u64, ..TierStats::default() };
+    for class in space.classes() {
+        let state = class.lock();
+        let one = ClassStats {
+            slot: class.words() * WORD,
+            used: state.used,
+            free: state.free,
+            counts: state.counts,
+        };
+        drop(state);
+        stats.used += (one.slot * one.used) as u64;
+        stats.items += one.used as u64;
+        stats.counts.add(&one.counts);
+        if one.used + one.free > 0 {
+            stats.classes.push(one);
+        }
+    }
+    stats
+}
+
+impl Cache {
+    /// What was counted.
+    #[must_use]
+    pub fn counted(&self) -> Stats {
+        let sum = |of: fn(&Counted) -> &AtomicU64| {
+            self.reads.cells.iter().map(|cell| of(cell).load(Relaxed)).sum()
+        };
+        Stats {
+            hits: sum(|cell| &cell.hits),
+            misses: sum(|cell| &cell.misses),
+            crowded: self.reads.crowded.load(Relaxed),
+            tiers: self.spaces.iter().map(tier).collect(),
+        }
+    }
+}
