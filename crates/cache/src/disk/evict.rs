@@ -57,10 +57,10 @@ impl Log {
             let region = fill.region;
             self.regions[region as usize].set(fill.seq, Phase::Retired);
             for record in self.end(&fill) {
-                if record.is_removal() {
-                    self.remove(record.hash);
-                } else {
-                    keeper.gone(record.hash, self.place(region, &record));
+                match record.removes() {
+                    Some((seq, _)) if self.has(seq) => self.note(record),
+                    Some(_) => {}
+                    None => keeper.gone(record.hash, self.place(region, &record)),
                 }
             }
             // Pieces may have been written, and the footer of before was cleared: nothing more to do.
@@ -122,12 +122,11 @@ impl Log {
 
     /// Asks for each object, and puts in again what is to be kept.
     fn part_with(&self, keeper: &dyn Keeper, region: u32, seq: u64, records: &[Record]) {
-        let early = lock(&self.order).keys().next().is_some_and(|oldest| *oldest < seq);
         let mut room = self.geometry.region_bytes / 4;
         for record in records {
-            if record.is_removal() {
-                if early {
-                    self.remove(record.hash);
+            if let Some((removed, _)) = record.removes() {
+                if removed != seq && self.has(removed) {
+                    self.note(*record);
                 }
                 continue;
             }
@@ -146,7 +145,7 @@ impl Log {
             one(&self.counters.reinserted);
             add(&self.counters.reinserted_bytes, bytes.next_multiple_of(UNIT));
             if !keeper.moved(hash, from, to) {
-                self.remove(hash);
+                self.forget(to);
             }
         }
     }

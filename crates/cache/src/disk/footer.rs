@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! list    20 bytes each, in the order they came: hash 64 | unit in the region 32 | bytes 32 | expires 32
-//!         (unit 0xffff_ffff: whatever there was of this hash before is removed)
+//!         (unit 0xffff_ffff: an object is removed, that at unit `bytes` of what was filled with sequence number `hash`)
 //! footer  the region's last 4 KiB: magic 64 | crc32c of the rest 32 | region 32 | sequence 64 | epoch 64 |
 //!         objects 32 | crc32c of the list 32
 //! ```
@@ -29,12 +29,13 @@ pub(super) struct Record {
 }
 
 impl Record {
-    pub(super) const fn removal(hash: u64) -> Self {
-        Self { hash, unit: REMOVAL, bytes: 0, expires: 0 }
+    pub(super) const fn removal(seq: u64, unit: u32) -> Self {
+        Self { hash: seq, unit: REMOVAL, bytes: unit, expires: 0 }
     }
 
-    pub(super) const fn is_removal(&self) -> bool {
-        self.unit == REMOVAL
+    /// What it removes, if it is a removal: the sequence number of a region, and a unit in it.
+    pub(super) const fn removes(&self) -> Option<(u64, u32)> {
+        if self.unit == REMOVAL { Some((self.hash, self.bytes)) } else { None }
     }
 }
 
@@ -122,7 +123,7 @@ mod tests {
                 .iter()
                 .map(|(hash, unit, expires)| Record { hash: *hash, unit: *unit, bytes: 9, expires: *expires })
                 .collect();
-            list.push(Record::removal(7));
+            list.push(Record::removal(7, 5));
             let mut buffer = vec![1; 64 << 10];
             let footer = Footer { region: 3, seq: 9, epoch: 2, records: 0, list_sum: 0 };
             let begin = write(&mut buffer, footer, &list);

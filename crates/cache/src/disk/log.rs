@@ -26,7 +26,7 @@ use super::footer::{self, Footer, Record};
 use super::place::{Place, Places};
 use super::region::{Body, Fill, Phase, Region, largest};
 use super::stats::{Counters, add, one};
-use super::words::{lock, mixed, read, size, wide, write};
+use super::words::{lock, mixed, narrow, read, size, wide, write};
 use super::writer::Writer;
 
 /// How long one waits to be told that something was written.
@@ -47,7 +47,7 @@ pub struct Object<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     pub(super) fill: Option<Arc<Fill>>,
-    pub(super) removals: Vec<u64>,
+    pub(super) removals: Vec<Record>,
 }
 
 /// The store of large objects.
@@ -164,15 +164,41 @@ impl Log {
         Ok(Place::new(unit, bytes))
     }
 
-    /// Notes that whatever there was of this hash is removed.
-    pub(super) fn remove(&self, hash: u64) {
-        one(&self.counters.removals);
-        let mut lane = lock(self.lane(hash));
-        match self.with_room(&mut lane, 0) {
-            Ok(fill) => write(&fill.body).records.push(Record::removal(hash)),
-            // It waits for the lane's next region.
-            Err(_) => lane.removals.push(hash),
+    /// Which filling of its region a place is of now, if there can be an object.
+    pub(super) fn stamp(&self, place: Place) -> Option<u64> {
+        let region = size(place.unit() / self.geometry.units());
+        let (seq, phase) = self.regions.get(region)?.get();
+        matches!(phase, Phase::Memory | Phase::Written).then_some(seq)
+    }
+
+    /// Notes that the object at this place is removed.
+    pub(super) fn forget(&self, place: Place) {
+        let unit = narrow(size(place.unit() % self.geometry.units()));
+        if let Some(seq) = self.stamp(place) {
+            one(&self.counters.removals);
+            self.note(Record::removal(seq, unit));
         }
+    }
+
+    /// Puts a removal into a region that was begun no earlier than the one of which it removes something: who opens the tier
+    /// meets it first, and it stays as long. The lane which that was filled in has such a region, or will have.
+    pub(super) fn note(&self, removal: Record) {
+        let Some((seq, _)) = removal.removes() else { return };
+        for lane in &self.lanes {
+            let mut lane = lock(lane);
+            match self.with_room(&mut lane, 0) {
+                Ok(fill) if fill.seq < seq => {}
+                Ok(fill) => return write(&fill.body).records.push(removal),
+                // It waits for the lane's next region.
+                Err(_) => return lane.removals.push(removal),
+            }
+        }
+    }
+
+    /// Whether what was filled with this sequence number is there still.
+    pub(super) fn has(&self, seq: u64) -> bool {
+        let is_in_memory = read(&self.fills).iter().any(|fill| fill.seq == seq);
+        is_in_memory || lock(&self.order).contains_key(&seq)
     }
 
     /// The lane's region, another one if there is no room in it.
@@ -187,8 +213,7 @@ impl Log {
         let fill = self.begin()?;
         let mut body = write(&fill.body);
         while !lane.removals.is_empty() && body.has_room(bytes, 1) {
-            let removed = lane.removals.swap_remove(0);
-            body.records.push(Record::removal(removed));
+            body.records.extend(lane.removals.pop());
         }
         drop(body);
         lane.fill = Some(Arc::clone(&fill));

@@ -27,7 +27,7 @@ mod sets;
 mod stats;
 mod superblock;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod tier;
 mod uring;
 mod words;
@@ -42,7 +42,7 @@ pub use evict::{Fate, Keeper};
 pub use file::BlockFile;
 pub use log::Object;
 pub use place::{PLACE_BITS, Place, Places, REACH, UNIT};
-pub use reader::{Full, Item, Reader, Where};
+pub use reader::{Full, Item, Outcome, Reader, Where};
 pub use recover::{Opened, Recovered};
 pub use stats::Stats;
 pub use tier::{Disk, Ticked};

@@ -1,8 +1,8 @@
 //! Reading: from buffers that are not yet written, else from the device, by one read for nearly all objects.
 //!
 //! What is read counts only if the region was on the device before and after with the same sequence number, if the checksum
-//! holds, and if the key is the one that was asked for. All else is a miss. [`Disk::get`](super::Disk::get) and
-//! [`Disk::get_small`](super::Disk::get_small) wait; many at once are read by a [`Reader`](super::Reader). Both use what is here.
+//! holds, and if the key is the one that was asked for. All else is a miss. [`Disk::read`](super::Disk::read) waits; many at once
+//! are read by a [`Reader`](super::Reader). Both use what is here.
 
 use crate::store::Meta;
 
@@ -14,6 +14,7 @@ use super::device::read_exact;
 use super::entry::{self, Found};
 use super::log::Log;
 use super::place::{Place, UNIT};
+use super::reader::{Item, Outcome};
 use super::region::Phase;
 use super::set::{self, Held};
 use super::sets::{Known, Sets};
@@ -41,7 +42,9 @@ pub(super) struct Want {
 pub(super) enum Start {
     /// It was in memory.
     Hit(Meta, Vec<u8>),
-    /// It is not there.
+    /// Another key's object is there.
+    Other,
+    /// Nothing is there.
     Miss,
     /// So many bytes have to be read.
     Ask(Want, usize),
@@ -52,7 +55,9 @@ pub(super) enum Start {
 pub(super) enum Next {
     /// The value is this part of the buffer.
     Hit(Meta, Range<usize>),
-    /// It is not there.
+    /// Another key's object is there.
+    Other,
+    /// Nothing is there.
     Miss,
     /// So many bytes have to be there, from where it began.
     More(usize),
@@ -83,6 +88,10 @@ impl Log {
                             one(&self.counters.large_hits);
                             one(&self.counters.large_hits_memory);
                             return Start::Hit(meta, bytes[value].to_vec());
+                        }
+                        Found::Other => {
+                            one(&self.counters.large_other);
+                            return Start::Other;
                         }
                         _ => break,
                     }
@@ -120,7 +129,11 @@ impl Log {
                 one(&self.counters.large_second_reads);
                 return Next::More(self.round(want.skip + need));
             }
-            Found::Other => one(&self.counters.large_other),
+            Found::Other => {
+                one(&self.counters.large_other);
+                return Next::Other;
+            }
+            Found::Older => one(&self.counters.large_other),
             Found::Corrupt | Found::More(_) => {
                 one(&self.counters.checksum_errors);
                 self.error(want.region);
@@ -135,35 +148,39 @@ impl Log {
         self.error(want.region);
     }
 
-    /// Reads a value to the end of `out`, and waits for it.
-    pub(super) fn get(&self, place: Place, key: &[u8], out: &mut Vec<u8>) -> Option<Meta> {
+    /// Reads an object for `take`, and waits for it.
+    pub(super) fn get<R>(
+        &self,
+        place: Place,
+        key: &[u8],
+        take: impl FnOnce(Outcome<'_>) -> R,
+    ) -> R {
         let (want, mut len) = match self.start(place, key) {
-            Start::Hit(meta, value) => {
-                out.extend(value);
-                return Some(meta);
-            }
-            Start::Miss => return None,
+            Start::Hit(meta, value) => return take(Outcome::Found(Item { meta, value: &value })),
+            Start::Other => return take(Outcome::Other),
+            Start::Miss => return take(Outcome::Nothing),
             Start::Ask(want, len) => (want, len),
         };
-        let (mut buffer, mut have) = (Aligned::new(len)?, 0);
-        loop {
+        let (mut buffer, mut have) = (Aligned::new(len), 0);
+        while let Some(into) = &mut buffer {
             let at = want.at + wide(have);
-            if read_exact(&*self.device, &mut buffer[have..len], at).is_err() {
+            if read_exact(&*self.device, &mut into[have..len], at).is_err() {
                 self.failed(&want);
-                return None;
+                break;
             }
-            match self.next(&want, &buffer[..len], key) {
+            match self.next(&want, &into[..len], key) {
                 Next::Hit(meta, value) => {
-                    out.extend_from_slice(&buffer[value]);
-                    return Some(meta);
+                    return take(Outcome::Found(Item { meta, value: &into[value] }));
                 }
-                Next::Miss => return None,
+                Next::Other => return take(Outcome::Other),
+                Next::Miss => break,
                 Next::More(need) => {
-                    (buffer, have) = (longer(&buffer[..len], need)?, len);
+                    (buffer, have) = (longer(&into[..len], need), len);
                     len = need;
                 }
             }
         }
+        take(Outcome::Nothing)
     }
 }
 
@@ -224,39 +241,45 @@ impl Sets {
         self.error(set);
     }
 
-    /// Reads a value to the end of `out`, and waits for it.
-    pub(super) fn get(&self, hash: u64, key: &[u8], out: &mut Vec<u8>) -> Option<Meta> {
+    /// Reads an object for `take`, and waits for it.
+    pub(super) fn get<R>(
+        &self,
+        hash: u64,
+        key: &[u8],
+        take: impl FnOnce(Outcome<'_>) -> R,
+    ) -> R {
         let (set, mut known) = self.start(hash, key);
         let mut block = Aligned::empty();
         for again in [true, false] {
             match known {
                 Known::Hit(meta, value) => {
-                    out.extend(value);
-                    return Some(meta);
+                    return take(Outcome::Found(Item { meta, value: &value }));
                 }
-                Known::Nothing | Known::Filtered => return None,
+                Known::Nothing | Known::Filtered => break,
                 Known::Ask => {}
             }
             if block.is_empty() {
-                block = Aligned::new(BLOCK)?;
+                match Aligned::new(BLOCK) {
+                    Some(made) => block = made,
+                    None => break,
+                }
             }
             if read_exact(&*self.device, &mut block, Self::at(set)).is_err() {
                 self.failed(set, false);
-                return None;
+                break;
             }
             match self.next(set, &block, key) {
                 Asked::Hit(meta, value) => {
-                    out.extend_from_slice(&block[value]);
-                    return Some(meta);
+                    return take(Outcome::Found(Item { meta, value: &block[value] }));
                 }
-                Asked::Miss => return None,
+                Asked::Miss => break,
                 Asked::Corrupt if again => known = self.known(hash, key).1,
                 Asked::Corrupt => {
                     self.failed(set, true);
-                    return None;
+                    break;
                 }
             }
         }
-        None
+        take(Outcome::Nothing)
     }
 }

@@ -36,6 +36,32 @@ pub struct Item<'a> {
     pub value: &'a [u8],
 }
 
+/// What a read came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome<'a> {
+    /// The object is there.
+    Found(Item<'a>),
+    /// The object of another key is there.
+    Other,
+    /// Nothing is there that holds together, or it could not be read.
+    Nothing,
+}
+
+impl<'a> Outcome<'a> {
+    /// What was found.
+    #[must_use]
+    pub const fn item(self) -> Option<Item<'a>> {
+        if let Self::Found(item) = self { Some(item) } else { None }
+    }
+
+    /// Appends the value to `out`, if it was found; gives what is kept besides.
+    pub fn append_to(self, out: &mut Vec<u8>) -> Option<Meta> {
+        let Item { meta, value } = self.item()?;
+        out.extend_from_slice(value);
+        Some(meta)
+    }
+}
+
 /// As many reads are under way as the reader can hold; poll first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{depth} reads are under way, as many as there can be; poll first")]
@@ -44,8 +70,23 @@ pub struct Full {
     pub depth: usize,
 }
 
-/// What a read came to: what is kept besides the value, and the value.
-type Answer = Option<(Meta, Vec<u8>)>;
+/// What is known without the device.
+#[derive(Debug)]
+enum Answer {
+    Found(Meta, Vec<u8>),
+    Other,
+    Nothing,
+}
+
+impl Answer {
+    fn outcome(&self) -> Outcome<'_> {
+        match self {
+            Self::Found(meta, value) => Outcome::Found(Item { meta: *meta, value }),
+            Self::Other => Outcome::Other,
+            Self::Nothing => Outcome::Nothing,
+        }
+    }
+}
 
 #[derive(Debug)]
 enum Step {
@@ -73,7 +114,7 @@ pub struct Reader {
 }
 
 /// Who is told what was found.
-type Each<'a> = &'a mut dyn FnMut(u64, Option<Item<'_>>);
+type Each<'a> = &'a mut dyn FnMut(u64, Outcome<'_>);
 
 impl Reader {
     pub(super) fn new(core: Arc<Core>, depth: usize) -> io::Result<Self> {
@@ -99,18 +140,20 @@ impl Reader {
         let core = Arc::clone(&self.core);
         let begun = match at {
             Where::Large(place) => match core.log.start(place, key) {
-                Start::Hit(meta, value) => Err(Some((meta, value))),
-                Start::Miss => Err(None),
+                Start::Hit(meta, value) => Err(Answer::Found(meta, value)),
+                Start::Other => Err(Answer::Other),
+                Start::Miss => Err(Answer::Nothing),
                 Start::Ask(want, len) => Ok((Step::Large(want), want.at, len)),
             },
             Where::Small(hash) => {
-                core.sets.as_ref().map_or(Err(None), |sets| match sets.start(hash, key) {
-                    (_, Known::Hit(meta, value)) => Err(Some((meta, value))),
-                    (_, Known::Nothing | Known::Filtered) => Err(None),
-                    (set, Known::Ask) => {
+                let known = core.sets.as_ref().map(|sets| sets.start(hash, key));
+                match known {
+                    Some((set, Known::Ask)) => {
                         Ok((Step::Small { set, hash, again: false }, Sets::at(set), BLOCK))
                     }
-                })
+                    Some((_, Known::Hit(meta, value))) => Err(Answer::Found(meta, value)),
+                    _ => Err(Answer::Nothing),
+                }
             }
         };
         match begun {
@@ -144,7 +187,7 @@ impl Reader {
         loop {
             while let Some((token, found)) = self.known.pop_front() {
                 count += 1;
-                each(token, found.as_ref().map(|(meta, value)| Item { meta: *meta, value }));
+                each(token, found.outcome());
             }
             if self.queue.under_way() == 0 {
                 return Ok(count);
@@ -197,7 +240,7 @@ impl Reader {
     fn miss(&mut self, slot: usize) {
         if let Some(Pending { token, .. }) = self.pending[slot].take() {
             self.free.push(slot);
-            self.known.push_back((token, None));
+            self.known.push_back((token, Answer::Nothing));
         }
     }
 
@@ -239,8 +282,11 @@ impl Reader {
                 self.ask(slot, buffer, (part.end, need, at + wide(part.end)));
                 return 0;
             }
-            Next::Hit(meta, value) => each(pending.token, Some(Item { meta, value: &into[value] })),
-            Next::Miss => each(pending.token, None),
+            Next::Hit(meta, value) => {
+                each(pending.token, Outcome::Found(Item { meta, value: &into[value] }));
+            }
+            Next::Other => each(pending.token, Outcome::Other),
+            Next::Miss => each(pending.token, Outcome::Nothing),
         }
         self.free.push(slot);
         self.keep(into);
@@ -256,8 +302,10 @@ impl Reader {
                 self.ask(slot, Some(into), (0, BLOCK, Sets::at(set)));
             }
             known => {
-                let found =
-                    if let Known::Hit(meta, value) = known { Some((meta, value)) } else { None };
+                let found = match known {
+                    Known::Hit(meta, value) => Answer::Found(meta, value),
+                    _ => Answer::Nothing,
+                };
                 self.free.push(slot);
                 self.known.push_back((pending.token, found));
             }

@@ -1,14 +1,14 @@
 //! What a tier finds on its device when it is opened.
 //!
 //! Footers are read, one block a region, then the lists of those that hold, newest region first and in each the newest record
-//! first, so that of each hash the first that is met counts: an object is told to the index, a removal hides what is older.
+//! first, so that of each hash the first that is met counts, and removals are met before what they remove.
 //! Regions without a footer that holds are free: they were never filled, or were being filled when the process ended. Objects
-//! are not read; each is checked when it is. Hashes met are remembered while this lasts (some 20 bytes an object).
+//! are not read; each is checked when it is. Hashes met are remembered while this lasts (some 20 bytes an object), and removals.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::collections::HashSet;
 
-use super::footer::Footer;
+use super::footer::{Footer, Record};
 use super::log::Log;
 use super::place::{Place, UNIT};
 use super::region::Phase;
@@ -47,6 +47,14 @@ pub struct Opened {
     pub objects: u64,
 }
 
+/// What was met so far.
+#[derive(Debug, Default)]
+struct Met {
+    hashes: HashSet<u64>,
+    /// Sequence numbers and units of objects that were removed.
+    removed: HashSet<(u64, u32)>,
+}
+
 impl Log {
     /// Makes all regions free.
     pub(super) fn begin_anew(&self) {
@@ -68,7 +76,7 @@ impl Log {
         let newest = footers.first().map_or(0, |footer| footer.seq);
         self.next_seq.fetch_max(newest, Relaxed);
         self.next_seq.fetch_add(SKIP, Relaxed);
-        let mut met = HashSet::new();
+        let mut met = Met::default();
         for footer in footers {
             if self.take_over(&footer, &mut met, (&mut opened, found)) {
                 opened.regions += 1;
@@ -83,14 +91,18 @@ impl Log {
     fn take_over(
         &self,
         footer: &Footer,
-        met: &mut HashSet<u64>,
+        met: &mut Met,
         (opened, found): (&mut Opened, &mut dyn FnMut(&Recovered)),
     ) -> bool {
         let Some(records) = self.records(footer.region, footer) else { return false };
-        for record in records.iter().rev() {
+        met.removed.extend(records.iter().filter_map(Record::removes));
+        for record in records.iter().rev().filter(|record| record.removes().is_none()) {
             let end = u64::from(record.unit) * wide(UNIT) + u64::from(record.bytes);
             let inside = end <= wide(self.geometry.region_bytes);
-            if !met.insert(record.hash) || record.is_removal() || !inside {
+            // One that was removed hides older ones all the same.
+            let is_first = met.hashes.insert(record.hash);
+            let is_removed = met.removed.contains(&(footer.seq, record.unit));
+            if !is_first || is_removed || !inside {
                 continue;
             }
             opened.objects += 1;

@@ -16,7 +16,7 @@ use super::words::{put, u32_at, u64_at, wide};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"nearfar\xd1");
 /// The version of all formats on the device.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 const END: usize = 80;
 
 /// A superblock.

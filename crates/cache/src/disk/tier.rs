@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use crate::store::Meta;
 
 use super::admit::{Admission, Offer};
+use super::buffer::BLOCK;
 use super::config::{Config, Geometry, Recover};
 use super::device::Device;
 use super::error::{Error, Refused};
@@ -20,7 +21,7 @@ use super::evict::Keeper;
 use super::file::BlockFile;
 use super::log::{Log, Object};
 use super::place::Place;
-use super::reader::Reader;
+use super::reader::{Outcome, Reader, Where};
 use super::recover::{Opened, Recovered};
 use super::sets::Sets;
 use super::stats::{Counters, Stats};
@@ -200,17 +201,32 @@ impl Disk {
         self.core.log.append(object, len, fill)
     }
 
+    /// Reads an object of this key for `take`. Waits for the device.
+    pub fn read<R>(&self, at: Where, key: &[u8], take: impl FnOnce(Outcome<'_>) -> R) -> R {
+        match (at, &self.core.sets) {
+            (Where::Large(place), _) => self.core.log.get(place, key, take),
+            (Where::Small(hash), Some(sets)) => sets.get(hash, key, take),
+            (Where::Small(_), None) => take(Outcome::Nothing),
+        }
+    }
+
     /// Reads the large object of this key at this place: its value is added to `out`. Waits for the device.
     #[must_use]
     pub fn get(&self, place: Place, key: &[u8], out: &mut Vec<u8>) -> Option<Meta> {
-        self.core.log.get(place, key, out)
+        self.read(Where::Large(place), key, |outcome| outcome.append_to(out))
     }
 
-    /// Notes that the object of this hash was removed, or replaced elsewhere, so that it does not come back when the tier is
-    /// opened again. To be called when the index drops or overwrites a place for any reason but [`Keeper`]'s. The note is
-    /// written with the region being filled: until then a crash forgets it.
-    pub fn forget(&self, hash: u64) {
-        self.core.log.remove(hash);
+    /// Notes that the object at this place was removed, or replaced, so that it does not come back when the tier is opened
+    /// again. To be called when the index drops or overwrites a place for any reason but [`Keeper`]'s. The note is written
+    /// with the region being filled: until then a crash forgets it.
+    pub fn forget(&self, place: Place) {
+        self.core.log.forget(place);
+    }
+
+    /// A number that changes when the region around a place is used anew. `None` if nothing can be there.
+    #[must_use]
+    pub fn stamp(&self, place: Place) -> Option<u64> {
+        self.core.log.stamp(place)
     }
 
     /// Stores a small object. Readable at once.
@@ -228,7 +244,7 @@ impl Disk {
     /// Reads the small object of this key: its value is added to `out`. Waits for the device.
     #[must_use]
     pub fn get_small(&self, hash: u64, key: &[u8], out: &mut Vec<u8>) -> Option<Meta> {
-        self.core.sets.as_ref()?.get(hash, key, out)
+        self.read(Where::Small(hash), key, |outcome| outcome.append_to(out))
     }
 
     /// Whether there may be a small object of this key: no input or output.
@@ -279,6 +295,14 @@ impl Disk {
         ticked
     }
 
+    /// Whether there is something for a tick to do that should not wait: regions to be freed, or sets to be written.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        let Core { log, sets, .. } = &*self.core;
+        let is_much = |sets: &Sets| sets.waiting.load(Relaxed) > sets.waiting_max / 4 * 3;
+        log.free_regions() < self.core.free_regions || sets.as_ref().is_some_and(is_much)
+    }
+
     /// Writes everything that is in memory, regions as full as they are, and waits for it. Says whether all of it is written.
     pub fn flush(&self) -> bool {
         if let Some(sets) = &self.core.sets {
@@ -319,6 +343,15 @@ impl Disk {
         superblock.closed = true;
         superblock.next_seq = log.next_seq.load(Relaxed);
         superblock.store(&*log.device)
+    }
+
+    /// Bytes of regions that are in use or filled, and of the sets.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        let Core { log, sets, .. } = &*self.core;
+        let regions = lock(&log.order).len() + log.in_memory_count();
+        let sets = sets.as_ref().map_or(0, |sets| u64::from(sets.sets));
+        wide(regions * log.geometry.region_bytes) + sets * wide(BLOCK)
     }
 
     /// Figures.

@@ -84,7 +84,7 @@ fn removals_outlive_the_region_they_were_noted_in() {
     let (faulty, disk) = open(&folder, &config());
     (0..5).for_each(|number| assert!(store(&disk, &index, number, 1, 3000)));
     disk.flush();
-    disk.forget(hash(&key(0)));
+    disk.forget(index.remove(0).unwrap());
     faulty.by(|asked| if asked.is_read || !of_regions(asked) { Fault::None } else { Fault::Error });
     assert!(!disk.flush());
     faulty.by(|_| Fault::None);
@@ -103,7 +103,7 @@ fn removals_outlive_a_region_that_is_given_up_before_what_they_remove() {
     let (faulty, disk) = open(&folder, &config());
     (0..5).for_each(|number| assert!(store(&disk, &index, number, 1, 3000)));
     disk.flush();
-    disk.forget(hash(&key(0)));
+    disk.forget(index.remove(0).unwrap());
     assert!(store(&disk, &index, 9, 1, 3000));
     disk.flush();
     faulty.by(|asked| if asked.is_read { Fault::Error } else { Fault::None });

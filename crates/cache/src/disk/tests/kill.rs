@@ -56,8 +56,9 @@ fn child() {
             Step::Flush => assert!(disk.flush()),
             Step::Remove(key_number) => {
                 let key = key(key_number);
-                index.places.lock().unwrap().remove(&hash(&key));
-                disk.forget(hash(&key));
+                if let Some(place) = index.remove(key_number) {
+                    disk.forget(place);
+                }
                 disk.remove_small(hash(&key), &key);
             }
             Step::Store(key) if key.is_multiple_of(2) => {

@@ -5,6 +5,6 @@ mod faults;
 mod kill;
 mod model;
 mod opening;
-mod testkit;
+pub(crate) mod testkit;
 mod threads;
 mod use_cases;

@@ -102,8 +102,9 @@ impl Pair {
                 self.check(number);
             }
             Step::Remove { number } => {
-                self.disk().forget(hash(&key(number)));
-                self.index.places.lock().expect("one thread").remove(&hash(&key(number)));
+                if let Some(place) = self.index.remove(number) {
+                    self.disk().forget(place);
+                }
                 self.large.remove(&number);
             }
             Step::StoreSmall { number, len } => {

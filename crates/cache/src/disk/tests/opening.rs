@@ -123,7 +123,7 @@ fn what_was_removed_or_replaced_before_a_flush_stays_so_after_a_crash() {
         assert!(store(&disk, &index, number, 1, 3000));
     }
     disk.flush();
-    (0..10).for_each(|number| disk.forget(hash(&key(number))));
+    (0..10).for_each(|number| disk.forget(index.remove(number).unwrap()));
     for number in 10..20 {
         assert!(store(&disk, &index, number, 2, 3000));
     }

@@ -24,11 +24,11 @@ pub(super) fn config() -> Config {
     }
 }
 
-pub(super) fn folder() -> tempfile::TempDir {
+pub(crate) fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a folder for the test")
 }
 
-pub(super) fn file(folder: &tempfile::TempDir) -> PathBuf {
+pub(crate) fn file(folder: &tempfile::TempDir) -> PathBuf {
     folder.path().join("cache")
 }
 
@@ -73,6 +73,10 @@ pub(super) struct Index {
 impl Index {
     pub(super) fn place(&self, number: u64) -> Option<Place> {
         lock(&self.places).get(&hash(&key(number))).copied()
+    }
+
+    pub(super) fn remove(&self, number: u64) -> Option<Place> {
+        lock(&self.places).remove(&hash(&key(number)))
     }
 
     pub(super) fn recover(&self) -> impl FnMut(&Recovered) {
@@ -168,7 +172,7 @@ pub(super) fn load_small(disk: &Disk, number: u64) -> Option<u64> {
 
 /// What a failing device does instead of what it was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     None,
     Error,
     Short,
@@ -177,16 +181,16 @@ pub(super) enum Fault {
 
 /// What was asked: reading, where, and how much.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
-    pub(super) is_read: bool,
-    pub(super) at: u64,
-    pub(super) len: usize,
+pub(crate) struct Asked {
+    pub(crate) is_read: bool,
+    pub(crate) at: u64,
+    pub(crate) len: usize,
 }
 
 type Rule = Box<dyn FnMut(Asked) -> Fault + Send>;
 
 /// A device that fails by a rule.
-pub(super) struct Faulty {
+pub(crate) struct Faulty {
     inner: BlockFile,
     rule: Arc<Mutex<Rule>>,
     this: std::sync::Weak<Faulty>,
@@ -199,7 +203,7 @@ impl std::fmt::Debug for Faulty {
 }
 
 impl Faulty {
-    pub(super) fn new(path: &Path) -> Arc<Self> {
+    pub(crate) fn new(path: &Path) -> Arc<Self> {
         let inner = BlockFile::open(path, Access::Plain).expect("a file in the test's folder");
         Arc::new_cyclic(|this| Self {
             inner,
@@ -208,7 +212,7 @@ impl Faulty {
         })
     }
 
-    pub(super) fn by(&self, rule: impl FnMut(Asked) -> Fault + Send + 'static) {
+    pub(crate) fn by(&self, rule: impl FnMut(Asked) -> Fault + Send + 'static) {
         *lock(&self.rule) = Box::new(rule);
     }
 

@@ -265,8 +265,8 @@ fn many_reads_at_once_give_what_reading_one_by_one_gives() {
             }
             // Without waiting, then by the descriptor.
             reader.kick().unwrap();
-            let mut each = |number: u64, item: Option<Item<'_>>| {
-                let version = item.map(|item| version_of(number, item.value).unwrap());
+            let mut each = |number: u64, outcome: Outcome<'_>| {
+                let version = outcome.item().map(|item| version_of(number, item.value).unwrap());
                 assert_eq!(found.insert(number, version), None, "told once");
             };
             let told = reader.poll(Wait::No, &mut each).unwrap();
@@ -305,7 +305,8 @@ fn a_value_larger_than_the_first_read_takes_a_second_one() {
     let full = reader.submit(9, Where::Large(index.place(1).unwrap()), &key(1)).unwrap_err();
     assert_eq!(full, Full { depth: 1 });
     let mut version = None;
-    let mut each = |_, item: Option<Item<'_>>| version = version_of(1, item.unwrap().value);
+    let mut each =
+        |_, outcome: Outcome<'_>| version = version_of(1, outcome.item().unwrap().value);
     assert_eq!(reader.poll(Wait::ForOne, &mut each).unwrap(), 1);
     assert_eq!(version, Some(1));
     assert_eq!(disk.stats().large_second_reads, 2);
