@@ -21,6 +21,8 @@ use crate::store::Meta;
 /// Slots of a class that are kept free, in percent: below the first more are freed, up to the second.
 const FREE_LOW: usize = 2;
 const FREE_HIGH: usize = 5;
+/// Classes that are asked for a slab, at most.
+const ROBBED: usize = 3;
 /// A mover that is not called looks after this time.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -95,13 +97,20 @@ impl Cache {
         space.take(class, &mut space.class(class).lock(), hash.low())
     }
 
-    /// Takes a slab from the class of a tier that has most, for another that has none: its items go.
+    /// Takes a slab from the class of a tier that has most, for another that has none: its items go. One with an item that
+    /// somebody is changing can't be had; then it is another class's.
     pub(crate) fn rob(&self, tier: usize, class: usize, key: &mut Vec<u8>) -> bool {
         let space = &self.spaces[tier];
         let slabs = |number: usize| space.class(number).lock().slabs().count();
         let others = (0..self.sizes.count()).filter(|number| *number != class);
-        let richest = others.map(|number| (slabs(number), number)).max();
-        let Some((_, rich)) = richest.filter(|(slabs, _)| *slabs > 0) else { return false };
+        let mut rich: Vec<(usize, usize)> =
+            others.map(|number| (slabs(number), number)).filter(|(slabs, _)| *slabs > 0).collect();
+        rich.sort_unstable_by_key(|slabs| core::cmp::Reverse(*slabs));
+        rich.into_iter().take(ROBBED).any(|(_, class)| self.rob_class(tier, class, key))
+    }
+
+    fn rob_class(&self, tier: usize, rich: usize, key: &mut Vec<u8>) -> bool {
+        let space = &self.spaces[tier];
         let mut state = space.class(rich).lock();
         let count = state.slabs().count().max(1);
         let Some((place, slab)) = state.slabs().nth(state.used % count) else { return false };
@@ -237,6 +246,9 @@ impl Cache {
             }
             if space.unused_slabs() > 0 {
                 continue;
+            }
+            if let Some(below) = self.below.as_ref().filter(|_| tier + 1 == self.spaces.len()) {
+                below.disk.wait_for_buffer();
             }
             for class in 0..self.sizes.count() {
                 let wanted = |percent: usize| {

@@ -242,7 +242,8 @@ impl Cache {
         let is_plain = Meta { accessed: 0, fetched: false, ..meta } == Meta::default();
         let kept = if is_plain { None } else { Some(&meta) };
         let Ok(new) = self.write(hash, (key, value), (kept, copy)) else { return };
-        let item = self.item(new);
+        let (_, space, word) = self.locate(new);
+        let (item, class) = (space.item(word), space.class_in_use(word));
         let header = item.header();
         let held = self.index.lock(hash);
         let is_lifted = !self.are_moves_barred() && {
@@ -268,8 +269,8 @@ impl Cache {
             }
         };
         drop(held);
-        let (_, space, word) = self.locate(new);
-        let mut state = space.class_in_use(word).lock();
+        // It may have gone by now, and its slab be another class's.
+        let mut state = class.lock();
         state.counts.stored -= 1;
         state.counts.promoted += u64::from(is_lifted);
         drop(state);

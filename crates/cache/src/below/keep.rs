@@ -139,8 +139,8 @@ impl Cache {
         }
     }
 
-    /// Writes what waits to the disk, and notes that it was left in good order; nothing goes there any more. Dropping the cache
-    /// does the same, and says nothing.
+    /// Writes what waits to the disk, and notes that it was left in good order. Nothing goes there any more, and what is changed
+    /// or removed from then on is there as it was when it is opened again. Dropping the cache does the same, and says nothing.
     ///
     /// # Errors
     /// If something could not be written: what removals were not written is undone when the disk is opened again.

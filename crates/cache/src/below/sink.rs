@@ -3,16 +3,22 @@
 //! What the policy of the last memory tier has go is offered to the disk, and written if it is worth that: the value goes straight
 //! from its slab into the buffer that the device is given. Then the entry leads to disk, if the item is the same still, by
 //! the discipline by which items move between memory tiers. What came from disk and has not changed is not written again. What
-//! is not let in, or finds no buffer, is gone. The class is not locked while items are written.
+//! is not let in, or finds no buffer, is gone. The class is not locked while items are written. Movers wait for buffers before
+//! they begin.
 
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::cache::{BATCH, Cache};
+use crate::config::Making;
 use crate::disk::{Object, Offer, Refused};
 use crate::index::{Hash, hash};
 use crate::item::{Header, Item};
+use crate::space::Victim;
 
 use super::{Below, SMALL, one, place_of};
+
+/// Waits for a buffer, where who stores makes room.
+const ATTEMPTS: usize = 3;
 
 /// What became of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,14 +50,16 @@ impl Cache {
         key: &mut Vec<u8>,
     ) -> usize {
         let space = &self.spaces[tier];
-        let mut victims = [None; BATCH];
+        let mut victims: [Option<Victim>; BATCH] = [None; BATCH];
         let mut state = space.class(class).lock();
-        for one in &mut victims {
-            *one = space.victim(class, &mut state, key);
-            match one {
-                Some(victim) => self.index.prefetch(victim.hash),
-                None => break,
-            }
+        for number in 0..BATCH {
+            // Of a few items the policy may name one again.
+            let is_new = |victim: &Victim| {
+                victims[..number].iter().flatten().all(|other| other.at != victim.at)
+            };
+            let Some(victim) = space.victim(class, &mut state, key).filter(is_new) else { break };
+            self.index.prefetch(victim.hash);
+            victims[number] = Some(victim);
         }
         drop(state);
         let victims = victims.map(|victim| {
@@ -107,7 +115,6 @@ impl Cache {
                 let went = self.leave(leaving, at, Went::Down);
                 if went == Went::Down {
                     one(&below.counted.unwritten);
-                    below.counted.items.fetch_add(u64::from(at.is_some()), Relaxed);
                 }
                 return went;
             }
@@ -135,7 +142,10 @@ impl Cache {
         }
         match to {
             Some(_) if self.are_moves_barred() => return Went::Nowhere,
-            Some(to) => held.replace(at, to),
+            Some(to) => {
+                held.replace(at, to);
+                self.below.iter().for_each(|below| one(&below.counted.items));
+            }
             None => held.remove(at),
         }
         went
@@ -143,16 +153,25 @@ impl Cache {
 
     fn sink_large(&self, below: &Below, leaving: Leaving<'_>, object: &Object<'_>) -> Went {
         let Leaving { item, header, hash, .. } = leaving;
-        let mut fill = |to: &mut [u8]| {
-            item.copy_value(header, to);
-            item.is_still(header)
+        let mut append = || {
+            below.disk.append_with(object, header.value(), &mut |to| {
+                item.copy_value(header, to);
+                item.is_still(header)
+            })
         };
-        match below.disk.append_with(object, header.value(), &mut fill) {
+        let mut appended = append();
+        for _ in 0..ATTEMPTS {
+            if appended != Err(Refused::Busy) || self.making == Making::Background {
+                break;
+            }
+            below.disk.wait_for_buffer();
+            appended = append();
+        }
+        match appended {
             Ok(at) => {
                 let went = self.leave(leaving, Some(place_of(hash, at)), Went::Down);
                 if went == Went::Down {
                     one(&below.counted.written);
-                    one(&below.counted.items);
                 } else {
                     below.disk.forget(at);
                 }
@@ -160,6 +179,8 @@ impl Cache {
             }
             Err(Refused::Abandoned) => Went::Nowhere,
             Err(_) => {
+                // What failed to be written has its buffer until a tick.
+                below.call();
                 one(&below.counted.refused);
                 self.leave(leaving, None, Went::Away)
             }

@@ -295,6 +295,11 @@ impl Disk {
         ticked
     }
 
+    /// Waits until there is a buffer to append to, or a moment, if all are on their way to the device.
+    pub fn wait_for_buffer(&self) {
+        self.core.log.wait_for_buffer();
+    }
+
     /// Whether there is something for a tick to do that should not wait: regions to be freed, or sets to be written.
     #[must_use]
     pub fn is_due(&self) -> bool {

@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 
 use super::{check_count, config, open};
-use crate::disk::Access;
 use crate::disk::tests::testkit::{file, folder};
 use crate::mover::Movers;
 use crate::store::{Edit, Meta, Old, Store};
@@ -141,11 +140,11 @@ fn nothing_is_torn_or_stale_with_a_disk_below_memory() {
 }
 
 #[test]
-fn nothing_is_torn_or_stale_where_who_stores_makes_room_and_calls_are_plain() {
+fn nothing_is_torn_or_stale_where_who_stores_makes_room() {
     let folder = folder();
     let mut config = config(&file(&folder), 24, Making::Inline);
     let own = &mut config.disk.as_mut().expect("it has a disk").config;
-    (own.access, own.lanes) = (Access::Plain, 2);
+    own.lanes = 2;
     soak(&config, 0, 30_000);
 }
 

@@ -5,6 +5,12 @@ use crate::disk::{Outcome, Wait};
 use crate::store::{Edit, Old};
 use crate::{Lookup, Ticket};
 
+/// Fills memory, which has room to spare otherwise.
+fn fill(cache: &Cache) {
+    (0..80).for_each(|number| put(cache, 100_000 + number, 1, 3000));
+    assert_eq!(cache.spaces[0].unused_slabs(), 0);
+}
+
 fn disk_stats(cache: &Cache) -> crate::DiskStats {
     cache.counted().disk.expect("it has a disk")
 }
@@ -18,9 +24,10 @@ fn what_leaves_memory_is_found_on_disk_large_and_small() {
     }
     push_down(&cache);
     let stats = disk_stats(&cache);
-    assert!(stats.own.large_appended > 150 && stats.own.small_appended > 150, "{stats:?}");
+    assert_eq!((stats.written, stats.items), (300, 150));
     (0..300).for_each(|number| assert_eq!(get(&cache, number), Some(number), "{number}"));
     let stats = disk_stats(&cache);
+    assert_eq!((stats.own.removals, stats.own.large_appended), (0, 150), "each once");
     assert!(stats.own.large_hits > 100 && stats.own.small_hits > 100, "{stats:?}");
     assert_eq!((cache.counted().hits, cache.counted().misses), (300, 0));
     assert_eq!(get(&cache, 999), None);
@@ -50,6 +57,7 @@ fn what_is_read_again_comes_to_memory_and_is_not_written_again_when_it_leaves() 
     }
     push_down(&cache);
     assert_eq!(disk_stats(&cache).promoted, 0);
+    fill(&cache);
     for _ in 0..3 {
         (0..20).for_each(|number| assert_eq!(get(&cache, number), Some(5)));
     }
@@ -169,15 +177,16 @@ fn what_was_read_since_it_was_written_outlives_its_region() {
     let cache = open(&config(&file(&folder), 30, Making::Inline));
     (0..8).for_each(|number| put(&cache, number, 5, 3000));
     push_down(&cache);
-    let first = disk_stats(&cache).own.regions_evicted;
-    for round in 0..6 {
-        // Once in a while, so that it is not lifted but put in again: what comes to memory is written anew.
-        assert_eq!((0..4).filter(|number| get(&cache, *number) == Some(5)).count(), 4, "{round}");
-        (0..30).for_each(|number| put(&cache, 10_000 + round * 100 + number, 1, 5000));
+    fill(&cache);
+    // A quarter of a region can be put in again.
+    for round in 0..4 {
+        (0..2).for_each(|number| assert_eq!(get(&cache, number), Some(5), "{round}"));
+        (0..230).for_each(|number| put(&cache, 10_000 + round * 1000 + number, 1, 3000));
     }
     let stats = disk_stats(&cache);
-    assert!(stats.own.regions_evicted > first && stats.own.reinserted > 0, "{stats:?}");
-    assert!((4..8).all(|number| get(&cache, number).is_none()), "what nobody read is gone");
+    assert!(stats.own.regions_evicted > 60 && stats.own.reinserted >= 6, "{stats:?}");
+    assert_eq!(stats.promoted, 0);
+    assert!((2..8).all(|number| get(&cache, number).is_none()), "what nobody read is gone");
     check_count(&cache);
 }
 
@@ -262,17 +271,15 @@ fn only_what_is_used_is_let_in_if_that_is_asked_for() {
     let mut config = config(&file(&folder), 100, Making::Inline);
     config.disk.as_mut().expect("it has a disk").config.least_hits = 2;
     let cache = open(&config);
-    (0..40).for_each(|number| put(&cache, number, 5, 3000));
-    for _ in 0..2 {
-        (0..20).for_each(|number| assert_eq!(get(&cache, number), Some(5)));
-    }
-    for number in 0..300 {
+    for number in 0..200 {
+        put(&cache, number, 5, 3000);
+        (0..2).for_each(|_| assert_eq!(get(&cache, number), Some(5)));
         put(&cache, 1000 + number, 1, 3000);
     }
     let stats = disk_stats(&cache);
-    assert!(stats.written >= 10 && stats.written < 60, "{stats:?}");
-    assert!((10..20).all(|number| get(&cache, number) == Some(5)));
-    assert!((20..40).all(|number| get(&cache, number).is_none()));
+    assert!(stats.own.refused_use > 100 && stats.written > 50, "{stats:?}");
+    let found = |from: u64| (from..from + 100).filter(|number| get(&cache, *number).is_some());
+    assert_eq!((found(0).count(), found(1000).count()), (100, 0));
     assert!(cache.counted().tiers[0].counts.evicted > 100);
 }
 
