@@ -190,8 +190,7 @@ impl Arena {
         }
         for part in to.chunks_mut(WORD) {
             let low = self.word(at).load(Relaxed) >> shift;
-            let high =
-                if shift == 0 { 0 } else { self.word(at + 1).load(Relaxed) << (64 - shift) };
+            let high = if shift == 0 { 0 } else { self.word(at + 1).load(Relaxed) << (64 - shift) };
             part.copy_from_slice(&(low | high).to_le_bytes()[..part.len()]);
             at += 1;
         }

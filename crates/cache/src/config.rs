@@ -134,7 +134,10 @@ impl Config {
     }
 
     pub(crate) fn item_count(&self) -> usize {
-        let disk = self.disk.as_ref().map_or(0, |disk| disk.config.bytes.saturating_sub(disk.config.small_bytes));
+        let disk = self
+            .disk
+            .as_ref()
+            .map_or(0, |disk| disk.config.bytes.saturating_sub(disk.config.small_bytes));
         let items = self.items.unwrap_or(self.bytes() / ITEM_GUESS + disk / DISK_ITEM_GUESS);
         usize::try_from(items).unwrap_or(usize::MAX)
     }

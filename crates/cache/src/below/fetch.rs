@@ -175,7 +175,7 @@ impl Cache {
         let hash = ticket.hash;
         match outcome {
             Outcome::Found(Item { meta, value }) => {
-                let meta = below.from_disk(&meta);
+                let meta = below.off_disk(&meta);
                 if meta.is_over(self.now.load(Relaxed)) {
                     self.drop_entry(hash, ticket.leads.place);
                     return Lookup::Miss;
@@ -214,13 +214,7 @@ impl Cache {
     }
 
     /// What was read a second time comes to memory, also what was read the first time if there is room to spare.
-    fn note_use(
-        &self,
-        below: &Below,
-        ticket: &Ticket,
-        item: (&[u8], &[u8]),
-        meta: &Meta,
-    ) {
+    fn note_use(&self, below: &Below, ticket: &Ticket, item: (&[u8], &[u8]), meta: &Meta) {
         let place = ticket.leads.place;
         if place & READ != 0 || self.spaces[0].unused_slabs() > 0 {
             self.lift(below, ticket, item, meta);

@@ -138,7 +138,7 @@ impl Below {
     }
 
     /// The other way round; what expired before the clock's first second expires then.
-    fn from_disk(&self, meta: &Meta) -> Meta {
+    fn off_disk(&self, meta: &Meta) -> Meta {
         let zero = self.clock_zero;
         let second = |time: u32| match time {
             0 => 0,

@@ -50,7 +50,9 @@ impl Old for There<'_> {
 
     fn read(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Memory(cache, entry, header) => cache.item(entry.place()).read_value(*header, out),
+            Self::Memory(cache, entry, header) => {
+                cache.item(entry.place()).read_value(*header, out)
+            }
             Self::Below(kept) => out.extend_from_slice(&kept.value),
         }
     }
@@ -90,7 +92,7 @@ impl Cache {
             drop(held);
             below.disk.read(at, key, |outcome| match outcome {
                 Outcome::Found(item) => {
-                    let meta = below.from_disk(&item.meta);
+                    let meta = below.off_disk(&item.meta);
                     read = Some((leads, Some(Kept { meta, value: item.value.to_vec() })));
                 }
                 Outcome::Nothing if leads.place == SMALL => read = Some((leads, None)),
@@ -109,9 +111,7 @@ impl Cache {
     ) -> Known {
         let hash = held.hash();
         let was_read = |leads: Leads| {
-            read.filter(|(read, _)| {
-                is_same(read.place, leads.place) && read.stamp == leads.stamp
-            })
+            read.filter(|(read, _)| is_same(read.place, leads.place) && read.stamp == leads.stamp)
         };
         let mut found = None;
         let entry = held.find(|entry| {
@@ -145,7 +145,8 @@ impl Cache {
         let mut first = None;
         while let Some((entry, at)) = held.find(|entry| {
             super::may_be(entry.place(), hash)
-                && first.is_none_or(|(first, _): (Entry, At)| !is_same(first.place(), entry.place()))
+                && first
+                    .is_none_or(|(first, _): (Entry, At)| !is_same(first.place(), entry.place()))
         }) {
             if first.is_none() {
                 first = Some((entry, at));

@@ -63,7 +63,8 @@ impl Cache {
         }
         drop(state);
         let victims = victims.map(|victim| {
-            victim.map(|victim| (victim, self.sink_one(below, (tier, victim.at), victim.header, key)))
+            victim
+                .map(|victim| (victim, self.sink_one(below, (tier, victim.at), victim.header, key)))
         });
         let mut gone = 0;
         let mut state = space.class(class).lock();
@@ -153,7 +154,7 @@ impl Cache {
 
     fn sink_large(&self, below: &Below, leaving: Leaving<'_>, object: &Object<'_>) -> Went {
         let Leaving { item, header, hash, .. } = leaving;
-        let mut append = || {
+        let append = || {
             below.disk.append_with(object, header.value(), &mut |to| {
                 item.copy_value(header, to);
                 item.is_still(header)

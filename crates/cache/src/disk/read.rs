@@ -242,12 +242,7 @@ impl Sets {
     }
 
     /// Reads an object for `take`, and waits for it.
-    pub(super) fn get<R>(
-        &self,
-        hash: u64,
-        key: &[u8],
-        take: impl FnOnce(Outcome<'_>) -> R,
-    ) -> R {
+    pub(super) fn get<R>(&self, hash: u64, key: &[u8], take: impl FnOnce(Outcome<'_>) -> R) -> R {
         let (set, mut known) = self.start(hash, key);
         let mut block = Aligned::empty();
         for again in [true, false] {

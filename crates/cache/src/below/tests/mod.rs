@@ -1,4 +1,8 @@
 //! The cache with a disk below its memory: small sizes, so that items go down, come back and are evicted all the time.
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "numbers are small, or a part of them is what is wanted"
+)]
 
 mod faults;
 mod kill;

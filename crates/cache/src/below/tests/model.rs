@@ -114,7 +114,7 @@ impl Pair<'_> {
             Step::Put { number, len, ttl } => {
                 let meta = meta(version, expires(self.now, ttl));
                 let value = value(number, version, len);
-                let kept = (meta.cas % 3 > 0).then_some(&meta);
+                let kept = (!meta.cas.is_multiple_of(3)).then_some(&meta);
                 self.cache.put(&key(number), &value, kept).expect("there is room");
                 self.map.insert(number, (value, kept.copied().unwrap_or_default()));
             }

@@ -224,8 +224,7 @@ fn who_reads_many_at_once_is_told_what_is_on_disk_and_goes_on_later() {
         let mut each = |number: u64, outcome: Outcome<'_>| {
             let ticket = tickets[number as usize].take().expect("told once");
             let mut out = Vec::new();
-            let landed =
-                cache.landed(&key(number), (ticket, outcome), &mut out, &mut |_, _, _| ());
+            let landed = cache.landed(&key(number), (ticket, outcome), &mut out, &mut |_, _, _| ());
             assert!(!matches!(landed, Lookup::Below(_)));
             found.insert(number, version_of(number, &out));
         };

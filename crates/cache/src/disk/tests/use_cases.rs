@@ -305,8 +305,7 @@ fn a_value_larger_than_the_first_read_takes_a_second_one() {
     let full = reader.submit(9, Where::Large(index.place(1).unwrap()), &key(1)).unwrap_err();
     assert_eq!(full, Full { depth: 1 });
     let mut version = None;
-    let mut each =
-        |_, outcome: Outcome<'_>| version = version_of(1, outcome.item().unwrap().value);
+    let mut each = |_, outcome: Outcome<'_>| version = version_of(1, outcome.item().unwrap().value);
     assert_eq!(reader.poll(Wait::ForOne, &mut each).unwrap(), 1);
     assert_eq!(version, Some(1));
     assert_eq!(disk.stats().large_second_reads, 2);
