@@ -143,7 +143,10 @@ impl Config {
     }
 
     /// Checks it all, and gives the length of slabs.
-    pub(crate) fn check(&self) -> Result<usize, Error> {
+    ///
+    /// # Errors
+    /// What is wrong, but for memory that can't be had.
+    pub fn check(&self) -> Result<usize, Error> {
         if self.tiers.is_empty() || self.tiers.len() > TIERS_MAX {
             return Err(Error::Tiers(self.tiers.len()));
         }

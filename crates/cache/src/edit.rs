@@ -12,7 +12,7 @@ use crate::cache::Cache;
 use crate::index::{At, Entry, Held, hash};
 use crate::item::{Header, Stage};
 use crate::mover::for_each_item;
-use crate::store::{Decide, Edit, Head, Meta, Old, Refused, Store};
+use crate::store::{Class, Decide, Edit, Head, Meta, Old, Refused, Store};
 
 impl Cache {
     /// Sets what is kept besides the value of an item that has room for that, and does not lie on disk as well.
@@ -156,6 +156,15 @@ impl Store for Cache {
             );
         }
         true
+    }
+
+    fn classes(&self, each: &mut dyn FnMut(usize, &Class)) {
+        for number in 0..self.sizes.count() {
+            let class = self.class(number);
+            if class.slabs > 0 {
+                each(number + 1, &class);
+            }
+        }
     }
 
     fn stats(&self, each: &mut dyn FnMut(&str, u64)) {

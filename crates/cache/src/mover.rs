@@ -5,6 +5,7 @@
 //! having to leave. An item is copied where nobody looks, then its entry is exchanged if it is the same still: readers find
 //! the one or the other, whole.
 
+use core::cmp::Reverse;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::{Arc, PoisonError};
@@ -21,7 +22,7 @@ use crate::store::Meta;
 /// Slots of a class that are kept free, in percent: below the first more are freed, up to the second.
 const FREE_LOW: usize = 2;
 const FREE_HIGH: usize = 5;
-/// Classes that are asked for a slab, at most.
+/// Classes that are tried, and slabs of each, where a class that has none is to be given one.
 const ROBBED: usize = 3;
 /// A mover that is not called looks after this time.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -97,39 +98,45 @@ impl Cache {
         space.take(class, &mut space.class(class).lock(), hash.low())
     }
 
-    /// Takes a slab from the class of a tier that has most, for another that has none: its items go. One with an item that
-    /// somebody is changing can't be had; then it is another class's.
+    /// Takes a slab from a class of a tier that has many, for another that has none: its items go.
     pub(crate) fn rob(&self, tier: usize, class: usize, key: &mut Vec<u8>) -> bool {
         let space = &self.spaces[tier];
         let slabs = |number: usize| space.class(number).lock().slabs().count();
         let others = (0..self.sizes.count()).filter(|number| *number != class);
-        let mut rich: Vec<(usize, usize)> =
-            others.map(|number| (slabs(number), number)).filter(|(slabs, _)| *slabs > 0).collect();
-        rich.sort_unstable_by_key(|slabs| core::cmp::Reverse(*slabs));
-        rich.into_iter().take(ROBBED).any(|(_, class)| self.rob_class(tier, class, key))
+        let mut rich: Vec<_> = others.map(|number| (slabs(number), number)).collect();
+        rich.sort_unstable_by_key(|(slabs, _)| Reverse(*slabs));
+        let mut rich = rich.into_iter().filter(|(slabs, _)| *slabs > 0).take(ROBBED);
+        rich.any(|(_, number)| self.rob_class(tier, number, key))
     }
 
-    fn rob_class(&self, tier: usize, rich: usize, key: &mut Vec<u8>) -> bool {
+    /// Empties a slab of a class; another, where that can't be: an item whose stripe somebody holds, as who stores another in its
+    /// place does, stays.
+    fn rob_class(&self, tier: usize, class: usize, key: &mut Vec<u8>) -> bool {
         let space = &self.spaces[tier];
-        let mut state = space.class(rich).lock();
-        let count = state.slabs().count().max(1);
-        let Some((place, slab)) = state.slabs().nth(state.used % count) else { return false };
-        for at in space.slots_of(rich, slab) {
-            let item = space.item(at);
-            let header = item.header();
-            let went = match &self.below {
-                _ if !header.is_live() => Went::Nowhere,
-                Some(below) => self.sink_one(below, (tier, at), header, key),
-                None if self.take_out(item.hash(header, key), Self::place(tier, at)) => Went::Away,
-                None => Went::Nowhere,
-            };
-            if went != Went::Nowhere {
-                space.remove(&mut state, at);
-                state.counts.demoted += u64::from(went == Went::Down);
-                state.counts.evicted += u64::from(went == Went::Away);
+        let mut state = space.class(class).lock();
+        let mut slabs: Vec<_> = state.slabs().collect();
+        let first = state.used % slabs.len().max(1);
+        slabs.rotate_left(first);
+        slabs.into_iter().take(ROBBED).any(|(place, slab)| {
+            for at in space.slots_of(class, slab) {
+                let item = space.item(at);
+                let header = item.header();
+                let went = match &self.below {
+                    _ if !header.is_live() => Went::Nowhere,
+                    Some(below) => self.sink_one(below, (tier, at), header, key),
+                    None if self.take_out(item.hash(header, key), Self::place(tier, at)) => {
+                        Went::Away
+                    }
+                    None => Went::Nowhere,
+                };
+                if went != Went::Nowhere {
+                    space.remove(&mut state, at);
+                    state.counts.demoted += u64::from(went == Went::Down);
+                    state.counts.evicted += u64::from(went == Went::Away);
+                }
             }
-        }
-        space.release(rich, &mut state, place)
+            space.release(class, &mut state, place)
+        })
     }
 
     /// Brings items that are wished for to the next faster tier, where there is room; gives how many.

@@ -138,6 +138,10 @@ impl Class {
     pub(crate) const fn words(&self) -> usize {
         self.words
     }
+
+    pub(crate) const fn per_slab(&self) -> usize {
+        self.per_slab
+    }
 }
 
 /// The slots of a tier.

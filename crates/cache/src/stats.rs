@@ -12,6 +12,7 @@ use crate::below::Below;
 use crate::cache::Cache;
 use crate::disk;
 use crate::space::{Counts, Space};
+use crate::store::Class;
 
 const CELLS: usize = 64;
 
@@ -211,7 +212,41 @@ impl DiskStats {
     }
 }
 
+/// Items of a class and tier that are looked at for how large they are.
+const LOOKED_AT: usize = 1024;
+
+/// Bytes of the items of a class.
+fn item_bytes(space: &Space, number: usize, used: usize) -> u64 {
+    let slabs: Vec<_> = space.class(number).lock().slabs().collect();
+    let slots = slabs.into_iter().flat_map(|(_, slab)| space.slots_of(number, slab));
+    let headers = slots.map(|at| space.item(at).header()).filter(|header| header.is_live());
+    let (looked, bytes) = headers.take(LOOKED_AT).fold((0u64, 0u64), |(count, bytes), header| {
+        (count + 1, bytes + (header.words() * WORD) as u64)
+    });
+    bytes * (used as u64).max(looked) / looked.max(1)
+}
+
 impl Cache {
+    /// A size class, over all tiers.
+    pub(crate) fn class(&self, number: usize) -> Class {
+        let mut sum = Class::default();
+        for space in &self.spaces {
+            let class = space.class(number);
+            let state = class.lock();
+            sum.slot_bytes = (class.words() * WORD) as u64;
+            sum.slots_per_slab = class.per_slab() as u64;
+            sum.slabs += state.slabs().count() as u64;
+            sum.used += state.used as u64;
+            sum.stored += state.counts.stored;
+            sum.evicted += state.counts.evicted;
+            sum.expired += state.counts.expired;
+            let used = state.used;
+            drop(state);
+            sum.item_bytes += item_bytes(space, number, used);
+        }
+        sum
+    }
+
     /// What was counted.
     #[must_use]
     pub fn counted(&self) -> Stats {

@@ -78,6 +78,27 @@ pub enum Refused {
     },
 }
 
+/// A size class of a cache, over all its tiers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Class {
+    /// Bytes of a slot.
+    pub slot_bytes: u64,
+    /// Slots of a slab.
+    pub slots_per_slab: u64,
+    /// Its slabs.
+    pub slabs: u64,
+    /// Slots in use, each with an item.
+    pub used: u64,
+    /// Bytes of those items, what is kept besides keys and values included; from some of them where they are many.
+    pub item_bytes: u64,
+    /// Items that were stored,
+    pub stored: u64,
+    /// went for others' sake,
+    pub evicted: u64,
+    /// or had expired.
+    pub expired: u64,
+}
+
 /// Told what is kept of an item and the length of its value; may append to what is read into.
 pub type Head<'a> = dyn FnMut(&Meta, usize, &mut Vec<u8>) + 'a;
 
@@ -122,6 +143,9 @@ pub trait Store: Sync {
 
     /// Changes how much memory items may take, up to what the cache was made with. Returns whether that can be done.
     fn resize(&self, bytes: u64) -> bool;
+
+    /// Size classes with anything in them, by number, small ones first; of a cache that has none, none.
+    fn classes(&self, _each: &mut dyn FnMut(usize, &Class)) {}
 
     /// Figures, each with its name, as `stats` prints them.
     fn stats(&self, each: &mut dyn FnMut(&str, u64));

@@ -356,3 +356,35 @@ proptest! {
         }
     }
 }
+
+/// Where there are as few slabs as sizes, the item that is replaced may be what keeps a slab from going to others.
+#[test]
+fn an_edit_finds_room_though_its_own_item_stays_until_it_is_done() {
+    let cache = cache(&tiers(&[4 * 64 * KB], Eviction::S3Fifo, Making::Inline));
+    let put = |key: &[u8], size: usize| {
+        let mut value = vec![b'v'; size];
+        let done = cache.edit(key, &mut value, &mut |_, _| Edit::Put(Meta::default()));
+        assert_eq!(done, Ok(()), "{size} bytes");
+        assert_eq!(get(&cache, key).map(|found| found.len()), Some(size));
+    };
+    for (key, size) in [(b"a", 100), (b"b", 1000), (b"c", 3000), (b"d", 10_000)] {
+        put(key, size);
+    }
+    put(b"d", 300);
+}
+
+#[test]
+fn classes_tell_what_is_in_them() {
+    let cache = cache(&tiers(&[8 * 64 * KB], Eviction::S3Fifo, Making::Inline));
+    for number in 0..10 {
+        Store::set(&cache, format!("key{number}").as_bytes(), b"BBBBBBBBBB", &Meta::default())
+            .expect("there is room");
+    }
+    let mut found = Vec::new();
+    cache.classes(&mut |number, class| found.push((number, *class)));
+    let [(_, class)] = found[..] else { panic!("{found:?}") };
+    assert_eq!((class.slabs, class.used, class.stored), (1, 10, 10));
+    assert_eq!(class.slots_per_slab, 64 * KB / class.slot_bytes);
+    // Of each, a header, what is kept besides, and fourteen bytes in whole words.
+    assert_eq!(class.item_bytes, 10 * (8 + 24 + 16));
+}

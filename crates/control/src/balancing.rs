@@ -17,6 +17,7 @@ use nearfar_topology::{Nanoseconds, NodeId};
 
 use crate::sense::{Cost, Counts, Reading, Scope, Sees, Sensor, Unusable, Whose};
 
+mod blocks;
 mod effect;
 mod law;
 mod owners;

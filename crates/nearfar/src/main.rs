@@ -10,6 +10,7 @@ use clap::Parser as _;
 
 mod balance;
 mod bench;
+mod cache;
 mod cli;
 mod clock;
 mod daemon;

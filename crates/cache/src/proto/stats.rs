@@ -1,6 +1,6 @@
 //! stats: what the server counts and what the store tells, by memcached's names where it has one.
 //!
-//! Not by slab class: `stats items` has nothing to tell, and `stats slabs` is what the store tells of its tiers. `stats sizes`
+//! Classes of `stats slabs` and `stats items` are the store's, over all tiers; they are others than memcached's. `stats sizes`
 //! is off, as it is by default in memcached; `lru_crawler metadump` has all sizes.
 
 use core::fmt::Display;
@@ -42,11 +42,14 @@ impl Desk<'_> {
                 out.extend_from_slice(END);
             }
             Some(b"slabs") => {
-                self.service.stored(self.store, &mut |name, value| figures(name, &value));
+                self.slabs(figures);
                 out.extend_from_slice(END);
             }
             Some(b"sizes") => out.extend_from_slice(b"STAT sizes_status disabled\r\nEND\r\n"),
-            Some(b"items") => out.extend_from_slice(END),
+            Some(b"items") => {
+                self.items(figures);
+                out.extend_from_slice(END);
+            }
             Some(b"detail") => self.stats_detail(words.next(), out),
             Some(b"cachedump") => {
                 let (_, items) = (words.next(), words.next());
@@ -60,6 +63,43 @@ impl Desk<'_> {
             }
             Some(_) => out.extend_from_slice(ERROR),
         }
+    }
+
+    fn slabs(&self, each: &mut super::service::Figures<'_>) {
+        let (mut classes, mut bytes) = (0, 0);
+        self.store.classes(&mut |number, class| {
+            let slots = class.slots_per_slab * class.slabs;
+            let figures = [
+                ("chunk_size", class.slot_bytes),
+                ("chunks_per_page", class.slots_per_slab),
+                ("total_pages", class.slabs),
+                ("total_chunks", slots),
+                ("used_chunks", class.used),
+                ("free_chunks", slots.saturating_sub(class.used)),
+                ("free_chunks_end", 0),
+            ];
+            for (name, value) in figures {
+                each(&format!("{number}:{name}"), &value);
+            }
+            classes += 1;
+            bytes += slots * class.slot_bytes;
+        });
+        each("active_slabs", &classes);
+        each("total_malloced", &bytes);
+    }
+
+    fn items(&self, each: &mut super::service::Figures<'_>) {
+        self.store.classes(&mut |number, class| {
+            let figures = [
+                ("number", class.used),
+                ("mem_requested", class.item_bytes),
+                ("evicted", class.evicted),
+                ("reclaimed", class.expired),
+            ];
+            for (name, value) in figures {
+                each(&format!("items:{number}:{name}"), &value);
+            }
+        });
     }
 
     fn general(&self, out: &mut Vec<u8>) {

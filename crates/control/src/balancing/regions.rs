@@ -4,10 +4,7 @@
 //! Where the policy finds that loads have changed, only those of the readings by which it found that are kept: who made memory is
 //! often not who uses it.
 //! Few pages of many are ever sampled, and pages beside each other are mostly used alike. So memory goes in *parts*: a huge
-//! page, or a block of small ones of which some were sampled, 64 KiB to 2 MiB, the larger the more memory was seen. A part is
-//! taken for one node's if nearly all its samples are that node's and it is not likely that they are so by chance (`owners.rs`);
-//! else it counts as shared. Where blocks are shared but the samples of each page agree (one page one node's, the next
-//! another's), pages go one by one.
+//! page, or a block of small ones of which some were sampled (`blocks.rs`).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,7 +12,7 @@ use nearfar_policy::traffic::balance::{Candidate, Region};
 use nearfar_policy::traffic::{PAGE, PIECES, Page, Process, Sample};
 use nearfar_topology::{BasisPoints, Bytes, NodeId};
 
-use super::owners::Owners;
+use super::blocks::{self, told};
 use super::turns::Home;
 use super::{Layout, Placed};
 
@@ -26,12 +23,6 @@ const FADES: u32 = 20;
 /// Readings by which a change of loads is found.
 const LATELY: usize = 5;
 const WHOLE: u64 = 10_000;
-/// Pages of a block, as a power of two: the first by which there are not too many blocks, or the last.
-const ORDERS: [u32; 3] = [4, 6, 9];
-const BLOCKS_MOST: usize = 4096;
-/// So many pairs of samples of a page tell whether they agree.
-const PAIRS_LEAST: u64 = 20;
-
 /// Pages with what was seen of them lately.
 #[derive(Clone, Debug)]
 pub struct Regions {
@@ -44,10 +35,11 @@ pub struct Regions {
 }
 
 #[derive(Clone, Debug)]
-struct Heat {
-    node: NodeId,
-    huge: bool,
-    by: Vec<u32>,
+pub(super) struct Heat {
+    pub(super) node: NodeId,
+    pub(super) huge: bool,
+    /// Samples by the place of the node that asked.
+    pub(super) by: Vec<u32>,
 }
 
 impl Heat {
@@ -60,19 +52,19 @@ impl Heat {
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     /// Its first page, and how many there are.
-    first: Page,
-    pages: u64,
+    pub(super) first: Page,
+    pub(super) pages: u64,
     pub(super) huge: bool,
     /// Samples by the place of the node that asked.
-    by: Vec<u64>,
+    pub(super) by: Vec<u64>,
     /// The place of the node whose it is; `None` for a shared one.
-    owner: Option<usize>,
+    pub(super) owner: Option<usize>,
     /// The pages that were sampled: their numbers, nodes and samples.
     sampled: Vec<(u64, NodeId, u64)>,
 }
 
 impl Part {
-    fn of(first: Page, pages: u64, sampled: &[(&Page, &Heat)]) -> Self {
+    pub(super) fn of(first: Page, pages: u64, sampled: &[(&Page, &Heat)]) -> Self {
         let nodes = sampled.first().map_or(0, |(_, heat)| heat.by.len());
         let mut by = vec![0; nodes];
         for (_, heat) in sampled {
@@ -135,32 +127,6 @@ impl Part {
     /// A page's number among those of its size.
     const fn turn(&self, number: u64) -> u64 {
         if self.huge { number / PIECES } else { number }
-    }
-}
-
-/// Pairs of samples of one page: all, those of one node, and of how many that would be so by chance.
-#[derive(Clone, Copy, Debug, Default)]
-struct Pairs {
-    all: u64,
-    agree: u64,
-    chance: u64,
-}
-
-impl Pairs {
-    fn add(&mut self, block: &Part, sampled: &[(&Page, &Heat)]) {
-        let pairs = |samples: u64| samples * samples.saturating_sub(1) / 2;
-        let all: u64 = sampled.iter().map(|(_, heat)| pairs(heat.all())).sum();
-        let of_one = |heat: &Heat| heat.by.iter().map(|one| pairs(u64::from(*one))).sum::<u64>();
-        let sum: u64 = block.by.iter().sum();
-        let squares: u64 = block.by.iter().map(|one| one * one).sum();
-        self.all += all;
-        self.agree += sampled.iter().map(|(_, heat)| of_one(heat)).sum::<u64>();
-        self.chance += all * squares / (sum * sum).max(1);
-    }
-
-    /// Whether pages are each one node's, next to each other.
-    const fn is_fine(self) -> bool {
-        self.all >= PAIRS_LEAST && 2 * self.agree > self.all + self.chance
     }
 }
 
@@ -253,59 +219,15 @@ impl Regions {
     /// What goes as one.
     pub(super) fn parts(&self) -> Vec<Part> {
         let (huge, small): (Vec<_>, Vec<_>) = self.pages.iter().partition(|(_, heat)| heat.huge);
-        let mut count = [0; ORDERS.len()];
-        let mut last = None;
-        for (page, _) in &small {
-            for (count, order) in count.iter_mut().zip(ORDERS) {
-                *count +=
-                    usize::from(last.is_none_or(|last| block(last, order) != block(page, order)));
-            }
-            last = Some(*page);
-        }
-        let few = count.iter().position(|count| *count <= BLOCKS_MOST);
-        let order = few.map_or(ORDERS[ORDERS.len() - 1], |few| ORDERS[few]);
+        let orders = blocks::orders(&small);
         let mut all: Vec<Part> =
             huge.iter().map(|one| Part::of(*one.0, PIECES, std::slice::from_ref(one))).collect();
         told(&mut all);
-        let blocks = small.chunk_by(|a, b| block(a.0, order) == block(b.0, order));
-        let (mut parts, sampled): (Vec<_>, Vec<_>) = blocks
-            .filter_map(|sampled| {
-                let first = block(sampled.first()?.0, order);
-                Some((Part::of(first, 1 << order, sampled), sampled))
-            })
-            .unzip();
-        told(&mut parts);
-        let mut pairs: BTreeMap<Process, Pairs> = BTreeMap::new();
-        for (part, sampled) in parts.iter().zip(&sampled).filter(|(part, _)| part.owner.is_none()) {
-            pairs.entry(part.first.process).or_default().add(part, sampled);
+        for of_one in small.chunk_by(|a, b| a.0.process == b.0.process) {
+            blocks::of_process(of_one, &orders, &mut all);
         }
-        let is_fine = |part: &Part| pairs.get(&part.first.process).is_some_and(|one| one.is_fine());
-        let mut pages = Vec::new();
-        for (part, sampled) in parts.into_iter().zip(sampled) {
-            if part.owner.is_none() && is_fine(&part) {
-                let page = |one: &(&Page, &Heat)| Part::of(*one.0, 1, std::slice::from_ref(one));
-                pages.extend(sampled.iter().map(page));
-            } else {
-                all.push(part);
-            }
-        }
-        told(&mut pages);
-        all.append(&mut pages);
         all
     }
-}
-
-/// Tells whose parts are, by process: parts of one size.
-fn told(parts: &mut [Part]) {
-    for of_one in parts.chunk_by_mut(|a, b| a.first.process == b.first.process) {
-        let owners = Owners::of(of_one.iter().map(|part| part.by.as_slice()));
-        of_one.iter_mut().for_each(|part| part.owner = owners.owner(&part.by));
-    }
-}
-
-/// The first page of the block that has it.
-const fn block(page: &Page, order: u32) -> Page {
-    Page { process: page.process, number: page.number >> order << order }
 }
 
 /// Regions for a policy: one for each node with CPUs, in the layout's order, then the one that is shared.
@@ -362,11 +284,14 @@ fn share(part: u64, of: u64) -> BasisPoints {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// Samples of pages, `asks` of each.
-    fn seen(pages: impl IntoIterator<Item = u64>, asks: impl Fn(u64) -> Vec<usize>) -> Regions {
+    pub(in super::super) fn seen(
+        pages: impl IntoIterator<Item = u64>,
+        asks: impl Fn(u64) -> Vec<usize>,
+    ) -> Regions {
         let mut regions = Regions::new(4);
         for number in pages {
             let page = Page { process: Process(1), number };
@@ -444,14 +369,6 @@ mod tests {
             seen(0..16, |number| vec![usize::try_from(number % 2).unwrap(); 2]).parts().len(),
             1
         );
-    }
-
-    #[test]
-    fn the_more_is_seen_the_more_goes_as_one() {
-        let pages = |all: u64, apart: u64| seen((0..all).map(|i| i * apart), |_| vec![0]).parts();
-        assert_eq!(pages(4000, 16)[0].pages, 16);
-        assert_eq!(pages(5000, 16)[0].pages, 64);
-        assert_eq!(pages(20_000, 64)[0].pages, 512);
     }
 
     #[test]

@@ -23,6 +23,8 @@ const PAGES_MOST: usize = 16 << 10;
 const ALIKE: u8 = 3;
 /// Shares are as weights say if in all no more than this is elsewhere, of [`PARTS`].
 const ELSEWHERE: u64 = 6;
+/// Pages of a block that is done as one, as a power of two.
+const BLOCK: u32 = 4;
 /// Blocks that are remembered.
 const BLOCKS_MOST: usize = 1 << 20;
 
@@ -94,14 +96,17 @@ impl Region {
             if moves.len() >= most || self.done.len() >= BLOCKS_MOST {
                 break;
             }
-            let pages = || part.pages_of(None);
-            // A block that was done and was of another size then is done again, which moves nothing.
-            let is_new = pages().next().is_some_and(|first| self.done.insert(first));
             let goes = |page: Page| {
                 let to = layout.memory(usize::from(home.at(page.number)))?;
                 Some(Move { page, huge: false, from: None, to })
             };
-            moves.extend(pages().filter(|_| is_new).filter_map(goes));
+            let pages: Vec<Page> = part.pages_of(None).collect();
+            // A part may have been smaller before: what of it was not done is.
+            for block in pages.chunk_by(|a, b| a.number >> BLOCK == b.number >> BLOCK) {
+                if block.first().is_some_and(|first| self.done.insert(*first)) {
+                    moves.extend(block.iter().copied().filter_map(goes));
+                }
+            }
         }
         moves
     }

@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 mod background;
 mod balance;
 mod bench;
+mod cache;
 mod daemon;
 mod demo;
 mod doctor;
@@ -57,6 +58,8 @@ enum Command {
     Sense(sense::Args),
     /// Measure how busy each node's memory is and say so to allocators, as a service
     Daemon(daemon::Args),
+    /// Serve a cache over near and far memory by memcached's protocol
+    Cache(cache::Args),
     /// Run commands on an emulated machine with near and far memory, under a real kernel
     Lab(lab::Args),
     /// Simulate memory traffic: placements side by side on machines that are not there
@@ -87,6 +90,7 @@ impl Cli {
             Command::Balance(args) => balance::run(&args),
             Command::Sense(args) => sense::run(&args),
             Command::Daemon(args) => daemon::run(&args),
+            Command::Cache(args) => cache::run(&args),
             Command::Sim(args) => sim::run(&args),
             Command::Demo(args) => demo::run(&args),
             Command::Bench(args) => bench::run(&args),

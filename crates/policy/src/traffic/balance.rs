@@ -9,8 +9,8 @@
 //! 3. *Decide*: a gain of 1.5 % starts moving, what is left of 0.75 % ends it; both are half of that once loads have been the
 //!    same for ten seconds. As much of the gain as can be believed must repay the traffic of moving twice over while loads last,
 //!    and memory stays as hot as it is (`drift.rs`). A direction is reversed after two confirmations.
-//! 4. *Limit*: a tenth of a region's accesses in a decision, times confidence; the rate that was set, and of that only what
-//!    the queues can spare, unless much is to gain.
+//! 4. *Limit*: a tenth of a region's accesses in a decision, times confidence, up to four tenths while what was predicted
+//!    comes; the rate that was set, and of that only what the queues can spare, unless much is to gain.
 //! 5. *Check* (`judge.rs`): what came of what was predicted. Three misses halve confidence, five undo what was done, and
 //!    nothing is done until loads change.
 //!
@@ -311,7 +311,7 @@ impl Balance {
         // A long wait is no reason for a long step.
         let time = view.elapsed_ns.min(self.config.period.0);
         let may = real(self.config.rate.0) * rate_part * real(time) / 1e9;
-        let trust = share(self.config.trust) * self.judge.confidence;
+        let trust = share(self.config.trust) * self.judge.step();
         let part = (may / bytes.max(1.0)).min(trust / largest.max(1e-9)).min(1.0);
         let mut room: Vec<u64> = view.seen.room.iter().map(|bytes| bytes.0).collect();
         let mut left = count(may);

@@ -2,7 +2,7 @@
 //!
 //! Prediction and measurement are both taken relative to what they were before, so that a model that is off by a factor is not
 //! blamed. A *miss* is a gain of which less than a quarter came, noise allowed for. Three in a row halve confidence, and with
-//! it the length of steps; five are proof that the model is not of this machine: what was moved since the first is moved
+//! it the length of steps, and what comes doubles it, up to four times the usual where there was no miss; five are proof that the model is not of this machine: what was moved since the first is moved
 //! back, and nothing is done until loads change.
 
 use crate::traffic::place::Placement;
@@ -18,6 +18,8 @@ const LAG: u32 = 3;
 const MISSES_HALVE: u32 = 3;
 const MISSES_OFF: u32 = 5;
 const CONFIDENCE_LEAST: f64 = 0.125;
+/// Steps are at most so many times the usual.
+const STRIDE_MOST: f64 = 4.0;
 
 /// The judge.
 #[derive(Clone, Debug)]
@@ -27,6 +29,8 @@ pub(super) struct Judge {
     /// Where all was when the first miss began.
     before: Placement,
     pub(super) confidence: f64,
+    /// How long steps may be beside the usual, as predictions came.
+    stride: f64,
 }
 
 /// Moves that are judged together.
@@ -50,7 +54,12 @@ pub(super) enum Judgement {
 
 impl Judge {
     pub(super) const fn new() -> Self {
-        Self { open: None, misses: 0, before: Placement::new(), confidence: 1.0 }
+        Self { open: None, misses: 0, before: Placement::new(), confidence: 1.0, stride: 1.0 }
+    }
+
+    /// How long steps may be beside the usual.
+    pub(super) fn step(&self) -> f64 {
+        self.confidence * self.stride
     }
 
     /// Loads have changed: what is under way can't be judged, and all is open again.
@@ -90,9 +99,14 @@ impl Judge {
         }
         self.open = None;
         self.misses = if missed { self.misses + 1 } else { 0 };
-        if !missed {
+        if missed {
+            self.stride = 1.0;
+        } else if self.confidence >= 1.0 {
+            self.stride = (self.stride * 2.0).min(STRIDE_MOST);
+        } else {
             self.confidence = (self.confidence * 2.0).min(1.0);
-        } else if self.misses == MISSES_HALVE {
+        }
+        if self.misses == MISSES_HALVE {
             self.confidence = (self.confidence / 2.0).max(CONFIDENCE_LEAST);
         }
         if self.misses >= MISSES_OFF {
@@ -148,5 +162,16 @@ mod tests {
         let mut judge = Judge::new();
         assert_eq!(moves(&mut judge, 9, 1.017), Judgement::GoOn);
         assert!(judge.confidence >= 1.0);
+    }
+
+    #[test]
+    fn steps_grow_while_gains_come_and_are_the_usual_again_after_a_miss() {
+        let mut judge = Judge::new();
+        for times in [1.0, 2.0, 4.0, 4.0] {
+            assert!((judge.step() - times).abs() < 1e-9, "{} for {times}", judge.step());
+            moves(&mut judge, 1, 1.04);
+        }
+        moves(&mut judge, 1, 0.99);
+        assert!((judge.step() - 1.0).abs() < 1e-9);
     }
 }

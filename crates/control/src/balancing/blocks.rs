@@ -1,0 +1,203 @@
+//! Blocks of small pages that are used alike, as large as samples allow.
+//!
+//! A block of 2 MiB to 64 KiB is taken for one node's if nearly all its samples are that node's and it is not likely that they are
+//! so by chance (`owners.rs`); else it counts as shared. A shared block is looked at in smaller ones if the samples of each of
+//! those agree (one is one node's, the next another's), or are too few to tell; where they do not agree, all use all of it, and
+//! it stays whole: few samples then tell of much memory. The smallest are 64 KiB, or larger ones if very much memory was seen;
+//! where they are shared but the samples of each page agree, pages go one by one.
+
+use nearfar_policy::traffic::Page;
+
+use super::owners::Owners;
+use super::regions::{Heat, Part};
+
+/// Pages of a block, as a power of two. The smallest blocks are the first by which there are not too many, or the last; the
+/// largest, the last by which there are enough for one of them not to be all there is.
+const ORDERS: [u32; 6] = [4, 5, 6, 7, 8, 9];
+const BLOCKS_MOST: usize = 4096;
+const BLOCKS_LEAST: usize = 64;
+/// Pieces of a block that must have been seen for it to be one node's: samples come in bursts.
+const PIECES_LEAST: usize = 3;
+/// So many pairs of samples of a page tell whether they agree.
+const PAIRS_LEAST: u128 = 20;
+
+/// Orders of blocks for what was seen, the largest first.
+pub(super) fn orders(small: Sampled<'_>) -> Vec<u32> {
+    let mut count = [0; ORDERS.len()];
+    let mut last = None;
+    for (page, _) in small {
+        for (count, order) in count.iter_mut().zip(ORDERS) {
+            *count += usize::from(last.is_none_or(|last| block(last, order) != block(page, order)));
+        }
+        last = Some(*page);
+    }
+    let few = count.iter().position(|count| *count <= BLOCKS_MOST);
+    let finest = few.unwrap_or(ORDERS.len() - 1);
+    let most = count.iter().rposition(|count| *count >= BLOCKS_LEAST).unwrap_or(0);
+    ORDERS[finest..=most.max(finest)].iter().rev().copied().collect()
+}
+
+/// Pairs of samples of pieces of blocks (smaller blocks, or pages): all, those of one node, and of how many that would be so by
+/// chance.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pairs {
+    all: u128,
+    agree: u128,
+    chance: u128,
+}
+
+impl Pairs {
+    /// Takes in a block, with the samples of each of its pieces by the place of the node that asked.
+    fn add(&mut self, block: &Part, pieces: impl Iterator<Item = Vec<u64>>) {
+        let pairs = |samples: u64| samples * samples.saturating_sub(1) / 2;
+        let (mut all, mut agree) = (0, 0);
+        for by in pieces {
+            all += pairs(by.iter().sum());
+            agree += by.iter().map(|one| pairs(*one)).sum::<u64>();
+        }
+        let sum: u64 = block.by.iter().sum();
+        let (all, sum) = (u128::from(all), u128::from(sum));
+        let squares: u128 = block.by.iter().map(|one| u128::from(*one).pow(2)).sum();
+        self.all += all;
+        self.agree += u128::from(agree);
+        self.chance += all * squares / (sum * sum).max(1);
+    }
+
+    /// Whether pieces are each one node's, next to each other; none if there are too few samples to tell.
+    const fn are_fine(self) -> Option<bool> {
+        if self.all < PAIRS_LEAST {
+            return None;
+        }
+        Some(2 * self.agree > self.all + self.chance)
+    }
+}
+
+/// Pages that were sampled, in order.
+pub(super) type Sampled<'a> = &'a [(&'a Page, &'a Heat)];
+
+/// A block of so many pages, as a power of two, with what of it was sampled. It ends where nothing was seen beyond, in blocks of the
+/// smallest size: there may be no memory.
+fn part(sampled: Sampled<'_>, finest: u32) -> Option<Part> {
+    let (first, last) = (block(sampled.first()?.0, finest), block(sampled.last()?.0, finest));
+    Some(Part::of(first, last.number + (1 << finest) - first.number, sampled))
+}
+
+/// Samples of the pieces of a block, blocks of so many pages as a power of two.
+fn pieces(sampled: Sampled<'_>, order: u32) -> impl Iterator<Item = Vec<u64>> {
+    sampled.chunk_by(move |a, b| block(a.0, order) == block(b.0, order)).map(|piece| {
+        let mut by = vec![0; piece.first().map_or(0, |(_, heat)| heat.by.len())];
+        for (_, heat) in piece {
+            by.iter_mut().zip(&heat.by).for_each(|(sum, more)| *sum += u64::from(*more));
+        }
+        by
+    })
+}
+
+/// What goes as one of a process's small pages: as large blocks as samples allow. A block that is one node's stays whole. Others
+/// are looked at in smaller blocks, unless there is nothing to be told apart in them. `orders` are the largest first.
+pub(super) fn of_process<'a>(sampled: Sampled<'a>, orders: &[u32], all: &mut Vec<Part>) {
+    let finest = orders.last().copied().unwrap_or(0);
+    let mut left: Vec<Sampled<'a>> = vec![sampled];
+    for (at, order) in orders.iter().enumerate() {
+        let same =
+            |a: &(&Page, &Heat), b: &(&Page, &Heat)| block(a.0, *order) == block(b.0, *order);
+        let blocks = left.iter().flat_map(|one| one.chunk_by(same));
+        let (mut parts, sampled): (Vec<_>, Vec<_>) =
+            blocks.filter_map(|sampled| Some((part(sampled, finest)?, sampled))).unzip();
+        told(&mut parts);
+        let finer = &orders[at + 1..];
+        for (part, sampled) in parts.iter_mut().zip(&sampled) {
+            let few = || pieces(sampled, finest).take(PIECES_LEAST).count() < PIECES_LEAST;
+            part.owner = part.owner.filter(|_| finer.is_empty() || !few());
+        }
+        let splits = {
+            let shared: Vec<_> =
+                parts.iter().zip(&sampled).filter(|(part, _)| part.owner.is_none()).collect();
+            // Smaller blocks, or pages.
+            let fine = |order: u32| {
+                let mut pairs = Pairs::default();
+                shared.iter().for_each(|(part, sampled)| pairs.add(part, pieces(sampled, order)));
+                pairs.are_fine()
+            };
+            let too_few = finer.first().is_some_and(|order| fine(*order).is_none());
+            too_few || finer.iter().chain([&0]).any(|order| fine(*order) == Some(true))
+        };
+        left.clear();
+        for (part, sampled) in parts.into_iter().zip(sampled) {
+            if part.owner.is_none() && splits {
+                left.push(sampled);
+            } else {
+                all.push(part);
+            }
+        }
+    }
+    let pages = left.into_iter().flatten();
+    let mut pages: Vec<Part> =
+        pages.map(|one| Part::of(*one.0, 1, std::slice::from_ref(one))).collect();
+    told(&mut pages);
+    all.append(&mut pages);
+}
+
+/// Tells whose parts are, by process: parts of one size.
+pub(super) fn told(parts: &mut [Part]) {
+    for of_one in parts.chunk_by_mut(|a, b| a.first.process == b.first.process) {
+        let owners = Owners::of(of_one.iter().map(|part| part.by.as_slice()));
+        of_one.iter_mut().for_each(|part| part.owner = owners.owner(&part.by));
+    }
+}
+
+/// The first page of the block that has it.
+const fn block(page: &Page, order: u32) -> Page {
+    Page { process: page.process, number: page.number >> order << order }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::regions::tests::seen;
+
+    /// How many parts there are of each size, of so many pages, every so many-th seen, by these nodes.
+    fn sizes(all: u64, apart: u64, asks: impl Fn(u64) -> Vec<usize>) -> Vec<(u64, usize)> {
+        let mut sizes = BTreeMap::new();
+        for part in seen((0..all).step_by(usize::try_from(apart).unwrap()), asks).parts() {
+            *sizes.entry(part.pages).or_default() += 1;
+        }
+        sizes.into_iter().collect()
+    }
+
+    /// Something that is like chance, of four.
+    fn any(seed: u64) -> usize {
+        usize::try_from(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 62).unwrap_or(0)
+    }
+
+    #[test]
+    fn what_is_one_nodes_or_all_nodes_goes_as_large_blocks_and_needs_few_samples() {
+        // Ten samples of each 2 MiB block.
+        let quarter = |number: u64| vec![usize::try_from(number / (16 * 512)).unwrap()];
+        assert_eq!(sizes(64 * 512, 50, quarter).last().map(|size| size.0), Some(512));
+        let all = |number: u64| vec![any(number)];
+        assert!(sizes(64 * 512, 10, all).iter().all(|(pages, _)| *pages > 480));
+        // Of less memory, blocks are smaller: one is never all there is.
+        assert!(sizes(64 * 64, 10, all).iter().all(|(pages, _)| (48..=64).contains(pages)));
+    }
+
+    #[test]
+    fn blocks_are_as_small_as_what_is_one_nodes() {
+        // One node's are 64 KiB, the next another's.
+        let pieces = |number: u64| vec![any(number / 16)];
+        assert_eq!(sizes(64 * 512, 4, pieces), [(16, 2048)]);
+        // The one block that two nodes have halves of is looked at in pieces.
+        let halves = |number: u64| vec![usize::from(number >= 32 * 512 + 256)];
+        let found = sizes(64 * 512, 8, halves);
+        assert_eq!(found.last(), Some(&(512, 63)), "{found:?}");
+        assert!(found.iter().map(|(pages, parts)| pages * *parts as u64).sum::<u64>() == 64 * 512);
+    }
+
+    #[test]
+    fn of_very_much_memory_the_smallest_blocks_are_larger() {
+        let pieces = |number: u64| vec![any(number / 32)];
+        assert_eq!(sizes(5000 * 16, 8, pieces), [(32, 2500)]);
+        assert_eq!(sizes(20_000 * 64, 32, |number| vec![any(number / 512)]), [(512, 2500)]);
+    }
+}

@@ -1,0 +1,137 @@
+//! The server at work: the cache is made, movers and the server are started, and all end at a signal.
+//!
+//! SIGTERM and SIGINT let connections finish what they began; a second one ends at once.
+
+use std::fmt;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use nearfar_cache::evict::Eviction;
+use nearfar_cache::mover::Movers;
+use nearfar_cache::server::{self, Server, Stop};
+use nearfar_cache::{Cache, Config, Making, PageSize, Tier};
+use signal_hook::consts::signal::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::tiers::Memory;
+use crate::cli::output;
+
+/// What will be served.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// The cache, with its tiers as they were named.
+    pub(crate) cache: (Config, Vec<Memory>),
+    /// Where and to how many.
+    pub(crate) server: server::Config,
+    /// Threads that move.
+    pub(crate) movers: usize,
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, memory) in self.cache.1.iter().enumerate() {
+            let Memory { name, bytes, policy } = memory;
+            writeln!(f, "tier {at}   {bytes} of {name} memory ({policy})")?;
+        }
+        for address in &self.server.tcp {
+            writeln!(f, "listen   {address}")?;
+        }
+        if let Some(unix) = &self.server.unix {
+            writeln!(f, "listen   {} (mode {:o})", unix.path.display(), unix.mode)?;
+        }
+        if let Some(metrics) = self.server.metrics {
+            writeln!(f, "metrics  http://{metrics}/metrics")?;
+        }
+        writeln!(f, "threads  {}, and {} that move items", self.server.threads, self.movers)
+    }
+}
+
+/// A cache over these tiers.
+///
+/// # Errors
+/// Tiers that are too many or too small for such items.
+pub(crate) fn cache(
+    tiers: Vec<Memory>,
+    eviction: Eviction,
+    (items, item_max): (Option<u64>, usize),
+) -> anyhow::Result<(Config, Vec<Memory>)> {
+    let tier =
+        |memory: &Memory| Tier { bytes: memory.bytes.0, policy: memory.policy.clone(), eviction };
+    let config = Config {
+        tiers: tiers.iter().map(tier).collect(),
+        items,
+        // An item has a quarter of a slab at most.
+        slab: Some((4 * item_max).next_power_of_two().max(256 << 10)),
+        pages: PageSize::default(),
+        disk: None,
+        making: Making::Inline,
+    };
+    config.check().context("--memory")?;
+    Ok((config, tiers))
+}
+
+/// Serves until a signal ends it.
+///
+/// # Errors
+/// Memory or sockets that can't be had.
+pub(crate) fn serve(mut plan: Plan) -> anyhow::Result<()> {
+    let (config, _) = &mut plan.cache;
+    if plan.movers > 0 {
+        config.making = Making::Background;
+    }
+    let mut signals = Signals::new([SIGTERM, SIGINT]).context("listening for signals")?;
+    let allowed = server::allow_descriptors(plan.server.connections_max).context("descriptors")?;
+    let wanted = plan.server.connections_max;
+    if allowed < wanted as u64 {
+        output::note(format_args!(
+            "this process may have {allowed} descriptors, too few for {wanted} connections: raise its limit (ulimit -n)"
+        ));
+    }
+    let cache = Arc::new(Cache::new(config).context("--memory")?);
+    let _movers = Movers::start(&cache, plan.movers).context("movers")?;
+    let server = Server::start(cache, plan.server.clone())?;
+    // Ports that were any are those that were found.
+    plan.server.tcp = server.addresses().to_vec();
+    plan.server.metrics = server.metrics_address();
+    output::print_error(&plan.to_string());
+    let (stop, handle) = (server.stop(), signals.handle());
+    let waiting = std::thread::spawn(move || obey(&mut signals, &stop));
+    server.wait();
+    handle.close();
+    // It has ended, or it has said why.
+    let _ = waiting.join();
+    Ok(())
+}
+
+fn obey(signals: &mut Signals, stop: &Stop) {
+    for (count, _) in signals.forever().enumerate() {
+        if count == 0 {
+            stop.drain();
+        } else {
+            stop.now();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearfar_kernel::mempolicy::Policy;
+    use nearfar_topology::Bytes;
+
+    fn any(bytes: u64) -> Vec<Memory> {
+        vec![Memory { name: "any".into(), bytes: Bytes(bytes), policy: Policy::Default }]
+    }
+
+    #[test]
+    fn the_largest_item_fits_a_quarter_of_a_slab() {
+        let (config, _) = cache(any(64 << 20), Eviction::default(), (None, 1 << 20)).unwrap();
+        assert_eq!(config.slab, Some(4 << 20));
+    }
+
+    #[test]
+    fn memory_too_small_for_its_items_is_refused() {
+        let error = cache(any(8 << 20), Eviction::default(), (None, 1 << 20)).unwrap_err();
+        assert!(format!("{error:#}").contains("--memory"), "{error:#}");
+    }
+}

@@ -1,0 +1,185 @@
+//! `nearfar cache serve` as a user meets it: what it answers, what it refuses before anything is made, and how it ends.
+
+#![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
+
+use std::io::{BufRead as _, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+fn serve(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+    command.args(["cache", "serve"]).args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// The message of a run that must fail with `status` and print nothing else.
+fn refused(arguments: &[&str], status: i32) -> String {
+    let output: Output = serve(arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{arguments:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// A server that listens, and what it has said until then.
+struct Running {
+    child: Child,
+    said: String,
+    lines: BufReader<ChildStderr>,
+}
+
+impl Running {
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = serve(arguments).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        let mut lines = BufReader::new(child.stderr.take().unwrap());
+        while !said.contains("threads") {
+            assert!(lines.read_line(&mut said).unwrap() > 0, "it has ended: {said}");
+        }
+        Self { child, said, lines }
+    }
+
+    /// Where the first line that begins so says that it is.
+    fn address(&self, what: &str) -> String {
+        let line = self.said.lines().find_map(|line| line.strip_prefix(what));
+        line.unwrap().trim().to_owned()
+    }
+
+    fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address("listen")).unwrap()
+    }
+
+    fn end(mut self, signal: Signal) -> Option<i32> {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        self.wait()
+    }
+
+    fn wait(&mut self) -> Option<i32> {
+        let status = self.child.wait().unwrap();
+        let mut more = String::new();
+        self.lines.read_to_string(&mut more).unwrap();
+        assert_eq!(more, "", "nothing more is said");
+        status.code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends lines, and gives as many bytes of the answer as are wanted.
+fn ask(stream: &mut (impl Read + Write), lines: &str, wanted: &str) {
+    stream.write_all(lines.as_bytes()).unwrap();
+    let mut answer = vec![0; wanted.len()];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(String::from_utf8_lossy(&answer), wanted, "{lines:?}");
+}
+
+#[test]
+fn what_is_stored_is_read_by_others_and_a_signal_ends_it_well() {
+    let server = Running::start(&["--port", "0", "--memory", "32m", "--threads", "2"]);
+    let (mut one, mut other) = (server.connect(), server.connect());
+    ask(&mut one, "set a 7 0 3\r\nabc\r\n", "STORED\r\n");
+    ask(&mut other, "get a\r\nmg a s v\r\n", "VALUE a 7 3\r\nabc\r\nEND\r\nVA 3 s3\r\nabc\r\n");
+    ask(&mut other, "shutdown\r\n", "SERVER_ERROR: shutdown not enabled\r\n");
+    assert_eq!(server.end(Signal::TERM), Some(0));
+    assert_eq!(one.read(&mut [0]).unwrap(), 0, "it is closed");
+}
+
+#[test]
+fn tiers_are_named_by_kind_and_items_are_found_in_each() {
+    let tiers = ["--memory", "near=32m", "--memory", "interleave:all=64m"];
+    let server = Running::start(&[&["-p", "0", "-I", "64k"][..], &tiers].concat());
+    assert!(server.said.contains("tier 0   32 MiB of near memory"), "{}", server.said);
+    assert!(server.said.contains("tier 1   64 MiB of interleave:all memory"), "{}", server.said);
+    let mut client = server.connect();
+    // More than the first tier holds, and less than both.
+    let value = "v".repeat(30_000);
+    for number in 0..2000 {
+        ask(&mut client, &format!("set k{number} 0 0 30000\r\n{value}\r\n"), "STORED\r\n");
+    }
+    for number in 0..2000 {
+        let wanted = format!("VALUE k{number} 0 30000\r\n{value}\r\nEND\r\n");
+        ask(&mut client, &format!("get k{number}\r\n"), &wanted);
+    }
+    let mut stats = String::new();
+    client.write_all(b"stats\r\nquit\r\n").unwrap();
+    client.read_to_string(&mut stats).unwrap();
+    let of = |name: &str| {
+        let found = stats.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
+        found.unwrap().trim().parse::<u64>().unwrap()
+    };
+    assert_eq!(of("curr_items"), 2000, "{stats}");
+    assert!(of("tier_0_items") > 500 && of("tier_1_items") > 500, "{stats}");
+    assert_eq!(of("evictions"), 0, "{stats}");
+    assert_eq!(server.end(Signal::INT), Some(0));
+}
+
+#[test]
+fn a_socket_in_the_file_system_has_its_mode_and_goes_with_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("cache");
+    let at = path.to_str().unwrap();
+    let server = Running::start(&["--unix", at, "--unix-mode", "660", "--memory", "32m"]);
+    assert!(!server.said.contains("127.0.0.1"), "{}", server.said);
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
+    ask(&mut UnixStream::connect(&path).unwrap(), "mn\r\n", "MN\r\n");
+    assert!(refused(&["--unix", at], 1).contains("another server"));
+    assert_eq!(server.end(Signal::TERM), Some(0));
+    assert!(!path.exists());
+}
+
+#[test]
+fn figures_are_told_to_prometheus() {
+    let server = Running::start(&["-p", "0", "--metrics", "127.0.0.1:0", "-m", "32m"]);
+    ask(&mut server.connect(), "set a 0 0 1\r\na\r\n", "STORED\r\n");
+    let url = server.address("metrics");
+    let at = url.strip_prefix("http://").unwrap().strip_suffix("/metrics").unwrap();
+    let mut scraper = TcpStream::connect(at).unwrap();
+    scraper.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+    let mut page = String::new();
+    scraper.read_to_string(&mut page).unwrap();
+    assert!(page.contains("\nnearfar_cache_cmd_set_total 1\n"), "{page}");
+    assert!(page.contains("\nnearfar_cache_tier_items{tier=\"0\"} 1\n"), "{page}");
+}
+
+#[test]
+fn what_can_not_be_served_is_refused_before_anything_is_made() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    assert!(refused(&["-p", &port], 1).contains(&format!("127.0.0.1:{port}")));
+    for (arguments, said) in [
+        (&["--memory", "cxl=1g"][..], "cxl"),
+        (&["--memory", "near=900t"], "free"),
+        (&["--memory", "9=1g"], "9"),
+        (&["--memory", "1q"], "1q"),
+        (&["--memory", "1k"], "--memory"),
+        (&["--memory", "weighted:0=1=1g"], "nearfar weights"),
+        (&["--item-max", "1"], "--item-max"),
+        (&["--item-max", "1g"], "--item-max"),
+        (&["--listen", "here"], "--listen here"),
+        (&["--unix-mode", "999"], "octal"),
+        (&["--threads", "0"], "--threads"),
+        (&["--tls-key", "/nowhere"], "--tls-certificate"),
+    ] {
+        let error = refused(arguments, 2);
+        assert!(error.contains(said), "{arguments:?}: {error}");
+    }
+    let tls = ["-p", "0", "--tls-certificate", "/nowhere", "--tls-key", "/nowhere"];
+    assert!(refused(&tls, 1).contains("/nowhere"));
+}
+
+#[test]
+fn a_dry_run_tells_and_listens_nowhere() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let output = serve(&["--dry-run", "-p", &port, "-m", "near=64m"]).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && said.contains("near memory"), "{said}");
+}
