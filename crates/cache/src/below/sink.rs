@@ -209,3 +209,35 @@ impl Cache {
         if is_written { Went::Down } else { Went::Away }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{config, get, key, meta, open, put};
+    use super::*;
+    use crate::disk::tests::testkit::{file, folder};
+    use crate::index::hash;
+    use crate::store::{Edit, Old, Store};
+
+    #[test]
+    fn an_item_that_was_changed_while_it_was_written_stays() {
+        let folder = folder();
+        let cache = open(&config(&file(&folder), 30, Making::Inline));
+        put(&cache, 1, 5, 3000);
+        let (key, mut place) = (key(1), None);
+        crate::mover::for_each_item(&cache, &mut |tier, at| {
+            place = Some(Cache::place(tier, at));
+            true
+        });
+        let place = place.expect("it is in memory");
+        let item = cache.item(place);
+        let leaving = Leaving { item, header: item.header(), place, hash: hash(&key), key: &key };
+        let touch = &mut |_: Option<&dyn Old>, _: &mut Vec<u8>| Edit::Set(meta(6, 0));
+        cache.edit(&key, &mut Vec::new(), touch).expect("in place");
+        assert_eq!(cache.leave(leaving, None, Went::Away), Went::Nowhere);
+        assert_eq!(cache.leave(leaving, Some(super::super::DISK), Went::Down), Went::Nowhere);
+        let leaving = Leaving { header: item.header(), ..leaving };
+        assert_eq!(cache.leave(leaving, None, Went::Away), Went::Away);
+        cache.free(Some(place));
+        assert_eq!(get(&cache, 1), None);
+    }
+}

@@ -4,6 +4,7 @@
     reason = "numbers are small, or a part of them is what is wanted"
 )]
 
+mod between;
 mod faults;
 mod kill;
 mod model;
@@ -22,7 +23,7 @@ use crate::tests::{KB, tiers};
 use crate::{Cache, Config, DiskTier, Making};
 
 /// 256 KiB of memory over so many regions of 32 KiB and 256 sets; everything is let in.
-fn config(path: &Path, regions: u64, making: Making) -> Config {
+pub(super) fn config(path: &Path, regions: u64, making: Making) -> Config {
     // Plain calls are done when they return, so that nothing hangs on how fast the device is.
     let access = if making == Making::Inline { Access::Plain } else { Access::Auto };
     let own = disk::Config {
@@ -42,7 +43,7 @@ fn config(path: &Path, regions: u64, making: Making) -> Config {
     Config { disk: Some(below), ..tiers(&[256 * KB], Eviction::S3Fifo, making) }
 }
 
-fn open(config: &Config) -> Cache {
+pub(super) fn open(config: &Config) -> Cache {
     Cache::new(config).expect("a small cache on a file of the test")
 }
 
@@ -50,7 +51,7 @@ fn open_on(config: &Config, device: &Arc<dyn Device>) -> Cache {
     Cache::with_device(config, Some(device)).expect("a small cache on the test's device")
 }
 
-fn key(number: u64) -> Vec<u8> {
+pub(super) fn key(number: u64) -> Vec<u8> {
     format!("key-{number}").into_bytes()
 }
 
@@ -69,18 +70,18 @@ fn version_of(number: u64, found: &[u8]) -> Option<u64> {
     (found == value(number, version, found.len())).then_some(version)
 }
 
-fn meta(version: u64, expires: u32) -> Meta {
+pub(super) fn meta(version: u64, expires: u32) -> Meta {
     Meta { flags: version as u32, cas: version, expires, ..Meta::default() }
 }
 
 /// Stores a version of a key.
-fn put(cache: &Cache, number: u64, version: u64, len: usize) {
+pub(super) fn put(cache: &Cache, number: u64, version: u64, len: usize) {
     let value = value(number, version, len);
     cache.put(&key(number), &value, Some(&meta(version, 0))).expect("there is room");
 }
 
 /// The version that is found; what is kept besides must be its own.
-fn get(cache: &Cache, number: u64) -> Option<u64> {
+pub(super) fn get(cache: &Cache, number: u64) -> Option<u64> {
     let (mut out, mut length) = (Vec::new(), 0);
     let found = Store::get(cache, &key(number), &mut out, &mut |_, len, _| length = len)?;
     assert_eq!(out.len(), length);
@@ -90,7 +91,7 @@ fn get(cache: &Cache, number: u64) -> Option<u64> {
 }
 
 /// Has all items leave memory.
-fn push_down(cache: &Cache) {
+pub(super) fn push_down(cache: &Cache) {
     let mut key = Vec::new();
     for tier in 0..cache.spaces.len() {
         for class in 0..cache.sizes.count() {

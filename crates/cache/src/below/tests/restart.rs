@@ -66,6 +66,26 @@ fn what_was_replaced_or_removed_does_not_come_back_however_often_it_is_opened() 
 }
 
 #[test]
+fn what_came_to_memory_and_was_changed_there_does_not_come_back_as_it_was() {
+    let folder = folder();
+    let config = config(&file(&folder), 100, Making::Inline);
+    let cache = open(&config);
+    for number in 0..20 {
+        put(&cache, number, 5, if number % 2 == 0 { 3000 } else { 200 });
+    }
+    push_down(&cache);
+    (0..2).for_each(|_| (0..20).for_each(|number| assert_eq!(get(&cache, number), Some(5))));
+    assert_eq!(cache.counted().disk.expect("it has a disk").promoted, 20);
+    (0..5).for_each(|number| assert!(cache.delete(&key(number))));
+    (5..10).for_each(|number| put(&cache, number, 6, 500));
+    drop(cache);
+    let cache = open(&config);
+    // What is in memory alone is lost with it, what is on disk as well is not.
+    (0..10).for_each(|number| assert_eq!(get(&cache, number), None, "{number}"));
+    (10..20).for_each(|number| assert_eq!(get(&cache, number), Some(5), "{number}"));
+}
+
+#[test]
 fn times_of_expiry_hold_when_the_clock_begins_anew() {
     let folder = folder();
     let mut config = config(&file(&folder), 100, Making::Inline);

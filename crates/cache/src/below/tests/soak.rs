@@ -18,8 +18,8 @@ struct Worker {
     cache: Arc<Cache>,
     thread: u32,
     dice: u64,
-    /// What was acknowledged of this thread's keys.
-    mine: HashMap<u32, Option<u32>>,
+    /// What was acknowledged of this thread's keys: version, and what is kept besides.
+    mine: HashMap<u32, Option<(u32, u64)>>,
     out: Vec<u8>,
     scratch: Vec<u8>,
 }
@@ -32,12 +32,12 @@ impl Worker {
         self.dice
     }
 
-    fn check(&mut self, key: u32, found: &[u8]) {
+    fn check(&mut self, key: u32, found: &[u8], cas: u64) {
         let version = version_of(key, found, &mut self.scratch);
         assert!(version.is_some(), "a torn value, or another key's");
         let own = key % THREADS == self.thread;
-        let mine = self.mine.get(&key).copied().flatten();
-        assert!(!own || mine == version, "{key}: {version:?}, not {mine:?}");
+        let (mine, found) = (self.mine.get(&key).copied().flatten(), version.map(|one| (one, cas)));
+        assert!(!own || mine == found, "{key}: {found:?}, not {mine:?}");
     }
 
     fn step(&mut self, step: u32) {
@@ -51,7 +51,8 @@ impl Worker {
                 let meta = Meta { cas: u64::from(step), ..Meta::default() };
                 let meta = dice.is_multiple_of(3).then_some(&meta);
                 let stored = self.cache.put(&name, &self.scratch, meta);
-                self.mine.insert(key, stored.is_ok().then_some(step));
+                let cas = meta.map_or(0, |meta| meta.cas);
+                self.mine.insert(key, stored.is_ok().then_some((step, cas)));
             }
             4 if own => {
                 self.cache.delete(&name);
@@ -65,15 +66,15 @@ impl Worker {
             _ => {
                 let mut out = core::mem::take(&mut self.out);
                 out.clear();
-                if self.cache.get(&name, &mut out) {
-                    self.check(key, &out);
+                if let Some(meta) = Store::get(&*self.cache, &name, &mut out, &mut |_, _, _| ()) {
+                    self.check(key, &out, meta.cas);
                 }
                 self.out = out;
             }
         }
     }
 
-    /// Another value or another second of expiry, in place of what is there.
+    /// Another value, or what is kept besides it, in place of what is there.
     fn change(&mut self, key: u32, name: &[u8], step: u32) {
         let (mut seen, mut buffer) = (None, Vec::new());
         let touches = step.is_multiple_of(2);
@@ -81,22 +82,20 @@ impl Worker {
             let Some(old) = old else { return Edit::Keep };
             let mut out = Vec::new();
             old.read(&mut out);
-            seen = Some(out);
+            seen = Some((out, old.meta().cas));
             if touches {
-                return Edit::Set(Meta { expires: 1_000_000, ..old.meta() });
+                return Edit::Set(Meta { cas: u64::from(step), ..old.meta() });
             }
             value(key, step, new);
             Edit::Put(old.meta())
         };
         let done = self.cache.edit(name, &mut buffer, &mut decide);
         match seen {
-            Some(seen) => {
-                self.check(key, &seen);
-                if done.is_err() {
-                    self.mine.insert(key, None);
-                } else if !touches {
-                    self.mine.insert(key, Some(step));
-                }
+            Some((seen, cas)) => {
+                self.check(key, &seen, cas);
+                let version = self.mine.get(&key).copied().flatten().map_or(0, |mine| mine.0);
+                let now = if touches { (version, u64::from(step)) } else { (step, cas) };
+                self.mine.insert(key, done.is_ok().then_some(now));
             }
             None => drop(self.mine.insert(key, None)),
         }

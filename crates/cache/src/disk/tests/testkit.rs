@@ -192,7 +192,8 @@ type Rule = Box<dyn FnMut(Asked) -> Fault + Send>;
 /// A device that fails by a rule.
 pub(crate) struct Faulty {
     inner: BlockFile,
-    rule: Arc<Mutex<Rule>>,
+    /// Taken out while it is asked, so that it may use the device.
+    rule: Mutex<Option<Rule>>,
     this: std::sync::Weak<Faulty>,
 }
 
@@ -205,19 +206,18 @@ impl std::fmt::Debug for Faulty {
 impl Faulty {
     pub(crate) fn new(path: &Path) -> Arc<Self> {
         let inner = BlockFile::open(path, Access::Plain).expect("a file in the test's folder");
-        Arc::new_cyclic(|this| Self {
-            inner,
-            rule: Arc::new(Mutex::new(Box::new(|_| Fault::None))),
-            this: this.clone(),
-        })
+        Arc::new_cyclic(|this| Self { inner, rule: Mutex::new(None), this: this.clone() })
     }
 
     pub(crate) fn by(&self, rule: impl FnMut(Asked) -> Fault + Send + 'static) {
-        *lock(&self.rule) = Box::new(rule);
+        *lock(&self.rule) = Some(Box::new(rule));
     }
 
     fn fault(&self, is_read: bool, at: u64, len: usize) -> Fault {
-        lock(&self.rule)(Asked { is_read, at, len })
+        let Some(mut rule) = lock(&self.rule).take() else { return Fault::None };
+        let fault = rule(Asked { is_read, at, len });
+        lock(&self.rule).get_or_insert(rule);
+        fault
     }
 }
 
