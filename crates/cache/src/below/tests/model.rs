@@ -184,7 +184,7 @@ fn run(steps: &[Step], regions: u64, making: Making) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(12))]
     #[test]
     fn with_room_on_disk_it_is_a_map(steps in proptest::collection::vec(step(), 1..300)) {
         run(&steps, 600, Making::Inline);

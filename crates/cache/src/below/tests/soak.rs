@@ -1,5 +1,5 @@
 //! Threads that store, change, remove, flush and read, while movers move and the disk is ticked: nothing torn, nobody else's,
-//! nothing older than what was acknowledged.
+//! nothing older than what was acknowledged. NEARFAR_TEST_CACHE_SOAK says how many times as long it goes on.
 
 use std::collections::HashMap;
 
@@ -103,6 +103,8 @@ impl Worker {
 }
 
 fn soak(config: &Config, movers: usize, steps: u32) {
+    let times = std::env::var("NEARFAR_TEST_CACHE_SOAK").ok().and_then(|text| text.parse().ok());
+    let steps = steps * times.unwrap_or(1);
     let cache = Arc::new(open(config));
     let movers = Movers::start(&cache, movers).expect("threads");
     let threads: Vec<_> = (0..THREADS)
@@ -135,7 +137,7 @@ fn soak(config: &Config, movers: usize, steps: u32) {
 #[test]
 fn nothing_is_torn_or_stale_with_a_disk_below_memory() {
     let folder = folder();
-    soak(&config(&file(&folder), 24, Making::Background), 1, 60_000);
+    soak(&config(&file(&folder), 24, Making::Background), 1, 20_000);
 }
 
 #[test]
@@ -144,7 +146,7 @@ fn nothing_is_torn_or_stale_where_who_stores_makes_room() {
     let mut config = config(&file(&folder), 24, Making::Inline);
     let own = &mut config.disk.as_mut().expect("it has a disk").config;
     own.lanes = 2;
-    soak(&config, 0, 30_000);
+    soak(&config, 0, 15_000);
 }
 
 #[test]
@@ -152,5 +154,5 @@ fn nothing_is_torn_or_stale_over_two_tiers_of_memory_and_a_disk() {
     let folder = folder();
     let mut config = config(&file(&folder), 24, Making::Background);
     config.tiers.push(config.tiers[0].clone());
-    soak(&config, 2, 60_000);
+    soak(&config, 2, 20_000);
 }
