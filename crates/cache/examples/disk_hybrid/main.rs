@@ -1,7 +1,7 @@
 //! Get-or-set of 4 KiB values, zipf 0.9 over 400 thousand keys, from some memory over 1 GiB of disk, for comparison with others.
 //!
 //! `cargo run --release -p nearfar-cache --example disk_hybrid -- FILE [depth=16] [seconds=20] [memory_mb=112] [least_hits=0]
-//! [access=auto] [movers=1]`
+//! [access=auto] [movers=1] [reinsert=7]`
 //! One thread has `depth` reads of the disk under way, as 16 tasks of an executor have; beside it movers make room, and one of
 //! their threads ticks the disk. With movers=0 whoever stores makes room, and that thread ticks alone. Values tell their key and
 //! are checked.
@@ -193,6 +193,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         small_bytes: 0,
         writing: 3,
         least_hits: u32::try_from(number("least_hits", 0)?)?,
+        reinsert_percent: u8::try_from(number("reinsert", 7)?)?,
         access,
         ..disk::Config::default()
     };

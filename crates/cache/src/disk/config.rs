@@ -59,6 +59,9 @@ pub struct Config {
     pub writing: usize,
     /// A tick evicts until so many regions are free. At least 1.
     pub free_regions: usize,
+    /// Of a region that is evicted, so many percent may be put in again, if the index keeps it: that is written once more. At
+    /// most 50.
+    pub reinsert_percent: u8,
     /// A region or set with so many errors is no longer used. At least 1.
     pub errors_max: u32,
     /// Bytes that may be written to the device in 24 hours; 0 is no limit.
@@ -85,6 +88,7 @@ impl Default for Config {
             lanes: 1,
             writing: 2,
             free_regions: 2,
+            reinsert_percent: 7,
             errors_max: 3,
             budget_per_day: 0,
             least_hits: 1,
@@ -166,6 +170,8 @@ fn check(config: &Config) -> Result<(), Error> {
         String::from("lanes and writing may be 1024 at most, free_regions 1048576")
     } else if config.errors_max == 0 || config.small_least == 0 {
         String::from("errors_max and small_least must be at least 1")
+    } else if config.reinsert_percent > 50 {
+        format!("reinsert_percent = {}, at most 50", config.reinsert_percent)
     } else if config.ghosts > 1 << 28 {
         format!("ghosts = {}, at most 268435456", config.ghosts)
     } else {
@@ -200,6 +206,7 @@ mod tests {
             (Config { lanes: 0, ..small() }, "lanes"),
             (Config { small_max: 4000, ..small() }, "small_max = 4000"),
             (Config { errors_max: 0, ..small() }, "errors_max"),
+            (Config { reinsert_percent: 51, ..small() }, "reinsert_percent = 51"),
             (Config { bytes: REACH * 2, region_bytes: 1 << 30, ..small() }, "places reach"),
         ];
         for (config, part) in wrong {

@@ -2,7 +2,7 @@
 //!
 //! The list of a region is read back from the device, for it is not kept in memory. The index is asked object by object
 //! ([`Keeper`]), then the region's footer is cleared on the device, and the region is free. Objects to keep are read and
-//! appended like others, up to a quarter of a region: more would be copying, not caching. A region with too many errors goes
+//! appended like others, up to a share of the region: more would be copying, not caching. A region with too many errors goes
 //! before its turn and is not used again; what it noted as removed is noted anew, as objects older than it may still be there.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -122,7 +122,7 @@ impl Log {
 
     /// Asks for each object, and puts in again what is to be kept.
     fn part_with(&self, keeper: &dyn Keeper, region: u32, seq: u64, records: &[Record]) {
-        let mut room = self.geometry.region_bytes / 4;
+        let mut room = self.reinsert;
         for record in records {
             if let Some((removed, _)) = record.removes() {
                 if removed != seq && self.has(removed) {

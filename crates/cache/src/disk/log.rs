@@ -69,6 +69,8 @@ pub(super) struct Log {
     ready: OwnedFd,
     spare: Mutex<Spare>,
     pub(super) errors_max: u32,
+    /// Bytes of a region that may be put in again.
+    pub(super) reinsert: usize,
     /// Regions with too many errors that were not evicted yet.
     pub(super) worn: AtomicU32,
     pub(super) counters: Arc<Counters>,
@@ -106,6 +108,7 @@ impl Log {
             ready,
             spare: Mutex::new(Spare { buffers: Vec::new(), more: config.lanes + config.writing }),
             errors_max: config.errors_max,
+            reinsert: geometry.region_bytes * usize::from(config.reinsert_percent) / 100,
             worn: AtomicU32::new(0),
             counters: shared.0,
             admission: shared.1,

@@ -37,6 +37,7 @@ pub(super) fn config(path: &Path, regions: u64, making: Making) -> Config {
         writing: 8,
         free_regions: 6,
         ghosts: 1024,
+        reinsert_percent: 25,
         ..disk::Config::default()
     };
     let below = DiskTier { path: path.to_path_buf(), config: own, clock_zero: 1000 };

@@ -178,7 +178,7 @@ fn what_was_read_since_it_was_written_outlives_its_region() {
     (0..8).for_each(|number| put(&cache, number, 5, 3000));
     push_down(&cache);
     fill(&cache);
-    // A quarter of a region can be put in again.
+    // So much of a region can be put in again.
     for round in 0..4 {
         (0..2).for_each(|number| assert_eq!(get(&cache, number), Some(5), "{round}"));
         (0..230).for_each(|number| put(&cache, 10_000 + round * 1000 + number, 1, 3000));

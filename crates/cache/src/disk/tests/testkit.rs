@@ -20,6 +20,7 @@ pub(super) fn config() -> Config {
         small_max: 600,
         small_waiting: 16 << 10,
         ghosts: 64,
+        reinsert_percent: 25,
         ..Config::default()
     }
 }
