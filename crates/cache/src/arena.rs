@@ -178,6 +178,24 @@ impl Arena {
         unsafe { out.set_len(start + length) };
     }
 
+    /// Copies bytes to `to`, from byte `skip` counted from word `at`.
+    pub(crate) fn read_to(&self, at: usize, skip: usize, to: &mut [u8]) {
+        let (mut at, shift) = (at + skip / WORD, (skip % WORD) * 8);
+        assert!(at + to.len().div_ceil(WORD) < self.len, "bytes beyond the arena");
+        if to.len() > LONG && cfg!(all(target_arch = "x86_64", not(miri))) {
+            let from = self.words.as_ptr().wrapping_add(at).cast::<u8>().wrapping_add(shift / 8);
+            // SAFETY: `from` has that many bytes in the mapping (asserted), `to` is a slice of as many, and no part of it.
+            unsafe { copy_racing(from, to.as_mut_ptr(), to.len()) };
+            return;
+        }
+        for part in to.chunks_mut(WORD) {
+            let low = self.word(at).load(Relaxed) >> shift;
+            let high = if shift == 0 { 0 } else { self.word(at + 1).load(Relaxed) << (64 - shift) };
+            part.copy_from_slice(&(low | high).to_le_bytes()[..part.len()]);
+            at += 1;
+        }
+    }
+
     /// Writes these parts one after another from word `at` on; what is left of the last word becomes 0.
     #[inline]
     pub(crate) fn write(&self, at: usize, parts: &[&[u8]]) {
@@ -284,6 +302,9 @@ mod tests {
             prop_assert!(arena.is_equal(at, &bytes[..first]));
             out.clear();
             arena.read(at, first, second, &mut out);
+            prop_assert_eq!(&out[..], &bytes[first..]);
+            out.fill(0);
+            arena.read_to(at, first, &mut out);
             prop_assert_eq!(&out[..], &bytes[first..]);
             if first > 0 {
                 let mut other = bytes[..first].to_vec();

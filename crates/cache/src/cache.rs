@@ -1,25 +1,27 @@
-//! The cache: items by key, over tiers of memory.
+//! The cache: items by key, over tiers of memory and one on disk.
 //!
 //! A reader finds an entry, copies the item, and looks whether item and entry are still the same; it takes no lock and is
 //! never waited for. A writer writes a new item beside the old one and exchanges the entry under the stripe of the key; so
 //! does who moves an item to another tier. Whoever took an entry away gives the slot back, nobody else. Locks are taken in
 //! this order: a stripe, then a class; who has a class and wants a stripe (to evict) may only try. Of two stripes the second
-//! is only tried.
+//! is only tried. What leads to disk is in `below/`; here it is passed over.
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
-use std::sync::{Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 
 use nearfar_kernel::mempolicy::Policy;
 
 use crate::arena::WORD;
+use crate::below::{self, Below, Found};
 use crate::config::{Config, Error, Making};
+use crate::disk::Device;
 use crate::index::{At, Entry, Hash, Held, Index, hash};
 use crate::item::{EXTRA, HEADER, Header, Item, KEY_MAX, Shape, Stage, size};
 use crate::notes::Notes;
 use crate::space::{Sizes, Space, State};
 use crate::stats::Reads;
-use crate::store::{Meta, Refused};
+use crate::store::{Meta, Old, Refused};
 
 /// A place is a tier and a word in it.
 const TIER_SHIFT: u32 = 43;
@@ -37,6 +39,7 @@ const READ_NOTES: usize = 64;
 #[derive(Debug)]
 pub struct Cache {
     pub(crate) index: Index,
+    pub(crate) below: Option<Box<Below>>,
     pub(crate) spaces: Vec<Space>,
     pub(crate) sizes: Sizes,
     pub(crate) making: Making,
@@ -48,13 +51,15 @@ pub struct Cache {
     pub(crate) wishes: Notes,
     /// What was read lately, for policies that want that.
     pub(crate) read_notes: Notes,
+    /// How many want items to stay in their tiers.
+    pub(crate) barred: AtomicU32,
     /// Somebody found no room.
     pub(crate) wanted: (Mutex<bool>, Condvar),
     wants_reads: bool,
 }
 
 /// What came of trying to read an item without a lock.
-enum Tried {
+pub(crate) enum Tried {
     Read(Meta),
     Expired,
     /// Somebody changed it: once more.
@@ -65,8 +70,16 @@ impl Cache {
     /// A cache that holds nothing.
     ///
     /// # Errors
-    /// If it can't be so, or there is no such memory.
+    /// If it can't be so, there is no such memory, or the disk can't be opened.
     pub fn new(config: &Config) -> Result<Self, Error> {
+        Self::with_device(config, None)
+    }
+
+    /// The same with a device for its disk; the path is what errors call it.
+    pub(crate) fn with_device(
+        config: &Config,
+        device: Option<&Arc<dyn Device>>,
+    ) -> Result<Self, Error> {
         let slab = config.check()?;
         let sizes = Sizes::new(slab / WORD);
         let memory = |what: &str, bytes: u64| {
@@ -83,8 +96,11 @@ impl Cache {
         };
         let spaces = config.tiers.iter().enumerate().map(space).collect::<Result<Vec<_>, _>>()?;
         let mut tiers = config.tiers.iter();
+        let disk = config.disk.as_ref();
+        let below = disk.map(|disk| below::open(&index, disk, device)).transpose()?;
         Ok(Self {
             index,
+            below: below.map(Box::new),
             spaces,
             making: config.making,
             now: AtomicU32::new(1),
@@ -92,6 +108,7 @@ impl Cache {
             reads: Reads::default(),
             wishes: Notes::new(WISHES),
             read_notes: Notes::new(READ_NOTES),
+            barred: AtomicU32::new(0),
             wanted: (Mutex::new(false), Condvar::new()),
             wants_reads: tiers.any(|tier| tier.eviction.make().wants_reads()),
             sizes,
@@ -110,8 +127,14 @@ impl Cache {
 
     #[inline]
     pub(crate) fn locate(&self, place: u64) -> (usize, &Space, usize) {
+        self.in_memory(place).expect("only places in memory are asked for")
+    }
+
+    /// Tier and word of a place, unless it is on disk.
+    #[inline]
+    fn in_memory(&self, place: u64) -> Option<(usize, &Space, usize)> {
         let tier = (place >> TIER_SHIFT) as usize;
-        (tier, &self.spaces[tier], (place & ((1 << TIER_SHIFT) - 1)) as usize)
+        Some((tier, self.spaces.get(tier)?, (place & ((1 << TIER_SHIFT) - 1)) as usize))
     }
 
     /// Appends the value of a key to `out`; false if there is none.
@@ -141,16 +164,22 @@ impl Cache {
                     out.truncate(start);
                     core::hint::spin_loop();
                 }
-                Some(Tried::Expired) | None => {
-                    self.reads.miss();
-                    return None;
-                }
+                Some(Tried::Expired) => break,
+                None => match &self.below {
+                    None => break,
+                    Some(below) => {
+                        let head = &mut |meta: &Meta, len, out: &mut Vec<u8>| head(meta, len, out);
+                        return self.read_below(below, key, out, head);
+                    }
+                },
             }
         }
+        self.reads.miss();
+        None
     }
 
     #[inline]
-    fn try_read<H>(
+    pub(crate) fn try_read<H>(
         &self,
         key: &[u8],
         (entry, at): (Entry, At),
@@ -160,7 +189,7 @@ impl Cache {
     where
         H: FnMut(&Meta, usize, &mut Vec<u8>) + ?Sized,
     {
-        let (tier, space, word) = self.locate(entry.place());
+        let (tier, space, word) = self.in_memory(entry.place())?;
         let item = space.item(word);
         let header = item.header();
         if !header.may_be(key.len()) || !item.has_key(header, key) {
@@ -208,60 +237,76 @@ impl Cache {
     /// As [`Self::set`].
     pub fn put(&self, key: &[u8], value: &[u8], meta: Option<&Meta>) -> Result<(), Refused> {
         let hash = hash(key);
-        match self.write(hash, (key, value), meta) {
-            Ok(new) => {
-                let held = self.index.lock(hash);
-                let old = self.exchange(&held, key, new);
-                drop(held);
-                self.free(old);
-                Ok(())
-            }
-            Err(refused) => {
-                self.delete(key);
-                Err(refused)
-            }
+        let new = self.write(hash, (key, value), (meta, None));
+        let held = self.index.lock(hash);
+        let (mut old, mut more) = (self.find(&held, key), Vec::new());
+        if old.is_none() && self.below.is_some() {
+            old = self.claim(&held, &mut more);
         }
+        let gone = match new {
+            Ok(new) => self.exchange(&held, old, new),
+            Err(_) => Self::remove_held(&held, old),
+        };
+        self.changed(&held, key);
+        drop(held);
+        self.discard(gone);
+        more.into_iter().for_each(|place| self.discard(Some(place)));
+        self.tick_if_due();
+        new.map(|_| ())
     }
 
     /// Takes a key away; false if there is none.
     pub fn delete(&self, key: &[u8]) -> bool {
-        let hash = hash(key);
-        let held = self.index.lock(hash);
-        let Some((entry, at)) = self.find(&held, key) else { return false };
-        held.remove(at);
-        let expired = self.has_expired(entry);
+        let (held, found) = self.settle(hash(key), key);
+        let Some(Found { at, there }) = found else { return false };
+        let expired = there.meta().is_over(self.now.load(Relaxed));
+        let gone = Self::remove_held(&held, at);
+        self.changed(&held, key);
         drop(held);
-        self.free(Some(entry.place()));
+        self.discard(gone);
         !expired
     }
 
-    pub(crate) fn has_expired(&self, entry: Entry) -> bool {
-        let item = self.item(entry);
-        item.meta(item.header()).is_over(self.now.load(Relaxed))
+    /// Takes an entry away; gives the place it led to.
+    pub(crate) fn remove_held(held: &Held<'_>, old: Option<(Entry, At)>) -> Option<u64> {
+        old.map(|(entry, at)| {
+            held.remove(at);
+            entry.place()
+        })
     }
 
-    pub(crate) fn item(&self, entry: Entry) -> Item<'_> {
-        let (_, space, word) = self.locate(entry.place());
+    /// Tells the disk that a key, whose stripe is held, leads elsewhere or nowhere now.
+    #[inline]
+    pub(crate) fn changed(&self, held: &Held<'_>, key: &[u8]) {
+        if let Some(below) = &self.below {
+            below.changed(held.hash(), key);
+        }
+    }
+
+    pub(crate) fn item(&self, place: u64) -> Item<'_> {
+        let (_, space, word) = self.locate(place);
         space.item(word)
     }
 
-    /// The entry of a key whose stripe is held.
+    /// The entry of a key whose stripe is held, if it leads to memory.
     pub(crate) fn find(&self, held: &Held<'_>, key: &[u8]) -> Option<(Entry, At)> {
         held.find(|entry| {
-            let item = self.item(entry);
+            let Some((_, space, word)) = self.in_memory(entry.place()) else { return false };
+            let item = space.item(word);
             let header = item.header();
             header.may_be(key.len()) && item.has_key(header, key)
         })
     }
 
-    /// Writes an item where nobody looks yet; gives its place.
+    /// Writes an item where nobody looks yet, with where it lies on disk, if it does; gives its place.
     pub(crate) fn write(
         &self,
         hash: Hash,
         (key, value): (&[u8], &[u8]),
-        meta: Option<&Meta>,
+        (meta, copy): (Option<&Meta>, Option<u64>),
     ) -> Result<u64, Refused> {
-        let bytes = size(key.len(), value.len(), meta.is_some());
+        let more = if copy.is_some() { WORD } else { 0 };
+        let bytes = size(key.len(), value.len(), meta.is_some()) + more;
         let class = self.sizes.class(bytes.div_ceil(WORD));
         if key.len() + value.len() > self.largest() || key.is_empty() || key.len() > KEY_MAX {
             return Err(Refused::TooLarge {
@@ -271,22 +316,31 @@ impl Cache {
         }
         let (tier, at) = self.room(class, hash).ok_or(Refused::NoMemory { bytes })?;
         let item = self.spaces[tier].item(at);
-        let shape = Shape { key: key.len(), value: value.len(), extra: meta.is_some() };
+        let (extra, copied) = (meta.is_some(), copy.is_some());
+        let shape = Shape { key: key.len(), value: value.len(), extra, copy: copied };
         let header = Header::new(item.header(), shape);
         item.begin(header);
         if let Some(meta) = meta {
             item.set_meta(header, meta);
         }
         item.write(header, key, value);
+        if let Some(copy) = copy {
+            item.set_copy(header, copy);
+        }
         Ok(Self::place(tier, at))
     }
 
-    /// Has a key, whose stripe is held, lead to a new item; gives the place that it led to, or that had to go for it.
-    pub(crate) fn exchange(&self, held: &Held<'_>, key: &[u8], new: u64) -> Option<u64> {
-        let (_, space, word) = self.locate(new);
-        let item = space.item(word);
+    /// Has a key, whose stripe is held, lead to a new item, in place of the old entry, if it has one; gives the place that led
+    /// to, or that had to go for it.
+    pub(crate) fn exchange(
+        &self,
+        held: &Held<'_>,
+        old: Option<(Entry, At)>,
+        new: u64,
+    ) -> Option<u64> {
+        let item = self.item(new);
         item.publish(item.header().at(Stage::Live));
-        if let Some((entry, at)) = self.find(held, key) {
+        if let Some((entry, at)) = old {
             held.replace(at, new);
             return Some(entry.place());
         }
@@ -303,9 +357,20 @@ impl Cache {
         if held.insert(new) {
             gone
         } else {
-            self.free(gone);
+            self.discard(gone);
             Some(new)
         }
+    }
+
+    /// An item is no more, nothing leads to it: what lies on disk of it is forgotten, and its slot, if it has one, is free.
+    pub(crate) fn discard(&self, place: Option<u64>) {
+        if let (Some(below), Some(place)) = (&self.below, place) {
+            if self.in_memory(place).is_none() {
+                return below.forget(place);
+            }
+            below.forget_copy(&self.item(place));
+        }
+        self.free(place);
     }
 
     /// Gives the slot of an item back to which nothing leads any more.
@@ -366,6 +431,9 @@ impl Cache {
     pub(crate) fn make_room(&self, tier: usize, class: usize, key: &mut Vec<u8>) -> bool {
         if tier + 1 < self.spaces.len() {
             return self.demote(tier, class, key) > 0;
+        }
+        if let Some(below) = &self.below {
+            return self.sink(below, (tier, class), key) > 0;
         }
         let space = &self.spaces[tier];
         let mut state = space.class(class).lock();

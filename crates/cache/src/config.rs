@@ -1,14 +1,18 @@
 //! How a cache is to be.
 
 use std::io;
+use std::path::PathBuf;
 
 use nearfar_kernel::mempolicy::Policy;
 
 use crate::arena::PageSize;
+use crate::disk;
 use crate::evict::Eviction;
 
 /// Bytes of an item, where nobody says how many items there will be.
 const ITEM_GUESS: u64 = 100;
+/// Bytes of a large object on disk, likewise.
+const DISK_ITEM_GUESS: u64 = 4000;
 /// Most tiers of memory.
 pub(crate) const TIERS_MAX: usize = 4;
 
@@ -33,12 +37,27 @@ pub enum Making {
     Background,
 }
 
+/// A tier on disk, below those of memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskTier {
+    /// The file or block device; a file is made if there is none.
+    pub path: PathBuf,
+    /// Its size, its parts, what may be written a day, what is let in, and what is taken over after a crash.
+    pub config: disk::Config,
+    /// The Unix second in which the cache's clock stands at 0. Times of expiry are Unix seconds on disk, so that they hold when
+    /// it is opened again. 0 if the clock tells Unix seconds itself, or nothing expires.
+    pub clock_zero: u32,
+}
+
 /// How a cache is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Tiers, fastest first; one to four.
     pub tiers: Vec<Tier>,
-    /// Items the index has room for; none: one for each hundred bytes of the tiers.
+    /// A tier on disk below them.
+    pub disk: Option<DiskTier>,
+    /// Items the index has room for, those on disk included that are not among the small ones; none: one for each hundred bytes
+    /// of the tiers, and for each four thousand of the disk.
     pub items: Option<u64>,
     /// Bytes of a slab, a power of two from 64 KiB to 64 MiB; none: by the tiers' size, 128 KiB to 2 MiB. An item has a
     /// quarter of it at most.
@@ -88,6 +107,9 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// The disk.
+    #[error(transparent)]
+    Disk(#[from] disk::Error),
 }
 
 impl Config {
@@ -97,6 +119,7 @@ impl Config {
         let tier = Tier { bytes, policy: Policy::Default, eviction: Eviction::default() };
         Self {
             tiers: vec![tier],
+            disk: None,
             items: None,
             slab: None,
             pages: PageSize::default(),
@@ -104,14 +127,18 @@ impl Config {
         }
     }
 
-    /// Bytes of all tiers.
+    /// Bytes of all tiers of memory.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.tiers.iter().map(|tier| tier.bytes).sum()
     }
 
     pub(crate) fn item_count(&self) -> usize {
-        let items = self.items.unwrap_or(self.bytes() / ITEM_GUESS);
+        let disk = self
+            .disk
+            .as_ref()
+            .map_or(0, |disk| disk.config.bytes.saturating_sub(disk.config.small_bytes));
+        let items = self.items.unwrap_or(self.bytes() / ITEM_GUESS + disk / DISK_ITEM_GUESS);
         usize::try_from(items).unwrap_or(usize::MAX)
     }
 

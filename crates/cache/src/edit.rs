@@ -1,46 +1,27 @@
 //! Changes that hang on what is there: the cache as a [`Store`].
 //!
 //! An edit holds the stripe of its key from the look to the change. What is kept besides a value changes in place, under
-//! another version of the item, so that who reads meanwhile reads again; an item that has no room for that is written anew.
+//! another version of the item, so that who reads meanwhile reads again; an item that has no room for that is written anew, as
+//! is one that lies on disk.
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use crate::arena::WORD;
+use crate::below::{Found, There};
 use crate::cache::Cache;
 use crate::index::{At, Entry, Held, hash};
 use crate::item::{Header, Stage};
 use crate::mover::for_each_item;
 use crate::store::{Class, Decide, Edit, Head, Meta, Old, Refused, Store};
 
-/// An item whose stripe is held.
-struct There<'a> {
-    cache: &'a Cache,
-    entry: Entry,
-    header: Header,
-}
-
-impl Old for There<'_> {
-    fn meta(&self) -> Meta {
-        self.cache.item(self.entry).meta(self.header)
-    }
-
-    fn len(&self) -> usize {
-        self.header.value()
-    }
-
-    fn read(&self, out: &mut Vec<u8>) {
-        self.cache.item(self.entry).read_value(self.header, out);
-    }
-}
-
 impl Cache {
-    /// Sets what is kept besides the value of an item that has room for that.
+    /// Sets what is kept besides the value of an item that has room for that, and does not lie on disk as well.
     fn set_meta(&self, there: &There<'_>, meta: &Meta) -> bool {
-        let item = self.item(there.entry);
-        if !there.header.has_extra() {
+        let There::Memory(_, entry, header) = *there else { return false };
+        let item = self.item(entry.place());
+        if !header.has_extra() || header.has_copy() {
             return *meta == there.meta();
         }
-        let header = there.header;
         let new = Header::new(header, header.shape());
         // A policy may set how often it was read meanwhile, no more.
         if item.change(header, |_| new).is_none() {
@@ -48,27 +29,19 @@ impl Cache {
         }
         item.begin(new);
         item.set_meta(new, meta);
-        item.publish(new.at(Stage::Live).with_reads(header.reads()));
+        item.publish(new.at(Stage::Live).with_hints_of(header));
         true
     }
 
-    /// Writes an item under a key whose stripe is held; gives the place to free.
+    /// Writes an item under a key whose stripe is held and that has this entry; gives the place that is no more.
     fn put_held(
         &self,
-        held: &Held<'_>,
-        key: &[u8],
-        value: &[u8],
+        (held, old): (&Held<'_>, Option<(Entry, At)>),
+        (key, value): (&[u8], &[u8]),
         meta: &Meta,
     ) -> Result<Option<u64>, Refused> {
-        let new = self.write(hash(key), (key, value), Some(meta))?;
-        Ok(self.exchange(held, key, new))
-    }
-
-    fn remove_held(held: &Held<'_>, old: Option<(Entry, At)>) -> Option<u64> {
-        old.map(|(entry, at)| {
-            held.remove(at);
-            entry.place()
-        })
+        let new = self.write(held.hash(), (key, value), (Some(meta), None))?;
+        Ok(self.exchange(held, old, new))
     }
 }
 
@@ -96,18 +69,21 @@ impl Store for Cache {
         value: &mut Vec<u8>,
         decide: &mut Decide<'_>,
     ) -> Result<(), Refused> {
-        let held = self.index.lock(hash(key));
-        let mut old = self.find(&held, key);
+        let (held, mut found) = self.settle(hash(key), key);
         let mut gone = None;
-        if old.is_some_and(|(entry, _)| self.has_expired(entry)) {
-            gone = Self::remove_held(&held, old.take());
+        let expired = |found: &mut Found<'_>| found.there.meta().is_over(self.now());
+        if let Some(Found { at, .. }) = found.take_if(expired) {
+            gone = Self::remove_held(&held, at);
+            self.changed(&held, key);
         }
-        let there =
-            old.map(|(entry, _)| There { cache: self, entry, header: self.item(entry).header() });
+        let (old, there) = match found {
+            Some(Found { at, there }) => (at, Some(there)),
+            None => (None, None),
+        };
         let edit = decide(there.as_ref().map(|there| -> &dyn Old { there }), value);
         let mut done = Ok(());
         let mut put = |value: &[u8], meta: &Meta| {
-            self.put_held(&held, key, value, meta).unwrap_or_else(|refused| {
+            self.put_held((&held, old), (key, value), meta).unwrap_or_else(|refused| {
                 done = Err(refused);
                 Self::remove_held(&held, old)
             })
@@ -125,9 +101,13 @@ impl Store for Cache {
                 _ => None,
             },
         };
+        if edit != Edit::Keep {
+            self.changed(&held, key);
+        }
         drop(held);
-        self.free(gone);
-        self.free(freed);
+        self.discard(gone);
+        self.discard(freed);
+        self.tick_if_due();
         done
     }
 
@@ -194,9 +174,10 @@ impl Store for Cache {
         each("index_crowded", stats.crowded);
         let sum = |of: fn(&crate::TierStats) -> u64| stats.tiers.iter().map(of).sum();
         each("bytes", sum(|tier| tier.used));
-        each("curr_items", sum(|tier| tier.items));
+        let (disk, evicted) = (stats.disk.as_ref(), |tier: &crate::TierStats| tier.counts.evicted);
+        each("curr_items", sum(|tier| tier.items) + disk.map_or(0, |disk| disk.items));
         each("limit_maxbytes", sum(|tier| tier.bytes));
-        each("evictions", sum(|tier| tier.counts.evicted));
+        each("evictions", sum(evicted) + disk.map_or(0, |disk| disk.evicted));
         each("total_items", sum(|tier| tier.counts.stored));
         for (number, tier) in stats.tiers.iter().enumerate() {
             each(&format!("tier_{number}_bytes"), tier.used);
@@ -205,6 +186,15 @@ impl Store for Cache {
             each(&format!("tier_{number}_demoted"), tier.counts.demoted);
             each(&format!("tier_{number}_promoted"), tier.counts.promoted);
             each(&format!("tier_{number}_evictions"), tier.counts.evicted);
+        }
+        if let Some(disk) = disk {
+            let number = stats.tiers.len();
+            each(&format!("tier_{number}_bytes"), disk.used);
+            each(&format!("tier_{number}_limit_bytes"), disk.bytes);
+            each(&format!("tier_{number}_items"), disk.items);
+            each(&format!("tier_{number}_promoted"), disk.promoted);
+            each(&format!("tier_{number}_evictions"), disk.evicted);
+            disk.each(each);
         }
     }
 }

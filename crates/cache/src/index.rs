@@ -93,6 +93,20 @@ impl Stripe {
         self.held.compare_exchange(0, 1, Acquire, Relaxed).is_ok()
     }
 
+    /// Takes it as soon as nobody has it.
+    #[inline]
+    fn take(&self) {
+        let mut spins = 0_u32;
+        while !self.try_take() {
+            spins += 1;
+            if spins.is_multiple_of(64) {
+                std::thread::yield_now()
+            } else {
+                core::hint::spin_loop()
+            }
+        }
+    }
+
     #[inline]
     fn give_back(&self) {
         self.held.store(0, Release);
@@ -229,16 +243,42 @@ impl Index {
     #[inline]
     pub(crate) fn lock(&self, hash: Hash) -> Held<'_> {
         let stripe = self.stripe(hash.tag());
-        let mut spins = 0_u32;
-        while !stripe.try_take() {
-            spins += 1;
-            if spins.is_multiple_of(64) {
-                std::thread::yield_now()
-            } else {
-                core::hint::spin_loop()
-            }
-        }
+        stripe.take();
         Held { index: self, hash, stripe }
+    }
+
+    /// Waits until everybody has given back the stripes that are held now.
+    pub(crate) fn wait_for_all(&self) {
+        for stripe in &self.stripes {
+            stripe.take();
+            stripe.give_back();
+        }
+    }
+
+    /// Sets another place for an entry of which no stripe is held, if it is there still: for hints in the place.
+    pub(crate) fn hint(&self, at: At, entry: Entry, place: u64) -> bool {
+        let new = entry.tag() << TAG_SHIFT | place;
+        self.slot(at.0).compare_exchange(entry.0, new, Relaxed, Relaxed).is_ok()
+    }
+
+    /// Takes out the entries whose place `goes` accepts; gives how many. One that moves to its other bucket meanwhile may stay.
+    pub(crate) fn sweep(&self, goes: impl Fn(u64) -> bool) -> u64 {
+        let mut count = 0;
+        for slot in (0..self.buckets as usize * SLOTS).map(|at| self.slot(at)) {
+            let entry = Entry(slot.load(Relaxed));
+            if entry.0 == 0 || !goes(entry.place()) {
+                continue;
+            }
+            let stripe = self.stripe(entry.tag());
+            stripe.take();
+            let still = Entry(slot.load(Relaxed));
+            if still.tag() == entry.tag() && goes(still.place()) {
+                slot.store(0, Release);
+                count += 1;
+            }
+            stripe.give_back();
+        }
+        count
     }
 
     /// The stripe of this hash, if nobody holds it.
@@ -251,6 +291,10 @@ impl Index {
 }
 
 impl<'a> Held<'a> {
+    pub(crate) const fn hash(&self) -> Hash {
+        self.hash
+    }
+
     /// The first of the entries with this tag that `is_it` accepts.
     #[inline]
     pub(crate) fn find(&self, mut is_it: impl FnMut(Entry) -> bool) -> Option<(Entry, At)> {

@@ -1,12 +1,13 @@
 //! An item as it lies in memory.
 //!
 //! ```text
-//! word 0     version 16 | state 8 | key length 8 | value length 24 | reads 8
+//! word 0     version 16 | state 8 | key length 8 | value length 24 | uses 6, reads 2
 //! words 1-3  only if the state says so: expires 32, flags 32 | cas 64 | marks 16, version 16, accessed 32
 //! then       key and value, without a gap; the rest of the last word is 0
+//! last word  only if the state says so: where the same item lies on disk
 //! ```
-//! An item does not change, except `reads`, `accessed` and the marks, which are hints: whoever changes more makes another
-//! version. Who reads without a lock takes the header before and after (`reads` aside); if it is the same, what was read is
+//! An item does not change, except `reads`, `uses`, `accessed` and the marks, which are hints: whoever changes more makes another
+//! version. Who reads without a lock takes the header before and after (`reads` and `uses` aside); if it is the same, what was read is
 //! one item's.
 #![expect(clippy::cast_possible_truncation, reason = "fields of a word have fewer bits")]
 
@@ -25,9 +26,14 @@ pub(crate) const EXTRA: usize = 3 * WORD;
 pub(crate) const KEY_MAX: usize = 250;
 /// Bytes from its header on that any header can speak of, also one that is none: who reads without a lock may meet a word of
 /// something else, and finds out afterwards.
-pub(crate) const REACH: usize = size(0xff, 0xff_ffff, true) + 2 * WORD;
-/// Reads that are counted, at most.
+pub(crate) const REACH: usize = size(0xff, 0xff_ffff, true) + 3 * WORD;
+/// Reads that are counted, at most: policies lower that as they look at an item.
 pub(crate) const READS_MAX: u64 = 3;
+/// Reads that were counted since the item was stored, at most.
+pub(crate) const USES_MAX: u64 = 63;
+const USE: u64 = READS_MAX + 1;
+/// Reads and uses.
+const HINTS: u64 = 0xff;
 
 const FETCHED: u64 = 1;
 const STALE: u64 = 2;
@@ -55,19 +61,24 @@ pub(crate) struct Shape {
     pub(crate) value: usize,
     /// [`Meta`] is kept.
     pub(crate) extra: bool,
+    /// Where it lies on disk is kept.
+    pub(crate) copy: bool,
 }
 
 impl Header {
     const EXTRA: u64 = 1 << 43;
+    const COPY: u64 = 1 << 44;
 
     /// The header of an item of this shape that comes after `before`, while it is being written.
     pub(crate) fn new(before: Self, shape: Shape) -> Self {
         debug_assert!(shape.key <= 255 && shape.value < 1 << 24, "lengths fit");
         let extra = if shape.extra { Self::EXTRA } else { 0 };
+        let copy = if shape.copy { Self::COPY } else { 0 };
         Self(
             (before.0 >> 48).wrapping_add(1) << 48
                 | (Stage::Held as u64) << 40
                 | extra
+                | copy
                 | (shape.key as u64) << 32
                 | (shape.value as u64) << 8,
         )
@@ -103,8 +114,17 @@ impl Header {
         (self.0 >> 32) as usize & 0xff
     }
 
+    pub(crate) const fn has_copy(self) -> bool {
+        self.0 & Self::COPY != 0
+    }
+
     pub(crate) const fn shape(self) -> Shape {
-        Shape { key: self.key(), value: self.value(), extra: self.has_extra() }
+        Shape {
+            key: self.key(),
+            value: self.value(),
+            extra: self.has_extra(),
+            copy: self.has_copy(),
+        }
     }
 
     /// Bytes of the value as it lies here.
@@ -113,7 +133,12 @@ impl Header {
     }
 
     pub(crate) const fn reads(self) -> u64 {
-        self.0 & 0xff
+        self.0 & READS_MAX
+    }
+
+    /// How often it was read since it was stored, as far as that was counted.
+    pub(crate) const fn uses(self) -> u64 {
+        (self.0 & HINTS) / USE
     }
 
     /// The same item still, whether read or not.
@@ -123,7 +148,22 @@ impl Header {
     }
 
     pub(crate) const fn with_reads(self, reads: u64) -> Self {
-        Self(self.0 & !0xff | reads)
+        Self(self.0 & !READS_MAX | reads)
+    }
+
+    /// Read and used as that one.
+    pub(crate) const fn with_hints_of(self, other: Self) -> Self {
+        Self(self.0 & !HINTS | other.0 & HINTS)
+    }
+
+    /// Used once, and not read since.
+    pub(crate) const fn with_one_use(self) -> Self {
+        Self(self.0 & !HINTS | USE)
+    }
+
+    /// Used as that one, and not read since.
+    pub(crate) const fn with_uses_of(self, other: Self) -> Self {
+        self.with_hints_of(other).with_reads(0)
     }
 
     /// At another stage; another version where it leaves the index.
@@ -140,6 +180,11 @@ impl Header {
 
     /// Words of the whole item.
     pub(crate) const fn words(self) -> usize {
+        self.copy_at() + self.has_copy() as usize
+    }
+
+    /// Words before the one that says where it lies on disk.
+    const fn copy_at(self) -> usize {
         self.before_key() + (self.key() + self.value()).div_ceil(WORD)
     }
 }
@@ -200,8 +245,9 @@ impl Item<'_> {
     /// Counts a read, unless enough are counted, or another comes between.
     #[inline]
     pub(crate) fn count_read(&self, seen: Header) -> bool {
+        let one = if seen.uses() < USES_MAX { USE + 1 } else { 1 };
         seen.reads() < READS_MAX
-            && self.head().compare_exchange(seen.0, seen.0 + 1, Relaxed, Relaxed).is_ok()
+            && self.head().compare_exchange(seen.0, seen.0 + one, Relaxed, Relaxed).is_ok()
     }
 
     #[inline]
@@ -227,6 +273,21 @@ impl Item<'_> {
         self.arena.read(self.at + header.before_key(), header.key(), header.value(), out);
     }
 
+    /// Copies the value to `out`, which has its length.
+    pub(crate) fn copy_value(&self, header: Header, out: &mut [u8]) {
+        self.arena.read_to(self.at + header.before_key(), header.key(), out);
+    }
+
+    /// Where it lies on disk, if that is kept.
+    pub(crate) fn copy(&self, header: Header) -> Option<u64> {
+        header.has_copy().then(|| self.arena.word(self.at + header.copy_at()).load(Relaxed))
+    }
+
+    /// Writes where an item lies on disk of which this will be the header.
+    pub(crate) fn set_copy(&self, header: Header, copy: u64) {
+        self.arena.word(self.at + header.copy_at()).store(copy, Relaxed);
+    }
+
     /// Writes key and value.
     pub(crate) fn write(&self, header: Header, key: &[u8], value: &[u8]) {
         self.arena.write(self.at + header.before_key(), &[key, value]);
@@ -236,7 +297,7 @@ impl Item<'_> {
     #[inline]
     pub(crate) fn meta(&self, header: Header) -> Meta {
         if !header.has_extra() {
-            return Meta { fetched: header.reads() > 0, ..Meta::default() };
+            return Meta { fetched: header.uses() > 0, ..Meta::default() };
         }
         let word = |n: usize| self.arena.word(self.at + n).load(Relaxed);
         let (first, marks) = (word(1), word(3));

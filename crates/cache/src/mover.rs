@@ -12,6 +12,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::below::Went;
 use crate::cache::{BATCH, Cache};
 use crate::index::Hash;
 use crate::item::{Header, KEY_MAX, Stage};
@@ -77,9 +78,9 @@ impl Cache {
         let held = self.index.try_lock(what.hash);
         let place = Self::place(from, what.at);
         let entry = held.as_ref().and_then(|held| Some((held, held.find_place(place)?)));
-        match entry.filter(|_| old.is_still(header)) {
+        match entry.filter(|_| old.is_still(header) && !self.are_moves_barred()) {
             Some((held, entry)) => {
-                item.publish(new.at(Stage::Live));
+                item.publish(new.at(Stage::Live).with_uses_of(header));
                 held.replace(entry, Self::place(to, at));
                 true
             }
@@ -120,10 +121,18 @@ impl Cache {
             for at in space.slots_of(class, slab) {
                 let item = space.item(at);
                 let header = item.header();
-                let goes = header.is_live();
-                if goes && self.take_out(item.hash(header, key), Self::place(tier, at)) {
+                let went = match &self.below {
+                    _ if !header.is_live() => Went::Nowhere,
+                    Some(below) => self.sink_one(below, (tier, at), header, key),
+                    None if self.take_out(item.hash(header, key), Self::place(tier, at)) => {
+                        Went::Away
+                    }
+                    None => Went::Nowhere,
+                };
+                if went != Went::Nowhere {
                     space.remove(&mut state, at);
-                    state.counts.evicted += 1;
+                    state.counts.demoted += u64::from(went == Went::Down);
+                    state.counts.evicted += u64::from(went == Went::Away);
                 }
             }
             space.release(class, &mut state, place)
@@ -157,7 +166,10 @@ impl Cache {
 
     /// Takes out everything that is there now.
     pub(crate) fn remove_all(&self) {
-        self.drop_items(&|_| true);
+        self.without_moves(|| {
+            self.drop_items(&|_| true);
+            self.clear_disk();
+        });
     }
 
     /// Takes out what has expired; gives how many items that were.
@@ -222,8 +234,15 @@ impl Cache {
         }
     }
 
-    /// One round of a mover: promotes what is wished for, and frees slots where too few are. Gives how many items it moved.
+    /// One round of a mover: promotes what is wished for, frees slots where too few are, and has the disk do what is due. Gives
+    /// how many items it moved in memory.
     pub fn step(&self) -> usize {
+        let moved = self.step_in_memory();
+        self.tick_disk();
+        moved
+    }
+
+    fn step_in_memory(&self) -> usize {
         let mut moved = self.promote();
         let mut key = Vec::with_capacity(KEY_MAX);
         for tier in 0..self.spaces.len() {
@@ -234,6 +253,9 @@ impl Cache {
             }
             if space.unused_slabs() > 0 {
                 continue;
+            }
+            if let Some(below) = self.below.as_ref().filter(|_| tier + 1 == self.spaces.len()) {
+                below.disk.wait_for_buffer();
             }
             for class in 0..self.sizes.count() {
                 let wanted = |percent: usize| {
@@ -275,7 +297,7 @@ pub(crate) fn for_each_item(cache: &Cache, each: &mut dyn FnMut(usize, usize) ->
     }
 }
 
-/// Threads that do [`Cache::step`], until dropped.
+/// Threads that do what [`Cache::step`] does, until dropped; one of them is for the disk alone, where there is one.
 #[derive(Debug)]
 pub struct Movers {
     cache: Arc<Cache>,
@@ -284,7 +306,7 @@ pub struct Movers {
 }
 
 impl Movers {
-    /// Starts so many.
+    /// Starts so many for memory, and one for the disk.
     ///
     /// # Errors
     /// If there can be no more threads.
@@ -297,13 +319,18 @@ impl Movers {
             let named = std::thread::Builder::new().name(format!("mover-{number}"));
             movers.threads.push(named.spawn(move || work(&cache, &stop))?);
         }
+        if cache.below.is_some() {
+            let (cache, stop) = (Arc::clone(cache), Arc::clone(&stop));
+            let named = std::thread::Builder::new().name(String::from("mover-disk"));
+            movers.threads.push(named.spawn(move || work_disk(&cache, &stop))?);
+        }
         Ok(movers)
     }
 }
 
 fn work(cache: &Cache, stop: &AtomicBool) {
     while !stop.load(Acquire) {
-        if cache.step() > 0 {
+        if cache.step_in_memory() > 0 {
             continue;
         }
         let (wanted, bell) = &cache.wanted;
@@ -315,10 +342,22 @@ fn work(cache: &Cache, stop: &AtomicBool) {
     }
 }
 
+fn work_disk(cache: &Cache, stop: &AtomicBool) {
+    let Some(below) = &cache.below else { return };
+    while !stop.load(Acquire) {
+        if cache.tick_disk().evicted == 0 {
+            below.wait(PAUSE);
+        }
+    }
+}
+
 impl Drop for Movers {
     fn drop(&mut self) {
         self.stop.swap(true, AcqRel);
         self.cache.call_movers();
+        if let Some(below) = &self.cache.below {
+            below.call();
+        }
         for thread in self.threads.drain(..) {
             // A mover that panicked has said so.
             let _ = thread.join();

@@ -8,7 +8,9 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU64, AtomicUsize};
 
 use crate::arena::WORD;
+use crate::below::Below;
 use crate::cache::Cache;
+use crate::disk;
 use crate::space::{Counts, Space};
 use crate::store::Class;
 
@@ -118,8 +120,35 @@ pub struct Stats {
     pub misses: u64,
     /// Items that went as the index had no room where they belonged.
     pub crowded: u64,
-    /// Tiers, fastest first.
+    /// Tiers of memory, fastest first.
     pub tiers: Vec<TierStats>,
+    /// The disk, if there is one.
+    pub disk: Option<DiskStats>,
+}
+
+/// What is in the tier on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskStats {
+    /// Bytes it may use.
+    pub bytes: u64,
+    /// Bytes of regions with large objects, and of all sets for small ones.
+    pub used: u64,
+    /// Large objects that entries lead to. Small ones are not counted one by one.
+    pub items: u64,
+    /// Items that came from memory and were written.
+    pub written: u64,
+    /// Items that came from memory, and lay there unchanged still.
+    pub unwritten: u64,
+    /// Items that were not let in, or found no buffer.
+    pub refused: u64,
+    /// Objects that went to memory.
+    pub promoted: u64,
+    /// Large objects that are gone, as their region was used anew or can't be read.
+    pub evicted: u64,
+    /// Large objects that were there when it was opened.
+    pub recovered: u64,
+    /// The disk's own figures.
+    pub own: disk::Stats,
 }
 
 impl Counts {
@@ -153,6 +182,34 @@ fn tier(space: &Space) -> TierStats {
         }
     }
     stats
+}
+
+fn on_disk(below: &Below) -> DiskStats {
+    let (counted, own) = (&below.counted, below.disk.stats());
+    let read = |counter: &AtomicU64| counter.load(Relaxed);
+    DiskStats {
+        bytes: below.bytes,
+        used: below.disk.used_bytes(),
+        items: read(&counted.items),
+        written: read(&counted.written),
+        unwritten: read(&counted.unwritten),
+        refused: read(&counted.refused),
+        promoted: read(&counted.promoted),
+        evicted: read(&counted.evicted),
+        recovered: below.opened.objects,
+        own,
+    }
+}
+
+impl DiskStats {
+    /// Calls `each` with every figure but those that memory has, too; with names that begin with `disk_`.
+    pub fn each(&self, each: &mut dyn FnMut(&str, u64)) {
+        each("disk_written", self.written);
+        each("disk_unwritten", self.unwritten);
+        each("disk_refused", self.refused);
+        each("disk_recovered", self.recovered);
+        self.own.each(&mut |name, number| each(&format!("disk_{name}"), number));
+    }
 }
 
 /// Items of a class and tier that are looked at for how large they are.
@@ -201,6 +258,7 @@ impl Cache {
             misses: sum(|cell| &cell.misses),
             crowded: self.reads.crowded.load(Relaxed),
             tiers: self.spaces.iter().map(tier).collect(),
+            disk: self.below.as_deref().map(on_disk),
         }
     }
 }

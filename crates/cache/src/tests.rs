@@ -15,12 +15,13 @@ use crate::mover::Movers;
 use crate::store::{Edit, Meta, Refused, Store};
 use crate::{Cache, Config, Making, PageSize, Tier};
 
-const KB: u64 = 1 << 10;
+pub(crate) const KB: u64 = 1 << 10;
 
-fn tiers(bytes: &[u64], eviction: Eviction, making: Making) -> Config {
+pub(crate) fn tiers(bytes: &[u64], eviction: Eviction, making: Making) -> Config {
     let tier = |bytes: &u64| Tier { bytes: *bytes, policy: Policy::Default, eviction };
     Config {
         tiers: bytes.iter().map(tier).collect(),
+        disk: None,
         items: Some(20_000),
         slab: Some(64 << 10),
         pages: PageSize::Base,
@@ -38,7 +39,7 @@ fn get(cache: &Cache, key: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// A value that says whose it is and which: any piece of another one shows.
-fn value(key: u32, version: u32, out: &mut Vec<u8>) {
+pub(crate) fn value(key: u32, version: u32, out: &mut Vec<u8>) {
     out.clear();
     let length = 8 + (key.wrapping_mul(2_654_435_761).wrapping_add(version * 97) >> 21) as usize;
     let word = u64::from(key) << 32 | u64::from(version);
@@ -48,7 +49,7 @@ fn value(key: u32, version: u32, out: &mut Vec<u8>) {
 }
 
 /// The version of a value, if it is one of this key's and whole.
-fn version_of(key: u32, found: &[u8], scratch: &mut Vec<u8>) -> Option<u32> {
+pub(crate) fn version_of(key: u32, found: &[u8], scratch: &mut Vec<u8>) -> Option<u32> {
     let low: [u8; 4] = core::array::from_fn(|at| found.get((8 - at) % 8).copied().unwrap_or(0));
     let version = u32::from_le_bytes(low);
     value(key, version, scratch);
@@ -237,7 +238,7 @@ fn what_looks_like_an_item_at_the_very_end_of_memory_leads_nowhere() {
     // A place that a reader has from before, in the last word of the last slab; the word says that the longest of items
     // begins there.
     let last = space.slab_count() * space.slab_words() - 1;
-    let shape = crate::item::Shape { key: 255, value: 0xff_ffff, extra: true };
+    let shape = crate::item::Shape { key: 255, value: 0xff_ffff, extra: true, copy: true };
     let forged =
         crate::item::Header::new(crate::item::Header(0), shape).at(crate::item::Stage::Live);
     space.item(last).publish(forged);

@@ -63,6 +63,7 @@ pub(crate) fn cache(
         // An item has a quarter of a slab at most.
         slab: item_max.map(|bytes| (4 * bytes).next_power_of_two().max(256 << 10)),
         pages: PageSize::default(),
+        disk: None,
         making: Making::Inline,
     };
     config.check().context("--memory")?;

@@ -1,0 +1,123 @@
+//! What happens while the disk is being read, made to happen by the device: it calls the cache in the midst of a read.
+
+use std::sync::Weak;
+
+use super::*;
+use crate::disk::tests::testkit::{Asked, Fault, Faulty};
+use crate::store::{Edit, Old};
+
+const KEY: u64 = 7;
+
+/// A cache whose key is on disk in version 5, and on its device.
+fn made(folder: &tempfile::TempDir, len: usize) -> (Arc<Faulty>, Arc<Cache>) {
+    let faulty = Faulty::new(&file(folder));
+    let device: Arc<dyn Device> = faulty.clone();
+    let cache = Arc::new(open_on(&config(&file(folder), 100, Making::Inline), &device));
+    put(&cache, KEY, 5, len);
+    down(&cache);
+    (faulty, cache)
+}
+
+/// Has all items leave memory, and buffers, too.
+fn down(cache: &Cache) {
+    push_down(cache);
+    assert!(cache.below.as_ref().expect("it has a disk").disk.flush());
+}
+
+/// Has something done in the midst of the next read.
+fn meanwhile(faulty: &Faulty, cache: &Arc<Cache>, what: fn(&Cache, usize), len: usize) {
+    let (cache, mut is_done): (Weak<Cache>, bool) = (Arc::downgrade(cache), false);
+    faulty.by(move |asked: Asked| {
+        if asked.is_read && !core::mem::replace(&mut is_done, true) {
+            what(&cache.upgrade().expect("it is being read"), len);
+        }
+        Fault::None
+    });
+}
+
+/// What is done, and the version that is there afterwards.
+type Change = (fn(&Cache, usize), Option<u64>);
+
+const CHANGES: [Change; 6] = [
+    (|cache, len| put(cache, KEY, 6, len), Some(6)),
+    (
+        |cache, len| {
+            put(cache, KEY, 6, len);
+            down(cache);
+        },
+        Some(6),
+    ),
+    (|cache, _| assert!(cache.delete(&key(KEY))), None),
+    (|cache, _| cache.flush(0), None),
+    (
+        |cache, len| {
+            cache.flush(0);
+            put(cache, KEY, 6, len);
+            down(cache);
+        },
+        Some(6),
+    ),
+    // It comes to memory, and leaves it again.
+    (
+        |cache, _| {
+            (0..2).for_each(|_| assert_eq!(get(cache, KEY), Some(5)));
+            push_down(cache);
+        },
+        Some(5),
+    ),
+];
+
+#[test]
+fn who_changes_an_item_sees_what_was_stored_while_it_was_read() {
+    for (len, (change, after)) in [200, 3000].into_iter().flat_map(|len| CHANGES.map(|c| (len, c)))
+    {
+        let folder = folder();
+        let (faulty, cache) = made(&folder, len);
+        meanwhile(&faulty, &cache, change, len);
+        let mut seen = None;
+        let mut decide = |old: Option<&dyn Old>, _: &mut Vec<u8>| {
+            let mut out = Vec::new();
+            seen = old.and_then(|old| {
+                old.read(&mut out);
+                assert_eq!(version_of(KEY, &out), Some(old.meta().cas));
+                version_of(KEY, &out)
+            });
+            Edit::Set(meta(9, 0))
+        };
+        cache.edit(&key(KEY), &mut Vec::new(), &mut decide).expect("there is room");
+        assert_eq!(seen, after);
+        check_count(&cache);
+    }
+}
+
+#[test]
+fn what_was_stored_or_removed_while_it_was_read_stays_so() {
+    for (len, (change, after)) in [200, 3000].into_iter().flat_map(|len| CHANGES.map(|c| (len, c)))
+    {
+        let folder = folder();
+        let (faulty, cache) = made(&folder, len);
+        meanwhile(&faulty, &cache, change, len);
+        // What was there when the read began, or what is there now.
+        let found = get(&cache, KEY);
+        assert!(found == Some(5) || found == after, "{found:?}");
+        assert_eq!(get(&cache, KEY), after);
+        down(&cache);
+        assert_eq!(get(&cache, KEY), after);
+        check_count(&cache);
+    }
+}
+
+#[test]
+fn who_removes_an_item_is_told_whether_it_was_there_when_it_went() {
+    for (len, (change, after)) in [200, 3000].into_iter().flat_map(|len| CHANGES.map(|c| (len, c)))
+    {
+        let folder = folder();
+        let (faulty, cache) = made(&folder, len);
+        meanwhile(&faulty, &cache, change, len);
+        assert_eq!(cache.delete(&key(KEY)), after.is_some());
+        assert_eq!(get(&cache, KEY), None);
+        down(&cache);
+        assert_eq!(get(&cache, KEY), None);
+        check_count(&cache);
+    }
+}

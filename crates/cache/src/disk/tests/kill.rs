@@ -1,0 +1,157 @@
+//! Killed at any moment: what is found then was stored, is of its key, and is not older than what was flushed.
+//!
+//! The test starts itself again as a child that stores, removes, ticks and flushes, and says each step when it is done. After
+//! some number of steps, drawn anew each time, it is killed. Steps follow from their number, so both know them. Twenty rounds,
+//! or as many as NEARFAR_TEST_CACHE_ENDS says.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write, stdout};
+use std::process::{Command, Stdio};
+
+use super::super::*;
+use super::testkit::*;
+
+const KEYS: u64 = 150;
+/// The child's file, and the number of its first step.
+const FILE: &str = "NEARFAR_TEST_CACHE_CHILD_FILE";
+const FIRST: &str = "NEARFAR_TEST_CACHE_CHILD_FIRST";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Store(u64),
+    Remove(u64),
+    Flush,
+}
+
+/// Even keys are large objects, odd ones small.
+fn step(number: u64) -> Step {
+    let draw = hash(&number.to_le_bytes());
+    let key = (draw >> 32) % KEYS;
+    match draw % 100 {
+        0 => Step::Flush,
+        1..20 => Step::Remove(key),
+        _ => Step::Store(key),
+    }
+}
+
+fn length(key: u64, number: u64) -> usize {
+    usize::try_from(hash(&number.to_le_bytes()) >> 8).unwrap()
+        % if key.is_multiple_of(2) { 6000 } else { 400 }
+}
+
+fn config() -> Config {
+    Config { lanes: 2, ..super::testkit::config() }
+}
+
+/// Not a test by itself: what the test below starts.
+#[test]
+fn child() {
+    let Some(path) = std::env::var_os(FILE) else { return };
+    let first: u64 = std::env::var(FIRST).unwrap().parse().unwrap();
+    let index = Index::default();
+    let (disk, _) = Disk::open(path.as_ref(), &config(), &mut index.recover()).unwrap();
+    let mut out = stdout().lock();
+    for number in first.. {
+        match step(number) {
+            Step::Flush => assert!(disk.flush()),
+            Step::Remove(key_number) => {
+                let key = key(key_number);
+                if let Some(place) = index.remove(key_number) {
+                    disk.forget(place);
+                }
+                disk.remove_small(hash(&key), &key);
+            }
+            Step::Store(key) if key.is_multiple_of(2) => {
+                assert!(store(&disk, &index, key, number, length(key, number)));
+            }
+            Step::Store(key) => {
+                while store_small(&disk, key, number, length(key, number)) == Err(Refused::Busy) {
+                    disk.tick(1, &index);
+                }
+            }
+        }
+        disk.tick(1, &index);
+        // Who was killed has no reader any more.
+        if writeln!(out, "step {number}").and_then(|()| out.flush()).is_err() {
+            return;
+        }
+    }
+}
+
+/// Lets a child do so many steps, kills it, and gives the last step it said.
+fn kill_after(path: &std::path::Path, first: u64, steps: u64) -> u64 {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "disk::tests::kill::child", "--nocapture", "--test-threads=1"])
+        .env(FILE, path)
+        .env(FIRST, first.to_string())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let said =
+        |line: String| line.split("step ").nth(1).and_then(|number| number.parse::<u64>().ok());
+    let mut last = first - 1;
+    while last < first + steps {
+        let line = lines.next().expect("the child goes on until it is killed");
+        last = said(line).unwrap_or(last);
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    lines.filter_map(said).last().unwrap_or(last)
+}
+
+/// Versions found of all keys.
+fn found(path: &std::path::Path) -> (HashMap<u64, u64>, Opened) {
+    let index = Index::default();
+    let (disk, opened) = Disk::open(path, &config(), &mut index.recover()).unwrap();
+    let of = |key: u64| {
+        if key.is_multiple_of(2) { load(&disk, &index, key) } else { load_small(&disk, key) }
+    };
+    let found = (0..KEYS).filter_map(|key| Some((key, of(key)?))).collect();
+    assert_eq!(disk.stats().checksum_errors, 0);
+    (found, opened)
+}
+
+#[test]
+fn killed_at_any_moment_it_gives_nothing_older_than_was_flushed_and_nothing_of_others() {
+    let rounds = std::env::var("NEARFAR_TEST_CACHE_ENDS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(20);
+    let folder = folder();
+    let path = file(&folder);
+    let (mut before, mut first, mut all) = (HashMap::new(), 1, 0);
+    for round in 0..rounds {
+        let steps = hash(&[1, round]) % 250;
+        let last = kill_after(&path, first, steps);
+        let (now, opened) = found(&path);
+        assert!(!opened.was_closed);
+        let flush = (first..=last).filter(|number| step(*number) == Step::Flush).max().unwrap_or(0);
+        // What is certain, and what may be besides: a step that was done and not said, too.
+        for number in first..=flush {
+            match step(number) {
+                Step::Store(key) => drop(before.insert(key, number)),
+                Step::Remove(key) => drop(before.remove(&key)),
+                Step::Flush => {}
+            }
+        }
+        for (key, version) in &now {
+            let later = *version > flush && *version >= first && *version <= last + 1;
+            let stored = later && step(*version) == Step::Store(*key);
+            assert!(
+                before.get(key) == Some(version) || stored,
+                "round {round}: key {key} has version {version}, flushed {:?} by {flush}, steps {first} to {last}",
+                before.get(key)
+            );
+        }
+        println!(
+            "round {round}: killed after {} steps, {} objects found",
+            last + 1 - first,
+            now.len()
+        );
+        all += now.len();
+        (before, first) = (now, last + 2);
+    }
+    assert!(all > 10 * usize::from(rounds), "{all} objects found in {rounds} rounds");
+}

@@ -1,0 +1,10 @@
+//! Tests of the tier as a whole: against a model, on devices that fail, damaged and killed, from several threads.
+
+mod damage;
+mod faults;
+mod kill;
+mod model;
+mod opening;
+pub(crate) mod testkit;
+mod threads;
+mod use_cases;
