@@ -7,6 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -49,7 +50,9 @@ impl Running {
     }
 
     fn connect(&self) -> TcpStream {
-        TcpStream::connect(self.address("listen")).unwrap()
+        let stream = TcpStream::connect(self.address("listen")).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream
     }
 
     fn end(mut self, signal: Signal) -> Option<i32> {
@@ -121,6 +124,63 @@ fn tiers_are_named_by_kind_and_items_are_found_in_each() {
     assert_eq!(server.end(Signal::INT), Some(0));
 }
 
+/// How many of these keys are found; each with its own value, which is its number again and again.
+fn found(server: &Running, keys: u32) -> u32 {
+    let mut client = BufReader::new(server.connect());
+    let mut found = 0;
+    for number in 0..keys {
+        client.get_mut().write_all(format!("get k{number}\r\n").as_bytes()).unwrap();
+        let mut line = String::new();
+        client.read_line(&mut line).unwrap();
+        if line != "END\r\n" {
+            assert_eq!(line, format!("VALUE k{number} 3 20000\r\n"));
+            let mut read = vec![0; 20_007];
+            client.read_exact(&mut read).unwrap();
+            assert_eq!(String::from_utf8_lossy(&read), format!("{}\r\nEND\r\n", of(number)));
+            found += 1;
+        }
+    }
+    found
+}
+
+/// The value of such a key.
+fn of(number: u32) -> String {
+    format!("{number:08}").repeat(2500)
+}
+
+#[test]
+fn what_memory_does_not_hold_is_on_disk_and_is_found_by_the_next_server() {
+    const KEYS: u32 = 4000;
+    let dir = tempfile::tempdir().unwrap();
+    let disk = format!("{}=400m", dir.path().join("below").display());
+    let options = ["-p", "0", "-m", "16m", "-I", "64k", "--disk", &disk];
+    let server = Running::start(&options);
+    assert!(server.said.contains("tier 1   400 MiB at "), "{}", server.said);
+    let mut client = server.connect();
+    for number in 0..KEYS {
+        let line = format!("set k{number} 3 0 20000\r\n{}\r\n", of(number));
+        ask(&mut client, &line, "STORED\r\n");
+    }
+    // Memory has room for some 800; what the disk could not take in time is gone.
+    let before = found(&server, KEYS);
+    assert!(before > 2000, "{before} of {KEYS}");
+    // What is replaced or deleted is not what is found.
+    ask(
+        &mut client,
+        "set k1 3 0 3\r\nnew\r\nset k2 3 0 3\r\nnew\r\ndelete k2\r\n",
+        "STORED\r\nSTORED\r\nDELETED\r\n",
+    );
+    ask(&mut client, "get k1 k2\r\n", "VALUE k1 3 3\r\nnew\r\nEND\r\n");
+    ask(&mut client, &format!("set k1 3 0 20000\r\n{}\r\n", of(1)), "STORED\r\n");
+    drop(client);
+    assert_eq!(server.end(Signal::TERM), Some(0));
+
+    let server = Running::start(&options);
+    let after = found(&server, KEYS);
+    assert!(after > 1000, "{after} of {KEYS}, {before} before it ended");
+    assert_eq!(server.end(Signal::TERM), Some(0));
+}
+
 #[test]
 fn a_socket_in_the_file_system_has_its_mode_and_goes_with_the_server() {
     let dir = tempfile::tempdir().unwrap();
@@ -163,6 +223,8 @@ fn what_can_not_be_served_is_refused_before_anything_is_made() {
         (&["--memory", "weighted:0=1=1g"], "nearfar weights"),
         (&["--item-max", "1"], "--item-max"),
         (&["--item-max", "1g"], "--item-max"),
+        (&["--disk", "/nowhere"], "PATH=SIZE"),
+        (&["--disk-writes", "1g"], "--disk"),
         (&["--listen", "here"], "--listen here"),
         (&["--unix-mode", "999"], "octal"),
         (&["--threads", "0"], "--threads"),
@@ -171,6 +233,7 @@ fn what_can_not_be_served_is_refused_before_anything_is_made() {
         let error = refused(arguments, 2);
         assert!(error.contains(said), "{arguments:?}: {error}");
     }
+    assert!(refused(&["-p", "0", "--disk", "/nowhere/else=1g"], 1).contains("/nowhere/else"));
     let tls = ["-p", "0", "--tls-certificate", "/nowhere", "--tls-key", "/nowhere"];
     assert!(refused(&tls, 1).contains("/nowhere"));
 }

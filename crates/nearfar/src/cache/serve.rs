@@ -10,11 +10,13 @@ use nearfar_cache::evict::Eviction;
 use nearfar_cache::mover::Movers;
 use nearfar_cache::server::{self, Server, Stop};
 use nearfar_cache::{Cache, Config, Making, PageSize, Tier};
+use nearfar_topology::Bytes;
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::tiers::Memory;
 use crate::cli::output;
+use crate::clock::unix_ns;
 
 /// What will be served.
 #[derive(Debug)]
@@ -32,6 +34,10 @@ impl fmt::Display for Plan {
         for (at, memory) in self.cache.1.iter().enumerate() {
             let Memory { name, bytes, policy } = memory;
             writeln!(f, "tier {at}   {bytes} of {name} memory ({policy})")?;
+        }
+        if let Some(disk) = &self.cache.0.disk {
+            let at = self.cache.1.len();
+            writeln!(f, "tier {at}   {} at {}", Bytes(disk.config.bytes), disk.path.display())?;
         }
         for address in &self.server.tcp {
             writeln!(f, "listen   {address}")?;
@@ -70,6 +76,11 @@ pub(crate) fn cache(
     Ok((config, tiers))
 }
 
+/// The Unix second in which a cache's clock, which begins at 1, stands at 0.
+pub(crate) fn clock_zero() -> u32 {
+    u32::try_from(unix_ns() / 1_000_000_000 - 1).unwrap_or(0)
+}
+
 /// Serves until a signal ends it.
 ///
 /// # Errors
@@ -87,9 +98,13 @@ pub(crate) fn serve(mut plan: Plan) -> anyhow::Result<()> {
             "this process may have {allowed} descriptors, too few for {wanted} connections: raise its limit (ulimit -n)"
         ));
     }
-    let cache = Arc::new(Cache::new(config).context("--memory")?);
-    let _movers = Movers::start(&cache, plan.movers).context("movers")?;
-    let server = Server::start(cache, plan.server.clone())?;
+    if let Some(disk) = &config.disk {
+        // Above those of items that are found on disk.
+        plan.server.protocol.cas_first = u64::from(disk.clock_zero) << 24;
+    }
+    let cache = Arc::new(Cache::new(config)?);
+    let movers = Movers::start(&cache, plan.movers).context("movers")?;
+    let server = Server::start(Arc::clone(&cache) as _, plan.server.clone())?;
     // Ports that were any are those that were found.
     plan.server.tcp = server.addresses().to_vec();
     plan.server.metrics = server.metrics_address();
@@ -100,7 +115,8 @@ pub(crate) fn serve(mut plan: Plan) -> anyhow::Result<()> {
     handle.close();
     // It has ended, or it has said why.
     let _ = waiting.join();
-    Ok(())
+    drop(movers);
+    cache.close().context("--disk")
 }
 
 fn obey(signals: &mut Signals, stop: &Stop) {
@@ -117,7 +133,6 @@ fn obey(signals: &mut Signals, stop: &Stop) {
 mod tests {
     use super::*;
     use nearfar_kernel::mempolicy::Policy;
-    use nearfar_topology::Bytes;
 
     fn any(bytes: u64) -> Vec<Memory> {
         vec![Memory { name: "any".into(), bytes: Bytes(bytes), policy: Policy::Default }]

@@ -1,7 +1,5 @@
 //! `nearfar tier` on real kernels: used memory comes near, all is put back however it ends, what can't be is refused.
 
-#![expect(clippy::panic, reason = "how a test fails")]
-
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt as _;

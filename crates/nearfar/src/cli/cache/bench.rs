@@ -242,18 +242,22 @@ impl Args {
             return dry(&name, plan);
         }
         let resident_before = resident("self");
-        let cache = Arc::new(Cache::new(&config).context("--memory")?);
+        let cache = Arc::new(Cache::new(&config)?);
         let movers = Movers::start(&cache, movers).context("starting movers")?;
         let found = run::run(plan, &InProcess { name, engine: &*cache, resident_before });
         drop(movers);
+        cache.close().context("--disk")?;
         found.map(Some)
     }
 }
 
 /// What a cache in this process is called.
 fn named(config: &Config, tiers: &[Memory], movers: usize) -> String {
-    let tiers: Vec<_> =
+    let mut tiers: Vec<_> =
         tiers.iter().map(|tier| format!("{} of {} memory", tier.bytes, tier.name)).collect();
+    if let Some(disk) = &config.disk {
+        tiers.push(format!("{} at {}", Bytes(disk.config.bytes), disk.path.display()));
+    }
     let first = config.tiers.first().map(|tier| tier.eviction);
     let policy = Eviction::ALL.iter().find(|(_, policy)| Some(*policy) == first);
     let policy = policy.map_or("", |(name, _)| name);

@@ -7,6 +7,7 @@ use nearfar_kernel::affinity;
 use nearfar_topology::Bytes;
 
 use super::super::machine::MachineArgs;
+use super::disk::DiskArgs;
 use crate::cache::serve;
 use crate::cache::tiers::{self, Memory, MemoryExpr};
 use crate::exit::{EndsWith as _, Exit};
@@ -30,6 +31,8 @@ pub(super) struct EngineArgs {
     /// Items to have room for in the index [default: one for each 100 bytes of memory]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     items: Option<u64>,
+    #[command(flatten)]
+    disk: DiskArgs,
     #[command(flatten)]
     machine: MachineArgs,
 }
@@ -71,7 +74,7 @@ pub(super) fn item_size(text: &str) -> Result<Bytes, String> {
 
 impl EngineArgs {
     /// The options there are here, but for those on which machine it is.
-    pub(super) const NAMES: [&'static str; 4] = ["memory", "eviction", "movers", "items"];
+    pub(super) const NAMES: [&'static str; 5] = ["memory", "eviction", "movers", "items", "disk"];
 
     /// The cache, with its tiers as they were named; slabs are such that an item may have `item_max` bytes, or by the size of
     /// tiers.
@@ -92,7 +95,9 @@ impl EngineArgs {
             self.eviction.into(),
             (self.items, item_max),
         );
-        cache.ends_with(Exit::Usage)
+        let mut cache = cache.ends_with(Exit::Usage)?;
+        cache.0.disk = self.disk.tier();
+        Ok(cache)
     }
 
     /// Threads that make room.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 mod bench;
+mod disk;
 mod engine;
 mod serve;
 
