@@ -49,8 +49,8 @@ pub(super) fn goal(
     let others = Problem { scenes: &then, ..problem };
     let (other, other_value) = others.best(at);
     let mut scenes: Vec<Scene> = now.clone();
-    let each = lasts / real(now.len() as u64);
-    scenes.iter_mut().for_each(|scene| scene.weight = each);
+    let all: f64 = now.iter().map(|scene| scene.weight).sum();
+    scenes.iter_mut().for_each(|scene| scene.weight *= lasts / all.max(1e-12));
     scenes.push(Scene { foreign: before.foreign.clone(), weight: lasted });
     let both = Problem { scenes: &scenes, ..problem };
     // Its tops may be far from here.

@@ -7,6 +7,7 @@
 //! begins with them. Loads that change faster than that show in how far readings scatter; then there are two scenes instead
 //! of one.
 
+use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -25,6 +26,8 @@ const OFF: f64 = 0.35;
 const NOISE: f64 = 0.08;
 /// So many in a row are a change.
 const OFF_MOST: usize = 5;
+/// Readings of which scenes are made.
+const RECENT: usize = 40;
 /// Phases that are remembered.
 const PHASES_MAX: usize = 8;
 
@@ -49,6 +52,8 @@ pub(super) struct Senses {
     /// Lines of single readings, averaged, and how far they scatter, squared.
     single: Lines,
     spread: Lines,
+    /// Lines of the last readings.
+    recent: VecDeque<Lines>,
     /// How far they may by noise, down and up: little waiting backwards is much use.
     noise: [Lines; 2],
     /// Readings in a row that were off, not averaged yet.
@@ -76,7 +81,8 @@ impl Senses {
             *self = Self { queues: self.queues, ..Self::default() };
             (self.mean, self.readings) = (reading, 1);
             (self.lines, self.spread) = (now.clone(), vec![0.0; now.len()]);
-            self.single = now;
+            self.single = now.clone();
+            self.recent.push_back(now);
             self.noise = noise(machine, &self.mean);
             return true;
         }
@@ -85,6 +91,10 @@ impl Senses {
             *mean += SPREAD_COUNTS * apart;
             *spread += SPREAD_COUNTS * (apart * apart - *spread);
         }
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(now.clone());
         let is_off = self.is_off(&now);
         self.off.push(reading);
         if is_off && self.off.len() >= OFF_MOST && self.agree(machine) {
@@ -140,15 +150,25 @@ impl Senses {
         if !(0..self.queues).any(scatters) {
             return vec![Scene { foreign: self.foreign(), weight: 1.0 }];
         }
-        let lines = |queue: usize, sign: f64| {
-            if scatters(queue) {
-                self.single[queue] + sign * root(self.spread[queue])
-            } else {
-                self.lines[queue]
-            }
+        // By the queue that scatters most: what all did when it was fuller than on average, and when it was not.
+        let by = (0..self.queues).max_by(|a, b| self.spread[*a].total_cmp(&self.spread[*b]));
+        let by = by.unwrap_or(0);
+        let mean =
+            self.recent.iter().map(|lines| lines[by]).sum::<f64>() / real(self.recent.len() as u64);
+        let scene = |fuller: bool| {
+            let these = || self.recent.iter().filter(|lines| (lines[by] > mean) == fuller);
+            let many = real(these().count() as u64);
+            let of = |queue: usize| {
+                if scatters(queue) {
+                    (these().map(|lines| lines[queue]).sum::<f64>() / many).max(0.0)
+                } else {
+                    self.lines[queue].max(0.0)
+                }
+            };
+            (many > 0.0)
+                .then(|| Scene { foreign: (0..self.queues).map(of).collect(), weight: many })
         };
-        let foreign = |sign: f64| (0..self.queues).map(|q| lines(q, sign).max(0.0)).collect();
-        [-1.0, 1.0].map(|sign| Scene { foreign: foreign(sign), weight: 1.0 }).to_vec()
+        [false, true].into_iter().filter_map(scene).collect()
     }
 
     /// How far lines may be from such an average and be alike, down or up.
@@ -208,6 +228,7 @@ impl Senses {
     fn change(&mut self, machine: &Machine) -> bool {
         let before = self.foreign();
         let mut off = core::mem::take(&mut self.off).into_iter();
+        self.recent = off.as_slice().iter().map(|one| one.lines(machine, 1.0)).collect();
         let Some(first) = off.next() else { return false };
         (self.mean, self.readings) = (first, 1);
         for reading in off {
