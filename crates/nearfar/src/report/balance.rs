@@ -10,7 +10,7 @@ use super::document::document as page;
 use super::words;
 use crate::bench::balance::found::{Found, Ran, Tried};
 use crate::bench::balance::judge::{self, Check, What};
-use crate::bench::balance::rows::Kind;
+use crate::bench::balance::rows::{self, Kind};
 
 /// What was found with what it comes to: JSON `nearfar.bench-balance/1`.
 #[derive(Debug, Serialize)]
@@ -47,11 +47,12 @@ impl Document {
     fn how(&self) -> String {
         let Found { seconds, settle_s, huge, times, smoke, .. } = &self.found;
         let pages = if *huge { "huge" } else { "4 KiB" };
+        let stays = rows::STAYS_S.min(*settle_s);
         let times =
             if *times == 1 { String::new() } else { format!(", {times} times the usual memory") };
         let smoke = if *smoke { " A smoke run: too short to be judged." } else { "" };
         format!(
-            "{MEANING} Each ran {seconds} s, of which the first {settle_s} s do not count, in {pages} pages{times}.{smoke}"
+            "{MEANING} Each ran {seconds} s, of which the first {settle_s} s do not count ({stays} s where pages stay, and so much less time), in {pages} pages{times}.{smoke}"
         )
     }
 }

@@ -90,6 +90,12 @@ impl Wishes {
         Ok(first.shape())
     }
 
+    /// How much and for how long a row runs: the same time counts of all.
+    fn size(&self, row: &Row) -> Size {
+        let saved = self.settle_s - row.kind.settle_s(self.settle_s);
+        Size { seconds: self.size.seconds.saturating_sub(saved), ..self.size }
+    }
+
     /// Programs with their rows.
     fn all(&self) -> impl Iterator<Item = (Program, Vec<Row>)> {
         self.programs.iter().map(|program| (*program, program.rows(&self.rows)))
@@ -157,7 +163,7 @@ pub(crate) fn plan(wishes: &Wishes) -> String {
         out += &format!("{}\n", program.description());
         for row in rows {
             let files = Files { dir: "DIR".into(), load: "nearfar-load".into() };
-            let line = row.line(&program.line(&files, &row, wishes.size));
+            let line = row.line(&program.line(&files, &row, wishes.size(&row)));
             match row.around("PID") {
                 None => out += &format!("  {}: {line}\n", row.name()),
                 Some([start, stop]) => {
@@ -167,10 +173,10 @@ pub(crate) fn plan(wishes: &Wishes) -> String {
         }
     }
     let Wishes { size, settle_s, rounds, .. } = wishes;
-    let seconds = size.seconds;
+    let (seconds, stays) = (size.seconds, rows::STAYS_S.min(*settle_s));
     out + &format!(
-        "each {rounds} times for {seconds} s of the machine's time, of which what follows {settle_s} s counts; DIR has the \
-         programs, PID is this process; kernel.numa_balancing is 0 but in its own row\n"
+        "each {rounds} times for {seconds} s of the machine's time, of which what follows {settle_s} s counts ({stays} s where \
+         pages stay, and so much less time); DIR has the programs, PID is this process; kernel.numa_balancing is 0 but in its own row\n"
     )
 }
 
@@ -220,7 +226,7 @@ impl Stage<'_> {
     }
 
     fn line(&self, program: Program, row: &Row) -> crate::demo::line::Line {
-        program.line(&self.files, row, self.wishes.size)
+        program.line(&self.files, row, self.wishes.size(row))
     }
 
     /// A row with the kernel's NUMA balancing as it is to be, which is put back whatever comes of it.
@@ -263,7 +269,7 @@ impl Stage<'_> {
         let mut running = self.launcher.start(&line, &format!("{name}.json"))?;
         let (started, mut due, mut balancing) = (Stopwatch::start(), LOOK, None);
         let (settle, mut settled) = (Duration::from_secs(self.wishes.settle_s), None);
-        let limit = LIMIT + Duration::from_secs(self.wishes.size.seconds);
+        let limit = LIMIT + Duration::from_secs(self.wishes.size(row).seconds);
         while running.ended()?.is_none() {
             let now = started.elapsed();
             if now > limit {
@@ -287,7 +293,7 @@ impl Stage<'_> {
             last.cpu_share = share(&first, last);
         }
         #[expect(clippy::cast_precision_loss, reason = "seconds")]
-        let settle_s = self.wishes.settle_s as f64;
+        let settle_s = row.kind.settle_s(self.wishes.settle_s) as f64;
         let rate = found::settled_rate(&said.windows, settle_s);
         Ok(Run {
             operations_per_s: rate.with_context(|| {
@@ -344,18 +350,18 @@ mod tests {
         assert_eq!(
             plan(&wishes()),
             "kmeans: each thread reads its part of what one has made\n  \
-               first touch: DIR/kmeans mb=32 seconds=8\n  \
-               made in parallel: DIR/kmeans mb=32 seconds=8 parallel=1\n  \
+               first touch: DIR/kmeans mb=32 seconds=5\n  \
+               made in parallel: DIR/kmeans mb=32 seconds=5 parallel=1\n  \
                carrefour: nearfar run --balance=carrefour -- DIR/kmeans mb=32 seconds=8\n  \
                carrefour by hint-faults: nearfar balance start --policy carrefour --pid PID --sensor hint-faults; \
              DIR/kmeans mb=32 seconds=8; nearfar balance stop\n\
              settled: jacobi, each part made by its thread, so that there is nothing to decide\n  \
-               first touch: DIR/jacobi mb=32 seconds=8 parallel=1\n  \
+               first touch: DIR/jacobi mb=32 seconds=5 parallel=1\n  \
                carrefour: nearfar run --balance=carrefour -- DIR/jacobi mb=32 seconds=8 parallel=1\n  \
                carrefour by hint-faults: nearfar balance start --policy carrefour --pid PID --sensor hint-faults; \
              DIR/jacobi mb=32 seconds=8 parallel=1; nearfar balance stop\n\
-             each 2 times for 8 s of the machine's time, of which what follows 4 s counts; DIR has the programs, PID is this \
-             process; kernel.numa_balancing is 0 but in its own row\n"
+             each 2 times for 8 s of the machine's time, of which what follows 4 s counts (1 s where \
+             pages stay, and so much less time); DIR has the programs, PID is this process; kernel.numa_balancing is 0 but in its own row\n"
         );
     }
 

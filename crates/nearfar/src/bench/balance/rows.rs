@@ -173,6 +173,9 @@ pub(crate) struct Size {
     pub(crate) huge: bool,
 }
 
+/// What is left to settle where pages stay.
+pub(crate) const STAYS_S: u64 = 1;
+
 /// Who decides where memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -259,6 +262,11 @@ impl Kind {
     /// Whether pages stay where they are first put.
     pub(crate) fn is_static(self) -> bool {
         self != Self::NumaBalancing && self.policy().is_none()
+    }
+
+    /// Of so many seconds that are left to settle, those that it needs: where nothing moves, caches are all that has to settle.
+    pub(crate) fn settle_s(self, settle_s: u64) -> u64 {
+        if self.is_static() { settle_s.min(STAYS_S) } else { settle_s }
     }
 
     fn name(self) -> &'static str {

@@ -54,9 +54,11 @@ pub(crate) fn fill_in(found: &mut Found, file: &Path) -> anyhow::Result<()> {
     let stats: Stats = serde_json::from_str(&text)
         .with_context(|| format!("understanding the emulator's counts, {}", file.display()))?;
     let (node_of_cpu, settle_s) = (found.node_of_cpu.clone(), found.settle_s);
-    let rows = found.programs.iter_mut().flat_map(|tried| &mut tried.rows);
-    for run in rows.flat_map(|ran| &mut ran.runs) {
-        run.traffic = of(run, settle_s, &stats.series, &node_of_cpu);
+    for ran in found.programs.iter_mut().flat_map(|tried| &mut tried.rows) {
+        let settle_s = ran.row.kind.settle_s(settle_s);
+        for run in &mut ran.runs {
+            run.traffic = of(run, settle_s, &stats.series, &node_of_cpu);
+        }
     }
     Ok(())
 }
@@ -103,6 +105,7 @@ fn imbalance(served: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rows::Kind;
     use super::super::sample;
     use super::*;
 
@@ -142,7 +145,13 @@ mod tests {
             at(16, [[9999, 9999]; 4]),
         ];
         let found = filled(&series);
-        let traffic = found.programs[0].rows[0].runs[0].traffic.clone().unwrap();
+        let of = |kind: Kind| {
+            let row = found.programs[0].rows.iter().find(|ran| ran.row.kind == kind);
+            row.unwrap().runs[0].traffic.clone().unwrap()
+        };
+        // What stays has settled a second earlier.
+        assert!((of(Kind::FirstTouch).lines_per_us - 512.0 / 4e6).abs() < 1e-9);
+        let traffic = of(Kind::Balanced);
         // CPU 0 reads and writes 200 lines of node 0, CPU 1 reads 50 of node 0 and 50 of its own.
         assert_eq!(traffic.shares, [0.9, 0.1, 0.0, 0.0]);
         assert_eq!(traffic.local, 0.9);

@@ -20,7 +20,7 @@ use crate::report::balance::{Document, html, text};
 /// The result in a guest's /out.
 const RESULT: &str = "balance.json";
 /// How long a program runs and how much of that is left to settle; and the same of a smoke run.
-const USUAL: [u64; 2] = [16, 8];
+const USUAL: [u64; 2] = [16, 12];
 const SMOKE: [u64; 2] = [3, 1];
 /// What a smoke run has.
 const SMOKE_PROGRAMS: [Program; 2] = [Program::Streamcluster, Program::Settled];
@@ -41,10 +41,11 @@ pub(super) struct Args {
     /// that balancing chooses itself
     #[arg(long, value_delimiter = ',', value_name = "SET,...", default_value = FULL)]
     sensors: Vec<String>,
-    /// How long each program runs, in the machine's time [default: 16, or 3 with --smoke]
+    /// How long each program runs, in the machine's time; where pages stay it is less by all but one second of --settle
+    /// [default: 16, or 3 with --smoke]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     seconds: Option<u64>,
-    /// How much of that is left to settle and does not count [default: 8, or 1 with --smoke]
+    /// How much of that is left to settle and does not count [default: 12, or 1 with --smoke]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(0..=100_000))]
     settle: Option<u64>,
     /// Runs of each row, all rows of a program before any again; medians count
