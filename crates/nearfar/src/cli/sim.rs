@@ -15,6 +15,7 @@ use crate::simulate;
 
 mod bench;
 mod fleet;
+mod lab;
 mod tiers;
 
 /// As typed.
@@ -36,6 +37,8 @@ enum Sim {
     Bench(bench::Args),
     /// Put the model beside published figures; exit status 1 if one is out of bounds
     Validate(ShowArgs),
+    /// Put the model beside what nearfar bench balance found in the lab; exit status 1 if a figure is out of bounds
+    Lab(lab::Args),
     /// Show machines, workloads and policies
     List(ShowArgs),
 }
@@ -88,6 +91,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Sim::Fleet(args) => fleet::run(args),
         Sim::Bench(args) => bench::run(args),
         Sim::Validate(args) => validate(args),
+        Sim::Lab(args) => lab::run(args),
         Sim::List(args) => list(args),
     }
 }

@@ -5,6 +5,7 @@ use nearfar_lab::machine::{Machine as Described, Traffic, catalog};
 use nearfar_sim::machine::{Builder, Link, Machine, Node, Route, Waiting};
 use nearfar_sim::published::colloid;
 
+pub(crate) mod lab;
 pub(crate) mod trace;
 
 /// The machine of the traffic management studies.

@@ -33,6 +33,8 @@ use super::number::{basis_points, count, real, share};
 use super::place::{Placement, Problem, Spot, apportion};
 
 mod drift;
+#[cfg(test)]
+mod four_nodes;
 mod judge;
 mod outlook;
 mod pages;
@@ -55,6 +57,8 @@ const SPARE_PART: f64 = 0.25;
 const GAIN_URGENT: f64 = 0.1;
 /// The least part of the rate.
 const RATE_LEAST: f64 = 0.1;
+/// A node's CPUs are waited for if they ask for at least this part of what all do on average.
+const BUSY: f64 = 0.5;
 /// A gain must be so many times what moving costs.
 const REPAYS: f64 = 2.0;
 /// Less than this share of a region is not moved.
@@ -238,7 +242,8 @@ impl Balance {
         let over = Problem { scenes: &goal.scenes, ..problem };
         let (here, there) = (over.value(&view.at), over.value(&goal.to));
         let gain = there / here.max(1e-12) - 1.0;
-        let verdict = self.verdict(view, &goal, (here, gain));
+        let waited = waited_for(&over, (&view.at, &goal.to), gain);
+        let verdict = self.verdict(view, &goal, (here, gain, waited));
         let mut decision = self.say(verdict);
         let nanoseconds = |(_, costs): &(f64, Vec<f64>)| {
             costs.iter().map(|cost| Nanoseconds(count(*cost))).collect()
@@ -258,14 +263,19 @@ impl Balance {
         decision
     }
 
-    fn verdict(&mut self, view: &View<'_>, goal: &Goal, (here, gain): (f64, f64)) -> Verdict {
+    fn verdict(
+        &mut self,
+        view: &View<'_>,
+        goal: &Goal,
+        (here, gain, waited): (f64, f64, f64),
+    ) -> Verdict {
         let config = &self.config;
         let least = if self.moving { config.gain_stop } else { config.gain_start };
         let calm = self.senses.age_ns >= config.calm.0;
         let least = share(least) * if calm { 0.5 } else { 1.0 };
         let (bytes, largest) = apart(view.seen, (&view.at, &goal.to));
-        let says = basis_points(gain);
-        if gain <= least || largest < SHARE_LEAST {
+        let says = basis_points(waited);
+        if waited <= least || largest < SHARE_LEAST {
             (self.moving, self.wished) = (false, 0);
             return Verdict::Settled { gain: says };
         }
@@ -428,6 +438,16 @@ fn main_shift(at: &Placement, to: &Placement) -> Option<(usize, usize, usize)> {
     };
     let all = at.iter().zip(to).enumerate().filter_map(wide);
     all.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, direction)| direction)
+}
+
+/// What is gained where CPUs wait for each other, and so for the one that gains most: the gain of all would be no more than that times
+/// the nodes that have CPUs.
+fn waited_for(problem: &Problem<'_>, (at, to): (&Placement, &Placement), gain: f64) -> f64 {
+    let (now, then) = (problem.rates(at), problem.rates(to));
+    let mean = now.iter().sum::<f64>() / real(now.len().max(1) as u64);
+    let busy = now.iter().zip(&then).filter(|(now, _)| **now > mean * BUSY);
+    let most = busy.map(|(now, then)| then / now - 1.0).fold(gain, f64::max);
+    most.min(gain.max(0.0) * real(now.len() as u64)).max(gain)
 }
 
 /// Where all is after these moves.

@@ -110,6 +110,20 @@ impl Problem<'_> {
         (0..self.machine.cpus()).map(|cpu| (0..nodes).map(|node| to(cpu, node)).collect()).collect()
     }
 
+    /// What each row of CPUs gets, in lines a nanosecond, on average over scenes.
+    pub(super) fn rates(&self, placement: &Placement) -> Vec<f64> {
+        let shares = self.shares(placement);
+        let weights: f64 = self.scenes.iter().map(|scene| scene.weight).sum();
+        let mut sums = vec![0.0; self.machine.cpus()];
+        for scene in self.scenes {
+            let flow = self.machine.solve_from(self.loops, &shares, &scene.foreign, &[]);
+            for (sum, rate) in sums.iter_mut().zip(&flow.rate) {
+                *sum += rate * scene.weight / f64::max(weights, 1e-9);
+            }
+        }
+        sums
+    }
+
     /// Lines in a nanosecond, over all scenes.
     pub(super) fn value(&self, placement: &Placement) -> f64 {
         self.value_from(placement, &mut Vec::new())

@@ -117,6 +117,20 @@ impl Program {
         self != Self::Settled && self.shape() == Shape::FourNodes
     }
 
+    /// Whether each thread has a part of memory of its own; else all use all of it.
+    pub(crate) fn has_parts(self) -> bool {
+        matches!(self, Self::Kmeans | Self::Jacobi | Self::Redis | Self::Settled)
+    }
+
+    /// Its memory, in MiB.
+    pub(crate) fn mib(self) -> u64 {
+        match self {
+            Self::Streamcluster | Self::Pca => 16,
+            Self::Kmeans | Self::Jacobi | Self::Settled => 32,
+            Self::Redis | Self::Contended | Self::Uncontended => 64,
+        }
+    }
+
     /// What it is compared under, of those that are wanted.
     pub(crate) fn rows(self, wanted: &[Row]) -> Vec<Row> {
         let kinds = |kind: Kind| match self {
@@ -132,15 +146,14 @@ impl Program {
     pub(crate) fn line(self, files: &Files, row: &Row, size: Size) -> Line {
         let Files { dir, load } = files;
         let python = |file: &str| Line::new(["/usr/bin/python3".into(), format!("{dir}/{file}")]);
-        let (command, mib) = match self {
-            Self::Streamcluster => (Line::new([format!("{dir}/streamcluster")]), 16),
-            Self::Contended | Self::Uncontended => {
-                (Line::new([format!("{dir}/streamcluster")]), 64)
+        let command = match self {
+            Self::Streamcluster | Self::Contended | Self::Uncontended => {
+                Line::new([format!("{dir}/streamcluster")])
             }
-            Self::Pca => (python("pca.py"), 16),
-            Self::Kmeans => (Line::new([format!("{dir}/kmeans")]), 32),
-            Self::Jacobi | Self::Settled => (Line::new([format!("{dir}/jacobi")]), 32),
-            Self::Redis => (python("redis.py").and(&Line::new([load])), 64),
+            Self::Pca => python("pca.py"),
+            Self::Kmeans => Line::new([format!("{dir}/kmeans")]),
+            Self::Jacobi | Self::Settled => Line::new([format!("{dir}/jacobi")]),
+            Self::Redis => python("redis.py").and(&Line::new([load])),
         };
         let parallel = row.kind == Kind::Local || self == Self::Settled;
         // Redis sees to it that it has no huge pages.
@@ -148,7 +161,7 @@ impl Program {
         let alone = self == Self::Uncontended;
         let options = [(parallel, " parallel=1"), (huge, " huge=1"), (alone, " threads=1")];
         let options: String = options.iter().filter(|(on, _)| *on).map(|(_, word)| *word).collect();
-        let mib = mib * size.times;
+        let mib = self.mib() * size.times;
         command.and(&Line::words(&format!("mb={mib} seconds={}{options}", size.seconds)))
     }
 }

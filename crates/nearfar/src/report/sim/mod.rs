@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::simulate;
 
 pub(crate) mod fleet;
+pub(crate) mod lab;
 pub(crate) mod page;
 pub(crate) mod text;
 pub(crate) mod tiers;

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::traffic::model::{Flow, Queue};
-use crate::traffic::testkit::{alike, far_tier, near_tier, two_tiers};
+use crate::traffic::testkit::{far_tier, near_tier, two_tiers};
 
 /// Lines that a unit of contention has outstanding on near memory; ours.
 const OTHERS: f64 = 222.0;
@@ -18,7 +18,7 @@ const LOW: f64 = 0.067;
 const HIGH: f64 = 0.917;
 /// A share of all is so many bytes of hot memory.
 const BYTES: f64 = 24e9 / 0.9;
-const TICK_NS: u64 = 100_000_000;
+pub(super) const TICK_NS: u64 = 100_000_000;
 
 /// Chance: the same for a seed.
 struct Chance(u64);
@@ -348,87 +348,6 @@ fn readings_that_are_old_or_do_not_fit_are_not_acted_on() {
     quiet.own = Some(vec![vec![BytesPerSecond(1_000); 2]]);
     let last = (0..200).map(|_| balance.step(&quiet)).last().unwrap();
     assert_eq!(last.verdict, Verdict::Quiet);
-}
-
-/// What a machine tells of how busy it is.
-#[derive(Clone, Copy, Debug)]
-enum Told {
-    /// All latencies at each look.
-    All,
-    /// One latency at a look, in turn.
-    InTurn,
-    /// No latency that is new, and what controllers carry.
-    Counted,
-    /// The same, and latencies from before there was any load.
-    CountedSinceIdle,
-}
-
-#[test]
-fn four_nodes_alike_are_evened_out_from_one_that_has_nearly_all() {
-    for told in [Told::All, Told::InTurn, Told::Counted, Told::CountedSinceIdle] {
-        let (at, foreseen) = evened_out(told);
-        assert!(at.iter().all(|at| (at - 0.25).abs() < 0.06), "{told:?}: {at:?}");
-        assert!(
-            foreseen > 5_000,
-            "{told:?}: one node's memory for all was taken for {foreseen} worse"
-        );
-    }
-}
-
-/// Where memory is in the end, and the largest gain that was foreseen.
-fn evened_out(told: Told) -> ([f64; 4], i64) {
-    let machine = alike(4);
-    let mut balance = Balance::new(Config::default(), machine.clone());
-    let loops = Loops { lines: vec![13.0; 4], think: vec![84.0; 4], reads: 1.0 };
-    let (mut at, mut foreseen) = ([0.97, 0.01, 0.01, 0.01], 0);
-    for look in 0..400 {
-        let idle = matches!(told, Told::CountedSinceIdle) && look < 20;
-        let loops =
-            if idle { Loops { lines: vec![0.02; 4], ..loops.clone() } } else { loops.clone() };
-        let counted = matches!(told, Told::Counted | Told::CountedSinceIdle);
-        let flow = machine.solve(&loops, &vec![at.to_vec(); 4], &[0.0; 4]);
-        let row = |cpu: usize| {
-            let ns = |node| {
-                let turn = matches!(told, Told::InTurn) && look % 16 == cpu * 4 + node;
-                let is_told = matches!(told, Told::All) || turn || idle;
-                let ns = || Nanoseconds(count(machine.latency((cpu, node), 1.0, &flow.wait)));
-                is_told.then(ns)
-            };
-            (0..4).map(ns).collect()
-        };
-        let carries = |node: usize| {
-            let lines: f64 = (0..4).map(|cpu| flow.rate[cpu] * at[node]).sum();
-            counted.then(|| BytesPerSecond(count(lines * LINE * 1e9)))
-        };
-        let own = |cpu: usize| {
-            at.map(|at| BytesPerSecond(count(flow.rate[cpu] * at * LINE * 1e9))).to_vec()
-        };
-        let seen = Observation {
-            elapsed: Nanoseconds(TICK_NS),
-            latency: (0..4).map(row).collect(),
-            age: Nanoseconds(if counted { 60_000_000_000 } else { 0 }),
-            used: (0..4).map(carries).collect(),
-            own: Some((0..4).map(own).collect()),
-            reads: BasisPoints(10_000),
-            regions: vec![Region {
-                by: vec![BasisPoints(10_000); 4],
-                at: at.map(basis_points).to_vec(),
-                least: vec![BasisPoints(0); 4],
-                most: vec![BasisPoints(10_000); 4],
-                bytes: Bytes(4 << 30),
-            }],
-            room: vec![Bytes(16 << 30); 4],
-        };
-        let decision = balance.step(&seen);
-        if let Verdict::Moving { gain } = decision.verdict {
-            foreseen = foreseen.max(gain.0.into());
-        }
-        for shift in decision.shifts {
-            let by = real(shift.bytes.0) / real(4 << 30);
-            (at[shift.from], at[shift.to]) = (at[shift.from] - by, at[shift.to] + by);
-        }
-    }
-    (at, foreseen)
 }
 
 proptest! {
