@@ -122,7 +122,7 @@ impl<'a> Model<'a> {
     ) -> Self {
         let cpus = |node: &usize| {
             let here = found.machine.nodes.iter().find(|of| usize::from(of.id) == *node);
-            here.map_or(0.0, |of| f64::from(u32::try_from(of.cpus).unwrap_or(u32::MAX)))
+            here.map_or(0.0, |of| f64::from(of.cpus))
         };
         let mut cpus: Vec<f64> = machine.cpu_nodes.iter().map(cpus).collect();
         if program == Program::Uncontended {
