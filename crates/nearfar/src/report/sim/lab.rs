@@ -70,7 +70,7 @@ pub(crate) fn text(document: &Document) -> String {
     out.push('\n');
     wrapped(&mut out, "", MEANING, 0);
     let bounds = format!(
-        "Bounds: {:.0} %. Rows that the lab has within 3 % of each other have no order.",
+        "Bounds: {:.0} %. Rows that either has within 3 % of each other have no order.",
         TOLERANCE * 100.0
     );
     wrapped(&mut out, "", &bounds, 0);
