@@ -277,3 +277,70 @@ fn a_record_that_is_cut_off_or_hostile_is_played_as_far_as_it_goes_or_refused_by
         assert!(said.contains("odd.record") && said.len() < 2000, "{shown}: {said}");
     }
 }
+
+/// What `nearfar bench balance` would have kept of kmeans, with so much gained by having each part made by its thread.
+fn kept(gain: f64) -> String {
+    let node = |id| serde_json::json!({ "id": id, "kind": "dram", "size_bytes": 1 << 30, "cpus": 1, "near": true });
+    let row = |kind: &str, times: f64| {
+        let traffic = serde_json::json!({ "local": 1.0, "imbalance": 0.0, "shares": [], "lines_per_us": 82.0 * times });
+        serde_json::json!({ "kind": kind, "sensors": [], "command": "", "failed": null, "runs": [{
+            "operations_per_s": 1e6 * times, "began_s": 0.0, "ended_s": 4.0, "windows": [], "moved_pages": 0,
+            "balancing": null, "traffic": traffic,
+        }] })
+    };
+    serde_json::json!({
+        "schema": "nearfar.bench-balance/1", "nearfar": "0.1.0", "smoke": false, "node_of_cpu": [0, 1, 2, 3],
+        "seconds": 14, "settle_s": 11, "huge": false, "times": 1,
+        "machine": {
+            "emulation": { "machine": "numa-4node", "clock": "virtual", "slow_motion": 1.0 },
+            "kernel": "7.2.12", "cpus": 4, "nodes": [node(0), node(1), node(2), node(3)],
+        },
+        "programs": [{ "program": "kmeans", "rows": [
+            row("first-touch", 1.0), row("interleave", gain * 0.75), row("local", gain), row("numa-balancing", gain),
+        ] }],
+    })
+    .to_string()
+}
+
+#[test]
+fn the_model_stands_beside_what_the_lab_saw() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("kept.json");
+    let said = |gain: f64| {
+        std::fs::write(&file, kept(gain)).unwrap();
+        let done = sim(&["lab", file.to_str().unwrap(), "--json"]);
+        (done.status.code(), serde_json::from_slice::<Value>(&done.stdout).unwrap())
+    };
+    let (status, found) = said(2.8);
+    assert_eq!((status, &found["within"]), (Some(0), &true.into()), "{found}");
+    let rows = found["cases"][0]["rows"].as_array().unwrap();
+    let of =
+        |at: usize| (rows[at]["row"].as_str().unwrap(), rows[at]["is_fitted"].as_bool().unwrap());
+    // What the kernel does is not modelled.
+    assert_eq!(
+        (0..rows.len()).map(of).collect::<Vec<_>>(),
+        [("first touch", true), ("interleave", false), ("made in parallel", true)]
+    );
+    // No CPU has so many lines under way.
+    let (status, found) = said(5.5);
+    assert_eq!((status, &found["within"]), (Some(1), &false.into()), "{found}");
+}
+
+#[test]
+fn what_the_lab_did_not_see_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("kept.json");
+    for (text, said) in [
+        ("{}".to_owned(), "nearfar.bench-balance/1"),
+        (kept(2.0).replace("balance/1", "balance/9"), "balance/9"),
+        (kept(2.0).replace("numa-4node", "numa-5node"), "numa-5node"),
+        (kept(2.0).replace("first-touch", "node-3"), "first touch"),
+    ] {
+        std::fs::write(&file, &text).unwrap();
+        let done = sim(&["lab", file.to_str().unwrap()]);
+        let error = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.code() == Some(2) && error.contains(said), "{error}");
+        assert!(error.contains("kept.json") && done.stdout.is_empty(), "{error}");
+    }
+    assert_eq!(sim(&["lab", "/nowhere"]).status.code(), Some(2));
+}
