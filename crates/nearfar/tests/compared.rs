@@ -58,7 +58,7 @@ fn what_would_be_run_is_told() {
     let said = String::from_utf8(done.stdout).unwrap();
     assert!(done.status.success());
     for part in [
-        "nodes 1-3: nearfar run -i 1-3 -- /usr/bin/python3 DIR/pca.py mb=16 seconds=16 huge=1",
+        "nodes 1-3: nearfar run -i 1-3 -- /usr/bin/python3 DIR/pca.py mb=16 seconds=5 huge=1",
         "balanced: nearfar run --balance=balanced -- DIR/jacobi mb=32 seconds=16 parallel=1 huge=1",
         "balanced by hint-faults+latency: nearfar balance start --policy balanced --pid PID --sensor hint-faults --sensor latency; ",
     ] {
