@@ -31,6 +31,9 @@ pub(crate) struct Found {
     pub(crate) times: u64,
     /// In the order shown.
     pub(crate) programs: Vec<Tried>,
+    /// When all was done, since the machine was switched on by its own clock.
+    #[serde(default)]
+    pub(crate) done_s: Option<f64>,
 }
 
 /// A program under its rows.

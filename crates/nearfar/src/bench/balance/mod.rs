@@ -142,6 +142,7 @@ pub(crate) fn run(wishes: &Wishes, dir: &Path, progress: bool) -> anyhow::Result
         huge: wishes.size.huge,
         times: wishes.size.times,
         programs,
+        done_s: Some(clock::since_boot().as_secs_f64()),
     })
 }
 

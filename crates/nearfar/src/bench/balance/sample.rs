@@ -37,6 +37,7 @@ pub(crate) fn found_of(programs: &[Program]) -> Found {
         huge: false,
         times: 1,
         programs: programs.iter().map(tried).collect(),
+        done_s: None,
     }
 }
 

@@ -15,8 +15,8 @@ use super::found::{Found, Run, Traffic};
 pub(crate) const FILE: &str = "labstats.json";
 /// How often counts are kept, in milliseconds.
 pub(crate) const EVERY_MS: u64 = 250;
-/// What a clock may be ahead of another.
-const AHEAD_S: f64 = 0.5;
+/// What it takes to switch the machine off, at most.
+const OFF_S: f64 = 0.5;
 
 /// The part of `nearfar.labstats/1` that is needed.
 #[derive(Debug, Deserialize)]
@@ -54,18 +54,26 @@ pub(crate) fn fill_in(found: &mut Found, file: &Path) -> anyhow::Result<()> {
     let stats: Stats = serde_json::from_str(&text)
         .with_context(|| format!("understanding the emulator's counts, {}", file.display()))?;
     let (node_of_cpu, settle_s) = (found.node_of_cpu.clone(), found.settle_s);
+    let last = stats.series.last().map(Sample::at_s);
+    let ahead_s = last.zip(found.done_s).map_or(0.0, |(last, done)| (last - done).max(0.0));
     for ran in found.programs.iter_mut().flat_map(|tried| &mut tried.rows) {
         let settle_s = ran.row.kind.settle_s(settle_s);
         for run in &mut ran.runs {
-            run.traffic = of(run, settle_s, &stats.series, &node_of_cpu);
+            run.traffic = of(run, (settle_s, ahead_s), &stats.series, &node_of_cpu);
         }
     }
     Ok(())
 }
 
 #[expect(clippy::cast_precision_loss, reason = "shares and rates")]
-fn of(run: &Run, settle_s: u64, series: &[Sample], node_of_cpu: &[u16]) -> Option<Traffic> {
-    let (from, to) = (run.began_s + settle_s as f64, run.began_s + run.ended_s - AHEAD_S);
+fn of(
+    run: &Run,
+    (settle_s, ahead_s): (u64, f64),
+    series: &[Sample],
+    node_of_cpu: &[u16],
+) -> Option<Traffic> {
+    let began_s = run.began_s + ahead_s;
+    let (from, to) = (began_s + settle_s as f64, began_s + run.ended_s - OFF_S);
     let within = |sample: &&Sample| (from..=to).contains(&sample.at_s());
     let mut samples = series.iter().filter(within);
     let first = samples.next()?;
@@ -121,11 +129,15 @@ mod tests {
     }
 
     fn filled(series: &[serde_json::Value]) -> Found {
+        filled_where_done(series, None)
+    }
+
+    fn filled_where_done(series: &[serde_json::Value], done_s: Option<f64>) -> Found {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(FILE);
         std::fs::write(&file, serde_json::json!({ "series": series }).to_string()).unwrap();
         let mut found = sample::found();
-        found.settle_s = 2;
+        (found.settle_s, found.done_s) = (2, done_s);
         for run in found.programs.iter_mut().flat_map(|of| &mut of.rows).flat_map(|of| &mut of.runs)
         {
             (run.began_s, run.ended_s) = (10.0, 6.0);
@@ -157,6 +169,22 @@ mod tests {
         assert_eq!(traffic.local, 0.9);
         assert!((traffic.imbalance - 1.744).abs() < 0.001, "{traffic:?}");
         assert!((traffic.lines_per_us - 500.0 / 3e6).abs() < 1e-9, "{traffic:?}");
+    }
+
+    #[test]
+    fn the_emulators_clock_may_be_ahead_of_the_kernels() {
+        let lines = |lines: u64| [[lines, 0], [0, 0], [0, 0], [0, 0]];
+        // Four seconds ahead: what counts lies from 16 to 19.5 there, or from 15 where pages stay.
+        let series = [12, 15, 16, 17, 18, 19, 20, 24].map(|at_s| at(at_s, lines(at_s * at_s)));
+        let of = |done_s: Option<f64>| {
+            let found = filled_where_done(&series, done_s);
+            let rows = &found.programs[0].rows;
+            let row = rows.iter().find(|ran| ran.row.kind == Kind::Balanced).unwrap();
+            row.runs[0].traffic.clone().unwrap().lines_per_us * 1e6
+        };
+        // Each line is counted as read and as written.
+        assert!((of(Some(20.0)) - 2.0 * f64::from(19 * 19 - 16 * 16) / 3.0).abs() < 1e-6);
+        assert!((of(None) - 2.0 * f64::from(15 * 15 - 12 * 12) / 3.0).abs() < 1e-6);
     }
 
     #[test]
