@@ -240,9 +240,10 @@ impl Balance {
             Problem { machine: &machine, loops: &view.loops, spots: &view.spots, scenes: &scenes };
         let goal = goal(problem, (&self.config, &self.senses), view.seen, &view.at);
         let over = Problem { scenes: &goal.scenes, ..problem };
-        let (here, there) = (over.value(&view.at), over.value(&goal.to));
-        let gain = there / here.max(1e-12) - 1.0;
-        let waited = waited_for(&over, (&view.at, &goal.to), gain);
+        let (now, then) = (over.rates(&view.at), over.rates(&goal.to));
+        let here: f64 = now.iter().sum();
+        let gain = then.iter().sum::<f64>() / here.max(1e-12) - 1.0;
+        let waited = waited_for((&now, &then), gain);
         let verdict = self.verdict(view, &goal, (here, gain, waited));
         let mut decision = self.say(verdict);
         let nanoseconds = |(_, costs): &(f64, Vec<f64>)| {
@@ -442,10 +443,9 @@ fn main_shift(at: &Placement, to: &Placement) -> Option<(usize, usize, usize)> {
 
 /// What is gained where CPUs wait for each other, and so for the one that gains most: the gain of all would be no more than that times
 /// the nodes that have CPUs.
-fn waited_for(problem: &Problem<'_>, (at, to): (&Placement, &Placement), gain: f64) -> f64 {
-    let (now, then) = (problem.rates(at), problem.rates(to));
+fn waited_for((now, then): (&[f64], &[f64]), gain: f64) -> f64 {
     let mean = now.iter().sum::<f64>() / real(now.len().max(1) as u64);
-    let busy = now.iter().zip(&then).filter(|(now, _)| **now > mean * BUSY);
+    let busy = now.iter().zip(then).filter(|(now, _)| **now > mean * BUSY);
     let most = busy.map(|(now, then)| then / now - 1.0).fold(gain, f64::max);
     most.min(gain.max(0.0) * real(now.len() as u64)).max(gain)
 }

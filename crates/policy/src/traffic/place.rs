@@ -112,16 +112,22 @@ impl Problem<'_> {
 
     /// What each row of CPUs gets, in lines a nanosecond, on average over scenes.
     pub(super) fn rates(&self, placement: &Placement) -> Vec<f64> {
+        self.rates_from(placement, &mut Vec::new())
+    }
+
+    /// The same, solved from a placement near by, which this one then is to the next.
+    fn rates_from(&self, placement: &Placement, near: &mut Near) -> Vec<f64> {
         let shares = self.shares(placement);
-        let weights: f64 = self.scenes.iter().map(|scene| scene.weight).sum();
-        let mut sums = vec![0.0; self.machine.cpus()];
-        for scene in self.scenes {
-            let flow = self.machine.solve_from(self.loops, &shares, &scene.foreign, &[]);
-            for (sum, rate) in sums.iter_mut().zip(&flow.rate) {
-                *sum += rate * scene.weight / f64::max(weights, 1e-9);
-            }
+        let (mut rates, mut weights) = (vec![0.0; self.machine.cpus()], 0.0);
+        near.resize(self.scenes.len(), Vec::new());
+        for (scene, near) in self.scenes.iter().zip(near) {
+            let flow = self.machine.solve_from(self.loops, &shares, &scene.foreign, near);
+            rates.iter_mut().zip(&flow.rate).for_each(|(sum, rate)| *sum += scene.weight * rate);
+            weights += scene.weight;
+            *near = flow.used;
         }
-        sums
+        rates.iter_mut().for_each(|rate| *rate /= f64::max(weights, 1e-9));
+        rates
     }
 
     /// Lines in a nanosecond, over all scenes.
@@ -131,16 +137,7 @@ impl Problem<'_> {
 
     /// The same, solved from a placement near by, which this one then is to the next.
     fn value_from(&self, placement: &Placement, near: &mut Near) -> f64 {
-        let shares = self.shares(placement);
-        let (mut sum, mut weights) = (0.0, 0.0);
-        near.resize(self.scenes.len(), Vec::new());
-        for (scene, near) in self.scenes.iter().zip(near) {
-            let flow = self.machine.solve_from(self.loops, &shares, &scene.foreign, near);
-            sum += scene.weight * flow.rate.iter().sum::<f64>();
-            weights += scene.weight;
-            *near = flow.used;
-        }
-        sum / f64::max(weights, 1e-9)
+        self.rates_from(placement, near).iter().sum()
     }
 
     /// Use of queues, in the first scene.

@@ -159,11 +159,9 @@ impl Senses {
             let these = || self.recent.iter().filter(|lines| (lines[by] > mean) == fuller);
             let many = real(these().count() as u64);
             let of = |queue: usize| {
-                if scatters(queue) {
-                    (these().map(|lines| lines[queue]).sum::<f64>() / many).max(0.0)
-                } else {
-                    self.lines[queue].max(0.0)
-                }
+                let scattered = || these().map(|lines| lines[queue]).sum::<f64>() / many;
+                let lines = if scatters(queue) { scattered() } else { self.lines[queue] };
+                lines.max(0.0)
             };
             (many > 0.0)
                 .then(|| Scene { foreign: (0..self.queues).map(of).collect(), weight: many })
