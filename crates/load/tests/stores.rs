@@ -4,71 +4,11 @@
 #![expect(clippy::panic, reason = "how a test fails")]
 #![expect(clippy::disallowed_methods, reason = "waits until a server listens")]
 
-use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::Mutex;
-use std::time::Duration;
+use std::process::{Command, Output};
 
-struct Server {
-    child: Child,
-    address: String,
-    _dir: tempfile::TempDir,
-}
+mod servers;
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A port that nobody listens at, and that no other test here has been given: one that has just been let go may be given
-/// again at once.
-fn free_port() -> u16 {
-    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-    loop {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        if GIVEN.lock().unwrap().insert(port) {
-            return port;
-        }
-    }
-}
-
-fn server(program: &str, options: &[&str]) -> Server {
-    for _ in 0..5 {
-        if let Some(server) = server_at(free_port(), program, options) {
-            return server;
-        }
-    }
-    panic!("{program} ends as soon as it is started, at five ports");
-}
-
-/// `None` if it ended: the port may have been taken meanwhile.
-fn server_at(port: u16, program: &str, options: &[&str]) -> Option<Server> {
-    let dir = tempfile::tempdir().unwrap();
-    let words = options.iter().map(|word| word.replace("PORT", &port.to_string()));
-    let child = Command::new(program)
-        .args(words)
-        .current_dir(dir.path())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap_or_else(|error| panic!("starting {program}: {error}; apt-get install {program}"));
-    let mut server = Server { child, address: format!("127.0.0.1:{port}"), _dir: dir };
-    for _ in 0..500 {
-        let listens = TcpStream::connect(&server.address).is_ok();
-        if server.child.try_wait().unwrap().is_some() {
-            return None;
-        }
-        if listens {
-            return Some(server);
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("{program} does not listen at {}", server.address);
-}
+use servers::{Server, server};
 
 fn redis() -> Server {
     server(

@@ -5,96 +5,33 @@
 #![expect(clippy::panic, reason = "how a test fails")]
 #![expect(clippy::disallowed_methods, reason = "waits until a server listens")]
 
-use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::os::unix::net::UnixStream;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::Mutex;
-use std::time::Duration;
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
 mod browser;
 
-struct Memcached {
-    child: Child,
-    address: String,
-    dir: tempfile::TempDir,
-}
+#[path = "../../load/tests/servers/mod.rs"]
+mod servers;
 
-impl Drop for Memcached {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use servers::{Ends, Server, server, started};
 
-/// A port that nobody listens at, and that no other test here has been given.
-fn free_port() -> u16 {
-    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-    loop {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        if GIVEN.lock().unwrap().insert(port) {
-            return port;
-        }
-    }
-}
+const MEMCACHED: [&str; 6] = ["-U", "0", "-t", "1", "-u", "nobody"];
 
 /// One with so many MiB, over TCP.
-fn memcached(mib: &str) -> Memcached {
-    for _ in 0..5 {
-        let port = free_port();
-        let words = ["-l", "127.0.0.1", "-p", &port.to_string(), "-m", mib].map(String::from);
-        let address = format!("127.0.0.1:{port}");
-        let connects = |address: &str, _: &Path| TcpStream::connect(address).is_ok();
-        if let Some(server) = started(&words, address, connects) {
-            return server;
-        }
-    }
-    panic!("memcached ends as soon as it is started, at five ports");
+fn memcached(mib: &str) -> Server {
+    server("memcached", &[&MEMCACHED[..], &["-l", "127.0.0.1", "-p", "PORT", "-m", mib]].concat())
 }
 
 /// One over a socket in the file system.
-fn memcached_unix() -> Memcached {
-    let words = ["-s", "mc.sock", "-m", "64"].map(String::from);
-    let connects = |_: &str, dir: &Path| UnixStream::connect(dir.join("mc.sock")).is_ok();
-    let mut server = started(&words, String::new(), connects).expect("nobody else has that socket");
-    server.address = format!("unix:{}", server.dir.path().join("mc.sock").display());
-    server
-}
-
-/// `None` if it ended: the port may have been taken meanwhile.
-fn started(
-    words: &[String],
-    address: String,
-    connects: impl Fn(&str, &Path) -> bool,
-) -> Option<Memcached> {
-    let dir = tempfile::tempdir().unwrap();
-    // Started as root it becomes somebody else, who must be able to make a socket there.
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
-    std::fs::set_permissions(dir.path(), open).unwrap();
-    let child = Command::new("memcached")
-        .args(["-U", "0", "-t", "1", "-u", "nobody"])
-        .args(words)
-        .current_dir(dir.path())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap_or_else(|error| panic!("starting memcached: {error}; apt-get install memcached"));
-    let mut server = Memcached { child, address, dir };
-    for _ in 0..500 {
-        if server.child.try_wait().unwrap().is_some() {
-            return None;
-        }
-        if connects(&server.address, server.dir.path()) {
-            return Some(server);
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("memcached does not listen at {}", server.address);
+fn memcached_unix() -> Server {
+    let options = [&MEMCACHED[..], &["-s", "mc.sock", "-m", "64"]].concat();
+    let options: Vec<_> = options.into_iter().map(String::from).collect();
+    started("memcached", &options, |dir| format!("unix:{}", dir.join("mc.sock").display()))
+        .expect("nobody else has that socket")
 }
 
 fn bench(words: &str) -> Output {
@@ -180,14 +117,13 @@ fn our_own_server_is_asked_as_memcached_is() {
         .unwrap();
     let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     let address = said.find_map(|line| Some(line.strip_prefix("listen")?.trim().to_string()));
-    let server = Memcached { child, address: address.unwrap(), dir: tempfile::tempdir().unwrap() };
+    let (_process, address) = (Ends(child), address.unwrap());
     for shape in
         ["--threads 2 --depth 8 --connections 2", "--multiget 30", "--rate 30000 --depth 32"]
     {
         let words = format!(
-            "--server {} --workload zipf:0.9 --keys 5000 --value-bytes 0-2000 --mix 80:15:5 --preload --verify \
-             --operations 10001 {shape}",
-            server.address
+            "--server {address} --workload zipf:0.9 --keys 5000 --value-bytes 0-2000 --mix 80:15:5 --preload --verify \
+             --operations 10001 {shape}"
         );
         let found = json(&words);
         right(&found, 10_001);

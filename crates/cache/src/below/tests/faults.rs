@@ -68,13 +68,7 @@ proptest! {
     ) {
         let folder = folder();
         let (faulty, cache) = open_faulty(&folder, 24);
-        let mut state = seed;
-        faulty.by(move |_| {
-            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-            let faults = [Fault::Error, Fault::Short, Fault::Flip];
-            let chosen = faults[usize::try_from((state >> 60) % 3).unwrap()];
-            if (state >> 32) % share == 0 { chosen } else { Fault::None }
-        });
+        faulty.by_chance(seed, share);
         let mut map = HashMap::new();
         for version in 1..1500_u64 {
             let dice = rapidhash::v3::rapidhash_v3(&(seed ^ version).to_le_bytes());

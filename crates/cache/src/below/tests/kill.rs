@@ -3,16 +3,15 @@
 //! The test starts itself again as a child that stores, removes and reads with movers beside it, and says each step when it is
 //! done. After some number of steps it is killed, and opened again here. Eight rounds, or as many as NEARFAR_TEST_CACHE_ENDS says.
 
-use std::io::{BufRead, BufReader, Write, stdout};
-use std::process::{Command, Stdio};
+use std::io::{Write, stdout};
 
 use super::*;
 use crate::disk::Recover;
+use crate::disk::tests::child::{kill_after, of_parent};
 use crate::mover::Movers;
 
 const KEYS: u64 = 400;
-const FILE: &str = "NEARFAR_TEST_CACHE_BELOW_FILE";
-const FIRST: &str = "NEARFAR_TEST_CACHE_BELOW_FIRST";
+const CHILD: &str = "below::tests::kill::child";
 
 fn draw(number: u64) -> u64 {
     rapidhash::v3::rapidhash_v3(&number.to_le_bytes())
@@ -27,9 +26,8 @@ fn step(number: u64) -> (u64, bool) {
 /// Not a test by itself: what the test below starts.
 #[test]
 fn child() {
-    let Some(path) = std::env::var_os(FILE) else { return };
-    let first: u64 = std::env::var(FIRST).unwrap().parse().unwrap();
-    let cache = Arc::new(open(&config(path.as_ref(), 60, Making::Background)));
+    let Some((path, first)) = of_parent() else { return };
+    let cache = Arc::new(open(&config(&path, 60, Making::Background)));
     let _movers = Movers::start(&cache, 1).unwrap();
     let mut out = stdout().lock();
     for number in first.. {
@@ -48,29 +46,6 @@ fn child() {
     }
 }
 
-/// Lets a child do so many steps, kills it, and gives the last step it said.
-fn kill_after(path: &Path, first: u64, steps: u64) -> u64 {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "below::tests::kill::child", "--nocapture", "--test-threads=1"])
-        .env(FILE, path)
-        .env(FIRST, first.to_string())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let said =
-        |line: String| line.split("step ").nth(1).and_then(|number| number.parse::<u64>().ok());
-    let mut last = first - 1;
-    while last < first + steps {
-        let line = lines.next().expect("the child goes on until it is killed");
-        last = said(line).unwrap_or(last);
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    lines.filter_map(said).last().unwrap_or(last)
-}
-
 #[test]
 fn killed_at_any_moment_it_gives_whole_values_that_were_stored() {
     let rounds: u64 = std::env::var("NEARFAR_TEST_CACHE_ENDS")
@@ -81,7 +56,7 @@ fn killed_at_any_moment_it_gives_whole_values_that_were_stored() {
     let path = file(&folder);
     let (mut first, mut all) = (1, 0);
     for round in 0..rounds {
-        let last = kill_after(&path, first, 300 + draw(round) % 1500);
+        let last = kill_after(CHILD, &path, first, 300 + draw(round) % 1500);
         let cache = open(&config(&path, 60, Making::Inline));
         assert!(!cache.below.as_ref().unwrap().opened.was_closed);
         for number in 0..KEYS {
@@ -97,7 +72,7 @@ fn killed_at_any_moment_it_gives_whole_values_that_were_stored() {
     }
     assert!(all > rounds * 20, "{all} found in {rounds} rounds");
     // Who can do with no older values has none: after a crash nothing is taken over.
-    let last = kill_after(&path, first, 500);
+    let last = kill_after(CHILD, &path, first, 500);
     let mut config = config(&path, 60, Making::Inline);
     config.disk.as_mut().unwrap().config.recover = Recover::Closed;
     let cache = open(&config);

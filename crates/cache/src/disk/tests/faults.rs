@@ -176,13 +176,7 @@ proptest! {
     ) {
         let (folder, index) = (folder(), Index { keep, ..Index::default() });
         let (faulty, disk) = open(&folder, &config());
-        let mut state = seed;
-        faulty.by(move |_| {
-            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-            let faults = [Fault::Error, Fault::Short, Fault::Flip];
-            let chosen = faults[usize::try_from((state >> 60) % 3).unwrap()];
-            if (state >> 32) % share == 0 { chosen } else { Fault::None }
-        });
+        faulty.by_chance(seed, share);
         let (mut large, mut small) = ([0; 60], [0; 100]);
         for version in 1..400_u64 {
             let number = hash(&version.to_le_bytes());

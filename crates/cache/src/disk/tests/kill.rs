@@ -5,16 +5,14 @@
 //! or as many as NEARFAR_TEST_CACHE_ENDS says.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write, stdout};
-use std::process::{Command, Stdio};
+use std::io::{Write, stdout};
 
 use super::super::*;
+use super::child::{kill_after, of_parent};
 use super::testkit::*;
 
 const KEYS: u64 = 150;
-/// The child's file, and the number of its first step.
-const FILE: &str = "NEARFAR_TEST_CACHE_CHILD_FILE";
-const FIRST: &str = "NEARFAR_TEST_CACHE_CHILD_FIRST";
+const CHILD: &str = "disk::tests::kill::child";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
@@ -46,10 +44,9 @@ fn config() -> Config {
 /// Not a test by itself: what the test below starts.
 #[test]
 fn child() {
-    let Some(path) = std::env::var_os(FILE) else { return };
-    let first: u64 = std::env::var(FIRST).unwrap().parse().unwrap();
+    let Some((path, first)) = of_parent() else { return };
     let index = Index::default();
-    let (disk, _) = Disk::open(path.as_ref(), &config(), &mut index.recover()).unwrap();
+    let (disk, _) = Disk::open(&path, &config(), &mut index.recover()).unwrap();
     let mut out = stdout().lock();
     for number in first.. {
         match step(number) {
@@ -78,29 +75,6 @@ fn child() {
     }
 }
 
-/// Lets a child do so many steps, kills it, and gives the last step it said.
-fn kill_after(path: &std::path::Path, first: u64, steps: u64) -> u64 {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "disk::tests::kill::child", "--nocapture", "--test-threads=1"])
-        .env(FILE, path)
-        .env(FIRST, first.to_string())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let said =
-        |line: String| line.split("step ").nth(1).and_then(|number| number.parse::<u64>().ok());
-    let mut last = first - 1;
-    while last < first + steps {
-        let line = lines.next().expect("the child goes on until it is killed");
-        last = said(line).unwrap_or(last);
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    lines.filter_map(said).last().unwrap_or(last)
-}
-
 /// Versions found of all keys.
 fn found(path: &std::path::Path) -> (HashMap<u64, u64>, Opened) {
     let index = Index::default();
@@ -124,7 +98,7 @@ fn killed_at_any_moment_it_gives_nothing_older_than_was_flushed_and_nothing_of_o
     let (mut before, mut first, mut all) = (HashMap::new(), 1, 0);
     for round in 0..rounds {
         let steps = hash(&[1, round]) % 250;
-        let last = kill_after(&path, first, steps);
+        let last = kill_after(CHILD, &path, first, steps);
         let (now, opened) = found(&path);
         assert!(!opened.was_closed);
         let flush = (first..=last).filter(|number| step(*number) == Step::Flush).max().unwrap_or(0);

@@ -214,6 +214,17 @@ impl Faulty {
         *lock(&self.rule) = Some(Box::new(rule));
     }
 
+    /// One in so many fails, in any way.
+    pub(crate) fn by_chance(&self, seed: u64, share: u64) {
+        let mut state = seed;
+        self.by(move |_| {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            let faults = [Fault::Error, Fault::Short, Fault::Flip];
+            let chosen = faults[usize::try_from((state >> 60) % 3).unwrap()];
+            if (state >> 32).is_multiple_of(share) { chosen } else { Fault::None }
+        });
+    }
+
     fn fault(&self, is_read: bool, at: u64, len: usize) -> Fault {
         let Some(mut rule) = lock(&self.rule).take() else { return Fault::None };
         let fault = rule(Asked { is_read, at, len });
