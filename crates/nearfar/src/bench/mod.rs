@@ -4,11 +4,13 @@
 //! results against the thresholds. [`workload`] runs real programs larger than near memory, for what tiering does;
 //! [`tiering`] runs those under one tiering system after the other
 //! (docs/bench-tiering.md), and [`tiering_cost`] simulates what ours costs on a large machine. [`heap`] runs one program under
-//! one heap after the other, [`balance`] programs of several nodes under one placement or manager of traffic after the other. Not here: the command line (`cli/bench.rs`).
+//! one heap after the other, [`balance`] programs of several nodes under one placement or manager of traffic after the other. [`kept`] reads results that
+//! were kept. Not here: the command line (`cli/bench.rs`).
 
 pub(crate) mod balance;
 pub(crate) mod bandwidth;
 pub(crate) mod heap;
+pub(crate) mod kept;
 pub(crate) mod stream;
 pub(crate) mod tiering;
 pub(crate) mod tiering_cost;

@@ -10,7 +10,7 @@ use super::document::document as page;
 use super::words;
 use crate::bench::balance::found::{Found, Ran, Tried};
 use crate::bench::balance::judge::{self, Check, What};
-use crate::bench::balance::rows::{self, Kind};
+use crate::bench::balance::rows::Kind;
 
 /// What was found with what it comes to: JSON `nearfar.bench-balance/1`.
 #[derive(Debug, Serialize)]
@@ -47,7 +47,7 @@ impl Document {
     fn how(&self) -> String {
         let Found { seconds, settle_s, huge, times, smoke, .. } = &self.found;
         let pages = if *huge { "huge" } else { "4 KiB" };
-        let stays = rows::STAYS_S.min(*settle_s);
+        let stays = Kind::FirstTouch.settle_s(*settle_s);
         let times =
             if *times == 1 { String::new() } else { format!(", {times} times the usual memory") };
         let smoke = if *smoke { " A smoke run: too short to be judged." } else { "" };

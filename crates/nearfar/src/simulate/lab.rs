@@ -140,18 +140,12 @@ impl<'a> Model<'a> {
 
     fn case(&self, tried: &Tried, seed: u64) -> anyhow::Result<Option<Case>> {
         let Some(base) = tried.rate(Kind::FirstTouch) else { return Ok(None) };
-        let statics = tried.rows.iter().filter(|ran| {
-            ran.row.kind.is_static() && ran.row.kind != Kind::FirstTouch && ran.rate().is_some()
-        });
-        let Some(best) =
-            statics.max_by(|a, b| a.rate().unwrap_or(0.0).total_cmp(&b.rate().unwrap_or(0.0)))
-        else {
+        let Some((best, rate)) = tried.best_static_but(Some(Kind::FirstTouch)) else {
             return Ok(None);
         };
         let lines = best.median(|run| Some(run.traffic.as_ref()?.lines_per_us));
         let lines = lines.context("the lab counted no lines of memory for it")? / 1000.0;
-        let gain = best.rate().unwrap_or(base) / base;
-        let fitted = self.fitted((best.row.kind, lines), gain);
+        let fitted = self.fitted((best.row.kind, lines), rate / base);
         let first = self.rate(Kind::FirstTouch, fitted);
         let mut rows = Vec::new();
         for ran in &tried.rows {

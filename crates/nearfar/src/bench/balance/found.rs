@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::bench::kept::Kept;
+
 use super::rows::{Kind, Program, Row};
 use crate::report::model::Machine;
 
@@ -34,6 +36,15 @@ pub(crate) struct Found {
     /// When all was done, since the machine was switched on by its own clock.
     #[serde(default)]
     pub(crate) done_s: Option<f64>,
+}
+
+impl Kept for Found {
+    const BENCH: &str = "balance";
+    const SCHEMA: &str = SCHEMA;
+
+    fn schema(&self) -> &str {
+        &self.schema
+    }
 }
 
 /// A program under its rows.
@@ -146,8 +157,14 @@ impl Tried {
 
     /// The highest throughput of those whose pages stay where they are, and whose.
     pub(crate) fn best_static(&self) -> Option<(&Row, f64)> {
-        let statics = self.rows.iter().filter(|ran| ran.row.kind.is_static());
-        let rates = statics.filter_map(|ran| Some((&ran.row, ran.rate()?)));
+        let (ran, rate) = self.best_static_but(None)?;
+        Some((&ran.row, rate))
+    }
+
+    /// The same, of rows other than this one.
+    pub(crate) fn best_static_but(&self, left_out: Option<Kind>) -> Option<(&Ran, f64)> {
+        let counts = |ran: &&Ran| ran.row.kind.is_static() && Some(ran.row.kind) != left_out;
+        let rates = self.rows.iter().filter(counts).filter_map(|ran| Some((ran, ran.rate()?)));
         rates.max_by(|one, other| one.1.total_cmp(&other.1))
     }
 

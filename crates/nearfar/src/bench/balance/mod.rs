@@ -174,7 +174,7 @@ pub(crate) fn plan(wishes: &Wishes) -> String {
         }
     }
     let Wishes { size, settle_s, rounds, .. } = wishes;
-    let (seconds, stays) = (size.seconds, rows::STAYS_S.min(*settle_s));
+    let (seconds, stays) = (size.seconds, Kind::FirstTouch.settle_s(*settle_s));
     out + &format!(
         "each {rounds} times for {seconds} s of the machine's time, of which what follows {settle_s} s counts ({stays} s where \
          pages stay, and so much less time); DIR has the programs, PID is this process; kernel.numa_balancing is 0 but in its own row\n"
@@ -269,7 +269,8 @@ impl Stage<'_> {
         let before = Migrations::read(self.fs)?;
         let mut running = self.launcher.start(&line, &format!("{name}.json"))?;
         let (started, mut due, mut balancing) = (Stopwatch::start(), LOOK, None);
-        let (settle, mut settled) = (Duration::from_secs(self.wishes.settle_s), None);
+        let settle_s = row.kind.settle_s(self.wishes.settle_s);
+        let (settle, mut settled) = (Duration::from_secs(settle_s), None);
         let limit = LIMIT + Duration::from_secs(self.wishes.size(row).seconds);
         while running.ended()?.is_none() {
             let now = started.elapsed();
@@ -294,7 +295,7 @@ impl Stage<'_> {
             last.cpu_share = share(&first, last);
         }
         #[expect(clippy::cast_precision_loss, reason = "seconds")]
-        let settle_s = row.kind.settle_s(self.wishes.settle_s) as f64;
+        let settle_s = settle_s as f64;
         let rate = found::settled_rate(&said.windows, settle_s);
         Ok(Run {
             operations_per_s: rate.with_context(|| {

@@ -187,7 +187,7 @@ pub(crate) struct Size {
 }
 
 /// What is left to settle where pages stay.
-pub(crate) const STAYS_S: u64 = 1;
+const STAYS_S: u64 = 1;
 
 /// Who decides where memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::bench::kept::Kept;
+
 use super::rows::{Part, Row};
 use crate::report::model::{Machine, Resident};
 
@@ -23,6 +25,15 @@ pub(crate) struct Found {
     pub(crate) near_free_bytes: u64,
     /// In the order shown.
     pub(crate) parts: Vec<Tried>,
+}
+
+impl Kept for Found {
+    const BENCH: &str = "heap";
+    const SCHEMA: &str = SCHEMA;
+
+    fn schema(&self) -> &str {
+        &self.schema
+    }
 }
 
 /// A use of memory under its rows.

@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::bench::kept::Kept;
+
 use super::loads::Loads;
 use super::rows::Row;
 use crate::bench::workload::found::Run;
@@ -29,6 +31,15 @@ pub(crate) struct Found {
     pub(crate) smoke: bool,
     /// By workload.
     pub(crate) workloads: Vec<Compared>,
+}
+
+impl Kept for Found {
+    const BENCH: &str = "tiering";
+    const SCHEMA: &str = SCHEMA;
+
+    fn schema(&self) -> &str {
+        &self.schema
+    }
 }
 
 /// A workload under all rows.

@@ -1,7 +1,7 @@
 //! `nearfar bench balance`: traffic management side by side in the lab.
 
 use std::io::IsTerminal as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
@@ -9,9 +9,10 @@ use clap::ValueEnum;
 
 use super::super::output;
 use super::scratch;
-use crate::bench::balance::found::{Found, SCHEMA};
+use crate::bench::balance::found::Found;
 use crate::bench::balance::rows::{self, FULL, Kind, Program, Shape, Size};
 use crate::bench::balance::{self, Wishes, traffic};
+use crate::bench::kept::kept;
 use crate::bench::workload::programs;
 use crate::demo::guest::{self, Lab};
 use crate::exit::{EndsWith as _, Exit};
@@ -204,15 +205,4 @@ fn names<T: ValueEnum>(values: &[T]) -> String {
     let names =
         values.iter().filter_map(|value| Some(value.to_possible_value()?.get_name().into()));
     names.collect::<Vec<String>>().join(",")
-}
-
-fn kept(file: &Path) -> anyhow::Result<Found> {
-    let text =
-        std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
-    let found: Found = serde_json::from_str(&text)
-        .with_context(|| format!("{} is no result of nearfar bench balance", file.display()))?;
-    if found.schema != SCHEMA {
-        bail!("{}: its schema is {}, this reads {SCHEMA}", file.display(), found.schema);
-    }
-    Ok(found)
 }

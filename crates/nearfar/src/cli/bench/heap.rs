@@ -1,17 +1,18 @@
 //! `nearfar bench heap`: heaps side by side in the lab.
 
 use std::io::IsTerminal as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::ValueEnum as _;
 
 use super::super::output;
 use super::scratch;
-use crate::bench::heap::found::{Found, SCHEMA};
+use crate::bench::heap::found::Found;
 use crate::bench::heap::rows::Part;
 use crate::bench::heap::{self, Wishes};
+use crate::bench::kept::kept;
 use crate::demo::guest::{self, Lab};
 use crate::exit::Exit;
 use crate::report::heap::{Document, html, text};
@@ -116,15 +117,4 @@ fn in_the_lab(args: &Args, wishes: &Wishes) -> anyhow::Result<Found> {
     arguments.extend(progress.then(|| "--progress".into()));
     lab.result(&arguments, dir.path(), RESULT)
         .with_context(|| format!("the figures of machine {}", args.machine))
-}
-
-fn kept(file: &Path) -> anyhow::Result<Found> {
-    let text =
-        std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
-    let found: Found = serde_json::from_str(&text)
-        .with_context(|| format!("{} is no result of nearfar bench heap", file.display()))?;
-    if found.schema != SCHEMA {
-        bail!("{}: its schema is {}, this reads {SCHEMA}", file.display(), found.schema);
-    }
-    Ok(found)
 }

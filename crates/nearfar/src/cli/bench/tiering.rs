@@ -8,7 +8,7 @@ use nearfar_lab::fetch::Cache;
 
 use super::super::output;
 use super::scratch;
-use crate::bench::tiering::found::{Found, SCHEMA};
+use crate::bench::kept::kept;
 use crate::bench::tiering::rows::{Programs, Row};
 use crate::bench::tiering::{self, Wishes};
 use crate::exit::Exit;
@@ -175,15 +175,4 @@ fn programs(args: &Args) -> anyhow::Result<Programs> {
 
 fn has_damo(dir: &Path) -> bool {
     dir.join("damo/damo.py").is_file()
-}
-
-fn kept(file: &Path) -> anyhow::Result<Found> {
-    let text =
-        std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
-    let found: Found = serde_json::from_str(&text)
-        .with_context(|| format!("{} is no result of nearfar bench tiering", file.display()))?;
-    if found.schema != SCHEMA {
-        bail!("{}: its schema is {}, this reads {SCHEMA}", file.display(), found.schema);
-    }
-    Ok(found)
 }

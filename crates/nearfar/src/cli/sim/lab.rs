@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-use crate::bench::balance::found::{Found, SCHEMA};
+use crate::bench::balance::found::Found;
+use crate::bench::kept::kept;
 use crate::cli::output;
 use crate::exit::{EndsWith as _, Exit};
 use crate::report::sim::lab::{Document, text};
@@ -27,7 +28,7 @@ pub(crate) struct Args {
 
 /// Exit status 1 if a figure is out of bounds, or rows are in another order.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let found: anyhow::Result<Vec<Found>> = args.files.iter().map(read).collect();
+    let found: anyhow::Result<Vec<Found>> = args.files.iter().map(|file| kept(file)).collect();
     let found = found.ends_with(Exit::Usage)?;
     let of = |found: &Found| {
         let machine = found.machine.emulation.as_ref();
@@ -55,19 +56,4 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         output::print(&text(&document))?;
     }
     Ok(if document.is_within() { Exit::Done } else { Exit::Failed }.into())
-}
-
-fn read(file: &PathBuf) -> anyhow::Result<Found> {
-    let text =
-        std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
-    let found: Found = serde_json::from_str(&text).with_context(|| {
-        format!("{}: not a result of nearfar bench balance ({SCHEMA})", file.display())
-    })?;
-    anyhow::ensure!(
-        found.schema == SCHEMA,
-        "{}: schema {}, not {SCHEMA}",
-        file.display(),
-        found.schema
-    );
-    Ok(found)
 }
