@@ -2,7 +2,7 @@
 //!
 //! A lane is a region being filled; a key's lane follows from its hash, so that of two objects with one key the later one is in
 //! the later region. Appending copies the value into the lane's buffer, under its lock. A full region is sealed: its list and
-//! footer are put behind its objects, and [`Writer`](super::writer::Writer) takes it to the device. Regions and buffers are
+//! footer are put behind its objects, and [`Writer`] takes it to the device. Regions and buffers are
 //! limited; who finds none is refused, never kept waiting. Eviction is in `evict.rs`, reading in `read.rs`.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
