@@ -6,7 +6,8 @@
 //!   what another slab would have saved. As marginal hits of CacheLib's pool optimizer, without a queue's tail;
 //! - its *heat*: how often its items are read, counted for one read in [`READS_PER_NOTE`], by slab.
 //!
-//! To lose a slab costs a class its share of heat, if nothing has to go there: what is in it is worth keeping as far as it is
+//! To lose a slab costs a class nothing if it has free slots for another's worth of items, and its share of heat if nothing has to go
+//! there: what is in it is worth keeping as far as it is
 //! read. A class whose own items go all the time, and that has many slabs, keeps what is worth most, and loses not much more
 //! than what another slab would have brought. A slab goes from the class that loses least to the one that regrets most, if
 //! that is half as much again and more than chance. A class that only passes through (a scan) regrets nothing and gets nothing.
@@ -27,6 +28,8 @@ const PARTS: u64 = 256;
 const HEAT_MAX: u32 = 1 << 24;
 /// Regrets that are no chance.
 const LEAST: u64 = 4 * PARTS;
+/// One slot in so many of those in use may be kept free for who comes.
+const KEPT_FREE: usize = 16;
 /// Slabs are dealt out anew when one in so many would have been filled anew.
 const TURN: usize = 128;
 
@@ -106,6 +109,8 @@ pub(crate) struct Load {
     pub(crate) slabs: u64,
     /// Slots of a slab.
     per_slab: u64,
+    /// Free slots, but for those that movers keep free.
+    spare: u64,
     /// Slots that went, in parts.
     gone: u64,
     /// Keys that came back, in parts, of those that are looked at.
@@ -123,6 +128,9 @@ impl Load {
 
     /// What the loss of a slab costs: reads, in parts.
     pub(crate) fn cost(&self) -> u64 {
+        if self.spare >= self.per_slab {
+            return 0;
+        }
         let (gain, share) = (self.gain(), self.reads / self.slabs.max(1));
         if self.gone * 2 < self.per_slab * PARTS {
             return share.max(gain);
@@ -134,7 +142,8 @@ impl Load {
 
 /// The classes, by number, that a slab goes from and to.
 pub(crate) fn choose(loads: &[Load]) -> Option<(usize, usize)> {
-    let wants = loads.iter().enumerate().filter(|(_, load)| load.regrets >= LEAST);
+    let is_wanting = |load: &Load| load.regrets >= LEAST && load.spare < load.per_slab;
+    let wants = loads.iter().enumerate().filter(|(_, load)| is_wanting(load));
     let (to, wanting) = wants.max_by_key(|(_, load)| load.gain())?;
     let others = loads.iter().enumerate().filter(|(number, load)| *number != to && load.slabs > 0);
     let (from, giving) = others.min_by_key(|(_, load)| load.cost())?;
@@ -150,6 +159,7 @@ impl Space {
             Load {
                 slabs: state.slabs().count() as u64,
                 per_slab: class.per_slab() as u64,
+                spare: state.free.saturating_sub(state.used / KEPT_FREE) as u64,
                 gone: state.recent.gone,
                 regrets: state.recent.regrets,
                 reads: state.slabs().map(|(_, slab)| heat(slab)).sum::<u64>() * READS_PER_NOTE,
@@ -193,6 +203,7 @@ mod tests {
         Load {
             slabs,
             per_slab: 128,
+            spare: 0,
             gone: gone * PARTS,
             regrets: regrets * PARTS,
             reads: reads * PARTS,
@@ -219,6 +230,15 @@ mod tests {
         let loads = [load(30, 90_000, 0, 10), load(30, 500, 40, 9_000)];
         assert_eq!(choose(&loads), Some((0, 1)));
         assert_eq!(choose(&[load(30, 90_000, 0, 10), load(30, 0, 0, 0)]), None);
+    }
+
+    #[test]
+    fn a_class_with_free_slots_gives_first_and_gets_nothing() {
+        let spare = Load { spare: 128, ..load(50, 500, 400, 90_000) };
+        assert_eq!(choose(&[load(10, 0, 0, 0), load(10, 500, 40, 900), spare]), Some((0, 1)));
+        assert_eq!(choose(&[load(10, 500, 40, 900), spare]), Some((1, 0)));
+        let less = Load { spare: 127, ..spare };
+        assert_eq!(choose(&[load(10, 500, 40, 900), less]), Some((0, 1)));
     }
 
     #[test]

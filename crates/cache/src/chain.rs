@@ -45,11 +45,6 @@ impl Chain {
         self.before + self.pieces - 1
     }
 
-    /// Words of all.
-    pub(crate) const fn words(self) -> usize {
-        self.pieces * self.slot
-    }
-
     /// Bytes of the value that a piece has room for.
     const fn room(self, number: usize) -> usize {
         (self.slot - if number == 0 { self.head() } else { CHUNK }) * WORD

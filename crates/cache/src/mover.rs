@@ -112,7 +112,7 @@ impl Cache {
     }
 
     /// The same with a chain, which may have changed by now so that it can't be whole. So many free slots there hardly ever are:
-    /// others leave for it, whichever way it goes.
+    /// others leave for it, whichever way it goes; upwards only such as are of its size.
     fn copy_chain(
         &self,
         (from, to): (usize, usize),
@@ -126,7 +126,11 @@ impl Cache {
         if slot != self.sizes.words(class) || cut.slot * pieces * WORD > 2 * self.largest() {
             return None;
         }
-        let slots = self.chain_in(to, cut, what.hash, key)?;
+        let slots = if from < to {
+            self.chain_in(to, cut, what.hash, key)?
+        } else {
+            self.chain_for_own(to, cut, what.hash, key)?
+        };
         let item = self.spaces[to].item(slots[0]);
         let new = Header::new(item.header(), what.header.shape());
         item.begin(new);

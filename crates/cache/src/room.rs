@@ -90,6 +90,27 @@ impl Cache {
         space.take_chain(cut, &mut space.class(class).lock(), hash)
     }
 
+    /// Slots for a chain in a tier where its class has room for two such at least; others of the class leave if need be.
+    pub(crate) fn chain_for_own(
+        &self,
+        tier: usize,
+        cut: Cut,
+        hash: Hash,
+        key: &mut Vec<u8>,
+    ) -> Option<Vec<usize>> {
+        let class = self.spaces[tier].class(cut.class);
+        for _ in 0..=cut.pieces {
+            let mut state = class.lock();
+            let slots = self.spaces[tier].take_chain(cut, &mut state, hash);
+            let has_room_for_two = state.used + state.free >= 2 * cut.pieces;
+            drop(state);
+            if slots.is_some() || !has_room_for_two || !self.make_room(tier, cut.class, key) {
+                return slots;
+            }
+        }
+        None
+    }
+
     /// Tells movers that there is no room.
     pub(crate) fn call_movers(&self) {
         let (wanted, bell) = &self.wanted;

@@ -4,6 +4,9 @@
     reason = "numbers are small, or a part of them is what is wanted"
 )]
 
+mod chains;
+mod dealing;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
