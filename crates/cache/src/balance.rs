@@ -156,10 +156,13 @@ impl Space {
         let load = |class: &crate::space::Class| {
             let state = class.lock();
             let heat = |slab: u32| u64::from(self.heat[slab as usize].load(Relaxed));
+            // For those that come, and for one or two that just went.
+            let items = (state.used - state.chunks).max(1);
+            let kept_free = state.used / KEPT_FREE + 2 * state.used.div_ceil(items);
             Load {
                 slabs: state.slabs().count() as u64,
                 per_slab: class.per_slab() as u64,
-                spare: state.free.saturating_sub(state.used / KEPT_FREE) as u64,
+                spare: state.free.saturating_sub(kept_free) as u64,
                 gone: state.recent.gone,
                 regrets: state.recent.regrets,
                 reads: state.slabs().map(|(_, slab)| heat(slab)).sum::<u64>() * READS_PER_NOTE,
