@@ -171,9 +171,8 @@ impl Space {
         }
         let head = self.take(cut.class, state, hash.low())?;
         let mut slots = vec![head];
-        while slots.len() < cut.pieces
-            && let Some(at) = self.take_slot(cut.class, state)
-        {
+        while slots.len() < cut.pieces {
+            let at = self.take_slot(cut.class, state).expect("as many are free");
             let chunk = self.item(at);
             chunk.begin(chunk.header().of_chunk());
             self.arena.word(at + 1).store(head as u64, Relaxed);
@@ -181,7 +180,6 @@ impl Space {
             state.chunks += 1;
             slots.push(at);
         }
-        debug_assert!(slots.len() == cut.pieces, "as many were free");
         Some(slots)
     }
 
