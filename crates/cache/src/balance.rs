@@ -23,8 +23,9 @@ const MARKS: usize = 512;
 /// One read in so many is noted for its slab.
 pub(crate) const READS_PER_NOTE: u64 = 16;
 /// What is counted, is counted in parts of one, so that it can be forgotten by eighths.
-const PARTS: u64 = 256;
-/// Most that is noted for a slab.
+const PARTS: u64 = HEAT as u64;
+/// A read that is noted for a slab, and the most that is.
+const HEAT: u32 = 256;
 const HEAT_MAX: u32 = 1 << 24;
 /// Regrets that are no chance.
 const LEAST: u64 = 4 * PARTS;
@@ -178,7 +179,7 @@ impl Space {
         let now = heat.load(Relaxed);
         if now < HEAT_MAX {
             // Of two at once one is enough.
-            heat.store(now + PARTS as u32, Relaxed);
+            heat.store(now + HEAT, Relaxed);
         }
     }
 

@@ -3,7 +3,7 @@
 //! A reader finds an entry, copies the item, and looks whether item and entry are still the same; it takes no lock and is
 //! never waited for. A writer writes a new item beside the old one and exchanges the entry under the stripe of the key; so
 //! does who moves an item to another tier. Whoever took an entry away gives the slot back, nobody else. Locks are taken in
-//! this order: a stripe, then a class, of two classes that of the faster tier first; who has a class and wants a stripe (to
+//! this order: a stripe, who empties a slab, a class; of two tiers the faster first; who has a class and wants a stripe (to
 //! evict) may only try. Of two stripes the second is only tried. What leads to disk is in `below/`; here it is passed over.
 
 use core::sync::atomic::AtomicU32;
@@ -315,7 +315,8 @@ impl Cache {
         let more = if copy.is_some() { WORD } else { 0 };
         let bytes = size(key.len(), value.len(), meta.is_some()) + more;
         let class = self.sizes.class(bytes.div_ceil(WORD));
-        let too_large = || Refused::TooLarge { bytes: key.len() + value.len(), limit: self.largest };
+        let too_large =
+            || Refused::TooLarge { bytes: key.len() + value.len(), limit: self.largest };
         let is_one = key.is_empty() || key.len() > KEY_MAX || value.len() > VALUE_MAX;
         if is_one || key.len() + value.len() > self.largest {
             return Err(too_large());

@@ -159,12 +159,7 @@ fn hash_of(arena: &Arena, chunk: usize) -> Hash {
 
 impl Space {
     /// Slots for a chain, or none: all held, the first one for its head, with slabs of the stock if need be.
-    pub(crate) fn take_chain(
-        &self,
-        cut: Cut,
-        state: &mut State,
-        hash: Hash,
-    ) -> Option<Vec<usize>> {
+    pub(crate) fn take_chain(&self, cut: Cut, state: &mut State, hash: Hash) -> Option<Vec<usize>> {
         while state.free < cut.pieces && self.grow(cut.class, state) {}
         if state.free < cut.pieces {
             return None;

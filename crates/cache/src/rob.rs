@@ -2,11 +2,13 @@
 //!
 //! That is done where a class that needs a slot has no items of its own that could go, and a slab at a time while slabs stand
 //! better elsewhere (`balance.rs`). Of classes the one goes first that loses least, of its slabs the one read least.
-//! The class stays locked meanwhile, so that nobody takes what was just freed. Of two classes that are locked at once, one is in
-//! a faster tier, and it is locked first.
+//! Nobody is given slots of that slab meanwhile, and the class is locked for some items at a time only; one thread at a time does
+//! this in a tier, and who needs a slab, too, waits for it. Of two classes that are locked at once, one is in a faster tier, and
+//! it is locked first.
 
 use core::cmp::Reverse;
 use core::sync::atomic::Ordering::Relaxed;
+use std::sync::PoisonError;
 
 use crate::balance::choose;
 use crate::below::Went;
@@ -15,6 +17,8 @@ use crate::space::{State, Victim};
 
 /// Classes that are tried, and slabs of each, where a class that has none is to be given one.
 const ROBBED: usize = 3;
+/// Slots that are emptied before the class is unlocked for others.
+const AT_ONCE: usize = 64;
 
 impl Cache {
     /// Takes a slab from a class of a tier that loses little by it, for another that needs one.
@@ -49,17 +53,41 @@ impl Cache {
     /// place does, stays.
     fn rob_class(&self, tier: usize, class: usize, key: &mut Vec<u8>) -> bool {
         let space = &self.spaces[tier];
-        let mut state = space.class(class).lock();
-        let mut slabs: Vec<_> = state.slabs().collect();
-        let first = state.used % slabs.len().max(1);
-        slabs.rotate_left(first);
+        let one = space.emptying.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slabs: Vec<_> = {
+            let state = space.class(class).lock();
+            let mut slabs: Vec<_> = state.slabs().collect();
+            let first = state.used % slabs.len().max(1);
+            slabs.rotate_left(first);
+            slabs
+        };
         slabs.sort_by_key(|(_, slab)| space.heat[*slab as usize].load(Relaxed));
-        slabs.into_iter().take(ROBBED).any(|(place, slab)| {
-            for at in space.slots_of(class, slab) {
+        let done = slabs.into_iter().take(ROBBED).any(|slab| self.empty((tier, class), slab, key));
+        drop(one);
+        done
+    }
+
+    /// Has all items of a slab go, some at a time, and then the slab.
+    fn empty(
+        &self,
+        (tier, class): (usize, usize),
+        (place, slab): (usize, u32),
+        key: &mut Vec<u8>,
+    ) -> bool {
+        let space = &self.spaces[tier];
+        let mut state = space.class(class).lock();
+        if !space.retire(class, &mut state, (place, slab)) {
+            return false;
+        }
+        let mut slots = space.slots_of(class, slab).peekable();
+        while slots.peek().is_some() {
+            for at in slots.by_ref().take(AT_ONCE) {
                 self.turn_out((tier, class), at, &mut state, key);
             }
-            space.release(class, &mut state, place)
-        })
+            drop(state);
+            state = space.class(class).lock();
+        }
+        space.release(class, &mut state, place)
     }
 
     /// Has the item go that a slot is of, if it can.

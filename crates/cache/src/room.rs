@@ -78,12 +78,12 @@ impl Cache {
             if slots.is_some() {
                 return slots;
             }
-            let made = if has_room_for_two {
-                self.make_room(tier, class, key) || self.rob(tier, class, key)
+            let ways = if has_room_for_two {
+                [Self::make_room, Self::rob]
             } else {
-                self.rob(tier, class, key) || self.make_room(tier, class, key)
+                [Self::rob, Self::make_room]
             };
-            if !made {
+            if !ways.iter().any(|makes| makes(self, tier, class, key)) {
                 break;
             }
         }

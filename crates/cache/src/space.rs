@@ -11,8 +11,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use core::sync::atomic::{AtomicU32, AtomicU64};
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::io;
 
 use nearfar_kernel::mempolicy::Policy;
@@ -58,6 +58,8 @@ pub(crate) struct State {
     pub(crate) chunks: usize,
     /// The slabs by their place in the numbering of slots; none where one was given away.
     slabs: Vec<Option<u32>>,
+    /// The slab that is being emptied.
+    leaving: Option<u32>,
     /// Slots of the newest slab that nobody had yet: their number, and how many.
     fresh: (usize, usize),
     pub(crate) policy: Box<dyn Evict>,
@@ -109,6 +111,8 @@ pub(crate) struct Space {
     pub(crate) heat: Vec<AtomicU32>,
     /// Words of slots whose items had to go since slabs were dealt out last.
     pub(crate) pressure: AtomicU64,
+    /// Held by who empties a slab.
+    pub(crate) emptying: Mutex<()>,
     /// Slabs that were dealt out anew.
     pub(crate) dealt: AtomicU64,
 }
@@ -154,6 +158,7 @@ impl Space {
                 used: 0,
                 chunks: 0,
                 slabs: Vec::new(),
+                leaving: None,
                 fresh: (0, 0),
                 policy: eviction.make(),
                 counts: Counts::default(),
@@ -169,6 +174,7 @@ impl Space {
             owners: (0..count).map(|_| AtomicU64::new(FREE_SLAB)).collect(),
             heat: (0..count).map(|_| AtomicU32::new(0)).collect(),
             pressure: AtomicU64::new(0),
+            emptying: Mutex::new(()),
             dealt: AtomicU64::new(0),
         })
     }
@@ -296,8 +302,7 @@ impl Space {
             let item = self.item(at);
             item.begin(item.header().at(Stage::Free));
             if !is_next {
-                self.arena.word(at + 1).store(state.free_list as u64, Relaxed);
-                state.free_list = at;
+                self.link(state, at);
             }
         }
         if is_next {
@@ -342,10 +347,12 @@ impl Space {
             // Before anything else changes here.
             item.begin(header.at(Stage::Free));
         }
-        self.arena.word(at + 1).store(state.free_list as u64, Relaxed);
-        state.free_list = at;
-        state.free += 1;
         state.used -= 1;
+        if state.leaving.is_some_and(|slab| slab as usize == at / self.slab_words) {
+            return;
+        }
+        self.link(state, at);
+        state.free += 1;
     }
 
     /// Has an item that is in use go, for another reason than the policy's.
@@ -381,40 +388,57 @@ impl Space {
         (0..per_slab).map(move |slot| from + slot * words)
     }
 
-    /// Gives a slab back to the stock, none of whose slots is in use.
-    pub(crate) fn release(&self, class: usize, state: &mut State, place: usize) -> bool {
-        let is_free = |at| self.item(at).header().stage() == Stage::Free;
-        let unused = state.slabs[place].filter(|slab| self.slots_of(class, *slab).all(is_free));
-        let Some(slab) = unused else { return false };
-        let per_slab = self.classes[class].per_slab;
-        let fresh = state.fresh.1 > 0 && state.fresh.0 / per_slab == place;
-        let from = slab as usize * self.slab_words;
-        let within = |at: usize| (from..from + self.slab_words).contains(&at);
-        // Its free slots leave the list.
+    /// Has nobody be given a slot of a slab any more, until [`Self::release`]: its free slots leave the list, and what is put back
+    /// stays out of it. False if it is not the class's at this place.
+    pub(crate) fn retire(
+        &self,
+        class: usize,
+        state: &mut State,
+        (place, slab): (usize, u32),
+    ) -> bool {
+        if state.slabs.get(place) != Some(&Some(slab)) || state.leaving.is_some() {
+            return false;
+        }
         let (mut at, mut kept) = (state.free_list, Vec::new());
-        let mut gone = 0;
         while at != NONE {
-            if within(at) {
-                gone += 1
+            if at / self.slab_words == slab as usize {
+                state.free -= 1;
             } else {
-                kept.push(at)
+                kept.push(at);
             }
             at = self.arena.word(at + 1).load(Relaxed) as usize;
         }
         state.free_list = NONE;
-        for at in kept.into_iter().rev() {
-            self.arena.word(at + 1).store(state.free_list as u64, Relaxed);
-            state.free_list = at;
-        }
-        state.free -= gone;
-        if fresh {
+        kept.into_iter().rev().for_each(|at| self.link(state, at));
+        if state.fresh.1 > 0 && state.fresh.0 / self.classes[class].per_slab == place {
             state.free -= state.fresh.1;
             state.fresh = (0, 0);
+        }
+        state.leaving = Some(slab);
+        true
+    }
+
+    /// Gives the slab that was retired back to the stock; or to its class, if a slot of it is in use.
+    pub(crate) fn release(&self, class: usize, state: &mut State, place: usize) -> bool {
+        let Some(slab) = state.leaving.take() else { return false };
+        let is_free = |at: &usize| self.item(*at).header().stage() == Stage::Free;
+        let free: Vec<usize> = self.slots_of(class, slab).filter(is_free).collect();
+        if free.len() < self.classes[class].per_slab {
+            state.free += free.len();
+            free.into_iter().for_each(|at| self.link(state, at));
+            return false;
         }
         state.slabs[place] = None;
         self.owners[slab as usize].store(FREE_SLAB, Relaxed);
         self.stock().free.push(slab);
         true
+    }
+
+    /// Puts a slot into the list of free ones.
+    #[inline]
+    fn link(&self, state: &mut State, at: usize) {
+        self.arena.word(at + 1).store(state.free_list as u64, Relaxed);
+        state.free_list = at;
     }
 
     /// Has so many slabs at most in use from now on; those beyond are left by and by.

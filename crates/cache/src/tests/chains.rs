@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use super::{Cache, Config, Edit, Eviction, HashMap, KB, Making, Meta, Movers, Refused, Store};
 use super::{Arc, cache, get, prop_assert_eq, proptest, tiers};
+use super::{Cache, Config, Edit, Eviction, HashMap, KB, Making, Meta, Movers, Refused, Store};
 use crate::arena::WORD;
 use crate::item::{Header, Shape, Stage};
 use proptest::prelude::*;
@@ -79,7 +79,10 @@ fn a_limit_is_kept_to_and_one_beyond_a_quarter_of_a_tier_is_refused() {
     assert_eq!(refused, Err(Refused::TooLarge { bytes: 50_001, limit: 50_000 }));
     assert_eq!(cache.largest(), 50_000);
     let error = Cache::new(&with(200_000)).expect_err("refused").to_string();
-    assert!(error.starts_with("items of 200000 bytes are more than a quarter of tier 1"), "{error}");
+    assert!(
+        error.starts_with("items of 200000 bytes are more than a quarter of tier 1"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -141,11 +144,16 @@ fn slabs_with_chunks_can_be_taken_by_other_sizes_and_the_other_way_round() {
         (0..12_u32).for_each(|key| {
             let value = large(key, round, 50_000 + key as usize * 15_000);
             cache.set(&key.to_le_bytes(), &value).expect("small ones leave");
-            assert_eq!(get(&cache, &key.to_le_bytes()).and_then(|v| version_of(key, &v)), Some(round));
+            assert_eq!(
+                get(&cache, &key.to_le_bytes()).and_then(|v| version_of(key, &v)),
+                Some(round)
+            );
         });
         assert_counted(&cache);
         for key in 100..9_000_u32 {
-            cache.set(&key.to_le_bytes(), &large(key, round, 90 + key as usize % 300)).expect("room");
+            cache
+                .set(&key.to_le_bytes(), &large(key, round, 90 + key as usize % 300))
+                .expect("room");
         }
         assert!(assert_counted(&cache) > 1_000);
     }
@@ -186,7 +194,9 @@ fn what_looks_like_a_chain_and_is_none_leads_nowhere() {
         let item = space.item(last);
         item.publish(forged);
         space.arena.word(last + forged.before_slots()).store(said, Relaxed);
-        (1..8).for_each(|n| space.arena.word(last + forged.before_slots() + n).store(!0 >> n, Relaxed));
+        (1..8).for_each(|n| {
+            space.arena.word(last + forged.before_slots() + n).store(!0 >> n, Relaxed)
+        });
         let mut out = Vec::new();
         item.read_value(forged, &mut out);
         item.copy_value(forged, &mut vec![0; 100_000]);
@@ -248,7 +258,8 @@ fn soak(config: &Config, movers: usize, steps: u32) {
                 match dice % 16 {
                     0..5 if own => {
                         // Half of them small, a sixteenth up to two mebibytes.
-                        let most = [3_000, 3_000, 3_000, 60_000, 60_000, 200_000, 200_000, 2_097_100];
+                        let most =
+                            [3_000, 3_000, 3_000, 60_000, 60_000, 200_000, 200_000, 2_097_100];
                         let most = most[(dice >> 20) as usize % 8];
                         let value = large(key, step, (dice >> 8) as usize % most);
                         let meta = dice.is_multiple_of(3).then(Meta::default);

@@ -28,7 +28,7 @@ fn large_values_go_to_disk_come_back_and_are_there_when_it_is_opened_again() {
         (0..30).for_each(|number| assert_eq!(get(&cache, number), Some(5), "{number}"));
     }
     let up = cache.counted().disk.expect("it has a disk");
-    assert!(up.promoted > 30, "{up:?}");
+    assert!(up.promoted > 0 && up.own.large_second_reads > 20, "{up:?}");
     push_down(&cache);
     let down = cache.counted().disk.expect("it has a disk");
     assert!(down.unwritten > 20, "what has not changed is not written again: {down:?}");
@@ -98,6 +98,6 @@ fn large_values_stay_whole_while_they_go_down_and_come_back() {
     assert!(found.sum::<u64>() > 50);
     drop(movers);
     push_down(&cache);
-    (0..60).for_each(|number| drop(get(&cache, number)));
+    (0..60).for_each(|number| assert!(get(&cache, number).is_none_or(|version| version < 700)));
     check_count(&cache);
 }
