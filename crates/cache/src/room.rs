@@ -1,7 +1,7 @@
 //! Room for an item that is to be stored: a free slot, or one that others leave for it.
 //!
 //! Others of its size go first, in any tier; then a slab of other sizes (`rob.rs`). A chain needs many slots of one class at once:
-//! there a slab of others goes first while the class has no room for two such items, as all its own would go for one else.
+//! there slabs of others go first while the class has not even so many, whatever is in them; from then on its own items go.
 
 use crate::cache::{BATCH, Cache};
 use crate::config::Making;
@@ -73,12 +73,12 @@ impl Cache {
         for _ in 0..cut.pieces + ATTEMPTS {
             let mut state = space.class(class).lock();
             let slots = space.take_chain(cut, &mut state, hash);
-            let has_room_for_two = state.used + state.free >= 2 * cut.pieces;
+            let has_so_many = state.used + state.free >= cut.pieces;
             drop(state);
             if slots.is_some() {
                 return slots;
             }
-            let ways = if has_room_for_two {
+            let ways = if has_so_many {
                 [Self::make_room, Self::rob]
             } else {
                 [Self::rob, Self::make_room]
