@@ -81,6 +81,11 @@ impl Arena {
         Ok(arena)
     }
 
+    /// Whether so many words from this one on, and one more, are here.
+    pub(crate) const fn has(&self, at: usize, words: usize) -> bool {
+        at < self.len && words < self.len - at
+    }
+
     /// One word.
     #[inline]
     pub(crate) fn word(&self, at: usize) -> &AtomicU64 {

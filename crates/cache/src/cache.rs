@@ -3,8 +3,8 @@
 //! A reader finds an entry, copies the item, and looks whether item and entry are still the same; it takes no lock and is
 //! never waited for. A writer writes a new item beside the old one and exchanges the entry under the stripe of the key; so
 //! does who moves an item to another tier. Whoever took an entry away gives the slot back, nobody else. Locks are taken in
-//! this order: a stripe, then a class; who has a class and wants a stripe (to evict) may only try. Of two stripes the second
-//! is only tried. What leads to disk is in `below/`; here it is passed over.
+//! this order: a stripe, who empties a slab, a class; of two tiers the faster first; who has a class and wants a stripe (to
+//! evict) may only try. Of two stripes the second is only tried. What leads to disk is in `below/`; here it is passed over.
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
@@ -17,9 +17,10 @@ use crate::below::{self, Below, Found};
 use crate::config::{Config, Error, Making};
 use crate::disk::Device;
 use crate::index::{At, Entry, Hash, Held, Index, hash};
-use crate::item::{EXTRA, HEADER, Header, Item, KEY_MAX, Shape, Stage, size};
+use crate::item::{EXTRA, HEADER, Header, Item, KEY_MAX, Shape, Stage, VALUE_MAX, size};
 use crate::notes::Notes;
-use crate::space::{Sizes, Space, State};
+use crate::sizes::Sizes;
+use crate::space::Space;
 use crate::stats::Reads;
 use crate::store::{Meta, Old, Refused};
 
@@ -27,8 +28,6 @@ use crate::store::{Meta, Old, Refused};
 const TIER_SHIFT: u32 = 43;
 /// Items that go at once where room is made.
 pub(crate) const BATCH: usize = 16;
-/// Others may take the room that was made; so often it is made again.
-const ATTEMPTS: usize = 4;
 
 /// Items that are wished for in a faster tier, at most.
 const WISHES: usize = 1024;
@@ -43,6 +42,8 @@ pub struct Cache {
     pub(crate) spaces: Vec<Space>,
     pub(crate) sizes: Sizes,
     pub(crate) making: Making,
+    /// Bytes key and value may have.
+    largest: usize,
     pub(crate) now: AtomicU32,
     /// What was stored before this second is to go in it; 0 is nothing.
     pub(crate) flush_at: AtomicU32,
@@ -82,6 +83,8 @@ impl Cache {
     ) -> Result<Self, Error> {
         let slab = config.check()?;
         let sizes = Sizes::new(slab / WORD);
+        let single = sizes.largest() * WORD - HEADER - EXTRA;
+        let largest = config.largest(single);
         let memory = |what: &str, bytes: u64| {
             let what = what.to_owned();
             move |source| Error::Memory { what, bytes, source }
@@ -103,6 +106,7 @@ impl Cache {
             below: below.map(Box::new),
             spaces,
             making: config.making,
+            largest,
             now: AtomicU32::new(1),
             flush_at: AtomicU32::new(0),
             reads: Reads::default(),
@@ -117,8 +121,8 @@ impl Cache {
 
     /// The most bytes key and value may have together.
     #[must_use]
-    pub fn largest(&self) -> usize {
-        self.sizes.largest() * WORD - HEADER - EXTRA
+    pub const fn largest(&self) -> usize {
+        self.largest
     }
 
     pub(crate) fn place(tier: usize, at: usize) -> u64 {
@@ -214,6 +218,9 @@ impl Cache {
             item.note_access(header, now);
         }
         let counted = item.count_read(header);
+        if self.reads.is_noted() {
+            space.warm(word);
+        }
         if tier > 0 && counted && header.reads() == 1 {
             self.wishes.add(entry.place());
         }
@@ -308,17 +315,30 @@ impl Cache {
         let more = if copy.is_some() { WORD } else { 0 };
         let bytes = size(key.len(), value.len(), meta.is_some()) + more;
         let class = self.sizes.class(bytes.div_ceil(WORD));
-        if key.len() + value.len() > self.largest() || key.is_empty() || key.len() > KEY_MAX {
-            return Err(Refused::TooLarge {
-                bytes: key.len() + value.len(),
-                limit: self.largest(),
-            });
+        let too_large =
+            || Refused::TooLarge { bytes: key.len() + value.len(), limit: self.largest };
+        let is_one = key.is_empty() || key.len() > KEY_MAX || value.len() > VALUE_MAX;
+        if is_one || key.len() + value.len() > self.largest {
+            return Err(too_large());
         }
-        let (tier, at) = self.room(class, hash).ok_or(Refused::NoMemory { bytes })?;
-        let item = self.spaces[tier].item(at);
         let (extra, copied) = (meta.is_some(), copy.is_some());
-        let shape = Shape { key: key.len(), value: value.len(), extra, copy: copied };
-        let header = Header::new(item.header(), shape);
+        let chained = class == self.sizes.count();
+        let shape = Shape { key: key.len(), value: value.len(), extra, copy: copied, chained };
+        let (tier, at, header) = if chained {
+            let header = Header::new(Header(0), shape);
+            let cut = self.sizes.cut(header.before_slots() + 1, value.len());
+            let cut = cut.ok_or_else(too_large)?;
+            let found = self.room_for_chain(cut, hash);
+            let (tier, slots) = found.ok_or(Refused::NoMemory { bytes })?;
+            let item = self.spaces[tier].item(slots[0]);
+            let header = Header::new(item.header(), shape);
+            item.set_chain(header, cut.slot, &slots);
+            (tier, slots[0], header)
+        } else {
+            let (tier, at) = self.room(class, hash).ok_or(Refused::NoMemory { bytes })?;
+            (tier, at, Header::new(self.spaces[tier].item(at).header(), shape))
+        };
+        let item = self.spaces[tier].item(at);
         item.begin(header);
         if let Some(meta) = meta {
             item.set_meta(header, meta);
@@ -378,105 +398,5 @@ impl Cache {
         let Some(place) = place else { return };
         let (_, space, at) = self.locate(place);
         space.remove(&mut space.class_in_use(at).lock(), at);
-    }
-
-    /// A slot for an item of this class: its tier and word.
-    fn room(&self, class: usize, hash: Hash) -> Option<(usize, usize)> {
-        let take = |tier: usize| {
-            let space = &self.spaces[tier];
-            let mut state = space.class(class).lock();
-            let found = space.take(class, &mut state, hash.low());
-            state.counts.stored += u64::from(found.is_some());
-            found.map(|at| (tier, at))
-        };
-        if let Some(found) = take(0) {
-            return Some(found);
-        }
-        if self.making == Making::Background {
-            self.call_movers();
-            if let Some(found) = (1..self.spaces.len()).find_map(take) {
-                return Some(found);
-            }
-        }
-        let mut key = Vec::with_capacity(KEY_MAX);
-        // Others of its size go first, in any tier; then a slab of other sizes.
-        for makes in [Self::make_room, Self::rob] {
-            for tier in 0..self.spaces.len() {
-                for _ in 0..ATTEMPTS {
-                    let made = makes(self, tier, class, &mut key);
-                    if let Some(found) = take(tier) {
-                        return Some(found);
-                    }
-                    if !made {
-                        break;
-                    }
-                }
-            }
-        }
-        None
-    }
-
-    /// Tells movers that there is no room.
-    pub(crate) fn call_movers(&self) {
-        let (wanted, bell) = &self.wanted;
-        if let Ok(mut wanted) = wanted.try_lock()
-            && !*wanted
-        {
-            *wanted = true;
-            bell.notify_all();
-        }
-    }
-
-    /// Frees slots of a class: its items go to the next tier, or out of the last.
-    pub(crate) fn make_room(&self, tier: usize, class: usize, key: &mut Vec<u8>) -> bool {
-        if tier + 1 < self.spaces.len() {
-            return self.demote(tier, class, key) > 0;
-        }
-        if let Some(below) = &self.below {
-            return self.sink(below, (tier, class), key) > 0;
-        }
-        let space = &self.spaces[tier];
-        let mut state = space.class(class).lock();
-        self.evict(tier, class, &mut state, key) > 0
-    }
-
-    /// Has a batch of items go for good.
-    fn evict(&self, tier: usize, class: usize, state: &mut State, key: &mut Vec<u8>) -> usize {
-        let space = &self.spaces[tier];
-        let mut gone = 0;
-        for _ in 0..ATTEMPTS {
-            // All at once, so that their lines of the index are under way together.
-            let mut victims = [None; BATCH];
-            for one in &mut victims[gone..] {
-                *one = space.victim(class, state, key);
-                match one {
-                    Some(victim) => self.index.prefetch(victim.hash),
-                    None => break,
-                }
-            }
-            for victim in victims.into_iter().flatten() {
-                if self.take_out(victim.hash, Self::place(tier, victim.at)) {
-                    state.policy.evicted(victim.slot, victim.hash.low());
-                    space.give_back(state, victim.at);
-                    state.counts.evicted += 1;
-                    gone += 1;
-                } else {
-                    state.policy.kept(victim.slot);
-                    state.counts.contended += 1;
-                }
-            }
-            if gone == BATCH {
-                break;
-            }
-        }
-        gone
-    }
-
-    /// Takes an entry out of the index, unless somebody holds its stripe, or it has gone.
-    pub(crate) fn take_out(&self, hash: Hash, place: u64) -> bool {
-        let Some(held) = self.index.try_lock(hash) else { return false };
-        let Some(at) = held.find_place(place) else { return false };
-        held.remove(at);
-        true
     }
 }

@@ -8,11 +8,14 @@ use nearfar_kernel::mempolicy::Policy;
 use crate::arena::PageSize;
 use crate::disk;
 use crate::evict::Eviction;
+use crate::item::{KEY_MAX, VALUE_MAX};
 
 /// Bytes of an item, where nobody says how many items there will be.
 const ITEM_GUESS: u64 = 100;
 /// Bytes of a large object on disk, likewise.
 const DISK_ITEM_GUESS: u64 = 4000;
+/// An item has one part in so many of each tier at most.
+const ITEM_SHARE: u64 = 4;
 /// Most tiers of memory.
 pub(crate) const TIERS_MAX: usize = 4;
 
@@ -59,9 +62,12 @@ pub struct Config {
     /// Items the index has room for, those on disk included that are not among the small ones; none: one for each hundred bytes
     /// of the tiers, and for each four thousand of the disk.
     pub items: Option<u64>,
-    /// Bytes of a slab, a power of two from 64 KiB to 64 MiB; none: by the tiers' size, 128 KiB to 2 MiB. An item has a
-    /// quarter of it at most.
+    /// Bytes of a slab, a power of two from 64 KiB to 64 MiB; none: by the tiers' size, up to 2 MiB. An item that is longer than a
+    /// quarter of it has several slots.
     pub slab: Option<usize>,
+    /// The most bytes that key and value of an item may have; none: a quarter of the smallest tier, and no more than a value
+    /// of 16 MiB less one byte.
+    pub item_max: Option<usize>,
     /// Pages of items and index.
     pub pages: PageSize,
     /// Who makes room.
@@ -97,6 +103,18 @@ pub enum Error {
     /// Slabs of an odd length.
     #[error("a slab of {0} bytes: it must be a power of two from 64 KiB to 64 MiB")]
     Slab(usize),
+    /// Items larger than a tier has room for.
+    #[error(
+        "items of {item_max} bytes are more than a quarter of tier {tier}, which has {bytes}: give it more, or name a smaller limit"
+    )]
+    Items {
+        /// The most an item may have.
+        item_max: usize,
+        /// Which tier.
+        tier: usize,
+        /// Its bytes.
+        bytes: u64,
+    },
     /// Memory that is refused.
     #[error("memory for {what}, {bytes} bytes")]
     Memory {
@@ -122,6 +140,7 @@ impl Config {
             disk: None,
             items: None,
             slab: None,
+            item_max: None,
             pages: PageSize::default(),
             making: Making::default(),
         }
@@ -131,6 +150,13 @@ impl Config {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.tiers.iter().map(|tier| tier.bytes).sum()
+    }
+
+    /// The most bytes key and value may have, where an item of one slot has `single` at most.
+    pub(crate) fn largest(&self, single: usize) -> usize {
+        let smallest = self.tiers.iter().map(|tier| tier.bytes).min().unwrap_or(0);
+        let share = usize::try_from(smallest / ITEM_SHARE).unwrap_or(usize::MAX);
+        share.max(single).min(self.item_max.unwrap_or(usize::MAX)).min(VALUE_MAX + KEY_MAX)
     }
 
     pub(crate) fn item_count(&self) -> usize {
@@ -151,8 +177,9 @@ impl Config {
             return Err(Error::Tiers(self.tiers.len()));
         }
         let smallest = self.tiers.iter().map(|tier| tier.bytes).min().unwrap_or(0);
-        let guess =
-            (usize::try_from(smallest).unwrap_or(usize::MAX) / 512).clamp(128 << 10, 2 << 20);
+        let smallest = usize::try_from(smallest).unwrap_or(usize::MAX);
+        // So that sizes have slabs enough to share, and slabs slots enough.
+        let guess = (smallest / 512).clamp(128 << 10, 2 << 20).min((smallest / 64).max(64 << 10));
         let slab = self.slab.unwrap_or_else(|| 1 << guess.ilog2());
         if !slab.is_power_of_two() || !(64 << 10..=64 << 20).contains(&slab) {
             return Err(Error::Slab(slab));
@@ -163,6 +190,11 @@ impl Config {
             }
             if one.bytes >= 8 << 40 {
                 return Err(Error::Large { tier, bytes: one.bytes });
+            }
+            if let Some(item_max) = self.item_max
+                && item_max as u64 > one.bytes / ITEM_SHARE
+            {
+                return Err(Error::Items { item_max, tier, bytes: one.bytes });
             }
         }
         Ok(slab)

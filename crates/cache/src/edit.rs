@@ -186,6 +186,7 @@ impl Store for Cache {
             each(&format!("tier_{number}_demoted"), tier.counts.demoted);
             each(&format!("tier_{number}_promoted"), tier.counts.promoted);
             each(&format!("tier_{number}_evictions"), tier.counts.evicted);
+            each(&format!("tier_{number}_slabs_dealt"), tier.dealt);
         }
         if let Some(disk) = disk {
             let number = stats.tiers.len();

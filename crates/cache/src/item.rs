@@ -6,6 +6,15 @@
 //! then       key and value, without a gap; the rest of the last word is 0
 //! last word  only if the state says so: where the same item lies on disk
 //! ```
+//! The state says besides whether the item is a *chain*, longer than any slot (`chain.rs`), of which this is the head. Then the
+//! length is that of the whole value, and after the key come
+//!
+//! ```text
+//! a word     only if the state says so: where the same item lies on disk
+//! a word     how many slots it has 32, words of each 32
+//! a word     each, for all but the first: where its chunks begin, in the same arena
+//! then       the first part of the value, up to the slot's end
+//! ```
 //! An item does not change, except `reads`, `uses`, `accessed` and the marks, which are hints: whoever changes more makes another
 //! version. Who reads without a lock takes the header before and after (`reads` and `uses` aside); if it is the same, what was read is
 //! one item's.
@@ -24,9 +33,11 @@ pub(crate) const HEADER: usize = WORD;
 pub(crate) const EXTRA: usize = 3 * WORD;
 /// Longest key.
 pub(crate) const KEY_MAX: usize = 250;
+/// Longest value.
+pub(crate) const VALUE_MAX: usize = 0xff_ffff;
 /// Bytes from its header on that any header can speak of, also one that is none: who reads without a lock may meet a word of
 /// something else, and finds out afterwards.
-pub(crate) const REACH: usize = size(0xff, 0xff_ffff, true) + 3 * WORD;
+pub(crate) const REACH: usize = size(0xff, VALUE_MAX, true) + 3 * WORD;
 /// Reads that are counted, at most: policies lower that as they look at an item.
 pub(crate) const READS_MAX: u64 = 3;
 /// Reads that were counted since the item was stored, at most.
@@ -63,22 +74,28 @@ pub(crate) struct Shape {
     pub(crate) extra: bool,
     /// Where it lies on disk is kept.
     pub(crate) copy: bool,
+    /// It has more slots than this.
+    pub(crate) chained: bool,
 }
 
 impl Header {
     const EXTRA: u64 = 1 << 43;
     const COPY: u64 = 1 << 44;
+    const CHAINED: u64 = 1 << 45;
+    const CHUNK: u64 = 1 << 46;
 
     /// The header of an item of this shape that comes after `before`, while it is being written.
     pub(crate) fn new(before: Self, shape: Shape) -> Self {
         debug_assert!(shape.key <= 255 && shape.value < 1 << 24, "lengths fit");
         let extra = if shape.extra { Self::EXTRA } else { 0 };
         let copy = if shape.copy { Self::COPY } else { 0 };
+        let chained = if shape.chained { Self::CHAINED } else { 0 };
         Self(
             (before.0 >> 48).wrapping_add(1) << 48
                 | (Stage::Held as u64) << 40
                 | extra
                 | copy
+                | chained
                 | (shape.key as u64) << 32
                 | (shape.value as u64) << 8,
         )
@@ -114,6 +131,22 @@ impl Header {
         (self.0 >> 32) as usize & 0xff
     }
 
+    /// Of an item that has chunks.
+    #[inline]
+    pub(crate) const fn is_chained(self) -> bool {
+        self.0 & Self::CHAINED != 0
+    }
+
+    /// Of a chunk of an item. It counts as being written: nobody but its head leads to it.
+    pub(crate) const fn is_chunk(self) -> bool {
+        self.0 & Self::CHUNK != 0
+    }
+
+    /// A chunk's, in the slot that has this one.
+    pub(crate) fn of_chunk(self) -> Self {
+        Self(self.at(Stage::Held).0 & !0xff_ffff_ffff | Self::CHUNK)
+    }
+
     pub(crate) const fn has_copy(self) -> bool {
         self.0 & Self::COPY != 0
     }
@@ -124,6 +157,7 @@ impl Header {
             value: self.value(),
             extra: self.has_extra(),
             copy: self.has_copy(),
+            chained: self.is_chained(),
         }
     }
 
@@ -166,10 +200,12 @@ impl Header {
         self.with_hints_of(other).with_reads(0)
     }
 
-    /// At another stage; another version where it leaves the index.
+    /// At another stage; where it leaves the index another version, and no chain and no chunk any more.
     pub(crate) fn at(self, stage: Stage) -> Self {
-        let version = (self.0 >> 48).wrapping_add(u64::from(stage == Stage::Free)) << 48;
-        Self(version | self.0 & 0x0000_fcff_ffff_ffff | (stage as u64) << 40)
+        let is_free = stage == Stage::Free;
+        let version = (self.0 >> 48).wrapping_add(u64::from(is_free)) << 48;
+        let gone = if is_free { Self::CHAINED | Self::CHUNK } else { 0 };
+        Self(version | self.0 & 0x0000_fcff_ffff_ffff & !gone | (stage as u64) << 40)
     }
 
     /// Words before the key.
@@ -178,14 +214,20 @@ impl Header {
         size(0, 0, self.has_extra()) / WORD
     }
 
-    /// Words of the whole item.
+    /// Words of the whole item, if it is no chain.
     pub(crate) const fn words(self) -> usize {
         self.copy_at() + self.has_copy() as usize
     }
 
     /// Words before the one that says where it lies on disk.
     const fn copy_at(self) -> usize {
-        self.before_key() + (self.key() + self.value()).div_ceil(WORD)
+        let value = if self.is_chained() { 0 } else { self.value() };
+        self.before_key() + (self.key() + value).div_ceil(WORD)
+    }
+
+    /// Of a chain, words before the one that says how many slots it has.
+    pub(crate) const fn before_slots(self) -> usize {
+        self.copy_at() + self.has_copy() as usize
     }
 }
 
@@ -270,11 +312,17 @@ impl Item<'_> {
     /// Appends the value as it lies here.
     #[inline]
     pub(crate) fn read_value(&self, header: Header, out: &mut Vec<u8>) {
+        if header.is_chained() {
+            return self.read_chain(header, out);
+        }
         self.arena.read(self.at + header.before_key(), header.key(), header.value(), out);
     }
 
     /// Copies the value to `out`, which has its length.
     pub(crate) fn copy_value(&self, header: Header, out: &mut [u8]) {
+        if header.is_chained() {
+            return self.copy_chain(header, out);
+        }
         self.arena.read_to(self.at + header.before_key(), header.key(), out);
     }
 
@@ -288,8 +336,11 @@ impl Item<'_> {
         self.arena.word(self.at + header.copy_at()).store(copy, Relaxed);
     }
 
-    /// Writes key and value.
+    /// Writes key and value; of a chain whose chunks are known.
     pub(crate) fn write(&self, header: Header, key: &[u8], value: &[u8]) {
+        if header.is_chained() {
+            return self.write_chain(header, key, value);
+        }
         self.arena.write(self.at + header.before_key(), &[key, value]);
     }
 

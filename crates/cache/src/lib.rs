@@ -7,8 +7,10 @@
 //! is found, then `cache.rs`; for the disk `below/mod.rs`.
 
 mod arena;
+mod balance;
 mod below;
 mod cache;
+mod chain;
 mod config;
 pub mod copy;
 pub mod disk;
@@ -19,7 +21,10 @@ mod item;
 pub mod mover;
 mod notes;
 pub mod proto;
+mod rob;
+mod room;
 pub mod server;
+mod sizes;
 mod space;
 mod stats;
 pub mod store;

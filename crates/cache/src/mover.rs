@@ -5,25 +5,24 @@
 //! having to leave. An item is copied where nobody looks, then its entry is exchanged if it is the same still: readers find
 //! the one or the other, whole.
 
-use core::cmp::Reverse;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::below::Went;
+use crate::arena::WORD;
 use crate::cache::{BATCH, Cache};
+use crate::chain::Chain;
 use crate::index::Hash;
 use crate::item::{Header, KEY_MAX, Stage};
+use crate::sizes::Cut;
 use crate::space::Victim;
 use crate::store::Meta;
 
 /// Slots of a class that are kept free, in percent: below the first more are freed, up to the second.
 const FREE_LOW: usize = 2;
 const FREE_HIGH: usize = 5;
-/// Classes that are tried, and slabs of each, where a class that has none is to be given one.
-const ROBBED: usize = 3;
 /// A mover that is not called looks after this time.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -32,8 +31,9 @@ impl Cache {
     pub(crate) fn demote(&self, tier: usize, class: usize, key: &mut Vec<u8>) -> usize {
         let space = &self.spaces[tier];
         let mut state = space.class(class).lock();
-        let mut victims = Vec::with_capacity(BATCH);
-        while victims.len() < BATCH {
+        let batch = Self::batch(&state);
+        let mut victims = Vec::with_capacity(batch);
+        while victims.len() < batch {
             let Some(victim) = space.victim(class, &mut state, key) else { break };
             state.policy.kept(victim.slot);
             victims.push(victim);
@@ -43,42 +43,39 @@ impl Cache {
         victims.retain(|victim| self.shift((tier, tier + 1), class, victim, key));
         let mut state = space.class(class).lock();
         for victim in &victims {
-            space.remove(&mut state, victim.at);
+            state.policy.removed(victim.slot);
+            space.let_go(class, &mut state, victim);
         }
+        space.press(&mut state);
         state.counts.demoted += victims.len() as u64;
         state.counts.contended += (tried - victims.len()) as u64;
         victims.len()
     }
 
-    /// Copies an item to another tier and has its key lead there; the old slot is the caller's to give back then.
-    fn shift(
+    /// Copies an item to another tier and has its key lead there; the old slots are the caller's to give back then.
+    pub(crate) fn shift(
         &self,
         (from, to): (usize, usize),
         class: usize,
         what: &Victim,
         key: &mut Vec<u8>,
     ) -> bool {
-        let found = self.slot_in(to, class, what.hash).or_else(|| {
-            // Who goes down may have others leave for it.
-            let may_push =
-                from < to && (self.make_room(to, class, key) || self.rob(to, class, key));
-            if may_push { self.slot_in(to, class, what.hash) } else { None }
-        });
-        let Some(at) = found else { return false };
-        let (source, target) = (&self.spaces[from], &self.spaces[to]);
-        let item = target.item(at);
         let header = what.header;
-        let new = Header::new(item.header(), header.shape());
-        item.begin(new);
-        target.arena.copy_from(at + 1, &source.arena, what.at + 1, header.words() - 1);
-        let old = source.item(what.at);
+        let copied = if header.is_chained() {
+            self.copy_chain((from, to), class, what, key)
+        } else {
+            self.copy_item((from, to), class, what, key)
+        };
+        let Some((at, new, is_whole)) = copied else { return false };
+        let (item, old) = (self.spaces[to].item(at), self.spaces[from].item(what.at));
         if new.has_extra() {
             item.set_meta(new, &old.meta(header));
         }
         let held = self.index.try_lock(what.hash);
         let place = Self::place(from, what.at);
         let entry = held.as_ref().and_then(|held| Some((held, held.find_place(place)?)));
-        match entry.filter(|_| old.is_still(header) && !self.are_moves_barred()) {
+        let may_move = is_whole && !self.are_moves_barred();
+        match entry.filter(|_| may_move && old.is_still(header)) {
             Some((held, entry)) => {
                 item.publish(new.at(Stage::Live).with_uses_of(header));
                 held.replace(entry, Self::place(to, at));
@@ -92,51 +89,59 @@ impl Cache {
         }
     }
 
+    /// Copies an item to a free slot of another tier; gives its word, its header there, and that it is whole.
+    fn copy_item(
+        &self,
+        (from, to): (usize, usize),
+        class: usize,
+        what: &Victim,
+        key: &mut Vec<u8>,
+    ) -> Option<(usize, Header, bool)> {
+        let at = self.slot_in(to, class, what.hash).or_else(|| {
+            // Who goes down may have others leave for it.
+            let may_push =
+                from < to && (self.make_room(to, class, key) || self.rob(to, class, key));
+            if may_push { self.slot_in(to, class, what.hash) } else { None }
+        })?;
+        let (source, target) = (&self.spaces[from], &self.spaces[to]);
+        let item = target.item(at);
+        let new = Header::new(item.header(), what.header.shape());
+        item.begin(new);
+        target.arena.copy_from(at + 1, &source.arena, what.at + 1, what.header.words() - 1);
+        Some((at, new, true))
+    }
+
+    /// The same with a chain, which may have changed by now so that it can't be whole. So many free slots there hardly ever are:
+    /// others leave for it, whichever way it goes; upwards only such as are of its size.
+    fn copy_chain(
+        &self,
+        (from, to): (usize, usize),
+        class: usize,
+        what: &Victim,
+        key: &mut Vec<u8>,
+    ) -> Option<(usize, Header, bool)> {
+        let old = self.spaces[from].item(what.at);
+        let Chain { pieces, slot, .. } = old.chain(what.header)?;
+        let cut = Cut { class, slot, pieces };
+        if slot != self.sizes.words(class) || cut.slot * pieces * WORD > 2 * self.largest() {
+            return None;
+        }
+        let slots = if from < to {
+            self.chain_in(to, cut, what.hash, key)?
+        } else {
+            self.chain_for_own(to, cut, what.hash, key)?
+        };
+        let item = self.spaces[to].item(slots[0]);
+        let new = Header::new(item.header(), what.header.shape());
+        item.begin(new);
+        item.set_chain(new, slot, &slots);
+        Some((slots[0], new, item.copy_chain_from(new, &old, what.header)))
+    }
+
     /// A slot that is free in a tier.
     fn slot_in(&self, tier: usize, class: usize, hash: Hash) -> Option<usize> {
         let space = &self.spaces[tier];
         space.take(class, &mut space.class(class).lock(), hash.low())
-    }
-
-    /// Takes a slab from a class of a tier that has many, for another that has none: its items go.
-    pub(crate) fn rob(&self, tier: usize, class: usize, key: &mut Vec<u8>) -> bool {
-        let space = &self.spaces[tier];
-        let slabs = |number: usize| space.class(number).lock().slabs().count();
-        let others = (0..self.sizes.count()).filter(|number| *number != class);
-        let mut rich: Vec<_> = others.map(|number| (slabs(number), number)).collect();
-        rich.sort_unstable_by_key(|(slabs, _)| Reverse(*slabs));
-        let mut rich = rich.into_iter().filter(|(slabs, _)| *slabs > 0).take(ROBBED);
-        rich.any(|(_, number)| self.rob_class(tier, number, key))
-    }
-
-    /// Empties a slab of a class; another, where that can't be: an item whose stripe somebody holds, as who stores another in its
-    /// place does, stays.
-    fn rob_class(&self, tier: usize, class: usize, key: &mut Vec<u8>) -> bool {
-        let space = &self.spaces[tier];
-        let mut state = space.class(class).lock();
-        let mut slabs: Vec<_> = state.slabs().collect();
-        let first = state.used % slabs.len().max(1);
-        slabs.rotate_left(first);
-        slabs.into_iter().take(ROBBED).any(|(place, slab)| {
-            for at in space.slots_of(class, slab) {
-                let item = space.item(at);
-                let header = item.header();
-                let went = match &self.below {
-                    _ if !header.is_live() => Went::Nowhere,
-                    Some(below) => self.sink_one(below, (tier, at), header, key),
-                    None if self.take_out(item.hash(header, key), Self::place(tier, at)) => {
-                        Went::Away
-                    }
-                    None => Went::Nowhere,
-                };
-                if went != Went::Nowhere {
-                    space.remove(&mut state, at);
-                    state.counts.demoted += u64::from(went == Went::Down);
-                    state.counts.evicted += u64::from(went == Went::Away);
-                }
-            }
-            space.release(class, &mut state, place)
-        })
     }
 
     /// Brings items that are wished for to the next faster tier, where there is room; gives how many.
@@ -151,7 +156,11 @@ impl Cache {
                 continue;
             }
             let what = Victim { at, slot: 0, header, hash: item.hash(header, &mut key) };
-            let class = self.sizes.class(header.words());
+            let words = match item.chain(header).filter(|_| header.is_chained()) {
+                Some(chain) => chain.slot,
+                None => header.words(),
+            };
+            let class = self.sizes.class(words);
             if class == self.sizes.count() || !item.is_still(header) {
                 continue;
             }

@@ -2,7 +2,7 @@
 //!
 //! A class has a list of its free slots, threaded through them, a policy that says what goes next, and a lock over both.
 //! Slabs come from the tier's stock while there are any; afterwards a class that needs room takes it from its own items, or
-//! is given a slab of another class ([`crate::mover`]). Slots of a class are numbered over its slabs, in the order it got
+//! is given a slab of another class (`rob.rs`, `balance.rs`). Slots of a class are numbered over its slabs, in the order it got
 //! them: these are the numbers policies know.
 #![expect(
     clippy::cast_possible_truncation,
@@ -11,76 +11,23 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::io;
 
 use nearfar_kernel::mempolicy::Policy;
 
 use crate::arena::{Arena, PageSize, WORD};
+use crate::balance::Recent;
 use crate::evict::{Evict, Eviction, Items, Look};
 use crate::index::Hash;
 use crate::item::{Header, Item, REACH, Stage};
+use crate::sizes::Sizes;
 
 /// Offset of no slot.
 const NONE: usize = usize::MAX;
 /// A slab of nobody.
 const FREE_SLAB: u64 = u64::MAX;
-/// Sizes grow by an eighth from class to class.
-const GROWTH: usize = 8;
-/// Bytes of the smallest slot.
-const SMALLEST: usize = 24;
-/// Slots of the largest class in a slab.
-const LARGEST_IN_SLAB: usize = 4;
-
-/// The lengths of slots, in words, ascending; the same in all tiers.
-#[derive(Clone, Debug)]
-pub(crate) struct Sizes {
-    words: Vec<usize>,
-    /// The class for so many words, while they are few.
-    small: Vec<u16>,
-}
-
-impl Sizes {
-    /// Those for slabs of this many words.
-    pub(crate) fn new(slab: usize) -> Self {
-        let largest = slab / LARGEST_IN_SLAB;
-        let mut words = vec![SMALLEST / WORD];
-        while let Some(last) = words.last().copied().filter(|last| *last < largest) {
-            let next = (last + (last / GROWTH).max(1)).min(largest);
-            // As long as as many fit: what would be left over at the slab's end.
-            words.push((slab / (slab / next)).min(largest));
-        }
-        words.dedup();
-        let class = |need: usize| {
-            u16::try_from(words.partition_point(|words| *words < need)).unwrap_or(u16::MAX)
-        };
-        let small = (0..=1024.min(largest)).map(class).collect();
-        Self { words, small }
-    }
-
-    /// The class of the smallest slots that have this many words; none has if it is [`Self::count`].
-    #[inline]
-    pub(crate) fn class(&self, words: usize) -> usize {
-        match self.small.get(words) {
-            Some(class) => usize::from(*class),
-            None => self.words.partition_point(|slot| *slot < words),
-        }
-    }
-
-    pub(crate) const fn count(&self) -> usize {
-        self.words.len()
-    }
-
-    pub(crate) fn words(&self, class: usize) -> usize {
-        self.words[class]
-    }
-
-    /// Words of the largest slot.
-    pub(crate) fn largest(&self) -> usize {
-        self.words.last().copied().unwrap_or(0)
-    }
-}
 
 /// What happened in a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,14 +52,20 @@ pub(crate) struct State {
     /// The first of the free slots, by its word.
     free_list: usize,
     pub(crate) free: usize,
-    /// Items and what is being written.
+    /// Slots of items and of what is being written.
     pub(crate) used: usize,
+    /// Those of them that are chunks of items.
+    pub(crate) chunks: usize,
     /// The slabs by their place in the numbering of slots; none where one was given away.
     slabs: Vec<Option<u32>>,
+    /// The slab that is being emptied.
+    leaving: Option<u32>,
     /// Slots of the newest slab that nobody had yet: their number, and how many.
     fresh: (usize, usize),
     pub(crate) policy: Box<dyn Evict>,
     pub(crate) counts: Counts,
+    /// What went lately, and came back.
+    pub(crate) recent: Recent,
 }
 
 /// A size class in one tier.
@@ -154,6 +107,14 @@ pub(crate) struct Space {
     stock: Mutex<Stock>,
     /// Whose a slab is: class 32, place among its slabs 32.
     owners: Vec<AtomicU64>,
+    /// How often items of a slab were read lately (`balance.rs`).
+    pub(crate) heat: Vec<AtomicU32>,
+    /// Words of slots whose items had to go since slabs were dealt out last.
+    pub(crate) pressure: AtomicU64,
+    /// Held by who empties a slab.
+    pub(crate) emptying: Mutex<()>,
+    /// Slabs that were dealt out anew.
+    pub(crate) dealt: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -195,10 +156,13 @@ impl Space {
                 free_list: NONE,
                 free: 0,
                 used: 0,
+                chunks: 0,
                 slabs: Vec::new(),
+                leaving: None,
                 fresh: (0, 0),
                 policy: eviction.make(),
                 counts: Counts::default(),
+                recent: Recent::default(),
             }),
         };
         let highest = u32::try_from(count).unwrap_or(u32::MAX);
@@ -208,6 +172,10 @@ impl Space {
             classes: (0..sizes.count()).map(class).collect(),
             stock: Mutex::new(Stock { free: (0..highest).rev().collect(), kept_back: 0 }),
             owners: (0..count).map(|_| AtomicU64::new(FREE_SLAB)).collect(),
+            heat: (0..count).map(|_| AtomicU32::new(0)).collect(),
+            pressure: AtomicU64::new(0),
+            emptying: Mutex::new(()),
+            dealt: AtomicU64::new(0),
         })
     }
 
@@ -273,11 +241,19 @@ impl Space {
     /// published.
     #[inline]
     pub(crate) fn take(&self, class: usize, state: &mut State, hash: u32) -> Option<usize> {
-        let at = self.take_free(state).or_else(|| self.take_fresh(class, state))?;
-        state.used += 1;
+        let at = self.take_slot(class, state)?;
         let item = self.item(at);
         item.begin(item.header().at(Stage::Held));
         state.policy.stored(self.slot_of(at), hash);
+        state.recent.came(hash);
+        Some(at)
+    }
+
+    /// A free slot, of which the policy is told nothing.
+    #[inline]
+    pub(crate) fn take_slot(&self, class: usize, state: &mut State) -> Option<usize> {
+        let at = self.take_free(state).or_else(|| self.take_fresh(class, state))?;
+        state.used += 1;
         Some(at)
     }
 
@@ -292,47 +268,91 @@ impl Space {
     }
 
     fn take_fresh(&self, number: usize, state: &mut State) -> Option<usize> {
-        let class = &self.classes[number];
-        if state.fresh.1 == 0 {
-            let slab = {
-                let mut stock = self.stock();
-                if stock.free.len() <= stock.kept_back {
-                    return None;
-                }
-                stock.free.pop()?
-            };
-            let place = state.slabs.iter().position(Option::is_none).unwrap_or(state.slabs.len());
-            if place == state.slabs.len() {
-                state.slabs.push(None);
-            }
-            state.slabs[place] = Some(slab);
-            self.owners[slab as usize].store((number as u64) << 32 | place as u64, Relaxed);
-            // What is left of other sizes must not be taken for items.
-            for at in self.slots_of(number, slab) {
-                let item = self.item(at);
-                item.begin(item.header().at(Stage::Free));
-            }
-            state.fresh = (place * class.per_slab, class.per_slab);
-            state.free += class.per_slab;
+        if state.fresh.1 == 0 && !self.grow(number, state) {
+            return None;
         }
         let slot = u32::try_from(state.fresh.0).ok()?;
-        let at = self.word_of(class, &state.slabs, slot)?;
+        let at = self.word_of(&self.classes[number], &state.slabs, slot)?;
         state.fresh = (state.fresh.0 + 1, state.fresh.1 - 1);
         state.free -= 1;
         Some(at)
     }
 
-    /// Puts a slot back, which nothing leads to any more.
+    /// Gives a class a slab of the stock, if there is one.
+    pub(crate) fn grow(&self, number: usize, state: &mut State) -> bool {
+        let slab = {
+            let mut stock = self.stock();
+            if stock.free.len() <= stock.kept_back {
+                return false;
+            }
+            stock.free.pop()
+        };
+        let Some(slab) = slab else { return false };
+        let per_slab = self.classes[number].per_slab;
+        let place = state.slabs.iter().position(Option::is_none).unwrap_or(state.slabs.len());
+        if place == state.slabs.len() {
+            state.slabs.push(None);
+        }
+        state.slabs[place] = Some(slab);
+        self.owners[slab as usize].store((number as u64) << 32 | place as u64, Relaxed);
+        self.heat[slab as usize].store(0, Relaxed);
+        let is_next = state.fresh.1 == 0;
+        // What is left of other sizes must not be taken for items.
+        for at in self.slots_of(number, slab) {
+            let item = self.item(at);
+            item.begin(item.header().at(Stage::Free));
+            if !is_next {
+                self.link(state, at);
+            }
+        }
+        if is_next {
+            state.fresh = (place * per_slab, per_slab);
+        }
+        state.free += per_slab;
+        true
+    }
+
+    /// Puts the slots of an item back, which nothing leads to any more.
     pub(crate) fn give_back(&self, state: &mut State, at: usize) {
         let item = self.item(at);
         let header = item.header();
-        if header.stage() != Stage::Free {
-            item.publish(header.at(Stage::Free));
+        if header.is_chained() {
+            let chunks = item.chunks(header);
+            self.give_slot_back(state, at);
+            return self.give_chunks_back(state, &chunks);
         }
-        self.arena.word(at + 1).store(state.free_list as u64, Relaxed);
-        state.free_list = at;
-        state.free += 1;
+        self.give_slot_back(state, at);
+    }
+
+    /// Puts the slots of an item back that had to go, and notes that.
+    pub(crate) fn let_go(&self, class: usize, state: &mut State, victim: &Victim) {
+        let used = state.used;
+        self.give_back(state, victim.at);
+        let Class { per_slab, words, .. } = self.classes[class];
+        let slots = used - state.used;
+        state.recent.went(victim.hash.low(), slots, (per_slab, words));
+    }
+
+    /// Tells how much had to go of a class.
+    pub(crate) fn press(&self, state: &mut State) {
+        self.pressure.fetch_add(state.recent.take_words(), Relaxed);
+    }
+
+    /// Puts a slot back.
+    #[inline]
+    pub(crate) fn give_slot_back(&self, state: &mut State, at: usize) {
+        let item = self.item(at);
+        let header = item.header();
+        if header.stage() != Stage::Free {
+            // Before anything else changes here.
+            item.begin(header.at(Stage::Free));
+        }
         state.used -= 1;
+        if state.leaving.is_some_and(|slab| slab as usize == at / self.slab_words) {
+            return;
+        }
+        self.link(state, at);
+        state.free += 1;
     }
 
     /// Has an item that is in use go, for another reason than the policy's.
@@ -368,40 +388,57 @@ impl Space {
         (0..per_slab).map(move |slot| from + slot * words)
     }
 
-    /// Gives a slab back to the stock, none of whose slots is in use.
-    pub(crate) fn release(&self, class: usize, state: &mut State, place: usize) -> bool {
-        let is_free = |at| self.item(at).header().stage() == Stage::Free;
-        let unused = state.slabs[place].filter(|slab| self.slots_of(class, *slab).all(is_free));
-        let Some(slab) = unused else { return false };
-        let per_slab = self.classes[class].per_slab;
-        let fresh = state.fresh.1 > 0 && state.fresh.0 / per_slab == place;
-        let from = slab as usize * self.slab_words;
-        let within = |at: usize| (from..from + self.slab_words).contains(&at);
-        // Its free slots leave the list.
+    /// Has nobody be given a slot of a slab any more, until [`Self::release`]: its free slots leave the list, and what is put back
+    /// stays out of it. False if it is not the class's at this place.
+    pub(crate) fn retire(
+        &self,
+        class: usize,
+        state: &mut State,
+        (place, slab): (usize, u32),
+    ) -> bool {
+        if state.slabs.get(place) != Some(&Some(slab)) || state.leaving.is_some() {
+            return false;
+        }
         let (mut at, mut kept) = (state.free_list, Vec::new());
-        let mut gone = 0;
         while at != NONE {
-            if within(at) {
-                gone += 1
+            if at / self.slab_words == slab as usize {
+                state.free -= 1;
             } else {
-                kept.push(at)
+                kept.push(at);
             }
             at = self.arena.word(at + 1).load(Relaxed) as usize;
         }
         state.free_list = NONE;
-        for at in kept.into_iter().rev() {
-            self.arena.word(at + 1).store(state.free_list as u64, Relaxed);
-            state.free_list = at;
-        }
-        state.free -= gone;
-        if fresh {
+        kept.into_iter().rev().for_each(|at| self.link(state, at));
+        if state.fresh.1 > 0 && state.fresh.0 / self.classes[class].per_slab == place {
             state.free -= state.fresh.1;
             state.fresh = (0, 0);
+        }
+        state.leaving = Some(slab);
+        true
+    }
+
+    /// Gives the slab that was retired back to the stock; or to its class, if a slot of it is in use.
+    pub(crate) fn release(&self, class: usize, state: &mut State, place: usize) -> bool {
+        let Some(slab) = state.leaving.take() else { return false };
+        let is_free = |at: &usize| self.item(*at).header().stage() == Stage::Free;
+        let free: Vec<usize> = self.slots_of(class, slab).filter(is_free).collect();
+        if free.len() < self.classes[class].per_slab {
+            state.free += free.len();
+            free.into_iter().for_each(|at| self.link(state, at));
+            return false;
         }
         state.slabs[place] = None;
         self.owners[slab as usize].store(FREE_SLAB, Relaxed);
         self.stock().free.push(slab);
         true
+    }
+
+    /// Puts a slot into the list of free ones.
+    #[inline]
+    fn link(&self, state: &mut State, at: usize) {
+        self.arena.word(at + 1).store(state.free_list as u64, Relaxed);
+        state.free_list = at;
     }
 
     /// Has so many slabs at most in use from now on; those beyond are left by and by.

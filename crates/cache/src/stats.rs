@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU64, AtomicUsize};
 
 use crate::arena::WORD;
+use crate::balance::READS_PER_NOTE;
 use crate::below::Below;
 use crate::cache::Cache;
 use crate::disk;
@@ -65,6 +66,12 @@ fn add(cell: &AtomicU64, is_shared: bool) {
 }
 
 impl Reads {
+    /// Whether the read that this thread is about to count is one of those that are noted for what was read.
+    #[inline]
+    pub(crate) fn is_noted(&self) -> bool {
+        self.cells[mine()].hits.load(Relaxed).is_multiple_of(READS_PER_NOTE)
+    }
+
     #[inline]
     pub(crate) fn hit(&self) {
         let mine = mine();
@@ -90,6 +97,8 @@ pub struct ClassStats {
     pub slot: usize,
     /// Slots in use.
     pub used: usize,
+    /// Items in them; one that is larger than any slot has several.
+    pub items: usize,
     /// Slots to be had.
     pub free: usize,
     /// What happened.
@@ -109,6 +118,8 @@ pub struct TierStats {
     pub classes: Vec<ClassStats>,
     /// What happened, over all classes.
     pub counts: Counts,
+    /// Slabs that one class gave to another as they are worth more there.
+    pub dealt: u64,
 }
 
 /// What a cache counted.
@@ -164,18 +175,20 @@ impl Counts {
 
 fn tier(space: &Space) -> TierStats {
     let bytes = space.slab_count() * space.slab_words() * WORD;
-    let mut stats = TierStats { bytes: bytes as u64, ..TierStats::default() };
+    let dealt = space.dealt.load(Relaxed);
+    let mut stats = TierStats { bytes: bytes as u64, dealt, ..TierStats::default() };
     for class in space.classes() {
         let state = class.lock();
         let one = ClassStats {
             slot: class.words() * WORD,
             used: state.used,
+            items: state.used - state.chunks,
             free: state.free,
             counts: state.counts,
         };
         drop(state);
         stats.used += (one.slot * one.used) as u64;
-        stats.items += one.used as u64;
+        stats.items += one.items as u64;
         stats.counts.add(&one.counts);
         if one.used + one.free > 0 {
             stats.classes.push(one);
@@ -216,14 +229,15 @@ impl DiskStats {
 const LOOKED_AT: usize = 1024;
 
 /// Bytes of the items of a class.
-fn item_bytes(space: &Space, number: usize, used: usize) -> u64 {
+fn item_bytes(space: &Space, number: usize, items: usize) -> u64 {
     let slabs: Vec<_> = space.class(number).lock().slabs().collect();
     let slots = slabs.into_iter().flat_map(|(_, slab)| space.slots_of(number, slab));
     let headers = slots.map(|at| space.item(at).header()).filter(|header| header.is_live());
     let (looked, bytes) = headers.take(LOOKED_AT).fold((0u64, 0u64), |(count, bytes), header| {
-        (count + 1, bytes + (header.words() * WORD) as u64)
+        let chunks = if header.is_chained() { header.value() / WORD } else { 0 };
+        (count + 1, bytes + ((header.words() + chunks) * WORD) as u64)
     });
-    bytes * (used as u64).max(looked) / looked.max(1)
+    bytes * (items as u64).max(looked) / looked.max(1)
 }
 
 impl Cache {
@@ -236,13 +250,14 @@ impl Cache {
             sum.slot_bytes = (class.words() * WORD) as u64;
             sum.slots_per_slab = class.per_slab() as u64;
             sum.slabs += state.slabs().count() as u64;
+            let items = state.used - state.chunks;
             sum.used += state.used as u64;
+            sum.items += items as u64;
             sum.stored += state.counts.stored;
             sum.evicted += state.counts.evicted;
             sum.expired += state.counts.expired;
-            let used = state.used;
             drop(state);
-            sum.item_bytes += item_bytes(space, number, used);
+            sum.item_bytes += item_bytes(space, number, items);
         }
         sum
     }

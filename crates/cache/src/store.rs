@@ -87,8 +87,10 @@ pub struct Class {
     pub slots_per_slab: u64,
     /// Its slabs.
     pub slabs: u64,
-    /// Slots in use, each with an item.
+    /// Slots in use.
     pub used: u64,
+    /// Items in them; one that is larger than any slot has several.
+    pub items: u64,
     /// Bytes of those items, what is kept besides keys and values included; from some of them where they are many.
     pub item_bytes: u64,
     /// Items that were stored,

@@ -4,6 +4,9 @@
     reason = "numbers are small, or a part of them is what is wanted"
 )]
 
+mod chains;
+mod dealing;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -24,6 +27,7 @@ pub(crate) fn tiers(bytes: &[u64], eviction: Eviction, making: Making) -> Config
         disk: None,
         items: Some(20_000),
         slab: Some(64 << 10),
+        item_max: None,
         pages: PageSize::Base,
         making,
     }
@@ -238,7 +242,8 @@ fn what_looks_like_an_item_at_the_very_end_of_memory_leads_nowhere() {
     // A place that a reader has from before, in the last word of the last slab; the word says that the longest of items
     // begins there.
     let last = space.slab_count() * space.slab_words() - 1;
-    let shape = crate::item::Shape { key: 255, value: 0xff_ffff, extra: true, copy: true };
+    let shape =
+        crate::item::Shape { key: 255, value: 0xff_ffff, extra: true, copy: true, chained: false };
     let forged =
         crate::item::Header::new(crate::item::Header(0), shape).at(crate::item::Stage::Live);
     space.item(last).publish(forged);

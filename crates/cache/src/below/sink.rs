@@ -52,7 +52,7 @@ impl Cache {
         let space = &self.spaces[tier];
         let mut victims: [Option<Victim>; BATCH] = [None; BATCH];
         let mut state = space.class(class).lock();
-        for number in 0..BATCH {
+        for number in 0..Self::batch(&state) {
             // Of a few items the policy may name one again.
             let is_new = |victim: &Victim| {
                 victims[..number].iter().flatten().all(|other| other.at != victim.at)
@@ -78,11 +78,12 @@ impl Cache {
                 continue;
             }
             state.policy.evicted(victim.slot, victim.hash.low());
-            space.give_back(&mut state, victim.at);
+            space.let_go(class, &mut state, &victim);
             state.counts.demoted += u64::from(went == Went::Down);
             state.counts.evicted += u64::from(went == Went::Away);
             gone += 1;
         }
+        space.press(&mut state);
         drop(state);
         if below.disk.is_due() {
             below.call();

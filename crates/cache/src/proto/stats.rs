@@ -91,7 +91,7 @@ impl Desk<'_> {
     fn items(&self, each: &mut super::service::Figures<'_>) {
         self.store.classes(&mut |number, class| {
             let figures = [
-                ("number", class.used),
+                ("number", class.items),
                 ("mem_requested", class.item_bytes),
                 ("evicted", class.evicted),
                 ("reclaimed", class.expired),

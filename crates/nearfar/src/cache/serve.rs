@@ -52,7 +52,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// A cache over these tiers; its slabs are by the largest item, or else by the size of tiers.
+/// A cache over these tiers, of so many items, each of so many bytes of key and value at most.
 ///
 /// # Errors
 /// Tiers that are too many or too small for such items.
@@ -66,8 +66,8 @@ pub(crate) fn cache(
     let config = Config {
         tiers: tiers.iter().map(tier).collect(),
         items,
-        // An item has a quarter of a slab at most.
-        slab: item_max.map(|bytes| (4 * bytes).next_power_of_two().max(256 << 10)),
+        slab: None,
+        item_max,
         pages: PageSize::default(),
         disk: None,
         making: Making::Inline,
@@ -139,14 +139,17 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_item_fits_a_quarter_of_a_slab() {
-        let (config, _) = cache(any(64 << 20), Eviction::default(), (None, Some(1 << 20))).unwrap();
-        assert_eq!(config.slab, Some(4 << 20));
+    fn slabs_are_by_memory_whatever_the_largest_item_is() {
+        for item_max in [None, Some(1 << 20), Some(16 << 20)] {
+            let (config, _) = cache(any(64 << 20), Eviction::default(), (None, item_max)).unwrap();
+            assert_eq!((config.check().unwrap(), config.item_max), (128 << 10, item_max));
+        }
     }
 
     #[test]
     fn memory_too_small_for_its_items_is_refused() {
-        let error = cache(any(8 << 20), Eviction::default(), (None, Some(1 << 20))).unwrap_err();
-        assert!(format!("{error:#}").contains("--memory"), "{error:#}");
+        let error = cache(any(2 << 20), Eviction::default(), (None, Some(1 << 20))).unwrap_err();
+        let error = format!("{error:#}");
+        assert!(error.contains("--memory") && error.contains("more than a quarter"), "{error}");
     }
 }

@@ -5,6 +5,7 @@
 )]
 
 mod between;
+mod chains;
 mod faults;
 mod kill;
 mod model;

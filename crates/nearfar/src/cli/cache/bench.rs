@@ -83,7 +83,7 @@ const LOAD: &str = "Load";
 struct HereArgs {
     #[command(flatten)]
     engine: EngineArgs,
-    /// The largest item, up to 16m: slabs are four times as large [default: by the size of the smallest tier, 32k to 512k]
+    /// The largest item, key and value, up to 16m [default: a quarter of the smallest tier]
     #[arg(short = 'I', long, value_name = "SIZE", value_parser = item_size, conflicts_with = "server")]
     item_max: Option<Bytes>,
 }

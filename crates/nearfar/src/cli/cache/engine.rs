@@ -76,8 +76,7 @@ impl EngineArgs {
     /// The options there are here, but for those on which machine it is.
     pub(super) const NAMES: [&'static str; 5] = ["memory", "eviction", "movers", "items", "disk"];
 
-    /// The cache, with its tiers as they were named; slabs are such that an item may have `item_max` bytes, or by the size of
-    /// tiers.
+    /// The cache, with its tiers as they were named; key and value of an item may have `item_max` bytes.
     pub(super) fn cache(&self, item_max: Option<Bytes>) -> anyhow::Result<(Config, Vec<Memory>)> {
         let default = [MemoryExpr { kind: None, bytes: MEMORY }];
         let memory = if self.memory.is_empty() { &default[..] } else { &self.memory };

@@ -1,0 +1,122 @@
+//! The lengths of slots, and how an item that is longer than any of them is cut.
+//!
+//! Sizes grow by an eighth from class to class, up to a quarter of a slab. What is longer is cut into pieces for slots of one
+//! class: of the few largest, which are those with four to eight slots in a slab, the one that wastes least. So a head and its
+//! chunks are of the same class, are had and given back under one lock, and a slab has chunks of eight items at most.
+
+use crate::arena::WORD;
+
+/// Sizes grow by an eighth from class to class.
+const GROWTH: usize = 8;
+/// Bytes of the smallest slot.
+const SMALLEST: usize = 24;
+/// Slots of the largest class in a slab.
+const LARGEST_IN_SLAB: usize = 4;
+/// Words of a chunk before its part of the value: header, its head's word, its head's hash.
+pub(crate) const CHUNK: usize = 3;
+
+/// How an item is cut that is longer than any slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    /// The class of all its slots.
+    pub(crate) class: usize,
+    /// Words of each.
+    pub(crate) slot: usize,
+    /// How many.
+    pub(crate) pieces: usize,
+}
+
+/// The lengths of slots, in words, ascending; the same in all tiers.
+#[derive(Clone, Debug)]
+pub(crate) struct Sizes {
+    words: Vec<usize>,
+    /// The class for so many words, while they are few.
+    small: Vec<u16>,
+}
+
+impl Sizes {
+    /// Those for slabs of this many words.
+    pub(crate) fn new(slab: usize) -> Self {
+        let largest = slab / LARGEST_IN_SLAB;
+        let mut words = vec![SMALLEST / WORD];
+        while let Some(last) = words.last().copied().filter(|last| *last < largest) {
+            let next = (last + (last / GROWTH).max(1)).min(largest);
+            // As long as as many fit: what would be left over at the slab's end.
+            words.push((slab / (slab / next)).min(largest));
+        }
+        words.dedup();
+        let class = |need: usize| {
+            u16::try_from(words.partition_point(|words| *words < need)).unwrap_or(u16::MAX)
+        };
+        let small = (0..=1024.min(largest)).map(class).collect();
+        Self { words, small }
+    }
+
+    /// The class of the smallest slots that have this many words; none has if it is [`Self::count`].
+    #[inline]
+    pub(crate) fn class(&self, words: usize) -> usize {
+        match self.small.get(words) {
+            Some(class) => usize::from(*class),
+            None => self.words.partition_point(|slot| *slot < words),
+        }
+    }
+
+    pub(crate) const fn count(&self) -> usize {
+        self.words.len()
+    }
+
+    pub(crate) fn words(&self, class: usize) -> usize {
+        self.words[class]
+    }
+
+    /// Words of the largest slot.
+    pub(crate) fn largest(&self) -> usize {
+        self.words.last().copied().unwrap_or(0)
+    }
+}
+
+impl Sizes {
+    /// How an item is cut whose head has `before` words before the places of its chunks, and then its part of the value of
+    /// `value` bytes. `None` if those places have no room in its head.
+    pub(crate) fn cut(&self, before: usize, value: usize) -> Option<Cut> {
+        let (least, value) = (self.largest() / 2, value.div_ceil(WORD));
+        let cuts = self.words.iter().enumerate().rev().take_while(|(_, slot)| **slot >= least);
+        let cut = |(class, slot): (usize, &usize)| {
+            let slot = *slot;
+            // Each chunk has a word in the head besides its own.
+            let each = slot.checked_sub(CHUNK + 1).filter(|each| *each > 0)?;
+            let pieces = 1 + value.saturating_sub(slot.checked_sub(before)?).div_ceil(each);
+            (before + pieces - 1 <= slot).then_some(Cut { class, slot, pieces })
+        };
+        cuts.filter_map(cut).min_by_key(|cut| (cut.slot * cut.pieces, cut.pieces))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn a_cut_has_room_for_the_value_and_for_little_more(
+            slab in 16..=26_u32, before in 2..40_usize, value in 0..1_usize << 24,
+        ) {
+            let sizes = Sizes::new((1 << slab) / WORD);
+            let cut = sizes.cut(before, value).expect("what 24 bits can say can be cut");
+            let Cut { class, slot, pieces } = cut;
+            prop_assert_eq!(sizes.words(class), slot);
+            prop_assert!(before + pieces - 1 <= slot);
+            let room = slot - before - (pieces - 1) + (pieces - 1) * (slot - CHUNK);
+            prop_assert!(room * WORD >= value);
+            // By one slot of the largest class less it would not do.
+            let needed = before + value.div_ceil(WORD) + (pieces - 1) * (CHUNK + 1);
+            let spare = slot * pieces - needed;
+            prop_assert!(spare < sizes.largest(), "{spare} words to spare of {needed}");
+            if needed > 3 * sizes.largest() {
+                prop_assert!(spare * 6 < needed, "{spare} words to spare of {needed}");
+            }
+        }
+    }
+}
