@@ -254,7 +254,8 @@ static void disk(const char *path) {
         found += copy != NULL;
         nf_free(copy);
     }
-    check(found > 500);
+    /* What comes faster than the disk takes it is evicted. */
+    check(found > 50);
     check(nf_cache_destroy(cache) == 0);
 }
 

@@ -166,7 +166,8 @@ fn a_closed_cache_refuses_and_what_was_on_disk_is_found_again() {
         Some(about.cas)
     });
     let found: Vec<_> = found.collect();
-    assert!(found.len() > 500, "{} of {}", found.len(), keys.len());
+    // What comes faster than the disk takes it is evicted.
+    assert!(found.len() > 50, "{} of {}", found.len(), keys.len());
     assert!(found.iter().all(|cas| *cas <= last));
     assert!(cache.set(b"new", b"", PLAIN).unwrap() > last);
 }
