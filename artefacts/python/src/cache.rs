@@ -154,12 +154,7 @@ impl Cache {
         length
     }
 
-    fn read(
-        &self,
-        py: Python<'_>,
-        key: &Key,
-        out: &mut Vec<u8>,
-    ) -> PyResult<Option<About>> {
+    fn read(&self, py: Python<'_>, key: &Key, out: &mut Vec<u8>) -> PyResult<Option<About>> {
         let longest = self.longest.load(Relaxed);
         self.with(py, longest, |cache| cache.get(&key.0, out))?.map_err(failed)
     }
@@ -257,12 +252,7 @@ impl Cache {
     }
 
     /// Stores values, until one can't be.
-    fn store_all(
-        &self,
-        py: Python<'_>,
-        pairs: Vec<(Key, Value)>,
-        how: Wanted,
-    ) -> PyResult<()> {
+    fn store_all(&self, py: Python<'_>, pairs: Vec<(Key, Value)>, how: Wanted) -> PyResult<()> {
         let lengths: usize = pairs.iter().map(|(_, value)| self.noted(value)).sum();
         let with = with_of(how);
         let pairs: Vec<_> =

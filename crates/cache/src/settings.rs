@@ -98,9 +98,13 @@ impl SettingsError {
             Self::Open(OpenError::Movers { source, .. } | OpenError::Page(source)) => {
                 return of(source);
             }
-            Self::Open(OpenError::Cache(config::Error::Memory { source, .. })) => return of(source),
+            Self::Open(OpenError::Cache(config::Error::Memory { source, .. })) => {
+                return of(source);
+            }
             Self::Open(OpenError::Cache(config::Error::Disk(error))) => return on_disk(error),
-            Self::Name { .. } | Self::Value { .. } | Self::Memory(_) | Self::Open(_) => Errno::INVAL,
+            Self::Name { .. } | Self::Value { .. } | Self::Memory(_) | Self::Open(_) => {
+                Errno::INVAL
+            }
         };
         errno.raw_os_error()
     }

@@ -96,7 +96,13 @@ impl LocalCache {
 
     fn meta(&self, with: With, now: u32) -> Meta {
         let cas = self.next_cas();
-        Meta { flags: with.flags, cas, expires: expires(with.ttl, now), accessed: now, ..Meta::default() }
+        Meta {
+            flags: with.flags,
+            cas,
+            expires: expires(with.ttl, now),
+            accessed: now,
+            ..Meta::default()
+        }
     }
 
     /// Appends an item's value to `out`, and tells the rest; none if it is not there.

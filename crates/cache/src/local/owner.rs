@@ -30,8 +30,7 @@ impl Owner {
     pub(super) fn new() -> io::Result<Self> {
         let (read, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a new private mapping at an address of the kernel's choice touches no memory of ours.
-        let at =
-            unsafe { rustix::mm::mmap_anonymous(core::ptr::null_mut(), PAGE, read, private) }?;
+        let at = unsafe { rustix::mm::mmap_anonymous(core::ptr::null_mut(), PAGE, read, private) }?;
         let page = NonNull::new(at.cast::<AtomicU32>()).ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: the page is ours, and nothing is in it yet.
         let emptied = unsafe { rustix::mm::madvise(at, PAGE, Advice::LinuxWipeOnFork) };

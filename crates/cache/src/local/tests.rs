@@ -80,8 +80,7 @@ fn items_go_when_their_time_is_over_and_can_be_given_another() {
     assert_eq!(cache.touch(b"d", 1), Ok(false));
     // The clock of the cache is only ever set forwards.
     cache.cache.set_now(100);
-    let there: Vec<_> =
-        [b"a", b"b", b"c"].iter().map(|key| cache.has(*key).unwrap()).collect();
+    let there: Vec<_> = [b"a", b"b", b"c"].iter().map(|key| cache.has(*key).unwrap()).collect();
     assert_eq!(there, [false, true, true]);
     assert_eq!(cache.get(b"c", &mut Vec::new()).unwrap().unwrap().ttl, 0);
     assert_eq!(cache.delete(b"a"), Ok(false));
