@@ -45,7 +45,6 @@ def stores(client):
     expect(client.decr("n", 100, noreply=False), 0, "decr")
     expect(client.incr("absent", 1, noreply=False), None, "incr of nothing")
     expect(client.touch("a", 30, noreply=False), True, "touch")
-    expect(client.gat("a", 60), b"three", "gat")
     expect(client.delete("a", noreply=False), True, "delete")
     expect(client.delete("a", noreply=False), False, "delete of nothing")
     large = bytes(range(256)) * 2000
