@@ -15,7 +15,7 @@ const UNSAFE_HOMES: [&str; 16] = [
     "crates/cache/src/copy",
     "crates/cache/src/disk/buffer.rs",
     "crates/cache/src/disk/uring.rs",
-    "crates/cache/src/local/owner.rs",
+    "crates/cache/src/local",
     "crates/nearfar/tests/guest/alloc.rs",
     "crates/nearfar/tests/guest/replicated.rs",
     "artefacts/lab-plugin/src",
