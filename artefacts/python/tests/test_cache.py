@@ -363,9 +363,7 @@ for number in range(2000):
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
     # What comes faster than the disk takes it is evicted; what was left in disorder would be empty.
-    with Cache(
-        "2m", disk=f"{path}=256m", disk_small="16m", disk_after_crash="nothing"
-    ) as cache:
+    with Cache("2m", disk=f"{path}=256m", disk_small="16m", disk_after_crash="nothing") as cache:
         found = cache.get_many(str(number) for number in range(2000))
         assert len(found) > 50
         assert all(value == b"%04d" % int(key) * 800 for key, value in found.items())
@@ -376,9 +374,12 @@ for number in range(2000):
 
 @pytest.mark.parametrize(
     ("manual", "begins"),
-    [("docs/cache-library.md", "import nearfar"), ("artefacts/python/README.md", "with nearfar.Cache")],
+    [
+        ("docs/cache-library.md", "import nearfar"),
+        ("artefacts/python/README.md", "with nearfar.Cache"),
+    ],
 )
 def test_what_the_manuals_show_is_so(manual: str, begins: str) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / manual).read_text(), re.M | re.S)
     (example,) = [block for block in blocks if block.startswith(begins) and "Cache(" in block]
-    exec(compile(example, manual, "exec"), {"nearfar": nearfar})  # noqa: S102
+    exec(compile(example, manual, "exec"), {"nearfar": nearfar})

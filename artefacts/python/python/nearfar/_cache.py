@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from . import _nearfar
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _open: weakref.WeakSet[Cache] = weakref.WeakSet()
 
 TTL_MAX = 2**32 - 1
+
+K = TypeVar("K", bound=bytes | str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ class Cache(_nearfar.Cache):
         value, flags, ttl, cas = found
         return Item(value, flags, ttl or None, cas)
 
-    def get_many(self, keys: Iterable[bytes | str]) -> dict[bytes | str, bytes]:
+    def get_many(self, keys: Iterable[K]) -> dict[K, bytes]:
         """Give those of some values that are there, by the keys as they were given."""
         wanted = list(keys)
         found = zip(wanted, self.load_all(wanted), strict=True)
@@ -130,7 +132,7 @@ class Cache(_nearfar.Cache):
 
     def set_many(
         self,
-        items: Mapping[bytes | str, AnyBuffer] | Iterable[tuple[bytes | str, AnyBuffer]],
+        items: Mapping[K, AnyBuffer] | Iterable[tuple[K, AnyBuffer]],
         *,
         ttl: int | None = None,
         flags: int = 0,
@@ -151,7 +153,7 @@ class Cache(_nearfar.Cache):
         """Store a value if there is one; tell whether it was stored."""
         return self.store_over(key, value, (flags, _seconds(ttl)))
 
-    def cas(  # noqa: PLR0913 # as set, and the number
+    def cas(
         self,
         key: bytes | str,
         value: AnyBuffer,

@@ -1,5 +1,6 @@
 """Memory by kind, as the package uses it: not for use by programs."""
 
+from collections.abc import Sequence
 from typing import Self
 
 from typing_extensions import Buffer as AnyBuffer
@@ -71,12 +72,12 @@ class Cache:
         """Give a value; None if it is not there."""
     def load_item(self, key: bytes | str) -> tuple[bytes, int, int, int] | None:
         """Give value, flags, seconds that are left (0: no end) and CAS number."""
-    def load_all(self, keys: list[bytes | str]) -> list[bytes | None]:
+    def load_all(self, keys: Sequence[bytes | str]) -> list[bytes | None]:
         """Give values, in the order of keys."""
     def store(self, key: bytes | str, value: AnyBuffer, how: tuple[int, int]) -> None:
         """Store a value with flags, and seconds it lives (0: for ever)."""
     def store_all(
-        self, pairs: list[tuple[bytes | str, AnyBuffer]], how: tuple[int, int]
+        self, pairs: Sequence[tuple[bytes | str, AnyBuffer]], how: tuple[int, int]
     ) -> None:
         """Store values, until one can't be."""
     def store_new(self, key: bytes | str, value: AnyBuffer, how: tuple[int, int]) -> bool:
