@@ -121,8 +121,10 @@ def test_many_at_once(cache: Cache) -> None:
     values = {f"key-{number}": b"%d" % number for number in range(100)}
     cache.set_many(values, ttl=60, flags=4)
     assert cache.get_many([*values, "absent"]) == values
-    cache.set_many([("a", b"1"), (b"b", b"2")])
-    assert cache.get_many(["a", b"b", "c"]) == {"a": b"1", b"b": b"2"}
+    pairs: list[tuple[bytes | str, bytes]] = [("a", b"1"), (b"b", b"2")]
+    cache.set_many(pairs)
+    mixed: list[bytes | str] = ["a", b"b", "c"]
+    assert cache.get_many(mixed) == {"a": b"1", b"b": b"2"}
     assert cache.get_many([]) == {}
     item = cache.item("key-5")
     assert item is not None
@@ -162,7 +164,7 @@ def test_keys_of_other_types_are_refused(cache: Cache, key: object) -> None:
     with pytest.raises(TypeError, match="a key is bytes or str"):
         cache.get(key)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        cache.get_many([key])  # type: ignore[list-item]
+        cache.get_many([key])  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize("value", ["text", 1, None, ["list"], {"a": 1}])
