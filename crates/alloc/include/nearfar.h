@@ -166,11 +166,6 @@ typedef struct nf_replicated_stats_t {
 } nf_replicated_stats_t;
 
 /*
- Told a figure of a cache: its name and its value. It returns as usual: it neither throws nor jumps out.
- */
-typedef void (*nf_cache_figure_t)(void *with, const char *name, uint64_t value);
-
-/*
  What is told of an item besides its value.
  */
 typedef struct nf_cache_item_t {
@@ -487,14 +482,23 @@ struct nf_cache_config_t *nf_cache_config_create(void);
  Sets one, by the names and in the words of the options of `nearfar cache serve`:
 
  "memory", "near=4g": a tier of a kind of memory, or "64m" of any; once for each tier, the fastest first.
+
  "eviction", "s3-fifo": what leaves a full tier first; or "sieve", "lru", "w-tinylfu".
+
  "movers", "1": threads that make room ahead of need, up to 64; "0": whoever stores makes it.
+
  "items", "1000000": items the index has room for; else one for each 100 bytes of memory.
+
  "item-max", "1m": bytes of the largest item, 1k to 16m; else by the size of tiers.
+
  "disk", "/var/cache/below=200g": a file, made if there is none, or a block device below memory, and its size.
+
  "disk-small", "1g": what of it is for objects of at most 1 KiB; else a sixteenth.
+
  "disk-writes", "500g": no more than that is written to it in 24 hours; "0": there is no limit.
+
  "disk-reads", "1": what goes there must have been read so often, 0 to 3; else 0, or 1 with "disk-writes".
+
  "disk-after-crash", "written": what is taken over after a crash; or "nothing".
 
  Returns 0, or -1 with errno EINVAL and `nf_error` in words, and nothing is set.
@@ -556,14 +560,14 @@ int nf_cache_flush(struct nf_cache_t *cache);
 
 /*
  Tells `each` all figures, by the names that `stats` of memcached's protocol has ("get_hits", "curr_items", "bytes") and of
- tiers ("tier_0_items"); `with` is handed on. `each` may use the cache. Returns 0, or -1 with errno EINVAL if `cache` or `each` is
- NULL.
+ tiers ("tier_0_items"); `with` is handed on. `each` may use the cache, and returns as usual: it neither throws nor jumps out.
+ Returns 0, or -1 with errno EINVAL if `cache` or `each` is NULL.
 
  The caller sees to it that:
  `cache` is NULL or a cache; `each` is NULL or such a function, and `with` what it wants.
  */
 int nf_cache_stats(const struct nf_cache_t *cache,
-                   nf_cache_figure_t each,
+                   void (*each)(void *with, const char *name, uint64_t value),
                    void *with);
 
 /*
