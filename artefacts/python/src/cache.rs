@@ -3,6 +3,7 @@
 //! The GIL is let go of where a call may wait for a disk or copies much; other calls take less time than that would. A thread that
 //! holds it waits for no one who wants it: what locks the cache has are held by threads that run without it.
 #![expect(unsafe_code, reason = "memory that Python shows is read")]
+#![expect(clippy::needless_pass_by_value, reason = "PyO3 hands over what it has made of arguments")]
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
