@@ -10,13 +10,22 @@ use std::time::SystemTime;
 pub(super) struct Clock {
     zero: i64,
     unix_zero: u32,
+    cas_first: u64,
 }
 
 impl Clock {
     pub(super) fn start() -> Self {
         let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let unix_zero = u32::try_from(unix.as_secs()).unwrap_or(u32::MAX).saturating_sub(1);
-        Self { zero: coarse() - 1, unix_zero }
+        // Sixteen million a second: no cache gives as many.
+        let cas_first =
+            (unix.as_secs() << 24) + (u64::from(unix.subsec_nanos()) << 24) / 1_000_000_000;
+        Self { zero: coarse() - 1, unix_zero, cas_first }
+    }
+
+    /// A number above all that a cache opened earlier has given to its items.
+    pub(super) const fn cas_first(self) -> u64 {
+        self.cas_first
     }
 
     /// The Unix second in which it stood at 0.

@@ -100,7 +100,7 @@ impl LocalCache {
         if let Some(disk) = &mut config.disk {
             disk.clock_zero = clock.unix_zero();
             // Above those of items that are found on disk.
-            cas = u64::from(disk.clock_zero) << 24;
+            cas = clock.cas_first();
         }
         let owner = Owner::new().map_err(OpenError::Page)?;
         let cache = Arc::new(Cache::new(&config)?);
