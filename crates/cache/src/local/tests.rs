@@ -161,7 +161,8 @@ fn a_closed_cache_refuses_and_what_was_on_disk_is_found_again() {
         out.clear();
         let about = cache.get(key.as_bytes(), &mut out).unwrap()?;
         assert_eq!((out.as_slice(), about.flags), (bytes.as_slice(), 1));
-        assert!((1..=1000).contains(&about.ttl), "{about:?}");
+        // The wall clock may have been set a little meanwhile.
+        assert!((1..=1001).contains(&about.ttl), "{about:?}");
         Some(about.cas)
     });
     let found: Vec<_> = found.collect();
