@@ -6,10 +6,30 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// All that the library shows. Nothing is ever taken off this list while the soname has the same number.
-const SYMBOLS: [&str; 28] = [
+const SYMBOLS: [&str; 48] = [
     "nf_abi_version",
     "nf_aligned_alloc",
     "nf_bind",
+    "nf_cache_add",
+    "nf_cache_append",
+    "nf_cache_cas",
+    "nf_cache_config_create",
+    "nf_cache_config_destroy",
+    "nf_cache_config_set",
+    "nf_cache_create",
+    "nf_cache_decr",
+    "nf_cache_delete",
+    "nf_cache_destroy",
+    "nf_cache_flush",
+    "nf_cache_get",
+    "nf_cache_get_copy",
+    "nf_cache_incr",
+    "nf_cache_item_max",
+    "nf_cache_prepend",
+    "nf_cache_replace",
+    "nf_cache_set",
+    "nf_cache_stats",
+    "nf_cache_touch",
     "nf_calloc",
     "nf_error",
     "nf_free",
@@ -131,6 +151,42 @@ fn threads_read_a_replicated_table_that_one_of_them_writes() {
         assert_eq!(refused.status.code(), Some(1));
         assert!(String::from_utf8_lossy(&refused.stderr).contains("nowhere"));
     }
+}
+
+#[test]
+fn threads_share_a_cache_and_a_child_of_fork_has_none() {
+    let _ = std::os::unix::fs::symlink("libnearfar.so", built().join("libnearfar.so.0"));
+    let dir = tempfile::tempdir().unwrap();
+    for (name, with) in [
+        ("cache-shared", &["-lnearfar", "-lpthread"][..]),
+        ("cache-static", &["-l:libnearfar.a", "-lpthread", "-ldl", "-lm"][..]),
+    ] {
+        let disk = dir.path().join(name);
+        assert_eq!(output(program("cache.c", name, with).arg(disk)), "done\n", "{name}");
+    }
+}
+
+/// Blocks of a language in the manual of the cache as a library.
+fn examples(language: &str) -> Vec<String> {
+    let manual = source().join("../../docs/cache-library.md");
+    let manual = std::fs::read_to_string(manual).unwrap();
+    let blocks = manual.split("\n```").filter_map(|block| {
+        let (begins, code) = block.split_once('\n')?;
+        (begins == language).then(|| code.to_owned())
+    });
+    blocks.collect()
+}
+
+#[test]
+fn the_manuals_program_does_what_is_said_of_it() {
+    let _ = std::os::unix::fs::symlink("libnearfar.so", built().join("libnearfar.so.0"));
+    let dir = tempfile::tempdir().unwrap();
+    let [example] = &examples("c")[..] else { panic!("the manual has one program in C") };
+    let file = dir.path().join("manual.c");
+    std::fs::write(&file, example).unwrap();
+    let said = output(&mut program(file.to_str().unwrap(), "manual", &["-lnearfar"]));
+    let [shown] = &examples("text")[..] else { panic!("the manual has what it prints") };
+    assert_eq!(said.trim_end(), shown);
 }
 
 #[test]

@@ -1,8 +1,9 @@
-/* nearfar: memory by kind. Made from crates/alloc/src/ffi.rs.
+/* nearfar: memory by kind, and caches over it. Made from crates/alloc/src/ffi.rs and artefacts/libnearfar/src/cache.rs.
  *
  * A kind is a set of memory nodes with a policy: far memory, CXL only, all nodes by weights. Memory of any
  * kind is given back by nf_free. All functions may be called from any thread, before main, and in a child
- * of fork. Link with -lnearfar.
+ * of fork; but a cache belongs to the process that made it, and a child has none of its parent's. Link with
+ * -lnearfar.
  */
 
 #ifndef NEARFAR_H
@@ -45,6 +46,20 @@
  Persistent memory.
  */
 #define NF_MEMORY_PMEM 4
+
+/*
+ How a cache is to be: settings by name, each with a value in words. For one thread at a time.
+ */
+typedef struct nf_cache_config_t nf_cache_config_t;
+
+/*
+ A cache: items by key, over several tiers of memory and one on disk, behind one index (docs/cache-library.md). All threads of
+ the process may use it at once. A child of fork may not: all functions fail there with EPERM, and it makes its own.
+
+ A key is 1 to 250 bytes, a value any bytes; key and value together are limited by `nf_cache_item_max`. Items leave when room is
+ needed, so what was stored may be gone at any time, but what is read is whole and what was stored last.
+ */
+typedef struct nf_cache_t nf_cache_t;
 
 /*
  A replicated region: bytes that each of some nodes has a copy of, for what is read far more often than written. Threads read
@@ -149,6 +164,28 @@ typedef struct nf_replicated_stats_t {
    */
   uint64_t settled;
 } nf_replicated_stats_t;
+
+/*
+ What is told of an item besides its value.
+ */
+typedef struct nf_cache_item_t {
+  /*
+   Bytes of its value.
+   */
+  size_t length;
+  /*
+   Another number with each change of the item, never 0: for `nf_cache_cas`.
+   */
+  uint64_t cas;
+  /*
+   What it was stored with.
+   */
+  uint32_t flags;
+  /*
+   Seconds until it is gone; 0: it has no end.
+   */
+  uint32_t ttl;
+} nf_cache_item_t;
 
 /*
  Plain memory, placed as the process's policy says.
@@ -435,6 +472,260 @@ int nf_replicated_nodes(const struct nf_replicated_t *region,
  */
 int nf_replicated_stats(const struct nf_replicated_t *region,
                         struct nf_replicated_stats_t *into);
+
+/*
+ Settings as they are where nothing is set: 64 MiB of memory of any kind.
+ */
+struct nf_cache_config_t *nf_cache_config_create(void);
+
+/*
+ Sets one, by the names and in the words of the options of `nearfar cache serve`:
+
+ "memory", "near=4g": a tier of a kind of memory, or "64m" of any; once for each tier, the fastest first.
+
+ "eviction", "s3-fifo": what leaves a full tier first; or "sieve", "lru", "w-tinylfu".
+
+ "movers", "1": threads that make room ahead of need, up to 64; "0": whoever stores makes it.
+
+ "items", "1000000": items the index has room for; else one for each 100 bytes of memory.
+
+ "item-max", "1m": bytes of the largest item, 1k to 16m; else by the size of tiers.
+
+ "disk", "/var/cache/below=200g": a file, made if there is none, or a block device below memory, and its size.
+
+ "disk-small", "1g": what of it is for objects of at most 1 KiB; else a sixteenth.
+
+ "disk-writes", "500g": no more than that is written to it in 24 hours; "0": there is no limit.
+
+ "disk-reads", "1": what goes there must have been read so often, 0 to 3; else 0, or 1 with "disk-writes".
+
+ "disk-after-crash", "written": what is taken over after a crash; or "nothing".
+
+ Returns 0, or -1 with errno EINVAL and `nf_error` in words, and nothing is set.
+
+ The caller sees to it that:
+ `config` is NULL or settings; `name` and `value` are NULL or strings.
+ */
+int nf_cache_config_set(struct nf_cache_config_t *config,
+                        const char *name,
+                        const char *value);
+
+/*
+ Gives settings back; caches made from them stay. NULL is allowed.
+
+ The caller sees to it that:
+ `config` is NULL or settings that were not given back.
+ */
+void nf_cache_config_destroy(struct nf_cache_config_t *config);
+
+/*
+ Makes a cache from settings, which stay; NULL is as `nf_cache_config_create` gives them. Memory is taken as items come. What a
+ cache has left on disk is found again.
+
+ Returns NULL on failure, with `nf_error` in words and errno EINVAL (sizes that do not go together, or a disk that was made with
+ others), ENODEV (such nodes are not here), ENOMEM (nodes have less memory), ENOSYS (the system does not show its nodes), EBUSY
+ (the disk is another process's), EEXIST (the disk has something else on it), ENOSPC, EAGAIN (no more threads) or what the
+ system says.
+
+ The caller sees to it that:
+ `config` is NULL or settings.
+ */
+struct nf_cache_t *nf_cache_create(const struct nf_cache_config_t *config);
+
+/*
+ Ends a cache: its movers stop, what waits for the disk is written, and its memory goes back. Returns 0, or -1 with errno: EINVAL
+ if `cache` is NULL, EIO or another if not all could be written, EPERM in a child of fork, which gives nothing back. In each
+ case there is no such cache any more.
+
+ The caller sees to it that:
+ `cache` is NULL or was made here and not ended; no thread uses it any more.
+ */
+int nf_cache_destroy(struct nf_cache_t *cache);
+
+/*
+ The most bytes that key and value of an item may have together; 0 for NULL.
+
+ The caller sees to it that:
+ `cache` is NULL or a cache.
+ */
+size_t nf_cache_item_max(const struct nf_cache_t *cache);
+
+/*
+ Removes all items. Returns 0, or -1 with errno EINVAL if `cache` is NULL.
+
+ The caller sees to it that:
+ `cache` is NULL or a cache.
+ */
+int nf_cache_flush(struct nf_cache_t *cache);
+
+/*
+ Tells `each` all figures, by the names that `stats` of memcached's protocol has ("get_hits", "curr_items", "bytes") and of
+ tiers ("tier_0_items"); `with` is handed on. `each` may use the cache, and returns as usual: it neither throws nor jumps out.
+ Returns 0, or -1 with errno EINVAL if `cache` or `each` is NULL.
+
+ The caller sees to it that:
+ `cache` is NULL or a cache; `each` is NULL or such a function, and `with` what it wants.
+ */
+int nf_cache_stats(const struct nf_cache_t *cache,
+                   void (*each)(void *with, const char *name, uint64_t value),
+                   void *with);
+
+/*
+ Copies a value that was found to where there is room for it, and counts it as read. Returns 0, or -1 with errno ENOENT (there is
+ no such item), ERANGE (there is not enough room; nothing is copied, and `about` says how long the value is) or EINVAL.
+
+ The caller sees to it that:
+ `cache` is NULL or a cache; `key` has `key_length` bytes; `into` has `room` bytes, or is NULL if that is 0; `about` is NULL or has
+ room for what is told of the item.
+ */
+int nf_cache_get(struct nf_cache_t *cache,
+                 const void *key,
+                 size_t key_length,
+                 void *into,
+                 size_t room,
+                 struct nf_cache_item_t *about);
+
+/*
+ A value that was found, in memory of its own with a zero behind it, and counts it as read; `nf_free` gives it back. NULL with errno
+ ENOENT (there is no such item), ENOMEM or EINVAL.
+
+ The caller sees to it that:
+ `cache` is NULL or a cache; `key` has `key_length` bytes; `about` is NULL or has room for what is told of the item.
+ */
+void *nf_cache_get_copy(struct nf_cache_t *cache,
+                        const void *key,
+                        size_t key_length,
+                        struct nf_cache_item_t *about);
+
+/*
+ Stores an item, whatever was there before, with 32 bits of the caller's and a time to live in seconds, 0 for ever.
+
+ Returns 0, or -1 with errno EMSGSIZE (it is too large), ENOMEM (no room could be made) or EINVAL (no such key). After EMSGSIZE and
+ ENOMEM there is no item under this key: what was there is outdated.
+
+ The caller sees to it that:
+ `cache` is NULL or a cache; `key` has `key_length` bytes and `value` `length` bytes.
+ */
+int nf_cache_set(struct nf_cache_t *cache,
+                 const void *key,
+                 size_t key_length,
+                 const void *value,
+                 size_t length,
+                 uint32_t flags,
+                 uint32_t ttl);
+
+/*
+ As `nf_cache_set`, if there is no item under this key; else -1 with errno EEXIST.
+
+ The caller sees to it that:
+ As `nf_cache_set`.
+ */
+int nf_cache_add(struct nf_cache_t *cache,
+                 const void *key,
+                 size_t key_length,
+                 const void *value,
+                 size_t length,
+                 uint32_t flags,
+                 uint32_t ttl);
+
+/*
+ As `nf_cache_set`, if there is an item under this key; else -1 with errno ENOENT.
+
+ The caller sees to it that:
+ As `nf_cache_set`.
+ */
+int nf_cache_replace(struct nf_cache_t *cache,
+                     const void *key,
+                     size_t key_length,
+                     const void *value,
+                     size_t length,
+                     uint32_t flags,
+                     uint32_t ttl);
+
+/*
+ As `nf_cache_set`, if the item under this key still has the number `cas`, as it was told by `nf_cache_get`; else -1 with errno
+ EEXIST, or ENOENT if there is none.
+
+ The caller sees to it that:
+ As `nf_cache_set`.
+ */
+int nf_cache_cas(struct nf_cache_t *cache,
+                 const void *key,
+                 size_t key_length,
+                 const void *value,
+                 size_t length,
+                 uint32_t flags,
+                 uint32_t ttl,
+                 uint64_t cas);
+
+/*
+ Puts bytes behind the value of an item; its flags and its time to live stay. Returns 0, or -1 with errno ENOENT (there is none), or as
+ `nf_cache_set`; an item that would be too large stays as it is.
+
+ The caller sees to it that:
+ As `nf_cache_set`.
+ */
+int nf_cache_append(struct nf_cache_t *cache,
+                    const void *key,
+                    size_t key_length,
+                    const void *value,
+                    size_t length);
+
+/*
+ As `nf_cache_append`, before the value.
+
+ The caller sees to it that:
+ As `nf_cache_set`.
+ */
+int nf_cache_prepend(struct nf_cache_t *cache,
+                     const void *key,
+                     size_t key_length,
+                     const void *value,
+                     size_t length);
+
+/*
+ Adds to an item whose value is a number in decimal digits, and stores the sum so; after the largest of 64 bits it begins again at
+ 0. `sum` is told it. Returns 0, or -1 with errno ENOENT (there is none), EDOM (it is no number) or as `nf_cache_set`.
+
+ The caller sees to it that:
+ `cache` is NULL or a cache; `key` has `key_length` bytes; `sum` is NULL or has room for a number.
+ */
+int nf_cache_incr(struct nf_cache_t *cache,
+                  const void *key,
+                  size_t key_length,
+                  uint64_t by,
+                  uint64_t *sum);
+
+/*
+ As `nf_cache_incr`, downwards; it ends at 0.
+
+ The caller sees to it that:
+ As `nf_cache_incr`.
+ */
+int nf_cache_decr(struct nf_cache_t *cache,
+                  const void *key,
+                  size_t key_length,
+                  uint64_t by,
+                  uint64_t *sum);
+
+/*
+ Gives an item another time to live, 0 for ever. Returns 0, or -1 with errno ENOENT (there is none) or as `nf_cache_set`.
+
+ The caller sees to it that:
+ `cache` is NULL or a cache; `key` has `key_length` bytes.
+ */
+int nf_cache_touch(struct nf_cache_t *cache,
+                   const void *key,
+                   size_t key_length,
+                   uint32_t ttl);
+
+/*
+ Removes an item. Returns 0, or -1 with errno ENOENT (there is none) or EINVAL.
+
+ The caller sees to it that:
+ `cache` is NULL or a cache; `key` has `key_length` bytes.
+ */
+int nf_cache_delete(struct nf_cache_t *cache, const void *key, size_t key_length);
 
 #ifdef __cplusplus
 }  // extern "C"

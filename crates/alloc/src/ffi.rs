@@ -376,6 +376,14 @@ pub unsafe extern "C" fn nf_malloc_placed(place: *const c_char, size: usize) -> 
     pointer(object.inspect_err(failed).ok())
 }
 
+/// Leaves an error to errno, and its words, if there are any, to `nf_error`: for what `nearfar.h` has of other crates.
+pub fn fail(errno: i32, words: Option<&str>) {
+    if let Some(words) = words {
+        thread::set_error(words);
+    }
+    sys::set_errno(errno);
+}
+
 /// Leaves an error to `nf_error` and errno.
 fn failed(error: &KindError) {
     thread::set_error(&error.to_string());

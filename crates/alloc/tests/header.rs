@@ -1,4 +1,4 @@
-//! `include/nearfar.h` is what `src/ffi.rs` and `src/ffi/` say. `UPDATE=1` writes it anew.
+//! `include/nearfar.h` is what `src/ffi.rs` and `src/ffi/` say, and what libnearfar has of the cache. `UPDATE=1` writes it anew.
 
 use std::path::Path;
 
@@ -9,6 +9,8 @@ fn the_header_is_that_of_the_code() {
     let made = cbindgen::Builder::new()
         .with_src(root.join("src/ffi.rs"))
         .with_src(root.join("src/ffi/replicated.rs"))
+        .with_src(root.join("../../artefacts/libnearfar/src/cache.rs"))
+        .with_src(root.join("../../artefacts/libnearfar/src/cache/items.rs"))
         .with_config(config);
     let mut text = Vec::new();
     made.generate().unwrap().write(&mut text);

@@ -1,5 +1,6 @@
 """Memory by kind, as the package uses it: not for use by programs."""
 
+from collections.abc import Sequence
 from typing import Self
 
 from typing_extensions import Buffer as AnyBuffer
@@ -9,6 +10,7 @@ from ._kinds import Kind as OuterKind
 
 __all__ = [
     "Buffer",
+    "Cache",
     "Kind",
     "Replicated",
     "layout",
@@ -53,6 +55,54 @@ class Buffer:
         """Where it starts."""
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class Cache:
+    """A cache."""
+
+    def __new__(cls, settings: list[tuple[str, str]]) -> Self: ...
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed."""
+    @property
+    def item_max(self) -> int:
+        """The most bytes that key and value may have together."""
+    def close(self) -> None:
+        """End the cache; once is enough, again does nothing."""
+    def load(self, key: bytes | str) -> bytes | None:
+        """Give a value; None if it is not there."""
+    def load_item(self, key: bytes | str) -> tuple[bytes, int, int, int] | None:
+        """Give value, flags, seconds that are left (0: no end) and CAS number."""
+    def load_all(self, keys: Sequence[bytes | str]) -> list[bytes | None]:
+        """Give values, in the order of keys."""
+    def store(self, key: bytes | str, value: AnyBuffer, how: tuple[int, int]) -> None:
+        """Store a value with flags, and seconds it lives (0: for ever)."""
+    def store_all(
+        self, pairs: Sequence[tuple[bytes | str, AnyBuffer]], how: tuple[int, int]
+    ) -> None:
+        """Store values, until one can't be."""
+    def store_new(self, key: bytes | str, value: AnyBuffer, how: tuple[int, int]) -> bool:
+        """Store a value if there is none."""
+    def store_over(self, key: bytes | str, value: AnyBuffer, how: tuple[int, int]) -> bool:
+        """Store a value if there is one."""
+    def store_same(self, key: bytes | str, value: AnyBuffer, how: tuple[int, int, int]) -> bool:
+        """Store a value if the item still has the CAS number that is third."""
+    def append(self, key: bytes | str, value: AnyBuffer) -> bool:
+        """Put bytes behind a value; tell whether there is one."""
+    def prepend(self, key: bytes | str, value: AnyBuffer) -> bool:
+        """Put bytes before a value; tell whether there is one."""
+    def incr(self, key: bytes | str, by: int = 1) -> int | None:
+        """Add to a value that is decimal digits; give the sum, None if it is not there."""
+    def decr(self, key: bytes | str, by: int = 1) -> int | None:
+        """Take from a value that is decimal digits, down to 0; None if it is not there."""
+    def set_ttl(self, key: bytes | str, ttl: int) -> bool:
+        """Give an item another time to live; 0 is for ever."""
+    def delete(self, key: bytes | str) -> bool:
+        """Remove an item; tell whether it was there."""
+    def flush(self) -> None:
+        """Remove all items."""
+    def figures(self) -> list[tuple[str, int]]:
+        """Give figures by name."""
+    def __contains__(self, key: bytes | str, /) -> bool: ...
 
 class Replicated:
     """A replicated region."""

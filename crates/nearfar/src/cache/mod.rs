@@ -1,5 +1,5 @@
-//! cache: the cache of [`nearfar_cache`], wired to this machine: [`tiers`] resolves which memory it is to have, [`serve`] runs
-//! it as a server. The rest is a load on a cache, in this process or behind memcached's protocol, and what came of it.
+//! cache: the cache of [`nearfar_cache`], wired to this machine: [`serve`] runs it as a server. The rest is a load on a cache, in
+//! this process or behind memcached's protocol, and what came of it.
 //!
 //! [`spec`] reads which workload is meant, [`plan`] resolves a whole run, [`run`] carries it out with a thread a worker, each
 //! with its [`job`]: [`engine`] asks the cache in this process, [`server`] asks over connections. [`source`] has each worker's
@@ -20,7 +20,6 @@ pub(crate) mod server;
 mod source;
 pub(crate) mod spec;
 pub(crate) mod tally;
-pub(crate) mod tiers;
 mod values;
 
 #[cfg(test)]

@@ -9,12 +9,12 @@ use anyhow::Context as _;
 use nearfar_cache::evict::Eviction;
 use nearfar_cache::mover::Movers;
 use nearfar_cache::server::{self, Server, Stop};
+use nearfar_cache::tiers::Memory;
 use nearfar_cache::{Cache, Config, Making, PageSize, Tier};
 use nearfar_topology::Bytes;
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::tiers::Memory;
 use crate::cli::output;
 use crate::clock::unix_ns;
 

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 use nearfar_cache::evict::Eviction;
 use nearfar_cache::mover::Movers;
+use nearfar_cache::tiers::Memory;
 use nearfar_cache::workload::Spacing;
 use nearfar_cache::{Cache, Config, Making};
 use nearfar_topology::Bytes;
@@ -21,7 +22,6 @@ use crate::cache::run;
 use crate::cache::server::address::Address;
 use crate::cache::server::{PATIENCE, Server};
 use crate::cache::spec::{ByteRange, Fill, Mix, Shape, Spec, Workload, key_bytes};
-use crate::cache::tiers::Memory;
 use crate::exit::{EndsWith as _, Exit};
 use crate::report::cache as report;
 

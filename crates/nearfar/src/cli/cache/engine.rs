@@ -3,13 +3,13 @@
 use clap::ValueEnum;
 use nearfar_cache::Config;
 use nearfar_cache::evict::Eviction;
+use nearfar_cache::tiers::{self, Memory, MemoryExpr};
 use nearfar_kernel::affinity;
 use nearfar_topology::Bytes;
 
 use super::super::machine::MachineArgs;
 use super::disk::DiskArgs;
 use crate::cache::serve;
-use crate::cache::tiers::{self, Memory, MemoryExpr};
 use crate::exit::{EndsWith as _, Exit};
 
 /// memcached's `-m`.
@@ -90,7 +90,7 @@ impl EngineArgs {
         };
         let item_max = item_max.map(|bytes| usize::try_from(bytes.0)).transpose()?;
         let cache = serve::cache(
-            tiers.ends_with(Exit::Usage)?,
+            tiers.map_err(|error| anyhow::anyhow!("--memory {error}")).ends_with(Exit::Usage)?,
             self.eviction.into(),
             (self.items, item_max),
         );

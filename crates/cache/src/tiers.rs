@@ -8,53 +8,87 @@ use std::str::FromStr;
 use nearfar_kernel::fs::Fs;
 use nearfar_kernel::meminfo;
 use nearfar_kernel::mempolicy::Policy;
-use nearfar_spec::spec::{self, Place, Placed};
+use nearfar_spec::spec::{self, Place, Placed, SpecError};
 use nearfar_topology::{Bytes, CpuId, NodeSet, Topology};
 
 /// A tier's memory, as written: `near=4g`, or `64m` for memory of any kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct MemoryExpr {
+pub struct MemoryExpr {
     /// The kind, in the words of `docs/alloc.md`.
-    pub(crate) kind: Option<(String, Place)>,
+    pub kind: Option<(String, Place)>,
     /// How much.
-    pub(crate) bytes: Bytes,
+    pub bytes: Bytes,
 }
 
 impl FromStr for MemoryExpr {
-    type Err = String;
+    type Err = SpecError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, SpecError> {
         let (kind, size) = match text.rsplit_once('=') {
             None => (None, text),
-            Some((kind, size)) => {
-                let place: Place = kind.parse().map_err(|error| format!("{error}"))?;
-                (Some((kind.to_owned(), place)), size)
-            }
+            Some((kind, size)) => (Some((kind.to_owned(), kind.parse()?)), size),
         };
-        let bytes = spec::size(size).map_err(|error| error.to_string())?;
-        Ok(Self { kind, bytes })
+        Ok(Self { kind, bytes: spec::size(size)? })
     }
 }
 
 /// A tier's memory on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Memory {
+pub struct Memory {
     /// As written.
-    pub(crate) name: String,
+    pub name: String,
     /// How much.
-    pub(crate) bytes: Bytes,
+    pub bytes: Bytes,
     /// Where it comes from.
-    pub(crate) policy: Policy,
+    pub policy: Policy,
+}
+
+/// Why a tier can't have its memory.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TierError {
+    /// A kind that this machine does not have.
+    #[error("{kind}: {source}")]
+    Kind {
+        /// As written.
+        kind: String,
+        /// Why.
+        source: SpecError,
+    },
+    /// A kind, where there is no machine to find it on.
+    #[error("{0}: there is no machine to find it on")]
+    Nowhere(String),
+    /// Weights of its own.
+    #[error(
+        "{0}: a cache's memory takes the machine's weights; set them with nearfar weights, and write weighted:NODES"
+    )]
+    Weights(String),
+    /// Nodes that have less.
+    #[error("{kind}={bytes}: nodes {nodes} have {free} free; name a smaller size, or other nodes")]
+    Full {
+        /// As written.
+        kind: String,
+        /// How much is asked for.
+        bytes: Bytes,
+        /// Of which nodes.
+        nodes: NodeSet,
+        /// What these have.
+        free: Bytes,
+    },
+}
+
+fn any(bytes: Bytes) -> Memory {
+    Memory { name: "any".into(), bytes, policy: Policy::Default }
 }
 
 /// Tiers of memory of any kind.
 ///
 /// # Errors
 /// A kind that is named.
-pub(crate) fn plain(memory: &[MemoryExpr]) -> anyhow::Result<Vec<Memory>> {
+pub fn plain(memory: &[MemoryExpr]) -> Result<Vec<Memory>, TierError> {
     let plain = |one: &MemoryExpr| match &one.kind {
-        None => Ok(Memory { name: "any".into(), bytes: one.bytes, policy: Policy::Default }),
-        Some((kind, _)) => Err(anyhow::anyhow!("{kind}: there is no machine to find it on")),
+        None => Ok(any(one.bytes)),
+        Some((kind, _)) => Err(TierError::Nowhere(kind.clone())),
     };
     memory.iter().map(plain).collect()
 }
@@ -63,48 +97,41 @@ pub(crate) fn plain(memory: &[MemoryExpr]) -> anyhow::Result<Vec<Memory>> {
 ///
 /// # Errors
 /// Kinds that the machine does not have, or has too little of.
-pub(crate) fn resolve(
+pub fn resolve(
     memory: &[MemoryExpr],
     machine: &Topology,
     (cpus, fs): (&[CpuId], &dyn Fs),
-) -> anyhow::Result<Vec<Memory>> {
+) -> Result<Vec<Memory>, TierError> {
     let tiers = memory.iter().map(|one| {
-        let Some((kind, place)) = &one.kind else {
-            return Ok(Memory { name: "any".into(), bytes: one.bytes, policy: Policy::Default });
-        };
+        let Some((kind, place)) = &one.kind else { return Ok(any(one.bytes)) };
         let placed = place.on(machine, cpus);
-        let placed = placed.map_err(|error| anyhow::anyhow!("--memory {kind}: {error}"))?;
+        let placed = placed.map_err(|source| TierError::Kind { kind: kind.clone(), source })?;
         Ok(Memory { name: kind.clone(), bytes: one.bytes, policy: policy(kind, placed)? })
     });
-    let tiers = tiers.collect::<anyhow::Result<Vec<_>>>()?;
+    let tiers = tiers.collect::<Result<Vec<_>, _>>()?;
     for (at, tier) in tiers.iter().enumerate() {
         let Some(nodes) = nodes(&tier.policy) else { continue };
         // What tiers before it take from the same nodes is not free for it.
         let others = tiers[..at].iter().filter(|other| self::nodes(&other.policy) == Some(nodes));
-        let wanted = tier.bytes.0 + others.map(|other| other.bytes.0).sum::<u64>();
+        let wanted = others.fold(tier.bytes.0, |sum, other| sum.saturating_add(other.bytes.0));
         let free = |id| meminfo::of_node(fs, id).map_or(0, |has| has.free.0 + has.cached.0);
-        let free: u64 = nodes.iter().map(free).sum();
-        anyhow::ensure!(
-            wanted <= free,
-            "--memory {}={}: nodes {nodes} have {} free; name a smaller size, or other nodes",
-            tier.name,
-            tier.bytes,
-            Bytes(free)
-        );
+        let free = Bytes(nodes.iter().map(free).sum());
+        if wanted > free.0 {
+            let (kind, bytes, nodes) = (tier.name.clone(), tier.bytes, nodes.clone());
+            return Err(TierError::Full { kind, bytes, nodes, free });
+        }
     }
     Ok(tiers)
 }
 
-fn policy(kind: &str, placed: Placed) -> anyhow::Result<Policy> {
+fn policy(kind: &str, placed: Placed) -> Result<Policy, TierError> {
     Ok(match placed {
         Placed::Default => Policy::Default,
         Placed::Bind(nodes) => Policy::Bind(nodes),
         Placed::Prefer(nodes) => Policy::preferring(nodes),
         Placed::Interleave(nodes) => Policy::Interleave(nodes),
         Placed::Weighted(nodes) => Policy::WeightedInterleave(nodes),
-        Placed::Weights(_) => anyhow::bail!(
-            "--memory {kind}: a cache's memory takes the machine's weights; set them with nearfar weights, and write weighted:NODES"
-        ),
+        Placed::Weights(_) => return Err(TierError::Weights(kind.to_owned())),
     })
 }
 
@@ -143,7 +170,7 @@ mod tests {
         for (text, said) in
             [("near=", "``"), ("fast=1g", "fast"), ("", "``"), ("1x", "1x"), ("=1g", "``")]
         {
-            let error = text.parse::<MemoryExpr>().unwrap_err();
+            let error = text.parse::<MemoryExpr>().unwrap_err().to_string();
             assert!(error.contains(said), "{text}: {error}");
         }
     }

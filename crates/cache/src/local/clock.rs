@@ -1,0 +1,44 @@
+//! The one place of a cache in a program that reads clocks: the coarse ones, as each operation does, which takes a few nanoseconds.
+//! They are libc's, as those of crate rustix look for the kernel's page of clocks by themselves, which ends programs under Valgrind.
+#![expect(unsafe_code, reason = "the coarse clocks are libc's")]
+
+const NS_PER_S: i64 = 1_000_000_000;
+
+/// Seconds since it was made; it begins at 1, and its seconds begin where those of the wall clock did then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    zero_ns: i64,
+    unix_ns: i64,
+}
+
+impl Clock {
+    pub(super) fn start() -> Self {
+        let unix_ns = coarse_ns(libc::CLOCK_REALTIME_COARSE).max(0);
+        let began_ns = coarse_ns(libc::CLOCK_MONOTONIC_COARSE) - unix_ns % NS_PER_S;
+        Self { zero_ns: began_ns - NS_PER_S, unix_ns }
+    }
+
+    /// A number above all that a cache opened earlier has given to its items: sixteen million a second, which no cache gives.
+    pub(super) fn cas_first(self) -> u64 {
+        let part = ((self.unix_ns % NS_PER_S) << 24) / NS_PER_S;
+        (((self.unix_ns / NS_PER_S) << 24) + part).unsigned_abs()
+    }
+
+    /// The Unix second in which it stood at 0.
+    pub(super) fn unix_zero(self) -> u32 {
+        u32::try_from(self.unix_ns / NS_PER_S - 1).unwrap_or(0)
+    }
+
+    #[inline]
+    pub(super) fn second(self) -> u32 {
+        let ns = coarse_ns(libc::CLOCK_MONOTONIC_COARSE) - self.zero_ns;
+        u32::try_from(ns / NS_PER_S).unwrap_or(u32::MAX)
+    }
+}
+
+fn coarse_ns(clock: libc::clockid_t) -> i64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: there is room for the time; it fails for clocks that there are not alone, and Linux has had these since 2.6.32.
+    unsafe { libc::clock_gettime(clock, &raw mut now) };
+    now.tv_sec * NS_PER_S + now.tv_nsec
+}
