@@ -74,7 +74,7 @@ pub extern "C" fn nf_cache_config_create() -> *mut nf_cache_config_t {
 ///
 /// "items", "1000000": items the index has room for; else one for each 100 bytes of memory.
 ///
-/// "item-max", "1m": bytes of the largest item, 1k to 16m; else by the size of tiers.
+/// "item-max", "1m": bytes of the largest item, 1k to 16m; else a quarter of the smallest tier, up to 16m.
 ///
 /// "disk", "/var/cache/below=200g": a file, made if there is none, or a block device below memory, and its size.
 ///

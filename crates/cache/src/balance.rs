@@ -6,11 +6,11 @@
 //!   what another slab would have saved. As marginal hits of CacheLib's pool optimizer, without a queue's tail;
 //! - its *heat*: how often its items are read, counted for one read in [`READS_PER_NOTE`], by slab.
 //!
-//! To lose a slab costs a class nothing if it has free slots for another's worth of items, and its share of heat if nothing has to go
-//! there: what is in it is worth keeping as far as it is
-//! read. A class whose own items go all the time, and that has many slabs, keeps what is worth most, and loses not much more
-//! than what another slab would have brought. A slab goes from the class that loses least to the one that regrets most, if
-//! that is half as much again and more than chance. A class that only passes through (a scan) regrets nothing and gets nothing.
+//! To lose a slab costs a class nothing if it has free slots for another's worth of items, and its share of heat if nothing has to
+//! go there: what is in it is worth keeping as far as it is read. A class whose own items go all the time, and that has many slabs,
+//! keeps what is worth most, and loses not much more than what another slab would have brought. A slab goes from the class that
+//! loses least to the one that regrets most, if that is half as much again and more than chance. A class that only passes through
+//! (a scan) regrets nothing and gets nothing.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -47,6 +47,8 @@ pub(crate) struct Recent {
     words: u64,
     /// Slots that went, in parts.
     gone: u64,
+    /// Slots of the item that went last.
+    last: usize,
     /// Keys that came back, in parts.
     regrets: u64,
 }
@@ -69,6 +71,7 @@ impl Recent {
             self.passed = u32::try_from(every - 1).unwrap_or(u32::MAX);
         }
         self.gone += slots as u64 * PARTS;
+        self.last = slots;
         self.words += (slots * words) as u64;
         if let Some((line, mark)) = mark(hash, self.passed) {
             let slots = u16::try_from(slots).unwrap_or(u16::MAX);
@@ -157,9 +160,10 @@ impl Space {
         let load = |class: &crate::space::Class| {
             let state = class.lock();
             let heat = |slab: u32| u64::from(self.heat[slab as usize].load(Relaxed));
-            // For those that come, and for one or two that just went.
+            // For those that come, and for one or two that just went, if it was the only one, too.
             let items = (state.used - state.chunks).max(1);
-            let kept_free = state.used / KEPT_FREE + 2 * state.used.div_ceil(items);
+            let one = state.used.div_ceil(items).max(state.recent.last);
+            let kept_free = state.used / KEPT_FREE + 2 * one;
             Load {
                 slabs: state.slabs().count() as u64,
                 per_slab: class.per_slab() as u64,

@@ -5,7 +5,7 @@
 //! eviction          s3-fifo, sieve, lru, w-tinylfu                                           s3-fifo
 //! movers            threads that make room ahead of need, 0 to 64; 0: who stores makes it     1
 //! items             items the index has room for                       one for 100 bytes of memory
-//! item-max          bytes of the largest item, 1k to 16m                         by the size of tiers
+//! item-max          bytes of the largest item, 1k to 16m        a quarter of the smallest tier, up to 16m
 //! disk              PATH=SIZE: a file, made if there is none, or a block device              none
 //! disk-small        what of it is for objects of at most 1 KiB                        a sixteenth
 //! disk-writes       bytes written to it in 24 hours at most; 0: no limit                     0
@@ -14,7 +14,6 @@
 //! ```
 
 use std::io;
-use std::path::PathBuf;
 
 use nearfar_kernel::affinity;
 use nearfar_kernel::fs::{self, FsError, RootFs};
@@ -22,16 +21,14 @@ use nearfar_spec::spec::{SpecError, size};
 use nearfar_topology::{Bytes, NodeSetError, Overrides};
 use rustix::io::Errno;
 
-use crate::config::{self, Config, DiskTier, Tier};
+use crate::config::{self, Config, Tier};
 use crate::disk::{self, Recover};
 use crate::evict::Eviction;
 use crate::local::{LocalCache, OpenError};
-use crate::tiers::{self, Memory, MemoryExpr, TierError};
+use crate::tiers::{self, DiskExpr, Memory, MemoryExpr, TierError};
 
 /// memcached's `-m`.
 const MEMORY: MemoryExpr = MemoryExpr { kind: None, bytes: Bytes(64 << 20) };
-/// Bytes of a page of a disk.
-const PAGE: u64 = 4096;
 /// Bytes an item may have at most.
 const ITEM_MAX: std::ops::RangeInclusive<u64> = 1 << 10..=16 << 20;
 
@@ -43,7 +40,7 @@ pub struct Settings {
     movers: usize,
     items: Option<u64>,
     item_max: Option<Bytes>,
-    disk: Option<(PathBuf, Bytes)>,
+    disk: Option<DiskExpr>,
     disk_small: Option<Bytes>,
     disk_writes: Bytes,
     disk_reads: Option<u32>,
@@ -158,14 +155,6 @@ fn one_of<T: Copy>(value: &str, all: &[(&str, T)]) -> Result<T, String> {
     found.map(|(_, one)| *one).ok_or_else(|| format!("write one of {}", names.join(", ")))
 }
 
-fn disk(value: &str) -> Result<(PathBuf, Bytes), String> {
-    let (path, bytes) = value.rsplit_once('=').ok_or("write it as PATH=SIZE")?;
-    if path.is_empty() {
-        return Err("a file or block device is wanted before =SIZE".into());
-    }
-    Ok((path.into(), sized(bytes)?))
-}
-
 impl Settings {
     /// The names there are.
     pub const NAMES: [&str; 10] = [
@@ -206,7 +195,7 @@ impl Settings {
                 let fits = Some(sized(value)?).filter(|bytes| ITEM_MAX.contains(&bytes.0));
                 self.item_max = Some(fits.ok_or("an item may have 1k to 16m")?);
             }
-            "disk" => self.disk = Some(disk(value)?),
+            "disk" => self.disk = Some(value.parse()?),
             "disk-small" => self.disk_small = Some(sized(value)?),
             "disk-writes" => self.disk_writes = sized(value)?,
             "disk-reads" => self.disk_reads = u32::try_from(count(value, 0..=3)?).ok(),
@@ -235,18 +224,10 @@ impl Settings {
         Ok(tiers::resolve(memory, &machine, (&cpus, &fs))?)
     }
 
-    fn disk(&self) -> Option<DiskTier> {
-        let (path, bytes) = self.disk.clone()?;
-        let small = self.disk_small.map_or(bytes.0 / 16, |small| small.0);
-        let config = disk::Config {
-            bytes: bytes.0,
-            small_bytes: small / PAGE * PAGE,
-            budget_per_day: self.disk_writes.0,
-            least_hits: self.disk_reads.unwrap_or_else(|| u32::from(self.disk_writes.0 > 0)),
-            recover: self.disk_after_crash,
-            ..disk::Config::default()
-        };
-        Some(DiskTier { path, config, clock_zero: 0 })
+    fn disk(&self) -> Option<DiskExpr> {
+        let (small, writes, reads) = (self.disk_small, self.disk_writes, self.disk_reads);
+        let after_crash = self.disk_after_crash;
+        self.disk.clone().map(|disk| DiskExpr { small, writes, reads, after_crash, ..disk })
     }
 
     /// The cache that was asked for, on this machine.
@@ -262,10 +243,8 @@ impl Settings {
         let mut config = Config::of_bytes(0);
         config.tiers = self.tiers()?.into_iter().map(tier).collect();
         config.items = self.items;
-        // An item has a quarter of a slab at most.
-        let slab = |bytes: Bytes| (4 * bytes.0).next_power_of_two().max(256 << 10);
-        config.slab = self.item_max.and_then(|bytes| usize::try_from(slab(bytes)).ok());
-        config.disk = self.disk();
+        config.item_max = self.item_max.and_then(|bytes| usize::try_from(bytes.0).ok());
+        config.disk = self.disk().map(|disk| disk.tier(0));
         config.check().map_err(OpenError::Cache)?;
         Ok(config)
     }
@@ -281,6 +260,8 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn set(all: &[(&str, &str)]) -> Result<Settings, SettingsError> {
@@ -308,8 +289,9 @@ mod tests {
         let tiers: Vec<_> = config.tiers.iter().map(|tier| (tier.bytes, tier.eviction)).collect();
         assert_eq!(tiers, [(16 << 20, Eviction::WTinyLfu), (32 << 20, Eviction::WTinyLfu)]);
         assert_eq!((settings.movers(), config.items), (0, Some(1000)));
+        assert_eq!(config.item_max, Some(64 << 10));
         let disk = config.disk.unwrap();
-        assert_eq!(disk.path, PathBuf::from("/tmp/a=b"));
+        assert_eq!(disk.path, Path::new("/tmp/a=b"));
         let disk::Config { bytes, small_bytes, budget_per_day, least_hits, recover, .. } =
             disk.config;
         assert_eq!((bytes, small_bytes, budget_per_day), (1 << 30, 4096, 10 << 30));

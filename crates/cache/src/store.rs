@@ -5,6 +5,14 @@
 //! `append`, `incr`, `touch`, the meta commands) are such a decision. Times are seconds of the cache's own clock
 //! ([`Store::now`]), which begins at 1 or later; 0 as a time of expiry means never.
 
+/// A CAS unique above all that were given out before this time, in nanoseconds of the Unix clock, where there are no more than
+/// sixteen million in a second: the first one of who opens a cache whose items outlive it.
+#[must_use]
+pub const fn cas_at(unix_ns: u64) -> u64 {
+    let (second, part) = (unix_ns / 1_000_000_000, unix_ns % 1_000_000_000);
+    (second << 24) + (part << 24) / 1_000_000_000
+}
+
 /// What is kept of an item besides its key and value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
@@ -151,4 +159,21 @@ pub trait Store: Sync {
 
     /// Figures, each with its name, as `stats` prints them.
     fn stats(&self, each: &mut dyn FnMut(&str, u64));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn who_opens_later_begins_above_what_was_given_out(
+            opened in 0..u64::MAX / 16, after in 1_000..5_000_000_000_u64,
+        ) {
+            // Sixteen for each microsecond.
+            prop_assert!(cas_at(opened + after) >= cas_at(opened) + after / 1_000 * 16);
+        }
+    }
 }

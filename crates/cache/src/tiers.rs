@@ -1,8 +1,9 @@
-//! Which memory a cache's tiers are to have: kinds in words and sizes, resolved against the machine.
+//! Which memory a cache's tiers are to have: kinds in words and sizes, resolved against the machine; and a disk's, likewise.
 //!
 //! A tier whose nodes have less free than it may grow to is refused before anything is made: what is bound to a full node is
 //! killed by the kernel when it grows, at a time nobody chose.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use nearfar_kernel::fs::Fs;
@@ -10,6 +11,14 @@ use nearfar_kernel::meminfo;
 use nearfar_kernel::mempolicy::Policy;
 use nearfar_spec::spec::{self, Place, Placed, SpecError};
 use nearfar_topology::{Bytes, CpuId, NodeSet, Topology};
+
+use crate::config::DiskTier;
+use crate::disk::{self, Recover};
+
+/// Bytes of a page of a disk.
+const PAGE: u64 = 4096;
+/// What of a disk is for small objects: one part in so many.
+const SMALL_SHARE: u64 = 16;
 
 /// A tier's memory, as written: `near=4g`, or `64m` for memory of any kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +84,54 @@ pub enum TierError {
         /// What these have.
         free: Bytes,
     },
+}
+
+/// A tier on disk, as written: `/var/cache/below=200g`, and what else was said of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskExpr {
+    /// The file or block device.
+    pub path: PathBuf,
+    /// Its size.
+    pub bytes: Bytes,
+    /// What of it is for objects of at most 1 KiB; none: a sixteenth.
+    pub small: Option<Bytes>,
+    /// What may be written in 24 hours; 0: no limit.
+    pub writes: Bytes,
+    /// Reads before an item goes there; none: 0, or 1 where writes are limited.
+    pub reads: Option<u32>,
+    /// What is taken over after a crash.
+    pub after_crash: Recover,
+}
+
+impl FromStr for DiskExpr {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (path, bytes) = text.rsplit_once('=').ok_or("write it as PATH=SIZE")?;
+        if path.is_empty() {
+            return Err("a file or block device is wanted before =SIZE".into());
+        }
+        let bytes = spec::size(bytes).map_err(|error| error.to_string())?;
+        let (path, after_crash) = (path.into(), Recover::default());
+        Ok(Self { path, bytes, small: None, writes: Bytes(0), reads: None, after_crash })
+    }
+}
+
+impl DiskExpr {
+    /// The tier, of a cache whose clock stands at 0 in this Unix second ([`DiskTier::clock_zero`]).
+    #[must_use]
+    pub fn tier(&self, clock_zero: u32) -> DiskTier {
+        let small = self.small.map_or(self.bytes.0 / SMALL_SHARE, |small| small.0);
+        let config = disk::Config {
+            bytes: self.bytes.0,
+            small_bytes: small / PAGE * PAGE,
+            budget_per_day: self.writes.0,
+            least_hits: self.reads.unwrap_or_else(|| u32::from(self.writes.0 > 0)),
+            recover: self.after_crash,
+            ..disk::Config::default()
+        };
+        DiskTier { path: self.path.clone(), config, clock_zero }
+    }
 }
 
 fn any(bytes: Bytes) -> Memory {

@@ -2,6 +2,8 @@
 //! They are libc's, as those of crate rustix look for the kernel's page of clocks by themselves, which ends programs under Valgrind.
 #![expect(unsafe_code, reason = "the coarse clocks are libc's")]
 
+use crate::store::cas_at;
+
 const NS_PER_S: i64 = 1_000_000_000;
 
 /// Seconds since it was made; it begins at 1, and its seconds begin where those of the wall clock did then.
@@ -18,10 +20,9 @@ impl Clock {
         Self { zero_ns: began_ns - NS_PER_S, unix_ns }
     }
 
-    /// A number above all that a cache opened earlier has given to its items: sixteen million a second, which no cache gives.
-    pub(super) fn cas_first(self) -> u64 {
-        let part = ((self.unix_ns % NS_PER_S) << 24) / NS_PER_S;
-        (((self.unix_ns / NS_PER_S) << 24) + part).unsigned_abs()
+    /// A number above all that a cache opened earlier has given to its items.
+    pub(super) const fn cas_first(self) -> u64 {
+        cas_at(self.unix_ns.unsigned_abs())
     }
 
     /// The Unix second in which it stood at 0.

@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use nearfar_cache::evict::Eviction;
 use nearfar_cache::mover::Movers;
 use nearfar_cache::server::{self, Server, Stop};
+use nearfar_cache::store::cas_at;
 use nearfar_cache::tiers::Memory;
 use nearfar_cache::{Cache, Config, Making, PageSize, Tier};
 use nearfar_topology::Bytes;
@@ -98,9 +99,9 @@ pub(crate) fn serve(mut plan: Plan) -> anyhow::Result<()> {
             "this process may have {allowed} descriptors, too few for {wanted} connections: raise its limit (ulimit -n)"
         ));
     }
-    if let Some(disk) = &config.disk {
+    if config.disk.is_some() {
         // Above those of items that are found on disk.
-        plan.server.protocol.cas_first = u64::from(disk.clock_zero) << 24;
+        plan.server.protocol.cas_first = cas_at(unix_ns());
     }
     let cache = Arc::new(Cache::new(config)?);
     let movers = Movers::start(&cache, plan.movers).context("movers")?;

@@ -1,18 +1,13 @@
 //! The tier below memory as options say it, the same for `serve` and for `bench`.
 
-use std::path::PathBuf;
-use std::str::FromStr;
-
 use clap::ValueEnum;
 use nearfar_cache::DiskTier;
-use nearfar_cache::disk::{self, Recover};
+use nearfar_cache::disk::Recover;
+use nearfar_cache::tiers::DiskExpr;
 use nearfar_topology::Bytes;
 
 use super::engine::size;
 use crate::cache::serve;
-
-/// Bytes of a page of a disk.
-const PAGE: u64 = 4096;
 
 /// What lies below memory.
 #[derive(Debug, clap::Args)]
@@ -45,42 +40,16 @@ enum AfterCrash {
     Nothing,
 }
 
-/// `PATH=SIZE`.
-#[derive(Clone, Debug)]
-struct DiskExpr {
-    path: PathBuf,
-    bytes: Bytes,
-}
-
-impl FromStr for DiskExpr {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (path, bytes) = text.rsplit_once('=').ok_or("write it as PATH=SIZE")?;
-        if path.is_empty() {
-            return Err("a file or block device is wanted before =SIZE".into());
-        }
-        Ok(Self { path: path.into(), bytes: size(bytes)? })
-    }
-}
-
 impl DiskArgs {
     /// The tier, if there is to be one.
     pub(super) fn tier(&self) -> Option<DiskTier> {
-        let DiskExpr { path, bytes } = self.disk.clone()?;
-        let small = self.disk_small.map_or(bytes.0 / 16, |small| small.0);
-        let recover = match self.disk_after_crash {
+        let disk = self.disk.clone()?;
+        let after_crash = match self.disk_after_crash {
             AfterCrash::Written => Recover::Always,
             AfterCrash::Nothing => Recover::Closed,
         };
-        let config = disk::Config {
-            bytes: bytes.0,
-            small_bytes: small / PAGE * PAGE,
-            budget_per_day: self.disk_writes.0,
-            least_hits: self.disk_reads.unwrap_or_else(|| u32::from(self.disk_writes.0 > 0)),
-            recover,
-            ..disk::Config::default()
-        };
-        Some(DiskTier { path, config, clock_zero: serve::clock_zero() })
+        let (small, writes, reads) = (self.disk_small, self.disk_writes, self.disk_reads);
+        let disk = DiskExpr { small, writes, reads, after_crash, ..disk };
+        Some(disk.tier(serve::clock_zero()))
     }
 }
