@@ -19,10 +19,14 @@ use nearfar_kernel::mempolicy::Policy;
 
 use crate::arena::{Arena, PageSize, WORD};
 use crate::balance::Recent;
-use crate::evict::{Evict, Eviction, Items, Look};
+use crate::evict::{Evict, Eviction};
 use crate::index::Hash;
 use crate::item::{Header, Item, REACH, Stage};
 use crate::sizes::Sizes;
+
+mod view;
+
+use view::View;
 
 /// Offset of no slot.
 const NONE: usize = usize::MAX;
@@ -460,44 +464,5 @@ impl Space {
     pub(crate) fn excess(&self) -> usize {
         let stock = self.stock();
         stock.kept_back.saturating_sub(stock.free.len())
-    }
-}
-
-/// A class as its policy sees it.
-struct View<'a> {
-    space: &'a Space,
-    class: &'a Class,
-    slabs: &'a [Option<u32>],
-}
-
-impl View<'_> {
-    fn header(&self, slot: u32) -> Option<(Item<'_>, Header)> {
-        let at = self.space.word_of(self.class, self.slabs, slot)?;
-        let item = self.space.item(at);
-        Some((item, item.header()))
-    }
-}
-
-impl Items for View<'_> {
-    fn slots(&self) -> u32 {
-        u32::try_from(self.slabs.len() * self.class.per_slab).unwrap_or(u32::MAX)
-    }
-
-    fn look(&self, slot: u32) -> Look {
-        match self.header(slot) {
-            Some((_, header)) if header.is_live() => Look::Item(header.reads() as u8),
-            Some((_, header)) if header.stage() == Stage::Held => Look::Busy,
-            _ => Look::Vacant,
-        }
-    }
-
-    fn set_reads(&self, slot: u32, reads: u8) {
-        if let Some((item, header)) = self.header(slot) {
-            item.change(header, |now| now.with_reads(u64::from(reads)));
-        }
-    }
-
-    fn hash(&self, slot: u32) -> u32 {
-        self.header(slot).map_or(0, |(item, header)| item.hash(header, &mut Vec::new()).low())
     }
 }

@@ -4,7 +4,8 @@
 //! so by chance (`owners.rs`); else it counts as shared. A shared block is looked at in smaller ones if the samples of each of
 //! those agree (one is one node's, the next another's), or are too few to tell; where they do not agree, all use all of it, and
 //! it stays whole: few samples then tell of much memory. The smallest are 64 KiB, or larger ones if very much memory was seen;
-//! where they are shared but the samples of each page agree, pages go one by one.
+//! where they are shared but the samples of each page agree, pages go one by one. What counts as shared but may well be one node's
+//! all the same stays where it is until there are samples enough: it would have to come back.
 
 use nearfar_policy::traffic::Page;
 
@@ -111,7 +112,9 @@ pub(super) fn of_process<'a>(sampled: Sampled<'a>, orders: &[u32], all: &mut Vec
         let finer = &orders[at + 1..];
         for (part, sampled) in parts.iter_mut().zip(&sampled) {
             let few = || pieces(sampled, finest).take(PIECES_LEAST).count() < PIECES_LEAST;
-            part.owner = part.owner.filter(|_| finer.is_empty() || !few());
+            if part.owner.is_some() && !finer.is_empty() && few() {
+                (part.owner, part.waits) = (None, true);
+            }
         }
         let splits = {
             let shared: Vec<_> =
@@ -147,7 +150,9 @@ pub(super) fn of_process<'a>(sampled: Sampled<'a>, orders: &[u32], all: &mut Vec
 pub(super) fn told(parts: &mut [Part]) {
     for of_one in parts.chunk_by_mut(|a, b| a.first.process == b.first.process) {
         let owners = Owners::of(of_one.iter().map(|part| part.by.as_slice()));
-        of_one.iter_mut().for_each(|part| part.owner = owners.owner(&part.by));
+        for part in of_one {
+            (part.owner, part.waits) = (owners.owner(&part.by), owners.may_be_owned(&part.by));
+        }
     }
 }
 

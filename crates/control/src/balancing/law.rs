@@ -228,7 +228,7 @@ pub(super) fn shift<P: Pages>(
         let least = candidates.iter().map(|one| one.bytes.0).min().unwrap_or(0);
         let bytes = shift.bytes.0.next_multiple_of(PAGE);
         let bytes = Bytes(if 2 * bytes >= least { bytes.max(least) } else { bytes });
-        let chosen = one.pages.select((shift.from, shift.to), bytes, &candidates);
+        let chosen = one.pages.select((shift.region, shift.from, shift.to), bytes, &candidates);
         moves.extend(chosen.iter().filter_map(|page| of.get(page)).flat_map(|(part, _)| {
             part.pages_of(home).map(move |page| Move {
                 page,

@@ -13,6 +13,8 @@ const NEARLY: u64 = 90;
 const SURE: f64 = 4.0;
 /// The least share of a process's parts that is taken for owned.
 const OWNED_LEAST: f64 = 0.01;
+/// Where this share of them is, another one probably is, too.
+const MOSTLY: f64 = 0.5;
 
 /// What the parts of a process tell of each.
 #[derive(Clone, Debug)]
@@ -57,6 +59,12 @@ impl Owners {
         let (place, samples) = nearly(part)?;
         let chance = (1.0 - self.owned) * self.by_chance(samples);
         (self.owned >= SURE * chance).then_some(place)
+    }
+
+    /// Whether a part may well be one node's although that is not told yet: so are most, and all its samples agree.
+    pub(super) fn may_be_owned(&self, part: &[u64]) -> bool {
+        let (all, most) = (part.iter().sum::<u64>(), part.iter().copied().max().unwrap_or(0));
+        self.owned >= MOSTLY && most * 100 >= all * NEARLY && self.owner(part).is_none()
     }
 
     /// How likely it is that so many samples of memory that all use are of one node.
@@ -130,6 +138,21 @@ pub(super) mod tests {
         let owners = owners(&parts);
         assert_eq!(owners[950..], [Some(2); 50]);
         assert!(owners[..950].iter().flatten().count() < 5);
+    }
+
+    #[test]
+    fn of_what_is_mostly_owned_few_samples_that_agree_are_waited_for() {
+        let mut parts: Vec<_> = (0..40_usize).map(|index| part(3, |_| index % 4)).collect();
+        parts.extend([vec![0, 2, 0, 0], vec![1, 1, 0, 0], vec![0; 4]]);
+        let owners = Owners::of(parts.iter().map(Vec::as_slice));
+        let waits: Vec<_> = parts[39..].iter().map(|part| owners.may_be_owned(part)).collect();
+        assert_eq!(waits, [false, true, false, true]);
+        // Where all use all, two samples that agree do so by chance.
+        let shared: Vec<_> = (0..400)
+            .map(|index| part(2 + 4 * (index % 2), |sample| any(index * 100 + sample)))
+            .collect();
+        let owners = Owners::of(shared.iter().map(Vec::as_slice));
+        assert!(!shared.iter().any(|part| owners.may_be_owned(part)));
     }
 
     proptest! {

@@ -59,6 +59,8 @@ pub(super) struct Part {
     pub(super) by: Vec<u64>,
     /// The place of the node whose it is; `None` for a shared one.
     pub(super) owner: Option<usize>,
+    /// It counts as shared, but may well be one node's: it stays until more is known.
+    pub(super) waits: bool,
     /// The pages that were sampled: their numbers, nodes and samples.
     sampled: Vec<(u64, NodeId, u64)>,
 }
@@ -68,7 +70,8 @@ impl Part {
         let by = blocks::asked(sampled);
         let huge = sampled.iter().any(|(_, heat)| heat.huge);
         let one = |(page, heat): &(&Page, &Heat)| (page.number, heat.node, heat.all());
-        Self { first, pages, huge, by, owner: None, sampled: sampled.iter().map(one).collect() }
+        let sampled = sampled.iter().map(one).collect();
+        Self { first, pages, huge, by, owner: None, waits: false, sampled }
     }
 
     const fn bytes(&self) -> Bytes {
@@ -231,6 +234,8 @@ pub(super) fn regions(parts: &[Part], layout: &Layout) -> Vec<Region> {
     let (cpus, mems) = (layout.cpus.len(), layout.mems.len());
     let mut used = vec![vec![0_u64; cpus]; cpus + 1];
     let mut at = vec![vec![0_u64; mems]; cpus + 1];
+    // What waits stays where it is.
+    let mut stays = at.clone();
     let mut bytes = vec![0_u64; cpus + 1];
     for part in parts {
         let region = layout.region(part.owner);
@@ -240,6 +245,7 @@ pub(super) fn regions(parts: &[Part], layout: &Layout) -> Vec<Region> {
         for (_, node, samples) in &part.sampled {
             if let Some(place) = layout.place_of_memory(*node) {
                 at[region][place] += samples;
+                stays[region][place] += if part.waits { *samples } else { 0 };
             }
         }
         bytes[region] += part.bytes().0;
@@ -254,24 +260,28 @@ pub(super) fn regions(parts: &[Part], layout: &Layout) -> Vec<Region> {
             all => share(used[index][cpu], all),
         });
         let served: u64 = at[index].iter().sum();
+        let stay: u64 = stays[index].iter().sum();
         Region {
             by: by.collect(),
             at: at[index].iter().map(|part| share(*part, served)).collect(),
-            least: vec![BasisPoints(0); mems],
-            most: vec![BasisPoints(10_000); mems],
+            least: stays[index].iter().map(|here| share(*here, served)).collect(),
+            most: stays[index]
+                .iter()
+                .map(|here| BasisPoints(10_000 - share(stay - here, served).0))
+                .collect(),
             bytes: Bytes(bytes[index]),
         }
     };
     (0..=cpus).map(region).collect()
 }
 
-/// The parts of a region.
+/// The parts of a region that may move.
 pub(super) fn of_region<'a>(
     parts: &'a [Part],
     layout: &'a Layout,
     region: usize,
 ) -> impl Iterator<Item = &'a Part> {
-    parts.iter().filter(move |part| layout.region(part.owner) == region)
+    parts.iter().filter(move |part| !part.waits && layout.region(part.owner) == region)
 }
 
 fn share(part: u64, of: u64) -> BasisPoints {
@@ -327,6 +337,25 @@ pub(super) mod tests {
         // A quarter of these are at home on any node.
         let home = Home::new(&[16; 4], (1, 3));
         assert!(leaves(1, Some(&home)).iter().all(|pages| (1..=4).contains(pages)));
+    }
+
+    #[test]
+    fn what_may_well_be_one_nodes_counts_as_shared_and_stays_until_it_is_told() {
+        // Of 40 blocks all but the last have samples enough to tell.
+        let asks = |number: u64| vec![usize::try_from(number / 16 % 4).unwrap(); 3];
+        let all = |told: u64| {
+            seen((0..640).filter(|number| *number < 16 * told || number % 16 == 0), |number| {
+                if number < 16 * told { asks(number) } else { vec![2] }
+            })
+        };
+        let (parts, layout) = (all(39).parts(), layout());
+        let waits: Vec<_> = parts.iter().filter(|part| part.waits).map(|one| one.first).collect();
+        assert_eq!(waits.iter().map(|page| page.number).collect::<Vec<_>>(), [624]);
+        assert_eq!(of_region(&parts, &layout, 4).count(), 0);
+        let shared = &regions(&parts, &layout)[4];
+        assert_eq!(shared.least[..2], [BasisPoints(10_000), BasisPoints(0)]);
+        assert_eq!(shared.most[..2], [BasisPoints(10_000), BasisPoints(0)]);
+        assert!(all(40).parts().iter().all(|part| !part.waits && part.owner.is_some()));
     }
 
     #[test]

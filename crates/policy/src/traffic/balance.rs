@@ -10,7 +10,7 @@
 //!    same for ten seconds. As much of the gain as can be believed must repay the traffic of moving twice over while loads last,
 //!    and memory stays as hot as it is (`drift.rs`). A direction is reversed after two confirmations.
 //! 4. *Limit*: a tenth of a region's accesses in a decision, times confidence, up to four tenths while what was predicted
-//!    comes; the rate that was set, and of that only what the queues can spare, unless much is to gain.
+//!    comes or very much is to gain; the rate that was set, and of that only what the queues can spare, unless much is to gain.
 //! 5. *Check* (`judge.rs`): what came of what was predicted. Three misses halve confidence, five undo what was done, and
 //!    nothing is done until loads change.
 //!
@@ -255,7 +255,7 @@ impl Balance {
         decision.weights = to.as_ref().unwrap_or(&goal.to).iter().map(|at| apportion(at)).collect();
         if matches!(verdict, Verdict::Moving { .. }) {
             let part = self.rate_part(view, &problem.used(&view.at), gain);
-            decision.shifts = self.shifts(view, &goal.to, part);
+            decision.shifts = self.shifts(view, &goal.to, (part, self.judge.step(gain)));
             let now = after(&view.at, &decision.shifts);
             let predicted = problem.value(&now) / problem.value(&view.at).max(1e-12);
             self.judge.moved(&view.at, self.senses.rate(), predicted);
@@ -317,12 +317,12 @@ impl Balance {
     }
 
     /// What to move now on the way to `to`: within the rate, what a step may be, and what there is room for.
-    fn shifts(&self, view: &View<'_>, to: &Placement, rate_part: f64) -> Vec<Shift> {
+    fn shifts(&self, view: &View<'_>, to: &Placement, (rate_part, step): (f64, f64)) -> Vec<Shift> {
         let (bytes, largest) = apart(view.seen, (&view.at, to));
         // A long wait is no reason for a long step.
         let time = view.elapsed_ns.min(self.config.period.0);
         let may = real(self.config.rate.0) * rate_part * real(time) / 1e9;
-        let trust = share(self.config.trust) * self.judge.step();
+        let trust = share(self.config.trust) * step;
         let part = (may / bytes.max(1.0)).min(trust / largest.max(1e-9)).min(1.0);
         let mut room: Vec<u64> = view.seen.room.iter().map(|bytes| bytes.0).collect();
         let mut left = count(may);
@@ -354,7 +354,7 @@ impl Balance {
         };
         let shifts = match fitted {
             Some(back) if apart(view.seen, (&view.at, &back)).1 >= SHARE_LEAST => {
-                self.shifts(view, &back, 1.0)
+                self.shifts(view, &back, (1.0, self.judge.step(0.0)))
             }
             _ => Vec::new(),
         };
@@ -404,7 +404,7 @@ impl Balance {
             let by = by.max(low).min(high);
             (to[region][near.0], to[region][far.0]) = (at[near.0] + by, at[far.0] - by);
         }
-        let shifts = self.shifts(view, &to, 1.0);
+        let shifts = self.shifts(view, &to, (1.0, self.judge.step(0.0)));
         let settled = Verdict::Settled { gain: BasisPoints(0) };
         let verdict = if shifts.is_empty() { settled } else { Verdict::Average };
         let weights = to.iter().map(|at| apportion(at)).collect();

@@ -36,9 +36,10 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Fails if nobody answers there as memcached would.
+    /// Fails if nobody answers there as memcached would, or as a proxy before it that says nothing of itself.
     pub(crate) fn greet(&self) -> anyhow::Result<()> {
-        stats::ask(&self.address, self.patience).map(|_| ())
+        let said = stats::ask(&self.address, self.patience);
+        said.map(|_| ()).or_else(|why| stats::reads(&self.address, self.patience).map_err(|_| why))
     }
 }
 

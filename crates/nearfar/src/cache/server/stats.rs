@@ -1,4 +1,4 @@
-//! What a server says of itself (`stats`), and how much memory its process has, if that is on this machine.
+//! What a server says of itself (`stats`), and how much memory its process has, if that is on this machine; whether there is one.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::time::Duration;
@@ -46,6 +46,19 @@ pub(super) fn ask(address: &Address, patience: Duration) -> anyhow::Result<Said>
     let process = said.process.filter(|_| local).map(|number| number.to_string());
     said.memory.resident_bytes = process.and_then(|number| resident(&number)).map(|bytes| bytes.0);
     Ok(said)
+}
+
+/// Whether a read is answered, of a key that is not there: proxies know no `stats`, and end the connection.
+pub(super) fn reads(address: &Address, patience: Duration) -> anyhow::Result<()> {
+    let mut connection = address.connect()?;
+    connection.with_patience(patience)?;
+    connection.write_all(b"get nearfar-is-anybody-there\r\n")?;
+    let mut line = String::new();
+    BufReader::new(connection.take(SAID_MAX)).read_line(&mut line)?;
+    if line != "END\r\n" {
+        bail!("{address}: a read was answered by {line:?}");
+    }
+    Ok(())
 }
 
 fn parse(lines: &str) -> Said {

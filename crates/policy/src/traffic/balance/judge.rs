@@ -2,8 +2,11 @@
 //!
 //! Prediction and measurement are both taken relative to what they were before, so that a model that is off by a factor is not
 //! blamed. A *miss* is a gain of which less than a quarter came, noise allowed for. Three in a row halve confidence, and with
-//! it the length of steps, and what comes doubles it, up to four times the usual where there was no miss; five are proof that the model is not of this machine: what was moved since the first is moved
-//! back, and nothing is done until loads change.
+//! it the length of steps, and what comes doubles it, up to four times the usual where there was no miss; five are proof that the
+//! model is not of this machine: what was moved since the first is moved back, and nothing is done until loads change.
+//!
+//! Where very much is to gain, steps are longer from the first: where threads wait for each other, nothing shows until the last of
+//! them has its memory.
 
 use crate::traffic::place::Placement;
 
@@ -20,6 +23,8 @@ const MISSES_OFF: u32 = 5;
 const CONFIDENCE_LEAST: f64 = 0.125;
 /// Steps are at most so many times the usual.
 const STRIDE_MOST: f64 = 4.0;
+/// A step may be as many times the usual as what is to gain is this.
+const GAIN_STEP: f64 = 0.25;
 
 /// The judge.
 #[derive(Clone, Debug)]
@@ -57,9 +62,11 @@ impl Judge {
         Self { open: None, misses: 0, before: Placement::new(), confidence: 1.0, stride: 1.0 }
     }
 
-    /// How long steps may be beside the usual.
-    pub(super) fn step(&self) -> f64 {
-        self.confidence * self.stride
+    /// How long steps may be beside the usual, on the way to such a gain.
+    pub(super) fn step(&self, gain: f64) -> f64 {
+        // After a miss, what is predicted is no reason.
+        let urgent = if self.misses > 0 { 1.0 } else { gain / GAIN_STEP };
+        self.confidence * self.stride.max(urgent).min(STRIDE_MOST)
     }
 
     /// Loads have changed: what is under way can't be judged, and all is open again.
@@ -168,10 +175,20 @@ mod tests {
     fn steps_grow_while_gains_come_and_are_the_usual_again_after_a_miss() {
         let mut judge = Judge::new();
         for times in [1.0, 2.0, 4.0, 4.0] {
-            assert!((judge.step() - times).abs() < 1e-9, "{} for {times}", judge.step());
+            assert!((judge.step(0.1) - times).abs() < 1e-9, "{} for {times}", judge.step(0.1));
             moves(&mut judge, 1, 1.04);
         }
         moves(&mut judge, 1, 0.99);
-        assert!((judge.step() - 1.0).abs() < 1e-9);
+        assert!((judge.step(0.1) - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn on_the_way_to_much_steps_are_longer_until_it_does_not_come() {
+        let mut judge = Judge::new();
+        for (gain, times) in [(0.1, 1.0), (0.5, 2.0), (1.0, 4.0), (9.0, 4.0)] {
+            assert!((judge.step(gain) - times).abs() < 1e-9, "{} for {gain}", judge.step(gain));
+        }
+        moves(&mut judge, 1, 0.99);
+        assert!((judge.step(9.0) - 1.0).abs() < 1e-9);
     }
 }

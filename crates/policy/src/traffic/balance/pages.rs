@@ -1,5 +1,8 @@
 //! Which pages go: hottest for their size, not those that moved of late, and none of a process whose pages go to and fro.
 //!
+//! What moved while it was taken for another region's, as one node's pages are for shared ones until there are samples enough, need
+//! not rest.
+//!
 //! A page that comes back to where it was within 32 decisions is a *return*. If more than a fifth of what a process has moved
 //! of late are returns, it is frozen: for 16 decisions, and twice as long each time after. What is frozen is measured, not
 //! moved.
@@ -39,9 +42,16 @@ pub struct Candidate {
 pub struct Pages {
     /// Decisions so far.
     now: u64,
-    /// When and from where pages moved last.
-    moved: BTreeMap<Page, (u64, usize)>,
+    /// When and from where pages moved last, and of which region they were.
+    moved: BTreeMap<Page, Moved>,
     processes: BTreeMap<Process, Moves>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Moved {
+    when: u64,
+    from: usize,
+    region: usize,
 }
 
 /// A process's moves of late: halved when there are many.
@@ -64,7 +74,7 @@ impl Pages {
     pub fn tick(&mut self) {
         self.now += 1;
         let since = self.now.saturating_sub(RETURNS);
-        self.moved.retain(|_, (when, _)| *when >= since);
+        self.moved.retain(|_, moved| moved.when >= since);
         for moves in self.processes.values_mut() {
             if moves.all >= MOVES_LEAST
                 && returns(*moves) > RETURNS_MOST
@@ -86,16 +96,18 @@ impl Pages {
         self.processes.get(&process).is_some_and(|moves| self.now < moves.frozen_until)
     }
 
-    /// The pages that go from node to node, at most so many bytes: counted as moved.
+    /// The pages of a region that go from node to node, at most so many bytes: counted as moved.
     pub fn select(
         &mut self,
-        (from, to): (usize, usize),
+        (region, from, to): (usize, usize, usize),
         most: Bytes,
         candidates: &[Candidate],
     ) -> Vec<Page> {
         // What moved in this decision may go on: a part of it went elsewhere.
         let rests = |page: &Page| {
-            self.moved.get(page).is_some_and(|(when, _)| (1..RESTS).contains(&(self.now - when)))
+            self.moved.get(page).is_some_and(|moved| {
+                moved.region == region && (1..RESTS).contains(&(self.now - moved.when))
+            })
         };
         let may = |one: &&Candidate| {
             one.bytes.0 > 0 && !self.is_frozen(one.page.process) && !rests(&one.page)
@@ -116,8 +128,8 @@ impl Pages {
             chosen.push(one.page);
         }
         for page in &chosen {
-            let returns =
-                self.moved.insert(*page, (self.now, from)).is_some_and(|(_, was)| was == to);
+            let before = self.moved.insert(*page, Moved { when: self.now, from, region });
+            let returns = before.is_some_and(|moved| moved.from == to);
             let moves = self.processes.entry(page.process).or_default();
             moves.all += 1;
             moves.returns += u64::from(returns);
@@ -155,7 +167,7 @@ mod tests {
         all[10].page.number = 512;
         let mut one = Pages::new();
         one.tick();
-        assert_eq!(numbers(&one.select((0, 1), Bytes(3 * 4096 + 100), &all)), [9, 8, 7]);
+        assert_eq!(numbers(&one.select((4, 0, 1), Bytes(3 * 4096 + 100), &all)), [9, 8, 7]);
     }
 
     #[test]
@@ -163,13 +175,24 @@ mod tests {
         let mut one = Pages::new();
         let all = pages(5..6);
         one.tick();
-        assert_eq!(one.select((0, 1), Bytes(4096), &all).len(), 1);
+        assert_eq!(one.select((4, 0, 1), Bytes(4096), &all).len(), 1);
         for _ in 0..7 {
             one.tick();
-            assert_eq!(one.select((1, 0), Bytes(4096), &all).len(), 0);
+            assert_eq!(one.select((4, 1, 0), Bytes(4096), &all).len(), 0);
         }
         one.tick();
-        assert_eq!(one.select((1, 0), Bytes(4096), &all).len(), 1);
+        assert_eq!(one.select((4, 1, 0), Bytes(4096), &all).len(), 1);
+    }
+
+    #[test]
+    fn a_page_that_was_taken_for_another_regions_need_not_rest() {
+        let mut one = Pages::new();
+        one.tick();
+        one.select((4, 0, 1), Bytes(4096), &pages(5..6));
+        one.tick();
+        assert_eq!(one.select((0, 1, 0), Bytes(4096), &pages(5..6)).len(), 1);
+        one.tick();
+        assert_eq!(one.select((0, 0, 1), Bytes(4096), &pages(5..6)).len(), 0);
     }
 
     /// Decisions until the process is frozen, with its pages going to and fro.
@@ -180,7 +203,7 @@ mod tests {
                 return round;
             }
             let (from, to) = if (one.now / RESTS).is_multiple_of(2) { (0, 1) } else { (1, 0) };
-            one.select((from, to), Bytes(100 * 4096), &pages(0..100));
+            one.select((4, from, to), Bytes(100 * 4096), &pages(0..100));
         }
         panic!("never frozen");
     }
@@ -193,7 +216,7 @@ mod tests {
             until_frozen(&mut one);
             let mut frozen = 0;
             while one.is_frozen(Process(1)) {
-                assert_eq!(one.select((0, 1), Bytes(4096), &pages(500..600)).len(), 0);
+                assert_eq!(one.select((4, 0, 1), Bytes(4096), &pages(500..600)).len(), 0);
                 one.tick();
                 frozen += 1;
             }
@@ -209,7 +232,7 @@ mod tests {
         for round in 0..100 {
             one.tick();
             let some = pages(round * 50..(round + 1) * 50);
-            assert_eq!(one.select((0, 1), Bytes(u64::MAX), &some).len(), 50);
+            assert_eq!(one.select((4, 0, 1), Bytes(u64::MAX), &some).len(), 50);
         }
         assert!(!one.is_frozen(Process(1)));
     }

@@ -200,7 +200,8 @@ impl AtWork {
                 accesses: whole(one.looks * 1000.0),
             })
             .collect();
-        let chosen = self.pages.select((shift.from, shift.to), shift.bytes, &candidates);
+        let chosen =
+            self.pages.select((shift.region, shift.from, shift.to), shift.bytes, &candidates);
         let waiting: i128 = self.pending_bytes(readings, shift.to);
         let mut free = i128::from(readings.free[shift.to]) - waiting;
         let mut cold = self.classes.iter().flat_map(|class| class.coldest(shift.to));
