@@ -159,9 +159,7 @@ impl Cache {
             match self.index.find(hash, |entry, at| self.try_read(key, (entry, at), out, head)) {
                 Some(Tried::Read(meta)) => {
                     self.reads.hit();
-                    if self.wants_reads {
-                        self.tell_reads_if_many();
-                    }
+                    self.note_reads();
                     return Some(meta);
                 }
                 Some(Tried::Again) => {
@@ -180,6 +178,14 @@ impl Cache {
         }
         self.reads.miss();
         None
+    }
+
+    /// Tells policies that want it what was read, where enough has come together.
+    #[inline]
+    pub(crate) fn note_reads(&self) {
+        if self.wants_reads {
+            self.tell_reads_if_many();
+        }
     }
 
     #[inline]

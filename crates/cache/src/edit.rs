@@ -5,14 +5,15 @@
 //! is one that lies on disk.
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::Arc;
 
 use crate::arena::WORD;
-use crate::below::{Found, There};
+use crate::below::{Fetcher, Found, There};
 use crate::cache::Cache;
 use crate::index::{At, Entry, Held, hash};
 use crate::item::{Header, Stage};
 use crate::mover::for_each_item;
-use crate::store::{Class, Decide, Edit, Head, Meta, Old, Refused, Store};
+use crate::store::{Class, Decide, Edit, Fetch, Head, Meta, Old, Refused, Store};
 
 impl Cache {
     /// Sets what is kept besides the value of an item that has room for that, and does not lie on disk as well.
@@ -61,6 +62,10 @@ impl Store for Cache {
 
     fn get(&self, key: &[u8], out: &mut Vec<u8>, head: &mut Head<'_>) -> Option<Meta> {
         self.read(key, out, head)
+    }
+
+    fn fetch(self: Arc<Self>, depth: usize) -> Option<Box<dyn Fetch>> {
+        Fetcher::new(self, depth).map(|fetcher| -> Box<dyn Fetch> { Box::new(fetcher) })
     }
 
     fn edit(

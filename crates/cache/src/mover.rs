@@ -5,9 +5,10 @@
 //! having to leave. An item is copied where nobody looks, then its entry is exchanged if it is the same still: readers find
 //! the one or the other, whole.
 
+use core::any::Any;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -306,11 +307,66 @@ pub(crate) fn for_each_item(cache: &Cache, each: &mut dyn FnMut(usize, usize) ->
     }
 }
 
+/// What a thread said that panicked.
+pub(crate) fn said(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("it panicked").to_owned()
+}
+
+/// A thread that moves items has panicked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("thread {thread} of the cache failed ({why}); start it again")]
+pub struct Failed {
+    /// The thread's name.
+    pub thread: String,
+    /// What it said.
+    pub why: String,
+}
+
+type Then = Box<dyn Fn() + Send>;
+
+/// What is to be done when a thread has panicked, and whether one has.
+#[derive(Default)]
+struct Alarm {
+    is_on: AtomicBool,
+    then: Mutex<Option<Then>>,
+}
+
+impl core::fmt::Debug for Alarm {
+    fn fmt(&self, to: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        to.debug_struct("Alarm").field("is_on", &self.is_on).finish_non_exhaustive()
+    }
+}
+
+impl Alarm {
+    /// Does what is to be done, if both are known.
+    fn ring(&self) {
+        let then = self.then.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(then) = then.as_ref().filter(|_| self.is_on.load(Acquire)) {
+            then();
+        }
+    }
+}
+
+/// Rings if its thread panics.
+struct Guard(Arc<Alarm>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.is_on.swap(true, AcqRel);
+            self.0.ring();
+        }
+    }
+}
+
 /// Threads that do what [`Cache::step`] does, until dropped; one of them is for the disk alone, where there is one.
 #[derive(Debug)]
 pub struct Movers {
     cache: Arc<Cache>,
     stop: Arc<AtomicBool>,
+    alarm: Arc<Alarm>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -320,20 +376,56 @@ impl Movers {
     /// # Errors
     /// If there can be no more threads.
     pub fn start(cache: &Arc<Cache>, threads: usize) -> std::io::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut movers =
-            Self { cache: Arc::clone(cache), stop: Arc::clone(&stop), threads: Vec::new() };
+        let (stop, alarm) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let mut movers = Self { cache: Arc::clone(cache), stop, alarm, threads: Vec::new() };
         for number in 0..threads {
-            let (cache, stop) = (Arc::clone(cache), Arc::clone(&stop));
-            let named = std::thread::Builder::new().name(format!("mover-{number}"));
-            movers.threads.push(named.spawn(move || work(&cache, &stop))?);
+            movers.spawn(&format!("mover-{number}"), work)?;
         }
         if cache.below.is_some() {
-            let (cache, stop) = (Arc::clone(cache), Arc::clone(&stop));
-            let named = std::thread::Builder::new().name(String::from("mover-disk"));
-            movers.threads.push(named.spawn(move || work_disk(&cache, &stop))?);
+            movers.spawn("mover-disk", work_disk)?;
         }
         Ok(movers)
+    }
+
+    fn spawn(&mut self, name: &str, work: fn(&Cache, &AtomicBool)) -> std::io::Result<()> {
+        let (cache, stop) = (Arc::clone(&self.cache), Arc::clone(&self.stop));
+        let guard = Guard(Arc::clone(&self.alarm));
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            work(&cache, &stop);
+            drop(guard);
+        });
+        self.threads.push(thread?);
+        Ok(())
+    }
+
+    /// Has something done as soon as one of the threads panics, in place of what was to be done before: such as ending what does
+    /// not work well without it. It is done at once if one has panicked by now, and may be done more than once.
+    pub fn on_failure(&self, then: impl Fn() + Send + 'static) {
+        *self.alarm.then.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(then));
+        self.alarm.ring();
+    }
+
+    /// Ends them, and waits for that.
+    ///
+    /// # Errors
+    /// If one of them had panicked.
+    pub fn end(mut self) -> Result<(), Failed> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<(), Failed> {
+        self.stop.swap(true, AcqRel);
+        self.cache.call_movers();
+        if let Some(below) = &self.cache.below {
+            below.call();
+        }
+        let mut ended = Ok(());
+        for thread in self.threads.drain(..) {
+            let name = thread.thread().name().unwrap_or_default().to_owned();
+            let one = thread.join();
+            ended = ended.and(one.map_err(|panic| Failed { thread: name, why: said(&*panic) }));
+        }
+        ended
     }
 }
 
@@ -362,14 +454,34 @@ fn work_disk(cache: &Cache, stop: &AtomicBool) {
 
 impl Drop for Movers {
     fn drop(&mut self) {
-        self.stop.swap(true, AcqRel);
-        self.cache.call_movers();
-        if let Some(below) = &self.cache.below {
-            below.call();
-        }
-        for thread in self.threads.drain(..) {
-            // A mover that panicked has said so.
-            let _ = thread.join();
-        }
+        // Who wants to know ends them.
+        let _ = self.join();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    fn breaks(_: &Cache, _: &AtomicBool) {
+        panic!("broken, as this test wants it");
+    }
+
+    #[test]
+    fn a_thread_that_panics_is_told_of_at_once_and_at_the_end() {
+        let cache = Arc::new(Cache::new(&Config::of_bytes(8 << 20)).unwrap());
+        let mut movers = Movers::start(&cache, 1).unwrap();
+        let (to, from) = std::sync::mpsc::channel();
+        let again = to.clone();
+        movers.on_failure(move || to.send("at once").unwrap());
+        movers.spawn("mover-broken", breaks).unwrap();
+        assert_eq!(from.recv(), Ok("at once"));
+        movers.on_failure(move || again.send("later").unwrap());
+        assert_eq!(from.recv(), Ok("later"));
+        let why = String::from("broken, as this test wants it");
+        let failed = Failed { thread: "mover-broken".into(), why };
+        assert_eq!(movers.end(), Err(failed));
+        assert_eq!(Movers::start(&cache, 1).unwrap().end(), Ok(()));
     }
 }

@@ -234,7 +234,8 @@ impl Talk {
             self.rest.drain(..fed.consumed);
             all.append(&mut out);
             match fed.stop {
-                Stop::Input => break,
+                // The map has nothing below it.
+                Stop::Input | Stop::Later => break,
                 Stop::Output | Stop::Turn => (),
                 Stop::Close => self.is_closed = true,
             }

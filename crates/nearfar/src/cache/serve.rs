@@ -1,11 +1,12 @@
 //! The server at work: the cache is made, movers and the server are started, and all end at a signal.
 //!
-//! SIGTERM and SIGINT let connections finish what they began; a second one ends at once.
+//! SIGTERM and SIGINT let connections finish what they began; a second one ends at once. A thread that fails ends it, too, as an
+//! error.
 
 use std::fmt;
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use nearfar_cache::evict::Eviction;
 use nearfar_cache::mover::Movers;
 use nearfar_cache::server::{self, Server, Stop};
@@ -111,13 +112,19 @@ pub(crate) fn serve(mut plan: Plan) -> anyhow::Result<()> {
     plan.server.metrics = server.metrics_address();
     output::print_error(&plan.to_string());
     let (stop, handle) = (server.stop(), signals.handle());
+    let failing = stop.clone();
+    movers.on_failure(move || failing.drain());
     let waiting = std::thread::spawn(move || obey(&mut signals, &stop));
-    server.wait();
+    let served = server.wait();
     handle.close();
-    // It has ended, or it has said why.
-    let _ = waiting.join();
-    drop(movers);
-    cache.close().context("--disk")
+    let obeyed = waiting.join();
+    let moved = movers.end();
+    // What is on disk is left in good order whatever has failed.
+    let closed = cache.close().context("--disk");
+    served?;
+    moved?;
+    ensure!(obeyed.is_ok(), "the thread that waits for signals failed; start it again");
+    closed
 }
 
 fn obey(signals: &mut Signals, stop: &Stop) {
