@@ -90,7 +90,7 @@ impl Store for Cache {
         let mut put = |value: &[u8], meta: &Meta| {
             self.put_held((&held, old), (key, value), meta).unwrap_or_else(|refused| {
                 done = Err(refused);
-                Self::remove_held(&held, old)
+                None
             })
         };
         let freed = match edit {
@@ -106,7 +106,7 @@ impl Store for Cache {
                 _ => None,
             },
         };
-        if edit != Edit::Keep {
+        if edit != Edit::Keep && done.is_ok() {
             self.changed(&held, key);
         }
         drop(held);
@@ -184,6 +184,10 @@ impl Store for Cache {
         each("limit_maxbytes", sum(|tier| tier.bytes));
         each("evictions", sum(evicted) + disk.map_or(0, |disk| disk.evicted));
         each("total_items", sum(|tier| tier.counts.stored));
+        each("reclaimed", sum(|tier| tier.counts.expired - tier.counts.reaped));
+        each("expired_unfetched", sum(|tier| tier.counts.unfetched));
+        each("crawler_reclaimed", sum(|tier| tier.counts.reaped));
+        each("crawler_items_checked", stats.checked);
         for (number, tier) in stats.tiers.iter().enumerate() {
             each(&format!("tier_{number}_bytes"), tier.used);
             each(&format!("tier_{number}_limit_bytes"), tier.bytes);

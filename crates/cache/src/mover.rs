@@ -3,7 +3,7 @@
 //! A mover keeps some slots of each class free in each tier, so that who stores an item finds one: below 2 % it demotes, up
 //! to 5 %. What is read twice in a slower tier is wished for in a faster one, and goes there if there is room without anybody
 //! having to leave. An item is copied where nobody looks, then its entry is exchanged if it is the same still: readers find
-//! the one or the other, whole.
+//! the one or the other, whole. Between rounds a mover takes out what has expired (`reap.rs`).
 
 use core::any::Any;
 use core::sync::atomic::AtomicBool;
@@ -182,7 +182,7 @@ impl Cache {
         });
     }
 
-    /// Takes out what has expired; gives how many items that were.
+    /// Takes out all that has expired, at once; gives how many items that were.
     pub fn reap(&self) -> u64 {
         let now = self.now.load(Relaxed);
         self.drop_items(&|meta| meta.is_over(now))
@@ -368,6 +368,8 @@ pub struct Movers {
     stop: Arc<AtomicBool>,
     alarm: Arc<Alarm>,
     threads: Vec<JoinHandle<()>>,
+    /// One of them reaps.
+    reaps: bool,
 }
 
 impl Movers {
@@ -377,7 +379,8 @@ impl Movers {
     /// If there can be no more threads.
     pub fn start(cache: &Arc<Cache>, threads: usize) -> std::io::Result<Self> {
         let (stop, alarm) = (Arc::new(AtomicBool::new(false)), Arc::default());
-        let mut movers = Self { cache: Arc::clone(cache), stop, alarm, threads: Vec::new() };
+        let mut movers =
+            Self { cache: Arc::clone(cache), stop, alarm, threads: Vec::new(), reaps: threads > 0 };
         for number in 0..threads {
             movers.spawn(&format!("mover-{number}"), work)?;
         }
@@ -395,6 +398,18 @@ impl Movers {
             drop(guard);
         });
         self.threads.push(thread?);
+        Ok(())
+    }
+
+    /// Starts a thread that takes out what has expired ([`Cache::reap_some`]), unless those for memory do that.
+    ///
+    /// # Errors
+    /// If there can be no more threads.
+    pub fn reap_too(&mut self) -> std::io::Result<()> {
+        if !self.reaps {
+            self.spawn("reaper", work_reaping)?;
+            self.reaps = true;
+        }
         Ok(())
     }
 
@@ -431,15 +446,28 @@ impl Movers {
 
 fn work(cache: &Cache, stop: &AtomicBool) {
     while !stop.load(Acquire) {
-        if cache.step_in_memory() > 0 {
-            continue;
+        let moved = cache.step_in_memory();
+        cache.reap_some();
+        if moved == 0 {
+            pause(cache);
         }
-        let (wanted, bell) = &cache.wanted;
-        let lock = wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut lock, _) = bell
-            .wait_timeout_while(lock, PAUSE, |wanted| !*wanted)
-            .unwrap_or_else(PoisonError::into_inner);
-        *lock = false;
+    }
+}
+
+/// Waits until somebody finds no room, or for so long.
+fn pause(cache: &Cache) {
+    let (wanted, bell) = &cache.wanted;
+    let lock = wanted.lock().unwrap_or_else(PoisonError::into_inner);
+    let (mut lock, _) = bell
+        .wait_timeout_while(lock, PAUSE, |wanted| !*wanted)
+        .unwrap_or_else(PoisonError::into_inner);
+    *lock = false;
+}
+
+fn work_reaping(cache: &Cache, stop: &AtomicBool) {
+    while !stop.load(Acquire) {
+        cache.reap_some();
+        pause(cache);
     }
 }
 

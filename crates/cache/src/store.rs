@@ -84,7 +84,7 @@ pub enum Refused {
         /// The most an item may have.
         limit: usize,
     },
-    /// There is no memory for it, and none could be freed. What was there under its key is gone.
+    /// There is no memory for it, and none could be freed.
     #[error("out of memory storing an item of {bytes} bytes")]
     NoMemory {
         /// Bytes of the item.
@@ -111,8 +111,12 @@ pub struct Class {
     pub stored: u64,
     /// went for others' sake,
     pub evicted: u64,
-    /// or had expired.
+    /// or had expired;
     pub expired: u64,
+    /// those of them that went in the background,
+    pub reaped: u64,
+    /// and those that nobody had read.
+    pub unfetched: u64,
 }
 
 /// Told what is kept of an item and the length of its value; may append to what is read into.
@@ -177,16 +181,21 @@ pub trait Store: Sync {
     /// and a buffer, empty or with what the caller put into `value`, for the value of [`Edit::Put`]. `decide` is called once.
     ///
     /// # Errors
-    /// If the item is too large, or there is no memory for it. Then there is no item under this key.
+    /// If the item is too large, or there is no memory for it. Then what was there stays as it was.
     fn edit(&self, key: &[u8], value: &mut Vec<u8>, decide: &mut Decide<'_>)
     -> Result<(), Refused>;
 
     /// Stores an item, whatever was under its key before: what needs no decision, and can take the value from where it is.
     ///
     /// # Errors
-    /// As [`Store::edit`].
+    /// If the item is too large, or there is no memory for it. Then there is no item under this key: what was there is outdated.
     fn set(&self, key: &[u8], value: &[u8], meta: &Meta) -> Result<(), Refused> {
-        self.edit(key, &mut value.to_vec(), &mut |_, _| Edit::Put(*meta))
+        let done = self.edit(key, &mut value.to_vec(), &mut |_, _| Edit::Put(*meta));
+        if done.is_err() {
+            // Removing stores nothing, and nothing can be refused.
+            let _ = self.edit(key, &mut Vec::new(), &mut |_, _| Edit::Remove);
+        }
+        done
     }
 
     /// Everything stored before second `at` is no more from then on; what is stored later stays. 0 is now.

@@ -146,12 +146,7 @@ impl Desk<'_> {
     }
 
     /// Appends what is answered now that the item is known.
-    pub(super) fn fill_meta(
-        &self,
-        args: &[u8],
-        item: Option<(&Meta, &[u8])>,
-        out: &mut Vec<u8>,
-    ) {
+    pub(super) fn fill_meta(&self, args: &[u8], item: Option<(&Meta, &[u8])>, out: &mut Vec<u8>) {
         // It was parsed before.
         let Ok(flags) = self.parse(args) else { return };
         let mut room = Vec::new();
@@ -192,16 +187,13 @@ impl Desk<'_> {
     fn mget_read(&self, flags: &Flags<'_>, out: &mut Vec<u8>) -> Read {
         let mark = out.len();
         let (mut end, mut before) = (mark, None);
-        let found = self.find(
-            flags.key.bytes(),
-            out,
-            &mut |meta: &Meta, bytes, out: &mut Vec<u8>| {
+        let found =
+            self.find(flags.key.bytes(), out, &mut |meta: &Meta, bytes, out: &mut Vec<u8>| {
                 let seen = Seen { meta: *meta, before: *meta, bytes, is_new: false };
                 flags.answer(self.now, &seen, out);
                 end = out.len();
                 before = Some(*meta);
-            },
-        );
+            });
         match (found, before) {
             (ahead::Found::Later(token, bytes), _) => {
                 out.truncate(mark);

@@ -60,7 +60,9 @@ impl Stop {
 
 /// Why a server has ended that nobody had stopped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("thread {thread} of the server failed ({why}), and all connections were closed; start it again")]
+#[error(
+    "thread {thread} of the server failed ({why}), and all connections were closed; start it again"
+)]
 pub struct Failed {
     /// The thread's name.
     pub thread: String,

@@ -9,6 +9,8 @@ mod chains;
 mod faults;
 mod kill;
 mod model;
+#[cfg(feature = "serve")]
+mod pipelines;
 mod restart;
 mod soak;
 mod use_cases;

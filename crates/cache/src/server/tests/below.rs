@@ -211,7 +211,8 @@ fn keys_of_a_line_and_of_lines_are_read_at_once_and_answered_in_order() {
     expected.extend_from_slice(&items(&[7, 1]));
     expected.extend_from_slice(&[b"VA 3000\r\n", &stored(2)[..], b"\r\n"].concat());
     expected.extend_from_slice(b"EN\r\nHD s100 kk8 O1\r\n");
-    expected.extend_from_slice(&[b"VALUE k3 0 3000 7\r\n", &stored(3)[..], b"\r\nEND\r\n"].concat());
+    expected
+        .extend_from_slice(&[b"VALUE k3 0 3000 7\r\n", &stored(3)[..], b"\r\nEND\r\n"].concat());
     expected.extend_from_slice(b"MN\r\n");
     client.hears(expected);
     client.hears(items(&[4]));
@@ -280,7 +281,8 @@ fn a_connection_that_closes_while_its_read_is_under_way_is_none() {
     soon("they are gone", || other.figure("curr_connections") == 1);
     // Those in their places hear nothing of theirs.
     let mut next: Vec<Client<_>> = (0..4).map(|_| dial(&server)).collect();
-    next.iter_mut().for_each(|client| client.ask("mn\r\nget k8\r\n", [b"MN\r\n", &items(&[8])[..]].concat()));
+    next.iter_mut()
+        .for_each(|client| client.ask("mn\r\nget k8\r\n", [b"MN\r\n", &items(&[8])[..]].concat()));
 }
 
 #[test]
