@@ -184,7 +184,7 @@ fn run(reads: Reads, steps: &[Step], folder: &Path) -> (Vec<String>, usize) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 20, ..ProptestConfig::default() })]
     #[test]
     fn what_is_read_ahead_is_answered_as_if_it_was_waited_for(steps in steps()) {
         let folder = folder();
