@@ -295,13 +295,13 @@ impl Worker {
             let Some(mut peer) = self.peers[at].take() else { continue };
             // Seconds that are over: the first is only a part of one.
             let since = second.saturating_sub(peer.second).saturating_sub(1);
-            let counts = self.shared.service.counters(self.number);
+            // Counted when it is closed: who sees the one sees the other.
             if stalled > 0 && since >= stalled && peer.is_stalled() {
-                counts.slow_kicks.one();
                 self.close(at, *peer);
+                self.shared.service.counters(self.number).slow_kicks.one();
             } else if idle > 0 && since >= idle && !peer.waits() {
-                counts.idle_kicks.one();
                 self.close(at, *peer);
+                self.shared.service.counters(self.number).idle_kicks.one();
             } else {
                 peer.shrink();
                 let held = peer.memory();
