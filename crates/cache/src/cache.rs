@@ -19,6 +19,7 @@ use crate::disk::Device;
 use crate::index::{At, Entry, Hash, Held, Index, hash};
 use crate::item::{EXTRA, HEADER, Header, Item, KEY_MAX, Shape, Stage, VALUE_MAX, size};
 use crate::notes::Notes;
+use crate::reap::Reaper;
 use crate::sizes::Sizes;
 use crate::space::Space;
 use crate::stats::Reads;
@@ -54,6 +55,7 @@ pub struct Cache {
     pub(crate) read_notes: Notes,
     /// How many want items to stay in their tiers.
     pub(crate) barred: AtomicU32,
+    pub(crate) reaper: Reaper,
     /// Somebody found no room.
     pub(crate) wanted: (Mutex<bool>, Condvar),
     wants_reads: bool,
@@ -113,6 +115,7 @@ impl Cache {
             wishes: Notes::new(WISHES),
             read_notes: Notes::new(READ_NOTES),
             barred: AtomicU32::new(0),
+            reaper: Reaper::default(),
             wanted: (Mutex::new(false), Condvar::new()),
             wants_reads: tiers.any(|tier| tier.eviction.make().wants_reads()),
             sizes,
@@ -159,9 +162,7 @@ impl Cache {
             match self.index.find(hash, |entry, at| self.try_read(key, (entry, at), out, head)) {
                 Some(Tried::Read(meta)) => {
                     self.reads.hit();
-                    if self.wants_reads {
-                        self.tell_reads_if_many();
-                    }
+                    self.note_reads();
                     return Some(meta);
                 }
                 Some(Tried::Again) => {
@@ -180,6 +181,14 @@ impl Cache {
         }
         self.reads.miss();
         None
+    }
+
+    /// Tells policies that want it what was read, where enough has come together.
+    #[inline]
+    pub(crate) fn note_reads(&self) {
+        if self.wants_reads {
+            self.tell_reads_if_many();
+        }
     }
 
     #[inline]

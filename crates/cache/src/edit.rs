@@ -5,14 +5,15 @@
 //! is one that lies on disk.
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::Arc;
 
 use crate::arena::WORD;
-use crate::below::{Found, There};
+use crate::below::{Fetcher, Found, There};
 use crate::cache::Cache;
 use crate::index::{At, Entry, Held, hash};
 use crate::item::{Header, Stage};
 use crate::mover::for_each_item;
-use crate::store::{Class, Decide, Edit, Head, Meta, Old, Refused, Store};
+use crate::store::{Class, Decide, Edit, Fetch, Head, Meta, Old, Refused, Store};
 
 impl Cache {
     /// Sets what is kept besides the value of an item that has room for that, and does not lie on disk as well.
@@ -63,6 +64,10 @@ impl Store for Cache {
         self.read(key, out, head)
     }
 
+    fn fetch(self: Arc<Self>, depth: usize) -> Option<Box<dyn Fetch>> {
+        Fetcher::new(self, depth).map(|fetcher| -> Box<dyn Fetch> { Box::new(fetcher) })
+    }
+
     fn edit(
         &self,
         key: &[u8],
@@ -85,7 +90,7 @@ impl Store for Cache {
         let mut put = |value: &[u8], meta: &Meta| {
             self.put_held((&held, old), (key, value), meta).unwrap_or_else(|refused| {
                 done = Err(refused);
-                Self::remove_held(&held, old)
+                None
             })
         };
         let freed = match edit {
@@ -101,7 +106,7 @@ impl Store for Cache {
                 _ => None,
             },
         };
-        if edit != Edit::Keep {
+        if edit != Edit::Keep && done.is_ok() {
             self.changed(&held, key);
         }
         drop(held);
@@ -179,6 +184,10 @@ impl Store for Cache {
         each("limit_maxbytes", sum(|tier| tier.bytes));
         each("evictions", sum(evicted) + disk.map_or(0, |disk| disk.evicted));
         each("total_items", sum(|tier| tier.counts.stored));
+        each("reclaimed", sum(|tier| tier.counts.expired - tier.counts.reaped));
+        each("expired_unfetched", sum(|tier| tier.counts.unfetched));
+        each("crawler_reclaimed", sum(|tier| tier.counts.reaped));
+        each("crawler_items_checked", stats.checked);
         for (number, tier) in stats.tiers.iter().enumerate() {
             each(&format!("tier_{number}_bytes"), tier.used);
             each(&format!("tier_{number}_limit_bytes"), tier.bytes);

@@ -37,6 +37,7 @@ pub mod mover;
 mod notes;
 #[cfg(feature = "serve")]
 pub mod proto;
+mod reap;
 mod rob;
 mod room;
 #[cfg(feature = "serve")]
@@ -63,5 +64,5 @@ pub use arena::PageSize;
 pub use below::{Lookup, Ticket};
 pub use cache::Cache;
 pub use config::{Config, DiskTier, Error, Making, Tier};
-pub use space::Counts;
-pub use stats::{ClassStats, DiskStats, Stats, TierStats};
+pub use reap::SLOTS_PER_SECOND;
+pub use stats::{ClassStats, Counts, DiskStats, Stats, TierStats};

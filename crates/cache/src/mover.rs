@@ -5,11 +5,13 @@
 //! having to leave. An item is copied where nobody looks, then its entry is exchanged if it is the same still: readers find
 //! the one or the other, whole.
 
-use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use std::sync::{Arc, PoisonError};
-use std::thread::JoinHandle;
-use std::time::Duration;
+mod threads;
+
+#[cfg(feature = "serve")]
+pub(crate) use threads::said;
+pub use threads::{Failed, Movers};
+
+use core::sync::atomic::Ordering::Relaxed;
 
 use crate::arena::WORD;
 use crate::cache::{BATCH, Cache};
@@ -23,8 +25,6 @@ use crate::store::Meta;
 /// Slots of a class that are kept free, in percent: below the first more are freed, up to the second.
 const FREE_LOW: usize = 2;
 const FREE_HIGH: usize = 5;
-/// A mover that is not called looks after this time.
-const PAUSE: Duration = Duration::from_millis(10);
 
 impl Cache {
     /// Demotes a batch of a class's items; gives how many slots that freed.
@@ -181,7 +181,7 @@ impl Cache {
         });
     }
 
-    /// Takes out what has expired; gives how many items that were.
+    /// Takes out all that has expired, at once; gives how many items that were.
     pub fn reap(&self) -> u64 {
         let now = self.now.load(Relaxed);
         self.drop_items(&|meta| meta.is_over(now))
@@ -302,74 +302,6 @@ pub(crate) fn for_each_item(cache: &Cache, each: &mut dyn FnMut(usize, usize) ->
                     return;
                 }
             }
-        }
-    }
-}
-
-/// Threads that do what [`Cache::step`] does, until dropped; one of them is for the disk alone, where there is one.
-#[derive(Debug)]
-pub struct Movers {
-    cache: Arc<Cache>,
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Movers {
-    /// Starts so many for memory, and one for the disk.
-    ///
-    /// # Errors
-    /// If there can be no more threads.
-    pub fn start(cache: &Arc<Cache>, threads: usize) -> std::io::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut movers =
-            Self { cache: Arc::clone(cache), stop: Arc::clone(&stop), threads: Vec::new() };
-        for number in 0..threads {
-            let (cache, stop) = (Arc::clone(cache), Arc::clone(&stop));
-            let named = std::thread::Builder::new().name(format!("mover-{number}"));
-            movers.threads.push(named.spawn(move || work(&cache, &stop))?);
-        }
-        if cache.below.is_some() {
-            let (cache, stop) = (Arc::clone(cache), Arc::clone(&stop));
-            let named = std::thread::Builder::new().name(String::from("mover-disk"));
-            movers.threads.push(named.spawn(move || work_disk(&cache, &stop))?);
-        }
-        Ok(movers)
-    }
-}
-
-fn work(cache: &Cache, stop: &AtomicBool) {
-    while !stop.load(Acquire) {
-        if cache.step_in_memory() > 0 {
-            continue;
-        }
-        let (wanted, bell) = &cache.wanted;
-        let lock = wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut lock, _) = bell
-            .wait_timeout_while(lock, PAUSE, |wanted| !*wanted)
-            .unwrap_or_else(PoisonError::into_inner);
-        *lock = false;
-    }
-}
-
-fn work_disk(cache: &Cache, stop: &AtomicBool) {
-    let Some(below) = &cache.below else { return };
-    while !stop.load(Acquire) {
-        if cache.tick_disk().evicted == 0 {
-            below.wait(PAUSE);
-        }
-    }
-}
-
-impl Drop for Movers {
-    fn drop(&mut self) {
-        self.stop.swap(true, AcqRel);
-        self.cache.call_movers();
-        if let Some(below) = &self.cache.below {
-            below.call();
-        }
-        for thread in self.threads.drain(..) {
-            // A mover that panicked has said so.
-            let _ = thread.join();
         }
     }
 }

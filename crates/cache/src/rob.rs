@@ -110,9 +110,12 @@ impl Cache {
             None => Went::Nowhere,
         };
         if went != Went::Nowhere {
+            let over = self.over((tier, at), header);
             space.remove(state, at);
-            state.counts.demoted += u64::from(went == Went::Down);
-            state.counts.evicted += u64::from(went == Went::Away);
+            match went {
+                Went::Down => state.counts.demoted += 1,
+                _ => state.counts.lost(over),
+            }
         }
     }
 }

@@ -158,8 +158,9 @@ impl Cache {
             for victim in victims.into_iter().flatten() {
                 if self.take_out(victim.hash, Self::place(tier, victim.at)) {
                     state.policy.evicted(victim.slot, victim.hash.low());
+                    let over = self.over((tier, victim.at), victim.header);
                     space.let_go(class, state, &victim);
-                    state.counts.evicted += 1;
+                    state.counts.lost(over);
                     gone += 1;
                 } else {
                     state.policy.kept(victim.slot);

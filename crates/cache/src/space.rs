@@ -23,6 +23,7 @@ use crate::evict::{Evict, Eviction};
 use crate::index::Hash;
 use crate::item::{Header, Item, REACH, Stage};
 use crate::sizes::Sizes;
+use crate::stats::Counts;
 
 mod view;
 
@@ -32,23 +33,6 @@ use view::View;
 const NONE: usize = usize::MAX;
 /// A slab of nobody.
 const FREE_SLAB: u64 = u64::MAX;
-
-/// What happened in a class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Items that came from callers.
-    pub stored: u64,
-    /// Items that went for others' sake, and are gone.
-    pub evicted: u64,
-    /// Items that went to a slower tier.
-    pub demoted: u64,
-    /// Items that came from a slower tier.
-    pub promoted: u64,
-    /// Items whose time was up.
-    pub expired: u64,
-    /// Items that were in use elsewhere just when they should have gone.
-    pub contended: u64,
-}
 
 /// A class, under its lock.
 #[derive(Debug)]
@@ -81,6 +65,11 @@ pub(crate) struct Class {
 }
 
 impl State {
+    /// The slab at a place in the numbering, if it was not given away; none behind the last place.
+    pub(crate) fn slab(&self, place: usize) -> Option<Option<u32>> {
+        self.slabs.get(place).copied()
+    }
+
     /// The slabs, with their places in the numbering.
     pub(crate) fn slabs(&self) -> impl Iterator<Item = (usize, u32)> {
         self.slabs.iter().enumerate().filter_map(|(place, slab)| Some((place, (*slab)?)))

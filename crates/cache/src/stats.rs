@@ -12,7 +12,7 @@ use crate::balance::READS_PER_NOTE;
 use crate::below::Below;
 use crate::cache::Cache;
 use crate::disk;
-use crate::space::{Counts, Space};
+use crate::space::Space;
 use crate::store::Class;
 
 const CELLS: usize = 64;
@@ -90,6 +90,27 @@ impl Reads {
     }
 }
 
+/// What happened in a class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Items that came from callers.
+    pub stored: u64,
+    /// Items that went for others' sake, and are gone.
+    pub evicted: u64,
+    /// Items that went to a slower tier.
+    pub demoted: u64,
+    /// Items that came from a slower tier.
+    pub promoted: u64,
+    /// Items whose time was up, and that went before somebody asked for them: also all that were flushed.
+    pub expired: u64,
+    /// Those of them that went in the background,
+    pub reaped: u64,
+    /// and those that nobody had read.
+    pub unfetched: u64,
+    /// Items that were in use elsewhere just when they should have gone.
+    pub contended: u64,
+}
+
 /// What is in a size class of a tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassStats {
@@ -135,6 +156,8 @@ pub struct Stats {
     pub tiers: Vec<TierStats>,
     /// The disk, if there is one.
     pub disk: Option<DiskStats>,
+    /// Slots that were looked at for items whose time is up.
+    pub checked: u64,
 }
 
 /// What is in the tier on disk.
@@ -169,6 +192,8 @@ impl Counts {
         self.demoted += other.demoted;
         self.promoted += other.promoted;
         self.expired += other.expired;
+        self.reaped += other.reaped;
+        self.unfetched += other.unfetched;
         self.contended += other.contended;
     }
 }
@@ -256,6 +281,8 @@ impl Cache {
             sum.stored += state.counts.stored;
             sum.evicted += state.counts.evicted;
             sum.expired += state.counts.expired;
+            sum.reaped += state.counts.reaped;
+            sum.unfetched += state.counts.unfetched;
             drop(state);
             sum.item_bytes += item_bytes(space, number, items);
         }
@@ -274,6 +301,7 @@ impl Cache {
             crowded: self.reads.crowded.load(Relaxed),
             tiers: self.spaces.iter().map(tier).collect(),
             disk: self.below.as_deref().map(on_disk),
+            checked: self.reaper.checked.load(Relaxed),
         }
     }
 }

@@ -1,9 +1,15 @@
 //! What a front end asks of a cache: the door between the engine and whoever speaks a protocol.
 //!
-//! There are two verbs. [`Store::get`] reads and never waits for a writer. [`Store::edit`] finds an item, lets the caller
+//! There are two verbs. [`Store::get`] reads and never waits for a writer; where items may lie on a disk, [`Fetch`] reads without
+//! waiting for that either. [`Store::edit`] finds an item, lets the caller
 //! decide what becomes of it, and does that before anybody else can: all of memcached's storage commands (`add`, `cas`,
 //! `append`, `incr`, `touch`, the meta commands) are such a decision. Times are seconds of the cache's own clock
 //! ([`Store::now`]), which begins at 1 or later; 0 as a time of expiry means never.
+
+use core::fmt::Debug;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 /// A CAS unique above all that were given out before this time, in nanoseconds of the Unix clock, where there are no more than
 /// sixteen million in a second: the first one of who opens a cache whose items outlive it.
@@ -78,7 +84,7 @@ pub enum Refused {
         /// The most an item may have.
         limit: usize,
     },
-    /// There is no memory for it, and none could be freed. What was there under its key is gone.
+    /// There is no memory for it, and none could be freed.
     #[error("out of memory storing an item of {bytes} bytes")]
     NoMemory {
         /// Bytes of the item.
@@ -105,8 +111,12 @@ pub struct Class {
     pub stored: u64,
     /// went for others' sake,
     pub evicted: u64,
-    /// or had expired.
+    /// or had expired;
     pub expired: u64,
+    /// those of them that went in the background,
+    pub reaped: u64,
+    /// and those that nobody had read.
+    pub unfetched: u64,
 }
 
 /// Told what is kept of an item and the length of its value; may append to what is read into.
@@ -114,6 +124,39 @@ pub type Head<'a> = dyn FnMut(&Meta, usize, &mut Vec<u8>) + 'a;
 
 /// Says what becomes of an item, if there is one; the buffer is for the value of [`Edit::Put`].
 pub type Decide<'a> = dyn FnMut(Option<&dyn Old>, &mut Vec<u8>) -> Edit + 'a;
+
+/// What is known of an item at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// It was read, as [`Store::get`] reads it.
+    Found(Meta),
+    /// There is none.
+    Missing,
+    /// It is told later whether there is one, of about so many bytes at most.
+    Later(usize),
+}
+
+/// Is told the token of a read, and the item's value and what is kept besides, if there is an item.
+pub type Landed<'a> = dyn FnMut(u64, Option<(&Meta, &[u8])>) + 'a;
+
+/// What one thread has to read from a store without waiting for what lies below memory.
+pub trait Fetch: Debug + Send {
+    /// As [`Store::get`], where the item is at hand. Else its read begins with the next [`Fetch::take`], and ends with `token` being
+    /// told by one of those that follow; then `out` and `head` are not used.
+    fn get(&mut self, token: u64, key: &[u8], out: &mut Vec<u8>, head: &mut Head<'_>) -> Known;
+
+    /// Begins what was asked for, and tells what has ended; does not wait.
+    ///
+    /// # Errors
+    /// The system's; nothing is lost, and it may be called again.
+    fn take(&mut self, each: &mut Landed<'_>) -> io::Result<()>;
+
+    /// Reads that were asked for and not told yet.
+    fn under_way(&self) -> usize;
+
+    /// Readable when there is something to be told.
+    fn ready(&self) -> BorrowedFd<'_>;
+}
 
 /// A cache of items by key, used by many threads at once.
 pub trait Store: Sync {
@@ -128,20 +171,31 @@ pub trait Store: Sync {
     /// between. Marks it as read, if it is found. `None` if there is no such item, or it has expired.
     fn get(&self, key: &[u8], out: &mut Vec<u8>, head: &mut Head<'_>) -> Option<Meta>;
 
+    /// For a thread that must not wait for what lies below memory: it reads up to `depth` items there at once. `None` where nothing
+    /// lies below, or the system can't do that: then [`Store::get`] is all there is.
+    fn fetch(self: Arc<Self>, _depth: usize) -> Option<Box<dyn Fetch>> {
+        None
+    }
+
     /// Lets `decide` say what becomes of the item, before anybody else can change it. It is given the item, if there is one,
     /// and a buffer, empty or with what the caller put into `value`, for the value of [`Edit::Put`]. `decide` is called once.
     ///
     /// # Errors
-    /// If the item is too large, or there is no memory for it. Then there is no item under this key.
+    /// If the item is too large, or there is no memory for it. Then what was there stays as it was.
     fn edit(&self, key: &[u8], value: &mut Vec<u8>, decide: &mut Decide<'_>)
     -> Result<(), Refused>;
 
     /// Stores an item, whatever was under its key before: what needs no decision, and can take the value from where it is.
     ///
     /// # Errors
-    /// As [`Store::edit`].
+    /// If the item is too large, or there is no memory for it. Then there is no item under this key: what was there is outdated.
     fn set(&self, key: &[u8], value: &[u8], meta: &Meta) -> Result<(), Refused> {
-        self.edit(key, &mut value.to_vec(), &mut |_, _| Edit::Put(*meta))
+        let done = self.edit(key, &mut value.to_vec(), &mut |_, _| Edit::Put(*meta));
+        if done.is_err() {
+            // Removing stores nothing, and nothing can be refused.
+            let _ = self.edit(key, &mut Vec::new(), &mut |_, _| Edit::Remove);
+        }
+        done
     }
 
     /// Everything stored before second `at` is no more from then on; what is stored later stays. 0 is now.

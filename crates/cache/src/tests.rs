@@ -6,6 +6,7 @@
 
 mod chains;
 mod dealing;
+mod reaping;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -90,6 +91,21 @@ fn keys_and_values_that_are_too_large_are_refused_and_leave_nothing() {
     assert_eq!(get(&cache, b"key").map(|found| found.len()), Some(large.len() - 3));
     assert!(matches!(cache.set(&[1; 251], b""), Err(Refused::TooLarge { .. })));
     assert!(matches!(cache.set(b"", b"x"), Err(Refused::TooLarge { .. })));
+}
+
+#[test]
+fn an_edit_that_is_refused_leaves_what_was_there() {
+    let cache = cache(&tiers(&[512 * KB], Eviction::S3Fifo, Making::Inline));
+    cache.set(b"key", b"small").expect("it fits");
+    let mut large = vec![1; cache.largest()];
+    let done = cache.edit(b"key", &mut large, &mut |_, _| Edit::Put(Meta::default()));
+    assert!(matches!(done, Err(Refused::TooLarge { .. })), "{done:?}");
+    assert_eq!(get(&cache, b"key").as_deref(), Some(&b"small"[..]));
+    let done = cache.edit(b"key", &mut large, &mut |old, _| {
+        assert!(old.is_some());
+        Edit::Remove
+    });
+    assert_eq!((done, get(&cache, b"key")), (Ok(()), None));
 }
 
 #[test]

@@ -57,6 +57,7 @@ impl Cache {
     pub fn lookup(&self, key: &[u8], out: &mut Vec<u8>, head: &mut Head<'_>) -> Lookup {
         let found = self.look((hash(key), key), Vec::new(), out, head);
         self.count(&found);
+        self.note_reads();
         found
     }
 

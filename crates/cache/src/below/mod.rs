@@ -11,17 +11,19 @@
 //! object so), who *removes or changes* one reads first. What is read is believed if entry and region are the same afterwards.
 //! An item that came back from disk unchanged keeps where it lies there (its *copy*), and is not written again when it leaves.
 //!
-//! Here: what the cache keeps for the disk, and what entries and copies say. Reading and coming back: `fetch.rs`, under a
-//! stripe: `settle.rs`; leaving memory: `sink.rs`; what the disk asks of the index, ticks, and forgetting all: `keep.rs`.
+//! Here: what the cache keeps for the disk, and what entries and copies say. Reading and coming back: `fetch.rs`, many at
+//! once: `fetcher.rs`, under a stripe: `settle.rs`; leaving memory: `sink.rs`; what the disk asks of the index, ticks, and forgetting all: `keep.rs`.
 
 mod fetch;
+mod fetcher;
 mod keep;
 mod settle;
 mod sink;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use fetch::{Lookup, Ticket};
+pub(crate) use fetcher::Fetcher;
 pub(crate) use keep::open;
 pub(crate) use settle::{Found, There};
 pub(crate) use sink::Went;

@@ -78,9 +78,12 @@ impl Cache {
                 continue;
             }
             state.policy.evicted(victim.slot, victim.hash.low());
+            let over = self.over((tier, victim.at), victim.header);
             space.let_go(class, &mut state, &victim);
-            state.counts.demoted += u64::from(went == Went::Down);
-            state.counts.evicted += u64::from(went == Went::Away);
+            match went {
+                Went::Down => state.counts.demoted += 1,
+                _ => state.counts.lost(over),
+            }
             gone += 1;
         }
         space.press(&mut state);

@@ -54,6 +54,13 @@ impl Place {
     }
 }
 
+impl Place {
+    /// The most bytes the object may have with its key and what is kept besides; `None` if it is larger than places tell.
+    pub(crate) const fn largest(self) -> Option<usize> {
+        if self.bound() < FIRST << 7 { Some(self.bound()) } else { None }
+    }
+}
+
 /// All places of one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Places {

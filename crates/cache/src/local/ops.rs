@@ -174,7 +174,7 @@ impl LocalCache {
     /// Stores an item if there is none.
     ///
     /// # Errors
-    /// [`Failure::Exists`], and as [`Self::set`].
+    /// [`Failure::Exists`], and as [`Self::get`], and [`Failure::Refused`].
     pub fn add(&self, key: &[u8], value: &[u8], with: With) -> Result<u64, Failure> {
         let none = |old: Option<&dyn Old>| old.map_or(Ok(()), |_| Err(Failure::Exists));
         self.put_if(key, value, with, none)
@@ -183,7 +183,7 @@ impl LocalCache {
     /// Stores an item if there is one.
     ///
     /// # Errors
-    /// [`Failure::Absent`], and as [`Self::set`].
+    /// [`Failure::Absent`], and as [`Self::get`], and [`Failure::Refused`]: then what was there stays.
     pub fn replace(&self, key: &[u8], value: &[u8], with: With) -> Result<u64, Failure> {
         self.put_if(key, value, with, |old| old.map(|_| ()).ok_or(Failure::Absent))
     }
@@ -191,7 +191,7 @@ impl LocalCache {
     /// Stores an item if it is still the one that had this CAS number.
     ///
     /// # Errors
-    /// [`Failure::Absent`], [`Failure::Exists`] if it is another, and as [`Self::set`].
+    /// [`Failure::Absent`], [`Failure::Exists`] if it is another, and as [`Self::replace`].
     pub fn cas(&self, key: &[u8], value: &[u8], with: With, cas: u64) -> Result<u64, Failure> {
         self.put_if(key, value, with, |old| {
             let same = old.ok_or(Failure::Absent)?.meta().cas == cas;
@@ -219,7 +219,7 @@ impl LocalCache {
     /// Puts bytes behind an item's value; flags and time to live stay.
     ///
     /// # Errors
-    /// [`Failure::Absent`], and as [`Self::set`]; an item that would be too large stays as it is.
+    /// As [`Self::replace`].
     pub fn append(&self, key: &[u8], more: &[u8]) -> Result<u64, Failure> {
         self.extend(key, more, Side::Behind)
     }
@@ -252,7 +252,7 @@ impl LocalCache {
     /// Adds to an item that is a number; gives the sum.
     ///
     /// # Errors
-    /// [`Failure::Absent`], [`Failure::NoNumber`], and as [`Self::set`].
+    /// [`Failure::NoNumber`], and as [`Self::replace`].
     pub fn incr(&self, key: &[u8], by: u64) -> Result<u64, Failure> {
         self.count(key, |number| number.wrapping_add(by))
     }
@@ -268,7 +268,7 @@ impl LocalCache {
     /// Gives an item another time to live; false if there is none.
     ///
     /// # Errors
-    /// As [`Self::set`]: on disk it has to be stored anew.
+    /// As [`Self::replace`]: on disk it has to be stored anew.
     pub fn touch(&self, key: &[u8], ttl: u32) -> Result<bool, Failure> {
         let now = self.ready_for(key)?;
         let mut found = false;

@@ -5,15 +5,18 @@
 //! the bytes alone and not on how they were parted: a line is short if its end is within [`LINE_MAX`] bytes, however many are
 //! there.
 //!
-//! Reads of several keys stop between two of them when replies have become too many, and go on when those are written.
+//! Reads of several keys stop between two of them when replies have become too many, and go on when those are written. Where an
+//! item has to be fetched its reply is left out, and put in later (`gaps.rs`).
 
 use memchr::{memchr, memchr2};
 
 use super::desk::{BAD_FORMAT, Desk};
-use super::keys::Keys;
+use super::gaps::Gaps;
+use super::keys::{Keys, Named};
 use super::service::{KEY_MAX, LINE_MAX};
 use super::storage::{Data, Storage};
 use super::text::cut;
+use crate::store::Meta;
 
 /// Room that is made for a value before its bytes are there.
 const VALUE_ROOM: usize = 64 << 10;
@@ -27,6 +30,8 @@ pub enum Stop {
     Output,
     /// It is others' turn.
     Turn,
+    /// What was asked for is told later: [`Connection::land`], then once more with the same input.
+    Later,
     /// The connection is to be closed once the replies are written.
     Close,
 }
@@ -64,6 +69,8 @@ pub enum Doing {
     Reading,
     /// Drops input.
     Swallowing,
+    /// Waits for the store.
+    Fetching,
 }
 
 /// What came of one step; bytes that it took of what it was given.
@@ -76,6 +83,8 @@ pub(super) enum Step {
     Short(usize),
     /// Replies are to be written.
     Full(usize),
+    /// Gaps in replies are to be filled.
+    Later(usize),
     /// The connection is to be closed.
     Close,
 }
@@ -88,17 +97,36 @@ pub struct Connection {
     line: Vec<u8>,
     /// What was gathered; else, room for values that are being made.
     value: Vec<u8>,
+    gaps: Gaps,
 }
 
 impl Default for Connection {
     fn default() -> Self {
-        Self { state: State::Line, line: Vec::new(), value: Vec::new() }
+        Self { state: State::Line, line: Vec::new(), value: Vec::new(), gaps: Gaps::default() }
     }
 }
 
 impl Connection {
     /// Does what `input` asks, and appends the replies to `out`.
     pub fn feed(&mut self, desk: &Desk<'_>, input: &[u8], out: &mut Vec<u8>) -> Fed {
+        if self.waits() {
+            return Fed { consumed: 0, stop: Stop::Later };
+        }
+        if !self.gaps.is_empty() {
+            self.gaps.put(out);
+            if out.len() >= desk.settings().reply_bytes_max {
+                return Fed { consumed: 0, stop: Stop::Output };
+            }
+        }
+        let fed = self.go(desk, input, out);
+        if self.gaps.is_empty() {
+            return fed;
+        }
+        self.gaps.keep(out);
+        Fed { stop: Stop::Later, ..fed }
+    }
+
+    fn go(&mut self, desk: &Desk<'_>, input: &[u8], out: &mut Vec<u8>) -> Fed {
         let mut consumed = 0;
         let mut left = desk.settings().requests_per_turn.max(1);
         loop {
@@ -120,7 +148,7 @@ impl Connection {
                     left -= 1;
                     if consumed == input.len() {
                         Stop::Input
-                    } else if out.len() >= desk.settings().reply_bytes_max {
+                    } else if self.is_full(desk, out) {
                         Stop::Output
                     } else if left == 0 {
                         Stop::Turn
@@ -136,10 +164,33 @@ impl Connection {
                     consumed += bytes;
                     Stop::Output
                 }
+                Step::Later(bytes) => {
+                    consumed += bytes;
+                    Stop::Later
+                }
                 Step::Close => Stop::Close,
             };
             return Fed { consumed, stop };
         }
+    }
+
+    /// Whether the store is to tell something before it can go on.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.gaps.open > 0
+    }
+
+    /// Takes what the store has told of one of its reads. Whether it waits for nothing more now.
+    pub fn land(&mut self, desk: &Desk<'_>, token: u64, item: Option<(&Meta, &[u8])>) -> bool {
+        let Some(gap) = self.gaps.find(token) else { return false };
+        gap.reply = Some(desk.fill(gap, item));
+        self.gaps.open -= 1;
+        self.gaps.open == 0
+    }
+
+    /// Whether replies are enough, with those to come.
+    fn is_full(&self, desk: &Desk<'_>, out: &[u8]) -> bool {
+        out.len() + self.gaps.promised() >= desk.settings().reply_bytes_max
     }
 
     /// Where to put what comes next, and how much of it: the rest of a long value, which need not pass through a buffer. After
@@ -158,6 +209,7 @@ impl Connection {
     #[must_use]
     pub fn doing(&self) -> Doing {
         match self.state {
+            _ if self.waits() => Doing::Fetching,
             State::Line | State::Keys(_) => Doing::Waiting,
             State::Value(_) => Doing::Reading,
             State::Swallow(_) | State::Skip => Doing::Swallowing,
@@ -167,13 +219,13 @@ impl Connection {
     /// Whether nothing was begun that is not finished; a line without an end is with the caller.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.state == State::Line
+        self.state == State::Line && self.gaps.is_empty()
     }
 
     /// Bytes that are held.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.line.capacity() + self.value.capacity()
+        self.line.capacity() + self.value.capacity() + self.gaps.memory()
     }
 
     /// Gives back memory that is not in use.
@@ -194,7 +246,12 @@ impl Connection {
             return Step::Done(end + 1);
         }
         let (verb, args) = cut(line);
-        if let Some(keys) = Keys::named(verb) {
+        let named = Keys::named(verb);
+        let may_begin = verb == b"mg" || named.is_some_and(Named::only_reads);
+        if !self.gaps.is_empty() && (self.gaps.is_closed() || !may_begin) {
+            return Step::Later(0);
+        }
+        if let Some(keys) = named {
             return match desk.begin(keys, args) {
                 Ok((keys, args)) => {
                     self.state = State::Keys(keys);
@@ -208,6 +265,9 @@ impl Connection {
         }
         let step = if Storage::is_named(verb) {
             self.storage(desk, line, after, out)
+        } else if verb == b"mg" {
+            let is_done = desk.mget(args, &mut self.value, out, &mut self.gaps);
+            if is_done { Step::Done(0) } else { return Step::Later(0) }
         } else {
             desk.command(line, &mut self.value, out)
         };
@@ -223,6 +283,9 @@ impl Connection {
     fn unended(&mut self, desk: &Desk<'_>, window: &[u8], out: &mut Vec<u8>) -> Step {
         if window.len() < LINE_MAX {
             return Step::Short(0);
+        }
+        if !self.gaps.is_empty() {
+            return Step::Later(0);
         }
         let (verb, args) = cut(window);
         let Some(keys) = Keys::named(verb) else { return Step::Close };
@@ -263,7 +326,10 @@ impl Connection {
                 return Step::Part(at);
             }
             if !key.is_empty() {
-                desk.read(keys, key, out);
+                if !self.gaps.admits(key) {
+                    return Step::Later(at);
+                }
+                desk.read(keys, key, out, &mut self.gaps);
             }
             at += end;
             if is_last {
@@ -271,7 +337,7 @@ impl Connection {
                 self.state = State::Line;
                 return Step::Done(at + 1);
             }
-            if out.len() >= desk.settings().reply_bytes_max {
+            if self.is_full(desk, out) {
                 return Step::Full(at);
             }
         }

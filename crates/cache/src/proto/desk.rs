@@ -3,12 +3,14 @@
 //! Here is which command is which, and the small ones: delete, incr, decr, touch. Replies are appended to `out`; `noreply`
 //! cuts off what was appended.
 
+use super::ahead::{Ahead, Found};
 use super::connection::Step;
 use super::counters::Counters;
 use super::detail::Did;
+use super::gaps::{Ask, Gap};
 use super::service::{KEY_MAX, Service, Settings};
 use super::text::{cut, push, signed_32, unsigned, words};
-use crate::store::{Edit, Meta, Old, Refused, Store};
+use crate::store::{Edit, Head, Meta, Old, Refused, Store};
 
 pub(super) const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
 pub(super) const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
@@ -30,6 +32,8 @@ pub struct Desk<'a> {
     pub(super) service: &'a Service,
     pub(super) counts: &'a Counters,
     pub(super) now: u32,
+    /// What reads without waiting for the store, and the number of the connection.
+    ahead: Option<(&'a Ahead, u32)>,
 }
 
 impl core::fmt::Debug for Desk<'_> {
@@ -49,19 +53,43 @@ impl<'a> Desk<'a> {
     /// For a worker of `service`, by its number. No two threads may have the same number at a time.
     #[must_use]
     pub fn new(service: &'a Service, worker: usize, store: &'a dyn Store) -> Self {
-        Self { store, service, counts: service.counters(worker), now: store.now() }
+        Self { store, service, counts: service.counters(worker), now: store.now(), ahead: None }
+    }
+
+    /// The same where the connection of this number does not wait for the store, but goes on when it is told by [`Ahead::take`].
+    #[must_use]
+    pub fn with_ahead(self, ahead: &'a Ahead, connection: u32) -> Self {
+        Self { ahead: Some((ahead, connection)), ..self }
+    }
+
+    /// Reads an item, or begins to.
+    #[inline]
+    pub(super) fn find(&self, key: &[u8], out: &mut Vec<u8>, head: &mut Head<'_>) -> Found {
+        match self.ahead {
+            None => self.store.get(key, out, head).into(),
+            Some((ahead, connection)) => ahead.get(connection, key, out, head),
+        }
+    }
+
+    /// What fills a gap, now that it is known.
+    pub(super) fn fill(&self, gap: &Gap, item: Option<(&Meta, &[u8])>) -> Vec<u8> {
+        let mut out = Vec::with_capacity(item.map_or(0, |(_, value)| gap.key.len() + value.len()));
+        match &gap.ask {
+            Ask::Item(shows) => self.fill_item(*shows, &gap.key, item, &mut out),
+            Ask::Meta(args) => self.fill_meta(args, item, &mut out),
+        }
+        out
     }
 
     pub(super) fn settings(&self) -> &'a Settings {
         &self.service.settings
     }
 
-    /// Does what a line asks that has no value after it and is no read of several keys.
+    /// Does what a line asks that has no value after it and is no read.
     pub(super) fn command(&self, line: &[u8], room: &mut Vec<u8>, out: &mut Vec<u8>) -> Step {
         let mark = out.len();
         let (verb, args) = cut(line);
         match verb {
-            b"mg" => self.mget(args, room, out),
             b"md" => self.mdelete(args, room, out),
             b"ma" => self.marith(args, room, out),
             b"mn" => out.extend_from_slice(b"MN\r\n"),

@@ -1,7 +1,9 @@
 //! get, gets, gat and gats: items by key, any number of them in a line.
 
+use super::ahead::Found;
 use super::desk::{BAD_EXPTIME, BAD_FORMAT, Desk};
 use super::detail::Did;
+use super::gaps::{Ask, Gap, Gaps};
 use super::service::KEY_MAX;
 use super::text::{push, signed_32, words};
 use crate::store::{Edit, Meta};
@@ -15,7 +17,7 @@ pub(super) struct Keys {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shows {
+pub(super) enum Shows {
     Value,
     ValueAndCas,
 }
@@ -27,6 +29,13 @@ pub(super) enum Named {
     Gets,
     Gat,
     Gats,
+}
+
+impl Named {
+    /// Whether items stay as they are.
+    pub(super) const fn only_reads(self) -> bool {
+        matches!(self, Self::Get | Self::Gets)
+    }
 }
 
 impl Keys {
@@ -85,30 +94,71 @@ impl Desk<'_> {
         Ok((Keys { shows, touch }, args))
     }
 
-    /// Appends the item, if there is one.
+    /// Appends the item, if there is one, or leaves a gap for it.
     #[inline]
-    pub(super) fn read(&self, keys: Keys, key: &[u8], out: &mut Vec<u8>) {
+    pub(super) fn read(&self, keys: Keys, key: &[u8], out: &mut Vec<u8>, gaps: &mut Gaps) {
         let found = match keys.touch {
-            None => self.read_item(keys.shows, key, out),
-            Some(expires) => self.touch_item((keys.shows, expires), key, out),
+            None => self.read_item(keys.shows, key, out, gaps),
+            Some(expires) => Some(self.touch_item((keys.shows, expires), key, out)),
         };
-        self.service.detail.note(key, if found { Did::Hit } else { Did::Miss });
+        if let Some(found) = found {
+            self.service.detail.note(key, if found { Did::Hit } else { Did::Miss });
+        }
     }
 
+    /// Whether there is one, if that is known.
     #[inline]
-    fn read_item(&self, shows: Shows, key: &[u8], out: &mut Vec<u8>) -> bool {
+    fn read_item(
+        &self,
+        shows: Shows,
+        key: &[u8],
+        out: &mut Vec<u8>,
+        gaps: &mut Gaps,
+    ) -> Option<bool> {
         let mut head = |meta: &Meta, bytes: usize, out: &mut Vec<u8>| {
             push_head(key, (meta, shows), bytes, out)
         };
-        let found = self.store.get(key, out, &mut head).is_some();
-        self.counts.cmd_get.one();
+        let found = match self.find(key, out, &mut head) {
+            Found::Later(token, bytes) => {
+                let (key, at) = (key.to_vec(), out.len());
+                gaps.add(Gap { token, at, key, ask: Ask::Item(shows), reply: None }, bytes);
+                return None;
+            }
+            Found::Yes(_) => true,
+            Found::No => false,
+        };
         if found {
             out.extend_from_slice(b"\r\n");
+        }
+        self.count_get(found);
+        Some(found)
+    }
+
+    /// Appends an item that was told later, if there is one.
+    pub(super) fn fill_item(
+        &self,
+        shows: Shows,
+        key: &[u8],
+        item: Option<(&Meta, &[u8])>,
+        out: &mut Vec<u8>,
+    ) {
+        if let Some((meta, value)) = item {
+            push_head(key, (meta, shows), value.len(), out);
+            out.extend_from_slice(value);
+            out.extend_from_slice(b"\r\n");
+        }
+        self.count_get(item.is_some());
+        self.service.detail.note(key, if item.is_some() { Did::Hit } else { Did::Miss });
+    }
+
+    #[inline]
+    pub(super) fn count_get(&self, found: bool) {
+        self.counts.cmd_get.one();
+        if found {
             self.counts.get_hits.one();
         } else {
             self.counts.get_misses.one();
         }
-        found
     }
 
     fn touch_item(&self, (shows, expires): (Shows, u32), key: &[u8], out: &mut Vec<u8>) -> bool {

@@ -5,8 +5,10 @@
 //! outdated), or where a read must leave no trace (u). As what it says of the item is what was before it, a read that finds
 //! out that it must be an edit hands on what it saw.
 
+use super::ahead;
 use super::desk::{BAD_FORMAT, Desk, NOT_A_NUMBER, Way, stepped};
 use super::flags::{Flags, Key, push_flag, push_kept, push_left};
+use super::gaps::{Ask, Gap, Gaps};
 use super::text::{push, words};
 use crate::store::{Edit, Meta};
 
@@ -82,26 +84,89 @@ enum Found {
     Made,
 }
 
+/// What came of a read.
+enum Read {
+    Done(Found),
+    /// The item has to change, or be made; this it was when it was read.
+    Change(Option<Meta>),
+    /// It is told later, with this token; about so many bytes.
+    Later(u64, usize),
+}
+
 impl Desk<'_> {
-    fn flags<'a>(&self, args: &'a [u8]) -> Result<Flags<'a>, &'static [u8]> {
-        self.counts.cmd_meta.one();
+    fn parse<'a>(&self, args: &'a [u8]) -> Result<Flags<'a>, &'static [u8]> {
         let mut words = words(args);
         let key = words.next().unwrap_or_default();
         Flags::parse(self, key, words.rest(), 2)
     }
 
-    pub(super) fn mget(&self, args: &[u8], room: &mut Vec<u8>, out: &mut Vec<u8>) {
-        let flags = match self.flags(args) {
+    fn flags<'a>(&self, args: &'a [u8]) -> Result<Flags<'a>, &'static [u8]> {
+        self.counts.cmd_meta.one();
+        self.parse(args)
+    }
+
+    /// Answers, or leaves a gap for that. False if gaps have to be filled first; then nothing was done.
+    pub(super) fn mget(
+        &self,
+        args: &[u8],
+        room: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+        gaps: &mut Gaps,
+    ) -> bool {
+        let flags = match self.parse(args) {
             Ok(flags) => flags,
-            Err(error) => return out.extend_from_slice(error),
+            Err(error) => {
+                self.counts.cmd_meta.one();
+                out.extend_from_slice(error);
+                return true;
+            }
         };
-        let mut before = None;
-        let found = if flags.ttl.is_none() && !flags.has(b'u') {
-            self.mget_read(&flags, &mut before, out)
-        } else {
-            None
+        let reads = flags.ttl.is_none() && !flags.has(b'u');
+        let may_begin = reads && flags.vivify.is_none() && gaps.admits(flags.key.bytes());
+        if !gaps.is_empty() && !may_begin {
+            return false;
+        }
+        self.counts.cmd_meta.one();
+        let read = if reads { self.mget_read(&flags, out) } else { Read::Change(None) };
+        let found = match read {
+            Read::Done(found) => found,
+            Read::Change(before) => self.mget_edit(&flags, before, room, out),
+            Read::Later(token, bytes) => {
+                let (key, at) = (flags.key.bytes().to_vec(), out.len());
+                let ask = Ask::Meta(args.to_vec());
+                gaps.add(Gap { token, at, key, ask, reply: None }, args.len() + bytes);
+                if flags.vivify.is_some() {
+                    gaps.close();
+                }
+                return true;
+            }
         };
-        let found = found.unwrap_or_else(|| self.mget_edit(&flags, before, room, out));
+        self.mget_end(&flags, found, out);
+        true
+    }
+
+    /// Appends what is answered now that the item is known.
+    pub(super) fn fill_meta(&self, args: &[u8], item: Option<(&Meta, &[u8])>, out: &mut Vec<u8>) {
+        // It was parsed before.
+        let Ok(flags) = self.parse(args) else { return };
+        let mut room = Vec::new();
+        let found = match item {
+            Some((meta, value)) if !flags.wins(meta) => {
+                let seen = Seen { meta: *meta, before: *meta, bytes: value.len(), is_new: false };
+                flags.answer(self.now, &seen, out);
+                if flags.shows(meta) {
+                    out.extend_from_slice(value);
+                    out.extend_from_slice(b"\r\n");
+                }
+                Found::Yes
+            }
+            None if flags.vivify.is_none() => Found::No,
+            item => self.mget_edit(&flags, item.map(|(meta, _)| *meta), &mut room, out),
+        };
+        self.mget_end(&flags, found, out);
+    }
+
+    fn mget_end(&self, flags: &Flags<'_>, found: Found, out: &mut Vec<u8>) {
         if flags.ttl.is_some() {
             self.counts.cmd_touch.one();
             if found == Found::Yes {
@@ -110,12 +175,7 @@ impl Desk<'_> {
                 self.counts.touch_misses.one();
             }
         } else {
-            self.counts.cmd_get.one();
-            if found == Found::Yes {
-                self.counts.get_hits.one();
-            } else {
-                self.counts.get_misses.one();
-            }
+            self.count_get(found == Found::Yes);
         }
         if found == Found::No && !flags.has(b'q') {
             out.extend_from_slice(b"EN");
@@ -124,38 +184,36 @@ impl Desk<'_> {
     }
 
     /// Reads, and appends the reply; or appends nothing if the item has to change, and tells what it was.
-    fn mget_read(
-        &self,
-        flags: &Flags<'_>,
-        before: &mut Option<Meta>,
-        out: &mut Vec<u8>,
-    ) -> Option<Found> {
+    fn mget_read(&self, flags: &Flags<'_>, out: &mut Vec<u8>) -> Read {
         let mark = out.len();
-        let mut end = mark;
-        let meta =
-            self.store.get(flags.key.bytes(), out, &mut |meta: &Meta, bytes, out: &mut Vec<u8>| {
+        let (mut end, mut before) = (mark, None);
+        let found =
+            self.find(flags.key.bytes(), out, &mut |meta: &Meta, bytes, out: &mut Vec<u8>| {
                 let seen = Seen { meta: *meta, before: *meta, bytes, is_new: false };
                 flags.answer(self.now, &seen, out);
                 end = out.len();
-                *before = Some(*meta);
+                before = Some(*meta);
             });
-        match (meta, *before) {
-            (Some(_), Some(meta)) if flags.wins(&meta) => {
+        match (found, before) {
+            (ahead::Found::Later(token, bytes), _) => {
                 out.truncate(mark);
-                None
+                Read::Later(token, bytes)
             }
-            (Some(_), Some(meta)) => {
+            (ahead::Found::Yes(_), Some(meta)) if flags.wins(&meta) => {
+                out.truncate(mark);
+                Read::Change(Some(meta))
+            }
+            (ahead::Found::Yes(_), Some(meta)) => {
                 if flags.shows(&meta) {
                     out.extend_from_slice(b"\r\n");
                 } else {
                     out.truncate(end);
                 }
-                Some(Found::Yes)
+                Read::Done(Found::Yes)
             }
             _ => {
                 out.truncate(mark);
-                *before = None;
-                flags.vivify.is_none().then_some(Found::No)
+                if flags.vivify.is_none() { Read::Done(Found::No) } else { Read::Change(None) }
             }
         }
     }

@@ -5,12 +5,14 @@
 //! docs/cache-protocol.md. Read next: `connection.rs`, then `desk.rs` for which command is which.
 
 mod admin;
+mod ahead;
 mod connection;
 mod counters;
 mod desk;
 mod detail;
 mod dump;
 mod flags;
+mod gaps;
 mod keys;
 mod meta;
 mod service;
@@ -23,6 +25,7 @@ mod text;
 #[cfg(test)]
 mod tests;
 
+pub use ahead::Ahead;
 pub use connection::{Connection, Doing, Fed, Stop};
 pub use counters::{COUNTED, Counters};
 pub use desk::Desk;

@@ -118,7 +118,14 @@ pub struct Service {
 }
 
 /// What a store counts that `stats reset` sets back; the rest of what it tells is how things stand.
-const SET_BACK: [&str; 4] = ["evictions", "total_items", "reclaimed", "expired"];
+const SET_BACK: [&str; 6] = [
+    "evictions",
+    "total_items",
+    "reclaimed",
+    "expired_unfetched",
+    "crawler_reclaimed",
+    "crawler_items_checked",
+];
 
 fn is_set_back(name: &str) -> bool {
     SET_BACK.iter().any(|one| name == *one || name.ends_with("_evictions"))

@@ -94,7 +94,9 @@ impl Desk<'_> {
                 ("number", class.items),
                 ("mem_requested", class.item_bytes),
                 ("evicted", class.evicted),
-                ("reclaimed", class.expired),
+                ("reclaimed", class.expired.saturating_sub(class.reaped)),
+                ("expired_unfetched", class.unfetched),
+                ("crawler_reclaimed", class.reaped),
             ];
             for (name, value) in figures {
                 each(&format!("items:{number}:{name}"), &value);

@@ -255,6 +255,10 @@ impl Desk<'_> {
         };
         match outcome {
             Err(refused) => {
+                // As memcached: ms leaves no item that it could not replace, others leave what was there; of set the store knows.
+                if let Some(flags) = &storage.flags {
+                    self.remove(flags.key.bytes());
+                }
                 let error = self.refused(refused);
                 if !storage.quiets_errors {
                     out.extend_from_slice(error);
@@ -270,9 +274,10 @@ impl Desk<'_> {
         meta: &Meta,
         value: &mut Vec<u8>,
     ) -> Result<Outcome, Refused> {
-        let mut outcome = Outcome::NotStored;
+        let (mut outcome, mut is_longer) = (Outcome::NotStored, false);
         let stored = |bytes| Outcome::Stored { cas: meta.cas, bytes };
-        self.store.edit(storage.key(), value, &mut |old, value| {
+        let done = self.store.edit(storage.key(), value, &mut |old, value| {
+            is_longer = old.is_some() && matches!(storage.mode, Mode::Append | Mode::Prepend);
             let Some(old) = old else {
                 outcome = match storage.mode {
                     Mode::Set | Mode::Add => stored(value.len()),
@@ -297,7 +302,12 @@ impl Desk<'_> {
                     Edit::Keep
                 }
             }
-        })?;
+        });
+        match done {
+            // What there is no room to append to stays as it is.
+            Err(_) if is_longer => return Ok(Outcome::NotStored),
+            done => done?,
+        }
         if storage.mode == Mode::Cas {
             match outcome {
                 Outcome::Stored { .. } => self.counts.cas_hits.one(),

@@ -135,14 +135,16 @@ impl Store for MapStore {
             }
             Edit::Remove => items.remove(key),
             Edit::Put(meta) => {
-                items.remove(key);
-                let bytes = key.len() + value.len();
+                let (bytes, freed) =
+                    (key.len() + value.len(), old.map_or(0, |old| old.value.len()));
+                let freed = if freed > 0 { size(key, freed) } else { 0 };
                 if bytes > self.item_max {
                     return Err(Refused::TooLarge { bytes, limit: self.item_max });
                 }
-                if items.bytes + bytes as u64 > self.limit.load(Relaxed) {
+                if items.bytes - freed + bytes as u64 > self.limit.load(Relaxed) {
                     return Err(Refused::NoMemory { bytes });
                 }
+                items.remove(key);
                 items.bytes += bytes as u64;
                 let item = Item { meta, stored: self.now(), value: std::mem::take(value) };
                 items.map.insert(key.to_vec(), item);
@@ -234,7 +236,8 @@ impl Talk {
             self.rest.drain(..fed.consumed);
             all.append(&mut out);
             match fed.stop {
-                Stop::Input => break,
+                // The map has nothing below it.
+                Stop::Input | Stop::Later => break,
                 Stop::Output | Stop::Turn => (),
                 Stop::Close => self.is_closed = true,
             }

@@ -103,7 +103,7 @@ impl Front {
     }
 
     /// Accepts until the server is stopped. Listeners are closed then; the clock and metrics go on until workers have ended.
-    pub(super) fn run(mut self) {
+    pub(super) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(16);
         while self.is_wanted() {
             let second = self.shared.state.clock.until_next_second();
@@ -112,7 +112,7 @@ impl Front {
             if let Err(error) = self.poll.poll(&mut events, Some(wait))
                 && error.kind() != ErrorKind::Interrupted
             {
-                break;
+                return Err(error);
             }
             self.tick();
             if self.pause.is_some_and(|(until, _)| until.passed()) {
@@ -128,6 +128,7 @@ impl Front {
                 }
             }
         }
+        Ok(())
     }
 
     fn is_wanted(&mut self) -> bool {

@@ -24,8 +24,16 @@ const GROWING: [(&str, &str); 7] = [
     ("time_in_listen_disabled_us", "Microseconds that accepting was paused"),
     ("accept_errors", "Connections that could not be accepted"),
 ];
-const STORED_GROWING: [&str; 6] =
-    ["total_items", "evictions", "demoted", "promoted", "expired", "reclaimed"];
+const STORED_GROWING: [&str; 8] = [
+    "total_items",
+    "evictions",
+    "demoted",
+    "promoted",
+    "reclaimed",
+    "expired_unfetched",
+    "crawler_reclaimed",
+    "crawler_items_checked",
+];
 
 fn push(out: &mut String, name: &str, (what, kind): (&str, &str), value: &dyn core::fmt::Display) {
     let end = if kind == "counter" { "_total" } else { "" };

@@ -58,12 +58,35 @@ impl Stop {
     }
 }
 
+/// Why a server has ended that nobody had stopped.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "thread {thread} of the server failed ({why}), and all connections were closed; start it again"
+)]
+pub struct Failed {
+    /// The thread's name.
+    pub thread: String,
+    /// What it said.
+    pub why: String,
+}
+
+/// Stops a server of which a thread panics: workers and the one in front do more than that, and sooner.
+struct Guard(Arc<State>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop(Shutdown::Graceful);
+        }
+    }
+}
+
 /// A server that runs, until it is stopped or dropped.
 pub struct Server {
     shared: Arc<Shared>,
     addresses: Vec<SocketAddr>,
     metrics: Option<SocketAddr>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
 impl core::fmt::Debug for Server {
@@ -128,10 +151,23 @@ impl Server {
         let (to, from) = sync_channel(SCRAPERS);
         started("metrics", front.set_metrics(listener, to))?;
         let shared = Arc::clone(&self.shared);
-        self.spawn("cache-metrics", move || http::run(&shared, &from))
+        self.spawn("cache-metrics", move || {
+            http::run(&shared, &from);
+            Ok(())
+        })
     }
 
-    fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    fn spawn(
+        &mut self,
+        name: &str,
+        run: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) -> Result<(), Error> {
+        let guard = Guard(Arc::clone(&self.shared.state));
+        let run = move || {
+            let ended = run();
+            drop(guard);
+            ended
+        };
         let thread = Builder::new().name(name.to_owned()).spawn(run);
         self.threads.push(started("a thread", thread)?);
         Ok(())
@@ -162,22 +198,33 @@ impl Server {
     }
 
     /// Waits until it has been stopped and all its threads have ended.
-    pub fn wait(mut self) {
-        self.join();
+    ///
+    /// # Errors
+    /// If it has ended as one of them failed.
+    pub fn wait(mut self) -> Result<(), Failed> {
+        self.join()
     }
 
-    fn join(&mut self) {
+    fn join(&mut self) -> Result<(), Failed> {
+        let mut ended = Ok(());
         for thread in self.threads.drain(..) {
-            // A thread that panicked has said so.
-            let _ = thread.join();
+            let name = thread.thread().name().unwrap_or_default().to_owned();
+            let failed = |why: String| Failed { thread: name, why };
+            let one = match thread.join() {
+                Ok(one) => one.map_err(|error| failed(error.to_string())),
+                Err(panic) => Err(failed(crate::mover::said(&*panic))),
+            };
+            ended = ended.and(one);
         }
+        ended
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop().now();
-        self.join();
+        // Who wants to know waits.
+        let _ = self.join();
     }
 }
 

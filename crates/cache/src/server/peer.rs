@@ -1,14 +1,16 @@
 //! A connection as a worker has it: its socket, what it was asked, and what it has not taken yet.
 //!
 //! A connection at rest holds no buffers. It is read into its worker's buffer and answered from its worker's; only what could
-//! not be used yet, or could not be written yet, is kept here. While replies wait nothing is read.
+//! not be used yet, or could not be written yet, is kept here. While replies wait, or the store is to tell something, nothing is
+//! read.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
 use super::shared::{Seen, Shared};
 use super::stream::{Got, Stream};
-use crate::proto::{Connection, Counters, Desk, Stop};
+use crate::proto::{Ahead, Connection, Counters, Desk, Stop};
+use crate::store::Meta;
 
 /// From so many bytes that are left of a value on, they are read to where they belong.
 const STRAIGHT_FROM: usize = 16 << 10;
@@ -45,12 +47,18 @@ pub(super) struct Work<'a> {
     pub(super) worker: usize,
     /// Seconds since the server started.
     pub(super) second: u32,
+    /// What reads without waiting for the store, and the connection's number there.
+    pub(super) ahead: Option<(&'a Ahead, u32)>,
 }
 
 impl Work<'_> {
     /// Knows what time it is, and is made anew where it may be another.
-    fn desk(&self) -> Desk<'_> {
-        Desk::new(&self.shared.service, self.worker, &*self.shared.store)
+    pub(super) fn desk(&self) -> Desk<'_> {
+        let desk = Desk::new(&self.shared.service, self.worker, &*self.shared.store);
+        match self.ahead {
+            Some((ahead, connection)) => desk.with_ahead(ahead, connection),
+            None => desk,
+        }
     }
 
     pub(super) fn counts(&self) -> &Counters {
@@ -66,7 +74,7 @@ pub(super) struct Peer {
     connection: Connection,
     /// Input that could not be used yet,
     rest: Vec<u8>,
-    /// and whether it can be, without more.
+    /// and whether it is to be looked at without more.
     owes: bool,
     /// Replies that could not be written yet, from `sent` on.
     pending: Vec<u8>,
@@ -106,6 +114,22 @@ impl Peer {
     /// Whether replies wait.
     pub(super) fn is_stalled(&self) -> bool {
         self.sent < self.pending.len() || self.stream.holds()
+    }
+
+    /// Whether it waits for the store, and not for its socket.
+    pub(super) fn waits(&self) -> bool {
+        self.connection.waits()
+    }
+
+    /// Takes what the store has told. Whether it can go on now.
+    pub(super) fn land(
+        &mut self,
+        work: &Work<'_>,
+        token: u64,
+        item: Option<(&Meta, &[u8])>,
+    ) -> bool {
+        self.second = work.second;
+        self.connection.land(&work.desk(), token, item)
     }
 
     /// Whether nothing is begun that is not finished.
@@ -192,6 +216,9 @@ impl Peer {
             if self.is_leaving {
                 return Ok(Next::Gone);
             }
+            if self.waits() {
+                return Ok(Next::Wait);
+            }
             let mut have = self.rest.len();
             input[..have].copy_from_slice(&self.rest);
             self.rest.clear();
@@ -215,13 +242,14 @@ impl Peer {
             output.clear();
             let fed = self.connection.feed(&work.desk(), &input[..have], output);
             self.rest.extend_from_slice(&input[fed.consumed..have]);
-            self.owes = matches!(fed.stop, Stop::Output | Stop::Turn);
+            self.owes = matches!(fed.stop, Stop::Output | Stop::Turn | Stop::Later);
             self.is_leaving = fed.stop == Stop::Close;
             if !output.is_empty() {
                 self.send(output, counts)?;
             }
             match fed.stop {
                 Stop::Input if is_last => return Ok(Next::Wait),
+                Stop::Later => return Ok(Next::Wait),
                 Stop::Turn => {
                     counts.conn_yields.one();
                     return Ok(Next::Again);

@@ -26,8 +26,14 @@ pub(super) struct Seen {
 }
 
 /// What a connection does, in memcached's words.
-const STATES: [&str; 5] =
-    ["conn_waiting", "conn_nread", "conn_swallow", "conn_mwrite", "conn_parse_cmd"];
+const STATES: [&str; 6] = [
+    "conn_waiting",
+    "conn_nread",
+    "conn_swallow",
+    "conn_mwrite",
+    "conn_parse_cmd",
+    "conn_io_queue",
+];
 
 impl Seen {
     pub(super) fn new(address: String, listener: Arc<str>, second: u32) -> Self {
@@ -47,6 +53,7 @@ impl Seen {
             Doing::Waiting => 0,
             Doing::Reading => 1,
             Doing::Swallowing => 2,
+            Doing::Fetching => 5,
         };
         self.state.store(state, Relaxed);
     }

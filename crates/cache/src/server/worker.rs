@@ -2,7 +2,8 @@
 //!
 //! Sockets tell once when something has changed, so a connection goes on until a read has emptied its socket (a read that does
 //! not fill the buffer has) or a write found it full. One that has had its turn and could go on is remembered, and goes on
-//! after all that are ready. Once a second it looks at who has been idle for too long.
+//! after all that are ready. One that asked for what lies below the store's memory goes on when that was read. Once a second it
+//! looks at who has been idle for too long.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
@@ -10,6 +11,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use super::clock::Deadline;
@@ -17,7 +19,7 @@ use super::config::TICK_SECONDS;
 use super::peer::{Buffers, Next, Peer, Work};
 use super::shared::{Seen, Shared};
 use super::stream::Stream;
-use crate::proto::Shutdown;
+use crate::proto::{Ahead, Shutdown};
 
 /// Bytes of input that are looked at at once.
 const INPUT: usize = 64 << 10;
@@ -25,6 +27,9 @@ const INPUT: usize = 64 << 10;
 const OUTPUT_KEPT: usize = 4 << 20;
 const EVENTS: usize = 256;
 const WAKE: Token = Token(usize::MAX);
+const LANDED: Token = Token(usize::MAX - 1);
+/// Reads from below the store's memory that are under way at once; more wait.
+const READS: usize = 64;
 
 /// Connections for a worker that it does not know of yet.
 #[derive(Debug)]
@@ -53,6 +58,10 @@ pub(super) struct Worker {
     /// Who can go on without its socket.
     again: VecDeque<usize>,
     buffers: Buffers,
+    /// Reads that connections wait for, where the store has something below its memory.
+    ahead: Option<Ahead>,
+    /// Connections whose reads have landed.
+    landed: Vec<usize>,
     /// Bytes that connections hold.
     held: usize,
     swept: u32,
@@ -63,6 +72,11 @@ impl Worker {
     pub(super) fn new(shared: Arc<Shared>, number: usize) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
+        let ahead = Arc::clone(&shared.store).fetch(READS).map(Ahead::new);
+        if let Some(ahead) = &ahead {
+            let ready = ahead.ready();
+            poll.registry().register(&mut SourceFd(&ready), LANDED, Interest::READABLE)?;
+        }
         Ok(Self {
             shared,
             number,
@@ -72,6 +86,8 @@ impl Worker {
             free: Vec::new(),
             again: VecDeque::new(),
             buffers: Buffers { input: vec![0; INPUT], output: Vec::with_capacity(INPUT) },
+            ahead,
+            landed: Vec::new(),
             held: 0,
             swept: 0,
             until: None,
@@ -83,34 +99,37 @@ impl Worker {
     }
 
     /// Serves until the server is stopped and connections are done.
-    pub(super) fn run(mut self) {
+    pub(super) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
         loop {
             // What goes wrong but for an interruption would go wrong again and again.
             if let Err(error) = self.poll.poll(&mut events, Some(self.wait()))
                 && error.kind() != io::ErrorKind::Interrupted
             {
-                break;
+                return Err(error);
             }
             for event in &events {
-                if event.token() == WAKE {
-                    self.welcome();
-                } else {
-                    let ends = event.is_read_closed() || event.is_error();
-                    self.told(event.token().0, ends);
+                match event.token() {
+                    WAKE => self.welcome(),
+                    // Looked at each time.
+                    LANDED => (),
+                    Token(at) => self.told(at, event.is_read_closed() || event.is_error()),
                 }
             }
             self.go_on();
+            self.take_landed();
             self.sweep();
             if self.is_done() {
-                break;
+                return Ok(());
             }
         }
     }
 
     fn wait(&self) -> Duration {
+        // Reads that were asked for are begun when what has landed is looked at.
+        let asks = self.ahead.as_ref().is_some_and(Ahead::is_asked);
         match &self.until {
-            _ if !self.again.is_empty() => Duration::ZERO,
+            _ if asks || !self.again.is_empty() => Duration::ZERO,
             Some(until) => until.left().min(Duration::from_secs(TICK_SECONDS.into())),
             None => Duration::from_secs(TICK_SECONDS.into()),
         }
@@ -163,10 +182,34 @@ impl Worker {
         }
     }
 
+    /// Begins reads that connections have asked for, and gives those a turn that wait for none any more.
+    fn take_landed(&mut self) {
+        let Some(ahead) = self.ahead.as_ref().filter(|ahead| ahead.under_way() > 0) else {
+            return;
+        };
+        let (peers, landed) = (&mut self.peers, &mut self.landed);
+        let second = self.shared.state.second.load(Relaxed);
+        let work = Work { shared: &self.shared, worker: self.number, second, ahead: None };
+        // What goes wrong is tried again within a second.
+        let _ = ahead.take(&mut |token, item| {
+            let at = Ahead::connection(token);
+            let peer = peers.get_mut(at).and_then(Option::as_mut);
+            if peer.is_some_and(|peer| peer.land(&work, token, item)) {
+                landed.push(at);
+            }
+        });
+        let mut landed = core::mem::take(&mut self.landed);
+        landed.drain(..).for_each(|at| self.told(at, false));
+        self.landed = landed;
+    }
+
     /// Gives a connection its turn.
     fn ready(&mut self, at: usize) {
         let Some(mut peer) = self.peers.get_mut(at).and_then(Option::take) else { return };
-        let work = Work { shared: &self.shared, worker: self.number, second: self.second() };
+        let (number, second) = (self.number, self.second());
+        let connection = u32::try_from(at).unwrap_or(u32::MAX);
+        let ahead = self.ahead.as_ref().map(|ahead| (ahead, connection));
+        let work = Work { shared: &self.shared, worker: number, second, ahead };
         let next = peer.turn(&work, &mut self.buffers);
         if self.buffers.output.capacity() > OUTPUT_KEPT {
             self.buffers.output = Vec::with_capacity(INPUT);
@@ -252,13 +295,13 @@ impl Worker {
             let Some(mut peer) = self.peers[at].take() else { continue };
             // Seconds that are over: the first is only a part of one.
             let since = second.saturating_sub(peer.second).saturating_sub(1);
-            let counts = self.shared.service.counters(self.number);
+            // Counted when it is closed: who sees the one sees the other.
             if stalled > 0 && since >= stalled && peer.is_stalled() {
-                counts.slow_kicks.one();
                 self.close(at, *peer);
-            } else if idle > 0 && since >= idle {
-                counts.idle_kicks.one();
+                self.shared.service.counters(self.number).slow_kicks.one();
+            } else if idle > 0 && since >= idle && !peer.waits() {
                 self.close(at, *peer);
+                self.shared.service.counters(self.number).idle_kicks.one();
             } else {
                 peer.shrink();
                 let held = peer.memory();

@@ -1,11 +1,12 @@
 //! The server at work: the cache is made, movers and the server are started, and all end at a signal.
 //!
-//! SIGTERM and SIGINT let connections finish what they began; a second one ends at once.
+//! SIGTERM and SIGINT let connections finish what they began; a second one ends at once. A thread that fails ends it, too, as an
+//! error.
 
 use std::fmt;
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use nearfar_cache::evict::Eviction;
 use nearfar_cache::mover::Movers;
 use nearfar_cache::server::{self, Server, Stop};
@@ -91,7 +92,7 @@ pub(crate) fn serve(mut plan: Plan) -> anyhow::Result<()> {
     if plan.movers > 0 {
         config.making = Making::Background;
     }
-    let mut signals = Signals::new([SIGTERM, SIGINT]).context("listening for signals")?;
+    let signals = Signals::new([SIGTERM, SIGINT]).context("listening for signals")?;
     let allowed = server::allow_descriptors(plan.server.connections_max).context("descriptors")?;
     let wanted = plan.server.connections_max;
     if allowed < wanted as u64 {
@@ -104,20 +105,33 @@ pub(crate) fn serve(mut plan: Plan) -> anyhow::Result<()> {
         plan.server.protocol.cas_first = cas_at(unix_ns());
     }
     let cache = Arc::new(Cache::new(config)?);
-    let movers = Movers::start(&cache, plan.movers).context("movers")?;
+    let mut movers = Movers::start(&cache, plan.movers).context("movers")?;
+    movers.reap_too().context("the thread that takes out what has expired")?;
     let server = Server::start(Arc::clone(&cache) as _, plan.server.clone())?;
     // Ports that were any are those that were found.
     plan.server.tcp = server.addresses().to_vec();
     plan.server.metrics = server.metrics_address();
     output::print_error(&plan.to_string());
+    let attended = attend(server, movers, signals);
+    // What is on disk is left in good order whatever has failed.
+    let closed = cache.close().context("--disk");
+    attended.and(closed)
+}
+
+/// Waits until a signal, or a thread that fails, has ended the server, and ends the movers.
+fn attend(server: Server, movers: Movers, mut signals: Signals) -> anyhow::Result<()> {
     let (stop, handle) = (server.stop(), signals.handle());
+    let failing = stop.clone();
+    movers.on_failure(move || failing.drain());
     let waiting = std::thread::spawn(move || obey(&mut signals, &stop));
-    server.wait();
+    let served = server.wait();
     handle.close();
-    // It has ended, or it has said why.
-    let _ = waiting.join();
-    drop(movers);
-    cache.close().context("--disk")
+    let obeyed = waiting.join();
+    let moved = movers.end();
+    served?;
+    moved?;
+    ensure!(obeyed.is_ok(), "the thread that waits for signals failed; start it again");
+    Ok(())
 }
 
 fn obey(signals: &mut Signals, stop: &Stop) {
@@ -132,7 +146,10 @@ fn obey(signals: &mut Signals, stop: &Stop) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
+    use nearfar_cache::store::{Decide, Head, Meta, Refused, Store};
     use nearfar_kernel::mempolicy::Policy;
 
     fn any(bytes: u64) -> Vec<Memory> {
@@ -145,6 +162,48 @@ mod tests {
             let (config, _) = cache(any(64 << 20), Eviction::default(), (None, item_max)).unwrap();
             assert_eq!((config.check().unwrap(), config.item_max), (128 << 10, item_max));
         }
+    }
+
+    /// A store that panics when it is read.
+    #[derive(Debug)]
+    struct Broken;
+
+    impl Store for Broken {
+        fn now(&self) -> u32 {
+            1
+        }
+        fn set_now(&self, _: u32) {}
+        fn get(&self, _: &[u8], _: &mut Vec<u8>, _: &mut Head<'_>) -> Option<Meta> {
+            panic!("broken, as this test wants it")
+        }
+        fn edit(&self, _: &[u8], _: &mut Vec<u8>, _: &mut Decide<'_>) -> Result<(), Refused> {
+            Ok(())
+        }
+        fn flush(&self, _: u32) {}
+        fn each(&self, _: &mut dyn FnMut(&[u8], &Meta, usize) -> bool) {}
+        fn resize(&self, _: u64) -> bool {
+            false
+        }
+        fn stats(&self, _: &mut dyn FnMut(&str, u64)) {}
+    }
+
+    #[test]
+    fn a_thread_that_panics_ends_the_command_as_an_error_that_names_it() {
+        let loopback = std::net::SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 0));
+        let config = server::Config { tcp: vec![loopback], ..server::Config::default() };
+        let cache = Arc::new(Cache::new(&Config::of_bytes(8 << 20)).unwrap());
+        let start = |store| Server::start(store, config.clone()).unwrap();
+        let movers = || Movers::start(&cache, 1).unwrap();
+        let server = start(Arc::new(Broken) as _);
+        let mut client = std::net::TcpStream::connect(server.addresses()[0]).unwrap();
+        client.write_all(b"get a\r\n").unwrap();
+        let error = attend(server, movers(), Signals::new([0_i32; 0]).unwrap()).unwrap_err();
+        let text = format!("{error:#}");
+        assert!(text.contains("thread cache-") && text.contains("broken, as"), "{text}");
+
+        let server = start(Arc::clone(&cache) as _);
+        server.stop().now();
+        attend(server, movers(), Signals::new([0_i32; 0]).unwrap()).unwrap();
     }
 
     #[test]

@@ -9,6 +9,8 @@ mod chains;
 mod faults;
 mod kill;
 mod model;
+#[cfg(feature = "serve")]
+mod pipelines;
 mod restart;
 mod soak;
 mod use_cases;
@@ -24,7 +26,7 @@ use crate::tests::{KB, tiers};
 use crate::{Cache, Config, DiskTier, Making};
 
 /// 256 KiB of memory over so many regions of 32 KiB and 256 sets; everything is let in.
-pub(super) fn config(path: &Path, regions: u64, making: Making) -> Config {
+pub(crate) fn config(path: &Path, regions: u64, making: Making) -> Config {
     // Plain calls are done when they return, so that nothing hangs on how fast the device is.
     let access = if making == Making::Inline { Access::Plain } else { Access::Auto };
     let own = disk::Config {
@@ -93,7 +95,7 @@ pub(super) fn get(cache: &Cache, number: u64) -> Option<u64> {
 }
 
 /// Has all items leave memory.
-pub(super) fn push_down(cache: &Cache) {
+pub(crate) fn push_down(cache: &Cache) {
     let mut key = Vec::new();
     for tier in 0..cache.spaces.len() {
         for class in 0..cache.sizes.count() {

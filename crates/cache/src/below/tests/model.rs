@@ -20,6 +20,7 @@ enum Step {
     Look { number: u64 },
     Others { first: u64, len: usize },
     Round,
+    Reap,
     Second,
     Flush,
 }
@@ -40,6 +41,7 @@ fn step() -> impl Strategy<Value = Step> {
         5 => number().prop_map(|number| Step::Look { number }),
         40 => (1000..4000_u64, lengths()).prop_map(|(first, len)| Step::Others { first, len }),
         10 => Just(Step::Round),
+        5 => Just(Step::Reap),
         10 => Just(Step::Second),
         1 => Just(Step::Flush),
     ]
@@ -150,6 +152,7 @@ impl Pair<'_> {
                 }
             }
             Step::Round => drop(self.cache.step()),
+            Step::Reap => drop(self.cache.reap_some()),
             Step::Second => {
                 self.now += 1;
                 self.cache.set_now(self.now);

@@ -73,6 +73,34 @@ fn what_is_read_again_comes_to_memory_and_is_not_written_again_when_it_leaves() 
 }
 
 #[test]
+fn what_has_expired_goes_from_memory_and_is_not_found_on_disk() {
+    let folder = folder();
+    let cache = open(&config(&file(&folder), 100, Making::Inline));
+    for number in 0..40 {
+        let (len, expires) = ([200, 3000][number as usize % 2], [0, 9][number as usize / 20]);
+        let value = value(number, 5, len);
+        cache.put(&key(number), &value, Some(&meta(5, expires))).expect("there is room");
+    }
+    push_down(&cache);
+    // Some come back, and lie on disk as well.
+    let mut items = 0;
+    while items == 0 {
+        (15..25).for_each(|number| assert_eq!(get(&cache, number), Some(5)));
+        items = cache.counted().tiers[0].items;
+    }
+    assert_eq!(cache.reap_some(), 0);
+    cache.set_now(9);
+    let reaped = cache.reap_some() as u64;
+    let counted = cache.counted().tiers[0].clone();
+    assert!(reaped > 0 && reaped <= 5, "{reaped}");
+    assert_eq!((counted.items, counted.counts.reaped), (items - reaped, reaped));
+    for number in 0..40 {
+        assert_eq!(get(&cache, number), (number < 20).then_some(5), "{number}");
+    }
+    check_count(&cache);
+}
+
+#[test]
 fn what_is_on_disk_is_edited_as_if_it_were_in_memory() {
     let folder = folder();
     let cache = open(&config(&file(&folder), 100, Making::Inline));

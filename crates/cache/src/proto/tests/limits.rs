@@ -77,6 +77,42 @@ fn a_store_that_refuses_is_answered_for() {
 }
 
 #[test]
+fn what_is_refused_leaves_the_item_that_was_there_but_for_set_and_ms() {
+    let mut talk = Talk::default();
+    talk.store = MapStore::new(100, 80);
+    let (large, small, more) = ("v".repeat(90), "v".repeat(60), "m".repeat(30));
+    let refused = "< SERVER_ERROR object too large for cache";
+    let there = format!("> get a\n< VALUE a 0 60\n< {small}\n< END");
+    let stays = [
+        format!("> append a 0 0 30\n> {more}\n< NOT_STORED"),
+        format!("> prepend a 0 0 30\n> {more}\n< NOT_STORED"),
+        format!("> ms a 30 MA\n> {more}\n< NS"),
+        format!("> ms a 30 MP N0 k\n> {more}\n< NS ka"),
+        format!("> replace a 0 0 90\n> {large}\n{refused}"),
+        format!("> cas a 0 0 90 1\n> {large}\n{refused}"),
+        format!("> add a 0 0 90\n> {large}\n< NOT_STORED"),
+    ];
+    with(&mut talk, &format!("> set a 0 0 60\n> {small}\n< STORED"));
+    for said in stays {
+        with(&mut talk, &format!("{said}\n{there}"));
+    }
+    for said in ["set a 0 0 90", "ms a 90", "ms a 90 MR", "ms a 90 C1"] {
+        with(
+            &mut talk,
+            &format!(
+                "> set a 0 0 1\n> x\n< STORED\n> ms a 1 E1\n> x\n< HD\n> {said}\n> {large}\n{refused}\n> get a\n< END"
+            ),
+        );
+    }
+    let mut talk = Talk::default();
+    talk.store = MapStore::new(3, 80);
+    with(
+        &mut talk,
+        "> set a 0 0 2\n> 99\n< STORED\n> incr a 1\n< SERVER_ERROR out of memory\n> ma a\n< SERVER_ERROR out of memory\n> get a\n< VALUE a 0 2\n< 99\n< END",
+    );
+}
+
+#[test]
 fn lengths_that_make_no_sense_are_refused_before_a_value() {
     dialogue(
         "> set a 0 0 -1

@@ -25,7 +25,7 @@ fn what_was_begun_is_finished_before_the_end() {
     soon("nobody listens", || TcpStream::connect(address).is_err());
     busy.ask("56789\r\n", "STORED\r\n");
     busy.hears_end();
-    server.wait();
+    server.wait().unwrap();
     assert!(cache.get(b"a", &mut Vec::new()));
 }
 
@@ -43,7 +43,7 @@ fn replies_that_wait_are_taken_before_the_end() {
         late.hears(item("a", &large));
     }
     late.hears_end();
-    server.wait();
+    server.wait().unwrap();
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn who_does_not_finish_has_so_many_seconds() {
     let mut client = dial(&server);
     client.ask("mn\r\nset a 0 0 10\r\n01234", "MN\r\n");
     server.stop().drain();
-    server.wait();
+    server.wait().unwrap();
     client.hears_end();
 }
 
@@ -69,7 +69,7 @@ fn the_clock_goes_on_until_the_last_connection_is_done() {
     soon("time goes on", || cache.now() > before);
     client.ask(" a\r\n", "END\r\n");
     client.hears_end();
-    server.wait();
+    server.wait().unwrap();
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_client_may_end_a_server_if_that_is_allowed() {
         client.say(word);
         client.hears_end();
         other.hears_end();
-        server.wait();
+        server.wait().unwrap();
     }
 }
 
@@ -94,7 +94,7 @@ fn a_server_that_is_stopped_at_once_waits_for_nobody() {
     client.ask("mn\r\nset a 0 0 10\r\n01234", "MN\r\n");
     server.stop().drain();
     server.stop().now();
-    server.wait();
+    server.wait().unwrap();
     client.hears_end();
 }
 
@@ -154,5 +154,7 @@ fn a_server_of_which_a_thread_is_gone_ends() {
     client.say("get a\r\n");
     client.hears_end();
     other.hears_end();
-    server.wait();
+    let failed = server.wait().unwrap_err();
+    assert!(failed.thread.starts_with("cache-"), "{failed}");
+    assert_eq!(failed.why, "broken, as this test wants it");
 }

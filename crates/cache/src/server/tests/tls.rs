@@ -154,7 +154,7 @@ fn an_end_is_told_over_tls() {
     idle.ask("mn\r\n", "MN\r\n");
     server.stop().drain();
     assert_eq!(idle.stream.read(&mut [0; 10]).unwrap(), 0);
-    server.wait();
+    server.wait().unwrap();
 }
 
 trait FlushAll {
