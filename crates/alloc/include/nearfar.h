@@ -489,7 +489,7 @@ struct nf_cache_config_t *nf_cache_config_create(void);
 
  "items", "1000000": items the index has room for; else one for each 100 bytes of memory.
 
- "item-max", "1m": bytes of the largest item, 1k to 16m; else by the size of tiers.
+ "item-max", "1m": bytes of the largest item, 1k to 16m; else a quarter of the smallest tier, up to 16m.
 
  "disk", "/var/cache/below=200g": a file, made if there is none, or a block device below memory, and its size.
 
@@ -629,7 +629,7 @@ int nf_cache_add(struct nf_cache_t *cache,
                  uint32_t ttl);
 
 /*
- As `nf_cache_set`, if there is an item under this key; else -1 with errno ENOENT.
+ As `nf_cache_set`, if there is an item under this key, which stays if it can not be replaced; else -1 with errno ENOENT.
 
  The caller sees to it that:
  As `nf_cache_set`.
@@ -644,7 +644,7 @@ int nf_cache_replace(struct nf_cache_t *cache,
 
 /*
  As `nf_cache_set`, if the item under this key still has the number `cas`, as it was told by `nf_cache_get`; else -1 with errno
- EEXIST, or ENOENT if there is none.
+ EEXIST, or ENOENT if there is none. If it can not be stored, what was there stays.
 
  The caller sees to it that:
  As `nf_cache_set`.

@@ -208,7 +208,7 @@ pub unsafe extern "C" fn nf_cache_add(
     status(cache.add(key, value, With { flags, ttl }).map(drop_number))
 }
 
-/// As `nf_cache_set`, if there is an item under this key; else -1 with errno ENOENT.
+/// As `nf_cache_set`, if there is an item under this key, which stays if it can not be replaced; else -1 with errno ENOENT.
 ///
 /// # Safety
 /// As `nf_cache_set`.
@@ -229,7 +229,7 @@ pub unsafe extern "C" fn nf_cache_replace(
 }
 
 /// As `nf_cache_set`, if the item under this key still has the number `cas`, as it was told by `nf_cache_get`; else -1 with errno
-/// EEXIST, or ENOENT if there is none.
+/// EEXIST, or ENOENT if there is none. If it can not be stored, what was there stays.
 ///
 /// # Safety
 /// As `nf_cache_set`.
