@@ -335,8 +335,12 @@ mod tests {
 
     #[test]
     fn every_instance_makes_tokens() {
-        let report = run(&plan());
-        assert!(report.tokens >= 2 && report.slowest_tokens_per_s > 0.0, "{report:?}");
+        // On a busy machine one may have had hardly any time: then it has more.
+        let ran = |seconds| run(&Plan { seconds, ..plan() });
+        let mut reports = [0.05, 0.5, 5.0, 30.0].into_iter().map(ran);
+        let report = reports.find(|report| report.slowest_tokens_per_s > 0.0);
+        let report = report.expect("each instance makes two tokens in half a minute");
+        assert!(report.tokens >= 4, "{report:?}");
         assert!(text(&report).contains("2 instances with 1 MiB of weights in 4 layers"));
     }
 }
