@@ -1,14 +1,16 @@
 # Doors: each target sets up what it needs (scripts/setup says what and why), then does one thing.
 #
 #   make demo             the main job: near and far memory beside each other, in the lab if this machine has one tier
-#   make test             every test, lab boots and browser checks included (LAB=off leaves the boots out, and says so)
-#   make build            target/release/{nearfar,nearfar-lab,nearfar-load} and the lab's timing plugin beside them
+#   make test             every test, lab boots and browser checks included (LAB=smoke: what to run every day; LAB=off: no boots)
+#   make build            target/release/{nearfar,nearfar-bench,nearfar-lab,nearfar-load} and the lab's timing plugin beside them
 #   make library          target/abi: libnearfar.so and .a, the preload library, libhmalloc and libsmalloc
 #   make library-checked  target/checked/abi: two of them that find what is freed wrongly
 #   make sanitize         libnearfar under Valgrind and gcc's sanitizers, and the checked build's tests
-#   make fuzz             what clients of the cache may say, made up for a minute (SECONDS=600)
+#   make fuzz             parsers of input from outside (protocols, files), fuzzed for a minute each (SECONDS=600); 20 s in make test
 #   make python           the Python package's wheel, checked and tested (part of make test)
+#   make kubernetes       pods of a real kubelet in the lab, the driver with a real API server; builds them first (12 min, Go)
 #   make lint             rustfmt, clippy -D warnings, licences and crate directions, doc links
+#   make sbom             target/nearfar.cdx.json: the software bill of materials (CycloneDX) of all that is shipped
 #   make bench-bandwidth  bandwidth of -w auto against its peers, ratios in one run (make bench-bandwidth SMOKE=1: a look)
 #   make bench-tiering    tiering systems side by side on emulated machines, with a page (SMOKE=1: a look; KERNEL=7.2; BOOTS=3)
 #   make bench-balance    traffic management side by side on an emulated machine, with a page (SMOKE=1: a look; KERNEL=7.2; ROUNDS=3)
@@ -29,10 +31,10 @@ PEERS := $${NEARFAR_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/nearfar}/peers
 export NEARFAR_LAB_PLUGIN ?= $(PLUGIN)
 SMOKE_FLAG := $(if $(SMOKE),--smoke,)
 
-.PHONY: demo test build plugin library library-checked sanitize fuzz python lint bench-bandwidth bench-tiering bench-balance bench-alloc bench-cache bench-lab install uninstall setup clean help
+.PHONY: demo test build plugin library library-checked sanitize fuzz python kubernetes lint sbom bench-bandwidth bench-tiering bench-balance bench-alloc bench-cache bench-lab install uninstall setup clean help
 
 help:
-	@sed -n '3,19s/^# *//p' Makefile
+	@sed -n '3,21s/^# *//p' Makefile
 
 setup:
 	@scripts/setup build
@@ -78,24 +80,32 @@ test: plugin library
 
 fuzz:
 	@scripts/setup fuzz
-	scripts/fuzz protocol $(SECONDS)
+	scripts/fuzz $(or $(SECONDS),60)
 
 # The Python package: its wheel, and all tests of it (artefacts/python/check --torch: those with PyTorch, too).
 python:
 	@scripts/setup python
 	artefacts/python/check
 
+kubernetes: plugin library
+	@scripts/setup kubernetes
+	scripts/kubernetes
+
 lint:
 	@scripts/setup lint
 	scripts/lint
 
+sbom:
+	@scripts/setup sbom
+	scripts/sbom
+
 bench-bandwidth: build
 	@scripts/setup demo
-	$(RELEASE)/nearfar bench bandwidth $(SMOKE_FLAG)
+	$(RELEASE)/nearfar-bench bandwidth $(SMOKE_FLAG)
 
 bench-tiering: build
 	@scripts/setup tiering
-	$(RELEASE)/nearfar bench tiering $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) $(if $(BOOTS),--boots $(BOOTS),) \
+	$(RELEASE)/nearfar-bench tiering $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) $(if $(BOOTS),--boots $(BOOTS),) \
 		--save $(CARGO_TARGET_DIR)/nearfar-tiering.json --html $(CARGO_TARGET_DIR)/nearfar-tiering.html
 
 bench-cache:
@@ -105,9 +115,9 @@ bench-cache:
 bench-balance: build
 	@scripts/setup balance
 	status=0; \
-	$(RELEASE)/nearfar bench balance $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) $(if $(ROUNDS),--rounds $(ROUNDS),) \
+	$(RELEASE)/nearfar-bench balance $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) $(if $(ROUNDS),--rounds $(ROUNDS),) \
 		--save $(CARGO_TARGET_DIR)/nearfar-balance.json --html $(CARGO_TARGET_DIR)/nearfar-balance.html || status=$$?; \
-	$(RELEASE)/nearfar bench balance --programs contended,uncontended $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) \
+	$(RELEASE)/nearfar-bench balance --programs contended,uncontended $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) \
 		$(if $(ROUNDS),--rounds $(ROUNDS),) --save $(CARGO_TARGET_DIR)/nearfar-contended.json \
 		--html $(CARGO_TARGET_DIR)/nearfar-contended.html || status=$$?; \
 	exit $$status
@@ -119,12 +129,14 @@ bench-alloc: build library
 	LIBNEARFAR_PRELOAD=$(PRELOAD) $(CARGO) bench --locked -q -p nearfar-alloc --bench preload -- $(SMOKE_FLAG)
 	@scripts/setup lab
 	NEARFAR=$(RELEASE)/nearfar $(CARGO) bench --locked -q -p nearfar-alloc --bench replicated -- $(SMOKE_FLAG)
-	$(RELEASE)/nearfar bench heap $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) --save $(CARGO_TARGET_DIR)/nearfar-heap.json
+	$(RELEASE)/nearfar-bench heap $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) --save $(CARGO_TARGET_DIR)/nearfar-heap.json
 
 bench-lab: build
 	@scripts/setup lab
 	$(RELEASE)/nearfar-lab accuracy
+	$(RELEASE)/nearfar-lab accuracy --curves
 	$(RELEASE)/nearfar-lab overhead
+	$(RELEASE)/nearfar-lab repeat
 
 # Copies, and builds nothing (scripts/install says where to): make build first, then this as who may write there.
 install uninstall:

@@ -1,9 +1,9 @@
-//! Gives the library the name that programs have recorded, and has it find libnearfar beside itself.
+//! Sets the soname that existing programs refer to, and a run path to libnearfar in the same directory.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// The profile that libraries are built in; others only check that this compiles, and link nothing.
+/// The profile of library builds; other profiles only check that this compiles, and link nothing.
 const PROFILE: &str = "abi";
 
 fn main() -> Result<(), String> {
@@ -21,7 +21,7 @@ fn main() -> Result<(), String> {
     Ok(())
 }
 
-/// Where cargo leaves what it links: what it gives a build script is `build/<package>/out` below that.
+/// The directory of cargo's linked outputs: a build script's OUT_DIR is `build/<package>/out` below that.
 fn profile_dir() -> Option<PathBuf> {
     let out = PathBuf::from(env::var_os("OUT_DIR")?);
     out.ancestors().nth(3).map(Path::to_path_buf)

@@ -1,5 +1,5 @@
-//! Gives the shared library its name with the number of its binary interface, and has it stay when a program lets go of it:
-//! threads that have used it call it as they end, and memory it gave may still be in use.
+//! Sets the shared library's soname with its ABI number, and keeps it loaded after dlclose: threads that have used it
+//! call it as they end, and memory it allocated may still be in use.
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libnearfar.so.0");

@@ -1,16 +1,16 @@
-//! Gives the shared library its name, and libnearfar.so to stand on where that is built as programs have it.
+//! Sets the shared library's soname, and links libnearfar.so in the profile that programs use.
 //!
-//! libnearfar.so is no crate this one could depend on: as a crate it would come along with all its symbols, and there would
-//! be two heaps in a program that uses both.
+//! libnearfar.so can't be a crate dependency: a crate would be linked in with all its symbols, and a program that uses
+//! both would have two heaps.
 
 use std::path::{Path, PathBuf};
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // Without a version, as upstream's: what programs have recorded is the plain file name.
+    // Without a version, as upstream's: existing programs refer to the plain file name.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libsmalloc.so");
     let out = std::env::var_os("OUT_DIR").map(PathBuf::from).unwrap_or_default();
-    // PROFILE/build/PACKAGE/out. Other profiles build the library for checks only, and nothing loads it.
+    // OUT_DIR is PROFILE/build/PACKAGE/out. Other profiles only build the library for checks, and it is never loaded.
     let profile = out.ancestors().nth(3).filter(|dir| dir.ends_with("abi"));
     if let Some(dir) = profile {
         stand_on(dir);
@@ -26,7 +26,7 @@ fn stand_on(dir: &Path) {
     }
     println!("cargo::rustc-cdylib-link-arg=-L{}", dir.display());
     println!("cargo::rustc-cdylib-link-arg=-l:libnearfar.so");
-    // Both are installed side by side. A function that libnearfar.so has not got is found out here and not at run time.
+    // Both are installed in one directory. A function that libnearfar.so lacks is an error now and not at run time.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-rpath,$ORIGIN");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,defs");
 }

@@ -2,10 +2,11 @@
 /*
  * chase: how long a dependent load takes.
  *
- *     chase [node=N] [cpu=N] [mb=N] [steps=N] [rounds=N] [huge=0|1] [busy=N]
+ *     chase [node=N] [cpu=N] [mb=N] [steps=N] [rounds=N] [huge=0|1] [busy=N] [chains=1|2|4|8|16]
  *
  * One cyclic chain through all lines of an array, in random order, so that each load's address comes from the load
  * before and none can be foreseen. `busy=N` has N more threads, on the CPUs after `cpu`, count in registers meanwhile.
+ * `chains=N` follows the chain from N places at once: the CPU may overlap their loads. The time is that of one load.
  * Prints one line of JSON: the median of the rounds, the least and the most.
  */
 #include "common.h"
@@ -28,28 +29,52 @@ static void *keep_busy(void *cpu)
     return NULL;
 }
 
-/* Links all lines of the array into one cycle, in random order (Sattolo's shuffle). */
-static void **link_lines(char *array, size_t lines)
+/* Starts of chains are at equal distances in the first half of the cycle: lines of its end may still be cached. */
+static void find_starts(char *array, size_t lines, void **starts[], size_t chains)
 {
-    uint32_t *order = malloc(lines * sizeof(*order));
-    uint64_t seed = 0x9e3779b97f4a7c15ull;
+    uint32_t *order = link_lines(array, lines);
     size_t i;
 
-    if (!order)
-        die("order of %zu lines", lines);
-    for (i = 0; i < lines; i++)
-        order[i] = (uint32_t)i;
-    for (i = lines - 1; i > 0; i--) {
-        size_t other = random_next(&seed) % i;
-        uint32_t kept = order[i];
-
-        order[i] = order[other];
-        order[other] = kept;
-    }
-    for (i = 0; i < lines; i++)
-        *(void **)(array + order[i] * LINE) = array + order[(i + 1) % lines] * LINE;
+    for (i = 0; i < chains; i++)
+        starts[i] = (void **)(array + order[lines / 2 / chains * i] * LINE);
     free(order);
-    return (void **)array;
+}
+
+/* Follows `count` chains for `steps` steps in total. */
+#define FOLLOW(count)                                             \
+    static void follow_##count(void **chains[], long steps)       \
+    {                                                             \
+        void **at[count];                                         \
+        long step;                                                \
+        int one;                                                  \
+                                                                  \
+        memcpy(at, chains, sizeof(at));                           \
+        for (step = 0; step < steps; step += count) {             \
+            _Pragma("GCC unroll 16") for (one = 0; one < count; one++) \
+                at[one] = *at[one];                               \
+        }                                                         \
+        memcpy(chains, at, sizeof(at));                           \
+    }
+FOLLOW(1)
+FOLLOW(2)
+FOLLOW(4)
+FOLLOW(8)
+FOLLOW(16)
+
+static void follow(void **chains[], long count, long steps)
+{
+    switch (count) {
+    case 1:
+        return follow_1(chains, steps);
+    case 2:
+        return follow_2(chains, steps);
+    case 4:
+        return follow_4(chains, steps);
+    case 8:
+        return follow_8(chains, steps);
+    default:
+        return follow_16(chains, steps);
+    }
 }
 
 int main(int argc, char **argv)
@@ -58,34 +83,35 @@ int main(int argc, char **argv)
     long steps = option(argc, argv, "steps", 40000), huge = option(argc, argv, "huge", 0);
     long busy = option(argc, argv, "busy", 0), rounds = rounds_option(argc, argv), round, i;
     size_t bytes = (size_t)option(argc, argv, "mb", 64) << 20;
+    long chains = option(argc, argv, "chains", 1);
     pthread_t threads[64];
-    void **at;
+    void **at[16];
     char *array;
     double latency[ROUNDS_MAX];
 
+    if (chains < 1 || chains > 16 || (chains & (chains - 1)))
+        die("chains=%ld is not 1, 2, 4, 8 or 16", chains);
     pin(cpu);
     array = memory(bytes, node, huge != 0);
-    at = link_lines(array, bytes / LINE);
+    find_starts(array, bytes / LINE, at, (size_t)chains);
     check_placement(array, bytes, node);
     for (i = 0; i < busy && i < 64; i++)
         if (pthread_create(&threads[i], NULL, keep_busy, (void *)(cpu + 1 + i)))
             die("thread %ld", i);
-    for (i = 0; i < 1000; i++)
-        at = *at;
+    follow(at, chains, 1000);
     for (round = 0; round < rounds; round++) {
         double began = seconds();
 
-        for (i = 0; i < steps; i++)
-            at = *at;
+        follow(at, chains, steps);
         latency[round] = (seconds() - began) * 1e9 / (double)steps;
     }
     sort(latency, rounds);
     stop = 1;
     for (i = 0; i < busy && i < 64; i++)
         pthread_join(threads[i], NULL);
-    printf("{\"program\":\"chase\",\"cpu\":%ld,\"node\":%ld,\"bytes\":%zu,\"huge_kb\":%ld,\"steps\":%ld,"
+    printf("{\"program\":\"chase\",\"cpu\":%ld,\"node\":%ld,\"bytes\":%zu,\"huge_kb\":%ld,\"steps\":%ld,\"chains\":%ld,"
            "\"latency_ns\":%.2f,\"least_ns\":%.2f,\"most_ns\":%.2f,\"end\":%d}\n",
-           cpu, node, bytes, huge_kb(array), steps, latency[rounds / 2], latency[0], latency[rounds - 1],
-           (int)((uintptr_t)at & 63));
+           cpu, node, bytes, huge_kb(array), steps, chains, latency[rounds / 2], latency[0], latency[rounds - 1],
+           (int)((uintptr_t)at[0] & 63));
     return 0;
 }

@@ -169,4 +169,27 @@ static inline uint64_t random_next(uint64_t *state)
     return *state;
 }
 
+/* Links all lines of the array into one cycle, in random order (Sattolo's shuffle). Returns their order, to be freed. */
+static inline uint32_t *link_lines(char *array, size_t lines)
+{
+    uint32_t *order = malloc(lines * sizeof(*order));
+    uint64_t seed = 0x9e3779b97f4a7c15ull;
+    size_t i;
+
+    if (!order)
+        die("order of %zu lines", lines);
+    for (i = 0; i < lines; i++)
+        order[i] = (uint32_t)i;
+    for (i = lines - 1; i > 0; i--) {
+        size_t other = random_next(&seed) % i;
+        uint32_t kept = order[i];
+
+        order[i] = order[other];
+        order[other] = kept;
+    }
+    for (i = 0; i < lines; i++)
+        *(void **)(array + order[i] * LINE) = array + order[(i + 1) % lines] * LINE;
+    return order;
+}
+
 #endif

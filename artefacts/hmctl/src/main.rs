@@ -1,16 +1,18 @@
-//! hmctl: runs a program whose hmalloc memory is placed as the options say. HMSDK's command, for `libhmalloc.so`.
+//! hmctl: runs a program with its hmalloc memory placed by options. HMSDK's command, for `libhmalloc.so`.
 //!
-//! We set variables, which libhmalloc reads as the program starts, and become the program. Everything that can be refused is
-//! refused before that: what the nodes are is asked of crate topology, whether the kernel takes the policy of crate kernel.
-//! Programs are linked with libhmalloc; no loader's variable is touched.
+//! hmctl sets variables, which libhmalloc reads as the program starts, and then executes the program. Every error that
+//! can be detected is reported before that: crate topology resolves the nodes, and crate kernel checks that the kernel
+//! accepts the policy. Programs are linked with libhmalloc; no variable of the dynamic linker is changed.
 //!
-//! Exit status: the program's own; 2 bad usage, 64 no program (as HMSDK's), 125 hmctl itself failed before the program, 126 it
-//! can't be executed, 127 it was not found.
+//! Exit status: the program's own; 2 bad usage, 64 no program (as HMSDK's), 125 hmctl itself failed before the program,
+//! 126 it can't be executed, 127 it was not found.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use clap::error::ErrorKind;
@@ -23,7 +25,7 @@ mod placement;
 
 use placement::{Mode, Placement, Refused};
 
-// A paragraph is a line, which help breaks as wide as the terminal is.
+// Each paragraph is a single line, which help wraps to the width of the terminal.
 const HELP: &str = "\
 NODES are numbers (0,2-3), all, near, far, dram, cxl, hbm, pmem, tier:N, or several of these joined by commas. Without \
 one of these options the pool is on, and its memory is where the process's policy has it; numactl before hmctl sets \
@@ -32,12 +34,12 @@ that one.
 Sets HMALLOC_JEMALLOC=1 and, with an option, HMALLOC_MPOL_MODE, HMALLOC_NODES and HMALLOC_NODEMASK.
 
 Exit status: PROGRAM's own; 2 bad usage, 64 no PROGRAM, 125 hmctl failed before PROGRAM, 126 PROGRAM can't be \
-executed, 127 PROGRAM was not found.";
+executed, 127 PROGRAM was not found. A name without a slash is looked up on PATH, then in the current directory.";
 
 const USAGE: &str =
     "hmctl [-m NODES | -p NODE | -P NODES | -i NODES | -w NODES] PROGRAM [ARGUMENTS]...";
 
-/// Runs PROGRAM with its hmalloc memory where the options say
+/// Runs PROGRAM with its hmalloc memory placed by options
 #[derive(Debug, Parser)]
 #[command(name = "hmctl", version, override_usage = USAGE, after_long_help = HELP, disable_help_flag = true)]
 #[command(group(clap::ArgGroup::new("policy").multiple(false)))]
@@ -68,7 +70,7 @@ struct Args {
     command: Vec<OsString>,
 }
 
-/// What ends hmctl before the program runs.
+/// An error that ends hmctl before the program runs.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
@@ -113,7 +115,7 @@ fn status_of(refused: &clap::Error) -> u8 {
     }
 }
 
-/// Returns only if the program does not run.
+/// Executes the program; returns only on failure.
 fn run(args: &Args) -> Failure {
     let placement = match asked(args).map(|(mode, nodes)| Placement::new(mode, nodes)).transpose() {
         Ok(placement) => placement,
@@ -121,24 +123,38 @@ fn run(args: &Args) -> Failure {
     };
     let mut words = args.command.iter();
     let program = words.next().cloned().unwrap_or_default();
-    let mut command = Command::new(&program);
-    command.args(words).env("HMALLOC_JEMALLOC", "1");
-    if let Some(placement) = &placement {
-        command.env("HMALLOC_MPOL_MODE", placement.mode.number().to_string());
-        command.env("HMALLOC_NODES", placement.nodes.to_string());
-        // One of somebody else's must not stay either: other readers of it know no HMALLOC_NODES.
-        match placement.mask() {
-            Some(mask) => command.env("HMALLOC_NODEMASK", mask.to_string()),
-            None => command.env_remove("HMALLOC_NODEMASK"),
-        };
+    let start = |program: &Path| exec(program, words.clone(), placement.as_ref());
+    let mut source = start(Path::new(&program));
+    // As HMSDK's: a program that is not in PATH may be a file of the current directory.
+    if source.kind() == io::ErrorKind::NotFound && !program.as_bytes().contains(&b'/') {
+        source = start(&Path::new(".").join(&program));
     }
-    let source = command.exec();
     let missing = source.kind() == io::ErrorKind::NotFound;
     let what = if missing { "was not found" } else { "can't be executed" };
     Failure::Start { program, what, source }
 }
 
-/// The policy that is asked for.
+/// Executes the program. Returns only on failure.
+fn exec<'a>(
+    program: &Path,
+    words: impl Iterator<Item = &'a OsString>,
+    placement: Option<&Placement>,
+) -> io::Error {
+    let mut command = Command::new(program);
+    command.args(words).env("HMALLOC_JEMALLOC", "1");
+    if let Some(placement) = placement {
+        command.env("HMALLOC_MPOL_MODE", placement.mode.number().to_string());
+        command.env("HMALLOC_NODES", placement.nodes.to_string());
+        // Remove an inherited variable, too: other readers of it do not know HMALLOC_NODES.
+        match placement.mask() {
+            Some(mask) => command.env("HMALLOC_NODEMASK", mask.to_string()),
+            None => command.env_remove("HMALLOC_NODEMASK"),
+        };
+    }
+    command.exec()
+}
+
+/// The requested policy.
 fn asked(args: &Args) -> Option<(Mode, &NodeExpr)> {
     [
         (Mode::Bind, &args.membind),

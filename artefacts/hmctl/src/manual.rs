@@ -1,4 +1,4 @@
-//! docs/man/hmctl.8 is what the options say. `UPDATE=1` writes it anew.
+//! Tests that docs/man/hmctl.8 matches the options. `UPDATE=1` rewrites it.
 
 use std::path::Path;
 

@@ -1,11 +1,11 @@
-//! Where memory is to be: an option held against this machine.
+//! The placement of memory: checks an option against this machine.
 
 use nearfar_kernel::affinity;
 use nearfar_kernel::fs::{self, FsError, RootFs};
 use nearfar_kernel::mempolicy::{self, Policy, PolicyError};
 use nearfar_topology::{CpuId, NodeExpr, NodeSet, NodeSetError, Overrides, Topology};
 
-/// The kernel's policies that go with nodes.
+/// The kernel's memory policies that take nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Preferred,
@@ -15,14 +15,14 @@ pub(crate) enum Mode {
     WeightedInterleave,
 }
 
-/// A policy that this process may use, on nodes that are here.
+/// A policy that this process may use, on nodes that exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Placement {
     pub(crate) mode: Mode,
     pub(crate) nodes: NodeSet,
 }
 
-/// Why there is none.
+/// The reason why a placement is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refused {
     #[error("{option}: {source}")]
@@ -41,14 +41,14 @@ pub(crate) enum Refused {
 }
 
 impl Refused {
-    /// Whether something else should have been asked for.
+    /// Whether the error is one of usage: other options would have worked.
     pub(crate) fn is_usage(&self) -> bool {
         matches!(self, Self::Nodes { .. } | Self::Several { .. } | Self::Kept { .. })
     }
 }
 
 impl Mode {
-    /// As the kernel counts them (include/uapi/linux/mempolicy.h), and `HMALLOC_MPOL_MODE`.
+    /// The kernel's number (include/uapi/linux/mempolicy.h), which is the value of `HMALLOC_MPOL_MODE`.
     pub(crate) const fn number(self) -> u8 {
         match self {
             Self::Preferred => 1,
@@ -81,12 +81,12 @@ impl Mode {
 }
 
 impl Placement {
-    /// Memory by this policy on the nodes that `asked` names here.
+    /// Resolves the node expression `asked` on this machine and checks the policy.
     pub(crate) fn new(mode: Mode, asked: &NodeExpr) -> Result<Self, Refused> {
         let option = mode.option();
         let fs = RootFs::live().map_err(|source| Refused::Machine { option, source })?;
         let (machine, _) = fs::topology(&fs, &Overrides::new());
-        // In a container or under taskset, near is what those CPUs have near.
+        // In a container or under taskset, near nodes are those near to the allowed CPUs.
         let cpus = affinity::get().unwrap_or_default();
         let placement = Self::on(mode, asked, &machine, &cpus)?;
         let allowed = mempolicy::allowed_nodes();
@@ -112,14 +112,15 @@ impl Placement {
         Ok(Self { mode, nodes })
     }
 
-    /// Whether the kernel takes it, in a thread made for that: the program's own policy is not ours to set.
+    /// Tests whether the kernel accepts the policy, in a separate thread so that the program's own policy is not
+    /// changed.
     fn tried(&self) -> Result<(), PolicyError> {
         let policy = self.mode.policy(&self.nodes);
         let tried = std::thread::scope(|scope| scope.spawn(|| mempolicy::set(&policy)).join());
         tried.unwrap_or(Ok(()))
     }
 
-    /// The nodes as bits, where all of them are below 64.
+    /// The nodes as a bit mask, if all of them are below 64.
     pub(crate) fn mask(&self) -> Option<u64> {
         self.nodes.iter().try_fold(0, |mask, node| Some(mask | 1u64.checked_shl(node.0.into())?))
     }

@@ -1,4 +1,4 @@
-//! hmctl as users have it: what the program gets, what is refused, and a program of libhmalloc's at the end.
+//! hmctl as a command: the environment of the program, refused options, and finally a program linked with libhmalloc.
 #![expect(clippy::unwrap_used, reason = "a test that can't run its tools should stop")]
 
 use std::fs;
@@ -26,14 +26,14 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The variables that a program gets.
+/// The variables in the program's environment.
 fn shown(arguments: &[&str]) -> String {
     let output = hmctl(arguments).args(["sh", "-c", SHOW]).output().unwrap();
     assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
     text(&output.stdout).trim_end().to_owned()
 }
 
-/// A run that has to end with `status` before any program; what it says of that.
+/// Runs hmctl, which must exit with `status` before any program; returns its message.
 fn refused(arguments: &[&str], status: i32) -> String {
     let output = hmctl(arguments).output().unwrap();
     let why = text(&output.stderr);
@@ -93,6 +93,9 @@ fn programs_are_searched_for_as_a_shell_does() {
     assert!(why.contains("`hmctl-test-tool` was not found"), "{why}");
     let why = refused(&["-m", "0", "/no/such/program"], 127);
     assert!(why.contains("`/no/such/program` was not found"), "{why}");
+    // As under HMSDK's hmctl: a program in the current directory, if it is not in PATH.
+    let here = hmctl(&["hmctl-test-tool"]).current_dir(&dir).output().unwrap();
+    assert_eq!(text(&here.stdout), "found\n");
     fs::set_permissions(&tool, fs::Permissions::from_mode(0o644)).unwrap();
     let why = refused(&[tool.to_str().unwrap()], 126);
     assert!(why.contains("can't be executed"), "{why}");
@@ -174,12 +177,12 @@ fn usage_is_said_where_it_is_wrong_and_where_it_is_asked_for() {
     assert!(said("--version").starts_with("hmctl "));
 }
 
-/// Where `make library` has put the libraries: cargo builds none for a test.
+/// The directory to which `make library` builds the libraries: cargo builds none for a test.
 fn built() -> PathBuf {
     let dir = Path::new(env!("CARGO_BIN_EXE_hmctl")).ancestors().nth(2).unwrap().join("abi");
     let there = dir.join("libhmalloc.so").exists();
     assert!(there, "no libhmalloc.so in {}: make library", dir.display());
-    // The name that programs look for; installing makes it elsewhere. Another test may have made it meanwhile.
+    // The soname; installation creates this link elsewhere. Another test may have created it meanwhile.
     let _ = symlink("libnearfar.so", dir.join("libnearfar.so.0"));
     dir
 }

@@ -1,4 +1,4 @@
-/* Says the policies that the kernel has for the pool's memory and for libc's. */
+/* Prints the kernel's memory policies for the pool's memory and for libc's. */
 #define _GNU_SOURCE
 #include <hmalloc.h>
 #include <stdio.h>

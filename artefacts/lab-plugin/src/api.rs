@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! QEMU's plugin interface, version 4, as far as it is used; declared by hand from its documentation.
+//! The part of QEMU's plugin interface, version 4, that is used; declared by hand from its documentation.
 //!
-//! Handles are opaque, and valid only during the callback that was given them.
+//! Handles are opaque, and valid only during the callback that received them.
 #![expect(unsafe_code, reason = "declares C functions")]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// A loaded plugin, as QEMU tells it from others.
+/// QEMU's identifier of a loaded plugin.
 pub(crate) type PluginId = u64;
-/// What is known of a memory access.
+/// QEMU's description of a memory access.
 pub(crate) type MemInfo = u32;
 
 macro_rules! opaque {
@@ -22,11 +22,11 @@ macro_rules! opaque {
 }
 
 opaque! {
-    /// A block of guest code that is being translated.
+    /// A block of guest code during translation.
     Block
     /// An instruction in it.
     Insn
-    /// The physical side of an access.
+    /// The physical address of an access.
     Hwaddr
     /// Counters, an element per vCPU.
     Scoreboard
@@ -40,7 +40,7 @@ pub(crate) struct Counter {
     pub(crate) offset: usize,
 }
 
-/// What QEMU says of itself.
+/// QEMU's description of itself.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Info {
@@ -52,15 +52,17 @@ pub struct Info {
     pub(crate) max_vcpus: c_int,
 }
 
-/// A callback needs no guest registers.
+/// The callback needs no guest registers.
 pub(crate) const NO_REGISTERS: c_int = 0;
-/// Accesses that read.
+/// The callback reads guest registers.
+pub(crate) const READS_REGISTERS: c_int = 1;
+/// Reading accesses.
 pub(crate) const READS: c_int = 1;
-/// Accesses that write.
+/// Writing accesses.
 pub(crate) const WRITES: c_int = 2;
-/// Add to a counter.
+/// Operation: add to a counter.
 pub(crate) const ADD: c_int = 0;
-/// Call where a counter is at least so much.
+/// Condition: call if a counter is at least a value.
 pub(crate) const AT_LEAST: c_int = 7;
 
 pub(crate) type OnVcpu = extern "C" fn(PluginId, c_uint);

@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What QEMU calls: when a vCPU appears, idles and wakes, when code is translated, and on every access to memory.
+//! The callbacks for QEMU: a vCPU appears, idles or wakes, code is translated, memory is accessed.
+//!
+//! Problem: a callback costs far more than the instruction that it observes. Approach: translated code adds its cost to
+//! a counter by itself, and calls only at accesses, at the end of a quantum, and at blocks while loads are in flight; a
+//! hit in the first-level cache is decided here. Limit: accesses near the top of the stack are never seen.
 #![expect(unsafe_code, reason = "calls QEMU's plugin interface")]
 
 use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
 
-use nearfar_timing::{Access, DEVICE_ACCESS_PS, Instruction, Kind, decode, may_go_back};
+use nearfar_timing::{
+    Access, DEVICE_ACCESS_PS, Instruction, Kind, Origin, change, decode, may_go_back,
+};
 
 use crate::api::{self, Block, Insn, MemInfo, PluginId};
+use crate::code;
 use crate::state::{Plugin, Seat, complain, plugin, seat};
+use crate::translation;
 
 /// Registers all of them.
 pub(crate) fn register(id: PluginId) {
-    // SAFETY: `id` is ours; registering at load is what QEMU expects. The same holds for the four below.
+    // SAFETY: `id` is ours; QEMU expects registration at load. The same holds for the four below.
     unsafe { api::qemu_plugin_register_vcpu_init_cb(id, on_vcpu) };
     // SAFETY: as above.
     unsafe { api::qemu_plugin_register_vcpu_idle_cb(id, on_idle) };
@@ -60,6 +68,10 @@ extern "C" fn on_block(_: PluginId, block: *mut Block) {
     let count = unsafe { api::qemu_plugin_tb_n_insns(block) };
     let mut cost_ps = count as u64 * plugin.machine.config().processor.instruction_ps;
     let mut closes_loop = true;
+    let overlap = plugin.machine.config().processor.reorder_buffer > 0;
+    let has_tlb = plugin.machine.config().processor.tlb_entries > 0;
+    let mut code = code::Code::default();
+    let mut insns = Vec::with_capacity(count);
     for index in 0..count {
         // SAFETY: `index` is below the block's count.
         let insn = unsafe { api::qemu_plugin_tb_get_insn(block, index) };
@@ -68,23 +80,51 @@ extern "C" fn on_block(_: PluginId, block: *mut Block) {
         let instruction = decode(bytes);
         cost_ps += instruction.extra_ps();
         closes_loop = may_go_back(bytes);
-        instrument(insn, instruction);
+        code.push(bytes);
+        if has_tlb && let Some(change) = change(bytes) {
+            translation::watch(insn, change);
+        }
+        insns.push((insn, instruction));
+    }
+    let origins = if overlap { code.origins() } else { &[] };
+    for (at, (insn, instruction)) in insns.into_iter().enumerate() {
+        instrument(insn, instruction, origins.get(at));
     }
     charge(plugin, block, cost_ps);
+    if let Some(first) = origins.first() {
+        follow(plugin, block, first);
+    }
     if closes_loop {
         look_around(plugin, block);
     }
 }
 
-/// An instruction's bytes, read into `bytes`.
+/// Makes a block of code bring the places of values up to date while loads are in flight.
+fn follow(plugin: &Plugin, block: *mut Block, first: &'static Origin<'static>) {
+    let data = std::ptr::from_ref(first).cast_mut().cast();
+    // SAFETY: `block` is being translated; the counter is ours and kept for good, as is the origin, which is only read.
+    unsafe {
+        api::qemu_plugin_register_vcpu_tb_exec_cond_cb(
+            block,
+            on_block_while_ahead,
+            api::NO_REGISTERS,
+            api::AT_LEAST,
+            plugin.ahead(),
+            1,
+            data,
+        );
+    }
+}
+
+/// Reads an instruction's bytes into `bytes`.
 fn bytes_of(insn: *const Insn, bytes: &mut [u8; 16]) -> &[u8] {
-    // SAFETY: `insn` is being translated; at most as many bytes are written as there are.
+    // SAFETY: `insn` is being translated; at most `bytes.len()` bytes are written.
     let length =
         unsafe { api::qemu_plugin_insn_data(insn, bytes.as_mut_ptr().cast(), bytes.len()) };
     &bytes[..length.min(bytes.len())]
 }
 
-/// Has a block of code add its cost when it runs.
+/// Makes a block of code add its cost when it runs.
 fn charge(plugin: &Plugin, block: *mut Block, cost_ps: u64) {
     let pending = plugin.pending;
     // SAFETY: `block` is being translated; the counter is ours and kept for good.
@@ -93,7 +133,7 @@ fn charge(plugin: &Plugin, block: *mut Block, cost_ps: u64) {
     }
 }
 
-/// Has a block of code look at the other vCPUs when a quantum has come together.
+/// Makes a block of code synchronise with the other vCPUs when a quantum has passed.
 fn look_around(plugin: &Plugin, block: *mut Block) {
     let pending = plugin.pending;
     // SAFETY: `block` is being translated; the counter is ours and kept for good; the callback takes no user data.
@@ -110,8 +150,8 @@ fn look_around(plugin: &Plugin, block: *mut Block) {
     }
 }
 
-/// Has an instruction report what it does to memory.
-fn instrument(insn: *mut Insn, instruction: Instruction) {
+/// Makes an instruction report its memory accesses.
+fn instrument(insn: *mut Insn, instruction: Instruction, origin: Option<&'static Origin<'static>>) {
     if instruction == Instruction::ChangesTranslations {
         // SAFETY: `insn` is being translated, here and below; the callback takes no user data.
         unsafe {
@@ -128,26 +168,30 @@ fn instrument(insn: *mut Insn, instruction: Instruction) {
     }
     let on_write =
         if instruction == Instruction::NonTemporalStore { on_store_past_caches } else { on_store };
-    // SAFETY: as above.
+    let data = origin.map_or(null_mut(), |origin| std::ptr::from_ref(origin).cast_mut().cast());
+    // SAFETY: as above; the origin is kept for good and only read.
     unsafe {
-        api::qemu_plugin_register_vcpu_mem_cb(
-            insn,
-            on_load,
-            api::NO_REGISTERS,
-            api::READS,
-            null_mut(),
-        )
+        api::qemu_plugin_register_vcpu_mem_cb(insn, on_load, api::NO_REGISTERS, api::READS, data)
     };
     // SAFETY: as above.
     unsafe {
-        api::qemu_plugin_register_vcpu_mem_cb(
-            insn,
-            on_write,
-            api::NO_REGISTERS,
-            api::WRITES,
-            null_mut(),
-        )
+        api::qemu_plugin_register_vcpu_mem_cb(insn, on_write, api::NO_REGISTERS, api::WRITES, data)
     };
+}
+
+/// The origin that a callback was registered with.
+#[inline]
+fn origin(data: *mut c_void) -> Option<Origin<'static>> {
+    // SAFETY: null, or a reference to an origin that is kept for good (`instrument`, `follow`).
+    unsafe { data.cast::<Origin<'static>>().as_ref() }.copied()
+}
+
+extern "C" fn on_block_while_ahead(vcpu: c_uint, data: *mut c_void) {
+    if let (Some(plugin), Some(seat), Some(first)) = (plugin(), seat(vcpu), origin(data)) {
+        let now_ps = seat.now_ps();
+        seat.stall(seat.with_vcpu(|vcpu| plugin.machine.begin(vcpu, now_ps, first.flow)));
+        seat.note_ahead();
+    }
 }
 
 extern "C" fn on_quantum(vcpu: c_uint, _: *mut c_void) {
@@ -158,44 +202,53 @@ extern "C" fn on_quantum(vcpu: c_uint, _: *mut c_void) {
 
 extern "C" fn on_new_translations(vcpu: c_uint, _: *mut c_void) {
     if let Some(seat) = seat(vcpu) {
-        seat.with_vcpu(|vcpu| vcpu.first_level.clear());
+        seat.with_vcpu(nearfar_timing::Vcpu::forget_translations);
     }
 }
 
-extern "C" fn on_load(vcpu: c_uint, info: MemInfo, address: u64, _: *mut c_void) {
-    if let Some(seat) = seat(vcpu)
-        && !seat.with_vcpu(|vcpu| vcpu.first_level.can_load(address))
+extern "C" fn on_load(vcpu: c_uint, info: MemInfo, address: u64, data: *mut c_void) {
+    let Some(seat) = seat(vcpu) else { return };
+    if !seat.with_vcpu(|vcpu| vcpu.first_level.can_load(address)) {
+        miss(seat, Kind::Load, (info, address), data);
+    } else if seat.is_ahead()
+        && let Some(origin) = origin(data)
     {
-        miss(seat, Kind::Load, info, address);
+        let now_ps = seat.now_ps();
+        seat.with_vcpu(|vcpu| vcpu.take_over(now_ps, address, origin));
     }
 }
 
-extern "C" fn on_store(vcpu: c_uint, info: MemInfo, address: u64, _: *mut c_void) {
-    if let Some(seat) = seat(vcpu)
-        && !seat.with_vcpu(|vcpu| vcpu.first_level.can_store(address))
+extern "C" fn on_store(vcpu: c_uint, info: MemInfo, address: u64, data: *mut c_void) {
+    let Some(seat) = seat(vcpu) else { return };
+    if seat.is_ahead()
+        && let Some(origin) = origin(data)
     {
-        miss(seat, Kind::Store, info, address);
+        let now_ps = seat.now_ps();
+        seat.with_vcpu(|vcpu| vcpu.pass_on(now_ps, address, origin));
+    }
+    if !seat.with_vcpu(|vcpu| vcpu.first_level.can_store(address)) {
+        miss(seat, Kind::Store, (info, address), data);
     }
 }
 
-extern "C" fn on_store_past_caches(vcpu: c_uint, info: MemInfo, address: u64, _: *mut c_void) {
+extern "C" fn on_store_past_caches(vcpu: c_uint, info: MemInfo, address: u64, data: *mut c_void) {
     if let Some(seat) = seat(vcpu)
         && !seat.with_vcpu(|vcpu| vcpu.gathers(address))
     {
-        miss(seat, Kind::NonTemporalStore, info, address);
+        miss(seat, Kind::NonTemporalStore, (info, address), data);
     }
 }
 
-/// An access beyond the first-level cache. Device registers are in no cache and on no path.
+/// Handles an access beyond the first-level cache. Device registers are neither cached nor on a memory path.
 #[cold]
-fn miss(seat: &Seat, kind: Kind, info: MemInfo, virtual_address: u64) {
+fn miss(seat: &Seat, kind: Kind, (info, virtual_address): (MemInfo, u64), data: *mut c_void) {
     let Some(plugin) = plugin() else { return };
-    // SAFETY: called from the memory callback that was given `info` and the address.
+    // SAFETY: called within the memory callback that received `info` and the address.
     let hwaddr = unsafe { api::qemu_plugin_get_hwaddr(info, virtual_address) };
     if hwaddr.is_null() {
         return;
     }
-    // SAFETY: the handle is good until the callback returns, here and below.
+    // SAFETY: the handle is valid until the callback returns, here and below.
     if unsafe { api::qemu_plugin_hwaddr_is_io(hwaddr) } {
         return seat.stall(DEVICE_ACCESS_PS);
     }
@@ -203,5 +256,7 @@ fn miss(seat: &Seat, kind: Kind, info: MemInfo, virtual_address: u64) {
     let physical_address = unsafe { api::qemu_plugin_hwaddr_phys_addr(hwaddr) };
     let access = Access { kind, virtual_address, physical_address };
     let now_ps = seat.now_ps();
-    seat.stall(seat.with_vcpu(|vcpu| plugin.machine.access(vcpu, now_ps, access)));
+    let stall_ps = seat.with_vcpu(|vcpu| plugin.machine.access(vcpu, now_ps, access, origin(data)));
+    seat.stall(stall_ps);
+    seat.note_ahead();
 }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The way to the guest's clock: two slots in a class of QEMU's that plain TCG leaves empty.
+//! Control of the guest's clock: two function slots in a class of QEMU's that plain TCG leaves empty.
 //!
 //! QEMU asks its accelerator for the virtual clock and for the time-stamp counter, if the accelerator has a function
-//! for that, and otherwise shows real time. The plugin interface has no way in that works under TCG, but Debian's QEMU
-//! exports what its own modules need, and that suffices: the class is found by name, and each slot by putting our
-//! function into one empty slot after the other until QEMU, asked for its time, calls it. Nothing is assumed about the
-//! order of the slots. What is not found is reported, and the caller falls back to real waits.
+//! for that, and otherwise shows real time. The plugin interface offers no way to set the clock that works under TCG,
+//! but Debian's QEMU exports the functions that its own modules need, which suffices: the class is found by name. Each
+//! slot is found by putting our function into one empty slot after the other until QEMU, asked for its time, calls it.
+//! Nothing is assumed about the order of the slots. A missing function or slot is reported, and the caller falls back
+//! to real waits.
 //!
-//! The functions are looked up when QEMU loads the plugin. The slots can be tried only once the accelerator is in
-//! force, which is when the first vCPU appears: QEMU tells of that with its big lock held, before that vCPU has run,
-//! and whoever uses those slots holds the same lock, so nobody else looks at them meanwhile.
+//! The functions are looked up when QEMU loads the plugin. The slots can be probed only once the accelerator is active,
+//! which is when the first vCPU appears. QEMU announces that with its big lock held, before the vCPU has run; every
+//! user of those slots holds the same lock, so no other thread reads them during the probe.
 #![expect(unsafe_code, reason = "calls and changes QEMU's internals")]
 
 use std::cell::Cell;
@@ -34,10 +35,10 @@ unsafe extern "C" {
     fn malloc_usable_size(block: *mut c_void) -> usize;
 }
 
-/// A function that QEMU is to call for the time, in nanoseconds.
+/// A function that QEMU calls for the time, in nanoseconds.
 pub(crate) type ShowTime = extern "C" fn() -> i64;
 
-/// QEMU's functions that have to do with the guest's clock.
+/// QEMU's functions for the guest's clock.
 #[derive(Clone, Copy)]
 pub(crate) struct Internals {
     class_by_name: ClassByName,
@@ -51,34 +52,34 @@ thread_local! {
     static ASKED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Stands in while slots are tried: only takes note that it was called.
+/// A placeholder that is installed while slots are probed: it only records that it was called.
 extern "C" fn take_note() -> i64 {
     ASKED.set(true);
     0
 }
 
-/// An exported function of this process, as a pointer to a function of type `F`.
+/// Looks up an exported function of this process, as a pointer of type `F`.
 ///
 /// # Safety
 /// `F` is a function pointer type, and the one of that function.
-unsafe fn function<F: Copy>(name: &CStr) -> Result<F, String> {
+pub(crate) unsafe fn function<F: Copy>(name: &CStr) -> Result<F, String> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: a null handle (RTLD_DEFAULT) searches all loaded objects; `name` is a terminated string.
+    // SAFETY: a null handle (RTLD_DEFAULT) searches all loaded objects; `name` is a C string.
     let address = unsafe { dlsym(ptr::null_mut(), name.as_ptr()) };
     if address.is_null() {
         return Err(format!("this QEMU does not export {}", name.to_string_lossy()));
     }
-    // SAFETY: not null, of the same size, and by the caller's word of that type.
+    // SAFETY: not null, of the same size, and by the caller's promise of that type.
     Ok(unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
 }
 
 impl Internals {
-    /// Looks them up.
+    /// Looks up the functions.
     ///
     /// # Errors
-    /// What this QEMU lacks.
+    /// The name of the function that this QEMU lacks.
     pub(crate) fn look_up() -> Result<Self, String> {
-        // SAFETY: every QEMU that exports this has it with this type; likewise the four below.
+        // SAFETY: every QEMU that exports this function has it with this type; likewise the four below.
         let class_by_name: ClassByName = unsafe { function(c"object_class_by_name") }?;
         // SAFETY: as above.
         let clock: Getter = unsafe { function(c"cpus_get_virtual_clock") }?;
@@ -91,10 +92,11 @@ impl Internals {
         Ok(Self { class_by_name, clock, ticks, deadline, notify })
     }
 
-    /// Makes QEMU call `show` for the virtual clock and the time-stamp counter; see the head of this file for when.
+    /// Makes QEMU call `show` for the virtual clock and the time-stamp counter; the module's head states when this may
+    /// be called.
     ///
     /// # Errors
-    /// What this QEMU lacks; then nothing is changed.
+    /// The part that this QEMU lacks; then nothing is changed.
     pub(crate) fn take_over(self, show: ShowTime) -> Result<(), String> {
         // SAFETY: looks a class up by its name.
         let class = unsafe { (self.class_by_name)(c"tcg-accel-ops".as_ptr()) };
@@ -102,8 +104,8 @@ impl Internals {
             return Err("this QEMU has no class tcg-accel-ops".to_owned());
         }
         let slots = Slots::of(class);
-        // The first getter copes without an accelerator, the second does not: only once the first has called us do we
-        // know that this class is the one in force.
+        // The first getter works without an accelerator, the second does not: once the first has called our function,
+        // this class is known to be the active one.
         let clock =
             slots.find(self.clock).ok_or("its virtual clock is not asked of tcg-accel-ops")?;
         let ticks =
@@ -119,13 +121,15 @@ impl Internals {
         unsafe { (self.clock)() }
     }
 
-    /// Whether a timer of the guest's devices is due by the virtual clock as the caller sees it.
-    pub(crate) fn timer_is_due(self) -> bool {
-        // SAFETY: takes the locks it needs itself; the list of timer lists does not change once the guest runs.
-        unsafe { (self.deadline)(VIRTUAL_CLOCK, ALL_TIMERS) == 0 }
+    /// Nanoseconds until the next timer of the guest's devices is due, by the virtual clock as the caller sees it;
+    /// negative if there is none.
+    pub(crate) fn due_ns(self) -> i64 {
+        // SAFETY: takes the locks it needs itself, and none while it asks for the time; the list of timer lists does
+        // not change once the guest runs.
+        unsafe { (self.deadline)(VIRTUAL_CLOCK, ALL_TIMERS) }
     }
 
-    /// Has QEMU's main loop look at its timers again.
+    /// Makes QEMU's main loop check its timers.
     pub(crate) fn wake_main_loop(self) {
         // SAFETY: may be called from any thread; as above for the list.
         unsafe { (self.notify)(VIRTUAL_CLOCK) }
@@ -140,11 +144,12 @@ impl Slots {
         // SAFETY: QEMU allocates classes with the C library's malloc and never frees them.
         let bytes = unsafe { malloc_usable_size(class) };
         let words = (bytes / size_of::<*mut c_void>()).min(SLOTS.end);
-        // SAFETY: the block has at least that many words, aligned, and nobody else changes them (head of this file).
+        // SAFETY: the block has at least that many words, aligned, and no other thread changes them (head of this
+        // file).
         Self(unsafe { std::slice::from_raw_parts(class.cast::<AtomicPtr<c_void>>(), words) })
     }
 
-    /// The empty slot that `getter` looks at. Leaves all slots as they were.
+    /// The empty slot that `getter` uses. Leaves all slots as they were.
     fn find(&self, getter: Getter) -> Option<&'static AtomicPtr<c_void>> {
         self.0.iter().skip(SLOTS.start).find(|slot| {
             let vacant = slot.load(Ordering::Acquire).is_null();

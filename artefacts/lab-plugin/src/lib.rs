@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! lab-plugin: a QEMU TCG plugin whose guest has memory as slow as the lab says.
+//! lab-plugin: a QEMU TCG plugin that gives the guest's memory the latencies of the lab's machine.
 //!
-//! It forwards: what an access costs, what time it is and how long to wait is decided by nearfar-timing. Here are QEMU's
-//! plugin interface as far as it is used (`api`), the two slots of QEMU's own through which the guest's clock is made to
-//! show modelled time (`internals`), the callbacks (`callbacks`), what they share (`state`), the wire on which the guest
-//! asks for counts and samples (`pmu`), and the host's clock (`clock`). Argument: `config=FILE`, the settings described
-//! in nearfar-timing's `config.rs`.
+//! It only forwards: nearfar-timing decides the cost of an access, the current time and the length of waits. Here are
+//! the used part of QEMU's plugin interface (`api`), two internal function slots of QEMU by which the guest's clock
+//! shows modelled time (`internals`), the guest's page tables and flushes (`translation`), the callbacks (`callbacks`), their shared state (`state`), the connection on
+//! which the guest requests counts and samples (`pmu`), and the host's clock (`clock`). Argument: `config=FILE`, the
+//! settings described in nearfar-timing's `config.rs`.
 //!
 //! QEMU plugins are under QEMU's licence, hence this crate is too. Built by `cargo build -p nearfar-lab-plugin
-//! --profile abi`; exercised by the lab's tests, which boot guests.
+//! --profile abi`; the lab's tests, which boot guests, test it.
 #![expect(unsafe_code, reason = "QEMU's plugin interface is C")]
 
 use std::ffi::{CStr, c_char, c_int};
@@ -16,15 +16,17 @@ use std::ffi::{CStr, c_char, c_int};
 mod api;
 mod callbacks;
 mod clock;
+mod code;
 mod internals;
 mod pmu;
 mod state;
+mod translation;
 
 /// The version of QEMU's plugin interface this plugin is written for (QEMU 9.2 and later).
 #[unsafe(no_mangle)]
 pub static qemu_plugin_version: c_int = 4;
 
-/// Called by QEMU when it loads the plugin, before there are vCPUs; not zero if it cannot serve.
+/// QEMU calls this when it loads the plugin, before there are vCPUs. Returns nonzero on failure.
 ///
 /// # Safety
 /// To be called by QEMU alone: `info` points to its description of itself, `argv` to `argc` strings.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The emulated PMU's wire: requests come over a socket whose other end is a port of the guest's, and are answered.
+//! The emulated PMU's connection: receives requests over a socket whose other end is a serial port of the guest, and
+//! answers them.
 //!
-//! QEMU listens at the socket, as the other end of the guest's port; we connect, as soon as it does. One thread of its own
-//! waits for requests, so that no vCPU ever waits for the guest to read.
+//! QEMU listens at the socket for the guest's port; the plugin connects as soon as it does. A separate thread handles
+//! requests, so that no vCPU ever waits for the guest to read.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -13,13 +14,13 @@ use nearfar_timing::pmu::{REQUEST_MAX, Request};
 use crate::clock::wait;
 use crate::state::Plugin;
 
-/// From try to try, and how often: QEMU listens before its guest runs, or there is no such port.
+/// Interval and number of attempts to connect: QEMU listens before its guest runs, or there is no such port.
 const AGAIN_NS: u64 = 20_000_000;
 const TRIES: usize = 3_000;
 
-/// Has requests at `socket` answered from now on.
+/// Starts answering requests at `socket`.
 pub(crate) fn serve(plugin: &'static Plugin, socket: &'static Path) {
-    // Without the thread the guest finds a port that does not answer, and says so.
+    // Without the thread the guest finds a port that does not answer, and reports that.
     let _ = std::thread::Builder::new().name("pmu".to_owned()).spawn(move || {
         for _ in 0..TRIES {
             if let Ok(stream) = UnixStream::connect(socket) {

@@ -1,7 +1,8 @@
-//! The symbols that programs know: the nine functions of `hmalloc.h`, and those that HMSDK's library shows besides; the last
-//! of them is in `extent.rs`.
+//! The exported symbols: the nine functions of `hmalloc.h`, and the additional ones of HMSDK's library, except the
+//! last, which is in `extent.rs`.
 //!
-//! A pointer stays with who gave it, libc or the pool, whatever is in force when it comes back: libnearfar knows its own.
+//! Memory is freed by the allocator that it came from, libc or the pool, regardless of the settings at that time:
+//! libnearfar recognises its own.
 #![expect(unsafe_code, reason = "functions that C calls")]
 
 use core::ffi::{c_int, c_ulong, c_void};
@@ -21,18 +22,18 @@ fn failed(errno: c_int) -> *mut c_void {
     null_mut()
 }
 
-/// Memory of `size` bytes; of size 0 it has an address of its own. NULL with errno.
+/// Allocates `size` bytes; size 0 returns a unique address. NULL with errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn hmalloc(size: usize) -> *mut c_void {
     match settings::now().source {
         Source::Pool(kind) => nf_malloc(kind, size),
-        // SAFETY: any size may be asked for.
+        // SAFETY: any size is allowed.
         Source::Libc => unsafe { libc::malloc(size) },
         Source::Nowhere(errno) => failed(errno),
     }
 }
 
-/// Gives memory back; errno stays as it is.
+/// Frees memory; errno is preserved.
 ///
 /// # Safety
 /// `memory` is NULL or was allocated by functions of this file, and is not used any more.
@@ -47,18 +48,19 @@ pub unsafe extern "C" fn hfree(memory: *mut c_void) {
     }
 }
 
-/// Memory of zeroes for `count` elements of `size` bytes. A product that overflows is ENOMEM.
+/// Allocates zeroed memory for `count` elements of `size` bytes. A product that overflows is ENOMEM.
 #[unsafe(no_mangle)]
 pub extern "C" fn hcalloc(count: usize, size: usize) -> *mut c_void {
     match settings::now().source {
         Source::Pool(kind) => nf_calloc(kind, count, size),
-        // SAFETY: any sizes may be asked for.
+        // SAFETY: any sizes are allowed.
         Source::Libc => unsafe { libc::calloc(count, size) },
         Source::Nowhere(errno) => failed(errno),
     }
 }
 
-/// Memory with the content of `memory`, which is gone unless NULL is returned with errno. Size 0 gives it back, and NULL.
+/// Reallocates `memory`, preserving its content; on failure it returns NULL with errno and `memory` stays valid. Size 0
+/// frees it and returns NULL.
 ///
 /// # Safety
 /// As [`hfree`].
@@ -86,7 +88,7 @@ pub unsafe extern "C" fn hrealloc(memory: *mut c_void, size: usize) -> *mut c_vo
     unsafe { nf_realloc(kind, memory, size) }
 }
 
-/// Memory at a multiple of a power of two; else the errno.
+/// Allocates memory at a multiple of a power of two, or returns the errno.
 fn aligned(alignment: usize, size: usize) -> Result<*mut c_void, c_int> {
     if !alignment.is_power_of_two() {
         return Err(libc::EINVAL);
@@ -95,7 +97,7 @@ fn aligned(alignment: usize, size: usize) -> Result<*mut c_void, c_int> {
         Source::Pool(kind) => nf_aligned_alloc(kind, alignment, size),
         Source::Libc => {
             let mut memory = null_mut();
-            // libc's takes no smaller ones; what it gives then is a multiple of those as well.
+            // libc refuses smaller alignments; a pointer's alignment satisfies those as well.
             let alignment = alignment.max(size_of::<*mut c_void>());
             // SAFETY: room for a pointer.
             let error = unsafe { libc::posix_memalign(&raw mut memory, alignment, size) };
@@ -106,13 +108,14 @@ fn aligned(alignment: usize, size: usize) -> Result<*mut c_void, c_int> {
     if memory.is_null() { Err(errno()) } else { Ok(memory) }
 }
 
-/// Memory at a multiple of `alignment`, a power of two (else EINVAL). `size` need not be a multiple. NULL with errno.
+/// Allocates memory at a multiple of `alignment`, a power of two (else EINVAL). `size` need not be a multiple. NULL
+/// with errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn haligned_alloc(alignment: usize, size: usize) -> *mut c_void {
     aligned(alignment, size).unwrap_or_else(failed)
 }
 
-/// The same, left in `into`; NULL there on failure. Returns 0 or the errno, which itself stays as it is.
+/// As `haligned_alloc`, stored in `into`; NULL there on failure. Returns 0 or the errno, and preserves errno itself.
 ///
 /// # Safety
 /// `into` has room for a pointer.
@@ -133,11 +136,11 @@ pub unsafe extern "C" fn hposix_memalign(
     found.err().unwrap_or(0)
 }
 
-/// As mmap(2), its pages placed by the policy. `MAP_FAILED` with errno if it can't be mapped; NULL with errno, and nothing is
-/// mapped, if it can't be placed.
+/// As mmap(2), with pages placed by the policy. `MAP_FAILED` with errno if mapping fails; NULL with errno, and nothing
+/// mapped, if placing fails.
 ///
 /// # Safety
-/// As mmap(2): with MAP_FIXED, what is at the address is not needed.
+/// As mmap(2): with MAP_FIXED, existing content at the address is not needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hmmap(
     address: *mut c_void,
@@ -148,7 +151,7 @@ pub unsafe extern "C" fn hmmap(
     offset: off_t,
 ) -> *mut c_void {
     let policy = &settings::now().policy;
-    // What is to be there at once must not be there before it has its place.
+    // Pages must not be allocated before the policy is set, so MAP_POPULATE is deferred.
     let at_once = flags & libc::MAP_POPULATE != 0 && *policy != Ok(None);
     let flags = if at_once { flags & !libc::MAP_POPULATE } else { flags };
     // SAFETY: the caller's promise.
@@ -163,7 +166,7 @@ pub unsafe extern "C" fn hmmap(
         Err(errno) => Err(*errno),
     };
     if let Err(errno) = placed {
-        // SAFETY: mapped above, and nobody knows it.
+        // SAFETY: mapped above, and not published.
         unsafe { libc::munmap(memory, length) };
         return failed(errno);
     }
@@ -171,8 +174,8 @@ pub unsafe extern "C" fn hmmap(
         let write = protection & libc::PROT_WRITE != 0 && flags & libc::MAP_SHARED == 0;
         let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
         let before = errno();
-        // As with MAP_POPULATE, it is no error if not all of it can be there.
-        // SAFETY: mapped above; pages are only made present.
+        // As with MAP_POPULATE, incomplete allocation is not an error. SAFETY: mapped above; pages are only made
+        // present.
         unsafe { libc::madvise(memory, length, advice) };
         set_errno(before);
     }
@@ -189,14 +192,14 @@ pub unsafe extern "C" fn hmunmap(memory: *mut c_void, length: usize) -> c_int {
     unsafe { libc::munmap(memory, length) }
 }
 
-/// Bytes that may be used at `memory`, as many as were asked for at least; 0 for NULL.
+/// The usable size of `memory`, at least the requested size; 0 for NULL.
 ///
 /// # Safety
-/// `memory` is NULL or was allocated by functions of this file, and not given back.
+/// `memory` is NULL or was allocated by functions of this file, and not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hmalloc_usable_size(memory: *mut c_void) -> usize {
     if nf_kind_of(memory) == NF_DEFAULT {
-        // SAFETY: the caller's promise, and not the pool's: libc's, or NULL, of which it says 0.
+        // SAFETY: the caller's promise, and not the pool's: libc's, or NULL, for which libc returns 0.
         unsafe { libc::malloc_usable_size(memory) }
     } else {
         // SAFETY: the caller's promise.
@@ -204,13 +207,13 @@ pub unsafe extern "C" fn hmalloc_usable_size(memory: *mut c_void) -> usize {
     }
 }
 
-/// Reads the variables again: they are for what is allocated and mapped from now on.
+/// Reads the variables again: they apply to later allocations and mappings.
 #[unsafe(no_mangle)]
 pub extern "C" fn update_env() {
     let _ = settings::take();
 }
 
-/// The same; it is called as the library is loaded.
+/// As `update_env`; it is called as the library is loaded.
 #[unsafe(no_mangle)]
 pub extern "C" fn hmalloc_init() {
     update_env();
@@ -222,13 +225,13 @@ pub extern "C" fn getenv_jemalloc() -> bool {
     variables::pool()
 }
 
-/// What `HMALLOC_NODEMASK` says; 0 if nothing that can be read.
+/// The value of `HMALLOC_NODEMASK`; 0 if it is missing or invalid.
 #[unsafe(no_mangle)]
 pub extern "C" fn getenv_nodemask() -> c_ulong {
     variables::mask().unwrap_or(0)
 }
 
-/// What `HMALLOC_MPOL_MODE` says; 0 if nothing that can be read.
+/// The value of `HMALLOC_MPOL_MODE`; 0 if it is missing or invalid.
 #[unsafe(no_mangle)]
 pub extern "C" fn getenv_mpol_mode() -> c_int {
     variables::mode().unwrap_or(0)

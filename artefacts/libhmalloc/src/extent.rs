@@ -1,7 +1,7 @@
-//! `extent_alloc`: a placed mapping, as jemalloc asks for extents.
+//! `extent_alloc`: a placed mapping, with the signature of jemalloc's extent hook.
 //!
-//! No memory of this library's comes from it. It is for programs with arenas of their own, and HMSDK's test reads the policy
-//! at its address.
+//! This library does not use it. It is for programs with arenas of their own; HMSDK's test reads the policy at its
+//! address.
 #![expect(unsafe_code, reason = "a function that C calls, which maps memory")]
 
 use core::ffi::{c_uint, c_void};
@@ -12,8 +12,8 @@ use libc::{MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, PROT_REA
 use crate::api::{hmmap, hmunmap};
 use crate::nearfar::set_errno;
 
-/// A private mapping of zeroes: at `wanted` and nowhere else unless that is NULL, else at a multiple of `alignment`. NULL with
-/// errno. `zero` and `commit` are told that it is so.
+/// Maps private zeroed memory: at `wanted` and nowhere else unless that is NULL, else at a multiple of `alignment`.
+/// NULL with errno. Sets `zero` and `commit` to true.
 ///
 /// # Safety
 /// `zero` and `commit` are NULL or have room for a bool.
@@ -61,7 +61,7 @@ fn extent(wanted: *mut c_void, size: usize, alignment: usize) -> *mut c_void {
         [(memory, before), (start.wrapping_byte_add(length), room - before - length)]
     {
         if length > 0 {
-            // SAFETY: mapped above, and nobody knows it.
+            // SAFETY: mapped above, and not published.
             unsafe { hmunmap(spare, length) };
         }
     }
@@ -71,13 +71,13 @@ fn extent(wanted: *mut c_void, size: usize, alignment: usize) -> *mut c_void {
 fn map(wanted: *mut c_void, length: usize) -> *mut c_void {
     let fixed = if wanted.is_null() { 0 } else { MAP_FIXED_NOREPLACE };
     let (protection, flags) = (PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | fixed);
-    // SAFETY: nothing that is there is replaced.
+    // SAFETY: existing mappings are not replaced.
     let memory = unsafe { hmmap(wanted, length, protection, flags, -1, 0) };
     if memory == MAP_FAILED { null_mut() } else { memory }
 }
 
 fn page() -> usize {
-    // SAFETY: only asks.
+    // SAFETY: only a query.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(page).unwrap_or(4096)
 }

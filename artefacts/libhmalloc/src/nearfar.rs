@@ -1,4 +1,4 @@
-//! What is used of libnearfar, as `nearfar.h` has it.
+//! The functions used of libnearfar, as declared in `nearfar.h`.
 #![expect(unsafe_code, reason = "functions of a C library")]
 
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -9,11 +9,11 @@ use crate::variables::Refused;
 /// A memory kind.
 pub(crate) type Kind = u32;
 
-/// The kind of all memory that is of none: libc's, too.
+/// The kind of memory outside all kinds, including libc's.
 pub(crate) const NF_DEFAULT: Kind = 0;
 const NF_NONE: Kind = 0xffff_ffff;
 
-/// The most nodes that Linux can have.
+/// The maximum number of nodes in Linux.
 pub(crate) const NODES: usize = 1024;
 
 unsafe extern "C" {
@@ -29,10 +29,10 @@ unsafe extern "C" {
     pub(crate) safe fn nf_kind_of(memory: *const c_void) -> Kind;
 }
 
-/// A new kind that is written so.
+/// Creates a kind from a specification.
 pub(crate) fn kind(text: &str) -> Result<Kind, Refused> {
     let text = string(text)?;
-    // SAFETY: a string.
+    // SAFETY: a C string.
     let kind = unsafe { nf_kind_create(text.as_ptr()) };
     if kind == NF_NONE { Err(last()) } else { Ok(kind) }
 }
@@ -41,7 +41,7 @@ pub(crate) fn kind(text: &str) -> Result<Kind, Refused> {
 pub(crate) fn nodes(set: &str) -> Result<Vec<u32>, Refused> {
     let set = string(set)?;
     let mut nodes = vec![0; NODES];
-    // SAFETY: a string, and room for as many numbers as are stated.
+    // SAFETY: a C string, and an array of the length passed.
     let there = unsafe { nf_nodes(set.as_ptr(), nodes.as_mut_ptr(), nodes.len()) };
     nodes.truncate(usize::try_from(there).map_err(|_| last())?);
     Ok(nodes)
@@ -52,17 +52,17 @@ fn string(text: &str) -> Result<CString, Refused> {
     CString::new(text).map_err(refused)
 }
 
-/// Why the last call failed.
+/// The error of the last call.
 fn last() -> Refused {
     let errno = errno();
-    // SAFETY: a string of the calling thread's, which is copied before the next call.
+    // SAFETY: a string of the calling thread, which is copied before the next call.
     let words = unsafe { CStr::from_ptr(nf_error()) };
     Refused { errno, words: words.to_string_lossy().into_owned() }
 }
 
 /// The calling thread's errno.
 pub(crate) fn errno() -> c_int {
-    // SAFETY: always there.
+    // SAFETY: no preconditions.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: the calling thread's own.
     unsafe { *errno }
@@ -70,7 +70,7 @@ pub(crate) fn errno() -> c_int {
 
 /// Sets the calling thread's errno.
 pub(crate) fn set_errno(value: c_int) {
-    // SAFETY: always there.
+    // SAFETY: no preconditions.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: the calling thread's own.
     unsafe { *errno = value };

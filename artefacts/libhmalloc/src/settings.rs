@@ -1,9 +1,9 @@
-//! What is in force: where memory comes from, and where mappings go.
+//! The current settings: the source of memory, and the placement of mappings.
 //!
-//! Settings are never changed and never freed. `update_env` makes new ones, or takes up those that were made for the same
-//! before, and one pointer says which are in force: no function ever waits for another thread or, in a child of fork, for one
-//! that is no more. So there are as many settings and kinds as there were different things to ask for; kinds may have
-//! live memory, and stay.
+//! Settings are never changed and never freed. `update_env` creates new ones, or reuses existing equal ones, and one
+//! pointer selects the current ones: no function ever waits for another thread or, in a child of fork, for one that
+//! does not exist. So there are as many settings and kinds as different requests; kinds may have live memory, so they
+//! stay.
 #![expect(unsafe_code, reason = "settings are shared by a pointer")]
 
 use core::ffi::c_int;
@@ -16,33 +16,33 @@ use crate::nearfar::{self, Kind};
 use crate::policy::Policy;
 use crate::variables::{self, Refused};
 
-/// Where memory comes from.
+/// The source of allocations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// libc.
     Libc,
-    /// A kind of libnearfar's.
+    /// A kind of libnearfar.
     Pool(Kind),
-    /// Nowhere: what was asked for can't be had, and this errno says why.
+    /// None: the request can't be satisfied, with this errno.
     Nowhere(c_int),
 }
 
-/// What the variables came to.
+/// The settings that result from the variables.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pool: bool,
     pub(crate) source: Source,
-    /// Where mappings go, and the pool's memory; an errno if what was asked for can't be had.
+    /// The policy of mappings and of the pool's memory; an errno if the request can't be satisfied.
     pub(crate) policy: Result<Option<Policy>, c_int>,
     made_before: Option<&'static Settings>,
 }
 
-/// Those in force.
+/// The current settings.
 static NOW: AtomicPtr<Settings> = AtomicPtr::new(null_mut());
-/// Those made last; each knows the ones made before it.
+/// The settings created last; each refers to those created before it.
 static MADE: AtomicPtr<Settings> = AtomicPtr::new(null_mut());
 
-/// Reads the variables as the library is loaded, so that what the program does to them later changes nothing.
+/// Reads the variables as the library is loaded, so that later changes by the program have no effect.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = at_load;
@@ -50,23 +50,23 @@ static AT_LOAD: extern "C" fn() = at_load;
 extern "C" fn at_load() {
     let Err(refused) = take().1 else { return };
     let what = if variables::pool() { "hmalloc and hmmap fail" } else { "hmmap fails" };
-    // All that the program sees is an errno; who started it needs the words. Later, standard error may be another file.
+    // The program only sees an errno; the user needs the message. Later, standard error may be another file.
     let _ = writeln!(std::io::stderr(), "hmalloc: {}; {what}", refused.words);
 }
 
 /// The settings in force.
 #[inline]
 pub(crate) fn now() -> &'static Settings {
-    // Other libraries may allocate before this one is told that it is loaded.
+    // Other libraries may allocate before this library's constructor runs.
     at(&NOW).unwrap_or_else(|| take().0)
 }
 
 fn at(place: &AtomicPtr<Settings>) -> Option<&'static Settings> {
-    // SAFETY: null, or settings, which are never freed and don't change once they are known.
+    // SAFETY: null, or settings, which are never freed and do not change once they are published.
     unsafe { place.load(Ordering::Acquire).as_ref() }
 }
 
-/// Puts in force what the variables say. What is refused is in force, too: as errors.
+/// Applies the variables. A refused request is applied, too, as an error.
 #[cold]
 pub(crate) fn take() -> (&'static Settings, Result<(), Refused>) {
     let pool = variables::pool();
@@ -79,7 +79,7 @@ pub(crate) fn take() -> (&'static Settings, Result<(), Refused>) {
     };
     let source = match &found {
         Ok(source) => *source,
-        // Without the pool a policy is for mappings alone.
+        // Without the pool a policy only affects mappings.
         Err(_) if !pool => Source::Libc,
         Err(refused) => Source::Nowhere(refused.errno),
     };
@@ -89,13 +89,13 @@ pub(crate) fn take() -> (&'static Settings, Result<(), Refused>) {
     (now, found.map(|_| ()))
 }
 
-/// The kind with a policy: a new one only if there is none yet.
+/// The kind with a policy, created only if it does not exist.
 fn kind_for(policy: Option<&Policy>) -> Result<Kind, Refused> {
     let known = made().find_map(|old| match (old.source, &old.policy) {
         (Source::Pool(kind), Ok(has)) if has.as_ref() == policy => Some(kind),
         _ => None,
     });
-    // A kind of its own without a policy, too: so its memory is told from libc's.
+    // Without a policy there is a separate kind, too, so that its memory is distinguished from libc's.
     known.map_or_else(|| nearfar::kind(&policy.map_or("default".into(), Policy::kind)), Ok)
 }
 
@@ -103,7 +103,7 @@ fn made() -> impl Iterator<Item = &'static Settings> {
     iter::successors(at(&MADE), |settings| settings.made_before)
 }
 
-/// Makes settings known; two threads at once may make the same, which does no harm.
+/// Publishes settings; two threads may publish equal ones, which is harmless.
 fn keep(settings: Settings) -> &'static Settings {
     let settings = Box::leak(Box::new(settings));
     loop {

@@ -1,35 +1,53 @@
-//! The variables, and the policy they ask for.
+//! The environment variables, and the policy they request.
 //!
-//! What can't be read is refused, not taken for 0: memory in the wrong place would not be noticed. A variable that is there
-//! and empty is as good as none.
+//! An invalid value is refused, not taken for 0: misplaced memory would go unnoticed. An empty variable counts as
+//! unset. A process with privileges other than its caller's (set-user-ID) reads none of them.
+#![expect(unsafe_code, reason = "variables as secure_getenv(3) has them")]
 
-use core::ffi::c_int;
-use std::env;
+use core::ffi::{CStr, c_char, c_int};
 
 use crate::nearfar;
 use crate::policy::{self, Policy};
 
-const POOL: &str = "HMALLOC_JEMALLOC";
-const MASK: &str = "HMALLOC_NODEMASK";
-const MODE: &str = "HMALLOC_MPOL_MODE";
-/// Ours: any node set in words, stronger than the mask.
-const NODES: &str = "HMALLOC_NODES";
+const POOL: &CStr = c"HMALLOC_JEMALLOC";
+const MASK: &CStr = c"HMALLOC_NODEMASK";
+const MODE: &CStr = c"HMALLOC_MPOL_MODE";
+/// An addition to HMSDK's: any node set expression; overrides the mask.
+const NODES: &CStr = c"HMALLOC_NODES";
 
-/// What can't be had.
+/// A request that is refused.
 #[derive(Clone, Debug)]
 pub(crate) struct Refused {
     pub(crate) errno: c_int,
     pub(crate) words: String,
 }
 
-/// Whether memory is to come from the pool: `1` says so, and nothing else.
-pub(crate) fn pool() -> bool {
-    env::var_os(POOL).is_some_and(|value| value == "1")
+unsafe extern "C" {
+    /// secure_getenv(3): as getenv(3), but NULL in a process with privileges other than those of its caller, which sets
+    /// the variables.
+    fn secure_getenv(name: *const c_char) -> *const c_char;
 }
 
-fn text(name: &str) -> Option<String> {
-    let value = env::var_os(name)?;
-    Some(value.to_string_lossy().trim().to_owned()).filter(|value| !value.is_empty())
+/// The value of a variable.
+fn value(name: &CStr) -> Option<String> {
+    // SAFETY: a C string; as for all C code, no thread changes the environment concurrently.
+    let found = unsafe { secure_getenv(name.as_ptr()) };
+    // SAFETY: as above, if it is set.
+    (!found.is_null()).then(|| unsafe { CStr::from_ptr(found) }.to_string_lossy().into_owned())
+}
+
+/// Whether memory comes from the pool: only if the value is `1`.
+pub(crate) fn pool() -> bool {
+    value(POOL).is_some_and(|value| value == "1")
+}
+
+fn text(name: &CStr) -> Option<String> {
+    Some(value(name)?.trim().to_owned()).filter(|value| !value.is_empty())
+}
+
+/// A variable's name, for messages.
+fn name(of: &CStr) -> &str {
+    of.to_str().unwrap_or_default()
 }
 
 /// The mask of nodes 0 to 63, in decimal or with `0x`; 0 if there is none.
@@ -42,12 +60,14 @@ pub(crate) fn mask() -> Result<u64, Refused> {
     read.map_err(|_| Refused {
         errno: libc::EINVAL,
         words: format!(
-            "{MASK}={text}: not a mask of nodes 0 to 63; write it like 5 or 0x5 for nodes 0 and 2, or {NODES}=0,2"
+            "{}={text}: not a mask of nodes 0 to 63; write it like 5 or 0x5 for nodes 0 and 2, or {}=0,2",
+            name(MASK),
+            name(NODES)
         ),
     })
 }
 
-/// The kernel's number of a policy; 0 if there is none.
+/// The kernel's number of a mode; 0 if there is none.
 pub(crate) fn mode() -> Result<c_int, Refused> {
     let Some(text) = text(MODE) else { return Ok(0) };
     text.parse().map_err(|_| no_mode(&text))
@@ -55,22 +75,23 @@ pub(crate) fn mode() -> Result<c_int, Refused> {
 
 fn no_mode(found: &str) -> Refused {
     let words = format!(
-        "{MODE}={found}: no policy that goes with nodes; there are 1 preferred, 2 bind, 3 interleave, 5 preferred-many and \
-         6 weighted interleave"
+        "{}={found}: no policy that goes with nodes; there are 1 preferred, 2 bind, 3 interleave, 5 preferred-many and \
+         6 weighted interleave",
+        name(MODE)
     );
     Refused { errno: libc::EINVAL, words }
 }
 
-/// The policy that is asked for; none if no nodes are named, whatever the mode.
+/// The requested policy; `None` if no nodes are named, for any mode.
 pub(crate) fn policy() -> Result<Option<Policy>, Refused> {
     let (asked, set) = if let Some(set) = text(NODES) {
-        (format!("{NODES}={set}"), set)
+        (format!("{}={set}", name(NODES)), set)
     } else {
         match mask()? {
             0 => return Ok(None),
             mask => {
                 let set = policy::list((0..u64::BITS).filter(|node| mask >> node & 1 == 1));
-                (format!("{MASK}={}", text(MASK).unwrap_or_default()), set)
+                (format!("{}={}", name(MASK), text(MASK).unwrap_or_default()), set)
             }
         }
     };

@@ -1,7 +1,8 @@
-//! libnearfar: the C interfaces of nearfar-alloc and nearfar-cache as a shared and a static library, and nothing else.
+//! libnearfar: the C interfaces of nearfar-alloc and nearfar-cache as a shared and a static library.
 //!
-//! The header is `crates/alloc/include/nearfar.h`. Of the cache, whose crate neither knows errno nor the allocator's `nf_error`, the
-//! functions themselves are here ([`cache`]), each a few lines over `nearfar_cache::local`; those of the allocator are in its crate.
+//! The header is `crates/alloc/include/nearfar.h`. The allocator's functions are in its crate. The cache's crate knows
+//! neither errno nor the allocator's `nf_error`, so its C functions are here ([`cache`]), each a few lines over
+//! `nearfar_cache::local`.
 
 pub mod cache;
 

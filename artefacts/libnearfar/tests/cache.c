@@ -1,5 +1,5 @@
-/* Every call of nearfar.h that is about caches, right and wrong, in two threads and in a child of fork; for sanitizers
-   (scripts/sanitize), too. Its argument is a file for a cache on disk, which it makes. Prints "done". */
+/* Every function of nearfar.h for caches, with valid and invalid arguments, in two threads and in a child of fork; also run
+   under sanitizers (scripts/sanitize). Its argument is a file for a cache on disk, which it creates. Prints "done". */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <nearfar.h>
@@ -61,7 +61,7 @@ static void refuses_settings(void) {
 
     config = nf_cache_config_create();
     check(nf_cache_config_set(config, "memory", "1k") == 0);
-    check(!nf_cache_create(config) && errno == EINVAL && strstr(nf_error(), "1024 bytes"));
+    check(!nf_cache_create(config) && errno == EINVAL && strstr(nf_error(), "1 KiB"));
     nf_cache_config_destroy(config);
     config = nf_cache_config_create();
     check(nf_cache_config_set(config, "memory", "near=900t") == 0);
@@ -178,7 +178,7 @@ static void figure(void *with, const char *name, uint64_t value) {
     check(set(figures->cache, "told", name, 0, 0) == 0);
 }
 
-/* Two threads store, read and count; each value says whose it is. */
+/* Two threads store, read and count; each value identifies its key. */
 static void *works(void *with) {
     nf_cache_t *cache = with;
     char key[32], value[2000], found[2000];
@@ -225,7 +225,7 @@ static void forks(nf_cache_t *cache) {
         fails(nf_cache_destroy(cache), EPERM);
         nf_cache_t *own = nf_cache_create(NULL);
         check(own && set(own, "a", "own", 0, 0) == 0 && is(own, "a", "own") && nf_cache_destroy(own) == 0);
-        /* Not exit: what the parent's movers have is lost in a child, and nothing may be looked through for it. */
+        /* Not exit: the child has lost the memory that the parent's movers hold, and a leak check must not search for it. */
         execl("/bin/true", "true", (char *)NULL);
         _exit(1);
     }
@@ -256,7 +256,7 @@ static void disk(const char *path) {
         found += copy != NULL;
         nf_free(copy);
     }
-    /* What comes faster than the disk takes it is evicted. */
+    /* Items stored faster than the disk writes are evicted. */
     check(found > 50);
     check(nf_cache_destroy(cache) == 0);
 }

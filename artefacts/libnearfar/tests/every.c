@@ -1,5 +1,5 @@
-/* Every call of nearfar.h, right and wrong as far as that is defined, with threads that free each other's memory and children of
-   fork that go on; for sanitizers (scripts/sanitize), which look at each byte. Prints "done", and "ended" after main. */
+/* Every function of nearfar.h, with valid and (where defined) invalid arguments, with threads that free each other's memory and
+   children of fork that continue; also run under sanitizers (scripts/sanitize). Prints "done", and "ended" after main. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <nearfar.h>
@@ -29,7 +29,7 @@ static nf_kind_t made(const char *words) {
     return kind;
 }
 
-/* Both ends are written, and all of what is small. */
+/* Writes both ends, and all bytes of small objects. */
 static void fill(char *memory, size_t length, char value) {
     size_t end = length < 4096 ? length : 4096;
     memset(memory, value, end);
@@ -144,7 +144,7 @@ static void replicates(void) {
     check(nf_replicated_destroy(region) == 0);
 }
 
-/* What each thread leaves for the next to free. */
+/* The objects that each thread leaves for the next to free. */
 static _Atomic(char *) left[64];
 static nf_kind_t shared;
 
@@ -182,7 +182,7 @@ static void forks(void) {
     }
 }
 
-/* Before main and after it, and in threads that end after the library was told so. */
+/* Before main and after it, and in threads that end after the library's thread-exit handler. */
 static nf_kind_t early;
 static char *held;
 

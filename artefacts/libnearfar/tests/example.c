@@ -1,4 +1,4 @@
-/* Far memory, if there is any, else near: allocated, written to, moved and given back. */
+/* Far memory, if there is any, else near: allocated, written, moved and freed. */
 #include <nearfar.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Loads the library that is named first, late, uses it from a thread, and lets go of it before another ends. */
+/* Loads the library named as first argument by dlopen, uses it from a thread, and closes it before another thread ends. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>

@@ -1,11 +1,11 @@
-//! The library as C programs have it: its header, its symbols, linked shared and static, and loaded late.
+//! The library in C programs: its header, its symbols, shared and static linking, and loading by dlopen.
 #![expect(clippy::unwrap_used, reason = "a test that can't run its tools should stop")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// All that the library shows. Nothing is ever taken off this list while the soname has the same number.
+/// All exported symbols. None may be removed as long as the soname has the same number.
 const SYMBOLS: [&str; 48] = [
     "nf_abi_version",
     "nf_aligned_alloc",
@@ -57,7 +57,7 @@ const SYMBOLS: [&str; 48] = [
     "nf_usable_size",
 ];
 
-/// Where `make library` has put it: cargo builds no shared library for a test.
+/// The directory to which `make library` builds: cargo builds no shared library for a test.
 fn built() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let target = own.ancestors().nth(3).unwrap();
@@ -81,7 +81,7 @@ fn output(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A program of `tests/`, linked in the way that `with` says.
+/// Compiles a program of `tests/`, linked with the arguments in `with`.
 fn program(source_name: &str, name: &str, with: &[&str]) -> Command {
     let program = built().join(name);
     let mut compile = Command::new("cc");
@@ -114,7 +114,7 @@ fn its_name_has_the_number_of_its_interface() {
 #[test]
 fn a_c_program_uses_it_shared_and_static() {
     let soname = built().join("libnearfar.so.0");
-    // It is there after `make library`.
+    // `make library` has created the target of the link.
     let _ = std::os::unix::fs::symlink("libnearfar.so", &soname);
     for (name, with) in [
         ("example-shared", &["-lnearfar"][..]),
@@ -166,7 +166,7 @@ fn threads_share_a_cache_and_a_child_of_fork_has_none() {
     }
 }
 
-/// Blocks of a language in the manual of the cache as a library.
+/// Code blocks of a language in the manual of the cache as a library.
 fn examples(language: &str) -> Vec<String> {
     let manual = source().join("../../docs/cache-library.md");
     let manual = std::fs::read_to_string(manual).unwrap();

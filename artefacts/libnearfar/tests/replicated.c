@@ -55,7 +55,7 @@ int main(int argc, char **argv) {
     for (int at = 0; at < 3; at++)
         if (pthread_join(threads[at], NULL) != 0 || broken[at])
             return 1;
-    /* Nobody writes any more: now rows may be looked at where they are, once all copies have them. */
+    /* There are no more writes: after a sync, rows may be read through the view without copying. */
     nf_replicated_sync(table);
     const row_t *rows = nf_replicated_view(table);
     unsigned long most = 0;

@@ -1,8 +1,8 @@
-//! libsmalloc.a: the modules of libsmalloc, and all of libnearfar, which the shared library stands on instead.
+//! libsmalloc.a: the modules of libsmalloc together with all of libnearfar, which the shared library links instead.
 //!
-//! One archive, so that a program is linked by naming it alone. Nothing of its own is here.
+//! With one archive a program is linked by naming it alone. The crate has no code of its own.
 
-// Only for the functions that C knows: the modules declare what they use of them.
+// Only for its C functions: the modules declare those they use.
 use nearfar_alloc as _;
 
 #[path = "../../libsmalloc/src/conf.rs"]

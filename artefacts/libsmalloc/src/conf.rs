@@ -1,17 +1,17 @@
 //! `SMALLOC_CONF`: `key:value,key:value`, read once.
 //!
-//! There is one key, use_auto_arena_scaling, true or false. It is taken and has no effect: arenas follow the threads there
-//! are. Keys that are not known are passed over; for the first fault there is a line on stderr, and all goes on.
+//! There is one key, use_auto_arena_scaling, true or false. It is accepted and has no effect: the number of arenas
+//! follows that of threads. Unknown keys are ignored; the first error is reported on stderr, and the program continues.
 #![expect(unsafe_code, reason = "a variable as C programs have it")]
 
-use core::ffi::CStr;
+use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::text::{self, Quoted};
 
 const KEY: &[u8] = b"use_auto_arena_scaling";
 
-/// What is wrong with it, in the words that upstream has for it.
+/// Errors in the configuration, with upstream's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Malformed,
@@ -31,14 +31,20 @@ impl Fault {
     }
 }
 
-/// Reads it, if nobody has.
+unsafe extern "C" {
+    /// secure_getenv(3): as getenv(3), but NULL in a process with privileges other than those of its caller, who sets
+    /// the variables.
+    fn secure_getenv(name: *const c_char) -> *const c_char;
+}
+
+/// Reads the configuration unless that has been done.
 pub(crate) fn read_once() {
     static READ: AtomicBool = AtomicBool::new(false);
     if READ.load(Ordering::Relaxed) || READ.swap(true, Ordering::Relaxed) {
         return;
     }
-    // SAFETY: a string; as for all C code, nobody changes the environment meanwhile.
-    let found = unsafe { libc::getenv(c"SMALLOC_CONF".as_ptr()) };
+    // SAFETY: a C string; as for all C code, no thread changes the environment concurrently.
+    let found = unsafe { secure_getenv(c"SMALLOC_CONF".as_ptr()) };
     if found.is_null() {
         return;
     }

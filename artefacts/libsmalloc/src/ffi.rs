@@ -1,6 +1,7 @@
 //! The C interface, `smdk_opt_api.h`: each function a few lines over its neighbours.
 //!
-//! No function here panics or waits for another thread. A type is taken as a number: C programs may pass any.
+//! No function here panics or waits for another thread. Types are plain integers here, since C programs may pass any
+//! value.
 #![expect(unsafe_code, reason = "functions that C calls")]
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -19,29 +20,29 @@ use crate::{kinds, stats};
 #[expect(non_camel_case_types, reason = "as C writes types")]
 pub type smdk_memtype_t = c_uint;
 
-/// The kind for memory of a type; none, with errno EINVAL or ENODEV, if there is no such type or no such memory.
+/// The kind for memory of a type; `None`, with errno EINVAL or ENODEV, if there is no such type or no such memory.
 #[inline]
 fn kind_for(memory: smdk_memtype_t) -> Option<nf_kind_t> {
     interleave::kind(Memory::of_number(memory)?)
 }
 
-/// Memory of a type. NULL with errno EINVAL (no such type), ENODEV (no node is of it) or ENOMEM.
+/// Allocates memory of a type. NULL with errno EINVAL (no such type), ENODEV (no node is of it) or ENOMEM.
 #[unsafe(no_mangle)]
 pub extern "C" fn s_malloc(memory: smdk_memtype_t, size: usize) -> *mut c_void {
     kind_for(memory).map_or(null_mut(), |kind| nf_malloc(kind, size))
 }
 
-/// Memory of zeroes. As `s_malloc`; a product that overflows is ENOMEM.
+/// Allocates zeroed memory. As `s_malloc`; a product that overflows is ENOMEM.
 #[unsafe(no_mangle)]
 pub extern "C" fn s_calloc(memory: smdk_memtype_t, count: usize, size: usize) -> *mut c_void {
     kind_for(memory).map_or(null_mut(), |kind| nf_calloc(kind, count, size))
 }
 
-/// Memory of a type with the content of `object`, in its place where that can be. NULL leaves `object` as it is, but for size
-/// 0, which frees it. Memory that is of the type already stays on its nodes.
+/// Reallocates `object` in memory of a type, in place if possible. NULL leaves `object` unchanged, except for size 0,
+/// which frees it. Memory that is already of the type stays on its nodes.
 ///
 /// # Safety
-/// `object` is NULL or was allocated here and is not used any more if another address or NULL for size 0 is returned.
+/// `object` is NULL or was allocated here, and is no longer used if another address, or NULL for size 0, is returned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn s_realloc(
     memory: smdk_memtype_t,
@@ -66,8 +67,8 @@ pub unsafe extern "C" fn s_realloc(
     unsafe { nf_realloc(kind, object, size) }
 }
 
-/// Memory at a multiple of `alignment`. Returns 0, EINVAL (no such type; `alignment` is no power of two or no multiple of
-/// a pointer's size; no place for the result) or ENOMEM; errno stays as it is.
+/// Allocates memory at a multiple of `alignment`. Returns 0, EINVAL (no such type; `alignment` is not a power of two or
+/// not a multiple of a pointer's size; `result` is NULL) or ENOMEM; errno is preserved.
 ///
 /// # Safety
 /// `result` is NULL or has room for a pointer.
@@ -98,17 +99,17 @@ pub unsafe extern "C" fn s_posix_memalign(
     status
 }
 
-/// Gives memory back, of any type. NULL is allowed; errno stays as it is.
+/// Frees memory of any type. NULL is allowed; errno is preserved.
 ///
 /// # Safety
-/// `object` is NULL or was allocated here and is not used any more.
+/// `object` is NULL or was allocated here and is no longer used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn s_free(object: *mut c_void) {
     // SAFETY: the caller's promise.
     unsafe { nf_free(object) };
 }
 
-/// As `s_free`. Which type is named does not matter; for what is no type nothing is done, with errno EINVAL.
+/// As `s_free`, for any valid type, whether or not the memory is of it; an invalid type is EINVAL and frees nothing.
 ///
 /// # Safety
 /// As `s_free`.
@@ -124,25 +125,26 @@ fn bytes(amount: u64) -> usize {
     usize::try_from(amount).unwrap_or(usize::MAX)
 }
 
-/// Bytes of all nodes of a type. 0 if there is no such type.
+/// Total memory of all nodes of a type in bytes; 0 if there is no such type.
 #[unsafe(no_mangle)]
 pub extern "C" fn s_get_memsize_total(memory: smdk_memtype_t) -> usize {
     Memory::of_number(memory).map_or(0, |memory| bytes(stats::total(memory)))
 }
 
-/// Bytes that this process has allocated here of a type and not given back. 0 if there is no such type.
+/// Bytes of a type that this process has allocated here and not freed; 0 if there is no such type.
 #[unsafe(no_mangle)]
 pub extern "C" fn s_get_memsize_used(memory: smdk_memtype_t) -> usize {
     Memory::of_number(memory).map_or(0, |memory| bytes(kinds::allocated(memory)))
 }
 
-/// Free bytes of all nodes of a type. 0 if there is no such type.
+/// Free memory of all nodes of a type in bytes; 0 if there is no such type.
 #[unsafe(no_mangle)]
 pub extern "C" fn s_get_memsize_available(memory: smdk_memtype_t) -> usize {
     Memory::of_number(memory).map_or(0, |memory| bytes(stats::available(memory)))
 }
 
-/// A node of a type; none, with a line on stderr for the function that was called, if it is not of it.
+/// Looks up a node of a type; `None`, with a message on stderr that names the called function, if the node is not of
+/// the type.
 fn node_of(memory: smdk_memtype_t, node: c_int, function: &str) -> Option<nearfar::Node> {
     let memory = Memory::of_number(memory)?;
     let found = nodes::each_of(memory).find(|(number, _)| u32::try_from(node) == Ok(*number));
@@ -162,13 +164,13 @@ fn warn(function: &str, what: fmt::Arguments<'_>) {
     text::say(format_args!("[Warning] {function}: {what}"));
 }
 
-/// Bytes of a node. 0 if it is not of the type, with a line on stderr.
+/// Memory of a node in bytes; 0, with a message on stderr, if it is not of the type.
 #[unsafe(no_mangle)]
 pub extern "C" fn s_get_memsize_node_total(memory: smdk_memtype_t, node: c_int) -> usize {
     node_of(memory, node, "s_get_memsize_node_total").map_or(0, |node| bytes(node.size))
 }
 
-/// Free bytes of a node. 0 if it is not of the type, with a line on stderr.
+/// Free memory of a node in bytes; 0, with a message on stderr, if it is not of the type.
 #[unsafe(no_mangle)]
 pub extern "C" fn s_get_memsize_node_available(memory: smdk_memtype_t, node: c_int) -> usize {
     node_of(memory, node, "s_get_memsize_node_available").map_or(0, |node| bytes(node.free))
@@ -186,8 +188,9 @@ pub extern "C" fn s_stats_node_print(unit: c_char) {
     stats::print_nodes(unit.to_ne_bytes()[0]);
 }
 
-/// The calling thread's memory goes to these nodes in turn: what it allocates here of a type that has some of them, and all
-/// it touches that has no place of its own. What is no set of nodes changes nothing, with a line on stderr.
+/// Interleaves the calling thread's memory over these nodes: its allocations here of types that have some of the nodes,
+/// and all other memory that it touches first, unless that has a policy. An invalid set changes nothing and is reported
+/// on stderr.
 ///
 /// # Safety
 /// `nodes` is NULL or a string.
@@ -214,14 +217,15 @@ pub unsafe extern "C" fn s_enable_node_interleave(nodes: *mut c_char) {
     }
 }
 
-/// Ends what `s_enable_node_interleave` began, for the calling thread: its policy is the kernel's default then.
+/// Undoes `s_enable_node_interleave` for the calling thread, whose policy becomes the kernel's default.
 #[unsafe(no_mangle)]
 pub extern "C" fn s_disable_node_interleave() {
     interleave::disable();
 }
 
-/// Memory on one node: a number as strtol reads it with base 0. NULL with errno EINVAL (no such type, no number), ENODEV (no
-/// such node, or not of the type) or ENOMEM. A set of nodes, as in SMDK 1, is memory on those of them that are of the type.
+/// Allocates memory on one node, given as a number as strtol reads it with base 0. NULL with errno EINVAL (no such
+/// type, no number), ENODEV (no such node, or not of the type) or ENOMEM. A set of nodes, as in SMDK 1, means those of
+/// them that are of the type.
 ///
 /// # Safety
 /// `node` is NULL or a string.
@@ -246,7 +250,7 @@ pub unsafe extern "C" fn s_malloc_node(
     kind.map_or(null_mut(), |kind| nf_malloc(kind, size))
 }
 
-/// As `s_free`. Type and size do not matter.
+/// As `s_free`; type and size are ignored.
 ///
 /// # Safety
 /// As `s_free`.

@@ -1,7 +1,8 @@
-//! Interleaving by thread: where the calling thread's memory of a type goes.
+//! Interleaving per thread: selects the kind for the calling thread's memory of a type.
 //!
-//! A thread that interleaves has the kernel's policy over the nodes it named, for all it touches that has no place of its
-//! own; and a kind of its own for each type that has some of these nodes. A type that has none of them stays as it was.
+//! A thread that interleaves has the kernel's interleave policy over the nodes it named, for all memory without a
+//! policy of its own, and a private kind for each type that has some of these nodes. A type that has none of them is
+//! not affected.
 #![expect(unsafe_code, reason = "a system call that no safe crate offers")]
 
 use core::cell::Cell;
@@ -13,23 +14,23 @@ use crate::nearfar::{NF_DEFAULT, nf_kind_t};
 use crate::nodes::{self, Memory, Nodes};
 
 thread_local! {
-    /// The thread's kinds by type; the default stands for none.
+    /// The thread's kinds by type; the default means none.
     static OWN: Cell<[nf_kind_t; 2]> = const { Cell::new([NF_DEFAULT; 2]) };
 }
 
-/// Whether any thread ever interleaved: until then none need look.
+/// Whether any thread has ever interleaved: until then the thread-local lookup is skipped.
 static EVER: AtomicBool = AtomicBool::new(false);
 
-/// Which step failed.
+/// The step that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// The nodes, or a kind over them: `nf_error` says why.
+    /// Resolving the nodes, or making a kind over them: `nf_error` has the reason.
     Nodes,
-    /// The system call: errno says why.
+    /// The system call: errno has the reason.
     Policy,
 }
 
-/// The kind for the calling thread's memory of a type; none, with errno set, if there is no such memory.
+/// The kind for the calling thread's memory of a type; `None`, with errno set, if there is no such memory.
 #[inline]
 pub(crate) fn kind(memory: Memory) -> Option<nf_kind_t> {
     if EVER.load(Ordering::Relaxed) {
@@ -41,7 +42,7 @@ pub(crate) fn kind(memory: Memory) -> Option<nf_kind_t> {
     kinds::whole(memory)
 }
 
-/// The calling thread interleaves over a set of nodes from now on. If that can't be, nothing changes.
+/// Starts interleaving over a set of nodes in the calling thread. On failure nothing changes.
 pub(crate) fn enable(set: &CStr) -> Result<(), Refused> {
     let set = nodes::named(set).ok_or(Refused::Nodes)?;
     let mut own = [NF_DEFAULT; 2];
@@ -55,24 +56,25 @@ pub(crate) fn enable(set: &CStr) -> Result<(), Refused> {
     if !set_policy(libc::MPOL_INTERLEAVE, &set) {
         return Err(Refused::Policy);
     }
-    // A thread that is ending keeps the kernel's policy only.
+    // A thread that is ending only keeps the kernel's policy.
     let _ = OWN.try_with(|thread| thread.set(own));
     EVER.store(true, Ordering::Relaxed);
     Ok(())
 }
 
-/// The calling thread's memory goes where memory of its type goes, and all else where the kernel's default has it.
+/// Stops interleaving: later memory of a type comes from the type's kind, and other memory has the kernel's default
+/// policy.
 pub(crate) fn disable() {
     let _ = OWN.try_with(|own| own.set([NF_DEFAULT; 2]));
     set_policy(libc::MPOL_DEFAULT, &Nodes::NONE);
 }
 
-/// set_mempolicy(2) for the calling thread; false, with errno set, if it was refused.
+/// set_mempolicy(2) for the calling thread; false, with errno set, on failure.
 fn set_policy(mode: c_int, nodes: &Nodes) -> bool {
     let words = nodes.words();
-    // The kernel ignores the last of the bits it is told of.
+    // The kernel ignores the last of the bits passed.
     let bits = words.len() * 64 + 1;
-    // SAFETY: the kernel reads one bit less than it is told of, which are as many as there are, and keeps no pointer.
+    // SAFETY: the kernel reads one bit less than the count passed, which is the array's size, and keeps no pointer.
     let status = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, words.as_ptr(), bits) };
     status == 0
 }

@@ -1,8 +1,8 @@
-//! The kinds that memory is allocated from: made at first use, remembered, never ended.
+//! The kinds that serve allocations: created at first use, recorded, never destroyed.
 //!
-//! Rules: what has been made stands in a list that only grows, at its front, by one compare-and-swap; what stands in it is
-//! never changed and never freed. Two threads may make the same kind at the same time; who comes second ends its own, which
-//! nothing was allocated from. So no thread waits, and a child of fork finds nothing half done.
+//! Rules: records are prepended to a list by one compare-and-swap; a record is never changed and never freed. Two
+//! threads may create the same kind at the same time; the second destroys its own, which is still unused. So no thread
+//! waits, and a child of fork finds the list consistent.
 #![expect(unsafe_code, reason = "a list without locks")]
 
 use core::fmt::Write as _;
@@ -13,39 +13,39 @@ use crate::nearfar::{self, NF_DEFAULT, nf_free, nf_kind_t, nf_malloc};
 use crate::nodes::{self, Memory, Nodes};
 use crate::text::{self, Text};
 
-/// How pages are spread over nodes.
+/// The distribution of pages over nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spread {
-    /// On the nearest that has room.
+    /// On the nearest node with free memory.
     Nearest,
-    /// On each in turn.
+    /// Interleaved.
     InTurn,
 }
 
-/// What a kind is to be.
+/// The properties of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) memory: Memory,
     pub(crate) spread: Spread,
-    /// All of this type of memory.
+    /// Nodes, all of this type of memory.
     pub(crate) nodes: Nodes,
 }
 
-/// A kind that was made.
+/// A record of a kind.
 #[derive(Debug)]
 struct Made {
     plan: Plan,
     kind: nf_kind_t,
-    /// What was made before.
+    /// The previous record.
     next: *const Self,
 }
 
 static LAST: AtomicPtr<Made> = AtomicPtr::new(null_mut());
 
-/// For each type the kind of all its nodes; the default stands for one that is not made yet.
+/// For each type the kind of all its nodes; the default means that it was not created yet.
 static WHOLE: [AtomicU32; 2] = [const { AtomicU32::new(NF_DEFAULT) }; 2];
 
-/// The kind of all nodes of a type; none, with errno set, if there are no such nodes.
+/// The kind of all nodes of a type; `None`, with errno set, if there are no such nodes.
 pub(crate) fn whole(memory: Memory) -> Option<nf_kind_t> {
     match WHOLE[memory.index()].load(Ordering::Acquire) {
         NF_DEFAULT => make_whole(memory),
@@ -60,10 +60,10 @@ fn make_whole(memory: Memory) -> Option<nf_kind_t> {
     Some(kind)
 }
 
-/// The kind of those of `nodes` that are of a type; none, with errno set, if there are none.
+/// The kind of those of `nodes` that are of a type; `None`, with errno set, if there are none.
 pub(crate) fn of_nodes(memory: Memory, nodes: &Nodes) -> Option<nf_kind_t> {
     let plan = Plan { memory, spread: Spread::Nearest, nodes: *nodes };
-    // What was made is of its type, so that the machine need not be asked.
+    // A recorded kind's nodes were checked when it was created, so the machine need not be read.
     if let Some(kind) = find(LAST.load(Ordering::Acquire), &plan) {
         return Some(kind);
     }
@@ -74,14 +74,14 @@ pub(crate) fn of_nodes(memory: Memory, nodes: &Nodes) -> Option<nf_kind_t> {
     get(&Plan { nodes, ..plan })
 }
 
-/// The kind of a plan, made if need be; none, with errno set, if it can't be had.
+/// The kind for a plan, created if necessary; `None`, with errno set, on failure.
 pub(crate) fn get(plan: &Plan) -> Option<nf_kind_t> {
     find(LAST.load(Ordering::Acquire), plan).or_else(|| make(plan))
 }
 
 #[cold]
 fn make(plan: &Plan) -> Option<nf_kind_t> {
-    // The longest has each of 1,024 nodes with a comma.
+    // The longest specification lists 1,024 nodes, separated by commas.
     let mut words = Text::<5120>::new();
     let policy = if plan.spread == Spread::Nearest { "bind" } else { "interleave" };
     let written = write!(words, "{policy}:{}", plan.nodes);
@@ -94,12 +94,12 @@ fn make(plan: &Plan) -> Option<nf_kind_t> {
     loop {
         let last = LAST.load(Ordering::Acquire);
         if let Some(other) = find(last, plan) {
-            // SAFETY: allocated above, and nobody knows it.
+            // SAFETY: allocated above, and not published.
             unsafe { nf_free(made.cast()) };
             nearfar::destroy_unused(kind);
             return Some(other);
         }
-        // SAFETY: allocated above with room for one, aligned as malloc's memory is, and nobody knows it yet.
+        // SAFETY: allocated above with room for one, aligned as malloc's memory is, and not published yet.
         unsafe { made.write(Made { plan: *plan, kind, next: last }) };
         if LAST.compare_exchange(last, made, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             return Some(kind);
@@ -107,7 +107,7 @@ fn make(plan: &Plan) -> Option<nf_kind_t> {
     }
 }
 
-/// The type that a kind is of; none if it was not made here.
+/// The type of a kind; `None` if it was not created here.
 pub(crate) fn memory_of(kind: nf_kind_t) -> Option<Memory> {
     walk(LAST.load(Ordering::Acquire)).find(|made| made.kind == kind).map(|made| made.plan.memory)
 }
@@ -122,10 +122,10 @@ fn find(last: *const Made, plan: &Plan) -> Option<nf_kind_t> {
     walk(last).find(|made| made.plan == *plan).map(|made| made.kind)
 }
 
-/// What was made up to `last`, which is of the list.
+/// The records of the list from `last` on.
 fn walk(last: *const Made) -> impl Iterator<Item = &'static Made> {
     let at = |made: *const Made| -> Option<&'static Made> {
-        // SAFETY: what stands in the list stays as it is for ever.
+        // SAFETY: records are never changed or freed.
         unsafe { made.as_ref() }
     };
     core::iter::successors(at(last), move |made| at(made.next))

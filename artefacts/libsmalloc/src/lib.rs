@@ -1,11 +1,12 @@
 //! libsmalloc: the functions of Samsung SMDK's libsmalloc, over libnearfar's memory kinds.
 //!
 //! A *type* is normal memory (nodes with CPUs) or exmem (nodes without). Here, from the outside in: [`ffi`] is the C
-//! interface (`include/smdk_opt_api.h`); `interleave` chooses a thread's kind; `kinds` makes kinds and remembers them;
-//! `nodes` says which nodes are of a type; `stats` prints; `conf` reads the one variable; `nearfar` is what is asked of
-//! libnearfar. Not here: how memory is allocated and placed (crate nearfar-alloc).
+//! interface (`include/smdk_opt_api.h`); `interleave` selects a thread's kind; `kinds` creates and records kinds;
+//! `nodes` classifies nodes; `stats` prints; `conf` reads the one variable; `nearfar` declares the functions used of
+//! libnearfar. Not here: allocation and placement (crate nearfar-alloc).
 //!
-//! No function waits for another thread or ends the program. The static library, `libsmalloc-static`, has these modules too.
+//! No function waits for another thread or ends the program. The static library, `libsmalloc-static`, has these modules
+//! too.
 
 mod conf;
 pub mod ffi;

@@ -1,4 +1,5 @@
-//! What is asked of libnearfar (`nearfar.h`), declared by hand: see `build.rs` for why it is no crate here.
+//! The functions used of libnearfar (`nearfar.h`), declared by hand: `build.rs` explains why it is not a crate
+//! dependency.
 #![expect(unsafe_code, reason = "functions of a C library")]
 
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -9,7 +10,7 @@ pub(crate) type nf_kind_t = u32;
 
 /// Plain memory.
 pub(crate) const NF_DEFAULT: nf_kind_t = 0;
-/// No kind at all.
+/// The invalid kind.
 const NF_NONE: nf_kind_t = 0xffff_ffff;
 
 /// `nf_stats_t`.
@@ -40,9 +41,9 @@ unsafe extern "C" {
         alignment: usize,
         size: usize,
     ) -> *mut c_void;
-    /// The memory is of libnearfar, and not used any more if another address is returned.
+    /// The memory is of libnearfar, and no longer used if another address is returned.
     pub(crate) fn nf_realloc(kind: nf_kind_t, memory: *mut c_void, size: usize) -> *mut c_void;
-    /// The memory is of libnearfar or null, and not used any more.
+    /// The memory is of libnearfar or null, and no longer used.
     pub(crate) fn nf_free(memory: *mut c_void);
     pub(crate) safe fn nf_kind_of(memory: *const c_void) -> nf_kind_t;
     fn nf_kind_create(text: *const c_char) -> nf_kind_t;
@@ -53,47 +54,47 @@ unsafe extern "C" {
     fn nf_error() -> *const c_char;
 }
 
-/// Makes a kind; none, with errno set, if it can't be had.
+/// Creates a kind; `None`, with errno set, on failure.
 pub(crate) fn create(text: &CStr) -> Option<nf_kind_t> {
-    // SAFETY: a string.
+    // SAFETY: a C string.
     let kind = unsafe { nf_kind_create(text.as_ptr()) };
     (kind != NF_NONE).then_some(kind)
 }
 
-/// Ends a kind that nothing was allocated from and nobody else knows.
+/// Destroys a kind that is unused and not published.
 pub(crate) fn destroy_unused(kind: nf_kind_t) {
-    // SAFETY: the caller's: nobody uses it.
+    // SAFETY: the caller's promise: it is unused.
     unsafe { nf_kind_destroy(kind) };
 }
 
-/// Bytes allocated from a kind and not given back.
+/// Bytes allocated from a kind and not freed.
 pub(crate) fn allocated(kind: nf_kind_t) -> u64 {
     let mut figures = Figures::default();
-    // SAFETY: there is room for the figures.
+    // SAFETY: a valid place for the statistics.
     let status = unsafe { nf_stats(kind, &raw mut figures) };
     if status == 0 { figures.allocated } else { 0 }
 }
 
-/// A node as it is now; none if it is not there.
+/// A node's current state; `None` if it does not exist.
 pub(crate) fn node(node: u32) -> Option<Node> {
     let mut about = Node::default();
-    // SAFETY: there is room for a node.
+    // SAFETY: a valid place for a node.
     let status = unsafe { nf_node(node, &raw mut about) };
     (status == 0).then_some(about)
 }
 
-/// The nodes of a set in words, into `room`, and how many that are; none, with errno set, if they can't be had.
+/// The nodes of a node set expression, written to `room`; `None`, with errno set, on failure.
 pub(crate) fn nodes<'a>(set: &CStr, room: &'a mut [u32]) -> Option<&'a [u32]> {
-    // SAFETY: a string, and as much room as is said.
+    // SAFETY: a C string, and an array of the length passed.
     let count = unsafe { nf_nodes(set.as_ptr(), room.as_mut_ptr(), room.len()) };
     let count = usize::try_from(count).ok()?;
     Some(&room[..count.min(room.len())])
 }
 
-/// What went wrong in this thread's last call, in words.
+/// The message for this thread's last error.
 pub(crate) fn error() -> &'static str {
     // SAFETY: no preconditions.
     let words = unsafe { nf_error() };
-    // SAFETY: a string that stays until this thread's next call with words; it is printed before that.
+    // SAFETY: a string that is valid until this thread's next error; it is printed before that.
     unsafe { CStr::from_ptr(words) }.to_str().unwrap_or("")
 }

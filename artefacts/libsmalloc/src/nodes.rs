@@ -1,6 +1,6 @@
-//! The two types of memory, and which nodes are of which.
+//! The two types of memory, and the classification of nodes.
 //!
-//! Nodes are asked for anew each time, so that the figures are those of now.
+//! Nodes are read anew at each call, so that sizes are current.
 
 use core::ffi::{CStr, c_uint};
 use core::fmt;
@@ -8,7 +8,7 @@ use core::fmt;
 use crate::nearfar::{self, Node};
 use crate::{conf, text};
 
-/// The most nodes Linux can be built with.
+/// The maximum number of nodes Linux can be built with.
 const MOST: usize = 1024;
 const BITS: usize = u64::BITS as usize;
 /// A number that no node has.
@@ -26,7 +26,7 @@ pub(crate) enum Memory {
 impl Memory {
     pub(crate) const BOTH: [Self; 2] = [Self::Normal, Self::Exmem];
 
-    /// The type with a number, as C has it; none, with errno EINVAL, if there is none.
+    /// The type with a C number; `None`, with errno EINVAL, if there is none.
     pub(crate) fn of_number(number: c_uint) -> Option<Self> {
         let found = Self::BOTH.get(number as usize).copied();
         if found.is_none() {
@@ -35,12 +35,12 @@ impl Memory {
         found
     }
 
-    /// Its place where there is one for each type.
+    /// Its index in arrays with one element per type.
     pub(crate) const fn index(self) -> usize {
         self as usize
     }
 
-    /// The type of a node; none if it has no memory.
+    /// The type of a node; `None` if it has no memory.
     fn of_node(node: &Node) -> Option<Self> {
         let memory = if node.cpus > 0 { Self::Normal } else { Self::Exmem };
         (node.size > 0).then_some(memory)
@@ -56,14 +56,14 @@ impl fmt::Display for Memory {
     }
 }
 
-/// A set of nodes, as the kernel takes it.
+/// A set of nodes, as a bit mask in the kernel's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Nodes([u64; MOST / BITS]);
 
 impl Nodes {
     pub(crate) const NONE: Self = Self([0; MOST / BITS]);
 
-    /// These nodes; numbers that no node has are left out.
+    /// A set of these nodes; out-of-range numbers are ignored.
     pub(crate) fn from_numbers(numbers: impl IntoIterator<Item = u32>) -> Self {
         let mut nodes = Self::NONE;
         for number in numbers {
@@ -75,7 +75,7 @@ impl Nodes {
         nodes
     }
 
-    /// The nodes that both have.
+    /// The intersection.
     pub(crate) fn and(&self, other: &Self) -> Self {
         let mut nodes = *self;
         for (word, other) in nodes.0.iter_mut().zip(&other.0) {
@@ -88,7 +88,7 @@ impl Nodes {
         *self == Self::NONE
     }
 
-    /// The words the kernel reads.
+    /// The words of the mask.
     pub(crate) const fn words(&self) -> &[u64] {
         &self.0
     }
@@ -98,7 +98,7 @@ impl Nodes {
     }
 }
 
-/// `0,2,3`.
+/// Formats as `0,2,3`.
 impl fmt::Display for Nodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, node) in self.iter().enumerate() {
@@ -109,7 +109,7 @@ impl fmt::Display for Nodes {
     }
 }
 
-/// The nodes of a set in words; none, with errno set and words in `nf_error`, if they can't be had.
+/// The nodes of a node set expression; `None`, with errno and `nf_error` set, on failure.
 pub(crate) fn named(set: &CStr) -> Option<Nodes> {
     conf::read_once();
     let mut room = [0; MOST];
@@ -117,7 +117,7 @@ pub(crate) fn named(set: &CStr) -> Option<Nodes> {
     Some(Nodes::from_numbers(found.iter().copied()))
 }
 
-/// Each node that has memory, with its type; none, with errno set, if nodes can't be asked for.
+/// Each node that has memory, with its type; `None`, with errno set, if the nodes can't be read.
 pub(crate) fn each() -> Option<impl Iterator<Item = (u32, Memory, Node)>> {
     conf::read_once();
     let mut room = [0; MOST];
@@ -129,21 +129,21 @@ pub(crate) fn each() -> Option<impl Iterator<Item = (u32, Memory, Node)>> {
     Some(room.into_iter().take(count).filter_map(one))
 }
 
-/// Those of a type.
+/// The nodes of a type.
 pub(crate) fn each_of(memory: Memory) -> impl Iterator<Item = (u32, Node)> {
     let of_it = move |(number, type_of_it, node)| (type_of_it == memory).then_some((number, node));
     each().into_iter().flatten().filter_map(of_it)
 }
 
-/// All nodes of a type; none, with errno ENODEV, if there are none.
+/// The set of all nodes of a type; `None`, with errno ENODEV, if there are none.
 pub(crate) fn of(memory: Memory) -> Option<Nodes> {
     let numbers = each()?.filter(|found| found.1 == memory).map(|found| found.0);
     let nodes = Nodes::from_numbers(numbers);
     if nodes.is_empty() { text::none(libc::ENODEV) } else { Some(nodes) }
 }
 
-/// The node that a number stands for, written as strtol reads it with base 0: 12, 0xc, 014. None if it is no number; a number
-/// that no node can have is one that no node has.
+/// Parses a node number as strtol does with base 0: 12, 0xc, 014. `None` if it is not a number; an out-of-range number
+/// becomes one that no node has.
 pub(crate) fn number(text: &CStr) -> Option<u32> {
     let text = text.to_str().ok()?.trim();
     let (negative, digits) = match text.as_bytes().first() {

@@ -1,23 +1,23 @@
-//! Sizes of types and nodes, and the tables of them on stderr.
+//! Sizes of types and nodes, and tables of them on stderr.
 //!
-//! The tables have the columns and the units of upstream's, for what reads them: GB are 2^30 bytes.
+//! The tables have upstream's columns and units, for programs that parse them: GB are 2^30 bytes.
 
 use core::fmt;
 
 use crate::nodes::{self, Memory};
 use crate::{kinds, text};
 
-/// Bytes of a type's nodes.
+/// Total memory of a type's nodes in bytes.
 pub(crate) fn total(memory: Memory) -> u64 {
     nodes::each_of(memory).map(|(_, node)| node.size).sum()
 }
 
-/// Free bytes of a type's nodes.
+/// Free memory of a type's nodes in bytes.
 pub(crate) fn available(memory: Memory) -> u64 {
     nodes::each_of(memory).map(|(_, node)| node.free).sum()
 }
 
-/// Bytes in a unit that is given by a letter; other letters are bytes.
+/// The unit for a letter; other letters mean bytes.
 #[derive(Clone, Copy, Debug)]
 struct Unit {
     bytes: u64,
@@ -40,7 +40,7 @@ impl Unit {
     }
 }
 
-/// An amount, as wide as its column.
+/// An amount, padded to the width of its column.
 #[derive(Clone, Copy, Debug)]
 struct Amount {
     bytes: u64,

@@ -1,15 +1,15 @@
-//! Text without an allocator, lines on stderr, and errno.
+//! Text without an allocator, messages on stderr, and errno.
 //!
-//! A line is one write(2): lines of several threads do not mix, a stderr that is closed or full is no reason to stop, and a
-//! child of fork waits for nobody.
+//! A message is one write(2): messages of several threads do not mix, a closed or full stderr is ignored, and a child
+//! of fork waits for no lock.
 #![expect(unsafe_code, reason = "errno, and writing without buffers or locks")]
 
 use core::ffi::{CStr, c_int};
 use core::fmt::{self, Write as _};
 
-/// The most bytes of a line; what is longer is cut off.
+/// The maximum length of a message in bytes; longer ones are truncated.
 const LINE: usize = 1024;
-/// The most bytes that are quoted in it.
+/// The maximum length of a quotation in bytes.
 const QUOTED: usize = 100;
 
 /// Text of up to `ROOM` bytes.
@@ -23,7 +23,7 @@ impl<const ROOM: usize> Text<ROOM> {
         Self { bytes: [0; ROOM], length: 0 }
     }
 
-    /// The text as C has it; none if it has no room for the zero at its end, or one within.
+    /// The text as a C string; `None` if there is no room for the terminator, or a zero within.
     pub(crate) fn as_c_str(&self) -> Option<&CStr> {
         CStr::from_bytes_with_nul(self.bytes.get(..=self.length)?).ok()
     }
@@ -39,7 +39,7 @@ impl<const ROOM: usize> fmt::Write for Text<ROOM> {
     }
 }
 
-/// Text from outside between quotes, made fit for a line and cut off if it is long.
+/// External text in quotes, with control characters replaced, truncated if it is long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quoted<'a>(pub(crate) &'a CStr);
 
@@ -52,15 +52,15 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// Writes a line to stderr. Errno stays as it is.
+/// Writes a message to stderr. Preserves errno.
 pub(crate) fn say(line: fmt::Arguments<'_>) {
     let error = errno();
     let mut text = Text::<LINE>::new();
-    // A line that is too long is cut off.
+    // A message that is too long is truncated.
     let _ = text.write_fmt(line);
     text.length = text.length.min(LINE - 1);
     text.bytes[text.length] = b'\n';
-    // SAFETY: the bytes up to and with the end of the line are there.
+    // SAFETY: the buffer has the message and its newline.
     unsafe { libc::write(libc::STDERR_FILENO, text.bytes.as_ptr().cast(), text.length + 1) };
     set_errno(error);
 }
@@ -81,7 +81,7 @@ pub(crate) fn set_errno(error: c_int) {
     unsafe { at.write(error) };
 }
 
-/// None, with errno set.
+/// Returns `None` with errno set.
 pub(crate) fn none<T>(error: c_int) -> Option<T> {
     set_errno(error);
     None

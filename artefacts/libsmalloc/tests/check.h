@@ -1,4 +1,4 @@
-/* A program of many checks: the first argument names one, and the first thing that is wrong ends it with status 1. */
+/* A program of many checks: the first argument selects one, and the first failure ends it with status 1. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -15,7 +15,7 @@
         }                                                                                              \
     } while (0)
 
-/* What a failed call gave: NULL, and this errno. */
+/* A call that must fail: NULL, and this errno. */
 #define FAILS(error, call)                                                                             \
     do {                                                                                               \
         errno = 0;                                                                                     \

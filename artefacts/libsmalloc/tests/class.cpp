@@ -1,4 +1,4 @@
-// The C++ class, as programs use it, with what they take from its header (string, memset, assert).
+// The C++ class, as programs use it, with the functions they get through its header (string, memset, assert).
 #include <smdk_opt_api.hpp>
 
 #include <cerrno>

@@ -1,4 +1,4 @@
-/* Both doors to one heap: what the functions of smdk_opt_api.h give is known to those of nearfar.h, and the other way round. */
+/* Two interfaces to one heap: the functions of nearfar.h accept memory of smdk_opt_api.h, and the other way round. */
 #include "check.h"
 #include <nearfar.h>
 #include <smdk_opt_api.h>

@@ -1,4 +1,4 @@
-/* Loads the library that is named first, late, and uses it from a thread that was there before. */
+/* Loads the library named as first argument by dlopen, and uses it from a thread that existed before. */
 #include "check.h"
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Nodes, sizes, tables and interleaving, on whatever machine this is. */
+/* Nodes, sizes, tables and interleaving, on any machine. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>
@@ -29,7 +29,7 @@ static struct policy policy_of(void *address) {
     return found;
 }
 
-/* A node as the kernel shows it: its memory in bytes, and whether it has CPUs. */
+/* A node as the kernel reports it: its memory in bytes, and whether it has CPUs. */
 static size_t size_shown(int node) {
     char path[80];
     unsigned long kib = 0;
@@ -66,7 +66,7 @@ static char *words(int node, const char *form) {
     return text;
 }
 
-/* Whether all sizes are as the kernel shows them; virtual machines may have more or less memory a moment later. */
+/* Whether all sizes are those the kernel reports; the memory of a virtual machine may change in between. */
 static bool sizes_fit(void) {
     size_t total[2] = {0, 0};
     bool fit = true;
@@ -97,7 +97,7 @@ static void sizes(void) {
         CHECK(!s_get_memsize_node_total(NORMAL, no_nodes[i]) && !s_get_memsize_node_available(EXMEM, no_nodes[i]));
 }
 
-/* What the kernel shows as free of all nodes with CPUs. */
+/* The free memory of all nodes with CPUs, as the kernel reports it. */
 static size_t free_shown(void) {
     size_t all = 0;
     for (int node = 0; node < 64; node++) {
@@ -115,8 +115,8 @@ static size_t free_shown(void) {
     return all;
 }
 
-/* Free memory is that of now and not of the first call: what the kernel shows just before or after, or between. CPUs keep up to
-   gigabytes of free pages that do not count as free, so how much it changes by what is allocated can't be told. */
+/* Free memory is current and not that of the first call: it lies between the kernel's reports just before and after. CPUs cache
+   up to gigabytes of free pages that do not count as free, so the effect of an allocation can't be predicted. */
 static bool available_fits(void) {
     size_t before = free_shown(), now = s_get_memsize_available(NORMAL), after = free_shown();
     size_t least = before < after ? before : after, most = before < after ? after : before;
@@ -224,7 +224,7 @@ static void interleaves(void) {
     CHECK(during && zeroed && s_posix_memalign(NORMAL, &aligned, 4096, 5 * MIB) == 0);
     CHECK(policy_of(during).mode == MPOL_INTERLEAVE && policy_of(zeroed).mode == MPOL_INTERLEAVE);
     CHECK(policy_of(aligned).mode == MPOL_INTERLEAVE && policy_of(before).mode == MPOL_BIND);
-    /* What is on one node stays there, and so does what was there before. */
+    /* Memory on one node stays there, and so does earlier memory. */
     char *node = s_malloc_node(NORMAL, 5 * MIB, words(first_normal(), "%d"));
     CHECK(node && policy_of(node).mode == MPOL_BIND);
     before = s_realloc(NORMAL, before, 70 * MIB);
@@ -240,7 +240,7 @@ static void interleaves(void) {
         s_free(all[i]);
 }
 
-/* For stderr to be looked at: each of these is wrong and changes nothing. */
+/* The caller checks stderr: each of these calls is invalid and changes nothing. */
 static void interleaves_nowhere(void) {
     s_enable_node_interleave("all");
     const char *wrong[] = {"", "nowhere", "900", "0-900", "1,,2", "-1", "0x0"};
@@ -258,7 +258,7 @@ static void interleaves_nowhere(void) {
     CHECK(policy_of(NULL).mode == MPOL_DEFAULT);
 }
 
-/* For stderr to be looked at: tables in a unit each, then what is not of its type. */
+/* The caller checks stderr: a table for each unit, then nodes that are not of the type. */
 static void tables(void) {
     char *at = s_malloc(NORMAL, 64 * MIB);
     CHECK(at);
@@ -276,7 +276,7 @@ static void warnings(void) {
     CHECK(s_get_memsize_node_total(EXMEM, node) == 0 && s_get_memsize_node_available(NORMAL, 999) == 0);
 }
 
-/* For SMALLOC_CONF: whatever it is, all goes on. */
+/* For SMALLOC_CONF: no value prevents the program from working. */
 static void goes_on(void) {
     void *at = s_malloc(NORMAL, 100);
     CHECK(at && s_get_memsize_total(NORMAL));

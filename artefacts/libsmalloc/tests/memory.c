@@ -1,4 +1,4 @@
-/* Allocating and freeing: what each function promises, what upstream broke, and what programs do wrong. */
+/* Allocation and freeing: the contract of each function, upstream's defects, and errors of programs. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>
@@ -13,13 +13,13 @@
 #define EXMEM SMDK_MEM_EXMEM
 #define MIB ((size_t)1 << 20)
 
-/* Numbers that are no type; a C program may pass any. */
+/* Numbers that are not types; a C program may pass any. */
 static const int NO_TYPES[] = {-1, 2, 3, 999, INT32_MIN, INT32_MAX};
 #define EACH_NO_TYPE(type) for (size_t t_ = 0, type = 0; t_ < 6 && (type = (size_t)NO_TYPES[t_], 1); t_++)
 
 static bool has(smdk_memtype_t type) { return s_get_memsize_total(type) > 0; }
 
-/* For volatile sizes the compiler does not warn of what we do on purpose. */
+/* With volatile sizes the compiler does not warn about intentional errors. */
 static volatile size_t HUGE_SIZE = SIZE_MAX / 2;
 
 static size_t resident(void) {
@@ -185,7 +185,7 @@ static void frees(void) {
     errno = 77;
     s_free(objects[0]);
     s_free_type(NORMAL, objects[1]);
-    s_free_type(EXMEM, objects[2]); /* which type is named does not matter */
+    s_free_type(EXMEM, objects[2]); /* the named type is ignored */
     s_free_node(NORMAL, objects[3], 1);
     s_free_node((smdk_memtype_t)9, objects[4], 64 << 10);
     CHECK(errno == 77 && s_get_memsize_used(NORMAL) == 64 << 10);
@@ -209,7 +209,7 @@ static void lazy(void) {
     CHECK(resident() < before + 8 * MIB);
 }
 
-/* Gives back what many pieces of one size were, and takes as many of half that size from it. */
+/* Frees many objects of one size, and allocates twice as many of half that size in their place. */
 static void reused(void) {
     enum { COUNT = 2000 };
     static void *objects[2 * COUNT];
@@ -237,7 +237,7 @@ static void no_room(void) {
     CHECK(at);
     fill(at, 100, 9);
     int given = 0;
-    /* What is beyond the limit fails, here or there, and ends nothing. */
+    /* Allocations beyond the limit fail in any function, and do not end the program. */
     for (int i = 0; i < 100; i++) {
         void *more = malloc(16 * MIB);
         void *ours = s_malloc(NORMAL, 100 + (size_t)i * 5000);
@@ -253,7 +253,7 @@ static pthread_barrier_t together;
 static void *first_of[THREADS];
 static void *shared[SHARED];
 
-/* The first use by all threads at a time; then objects that one allocates, another changes in size and a third frees. */
+/* The first use by all threads at once; then objects that one allocates, another resizes and a third frees. */
 static void *worker(void *number) {
     unsigned seed = (unsigned)(uintptr_t)number + 1;
     pthread_barrier_wait(&together);
@@ -314,7 +314,7 @@ static void *churn(void *unused) {
 }
 
 static void child(unsigned char *kept, int number) {
-    alarm(300); /* a child that waits for a thread it has not got waits for ever */
+    alarm(300); /* a child that waits for a thread it does not have would wait for ever */
     CHECK(filled(kept, 5000, 4));
     kept = s_realloc(NORMAL, kept, 50000);
     CHECK(kept && filled(kept, 5000, 4));

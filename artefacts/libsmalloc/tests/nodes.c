@@ -1,4 +1,4 @@
-/* nodes NEAR FAR: 32 MiB of each type in pieces, by each way to allocate them, and which nodes they are on as move_pages(2) says.
+/* nodes NEAR FAR: 32 MiB of each type in pieces, by each allocation function, and their nodes as move_pages(2) reports.
  *
  * NEAR is a node with CPUs, FAR one without, and the only ones of their types that have room. Status 0 only if every page is on
  * the nodes it should be on. */
@@ -50,7 +50,7 @@ static void look(unsigned char *at, size_t size, size_t *bytes) {
     }
 }
 
-/* Prints what is where, and whether that is as it should be: all on `only`, or half of it on each of the two if that is -1. */
+/* Prints the pages by node, and whether that is correct: all on `only`, or half on each of the two if that is -1. */
 static void judge(const char *name, int only) {
     static size_t bytes[NODES];
     memset(bytes, 0, sizeof bytes);
@@ -90,7 +90,7 @@ static void *one(enum way way, smdk_memtype_t type, size_t size, char *node) {
         return s_malloc(type, size);
     case CALLOC:
         return s_calloc(type, size / 16, 16);
-    case REALLOC: /* from the other type, on which it is already */
+    case REALLOC: /* from the other type, whose nodes have its pages */
         if ((at = s_malloc((smdk_memtype_t)!type, size / 2)))
             memset(at, 2, size / 2);
         return s_realloc(type, at, size);

@@ -1,6 +1,7 @@
-/* Preloaded: pretends a machine to libsmalloc.so, by standing between it and libnearfar.so. Nodes 0 and 2 have CPUs, 1 and 4 have
- * none, 3 has CPUs but no memory; node n has n + 1 GiB, half of it free. Kinds are real, but on node 0. They are named on stdout as
- * they are made, and so are threads' policies, which the kernel never sees. PRETEND=no-kinds: none can be made; PRETEND=no-nodes: nodes can't be asked for. */
+/* Preloaded: simulates a machine for libsmalloc.so, by replacing functions of libnearfar.so. Nodes 0 and 2 have CPUs, 1 and 4 have
+ * none, 3 has CPUs but no memory; node n has n + 1 GiB, half of it free. Kinds are real, but on node 0. They are printed to stdout
+ * as they are created, and so are threads' policies, which are not passed to the kernel. PRETEND=no-kinds: none can be created;
+ * PRETEND=no-nodes: nodes can't be read. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -53,7 +54,7 @@ int nf_node(uint32_t node, nf_node_t *into) {
     return 0;
 }
 
-/* Sets are what the tests name: all, one digit, or two with a comma or a hyphen between. */
+/* Only the node sets of the tests: all, one digit, or two with a comma or a hyphen between. */
 int nf_nodes(const char *set, uint32_t *nodes, size_t room) {
     if (pretends("no-nodes")) {
         errno = ENOSYS;

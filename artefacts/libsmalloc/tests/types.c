@@ -1,4 +1,4 @@
-/* Both types of memory, on the machine that pretend.c pretends: nodes 0 and 2 are normal memory, 1 and 4 exmem. */
+/* Both types of memory, on the machine that pretend.c simulates: nodes 0 and 2 are normal memory, 1 and 4 exmem. */
 #include "check.h"
 #include <nearfar.h>
 #include <pthread.h>
@@ -17,7 +17,7 @@ static void both(void) {
     CHECK(s_posix_memalign(EXMEM, &aligned, 4096, 64 << 10) == 0);
     CHECK(nf_kind_of(aligned) == nf_kind_of(exmem) && nf_kind_of(zeroed) == nf_kind_of(exmem));
     CHECK(used(NORMAL) == 64 << 10 && used(EXMEM) == (128 + 128 + 64) << 10);
-    s_free_type(NORMAL, exmem); /* which type is named does not matter */
+    s_free_type(NORMAL, exmem); /* the named type is ignored */
     s_free_type(EXMEM, normal);
     s_free(aligned);
     s_free_node(NORMAL, zeroed, 0);
@@ -48,17 +48,17 @@ static void changes(void) {
     }
 }
 
-/* Prints on which kinds memory of nodes is: pretend.c names each as it is made. */
+/* Prints the kinds of memory on nodes: pretend.c prints each as it is created. */
 static void on_nodes(void) {
     void *first = s_malloc_node(EXMEM, 100, "4"), *second = s_malloc_node(EXMEM, 100, "0x4");
     CHECK(first && second && nf_kind_of(first) == nf_kind_of(second));
     void *other = s_malloc_node(EXMEM, 100, "1");
     CHECK(other && nf_kind_of(other) != nf_kind_of(first));
     void *grown = s_realloc(EXMEM, first, 100000);
-    CHECK(grown && nf_kind_of(grown) == nf_kind_of(second)); /* of the type already: it stays on its node */
+    CHECK(grown && nf_kind_of(grown) == nf_kind_of(second)); /* already of the type: it stays on its node */
     void *all = s_realloc(NORMAL, grown, 100000);
     CHECK(all && nf_kind_of(all) == nf_kind_of(s_malloc(NORMAL, 1)));
-    /* A set is those of it that are of the type. */
+    /* A set means those of it that are of the type. */
     CHECK(s_malloc_node(NORMAL, 100, "0-4") && s_malloc_node(EXMEM, 100, "0-2") && s_malloc_node(EXMEM, 100, "1,2"));
     CHECK(nf_kind_of(s_malloc_node(EXMEM, 100, "0-4")) == nf_kind_of(s_malloc(EXMEM, 100)));
     FAILS(ENODEV, s_malloc_node(NORMAL, 100, "4"));
@@ -101,7 +101,7 @@ static void *begin(void *kinds) {
     return NULL;
 }
 
-/* Kinds that many threads ask for at a time are made for one of them, and the others have the same. */
+/* A kind that many threads request at once is created by one of them, and the others use the same. */
 static void at_once(void) {
     pthread_t threads[THREADS];
     nf_kind_t kinds[THREADS][3];

@@ -1,22 +1,40 @@
-//! libnearfar_preload: stands for malloc, free and their like in programs that can't change, by `LD_PRELOAD`.
+//! libnearfar_preload: replaces malloc, free and related functions by `LD_PRELOAD`, for programs that can't be changed.
 //!
-//! `nearfar run --heap KIND -- CMD` sets it up; by hand it is `LD_PRELOAD=libnearfar_preload.so NEARFAR_CONF="heap=far" CMD`. C++'s
-//! new and delete come here, too: the C++ library's own call malloc and free. Only forwards to nearfar-alloc's `front`.
+//! `nearfar run --heap KIND -- CMD` sets it up; by hand it is `LD_PRELOAD=libnearfar_preload.so NEARFAR_CONF="heap=far"
+//! CMD`. C++'s new and delete are covered: the C++ library's own call malloc and free. This crate only forwards to
+//! nearfar-alloc's `front`.
 #![expect(unsafe_code, reason = "functions that C calls")]
 
 use core::ffi::{c_int, c_void};
 
 pub use nearfar_alloc::ffi::*;
-use nearfar_alloc::{Mapping, front};
+use nearfar_alloc::{Inner, Mapping, front};
+pub use threads::*;
+
+mod threads;
+mod unwind;
 
 const PAGE: usize = 4096;
 
-/// Runs before `main`, and before the constructors of the program itself.
+#[global_allocator]
+static OWN: Inner = Inner;
+
+/// Constructors with a priority run before those without.
+#[used]
+#[unsafe(link_section = ".init_array.00100")]
+static FIRST: extern "C" fn() = {
+    extern "C" fn first() {
+        front::initialise_later();
+    }
+    first
+};
+
+/// Runs before `main`, and before the program's own constructors.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = {
     extern "C" fn begin() {
-        front::begin();
+        front::begin(malloc as *const () as usize);
     }
     begin
 };
@@ -53,7 +71,7 @@ pub unsafe extern "C" fn reallocarray(
     count: usize,
     size: usize,
 ) -> *mut c_void {
-    // A product that overflows is more than there is. SAFETY: the caller's promise.
+    // A product that overflows saturates, and no allocation can be that large. SAFETY: the caller's promise.
     unsafe { front::realloc(object, count.saturating_mul(size)) }
 }
 
@@ -97,7 +115,7 @@ pub extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
     front::aligned_alloc(alignment, size)
 }
 
-/// memalign(3); an alignment that is no power of two is taken for the next.
+/// memalign(3); an alignment that is not a power of two is rounded up to the next.
 #[unsafe(no_mangle)]
 pub extern "C" fn memalign(alignment: usize, size: usize) -> *mut c_void {
     front::aligned_alloc(alignment.checked_next_power_of_two().unwrap_or(0), size)
@@ -143,7 +161,7 @@ pub unsafe extern "C" fn mmap(
     unsafe { front::mmap(Mapping { address, length, protection, flags, file, offset }) }
 }
 
-/// mmap(2), by its other name.
+/// mmap64, an alias of mmap(2).
 ///
 /// # Safety
 /// As mmap(2).
@@ -160,7 +178,7 @@ pub unsafe extern "C" fn mmap64(
     unsafe { mmap(address, length, protection, flags, file, offset) }
 }
 
-/// What jemalloc in this library calls for mmap(2).
+/// The function that jemalloc in this library calls for mmap(2).
 ///
 /// # Safety
 /// As mmap(2).

@@ -1,4 +1,4 @@
-// Memory before main and after it, and C++'s new and delete: constructors and destructors of static objects, a map that lives on.
+// Memory before main and after it, and C++'s new and delete: constructors and destructors of static objects, a map that persists.
 #include <cstdio>
 #include <cstdlib>
 #include <map>

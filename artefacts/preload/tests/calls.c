@@ -1,5 +1,5 @@
-/* Every call that the preload library stands for, as a program makes them that knows nothing of it. With "kind" all memory has to
- * be of a kind, with "plain" none of it; with a second word small mappings have to be placed, too. Prints "ok". */
+/* Every function that the preload library replaces, called by a program that is unaware of it. With "kind" all memory must belong
+ * to a kind, with "plain" none; with a second argument small mappings must be placed, too. Prints "ok". */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -38,7 +38,7 @@ static void mapping(void) {
   char *memory = mmap(NULL, large, both, flags, -1, 0);
   CHECK(memory != MAP_FAILED && (policy_of(memory) != 0) == expected);
   memory[large - 1] = 1;
-  /* Memory that is only set aside is placed when it is mapped to be written, in its place. */
+  /* Reserved address space is placed when it is mapped writable at its address. */
   char *aside = mmap(NULL, large, PROT_NONE, flags, -1, 0);
   CHECK(policy_of(aside) == 0);
   CHECK(mmap(aside, large, both, flags | MAP_FIXED, -1, 0) == aside && (policy_of(aside) != 0) == expected);

@@ -1,4 +1,4 @@
-//! What the preload library does with a program's memory, by programs that know nothing of it.
+//! The effect of the preload library on a program's memory, shown by programs that are unaware of it.
 #![expect(clippy::unwrap_used, reason = "a test that can't run its tools should stop")]
 
 use std::path::Path;
@@ -12,17 +12,17 @@ use nearfar_topology::{BasisPoints, Nanoseconds, NodeId};
 mod common;
 use common::{built, preloaded, text};
 
-/// A C or C++ program of this folder.
+/// Compiles a C or C++ program of this directory.
 fn compiled(source: &str) -> Command {
     let program =
         built().join(format!("preload-{}-{}", source.replace('.', "-"), std::process::id()));
-    // Tests run side by side: who comes first compiles under a name of its own.
+    // Tests run in parallel: each compiles to a file name of its own and renames it.
     let compiler = if source.ends_with(".cpp") { "c++" } else { "cc" };
     if !program.exists() {
         let own = program.with_extension(format!("{:?}", std::thread::current().id()));
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
         let mut compile = Command::new(compiler);
-        // Without builtins a compiler does not leave out calls that it thinks it knows.
+        // Without builtins a compiler does not optimise library calls away.
         compile.args(["-Wall", "-Wextra", "-Werror", "-O1", "-fno-builtin", "-pthread", "-o"]);
         let output = compile.arg(&own).arg(path).arg("-ldl").output().unwrap();
         assert!(output.status.success(), "{compiler} {source}: {}", text(&output.stderr));
@@ -77,7 +77,7 @@ fn what_is_wrong_is_said_once_and_the_program_runs_on_plain_memory() {
     }
 }
 
-/// What a variable may hold is any bytes but zero; and these are pseudo-random, the same in each run.
+/// A variable may hold any bytes but zero; these are pseudo-random, the same in each run.
 #[test]
 fn a_configuration_of_any_bytes_is_said_to_be_wrong_and_the_program_runs() {
     use std::ffi::OsStr;
@@ -111,9 +111,16 @@ fn memory_before_main_and_after_it_and_of_new_is_no_special_case() {
 }
 
 #[test]
+fn a_child_that_is_forked_while_jemalloc_is_initialised_can_allocate() {
+    for _ in 0..200 {
+        assert_eq!(said(&under("heap=bind:0", "fork.c", &[])), (String::new(), String::new()));
+    }
+}
+
+#[test]
 fn a_heap_that_is_full_says_so_or_ends_the_program() {
     let limited = under("heap=0;limit=64m", "calls.c", &["kind"]);
-    // Its objects of 16 MiB at two times the alignment fit; a limit of 1 MiB is too little for anything.
+    // Its objects of 16 MiB at two times the alignment fit; a limit of 1 MiB is too small for anything.
     assert_eq!(said(&limited).0, "ok\n");
     let little = under("heap=0;limit=1m", "calls.c", &["kind"]);
     assert_eq!(little.status.code(), Some(1), "{little:?}");
@@ -131,9 +138,9 @@ fn smdks_settings_mean_what_they_mean_there() {
         said(&command.args(expected).output().unwrap())
     };
     let all = &["kind", "and little mappings"];
-    // Near memory with a budget, and then nothing, as this machine's nodes all have CPUs.
+    // Near memory with a budget, and no fallback, since this machine's nodes all have CPUs.
     assert_eq!(run("normal_size:512", all), ("ok\n".into(), String::new()));
-    // Small budgets that are given again and again.
+    // Small budgets that are extended repeatedly.
     let again = "normal_size:40,exmem_size:40,maxmemory_policy:interleave";
     assert_eq!(run(again, all), ("ok\n".into(), String::new()));
     assert_eq!(run("normal_size:40,maxmemory_policy:remain", all).0, "ok\n");
@@ -145,10 +152,24 @@ fn smdks_settings_mean_what_they_mean_there() {
         complaints,
         "Conf string ends with key: priority\nInvalid conf value: exmem_size:0\n"
     );
-    let mut command = preloaded("", Command::new("true"));
-    command.env_remove("NEARFAR_CONF").env("NEARFAR_PRINT_SMDK", "1");
-    command.env("CXLMALLOC_CONF", "use_adaptive_interleaving:true,priority:exmem");
-    let (_, lines) = said(&command.output().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let advice = dir.path().join("advice");
+    let adaptive = |print: &str| {
+        let mut command = preloaded("", Command::new("true"));
+        command.env_remove("NEARFAR_CONF").env("NEARFAR_PRINT_SMDK", print);
+        command.env("NEARFAR_ADVICE", &advice);
+        command.env("CXLMALLOC_CONF", "use_adaptive_interleaving:true,priority:exmem");
+        said(&command.output().unwrap()).1
+    };
+    // This machine has no far nodes, so with the order of `priority` nothing is placed.
+    let lines = adaptive("1");
+    assert!(
+        lines.contains("prio = [exmem->normal]\nuse_adaptive_interleaving is disabled\n"),
+        "{lines}"
+    );
+    assert_eq!(adaptive("0"), "");
+    let _publisher = Publisher::start(&advice, page()).unwrap();
+    let lines = adaptive("1");
     for line in [
         "normal_size = unlimited",
         "exmem_size = unlimited",
@@ -168,7 +189,7 @@ fn a_heap_that_adapts_is_of_a_kind() {
     }
 }
 
-/// A page that nobody needs to write again for an hour.
+/// A page that stays valid for an hour without updates.
 fn page() -> Page {
     let node = Advice {
         node: NodeId(0),
@@ -208,7 +229,7 @@ fn a_heap_that_adapts_goes_by_the_daemons_page_while_there_is_one() {
     assert_eq!(follows(), "page");
     drop(publisher);
     assert_eq!(follows(), "probe");
-    // What is no page harms nobody.
+    // A file that is not an advice page is harmless.
     std::fs::write(&advice, [0x6e; 4096]).unwrap();
     assert_eq!(follows(), "probe");
 }
@@ -229,6 +250,43 @@ fn figures_are_told_when_a_program_ends() {
     // A program that has closed stderr is no special case.
     let told = text(&under("heap=0 report=stderr", "calls.c", &["kind"]).stderr);
     assert!(told.contains("nearfar.alloc/1"), "{told}");
+}
+
+/// Runs a program under the library while node 0 reports `free` MiB of free memory and nothing reclaimable.
+fn on_a_node_with(free: u32, conf: &str, arguments: &[&str]) -> Output {
+    let dir = tempfile::tempdir().unwrap();
+    let meminfo = dir.path().join("meminfo");
+    let kib = free * 1024;
+    let text = format!("Node 0 MemTotal: 4194304 kB\nNode 0 MemFree: {kib} kB\n");
+    std::fs::write(&meminfo, text).unwrap();
+    let place = "mount --bind \"$0\" /sys/devices/system/node/node0/meminfo && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--map-root-user", "sh", "-c", place]).arg(meminfo).arg("env");
+    let inner = preloaded(conf, compiled("calls.c"));
+    for (name, value) in inner.get_envs() {
+        command.arg(format!("{}={}", name.display(), value.unwrap_or_default().display()));
+    }
+    command.arg(inner.get_program()).args(arguments).output().unwrap()
+}
+
+#[test]
+fn a_kind_on_a_node_that_is_almost_full_spills_or_says_what_will_happen() {
+    let (out, complaint) = said(&on_a_node_with(50, "heap=0;spill=default", &["plain"]));
+    assert_eq!(out, "ok\n");
+    assert_eq!(complaint.lines().count(), 1, "{complaint}");
+    assert!(
+        complaint.contains("node 0 is almost full; memory comes from the kind's spill"),
+        "{complaint}"
+    );
+    let (out, complaint) = said(&on_a_node_with(50, "heap=0", &["kind"]));
+    assert_eq!(out, "ok\n");
+    assert_eq!(complaint.lines().count(), 1, "{complaint}");
+    assert!(complaint.contains("makes the kernel kill a process"), "{complaint}");
+    for conf in ["heap=0", "heap=0;spill=default"] {
+        assert_eq!(said(&on_a_node_with(3000, conf, &["kind"])), ("ok\n".into(), String::new()));
+    }
+    let other = said(&on_a_node_with(50, "heap=prefer:0", &["kind"]));
+    assert_eq!(other, ("ok\n".into(), String::new()));
 }
 
 #[test]

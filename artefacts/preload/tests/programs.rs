@@ -1,6 +1,8 @@
-//! Programs that can't change, under the preload library: each starts, works and ends cleanly, and its memory is of the kind.
+//! Unmodified programs under the preload library: each starts, works and ends cleanly, and its memory belongs to the
+//! kind.
 //!
-//! `scripts/setup test` installs them. PyTorch, which is not in Debian without much else, is tried by `artefacts/python/check --torch`.
+//! `scripts/setup test` installs them. PyTorch, whose Debian package needs many others, is tested by
+//! `artefacts/python/check --torch`.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -17,7 +19,7 @@ use std::time::Duration;
 mod common;
 use common::{preloaded, text};
 
-/// A folder for one program, with the figures that its processes leave there.
+/// A directory for one program, in which its processes leave their statistics.
 struct Room {
     dir: tempfile::TempDir,
 }
@@ -31,7 +33,7 @@ impl Room {
         self.dir.path().join(name)
     }
 
-    /// A program whose memory is of a kind, in this folder.
+    /// A command in this directory, with memory from a kind.
     fn command(&self, program: &str) -> Command {
         let conf = format!("heap=bind:0 report={}", self.path("told-%p").display());
         let mut command = preloaded(&conf, Command::new(program));
@@ -39,7 +41,8 @@ impl Room {
         command
     }
 
-    /// What it says, if it ends well; and the most address space that a process of it has had of the kind.
+    /// Runs a command, which must succeed; returns its output, and the maximum address space of the kind in any of its
+    /// processes.
     fn output(&self, command: &mut Command) -> String {
         let output = command.output().unwrap_or_else(|why| panic!("{command:?}: {why}"));
         let complaints = text(&output.stderr);
@@ -49,7 +52,7 @@ impl Room {
         text(&output.stdout)
     }
 
-    /// Some process of it has told of memory of the kind.
+    /// Asserts that some process of the program reported memory of the kind.
     fn had_memory(&self) {
         let told = fs::read_dir(self.dir.path()).unwrap().map(|entry| entry.unwrap().path());
         let told =
@@ -63,7 +66,7 @@ impl Room {
     }
 }
 
-/// A server, which is ended if the test ends before it.
+/// A server that is killed if the test ends first.
 struct Server(Child);
 
 impl Server {
@@ -157,7 +160,8 @@ fn node() {
 #[test]
 fn java() {
     let room = Room::new();
-    // A program that every Java comes with, and that works for a while: it makes a pair of RSA keys and writes them to a file.
+    // A program that is part of every Java and runs for a while: it generates a pair of RSA keys and writes them to a
+    // file.
     let make = [
         "-genkeypair",
         "-keyalg",
@@ -223,7 +227,7 @@ fn memcached() {
     room.had_memory();
 }
 
-/// Where Debian has PostgreSQL's own programs: the newest of its versions.
+/// The directory of PostgreSQL's own programs in Debian: the newest of its versions.
 fn postgres_programs() -> PathBuf {
     let versions =
         fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL: scripts/setup test installs it");

@@ -4,13 +4,13 @@
     python gpt2_far.py --weights 0 --small        # on a machine with one node
     python gpt2_far.py --weights "weighted:0=3,1=1" --torch
 
-Weights are read once a token and make up nearly all of the memory; activations are small, and
-written all the time. So far memory's capacity is used where its latency matters least, as
+Weights are read once per token and make up nearly all of the memory; activations are small, and
+written all the time. So far memory provides capacity where its latency matters least, as
 Samsung's SMDK does with its allocator inside torch.
 
 The model has GPT-2's public configuration (124 M parameters) and random weights: nothing is
-downloaded, and what it says means nothing. It first runs with everything in default memory, then
-as asked, and both must say the same.
+downloaded, and the generated text is meaningless. It first runs with everything in default
+memory, then with the requested placement, and both must generate the same text.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SMALL = Config(layers=4, heads=4, width=128, tokens=5000, positions=256)
 
 
 def shapes(config: Config) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Name each weight and give its shape."""
+    """List the names and shapes of the weights."""
     width = config.width
     yield "tokens", (config.tokens, width)
     yield "positions", (config.positions, width)
@@ -70,11 +70,11 @@ def shapes(config: Config) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def weights(config: Config, seed: int, kind: str | None) -> Weights:
-    """Draw a model's weights, in a kind or in default memory."""
+    """Generate random weights, in a kind or in default memory."""
     chance = np.random.default_rng(seed)
     made: Weights = {}
     for name, shape in shapes(config):
-        # Drawn in place: a far weight is never near.
+        # Generated in place: a far weight is never in near memory.
         array = np.empty(shape, "f4") if kind is None else nearfar.empty(shape, "f4", kind=kind)
         chance.standard_normal(dtype=np.float32, out=array)
         array *= np.float32(0.02)
@@ -85,7 +85,7 @@ def weights(config: Config, seed: int, kind: str | None) -> Weights:
 
 
 class Numpy:
-    """The model in numpy: a token after the other, with what attention keeps of those before."""
+    """The model in numpy: one token at a time, with a cache of attention keys and values."""
 
     def __init__(self, config: Config, weights: Weights) -> None:
         self.config, self.weights = config, weights
@@ -115,7 +115,7 @@ class Numpy:
         return self._linear(f"{layer}.merge", mixed)
 
     def step(self, at: int, token: int) -> int:
-        """Read the token at a position; the most likely one after it."""
+        """Process the token at a position; return the most likely next one."""
         x = self.weights["tokens"][token] + self.weights["positions"][at]
         for layer in range(self.config.layers):
             x = x + self._attend(layer, at, self._norm(f"{layer}.before", x))
@@ -126,7 +126,7 @@ class Numpy:
 
 
 def torch_model(config: Config, weights: Weights) -> Any:
-    """Make the model as a module of torch's, over the same weights."""
+    """Create the model as a torch module, over the same weights."""
     import torch
     from torch.nn import functional as f
 
@@ -175,7 +175,7 @@ def torch_model(config: Config, weights: Weights) -> Any:
 
 
 def generate(step: Callable[[int, int], int], prompt: list[int], count: int) -> list[int]:
-    """Read a prompt and go on from it."""
+    """Process a prompt and generate its continuation."""
     for at, token in enumerate(prompt):
         after = step(at, token)
     said = [after]
@@ -185,16 +185,16 @@ def generate(step: Callable[[int, int], int], prompt: list[int], count: int) -> 
 
 
 def by_node(found: dict[int, int]) -> str:
-    """Write a residency."""
+    """Format a residency."""
     parts = (f"node {node}: {size / (1 << 20):,.1f} MiB" for node, size in found.items())
     return ", ".join(parts) or "nowhere"
 
 
 def run(args: argparse.Namespace, placed: bool) -> tuple[list[int], float]:
-    """Generate with everything in default memory, or placed; what was said, and how fast."""
+    """Generate with default or requested placement; return the tokens and the speed."""
     config: Config = SMALL if args.small else GPT2
     prompt = np.random.default_rng(args.seed).integers(config.tokens, size=args.prompt).tolist()
-    # torch has no hook for what it allocates; its weights are moved when the model is made.
+    # torch has no allocation hook; its weights are moved after the model is created.
     hooked = placed and not args.torch
     drawn = weights(config, args.seed, args.weights if hooked else None)
     with nearfar.numpy_in(args.activations) if hooked else nullcontext() as kind:
@@ -218,7 +218,7 @@ def run(args: argparse.Namespace, placed: bool) -> tuple[list[int], float]:
 
 
 def arguments() -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n", maxsplit=1)[0])
     parser.add_argument("--weights", default="far", help="kind for weights (far)")
     parser.add_argument("--activations", default="near", help="kind for activations (near)")

@@ -1,7 +1,7 @@
 //! Memory of a kind as an object with the buffer protocol.
 //!
-//! Memory lives exactly as long as its object: it never moves, shrinks or goes while a view of it is there, because every view
-//! holds the object.
+//! The memory lives exactly as long as its object: it is never moved, shrunk or freed while a view exists, because
+//! every view holds a reference to the object.
 #![expect(unsafe_code, reason = "memory is allocated, shown and given back")]
 
 use std::ffi::{c_int, c_void};
@@ -15,13 +15,13 @@ use pyo3::prelude::*;
 
 use crate::kind::{Handle, Kind};
 
-/// From this size on memory of zeroes is fresh from the kernel, and at a page boundary.
+/// From this size on zeroed memory is mapped afresh by the kernel, at a page boundary.
 const FRESH_LEAST: usize = 4 << 20;
 const PAGE: usize = 4096;
-/// From this size on giving memory back takes milliseconds, during which other threads should run.
+/// From this size on freeing takes milliseconds, so the GIL is released.
 const LONG_LEAST: usize = 64 << 20;
 
-/// What is asked for.
+/// An allocation request.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
     length: usize,
@@ -30,22 +30,22 @@ struct Wanted {
     zeroed: bool,
 }
 
-/// Memory of a kind, given back when it is dropped.
+/// Memory of a kind, freed when it is dropped.
 #[derive(Debug)]
 struct Memory {
     at: NonNull<u8>,
     length: usize,
-    // Let go after the memory is given back.
+    // Dropped after the memory is freed.
     _kind: Arc<Handle>,
 }
 
-// SAFETY: it is memory of no thread in particular, and nothing here reads or writes it once it is made.
+// SAFETY: the memory is not tied to a thread, and nothing here accesses it after construction.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// None if the kind has no such memory.
+    /// Allocates; `None` if the kind has no such memory.
     fn new(kind: Arc<Handle>, wanted: Wanted) -> Option<Self> {
         let Wanted { length, alignment, zeroed } = wanted;
         let fresh = zeroed && length >= FRESH_LEAST && alignment <= PAGE;
@@ -57,7 +57,7 @@ impl Memory {
         let at = NonNull::new(at.cast::<u8>())?;
         let memory = Self { at, length, _kind: kind };
         if zeroed && !fresh {
-            // SAFETY: ours alone, and as long.
+            // SAFETY: exclusively ours, and of that length.
             unsafe { at.write_bytes(0, length) };
         }
         Some(memory)
@@ -67,9 +67,9 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let at = self.at.expose_provenance().get();
-        // SAFETY: allocated in `new`, and who could see it holds what holds this.
+        // SAFETY: allocated in `new`, and every view holds a reference to the object that owns this.
         let free = move || unsafe { nf_free(std::ptr::with_exposed_provenance_mut(at)) };
-        // At the end of the interpreter there is nobody to make room for.
+        // At interpreter shutdown no thread waits for the GIL.
         if self.length < LONG_LEAST || Python::try_attach(|py| py.detach(free)).is_none() {
             free();
         }
@@ -107,13 +107,13 @@ impl Buffer {
         Ok(Self { memory, kind: kind.clone().unbind() })
     }
 
-    /// The kind it is of.
+    /// The kind it belongs to.
     #[getter]
     fn kind(&self, py: Python<'_>) -> Py<Kind> {
         self.kind.clone_ref(py)
     }
 
-    /// Where it starts.
+    /// Its start address.
     #[getter]
     fn address(&self) -> usize {
         self.memory.at.addr().get()
@@ -130,8 +130,8 @@ impl Buffer {
     ) -> PyResult<()> {
         let Memory { at, length, .. } = &slf.get().memory;
         let length = ffi::Py_ssize_t::try_from(*length)?;
-        // SAFETY: the view is Python's; the memory is as long, may be written, and lives as long as the object, which the view
-        // comes to hold.
+        // SAFETY: the view is Python's; the memory has that length, is writable, and lives as long as the object, to
+        // which the view holds a reference.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), at.as_ptr().cast(), length, 0, flags)
         };

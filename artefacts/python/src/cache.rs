@@ -1,7 +1,8 @@
 //! Caches: bytes by key, over `nearfar_cache::local`.
 //!
-//! The GIL is let go of where a call may wait for a disk or copies much; other calls take less time than that would. A thread that
-//! holds it waits for no one who wants it: what locks the cache has are held by threads that run without it.
+//! The GIL is released where a call may wait for a disk or copies much; other calls take less time than releasing it
+//! would. A thread that holds the GIL never waits for a thread that wants it: threads hold the cache's locks only while
+//! they run without the GIL.
 #![expect(unsafe_code, reason = "memory that Python shows is read")]
 #![expect(clippy::needless_pass_by_value, reason = "PyO3 hands over what it has made of arguments")]
 
@@ -19,24 +20,24 @@ use pyo3::exceptions::{
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
-/// From this size on copying takes long enough for other threads to run meanwhile.
+/// From this size on copying takes so long that the GIL is released.
 const LONG_LEAST: usize = 256 << 10;
-/// So many items at once take long enough, too.
+/// From this number of items on, too.
 const MANY: usize = 16;
 
-/// An item: value, flags, seconds that are left (0: no end), CAS number.
+/// An item: value, flags, remaining seconds (0: no expiry), CAS number.
 type Found<'py> = (Bound<'py, PyBytes>, u32, u32, u64);
 
-/// What an item is stored with: flags, and seconds it lives (0: for ever).
+/// Attributes of an item to store: flags, and time to live in seconds (0: no expiry).
 type Wanted = (u32, u32);
 
 /// A cache.
 #[pyclass(frozen, subclass, weakref, module = "nearfar._nearfar")]
 pub(crate) struct Cache {
-    /// None once it is closed.
+    /// `None` once it is closed.
     cache: Mutex<Option<Arc<LocalCache>>>,
     has_disk: bool,
-    /// Bytes of the longest value that was stored.
+    /// Length in bytes of the longest value stored so far.
     longest: AtomicUsize,
 }
 
@@ -62,7 +63,7 @@ fn failed(failure: Failure) -> PyErr {
     }
 }
 
-/// Whether a store was done; not if what is there forbids it.
+/// Whether the item was stored; false if the existing item (or its absence) forbids it.
 fn stored(done: Result<u64, Failure>) -> PyResult<bool> {
     match done {
         Ok(_) => Ok(true),
@@ -71,7 +72,7 @@ fn stored(done: Result<u64, Failure>) -> PyResult<bool> {
     }
 }
 
-/// A key: bytes, or text, which is UTF-8.
+/// A key: bytes, or text encoded as UTF-8.
 struct Key(Vec<u8>);
 
 impl FromPyObject<'_, '_> for Key {
@@ -89,7 +90,7 @@ impl FromPyObject<'_, '_> for Key {
     }
 }
 
-/// A value: anything with the buffer protocol that lies in one piece. It stays while this is there.
+/// A value: any contiguous object with the buffer protocol. It stays alive while this exists.
 struct Value(PyUntypedBuffer);
 
 impl FromPyObject<'_, '_> for Value {
@@ -115,13 +116,13 @@ impl Value {
         if length == 0 {
             return &[];
         }
-        // SAFETY: the buffer is as long, and stays while the view is there.
+        // SAFETY: the buffer has that length, and stays valid while the view exists.
         unsafe { std::slice::from_raw_parts(self.0.buf_ptr().cast(), length) }
     }
 }
 
 impl Cache {
-    /// The lock is held for a few instructions at a time.
+    /// Locks the state; the lock is held for a few instructions at a time.
     fn lock(&self) -> MutexGuard<'_, Option<Arc<LocalCache>>> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -130,7 +131,7 @@ impl Cache {
         self.lock().clone().ok_or_else(|| failed(Failure::Closed))
     }
 
-    /// Does `act` with the cache; without the GIL if that may take long.
+    /// Calls `act` with the cache; without the GIL if that may take long.
     fn with<T: Send>(
         &self,
         py: Python<'_>,
@@ -139,14 +140,14 @@ impl Cache {
     ) -> PyResult<T> {
         let cache = self.open()?;
         Ok(if self.has_disk || length >= LONG_LEAST {
-            // The last reference may end the cache.
+            // Dropping the last reference may close the cache.
             py.detach(move || act(&cache))
         } else {
             act(&cache)
         })
     }
 
-    /// Notes how long a value is, before it is stored.
+    /// Records the length of a value before it is stored.
     fn noted(&self, value: &Value) -> usize {
         let length = value.0.len_bytes();
         if self.longest.load(Relaxed) < length {
@@ -170,7 +171,7 @@ impl Cache {
             all.set(name, value).map_err(|error| not_made(&error))?;
         }
         let has_disk = settings.iter().any(|(name, _)| name == "disk");
-        // The machine's files are read for it, and what is on disk.
+        // Opening reads files about the machine, and the disk.
         let cache = py.detach(|| all.open()).map_err(|error| not_made(&error))?;
         let cache = Mutex::new(Some(Arc::new(cache)));
         Ok(Self { cache, has_disk, longest: AtomicUsize::new(0) })
@@ -182,13 +183,13 @@ impl Cache {
         self.lock().is_none()
     }
 
-    /// The most bytes that key and value may have together.
+    /// The maximum number of bytes of a key and its value together.
     #[getter]
     fn item_max(&self) -> PyResult<usize> {
         Ok(self.open()?.largest())
     }
 
-    /// Ends the cache. Once is enough; again does nothing.
+    /// Closes the cache; does nothing if it is closed.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let Some(cache) = self.lock().take() else { return Ok(()) };
         let closed = py.detach(move || cache.close());
@@ -198,20 +199,20 @@ impl Cache {
         })
     }
 
-    /// A value; None if it is not there.
+    /// A value; None if the key is missing.
     fn load<'py>(&self, py: Python<'py>, key: Key) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let mut out = Vec::new();
         Ok(self.read(py, &key, &mut out)?.map(|_| PyBytes::new(py, &out)))
     }
 
-    /// An item; None if it is not there.
+    /// An item; None if the key is missing.
     fn load_item<'py>(&self, py: Python<'py>, key: Key) -> PyResult<Option<Found<'py>>> {
         let mut out = Vec::new();
         let found = self.read(py, &key, &mut out)?;
         Ok(found.map(|about| (PyBytes::new(py, &out), about.flags, about.ttl, about.cas)))
     }
 
-    /// Whether an item is there.
+    /// Whether the key exists.
     fn __contains__(&self, py: Python<'_>, key: Key) -> PyResult<bool> {
         self.with(py, 0, |cache| cache.has(&key.0))?.map_err(failed)
     }
@@ -252,7 +253,7 @@ impl Cache {
         done.map(|_| ()).map_err(failed)
     }
 
-    /// Stores values, until one can't be.
+    /// Stores values in order, until one fails.
     fn store_all(&self, py: Python<'_>, pairs: Vec<(Key, Value)>, how: Wanted) -> PyResult<()> {
         let lengths: usize = pairs.iter().map(|(_, value)| self.noted(value)).sum();
         let with = with_of(how);
@@ -265,14 +266,14 @@ impl Cache {
         done?.map_err(failed)
     }
 
-    /// Stores a value if there is none.
+    /// Stores a value if the key is missing.
     fn store_new(&self, py: Python<'_>, key: Key, value: Value, how: Wanted) -> PyResult<bool> {
         let (length, with) = (self.noted(&value), with_of(how));
         let value = value.bytes();
         stored(self.with(py, length, |cache| cache.add(&key.0, value, with))?)
     }
 
-    /// Stores a value if there is one.
+    /// Stores a value if the key exists.
     fn store_over(&self, py: Python<'_>, key: Key, value: Value, how: Wanted) -> PyResult<bool> {
         let (length, with) = (self.noted(&value), with_of(how));
         let value = value.bytes();
@@ -293,31 +294,31 @@ impl Cache {
         stored(self.with(py, length, |cache| cache.cas(&key.0, value, with, cas))?)
     }
 
-    /// Puts bytes behind a value.
+    /// Appends bytes to a value.
     fn append(&self, py: Python<'_>, key: Key, value: Value) -> PyResult<bool> {
         let (length, value) = (self.noted(&value), value.bytes());
         stored(self.with(py, length, |cache| cache.append(&key.0, value))?)
     }
 
-    /// Puts bytes before a value.
+    /// Prepends bytes to a value.
     fn prepend(&self, py: Python<'_>, key: Key, value: Value) -> PyResult<bool> {
         let (length, value) = (self.noted(&value), value.bytes());
         stored(self.with(py, length, |cache| cache.prepend(&key.0, value))?)
     }
 
-    /// Adds to a number; None if it is not there.
+    /// Adds to a number; None if the key is missing.
     #[pyo3(signature = (key, by = 1))]
     fn incr(&self, py: Python<'_>, key: Key, by: u64) -> PyResult<Option<u64>> {
         counted(self.with(py, 0, |cache| cache.incr(&key.0, by))?)
     }
 
-    /// Takes from a number, down to 0; None if it is not there.
+    /// Subtracts from a number, saturating at 0; None if the key is missing.
     #[pyo3(signature = (key, by = 1))]
     fn decr(&self, py: Python<'_>, key: Key, by: u64) -> PyResult<Option<u64>> {
         counted(self.with(py, 0, |cache| cache.decr(&key.0, by))?)
     }
 
-    /// Gives an item another time to live.
+    /// Sets the time to live of an item.
     fn set_ttl(&self, py: Python<'_>, key: Key, ttl: u32) -> PyResult<bool> {
         self.with(py, 0, |cache| cache.touch(&key.0, ttl))?.map_err(failed)
     }
@@ -332,7 +333,7 @@ impl Cache {
         self.with(py, LONG_LEAST, LocalCache::flush)?.map_err(failed)
     }
 
-    /// Figures by name.
+    /// Statistics by name.
     fn figures(&self, py: Python<'_>) -> PyResult<Vec<(String, u64)>> {
         self.with(py, LONG_LEAST, LocalCache::stats)?.map_err(failed)
     }

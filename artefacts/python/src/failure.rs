@@ -1,4 +1,4 @@
-//! What went wrong, from errno and words to Python's exceptions.
+//! Errors of the C interface, from errno and message to Python's exceptions.
 #![expect(unsafe_code, reason = "a string of the C interface is read")]
 
 use std::ffi::CStr;
@@ -8,7 +8,7 @@ use nearfar_alloc::ffi::nf_error;
 use pyo3::PyErr;
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyValueError};
 
-/// A call of the C interface that has failed.
+/// A failed call of the C interface.
 #[derive(Debug)]
 pub(crate) struct Failure {
     errno: i32,
@@ -16,15 +16,15 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// That of the calling thread's last call, which is one that leaves words.
+    /// The error of the calling thread's last call, for calls that leave a message.
     pub(crate) fn in_words() -> Self {
         let errno = last_errno();
-        // SAFETY: a string of the calling thread's, which stays until the next call with words.
+        // SAFETY: a string of the calling thread, valid until the next call that leaves a message.
         let words = unsafe { CStr::from_ptr(nf_error()) };
         Self { errno, words: words.to_string_lossy().into_owned() }
     }
 
-    /// That of the calling thread's last call, which leaves errno alone.
+    /// The error of the calling thread's last call, for calls that only set errno; `what` is the message.
     pub(crate) fn of(what: &str) -> Self {
         let errno = last_errno();
         Self { errno, words: format!("{what}: {}", io::Error::from_raw_os_error(errno)) }
@@ -40,7 +40,7 @@ impl From<Failure> for PyErr {
         match errno {
             libc::ENOMEM => PyMemoryError::new_err(words),
             libc::EINVAL | libc::ENODEV => PyValueError::new_err(words),
-            // With both, Python picks the subclass of OSError that errno stands for.
+            // Given both, Python chooses the subclass of OSError for the errno.
             _ => PyOSError::new_err((errno, words)),
         }
     }

@@ -1,8 +1,9 @@
-//! numpy's memory: the handler that it calls for the data of arrays (NEP 49), made for a kind, and put in its place.
+//! numpy's memory handler (NEP 49), the functions that it calls for the data of arrays: created for a kind, and
+//! installed.
 //!
-//! A handler is a structure in a capsule. Every array holds the capsule of the handler that made it and is freed by that, so
-//! arrays may outlive their block, and their kind's handle lives in the capsule. Which handler is in force is numpy's business:
-//! one for each context (thread, task).
+//! A handler is a structure in a capsule. Every array holds the capsule of the handler that allocated it and is freed
+//! by that handler. So arrays may outlive the block that made them, and the handle of their kind lives in the capsule.
+//! numpy itself keeps the current handler: one for each context (thread, task).
 #![expect(unsafe_code, reason = "functions that numpy calls, and one of numpy's that is called")]
 
 use std::ffi::{CStr, c_char, c_void};
@@ -17,9 +18,9 @@ use pyo3::types::PyCapsule;
 
 use crate::kind::{Handle, Kind};
 
-/// What numpy wants such capsules to be called.
+/// The name that numpy requires of such capsules.
 const NAME: &CStr = c"mem_handler";
-/// Where `PyDataMem_SetHandler` is in numpy's table of functions, since 1.22.
+/// The index of `PyDataMem_SetHandler` in numpy's function table, since 1.22.
 const SET_HANDLER: usize = 304;
 /// The version of the structure below.
 const VERSION: u8 = 1;
@@ -34,20 +35,20 @@ struct Allocator {
     free: unsafe extern "C" fn(*mut c_void, *mut c_void, usize),
 }
 
-/// `PyDataMem_Handler`, and behind it what numpy does not look at.
+/// `PyDataMem_Handler`, followed by fields that numpy does not access.
 #[repr(C)]
 struct Hook {
     name: [c_char; 127],
     version: u8,
     allocator: Allocator,
-    /// Lets the kind go when the last array that was made by this is freed.
+    /// Releases the kind when the last array that this handler allocated is freed.
     _kind: Arc<Handle>,
 }
 
-// SAFETY: the context is a number, not a place.
+// SAFETY: the context is an integer, not an address.
 unsafe impl Send for Hook {}
 
-/// The context that a handler hands its functions is the kind's number.
+/// The context that numpy passes to a handler's functions holds the kind's number.
 fn number(context: *mut c_void) -> nf_kind_t {
     nf_kind_t::try_from(context.addr()).unwrap_or(NF_NONE)
 }
@@ -61,7 +62,7 @@ extern "C" fn calloc(context: *mut c_void, count: usize, size: usize) -> *mut c_
 }
 
 unsafe extern "C" fn realloc(context: *mut c_void, old: *mut c_void, size: usize) -> *mut c_void {
-    // SAFETY: numpy hands back what this handler gave it.
+    // SAFETY: numpy passes back memory of this handler.
     unsafe { nf_realloc(number(context), old, size) }
 }
 
@@ -70,7 +71,7 @@ unsafe extern "C" fn free(_: *mut c_void, old: *mut c_void, _: usize) {
     unsafe { nf_free(old) };
 }
 
-/// A handler for numpy that allocates from a kind, as a capsule.
+/// Creates a handler for numpy, as a capsule, that allocates from a kind.
 #[pyfunction]
 pub(crate) fn numpy_handler<'py>(
     py: Python<'py>,
@@ -89,7 +90,7 @@ pub(crate) fn numpy_handler<'py>(
     PyCapsule::new_with_value(py, hook, NAME)
 }
 
-/// Puts a handler in force in the calling context; the one that was.
+/// Installs a handler in the calling context; returns the previous one.
 ///
 /// `api` is numpy's `_ARRAY_API`.
 #[pyfunction]
@@ -100,14 +101,14 @@ pub(crate) fn numpy_use<'py>(
     type SetHandler = unsafe extern "C" fn(*mut PyObject) -> *mut PyObject;
     let table: NonNull<*const c_void> = api.pointer_checked(None)?.cast();
     handler.pointer_checked(Some(NAME))?;
-    // SAFETY: the table of every numpy for this Python is longer.
+    // SAFETY: the table of every numpy for this Python version is longer.
     let place = unsafe { table.add(SET_HANDLER) };
     // SAFETY: as above.
     let function = unsafe { place.read() };
-    // SAFETY: numpy documents that this entry is this function, and keeps its table's order.
+    // SAFETY: numpy documents that this entry is this function, and keeps the order of its table.
     let set = unsafe { transmute::<*const c_void, SetHandler>(function) };
-    // SAFETY: a capsule of the name that numpy wants, which numpy comes to hold.
+    // SAFETY: a capsule of the required name, to which numpy takes a reference.
     let old = unsafe { set(handler.as_ptr()) };
-    // SAFETY: a reference that is ours now, or null with an exception set.
+    // SAFETY: an owned reference, or null with an exception set.
     unsafe { Bound::from_owned_ptr_or_err(api.py(), old) }
 }

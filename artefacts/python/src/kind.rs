@@ -1,7 +1,7 @@
-//! Kinds: made of words, ended with their last user.
+//! Kinds: created from a specification, destroyed with their last user.
 //!
-//! What has memory of a kind, or may allocate from it, holds its [`Handle`]; the last to let go ends the kind. So memory can't
-//! outlive its kind, and a kind that is in use can't be closed.
+//! Every object that has memory of a kind, or may allocate from it, holds its [`Handle`]; dropping the last handle
+//! destroys the kind. So memory can't outlive its kind, and a kind that is in use can't be closed.
 #![expect(unsafe_code, reason = "kinds are made, asked and ended over the C interface")]
 
 use std::ffi::{CString, c_void};
@@ -16,18 +16,18 @@ use pyo3::prelude::*;
 
 use crate::failure::Failure;
 
-/// A kind at work.
+/// A live kind.
 #[derive(Debug)]
 pub(crate) struct Handle(nf_kind_t);
 
 impl Handle {
     fn create(words: &CString) -> Result<Self, Failure> {
-        // SAFETY: a string.
+        // SAFETY: a C string.
         let kind = unsafe { nf_kind_create(words.as_ptr()) };
         if kind == NF_NONE { Err(Failure::in_words()) } else { Ok(Self(kind)) }
     }
 
-    /// The number that the C interface knows it by.
+    /// Its number in the C interface.
     pub(crate) const fn number(&self) -> nf_kind_t {
         self.0
     }
@@ -35,12 +35,12 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: who has memory of the kind, or allocates from it, holds this; nobody does any more.
+        // SAFETY: every user of the kind or of its memory holds this handle; the last one is gone.
         unsafe { nf_kind_destroy(self.0) };
     }
 }
 
-/// Figures of a kind: allocated, kept, set aside, limit (none: there is no limit), binds, spilled, failed.
+/// Statistics of a kind: allocated, kept, set aside, limit (`None`: no limit), binds, spilled, failed.
 type Figures = (u64, u64, u64, Option<u64>, u64, u64, u64);
 
 /// A memory kind.
@@ -51,12 +51,12 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
-    /// The lock is held for a few instructions at a time, with the GIL and without calling Python.
+    /// Locks the state; the lock is held for a few instructions at a time, with the GIL and without calling Python.
     fn lock(&self) -> MutexGuard<'_, Option<Arc<Handle>>> {
         self.handle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What keeps it going.
+    /// The handle, which keeps the kind alive.
     pub(crate) fn hold(&self) -> PyResult<Arc<Handle>> {
         let closed = || {
             let words = &self.words;
@@ -74,12 +74,12 @@ impl Kind {
     fn new(py: Python<'_>, words: &str) -> PyResult<Self> {
         let text = CString::new(words)
             .map_err(|_| PyValueError::new_err(format!("{words:?} has a zero in it")))?;
-        // The machine's files are read for it.
+        // Creating a kind reads files about the machine.
         let handle = py.detach(|| Handle::create(&text))?;
         Ok(Self { words: words.into(), handle: Mutex::new(Some(Arc::new(handle))) })
     }
 
-    /// What it was made of.
+    /// The specification it was made from.
     #[getter]
     fn words(&self) -> &str {
         &self.words
@@ -91,7 +91,7 @@ impl Kind {
         self.lock().is_none()
     }
 
-    /// Ends the kind and gives back all that it has set aside. Once is enough; again does nothing.
+    /// Destroys the kind and returns all its address space; does nothing if it is closed.
     ///
     /// Raises BufferError while buffers or arrays of it live, or a numpy_in block with it runs.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
@@ -115,11 +115,11 @@ impl Kind {
         Ok(())
     }
 
-    /// Its figures, in the order of nf_stats_t.
+    /// Its statistics, in the order of nf_stats_t.
     fn figures(&self) -> PyResult<Figures> {
         let handle = self.hold()?;
         let mut into = nf_stats_t::default();
-        // SAFETY: there is room for them.
+        // SAFETY: `into` is a valid place for them.
         if unsafe { nf_stats(handle.number(), &raw mut into) } != 0 {
             return Err(Failure::of(&self.words).into());
         }
@@ -128,20 +128,20 @@ impl Kind {
         Ok((allocated, kept, set_aside, limit, binds, spilled, failed))
     }
 
-    /// Its figures and its residency, as text or as JSON.
+    /// Its statistics and its residency, as text or as JSON.
     fn report(&self, py: Python<'_>, json: bool) -> PyResult<String> {
         let handle = self.hold()?;
         py.detach(|| report(handle.number(), json)).map_err(PyErr::from)
     }
 
-    /// Whether memory is of this kind itself; what it spilled is not.
+    /// Whether memory belongs to this kind itself; false for memory of its spill.
     fn owns(&self, address: usize) -> PyResult<bool> {
         let handle = self.hold()?;
         Ok(nf_kind_of(std::ptr::without_provenance::<c_void>(address)) == handle.number())
     }
 }
 
-/// Figures and residency of all kinds, as text or as JSON.
+/// Statistics and residency of all kinds, as text or as JSON.
 #[pyfunction]
 pub(crate) fn stats(py: Python<'_>, json: bool) -> PyResult<String> {
     py.detach(|| report(NF_NONE, json)).map_err(PyErr::from)
@@ -151,9 +151,9 @@ fn report(kind: nf_kind_t, json: bool) -> Result<String, Failure> {
     let format = if json { NF_JSON } else { NF_TEXT };
     let mut text = vec![0_u8; 4096];
     loop {
-        // SAFETY: there is as much room as the text is long.
+        // SAFETY: the buffer has the length passed.
         let length = unsafe { nf_stats_text(kind, format, text.as_mut_ptr().cast(), text.len()) };
-        // There may be no kind at all, but one that there is has something to say.
+        // Without any kind the text may be empty; for an existing kind that is an error.
         if length == 0 && kind != NF_NONE {
             return Err(Failure::of("figures"));
         }
@@ -161,7 +161,7 @@ fn report(kind: nf_kind_t, json: bool) -> Result<String, Failure> {
             text.truncate(length);
             return Ok(String::from_utf8_lossy(&text).into_owned());
         }
-        // Figures may grow in between.
+        // The text may have grown in between.
         text.resize(length + length / 8 + 1, 0);
     }
 }

@@ -1,11 +1,11 @@
-//! nearfar._nearfar: nearfar-alloc and nearfar-cache for Python, and nothing else.
+//! nearfar._nearfar: bindings of nearfar-alloc and nearfar-cache for Python.
 //!
-//! `kind` holds kinds and ends them with their last user, `buffer` is memory of a kind as an object, `hook` is what numpy
-//! calls for memory, `replicated` is regions with a copy on each node, `cache` is caches, `machine` answers what nodes there are and
-//! which of them memory is on; `failure` says what went wrong.
-//! Each is a line or two over the C interface, or over the Rust one where that is shorter. Defaults, dataclasses, arrays, tensors and `py_smdk` are Python, in `python/`.
-//! Not here: interpreters without a GIL, and several interpreters in a process; Python refuses or serialises both.
-//! Read next: `kind.rs`.
+//! `kind` holds kinds and destroys them with their last user, `buffer` is memory of a kind as an object, `hook` is
+//! numpy's memory handler, `replicated` is regions with a copy on each node, `cache` is caches, `machine` lists the
+//! nodes and the residency of memory by node; `failure` converts errors. Each function is a line or two over the C
+//! interface, or over the Rust one where that is shorter. Defaults, dataclasses, arrays, tensors and `py_smdk` are
+//! Python, in `python/`. Not supported: interpreters without a GIL, and several interpreters in a process; Python
+//! refuses or serialises both. Read next: `kind.rs`.
 
 mod buffer;
 mod cache;
@@ -17,7 +17,7 @@ mod replicated;
 
 use pyo3::prelude::*;
 
-/// Memory by kind, as the package `nearfar` uses it: not for use by programs.
+/// The extension module of the package `nearfar`. Internal: programs use the package.
 #[pymodule]
 mod _nearfar {
     #[pymodule_export]

@@ -1,4 +1,4 @@
-//! Which nodes there are, and which of them memory is on.
+//! The machine's nodes, and the residency of memory by node.
 #![expect(unsafe_code, reason = "the C interface writes answers into slices")]
 
 use std::collections::BTreeMap;
@@ -14,25 +14,26 @@ use pyo3::prelude::*;
 
 use crate::failure::Failure;
 
-/// Node numbers are below this.
+/// Upper bound of node numbers.
 const NODES: usize = 1024;
 
-/// A node: its number, its kind of memory, its tier if known, how many CPUs it has, its bytes, and those that are free.
+/// A node: its number, its kind of memory, its tier if known, its number of CPUs, its size and its free memory in
+/// bytes.
 type Node = (u32, &'static str, Option<u32>, u32, u64, u64);
 
 fn of_set(words: &CStr) -> Result<Vec<u32>, Failure> {
     let mut nodes = vec![0; NODES];
-    // SAFETY: a string, and as much room as is said.
+    // SAFETY: a C string, and an array of the length passed.
     let count = unsafe { nf_nodes(words.as_ptr(), nodes.as_mut_ptr(), nodes.len()) };
     let count = usize::try_from(count).map_err(|_| Failure::in_words())?;
     nodes.truncate(count);
     Ok(nodes)
 }
 
-/// None if it is not there, any more.
+/// A node's description; `None` if it does not exist (any more).
 fn about(node: u32) -> Option<Node> {
     let mut into = nf_node_t::default();
-    // SAFETY: there is room for it.
+    // SAFETY: `into` is a valid place for it.
     let found = unsafe { nf_node(node, &raw mut into) } == 0;
     let memory = match into.memory {
         NF_MEMORY_DRAM => "dram",
@@ -52,7 +53,7 @@ pub(crate) fn nodes(py: Python<'_>) -> PyResult<Vec<Node>> {
     all.map_err(|failure: Failure| failure.into())
 }
 
-/// The nodes of a set in words.
+/// The nodes of a node set expression.
 #[pyfunction]
 pub(crate) fn node_set(py: Python<'_>, words: &str) -> PyResult<Vec<u32>> {
     let text = CString::new(words)
@@ -70,15 +71,14 @@ pub(crate) fn residency(
     let mut bytes = vec![0; NODES];
     py.detach(|| {
         let at = std::ptr::without_provenance::<c_void>(address);
-        // SAFETY: as much room as is said; the range is only asked about.
+        // SAFETY: an array of the length passed; the range itself is not accessed.
         let asked = unsafe { nf_residency(at, length, bytes.as_mut_ptr(), bytes.len()) };
         if asked == 0 { Ok(()) } else { Err(Failure::of("residency")) }
     })?;
     Ok(bytes.into_iter().enumerate().filter(|(_, bytes)| *bytes > 0).collect())
 }
 
-/// Where and how an object with the buffer protocol lies: address, bytes an item, items in each dimension, bytes from one to the
-/// next in each.
+/// The layout of an object with the buffer protocol: address, item size in bytes, shape, and strides in bytes.
 #[pyfunction]
 pub(crate) fn layout(thing: &Bound<'_, PyAny>) -> PyResult<(usize, usize, Vec<usize>, Vec<isize>)> {
     let view = PyUntypedBuffer::get(thing)?;

@@ -1,7 +1,7 @@
-//! Replicated regions: read and written by calls, and seen as the copy of a thread's node with the buffer protocol.
+//! Replicated regions: read and written by calls, and exposed as the copy of a thread's node with the buffer protocol.
 //!
-//! While a view is there nobody can write, and the region stays; a view is begun while nobody writes, and shows all that was
-//! written.
+//! While a view exists, writes are refused and the region stays alive; a view is created only while no thread writes,
+//! and shows all earlier writes.
 #![expect(unsafe_code, reason = "memory is shown")]
 
 use std::ffi::c_int;
@@ -14,19 +14,19 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// From this size on copying takes long enough for other threads to run meanwhile.
+/// From this size on copying takes so long that the GIL is released.
 const LONG_LEAST: usize = 1 << 20;
 
-/// Figures of a region: writes, collapses, copies, settled.
+/// Statistics of a region: writes, collapses, copies, settled.
 type Figures = (u64, u64, u64, u64);
 
 #[derive(Debug)]
 struct State {
-    /// None once it is closed.
+    /// `None` once it is closed.
     region: Option<Arc<nearfar_alloc::Replicated>>,
-    /// Views that are there.
+    /// Number of existing views.
     views: usize,
-    /// Threads that write.
+    /// Number of threads that are writing.
     writers: usize,
 }
 
@@ -51,13 +51,13 @@ fn outside(error: OutOfRegion) -> PyErr {
     PyIndexError::new_err(error.to_string())
 }
 
-/// Does `act`, without the GIL if it takes long.
+/// Calls `act`, without the GIL if it takes long.
 fn long<T: Send>(py: Python<'_>, length: usize, act: impl FnOnce() -> T + Send) -> T {
     if length < LONG_LEAST { act() } else { py.detach(act) }
 }
 
 impl Replicated {
-    /// The lock is held for a few instructions at a time.
+    /// Locks the state; the lock is held for a few instructions at a time.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -71,7 +71,7 @@ impl Replicated {
         self.open(&self.lock())
     }
 
-    /// Notes one writer more, unless there are views.
+    /// Counts a writer, unless there are views.
     fn begin_writing(&self) -> PyResult<Arc<nearfar_alloc::Replicated>> {
         let mut state = self.lock();
         let region = self.open(&state)?;
@@ -94,14 +94,14 @@ impl Replicated {
     fn new(py: Python<'_>, size: isize, words: &str) -> PyResult<Self> {
         let size = usize::try_from(size)
             .map_err(|_| PyValueError::new_err(format!("size {size} is negative")))?;
-        // The machine's files are read for it.
+        // Creating a region reads files about the machine.
         let made = py.detach(|| nearfar_alloc::Replicated::new(words, size));
         let region = Some(Arc::new(made.map_err(|error| refused(&error))?));
         let state = Mutex::new(State { region, views: 0, writers: 0 });
         Ok(Self { words: words.into(), size, state })
     }
 
-    /// What it was made of.
+    /// The specification it was made from.
     #[getter]
     fn words(&self) -> &str {
         &self.words
@@ -113,13 +113,13 @@ impl Replicated {
         self.lock().region.is_none()
     }
 
-    /// Whose the copies are, home first.
+    /// The nodes of the copies, home first.
     #[getter]
     fn nodes(&self) -> PyResult<Vec<u32>> {
         Ok(self.region()?.nodes())
     }
 
-    /// Ends the region. Once is enough; again does nothing. Raises BufferError while views of it live.
+    /// Destroys the region; does nothing if it is closed. Raises BufferError while views of it live.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let last = {
             let mut state = self.lock();
@@ -135,7 +135,7 @@ impl Replicated {
         Ok(())
     }
 
-    /// Bytes from an offset on; up to the end if it is not said how many.
+    /// Bytes from an offset on; without a size, up to the end.
     #[pyo3(signature = (offset = 0, size = None))]
     fn read<'py>(
         &self,
@@ -145,14 +145,14 @@ impl Replicated {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let region = self.region()?;
         let length = size.unwrap_or_else(|| self.size.saturating_sub(offset));
-        // Refused before there is memory for them.
+        // Refuse an invalid range before allocating memory for it.
         region.read(offset.saturating_add(length), &mut []).map_err(outside)?;
         PyBytes::new_with(py, length, |into| {
             long(py, length, || region.read(offset, into)).map_err(outside)
         })
     }
 
-    /// Reads into memory, as much as that has room for.
+    /// Reads into a buffer, as many bytes as it has.
     #[pyo3(signature = (into, offset = 0))]
     fn readinto(&self, py: Python<'_>, into: &Bound<'_, PyAny>, offset: usize) -> PyResult<usize> {
         let region = self.region()?;
@@ -164,7 +164,7 @@ impl Replicated {
         }
         let (at, length) = (view.buf_ptr() as usize, view.len_bytes());
         if length > 0 {
-            // SAFETY: the buffer is as long, may be written, and stays while the view is there.
+            // SAFETY: the buffer has that length, is writable, and stays valid while the view exists.
             let bytes = unsafe { std::slice::from_raw_parts_mut(at as *mut u8, length) };
             long(py, length, || region.read(offset, bytes)).map_err(outside)?;
         }
@@ -183,7 +183,7 @@ impl Replicated {
         let bytes: &[u8] = if length == 0 {
             &[]
         } else {
-            // SAFETY: the buffer is as long, and stays while the view is there.
+            // SAFETY: the buffer has that length, and stays valid while the view exists.
             unsafe { std::slice::from_raw_parts(at as *const u8, length) }
         };
         let done = long(py, length, || region.write(offset, bytes));
@@ -191,14 +191,14 @@ impl Replicated {
         done.map_err(outside)
     }
 
-    /// Waits until every copy is what was written before.
+    /// Waits until every copy contains all earlier writes.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         let region = self.region()?;
         long(py, self.size, || region.sync());
         Ok(())
     }
 
-    /// Its figures, in the order of nf_replicated_stats_t.
+    /// Its statistics, in the order of nf_replicated_stats_t.
     fn figures(&self) -> PyResult<Figures> {
         let found = self.region()?.stats();
         Ok((found.writes, found.collapses, found.copies, found.settled))
@@ -228,8 +228,9 @@ impl Replicated {
         long(slf.py(), own.size, || region.sync());
         let length = ffi::Py_ssize_t::try_from(own.size)?;
         let at = region.as_ptr().cast_mut().cast();
-        // SAFETY: the view is Python's; a copy is as long, and lives as long as the region, which can't be closed while there are
-        // views and goes with the object, which the view comes to hold. It is said to be for reading only.
+        // SAFETY: the view is Python's; a copy has that length and lives as long as the region, which can't be closed
+        // while there are views and lives as long as the object, to which the view holds a reference. It is marked
+        // read-only.
         let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), at, length, 1, flags) };
         if filled == 0 {
             return Ok(());

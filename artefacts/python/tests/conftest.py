@@ -1,4 +1,4 @@
-"""What tests share: kinds that this machine has, and figures that must come back to zero."""
+"""Fixtures: kinds that exist on any machine, and statistics that must return to zero."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def kind() -> Iterator[nearfar.Kind]:
-    """Give a kind bound to the first node, of which nothing may be left at the end."""
+    """Return a kind bound to the first node, all of whose memory must be freed at the end."""
     node = nearfar.nodes()[0].id
     made = nearfar.Kind(f"bind:{node}")
     yield made
@@ -26,7 +26,7 @@ def kind() -> Iterator[nearfar.Kind]:
 
 @pytest.fixture
 def limited() -> Callable[[str], nearfar.Kind]:
-    """Make kinds that have room for so much."""
+    """Create kinds with a limit."""
 
     def make(limit: str) -> nearfar.Kind:
         return nearfar.Kind(f"bind:{nearfar.nodes()[0].id};limit={limit}")

@@ -1,4 +1,4 @@
-"""Arrays made in a kind, one by one."""
+"""Arrays created in a kind, one by one."""
 
 from __future__ import annotations
 

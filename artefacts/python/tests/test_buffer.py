@@ -1,4 +1,4 @@
-"""Buffers: what they hold, how long they live, what they refuse."""
+"""Buffers: content, lifetime, refused arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Caches: what they hold, what they refuse, threads, children of fork, and what is on disk."""
+"""Caches: content, refused arguments, threads, children of fork, and the disk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def cache() -> Iterator[Cache]:
-    """Give a cache of two tiers."""
+    """Return a cache of two tiers."""
     with Cache([f"{nearfar.nodes()[0].id}=8m", "8m"], item_max="64k") as made:
         yield made
 
@@ -195,7 +195,7 @@ def test_what_can_not_be_stored_is_refused(cache: Cache) -> None:
         ({"memory": "1q"}, "1q"),
         ({"memory": "nowhere=1g"}, "nowhere"),
         ({"memory": "1000=64m"}, "1000"),
-        ({"memory": "1k"}, "1024 bytes"),
+        ({"memory": "1k"}, "1 KiB"),
         ({"memory": ["1m"] * 5}, "1 to 4 tiers"),
         ({"eviction": "random"}, "s3-fifo"),
         ({"movers": -1}, "0 to 64"),
@@ -359,13 +359,13 @@ def test_what_is_on_disk_is_found_again_even_if_nobody_closed_it(tmp_path: Path)
     path = tmp_path / "below"
     program = f"""
 import nearfar
-cache = nearfar.Cache("2m", disk="{path}=256m", disk_small="16m", disk_after_crash="nothing")
+cache = nearfar.Cache("2m", disk="{path}=256m", disk_small="16m", disk_after_crash="discard")
 for number in range(2000):
     cache.set(f"{{number}}", b"%04d" % number * 800, flags=9)
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
-    # What comes faster than the disk takes it is evicted; what was left in disorder would be empty.
-    with Cache("2m", disk=f"{path}=256m", disk_small="16m", disk_after_crash="nothing") as cache:
+    # Items stored faster than the disk writes are evicted; an unclean disk would be empty.
+    with Cache("2m", disk=f"{path}=256m", disk_small="16m", disk_after_crash="discard") as cache:
         found = cache.get_many(str(number) for number in range(2000))
         assert len(found) > 50
         assert all(value == b"%04d" % int(key) * 800 for key, value in found.items())

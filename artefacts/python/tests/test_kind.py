@@ -1,4 +1,4 @@
-"""Kinds: how they are made, how they end."""
+"""Kinds: creation and destruction."""
 
 from __future__ import annotations
 

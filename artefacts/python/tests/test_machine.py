@@ -1,4 +1,4 @@
-"""Nodes, sets of them, and figures of all kinds."""
+"""Nodes, node sets, and statistics of all kinds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that numpy allocates in a block goes to a kind."""
+"""numpy_in: numpy's allocations in a block come from a kind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _name(array: Any = None) -> str:
-    """Tell what made an array, or would make one."""
+    """Return the name of the handler of an array, or of the current one."""
     core = "numpy._core" if np.__version__ >= "2" else "numpy.core"
     name = import_module(f"{core}.multiarray").get_handler_name
     return str(name() if array is None else name(array))
@@ -93,7 +93,7 @@ def test_arrays_outlive_their_block_and_keep_their_kind() -> None:
     array += 1
     assert array.sum() == 200_000
     assert figures().allocated >= 800_000
-    # Made by the block's handler, it is that which gives it more.
+    # The handler of the block made it, and also reallocates it.
     array.resize((2000, 1000), refcheck=False)
     assert array.ravel()[:100_000].sum() == 200_000
     assert array.sum() == 200_000

@@ -1,4 +1,4 @@
-"""Replicated regions: what they hold, who may write when, what they refuse."""
+"""Replicated regions: content, exclusion of writers and views, refused arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""py_smdk: the manners of SMDK's module, without its defects."""
+"""py_smdk: the behaviour of SMDK's module, without its defects."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OBJECTS = [
 
 @pytest.fixture(autouse=True)
 def both_types(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have far memory of sorts on a machine with one node."""
+    """Provide far memory on a machine with one node, by naming that node for both types."""
     monkeypatch.setenv("NEARFAR_SMDK_EXMEM", str(nearfar.nodes()[-1].id))
     yield
     smdk.disable_node_interleave()
@@ -83,7 +83,7 @@ def test_data_outlives_resizing_and_moving(data: Any) -> None:
     assert held.get() == data
     held.set(data, EXMEM)
     assert held.mem_type == EXMEM
-    # Smaller than the data is as large as the data.
+    # A size below that of the data is raised to it.
     held.resize(EXMEM, 0)
     assert held.get() == data
     node = smdk.mem_obj_node(EXMEM, _node(), data)
@@ -253,7 +253,7 @@ def test_figures_go_to_stderr(capsys: pytest.CaptureFixture[str], unit: Any) -> 
 
 def test_interleaving_is_not_over_nodes_of_another_type(monkeypatch: pytest.MonkeyPatch) -> None:
     smdk.enable_node_interleave("all")
-    # No machine has them all; what is not here has no nodes to take turns over.
+    # No machine has all of them; missing nodes leave nothing to interleave over.
     monkeypatch.setenv("NEARFAR_SMDK_EXMEM", "pmem")
     with pytest.raises(ValueError, match="pmem"):
         smdk.mem_obj(EXMEM, "data")

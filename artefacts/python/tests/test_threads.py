@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _churn(kind: Kind, seed: int) -> None:
-    """Allocate and free, keep some for a while, and see that nobody else writes there."""
+    """Allocate and free, keep some buffers for a while, and check that no other thread wrote."""
     chance = random.Random(seed)
     held: list[tuple[Buffer, int]] = []
     for turn in range(400):

@@ -1,4 +1,4 @@
-"""Tensors and modules of torch's in a kind; `check` says so if it leaves this out."""
+"""torch tensors and modules in a kind; `check` reports if it skips these tests."""
 
 from __future__ import annotations
 

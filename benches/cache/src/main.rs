@@ -1,7 +1,8 @@
-//! Get-or-set against caches of others, in one run: throughput, hit ratio and memory, as ratios to the best of them.
+//! Get-or-set compared with other caches in one run: throughput, hit ratio and memory, as ratios to the best of them.
 //!
-//! Each measurement is a process of its own, so that memory is that of one cache; caches take turns within a round, and of
-//! rounds the median is given. Keys are drawn before the clock starts. A miss sets the key, as look-aside clients do.
+//! Each measurement is a process of its own, so that resident memory is that of one cache; the caches alternate within
+//! a round, and the median over the rounds is reported. Keys are drawn before the clock starts. A miss sets the key, as
+//! look-aside clients do.
 
 mod peers;
 
@@ -10,6 +11,7 @@ use std::process::{Command, ExitCode};
 use std::sync::Barrier;
 use std::time::Instant;
 
+use nearfar_topology::median;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand_distr::{Distribution, Zipf};
@@ -37,7 +39,7 @@ struct Plan {
     caches: Vec<String>,
 }
 
-/// What one measurement came to.
+/// The results of one measurement.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     per_second: f64,
@@ -82,7 +84,7 @@ fn plan(arguments: impl Iterator<Item = String>) -> Result<Plan, String> {
     Ok(plan)
 }
 
-/// Bytes of this process that are in memory.
+/// Resident memory of this process in bytes.
 fn resident() -> f64 {
     let pages = std::fs::read_to_string("/proc/self/statm").ok();
     let pages = pages.and_then(|text| text.split_whitespace().nth(1)?.parse::<f64>().ok());
@@ -164,11 +166,6 @@ fn child(plan: &Plan, name: &str, exponent: f64, threads: usize) -> Result<Found
     }
 }
 
-fn median(mut of: Vec<f64>) -> f64 {
-    of.sort_by(f64::total_cmp);
-    of[of.len() / 2]
-}
-
 fn table(plan: &Plan, exponent: f64, threads: usize) -> Result<bool, String> {
     let mut found: Vec<Vec<Found>> = vec![Vec::new(); plan.caches.len()];
     for _ in 0..plan.rounds {
@@ -176,7 +173,7 @@ fn table(plan: &Plan, exponent: f64, threads: usize) -> Result<bool, String> {
             found.push(child(plan, name, exponent, threads)?);
         }
     }
-    let of = |found: &[Found], what: fn(&Found) -> f64| median(found.iter().map(what).collect());
+    let of = |found: &[Found], what: fn(&Found) -> f64| median(found.iter().map(what)).unwrap_or(f64::NAN);
     let rows: Vec<Found> = found
         .iter()
         .map(|found| Found {

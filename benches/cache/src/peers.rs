@@ -1,14 +1,14 @@
-//! The caches, behind what get-or-set needs.
+//! The caches under test, behind the interface that get-or-set needs.
 //!
-//! All copy the value out, as a program that sends it on does; those that keep values behind a count of references are not
-//! asked for less.
+//! All copy the value out, as a program that sends it on does. Caches that keep values behind a reference count have no
+//! cheaper way.
 
 use std::time::Duration;
 
 use foyer_memory::{CacheBuilder, EvictionConfig, S3FifoConfig};
 use nearfar_cache::{Config, PageSize};
 
-/// Bytes of a key and of a value.
+/// Bytes of a key, and of a value.
 pub const KEY: usize = 16;
 pub const VALUE: usize = 64;
 
@@ -17,20 +17,20 @@ pub type Value = [u8; VALUE];
 
 /// A cache under test.
 pub trait Peer: Send + Sync {
-    /// Copies a value to the end of `out`; false if there is none.
+    /// Appends a value to `out`; false if the key is missing.
     fn get(&self, key: &Key, out: &mut Vec<u8>) -> bool;
     fn set(&self, key: &Key, value: &Value);
 }
 
-/// Names, the one to be compared first.
+/// The names of the caches; the first is compared with the others.
 pub const NAMES: [&str; 5] = ["nearfar", "segcache", "quick_cache", "foyer", "moka"];
 
-/// What a cache may hold.
+/// The capacity of a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Items, for those that count them.
+    /// In items, for caches that count items.
     pub items: usize,
-    /// Bytes, for those that count these: keys, values and headers, not the index.
+    /// In bytes, for caches that count bytes: keys, values and headers, without the index.
     pub bytes: usize,
 }
 
@@ -41,7 +41,7 @@ pub fn make(name: &str, size: Size) -> Result<Box<dyn Peer>, String> {
             Box::new(nearfar_cache::Cache::new(&config).map_err(|error| error.to_string())?)
         }
         "segcache" => {
-            // A table for at least as many items, which must be a power of two.
+            // The hash table's size is a power of two of at least that many items.
             let power = u8::try_from((size.items * 8 / 7).next_power_of_two().ilog2()).map_err(|error| error.to_string())?;
             let builder = segcache::Segcache::builder().hash_power(power).heap_size(size.bytes).segment_size(1 << 20);
             let built = builder.eviction(segcache::Policy::S3Fifo { admission_ratio: 0.1 }).build();
@@ -63,7 +63,7 @@ impl Peer for nearfar_cache::Cache {
     }
 
     fn set(&self, key: &Key, value: &Value) {
-        // A value that is refused is a miss later on.
+        // A refused value only causes a miss later.
         let _ = Self::set(self, key, value);
     }
 }

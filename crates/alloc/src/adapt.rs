@@ -1,9 +1,10 @@
-//! A heap that follows how busy memory is: `adapt=` of `NEARFAR_CONF`, and SMDK's adaptive interleaving.
+//! A heap whose interleave weights adapt to memory load: `adapt=` of `NEARFAR_CONF`, and SMDK's adaptive interleaving.
 //!
-//! There is a kind for each node. What is asked now and then is what `nearfar daemon` says ([`Advised`]); else what SMDK's daemon or
-//! one like it says in `/run/tierd`; else how long a load takes on each node ([`Chase`]). `policy::interleave` decides. There is no
-//! thread for it and no signal: who allocates and comes this way anyhow, because a magazine is empty or an object large, looks at
-//! the clock. A look takes some tens of microseconds, so one every [`TICK_MS`] is a thousandth of a CPU or two.
+//! There is one kind per node. The load comes from the first available source: the advice page of `nearfar daemon`
+//! ([`Advised`]); the files in `/run/tierd` of SMDK's daemon or a compatible one; the load latency measured on each
+//! node ([`Chase`]). `policy::interleave` sets the weights. There is no background thread and no signal: a thread that
+//! takes the slow path anyhow (empty magazine, large object) checks the clock. A sample takes some tens of
+//! microseconds, so one every [`TICK_MS`] costs one or two thousandths of a CPU.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::format;
@@ -24,17 +25,17 @@ use crate::machine::{self, KindError};
 use crate::page::{self, Advised, Found};
 use crate::{front, haste};
 
-/// So often it is asked how busy memory is.
+/// Interval between samples of the load.
 const TICK_MS: u64 = 20;
-/// So often a daemon's files are read, and so many parts then move at once.
+/// Interval at which a daemon's files are read, and the number of steps that weights then move at once.
 const TICK_FILES_MS: u64 = 500;
 const PACE_FILES: u8 = 4;
-/// How much of nodes is free is asked at one look in so many.
+/// Number of samples per check of the nodes' free memory.
 const LOOKS_PER_FREE: u32 = 8;
-/// Where SMDK's daemon, or one like it, says what is busy.
+/// Directory in which SMDK's daemon, or a compatible one, publishes the load of nodes.
 const TIERD: &str = "run/tierd";
 
-/// A heap over nodes.
+/// A heap over several nodes.
 #[derive(Debug)]
 struct Adapting {
     /// Nearest first.
@@ -43,7 +44,7 @@ struct Adapting {
     page: Advised,
     source: Source,
     looks: AtomicU32,
-    /// Whether the page was followed at the last look.
+    /// Whether the last sample came from the advice page.
     is_advised: AtomicBool,
 }
 
@@ -52,13 +53,13 @@ struct Candidate {
     node: NodeId,
     kind: u32,
     idle: Nanoseconds,
-    /// Its weight for new memory.
+    /// Its weight for new allocations.
     weight: AtomicU32,
-    /// The share of its memory that was free when that was last asked, in basis points.
+    /// The share of its memory that was free at the last check, in basis points.
     free: AtomicU32,
 }
 
-/// What is asked how busy memory is where there is no page.
+/// Source of the load where there is no advice page.
 #[derive(Debug)]
 enum Source {
     Probe(Vec<Chase>),
@@ -68,10 +69,10 @@ enum Source {
 static ADAPTING: OnceLock<Adapting> = OnceLock::new();
 static LAST_MS: AtomicU64 = AtomicU64::new(0);
 
-/// Makes the heap one that follows; over the nodes of a set, or over all. The kind that memory comes from at first.
+/// Makes the heap adaptive, over the nodes of a set or over all. Returns the initial kind.
 ///
 /// # Errors
-/// Why it can't be had, in words.
+/// The reason, in words, if the heap can't be made.
 pub(crate) fn begin(rule: Rule, only: Option<&str>) -> Result<u32, String> {
     let fs = RootFs::live().map_err(|why| why.to_string())?;
     let topology = machine::read(&fs);
@@ -80,7 +81,7 @@ pub(crate) fn begin(rule: Rule, only: Option<&str>) -> Result<u32, String> {
     let chases = chases.ok_or("a node of these gives no memory")?;
     let mut candidates = Vec::new();
     for (node, chase) in nodes.iter().zip(&chases) {
-        // Where it has no room, others give: what is placed well is not worth failing for.
+        // A full node falls back to others: good placement is not worth a failed allocation.
         let kind =
             machine::create(&format!("prefer:{node}")).map_err(|why: KindError| why.to_string())?;
         candidates.push(Candidate {
@@ -95,7 +96,7 @@ pub(crate) fn begin(rule: Rule, only: Option<&str>) -> Result<u32, String> {
         |node: &Candidate| topology.nodes.get(&node.node)?.access()?.attributes.read_bandwidth;
     let places =
         candidates.iter().map(|node| Place { idle: node.idle, bandwidth: bandwidth(node) });
-    let files = fs.list(TIERD).ok().flatten().is_some_and(|found| !found.is_empty());
+    let files = has_files(&fs);
     let pace = if files { PACE_FILES } else { 1 };
     let chooser = Mutex::new(Interleave::new(rule, pace, places.collect()));
     let source = if files { Source::Files } else { Source::Probe(chases) };
@@ -103,8 +104,18 @@ pub(crate) fn begin(rule: Rule, only: Option<&str>) -> Result<u32, String> {
     let (page, is_advised, looks) = (Advised::new(), AtomicBool::new(false), AtomicU32::new(0));
     let _ = ADAPTING.set(Adapting { nodes: candidates, chooser, page, source, looks, is_advised });
     turn();
-    // What is allocated before it is time to ask again goes there, too.
+    // Allocations before the first sample use this kind, too.
     Ok(ADAPTING.get().and_then(Adapting::best).unwrap_or(first))
+}
+
+/// Whether SMDK's daemon, or a compatible one, has written files.
+fn has_files(fs: &RootFs) -> bool {
+    fs.list(TIERD).ok().flatten().is_some_and(|found| !found.is_empty())
+}
+
+/// Whether a daemon publishes the load, by the advice page or by files.
+pub(crate) fn has_daemon() -> bool {
+    matches!(Advised::new().look(), Found::New(_)) || RootFs::live().is_ok_and(|fs| has_files(&fs))
 }
 
 /// Nodes with memory, nearest first: by tier, then by distance from the CPUs that may be used.
@@ -118,14 +129,14 @@ fn order(machine: &Topology, only: Option<&str>) -> Result<Vec<NodeId>, String> 
     Ok(machine.nearest_first(&nodes, &homes))
 }
 
-/// What a load takes when nothing else goes on: what firmware says, or else the least that is measured as the program begins.
+/// Unloaded latency of a node: from firmware, or else the lowest value measured at program start.
 fn idle(machine: &Topology, node: NodeId, chase: &Chase) -> Nanoseconds {
     let stated = || machine.nodes.get(&node)?.access()?.attributes.read_latency;
     let measured = || (0..8).map(|_| chase.measure()).min().unwrap_or_default();
     stated().unwrap_or_else(measured)
 }
 
-/// What a heap that follows goes by: `page`, `files` or `probe`; nothing if there is none.
+/// Source of the load an adaptive heap uses: `page`, `files` or `probe`; `None` without an adaptive heap.
 pub(crate) fn source() -> Option<&'static str> {
     let adapting = ADAPTING.get()?;
     Some(match adapting.source {
@@ -135,7 +146,7 @@ pub(crate) fn source() -> Option<&'static str> {
     })
 }
 
-/// Looks at the clock, and makes the heap what it should be for what is allocated next.
+/// Checks the clock and, if a sample is due, updates the kind for the next allocations.
 pub(crate) fn turn() {
     let Some(adapting) = ADAPTING.get() else { return };
     let is_slow =
@@ -159,7 +170,7 @@ impl Adapting {
         };
         self.is_advised.store(said.is_some(), Ordering::Relaxed);
         let seen = said.unwrap_or_else(|| self.ask());
-        // A child of fork may find it locked for ever: then weights stay as they are.
+        // In a child of fork the lock may be held for ever: then the weights stay as they are.
         let Ok(mut chooser) = self.chooser.try_lock() else { return };
         chooser.step(&seen);
         for (node, weight) in self.nodes.iter().zip(chooser.weights()) {
@@ -167,7 +178,7 @@ impl Adapting {
         }
     }
 
-    /// What a page says, if it does of all nodes.
+    /// Load of the nodes from the advice page, if it covers all of them.
     fn advised(&self, page: &Page) -> Option<Vec<Seen>> {
         let seen = |node: &Candidate| {
             let said = page::seen(page.of(node.node)?, node.idle);
@@ -197,7 +208,7 @@ impl Adapting {
         }
     }
 
-    /// The kind that new memory is for.
+    /// The kind for new allocations.
     fn best(&self) -> Option<u32> {
         let mut weights = [0_u8; 64];
         let mut bytes = [0_u64; 64];
@@ -211,7 +222,7 @@ impl Adapting {
 }
 
 impl Candidate {
-    /// Bytes that the program has there.
+    /// Bytes that the program has on the node.
     fn placed(&self) -> u64 {
         kind::find(self.kind).map_or(0, |kind| kind.out() as u64)
     }
@@ -226,7 +237,7 @@ impl Candidate {
         BasisPoints(self.free.load(Ordering::Relaxed))
     }
 
-    /// What a daemon's files say of it.
+    /// Load of the node from a daemon's files.
     fn said(&self) -> Seen {
         let says = |file: &str| {
             let path = format!("/{TIERD}/node{}/{file}", self.node);
@@ -241,7 +252,7 @@ impl Candidate {
     }
 }
 
-/// The share of a node's memory that programs can have.
+/// The share of a node's memory that is available to programs.
 fn free(node: NodeId) -> BasisPoints {
     let found = RootFs::live().ok().and_then(|fs| meminfo::of_node(&fs, node));
     found.map_or(BasisPoints(10_000), |found| found.room())

@@ -1,23 +1,24 @@
-//! jemalloc's arenas of a kind: where what threads keep comes from, and where it goes back to.
+//! jemalloc's arenas of a kind: the source of the objects in thread caches, and their destination when they are freed.
 //!
-//! An arena asks its kind for address space through `extent hooks` and never gives it back; pages in it that nobody uses are
-//! discarded after a while (jemalloc's decay). jemalloc's own records are not in the kind's memory: it could be slow, or full.
-//! jemalloc 5.3, doc/jemalloc.xml, `arena.<i>.extent_hooks`, `experimental.batch_alloc`.
+//! An arena asks its kind for address space through `extent hooks` and never returns it; unused pages in it are
+//! discarded after a while (jemalloc's decay). jemalloc's own metadata is not in the kind's memory, which could be slow
+//! or full. Source: jemalloc 5.3, doc/jemalloc.xml, `arena.<i>.extent_hooks`, `experimental.batch_alloc`.
 #![expect(unsafe_code, reason = "jemalloc's interface is C's")]
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::mem::size_of;
 use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tikv_jemalloc_sys as je;
 
 use crate::kind::Kind;
+use crate::line::Line;
 use crate::sys;
 
-/// Pages that nobody uses are discarded within about this time of use elsewhere in the arena.
+/// Unused pages are discarded within about this time, while the arena is in use.
 const DECAY_MS: isize = 2_000;
-/// Address space an arena asks for at once, at most, unless one object needs more.
+/// Most address space an arena requests at once, unless a single object needs more.
 const GROWTH: usize = 4 << 20;
 
 /// An arena, by jemalloc's number.
@@ -60,30 +61,63 @@ fn control<In, Out>(name: &CStr, new: Option<&mut In>, old: Option<&mut Out>) ->
     let old = old.map_or(null_mut(), |old| (&raw mut *old).cast());
     let (new, length) =
         new.map_or((null_mut(), 0), |new| ((&raw mut *new).cast(), size_of::<In>()));
-    // SAFETY: both values have the length that is told, and live until the call returns; jemalloc refuses another length.
+    // SAFETY: both values have the length passed, and live until the call returns; jemalloc refuses another length.
     unsafe { je::mallctl(name.as_ptr(), old, length_at, new, length) == 0 }
 }
 
-/// `arena.<number>.<what>`, without memory from anywhere.
+/// Calls `act` with the setting's name `arena.<number>.<what>`, without allocating.
 fn with_name<T>(arena: Arena, what: &str, act: impl FnOnce(&CStr) -> T) -> Option<T> {
     use core::fmt::Write as _;
-    struct Text([u8; 64], usize);
-    impl core::fmt::Write for Text {
-        fn write_str(&mut self, text: &str) -> core::fmt::Result {
-            let place = self.0.get_mut(self.1..self.1 + text.len()).ok_or(core::fmt::Error)?;
-            place.copy_from_slice(text.as_bytes());
-            self.1 += text.len();
-            Ok(())
+    let mut name = Line::new();
+    write!(name, "arena.{}.{what}\0", arena.0).ok()?;
+    Some(act(CStr::from_bytes_until_nul(name.text().as_bytes()).ok()?))
+}
+
+static AWAKE: AtomicBool = AtomicBool::new(false);
+static LATER: AtomicBool = AtomicBool::new(false);
+
+/// Leaves initialisation to jemalloc's first use; the caller ensures that this is before a second thread starts.
+pub(crate) fn later() {
+    LATER.store(true, Ordering::Relaxed);
+}
+
+/// An upper bound of the memory jemalloc maps during initialisation.
+const FIRST: usize = 16 << 20;
+
+/// Initialises jemalloc when the library is loaded: a child that is forked while another thread initialises jemalloc
+/// would wait for that for ever.
+///
+/// A library that ensures this itself calls [`later`] before: constructors with a priority run first.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = {
+    extern "C" fn at_load() {
+        if !LATER.load(Ordering::Relaxed) {
+            wake();
         }
     }
-    let mut name = Text([0; 64], 0);
-    write!(name, "arena.{}.{what}\0", arena.0).ok()?;
-    Some(act(CStr::from_bytes_until_nul(&name.0).ok()?))
+    at_load
+};
+
+/// Initialises jemalloc, unless that is done; false if there is too little memory, in which case jemalloc would abort.
+pub(crate) fn wake() -> bool {
+    if AWAKE.load(Ordering::Relaxed) {
+        return true;
+    }
+    let Some(room) = sys::map(FIRST) else { return false };
+    sys::unmap_own(room.as_ptr() as usize, FIRST);
+    // Any call initialises it.
+    control::<c_uint, c_uint>(c"arenas.narenas", None, Some(&mut 0));
+    AWAKE.store(true, Ordering::Relaxed);
+    true
 }
 
 impl Arena {
-    /// A new arena of a kind; none if jemalloc has no more (it has some four thousand) or no memory.
+    /// Creates an arena of a kind; `None` if jemalloc has no more (it has some four thousand) or there is no memory.
     pub(crate) fn create(kind: &'static Kind) -> Option<Self> {
+        if !wake() {
+            return None;
+        }
         let mut number: c_uint = 0;
         let mut config = Config { hooks: kind.hooks(), metadata_use_hooks: false };
         let name = c"experimental.arenas_create_ext";
@@ -94,23 +128,23 @@ impl Arena {
         let set = |what: &str, mut value: isize| {
             with_name(arena, what, |name| control(name, Some(&mut value), None::<&mut isize>))
         };
-        // Settings are not what an arena depends on: one that keeps its own is as good.
+        // These settings are optional: an arena with the defaults works as well.
         set("dirty_decay_ms", DECAY_MS);
         set("muzzy_decay_ms", 0);
         set("retain_grow_limit", GROWTH.cast_signed());
         Some(arena)
     }
 
-    /// Ends an arena with all that was allocated from it.
+    /// Destroys an arena with all objects allocated from it.
     ///
     /// # Safety
-    /// Nobody uses what was allocated from it, nor the arena, any more.
+    /// Neither the arena nor any object allocated from it is used any more.
     pub(crate) unsafe fn destroy(self) -> bool {
         with_name(self, "destroy", |name| control(name, None::<&mut c_uint>, None::<&mut c_uint>))
             .unwrap_or(false)
     }
 
-    /// Discards all pages that nobody uses.
+    /// Discards all unused pages.
     pub(crate) fn purge(self) -> bool {
         with_name(self, "purge", |name| control(name, None::<&mut c_uint>, None::<&mut c_uint>))
             .unwrap_or(false)
@@ -120,7 +154,7 @@ impl Arena {
         je::MALLOCX_ARENA(self.0 as usize) | je::MALLOCX_TCACHE_NONE
     }
 
-    /// Allocates as many objects of `size` bytes as `into` has room for, if there is memory; how many.
+    /// Allocates up to `into.len()` objects of `size` bytes; returns the number allocated.
     pub(crate) fn batch(self, size: usize, into: &mut [usize]) -> usize {
         static NAME: AtomicUsize = AtomicUsize::new(0);
         let objects = into.as_mut_ptr().cast();
@@ -151,7 +185,7 @@ impl Arena {
     }
 }
 
-/// The number that jemalloc has for a name, asked for once.
+/// jemalloc's MIB for a name, looked up once and cached.
 fn batch_name(known: &AtomicUsize) -> Option<[usize; 2]> {
     const KNOWN: usize = 1 << (usize::BITS - 1);
     let packed = known.load(Ordering::Relaxed);
@@ -169,16 +203,16 @@ fn batch_name(known: &AtomicUsize) -> Option<[usize; 2]> {
     Some(name)
 }
 
-/// Gives an object back to its arena.
+/// Frees an object to its arena.
 ///
 /// # Safety
-/// It was allocated from an arena and is used by nobody.
+/// It was allocated from an arena and is not used any more.
 pub(crate) unsafe fn give_back(object: usize) {
     // SAFETY: the caller's promise.
     unsafe { je::dallocx(object as *mut c_void, je::MALLOCX_TCACHE_NONE) };
 }
 
-/// Bytes in an object of an arena.
+/// Usable bytes of an object of an arena.
 ///
 /// # Safety
 /// It was allocated from an arena and not given back.
@@ -187,7 +221,7 @@ pub(crate) unsafe fn size_of_object(object: usize) -> usize {
     unsafe { je::sallocx(object as *const c_void, 0) }
 }
 
-/// Makes an object larger or smaller in its place; whether it has `size` bytes now.
+/// Resizes an object in place; returns whether it now has `size` bytes.
 ///
 /// # Safety
 /// As [`size_of_object`].
@@ -209,7 +243,7 @@ unsafe extern "C" fn on_alloc(
     let kind = unsafe { Kind::of_hooks(hooks) };
     let extended = if place.is_null() { kind.extend(size, alignment) } else { None };
     let Some(at) = extended else { return null_mut() };
-    // SAFETY: jemalloc's, for us to answer in. Address space is handed out once, so it is fresh.
+    // SAFETY: jemalloc's pointer for our result. Address space is handed out once, so it is fresh.
     unsafe { *zero = true };
     // SAFETY: as above.
     unsafe { *commit = true };
@@ -224,7 +258,7 @@ unsafe extern "C" fn on_purge(
     length: usize,
     _arena: c_uint,
 ) -> bool {
-    // SAFETY: pages of an extent that jemalloc has no use for, on page boundaries.
+    // SAFETY: pages of an extent that jemalloc does not use, on page boundaries.
     unsafe { !sys::discard(at as usize + offset, length) }
 }
 

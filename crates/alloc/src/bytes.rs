@@ -1,14 +1,14 @@
-//! Copying memory that other threads may write meanwhile.
+//! Copying memory that other threads may write at the same time.
 //!
-//! What comes of it may be anything between what was there and what is written: who calls this finds out whether it counts
-//! (`granule`). Rust knows no such copying, as threads that meet in plain memory are an error to it; so on x86-64 the loads and
-//! stores are the machine's own, and elsewhere they are atomic, by words where the addresses allow it.
+//! The result may mix old and new bytes; the caller (`granule`) detects that and discards it. Rust has no such copy:
+//! concurrent plain access to memory is a data race. So on x86-64 the loads and stores are machine instructions, and
+//! elsewhere they are atomic, word by word where the addresses allow it.
 #![expect(unsafe_code, reason = "memory that threads share is copied")]
 
-/// Copies `length` bytes; `from` and `to` are two places.
+/// Copies `length` bytes from `from` to `to`, which do not overlap.
 ///
 /// # Safety
-/// Both places are mapped as long as the copy is, and `to` may be written. Other threads that are at either do so by this
+/// Both ranges stay mapped during the copy, and `to` is writable. Other threads access either range only by this
 /// function.
 #[cfg(target_arch = "x86_64")]
 #[inline]
@@ -68,7 +68,7 @@ pub(crate) unsafe fn copy(from: usize, to: usize, length: usize) {
     }
 }
 
-/// As above, where the machine's own loads are not known here.
+/// As above, for architectures without a machine-code copy here.
 ///
 /// # Safety
 /// As above.

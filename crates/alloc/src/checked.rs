@@ -1,37 +1,38 @@
-//! Allocating and freeing in a checked build: what is wrong is said and passed over, instead of being undefined.
+//! Allocating and freeing in a checked build: errors are reported and ignored, instead of being undefined behaviour.
 //!
-//! Stands before `heap`, call by call: memory given back twice, in the middle, that was never allocated here, or whose kind has
-//! ended; kinds that are no more. What is wrong is one line on stderr, and the object stays as it is; with `wrong=abort` in
-//! `NEARFAR_CONF` the program ends. Not found: memory that is used after it was given back, and bytes written beyond its end.
+//! Wraps `heap`, call by call. Detects memory that is freed twice, freed at an interior pointer, never allocated here,
+//! or of a destroyed kind; and calls with a destroyed kind. An error is one line on stderr, and the object is left
+//! unchanged; with `wrong=abort` in `NEARFAR_CONF` the program aborts. Not detected: use after free, and writes beyond
+//! an object's end.
 //!
-//! Only with the crate's feature `checked`; `heap` knows nothing of it.
+//! Only with the crate's feature `checked`; `heap` does not depend on it.
 #![expect(unsafe_code, reason = "malloc and free")]
 
-use core::ffi::CStr;
 use core::fmt::Write as _;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, Ordering};
 
+use nearfar_kernel::environment;
+
 use crate::kind::{self, DEFAULT};
+use crate::line::Line;
 use crate::shadow::{self, State};
 use crate::space::{self, Role, SEGMENT};
 use crate::{heap, sys};
 
 pub(crate) use crate::heap::kind_of;
 
-/// The handle that stands for no kind: a failure that the program knows of.
+/// The handle that stands for no kind: a failure that the caller already knows of.
 const NONE: u32 = u32::MAX;
-/// How far before an address the object that it may be within is looked for, unless that has segments of its own.
+/// How far before an address to search for an object that contains it, unless that has segments of its own.
 const BEFORE: usize = SEGMENT;
-/// The longest line.
-const LINE: usize = 256;
 
 /// As [`heap::allocate`].
 pub(crate) fn allocate(handle: u32, size: usize) -> Option<NonNull<u8>> {
     if is_kind(handle) { noted(heap::allocate(handle, size)) } else { None }
 }
 
-/// Nothing: all is noted.
+/// Always `None`: every allocation takes the path that records it.
 pub(crate) fn quickly(_handle: u32, _size: usize) -> Option<NonNull<u8>> {
     None
 }
@@ -46,15 +47,20 @@ pub(crate) fn allocate_aligned(handle: u32, alignment: usize, size: usize) -> Op
     if is_kind(handle) { noted(heap::allocate_aligned(handle, alignment, size)) } else { None }
 }
 
-/// As [`heap::free`], of anything.
+/// As [`heap::plain_aligned`].
+pub(crate) fn plain_aligned(alignment: usize, size: usize) -> Option<NonNull<u8>> {
+    noted(heap::plain_aligned(alignment, size))
+}
+
+/// As [`heap::free`], for any pointer.
 pub(crate) unsafe fn free(object: *mut u8) {
     if !object.is_null() && goes(object as usize, "free") {
-        // SAFETY: an object that begins there, and that nobody else gives back.
+        // SAFETY: an object that begins there, and that no other thread frees.
         unsafe { heap::free(object) };
     }
 }
 
-/// As [`heap::usable_size`], of anything; 0 for what is no object.
+/// As [`heap::usable_size`], for any pointer; 0 if no object begins there.
 pub(crate) unsafe fn usable_size(at: usize) -> usize {
     if at == 0 {
         return 0;
@@ -69,7 +75,7 @@ pub(crate) unsafe fn usable_size(at: usize) -> usize {
     }
 }
 
-/// As [`heap::reallocate`], of anything; none, with EINVAL, for what is no object.
+/// As [`heap::reallocate`], for any pointer; `None` with EINVAL if no object begins there.
 pub(crate) unsafe fn reallocate(handle: u32, object: *mut u8, size: usize) -> Option<NonNull<u8>> {
     if object.is_null() {
         return allocate(handle, size);
@@ -78,12 +84,12 @@ pub(crate) unsafe fn reallocate(handle: u32, object: *mut u8, size: usize) -> Op
         return None;
     }
     let at = object as usize;
-    // Noted before it is done: as soon as it is, the address may be another thread's.
+    // Recorded before the call: as soon as it is done, another thread may get the address.
     if !goes(at, "realloc") {
         sys::set_errno(libc::EINVAL);
         return None;
     }
-    // SAFETY: an object that begins there, and that nobody else gives back.
+    // SAFETY: an object that begins there, and that no other thread frees.
     let moved = unsafe { heap::reallocate(handle, object, size) };
     if moved.is_none() {
         shadow::begins(at);
@@ -91,25 +97,25 @@ pub(crate) unsafe fn reallocate(handle: u32, object: *mut u8, size: usize) -> Op
     noted(moved)
 }
 
-/// An object, once it is noted; none if there is no memory for that.
+/// Records an object; `None`, with the object freed, if there is no memory for the record.
 pub(crate) fn noted(object: Option<NonNull<u8>>) -> Option<NonNull<u8>> {
     let object = object?;
     if shadow::begins(object.as_ptr() as usize) {
         return Some(object);
     }
-    // SAFETY: allocated for the caller, who has not seen it.
+    // SAFETY: allocated for the caller, which has not seen it.
     unsafe { heap::free(object.as_ptr()) };
     sys::set_errno(libc::ENOMEM);
     None
 }
 
-/// Notes that a segment's kind ends.
+/// Records that the kind of a segment was destroyed.
 pub(crate) fn ends(offset: usize, role: Role) {
     let length = if role == Role::Arena { SEGMENT } else { 1 };
     shadow::end(space::address_of(offset), length);
 }
 
-/// jemalloc as the preload library has it, checked alike.
+/// Plain jemalloc as the preload library uses it, with the same checks.
 pub(crate) mod plain {
     use core::ffi::c_void;
     use core::ptr::null_mut;
@@ -138,7 +144,7 @@ pub(crate) mod plain {
             sys::set_errno(libc::EINVAL);
             return null_mut();
         }
-        // SAFETY: an object that begins there, and that nobody else gives back; the size is not zero.
+        // SAFETY: an object that begins there, and that no other thread frees; the size is not zero.
         let moved = unsafe { je::realloc(object, size) };
         if moved.is_null() {
             shadow::begins(at);
@@ -148,13 +154,13 @@ pub(crate) mod plain {
 
     pub(crate) unsafe fn free(object: *mut c_void) {
         if !object.is_null() && goes(object as usize, "free") {
-            // SAFETY: an object that begins there, and that nobody else gives back.
+            // SAFETY: an object that begins there, and that no other thread frees.
             unsafe { je::free(object) };
         }
     }
 }
 
-/// Whether there is such a kind; if not, errno is set and it is said, unless it is the one that stands for none.
+/// Whether the kind exists; if not, sets errno and reports it, unless the handle is the one that stands for no kind.
 fn is_kind(handle: u32) -> bool {
     if handle == DEFAULT || kind::find(handle).is_some() {
         return true;
@@ -168,12 +174,12 @@ fn is_kind(handle: u32) -> bool {
     false
 }
 
-/// Whether an object begins at an address, which is given back by that.
+/// Whether an object begins at an address; if so, records that it is freed.
 fn goes(at: usize, call: &str) -> bool {
     shadow::goes(at).map_err(|state| tell_of(at, state, call)).is_ok()
 }
 
-/// How far before an address the object may begin that it is within.
+/// How far before an address the object that contains it may begin.
 fn before(at: usize) -> usize {
     let Some(offset) = space::offset_of(at) else { return BEFORE };
     let segments = (0..=offset / SEGMENT).rev().map(|segment| segment * SEGMENT);
@@ -181,12 +187,12 @@ fn before(at: usize) -> usize {
     offset - first.unwrap_or(0)
 }
 
-/// Says why an address is no object. Errno stays as it is.
+/// Reports why there is no object at an address. Leaves errno unchanged.
 #[cold]
 fn tell_of(at: usize, state: State, call: &str) {
     let error = sys::errno();
     let within = shadow::last_before(at, before(at)).map(|start| {
-        // SAFETY: an object begins there, or did a moment ago; then its page is still known to be of an arena.
+        // SAFETY: an object begins there, or did a moment ago; then its page is still recorded as an arena's.
         (start, unsafe { heap::usable_size(start) })
     });
     match (within, state) {
@@ -203,46 +209,29 @@ fn tell_of(at: usize, state: State, call: &str) {
     sys::set_errno(error);
 }
 
-/// Says what is wrong, in one line, without memory from anywhere; then the program ends, if that is configured.
+/// Reports an error in one line, without allocating; then aborts the program, if so configured.
 fn complain(what: core::fmt::Arguments<'_>) {
-    struct Line([u8; LINE], usize);
-    impl core::fmt::Write for Line {
-        fn write_str(&mut self, text: &str) -> core::fmt::Result {
-            // The last byte is the line's end.
-            let place =
-                self.0.get_mut(self.1..self.1 + text.len()).filter(|_| self.1 + text.len() < LINE);
-            place.ok_or(core::fmt::Error)?.copy_from_slice(text.as_bytes());
-            self.1 += text.len();
-            Ok(())
-        }
-    }
-    let mut line = Line([b'\n'; LINE], 0);
-    // What is too long ends at its last whole part.
+    let mut line = Line::new();
+    // A message that is too long is cut after its last complete part.
     let _ = write!(line, "nearfar: {what}");
-    sys::say(
-        core::str::from_utf8(&line.0[..=line.1])
-            .unwrap_or("nearfar: memory was given back wrongly\n"),
-    );
+    sys::say(line.text());
+    sys::say("\n");
     if aborts() {
         sys::say("nearfar: the configuration has the program end then (wrong=abort)\n");
         std::process::abort();
     }
 }
 
-/// Whether `NEARFAR_CONF` has the program end; read once.
+/// Whether `NEARFAR_CONF` requests an abort on errors; read once.
 fn aborts() -> bool {
     const UNREAD: u8 = 0;
     const GOES_ON: u8 = 1;
     const ABORTS: u8 = 2;
     static READ: AtomicU8 = AtomicU8::new(UNREAD);
     if READ.load(Ordering::Relaxed) == UNREAD {
-        // SAFETY: a name; as for all C code, nobody changes the environment meanwhile.
-        let conf = unsafe { libc::getenv(c"NEARFAR_CONF".as_ptr()) };
-        let is_there = NonNull::new(conf).is_some_and(|conf| {
-            // SAFETY: a string, as above.
-            let text = unsafe { CStr::from_ptr(conf.as_ptr()) }.to_bytes();
-            text.split(u8::is_ascii_whitespace).any(|word| word == b"wrong=abort")
-        });
+        let conf = environment::var("NEARFAR_CONF").unwrap_or_default();
+        let mut words = conf.as_encoded_bytes().split(u8::is_ascii_whitespace);
+        let is_there = words.any(|word| word == b"wrong=abort");
         READ.store(if is_there { ABORTS } else { GOES_ON }, Ordering::Relaxed);
     }
     READ.load(Ordering::Relaxed) == ABORTS

@@ -1,18 +1,18 @@
-//! Claiming neighbouring entries of a table of owners without a lock: all of them, or none.
+//! Lock-free claim of adjacent entries in a table of owners: all of them, or none.
 //!
-//! Rules: an entry is changed from free by one step, so two threads never have the same. Who meets another's lets go of what it
-//! has claimed and goes on behind it; so two that want overlapping runs may both go on, and neither waits. `tests/orders.rs`
-//! goes through every order of two and three threads.
+//! Rules: an entry changes from free in one atomic step, so two threads never own the same one. A thread that meets an
+//! entry of another owner releases its own claims and continues behind that entry; so two threads with overlapping runs
+//! may both move on, and neither waits. `tests/orders.rs` checks every interleaving of two and three threads.
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// An entry that nobody owns.
+/// An entry without an owner.
 pub(crate) const FREE: u32 = 0;
 
-/// Claims `count` entries from `first` on, each for the owner that `owner` names by its place in the run.
+/// Claims `count` entries from `first` on, each for the owner that `owner` returns for its position in the run.
 ///
 /// # Errors
-/// The first entry that is another's; nothing is claimed then.
+/// The first entry that has another owner; nothing is claimed then.
 pub(crate) fn claim<'a>(
     entry: impl Fn(usize) -> &'a AtomicU32,
     first: usize,

@@ -1,11 +1,11 @@
-//! Size classes: the sizes that requests are rounded up to, as jemalloc has them (four to each doubling).
+//! Size classes: the sizes that requests are rounded up to, the same as jemalloc's (four to each doubling).
 //!
-//! A class is a number from 1; 0 means none, so that a page about which nothing is known can say so with a zero. Classes
-//! go up to [`CACHED_MOST`]: what is larger is not kept by threads.
+//! A class is a number from 1; 0 means none, so that a zero marks a page without a known class. Classes go up to
+//! [`CACHED_MOST`]: threads do not cache larger objects.
 
-/// The largest size that threads keep.
+/// The largest size that threads cache.
 pub(crate) const CACHED_MOST: usize = 32 << 10;
-/// Classes, with class 0, which is none.
+/// Number of classes, including class 0.
 pub(crate) const CLASSES: usize = 42;
 
 /// The size of each class; 0 for class 0.
@@ -15,7 +15,7 @@ pub(crate) static SIZES: [u32; CLASSES] = sizes();
 static FINE: [u8; FINE_MOST / 8 + 1] = fine();
 /// The class of each larger size, by 256s.
 static COARSE: [u8; CACHED_MOST / 256 + 1] = coarse();
-/// The largest size whose class is looked up at once.
+/// The largest size whose class is one table look-up.
 pub(crate) const FINE_MOST: usize = 1024;
 
 const fn sizes() -> [u32; CLASSES] {
@@ -67,7 +67,7 @@ const fn coarse() -> [u8; CACHED_MOST / 256 + 1] {
     classes
 }
 
-/// The class of a size of at most [`FINE_MOST`] bytes; none if it is larger.
+/// The class of a size of at most [`FINE_MOST`] bytes; `None` if it is larger.
 #[inline(always)]
 pub(crate) fn fine_class(size: usize) -> Option<usize> {
     (size <= FINE_MOST).then(|| usize::from(FINE[(size + 7) >> 3]))
@@ -79,6 +79,20 @@ pub(crate) fn class_of(size: usize) -> Option<usize> {
         return fine_class(size);
     }
     COARSE.get(size.checked_add(255)? >> 8).map(|class| usize::from(*class))
+}
+
+/// The most objects of a class that a thread caches.
+pub(crate) const fn room_of_class(class: usize) -> u32 {
+    match SIZES[class] {
+        0..=1024 => 64,
+        1025..=4096 => 16,
+        _ => 8,
+    }
+}
+
+/// Objects of a class that move between a thread and a depot at once: half of the thread's cache.
+pub(crate) const fn batch_of_class(class: usize) -> usize {
+    room_of_class(class) as usize / 2
 }
 
 /// The size of a class.

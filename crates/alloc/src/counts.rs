@@ -1,20 +1,20 @@
-//! What a kind counts, and what it does when a count says that it is all but empty.
+//! Counters of a kind; discards idle pages when they show that the kind is almost empty.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::haste;
 use crate::kind::Kind;
 
-/// What may be left when idle pages are discarded, and what must have been there.
+/// Idle pages are discarded when at most this many bytes are in use, after a peak of at least the next.
 const LEFT: usize = 4 << 20;
 const IDLE_LEAST: usize = 8 << 20;
 
-/// Counts that a kind keeps.
+/// Counters of a kind.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// Bytes that have left arenas less those given back: in use, or kept by threads and depots.
+    /// Bytes allocated from arenas and not returned to them: in use, or cached by threads and depots.
     pub(crate) out: AtomicUsize,
-    /// The most that was out since idle pages were last discarded at once.
+    /// Highest value of `out` since idle pages were last discarded at once.
     pub(crate) high: AtomicUsize,
     /// Bytes in objects with segments of their own.
     pub(crate) objects: AtomicUsize,
@@ -27,7 +27,7 @@ pub(crate) struct Counts {
 }
 
 impl Kind {
-    /// Notes that objects have left an arena.
+    /// Records that objects have left an arena.
     pub(crate) fn went_out(&self, bytes: usize) {
         let out = self.counts.out.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if out > self.counts.high.load(Ordering::Relaxed) {
@@ -35,8 +35,8 @@ impl Kind {
         }
     }
 
-    /// Notes that objects have gone back to their arena. When all but nothing is left, idle pages are discarded at once: nothing
-    /// may happen for a long time now, and jemalloc discards them only as something does.
+    /// Records that objects have returned to their arena. When almost nothing is left in use, discards idle pages at
+    /// once: jemalloc's decay runs only with further allocator calls, which may not come for a long time.
     pub(crate) fn came_back(&self, bytes: usize) {
         let out = self.counts.out.fetch_sub(bytes, Ordering::Relaxed).saturating_sub(bytes);
         let high = self.counts.high.load(Ordering::Relaxed);
@@ -48,13 +48,13 @@ impl Kind {
         }
     }
 
-    /// Bytes that have left it: in use, or kept by threads and depots.
+    /// Bytes that have left arenas: in use, or cached by threads and depots.
     pub(crate) fn out(&self) -> usize {
         let counts = &self.counts;
         counts.out.load(Ordering::Relaxed) + counts.objects.load(Ordering::Relaxed)
     }
 
-    /// Counts calls of mbind; false if one was refused.
+    /// Counts calls of mbind; false if one failed.
     pub(crate) fn bound(&self, binds: Option<u64>) -> bool {
         self.counts.binds.fetch_add(binds.unwrap_or(0), Ordering::Relaxed);
         binds.is_some()

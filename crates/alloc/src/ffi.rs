@@ -1,7 +1,7 @@
-//! The C interface, `nearfar.h`: each function a line or two over `heap` and its neighbours.
+//! The C interface, `nearfar.h`: each function is a line or two over `heap` and its neighbours.
 //!
-//! No function here panics, waits for another thread or writes anywhere but to what it is given. After a failure errno says
-//! what, and `nf_error` in words where there are any. Replicated regions are in `ffi/replicated.rs`.
+//! No function here panics, waits for another thread or writes outside of the memory passed to it. After a failure
+//! errno has the code, and `nf_error` the message where there is one. Replicated regions are in `ffi/replicated.rs`.
 #![expect(unsafe_code, reason = "functions that C calls")]
 
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -20,27 +20,27 @@ mod replicated;
 
 pub use replicated::*;
 
-/// A memory kind: what `nf_kind_create` gave, or `NF_DEFAULT`.
+/// A memory kind: returned by `nf_kind_create`, or `NF_DEFAULT`.
 #[expect(non_camel_case_types, reason = "as C writes types")]
 pub type nf_kind_t = u32;
 
-/// Plain memory, placed as the process's policy says.
+/// Plain memory, placed by the process's memory policy.
 pub const NF_DEFAULT: nf_kind_t = 0;
 const _: () = assert!(NF_DEFAULT == kind::DEFAULT);
 
-/// What `nf_kind_create` gives if it fails, and a kind nothing can be allocated from.
+/// The invalid kind: `nf_kind_create` returns it on failure, and allocations from it fail.
 pub const NF_NONE: nf_kind_t = 0xffff_ffff;
 
 fn pointer(memory: Option<NonNull<u8>>) -> *mut c_void {
     memory.map_or(null_mut(), |memory| memory.as_ptr().cast())
 }
 
-/// Makes a memory kind: "far", "bind:0,2-3", "prefer:cxl", "interleave:all", "weighted:0=3,1=1", "capacity", "latency" or
-/// "bandwidth", with options like ";limit=4g;spill=near;huge=yes".
+/// Creates a memory kind: "far", "bind:0,2-3", "prefer:cxl", "interleave:all", "weighted:0=3,1=1", "capacity",
+/// "latency" or "bandwidth", with options like ";limit=4g;spill=near;huge=yes".
 ///
-/// Returns `NF_NONE` on failure, with errno EINVAL (not written as kinds are), ENODEV (such nodes are not here), EPERM (the
-/// process's cpuset does not allow all of them), ENOSYS (the kernel lacks what it takes, or does not show its nodes) or ENOMEM
-/// (no more kinds), and `nf_error` in words.
+/// Returns `NF_NONE` on failure, with errno EINVAL (invalid specification), ENODEV (such nodes do not exist), EPERM
+/// (the process's cpuset does not allow all of them), ENOSYS (the kernel lacks the policy, or does not show its nodes)
+/// or ENOMEM (no more kinds), and a message in `nf_error`.
 ///
 /// # Safety
 /// `text` is a string.
@@ -55,8 +55,9 @@ pub unsafe extern "C" fn nf_kind_create(text: *const c_char) -> nf_kind_t {
     machine::create(&text).inspect_err(failed).unwrap_or(NF_NONE)
 }
 
-/// Ends a kind with all that was allocated from it. Returns 0, or -1 with errno EINVAL if there is no such kind. Its number may
-/// soon be in use again: only a checked build tells allocations from a kind that has ended from those of the next.
+/// Destroys a kind with all that was allocated from it. Returns 0, or -1 with errno EINVAL if there is no such kind.
+/// Its number may be reused soon: only a checked build distinguishes allocations of a destroyed kind from those of the
+/// next.
 ///
 /// # Safety
 /// No thread uses the kind, or memory of it, any more.
@@ -68,14 +69,14 @@ pub unsafe extern "C" fn nf_kind_destroy(kind: nf_kind_t) -> c_int {
     status(if done { Ok(()) } else { Err(libc::EINVAL) })
 }
 
-/// Memory of a kind, of `size` bytes; of size 0 it has an address of its own. NULL with errno ENOMEM if there is none (the
+/// Allocates `size` bytes of a kind; size 0 returns a unique address. NULL with errno ENOMEM if there is no memory (the
 /// kind's limit is reached and it has no spill), EINVAL if there is no such kind.
 #[unsafe(no_mangle)]
 pub extern "C" fn nf_malloc(kind: nf_kind_t, size: usize) -> *mut c_void {
     pointer(heap::allocate(kind, size))
 }
 
-/// Memory of zeroes for `count` elements of `size` bytes. As `nf_malloc`; a product that overflows is ENOMEM.
+/// Allocates zeroed memory for `count` elements of `size` bytes. As `nf_malloc`; a product that overflows is ENOMEM.
 #[unsafe(no_mangle)]
 pub extern "C" fn nf_calloc(kind: nf_kind_t, count: usize, size: usize) -> *mut c_void {
     let Some(size) = count.checked_mul(size) else {
@@ -85,7 +86,8 @@ pub extern "C" fn nf_calloc(kind: nf_kind_t, count: usize, size: usize) -> *mut 
     pointer(heap::allocate_zeroed(kind, size))
 }
 
-/// Memory at a multiple of `alignment`, a power of two (else EINVAL) of up to 1 GiB and more. `size` need not be a multiple.
+/// Allocates memory at a multiple of `alignment`, a power of two (else EINVAL), which may exceed 1 GiB. `size` need not
+/// be a multiple.
 #[unsafe(no_mangle)]
 pub extern "C" fn nf_aligned_alloc(kind: nf_kind_t, alignment: usize, size: usize) -> *mut c_void {
     if !alignment.is_power_of_two() {
@@ -95,11 +97,11 @@ pub extern "C" fn nf_aligned_alloc(kind: nf_kind_t, alignment: usize, size: usiz
     pointer(heap::allocate_aligned(kind, alignment, size))
 }
 
-/// Memory of a kind with the content of `memory`, which may be of another kind and is given back. NULL leaves `memory` as it
-/// is, with errno as `nf_malloc`. A NULL `memory` is like `nf_malloc`; size 0 is like size 1.
+/// Reallocates `memory`, which may be of another kind, in a kind, preserving its content. On failure `memory` stays
+/// valid, with NULL returned and errno as `nf_malloc`. A NULL `memory` is like `nf_malloc`; size 0 is like size 1.
 ///
 /// # Safety
-/// `memory` is NULL or was allocated here and is not used any more if another address is returned.
+/// `memory` is NULL or was allocated here, and is not used any more if another address is returned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nf_realloc(
     kind: nf_kind_t,
@@ -110,55 +112,55 @@ pub unsafe extern "C" fn nf_realloc(
     pointer(unsafe { heap::reallocate(kind, memory.cast(), size) })
 }
 
-/// Gives memory back, of any kind. NULL is allowed; errno stays as it is. Memory that was given back before, that lies in an
-/// object, or that is not from here is undefined behaviour; a checked build (feature `checked`) says so on stderr and leaves it
-/// as it is, or ends the program if `NEARFAR_CONF` has `wrong=abort`.
+/// Frees memory of any kind. NULL is allowed; errno is preserved. Double frees, interior pointers and foreign memory
+/// are undefined behaviour; a checked build (feature `checked`) reports them on stderr and ignores them, or ends the
+/// program if `NEARFAR_CONF` has `wrong=abort`.
 ///
 /// # Safety
-/// `memory` is NULL or was allocated here and is not used any more.
+/// `memory` is NULL or was allocated here, and is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nf_free(memory: *mut c_void) {
     // SAFETY: the caller's promise.
     unsafe { heap::free(memory.cast()) };
 }
 
-/// Bytes that may be used at `memory`: as many as were asked for, or some more. 0 for NULL.
+/// The usable size of `memory`, at least the requested size. 0 for NULL.
 ///
 /// # Safety
-/// `memory` is NULL or was allocated here and not given back.
+/// `memory` is NULL or was allocated here and not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nf_usable_size(memory: *const c_void) -> usize {
     // SAFETY: the caller's promise.
     unsafe { heap::usable_size(memory as usize) }
 }
 
-/// The kind that memory is of; `NF_DEFAULT` for memory that is of none. The pointer is only compared.
+/// The kind that memory belongs to; `NF_DEFAULT` for other memory. The pointer is not dereferenced.
 #[unsafe(no_mangle)]
 pub extern "C" fn nf_kind_of(memory: *const c_void) -> nf_kind_t {
     heap::kind_of(memory as usize)
 }
 
-/// Figures of a kind, in bytes and counts since it was made. Other threads go on meanwhile.
+/// Statistics of a kind since its creation, in bytes and counts; not an atomic snapshot while other threads allocate.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct nf_stats_t {
-    /// Bytes in use, objects as large as their size classes.
+    /// Bytes in use, with objects rounded up to their size classes.
     pub allocated: u64,
-    /// Bytes in free objects that threads keep for themselves and each other.
+    /// Bytes in free objects that are cached for later allocations.
     pub kept: u64,
-    /// Bytes of address space set aside; what is not in use of it need not be resident.
+    /// Bytes of reserved address space; unused parts need not be resident.
     pub set_aside: u64,
-    /// The most that may be set aside; `UINT64_MAX`: no limit.
+    /// The maximum of `set_aside`; `UINT64_MAX`: no limit.
     pub limit: u64,
     /// Calls of mbind(2).
     pub binds: u64,
-    /// Allocations that went to the kind's spill.
+    /// Allocations that the kind's spill served.
     pub spilled: u64,
     /// Allocations that failed.
     pub failed: u64,
 }
 
-/// Figures of a kind. Returns 0, or -1 with errno EINVAL if there is no such kind; the default has none.
+/// Reads the statistics of a kind. Returns 0, or -1 with errno EINVAL if there is no such kind; the default has none.
 ///
 /// # Safety
 /// `into` has room for them.
@@ -188,9 +190,9 @@ pub const NF_TEXT: c_int = 0;
 /// For `nf_stats_text`: JSON, `"schema": "nearfar.alloc/1"`.
 pub const NF_JSON: c_int = 1;
 
-/// Figures of a kind, or of all if it is `NF_NONE`, as text or JSON, with what is resident on each node; that is asked page by
-/// page, some 0.1 ms a MiB. Writes as much as there is room for, ended by a zero, and returns the length of all without it, like
-/// snprintf. 0 with errno EINVAL if there is no such kind or format.
+/// Formats the statistics of a kind, or of all for `NF_NONE`, as text or JSON, with the resident bytes on each node.
+/// Residency is queried page by page, some 0.1 ms per MiB. Writes as much as fits, terminated by a zero, and returns
+/// the full length without the zero, like snprintf. 0 with errno EINVAL if there is no such kind or format.
 ///
 /// # Safety
 /// `into` has `room` bytes; it may be NULL if that is 0.
@@ -214,7 +216,7 @@ pub unsafe extern "C" fn nf_stats_text(
     });
     if let Some(most) = room.checked_sub(1).filter(|_| !into.is_null()) {
         let length = text.len().min(most);
-        // SAFETY: the caller's promise; what is written is shorter than the room.
+        // SAFETY: the caller's promise; the copied part is shorter than the room.
         unsafe { into.copy_from_nonoverlapping(text.as_ptr().cast(), length) };
         // SAFETY: as above: there is room for one more.
         let end = unsafe { into.add(length) };
@@ -224,7 +226,7 @@ pub unsafe extern "C" fn nf_stats_text(
     text.len()
 }
 
-/// What the memory of a node is.
+/// The kind of a node's memory.
 pub const NF_MEMORY_UNKNOWN: u32 = 0;
 /// Memory on the processor's own channels.
 pub const NF_MEMORY_DRAM: u32 = 1;
@@ -239,21 +241,21 @@ pub const NF_MEMORY_PMEM: u32 = 4;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct nf_node_t {
-    /// What its memory is: `NF_MEMORY_DRAM` and so on.
+    /// The kind of its memory: `NF_MEMORY_DRAM` and so on.
     pub memory: u32,
     /// Its tier; 0 is the fastest, `UINT32_MAX` unknown.
     pub tier: u32,
-    /// How many CPUs it has.
+    /// Number of its CPUs.
     pub cpus: u32,
     /// Always 0.
     pub reserved: u32,
     /// Its memory in bytes.
     pub size: u64,
-    /// Bytes of it that are free.
+    /// Its free memory in bytes.
     pub free: u64,
 }
 
-/// What a node is like. Returns 0, or -1 with errno ENODEV if there is no such node.
+/// Describes a node. Returns 0, or -1 with errno ENODEV if there is no such node.
 ///
 /// # Safety
 /// `into` has room for it.
@@ -276,8 +278,9 @@ pub unsafe extern "C" fn nf_node(node: u32, into: *mut nf_node_t) -> c_int {
     0
 }
 
-/// The nodes of a set ("far", "cxl", "0,2-3", "all"): how many, the first `room` of them written in order. -1 with errno EINVAL
-/// (not written as sets are) or ENODEV (such nodes are not here), and `nf_error` in words.
+/// Resolves a node set ("far", "cxl", "0,2-3", "all"): returns the number of nodes and writes the first `room` of them
+/// in order. -1 with errno EINVAL (invalid expression) or ENODEV (such nodes do not exist), and a message in
+/// `nf_error`.
 ///
 /// # Safety
 /// `set` is a string; `into` has room for `room` numbers and may be NULL if that is 0.
@@ -303,8 +306,8 @@ pub unsafe extern "C" fn nf_nodes(set: *const c_char, into: *mut u32, room: usiz
     c_int::try_from(nodes.len()).unwrap_or(c_int::MAX)
 }
 
-/// Adds to `bytes[n]` what is resident on node n of the `length` bytes at `memory`, which may be any of the program's; what is on
-/// nodes beyond `nodes` is left out. Asked page by page, some 0.1 ms a MiB. Returns 0, or -1 with errno.
+/// Adds to `bytes[n]` the resident bytes on node n of the `length` bytes at `memory`, which may be any of the program's
+/// memory; nodes from `nodes` on are omitted. Queried page by page, some 0.1 ms per MiB. Returns 0, or -1 with errno.
 ///
 /// # Safety
 /// `bytes` has room for `nodes` numbers.
@@ -324,18 +327,19 @@ pub unsafe extern "C" fn nf_residency(
     status(nodes::residency(memory as usize, length, bytes))
 }
 
-/// Has pages of the program's own mappings go where the kind's are, as they are touched for the first time. `memory` is on a page
-/// boundary. Returns 0, or -1 with errno EINVAL (no such kind, or no page boundary), EFAULT (not mapped) or what mbind(2) says.
+/// Places the pages of the program's own mappings as the kind's, when they are touched for the first time. `memory` is
+/// on a page boundary. Returns 0, or -1 with errno EINVAL (no such kind, or no page boundary), EFAULT (not mapped) or
+/// an errno of mbind(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn nf_bind(kind: nf_kind_t, memory: *mut c_void, length: usize) -> c_int {
     status(map::bind(kind, memory as usize, length))
 }
 
-/// As mmap(2), with pages that go where the kind's are. `MAP_FAILED` with errno as mmap(2) and `nf_bind`; nothing is mapped then.
-/// The mapping is the program's: munmap(2) ends it, and it is not in the kind's figures.
+/// As mmap(2), with pages that are placed as the kind's. `MAP_FAILED` with errno as mmap(2) and `nf_bind`; nothing is
+/// mapped then. The mapping is the program's: it is unmapped by munmap(2), and is not in the kind's statistics.
 ///
 /// # Safety
-/// As mmap(2): with MAP_FIXED, what is at the address is not needed.
+/// As mmap(2): with MAP_FIXED, existing content at the address is not needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nf_mmap(
     kind: nf_kind_t,
@@ -358,9 +362,10 @@ pub unsafe extern "C" fn nf_mmap(
     }
 }
 
-/// One object in a place of its own, written as a kind's is, without options: "weighted:0=3,1=1". It has segments of its own
-/// (64 MiB of addresses each), so it is for large objects; weights hold over it alone. Given back by `nf_free`; `nf_realloc` makes
-/// it smaller in its place, or moves it to another kind. NULL with errno as `nf_kind_create` and `nf_malloc`.
+/// Allocates one object with a placement of its own, a specification of a kind without options: "weighted:0=3,1=1". It
+/// has segments of its own (64 MiB of addresses each), so it is for large objects; weights apply to it alone. `nf_free`
+/// frees it; `nf_realloc` shrinks it in place, or moves it to another kind. NULL with errno as `nf_kind_create` and
+/// `nf_malloc`.
 ///
 /// # Safety
 /// `place` is a string.
@@ -376,7 +381,7 @@ pub unsafe extern "C" fn nf_malloc_placed(place: *const c_char, size: usize) -> 
     pointer(object.inspect_err(failed).ok())
 }
 
-/// Leaves an error to errno, and its words, if there are any, to `nf_error`: for what `nearfar.h` has of other crates.
+/// Sets errno and, if there is one, the message of `nf_error`: for functions that other crates add to `nearfar.h`.
 pub fn fail(errno: i32, words: Option<&str>) {
     if let Some(words) = words {
         thread::set_error(words);
@@ -384,7 +389,7 @@ pub fn fail(errno: i32, words: Option<&str>) {
     sys::set_errno(errno);
 }
 
-/// Leaves an error to `nf_error` and errno.
+/// Reports an error through `nf_error` and errno.
 fn failed(error: &KindError) {
     thread::set_error(&error.to_string());
     sys::set_errno(error.errno());
@@ -400,13 +405,13 @@ fn status(done: Result<(), i32>) -> c_int {
     )
 }
 
-/// The number of the binary interface; it is that in the library's soname.
+/// The number of the binary interface, which is part of the library's soname.
 #[unsafe(no_mangle)]
 pub extern "C" fn nf_abi_version() -> u32 {
     0
 }
 
-/// What went wrong in the calling thread's last call that has words for it; "" if none. The text stays until the next such.
+/// The message of the calling thread's last error that had one; "" if none. It stays valid until the next such error.
 #[unsafe(no_mangle)]
 pub extern "C" fn nf_error() -> *const c_char {
     thread::error().cast()

@@ -1,12 +1,12 @@
-//! Standing for the program's own malloc: what the preload library forwards to.
+//! Replacement of the program's malloc; the preload library forwards to it.
 //!
-//! Memory comes from the *heap*, which is plain memory until [`begin`] has read the configuration (`setup`): what is allocated before, by the
-//! dynamic linker and other libraries' constructors, is plain. `free` takes all of it alike.
+//! Memory comes from the *heap*, which is plain memory until [`begin`] has read the configuration (`setup`): earlier
+//! allocations, by the dynamic linker and other libraries' constructors, are plain. `free` takes both.
 //!
-//! The plain heap is jemalloc as it is; that a pointer is not of a kind is one comparison.
+//! The plain heap is unmodified jemalloc; one comparison shows that a pointer does not belong to a kind.
 #![expect(unsafe_code, reason = "malloc and free")]
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{CStr, c_int, c_void};
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
@@ -20,7 +20,7 @@ use crate::heap;
 use crate::kind::{self, DEFAULT};
 use crate::map::{self, Mapping};
 pub use crate::setup::begin;
-use crate::{space, sys};
+use crate::{arena, space, sys};
 
 /// The kind that memory comes from.
 static HEAP: AtomicU32 = AtomicU32::new(DEFAULT);
@@ -28,9 +28,9 @@ static HEAP: AtomicU32 = AtomicU32::new(DEFAULT);
 static FROM: AtomicUsize = AtomicUsize::new(0);
 /// Mappings from this size on are placed.
 static MAPPINGS: AtomicUsize = AtomicUsize::new(usize::MAX);
-/// Whether limits are raised when all are reached.
+/// Whether limits are raised when all kinds are full.
 static RAISES: AtomicBool = AtomicBool::new(false);
-/// Whether the program ends when there is no more.
+/// Whether the program aborts when memory is exhausted.
 static ABORTS: AtomicBool = AtomicBool::new(false);
 
 /// The kind for an object of `size` bytes.
@@ -40,7 +40,7 @@ fn kind_for(size: usize) -> u32 {
     if heap == DEFAULT || size < FROM.load(Ordering::Relaxed) { DEFAULT } else { heap }
 }
 
-/// What the heap is to be.
+/// The configuration of the heap.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Heap {
     /// The kind that memory comes from.
@@ -49,13 +49,13 @@ pub(crate) struct Heap {
     pub(crate) from: usize,
     /// Mappings from this size on are placed.
     pub(crate) mappings: Option<usize>,
-    /// Whether limits are raised when all are reached.
+    /// Whether limits are raised when all kinds are full.
     pub(crate) raises: bool,
-    /// Whether the program ends when there is no more.
+    /// Whether the program aborts when memory is exhausted.
     pub(crate) aborts: bool,
 }
 
-/// Makes the heap what it is to be, for what is allocated from now on.
+/// Applies a configuration to all later allocations.
 pub(crate) fn set(heap: Heap) {
     FROM.store(heap.from, Ordering::Relaxed);
     MAPPINGS.store(heap.mappings.unwrap_or(usize::MAX), Ordering::Relaxed);
@@ -64,7 +64,20 @@ pub(crate) fn set(heap: Heap) {
     HEAP.store(heap.kind, Ordering::Release);
 }
 
-/// Has memory come from another kind from now on.
+/// Whether memory comes from a kind.
+pub(crate) fn is_placed() -> bool {
+    HEAP.load(Ordering::Relaxed) != DEFAULT
+}
+
+/// Describes what is placed in a program that has its own malloc, for messages.
+pub(crate) fn placed_otherwise() -> std::string::String {
+    match MAPPINGS.load(Ordering::Relaxed) {
+        usize::MAX => "nor are its mappings (mmap=off)".into(),
+        least => std::format!("its anonymous mappings of {least} bytes and more are"),
+    }
+}
+
+/// Sets the kind that later allocations come from.
 pub(crate) fn follow(kind: u32) {
     HEAP.store(kind, Ordering::Relaxed);
 }
@@ -73,7 +86,7 @@ fn raw(object: Option<NonNull<u8>>) -> *mut c_void {
     object.map_or(null_mut(), |object| object.as_ptr().cast())
 }
 
-/// What is done when a kind has no more: once more if limits can be raised, else NULL or an end.
+/// Handles a full kind: retries once if limits can be raised, else returns NULL or aborts.
 #[cold]
 fn when_full(again: impl Fn() -> Option<NonNull<u8>>) -> *mut c_void {
     let error = sys::errno();
@@ -91,6 +104,21 @@ fn when_full(again: impl Fn() -> Option<NonNull<u8>>) -> *mut c_void {
     }
     sys::set_errno(error);
     null_mut()
+}
+
+/// Leaves jemalloc's initialisation to its first use. For a constructor that runs before others, of a library that
+/// calls [`before_threads`] so that jemalloc is initialised before a second thread starts.
+pub fn initialise_later() {
+    arena::later();
+}
+
+/// Looks up the function that this name would resolve to without the preload library, after initialising jemalloc. For
+/// functions that start threads: a child that is forked while another thread initialises jemalloc could not allocate.
+#[must_use]
+pub fn before_threads(name: &CStr) -> *mut c_void {
+    arena::wake();
+    // SAFETY: a name.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
 /// malloc(3).
@@ -134,8 +162,11 @@ pub fn calloc(count: usize, size: usize) -> *mut c_void {
 /// Memory at a multiple of `alignment`, a power of two.
 fn aligned(alignment: usize, size: usize) -> *mut c_void {
     let kind = kind_for(size);
+    if kind == DEFAULT {
+        return raw(heap::plain_aligned(alignment, size));
+    }
     let object = heap::allocate_aligned(kind, alignment, size);
-    if object.is_some() || kind == DEFAULT {
+    if object.is_some() {
         return raw(object);
     }
     when_full(|| heap::allocate_aligned(kind, alignment, size))
@@ -170,7 +201,7 @@ pub unsafe fn posix_memalign(into: *mut *mut c_void, alignment: usize, size: usi
     0
 }
 
-/// realloc(3); of size 0 it frees and gives NULL.
+/// realloc(3); with size 0 it frees and returns NULL.
 ///
 /// # Safety
 /// As realloc(3).
@@ -186,11 +217,11 @@ pub unsafe fn realloc(object: *mut c_void, size: usize) -> *mut c_void {
     }
     let wanted = kind_for(size);
     let has = heap::kind_of(object as usize);
-    if has == DEFAULT && wanted == DEFAULT {
-        // SAFETY: the caller's promise; it is of no kind, so jemalloc's.
+    if wanted == DEFAULT && space::offset_of(object as usize).is_none() {
+        // SAFETY: the caller's promise; it is not of a kind, so jemalloc's.
         return unsafe { je::realloc(object, size) };
     }
-    // What is of a kind stays with it, also if that is not the heap's: it may have been spilled.
+    // An object of a kind stays with its kind, even if that is not the heap's: it may have been spilled.
     let first = if has == DEFAULT { wanted } else { has };
     // SAFETY: the caller's promise.
     let again = |kind| unsafe { heap::reallocate(kind, object.cast(), size) };
@@ -224,7 +255,7 @@ pub unsafe fn usable_size(object: *mut c_void) -> usize {
     unsafe { heap::usable_size(object as usize) }
 }
 
-/// mmap(2). Anonymous private memory that may be written goes where the heap's does, if it is large enough; stacks do not.
+/// mmap(2). Writable private anonymous memory is placed as the heap is, if it is large enough; stacks are not.
 ///
 /// # Safety
 /// As mmap(2).

@@ -1,56 +1,58 @@
-//! How readers and writers of a granule meet: a piece of a replicated region that each of some nodes may have a copy of.
+//! Synchronisation of readers and writers of a granule: a piece of a replicated region with a copy on each of several
+//! nodes.
 //!
-//! Each copy has a word beside it, so that who reads one looks at memory of its own node alone. The home copy's word is its
-//! version: even while it stands, odd while it is written. The word of another copy is 0 if nothing can be said of it, and else
-//! tells of which version it is: one more than that if it may be read ([`READ_HERE`]), two more if readers go home all the same
-//! ([`HELD`]). Beside the home copy is a third word, the granule's life: who writes, how often it collapsed, when it was last
-//! written.
+//! Each copy has a version word beside it, so that a reader accesses memory of its own node only. The home copy's word
+//! is its version: even while it is stable, odd while it is written. The word of another copy is 0 if the copy is not
+//! valid; else it is the version the copy was made from, plus one if it may be read ([`READ_HERE`]) or plus two if
+//! readers use home nevertheless ([`HELD`]). Beside the home copy is a third word, the granule's life: its lock bit,
+//! its number of collapses and the time of its last write.
 //!
-//! A *write* takes the granule, has the words of all other copies say nothing (the granule *collapses*: all go home), makes the
-//! home copy's version odd, writes, and publishes the next version. So who has seen a version, or has heard of it from someone
-//! who has, finds no older one anywhere. A *reader* takes what is there and looks at the word again (a seqlock; H.-J. Boehm, "Can
-//! Seqlocks Get Along With Programming Language Memory Models?", MSPC 2012): what changed meanwhile is taken anew, from home, and
-//! after some turns it waits in line like a writer. A copy is made again by a reader of its node once nobody has written for a
-//! *quiet* time, or by *sync* at once; but after so many collapses never again (Carrefour's rule), and then sync brings copies
-//! for those alone who look at them directly.
+//! A *write* locks the granule, invalidates all other copies (the granule *collapses*: all readers go home), makes the
+//! home copy's version odd, writes, and publishes the next version. So a thread that has seen a version, or was
+//! synchronised with one that has, finds no older one anywhere. A *reader* copies the bytes and checks the word again
+//! (a seqlock; H.-J. Boehm, "Can Seqlocks Get Along With Programming Language Memory Models?", MSPC 2012): on a change
+//! it retries from home, and after [`TURNS`] attempts it takes the lock as a writer does. A reader makes its node's
+//! copy again once the granule has not been written for a *quiet* time; *sync* makes all copies at once. After a limit
+//! on collapses the granule is never copied again by readers (Carrefour's rule), and sync then serves only direct
+//! views.
 //!
-//! Rules: memory is only written by who has taken the granule; who copies memory does so in a way that others may write it
-//! meanwhile (`bytes`). Nobody who has taken a granule waits for anything. `tests/granules.rs` goes through the orders in which
-//! threads meet.
+//! Rules: only the thread that holds the lock writes memory; memory is copied by `bytes`, which tolerates concurrent
+//! writes. A thread that holds a granule's lock waits for nothing. `tests/granules.rs` checks the interleavings of
+//! threads.
 
 use crate::sync::{AtomicU64, Ordering, fence, pause};
 
 /// The copy that is written first.
 pub(crate) const HOME: usize = 0;
 
-/// What a copy's word has above the version it is of, if it may be read.
+/// Offset of a copy's word above its version, if the copy may be read.
 const READ_HERE: u64 = 1;
-/// As above, if readers go home.
+/// As above, if readers use home.
 const HELD: u64 = 2;
 
-/// Times that a reader tries the home copy before it waits in line.
+/// Attempts at the home copy before a reader takes the lock.
 const TURNS: u32 = 64;
 
 /// The words of a granule.
 pub(crate) trait Words {
-    /// How many copies there can be, home included.
+    /// Number of copies, home included.
     fn copies(&self) -> usize;
     /// The word of a copy.
     fn version(&self, copy: usize) -> &AtomicU64;
-    /// The granule's life.
+    /// The granule's life word.
     fn life(&self) -> &AtomicU64;
 }
 
 /// When copies are made again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
-    /// How long nobody must have written.
+    /// Least time since the last write.
     pub(crate) quiet_ms: u64,
-    /// After so many collapses, never.
+    /// Most collapses; beyond, the granule is never copied again.
     pub(crate) collapses_most: u64,
 }
 
-/// What a granule has been through: the word has a bit for who has taken it, 16 for its collapses, the rest for the time.
+/// A granule's history in one word: a lock bit, 16 bits for its collapses, the rest for the time of the last write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Life {
     collapses: u64,
@@ -59,7 +61,7 @@ struct Life {
 
 const TAKEN: u64 = 1;
 const COLLAPSES_BITS: u32 = 16;
-/// The most collapses that are counted.
+/// Maximum of the collapse counter.
 pub(crate) const COLLAPSES_MOST: u64 = (1 << COLLAPSES_BITS) - 1;
 
 impl Life {
@@ -81,7 +83,7 @@ impl Life {
     }
 }
 
-/// Takes a granule, as soon as nobody else has it.
+/// Locks a granule; waits while another thread holds it.
 fn take(words: &impl Words) -> Life {
     let mut turn = 0;
     loop {
@@ -94,7 +96,7 @@ fn take(words: &impl Words) -> Life {
     }
 }
 
-/// Takes a granule whose life is as it was seen.
+/// Locks a granule if its life word is unchanged.
 fn try_take(words: &impl Words, life: u64) -> bool {
     let (order, otherwise) = (Ordering::Acquire, Ordering::Relaxed);
     words.life().compare_exchange(life, life | TAKEN, order, otherwise).is_ok()
@@ -104,12 +106,12 @@ fn leave(words: &impl Words, life: Life) {
     words.life().store(life.word(), Ordering::Release);
 }
 
-/// What a write has done to a granule.
+/// The effect of a write on a granule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wrote {
-    /// Copies that were read are so no more.
+    /// Copies that could be read were invalidated.
     pub(crate) is_collapse: bool,
-    /// It was the last collapse: from now on all go home.
+    /// It was the last collapse: from now on all readers use home.
     pub(crate) is_settled: bool,
 }
 
@@ -132,7 +134,7 @@ pub(crate) fn write(words: &impl Words, now_ms: u64, rule: &Rule, put: impl FnOn
     let home = words.version(HOME);
     let version = home.load(Ordering::Relaxed);
     home.store(version + 1, Ordering::Relaxed);
-    // Who sees something of what is put sees that the version is odd, and that the other copies say nothing.
+    // A thread that sees any byte of this write also sees the odd version and the invalid copies.
     fence(Ordering::Release);
     put();
     home.store(version + 2, Ordering::Release);
@@ -141,11 +143,11 @@ pub(crate) fn write(words: &impl Words, now_ms: u64, rule: &Rule, put: impl FnOn
 }
 
 const fn is_readable(copy: usize, word: u64) -> bool {
-    // Home's is even while it stands, others' are odd.
+    // A stable word is even for home and odd for other copies.
     (copy == HOME) == (word & 1 == 0)
 }
 
-/// One try at a copy: `get` takes what is there. Whether that was whole.
+/// Tries once to read a copy with `get`; returns whether the read was consistent.
 fn try_read(words: &impl Words, copy: usize, get: &mut impl FnMut(usize)) -> bool {
     let word = words.version(copy);
     let before = word.load(Ordering::Acquire);
@@ -153,14 +155,14 @@ fn try_read(words: &impl Words, copy: usize, get: &mut impl FnMut(usize)) -> boo
         return false;
     }
     get(copy);
-    // What was taken was taken before the word is looked at again.
+    // The bytes are read before the word is checked again.
     fence(Ordering::Acquire);
     word.load(Ordering::Relaxed) == before
 }
 
-/// What a reader may do to a granule of whose copy it may not read.
+/// What a reader may do with a granule whose copy it may not read.
 pub(crate) struct Quiet<'a, F> {
-    /// The time, asked for if there is need of it.
+    /// Returns the time; called only if needed.
     pub(crate) now_ms: fn() -> u64,
     /// When copies are made.
     pub(crate) rule: &'a Rule,
@@ -168,8 +170,8 @@ pub(crate) struct Quiet<'a, F> {
     pub(crate) bring: F,
 }
 
-/// Reads a granule from a copy if it may be read, else from home: `get` takes what is in a copy, and what it took last is whole.
-/// Whether the copy was made for that.
+/// Reads a granule from a copy if it may be read, else from home. `get` may run several times; the last read is
+/// consistent. Returns whether the copy was made on this occasion.
 pub(crate) fn read<F: FnMut(usize)>(
     words: &impl Words,
     copy: usize,
@@ -195,7 +197,7 @@ pub(crate) fn read<F: FnMut(usize)>(
     is_made
 }
 
-/// Makes a copy if it is time to and nobody has the granule. Whether it did.
+/// Makes a copy if one is due and the lock is free; returns whether it did.
 fn renew<F: FnMut(usize)>(words: &impl Words, copy: usize, quiet: Quiet<'_, F>) -> bool {
     let Quiet { now_ms, rule, bring } = quiet;
     let seen = words.life().load(Ordering::Relaxed);
@@ -209,26 +211,26 @@ fn renew<F: FnMut(usize)>(words: &impl Words, copy: usize, quiet: Quiet<'_, F>) 
     is_made
 }
 
-/// Makes a copy of the home copy, by who has taken the granule. Whether there was need to.
+/// Copies home to a copy; the caller holds the lock. Returns whether that was necessary.
 fn make(words: &impl Words, copy: usize, what: u64, mut bring: impl FnMut(usize)) -> bool {
     let version = words.version(HOME).load(Ordering::Relaxed);
     let word = words.version(copy);
     if word.load(Ordering::Relaxed) == version + what {
         return false;
     }
-    // Who sees something of what is brought sees that the word says nothing, as the last writer has left it.
+    // A thread that sees any byte of the new copy also sees that its word is invalid, as the last writer left it.
     fence(Ordering::Release);
     bring(copy);
     word.store(version + what, Ordering::Release);
     true
 }
 
-/// Has every copy be what was written before this began; how many had to be made.
+/// Brings every copy up to the state before this call; returns the number of copies made.
 pub(crate) fn sync(words: &impl Words, rule: &Rule, mut bring: impl FnMut(usize)) -> u64 {
     let version = words.version(HOME).load(Ordering::Acquire);
     let is_of = |word: u64| word == version + READ_HERE || word == version + HELD;
     let mut copies = HOME + 1..words.copies();
-    // What was never written is zeroes in every copy.
+    // A granule that was never written is zeroes in every copy.
     if version == 0 || copies.all(|copy| is_of(words.version(copy).load(Ordering::Acquire))) {
         return 0;
     }

@@ -1,18 +1,18 @@
-//! How much may be discarded in haste: pages that are needed again cost a fault each, so a program that fills and empties a kind
-//! over and over must not lose them every time.
+//! Rate limit for discarding pages at once: each discarded page that is needed again costs a fault, so a program that
+//! fills and empties a kind repeatedly must not lose its pages every time.
 #![expect(unsafe_code, reason = "a clock that asks no kernel")]
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// What may be discarded at first, in MiB.
+/// Initial budget, in MiB.
 const FIRST_MIB: u64 = 4096;
-/// What is added each second, in MiB: faults for as much take under a hundredth of a CPU.
+/// Budget gained per second, in MiB: the faults for this take less than a hundredth of a CPU.
 const MIB_EACH_SECOND: u64 = 64;
 
-/// The time, in milliseconds, at which all that was discarded will have been earned.
+/// Time, in milliseconds, at which the budget used so far will have been regained.
 static EARNED_MS: AtomicU64 = AtomicU64::new(0);
 
-/// Whether `bytes` may be discarded now; if so they are taken off what may be.
+/// Whether `bytes` may be discarded now; if so, takes them off the budget.
 pub(crate) fn may(bytes: usize) -> bool {
     may_at(now_ms(), bytes)
 }
@@ -26,7 +26,7 @@ fn may_at(now_ms: u64, bytes: usize) -> bool {
     EARNED_MS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend).is_ok()
 }
 
-/// Milliseconds of a clock that only goes forward.
+/// Milliseconds of a monotonic clock.
 pub(crate) fn now_ms() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a place for the time.

@@ -1,12 +1,12 @@
-//! Allocating and freeing: the short ways through a thread's magazines, and the long ones behind them.
+//! Allocating and freeing: the fast paths through a thread's magazines, and the slow paths behind them.
 //!
 //! | size | from |
 //! |---|---|
 //! | up to 32 KiB | the thread's magazine, then the kind's depot, then an arena |
 //! | below 4 MiB | an arena |
-//! | larger, or aligned beyond 2 MiB | segments of its own, which go back at once |
+//! | larger, or aligned beyond 2 MiB | segments of its own, which are kept for a while when it is freed (`kept`) |
 //!
-//! The default kind is jemalloc as it is.
+//! The default kind is served the same way; where it can't be made, by unmodified jemalloc.
 #![expect(unsafe_code, reason = "malloc and free")]
 
 use core::ptr::{NonNull, copy_nonoverlapping};
@@ -20,18 +20,18 @@ use crate::space::{self, Code, Role};
 use crate::thread::{self, Thread};
 use crate::{adapt, arena, sys, tls};
 
-/// From this size on an object has segments of its own.
+/// Objects of at least this size have segments of their own.
 const OWN_LEAST: usize = 4 << 20;
-/// Larger alignments as well.
+/// So do objects with a larger alignment than this.
 const ARENA_ALIGNMENT: usize = 2 << 20;
-/// Objects of a class are aligned to what divides it, up to this.
+/// Objects of a class are aligned to the largest power of two that divides the class, up to this.
 const CLASS_ALIGNMENT: usize = 4096;
-/// The alignment that every object has, but those smaller than it.
+/// The alignment of every object, except of those smaller than it.
 const ALIGNMENT: usize = 16;
-/// The most kinds a request is handed on to.
+/// Longest chain of spills for a request.
 const SPILLS: usize = 8;
 
-/// What is asked for.
+/// An allocation request.
 #[derive(Clone, Copy, Debug)]
 struct Request {
     size: usize,
@@ -40,17 +40,17 @@ struct Request {
     zeroed: bool,
 }
 
-/// Memory of a kind; none, with errno set, if there is none.
+/// Allocates memory of a kind; `None`, with errno set, on failure.
 #[inline(always)]
 pub(crate) fn allocate(handle: u32, size: usize) -> Option<NonNull<u8>> {
-    // Not `or_else`: what is left is a last call, with what is in registers anyhow.
+    // Not `or_else`: this way the slow path is a tail call with its arguments in registers.
     match quickly(handle, size) {
         Some(object) => Some(object),
         None => allocate_otherwise(handle, size),
     }
 }
 
-/// Memory of a kind, if the calling thread has kept some of that size.
+/// Allocates from the calling thread's cache, if it has an object of that size.
 #[inline(always)]
 pub(crate) fn quickly(handle: u32, size: usize) -> Option<NonNull<u8>> {
     let class = fine_class(size)?;
@@ -60,13 +60,13 @@ pub(crate) fn quickly(handle: u32, size: usize) -> Option<NonNull<u8>> {
     NonNull::new(object as *mut u8)
 }
 
-/// The ways that are longer, in a call of their own, so that the short way has nothing to put aside.
+/// The slow paths, in a call of their own, so that the fast path need not save registers.
 #[cold]
 #[inline(never)]
 fn allocate_otherwise(handle: u32, size: usize) -> Option<NonNull<u8>> {
     // SAFETY: the calling thread's record, never freed.
     let thread: Option<&Thread> = unsafe { tls::get().as_ref() };
-    // A thread that is not found at a glance.
+    // The thread's record exists but `tls::glance` did not find it.
     if let Some((thread, class)) = thread.zip(fine_class(size))
         && let Some(object) = thread.magazine(kind::index_of(handle), class).pop()
     {
@@ -100,9 +100,10 @@ fn allocate_slowly(handle: u32, request: Request) -> Option<NonNull<u8>> {
     let mut at = handle;
     for _ in 0..SPILLS {
         if at == DEFAULT {
-            return plain(request);
+            let object = kind::of_default().and_then(|kind| of_kind(kind, request));
+            return object.or_else(|| plain(request));
         }
-        // Of a kind whose objects have places of their own nothing can be had without one.
+        // A kind whose objects are placed one by one can't serve requests without a place.
         let Some(kind) = kind::find(at).filter(|kind| !kind.is_apart()) else {
             sys::set_errno(libc::EINVAL);
             return None;
@@ -121,7 +122,16 @@ fn allocate_slowly(handle: u32, request: Request) -> Option<NonNull<u8>> {
     None
 }
 
+/// Memory of unmodified jemalloc, at a multiple of `alignment`.
+pub(crate) fn plain_aligned(alignment: usize, size: usize) -> Option<NonNull<u8>> {
+    plain(Request { size, alignment, zeroed: false })
+}
+
 fn plain(request: Request) -> Option<NonNull<u8>> {
+    if !arena::wake() {
+        sys::set_errno(libc::ENOMEM);
+        return None;
+    }
     let zero = if request.zeroed { je::MALLOCX_ZERO } else { 0 };
     let flags = je::MALLOCX_ALIGN(request.alignment) | zero;
     // SAFETY: the size is not zero, the alignment a power of two.
@@ -132,7 +142,7 @@ fn plain(request: Request) -> Option<NonNull<u8>> {
     object
 }
 
-/// The class that serves a request, if threads keep objects of it.
+/// The class that serves a request, if threads cache objects of it.
 fn class_for(request: Request) -> Option<usize> {
     if request.alignment <= ALIGNMENT && request.size >= request.alignment {
         return class_of(request.size);
@@ -149,7 +159,7 @@ fn of_kind(kind: &'static Kind, request: Request) -> Option<NonNull<u8>> {
         return None;
     }
     if size >= OWN_LEAST || alignment > ARENA_ALIGNMENT {
-        return NonNull::new(kind.object(size.max(1), alignment)? as *mut u8);
+        return NonNull::new(kind.object(size.max(1), alignment, zeroed)? as *mut u8);
     }
     let thread = thread::current().filter(|thread| thread.ensure(kind.index()));
     let (Some(class), Some(thread)) = (class_for(request), thread) else {
@@ -171,7 +181,7 @@ fn of_kind(kind: &'static Kind, request: Request) -> Option<NonNull<u8>> {
 fn from_arena(kind: &'static Kind, request: Request, shard: usize) -> Option<NonNull<u8>> {
     let object = kind.arena(shard)?.one(request.size, request.alignment, request.zeroed)?;
     let at = object.as_ptr() as usize;
-    // What was on the page before may have been of a class.
+    // The page may have belonged to a class before.
     space::set_code(space::offset_of(at)?, Code::NONE);
     // SAFETY: just allocated.
     let size = unsafe { arena::size_of_object(at) };
@@ -179,7 +189,7 @@ fn from_arena(kind: &'static Kind, request: Request, shard: usize) -> Option<Non
     Some(object)
 }
 
-/// Gives back what was allocated, of any kind.
+/// Frees an object of any kind.
 ///
 /// # Safety
 /// `object` is null, or was allocated here and is not used any more.
@@ -221,7 +231,7 @@ unsafe fn free_ours(at: usize, offset: usize) {
     let (index, role) = space::owner_at(offset);
     let Some(kind) = kind::at(index) else { return };
     if let Role::Object(length) = role {
-        // SAFETY: the caller's promise; objects of their own are found by their first segment.
+        // SAFETY: the caller's promise; objects with segments of their own are found by their first segment.
         unsafe { kind.end_object(offset, length) };
         return;
     }
@@ -246,13 +256,13 @@ unsafe fn free_ours(at: usize, offset: usize) {
     }
 }
 
-/// The kind that memory is of; the default for what is not ours.
+/// The kind of an object; the default for pointers that are not ours.
 pub(crate) fn kind_of(at: usize) -> u32 {
     let index = space::offset_of(at).map_or(0, |offset| space::owner_at(offset).0);
-    kind::at(index).map_or(DEFAULT, Kind::handle)
+    kind::at(index).filter(|_| index > 0).map_or(DEFAULT, Kind::handle)
 }
 
-/// Bytes that may be used, as many as were asked for at least.
+/// Usable bytes, at least as many as were requested.
 ///
 /// # Safety
 /// `at` is null or was allocated here and not freed.
@@ -261,7 +271,7 @@ pub(crate) unsafe fn usable_size(at: usize) -> usize {
         // SAFETY: the caller's promise: jemalloc's, or null.
         return unsafe { je::malloc_usable_size(at as *const libc::c_void) };
     };
-    // Pages of objects that have segments of their own have no code.
+    // Pages of objects with segments of their own have no code.
     match space::code_at(offset) {
         Code::NONE => match space::owner_at(offset) {
             (_, Role::Object(length)) => length,
@@ -272,7 +282,8 @@ pub(crate) unsafe fn usable_size(at: usize) -> usize {
     }
 }
 
-/// Memory of a kind with the content of `object`, which is gone unless there is none. A null is like [`allocate`].
+/// Returns memory of a kind with the content of `object`, which is freed unless the result is `None`. A null is like
+/// [`allocate`].
 ///
 /// # Safety
 /// As [`free`].
@@ -280,7 +291,7 @@ pub(crate) unsafe fn reallocate(handle: u32, object: *mut u8, size: usize) -> Op
     let Some(old) = NonNull::new(object) else { return allocate(handle, size) };
     let at = object as usize;
     let stays = kind_of(at) == handle;
-    if stays && handle == DEFAULT {
+    if stays && space::offset_of(at).is_none() {
         // SAFETY: the caller's promise; the size is not zero.
         let new = unsafe { je::realloc(object.cast(), size.max(1)) };
         return NonNull::new(new.cast());
@@ -310,19 +321,19 @@ pub(crate) unsafe fn reallocate(handle: u32, object: *mut u8, size: usize) -> Op
     Some(new)
 }
 
-/// What came of [`shift`].
+/// Result of [`shift`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shifted {
-    /// All of the first is in the second, and the first is given back.
+    /// The second has all of the first's content, and the first is freed.
     Whole,
-    /// Both are as they were.
+    /// Both are unchanged.
     Not,
-    /// The first is as it was, and the second is gone.
+    /// The first is unchanged, and the second is lost.
     Lost,
 }
 
-/// Moves the pages of an object with segments of its own to those of another, both of one kind, if they are such objects, and
-/// if the kernel can: not where parts of an object have policies of their own.
+/// Moves the pages of an object with segments of its own to another such object of the same kind, if both qualify and
+/// the kernel supports it: not where parts of an object have memory policies of their own.
 unsafe fn shift(from: usize, to: usize) -> Shifted {
     let Some((from_offset, to_offset)) = space::offset_of(from).zip(space::offset_of(to)) else {
         return Shifted::Not;
@@ -338,11 +349,12 @@ unsafe fn shift(from: usize, to: usize) -> Shifted {
     if !sys::may_shift(from, length_moved) {
         return Shifted::Not;
     }
-    // SAFETY: the caller's promise: an object that becomes the other, which nobody has had.
+    // SAFETY: the caller's promise: an object that becomes the other, to which no other pointer exists.
     if unsafe { sys::shift(from, length_moved, to, room) } {
         if sys::fill(from, length_moved) {
             // SAFETY: as above.
-            unsafe { kind.end_object(from_offset, length) };
+            // The mapping there now has no memory policy yet.
+            unsafe { kind.end_object_now(from_offset, length) };
         } else {
             kind.lose_object(from_offset, length);
         }
@@ -355,9 +367,11 @@ unsafe fn shift(from: usize, to: usize) -> Shifted {
     Shifted::Lost
 }
 
-/// Whether an object of a kind holds `size` bytes in its place, and no more than it should.
+/// Resizes an object of a kind in place; false if it can't, or if the object would waste too much.
 unsafe fn resize(handle: u32, at: usize, size: usize) -> bool {
-    let Some((kind, offset)) = kind::find(handle).zip(space::offset_of(at)) else { return false };
+    let Some((kind, offset)) = kind::at(kind::index_of(handle)).zip(space::offset_of(at)) else {
+        return false;
+    };
     if let (_, Role::Object(length)) = space::owner_at(offset) {
         let may = if kind.is_apart() { size <= length } else { size >= OWN_LEAST };
         // SAFETY: the caller's promise: an object of this kind.
@@ -372,7 +386,7 @@ unsafe fn resize(handle: u32, at: usize, size: usize) -> bool {
             // SAFETY: as above.
             let after = unsafe { arena::size_of_object(at) };
             kind.counts.out.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
-            // Much smaller, if it would not shrink, it moves.
+            // An object that should be much smaller and did not shrink is moved.
             resized && after / 2 <= size
         }
         Code::NONE => false,

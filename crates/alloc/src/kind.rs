@@ -1,11 +1,13 @@
-//! A memory kind at work: its place, its limit, its arenas and its segments.
+//! A memory kind at run time: its placement, its limit, its arenas and its segments.
 //!
-//! Kinds are numbered from 1; number 0 is the default, plain memory, which has no [`Kind`]. A *handle* is the number with a
-//! generation, so that the handle of a kind that is gone is told from that of the next with its number. Kinds are never
-//! freed: one that ends is cleared and used again.
+//! Kinds are numbered from 1; number 0 is the default, memory placed by the process's policy. It has a [`Kind`] as
+//! well, made at first use, which is in no list and is returned by [`of_default`] only; its objects count as belonging
+//! to no kind. A *handle* is the number with a generation, so that the handle of a destroyed kind differs from that of
+//! the next kind with its number. Kinds are never freed: a destroyed one is cleared and reused.
 //!
-//! Rules: what is written when a kind is made (its placing, its spill) is written before its handle is, and read by who has
-//! the handle. Who ends a kind promises that nobody uses it or anything allocated from it any more.
+//! Rules: the fields set at creation (placing, spill) are written before the handle is published, and read only through
+//! a handle. The caller that destroys a kind promises that neither the kind nor anything allocated from it is used any
+//! more.
 #![expect(
     unsafe_code,
     reason = "kinds live in memory that has no owner, and jemalloc finds them by address"
@@ -13,7 +15,7 @@
 
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::boxed::Box;
 use std::string::String;
 
@@ -23,63 +25,74 @@ use crate::arena::{Arena, HOOKS};
 use crate::classes::CLASSES;
 use crate::counts::Counts;
 use crate::depot::Depot;
+use crate::kept::Kept;
+use crate::nursery::Nursery;
 use crate::placing::Placing;
-use crate::space::{self, Code, KINDS, Role, SEGMENT};
+use crate::room::{Bound, Room};
+use crate::space::{self, KINDS, Role, SEGMENT};
 use crate::{own, sys, thread};
 
-/// The default kind: plain memory, placed as the process's policy says.
+/// The default kind: plain memory, placed by the process's policy.
 pub(crate) const DEFAULT: u32 = 0;
 /// The most arenas a kind has; threads share them.
 pub(crate) const SHARDS: usize = 8;
-/// The most kinds there are at a time. The last number stays free: it is that of the handle that stands for none.
+/// The most kinds at a time. The last number stays free: its handle stands for no kind.
 pub(crate) const KINDS_MOST: usize = KINDS - 2;
-/// From this many kinds on a kind has one arena: jemalloc has some four thousand in all.
+/// With this many kinds or more, a new kind has one arena: jemalloc has some four thousand in all.
 const KINDS_WITH_SHARDS: usize = 256;
 
 const INDEX_BITS: u32 = KINDS.trailing_zeros();
-/// A handle that is being made or ended.
+/// A handle that is being created or destroyed.
 const BUSY: u32 = (1 << INDEX_BITS) - 1;
 
 static TABLE: [AtomicPtr<Kind>; KINDS] = [const { AtomicPtr::new(null_mut()) }; KINDS];
-/// What each kind is to be like. Not in the kinds themselves: leak checkers look for pointers in a library's static memory, not
-/// in what it has mapped.
+static NUMBERS: AtomicUsize = AtomicUsize::new(1);
+/// The plan of each kind. Not in the kinds themselves: leak checkers look for pointers in a library's static memory,
+/// not in memory it has mapped.
 static PLANS: [AtomicPtr<Plan>; KINDS] = [const { AtomicPtr::new(null_mut()) }; KINDS];
 
-/// What a kind is to be like.
+/// The properties of a kind.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    /// Its place in words.
+    /// Its placement, as written in its text.
     pub(crate) text: String,
     /// Where its pages are.
     pub(crate) placing: Placing,
-    /// The most bytes set aside for it; none is as many as there are.
+    /// The most bytes set aside for it; `None` is unlimited.
     pub(crate) limit: Option<usize>,
-    /// The kind that gives what this one can't.
+    /// The kind that serves requests this one can't.
     pub(crate) spill: Option<u32>,
-    /// Whether that kind is this one's alone, and ends with it.
+    /// Whether the spill belongs to this kind only, and is destroyed with it.
     pub(crate) owns_spill: bool,
-    /// Whether to ask for huge pages, or for none.
+    /// Whether to request huge pages or forbid them; `None` leaves that to the system.
     pub(crate) huge: Option<bool>,
+    /// The nodes to which its pages are restricted.
+    pub(crate) bound: Bound,
 }
 
 /// A kind.
 #[repr(C)]
 pub(crate) struct Kind {
-    /// First, so that jemalloc, which has its address, has the kind's.
+    /// The first field, so that jemalloc's pointer to the hooks is a pointer to the kind.
     hooks: UnsafeCell<extent_hooks_t>,
     /// 0: none.
     handle: AtomicU32,
     index: AtomicU32,
     generation: AtomicU32,
-    /// The most that may be set aside.
+    /// The most bytes that may be set aside.
     limit: AtomicUsize,
     /// Address space set aside for arenas and objects.
-    aside: AtomicUsize,
+    pub(crate) aside: AtomicUsize,
     /// The next free address for arenas, in a segment that ends at the next multiple of its size.
     cursor: AtomicUsize,
-    /// Each arena's number and one, or zero.
+    /// Each arena's number plus one, or zero.
     arenas: [AtomicU32; SHARDS],
     pub(crate) counts: Counts,
+    pub(crate) kept: Kept,
+    pub(crate) room: Room,
+    pub(crate) nursery: Nursery,
+    /// Classes whose depot may hold objects, one bit each: a depot that was never used is not touched.
+    pub(crate) stocked: AtomicU64,
     pub(crate) depots: [Depot; CLASSES],
     /// Objects of each class that went back to arenas and have not been allocated again.
     pub(crate) returned: [AtomicUsize; CLASSES],
@@ -100,12 +113,24 @@ pub(crate) const fn index_of(handle: u32) -> usize {
     handle as usize & (KINDS - 1)
 }
 
-/// The kind of a handle; none for the default and for one that is gone.
+/// The kind of a handle; `None` for the default and for a destroyed kind.
 pub(crate) fn find(handle: u32) -> Option<&'static Kind> {
-    at(index_of(handle)).filter(|kind| kind.handle.load(Ordering::Acquire) == handle)
+    let listed = at(index_of(handle)).filter(|_| index_of(handle) > 0)?;
+    (listed.handle.load(Ordering::Acquire) == handle).then_some(listed)
 }
 
-/// The kind with a number, if there is one now.
+/// The default's kind; `None` if there is no memory for it, or another thread is making it.
+pub(crate) fn of_default() -> Option<&'static Kind> {
+    at(0).or_else(|| {
+        let kind = space::ensure().then(|| reserve(0))??;
+        kind.limit.store(usize::MAX, Ordering::Relaxed);
+        PLANS[0].store(Box::into_raw(Box::default()), Ordering::Release);
+        kind.handle.store(1 << INDEX_BITS, Ordering::Release);
+        Some(kind)
+    })
+}
+
+/// The kind with a number, if it currently exists.
 pub(crate) fn at(index: usize) -> Option<&'static Kind> {
     let kind = TABLE.get(index)?.load(Ordering::Acquire);
     // SAFETY: kinds are never freed.
@@ -113,18 +138,24 @@ pub(crate) fn at(index: usize) -> Option<&'static Kind> {
     (kind.handle() > BUSY).then_some(kind)
 }
 
-/// Handles of all kinds there are.
+/// All existing kinds, except the default's.
 pub(crate) fn all() -> impl Iterator<Item = &'static Kind> {
-    (1..KINDS).filter_map(at)
+    (1..numbers()).filter_map(at)
 }
 
-/// Makes a kind. None if there are as many as there can be, or no memory.
+/// Upper bound of all kind numbers ever used.
+pub(crate) fn numbers() -> usize {
+    NUMBERS.load(Ordering::Acquire)
+}
+
+/// Creates a kind; `None` if there are too many, or no memory.
 pub(crate) fn create(plan: Plan) -> Option<u32> {
     if !space::ensure() {
         return None;
     }
     let kind = (1..=KINDS_MOST).find_map(reserve)?;
     kind.limit.store(plan.limit.unwrap_or(usize::MAX), Ordering::Relaxed);
+    kind.room.reset();
     PLANS[kind.index()].store(Box::into_raw(Box::new(plan)), Ordering::Release);
     let generation = kind.generation.load(Ordering::Relaxed) % (u32::MAX >> INDEX_BITS) + 1;
     kind.generation.store(generation, Ordering::Relaxed);
@@ -133,42 +164,43 @@ pub(crate) fn create(plan: Plan) -> Option<u32> {
     Some(handle)
 }
 
-/// Makes a kind with a kind of its own for what it can't give.
+/// Creates a kind with its own kind to spill to.
 pub(crate) fn create_with_spill(plan: Plan, spill: Option<Plan>) -> Option<u32> {
     let Some(spill) = spill else { return create(plan) };
     let spill = create(spill)?;
     let made = create(Plan { spill: Some(spill), owns_spill: true, ..plan });
     if made.is_none() {
-        // SAFETY: nothing was allocated from it, and nobody knows it.
+        // SAFETY: nothing was allocated from it, and it is not published.
         unsafe { destroy(spill) };
     }
     made
 }
 
-/// Makes the kind with this number ours to fill in, if it is free.
+/// Reserves the kind with this number, to be filled in, if it is free.
 fn reserve(index: usize) -> Option<&'static Kind> {
     let place = &TABLE[index];
     if place.load(Ordering::Acquire).is_null() {
         let made = own::zeroed::<Kind>()?;
-        // SAFETY: memory of our own, in which all zeroes is a kind that is not there.
+        // SAFETY: memory of our own; all zeroes is a kind that does not exist.
         let kind = unsafe { made.as_ref() };
-        // SAFETY: nobody else knows it yet.
+        // SAFETY: no other thread knows it yet.
         unsafe { *kind.hooks.get() = HOOKS };
         kind.index.store(u32::try_from(index).ok()?, Ordering::Relaxed);
-        // Who comes second has wasted some memory, once.
+        // A thread that loses this race wastes some memory, once.
         let _ =
             place.compare_exchange(null_mut(), made.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
     }
     // SAFETY: kinds are never freed.
     let kind = unsafe { &*place.load(Ordering::Acquire) };
     kind.handle.compare_exchange(0, BUSY, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+    NUMBERS.fetch_max(index + 1, Ordering::AcqRel);
     Some(kind)
 }
 
-/// Ends a kind with all that was allocated from it. False if there is none with this handle.
+/// Destroys a kind with everything allocated from it; false if there is none with this handle.
 ///
 /// # Safety
-/// Nobody uses the kind or what was allocated from it any more.
+/// Neither the kind nor anything allocated from it is used any more.
 pub(crate) unsafe fn destroy(handle: u32) -> bool {
     let Some(kind) = find(handle) else { return false };
     let busy = kind.handle.compare_exchange(handle, BUSY, Ordering::AcqRel, Ordering::Relaxed);
@@ -178,11 +210,14 @@ pub(crate) unsafe fn destroy(handle: u32) -> bool {
     let index = index_of(handle);
     // SAFETY: the caller's promise, here and below.
     unsafe { thread::forget_kind(index) };
-    for (depot, returned) in kind.depots.iter().zip(&kind.returned) {
+    // SAFETY: as above. Its segments are given back with all others.
+    unsafe { kind.kept.reset() };
+    for depot in kind.stocked_depots() {
         // SAFETY: as above.
         unsafe { depot.reset() };
-        returned.store(0, Ordering::Relaxed);
     }
+    kind.stocked.store(0, Ordering::Relaxed);
+    kind.returned.iter().for_each(|returned| returned.store(0, Ordering::Relaxed));
     for arena in &kind.arenas {
         if let Some(number) = arena.swap(0, Ordering::AcqRel).checked_sub(1) {
             // SAFETY: as above.
@@ -194,11 +229,12 @@ pub(crate) unsafe fn destroy(handle: u32) -> bool {
         crate::checked::ends(offset, role);
         let bytes = if let Role::Object(bytes) = role { bytes } else { SEGMENT };
         let length = bytes.div_ceil(SEGMENT).max(1) * SEGMENT;
-        // SAFETY: as above; the parts of an object are done with its first.
+        // SAFETY: as above; the rest of an object is unmapped together with its first segment.
         if role != Role::Rest && unsafe { sys::renew(space::address_of(offset), length) } {
             space::give(offset, length);
         }
     }
+    kind.nursery.reset();
     kind.cursor.store(0, Ordering::Relaxed);
     kind.aside.store(0, Ordering::Relaxed);
     let counts = &kind.counts;
@@ -209,11 +245,11 @@ pub(crate) unsafe fn destroy(handle: u32) -> bool {
         count.store(0, Ordering::Relaxed);
     }
     let plan = PLANS[index].swap(null_mut(), Ordering::AcqRel);
-    // SAFETY: a box that was given away when the kind was made, and that nobody has any more.
+    // SAFETY: a box that was leaked when the kind was made, to which no other pointer is left.
     let plan = (!plan.is_null()).then(|| unsafe { Box::from_raw(plan) });
     kind.handle.store(0, Ordering::Release);
     if let Some(spill) = plan.filter(|plan| plan.owns_spill).and_then(|plan| plan.spill) {
-        // SAFETY: as above: what was spilled was allocated from this kind.
+        // SAFETY: as above: spilled objects were allocated from this kind.
         unsafe { destroy(spill) };
     }
     true
@@ -232,6 +268,13 @@ impl Kind {
         self.hooks.get()
     }
 
+    /// Depots that have been used.
+    pub(crate) fn stocked_depots(&self) -> impl Iterator<Item = &Depot> {
+        let stocked = self.stocked.load(Ordering::Relaxed);
+        let used = move |(class, _): &(usize, &Depot)| stocked & 1 << class != 0;
+        self.depots.iter().enumerate().filter(used).map(|(_, depot)| depot)
+    }
+
     /// The kind that hooks belong to.
     ///
     /// # Safety
@@ -241,7 +284,7 @@ impl Kind {
         unsafe { &*hooks.cast::<Self>() }
     }
 
-    fn plan(&self) -> Option<&Plan> {
+    pub(crate) fn plan(&self) -> Option<&Plan> {
         // SAFETY: written before the handle that our caller has, and not changed while that is in use.
         unsafe { PLANS[self.index()].load(Ordering::Acquire).as_ref() }
     }
@@ -254,14 +297,14 @@ impl Kind {
         Some(self.limit.load(Ordering::Relaxed)).filter(|limit| *limit < usize::MAX)
     }
 
-    /// Allows it as much again as it was allowed at first.
+    /// Raises its limit by the original limit.
     pub(crate) fn raise_limit(&self) {
         let more = self.plan().and_then(|plan| plan.limit).unwrap_or(0);
         let raise = |limit: usize| Some(limit.saturating_add(more));
         let _ = self.limit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
     }
 
-    /// What it was made of, in words.
+    /// The text that it was made from.
     pub(crate) fn text(&self) -> &str {
         self.plan().map_or("", |plan| &plan.text)
     }
@@ -271,7 +314,7 @@ impl Kind {
         Some(&self.plan()?.placing)
     }
 
-    /// Whether each of its objects has a place of its own.
+    /// Whether each of its objects is placed separately.
     pub(crate) fn is_apart(&self) -> bool {
         matches!(self.placing(), Some(Placing::Apart))
     }
@@ -307,15 +350,21 @@ impl Kind {
     }
 
     /// Sets `bytes` aside, if the limit allows it.
-    fn reserve(&self, bytes: usize) -> bool {
+    pub(crate) fn reserve(&self, bytes: usize) -> bool {
         let most = self.limit.load(Ordering::Relaxed);
         let more = |aside: usize| aside.checked_add(bytes).filter(|aside| *aside <= most);
         self.aside.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Address space for an arena. Its pages are fresh.
+    /// As [`Self::reserve`]; drops kept objects first if necessary.
+    pub(crate) fn reserve_or_drop(&self, bytes: usize) -> bool {
+        self.reserve(bytes) || self.drop_all_kept() && self.reserve(bytes)
+    }
+
+    /// Address space for an arena, with fresh pages.
     pub(crate) fn extend(&self, size: usize, alignment: usize) -> Option<usize> {
-        if size > SEGMENT || alignment > SEGMENT || !self.reserve(size) {
+        let fits = size <= SEGMENT && alignment <= SEGMENT;
+        if !fits || !self.has_room(size) || !self.reserve_or_drop(size) {
             return None;
         }
         let extended = self.advance(size, alignment);
@@ -343,7 +392,7 @@ impl Kind {
             if won {
                 return Some(at);
             }
-            // SAFETY: nobody has had anything of the segment.
+            // SAFETY: nothing was handed out from the segment.
             if unsafe { sys::renew(at, SEGMENT) } {
                 space::give(offset, SEGMENT);
             }
@@ -353,108 +402,12 @@ impl Kind {
         }
     }
 
-    /// Has pages of a range go where the kind's are.
+    /// Applies the kind's placement to the pages of a range.
     pub(crate) fn place(&self, at: usize, length: usize) -> bool {
         let Some(plan) = self.plan() else { return false };
         if let Some(huge) = plan.huge {
             sys::advise_huge(at, length, huge);
         }
         self.bound(plan.placing.apply(at, length))
-    }
-
-    /// An object with segments of its own, of zeroes.
-    pub(crate) fn object(&self, size: usize, alignment: usize) -> Option<usize> {
-        self.object_placed(size, alignment, None)
-    }
-
-    /// As [`Self::object`], in a place of its own if there is one.
-    pub(crate) fn object_placed(
-        &self,
-        size: usize,
-        alignment: usize,
-        own: Option<&Placing>,
-    ) -> Option<usize> {
-        let length = size.checked_next_multiple_of(sys::PAGE)?;
-        if !self.reserve(length) {
-            return None;
-        }
-        let taken = space::take_object(self.index(), length, alignment);
-        let placed = taken.filter(|offset| {
-            let at = space::address_of(*offset);
-            own.map_or_else(
-                || self.place(at, length),
-                |own| self.bound(own.apply_finely(at, length)),
-            )
-        });
-        let Some(offset) = placed else {
-            self.aside.fetch_sub(length, Ordering::Relaxed);
-            if let Some(offset) = taken {
-                // SAFETY: nobody has had it.
-                unsafe { self.clear(offset, length) };
-            }
-            return None;
-        };
-        // The page may have been of a class, before.
-        space::set_code(offset, Code::NONE);
-        self.counts.objects.fetch_add(length, Ordering::Relaxed);
-        Some(space::address_of(offset))
-    }
-
-    /// # Safety
-    /// The segments are this kind's, and nobody uses what is in them.
-    unsafe fn clear(&self, offset: usize, length: usize) {
-        // SAFETY: the caller's promise.
-        if unsafe { sys::renew(space::address_of(offset), length) } {
-            space::give(offset, length);
-        }
-    }
-
-    /// Gives back an object with segments of its own.
-    ///
-    /// # Safety
-    /// It is one of this kind's, `length` bytes long, and nobody uses it.
-    pub(crate) unsafe fn end_object(&self, offset: usize, length: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { self.clear(offset, length) };
-        self.counts.objects.fetch_sub(length, Ordering::Relaxed);
-        self.aside.fetch_sub(length, Ordering::Relaxed);
-    }
-
-    /// As [`Self::end_object`], where something else may be mapped now: the addresses are never used again.
-    pub(crate) fn lose_object(&self, offset: usize, length: usize) {
-        space::lose(offset, length);
-        self.counts.objects.fetch_sub(length, Ordering::Relaxed);
-        self.aside.fetch_sub(length, Ordering::Relaxed);
-    }
-
-    /// Makes an object with segments of its own longer or shorter in its place; false if it can't be.
-    ///
-    /// # Safety
-    /// As [`Self::end_object`], but for its use.
-    pub(crate) unsafe fn resize_object(&self, offset: usize, length: usize, size: usize) -> bool {
-        let Some(new) = size.checked_next_multiple_of(sys::PAGE) else { return false };
-        if new.div_ceil(SEGMENT) != length.div_ceil(SEGMENT) {
-            return false;
-        }
-        let at = space::address_of(offset);
-        if new > length {
-            if !self.reserve(new - length) {
-                return false;
-            }
-            if !self.place(at + length, new - length) {
-                self.aside.fetch_sub(new - length, Ordering::Relaxed);
-                return false;
-            }
-            self.counts.objects.fetch_add(new - length, Ordering::Relaxed);
-        } else if new < length {
-            // SAFETY: what is beyond the new length is not needed any more.
-            if !unsafe { sys::renew(at + new, length - new) } {
-                return false;
-            }
-            self.aside.fetch_sub(length - new, Ordering::Relaxed);
-            self.counts.objects.fetch_sub(length - new, Ordering::Relaxed);
-        }
-        space::set_bytes(offset, new);
-        true
     }
 }

@@ -1,4 +1,4 @@
-//! From a kind in words to one at work: what is asked of the machine.
+//! Creates a kind from its text: reads the machine and checks that it can provide the kind.
 #![expect(unsafe_code, reason = "a kind that nobody knows is ended")]
 
 use core::ptr::NonNull;
@@ -6,48 +6,49 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nearfar_kernel::affinity;
-use nearfar_kernel::fs::{self, RootFs};
+use nearfar_kernel::fs::{self, Extent, RootFs};
 use nearfar_kernel::mempolicy::{self, Existing, Policy, PolicyError, Prepared};
-use nearfar_topology::{Bytes, NodeId, NodeSet, NodeSetError, Overrides, Topology};
+use nearfar_topology::{Bytes, Node, NodeId, NodeSet, NodeSetError, Topology};
 
 use crate::kind::{self, DEFAULT, Plan};
 use crate::placing::{Placing, Rounds};
+use crate::room::Bound;
 use crate::spec::{Place, Placed, Spec, SpecError};
 use crate::{haste, sys};
 
-/// How long what was read of the machine is taken for what it is.
+/// How long a reading of the machine is reused.
 const FRESH_MS: u64 = 1000;
 
-/// Why a kind can't be made.
+/// Reasons why a kind can't be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KindError {
-    /// It is not written as kinds are, or names what is not there.
+    /// The text is not a kind, or names nodes that do not exist.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// This system does not show its nodes.
+    /// The system does not show its nodes.
     #[error("memory nodes can't be read: {0}")]
     Machine(#[from] fs::FsError),
-    /// Nodes that are there, of which this process may have no memory.
+    /// Existing nodes of which this process may not allocate memory.
     #[error(
         "{nodes}: the cpuset of this process lets it have memory of nodes {allowed} only (Mems_allowed_list in \
          /proc/self/status); write those, or have cpuset.mems of its cgroup widened"
     )]
     Cpuset {
-        /// Those that were asked for and are not allowed.
+        /// Nodes that were requested and are not allowed.
         nodes: NamedNodes,
-        /// Those that are.
+        /// The allowed nodes.
         allowed: NodeSet,
     },
-    /// The kernel does not take the policy.
+    /// The kernel rejects the policy.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// There are as many kinds as there can be, or no memory for another.
+    /// There are too many kinds, or there is no memory for another.
     #[error("no more memory kinds: there can be {most} at a time, and address space for them is needed", most = kind::KINDS_MOST)]
     TooMany,
 }
 
-/// Nodes, named as a sentence begins.
+/// Nodes, formatted for the beginning of a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedNodes(pub NodeSet);
 
@@ -58,7 +59,7 @@ impl core::fmt::Display for NamedNodes {
 }
 
 impl KindError {
-    /// The errno that says the same.
+    /// The corresponding errno.
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {
@@ -74,7 +75,7 @@ impl KindError {
     }
 }
 
-/// Makes a kind that is written in words; its handle.
+/// Creates a kind from its text; returns its handle.
 ///
 /// # Errors
 /// [`KindError`]; nothing is made then.
@@ -82,7 +83,7 @@ pub(crate) fn create(text: &str) -> Result<u32, KindError> {
     create_over(text, None)
 }
 
-/// As [`create`], with a kind that gives what this one can't, unless its words name one.
+/// As [`create`], spilling to the kind `under` unless the text names another.
 ///
 /// # Errors
 /// [`KindError`]; nothing is made then.
@@ -90,9 +91,9 @@ pub(crate) fn create_over(text: &str, under: Option<u32>) -> Result<u32, KindErr
     let Spec { place, limit, spill, huge } = text.parse()?;
     let bytes = |bytes: Bytes| usize::try_from(bytes.0).unwrap_or(usize::MAX);
     let plan = |place: &Place, limit: Option<Bytes>| {
-        let placing = placing(place)?;
-        let text = text.to_string();
-        Ok::<_, KindError>(Plan { placing, text, limit: limit.map(bytes), huge, ..Plan::default() })
+        let (placing, bound) = placing(place)?;
+        let (text, limit) = (text.to_string(), limit.map(bytes));
+        Ok::<_, KindError>(Plan { placing, bound, text, limit, huge, ..Plan::default() })
     };
     let mut first = plan(&place, limit)?;
     first.spill = under;
@@ -106,19 +107,24 @@ pub(crate) fn create_over(text: &str, under: Option<u32>) -> Result<u32, KindErr
     kind::create_with_spill(first, second).ok_or(KindError::TooMany)
 }
 
-fn placing(place: &Place) -> Result<Placing, KindError> {
+fn placing(place: &Place) -> Result<(Placing, Bound), KindError> {
     if *place == Place::Default {
-        return Ok(Placing::Anywhere);
+        return Ok(Default::default());
     }
-    let fs = RootFs::live()?;
-    let machine = read(&fs);
-    let cpus = affinity::get().unwrap_or_default();
-    let one = |policy: Policy| Ok(Placing::One(tried(&policy)?));
-    let placed = place.on(&machine, &cpus)?;
+    let one = |policy: Policy| Ok((Placing::One(tried(&policy)?), Bound::default()));
+    // Reading only node numbers keeps program starts cheap. Errors are reported with full knowledge of the machine.
+    let by_number = place.is_by_number().then(|| place.on(&numbers()?, &[]).ok()).flatten();
+    let placed = match by_number {
+        Some(placed) => placed,
+        None => place.on(&read(&RootFs::live()?), &affinity::get().unwrap_or_default())?,
+    };
     all_allowed(&placed, mempolicy::nodes_allowed())?;
     match placed {
-        Placed::Default => Ok(Placing::Anywhere),
-        Placed::Bind(nodes) => one(Policy::Bind(nodes)),
+        Placed::Default => Ok(Default::default()),
+        Placed::Bind(nodes) => {
+            let (placing, _) = one(Policy::Bind(nodes.clone()))?;
+            Ok((placing, Bound { nodes, each: false }))
+        }
         Placed::Prefer(nodes) => one(Policy::preferring(nodes)),
         Placed::Interleave(nodes) => one(Policy::Interleave(nodes)),
         Placed::Weighted(nodes) => one(Policy::WeightedInterleave(nodes)),
@@ -127,13 +133,14 @@ fn placing(place: &Place) -> Result<Placing, KindError> {
                 Ok((tried(&Policy::Bind([*node].into_iter().collect()))?, *weight))
             };
             let parts = own.iter().map(part).collect::<Result<_, KindError>>()?;
-            Ok(Placing::Rounds(Rounds::new(parts)))
+            let bound = Bound { nodes: own.keys().copied().collect(), each: true };
+            Ok((Placing::Rounds(Rounds::new(parts)), bound))
         }
     }
 }
 
-/// The kernel drops nodes that a cpuset does not allow from a policy, as long as one is left: a kind on the others would be one
-/// of fewer nodes than were asked for.
+/// Refuses nodes that the cpuset does not allow. The kernel silently drops them from a policy as long as one is left,
+/// so the kind would have fewer nodes than requested.
 fn all_allowed(placed: &Placed, allowed: Option<NodeSet>) -> Result<(), KindError> {
     let Some(allowed) = allowed else { return Ok(()) };
     let beyond: NodeSet = match placed {
@@ -152,13 +159,13 @@ fn all_allowed(placed: &Placed, allowed: Option<NodeSet>) -> Result<(), KindErro
     Err(KindError::Cpuset { nodes: NamedNodes(beyond), allowed })
 }
 
-/// Memory for one object, in a place of its own that is written in words, without options.
+/// Allocates one object with its own placement, written as a kind without options.
 ///
 /// # Errors
 /// [`KindError`]; [`KindError::TooMany`] also if there is no memory.
 pub(crate) fn allocate_placed(text: &str, size: usize) -> Result<NonNull<u8>, KindError> {
     static APART: AtomicU32 = AtomicU32::new(DEFAULT);
-    let place = placing(&text.parse()?)?;
+    let (place, _) = placing(&text.parse()?)?;
     let mut handle = APART.load(Ordering::Acquire);
     if handle == DEFAULT {
         let plan = Plan { placing: Placing::Apart, text: "placed".to_string(), ..Plan::default() };
@@ -166,7 +173,7 @@ pub(crate) fn allocate_placed(text: &str, size: usize) -> Result<NonNull<u8>, Ki
         let (order, otherwise) = (Ordering::AcqRel, Ordering::Acquire);
         handle = APART.compare_exchange(DEFAULT, made, order, otherwise).map_or_else(
             |other| {
-                // SAFETY: nothing was allocated from it, and nobody knows it.
+                // SAFETY: nothing was allocated from it, and no other thread knows it.
                 unsafe { kind::destroy(made) };
                 other
             },
@@ -181,24 +188,35 @@ pub(crate) fn allocate_placed(text: &str, size: usize) -> Result<NonNull<u8>, Ki
     object.ok_or(KindError::TooMany)
 }
 
-/// The machine, read once in a while: a program may make many kinds at a time, and nodes come and go seldom.
+/// A topology with only the numbers of the nodes with memory.
+fn numbers() -> Option<Topology> {
+    let mut text = [0; 1024];
+    let length = sys::read_file(c"/sys/devices/system/node/has_memory", &mut text)?;
+    let nodes = NodeSet::parse_list(core::str::from_utf8(&text[..length]).ok()?.trim())?;
+    let some = Node { size: Bytes(1), ..Node::default() };
+    let nodes = nodes.iter().map(|node| (node, some.clone())).collect();
+    Some(Topology { nodes, ..Topology::default() })
+}
+
+/// Nodes with their kinds and tiers, cached for a while: a program may make many kinds at a time, and nodes rarely
+/// change.
 pub(crate) fn read(fs: &RootFs) -> Arc<Topology> {
     static READ: Mutex<Option<(u64, Arc<Topology>)>> = Mutex::new(None);
     let now = haste::now_ms();
-    // A child of fork may find it locked for ever; then it reads for itself.
+    // In a child of fork the lock may be held for ever; then the child reads the machine itself.
     let mut known = READ.try_lock().ok();
     let fresh = known.as_deref().and_then(Option::as_ref).filter(|(at, _)| now - at < FRESH_MS);
     if let Some((_, machine)) = fresh {
         return Arc::clone(machine);
     }
-    let machine = Arc::new(fs::topology(fs, &Overrides::new()).0);
+    let machine = Arc::new(fs::part(fs, Extent::Ranks));
     if let Some(known) = &mut known {
         **known = Some((now, Arc::clone(&machine)));
     }
     machine
 }
 
-/// A policy that the kernel has taken for a page, so that it takes it later.
+/// Tries a policy on a page, so that a policy the kernel rejects is reported now.
 fn tried(policy: &Policy) -> Result<Prepared, KindError> {
     let page = sys::map(sys::PAGE).ok_or(KindError::TooMany)?.as_ptr() as usize;
     let taken = mempolicy::bind(page, sys::PAGE, policy, Existing::Stay);
@@ -238,7 +256,7 @@ mod tests {
                 "{said}"
             );
             assert_eq!(refused.errno(), libc::EPERM);
-            // A sandbox that does not say what is allowed forbids nothing.
+            // A sandbox that does not show the allowed nodes restricts nothing.
             assert!(all_allowed(&placed, None).is_ok());
         }
         let said = all_allowed(&Placed::Bind(nodes(&[1, 3])), allowed()).unwrap_err().to_string();

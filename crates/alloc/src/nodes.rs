@@ -1,4 +1,4 @@
-//! The machine's nodes, and which of them memory is on, for programs that ask.
+//! The machine's nodes, and the nodes memory is on, for programs.
 
 use std::vec::Vec;
 
@@ -10,7 +10,7 @@ use crate::machine::{self, KindError};
 use crate::spec::SpecError;
 use crate::sys;
 
-/// A node, as far as programs that place memory need it.
+/// Properties of a node for programs that place memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct About {
     pub(crate) memory: MemoryKind,
@@ -20,10 +20,10 @@ pub(crate) struct About {
     pub(crate) free: u64,
 }
 
-/// Nodes of a set in words, as seen from the calling thread's CPUs.
+/// Nodes of a set written as text, seen from the calling thread's CPUs.
 ///
 /// # Errors
-/// [`KindError`]: not written as sets are, or such nodes are not here.
+/// [`KindError`]: the text is not a set, or such nodes do not exist.
 pub(crate) fn of_set(text: &str) -> Result<Vec<u32>, KindError> {
     let set: NodeExpr = text.parse().map_err(SpecError::from)?;
     let fs = RootFs::live()?;
@@ -32,7 +32,7 @@ pub(crate) fn of_set(text: &str) -> Result<Vec<u32>, KindError> {
     Ok(nodes.iter().map(|node| u32::from(node.0)).collect())
 }
 
-/// What a node is like; none if it is not there.
+/// The properties of a node; `None` if it does not exist.
 pub(crate) fn about(node: u32) -> Option<About> {
     let id = u16::try_from(node).ok().map(NodeId)?;
     let fs = RootFs::live().ok()?;
@@ -50,10 +50,10 @@ pub(crate) fn about(node: u32) -> Option<About> {
     })
 }
 
-/// Adds up what is resident of a range, node by node; what is on nodes beyond the slice is left out. The errno if it can't be
-/// asked.
+/// Adds the resident bytes of a range to `bytes`, by node; nodes beyond the slice are left out. Returns the errno if
+/// the kernel refuses.
 pub(crate) fn residency(at: usize, length: usize, bytes: &mut [u64]) -> Result<(), i32> {
-    let found = residency::of_range(at, length, sys::PAGE);
+    let found = residency::of_range(None, at, length, sys::PAGE);
     let found = found.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
     for (node, more) in found {
         if let Some(sum) = bytes.get_mut(usize::from(node.0)) {

@@ -1,4 +1,4 @@
-//! Memory for what the allocator itself must remember: never from `malloc`, which it may stand for, and never given back.
+//! Memory for the allocator's own metadata: never from `malloc`, which the library may replace, and never freed.
 #![expect(unsafe_code, reason = "memory is cut into pieces here")]
 
 use core::ptr::NonNull;
@@ -6,13 +6,13 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::sys;
 
-/// Mapped at a time.
-const CHUNK: usize = 1 << 20;
+/// Bytes mapped at a time.
+const CHUNK: usize = 2 << 20;
 
 /// The next free address. The chunk ends at the next multiple of its size.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// Zeroed memory for a `T`, of which all zeroes must be a value.
+/// Zeroed memory for a `T`, for which all zeroes must be a valid value.
 pub(crate) fn zeroed<T>() -> Option<NonNull<T>> {
     const { assert!(align_of::<T>() <= 64 && size_of::<T>() <= CHUNK / 2) };
     let size = size_of::<T>().max(1).next_multiple_of(64);
@@ -31,11 +31,12 @@ pub(crate) fn zeroed<T>() -> Option<NonNull<T>> {
         // The part before the chunk and the part after it.
         for (from, to) in [(mapped, chunk), (chunk + CHUNK, mapped + 2 * CHUNK)] {
             if to > from {
-                // SAFETY: mapped above, and known to nobody.
+                // SAFETY: mapped above, and known to no other code.
                 unsafe { sys::unmap(from, to - from) };
             }
         }
-        // A chunk's first bytes are not used, as an address at its very beginning would seem to be another's end.
+        // A chunk's first bytes are not used: an address at its very beginning would look like the end of another
+        // chunk.
         let (order, otherwise) = (Ordering::Relaxed, Ordering::Relaxed);
         if NEXT.compare_exchange(at, chunk + 64, order, otherwise).is_err() {
             // SAFETY: as above.
@@ -56,7 +57,7 @@ mod tests {
         let mut all: Vec<_> = threads.into_iter().flat_map(|one| one.join().unwrap()).collect();
         all.sort_unstable();
         assert!(all.windows(2).all(|pair| pair[1] - pair[0] >= 8000));
-        // SAFETY: eight thousand bytes that nobody else has.
+        // SAFETY: eight thousand bytes that no other code has.
         assert!(all.iter().all(|at| unsafe { *(*at as *const [u64; 1000]) } == [0; 1000]));
     }
 }

@@ -1,4 +1,5 @@
-//! What `nearfar daemon` says of nodes in its advice page: it is followed while somebody writes it, and looked for now and then.
+//! Reader of the advice page of `nearfar daemon`: follows it while the daemon writes it, and otherwise checks for it
+//! periodically.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::path::PathBuf;
@@ -12,10 +13,10 @@ use nearfar_topology::Nanoseconds;
 
 use crate::haste;
 
-/// So often a page is looked for where there is none, or nobody behind it.
+/// Interval between checks for a page where there is none, or none that is written.
 const LOOK_MS: u64 = 1000;
 
-/// A page that may be there.
+/// An advice page that may exist.
 #[derive(Debug)]
 pub(crate) struct Advised {
     path: PathBuf,
@@ -24,19 +25,19 @@ pub(crate) struct Advised {
     heartbeat: AtomicU64,
 }
 
-/// What a look at the page finds.
+/// Result of a read of the page.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// Nobody writes one.
+    /// No daemon writes a page.
     Nothing,
-    /// What was there at the last look.
+    /// The page is unchanged since the last read.
     Same,
-    /// Something new.
+    /// The page has changed.
     New(Page),
 }
 
 impl Advised {
-    /// The page where it is by default. The environment is read now, once.
+    /// The page at its default path. The environment is read now, once.
     pub(crate) fn new() -> Self {
         Self {
             path: advice::default_path(),
@@ -46,16 +47,16 @@ impl Advised {
         }
     }
 
-    /// Looks at it.
+    /// Reads the page.
     pub(crate) fn look(&self) -> Found {
-        // A child of fork may find it locked for ever: then it does without.
+        // In a child of fork the lock may be held for ever: then the child does without.
         let Ok(mut reader) = self.reader.try_lock() else { return Found::Nothing };
         if reader.is_none() && self.is_time() {
             *reader = Reader::open(&self.path).ok().flatten();
         }
         let page = reader.as_ref().and_then(|reader| reader.read().ok());
         let Some(page) = page.filter(|page| page.is_fresh(chase::now())) else {
-            // There may be another file of that name by now.
+            // There may be a new file of that name by now.
             *reader = None;
             return Found::Nothing;
         };
@@ -77,7 +78,7 @@ impl Advised {
     }
 }
 
-/// What is said of a node, as seen from here, where a load takes `idle` when nothing else goes on.
+/// Converts the advice for a node to a load, as seen from here; `idle` is the node's unloaded latency.
 pub(crate) fn seen(said: &Advice, idle: Nanoseconds) -> Seen {
     let load = Nanoseconds(idle.0.saturating_mul(u64::from(said.pressure)) / 100);
     Seen { load, free: said.free, placed: 0 }
@@ -119,7 +120,7 @@ mod tests {
         Advised { path: std::env::temp_dir().join(name), ..Advised::new() }
     }
 
-    /// As if the last look for a page had been long ago.
+    /// Simulates that the last check was long ago.
     fn later(advised: &Advised) {
         advised.looked_ms.store(0, Ordering::Relaxed);
     }
@@ -130,7 +131,7 @@ mod tests {
         let advised = advised("followed");
         assert!(matches!(advised.look(), Found::Nothing));
         let mut publisher = Publisher::start(&advised.path, page(HOUR)).unwrap();
-        // It was looked for a moment ago.
+        // The last check was a moment ago.
         assert!(matches!(advised.look(), Found::Nothing));
         later(&advised);
         let Found::New(found) = advised.look() else { panic!("no page") };
@@ -141,7 +142,7 @@ mod tests {
         drop(publisher);
         later(&advised);
         assert!(matches!(advised.look(), Found::Nothing));
-        // Another one that comes is found.
+        // A new publisher is found.
         let _publisher = Publisher::start(&advised.path, page(HOUR)).unwrap();
         later(&advised);
         assert!(matches!(advised.look(), Found::New(_)));

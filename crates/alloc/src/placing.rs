@@ -1,11 +1,12 @@
-//! Where the pages of a kind are: one memory policy for all of a range, or parts of it in turn.
+//! Placement of a kind's pages: one memory policy for a whole range, or alternating parts.
 //!
-//! The kernel's weights for weighted interleave are the machine's. A kind with weights of its own cuts what it sets aside into
-//! *rounds*: in each, every node has a part as large as its weight has it. A round has 4 MiB for each of its nodes, so that
-//! there is one mbind for 4 MiB at most, and what is allocated at a time may well lie on one node. Ranges take up the round
-//! where the one before left it, so that weights hold over many small ranges as over one large. Where all weights are alike, or as
-//! the machine's, the kernel could interleave page by page; but it counts a huge page as one page, and where huge pages have been
-//! taken apart and used again, shares are off by five per cent and more.
+//! The kernel's weights for weighted interleave are global to the machine. A kind with weights of its own cuts its
+//! address space into *rounds*: in each, every node has a part proportional to its weight. A round has 4 MiB for each
+//! of its nodes, so that there is at most one mbind per 4 MiB, and objects allocated together may well lie on one node.
+//! A range continues the round where the previous range left it, so that weights hold over many small ranges as over
+//! one large. Where all weights are equal, or the same as the machine's, the kernel could interleave page by page; but
+//! it counts a huge page as one page, and where huge pages have been split and reused, shares are off by five per cent
+//! and more.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::vec::Vec;
@@ -14,22 +15,22 @@ use nearfar_kernel::mempolicy::{Existing, Prepared};
 
 use crate::sys;
 
-/// Bytes for each node of a round.
+/// Bytes per node of a round.
 const ROUND_PART: usize = 4 << 20;
-/// Rounds that an object with a place of its own has, if its size allows it.
+/// Rounds in an object with its own placement, if its size allows it.
 const ROUNDS_OF_ONE: usize = 16;
 
-/// Where pages are.
+/// A placement of pages.
 #[derive(Debug, Default)]
 pub(crate) enum Placing {
-    /// Where the process's policy has them.
+    /// By the process's policy.
     #[default]
     Anywhere,
     /// Under one policy.
     One(Prepared),
-    /// In parts, each under its policy and as large as its weight has it.
+    /// In parts, each under its own policy and with a length proportional to its weight.
     Rounds(Rounds),
-    /// Each object in a place of its own, which it is given as it is allocated.
+    /// Each object separately, at its allocation.
     Apart,
 }
 
@@ -37,7 +38,7 @@ pub(crate) enum Placing {
 #[derive(Debug)]
 pub(crate) struct Rounds {
     parts: Vec<(Prepared, u8)>,
-    /// Bytes that had their place so far.
+    /// Bytes placed so far.
     turn: AtomicUsize,
 }
 
@@ -58,7 +59,8 @@ impl Rounds {
 }
 
 impl Placing {
-    /// Sets the policies of a range, from one page boundary to another; how many calls that took, none if one was refused.
+    /// Sets the policies of a range, from one page boundary to another; returns the number of calls, or `None` if one
+    /// failed.
     pub(crate) fn apply(&self, at: usize, length: usize) -> Option<u64> {
         match self {
             Self::Anywhere | Self::Apart => Some(0),
@@ -67,7 +69,7 @@ impl Placing {
         }
     }
 
-    /// As [`Self::apply`], in rounds so short that weights hold over this range alone.
+    /// As [`Self::apply`], in rounds so short that the weights hold within this range.
     pub(crate) fn apply_finely(&self, at: usize, length: usize) -> Option<u64> {
         let Self::Rounds(rounds) = self else { return self.apply(at, length) };
         let part = length / (rounds.parts.len() * ROUNDS_OF_ONE).max(1);
@@ -78,14 +80,14 @@ impl Placing {
 }
 
 impl Rounds {
-    /// Pages for each node of a round in which every weight is as many pages.
+    /// Pages per node of a round in which each node has as many pages as its weight.
     fn least_pages(&self) -> usize {
         let pages: usize = self.parts.iter().map(|(_, weight)| usize::from(*weight)).sum();
         pages.div_ceil(self.parts.len().max(1))
     }
 }
 
-/// The pieces that rounds, `part` bytes long for each node, cut a range into which begins `start` bytes into a round; with
+/// The pieces into which rounds, with `part` bytes per node, cut a range that begins `start` bytes into a round, with
 /// their policies.
 fn pieces<P>(
     parts: &[(P, u8)],
@@ -96,7 +98,7 @@ fn pieces<P>(
     let whole: usize = parts.iter().map(|(_, weight)| usize::from(*weight)).sum();
     let round = (parts.len() * part).max(sys::PAGE);
     let start = start % round / sys::PAGE * sys::PAGE;
-    // Ends are rounded, not lengths, so that errors do not add up.
+    // Rounds the ends, not the lengths, so that errors do not add up.
     let end = move |before: usize| {
         before.saturating_mul(round).checked_div(whole).unwrap_or(round) / sys::PAGE * sys::PAGE
     };
@@ -120,7 +122,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Bytes of each part in a range, and how many pieces it takes; what is not in order is an error.
+    /// Bytes of each part in a range, and the number of pieces; panics if pieces are out of order.
     fn cut(weights: &[u8], part: usize, start: usize, length: usize) -> (Vec<usize>, usize) {
         let parts: Vec<(usize, u8)> = weights.iter().copied().enumerate().collect();
         let (mut bytes, mut next, mut count) = (std::vec![0; weights.len()], 0, 0);

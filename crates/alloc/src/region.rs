@@ -1,9 +1,9 @@
-//! A replicated region at work: reads and writes cut into granules, and which copy is whose.
+//! A replicated region at run time: cuts reads and writes into granules, and chooses the copy for a reader.
 //!
-//! Who reads is told its CPU by glibc, which has it from the thread's restartable-sequences area (rseq(2)) or else from the
-//! kernel's vDSO, and a table says which copy that CPU's node has, or is nearest to. It is where the thread was a moment ago:
-//! that is enough, as every copy gives the same. Here: `granule` is how threads meet, `shared` the memory, `bytes` the copying.
-//! Not here: making one of words (`regions`).
+//! A reader gets its CPU from glibc, which takes it from the thread's restartable-sequences area (rseq(2)) or else from
+//! the kernel's vDSO; a table maps the CPU to the copy of its node, or the nearest. The CPU may be out of date, which
+//! does no harm: every copy gives the same result. `granule` synchronises threads, `shared` is the memory, `bytes`
+//! copies. Not here: creation from text (`regions`).
 #![expect(unsafe_code, reason = "memory that threads share is copied")]
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -20,16 +20,16 @@ use crate::{bytes, haste};
 #[derive(Debug)]
 pub(crate) struct Region {
     pub(crate) memory: Shared,
-    /// Bytes, as asked for.
+    /// Bytes, as requested.
     pub(crate) size: usize,
-    /// A granule is two to this power.
+    /// Binary logarithm of the granule size.
     pub(crate) granule_bits: u32,
     pub(crate) rule: Rule,
-    /// What it was made of.
+    /// The text it was made from.
     pub(crate) text: String,
-    /// Whose the copies are, home first.
+    /// The node of each copy, home first.
     pub(crate) nodes: Vec<NodeId>,
-    /// By CPU the copy of its node, or the nearest.
+    /// By CPU, the copy of its node or the nearest.
     pub(crate) here: Vec<u16>,
 }
 
@@ -46,15 +46,15 @@ pub struct ReplicatedStats {
     pub settled: u64,
 }
 
-/// What is read or written lies outside of the region.
+/// A read or write outside of the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{length} bytes at {offset}: the region ends at {size}")]
 pub struct OutOfRegion {
-    /// The first byte.
+    /// Offset of the first byte.
     pub offset: usize,
-    /// How many.
+    /// Number of bytes.
     pub length: usize,
-    /// Bytes that the region has.
+    /// Bytes in the region.
     pub size: usize,
 }
 
@@ -82,18 +82,19 @@ impl Words for Granule<'_> {
 }
 
 impl Granule<'_> {
-    /// Copies home to a copy, all of the granule.
+    /// Copies the whole granule from home to a copy.
     fn bring(&self, copy: usize) {
         let Region { memory, granule_bits, .. } = self.region;
         let start = self.index << granule_bits;
-        // SAFETY: the data of each copy is whole granules, mapped as long as the region is; who else is at them uses `bytes`.
+        // SAFETY: the data of each copy is whole granules, mapped as long as the region is; other threads access them
+        // through `bytes`.
         unsafe {
             bytes::copy(memory.data(HOME) + start, memory.data(copy) + start, 1 << granule_bits);
         }
     }
 }
 
-/// A part of a granule, and where it is among what is read or written.
+/// A part of a granule, and its position in the caller's buffer.
 struct Piece {
     granule: usize,
     start: usize,
@@ -115,7 +116,7 @@ impl Region {
         copy.map_or(HOME, |copy| usize::from(*copy))
     }
 
-    /// Whether so many bytes are in it.
+    /// Checks that this range lies in the region.
     #[inline]
     pub(crate) fn has(&self, offset: usize, length: usize) -> Result<(), OutOfRegion> {
         let size = self.size;
@@ -154,7 +155,7 @@ impl Region {
         unsafe { self.read_by(self.here(), offset, into, length) }
     }
 
-    /// As [`Self::read`], by a thread that is where a copy is.
+    /// As [`Self::read`], from the given copy.
     ///
     /// # Safety
     /// As [`Self::read`].
@@ -185,7 +186,7 @@ impl Region {
     /// Writes `length` bytes from `offset` on, granule by granule.
     ///
     /// # Safety
-    /// `from` has as many, which are not of the region.
+    /// `from` has that many bytes, which are not in the region.
     pub(crate) unsafe fn write(
         &self,
         offset: usize,
@@ -197,10 +198,10 @@ impl Region {
         for Piece { granule, start, length, done } in self.pieces(offset, length) {
             let granule = Granule { region: self, index: granule };
             let wrote = granule::write(&granule, now_ms, &self.rule, || {
-                // SAFETY: within home's data, and within what the caller has.
+                // SAFETY: within home's data, and within the caller's buffer.
                 unsafe { bytes::copy(from + done, self.memory.data(HOME) + start, length) };
             });
-            // Counted when it is there to be copied: see `sync`.
+            // Counted once the data is in place to be copied: see `sync`.
             counts.writes.fetch_add(1, Ordering::Release);
             counts.collapses.fetch_add(u64::from(wrote.is_collapse), Ordering::Relaxed);
             counts.settled.fetch_add(u64::from(wrote.is_settled), Ordering::Relaxed);
@@ -208,7 +209,7 @@ impl Region {
         Ok(())
     }
 
-    /// Has every copy be what was written before.
+    /// Brings every copy up to the state before this call.
     pub(crate) fn sync(&self) {
         let counts = self.counts();
         let writes = counts.writes.load(Ordering::Acquire);
@@ -221,11 +222,11 @@ impl Region {
             made += granule::sync(&granule, &self.rule, |copy| granule.bring(copy));
         }
         counts.copies.fetch_add(made, Ordering::Relaxed);
-        // Writes that ended meanwhile make the count another, so that the next look is a thorough one.
+        // A write that ended in the meantime changes the count, so the next sync checks every granule.
         counts.synced.store(writes, Ordering::Release);
     }
 
-    /// Where the copy is that the calling thread's node has.
+    /// Address of the copy for the calling thread's node.
     pub(crate) fn view(&self) -> *const u8 {
         self.memory.view(self.here()) as *const u8
     }

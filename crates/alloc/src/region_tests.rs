@@ -1,4 +1,5 @@
-//! Regions whose copies are all on node 0, so that any machine has them: against a model, and with threads that meet.
+//! Regions with all copies on node 0, so that the tests run on any machine: against a model, and with concurrent
+//! threads.
 #![expect(unsafe_code, reason = "regions are read and written")]
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,11 +37,11 @@ fn write(region: &Region, offset: usize, from: &[u8]) -> Result<(), OutOfRegion>
 }
 
 fn view(region: &Region, copy: usize) -> &[u8] {
-    // SAFETY: mapped as long as the region is, and nobody writes.
+    // SAFETY: mapped as long as the region is, and no thread writes.
     unsafe { core::slice::from_raw_parts(region.memory.view(copy) as *const u8, region.size) }
 }
 
-/// What may be done to a region.
+/// An operation on a region.
 #[derive(Clone, Debug)]
 enum Step {
     Write(usize, Vec<u8>),
@@ -109,7 +110,7 @@ proptest! {
 
 #[test]
 fn copies_are_made_by_readers_once_nobody_writes_and_by_sync_at_once() {
-    // Nobody waits for this quiet time here.
+    // A quiet time that does not elapse in this test.
     let slow = region(10_000, 4096, Rule { quiet_ms: 86_400_000, collapses_most: 2 });
     write(&slow, 4000, &[7; 200]).unwrap();
     assert_eq!(read(&slow, 1, 4000, 200).unwrap(), [7; 200]);
@@ -123,7 +124,7 @@ fn copies_are_made_by_readers_once_nobody_writes_and_by_sync_at_once() {
         assert_eq!(read(&slow, 2, 0, 1).unwrap(), [8]);
         slow.sync();
     }
-    // Twice its copies were taken from it; the third time it had none that were read.
+    // Two collapses; at the third write there was no readable copy.
     let stats = slow.stats();
     assert_eq!((stats.writes, stats.collapses, stats.settled), (2 + 3, 2, 1));
     let quick = region(10_000, 4096, Rule { quiet_ms: 0, collapses_most: u64::MAX });
@@ -134,7 +135,7 @@ fn copies_are_made_by_readers_once_nobody_writes_and_by_sync_at_once() {
     }
 }
 
-/// Writers fill granules with numbers that go up, each in its own way; readers go from copy to copy.
+/// Writers fill granules with increasing numbers, each in its own pattern; readers go from copy to copy.
 #[test]
 fn threads_that_read_while_others_write_see_granules_whole_and_never_older() {
     const GRANULE: usize = 512;
@@ -144,7 +145,7 @@ fn threads_that_read_while_others_write_see_granules_whole_and_never_older() {
     {
         let region = region(GRANULE * GRANULES, GRANULE, rule);
         let next: [AtomicU64; GRANULES] = [const { AtomicU64::new(0) }; GRANULES];
-        // What somebody has seen for certain, told to all.
+        // The highest value a thread has seen for certain, shared by all.
         let told: [AtomicU64; GRANULES] = [const { AtomicU64::new(0) }; GRANULES];
         let ended = AtomicBool::new(false);
         let whole = |copy: usize, granule: usize| {
@@ -175,7 +176,7 @@ fn threads_that_read_while_others_write_see_granules_whole_and_never_older() {
                     std::thread::yield_now();
                 }
             });
-            // One writer a granule, so that numbers go up.
+            // One writer per granule, so that numbers increase.
             let writers: Vec<_> = (0..2)
                 .map(|writer| {
                     let (region, next) = (&region, &next);

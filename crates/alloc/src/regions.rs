@@ -1,4 +1,4 @@
-//! Replicated regions made of words, and all that there are.
+//! Creates replicated regions from text, and lists all that exist.
 #![expect(unsafe_code, reason = "a lock is held across forks")]
 
 use std::cell::UnsafeCell;
@@ -18,58 +18,58 @@ use crate::region::Region;
 use crate::shared::{Layout, Refused, Shared};
 use nearfar_spec::region::{RegionSpec, RegionSpecError};
 
-/// Why a replicated region can't be made.
+/// Reasons why a replicated region can't be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplicatedError {
-    /// It is not written as regions are, or names what is not there.
+    /// The text is not a region, or names nodes that do not exist.
     #[error(transparent)]
     Spec(#[from] RegionSpecError),
-    /// This system does not show its nodes.
+    /// The system does not show its nodes.
     #[error("memory nodes can't be read: {0}")]
     Machine(#[from] FsError),
-    /// Nodes that are there, of which this process may have no memory.
+    /// Existing nodes of which this process may not allocate memory.
     #[error(
         "{nodes}: the cpuset of this process lets it have memory of nodes {allowed} only (Mems_allowed_list in \
          /proc/self/status); write those, or have cpuset.mems of its cgroup widened"
     )]
     Cpuset {
-        /// Those that were asked for and are not allowed.
+        /// Nodes that were requested and are not allowed.
         nodes: NamedNodes,
-        /// Those that are.
+        /// The allowed nodes.
         allowed: NodeSet,
     },
     /// Nothing to replicate.
     #[error("a replicated region of 0 bytes; it must have one at least")]
     Empty,
-    /// A copy is more than all memory of its node.
+    /// A copy is larger than all memory of its node.
     #[error(
         "a copy of {size} bytes: node {node} has {memory} in all; make it smaller, or name nodes with more memory"
     )]
     TooLarge {
-        /// What was asked for.
+        /// Requested bytes.
         size: usize,
-        /// Which node is too small.
+        /// The node that is too small.
         node: NodeId,
-        /// What it has.
+        /// Its memory.
         memory: Bytes,
     },
-    /// There are not as many addresses.
+    /// Not enough address space.
     #[error("{copies} copies of {size} bytes are more than a process has addresses for")]
     Addresses {
-        /// What was asked for.
+        /// Requested bytes.
         size: usize,
-        /// How often.
+        /// Number of copies.
         copies: usize,
     },
-    /// The kernel gives no memory, or no file to have it in.
+    /// The kernel provides no memory, or no file for it.
     #[error("{copies} copies of {size} bytes: {call} failed: {source}")]
     Call {
-        /// What was asked for.
+        /// Requested bytes.
         size: usize,
-        /// How often.
+        /// Number of copies.
         copies: usize,
-        /// The call.
+        /// The failed system call.
         call: &'static str,
         /// The errno.
         source: std::io::Error,
@@ -80,7 +80,7 @@ pub enum ReplicatedError {
 }
 
 impl ReplicatedError {
-    /// The errno that says the same.
+    /// The corresponding errno.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -101,24 +101,26 @@ impl ReplicatedError {
     }
 }
 
-/// All regions of the process, by when they were made, and how many were.
+/// All regions of the process by order of creation, and the number created.
 type All = (u64, BTreeMap<u64, Weak<Region>>);
 
 static ALL: Mutex<All> = Mutex::new((0, BTreeMap::new()));
 
-/// Room for the lock on [`ALL`] while the process forks.
+/// Holds the lock on [`ALL`] while the process forks.
 struct AcrossFork(UnsafeCell<Option<MutexGuard<'static, All>>>);
 
-// SAFETY: only who holds the lock comes here: [`before_fork`] with it taken, and after the fork who has it still.
+// SAFETY: accessed only with the lock held: by [`before_fork`], which takes it, and after the fork by the thread that
+// holds it still.
 unsafe impl Sync for AcrossFork {}
 
 static ACROSS_FORK: AcrossFork = AcrossFork(UnsafeCell::new(None));
 
-/// The lock. No fork happens while it is held, so that no child finds it locked for ever.
+/// Takes the lock. No fork happens while it is held, so that no child finds it locked for ever.
 fn lock() -> MutexGuard<'static, All> {
     static FORKS_WAIT: Once = Once::new();
     FORKS_WAIT.call_once(|| {
-        // SAFETY: functions that may be called around any fork. If there is no room for them, only such a child is at a loss.
+        // SAFETY: functions that may be called around any fork. If registration fails for lack of memory, only a child
+        // forked at the wrong moment is affected.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork)) };
     });
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
@@ -131,11 +133,11 @@ unsafe extern "C" fn before_fork() {
 }
 
 unsafe extern "C" fn after_fork() {
-    // SAFETY: this thread, or what fork has made of it, holds the lock.
+    // SAFETY: this thread, or its copy in the child, holds the lock.
     drop(unsafe { (*ACROSS_FORK.0.get()).take() });
 }
 
-/// Makes a region of `size` zeroes that is written in words.
+/// Creates a region of `size` zeroes from its text.
 ///
 /// # Errors
 /// [`ReplicatedError`]; nothing is made then.
@@ -179,7 +181,7 @@ pub(crate) fn create(text: &str, size: usize) -> Result<Arc<Region>, ReplicatedE
     let mut all = lock();
     let (made, known) = &mut *all;
     *made += 1;
-    // Those that have ended go now and then, all at once, so that ending one looks for nothing.
+    // Removes dead entries from time to time, all at once, so that dropping a region needs no search.
     if known.len() >= 64 && made.is_multiple_of(64) {
         known.retain(|_, region| region.strong_count() > 0);
     }
@@ -188,7 +190,7 @@ pub(crate) fn create(text: &str, size: usize) -> Result<Arc<Region>, ReplicatedE
     Ok(region)
 }
 
-/// Refuses copies that are more than all memory of a node.
+/// Refuses copies that are larger than all memory of a node.
 fn fits(
     fs: &dyn Fs,
     layout: &Layout,
@@ -204,7 +206,7 @@ fn fits(
     Ok(())
 }
 
-/// By CPU the copy of its node, or the nearest by the distances that firmware states.
+/// By CPU, the copy of its node or the nearest by the firmware's distances.
 fn by_cpu(machine: &Topology, nodes: &[NodeId]) -> Vec<u16> {
     let mut here = Vec::new();
     for (from, node) in &machine.nodes {
@@ -225,7 +227,7 @@ fn by_cpu(machine: &Topology, nodes: &[NodeId]) -> Vec<u16> {
     here
 }
 
-/// All regions there are.
+/// All existing regions.
 pub(crate) fn all() -> Vec<Arc<Region>> {
     lock().1.values().filter_map(Weak::upgrade).collect()
 }
@@ -241,7 +243,7 @@ mod tests {
         let cpus = machine.nodes[&NodeId(0)].cpus.clone();
         assert_eq!(by_cpu(&machine, &[NodeId(0), NodeId(1)]), vec![0; cpus.len()]);
         assert_eq!(by_cpu(&machine, &[NodeId(1), NodeId(0)]), vec![1; cpus.len()]);
-        // Two nodes with CPUs, and copies on neither but on a near and a far one.
+        // Two nodes with CPUs but without a copy, and copies on a near and a far node.
         for (id, cpu) in [(2, 70), (3, 71)] {
             let node = nearfar_topology::Node {
                 cpus: vec![nearfar_topology::CpuId(cpu)],

@@ -9,7 +9,7 @@
 //! table.read(4096, &mut text)?;                       // from the copy of this thread's node
 //! assert_eq!(&text, b"read everywhere");
 //!
-//! let view = table.view();                            // nobody writes while it is there
+//! let view = table.view();                            // excludes writers while it exists
 //! std::thread::scope(|scope| {
 //!     scope.spawn(|| assert_eq!(&view.bytes()[4096..4100], b"read"));
 //! });
@@ -26,19 +26,19 @@ use crate::regions;
 pub use crate::region::{OutOfRegion, ReplicatedStats};
 pub use crate::regions::ReplicatedError;
 
-/// A replicated region: bytes with a copy on each of some nodes. Threads read and write it as they like; each granule (4 KiB,
-/// unless said otherwise) is read whole and never older than the reading thread has seen it.
+/// A replicated region: bytes with a copy on each of several nodes. Threads read and write it concurrently; each
+/// granule (4 KiB by default) is read whole, and never older than the reading thread has seen it.
 #[derive(Debug)]
 pub struct Replicated {
     region: Arc<Region>,
 }
 
 impl Replicated {
-    /// Makes one of `size` zeroes, of words: nodes, and options behind a `;` ("0-3;granule=64k;quiet=1s", docs/alloc.md). Without
-    /// nodes it is those with CPUs. Nothing is resident before it is written or read.
+    /// Creates a region of `size` zeroes. `text` has nodes, and options behind a `;` ("0-3;granule=64k;quiet=1s",
+    /// docs/alloc.md). The default is the nodes with CPUs. No memory is resident before it is written or read.
     ///
     /// # Errors
-    /// [`ReplicatedError`]: it is not written as regions are, such nodes are not here, or have less memory.
+    /// [`ReplicatedError`]: the text is not a region, or such nodes do not exist or have too little memory.
     pub fn new(text: &str, size: usize) -> Result<Self, ReplicatedError> {
         Ok(Self { region: regions::create(text, size)? })
     }
@@ -50,69 +50,69 @@ impl Replicated {
         self.region.size
     }
 
-    /// Whose the copies are, home first.
+    /// The node of each copy, home first.
     #[must_use]
     pub fn nodes(&self) -> Vec<u32> {
         self.region.nodes.iter().map(|node| u32::from(node.0)).collect()
     }
 
-    /// Reads from the copy of the calling thread's node, or from home what that has not yet.
+    /// Reads from the copy of the calling thread's node, or from home where that copy is not up to date.
     ///
     /// # Errors
     /// [`OutOfRegion`]; nothing is read then.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), OutOfRegion> {
-        // SAFETY: as many bytes, which are nobody else's and so not the region's.
+        // SAFETY: as many bytes, exclusively borrowed and so not the region's.
         unsafe { self.region.read(offset, into.as_mut_ptr() as usize, into.len()) }
     }
 
-    /// Writes at home, which all others read from until they have a copy again.
+    /// Writes to the home copy, from which all threads read until their node's copy is made again.
     ///
     /// # Errors
     /// [`OutOfRegion`]; nothing is written then.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), OutOfRegion> {
-        // SAFETY: as many bytes, which nobody writes: those of a view of this region are not there while it may be written.
+        // SAFETY: as many bytes, which no thread writes: a view of this region can't exist while it may be written.
         unsafe { self.region.write(offset, from.as_ptr() as usize, from.len()) }
     }
 
-    /// Waits until every copy is what was written before.
+    /// Waits until every copy contains all earlier writes.
     pub fn sync(&self) {
         self.region.sync();
     }
 
-    /// The bytes as they are, synced, to be looked at without copying; while they are, nobody can write.
+    /// Syncs and returns direct access to the bytes; writes are impossible while the view exists.
     pub fn view(&mut self) -> View<'_> {
         self.sync();
         View { region: &self.region }
     }
 
-    /// Where the copy of the calling thread's node is, of [`Self::len`] bytes. It shows what was written before the last
-    /// [`Self::sync`]; of what was written since, any part or none, until the next. It stays as long as the region.
+    /// Address of the copy for the calling thread's node, of [`Self::len`] bytes. It shows all writes before the last
+    /// [`Self::sync`]; later writes appear in part or not at all until the next. Valid as long as the region.
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         self.region.view()
     }
 
-    /// Figures since it was made.
+    /// Statistics since its creation.
     #[must_use]
     pub fn stats(&self) -> ReplicatedStats {
         self.region.stats()
     }
 }
 
-/// A region that nobody writes, for any number of threads to look at.
+/// A region that no thread writes, for any number of threads to read directly.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     region: &'a Region,
 }
 
 impl<'a> View<'a> {
-    /// The bytes in the copy of the calling thread's node, or the nearest. A thread that comes to run on another may ask again;
-    /// all copies are alike.
+    /// The bytes in the copy of the calling thread's node, or the nearest. A thread that moves to another node may call
+    /// this again; all copies are equal.
     #[must_use]
     pub fn bytes(&self) -> &'a [u8] {
-        // SAFETY: a copy has as many bytes, mapped as long as the region is. Nobody writes them: who could would have to share
-        // the region, which is borrowed for this alone, and copies are made of what was written, which sync has seen to. A child
-        // of fork that writes it all the same breaks what `fork` wants of its caller in Rust.
+        // SAFETY: a copy has that many bytes, mapped as long as the region is. No thread writes them: a writer would
+        // have to share the region, which is exclusively borrowed, and making copies is finished, which sync has
+        // ensured. A child of fork that writes it nevertheless violates the requirements of `fork` in Rust.
         unsafe { core::slice::from_raw_parts(self.region.view(), self.region.size) }
     }
 }

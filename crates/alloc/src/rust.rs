@@ -36,31 +36,31 @@ use crate::stats;
 
 pub use crate::stats::Stats;
 
-/// Every object is aligned to this, but those smaller than it.
+/// Alignment of every object, except of those smaller than it.
 const ALIGNMENT: usize = 16;
 
-/// A memory kind. Collections that borrow it as their allocator have their memory from it; it ends with the last of them.
+/// A memory kind. Collections borrow it as their allocator; it is destroyed after the last of them.
 #[derive(Debug)]
 pub struct Kind {
     handle: u32,
 }
 
 impl Kind {
-    /// Makes a kind that is written in words: "far", "weighted:0=3,1=1;limit=4g;spill=near" (docs/alloc.md).
+    /// Creates a kind from its text: "far", "weighted:0=3,1=1;limit=4g;spill=near" (docs/alloc.md).
     ///
     /// # Errors
-    /// [`KindError`]: it is not written as kinds are, such nodes are not here, or the kernel lacks what it takes.
+    /// [`KindError`]: the text is not a kind, such nodes do not exist, or the kernel lacks the required feature.
     pub fn new(text: &str) -> Result<Self, KindError> {
         Ok(Self { handle: machine::create(text)? })
     }
 
-    /// Its number, as the C interface has it.
+    /// Its handle, as in the C interface.
     #[must_use]
     pub const fn handle(&self) -> u32 {
         self.handle
     }
 
-    /// Its figures now.
+    /// Its current statistics.
     #[must_use]
     pub fn stats(&self) -> Stats {
         kind::find(self.handle).map(stats::of).unwrap_or_default()
@@ -69,7 +69,7 @@ impl Kind {
 
 impl Drop for Kind {
     fn drop(&mut self) {
-        // SAFETY: what was allocated from it has borrowed it, and so is gone or never used again.
+        // SAFETY: everything allocated from it has borrowed it, and so is freed or never used again.
         unsafe { kind::destroy(self.handle) };
     }
 }
@@ -88,7 +88,7 @@ fn allocate(kind: u32, layout: Layout, zeroed: bool) -> Option<NonNull<u8>> {
     Some(object)
 }
 
-/// Makes memory another size; none if that takes another alignment than all memory has, or there is no more.
+/// Resizes memory; `None` if the new layout needs a larger alignment than every object has, or on failure.
 unsafe fn resize(kind: u32, object: *mut u8, old: Layout, size: usize) -> Option<NonNull<u8>> {
     if old.align() > ALIGNMENT || size < old.align() {
         return None;
@@ -101,8 +101,8 @@ fn sized(object: Option<NonNull<u8>>, size: usize) -> Result<NonNull<[u8]>, Allo
     Ok(NonNull::slice_from_raw_parts(object.ok_or(AllocError)?, size))
 }
 
-// SAFETY: memory stays until it is given back or the kind is dropped, which can't be before collections that borrow it; kinds are
-// found by number, so copies of the reference are the same allocator.
+// SAFETY: memory stays valid until it is freed or the kind is dropped, which can't happen before collections that
+// borrow it; kinds are found by number, so copies of the reference are the same allocator.
 unsafe impl Allocator for &Kind {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         if layout.size() == 0 {
@@ -146,26 +146,26 @@ unsafe impl Allocator for &Kind {
     }
 }
 
-/// A kind as the allocator of a whole program. It is made by the first allocation; what is allocated while that goes on, and all if
-/// it can't be had, is plain memory.
+/// A kind as the allocator of a whole program. The first allocation creates it; allocations during its creation are
+/// plain memory, as are all if the creation fails.
 #[derive(Debug)]
 pub struct Global {
     text: &'static str,
     kind: AtomicU32,
 }
 
-/// Not made yet, and being made; no handles of kinds.
+/// The kind is not made yet, or is being made; these values are no handles of kinds.
 const NEW: u32 = u32::MAX;
 const MAKING: u32 = u32::MAX - 1;
 
 impl Global {
-    /// The allocator for a kind in words.
+    /// The allocator for a kind, given as text.
     #[must_use]
     pub const fn new(text: &'static str) -> Self {
         Self { text, kind: AtomicU32::new(NEW) }
     }
 
-    /// The kind's number, as the C interface has it; 0 while there is none.
+    /// The kind's handle, as in the C interface; 0 while there is none.
     #[must_use]
     pub fn handle(&self) -> u32 {
         match self.kind.load(Ordering::Acquire) {
@@ -194,7 +194,7 @@ fn raw(object: Option<NonNull<u8>>) -> *mut u8 {
     object.map_or(null_mut(), NonNull::as_ptr)
 }
 
-// SAFETY: memory has the size and alignment of its layout and is nobody else's; nothing here unwinds.
+// SAFETY: memory has the size and alignment of its layout and belongs to the caller only; nothing here unwinds.
 unsafe impl GlobalAlloc for Global {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         raw(allocate(self.kind(), layout, false))
@@ -210,7 +210,7 @@ unsafe impl GlobalAlloc for Global {
     }
 
     unsafe fn realloc(&self, object: *mut u8, old: Layout, size: usize) -> *mut u8 {
-        // What is plain stays plain: it was allocated before there was a kind.
+        // Plain memory stays plain: it was allocated before the kind existed.
         let kind = heap::kind_of(object as usize);
         // SAFETY: the caller's promise.
         if let Some(resized) = unsafe { resize(kind, object, old, size) } {

@@ -1,26 +1,32 @@
-//! Making the program's heap what `NEARFAR_CONF` or `CXLMALLOC_CONF` say, once, before `main`.
+//! Configures the program's heap from `NEARFAR_CONF` or `CXLMALLOC_CONF`, once, before `main`.
 #![expect(unsafe_code, reason = "a function for the program's end")]
 
 use std::format;
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::string::{String, ToString as _};
 use std::sync::OnceLock;
 use std::vec::Vec;
 
+use nearfar_kernel::environment;
 use nearfar_policy::interleave::Rule;
 
 use crate::conf::{Conf, ConfError, Full, Wrong};
 use crate::front::{self, Heap};
 use crate::smdk::{self, BothFull, Smdk};
-use crate::{adapt, machine, nodes, stats, sys};
+use crate::{adapt, machine, nodes, program, stats, sys};
 
-/// Sizes from here on are no limit.
+/// Sizes from here on count as no limit.
 const TIB: u64 = 1 << 40;
 
-/// Reads `NEARFAR_CONF`, or else `CXLMALLOC_CONF`, and makes the heap what they say. What is wrong is said on stderr, once, and
+/// Reads `NEARFAR_CONF`, or else `CXLMALLOC_CONF`, and configures the heap. Errors are reported on stderr, once, and
 /// memory stays where the system puts it.
-pub fn begin() {
-    // What is no text has a mark in its place, so that it is read as wrong and not as absent.
-    let read = |name: &str| Some(std::env::var_os(name)?.to_string_lossy().into_owned());
+///
+/// `malloc` is the function that programs should call: if this program calls another, that is reported, too.
+pub fn begin(malloc: usize) {
+    // Bytes that are not UTF-8 are replaced, so that the value is reported as wrong and not treated as missing.
+    let read = |name: &str| Some(environment::var(name)?.to_string_lossy().into_owned());
     let (variable, done) = match (read("NEARFAR_CONF"), read("CXLMALLOC_CONF")) {
         (Some(text), _) => ("NEARFAR_CONF", configure(&text)),
         (None, Some(text)) => ("CXLMALLOC_CONF", configure_smdk(&text)),
@@ -29,12 +35,18 @@ pub fn begin() {
     if let Err(why) = done {
         sys::say(&format!("nearfar: {variable}: {why}; memory stays where the system puts it\n"));
     }
+    if front::is_placed() && !program::calls(malloc) {
+        sys::say(&format!(
+            "nearfar: {variable}: this program has a malloc of its own, so its objects are not placed; {}\n",
+            front::placed_otherwise()
+        ));
+    }
 }
 
 fn configure(text: &str) -> Result<(), String> {
     let conf: Conf = text.parse().map_err(|why: ConfError| why.to_string())?;
     let kind = match (&conf.heap, conf.adapt) {
-        // Plain memory as it is, not a kind that is like it.
+        // Plain memory itself, not a kind with the same placement.
         (Some(kind), _) if kind == "default" => None,
         (Some(kind), _) => Some(machine::create(kind).map_err(|why| why.to_string())?),
         (None, Some(rule)) => Some(adapt::begin(rule, None)?),
@@ -59,9 +71,11 @@ fn configure(text: &str) -> Result<(), String> {
 }
 
 fn configure_smdk(text: &str) -> Result<(), String> {
-    let (smdk, wrong) = smdk::parse(text);
+    let (smdk, wrong) = smdk::parse(text, adapt::has_daemon);
     wrong.iter().for_each(|why| sys::say(&format!("{why}\n")));
-    if std::env::var_os("NEARFAR_PRINT_SMDK").is_some() {
+    if environment::var("NEARFAR_PRINT_SMDK")
+        .is_some_and(|value| !["", "0"].contains(&&*value.to_string_lossy()))
+    {
         sys::say(&smdk.lines());
     }
     if !smdk.use_exmem {
@@ -75,7 +89,7 @@ fn configure_smdk(text: &str) -> Result<(), String> {
     }
     let (near, far) = types(smdk.exmem_nodes.as_deref())?;
     let mut kind = None;
-    // What gives when the others are full is made first.
+    // Creates the last kind in the order first, because the others spill to it.
     for (nodes, budget) in order(&smdk, near, far).iter().rev() {
         let ids: Vec<_> = nodes.iter().map(ToString::to_string).collect();
         let limit = budget.map(|size| format!(";limit={size}")).unwrap_or_default();
@@ -89,7 +103,7 @@ fn configure_smdk(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Nodes with their budgets, in the order in which they give; none if near memory gives without end, which is plain memory.
+/// Nodes with their budgets, in order of use; empty if near memory has no limit, which is plain memory.
 fn order(smdk: &Smdk, near: Vec<u32>, far: Vec<u32>) -> Vec<(Vec<u32>, Option<u64>)> {
     let budget = |size: Option<u64>| size.filter(|size| *size < TIB);
     let normal = (near, budget(smdk.normal_size));
@@ -106,28 +120,51 @@ fn order(smdk: &Smdk, near: Vec<u32>, far: Vec<u32>) -> Vec<(Vec<u32>, Option<u6
     order
 }
 
-/// Nodes with CPUs, and nodes without that are in `only`, if that is given and leaves any.
+/// Nodes with CPUs, and nodes without; of the latter those in `only`, if that is given and leaves any.
 fn types(only: Option<&str>) -> Result<(Vec<u32>, Vec<u32>), String> {
     let all = nodes::of_set("all").map_err(|why| why.to_string())?;
     let has_cpus = |node: &u32| nodes::about(*node).is_some_and(|node| node.cpus > 0);
     let (near, far): (Vec<_>, Vec<_>) = all.into_iter().partition(has_cpus);
     let Some(only) = only else { return Ok((near, far)) };
-    let wanted = nodes::of_set(only).unwrap_or_default();
-    let chosen: Vec<_> = far.iter().copied().filter(|node| wanted.contains(node)).collect();
-    if chosen.is_empty() {
-        sys::say(&format!(
-            "nearfar: exmem_partition_range:{only}: no node of these has memory and no CPUs; ignored\n"
-        ));
-        return Ok((near, far));
-    }
-    Ok((near, chosen))
+    let (chosen, left_out) = chosen(only, &far);
+    let said = match (&*chosen, &*left_out) {
+        ([], _) => "no node of these has memory and no CPUs; ignored".to_string(),
+        (_, []) => return Ok((near, chosen)),
+        (_, left_out) => {
+            format!("{} has no memory of its own, or has CPUs; left out", left_out.join(","))
+        }
+    };
+    sys::say(&format!("nearfar: exmem_partition_range:{only}: {said}\n"));
+    Ok((near, if chosen.is_empty() { far } else { chosen }))
 }
 
-/// Where figures go when the program ends: a file, or else this copy of stderr.
+/// The nodes of `far` that a list names, and the parts of the list that name none.
+fn chosen(list: &str, far: &[u32]) -> (Vec<u32>, Vec<String>) {
+    let (mut chosen, mut left_out) = (Vec::new(), Vec::new());
+    for part in list.split(',') {
+        let mut ends = part.splitn(2, '-').map(|end| end.trim().parse::<u32>().ok());
+        let (first, last) = (ends.next().flatten(), ends.next());
+        let range = first.zip(last.unwrap_or(first)).filter(|(first, last)| first <= last);
+        let Some((first, last)) = range else {
+            left_out.push(part.to_string());
+            continue;
+        };
+        // A range may be longer than any machine's node numbers.
+        let there = far.iter().copied().filter(|node| (first..=last).contains(node));
+        chosen.extend(there);
+        let absent = (first..=last.min(1023)).filter(|node| !far.contains(node));
+        left_out.extend(absent.map(|node| format!("node {node}")));
+    }
+    chosen.sort_unstable();
+    chosen.dedup();
+    (chosen, left_out)
+}
+
+/// Destination of the exit report: a file, or else this duplicate of stderr.
 static REPORT: OnceLock<(String, i32)> = OnceLock::new();
 
 fn report_at_end(place: String) {
-    // Some programs close stderr before they end.
+    // Some programs close stderr before they exit.
     let stderr = if place == "stderr" { sys::keep_stderr() } else { -1 };
     if REPORT.set((place, stderr)).is_ok() {
         // SAFETY: a function that may be called when the program ends.
@@ -143,7 +180,36 @@ extern "C" fn report() {
         return;
     }
     let place = place.replace("%p", &std::process::id().to_string());
-    if let Err(why) = std::fs::write(&place, text) {
+    if let Err(why) = write_report(&place, &text) {
         sys::say(&format!("nearfar: report={place}: {why}\n"));
+    }
+}
+
+/// Writes a file that only its owner may read. Does not follow a symbolic link, and leaves anything but a regular file
+/// unchanged.
+fn write_report(place: &str, text: &str) -> io::Result<()> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let mut file =
+        OpenOptions::new().write(true).create(true).mode(0o600).custom_flags(flags).open(place)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file, and was left as it is"));
+    }
+    file.set_len(0)?;
+    file.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_absent_node_of_a_partition_range_does_not_drop_those_that_are_there() {
+        let far = [1, 2, 5];
+        let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(chosen("1,2", &far), (Vec::from([1, 2]), Vec::new()));
+        assert_eq!(chosen("5,1-3", &far), (Vec::from([1, 2, 5]), texts(&["node 3"])));
+        assert_eq!(chosen("7", &far), (Vec::new(), texts(&["node 7"])));
+        assert_eq!(chosen("x,2,3-1,2", &far), (Vec::from([2]), texts(&["x", "3-1"])));
+        assert_eq!(chosen("1-4294967295", &far).0, far);
     }
 }

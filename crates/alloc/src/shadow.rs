@@ -1,11 +1,11 @@
-//! What a checked build knows of each address: whether an object begins there, and what became of it.
+//! State of each address in a checked build: whether an object begins there, and if not any more, why.
 //!
-//! Two bits for each eight bytes of the address space, in leaves that are mapped as they are needed: one for a GiB, of which a
-//! page is resident for each 128 KiB that has had objects. So a program's own memory, jemalloc's and that of kinds are told
-//! alike, and a pointer from anywhere may be asked about.
+//! Two bits per eight bytes of the address space, in leaves mapped on demand: one per GiB, of which a page is resident
+//! for each 128 KiB that has had objects. The table covers a program's own memory, jemalloc's and that of kinds alike,
+//! so any pointer may be looked up.
 //!
-//! Rules: leaves are never unmapped; who changes an address's bits does so in one step, so of two threads that give an object
-//! back one is told that it was late.
+//! Rules: leaves are never unmapped; an address's bits change in one atomic step, so of two threads that free an object
+//! the second is reported.
 #![expect(unsafe_code, reason = "a table of atomics in memory of our own")]
 
 use core::ptr::{NonNull, null_mut};
@@ -13,16 +13,16 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::sys;
 
-/// What is known of an address.
+/// The state of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// No object has begun there.
     Never = 0,
     /// One begins there.
     Live = 1,
-    /// One did, and was given back.
+    /// One did, and was freed.
     Freed = 2,
-    /// One did, and its kind has ended.
+    /// One did, and its kind was destroyed.
     Ended = 3,
 }
 
@@ -30,19 +30,19 @@ pub(crate) enum State {
 const SLOT: usize = 8;
 const SLOT_BITS: usize = 2;
 const SLOTS_IN_WORD: usize = u64::BITS as usize / SLOT_BITS;
-/// Bytes of address space that a word tells of.
+/// Bytes of address space covered by a word.
 const WORD: usize = SLOT * SLOTS_IN_WORD;
-/// Bytes of address space that a leaf tells of.
+/// Bytes of address space covered by a leaf.
 const LEAF: usize = 1 << 30;
 const WORDS_IN_LEAF: usize = LEAF / WORD;
-/// Addresses that programs have: 47 bits on x86-64, 48 on others, unless they ask for more.
+/// Addresses available to programs: 47 bits on x86-64, 48 on others, unless they request more.
 const LEAVES: usize = (1 << 48) / LEAF;
 /// The lower bit of each slot.
 const LOWER: u64 = 0x5555_5555_5555_5555;
 
 static TABLE: [AtomicPtr<AtomicU64>; LEAVES] = [const { AtomicPtr::new(null_mut()) }; LEAVES];
 
-/// The word that tells of an address, if there is a leaf.
+/// The word for an address, if there is a leaf.
 fn word(at: usize) -> Option<&'static AtomicU64> {
     let leaf = NonNull::new(TABLE.get(at / LEAF)?.load(Ordering::Acquire))?;
     // SAFETY: a leaf has a word for each of its addresses.
@@ -51,7 +51,7 @@ fn word(at: usize) -> Option<&'static AtomicU64> {
     Some(unsafe { word.as_ref() })
 }
 
-/// As [`word`]; the leaf is made if there is none. None if there is no memory for it.
+/// As [`word`], making the leaf if there is none; `None` if there is no memory for it.
 fn word_made(at: usize) -> Option<&'static AtomicU64> {
     if let Some(known) = word(at) {
         return Some(known);
@@ -84,28 +84,28 @@ const fn with_state(word: u64, at: usize, state: State) -> u64 {
     word & !(3 << shift_of(at)) | (state as u64) << shift_of(at)
 }
 
-/// Slots of a word in which objects begin, by their lower bits.
+/// Slots of a word in which live objects begin, by their lower bits.
 const fn live_in(word: u64) -> u64 {
     word & !(word >> 1) & LOWER
 }
 
-/// What is known of an address.
+/// The state of an address.
 pub(crate) fn get(at: usize) -> State {
     let known = word(at).filter(|_| at.is_multiple_of(SLOT));
     known.map_or(State::Never, |word| state_in(word.load(Ordering::Acquire), at))
 }
 
-/// Notes that an object begins at an address; false if there is no memory to note it in.
+/// Records that an object begins at an address; false if there is no memory for the record.
 pub(crate) fn begins(at: usize) -> bool {
     let live = |word: u64| Some(with_state(word, at, State::Live));
     let noted = |word: &AtomicU64| word.fetch_update(Ordering::AcqRel, Ordering::Acquire, live);
     word_made(at).is_some_and(|word| noted(word).is_ok())
 }
 
-/// Notes that the object at an address is given back.
+/// Records that the object at an address is freed.
 ///
 /// # Errors
-/// What is known of the address if no object begins there; that stays so.
+/// The state of the address if no object begins there; it stays unchanged.
 pub(crate) fn goes(at: usize) -> Result<(), State> {
     let Some(known) = word(at).filter(|_| at.is_multiple_of(SLOT)) else {
         return Err(State::Never);
@@ -116,7 +116,7 @@ pub(crate) fn goes(at: usize) -> Result<(), State> {
     changed.map(|_| ()).map_err(|word| state_in(word, at))
 }
 
-/// Notes that the kind of all objects that begin in a range has ended.
+/// Records that the kind of all objects that begin in a range was destroyed.
 pub(crate) fn end(from: usize, length: usize) {
     for at in (from..from + length).step_by(WORD) {
         let Some(word) = word(at) else { continue };
@@ -127,7 +127,7 @@ pub(crate) fn end(from: usize, length: usize) {
     }
 }
 
-/// The nearest object that begins at most `most` bytes before an address, or there.
+/// The nearest object that begins at an address or at most `most` bytes before it.
 pub(crate) fn last_before(at: usize, most: usize) -> Option<usize> {
     let lowest = at.saturating_sub(most) / WORD;
     (lowest..=at / WORD).rev().find_map(|index| {
@@ -149,7 +149,7 @@ pub(crate) fn last_before(at: usize, most: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// Addresses that nobody has: those of the upper half are the kernel's.
+    /// Addresses that no program has: those of the upper half are the kernel's.
     const OWN: usize = 1 << 47;
 
     #[test]

@@ -5,9 +5,9 @@
 //! file              home's part | the others' parts | a life a granule, up to a page boundary | a page of counts
 //! ```
 //!
-//! Each part is bound to its node, what comes behind them to home's; a binding of such a file holds for all who have it mapped,
-//! children of fork with them. One mapping is for writing, and one that can only be read is for who looks at a copy directly. No
-//! file descriptor stays open, and nothing is resident before it is touched.
+//! Each part is bound to its node, the data behind the parts to home's; the binding of such a file applies to all
+//! processes that map it, including children of fork. There is one mapping for writing, and a read-only one for direct
+//! views. No file descriptor stays open, and no page is resident before it is touched.
 #![expect(unsafe_code, reason = "memory is mapped here")]
 
 use core::sync::atomic::AtomicU64;
@@ -17,20 +17,20 @@ use nearfar_topology::NodeId;
 
 use crate::sys::{self, PAGE};
 
-/// Where things are in the file, in bytes.
+/// Offsets in the file, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) copies: usize,
-    /// Data of a copy, whole pages.
+    /// Data of a copy, in whole pages.
     data: usize,
-    /// From a part to the next.
+    /// Distance between two parts.
     stride: usize,
-    /// All of it.
+    /// Length of the file.
     total: usize,
 }
 
 impl Layout {
-    /// None if there are not as many addresses.
+    /// `None` if there is not enough address space.
     pub(crate) fn new(size: usize, granule: usize, copies: usize) -> Option<Self> {
         let words = size.div_ceil(granule).checked_mul(8)?.checked_next_multiple_of(PAGE)?;
         let data = size.checked_next_multiple_of(granule.max(PAGE))?;
@@ -40,25 +40,25 @@ impl Layout {
         (total <= isize::MAX as usize).then_some(Self { copies, data, stride, total })
     }
 
-    /// Bytes of a copy with its words, the most that it takes of its node.
+    /// Bytes of a copy with its words: the most memory it takes of its node.
     pub(crate) const fn of_copy(&self) -> usize {
         self.stride
     }
 }
 
-/// What is counted, in its page.
+/// Counters, in a page of their own.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Counts {
     /// Granules written.
     pub(crate) writes: AtomicU64,
-    /// Granules whose copies went out of use.
+    /// Granules whose copies were invalidated.
     pub(crate) collapses: AtomicU64,
     /// Copies made of granules.
     pub(crate) copies: AtomicU64,
     /// Granules that are never copied again.
     pub(crate) settled: AtomicU64,
-    /// What `writes` was when sync last found everything copied.
+    /// Value of `writes` when sync last found everything copied.
     pub(crate) synced: AtomicU64,
 }
 
@@ -66,27 +66,27 @@ pub(crate) struct Counts {
 #[derive(Debug)]
 pub(crate) struct Shared {
     layout: Layout,
-    /// Where it may be written.
+    /// Address of the writable mapping.
     base: usize,
-    /// Where it can't.
+    /// Address of the read-only mapping.
     seen: usize,
 }
 
-/// Why there is no such memory.
+/// Reasons why the memory can't be made.
 #[derive(Debug)]
 pub(crate) enum Refused {
-    /// A call, and the errno.
+    /// A system call failed, with this errno.
     Call(&'static str, i32),
-    /// The binding.
+    /// Binding failed.
     Policy(PolicyError),
 }
 
 impl Shared {
-    /// Memory with the first part on the first of the nodes, and so on.
+    /// Makes the memory, with the first part on the first of the nodes, and so on.
     pub(crate) fn new(layout: Layout, nodes: &[NodeId]) -> Result<Self, Refused> {
         let file = File::new(layout.total)?;
         let map = |protection| {
-            // SAFETY: a new mapping, where nothing else is.
+            // SAFETY: a new mapping at an address chosen by the kernel.
             let at =
                 unsafe { sys::mmap(0, layout.total, [protection, libc::MAP_SHARED, file.0], 0) };
             at.map_err(|error| Refused::Call("mmap", error))
@@ -110,13 +110,13 @@ impl Shared {
         bound.map_err(Refused::Policy)
     }
 
-    /// Where a copy's data is, for writing.
+    /// Address of a copy's data, for writing.
     #[inline]
     pub(crate) fn data(&self, copy: usize) -> usize {
         self.base + copy * self.layout.stride
     }
 
-    /// Where a copy's data is, for looking at it; as long as the data, and no longer.
+    /// Address of a copy's data in the read-only mapping, which ends with the data.
     pub(crate) fn view(&self, copy: usize) -> usize {
         self.seen + copy * self.layout.stride
     }
@@ -124,8 +124,8 @@ impl Shared {
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset + 8 <= self.layout.total, "within the file");
-        // SAFETY: within the mapping, which lasts as long as this does; words are aligned as pages are, are only used as atomics,
-        // and are zero at first.
+        // SAFETY: within the mapping, which lasts as long as `self`; words are aligned as pages are, are only used as
+        // atomics, and are zero at first.
         unsafe { &*((self.base + offset) as *const AtomicU64) }
     }
 
@@ -143,11 +143,11 @@ impl Shared {
 
     pub(crate) fn counts(&self) -> &Counts {
         let page = self.base + self.layout.total - PAGE;
-        // SAFETY: the last page of the mapping, which lasts as long as this does; atomics that are zero at first.
+        // SAFETY: the last page of the mapping, which lasts as long as `self`; atomics that are zero at first.
         unsafe { &*(page as *const Counts) }
     }
 
-    /// The part of a copy.
+    /// Offset and length of a copy's part.
     pub(crate) const fn part(&self, copy: usize) -> (usize, usize) {
         (self.base + copy * self.layout.stride, self.layout.stride)
     }
@@ -165,7 +165,7 @@ struct File(i32);
 
 impl File {
     fn new(length: usize) -> Result<Self, Refused> {
-        // A file beyond this limit would not be refused: the process would have a signal that ends it.
+        // A file beyond RLIMIT_FSIZE would not be refused: the process would get a fatal signal.
         if length as u64 > file_size_most() {
             return Err(Refused::Call("ftruncate", libc::EFBIG));
         }
@@ -179,14 +179,14 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // SAFETY: ours, and used no more.
+        // SAFETY: ours, and not used any more.
         unsafe { libc::close(self.0) };
     }
 }
 
 fn create() -> Result<i32, Refused> {
     const NAME: &core::ffi::CStr = c"nearfar-replicated";
-    // Not to be run as a program: Linux 6.3 wants that said, and those before do not know the word.
+    // Not executable: Linux 6.3 wants that stated, and earlier kernels do not know the flag.
     for flags in [libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL, libc::MFD_CLOEXEC] {
         // SAFETY: a string.
         let file = unsafe { libc::memfd_create(NAME.as_ptr(), flags) };
@@ -217,10 +217,10 @@ mod tests {
         assert_eq!((layout.data, layout.stride, layout.total), (PAGE, 2 * PAGE, 4 * PAGE));
         let layout = Layout::new((4 << 20) + 1, 4096, 3).unwrap();
         assert_eq!(layout.data, (4 << 20) + PAGE);
-        // A thousand and twenty-five words.
+        // Space for 1,025 words.
         assert_eq!(layout.stride, layout.data + 3 * PAGE);
         assert_eq!(layout.total, 3 * layout.stride + 3 * PAGE + PAGE);
-        // A granule that is larger than a page is whole, too.
+        // A granule that is larger than a page is contiguous, too.
         assert_eq!(Layout::new(1, 2 << 20, 1).unwrap().data, 2 << 20);
     }
 

@@ -1,11 +1,12 @@
 //! `CXLMALLOC_CONF`: the settings of SMDK's preload library, `key:value,key:value`, of both its generations.
 //!
-//! What they mean here: near memory is that of nodes with CPUs (`normal`), far memory that of nodes without (`exmem`). Each type
-//! has a budget, of which what is freed is free again (there, it never was). When the first type's is used up the second gives;
-//! when that is used up, too, `maxmemory_policy` says what happens: `oom` is ENOMEM (there, the process ended; `full=abort` in
-//! `NEARFAR_CONF` has that), `interleave` gives both their budgets once more, `remain` stays with the second type.
+//! Their meaning here: near memory is that of nodes with CPUs (`normal`), far memory that of nodes without (`exmem`).
+//! Each type has a budget; freed memory counts as free again (in SMDK it never did). When the first type's budget is
+//! used up, the second type serves requests; when that is used up, too, `maxmemory_policy` decides: `oom` is ENOMEM (in
+//! SMDK the process ended; `full=abort` in `NEARFAR_CONF` does that), `interleave` raises both budgets by their
+//! original size, `remain` stays with the second type.
 //!
-//! As there, what is wrong is said on stderr and the rest holds; unknown keys are passed over.
+//! As in SMDK, errors are reported on stderr and the other settings apply; unknown keys are ignored.
 
 use std::format;
 use std::string::{String, ToString as _};
@@ -13,7 +14,7 @@ use std::vec::Vec;
 
 use nearfar_policy::interleave::Rule;
 
-/// What is configured. Sizes in bytes; none is no limit.
+/// The settings. Sizes in bytes; `None` is no limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Smdk {
     pub(crate) use_exmem: bool,
@@ -21,10 +22,10 @@ pub(crate) struct Smdk {
     pub(crate) exmem_size: Option<u64>,
     pub(crate) exmem_first: bool,
     pub(crate) when_both_are_full: BothFull,
-    /// The far nodes to use; none is all.
+    /// The far nodes to use; `None` is all.
     pub(crate) exmem_nodes: Option<String>,
     pub(crate) adaptive: Option<Rule>,
-    /// Nodes of `weighted_interleaving`; none is all.
+    /// Nodes of `weighted_interleaving`; `None` is all.
     pub(crate) interleave_nodes: Option<String>,
 }
 
@@ -56,17 +57,19 @@ impl Default for Smdk {
     }
 }
 
-/// Reads the settings; with them, what is wrong.
-pub(crate) fn parse(text: &str) -> (Smdk, Vec<String>) {
+/// Parses the settings; returns them with the errors. Without a daemon to follow, adaptive interleaving is disabled, as
+/// upstream's is.
+pub(crate) fn parse(text: &str, has_daemon: impl Fn() -> bool) -> (Smdk, Vec<String>) {
     let mut read = Reading::default();
     let pairs = pairs(text, &mut read.wrong);
     for (key, value) in pairs {
         read.set(&key, &value);
     }
+    read.adaptive = read.adaptive && has_daemon();
     read.finish()
 }
 
-/// Cuts the text into keys and values. Behind a comma a digit goes on with a list of nodes.
+/// Splits the text into keys and values. A digit after a comma continues a list of nodes.
 fn pairs(text: &str, wrong: &mut Vec<String>) -> Vec<(String, String)> {
     let mut pairs: Vec<(String, String)> = Vec::new();
     if text.is_empty() {
@@ -85,6 +88,8 @@ fn pairs(text: &str, wrong: &mut Vec<String>) -> Vec<(String, String)> {
         };
         match part.split_once(':') {
             Some((key, value)) if is_key(key) => pairs.push((key.to_string(), value.to_string())),
+            // Upstream's own samples end in `,:`.
+            Some(("", "")) => {}
             None if part.is_empty() => {
                 wrong.push("Conf string ends with comma".to_string());
                 break;
@@ -150,7 +155,7 @@ impl Reading {
                 ];
                 one_of(value, &policies, &mut self.policy)
             }
-            // How many arenas there are is not for the program to say here.
+            // The number of arenas can't be set here.
             "use_auto_arena_scaling" => flag(value).map(|_| ()),
             "nr_normal_arena" | "nr_exmem_arena" => {
                 value.parse().ok().filter(|count| (1..=128_u32).contains(count)).map(|_| ())
@@ -180,7 +185,7 @@ fn flag(text: &str) -> Option<bool> {
     }
 }
 
-/// A bad value leaves the default in force.
+/// Sets one of the allowed values; a bad value leaves the default in force.
 fn one_of<T: Copy + Default>(text: &str, all: &[(&str, T)], into: &mut T) -> Option<()> {
     let found = all.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
     *into = found.unwrap_or_default();
@@ -202,7 +207,7 @@ fn size(text: &str) -> Option<Option<u64>> {
 }
 
 impl Smdk {
-    /// The lines that SMDK's scripts look for. `priority` as it came to be.
+    /// The lines that SMDK's scripts look for, with the effective `priority`.
     pub(crate) fn lines(&self) -> String {
         let size = |size: Option<u64>| {
             size.filter(|size| *size < TIB)
@@ -235,6 +240,10 @@ impl Smdk {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn parse(text: &str) -> (Smdk, Vec<String>) {
+        super::parse(text, || true)
+    }
 
     #[test]
     fn nothing_is_the_default() {
@@ -280,6 +289,16 @@ mod tests {
     }
 
     #[test]
+    fn without_a_daemon_adaptive_interleaving_is_disabled_and_the_rest_holds() {
+        let text = "use_adaptive_interleaving:true,priority:exmem,normal_size:5";
+        let (smdk, wrong) = super::parse(text, || false);
+        assert_eq!(wrong, Vec::<String>::new());
+        assert_eq!((smdk.adaptive, smdk.exmem_first), (None, true));
+        assert_eq!(smdk.normal_size, Some(5 << 20));
+        assert!(smdk.lines().contains("use_adaptive_interleaving is disabled"));
+    }
+
+    #[test]
     fn what_is_wrong_is_told_and_the_rest_holds() {
         for (text, said) in [
             ("normal_size:5,priority", "Conf string ends with key: priority"),
@@ -295,6 +314,14 @@ mod tests {
             assert_eq!(smdk, Smdk { normal_size: Some(5 << 20), ..Smdk::default() }, "{text}");
         }
         assert_eq!(parse("no_such_key:1").1, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_key_and_a_value_that_are_both_empty_are_passed_over() {
+        let (smdk, wrong) = parse("normal_size:5,:,exmem_size:6,:");
+        assert_eq!(wrong, Vec::<String>::new());
+        assert_eq!((smdk.normal_size, smdk.exmem_size), (Some(5 << 20), Some(6 << 20)));
+        assert_eq!(parse("normal_size:5,:x").1, ["Malformed conf string: :x"]);
     }
 
     proptest! {

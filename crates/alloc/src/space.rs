@@ -1,15 +1,15 @@
-//! The address range that all kinds share, and what is known of each of its pages.
+//! The address range shared by all kinds, and the metadata of each of its pages.
 //!
-//! One range is mapped when the first kind is made: addresses, no memory. It is cut into *segments* of 64 MiB, each of which
-//! belongs to one kind: as memory for its arenas, or for an object that has segments of its own. So a pointer's kind is found
-//! by a subtraction and a shift, and a pointer that is not ours is told by one comparison.
+//! One range is mapped when the first kind is made: addresses, no memory. It is cut into *segments* of 64 MiB, each of
+//! which belongs to one kind: as memory for its arenas, or for an object that has segments of its own. So a subtraction
+//! and a shift give a pointer's kind, and one comparison detects a pointer that is not ours.
 //!
-//! Each page has a *code* of two bytes: the kind and the size class of the objects on it, or zero. It is written when objects
-//! of the page leave for a thread's cache, so `free` needs no other look-up for what came by that way. A page holds objects
-//! of one class only, and a code that is out of date is overwritten before an object of the page is handed out again.
+//! Each page has a *code* of two bytes: the kind and the size class of the objects on it, or zero. It is written when
+//! objects of the page move to a thread's cache, so `free` needs no other look-up for those objects. A page holds
+//! objects of one class only, and an outdated code is overwritten before an object of the page is handed out again.
 //!
-//! Rules: the range is never unmapped. A segment's owner is changed only by who has claimed it. Nothing here waits, so a child
-//! that was forked at any moment can go on.
+//! Rules: the range is never unmapped. Only the thread that claimed a segment changes its owner. No thread waits here,
+//! so a child that was forked at any moment can go on.
 #![expect(unsafe_code, reason = "tables of atomics in memory of our own")]
 
 use core::ptr::NonNull;
@@ -29,9 +29,9 @@ const PAGE_SHIFT: u32 = 12;
 const _: () = assert!(CLASSES <= 1 << CLASS_BITS && KIND_BITS + CLASS_BITS == 16);
 const _: () = assert!(1 << PAGE_SHIFT == sys::PAGE);
 
-/// Lengths that are tried: a limit on address space may forbid the first.
+/// Lengths to try: a limit on address space may forbid the first.
 const LENGTHS: [usize; 4] = [16 << 40, 1 << 40, 128 << 30, 4 << 30];
-/// The range begins at a multiple of it, so that segments aligned in the range are aligned.
+/// The range begins at a multiple of this, so that segments aligned in the range are aligned in memory.
 const ALIGNED: usize = 1 << 30;
 
 static BASE: AtomicUsize = AtomicUsize::new(0);
@@ -42,7 +42,7 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 /// Segments from here on were never claimed.
 static HIGH: AtomicUsize = AtomicUsize::new(0);
 
-/// What a segment is for.
+/// The use of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Nothing.
@@ -51,7 +51,7 @@ pub(crate) enum Role {
     Arena,
     /// The first of an object with segments of its own, and the object's size.
     Object(usize),
-    /// The others of it.
+    /// Another segment of such an object.
     Rest,
 }
 
@@ -91,7 +91,7 @@ impl Code {
     }
 }
 
-/// An offset into the range; none for a pointer that is not ours.
+/// A pointer's offset in the range; `None` for a pointer that is not ours.
 #[inline(always)]
 pub(crate) fn offset_of(at: usize) -> Option<usize> {
     // The base is written before the length.
@@ -114,7 +114,7 @@ pub(crate) fn code_at(offset: usize) -> Code {
     Code(unsafe { &*code }.load(Ordering::Relaxed))
 }
 
-/// Says what objects of the page at an offset are.
+/// Sets the code of the page at an offset.
 pub(crate) fn set_code(offset: usize, code: Code) {
     // SAFETY: as for reading.
     let at = unsafe { CODES.load(Ordering::Relaxed).add(offset >> PAGE_SHIFT) };
@@ -133,23 +133,23 @@ struct Made {
     segments: *mut Segment,
 }
 
-/// The range that is used: the first that a thread has shown to all.
+/// The range in use: the first that a thread published.
 static MADE: AtomicPtr<Made> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Makes the range, unless it is there. False if not even a small one can be had.
+/// Makes the range, unless it exists. False if not even a small one can be mapped.
 pub(crate) fn ensure() -> bool {
     if LENGTH.load(Ordering::Acquire) > 0 {
         return true;
     }
     if MADE.load(Ordering::Acquire).is_null() {
         let Some(made) = LENGTHS.iter().find_map(|length| make(*length)) else { return false };
-        // Who comes second wastes some addresses, once.
+        // A thread that loses this race wastes some addresses, once.
         let nobody = core::ptr::null_mut();
         let _ = MADE.compare_exchange(nobody, made.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
     }
-    // SAFETY: whole when it was shown, and never unmapped.
+    // SAFETY: complete when it was published, and never unmapped.
     let made = unsafe { &*MADE.load(Ordering::Acquire) };
-    // All who come here write the same.
+    // All threads that come here write the same values.
     CODES.store(made.codes, Ordering::Relaxed);
     SEGMENTS.store(made.segments, Ordering::Relaxed);
     BASE.store(made.base, Ordering::Relaxed);
@@ -167,10 +167,10 @@ const fn segments_length(length: usize) -> usize {
 
 fn make(length: usize) -> Option<NonNull<Made>> {
     let mapped = sys::map(length + ALIGNED)?.as_ptr() as usize;
-    // The tables lie behind each other, and a page for what is made in front of them.
+    // The tables lie one behind the other, after a page for `Made`.
     let tables_length = sys::PAGE + segments_length(length) + codes_length(length);
     let Some(tables) = sys::map(tables_length) else {
-        // SAFETY: mapped above and known to nobody.
+        // SAFETY: mapped above and known to no other code.
         unsafe { sys::unmap(mapped, length + ALIGNED) };
         return None;
     };
@@ -182,7 +182,7 @@ fn make(length: usize) -> Option<NonNull<Made>> {
     let base = mapped.next_multiple_of(ALIGNED);
     let value =
         Made { base, length, codes: codes.as_ptr().cast(), segments: segments.as_ptr().cast() };
-    // SAFETY: a page of its own, aligned, that nobody else knows.
+    // SAFETY: a page of its own, aligned, that no other code knows.
     unsafe { made.write(value) };
     Some(made)
 }
@@ -199,7 +199,7 @@ fn segment(index: usize) -> &'static Segment {
     unsafe { &*at }
 }
 
-/// The kind that the segment at an offset belongs to, and what it is for.
+/// The kind that owns the segment at an offset, and the segment's role.
 pub(crate) fn owner_at(offset: usize) -> (usize, Role) {
     let segment = segment(offset / SEGMENT);
     let owner = segment.owner.load(Ordering::Acquire);
@@ -212,7 +212,7 @@ pub(crate) fn owner_at(offset: usize) -> (usize, Role) {
     ((owner >> ROLE_BITS) as usize, role)
 }
 
-/// Says how large the object is that begins at an offset.
+/// Sets the size of the object that begins at an offset.
 pub(crate) fn set_bytes(offset: usize, bytes: usize) {
     segment(offset / SEGMENT).bytes.store(bytes, Ordering::Relaxed);
 }
@@ -232,7 +232,7 @@ pub(crate) fn take_object(kind: usize, bytes: usize, alignment: usize) -> Option
     Some(offset)
 }
 
-/// Lets go of segments from an offset on. What was in them is gone already.
+/// Releases segments from an offset on. Their content was discarded before.
 pub(crate) fn give(offset: usize, bytes: usize) {
     let first = offset / SEGMENT;
     for index in first..first + bytes.div_ceil(SEGMENT).max(1) {
@@ -240,8 +240,8 @@ pub(crate) fn give(offset: usize, bytes: usize) {
     }
 }
 
-/// Gives segments from an offset on up for ever, as what is mapped there is not ours any more: nobody owns them, and they are
-/// not free.
+/// Retires segments from an offset on, because the mapping there is not ours any more: they have no owner, and are not
+/// free.
 pub(crate) fn lose(offset: usize, bytes: usize) {
     let first = offset / SEGMENT;
     for index in first..first + bytes.div_ceil(SEGMENT).max(1) {
@@ -249,7 +249,7 @@ pub(crate) fn lose(offset: usize, bytes: usize) {
     }
 }
 
-/// Offsets of a kind's segments, with what each is for.
+/// Offsets of a kind's segments, with the role of each.
 pub(crate) fn of_kind(kind: usize) -> impl Iterator<Item = (usize, Role)> {
     let offsets = (0..HIGH.load(Ordering::Acquire)).map(|index| index * SEGMENT);
     offsets.map(|offset| (offset, owner_at(offset))).filter_map(move |(offset, (owner, role))| {

@@ -1,5 +1,5 @@
-//! How much of a kind is in use, kept, set aside, and resident on each node, and what replicated regions have been through; in
-//! figures, as text and as JSON.
+//! Statistics of kinds (bytes in use, cached, set aside, and resident on each node) and of replicated regions: as
+//! numbers, text and JSON.
 
 use core::fmt::Write as _;
 use core::sync::atomic::Ordering;
@@ -16,15 +16,15 @@ use crate::region::{Region, ReplicatedStats};
 use crate::space::{self, Role, SEGMENT};
 use crate::{adapt, regions, sys, thread};
 
-/// `nearfar.alloc/1`: figures of some kinds.
+/// `nearfar.alloc/1`: statistics of kinds.
 #[derive(Debug, Serialize)]
 struct Report {
     schema: &'static str,
     kinds: Vec<About>,
-    /// All replicated regions, beside all kinds.
+    /// All replicated regions, if the report is about all kinds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     regions: Vec<AboutRegion>,
-    /// What a heap goes by that follows how busy memory is: `page`, `files` or `probe`.
+    /// The load source of an adaptive heap: `page`, `files` or `probe`.
     #[serde(skip_serializing_if = "Option::is_none")]
     follows: Option<&'static str>,
 }
@@ -33,7 +33,7 @@ struct Report {
 #[derive(Debug, Serialize)]
 struct About {
     kind: u32,
-    /// What it was made of.
+    /// The text it was made from.
     place: String,
     allocated: usize,
     kept: usize,
@@ -51,26 +51,26 @@ struct About {
 /// A replicated region's figures, in bytes and counts.
 #[derive(Debug, Serialize)]
 struct AboutRegion {
-    /// What it was made of.
+    /// The text it was made from.
     region: String,
     size: usize,
     granule: usize,
-    /// Whose the copies are, home first.
+    /// The node of each copy, home first.
     nodes: Vec<u16>,
     writes: u64,
     collapses: u64,
     copies: u64,
     settled: u64,
-    /// Bytes by node, those that this process has touched, with what is noted beside them.
+    /// Resident bytes by node, of pages that this process has touched, including the words beside the data.
     resident: BTreeMap<u16, u64>,
 }
 
-/// Figures of a kind at a time. Other threads run meanwhile, so they need not fit each other to the byte.
+/// Statistics of a kind at one time. Other threads run meanwhile, so they need not agree to the byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Bytes in objects that are in use, as large as their classes.
+    /// Bytes in objects in use, rounded up to their size classes.
     pub allocated: usize,
-    /// Bytes in free objects that threads and depots keep.
+    /// Bytes in free objects cached by threads, depots and the kind.
     pub kept: usize,
     /// Bytes of address space set aside.
     pub set_aside: usize,
@@ -92,7 +92,7 @@ pub(crate) fn of(kind: &Kind) -> Stats {
     let out = kind.counts.out.load(Ordering::Relaxed);
     Stats {
         allocated: out.saturating_sub(kept) + kind.counts.objects.load(Ordering::Relaxed),
-        kept,
+        kept: kept + kind.kept.bytes(),
         set_aside: kind.set_aside(),
         limit: kind.limit(),
         binds: kind.counts.binds.load(Ordering::Relaxed),
@@ -101,7 +101,7 @@ pub(crate) fn of(kind: &Kind) -> Stats {
     }
 }
 
-/// Resident bytes of all that a kind has set aside, by node. The errno if it can't be asked.
+/// Resident bytes of a kind's whole address space, by node. Returns the errno if the kernel refuses.
 pub(crate) fn residency(kind: &Kind) -> Result<BTreeMap<u16, u64>, i32> {
     let mut sum = BTreeMap::new();
     for (offset, role) in space::of_kind(kind.index()) {
@@ -116,7 +116,7 @@ pub(crate) fn residency(kind: &Kind) -> Result<BTreeMap<u16, u64>, i32> {
 }
 
 fn add_residency(sum: &mut BTreeMap<u16, u64>, at: usize, length: usize) -> Result<(), i32> {
-    let found = residency::of_range(at, length, sys::PAGE);
+    let found = residency::of_range(None, at, length, sys::PAGE);
     for (node, bytes) in found.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))? {
         *sum.entry(node.0).or_default() += bytes.0;
     }
@@ -163,7 +163,7 @@ fn about(kind: &Kind) -> Result<About, i32> {
     })
 }
 
-/// Figures of one kind, or of all, as JSON. The errno if residency can't be asked.
+/// Statistics of one kind, or of all, as JSON. Returns the errno if residency is not available.
 pub(crate) fn json(only: Option<&Kind>) -> Result<String, i32> {
     let report = Report {
         schema: "nearfar.alloc/1",
@@ -174,7 +174,7 @@ pub(crate) fn json(only: Option<&Kind>) -> Result<String, i32> {
     serde_json::to_string(&report).map_err(|_| libc::EIO)
 }
 
-/// As [`json`], a line for each kind.
+/// As [`json`], as text with one line per kind.
 pub(crate) fn text(only: Option<&Kind>) -> Result<String, i32> {
     let mut text = String::new();
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
@@ -224,7 +224,7 @@ fn kinds(only: Option<&Kind>) -> Result<Vec<About>, i32> {
     only.map_or_else(|| kind::all().map(about).collect(), |kind| Ok(std::vec![about(kind)?]))
 }
 
-/// All regions, if it is not one kind that is asked for.
+/// All regions, if the request is not for a single kind.
 fn all_regions(only: Option<&Kind>) -> Result<Vec<AboutRegion>, i32> {
     if only.is_some() {
         return Ok(Vec::new());

@@ -1,23 +1,26 @@
-//! Atomics and cells as `depot`, `claim` and `granule` use them: in the library those of the language; in `tests/orders.rs` and
-//! `tests/granules.rs`, which have the same files, loom's, which go through every order in which threads may meet.
+//! Atomics and cells for `depot`, `claim` and `granule`: the language's in the library; in `tests/orders.rs` and
+//! `tests/granules.rs`, which include the same files, loom's, which explores every interleaving of the threads.
 #![expect(unsafe_code, reason = "a cell that others guard")]
 
 pub(crate) use core::hint::spin_loop;
-pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Turns after which another thread is given the CPU: the one that is waited for may have none.
+/// The most batches in a depot: enough that a few thousand objects freed together need no arena. loom explores fewer.
+pub(crate) const PLACES: usize = 64;
+
+/// Attempts after which the thread yields its CPU: the thread it waits for may have none.
 const TURNS: u32 = 32;
 
-/// Waits a moment, for the `turn`th time.
+/// Pauses between two attempts; `turn` counts them.
 pub(crate) fn pause(turn: u32) {
     if turn < TURNS { spin_loop() } else { std::thread::yield_now() }
 }
 
-/// A cell whose users see to it that one has it at a time.
+/// A cell whose users ensure that one thread accesses it at a time.
 #[derive(Debug, Default)]
 pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
 
-// SAFETY: who shares one sees to it that it is used by one at a time.
+// SAFETY: the code that shares a cell ensures that one thread accesses it at a time.
 unsafe impl<T: Send> Sync for UnsafeCell<T> {}
 
 impl<T> UnsafeCell<T> {
@@ -26,7 +29,7 @@ impl<T> UnsafeCell<T> {
         Self(core::cell::UnsafeCell::new(value))
     }
 
-    /// Does `act` with a pointer to what is in it.
+    /// Calls `act` with a pointer to the content.
     #[inline(always)]
     pub(crate) fn with_mut<R>(&self, act: impl FnOnce(*mut T) -> R) -> R {
         act(self.0.get())

@@ -1,7 +1,7 @@
-//! The system calls of memory: mapping it, giving it back, and forgetting what was there.
+//! The system calls for memory: mapping it, unmapping it, and discarding its content.
 //!
-//! Everything here returns `None` or false instead of an error with a cause: callers are in the middle of an allocation, and
-//! all they can say is ENOMEM.
+//! Functions here return `None` or false instead of an error with a cause: callers are in the middle of an allocation,
+//! and all they can report is ENOMEM.
 #![expect(unsafe_code, reason = "memory is mapped here")]
 
 use core::ptr::NonNull;
@@ -12,18 +12,18 @@ pub(crate) const PAGE: usize = 4096;
 const PROTECTION: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const FLAGS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
-/// Fresh memory of zeroes, of which nothing is resident and nothing is promised.
+/// Maps fresh zeroed memory, none of it resident and without overcommit accounting.
 pub(crate) fn map(length: usize) -> Option<NonNull<u8>> {
-    // SAFETY: a new mapping, where nothing else is.
+    // SAFETY: a new mapping at an address chosen by the kernel.
     let at = unsafe { mmap(0, length, [PROTECTION, FLAGS, -1], 0) };
     at.ok().and_then(|at| NonNull::new(at as *mut u8))
 }
 
-/// mmap(2) itself, which a library that stands for it would otherwise answer; `how` has protection, flags and file. The errno
-/// if it fails.
+/// mmap(2) itself, bypassing a library that replaces it; `how` has protection, flags and file. Returns the errno on
+/// failure.
 ///
 /// # Safety
-/// As mmap(2): what is at a fixed address goes.
+/// As mmap(2): an existing mapping at a fixed address is replaced.
 pub(crate) unsafe fn mmap(
     at: usize,
     length: usize,
@@ -39,32 +39,32 @@ pub(crate) unsafe fn mmap(
     if mapped == -1 { Err(errno()) } else { Ok(done(mapped)) }
 }
 
-/// Gives back what [`map`] gave, or a part of it.
+/// Unmaps a range mapped by [`map`], or a part of it.
 ///
 /// # Safety
-/// The range is mapped and nobody uses it any more.
+/// The range is mapped and not used any more.
 pub(crate) unsafe fn unmap(at: usize, length: usize) {
     // SAFETY: the caller's promise.
     unsafe { libc::munmap(at as *mut libc::c_void, length) };
 }
 
-/// As [`unmap`], for what was mapped a moment ago and shown to nobody.
+/// As [`unmap`], for a mapping that was made a moment ago and not shared.
 pub(crate) fn unmap_own(at: usize, length: usize) {
     // SAFETY: the caller mapped it and has no pointer into it.
     unsafe { unmap(at, length) };
 }
 
-/// Makes a range as [`map`] gives it: zeroes, nothing resident, no memory policy.
+/// Restores a range to the state in which [`map`] returns it: zeroes, nothing resident, no memory policy.
 ///
 /// # Safety
-/// The range lies in what [`map`] gave, and what is in it is not needed.
+/// The range lies in a mapping made by [`map`], and its content is not needed.
 pub(crate) unsafe fn renew(at: usize, length: usize) -> bool {
     let flags = FLAGS | libc::MAP_FIXED;
-    // SAFETY: the caller's promise: what was there may go.
+    // SAFETY: the caller's promise: the content may be lost.
     unsafe { mmap(at, length, [PROTECTION, flags, -1], 0) }.is_ok()
 }
 
-/// Makes a range zeroes again and gives its pages back; the policy stays. Whole pages within it only.
+/// Makes a range zeroes again and frees its pages; the policy stays. Only whole pages within the range.
 ///
 /// # Safety
 /// As [`renew`].
@@ -73,19 +73,21 @@ pub(crate) unsafe fn discard(at: usize, length: usize) -> bool {
     unsafe { libc::madvise(at as *mut libc::c_void, length, libc::MADV_DONTNEED) == 0 }
 }
 
-/// Whether a range is of one mapping, with another behind it, so that [`shift`] can move it.
+/// Whether a range is one mapping, with another behind it, so that [`shift`] can move it.
 pub(crate) fn may_shift(from: usize, length: usize) -> bool {
-    // Growing by a page in its place can't be, as there is something; but what is of several mappings is refused before that.
-    // SAFETY: what is mapped does not change.
+    // Growing by a page in place always fails, as there is another mapping; but a range of several mappings fails with
+    // another error.
+    // SAFETY: no mapping changes.
     let grown = unsafe { libc::mremap(from as *mut libc::c_void, length, length + PAGE, 0) };
     grown == libc::MAP_FAILED && errno() == libc::ENOMEM
 }
 
-/// Moves the pages of a mapping to another place, without copying. Nothing is mapped where it was, until [`fill`]. If the
-/// kernel can't, nothing may be mapped where it should have gone: Linux up to 6.16 unmaps that first.
+/// Moves the pages of a mapping to another place, without copying. The old place is unmapped, until [`fill`]. On
+/// failure the new place may be unmapped: Linux up to 6.16 unmaps it first.
 ///
 /// # Safety
-/// Both ranges lie in what [`map`] gave and do not meet; what is in the second is not needed, and nobody uses the first.
+/// Both ranges lie in a mapping made by [`map`] and do not overlap; the content of the second is not needed, and the
+/// first is not used.
 pub(crate) unsafe fn shift(from: usize, length: usize, to: usize, to_length: usize) -> bool {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     let (from, place) = (from as *mut libc::c_void, to as *mut libc::c_void);
@@ -93,11 +95,11 @@ pub(crate) unsafe fn shift(from: usize, length: usize, to: usize, to_length: usi
     unsafe { libc::mremap(from, length, to_length, flags, place) != libc::MAP_FAILED }
 }
 
-/// Makes a range in which nothing is mapped as [`map`] gives it. False if that can't be: another thread may have mapped something
-/// there meanwhile, which stays.
+/// Maps an unmapped range as [`map`] does. False if that fails: another thread may have mapped something there
+/// meanwhile, which stays.
 pub(crate) fn fill(at: usize, length: usize) -> bool {
     let flags = FLAGS | libc::MAP_FIXED_NOREPLACE;
-    // SAFETY: nothing that is there is replaced.
+    // SAFETY: an existing mapping is not replaced.
     let mapped = unsafe { mmap(at, length, [PROTECTION, flags, -1], 0) };
     // Linux before 4.17 does not know the flag and may choose another place.
     if let Ok(elsewhere) = mapped
@@ -108,33 +110,49 @@ pub(crate) fn fill(at: usize, length: usize) -> bool {
     mapped == Ok(at)
 }
 
-/// Asks for huge pages in a range, or for none.
+/// Requests huge pages in a range, or forbids them.
 pub(crate) fn advise_huge(at: usize, length: usize, huge: bool) {
     let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
     // SAFETY: the content of the range does not change.
     unsafe { libc::madvise(at as *mut libc::c_void, length, advice) };
 }
 
-/// Has the pages of a range be there at once, for writing or else for reading; where they can't be, they come as they are
-/// touched.
+/// Populates the pages of a range, for writing or else for reading; on failure they are faulted in when touched.
 pub(crate) fn populate(at: usize, length: usize, writing: bool) {
     let advice = if writing { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
     // SAFETY: the content of the range does not change.
     unsafe { libc::madvise(at as *mut libc::c_void, length, advice) };
 }
 
-/// Writes a message to stderr, as far as it is taken.
+/// Reads the first bytes of a file, at most `into.len()`; returns how many, or `None` if it can't be read. Bypasses the
+/// C library, whose calls are cancellation points (pthread_cancel(3)) that could end the thread in the middle of an
+/// allocation, with locks held.
+pub(crate) fn read_file(path: &core::ffi::CStr, into: &mut [u8]) -> Option<usize> {
+    let (dir, flags) = (libc::AT_FDCWD, libc::O_RDONLY | libc::O_CLOEXEC);
+    // SAFETY: a string.
+    let file = unsafe { libc::syscall(libc::SYS_openat, dir, path.as_ptr(), flags) };
+    if file < 0 {
+        return None;
+    }
+    // SAFETY: as many bytes as there is room for.
+    let read = unsafe { libc::syscall(libc::SYS_read, file, into.as_mut_ptr(), into.len()) };
+    // SAFETY: opened above, and not used elsewhere.
+    unsafe { libc::syscall(libc::SYS_close, file) };
+    usize::try_from(read).ok()
+}
+
+/// Writes a message to stderr; ignores errors and short writes.
 pub(crate) fn say(text: &str) {
     write(libc::STDERR_FILENO, text);
 }
 
-/// Writes a text to a file, as far as it is taken.
+/// Writes a text to a file; ignores errors and short writes. Not a cancellation point.
 pub(crate) fn write(file: i32, text: &str) {
     // SAFETY: the text is as long as it says.
-    unsafe { libc::write(file, text.as_ptr().cast(), text.len()) };
+    unsafe { libc::syscall(libc::SYS_write, file, text.as_ptr(), text.len()) };
 }
 
-/// Another number for stderr, which programs that are started do not have; -1 if there is none.
+/// Duplicates stderr to a high number, close-on-exec; -1 on failure.
 pub(crate) fn keep_stderr() -> i32 {
     const OUT_OF_THE_WAY: i32 = 200;
     // SAFETY: no preconditions.
@@ -162,7 +180,7 @@ mod tests {
     use super::*;
 
     fn byte(at: usize) -> u8 {
-        // SAFETY: tests look at what is mapped.
+        // SAFETY: tests read mapped memory.
         unsafe { *(at as *const u8) }
     }
 
@@ -184,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_hole_is_filled_and_what_another_has_put_there_stays() {
-        // Far below where the kernel puts what other tests' threads map meanwhile: it fills holes from above.
+        // Far below the addresses that the kernel gives to concurrent tests' mappings: it fills holes from above.
         let at = 1 << 44;
         assert!(fill(at, 16 * PAGE));
         unmap_own(at + PAGE, 4 * PAGE);

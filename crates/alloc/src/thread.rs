@@ -1,26 +1,27 @@
-//! What a thread keeps: for each kind and class a magazine of free objects, so that most calls touch nothing shared.
+//! A thread's cache: for each kind and class a magazine of free objects, so that most calls touch nothing shared.
 //!
-//! A thread's record is made by its first call that needs one, is in a list that is never cut, and goes to a thread that
-//! begins after it has ended. Reading the list is safe at any time.
+//! A thread's record is made by its first call that needs one, is in a list that is never cut, and is reused by a later
+//! thread after the first has ended. Reading the list is safe at any time.
 //!
-//! Rules: magazines are changed by their thread alone, but for two moments: when their kind ends (its users have promised to
-//! be gone), and in the child of a fork, where the other threads are not. So that a thread may be stopped anywhere, an object
-//! is in its place before the count says so, and the count says less before it is taken out. Counts and slots are atomics so
-//! that others may look at them; all are read and written as plain words.
+//! Rules: only its own thread changes a magazine, with two exceptions: when the kind is destroyed (its users have
+//! promised not to use it), and in the child of a fork, where the other threads do not exist. So that a thread may be
+//! stopped anywhere, an object is stored before the count includes it, and the count is reduced before the object is
+//! taken. Counts and slots are atomics so that other threads may read them; all accesses are relaxed.
 #![expect(unsafe_code, reason = "records that outlive their threads")]
 
 use core::cell::UnsafeCell;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, compiler_fence};
 
-use crate::classes::{CLASSES, size_of_class};
+use crate::classes::{CLASSES, batch_of_class, room_of_class, size_of_class};
+use crate::depot::BATCH;
 use crate::kind::{self, Kind};
 use crate::space::{Code, KINDS};
 use crate::{arena, own, space, tls};
 
 /// Objects a magazine has room for.
-const SLOTS: usize = 64;
-/// The longest error text kept.
+const SLOTS: usize = 2 * BATCH;
+/// The longest error message kept.
 const TEXT: usize = 512;
 
 /// Free objects of one class of one kind.
@@ -37,13 +38,14 @@ pub(crate) struct Magazines {
     bins: [Magazine; CLASSES],
 }
 
-/// What stands for the magazines of a kind that a thread has not used: nothing in it and no room.
+/// Stands for the magazines of a kind that a thread has not used: empty and without room.
 static NOTHING: Magazines = Magazines { bins: [const { Magazine::nothing() }; CLASSES] };
 
 /// A thread's record.
 #[repr(C)]
 pub(crate) struct Thread {
-    magazines: [AtomicPtr<Magazines>; KINDS],
+    /// The magazines of each kind, as their distance from [`NOTHING`]: so a zeroed record has none.
+    magazines: [AtomicUsize; KINDS],
     next: AtomicPtr<Thread>,
     taken: AtomicBool,
     shard: AtomicU32,
@@ -57,14 +59,6 @@ static THREADS: AtomicPtr<Thread> = AtomicPtr::new(null_mut());
 static MADE: AtomicU32 = AtomicU32::new(0);
 static EXIT: AtomicU32 = AtomicU32::new(NO_KEY);
 const NO_KEY: u32 = u32::MAX;
-
-const fn room_of(class: usize) -> u32 {
-    match crate::classes::SIZES[class] {
-        0..=1024 => 64,
-        1025..=4096 => 16,
-        _ => 8,
-    }
-}
 
 impl Magazine {
     const fn nothing() -> Self {
@@ -86,17 +80,17 @@ impl Magazine {
         self.count.store(count as u32, Ordering::Relaxed);
     }
 
-    /// Takes an object out.
+    /// Takes an object.
     #[inline(always)]
     pub(crate) fn pop(&self) -> Option<usize> {
         let count = self.count().checked_sub(1)?;
         self.set_count(count);
         compiler_fence(Ordering::Release);
-        // The count is at most as many as there are slots.
+        // The count is at most the number of slots.
         Some(self.slots[count & (SLOTS - 1)].load(Ordering::Relaxed))
     }
 
-    /// Puts an object in, if there is room.
+    /// Puts an object in; false if it is full.
     #[inline(always)]
     pub(crate) fn push(&self, object: usize) -> bool {
         let count = self.count();
@@ -115,7 +109,7 @@ impl Magazine {
         self.room.load(Ordering::Relaxed) as usize
     }
 
-    /// Takes half of what it has kept, the oldest, or all; how many.
+    /// Takes the oldest half of its objects, or all; returns how many.
     fn take_oldest(&self, all: bool, into: &mut [usize; SLOTS]) -> usize {
         let count = self.count();
         let taken = if all { count } else { count.min(self.room() / 2) };
@@ -134,12 +128,14 @@ impl Magazine {
 }
 
 impl Thread {
-    /// The magazine of a kind and class, below [`KINDS`] and [`CLASSES`]; one without room if the thread has none of that kind.
+    /// The magazine of a kind and class, below [`KINDS`] and [`CLASSES`]; one without room if the thread has none of
+    /// that kind.
     #[inline(always)]
     pub(crate) fn magazine(&self, kind: usize, class: usize) -> &Magazine {
-        let magazines = self.magazines[kind & (KINDS - 1)].load(Ordering::Relaxed);
+        let distance = self.magazines[kind & (KINDS - 1)].load(Ordering::Relaxed);
+        let magazines = (&raw const NOTHING).wrapping_byte_add(distance);
         debug_assert!(class < CLASSES);
-        // SAFETY: the pointer is that of a thread's magazines, which are never freed, or of nothing.
+        // SAFETY: the pointer is to a thread's magazines, which are never freed, or to `NOTHING`.
         let bins = unsafe { &(*magazines).bins };
         // SAFETY: a class.
         unsafe { bins.get_unchecked(class) }
@@ -147,7 +143,7 @@ impl Thread {
 
     /// Whether the thread has magazines of a kind.
     pub(crate) fn has(&self, kind: usize) -> bool {
-        self.magazines[kind].load(Ordering::Relaxed).cast_const() != &raw const NOTHING
+        self.magazines[kind].load(Ordering::Relaxed) != 0
     }
 
     /// Makes magazines of a kind, if there is memory for them.
@@ -157,20 +153,22 @@ impl Thread {
         }
         let Some(made) = own::zeroed::<Magazines>() else { return false };
         for class in 1..CLASSES {
-            // SAFETY: all zeroes are magazines; nobody else knows them yet.
-            unsafe { &(*made.as_ptr()).bins[class].room }.store(room_of(class), Ordering::Relaxed);
+            // SAFETY: all zeroes are magazines; no other thread knows them yet.
+            unsafe { &(*made.as_ptr()).bins[class].room }
+                .store(room_of_class(class), Ordering::Relaxed);
         }
-        self.magazines[kind].store(made.as_ptr(), Ordering::Release);
+        let distance = (made.as_ptr() as usize).wrapping_sub(&raw const NOTHING as usize);
+        self.magazines[kind].store(distance, Ordering::Release);
         true
     }
 
-    /// Which of a kind's arenas it uses.
+    /// The index of the kind's arena that it uses.
     pub(crate) fn shard(&self) -> usize {
         self.shard.load(Ordering::Relaxed) as usize
     }
 }
 
-/// The calling thread's record, made if it has none. None if there is no memory for it, or no place.
+/// The calling thread's record, made if it has none. `None` if there is no memory or no place for it.
 pub(crate) fn current() -> Option<&'static Thread> {
     // SAFETY: records are never freed.
     if let Some(thread) = unsafe { tls::get().as_ref() } {
@@ -191,11 +189,8 @@ pub(crate) fn current() -> Option<&'static Thread> {
 
 fn make() -> Option<&'static Thread> {
     let made: NonNull<Thread> = own::zeroed()?;
-    // SAFETY: all zeroes is a record, though one whose magazines can't be read; nobody else knows it yet.
+    // SAFETY: all zeroes is a record.
     let thread = unsafe { made.as_ref() };
-    for magazines in &thread.magazines {
-        magazines.store((&raw const NOTHING).cast_mut(), Ordering::Relaxed);
-    }
     thread.taken.store(true, Ordering::Relaxed);
     thread.shard.store(MADE.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
     let mut first = THREADS.load(Ordering::Acquire);
@@ -210,7 +205,7 @@ fn make() -> Option<&'static Thread> {
     }
 }
 
-/// All records, of threads and of threads that have ended.
+/// All records, of running and ended threads.
 pub(crate) fn all() -> impl Iterator<Item = &'static Thread> {
     let follow = |at: *mut Thread| {
         // SAFETY: records are never freed.
@@ -220,7 +215,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Thread> {
     core::iter::successors(first, move |thread| follow(thread.next.load(Ordering::Acquire)))
 }
 
-/// Has the C library call [`ended`] when the thread ends, and sees to forks.
+/// Registers [`ended`] for the thread's end, and the handler for forks.
 fn on_exit(thread: &'static Thread) {
     let mut key = EXIT.load(Ordering::Acquire);
     if key == NO_KEY {
@@ -250,7 +245,7 @@ fn on_exit(thread: &'static Thread) {
 unsafe extern "C" fn ended(record: *mut libc::c_void) {
     // SAFETY: set above to a record, and those are never freed.
     let Some(thread) = (unsafe { record.cast::<Thread>().as_ref() }) else { return };
-    for index in 1..KINDS {
+    for index in 0..kind::numbers() {
         if thread.has(index) {
             flush(thread, index);
         }
@@ -259,33 +254,36 @@ unsafe extern "C" fn ended(record: *mut libc::c_void) {
     thread.taken.store(false, Ordering::Release);
 }
 
-/// Gives back all that a thread keeps of a kind: the calling one, or one that is no more. Where it keeps nothing it touches
-/// nothing: its magazines may be left from another kind, and the one that has the number now may be ending.
+/// Returns all objects of a kind from a thread's cache: the calling thread's, or an ended thread's. Magazines that are
+/// empty are not touched: they may be left from another kind, and the kind that has the number now may be being
+/// destroyed.
 pub(crate) fn flush(thread: &Thread, index: usize) {
     for class in (1..CLASSES).filter(|class| thread.magazine(index, *class).count() > 0) {
         let mut objects = [0; SLOTS];
         let count = thread.magazine(index, class).take_oldest(true, &mut objects);
-        // If the kind is gone the objects are gone with it.
+        // The objects of a destroyed kind are gone with it.
         if let Some(kind) = kind::at(index) {
             bring(kind, class, &objects[..count]);
         }
     }
 }
 
-/// Makes room in a magazine that is full.
+/// Makes room in a full magazine.
 pub(crate) fn make_room(magazine: &Magazine, kind: &Kind, class: usize) {
+    kind.drop_overdue();
     let mut objects = [0; SLOTS];
     let count = magazine.take_oldest(false, &mut objects);
     bring(kind, class, &objects[..count]);
 }
 
-/// Fills half of an empty magazine, from the depot or else from an arena, if there is memory.
+/// Fills half of an empty magazine, from the depot or else from an arena; may leave it empty if there is no memory.
 pub(crate) fn refill(magazine: &Magazine, kind: &'static Kind, class: usize, shard: usize) {
-    let mut objects = [0; SLOTS];
-    let wanted = &mut objects[..(magazine.room() / 2).max(1)];
-    let mut count = kind.depots[class].take(wanted);
+    kind.drop_overdue();
+    let mut objects = [0; BATCH];
+    let is_stocked = kind.stocked.load(Ordering::Relaxed) & 1 << class != 0;
+    let mut count = if is_stocked { kind.depots[class].take(&mut objects) } else { 0 };
     if count == 0 {
-        count = allocate(kind, class, shard, wanted);
+        count = allocate(kind, class, shard, &mut objects[..batch_of_class(class)]);
     }
     for object in &objects[..count] {
         if let Some(offset) = space::offset_of(*object) {
@@ -295,10 +293,16 @@ pub(crate) fn refill(magazine: &Magazine, kind: &'static Kind, class: usize, sha
     }
 }
 
-/// Objects from an arena. Those that have gone back to it come first and one by one: a batch would be cut from fresh pages.
+/// Takes objects from an arena. Objects returned to it come first and one by one: a batch would be cut from fresh
+/// pages.
 fn allocate(kind: &'static Kind, class: usize, shard: usize, into: &mut [usize]) -> usize {
-    let Some(arena) = kind.arena(shard) else { return 0 };
     let (size, returned) = (size_of_class(class), &kind.returned[class]);
+    let first = kind.first_objects(class, into);
+    if first > 0 {
+        kind.went_out(first * size);
+        return first;
+    }
+    let Some(arena) = kind.arena(shard) else { return 0 };
     let again = returned.load(Ordering::Relaxed).min(into.len());
     let mut count = 0;
     for place in &mut into[..again] {
@@ -315,12 +319,15 @@ fn allocate(kind: &'static Kind, class: usize, shard: usize, into: &mut [usize])
     count
 }
 
-/// Leaves objects in their kind's depot, and gives back to the arena what has no room there.
+/// Moves objects to their kind's depot, and returns those without room there to the arena.
 pub(crate) fn bring(kind: &Kind, class: usize, objects: &[usize]) {
     let depot = &kind.depots[class];
+    if kind.stocked.load(Ordering::Relaxed) & 1 << class == 0 {
+        kind.stocked.fetch_or(1 << class, Ordering::Relaxed);
+    }
     let brought = depot.bring(class, objects);
     return_all(kind, class, &objects[brought..]);
-    let mut surplus = [0; SLOTS];
+    let mut surplus = [0; BATCH];
     let count = depot.surplus(&mut surplus);
     return_all(kind, class, &surplus[..count]);
 }
@@ -329,20 +336,21 @@ fn return_all(kind: &Kind, class: usize, objects: &[usize]) {
     if objects.is_empty() {
         return;
     }
-    kind.returned[class].fetch_add(objects.len(), Ordering::Relaxed);
-    for object in objects {
-        // SAFETY: it came from an arena by a refill, and was in a magazine: nobody uses it.
+    let of_arena = || objects.iter().filter(|object| !kind.nursery.has(**object));
+    kind.returned[class].fetch_add(of_arena().count(), Ordering::Relaxed);
+    for object in of_arena() {
+        // SAFETY: it came from an arena by a refill, and was in a magazine: nothing uses it.
         unsafe { arena::give_back(*object) };
     }
     kind.came_back(objects.len() * size_of_class(class));
 }
 
-/// Objects of a class that threads keep of a kind, as far as can be told while they run.
+/// Number of objects of a class of a kind in all threads' caches; approximate while they run.
 pub(crate) fn kept(index: usize, class: usize) -> usize {
     all().map(|thread| thread.magazine(index, class).count()).sum()
 }
 
-/// Empties the magazines of a kind in all threads, without giving anything back.
+/// Empties the magazines of a kind in all threads, without freeing the objects.
 ///
 /// # Safety
 /// No thread uses the kind or anything of it any more.
@@ -352,31 +360,34 @@ pub(crate) unsafe fn forget_kind(index: usize) {
     }
 }
 
-/// In the child of a fork: records of threads that are not here are free, and no depot is locked.
+/// In the child of a fork: frees the records of threads that do not exist here, and the places of depots that those
+/// owned.
 unsafe extern "C" fn forked() {
     let own = tls::get().cast_const();
     for thread in all().filter(|thread| !core::ptr::eq(*thread, own)) {
         thread.taken.store(false, Ordering::Release);
     }
-    for kind in kind::all() {
-        for depot in &kind.depots {
+    for kind in kind::all().chain(kind::at(0)) {
+        // SAFETY: the child has one thread, and it is here.
+        unsafe { kind.kept.reset_if_locked() };
+        for depot in kind.stocked_depots() {
             // SAFETY: the child has one thread, and it is here.
-            unsafe { depot.reset_if_locked() };
+            unsafe { depot.free_places() };
         }
     }
 }
 
-/// Keeps the text of an error for the calling thread.
+/// Saves an error message for the calling thread.
 pub(crate) fn set_error(text: &str) {
     let Some(thread) = current() else { return };
     let length = text.floor_char_boundary(TEXT - 1);
-    // SAFETY: the calling thread's own, and nobody has a reference into it.
+    // SAFETY: the calling thread's own, and there is no reference into it.
     let place = unsafe { &mut *thread.error.get() };
     place[..length].copy_from_slice(&text.as_bytes()[..length]);
     place[length] = 0;
 }
 
-/// The calling thread's last error, ended by a zero; it stays until the thread's next error.
+/// The calling thread's last error message, ended by a zero; valid until the thread's next error.
 pub(crate) fn error() -> *const u8 {
     current().map_or(c"".as_ptr().cast(), |thread| thread.error.get().cast_const().cast())
 }

@@ -1,12 +1,14 @@
-//! A thread's one word: where what it keeps is.
+//! One pointer per thread, to the thread's record.
 //!
-//! Every allocation reads it, so it must cost next to nothing. A `thread_local!` of a shared library costs a call of the dynamic
-//! linker; the model that costs one load (initial-exec; ELF Handling For Thread-Local Storage, section 4.3) takes all
-//! thread-local memory of the library, jemalloc's with it, from a reserve that glibc keeps small, so that it could not be loaded
-//! late. But each thread has a register of its own, the thread pointer, and so the words are in a table by that.
+//! Every allocation reads it, so it must cost next to nothing. A `thread_local!` of a shared library costs a call of
+//! the dynamic linker; the model that costs one load (initial-exec; ELF Handling For Thread-Local Storage, section 4.3)
+//! takes all thread-local memory of the library, including jemalloc's, from a reserve that glibc keeps small, so that
+//! the library could not be loaded late. But the thread pointer, which identifies a thread, is in a register; so the
+//! pointers are in a hash table keyed by it.
 //!
-//! A place of the table is found by a multiplication; the few threads that meet there have one of the next few. Who begins where
-//! an ended thread was, with the same pointer, finds that one's word, if it is still there: it is as good as a new one.
+//! A multiplication gives the place in the table; threads that collide use one of the next places. A thread that begins
+//! with the thread pointer of an ended thread finds that one's record, if it is still there, which is as good as a new
+//! one.
 #![expect(unsafe_code, reason = "the thread pointer is read")]
 
 use core::ptr::null_mut;
@@ -15,7 +17,7 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use crate::thread::Thread;
 
 const BITS: u32 = 16;
-/// Places from a thread's own on that may have its word.
+/// Number of places, from the hashed one on, that may hold a thread's entry.
 const NEXT: usize = 16;
 
 struct Place {
@@ -57,14 +59,14 @@ fn thread_pointer() -> usize {
     pointer
 }
 
-/// The first place that may have the word of a thread.
+/// The hashed place of a thread.
 #[inline(always)]
 fn first(thread: usize) -> usize {
-    // The golden ratio's part behind the point, so that neighbours are far apart.
+    // The fractional part of the golden ratio, so that neighbours are far apart.
     thread.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - BITS)
 }
 
-/// The calling thread's word, if it is where it is looked for first: null for a few threads that have one.
+/// The calling thread's record, if its entry is at the hashed place: null for a few threads that have one.
 #[inline(always)]
 pub(crate) fn glance() -> *mut Thread {
     let thread = thread_pointer();
@@ -75,7 +77,7 @@ pub(crate) fn glance() -> *mut Thread {
     null_mut()
 }
 
-/// The calling thread's word; null if it has none.
+/// The calling thread's record; null if it has none.
 pub(crate) fn get() -> *mut Thread {
     let word = glance();
     if word.is_null() { get_elsewhere(thread_pointer()) } else { word }
@@ -87,7 +89,7 @@ fn get_elsewhere(thread: usize) -> *mut Thread {
     found.map_or(null_mut(), |place| place.word.load(Ordering::Relaxed))
 }
 
-/// Sets the calling thread's word; false if there is no place left for it. A null gives the place back.
+/// Sets the calling thread's record; false if there is no place left. A null frees the place.
 pub(crate) fn set(word: *mut Thread) -> bool {
     let thread = thread_pointer();
     let places = &TABLE[first(thread)..first(thread) + NEXT];
@@ -135,7 +137,7 @@ mod tests {
 
     #[test]
     fn threads_that_meet_find_their_words_all_the_same() {
-        // As many threads as there are places to go on to, all at the place of the first.
+        // As many threads as there are places to probe, all hashed to the same place.
         let thread = 1 << 40;
         let at = first(thread);
         for (place, other) in TABLE[at..at + NEXT].iter().zip(0..) {

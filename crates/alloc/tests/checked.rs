@@ -1,6 +1,7 @@
-//! A checked build says what is given back wrongly, in one line, and goes on; or ends, where that is configured.
+//! A checked build reports wrong frees, in one line each, and goes on; or aborts, where that is configured.
 //!
-//! `cargo test -p nearfar-alloc --features checked`. Each case runs in a process of its own, as what it says is on stderr.
+//! `cargo test -p nearfar-alloc --features checked`. Each case runs in a process of its own, because its messages are
+//! on stderr.
 #![expect(unsafe_code, reason = "a C interface is called wrongly")]
 #![expect(clippy::unwrap_used, reason = "a test that can't run its tools should stop")]
 
@@ -49,14 +50,14 @@ fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// Small, of an arena, and with segments of its own.
+/// A small object, an arena's objects, and one with segments of its own.
 const SIZES: [usize; 4] = [24, 5000, 100_000, 5 << 20];
 
 fn kinds() -> [nf_kind_t; 2] {
     [kind("bind:0"), NF_DEFAULT]
 }
 
-/// Allocated since: nobody has been given the memory of another.
+/// Allocates more objects and checks that none shares memory with another.
 fn all_apart(objects: &[*mut c_void]) {
     let mut starts: Vec<_> = objects.iter().map(|object| *object as usize).collect();
     starts.sort_unstable();
@@ -124,7 +125,7 @@ fn foreign() {
     free(usize::MAX as *mut c_void);
     let kind = kind("bind:0");
     let memory = nf_malloc(kind, 100);
-    // In the range of kinds, where nothing is.
+    // In the range of kinds, where nothing is allocated.
     free(memory.wrapping_byte_add(1 << 32));
 }
 
@@ -153,7 +154,7 @@ fn ended() {
     objects.into_iter().for_each(free);
     assert!(nf_malloc(kind, 10).is_null());
     assert_eq!(errno(), libc::EINVAL);
-    // Its number may be another's now.
+    // Another kind may have its number now.
     let next = self::kind("bind:0");
     assert!(nf_malloc(kind, 10).is_null());
     assert!(nf_calloc(kind, 1, 10).is_null());
@@ -216,7 +217,7 @@ const CASES: [(&str, fn()); 9] = [
     ("right", right),
 ];
 
-/// Not a test of its own: what the others start.
+/// Not a test of its own: the other tests start it.
 #[test]
 fn a_case_in_a_process_of_its_own() {
     let wanted = std::env::var("NEARFAR_CASE").unwrap_or_default();
@@ -229,7 +230,7 @@ fn run(case: &str, conf: &str) -> Output {
     own.env("NEARFAR_CASE", case).env("NEARFAR_CONF", conf).output().unwrap()
 }
 
-/// What a case that goes on says, line by line.
+/// The output of a case that goes on, line by line.
 fn said(case: &str) -> Vec<String> {
     let output = run(case, "wrong=say");
     let text = String::from_utf8(output.stderr).unwrap();
@@ -237,7 +238,7 @@ fn said(case: &str) -> Vec<String> {
     text.lines().map(str::to_string).collect()
 }
 
-/// A case says so many lines, of which each has one of these words.
+/// Checks that a case prints `count` lines, each of which has one of these words.
 fn says(case: &str, count: usize, words: &[&str]) {
     let lines = said(case);
     assert_eq!(lines.len(), count, "{case}: {lines:#?}");

@@ -1,21 +1,23 @@
-//! Every order in which readers and writers of a replicated region's granule may meet: loom's atomics in place of the language's.
+//! Every interleaving of readers and writers of a replicated region's granule: loom's atomics replace the language's.
 //!
-//! The file is the library's own; here `crate::sync` is loom. Memory is two words a copy, which are read and written as bytes are
-//! in the library, one after the other and without order. Not here: where copies are, and regions of several granules
-//! (`replicated.rs`).
+//! The file under test is the library's own; here `crate::sync` is loom. Memory is two words per copy, read and written
+//! as bytes are in the library, one after the other and without ordering. Not here: the placement of copies, and
+//! regions of several granules (`replicated.rs`).
 
 #[path = "../src/granule.rs"]
 mod granule;
 
-/// What the library's own module of this name gives.
+/// Stands for the library's module of this name.
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 
-    /// Whoever is waited for goes on.
+    /// Lets the other thread run.
     pub(crate) fn pause(_: u32) {
         loom::thread::yield_now();
     }
 }
+
+use std::sync::atomic::AtomicBool;
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +25,7 @@ use loom::thread;
 
 use granule::{HOME, Quiet, Rule, Words};
 
-/// One that makes copies as soon as it may.
+/// Copies are made as soon as possible.
 const EAGER: Rule = Rule { quiet_ms: 0, collapses_most: 100 };
 
 /// A granule of two words with copies.
@@ -69,7 +71,7 @@ impl<const COPIES: usize> Granule<COPIES> {
         }
     }
 
-    /// The value in a copy or at home, which is whole.
+    /// Reads the value from a copy or from home, and checks that it is consistent.
     fn read(&self, copy: usize, rule: &Rule) -> u64 {
         let mut taken = [0; 2];
         let get = |from: usize| {
@@ -86,7 +88,7 @@ impl<const COPIES: usize> Granule<COPIES> {
     }
 }
 
-/// Goes through the orders in which threads give way to each other at most so often.
+/// Explores the interleavings with at most `gives_way` preemptions.
 fn every_order(gives_way: usize, act: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(gives_way);
@@ -103,7 +105,7 @@ fn a_reader_on_any_node_sees_whole_values_and_none_older_than_it_has_seen() {
         let writer = thread::spawn(move || {
             other.write(2);
         });
-        // It goes from node to node.
+        // Alternates between nodes.
         let seen = [1, HOME, 1].map(|copy| granule.read(copy, &EAGER));
         assert!(seen[0] >= 1 && seen.is_sorted(), "{seen:?}");
         writer.join().unwrap();
@@ -117,7 +119,7 @@ fn a_copy_that_is_made_while_others_write_is_of_what_is_at_home() {
         let granule = Granule::<2>::new();
         granule.write(1);
         let (reader, writer) = (Arc::clone(&granule), Arc::clone(&granule));
-        // The one makes the copy, as does the other, and a third writes.
+        // Two readers may make the copy while a writer writes.
         let reader = thread::spawn(move || reader.read(1, &EAGER));
         let writer = thread::spawn(move || {
             writer.write(2);
@@ -172,7 +174,9 @@ fn after_sync_every_copy_is_what_was_written_before() {
 
 #[test]
 fn what_a_reader_tells_another_is_never_older_there() {
-    every_order(2, || {
+    let heard_of_the_last = std::sync::Arc::new(AtomicBool::new(false));
+    let found = std::sync::Arc::clone(&heard_of_the_last);
+    every_order(2, move || {
         let granule = Granule::<3>::new();
         granule.write(1);
         granule.sync();
@@ -185,9 +189,14 @@ fn what_a_reader_tells_another_is_never_older_there() {
         let teller = thread::spawn(move || tells.store(teller.read(1, &EAGER), Ordering::Release));
         let heard = told.load(Ordering::Acquire);
         assert!(granule.read(2, &EAGER) >= heard);
+        found.fetch_or(heard == 2, Ordering::Relaxed);
         writer.join().unwrap();
         teller.join().unwrap();
     });
+    assert!(
+        heard_of_the_last.load(Ordering::Relaxed),
+        "in some order it is told of the last value"
+    );
 }
 
 #[test]
@@ -212,7 +221,7 @@ fn copies_come_back_after_a_quiet_time_and_after_so_many_collapses_never() {
         let wrote = write(140);
         assert_eq!((wrote.is_collapse, wrote.is_settled), (true, true));
         assert!(!made(|| 10_000), "never again");
-        // Those who look at the copy directly have it all the same, and readers go home.
+        // Direct views still get a copy, and readers use home.
         let bring = |copy| granule.bring(copy);
         assert_eq!(granule::sync(&*granule, &rule, bring), 1);
         assert_eq!(granule::sync(&*granule, &rule, bring), 0);

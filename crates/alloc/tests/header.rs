@@ -1,4 +1,5 @@
-//! `include/nearfar.h` is what `src/ffi.rs` and `src/ffi/` say, and what libnearfar has of the cache. `UPDATE=1` writes it anew.
+//! Checks that `include/nearfar.h` matches `src/ffi.rs`, `src/ffi/` and libnearfar's functions for the cache.
+//! `UPDATE=1` regenerates it.
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
-//! Memory kinds by their C interface: what is asked for is given, of that kind, and comes back.
+//! Memory kinds through the C interface: allocations have the requested kind and size, and are freed.
 //!
-//! Node 0 is on every machine, so kinds are bound to it; that far kinds are far is shown in the lab. Any sequence of calls:
-//! `model`.
+//! Node 0 is on every machine, so kinds are bound to it; the lab shows that far kinds are far. Random sequences of
+//! calls: `model`.
 #![expect(unsafe_code, reason = "a C interface is called")]
 
 use std::ffi::{CStr, CString, c_void};
@@ -28,12 +28,12 @@ fn free(memory: *mut c_void) {
 }
 
 fn usable(memory: *mut c_void) -> usize {
-    // SAFETY: tests ask of what they have.
+    // SAFETY: tests pass objects that they have.
     unsafe { nf_usable_size(memory) }
 }
 
 fn realloc(kind: nf_kind_t, memory: *mut c_void, size: usize) -> *mut c_void {
-    // SAFETY: tests do not use what they have given away.
+    // SAFETY: tests do not use objects that they have passed on.
     unsafe { nf_realloc(kind, memory, size) }
 }
 
@@ -45,7 +45,7 @@ fn figures(kind: nf_kind_t) -> nf_stats_t {
 }
 
 fn destroy(kind: nf_kind_t) {
-    // SAFETY: tests end kinds that they use no more.
+    // SAFETY: tests destroy kinds that they do not use any more.
     assert_eq!(unsafe { nf_kind_destroy(kind) }, 0);
 }
 
@@ -53,14 +53,14 @@ fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// Writes to all that may be used, and tells whether all of it is still there.
+/// Writes to all usable bytes.
 fn fill(memory: *mut c_void, length: usize, value: u8) {
     // SAFETY: tests fill what they have, as long as it is.
     unsafe { memory.cast::<u8>().write_bytes(value, length) };
 }
 
 fn is_filled(memory: *mut c_void, length: usize, value: u8) -> bool {
-    // SAFETY: tests look at what they have filled.
+    // SAFETY: tests read objects that they have filled.
     unsafe { std::slice::from_raw_parts(memory.cast::<u8>(), length) }
         .iter()
         .all(|byte| *byte == value)
@@ -200,7 +200,7 @@ fn what_can_not_be_had_is_refused_with_its_reason() {
     destroy(kind);
     assert!(nf_malloc(kind, 100).is_null());
     assert_eq!(errno(), libc::EINVAL);
-    // SAFETY: nothing is of it.
+    // SAFETY: nothing is allocated from it.
     assert_eq!(unsafe { nf_kind_destroy(kind) }, -1);
     free(null_mut());
     assert_eq!(usable(null_mut()), 0);
@@ -355,7 +355,7 @@ fn large_memory_grows_also_where_a_part_of_it_is_mapped_apart() {
     fill(memory, 8 << 20, 7);
     // SAFETY: the content stays as it is.
     assert_eq!(unsafe { libc::madvise(memory, 1 << 20, libc::MADV_DONTFORK) }, 0);
-    // In its place and to another, over and over.
+    // Resized in place and moved, repeatedly.
     for mib in [40, 100, 120, 130, 200, 600, 90, 300] {
         memory = realloc(kind, memory, mib << 20);
         assert!(!memory.is_null() && nf_kind_of(memory) == kind);

@@ -1,8 +1,8 @@
-//! Any sequence of calls, of several threads at once, against a model of what must hold after each.
+//! Random sequences of calls, of several threads at once, against a model of the invariants after each.
 //!
-//! The model knows which objects live, where, of which kind and with what in them; which kinds there are; and what a kind counts
-//! when nobody calls. Threads share all of it, so what one allocates another frees, moves and looks at.
-//! `NEARFAR_SEQUENCES` is how many sequences are tried (64 unless it is set), for a longer search.
+//! The model knows the live objects with their address, kind and content; the existing kinds; and the statistics of a
+//! kind while no call runs. Threads share all of it, so an object allocated by one is freed, moved and read by others.
+//! `NEARFAR_SEQUENCES` is the number of sequences (default 64), for a longer search.
 #![expect(unsafe_code, reason = "a C interface is called")]
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use nearfar_alloc::ffi::*;
 use proptest::prelude::*;
 
-/// Kinds that can be had, and whether what they give may be refused or of another kind.
+/// Kinds that can be made, and whether their allocations may fail or come from another kind.
 const WORDS: [(&str, May); 11] = [
     ("bind:0", May::Give),
     ("near", May::Give),
@@ -27,7 +27,7 @@ const WORDS: [(&str, May); 11] = [
     ("bind:0;limit=8m;spill=interleave:0", May::Spill),
     ("near;limit=1m;spill=default", May::Spill),
 ];
-/// Kinds that can't be had, and the errno.
+/// Kinds that can't be made, and the errno.
 const WRONG: [(&str, i32); 8] = [
     ("", libc::EINVAL),
     ("nowhere", libc::EINVAL),
@@ -38,7 +38,7 @@ const WRONG: [(&str, i32); 8] = [
     ("bind:0;spill=bind:1000", libc::ENODEV),
     ("bind:0;limit=1m;limit=1m", libc::EINVAL),
 ];
-/// More than programs have addresses for.
+/// More than the address space of a program.
 const ABSURD: usize = 1 << 47;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ enum May {
     Spill,
 }
 
-/// A call; which object and which kind is by a number, of as many as there are.
+/// A call; objects and kinds are chosen by number, modulo those that exist.
 #[derive(Clone, Debug)]
 enum Call {
     Make { words: usize },
@@ -70,7 +70,7 @@ enum How {
     Aligned { alignment: usize },
 }
 
-/// An object that lives, and the first byte of its pattern.
+/// A live object, and the first byte of its pattern.
 #[derive(Debug)]
 struct Object {
     at: usize,
@@ -88,10 +88,11 @@ struct Kind {
 
 #[derive(Debug)]
 struct World {
-    /// Those who use kinds read it, and who ends one writes, so nobody uses that any more.
+    /// Locked for reading by users of kinds and for writing to destroy one, so that no thread uses a kind that is
+    /// destroyed.
     kinds: RwLock<Vec<Kind>>,
     objects: Mutex<Vec<Object>>,
-    /// Beginnings and ends of what lives.
+    /// Beginnings and ends of live objects.
     ranges: Mutex<BTreeMap<usize, usize>>,
     seed: AtomicU8,
 }
@@ -111,11 +112,11 @@ fn make(text: &str) -> nf_kind_t {
 }
 
 fn usable(at: usize) -> usize {
-    // SAFETY: the model asks of what lives.
+    // SAFETY: the model passes live objects.
     unsafe { nf_usable_size(at as *const c_void) }
 }
 
-/// Bytes of an object that are written and looked at: all of a small one; both ends of a large one, and some between.
+/// Bytes of an object that are written and checked: all of a small one; both ends of a large one, and some between.
 fn looked_at(length: usize) -> impl Iterator<Item = usize> {
     const END: usize = 4096;
     let sparse = (END..length.saturating_sub(END).max(END)).step_by((length / 64).max(64 << 10));
@@ -130,12 +131,12 @@ const fn pattern(seed: u8, at: usize) -> u8 {
 impl Object {
     fn fill(&self) {
         for at in looked_at(self.usable) {
-            // SAFETY: within an object that lives and that nobody else has.
+            // SAFETY: within a live object that no other thread has.
             unsafe { (self.at as *mut u8).wrapping_add(at).write(pattern(self.seed, at)) };
         }
     }
 
-    /// Whether what was written of an object `length` bytes long is in the first `kept` bytes at an address.
+    /// Whether the pattern of an object `length` bytes long is in the first `kept` bytes at an address.
     fn is_at(&self, place: usize, kept: usize) -> bool {
         looked_at(self.usable).filter(|at| *at < kept).all(|at| {
             // SAFETY: as for writing.
@@ -160,7 +161,7 @@ impl World {
         }
     }
 
-    /// Does `act` with a kind that stays meanwhile; the last number is the default.
+    /// Calls `act` with a kind that can't be destroyed meanwhile; the last number is the default.
     fn with_kind<T>(&self, number: usize, act: impl FnOnce(Kind) -> T) -> T {
         let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
         let plain = Kind { handle: NF_DEFAULT, may: May::Give, limit: u64::MAX };
@@ -173,7 +174,7 @@ impl World {
         (number % count < objects.len()).then(|| objects.swap_remove(number % count))
     }
 
-    /// An object that a call of this kind gave lives from now on, where nothing else does.
+    /// Records a new object, and checks that it overlaps no other.
     fn begins(&self, memory: *mut c_void, kind: Kind, size: usize) -> Object {
         let (at, found) = (memory as usize, nf_kind_of(memory));
         let usable = usable(at);
@@ -190,12 +191,12 @@ impl World {
         object
     }
 
-    /// An object does not live any more: to be said before it is given back.
+    /// Removes an object from the model: to be called before it is freed.
     fn ends(&self, object: &Object) {
         assert_eq!(lock(&self.ranges).remove(&object.at), Some(object.at + object.usable));
     }
 
-    /// Whether a kind may refuse a size, and says so by errno.
+    /// Checks that a kind may refuse a size, and that errno is set.
     fn refused(kind: Kind, size: usize) {
         let error = errno();
         assert!(kind.may == May::Refuse || size >= ABSURD, "{kind:?} refused {size}: {error}");
@@ -220,7 +221,7 @@ impl World {
         }
         assert_eq!(memory as usize % alignment, 0, "{size} at {alignment}");
         if matches!(how, How::Zeroed { .. }) {
-            // SAFETY: as many bytes as were asked for.
+            // SAFETY: as many bytes as were requested.
             let zero = |at| unsafe { memory.cast::<u8>().wrapping_add(at).read() == 0 };
             assert!(looked_at(whole).all(zero), "{whole}");
         }
@@ -230,7 +231,7 @@ impl World {
 
     fn resize(&self, object: Object, kind: Kind, size: usize) {
         self.ends(&object);
-        // SAFETY: an object that lives, of which nobody else knows now.
+        // SAFETY: a live object that no other thread knows now.
         let moved = unsafe { nf_realloc(kind.handle, object.at as *mut c_void, size) };
         if moved.is_null() {
             Self::refused(kind, size);
@@ -247,7 +248,7 @@ impl World {
     fn free(&self, object: &Object) {
         assert!(object.is_at(object.at, object.usable), "{object:?}");
         self.ends(object);
-        // SAFETY: an object that lives, of which nobody else knows now.
+        // SAFETY: a live object that no other thread knows now.
         unsafe { nf_free(object.at as *mut c_void) };
     }
 
@@ -260,7 +261,7 @@ impl World {
         let kind = kinds.swap_remove(number);
         let mut objects = lock(&self.objects);
         let (gone, stay) = objects.drain(..).partition::<Vec<_>, _>(|object| {
-            // What a kind spills goes with it, unless it is plain.
+            // An object that was spilled is of another kind, unless it is plain.
             let is_known = kinds.iter().any(|kind| kind.handle == object.kind);
             object.kind == kind.handle
                 || kind.may == May::Spill && object.kind != NF_DEFAULT && !is_known
@@ -270,14 +271,14 @@ impl World {
             assert!(object.is_at(object.at, object.usable), "{object:?}");
             self.ends(object);
         }
-        // SAFETY: nobody has the kind or anything of it: all who use kinds are waiting for us.
+        // SAFETY: no thread has the kind or anything of it: all users of kinds wait for the lock that we hold.
         assert_eq!(unsafe { nf_kind_destroy(kind.handle) }, 0);
         // SAFETY: it is no kind any more.
         assert_eq!(unsafe { nf_kind_destroy(kind.handle) }, -1);
         assert_eq!(errno(), libc::EINVAL);
     }
 
-    /// While nobody calls, a kind counts to the byte what lives of it.
+    /// While no call runs, a kind's statistics match its live objects to the byte.
     fn figures(&self) {
         let kinds = self.kinds.write().unwrap_or_else(PoisonError::into_inner);
         for kind in kinds.iter() {
@@ -325,7 +326,7 @@ impl World {
                 for kind in kinds {
                     let memory = nf_malloc(kind, 100);
                     assert_eq!(nf_kind_of(memory), kind);
-                    // SAFETY: nobody else knows it.
+                    // SAFETY: no other thread knows it.
                     assert_eq!(unsafe { nf_kind_destroy(kind) }, 0);
                 }
             }
@@ -371,7 +372,7 @@ fn sizes() -> impl Strategy<Value = usize> {
         40 => 0..2000_usize,
         20 => 0..70_000_usize,
         10 => 0..(6_usize << 20),
-        // About the borders of what is kept by threads, is of arenas, and has segments of its own.
+        // Around the limits of the thread cache, of arenas, and of objects with segments of their own.
         6 => (prop::sample::select(&[32_768, 4 << 20, 64 << 20][..]), 0..3_usize).prop_map(|(size, more)| size - 1 + more),
         1 => (60_usize << 20)..(150 << 20),
         2 => (prop::sample::select(&[ABSURD, 1 << 62, usize::MAX >> 1, usize::MAX - 5000][..]), 0..5000_usize)
@@ -416,7 +417,7 @@ fn sequences() -> u32 {
     told.unwrap_or(64)
 }
 
-/// One of those who still call; when it goes, also by a panic, there is one less.
+/// Counts a running thread; dropping it, also by a panic, decrements the count.
 struct Calling<'a>(&'a AtomicUsize);
 
 impl Drop for Calling<'_> {
@@ -425,8 +426,8 @@ impl Drop for Calling<'_> {
     }
 }
 
-/// Runs each sequence in a thread of its own, then gives all back. No thread ends before all have done their calls: as it ends it
-/// gives back what it keeps, and what is on its way is counted nowhere.
+/// Runs each sequence in a thread of its own, then frees everything. No thread ends before all have done their calls:
+/// an ending thread empties its cache, and objects in transit are counted nowhere.
 fn run(of_threads: &[Vec<Call>]) {
     let world = World::new();
     let left = AtomicUsize::new(of_threads.len());
@@ -440,7 +441,7 @@ fn run(of_threads: &[Vec<Call>]) {
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = of_threads.iter().map(|calls| scope.spawn(|| work(calls))).collect();
-        // A scope waits for what threads do, and a join for their end.
+        // A scope waits for the closures, a join for the threads' end.
         threads.into_iter().for_each(|thread| thread.join().expect("a thread that did not fail"));
     });
     world.figures();

@@ -1,6 +1,7 @@
-//! Every order in which threads may meet in a depot, and as they claim segments: loom's atomics in place of the language's.
+//! Every interleaving of threads in a depot, and of threads that claim segments: loom's atomics replace the language's.
 //!
-//! The two files are the library's own; here `crate::sync` is loom. Not here: magazines, which one thread uses, and jemalloc.
+//! The two files under test are the library's own; here `crate::sync` is loom. Not here: magazines, which one thread
+//! uses, and jemalloc.
 #![expect(unsafe_code, reason = "the depot's cell")]
 
 #[path = "../src/claim.rs"]
@@ -8,52 +9,95 @@ mod claim;
 #[path = "../src/classes.rs"]
 mod classes;
 #[path = "../src/depot.rs"]
-#[expect(dead_code, reason = "what only forks and figures need")]
+#[expect(dead_code, reason = "what only forks and ends of kinds need")]
 mod depot;
 
-/// What the library's own module of this name gives.
+/// Stands for the library's module of this name.
 mod sync {
     pub(crate) use loom::cell::UnsafeCell;
-    pub(crate) use loom::hint::spin_loop;
-    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+    pub(crate) const PLACES: usize = 2;
 }
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 
-use depot::Depot;
+use depot::{BATCH, Depot, VISITS};
 
-const CLASS: usize = 5;
+/// Threads leave and take four at once, and a depot has two places.
+const CLASS: usize = 41;
 
-/// Goes through the orders in which threads give way to each other at most so often.
+/// Explores the interleavings with a bounded number of preemptions.
 fn every_order(act: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(act);
 }
 
-fn taken(depot: &Depot, most: usize) -> Vec<usize> {
-    let mut into = [0; 4];
-    let count = depot.take(&mut into[..most]);
+fn taken(depot: &Depot) -> Vec<usize> {
+    let mut into = [0; BATCH];
+    let count = depot.take(&mut into);
     into[..count].to_vec()
+}
+
+/// Brings objects; returns those without room.
+fn brought<const COUNT: usize>(depot: &Depot, objects: [usize; COUNT]) -> Vec<usize> {
+    objects[depot.bring(CLASS, &objects)..].to_vec()
+}
+
+type Act = fn(&Depot) -> Vec<usize>;
+
+/// Runs these actions in parallel on a depot that contains `first`, and checks that each object of 1 to `most`, those
+/// and the ones that threads bring, ends up in exactly one place.
+fn all_are_kept<const THREADS: usize>(first: &'static [usize], acts: [Act; THREADS], most: usize) {
+    every_order(move || {
+        let depot = Arc::new(Depot::new());
+        assert_eq!(depot.bring(CLASS, first), first.len());
+        let start = |act: Act| {
+            let depot = Arc::clone(&depot);
+            thread::spawn(move || act(&depot))
+        };
+        let threads = acts.map(start);
+        let mut found = threads.map(|thread| thread.join().unwrap_or_default()).concat();
+        assert_eq!(found.len() + depot.count(), most, "{found:?}");
+        found.extend([taken(&depot), taken(&depot)].concat());
+        found.sort_unstable();
+        assert!(found.iter().copied().eq(1..=most), "{found:?}");
+    });
 }
 
 #[test]
 fn what_threads_bring_to_a_depot_is_taken_once_and_none_is_lost() {
+    let bring_and_take = |depot: &Depot| [brought(depot, [3, 4]), taken(depot)].concat();
+    all_are_kept(&[1, 2], [bring_and_take, taken], 4);
+}
+
+#[test]
+fn two_threads_that_bring_to_the_last_place_do_not_both_have_it() {
+    let bring = |depot: &Depot| brought(depot, [5, 6]);
+    all_are_kept(&[1, 2, 3, 4], [bring, |depot| brought(depot, [7]), taken], 7);
+}
+
+#[test]
+fn a_surplus_that_another_thread_takes_meanwhile_is_had_by_one() {
     every_order(|| {
         let depot = Arc::new(Depot::new());
         depot.bring(CLASS, &[1, 2]);
-        let other = Arc::clone(&depot);
-        let thread = thread::spawn(move || {
-            let brought = other.bring(CLASS, &[3, 4]);
-            (taken(&other, 2), [3, 4][brought..].to_vec())
+        let mut into = [0; BATCH];
+        // So that a check is due, and the place has been full since the last one.
+        (1..2 * VISITS).for_each(|_| assert_eq!(depot.surplus(&mut into), 0));
+        let (one, other) = (Arc::clone(&depot), Arc::clone(&depot));
+        let surplus = thread::spawn(move || {
+            let mut into = [0; BATCH];
+            let count = one.surplus(&mut into);
+            into[..count].to_vec()
         });
-        let mine = taken(&depot, 2);
-        let (theirs, back) = thread.join().unwrap();
-        let mut all = [mine, theirs, back, taken(&depot, 4)].concat();
-        all.sort_unstable();
-        assert_eq!(all, [1, 2, 3, 4]);
+        let taker = thread::spawn(move || taken(&other));
+        let had = [surplus.join().unwrap(), taker.join().unwrap()];
+        assert!(had.iter().filter(|had| **had == [1, 2]).count() == 1, "{had:?}");
+        assert_eq!((had.concat().len(), depot.count()), (2, 0));
     });
 }
 
@@ -66,7 +110,7 @@ fn runs_of_entries_are_claimed_whole_and_by_one() {
             move || claim::claim(|at| &entries[at], first, 2, |_| owner).is_ok()
         };
         let other = thread::spawn(claims(&entries, 1, 7));
-        let mine = claims(&entries, 0, 5)();
+        let mine = thread::spawn(claims(&entries, 0, 5)).join().unwrap();
         let theirs = other.join().unwrap();
         assert!(!(mine && theirs), "both have the one between");
         let found: Vec<_> = entries.iter().map(|entry| entry.load(Ordering::Acquire)).collect();
@@ -81,19 +125,29 @@ fn runs_of_entries_are_claimed_whole_and_by_one() {
 
 #[test]
 fn who_claims_what_another_has_given_up_sees_what_that_did_before() {
-    every_order(|| {
+    let claims = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = std::sync::Arc::clone(&claims);
+    every_order(move || {
         let entry = Arc::new(AtomicU32::new(5));
         let before = Arc::new(loom::cell::UnsafeCell::new(0));
         let (given, left) = (Arc::clone(&entry), Arc::clone(&before));
         let other = thread::spawn(move || {
-            // SAFETY: the entry is this thread's still.
+            // SAFETY: this thread still owns the entry.
             left.with_mut(|left| unsafe { *left = 1 });
             given.store(claim::FREE, Ordering::Release);
         });
-        if claim::claim(|_| &*entry, 0, 1, |_| 7).is_ok() {
-            // SAFETY: the entry is ours; loom fails if the other may be at it.
-            assert_eq!(before.with_mut(|before| unsafe { *before }), 1);
-        }
+        let claimer = thread::spawn(move || {
+            let is_ours = claim::claim(|_| &*entry, 0, 1, |_| 7).is_ok();
+            if is_ours {
+                // SAFETY: the entry is ours; loom fails if the other may be at it.
+                assert_eq!(before.with_mut(|before| unsafe { *before }), 1);
+            }
+            is_ours
+        });
         other.join().unwrap();
+        if claimer.join().unwrap() {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
     });
+    assert!(claims.load(Ordering::Relaxed) > 0, "in some order it is given up first");
 }

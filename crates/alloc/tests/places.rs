@@ -1,5 +1,5 @@
-//! Where memory is, and having it placed that is not the allocator's own: the rest of the C interface. On any machine, as node 0
-//! is everywhere; two nodes are in the lab.
+//! Placement queries, and placement of memory outside of the allocator: the rest of the C interface. On any machine, as
+//! node 0 is everywhere; tests with two nodes are in the lab.
 #![expect(unsafe_code, reason = "a C interface is called")]
 
 use std::ffi::{CStr, CString, c_void};
@@ -22,7 +22,7 @@ fn errno() -> i32 {
 }
 
 fn fill(memory: *mut c_void, length: usize) {
-    // SAFETY: tests fill what they have, as long as it is.
+    // SAFETY: tests fill objects that they have, within their length.
     unsafe { memory.cast::<u8>().write_bytes(1, length) };
 }
 
@@ -41,12 +41,12 @@ fn placed(place: &str, size: usize) -> *mut c_void {
 
 fn map(kind: nf_kind_t, length: usize, flags: i32) -> *mut c_void {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | flags);
-    // SAFETY: a new mapping, where nothing else is.
+    // SAFETY: a new mapping at an address chosen by the kernel.
     unsafe { nf_mmap(kind, null_mut(), length, protection, flags, -1, 0) }
 }
 
 fn unmap(memory: *mut c_void, length: usize) {
-    // SAFETY: tests end what they have mapped.
+    // SAFETY: tests unmap their own mappings.
     assert_eq!(unsafe { libc::munmap(memory, length) }, 0);
 }
 
@@ -71,7 +71,7 @@ fn policy_of(memory: *mut c_void) -> (i32, u64) {
 fn stats_text(kind: nf_kind_t, format: i32) -> String {
     let mut text: Vec<u8> = Vec::new();
     loop {
-        // SAFETY: as much room as is told.
+        // SAFETY: as much room as the length passed.
         let length = unsafe { nf_stats_text(kind, format, text.as_mut_ptr().cast(), text.len()) };
         assert!(length > 0, "{}", errno());
         if length < text.len() {
@@ -97,7 +97,7 @@ fn a_mapping_of_a_kind_is_placed_before_it_is_there() {
         assert_eq!(nf_kind_of(memory), NF_DEFAULT);
         unmap(memory, 4 * MIB);
     }
-    // Plain mappings are as mmap makes them.
+    // Plain mappings are the same as mmap's.
     let plain = map(NF_DEFAULT, MIB, libc::MAP_ANONYMOUS);
     assert_eq!(policy_of(plain).0, 0);
     assert_eq!(nf_bind(bound, plain, MIB), 0);
@@ -109,7 +109,7 @@ fn a_mapping_of_a_kind_is_placed_before_it_is_there() {
 fn what_can_not_be_mapped_or_bound_says_why() {
     let bound = kind("bind:0");
     assert_eq!((map(bound, 0, libc::MAP_ANONYMOUS), errno()), (libc::MAP_FAILED, libc::EINVAL));
-    // No file behind the number.
+    // No file has this number.
     assert_eq!((map(bound, MIB, 0), errno()), (libc::MAP_FAILED, libc::EBADF));
     let gone = map(bound, MIB, libc::MAP_ANONYMOUS);
     unmap(gone, MIB);
@@ -129,15 +129,15 @@ fn an_object_may_have_a_place_of_its_own() {
     assert_eq!(policy_of(object).1, 1);
     let apart = nf_kind_of(object);
     assert_ne!(apart, NF_DEFAULT);
-    // It shrinks in its place, does not grow, and moves to a kind.
-    // SAFETY: allocated above, and what is given away is not used.
+    // It shrinks in place, does not grow, and moves to a kind.
+    // SAFETY: allocated above, and objects passed on are not used.
     let object = unsafe { nf_realloc(apart, object, MIB) };
     assert!(!object.is_null());
     // SAFETY: as above.
     assert!(unsafe { nf_realloc(apart, object, 100 * MIB) }.is_null());
     assert_eq!(errno(), libc::EINVAL);
     assert_eq!((nf_malloc(apart, 1), errno()), (null_mut(), libc::EINVAL));
-    // SAFETY: nobody uses it: it is refused all the same, as other objects are of it.
+    // SAFETY: nothing uses it: the call is refused nevertheless, because other objects belong to it.
     assert_eq!((unsafe { nf_kind_destroy(apart) }, errno()), (-1, libc::EINVAL));
     // SAFETY: as above.
     let object = unsafe { nf_realloc(kind("bind:0"), object, 2 * MIB) };
@@ -168,7 +168,7 @@ fn nodes_are_told_with_their_memory() {
     // SAFETY: room for four.
     assert!(unsafe { nf_nodes(c"all".as_ptr(), nodes.as_mut_ptr(), 4) } >= 1);
     assert_eq!(nodes[0], 0);
-    // SAFETY: no room is no reason to write.
+    // SAFETY: nothing is written without room.
     assert_eq!(unsafe { nf_nodes(c"0".as_ptr(), null_mut(), 0) }, 1);
     for (set, error) in [(c"nowhere", libc::EINVAL), (c"1000", libc::ENODEV), (c"", libc::EINVAL)] {
         // SAFETY: as above.
@@ -196,9 +196,9 @@ fn figures_are_told_as_text_and_as_json() {
     assert_eq!(about["fragmentation_percent"], 0);
     let all: serde_json::Value = serde_json::from_str(&stats_text(NF_NONE, NF_JSON)).unwrap();
     assert!(all["kinds"].as_array().unwrap().contains(about));
-    // Less room than text: what fits, ended by a zero.
+    // Less room than text: the part that fits, ended by a zero.
     let mut little = [b'x'; 5];
-    // SAFETY: as much room as is told.
+    // SAFETY: as much room as the length passed.
     let length = unsafe { nf_stats_text(bound, NF_TEXT, little.as_mut_ptr().cast(), 5) };
     assert_eq!((length, &little), (text.len(), b"bind\0"));
     for (kind, format) in [(bound, 7), (12345, NF_TEXT)] {

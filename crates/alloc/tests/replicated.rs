@@ -1,4 +1,5 @@
-//! Replicated regions over the C interface and from Rust, on any machine: node 0 is everywhere; several nodes are in the lab.
+//! Replicated regions through the C interface and from Rust, on any machine: node 0 is everywhere; tests with several
+//! nodes are in the lab.
 #![expect(unsafe_code, reason = "a C interface is called")]
 #![expect(clippy::unwrap_used, reason = "a test that can't go on should stop")]
 
@@ -35,7 +36,7 @@ fn read(region: *mut nf_replicated_t, offset: usize, into: &mut [u8]) -> i32 {
 }
 
 fn destroy(region: *mut nf_replicated_t) {
-    // SAFETY: tests end what they have made, once.
+    // SAFETY: tests destroy their own regions, once.
     assert_eq!(unsafe { nf_replicated_destroy(region) }, 0);
 }
 
@@ -56,7 +57,7 @@ fn what_is_written_is_read_and_after_sync_seen_directly() {
     assert_eq!(unsafe { nf_replicated_sync(region) }, 0);
     // SAFETY: a region.
     let view = unsafe { nf_replicated_view(region) };
-    // SAFETY: as long as the region, and nobody writes.
+    // SAFETY: valid as long as the region, and no thread writes.
     let view = unsafe { std::slice::from_raw_parts(view.cast::<u8>(), 10_000) };
     assert_eq!(&view[4090..4105], b"across granules");
     assert!(view[4105..].iter().all(|byte| *byte == 0));
@@ -84,7 +85,7 @@ fn the_ends_of_a_region_are_its_ends() {
     }
     assert_eq!((read(region, 5000, &mut []), write(region, 5000, &[])), (0, 0));
     assert_eq!((write(region, 4999, &[7]), read(region, 4999, &mut [0])), (0, 0));
-    // Behind the end of the data are words that must not be reached by it.
+    // The words behind the data must not be overwritten.
     assert_eq!(write(region, 0, &[0xff; 5000]), 0);
     let mut all = [0; 5000];
     assert_eq!(read(region, 0, &mut all), 0);
@@ -129,13 +130,13 @@ fn what_can_not_be_made_says_why() {
     destroy(region);
 }
 
-/// Does `act` in a child, which must come to its end.
+/// Runs `act` in a child process, which must exit successfully.
 fn in_child(act: impl FnOnce() -> bool) {
     assert!(in_child_is(act));
 }
 
 fn in_child_is(act: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child goes on alone, and leaves without what is to be done at the end.
+    // SAFETY: the child runs alone, and exits without exit handlers.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let code = i32::from(!act());
@@ -210,10 +211,10 @@ fn limits_of_the_process_are_errors_and_not_its_end() {
     });
 }
 
-/// All figures there are.
+/// The statistics of all kinds and regions.
 fn stats(format: c_int) -> String {
     let mut text = vec![0_u8; 1 << 20];
-    // SAFETY: as much room as is told.
+    // SAFETY: as much room as the length passed.
     let length = unsafe { nf_stats_text(NF_NONE, format, text.as_mut_ptr().cast(), text.len()) };
     text.truncate(length);
     String::from_utf8(text).unwrap()
@@ -250,7 +251,7 @@ fn figures_of_regions_stand_beside_those_of_kinds() {
     let own = regions.iter().find(|one| one["region"] == "0;granule=64k;quiet=2s").unwrap();
     assert_eq!((&own["size"], &own["granule"]), (&(1 << 20).into(), &65_536.into()));
     assert_eq!((&own["writes"], &own["nodes"][0]), (&2.into(), &0.into()));
-    // Its pages, and one of what is noted; lives are not of a copy.
+    // Its pages, and one page of words; lives are not part of a copy.
     assert_eq!(own["resident"]["0"], 70_000_u64.next_multiple_of(4096) + 4096);
     let line = "replicated, 0;granule=64k;quiet=2s: 1 MiB, 1 copies; resident node 0: 1 MiB; \
                 granules of 65536 bytes: 2 written, 0 collapsed, 0 copied, 0 at home for good\n";

@@ -1,4 +1,4 @@
-//! A Rust program whose heap is a kind, and collections of other kinds within it.
+//! A Rust program with a kind as its heap, and collections of other kinds in it.
 
 use std::collections::HashMap;
 
@@ -66,7 +66,7 @@ fn what_can_not_be_had_is_an_error() {
     let mut bytes: VecIn<u8, _> = VecIn::new_in(&little);
     assert!(bytes.try_reserve(64 << 20).is_err());
     assert!(bytes.try_reserve(1 << 20).is_ok());
-    // As many kinds as one likes, one after another.
+    // Any number of kinds, one after another.
     for _ in 0..3000 {
         Kind::new("bind:0").unwrap();
     }

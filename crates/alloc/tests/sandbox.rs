@@ -1,6 +1,7 @@
-//! A sandbox that shows neither /proc nor /sys: what needs to know the machine is refused with its reason, all else works.
+//! A sandbox without /proc and /sys: calls that need to know the machine fail with their reason, all others work.
 //!
-//! A test program of its own: what is known of the machine is kept for a while, and here nothing may be known at first.
+//! A test program of its own: knowledge of the machine is cached for a while, and here the cache must be empty at
+//! first.
 #![expect(unsafe_code, reason = "a process of its own is made, and a C interface called")]
 #![expect(clippy::unwrap_used, reason = "a test that can't run its tools should stop")]
 
@@ -18,7 +19,7 @@ fn make(text: &str) -> Result<nf_kind_t, (i32, String)> {
     if kind == NF_NONE { Err((errno, said)) } else { Ok(kind) }
 }
 
-/// Does `act` in a child whose root is an empty directory; what it has to say otherwise is a failure.
+/// Runs `act` in a child whose root is an empty directory; an error from `act` fails the test.
 fn in_sandbox(act: impl FnOnce() -> Result<(), String>) {
     let root = CString::new(
         std::env::temp_dir()
@@ -29,10 +30,10 @@ fn in_sandbox(act: impl FnOnce() -> Result<(), String>) {
     .unwrap();
     // SAFETY: a string.
     assert_eq!(unsafe { libc::mkdir(root.as_ptr(), 0o700) }, 0);
-    // SAFETY: the child goes on alone, and leaves without what is to be done at the end.
+    // SAFETY: the child runs alone, and exits without exit handlers.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: no preconditions. Who is not root is so in a namespace of its own.
+        // SAFETY: no preconditions. Without root, the child becomes root in a user namespace of its own.
         let is_root = unsafe { libc::geteuid() } == 0;
         // SAFETY: no preconditions; this process has one thread.
         let apart = is_root || unsafe { libc::unshare(libc::CLONE_NEWUSER) } == 0;
@@ -48,7 +49,7 @@ fn in_sandbox(act: impl FnOnce() -> Result<(), String>) {
         let code = done.map_or_else(
             |why| {
                 let why = format!("{why}\n");
-                // SAFETY: as long as it says.
+                // SAFETY: within the string.
                 unsafe { libc::write(2, why.as_ptr().cast(), why.len()) };
                 1
             },
@@ -65,14 +66,14 @@ fn in_sandbox(act: impl FnOnce() -> Result<(), String>) {
     assert_eq!(status, 0, "see above");
 }
 
-/// Memory of a kind, small and large, written to, moved and given back.
+/// Allocates small and large memory of a kind, writes to it, moves and frees it.
 fn works(kind: nf_kind_t) -> Result<(), String> {
     for size in [10, 5000, 100_000, 5 << 20] {
         let memory = nf_malloc(kind, size);
         if memory.is_null() || nf_kind_of(memory) != kind {
             return Err(format!("{kind}: {size}: {memory:?}"));
         }
-        // SAFETY: as many bytes as were asked for.
+        // SAFETY: as many bytes as were requested.
         unsafe { memory.cast::<u8>().write_bytes(1, size) };
         // SAFETY: allocated above, and not used any more.
         let moved: *mut c_void = unsafe { nf_realloc(kind, memory, 2 * size) };
@@ -99,7 +100,7 @@ fn without_proc_and_sys_plain_kinds_work_and_others_say_why_not() {
         works(plain)?;
         works(NF_DEFAULT)
     });
-    // What is made before goes on.
+    // A kind made before stays usable.
     let kind = make("bind:0").unwrap();
     in_sandbox(|| works(kind));
 }

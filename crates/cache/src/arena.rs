@@ -1,13 +1,15 @@
-//! Memory that items lie in, as words that many threads read and write at once.
+//! Memory for items, as 64-bit words that many threads read and write concurrently.
 //!
-//! A reader copies an item without a lock, and looks at the item's version afterwards to see whether a writer came between.
-//! So what it copies may be changing: all of it goes through relaxed atomic words of 64 bits, which makes that defined
-//! (fences are the caller's). Long runs are moved by the processor's string instruction on x86-64, which the compiler does
-//! not see into. Nothing is unmapped before the arena goes.
+//! A reader copies an item without a lock, and afterwards checks the item's version to detect a concurrent write. The
+//! copied words may therefore change during the copy: all accesses are relaxed atomic accesses to 64-bit words, which
+//! makes such races defined behaviour (fences are the caller's). On x86-64, long runs are copied by the processor's
+//! string instruction in inline assembly, which the compiler does not analyse. Nothing is unmapped before the arena is
+//! dropped.
 #![expect(unsafe_code, reason = "shared mapped memory, addressed by offset")]
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::io;
 
 use nearfar_kernel::mempolicy::{Existing, Policy};
@@ -15,15 +17,15 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 /// Bytes of a word.
 pub(crate) const WORD: usize = 8;
-/// Runs longer than this many bytes are moved by the string instruction.
+/// Runs longer than this many bytes are copied by the string instruction.
 const LONG: usize = 512;
-/// Arenas begin on such a boundary, a huge page's.
+/// Alignment of arenas: a huge page.
 const ALIGN: usize = 2 << 20;
 
-/// Which pages an arena has.
+/// Page size of an arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PageSize {
-    /// Transparent huge pages where the kernel gives them.
+    /// Transparent huge pages where the kernel provides them.
     #[default]
     Huge,
     /// Base pages.
@@ -36,6 +38,10 @@ pub(crate) struct Arena {
     words: NonNull<AtomicU64>,
     len: usize,
     mapped: (usize, usize),
+    /// Incremented whenever some 16-bit version in this arena may wrap around (`item.rs`).
+    epoch: AtomicU64,
+    node: Option<u32>,
+    is_kept: AtomicBool,
 }
 
 // SAFETY: the mapping is owned, lives until drop, and is reached through atomics or exclusive runs only.
@@ -51,7 +57,7 @@ impl Arena {
     pub(crate) fn new(bytes: usize, pages: PageSize, policy: &Policy) -> io::Result<Self> {
         let bytes = bytes.max(1).next_multiple_of(ALIGN);
         let length = bytes + ALIGN;
-        // SAFETY: a new private mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a new private mapping at an address chosen by the kernel touches no existing memory.
         let at = unsafe {
             rustix::mm::mmap_anonymous(
                 core::ptr::null_mut(),
@@ -64,14 +70,21 @@ impl Arena {
         let base = at.wrapping_byte_add(skip).cast::<AtomicU64>();
         let mapped = (at.expose_provenance(), length);
         let words = NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?;
-        let arena = Self { words, len: bytes / WORD, mapped };
+        let (epoch, is_kept) = (AtomicU64::new(0), AtomicBool::new(false));
+        let node = match policy {
+            Policy::Bind(nodes) if nodes.len() == 1 => {
+                nodes.iter().next().map(|node| node.0.into())
+            }
+            _ => None,
+        };
+        let arena = Self { words, len: bytes / WORD, mapped, epoch, node, is_kept };
         let advice = match pages {
             PageSize::Huge => Advice::LinuxHugepage,
             PageSize::Base => Advice::LinuxNoHugepage,
         };
         if !cfg!(miri) {
-            // A kernel without huge pages refuses the advice, which changes nothing.
-            // SAFETY: the range is ours; advice about huge pages does not change what is in it.
+            // A kernel without huge pages refuses the advice, which changes nothing. SAFETY: this mapping is owned;
+            // advice about huge pages does not change its contents.
             let _ = unsafe { rustix::mm::madvise(base.cast(), bytes, advice) };
             if *policy != Policy::Default {
                 let bound = policy.prepare().bind(base.addr(), bytes, Existing::Stay);
@@ -81,35 +94,46 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Whether so many words from this one on, and one more, are here.
+    /// The epoch; to be read before the data it applies to.
+    #[inline]
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Acquire)
+    }
+
+    /// Starts a new epoch, ordered after all earlier stores.
+    pub(crate) fn next_epoch(&self) {
+        self.epoch.fetch_add(1, Release);
+    }
+
+    /// Whether `words` words from `at` on, and one more, are in the arena.
     pub(crate) const fn has(&self, at: usize, words: usize) -> bool {
         at < self.len && words < self.len - at
     }
 
-    /// One word.
+    /// The word at index `at`.
     #[inline]
     pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at < self.len, "a word beyond the arena");
-        // SAFETY: at < len, so that the address lies in the mapping, which lives as long as self.
+        // SAFETY: at < len, so the address is in the mapping, which lives as long as self.
         let word = unsafe { self.words.add(at) };
-        // SAFETY: mapped, aligned (a page's boundary plus whole words) and only ever used as atomic words.
+        // SAFETY: mapped, aligned (a page boundary plus whole words) and only ever accessed as atomic words.
         unsafe { word.as_ref() }
     }
 
-    /// Asks for the cache line of a word.
+    /// Prefetches the cache line of a word.
     #[inline]
     pub(crate) fn prefetch(&self, at: usize) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a prefetch has no effect but on caches, whatever the address.
+            // SAFETY: a prefetch affects only caches, for any address.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(self.words.as_ptr().wrapping_add(at).cast()) };
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         let _ = at;
     }
 
-    /// Tells the kernel that these words are not needed: they read as 0 afterwards, and take no memory.
+    /// Returns the memory of these words to the kernel; they read as 0 afterwards.
     pub(crate) fn discard(&self, at: usize, words: usize) {
         assert!(at + words <= self.len, "a range beyond the arena");
         if cfg!(miri) {
@@ -117,14 +141,16 @@ impl Arena {
             return;
         }
         let from = self.words.as_ptr().wrapping_add(at).cast();
-        // SAFETY: the range is within our private mapping; no reference to its words is held but as atomics, which may change.
+        // SAFETY: the range is within this private mapping; its words are referenced only as atomics, whose values may
+        // change.
         let done = unsafe { rustix::mm::madvise(from, words * WORD, Advice::LinuxDontNeed) };
         if done.is_err() {
             (at..at + words).for_each(|at| self.word(at).store(0, Relaxed));
         }
     }
 
-    /// Whether the bytes from byte `skip` of word `at` are these; as far as can be told while they may be changing.
+    /// Whether the bytes from byte `skip` of word `at` equal `bytes`. The result may be wrong if they are written
+    /// concurrently.
     #[inline]
     pub(crate) fn is_equal(&self, at: usize, bytes: &[u8]) -> bool {
         let (words, rest) = bytes.as_chunks::<WORD>();
@@ -189,7 +215,8 @@ impl Arena {
         assert!(at + to.len().div_ceil(WORD) < self.len, "bytes beyond the arena");
         if to.len() > LONG && cfg!(all(target_arch = "x86_64", not(miri))) {
             let from = self.words.as_ptr().wrapping_add(at).cast::<u8>().wrapping_add(shift / 8);
-            // SAFETY: `from` has that many bytes in the mapping (asserted), `to` is a slice of as many, and no part of it.
+            // SAFETY: `from` has that many bytes in the mapping (asserted); `to` is a slice of the same length outside
+            // of it.
             unsafe { copy_racing(from, to.as_mut_ptr(), to.len()) };
             return;
         }
@@ -201,7 +228,7 @@ impl Arena {
         }
     }
 
-    /// Writes these parts one after another from word `at` on; what is left of the last word becomes 0.
+    /// Writes `parts` consecutively from word `at` on; the rest of the last word becomes 0.
     #[inline]
     pub(crate) fn write(&self, at: usize, parts: &[&[u8]]) {
         let total: usize = parts.iter().map(|part| part.len()).sum();
@@ -212,7 +239,7 @@ impl Arena {
             if bits == 0 && part.len() > LONG && cfg!(all(target_arch = "x86_64", not(miri))) {
                 let whole = part.len() / WORD * WORD;
                 let to = self.words.as_ptr().wrapping_add(at).cast::<u8>();
-                // SAFETY: `to` has `whole` bytes in the mapping (asserted), and `part` has them, too.
+                // SAFETY: `to` has `whole` bytes in the mapping (asserted), and so does `part`.
                 unsafe { copy_racing(part.as_ptr(), to, whole) };
                 at += whole / WORD;
                 part = &part[whole..];
@@ -238,18 +265,34 @@ impl Arena {
         }
     }
 
-    /// Copies words within the arena, or from another one.
-    pub(crate) fn copy_from(&self, to: usize, other: &Self, from: usize, words: usize) {
-        assert!(to + words <= self.len && from + words <= other.len, "words beyond an arena");
-        for word in 0..words {
-            self.word(to + word).store(other.word(from + word).load(Relaxed), Relaxed);
-        }
+    /// The address of words that are here. Others may be using them meanwhile, as atomic words.
+    pub(crate) fn address(&self, at: usize, words: usize) -> *mut u8 {
+        assert!(at <= self.len && words <= self.len - at, "words beyond the arena");
+        self.words.as_ptr().wrapping_add(at).cast()
+    }
+
+    /// The NUMA node that it is bound to, if it is a single one.
+    pub(crate) const fn node(&self) -> Option<u32> {
+        self.node
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_node(&mut self, node: u32) {
+        self.node = Some(node);
+    }
+
+    /// Never unmaps it: a device may read or write here at any time.
+    pub(crate) fn keep_mapped(&self) {
+        self.is_kept.store(true, Relaxed);
     }
 }
 
 impl Drop for Arena {
     fn drop(&mut self) {
         let (at, length) = self.mapped;
+        if *self.is_kept.get_mut() {
+            return;
+        }
         // SAFETY: mapped in new() with this address and length, and nothing refers to it any more.
         let gone =
             unsafe { rustix::mm::munmap(core::ptr::with_exposed_provenance_mut(at), length) };
@@ -257,7 +300,7 @@ impl Drop for Arena {
     }
 }
 
-/// Copies bytes that others may be changing or reading: by an instruction the compiler does not see into.
+/// Copies bytes that other threads may be reading or writing, by an instruction the compiler does not analyse.
 ///
 /// # Safety
 /// Both runs have `length` bytes mapped, the source readable, the destination writable; they do not overlap.
@@ -270,7 +313,8 @@ unsafe fn copy_racing(from: *const u8, to: *mut u8, length: usize) {
             options(nostack, preserves_flags));
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    // SAFETY: the caller's promise; not reached, as longer runs go by words where there is no string instruction.
+    // SAFETY: the caller's promise; not reached, as longer runs are copied by words where there is no string
+    // instruction.
     unsafe {
         core::ptr::copy_nonoverlapping(from, to, length);
     }

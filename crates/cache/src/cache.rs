@@ -1,150 +1,108 @@
 //! The cache: items by key, over tiers of memory and one on disk.
 //!
-//! A reader finds an entry, copies the item, and looks whether item and entry are still the same; it takes no lock and is
-//! never waited for. A writer writes a new item beside the old one and exchanges the entry under the stripe of the key; so
-//! does who moves an item to another tier. Whoever took an entry away gives the slot back, nobody else. Locks are taken in
-//! this order: a stripe, who empties a slab, a class; of two tiers the faster first; who has a class and wants a stripe (to
-//! evict) may only try. Of two stripes the second is only tried. What leads to disk is in `below/`; here it is passed over.
+//! Its parts: the index and the items (`contents.rs`, which has the rules of reading and writing), their place
+//! (`placement/`), reads (`read.rs`, `on_disk/`), promotion (`promotions.rs`), expiry (`expire.rs`). Changes that depend
+//! on the present item: `edit.rs`.
 
-use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Condvar, Mutex};
-
-use nearfar_kernel::mempolicy::Policy;
+use std::io;
+use std::sync::Arc;
 
 use crate::arena::WORD;
-use crate::below::{self, Below, Found};
-use crate::config::{Config, Error, Making};
-use crate::disk::Device;
-use crate::index::{At, Entry, Hash, Held, Index, hash};
-use crate::item::{EXTRA, HEADER, Header, Item, KEY_MAX, Shape, Stage, VALUE_MAX, size};
-use crate::notes::Notes;
-use crate::reap::Reaper;
-use crate::sizes::Sizes;
-use crate::space::Space;
-use crate::stats::Reads;
-use crate::store::{Meta, Old, Refused};
-
-/// A place is a tier and a word in it.
-const TIER_SHIFT: u32 = 43;
-/// Items that go at once where room is made.
-pub(crate) const BATCH: usize = 16;
-
-/// Items that are wished for in a faster tier, at most.
-const WISHES: usize = 1024;
-/// Reads that wait to be told to policies that want them.
-const READ_NOTES: usize = 64;
+use crate::below::Below;
+use crate::config::{Config, Error};
+use crate::contents::Contents;
+use crate::copy::Copier;
+use crate::disk::{Device, Outcome, Reader, Ticked};
+use crate::expire::Expirer;
+use crate::figures;
+use crate::item::{EXTRA, HEADER};
+use crate::on_disk::{DiskReads, Entries, Found, Lookup, Ticket, claim, settle};
+use crate::placement::Placement;
+use crate::promotions::Promotions;
+use crate::read::{Reading, Tried};
+use crate::stats::{Reads, Stats};
+use crate::store::{Head, Meta, Old, Refused};
 
 /// A cache. Shared by reference among threads.
 #[derive(Debug)]
 pub struct Cache {
-    pub(crate) index: Index,
-    pub(crate) below: Option<Box<Below>>,
-    pub(crate) spaces: Vec<Space>,
-    pub(crate) sizes: Sizes,
-    pub(crate) making: Making,
-    /// Bytes key and value may have.
-    largest: usize,
-    pub(crate) now: AtomicU32,
-    /// What was stored before this second is to go in it; 0 is nothing.
-    pub(crate) flush_at: AtomicU32,
-    pub(crate) reads: Reads,
-    /// Items of slower tiers that are read.
-    pub(crate) wishes: Notes,
-    /// What was read lately, for policies that want that.
-    pub(crate) read_notes: Notes,
-    /// How many want items to stay in their tiers.
-    pub(crate) barred: AtomicU32,
-    pub(crate) reaper: Reaper,
-    /// Somebody found no room.
-    pub(crate) wanted: (Mutex<bool>, Condvar),
-    wants_reads: bool,
-}
-
-/// What came of trying to read an item without a lock.
-pub(crate) enum Tried {
-    Read(Meta),
-    Expired,
-    /// Somebody changed it: once more.
-    Again,
+    placement: Placement,
+    promotions: Promotions,
+    expirer: Expirer,
+    reads: Reads,
 }
 
 impl Cache {
-    /// A cache that holds nothing.
+    /// An empty cache.
     ///
     /// # Errors
-    /// If it can't be so, there is no such memory, or the disk can't be opened.
+    /// An invalid configuration, unavailable memory, or a disk that can't be opened.
     pub fn new(config: &Config) -> Result<Self, Error> {
         Self::with_device(config, None)
     }
 
-    /// The same with a device for its disk; the path is what errors call it.
+    /// The same with a copier of the caller's, instead of [`Config::copying`].
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_copier(config: &Config, copier: Arc<dyn Copier>) -> Result<Self, Error> {
+        Self::with(config, None, Some(copier))
+    }
+
+    /// Like [`Self::new`], with `device` in place of the disk's file.
     pub(crate) fn with_device(
         config: &Config,
         device: Option<&Arc<dyn Device>>,
     ) -> Result<Self, Error> {
+        Self::with(config, device, None)
+    }
+
+    fn with(
+        config: &Config,
+        device: Option<&Arc<dyn Device>>,
+        copier: Option<Arc<dyn Copier>>,
+    ) -> Result<Self, Error> {
         let slab = config.check()?;
-        let sizes = Sizes::new(slab / WORD);
-        let single = sizes.largest() * WORD - HEADER - EXTRA;
-        let largest = config.largest(single);
-        let memory = |what: &str, bytes: u64| {
-            let what = what.to_owned();
-            move |source| Error::Memory { what, bytes, source }
-        };
-        let items = config.item_count();
-        let index = Index::new(items, config.pages, &Policy::Default)
-            .map_err(memory("the index", items as u64 * WORD as u64))?;
-        let space = |(number, tier): (usize, &crate::config::Tier)| {
-            let bytes = usize::try_from(tier.bytes).unwrap_or(usize::MAX);
-            Space::new(bytes, slab, &sizes, tier.eviction, (config.pages, &tier.policy))
-                .map_err(memory(&format!("tier {number}"), tier.bytes))
-        };
-        let spaces = config.tiers.iter().enumerate().map(space).collect::<Result<Vec<_>, _>>()?;
+        let copier = copier.map_or_else(|| config.copying.open(), Ok)?;
+        let contents = Contents::new(config, slab, device)?;
+        let largest = config.largest(contents.sizes().largest() * WORD - HEADER - EXTRA);
         let mut tiers = config.tiers.iter();
-        let disk = config.disk.as_ref();
-        let below = disk.map(|disk| below::open(&index, disk, device)).transpose()?;
         Ok(Self {
-            index,
-            below: below.map(Box::new),
-            spaces,
-            making: config.making,
-            largest,
-            now: AtomicU32::new(1),
-            flush_at: AtomicU32::new(0),
+            placement: Placement::new(contents, config.making, copier, largest),
+            promotions: Promotions::new(tiers.any(|tier| tier.eviction.make().wants_reads())),
+            expirer: Expirer::default(),
             reads: Reads::default(),
-            wishes: Notes::new(WISHES),
-            read_notes: Notes::new(READ_NOTES),
-            barred: AtomicU32::new(0),
-            reaper: Reaper::default(),
-            wanted: (Mutex::new(false), Condvar::new()),
-            wants_reads: tiers.any(|tier| tier.eviction.make().wants_reads()),
-            sizes,
         })
     }
 
-    /// The most bytes key and value may have together.
+    /// Maximum bytes of key and value together.
     #[must_use]
     pub const fn largest(&self) -> usize {
-        self.largest
+        self.placement.largest()
     }
 
-    pub(crate) fn place(tier: usize, at: usize) -> u64 {
-        (tier as u64) << TIER_SHIFT | at as u64
+    /// The index and the items.
+    #[inline]
+    pub(crate) const fn contents(&self) -> &Contents {
+        self.placement.contents()
+    }
+
+    /// How items are placed.
+    #[inline]
+    pub(crate) const fn placement(&self) -> &Placement {
+        &self.placement
     }
 
     #[inline]
-    pub(crate) fn locate(&self, place: u64) -> (usize, &Space, usize) {
-        self.in_memory(place).expect("only places in memory are asked for")
+    const fn reading(&self) -> Reading<'_> {
+        Reading::new(self.contents(), &self.promotions, &self.reads)
     }
 
-    /// Tier and word of a place, unless it is on disk.
-    #[inline]
-    fn in_memory(&self, place: u64) -> Option<(usize, &Space, usize)> {
-        let tier = (place >> TIER_SHIFT) as usize;
-        Some((tier, self.spaces.get(tier)?, (place & ((1 << TIER_SHIFT) - 1)) as usize))
+    const fn disk_reads(&self) -> DiskReads<'_> {
+        DiskReads::new(self.reading(), &self.placement)
     }
 
-    /// Appends the value of a key to `out`; false if there is none.
+    /// Appends the value of a key to `out`; false if there is no item.
     #[inline]
     pub fn get(&self, key: &[u8], out: &mut Vec<u8>) -> bool {
         self.read(key, out, &mut |_, _, _| ()).is_some()
@@ -156,13 +114,17 @@ impl Cache {
     where
         H: FnMut(&Meta, usize, &mut Vec<u8>) + ?Sized,
     {
-        let hash = hash(key);
+        let (contents, reading) = (self.contents(), self.reading());
+        let hash = contents.hasher().hash(key);
         let start = out.len();
         loop {
-            match self.index.find(hash, |entry, at| self.try_read(key, (entry, at), out, head)) {
+            let tried = contents
+                .index()
+                .find(hash, |entry, at| reading.try_read(key, (entry, at), out, head));
+            match tried {
                 Some(Tried::Read(meta)) => {
                     self.reads.hit();
-                    self.note_reads();
+                    self.promotions.report_if_many(contents);
                     return Some(meta);
                 }
                 Some(Tried::Again) => {
@@ -170,7 +132,7 @@ impl Cache {
                     core::hint::spin_loop();
                 }
                 Some(Tried::Expired) => break,
-                None => match &self.below {
+                None => match contents.below() {
                     None => break,
                     Some(below) => {
                         let head = &mut |meta: &Meta, len, out: &mut Vec<u8>| head(meta, len, out);
@@ -183,229 +145,182 @@ impl Cache {
         None
     }
 
-    /// Tells policies that want it what was read, where enough has come together.
-    #[inline]
-    pub(crate) fn note_reads(&self) {
-        if self.wants_reads {
-            self.tell_reads_if_many();
+    /// Reads a key that is not in memory; blocks on the disk.
+    #[cold]
+    fn read_below(
+        &self,
+        below: &Below,
+        key: &[u8],
+        out: &mut Vec<u8>,
+        head: &mut Head<'_>,
+    ) -> Option<Meta> {
+        let found = self.disk_reads().read(below, key, out, head);
+        self.count(&found);
+        self.tick_if_due();
+        if let Lookup::Hit(meta) = found { Some(meta) } else { None }
+    }
+
+    fn count(&self, found: &Lookup) {
+        match found {
+            Lookup::Hit(_) => self.reads.hit(),
+            Lookup::Miss => self.reads.miss(),
+            Lookup::Below(_) => {}
         }
     }
 
-    #[inline]
-    pub(crate) fn try_read<H>(
+    /// As [`crate::store::Store::get`], without reading the disk.
+    pub fn lookup(&self, key: &[u8], out: &mut Vec<u8>, head: &mut Head<'_>) -> Lookup {
+        let found = self.disk_reads().look(key, out, head);
+        self.count(&found);
+        self.promotions.report_if_many(self.contents());
+        found
+    }
+
+    /// Continues after the read of a ticket of this key. The result may be another ticket.
+    pub fn landed(
         &self,
         key: &[u8],
-        (entry, at): (Entry, At),
+        (ticket, outcome): (Ticket, Outcome<'_>),
         out: &mut Vec<u8>,
-        head: &mut H,
-    ) -> Option<Tried>
-    where
-        H: FnMut(&Meta, usize, &mut Vec<u8>) + ?Sized,
-    {
-        let (tier, space, word) = self.in_memory(entry.place())?;
-        let item = space.item(word);
-        let header = item.header();
-        if !header.may_be(key.len()) || !item.has_key(header, key) {
-            // Another key with the same tag; unless it is just going.
-            let same = header.is_live() && item.is_still(header) && self.index.is_there(at, entry);
-            return (!same).then_some(Tried::Again);
-        }
-        let meta = item.meta(header);
-        let now = self.now.load(Relaxed);
-        let expired = meta.is_over(now);
-        if !expired {
-            head(&meta, header.value(), out);
-            item.read_value(header, out);
-        }
-        if !item.is_still(header) || !self.index.is_there(at, entry) {
-            return Some(Tried::Again);
-        }
-        if expired {
-            return Some(Tried::Expired);
-        }
-        if header.has_extra() {
-            item.note_access(header, now);
-        }
-        let counted = item.count_read(header);
-        if self.reads.is_noted() {
-            space.warm(word);
-        }
-        if tier > 0 && counted && header.reads() == 1 {
-            self.wishes.add(entry.place());
-        }
-        if self.wants_reads {
-            self.read_notes.add(entry.place());
-        }
-        Some(Tried::Read(meta))
+        head: &mut Head<'_>,
+    ) -> Lookup {
+        let found = match self.contents().below() {
+            Some(below) => self.disk_reads().land(below, key, (ticket, outcome), (out, head)),
+            None => Lookup::Miss,
+        };
+        self.count(&found);
+        self.tick_if_due();
+        found
     }
 
-    /// Stores a value under a key, in place of what was there.
+    /// A reader of up to `depth` objects on disk at once, for one thread. `None` if the cache has no disk.
     ///
     /// # Errors
-    /// If it is too large, or there is no memory for it. Then there is nothing under that key.
+    /// If the system has no more queues.
+    pub fn reader(&self, depth: usize) -> io::Result<Option<Reader>> {
+        self.contents().below().map(|below| below.disk.reader(depth)).transpose()
+    }
+
+    /// Stores a value under a key, replacing any previous one.
+    ///
+    /// # Errors
+    /// The item is too large, or there is no memory for it. The key then has no item.
     pub fn set(&self, key: &[u8], value: &[u8]) -> Result<(), Refused> {
         self.put(key, value, None)
     }
 
-    /// As [`Self::set`], with what is kept besides the value.
+    /// As [`Self::set`], with metadata.
     ///
     /// # Errors
     /// As [`Self::set`].
     pub fn put(&self, key: &[u8], value: &[u8], meta: Option<&Meta>) -> Result<(), Refused> {
-        let hash = hash(key);
-        let new = self.write(hash, (key, value), (meta, None));
-        let held = self.index.lock(hash);
-        let (mut old, mut more) = (self.find(&held, key), Vec::new());
-        if old.is_none() && self.below.is_some() {
-            old = self.claim(&held, &mut more);
+        let contents = self.contents();
+        let hash = contents.hasher().hash(key);
+        let new = self.placement.write(hash, (key, value), (meta, None));
+        let held = contents.index().lock(hash);
+        let (mut old, mut more) = (contents.find(&held, key), Vec::new());
+        if old.is_none() && contents.below().is_some() {
+            old = claim(&held, &mut more);
         }
         let gone = match new {
-            Ok(new) => self.exchange(&held, old, new),
-            Err(_) => Self::remove_held(&held, old),
+            Ok(new) => contents.exchange(&held, old, new),
+            Err(_) => Contents::remove_held(&held, old),
         };
-        self.changed(&held, key);
+        contents.changed(&held, key);
         drop(held);
-        self.discard(gone);
-        more.into_iter().for_each(|place| self.discard(Some(place)));
+        contents.discard(gone);
+        more.into_iter().for_each(|place| contents.discard(Some(place)));
         self.tick_if_due();
         new.map(|_| ())
     }
 
-    /// Takes a key away; false if there is none.
+    /// Removes a key; false if it had no item.
     pub fn delete(&self, key: &[u8]) -> bool {
-        let (held, found) = self.settle(hash(key), key);
-        let Some(Found { at, there }) = found else { return false };
-        let expired = there.meta().is_over(self.now.load(Relaxed));
-        let gone = Self::remove_held(&held, at);
-        self.changed(&held, key);
+        let contents = self.contents();
+        let (held, found) = settle(contents, contents.hasher().hash(key), key);
+        let Some(Found { at, there }) = found else {
+            // A small object on disk that could not be read now must not reappear.
+            contents.changed(&held, key);
+            return false;
+        };
+        let expired = there.meta().is_over(contents.now());
+        let gone = Contents::remove_held(&held, at);
+        contents.changed(&held, key);
         drop(held);
-        self.discard(gone);
+        contents.discard(gone);
         !expired
     }
 
-    /// Takes an entry away; gives the place it led to.
-    pub(crate) fn remove_held(held: &Held<'_>, old: Option<(Entry, At)>) -> Option<u64> {
-        old.map(|(entry, at)| {
-            held.remove(at);
-            entry.place()
-        })
+    /// Ticks the disk tier, blocking, unless another thread does. For programs without
+    /// [`Movers`](crate::mover::Movers).
+    pub fn tick_disk(&self) -> Ticked {
+        let contents = self.contents();
+        let tick = |below| Below::tick(below, contents.now(), &Entries::new(contents, below));
+        contents.below().map_or_else(Ticked::default, tick)
     }
 
-    /// Tells the disk that a key, whose stripe is held, leads elsewhere or nowhere now.
+    /// The same where storing threads make room, if a tick is due. No stripe may be held.
     #[inline]
-    pub(crate) fn changed(&self, held: &Held<'_>, key: &[u8]) {
-        if let Some(below) = &self.below {
-            below.changed(held.hash(), key);
+    pub(crate) fn tick_if_due(&self) {
+        if let Some(below) = self.contents().below()
+            && self.placement.is_inline()
+            && below.take_due()
+        {
+            self.tick_disk();
         }
     }
 
-    pub(crate) fn item(&self, place: u64) -> Item<'_> {
-        let (_, space, word) = self.locate(place);
-        space.item(word)
+    /// Writes pending objects to disk and closes it cleanly. Nothing is demoted to it any more, and later changes and
+    /// removals are lost when it is reopened. Dropping the cache does the same, without reporting errors.
+    ///
+    /// # Errors
+    /// Failed writes: the disk then counts as not closed, and can be closed again.
+    pub fn close(&self) -> io::Result<()> {
+        self.contents().below().map_or(Ok(()), Below::close)
     }
 
-    /// The entry of a key whose stripe is held, if it leads to memory.
-    pub(crate) fn find(&self, held: &Held<'_>, key: &[u8]) -> Option<(Entry, At)> {
-        held.find(|entry| {
-            let Some((_, space, word)) = self.in_memory(entry.place()) else { return false };
-            let item = space.item(word);
-            let header = item.header();
-            header.may_be(key.len()) && item.has_key(header, key)
-        })
+    /// Removes all expired items at once; returns their number.
+    pub fn expire(&self) -> u64 {
+        let now = self.contents().now();
+        self.contents().drop_items(&|meta| meta.is_over(now))
     }
 
-    /// Writes an item where nobody looks yet, with where it lies on disk, if it does; gives its place.
-    pub(crate) fn write(
-        &self,
-        hash: Hash,
-        (key, value): (&[u8], &[u8]),
-        (meta, copy): (Option<&Meta>, Option<u64>),
-    ) -> Result<u64, Refused> {
-        let more = if copy.is_some() { WORD } else { 0 };
-        let bytes = size(key.len(), value.len(), meta.is_some()) + more;
-        let class = self.sizes.class(bytes.div_ceil(WORD));
-        let too_large =
-            || Refused::TooLarge { bytes: key.len() + value.len(), limit: self.largest };
-        let is_one = key.is_empty() || key.len() > KEY_MAX || value.len() > VALUE_MAX;
-        if is_one || key.len() + value.len() > self.largest {
-            return Err(too_large());
-        }
-        let (extra, copied) = (meta.is_some(), copy.is_some());
-        let chained = class == self.sizes.count();
-        let shape = Shape { key: key.len(), value: value.len(), extra, copy: copied, chained };
-        let (tier, at, header) = if chained {
-            let header = Header::new(Header(0), shape);
-            let cut = self.sizes.cut(header.before_slots() + 1, value.len());
-            let cut = cut.ok_or_else(too_large)?;
-            let found = self.room_for_chain(cut, hash);
-            let (tier, slots) = found.ok_or(Refused::NoMemory { bytes })?;
-            let item = self.spaces[tier].item(slots[0]);
-            let header = Header::new(item.header(), shape);
-            item.set_chain(header, cut.slot, &slots);
-            (tier, slots[0], header)
-        } else {
-            let (tier, at) = self.room(class, hash).ok_or(Refused::NoMemory { bytes })?;
-            (tier, at, Header::new(self.spaces[tier].item(at).header(), shape))
-        };
-        let item = self.spaces[tier].item(at);
-        item.begin(header);
-        if let Some(meta) = meta {
-            item.set_meta(header, meta);
-        }
-        item.write(header, key, value);
-        if let Some(copy) = copy {
-            item.set_copy(header, copy);
-        }
-        Ok(Self::place(tier, at))
+    /// Continues the walk over all items in memory and removes expired ones: a few thousand slots, or fewer if this
+    /// second's budget ([`SLOTS_PER_SECOND`](crate::SLOTS_PER_SECOND)) is used up or another thread walks. Returns the
+    /// number of removed items. Movers call this.
+    pub fn expire_some(&self) -> usize {
+        self.expirer.expire_some(self.contents())
     }
 
-    /// Has a key, whose stripe is held, lead to a new item, in place of the old entry, if it has one; gives the place that led
-    /// to, or that had to go for it.
-    pub(crate) fn exchange(
-        &self,
-        held: &Held<'_>,
-        old: Option<(Entry, At)>,
-        new: u64,
-    ) -> Option<u64> {
-        let item = self.item(new);
-        item.publish(item.header().at(Stage::Live));
-        if let Some((entry, at)) = old {
-            held.replace(at, new);
-            return Some(entry.place());
-        }
-        if held.insert(new) {
-            return None;
-        }
-        let mut gone = None;
-        held.push_out(|place| {
-            gone = Some(place);
-            true
-        });
-        self.reads.crowded();
-        // Whoever went left a slot, unless another key took it at once: then this one goes, as if evicted.
-        if held.insert(new) {
-            gone
-        } else {
-            self.discard(gone);
-            Some(new)
+    /// One round of a mover: promotes candidates, frees slots where too few are free, and ticks the disk. Returns how
+    /// many items it moved in memory.
+    pub fn step(&self) -> usize {
+        let moved = self.step_in_memory();
+        self.tick_disk();
+        moved
+    }
+
+    pub(crate) fn step_in_memory(&self) -> usize {
+        self.promotions.promote(&self.placement) + self.placement.keep_free()
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn counted(&self) -> Stats {
+        let (contents, (hits, misses)) = (self.contents(), self.reads.sum());
+        Stats {
+            hits,
+            misses,
+            crowded: contents.crowded(),
+            tiers: contents.spaces().iter().map(figures::tier).collect(),
+            disk: contents.below().map(figures::on_disk),
+            checked: self.expirer.checked(),
         }
     }
 
-    /// An item is no more, nothing leads to it: what lies on disk of it is forgotten, and its slot, if it has one, is free.
-    pub(crate) fn discard(&self, place: Option<u64>) {
-        if let (Some(below), Some(place)) = (&self.below, place) {
-            if self.in_memory(place).is_none() {
-                return below.forget(place);
-            }
-            below.forget_copy(&self.item(place));
-        }
-        self.free(place);
-    }
-
-    /// Gives the slot of an item back to which nothing leads any more.
-    pub(crate) fn free(&self, place: Option<u64>) {
-        let Some(place) = place else { return };
-        let (_, space, at) = self.locate(place);
-        space.remove(&mut space.class_in_use(at).lock(), at);
+    /// Notes that the item at a place should be promoted.
+    #[cfg(test)]
+    pub(crate) fn wish(&self, place: u64) {
+        self.promotions.wish(place);
     }
 }

@@ -1,39 +1,46 @@
-//! An item that is longer than any slot: a head, and chunks that nobody but the head leads to.
+//! Chains: items longer than any slot, as a head and chunks that only the head leads to.
 //!
-//! The head is an item as others are: in the index, and in its policy's queue. All slots are of one class of one tier
-//! (`sizes.rs`), so they are had, moved and given back together, under that class's lock. A chunk begins with a header that says
-//! so, the word its head begins at, and the hash of its head's key: who wants a chunk's slab finds out whose it is. Both are
-//! written before the class's lock is given back, and hold as long as the chunk is one.
+//! The head is an ordinary item: it is in the index and in its policy's queue. All slots are of one class of one tier
+//! (`sizes.rs`), so they are allocated, moved and freed together, under that class's lock. A chunk begins with a header
+//! that marks it as one, the index of its head's first word, and the hash of its head's key, so that a thread that
+//! empties the chunk's slab finds the item. Both are written before the class's lock is released, and stay valid as
+//! long as the chunk is in use.
 //!
-//! Readers take no lock here either. They copy the places of the chunks from the head, then the chunks, then look whether the
-//! head's header is the same still. This is enough, although nobody looks at the chunks' headers:
-//! - who frees a chain changes the head's header first, and puts chunks in the list of free slots afterwards, under the lock;
-//! - who takes such a slot has that lock after him, then makes a release fence ([`Item::begin`]), then writes;
-//! - a reader that copied a word written then makes an acquire fence ([`Item::is_still`]), and therefore sees the head's header
-//!   as it was changed, or later.
+//! Readers take no lock here either. They copy the places of the chunks from the head, then the chunks, then check that
+//! the head's header is unchanged. This suffices although the chunks' headers are not checked:
+//! - a thread that frees a chain changes the head's header first, and puts the chunks into the free list afterwards,
+//!   under the lock;
+//! - a thread that allocates such a slot takes that lock later, then makes a release fence ([`Item::begin`]), then
+//!   writes;
+//! - a reader that copied a word written then makes an acquire fence ([`Item::is_still`]), and therefore sees the
+//!   changed header of the head, or a later one.
 //!
-//! What a reader takes for a head may be none (a slab has gone to other sizes, and these are bytes of somebody's value). So
-//! nothing that is read here is believed further than the arena goes; what was copied then is thrown away by the reader, as the
-//! entry that led here leads elsewhere.
+//! A reader's supposed head may be none (the slab was reassigned to other sizes, and the words are part of some value).
+//! So nothing read here is trusted beyond the bounds of the arena; the reader discards such a copy, because the entry
+//! that led here has changed.
 
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::arena::{Arena, WORD};
+use crate::copy::Job;
 use crate::index::Hash;
-use crate::item::{Header, Item};
+use crate::item::{Header, Item, REACH};
 use crate::sizes::{CHUNK, Cut};
 use crate::space::{Space, State};
 
-/// Words of the longest slot there can be.
+/// Words of the longest possible slot.
 const SLOT_MAX: usize = (16 << 20) / WORD;
 
-/// The slots of a chain, as its head says.
+// A slot of any length may begin at an arena's last word, and is read to its end and one word further.
+const _: () = assert!(REACH >= (SLOT_MAX + 1) * WORD, "words beyond an arena for the longest slot");
+
+/// The slots of a chain, according to its head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chain {
-    /// How many, the head's included.
+    /// Number of slots, the head's included.
     pub(crate) pieces: usize,
-    /// Words of each.
+    /// Words of each slot.
     pub(crate) slot: usize,
     /// Words of the head before the places of its chunks.
     before: usize,
@@ -45,14 +52,14 @@ impl Chain {
         self.before + self.pieces - 1
     }
 
-    /// Bytes of the value that a piece has room for.
+    /// Bytes of the value that fit into a piece.
     const fn room(self, number: usize) -> usize {
         (self.slot - if number == 0 { self.head() } else { CHUNK }) * WORD
     }
 }
 
 impl Item<'_> {
-    /// The slots of a chain, if they can be some.
+    /// The slots of a chain; `None` if they are implausible.
     pub(crate) fn chain(&self, header: Header) -> Option<Chain> {
         let before = header.before_slots() + 1;
         let said = self.arena.word(self.at + before - 1).load(Relaxed);
@@ -64,19 +71,19 @@ impl Item<'_> {
         has_room.then_some(chain)
     }
 
-    /// The word a chunk begins at, by its number from 1.
+    /// The word at which a chunk begins, by its number from 1.
     fn chunk(&self, chain: Chain, number: usize) -> Option<usize> {
         let at = self.arena.word(self.at + chain.before + number - 1).load(Relaxed);
         usize::try_from(at).ok().filter(|at| self.arena.has(*at, chain.slot))
     }
 
-    /// The words its chunks begin at. Nobody may be changing it.
+    /// The words at which its chunks begin. No other thread may be changing it.
     pub(crate) fn chunks(&self, header: Header) -> Vec<usize> {
         let Some(chain) = self.chain(header) else { return Vec::new() };
         (1..chain.pieces).filter_map(|number| self.chunk(chain, number)).collect()
     }
 
-    /// Calls `each` with the word at which a part of the value begins, and which of its bytes these are.
+    /// Calls `each` with the word at which a part of the value begins, and that part's range of bytes.
     fn parts(&self, header: Header, chain: Chain, mut each: impl FnMut(usize, Range<usize>)) {
         let mut done = 0;
         for number in 0..chain.pieces {
@@ -91,7 +98,7 @@ impl Item<'_> {
         }
     }
 
-    /// Appends the value of a chain; part of it where somebody changes it meanwhile.
+    /// Appends the value of a chain, or an incomplete one if it changes concurrently.
     #[cold]
     pub(crate) fn read_chain(&self, header: Header, out: &mut Vec<u8>) {
         let Some(chain) = self.chain(header) else { return };
@@ -99,14 +106,15 @@ impl Item<'_> {
         self.parts(header, chain, |from, part| self.arena.read(from, 0, part.len(), out));
     }
 
-    /// Copies the value of a chain to `out`, which has its length; part of it where somebody changes it meanwhile.
+    /// Copies the value of a chain to `out`, which has its length; an incomplete one if it changes concurrently.
     #[cold]
     pub(crate) fn copy_chain(&self, header: Header, out: &mut [u8]) {
         let Some(chain) = self.chain(header) else { return };
         self.parts(header, chain, |from, part| self.arena.read_to(from, 0, &mut out[part]));
     }
 
-    /// Says which slots a chain has, of which this will be the header: these, the first of which is its own.
+    /// Writes the slots of a chain, of which this will be the header, into its head; the first of them is the head's
+    /// own.
     pub(crate) fn set_chain(&self, header: Header, slot: usize, slots: &[usize]) {
         let at = self.at + header.before_slots();
         self.arena.word(at).store((slots.len() as u64) << 32 | slot as u64, Relaxed);
@@ -115,50 +123,59 @@ impl Item<'_> {
         }
     }
 
-    /// Writes key and value of a chain whose slots are known.
+    /// Writes key and value of a chain whose slots are already set.
     #[cold]
     pub(crate) fn write_chain(&self, header: Header, key: &[u8], value: &[u8]) {
         self.arena.write(self.at + header.before_key(), &[key]);
         let chain = self.chain(header).expect("its slots were said, and nobody else writes here");
         self.parts(header, chain, |from, part| self.arena.write(from, &[&value[part]]));
     }
+}
 
-    /// Copies what a chain holds from one with as many slots of the same length. What that is counts only if its header, `old`,
-    /// is the same afterwards. False if it can't be the same by now.
+impl<'a> Item<'a> {
+    /// Adds the jobs that copy a chain, whose header was `old`, to this one, which has as many slots of the same length. The copy is
+    /// whole only if the header is the same afterwards. False if it can't be the same by now.
     #[cold]
-    pub(crate) fn copy_chain_from(&self, new: Header, other: &Item<'_>, old: Header) -> bool {
+    pub(crate) fn chain_jobs(
+        &self,
+        new: Header,
+        other: &Self,
+        old: Header,
+        jobs: &mut Vec<Job<'a>>,
+    ) -> bool {
         let (Some(to), Some(from)) = (self.chain(new), other.chain(old)) else { return false };
         let is_alike = (to.pieces, to.slot, to.before) == (from.pieces, from.slot, from.before);
         if !is_alike || new.value() != old.value() {
             return false;
         }
-        self.arena.copy_from(self.at + 1, other.arena, other.at + 1, to.before - 2);
+        let mut add = |at, source, words| {
+            jobs.push(Job::new((self.arena, at), (other.arena, source), words));
+        };
+        add(self.at + 1, other.at + 1, to.before - 2);
         let mut sources = Vec::with_capacity(from.pieces);
         other.parts(old, from, |at, _| sources.push(at));
         let mut sources = sources.into_iter();
         let mut is_whole = true;
         self.parts(new, to, |at, part| match sources.next() {
-            Some(source) => {
-                self.arena.copy_from(at, other.arena, source, part.len().div_ceil(WORD))
-            }
+            Some(source) => add(at, source, part.len().div_ceil(WORD)),
             None => is_whole = false,
         });
         is_whole
     }
 }
 
-/// The word the head of a chunk begins at, which is in use, and whose class is locked.
+/// The word at which the head of a chunk begins; the chunk is in use and its class locked.
 fn head_of(arena: &Arena, chunk: usize) -> usize {
     usize::try_from(arena.word(chunk + 1).load(Relaxed)).unwrap_or(usize::MAX)
 }
 
-/// The hash of its head's key, likewise.
+/// The hash of its head's key, under the same conditions.
 fn hash_of(arena: &Arena, chunk: usize) -> Hash {
     Hash(arena.word(chunk + 2).load(Relaxed))
 }
 
 impl Space {
-    /// Slots for a chain, or none: all held, the first one for its head, with slabs of the stock if need be.
+    /// Allocates the slots of a chain: all or none, the first for its head, with slabs of the stock if necessary.
     pub(crate) fn take_chain(&self, cut: Cut, state: &mut State, hash: Hash) -> Option<Vec<usize>> {
         while state.free < cut.pieces && self.grow(cut.class, state) {}
         if state.free < cut.pieces {
@@ -178,7 +195,7 @@ impl Space {
         Some(slots)
     }
 
-    /// Puts the chunks of a chain back, whose head is free by now.
+    /// Frees the chunks of a chain whose head is already free.
     pub(crate) fn give_chunks_back(&self, state: &mut State, chunks: &[usize]) {
         for at in chunks {
             state.chunks -= 1;
@@ -186,8 +203,8 @@ impl Space {
         }
     }
 
-    /// The item that a slot is of, whose class is locked: the word it begins at, its header, and its hash. `None` if there is none, or
-    /// none yet.
+    /// The item to which a slot belongs, whose class is locked: its first word, its header, and its hash. `None` if the
+    /// slot is free or still being written.
     pub(crate) fn owner(&self, at: usize, key: &mut Vec<u8>) -> Option<(usize, Header, Hash)> {
         let (item, header) = (self.item(at), self.item(at).header());
         if header.is_chunk() {
@@ -195,6 +212,6 @@ impl Space {
             let header = self.item(head).header();
             return header.is_live().then(|| (head, header, hash_of(&self.arena, at)));
         }
-        header.is_live().then(|| (at, header, item.hash(header, key)))
+        header.is_live().then(|| (at, header, item.hash(header, key, &self.hasher)))
     }
 }

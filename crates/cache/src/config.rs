@@ -1,4 +1,4 @@
-//! How a cache is to be.
+//! Configuration of a cache.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,17 +6,18 @@ use std::path::PathBuf;
 use nearfar_kernel::mempolicy::Policy;
 
 use crate::arena::PageSize;
+use crate::copy::{Copying, NoDsa};
 use crate::disk;
 use crate::evict::Eviction;
 use crate::item::{KEY_MAX, VALUE_MAX};
 
-/// Bytes of an item, where nobody says how many items there will be.
+/// Assumed bytes of an item, if the number of items is not given.
 const ITEM_GUESS: u64 = 100;
-/// Bytes of a large object on disk, likewise.
+/// Assumed bytes of a large object on disk, likewise.
 const DISK_ITEM_GUESS: u64 = 4000;
-/// An item has one part in so many of each tier at most.
+/// An item takes at most one part in this many of each tier.
 const ITEM_SHARE: u64 = 4;
-/// Most tiers of memory.
+/// Maximum number of tiers of memory.
 pub(crate) const TIERS_MAX: usize = 4;
 
 /// A tier of memory.
@@ -24,107 +25,120 @@ pub(crate) const TIERS_MAX: usize = 4;
 pub struct Tier {
     /// Bytes for items, in whole slabs.
     pub bytes: u64,
-    /// Where that memory comes from.
+    /// Memory policy for its pages.
     pub policy: Policy,
-    /// What goes first.
+    /// Eviction policy.
     pub eviction: Eviction,
 }
 
-/// Who makes room in a tier that is full.
+/// The threads that make room in a full tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Making {
-    /// Whoever stores an item.
+    /// The thread that stores an item.
     #[default]
     Inline,
-    /// [`crate::mover::Movers`], ahead of need; who finds no room all the same stores in a slower tier.
+    /// [`crate::mover::Movers`], in the background; a thread that finds no room nevertheless stores in a slower tier.
     Background,
 }
 
 /// A tier on disk, below those of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskTier {
-    /// The file or block device; a file is made if there is none.
+    /// File or block device; a missing file is created.
     pub path: PathBuf,
-    /// Its size, its parts, what may be written a day, what is let in, and what is taken over after a crash.
+    /// Its size, its parts, the daily write limit, admission, and recovery after a crash.
     pub config: disk::Config,
-    /// The Unix second in which the cache's clock stands at 0. Times of expiry are Unix seconds on disk, so that they hold when
-    /// it is opened again. 0 if the clock tells Unix seconds itself, or nothing expires.
+    /// The Unix second at which the cache's clock is 0. Times of expiry are Unix seconds on disk, so that they stay
+    /// valid when it is reopened. 0 if the clock counts Unix seconds itself, or nothing expires.
     pub clock_zero: u32,
 }
 
-/// How a cache is to be.
+/// Configuration of a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Tiers, fastest first; one to four.
     pub tiers: Vec<Tier>,
     /// A tier on disk below them.
     pub disk: Option<DiskTier>,
-    /// Items the index has room for, those on disk included that are not among the small ones; none: one for each hundred bytes
-    /// of the tiers, and for each four thousand of the disk.
+    /// Number of items that the index has room for, including the large objects on disk; `None`: one per hundred bytes
+    /// of the tiers, and one per four thousand of the disk.
     pub items: Option<u64>,
-    /// Bytes of a slab, a power of two from 64 KiB to 64 MiB; none: by the tiers' size, up to 2 MiB. An item that is longer than a
-    /// quarter of it has several slots.
+    /// Bytes of a slab, a power of two from 64 KiB to 64 MiB; `None`: by the tiers' size, up to 2 MiB. An item longer
+    /// than a quarter of a slab takes several slots.
     pub slab: Option<usize>,
-    /// The most bytes that key and value of an item may have; none: a quarter of the smallest tier, and no more than a value
-    /// of 16 MiB less one byte.
+    /// Maximum bytes of key and value of an item; `None`: a quarter of the smallest tier, at most a value of 16 MiB
+    /// less one byte.
     pub item_max: Option<usize>,
     /// Pages of items and index.
     pub pages: PageSize,
-    /// Who makes room.
+    /// The threads that make room.
     pub making: Making,
+    /// Which copier moves items between tiers of memory.
+    pub copying: Copying,
 }
 
-/// Why a cache can't be made.
+/// A size in the largest unit of which it is a multiple.
+fn kib(bytes: u64) -> String {
+    let unit = if bytes == 0 { 0 } else { bytes.trailing_zeros().min(49) / 10 };
+    let name = ["bytes", "KiB", "MiB", "GiB", "TiB"][unit as usize];
+    format!("{} {name}", bytes >> (10 * unit))
+}
+
+/// Reasons why a cache can't be created.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Too few or too many tiers.
     #[error("a cache has 1 to {TIERS_MAX} tiers of memory, not {0}")]
     Tiers(usize),
-    /// A tier that holds nothing.
+    /// A tier with room for no item.
     #[error(
-        "tier {tier} has {bytes} bytes, less than four slabs of {slab}: give it more, or name a smaller slab"
+        "tier {tier} has {}, less than {}: give it more", kib(*bytes), kib(4 * *slab as u64)
     )]
     Small {
-        /// Which tier.
+        /// Index of the tier.
         tier: usize,
         /// Its bytes.
         bytes: u64,
         /// Bytes of a slab.
         slab: usize,
     },
-    /// A tier that can't be addressed.
-    #[error("tier {tier} has {bytes} bytes, more than the 8 TiB that can be addressed")]
+    /// A tier too large to be addressed.
+    #[error("tier {tier} has {}, more than the 8 TiB that can be addressed", kib(*bytes))]
     Large {
-        /// Which tier.
+        /// Index of the tier.
         tier: usize,
         /// Its bytes.
         bytes: u64,
     },
-    /// Slabs of an odd length.
+    /// An invalid slab length.
     #[error("a slab of {0} bytes: it must be a power of two from 64 KiB to 64 MiB")]
     Slab(usize),
     /// Items larger than a tier has room for.
     #[error(
-        "items of {item_max} bytes are more than a quarter of tier {tier}, which has {bytes}: give it more, or name a smaller limit"
+        "items of {} are more than a quarter of tier {tier}, which has {}: give it more, or name a smaller limit",
+        kib(*item_max as u64), kib(*bytes)
     )]
     Items {
-        /// The most an item may have.
+        /// Requested maximum bytes of an item.
         item_max: usize,
-        /// Which tier.
+        /// Index of the tier.
         tier: usize,
         /// Its bytes.
         bytes: u64,
     },
-    /// Memory that is refused.
+    /// Memory that the kernel refused.
     #[error("memory for {what}, {bytes} bytes")]
     Memory {
-        /// What for.
+        /// The purpose of the memory.
         what: String,
-        /// How much.
+        /// Requested bytes.
         bytes: u64,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
+    /// No DSA, where that is to copy.
+    #[error(transparent)]
+    Copying(#[from] NoDsa),
     /// The disk.
     #[error(transparent)]
     Disk(#[from] disk::Error),
@@ -143,6 +157,7 @@ impl Config {
             item_max: None,
             pages: PageSize::default(),
             making: Making::default(),
+            copying: Copying::default(),
         }
     }
 
@@ -152,7 +167,7 @@ impl Config {
         self.tiers.iter().map(|tier| tier.bytes).sum()
     }
 
-    /// The most bytes key and value may have, where an item of one slot has `single` at most.
+    /// Maximum bytes of key and value, if an item of one slot has at most `single`.
     pub(crate) fn largest(&self, single: usize) -> usize {
         let smallest = self.tiers.iter().map(|tier| tier.bytes).min().unwrap_or(0);
         let share = usize::try_from(smallest / ITEM_SHARE).unwrap_or(usize::MAX);
@@ -168,17 +183,17 @@ impl Config {
         usize::try_from(items).unwrap_or(usize::MAX)
     }
 
-    /// Checks it all, and gives the length of slabs.
+    /// Checks the configuration and returns the slab length.
     ///
     /// # Errors
-    /// What is wrong, but for memory that can't be had.
+    /// An invalid setting; unavailable memory is not detected here.
     pub fn check(&self) -> Result<usize, Error> {
         if self.tiers.is_empty() || self.tiers.len() > TIERS_MAX {
             return Err(Error::Tiers(self.tiers.len()));
         }
         let smallest = self.tiers.iter().map(|tier| tier.bytes).min().unwrap_or(0);
         let smallest = usize::try_from(smallest).unwrap_or(usize::MAX);
-        // So that sizes have slabs enough to share, and slabs slots enough.
+        // Limits that leave enough slabs to distribute over sizes, and enough slots per slab.
         let guess = (smallest / 512).clamp(128 << 10, 2 << 20).min((smallest / 64).max(64 << 10));
         let slab = self.slab.unwrap_or_else(|| 1 << guess.ilog2());
         if !slab.is_power_of_two() || !(64 << 10..=64 << 20).contains(&slab) {

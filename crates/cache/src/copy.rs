@@ -1,101 +1,85 @@
-//! Copying batches of items between tiers, for the movers that work in the background.
+//! Copying batches of items between memory tiers.
 //!
-//! A mover hands over a batch of [`Job`]s, one to some hundred, and learns what became of each: done, or failed and why.
-//! Whoever copies is behind one trait, [`Copier`]: the CPU ([`cpu`]), an Intel DSA ([`dsa`]) or both at once ([`hybrid`]).
-//! No DSA was at hand: its driver has been run against a queue in software only ([`software`]), and what the hybrid comes to
-//! with a real one is simulated ([`simulate`]). Not here: which items move, and when a place may be used again.
-//! Start at `cpu.rs`, then `dsa/queue.rs`.
+//! A mover prepares the targets of a batch, passes its [`Job`]s to a [`Copier`], and publishes the items that are
+//! unchanged (`placement/shift.rs`). Two copiers are here: the CPU ([`Cpu`]) and Intel's Data Streaming Accelerator
+//! ([`Dsa`]), selected by [`Copying`].
+//!
+//! # Concurrent edits
+//! A job reads words that other threads may be writing, and writes words that other threads may be reading: a lock-free
+//! reader may still hold the place of the previous item. This is no data race, because both sides use atomic accesses:
+//! - arenas consist of atomic words and are only accessed as such, by the string instruction, or by `cpu.rs`;
+//! - the CPU copies relaxed atomic words, or uses assembly opaque to the compiler, which loads and stores each byte
+//!   once; a device accesses memory from outside of the program, as another thread does.
+//!
+//! A torn copy is therefore possible, and detected: the header of the source is compared after the copy, and the item
+//! is published only if it is the same. [`Copier::copy`] guarantees the order that this needs: stores before the call
+//! (the target's header, with its mark of an incomplete item) are visible before any word of a copy, the words of a
+//! source are read before the call returns, and copies are visible before any store after the call.
 
-pub mod clock;
-pub mod cpu;
-pub mod dsa;
-pub mod hybrid;
+mod cpu;
+mod dsa;
 mod job;
-pub mod measure;
-pub mod simulate;
-pub mod software;
-pub mod split;
-mod stream;
 #[cfg(test)]
-mod testkit;
-pub mod tuner;
+pub(crate) mod testkit;
 
-pub use job::{Job, Place};
-pub use stream::Lanes;
+use core::fmt::Debug;
+use std::sync::Arc;
 
-/// Why a job was not done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
-    /// Source and destination have bytes in common. Nothing was copied.
-    #[error("the source and the destination overlap; nothing was copied")]
-    Overlap,
-    /// A device took the job and did not come back within its time, nor could its queue be drained. It may still write the
-    /// destination at any time, so nobody is to use that until [`Copier::settled`] names it.
-    #[error(
-        "the device took the job and did not come back; the destination can't be used until it is settled"
-    )]
+pub use cpu::Cpu;
+pub use dsa::{Discovery, Dsa, Mode, NoDsa, WorkQueue, discover};
+pub use job::Job;
+
+/// Default limit of items per batch.
+const AT_ONCE: usize = 16;
+
+/// Result of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All words were copied.
+    Done,
+    /// A device took the job and did not complete it, nor could its queue be drained. It may still write the target at any time:
+    /// the target must never be used again.
     Unfinished,
 }
 
-/// What became of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// All bytes are at the destination, and seen there by whoever learns of it from this thread.
-    Done,
-    /// It was not done.
-    Failed(Failure),
-}
+/// Copies batches of jobs.
+pub trait Copier: Debug + Send + Sync {
+    /// Copies all jobs, in any order, and waits for them. Afterwards `outcomes` has the result of each job, in their
+    /// order.
+    fn copy(&self, jobs: &[Job<'_>], outcomes: &mut Vec<Outcome>);
 
-/// Somebody who copies.
-pub trait Copier {
-    /// Copies all jobs, in any order, and waits for it. `outcomes` is then what became of each, in the order of the jobs;
-    /// what was in it before is gone.
-    fn copy(&mut self, jobs: &[Job], outcomes: &mut Vec<Outcome>);
-
-    /// Appends to `places` the destinations of jobs that came back as [`Failure::Unfinished`] and that the device has let go
-    /// of since: from now on they can be used again. What is in them is worth nothing.
-    fn settled(&mut self, places: &mut Vec<Place>) {
-        let _ = places;
+    /// Maximal number of items per batch.
+    fn at_once(&self) -> usize {
+        AT_ONCE
     }
 }
 
-/// What a device did with a batch.
+/// Selects the copier of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ran {
-    /// Bytes it copied.
-    pub device_bytes: u64,
-    /// Bytes of its share that the CPU had to copy.
-    pub cpu_bytes: u64,
-    /// Operations that met a page fault.
-    pub faults: u64,
+pub enum Copying {
+    /// The CPU.
+    #[default]
+    Cpu,
+    /// Intel's DSA; an error without a usable work queue.
+    Dsa,
+    /// DSA if a work queue is usable, otherwise the CPU.
+    Auto,
 }
 
-/// A device that copies while the CPU does something else.
-pub trait Overlap: Copier {
-    /// Whether it is worth giving it anything.
-    fn is_usable(&mut self) -> bool;
+impl Copying {
+    /// All variants with their names.
+    pub const ALL: [(&str, Self); 3] =
+        [("cpu", Self::Cpu), ("dsa", Self::Dsa), ("auto", Self::Auto)];
 
-    /// Begins to copy a batch; no other is under way. Each start is followed by [`Overlap::finish`]: until then, sources and
-    /// destinations stay in use even if this value is dropped.
-    fn start(&mut self, jobs: &[Job]);
-
-    /// Does what is due, without waiting. Whether the batch is done.
-    fn poll(&mut self) -> bool;
-
-    /// Waits for the batch that was started; `outcomes` is what became of each job.
-    fn finish(&mut self, outcomes: &mut Vec<Outcome>) -> Ran;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::clock::Monotonic;
-    use super::*;
-
-    #[test]
-    fn whoever_copies_can_be_given_to_a_mover_on_another_thread() {
-        fn goes<T: Copier + Send + 'static>() {}
-        goes::<cpu::Cpu>();
-        goes::<dsa::Dsa>();
-        goes::<hybrid::Hybrid<dsa::Dsa, Monotonic>>();
+    /// Opens the copier on this machine.
+    ///
+    /// # Errors
+    /// [`NoDsa`], if DSA is required and no work queue can be used.
+    pub fn open(self) -> Result<Arc<dyn Copier>, NoDsa> {
+        match self {
+            Self::Cpu => Ok(Arc::new(Cpu)),
+            Self::Dsa => Ok(Arc::new(Dsa::open()?)),
+            Self::Auto => Self::Dsa.open().or_else(|_| Self::Cpu.open()),
+        }
     }
 }

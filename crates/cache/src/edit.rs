@@ -1,63 +1,58 @@
-//! Changes that hang on what is there: the cache as a [`Store`].
+//! Changes that depend on the present item: the cache as a [`Store`].
 //!
-//! An edit holds the stripe of its key from the look to the change. What is kept besides a value changes in place, under
-//! another version of the item, so that who reads meanwhile reads again; an item that has no room for that is written anew, as
-//! is one that lies on disk.
+//! An edit holds the stripe of its key from lookup to change. Metadata changes in place, under a new version of the
+//! item, so that concurrent readers retry; an item without room for metadata is rewritten, as is one on disk.
 
-use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::Arc;
 
 use crate::arena::WORD;
-use crate::below::{Fetcher, Found, There};
 use crate::cache::Cache;
-use crate::index::{At, Entry, Held, hash};
+use crate::contents::Contents;
+use crate::fetcher::Fetcher;
+use crate::figures;
+use crate::index::{At, Entry, Held};
 use crate::item::{Header, Stage};
-use crate::mover::for_each_item;
+use crate::on_disk::{Found, There, settle};
 use crate::store::{Class, Decide, Edit, Fetch, Head, Meta, Old, Refused, Store};
 
-impl Cache {
-    /// Sets what is kept besides the value of an item that has room for that, and does not lie on disk as well.
-    fn set_meta(&self, there: &There<'_>, meta: &Meta) -> bool {
-        let There::Memory(_, entry, header) = *there else { return false };
-        let item = self.item(entry.place());
-        if !header.has_extra() || header.has_copy() {
-            return *meta == there.meta();
-        }
-        let new = Header::new(header, header.shape());
-        // A policy may set how often it was read meanwhile, no more.
-        if item.change(header, |_| new).is_none() {
-            return false;
-        }
-        item.begin(new);
-        item.set_meta(new, meta);
-        item.publish(new.at(Stage::Live).with_hints_of(header));
-        true
+/// Sets the metadata of an item that has room for it and has no copy on disk.
+fn set_meta(there: &There<'_>, meta: &Meta) -> bool {
+    let There::Memory(contents, entry, header) = *there else { return false };
+    let item = contents.item(entry.place());
+    if !header.has_extra() || header.has_copy() {
+        return *meta == there.meta();
     }
+    let new = Header::new(header, header.shape());
+    // Only the read counts may have changed concurrently.
+    if item.change(header, |_| new).is_none() {
+        return false;
+    }
+    item.begin(new);
+    item.set_meta(new, meta);
+    item.publish(new.at(Stage::Live).with_hints_of(header));
+    true
+}
 
-    /// Writes an item under a key whose stripe is held and that has this entry; gives the place that is no more.
+impl Cache {
+    /// Writes an item under a key whose stripe is held and that has this entry; returns the replaced place.
     fn put_held(
         &self,
         (held, old): (&Held<'_>, Option<(Entry, At)>),
         (key, value): (&[u8], &[u8]),
         meta: &Meta,
     ) -> Result<Option<u64>, Refused> {
-        let new = self.write(held.hash(), (key, value), (Some(meta), None))?;
-        Ok(self.exchange(held, old, new))
+        let new = self.placement().write(held.hash(), (key, value), (Some(meta), None))?;
+        Ok(self.contents().exchange(held, old, new))
     }
 }
 
 impl Store for Cache {
     fn now(&self) -> u32 {
-        self.now.load(Relaxed)
+        self.contents().now()
     }
 
     fn set_now(&self, second: u32) {
-        self.now.store(second, Relaxed);
-        let at = self.flush_at.load(Relaxed);
-        let due = at != 0 && at <= second;
-        if due && self.flush_at.compare_exchange(at, 0, AcqRel, Relaxed).is_ok() {
-            self.remove_all();
-        }
+        self.contents().set_now(second);
     }
 
     fn get(&self, key: &[u8], out: &mut Vec<u8>, head: &mut Head<'_>) -> Option<Meta> {
@@ -74,12 +69,13 @@ impl Store for Cache {
         value: &mut Vec<u8>,
         decide: &mut Decide<'_>,
     ) -> Result<(), Refused> {
-        let (held, mut found) = self.settle(hash(key), key);
+        let contents = self.contents();
+        let (held, mut found) = settle(contents, contents.hasher().hash(key), key);
         let mut gone = None;
         let expired = |found: &mut Found<'_>| found.there.meta().is_over(self.now());
         if let Some(Found { at, .. }) = found.take_if(expired) {
-            gone = Self::remove_held(&held, at);
-            self.changed(&held, key);
+            gone = Contents::remove_held(&held, at);
+            contents.changed(&held, key);
         }
         let (old, there) = match found {
             Some(Found { at, there }) => (at, Some(there)),
@@ -95,10 +91,10 @@ impl Store for Cache {
         };
         let freed = match edit {
             Edit::Keep => None,
-            Edit::Remove => Self::remove_held(&held, old),
+            Edit::Remove => Contents::remove_held(&held, old),
             Edit::Put(meta) => put(value, &meta),
             Edit::Set(meta) => match &there {
-                Some(there) if !self.set_meta(there, &meta) => {
+                Some(there) if !set_meta(there, &meta) => {
                     value.clear();
                     there.read(value);
                     put(value, &meta)
@@ -107,11 +103,11 @@ impl Store for Cache {
             },
         };
         if edit != Edit::Keep && done.is_ok() {
-            self.changed(&held, key);
+            contents.changed(&held, key);
         }
         drop(held);
-        self.discard(gone);
-        self.discard(freed);
+        contents.discard(gone);
+        contents.discard(freed);
         self.tick_if_due();
         done
     }
@@ -121,39 +117,34 @@ impl Store for Cache {
     }
 
     fn flush(&self, at: u32) {
-        if at == 0 || at <= self.now() {
-            self.flush_at.store(0, Relaxed);
-            self.remove_all();
-        } else {
-            self.flush_at.store(at, Relaxed);
-        }
+        self.contents().flush(at);
     }
 
     fn each(&self, each: &mut dyn FnMut(&[u8], &Meta, usize) -> bool) {
-        let mut key = Vec::new();
-        for_each_item(self, &mut |tier, at| {
-            let item = self.spaces[tier].item(at);
+        let (contents, mut key) = (self.contents(), Vec::new());
+        contents.for_each_item(&mut |tier, at| {
+            let item = contents.space(tier).item(at);
             let header = item.header();
-            let hash = item.hash(header, &mut key);
+            let hash = item.hash(header, &mut key, contents.hasher());
             let meta = item.meta(header);
-            // A slab may have gone to another class meanwhile: then a value may look like an item.
-            let place = Self::place(tier, at);
+            // The slab may have been reassigned to another class: a value may then look like an item.
+            let place = Contents::place(tier, at);
             let leads = |entry: Entry, _| (entry.place() == place).then_some(());
-            let whole = item.is_still(header) && self.index.find(hash, leads).is_some();
+            let whole = item.is_still(header) && contents.index().find(hash, leads).is_some();
             !whole || meta.is_over(self.now()) || each(&key, &meta, header.value())
         });
     }
 
     fn resize(&self, bytes: u64) -> bool {
-        let all: u64 = self
-            .spaces
+        let spaces = self.contents().spaces();
+        let all: u64 = spaces
             .iter()
             .map(|space| (space.slab_count() * space.slab_words() * WORD) as u64)
             .sum();
         if bytes == 0 || bytes > all {
             return false;
         }
-        for space in &self.spaces {
+        for space in spaces {
             let keep = (space.slab_count() as u128 * u128::from(bytes)).div_ceil(u128::from(all));
             space.keep_back(
                 space.slab_count()
@@ -164,8 +155,8 @@ impl Store for Cache {
     }
 
     fn classes(&self, each: &mut dyn FnMut(usize, &Class)) {
-        for number in 0..self.sizes.count() {
-            let class = self.class(number);
+        for number in 0..self.contents().sizes().count() {
+            let class = figures::class(self.contents(), number);
             if class.slabs > 0 {
                 each(number + 1, &class);
             }

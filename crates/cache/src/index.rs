@@ -1,12 +1,12 @@
-//! Where the item of a key is: one table for all tiers.
+//! The index from keys to items: one hash table for all tiers.
 //!
-//! A bucket is a cache line of eight slots; a slot is a word: 16 bits of the key's hash (`tag`), what kind of place it is,
-//! and the place. A key has two buckets, and the second follows from the first and the tag, so that an entry can move to its
-//! other bucket without its key being read (cuckoo hashing with partial keys: Fan et al., MemC3, NSDI 2013). Readers take no
-//! lock. Writers hold the *stripe* of the tag: an entry changes under its own stripe only, and an empty slot is taken by
-//! compare-and-swap. An entry that moves is written where it goes before it is cleared where it was, and counted in between:
-//! who finds nothing looks whether something has moved. The table does not grow: it is made for as many items as are expected
-//! (`Config::items`).
+//! A bucket is a cache line of eight slots; a slot is one word: 16 bits of the key's hash (`tag`), the type of the
+//! place, and the place. A key has two buckets, and the second follows from the first and the tag, so that an entry can
+//! move to its other bucket without reading its key (cuckoo hashing with partial keys: Fan et al., MemC3, NSDI 2013).
+//! Readers take no lock. Writers hold the *stripe* of the tag: an entry changes only under its own stripe, and an empty
+//! slot is taken by compare-and-swap. An entry that moves is written to its new slot before the old one is cleared, and
+//! a counter is incremented in between: a reader that finds no entry checks that counter. The table does not grow: it
+//! is sized for the expected number of items (`Config::items`).
 #![expect(
     clippy::cast_possible_truncation,
     reason = "words are as wide as addresses here, and a half is what is wanted"
@@ -14,18 +14,17 @@
 
 use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 
 use nearfar_kernel::mempolicy::Policy;
+use rapidhash::v3::{DEFAULT_RAPID_SECRETS, RapidSecrets, rapidhash_v3_seeded};
 
 use crate::arena::{Arena, PageSize, WORD};
+use crate::order::{Rank, Taken};
+use crate::sync::{AtomicU32, AtomicU64, SLOTS, STRIPES, wait};
 
-/// Slots of a bucket.
-const SLOTS: usize = 8;
-/// Locks; tags are spread over them.
-const STRIPES: usize = 1024;
-/// Share of slots in use the table is made for, in percent: above some 95 hardly any insertion finds room by one move.
+/// Target share of used slots, in percent: above some 95 hardly any insertion succeeds with a single move.
 const LOAD: usize = 92;
 const TAG_SHIFT: u32 = 48;
 const PLACE: u64 = (1 << 46) - 1;
@@ -34,10 +33,34 @@ const PLACE: u64 = (1 << 46) - 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hash(pub(crate) u64);
 
-/// Hashes a key.
-#[inline]
+/// Hashes keys with a secret seed, so that an attacker can't choose keys that share buckets and evict others there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hasher(RapidSecrets);
+
+impl Hasher {
+    /// The same seed in all processes: for hashes that are stored, as those of objects on disk.
+    pub(crate) const FIXED: Self = Self(DEFAULT_RAPID_SECRETS);
+
+    pub(crate) const fn seeded(seed: u64) -> Self {
+        Self(RapidSecrets::seed(seed))
+    }
+
+    /// A random seed.
+    pub(crate) fn random() -> Self {
+        Self::seeded(RandomState::new().build_hasher().finish())
+    }
+
+    /// Hashes a key.
+    #[inline]
+    pub(crate) fn hash(&self, key: &[u8]) -> Hash {
+        Hash(rapidhash_v3_seeded(key, &self.0))
+    }
+}
+
+/// Hashes a key by the fixed seed.
+#[cfg(test)]
 pub(crate) fn hash(key: &[u8]) -> Hash {
-    Hash(rapidhash::v3::rapidhash_v3(key))
+    Hasher::FIXED.hash(key)
 }
 
 impl Hash {
@@ -47,15 +70,15 @@ impl Hash {
         self.0 as u32
     }
 
-    /// 1..=65535: an entry is never 0.
+    /// 1..=65535, so that an entry is never 0.
     #[inline]
-    fn tag(self) -> u64 {
+    pub(crate) fn tag(self) -> u64 {
         let tag = self.0 >> TAG_SHIFT;
         tag + u64::from(tag == 0)
     }
 }
 
-/// An entry as it stands in a slot; never 0.
+/// An entry as stored in a slot; never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry(u64);
 
@@ -66,7 +89,7 @@ impl Entry {
         Self(hash.tag() << TAG_SHIFT | place)
     }
 
-    /// Kind of place and place.
+    /// Type of place and place.
     #[inline]
     pub(crate) const fn place(self) -> u64 {
         self.0 & PLACE
@@ -82,29 +105,27 @@ impl Entry {
 #[repr(align(64))]
 struct Stripe {
     held: AtomicU32,
-    /// Entries of this stripe that have gone to their other bucket.
+    /// Number of entries of this stripe that moved to their other bucket.
     moves: AtomicU32,
 }
 
 impl Stripe {
-    /// Takes it, if nobody has it.
+    /// Takes the stripe if it is free.
     #[inline]
     fn try_take(&self) -> bool {
         self.held.compare_exchange(0, 1, Acquire, Relaxed).is_ok()
     }
 
-    /// Takes it as soon as nobody has it.
+    /// Waits until the stripe is free and takes it.
     #[inline]
-    fn take(&self) {
+    fn take(&self) -> Taken {
+        let taken = Rank::STRIPE.wait();
         let mut spins = 0_u32;
         while !self.try_take() {
             spins += 1;
-            if spins.is_multiple_of(64) {
-                std::thread::yield_now()
-            } else {
-                core::hint::spin_loop()
-            }
+            wait(spins);
         }
+        taken
     }
 
     #[inline]
@@ -113,11 +134,11 @@ impl Stripe {
     }
 }
 
-/// The table.
+/// The hash table.
 #[derive(Debug)]
 pub(crate) struct Index {
     slots: Arena,
-    buckets: u64,
+    pub(crate) buckets: u64,
     stripes: Box<[Stripe]>,
 }
 
@@ -128,12 +149,13 @@ const fn slots_of(bucket: u64) -> Range<usize> {
     from..from + SLOTS
 }
 
-/// A stripe, held.
+/// A held stripe.
 #[derive(Debug)]
 pub(crate) struct Held<'a> {
     index: &'a Index,
     hash: Hash,
     stripe: &'a Stripe,
+    _taken: Taken,
 }
 
 impl Drop for Held<'_> {
@@ -142,7 +164,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Where an entry stands.
+/// The slot of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct At(usize);
 
@@ -150,7 +172,7 @@ impl Index {
     /// A table for this many items.
     ///
     /// # Errors
-    /// If there is no memory for it.
+    /// Unavailable memory.
     pub(crate) fn new(items: usize, pages: PageSize, policy: &Policy) -> io::Result<Self> {
         let buckets = (items * 100 / LOAD / SLOTS).clamp(2, (u32::MAX - 1) as usize);
         Ok(Self {
@@ -160,20 +182,20 @@ impl Index {
         })
     }
 
-    /// Slots there are.
+    /// Number of slots.
     #[cfg(test)]
-    const fn capacity(&self) -> usize {
+    pub(crate) const fn capacity(&self) -> usize {
         self.buckets as usize * SLOTS
     }
 
     #[inline]
-    fn first(&self, hash: Hash) -> u64 {
+    pub(crate) fn first(&self, hash: Hash) -> u64 {
         ((hash.0 & 0xffff_ffff) * self.buckets) >> 32
     }
 
-    /// The other bucket of an entry; applied twice it gives the first again.
+    /// The other bucket of an entry; applied twice, it returns the first.
     #[inline]
-    fn other(&self, bucket: u64, tag: u64) -> u64 {
+    pub(crate) fn other(&self, bucket: u64, tag: u64) -> u64 {
         let sum = ((tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) * self.buckets) >> 32;
         if sum >= bucket { sum - bucket } else { sum + self.buckets - bucket }
     }
@@ -195,7 +217,7 @@ impl Index {
         &self.stripes[(tag as usize) % STRIPES]
     }
 
-    /// Asks for the lines a key's entry may be in.
+    /// Prefetches the cache lines of a key's buckets.
     #[inline]
     pub(crate) fn prefetch(&self, hash: Hash) {
         for bucket in self.buckets_of(hash) {
@@ -203,8 +225,8 @@ impl Index {
         }
     }
 
-    /// The first thing that `take` makes of one of the entries with this hash's tag. It is called without a lock: what an
-    /// entry leads to may have gone.
+    /// The first result of `take` over the entries with this hash's tag. It is called without a lock: the item of an
+    /// entry may be gone.
     #[inline]
     pub(crate) fn find<R>(
         &self,
@@ -233,35 +255,37 @@ impl Index {
         }
     }
 
-    /// Whether this entry stands there still.
+    /// Whether this entry is still in that slot.
     #[inline]
     pub(crate) fn is_there(&self, at: At, entry: Entry) -> bool {
         self.slot(at.0).load(Relaxed) == entry.0
     }
 
-    /// Waits for the stripe of this hash.
+    /// Waits for the stripe of this hash and takes it.
     #[inline]
     pub(crate) fn lock(&self, hash: Hash) -> Held<'_> {
         let stripe = self.stripe(hash.tag());
-        stripe.take();
-        Held { index: self, hash, stripe }
+        let taken = stripe.take();
+        Held { index: self, hash, stripe, _taken: taken }
     }
 
-    /// Waits until everybody has given back the stripes that are held now.
+    /// Waits until all stripes that are held now have been released.
     pub(crate) fn wait_for_all(&self) {
         for stripe in &self.stripes {
-            stripe.take();
+            let taken = stripe.take();
             stripe.give_back();
+            drop(taken);
         }
     }
 
-    /// Sets another place for an entry of which no stripe is held, if it is there still: for hints in the place.
+    /// Replaces the place of an entry whose stripe is not held, if it is unchanged: for hints in the place.
     pub(crate) fn hint(&self, at: At, entry: Entry, place: u64) -> bool {
         let new = entry.tag() << TAG_SHIFT | place;
         self.slot(at.0).compare_exchange(entry.0, new, Relaxed, Relaxed).is_ok()
     }
 
-    /// Takes out the entries whose place `goes` accepts; gives how many. One that moves to its other bucket meanwhile may stay.
+    /// Removes the entries whose place `goes` accepts; returns their number. One that concurrently moves to its other
+    /// bucket may stay.
     pub(crate) fn sweep(&self, goes: impl Fn(u64) -> bool) -> u64 {
         let mut count = 0;
         for slot in (0..self.buckets as usize * SLOTS).map(|at| self.slot(at)) {
@@ -270,23 +294,24 @@ impl Index {
                 continue;
             }
             let stripe = self.stripe(entry.tag());
-            stripe.take();
+            let taken = stripe.take();
             let still = Entry(slot.load(Relaxed));
             if still.tag() == entry.tag() && goes(still.place()) {
                 slot.store(0, Release);
                 count += 1;
             }
             stripe.give_back();
+            drop(taken);
         }
         count
     }
 
-    /// The stripe of this hash, if nobody holds it.
+    /// The stripe of this hash, if it is free.
     #[inline]
     pub(crate) fn try_lock(&self, hash: Hash) -> Option<Held<'_>> {
         let stripe = self.stripe(hash.tag());
-        // Not before it is known to be ours: who drops it gives it back.
-        stripe.try_take().then(|| Held { index: self, hash, stripe })
+        // Constructed only after success, because dropping it releases the stripe.
+        stripe.try_take().then(|| Held { index: self, hash, stripe, _taken: Rank::STRIPE.tried() })
     }
 }
 
@@ -301,27 +326,27 @@ impl<'a> Held<'a> {
         self.index.find(self.hash, |entry, at| is_it(entry).then_some((entry, at)))
     }
 
-    /// Where this very entry stands.
+    /// The slot of the entry with this place.
     #[inline]
     pub(crate) fn find_place(&self, place: u64) -> Option<At> {
         let wanted = Entry::new(self.hash, place);
         self.find(|entry| entry == wanted).map(|(_, at)| at)
     }
 
-    /// Another place for an entry.
+    /// Replaces the place of an entry.
     #[inline]
     pub(crate) fn replace(&self, at: At, place: u64) {
         self.index.slot(at.0).store(Entry::new(self.hash, place).0, Release);
     }
 
-    /// Takes an entry away.
+    /// Removes an entry.
     #[inline]
     pub(crate) fn remove(&self, at: At) {
         self.index.slot(at.0).store(0, Release);
     }
 
-    /// Adds an entry. Where both buckets are full, one of theirs goes to its other bucket, if there is room. Else nothing is
-    /// added.
+    /// Adds an entry. If both buckets are full, one of their entries moves to its other bucket, if there is room; else
+    /// nothing is added.
     #[inline]
     pub(crate) fn insert(&self, place: u64) -> bool {
         let entry = Entry::new(self.hash, place);
@@ -330,7 +355,7 @@ impl<'a> Held<'a> {
             || buckets.iter().any(|bucket| self.make_room(*bucket, entry))
     }
 
-    /// Puts an entry into an empty slot of a bucket.
+    /// Writes an entry into an empty slot of a bucket.
     fn take_empty(&self, bucket: u64, word: u64) -> Option<At> {
         slots_of(bucket)
             .find(|at| {
@@ -340,7 +365,7 @@ impl<'a> Held<'a> {
             .map(At)
     }
 
-    /// Puts an entry in the place of one that can go to its other bucket.
+    /// Writes an entry into the slot of one that can move to its other bucket.
     fn make_room(&self, bucket: u64, entry: Entry) -> bool {
         slots_of(bucket).any(|at| {
             let there = Entry(self.index.slot(at).load(Relaxed));
@@ -370,7 +395,8 @@ impl<'a> Held<'a> {
         slots_of(bucket).any(|at| self.index.slot(at).load(Relaxed) == 0)
     }
 
-    /// Takes an entry out of this key's buckets that `may_go` accepts, told its place and with its stripe held, to make room.
+    /// Makes room by removing from this key's buckets one entry that `may_go` accepts; it is called with the place, and
+    /// that entry's stripe is held.
     pub(crate) fn push_out(&self, mut may_go: impl FnMut(u64) -> bool) -> bool {
         self.index.buckets_of(self.hash).into_iter().any(|bucket| {
             slots_of(bucket).any(|at| {
@@ -388,105 +414,5 @@ impl<'a> Held<'a> {
                 goes
             })
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::BTreeMap;
-
-    fn index(items: usize) -> Index {
-        Index::new(items, PageSize::Base, &Policy::Default).expect("memory for a small table")
-    }
-
-    fn place_of(index: &Index, hash: Hash) -> Option<u64> {
-        index.find(hash, |entry, _| Some(entry.place()))
-    }
-
-    #[test]
-    fn the_other_bucket_of_the_other_is_the_first() {
-        let index = index(1000);
-        for n in 0..10_000_u64 {
-            let hash = hash(&n.to_le_bytes());
-            let (first, tag) = (index.first(hash), hash.tag());
-            let other = index.other(first, tag);
-            assert!(other < index.buckets);
-            assert_eq!(index.other(other, tag), first);
-        }
-    }
-
-    #[test]
-    fn a_stripe_that_is_held_is_not_to_be_had_however_often_it_is_tried() {
-        let index = index(1000);
-        let hash = hash(b"key");
-        let held = index.lock(hash);
-        assert!((0..3).all(|_| index.try_lock(hash).is_none()));
-        drop(held);
-        assert!(index.try_lock(hash).is_some());
-    }
-
-    #[test]
-    fn nearly_all_slots_can_be_used() {
-        let index = index(10_000);
-        let fits = (0..10_000_u64).filter(|n| {
-            let hash = hash(&n.to_le_bytes());
-            index.lock(hash).insert(*n)
-        });
-        assert!(fits.count() > 9_900);
-    }
-
-    #[test]
-    fn readers_find_what_moves_between_its_buckets() {
-        let index = index(if cfg!(miri) { 100 } else { 2_000 });
-        let stays = hash(b"stays");
-        assert!(index.lock(stays).insert(77));
-        std::thread::scope(|scope| {
-            let reader = scope.spawn(|| {
-                let rounds = if cfg!(miri) { 200 } else { 200_000 };
-                (0..rounds).all(|_| {
-                    index.find(stays, |entry, _| (entry.place() == 77).then_some(())).is_some()
-                })
-            });
-            for round in 0..if cfg!(miri) { 2 } else { 40_u64 } {
-                let keys = (0..index.capacity() as u64)
-                    .map(|n| (n, hash(&(n + round * 1_000_000).to_le_bytes())));
-                let placed: Vec<_> =
-                    keys.filter(|(n, hash)| index.lock(*hash).insert(1000 + n)).collect();
-                for (n, hash) in placed {
-                    let held = index.lock(hash);
-                    let at = held.find_place(1000 + n).expect("what was inserted is there");
-                    held.remove(at);
-                }
-            }
-            assert!(reader.join().expect("the reader ends"));
-        });
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 64 }))]
-        #[test]
-        fn it_is_a_map_while_there_is_room(steps in proptest::collection::vec((0..40_u64, 0..3_u8), 1..300)) {
-            let index = index(100);
-            let mut map = BTreeMap::new();
-            for (n, (key, what)) in steps.into_iter().enumerate() {
-                let hash = hash(&key.to_le_bytes());
-                let held = index.lock(hash);
-                let old = map.get(&key).map(|place| held.find_place(*place).expect("what is in the map is in the table"));
-                match (what, old) {
-                    (0, Some(at)) => { held.remove(at); map.remove(&key); }
-                    (0, None) => {}
-                    (_, Some(at)) => { held.replace(at, n as u64); map.insert(key, n as u64); }
-                    (_, None) => { prop_assert!(held.insert(n as u64)); map.insert(key, n as u64); }
-                }
-                drop(held);
-                for (key, place) in &map {
-                    let hash = super::hash(&key.to_le_bytes());
-                    prop_assert!(index.find(hash, |entry, _| (entry.place() == *place).then_some(())).is_some());
-                }
-                prop_assert!(map.contains_key(&key) || place_of(&index, hash).is_none_or(|place| map.values().any(|v| *v == place)));
-            }
-        }
     }
 }

@@ -1,46 +1,50 @@
-//! An item as it lies in memory.
+//! The layout of an item in memory.
 //!
 //! ```text
 //! word 0     version 16 | state 8 | key length 8 | value length 24 | uses 6, reads 2
 //! words 1-3  only if the state says so: expires 32, flags 32 | cas 64 | marks 16, version 16, accessed 32
 //! then       key and value, without a gap; the rest of the last word is 0
-//! last word  only if the state says so: where the same item lies on disk
+//! last word  only if the state says so: the place of the same item on disk
 //! ```
-//! The state says besides whether the item is a *chain*, longer than any slot (`chain.rs`), of which this is the head. Then the
-//! length is that of the whole value, and after the key come
+//! The state also marks a *chain*, an item longer than any slot (`chain.rs`), of which this is the head. Then the
+//! length is that of the whole value, and after the key follow
 //!
 //! ```text
-//! a word     only if the state says so: where the same item lies on disk
-//! a word     how many slots it has 32, words of each 32
-//! a word     each, for all but the first: where its chunks begin, in the same arena
+//! a word     only if the state says so: the place of the same item on disk
+//! a word     number of slots 32, words per slot 32
+//! a word     for each slot but the first: the start of the chunk, in the same arena
 //! then       the first part of the value, up to the slot's end
 //! ```
-//! An item does not change, except `reads`, `uses`, `accessed` and the marks, which are hints: whoever changes more makes another
-//! version. Who reads without a lock takes the header before and after (`reads` and `uses` aside); if it is the same, what was read is
-//! one item's.
+//! An item is immutable except for hints (`reads`, `uses`, `accessed` and the marks); any other change makes a new
+//! version. A reader without a lock compares the header before and after (without `reads` and `uses`); if it is equal,
+//! the data read belongs to one item.
+//!
+//! A version has 16 bits, so it recurs after 32,768 uses of a slot. To detect this, the arena has an *epoch* of 64
+//! bits, incremented after a header with version 0 was stored and before the slot is live again, and when a slab is cut
+//! into new slots. The epoch is read before the header, and again after it: headers are equal only in the same epoch.
 #![expect(clippy::cast_possible_truncation, reason = "fields of a word have fewer bits")]
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicU64, fence};
 
 use crate::arena::{Arena, WORD};
-use crate::index::{Hash, hash};
+use crate::index::{Hash, Hasher};
 use crate::store::Meta;
+use crate::sync::{AtomicU64, fence};
 
 /// Bytes of a header.
 pub(crate) const HEADER: usize = WORD;
-/// Bytes of what is kept besides key and value, where it is kept.
+/// Bytes of the metadata, where it is stored.
 pub(crate) const EXTRA: usize = 3 * WORD;
 /// Longest key.
 pub(crate) const KEY_MAX: usize = 250;
 /// Longest value.
 pub(crate) const VALUE_MAX: usize = 0xff_ffff;
-/// Bytes from its header on that any header can speak of, also one that is none: who reads without a lock may meet a word of
-/// something else, and finds out afterwards.
+/// Maximum bytes from a header that any header, even an invalid one, can refer to: a reader without a lock may read an
+/// arbitrary word as a header, and detects that afterwards.
 pub(crate) const REACH: usize = size(0xff, VALUE_MAX, true) + 3 * WORD;
-/// Reads that are counted, at most: policies lower that as they look at an item.
+/// Maximum of the read count; policies lower it when they examine an item.
 pub(crate) const READS_MAX: u64 = 3;
-/// Reads that were counted since the item was stored, at most.
+/// Maximum of the count of reads since the item was stored.
 pub(crate) const USES_MAX: u64 = 63;
 const USE: u64 = READS_MAX + 1;
 /// Reads and uses.
@@ -50,10 +54,10 @@ const FETCHED: u64 = 1;
 const STALE: u64 = 2;
 const WON: u64 = 4;
 
-/// What a slot holds; in the low two bits of a header's state.
+/// State of a slot; in the low two bits of a header's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Nothing; it is, or will be, in a list of free slots.
+    /// Free; it is, or will be, in a list of free slots.
     Free,
     /// An item that is being written.
     Held,
@@ -61,30 +65,32 @@ pub(crate) enum Stage {
     Live,
 }
 
-/// A header, unpacked as asked.
+/// A header, unpacked on demand: its word, and the arena's epoch in which it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header(pub(crate) u64);
+pub(crate) struct Header(pub(crate) u64, u64);
 
-/// What a new item's header says.
+/// Properties of a new item's header.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shape {
     pub(crate) key: usize,
     pub(crate) value: usize,
-    /// [`Meta`] is kept.
+    /// It has room for [`Meta`].
     pub(crate) extra: bool,
-    /// Where it lies on disk is kept.
+    /// It has room for its place on disk.
     pub(crate) copy: bool,
-    /// It has more slots than this.
+    /// It is a chain of several slots.
     pub(crate) chained: bool,
 }
 
 impl Header {
+    /// The header of unused memory.
+    pub(crate) const ZERO: Self = Self(0, 0);
     const EXTRA: u64 = 1 << 43;
     const COPY: u64 = 1 << 44;
     const CHAINED: u64 = 1 << 45;
     const CHUNK: u64 = 1 << 46;
 
-    /// The header of an item of this shape that comes after `before`, while it is being written.
+    /// The header of an item of this shape that follows `before`, while it is being written.
     pub(crate) fn new(before: Self, shape: Shape) -> Self {
         debug_assert!(shape.key <= 255 && shape.value < 1 << 24, "lengths fit");
         let extra = if shape.extra { Self::EXTRA } else { 0 };
@@ -98,6 +104,7 @@ impl Header {
                 | chained
                 | (shape.key as u64) << 32
                 | (shape.value as u64) << 8,
+            before.1,
         )
     }
 
@@ -113,14 +120,20 @@ impl Header {
         (self.0 >> 40) & 3 == Stage::Live as u64
     }
 
-    /// Live, with a key of this length.
+    /// Whether it is live, with a key of this length.
     #[inline]
     pub(crate) const fn may_be(self, key: usize) -> bool {
         self.is_live() && (self.0 >> 32) & 0xff == key as u64
     }
 
-    const fn version(self) -> u64 {
+    pub(crate) const fn version(self) -> u64 {
         self.0 >> 48
+    }
+
+    /// The arena's epoch in which it was read.
+    #[cfg(test)]
+    pub(crate) const fn epoch(self) -> u64 {
+        self.1
     }
 
     pub(crate) const fn has_extra(self) -> bool {
@@ -131,20 +144,20 @@ impl Header {
         (self.0 >> 32) as usize & 0xff
     }
 
-    /// Of an item that has chunks.
+    /// Whether the item is a chain.
     #[inline]
     pub(crate) const fn is_chained(self) -> bool {
         self.0 & Self::CHAINED != 0
     }
 
-    /// Of a chunk of an item. It counts as being written: nobody but its head leads to it.
+    /// Whether it is a chunk of a chain. It counts as being written, as only its head leads to it.
     pub(crate) const fn is_chunk(self) -> bool {
         self.0 & Self::CHUNK != 0
     }
 
-    /// A chunk's, in the slot that has this one.
+    /// A chunk's header, in the slot that has this one.
     pub(crate) fn of_chunk(self) -> Self {
-        Self(self.at(Stage::Held).0 & !0xff_ffff_ffff | Self::CHUNK)
+        Self(self.at(Stage::Held).0 & !0xff_ffff_ffff | Self::CHUNK, self.1)
     }
 
     pub(crate) const fn has_copy(self) -> bool {
@@ -161,7 +174,7 @@ impl Header {
         }
     }
 
-    /// Bytes of the value as it lies here.
+    /// Bytes of the value stored in this slot.
     pub(crate) const fn value(self) -> usize {
         (self.0 >> 8) as usize & 0xff_ffff
     }
@@ -170,42 +183,47 @@ impl Header {
         self.0 & READS_MAX
     }
 
-    /// How often it was read since it was stored, as far as that was counted.
+    /// Number of counted reads since it was stored.
     pub(crate) const fn uses(self) -> u64 {
         (self.0 & HINTS) / USE
     }
 
-    /// The same item still, whether read or not.
+    /// Whether it is the same item, ignoring read counts.
     #[inline]
     pub(crate) const fn is_same(self, other: Self) -> bool {
+        self.has_word_of(other) && self.1 == other.1
+    }
+
+    /// Whether its word is the same, whether read or not. Of an item that was there in another epoch it may be the same by chance.
+    pub(crate) const fn has_word_of(self, other: Self) -> bool {
         (self.0 ^ other.0) >> 8 == 0
     }
 
     pub(crate) const fn with_reads(self, reads: u64) -> Self {
-        Self(self.0 & !READS_MAX | reads)
+        Self(self.0 & !READS_MAX | reads, self.1)
     }
 
-    /// Read and used as that one.
+    /// With the read counts of `other`.
     pub(crate) const fn with_hints_of(self, other: Self) -> Self {
-        Self(self.0 & !HINTS | other.0 & HINTS)
+        Self(self.0 & !HINTS | other.0 & HINTS, self.1)
     }
 
-    /// Used once, and not read since.
+    /// With one use and no reads since.
     pub(crate) const fn with_one_use(self) -> Self {
-        Self(self.0 & !HINTS | USE)
+        Self(self.0 & !HINTS | USE, self.1)
     }
 
-    /// Used as that one, and not read since.
+    /// With the uses of `other` and no reads since.
     pub(crate) const fn with_uses_of(self, other: Self) -> Self {
         self.with_hints_of(other).with_reads(0)
     }
 
-    /// At another stage; where it leaves the index another version, and no chain and no chunk any more.
+    /// At another stage; where it leaves the index, with a new version and without the marks of chain and chunk.
     pub(crate) fn at(self, stage: Stage) -> Self {
         let is_free = stage == Stage::Free;
         let version = (self.0 >> 48).wrapping_add(u64::from(is_free)) << 48;
         let gone = if is_free { Self::CHAINED | Self::CHUNK } else { 0 };
-        Self(version | self.0 & 0x0000_fcff_ffff_ffff & !gone | (stage as u64) << 40)
+        Self(version | self.0 & 0x0000_fcff_ffff_ffff & !gone | (stage as u64) << 40, self.1)
     }
 
     /// Words before the key.
@@ -214,18 +232,18 @@ impl Header {
         size(0, 0, self.has_extra()) / WORD
     }
 
-    /// Words of the whole item, if it is no chain.
+    /// Words of the whole item, unless it is a chain.
     pub(crate) const fn words(self) -> usize {
         self.copy_at() + self.has_copy() as usize
     }
 
-    /// Words before the one that says where it lies on disk.
+    /// Words before the place on disk.
     const fn copy_at(self) -> usize {
         let value = if self.is_chained() { 0 } else { self.value() };
         self.before_key() + (self.key() + value).div_ceil(WORD)
     }
 
-    /// Of a chain, words before the one that says how many slots it has.
+    /// For a chain, words before the number of its slots.
     pub(crate) const fn before_slots(self) -> usize {
         self.copy_at() + self.has_copy() as usize
     }
@@ -236,7 +254,7 @@ pub(crate) const fn size(key: usize, value: usize, extra: bool) -> usize {
     HEADER + if extra { EXTRA } else { 0 } + key + value
 }
 
-/// An item's place in an arena: nothing is known of what is there.
+/// The location of an item in an arena; its contents are unverified.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Item<'a> {
     pub(crate) arena: &'a Arena,
@@ -251,40 +269,45 @@ impl Item<'_> {
 
     #[inline]
     pub(crate) fn header(&self) -> Header {
-        Header(self.head().load(Acquire))
+        let epoch = self.arena.epoch();
+        Header(self.head().load(Acquire), epoch)
     }
 
-    /// Whether it is what `seen` was, after all that was read of it.
+    /// Whether its header is still `seen`, after all reads of the item.
     #[inline]
     pub(crate) fn is_still(&self, seen: Header) -> bool {
         fence(Acquire);
-        Header(self.head().load(Relaxed)).is_same(seen)
+        let now = self.head().load(Acquire);
+        Header(now, self.arena.epoch()).is_same(seen)
     }
 
-    /// Says that nothing here holds until [`Self::publish`].
+    /// Invalidates the contents until [`Self::publish`].
     pub(crate) fn begin(&self, header: Header) {
         self.head().store(header.0, Relaxed);
         fence(Release);
+        if header.version() == 0 {
+            self.arena.next_epoch();
+        }
     }
 
-    /// Says that all that was written here holds.
+    /// Publishes all that was written.
     pub(crate) fn publish(&self, header: Header) {
         self.head().store(header.0, Release);
     }
 
-    /// Another header, made of the one that is there, if that is this one still; `reads` may have changed in between.
+    /// Replaces the header by `to` of it, if it still is `from`; the read counts may have changed in between.
     pub(crate) fn change(&self, from: Header, to: impl Fn(Header) -> Header) -> Option<Header> {
         let mut now = self.header();
         while now.is_same(from) {
             match self.head().compare_exchange_weak(now.0, to(now).0, Release, Acquire) {
                 Ok(_) => return Some(to(now)),
-                Err(other) => now = Header(other),
+                Err(other) => now = Header(other, now.1),
             }
         }
         None
     }
 
-    /// Counts a read, unless enough are counted, or another comes between.
+    /// Counts a read, unless the count is at its maximum or another thread interferes.
     #[inline]
     pub(crate) fn count_read(&self, seen: Header) -> bool {
         let one = if seen.uses() < USES_MAX { USE + 1 } else { 1 };
@@ -303,13 +326,13 @@ impl Item<'_> {
     }
 
     /// The hash of its key.
-    pub(crate) fn hash(&self, header: Header, scratch: &mut Vec<u8>) -> Hash {
+    pub(crate) fn hash(&self, header: Header, scratch: &mut Vec<u8>, hasher: &Hasher) -> Hash {
         scratch.clear();
         self.read_key(header, scratch);
-        hash(scratch)
+        hasher.hash(scratch)
     }
 
-    /// Appends the value as it lies here.
+    /// Appends the value stored in this slot.
     #[inline]
     pub(crate) fn read_value(&self, header: Header, out: &mut Vec<u8>) {
         if header.is_chained() {
@@ -326,17 +349,17 @@ impl Item<'_> {
         self.arena.read_to(self.at + header.before_key(), header.key(), out);
     }
 
-    /// Where it lies on disk, if that is kept.
+    /// The place of the item on disk, if it has one.
     pub(crate) fn copy(&self, header: Header) -> Option<u64> {
         header.has_copy().then(|| self.arena.word(self.at + header.copy_at()).load(Relaxed))
     }
 
-    /// Writes where an item lies on disk of which this will be the header.
+    /// Writes the place on disk of an item of which this will be the header.
     pub(crate) fn set_copy(&self, header: Header, copy: u64) {
         self.arena.word(self.at + header.copy_at()).store(copy, Relaxed);
     }
 
-    /// Writes key and value; of a chain whose chunks are known.
+    /// Writes key and value; for a chain, its chunks must be set.
     pub(crate) fn write(&self, header: Header, key: &[u8], value: &[u8]) {
         if header.is_chained() {
             return self.write_chain(header, key, value);
@@ -344,7 +367,7 @@ impl Item<'_> {
         self.arena.write(self.at + header.before_key(), &[key, value]);
     }
 
-    /// What is kept besides key and value.
+    /// The metadata.
     #[inline]
     pub(crate) fn meta(&self, header: Header) -> Meta {
         if !header.has_extra() {
@@ -364,7 +387,7 @@ impl Item<'_> {
         }
     }
 
-    /// Writes that of an item of which this is the header, or will be.
+    /// Writes the metadata of an item of which this is, or will be, the header.
     pub(crate) fn set_meta(&self, header: Header, meta: &Meta) {
         let mark = |mark: u64, set: bool| if set { mark } else { 0 };
         let marks = mark(FETCHED, meta.fetched) | mark(STALE, meta.stale) | mark(WON, meta.won);
@@ -379,14 +402,15 @@ impl Item<'_> {
             .for_each(|(n, word)| self.arena.word(self.at + 1 + n).store(*word, Relaxed));
     }
 
-    /// Notes that it was read in second `now`; if somebody else does so, too, one is enough.
+    /// Records a read in second `now`; one of several concurrent records is enough.
     #[inline]
     pub(crate) fn note_access(&self, header: Header, now: u32) {
         let word = self.arena.word(self.at + 3);
         let old = word.load(Relaxed);
         let new = u64::from(now) << 32 | old & 0xffff_ffff | FETCHED;
-        // The version is in the word, so that another item's is not taken for this one's.
-        if old != new && (old >> 16) & 0xffff == header.version() {
+        // The word contains the version, so that another item's is not mistaken for this one's.
+        let is_its = (old >> 16) & 0xffff == header.version() && self.arena.epoch() == header.1;
+        if old != new && is_its {
             let _ = word.compare_exchange(old, new, Relaxed, Relaxed);
         }
     }

@@ -1,12 +1,12 @@
 //! cache: items over several tiers of memory and one on disk, behind one index.
 //!
-//! Here: the cache ([`Cache`]), what goes first ([`evict`]), who moves items between tiers ([`mover`]), the tier on disk
-//! ([`disk`]), copying in batches ([`copy`]), what a front end asks of a cache ([`store`]), memcached's protocol over that
-//! (`proto`) and its server (`server`), both with the feature `serve`; a cache as a program has it that keeps it itself
-//! ([`local`]), and by settings in words (`settings` and `tiers`, with the feature `words`). The engine itself does not know which
-//! memory is near and which is far: its [`Config`] has policies of memory. Not here: the command line, and the C and Python
-//! interfaces (artefacts), which forward to [`local`]. Read next: `item.rs` for what lies in memory, `index.rs` for how it is found,
-//! then `cache.rs`; for the disk `below/mod.rs`.
+//! Contents: the cache ([`Cache`]), eviction policies ([`evict`]), movers between tiers ([`mover`]), the disk tier
+//! ([`disk`], a crate of its own), copying in batches ([`copy`]), the interface for front ends ([`store`]), a cache
+//! embedded in a program ([`local`]), and its configuration by text (`settings` and `tiers`, with the feature `words`).
+//! The engine itself does not distinguish near and far memory: its [`Config`] has memory policies. Not in this crate:
+//! memcached's protocol and its server (`nearfar-memcached`), the command line, and the C and Python interfaces
+//! (artefacts), which forward to [`local`]. Read next: `item.rs` for the layout in memory, `index.rs` for lookup, then
+//! `contents.rs` and `cache.rs`; for the disk `below/mod.rs`.
 //!
 //! ```
 //! use nearfar_cache::{Cache, Config};
@@ -21,37 +21,39 @@
 //! ```
 
 mod arena;
-mod balance;
 mod below;
 mod cache;
 mod chain;
 mod config;
+mod contents;
 pub mod copy;
-pub mod disk;
 mod edit;
 pub mod evict;
+mod expire;
+mod fetcher;
+mod figures;
+mod hints;
 mod index;
 mod item;
 pub mod local;
 pub mod mover;
-mod notes;
-#[cfg(feature = "serve")]
-pub mod proto;
-mod reap;
-mod rob;
-mod room;
-#[cfg(feature = "serve")]
-pub mod server;
+mod on_disk;
+mod order;
+mod placement;
+mod promotions;
+mod read;
 #[cfg(feature = "words")]
 pub mod settings;
 mod sizes;
+mod slab_balance;
 mod space;
 mod stats;
 pub mod store;
+mod sync;
+#[cfg(any(test, feature = "testkit"))]
+pub mod testkit;
 #[cfg(feature = "words")]
 pub mod tiers;
-#[cfg(feature = "workload")]
-pub mod workload;
 
 #[cfg(test)]
 mod tests;
@@ -61,8 +63,9 @@ mod tests;
 mod manual {}
 
 pub use arena::PageSize;
-pub use below::{Lookup, Ticket};
 pub use cache::Cache;
 pub use config::{Config, DiskTier, Error, Making, Tier};
-pub use reap::SLOTS_PER_SECOND;
+pub use expire::SLOTS_PER_SECOND;
+pub use nearfar_cache_disk as disk;
+pub use on_disk::{Lookup, Ticket};
 pub use stats::{ClassStats, Counts, DiskStats, Stats, TierStats};

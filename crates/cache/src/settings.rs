@@ -1,16 +1,19 @@
-//! A cache by settings in words, for callers that are not Rust: names and values as the options of `nearfar cache serve`.
+//! A cache configured by text, for callers that are not Rust: names and values as the options of `nearfar cache serve`.
 //!
 //! ```text
-//! memory            [KIND=]SIZE, once for each tier, fastest first: near=4g, 64m, 0=64m      64m
+//! memory            [KIND=]SIZE, once per tier, fastest first: near=4g, 64m, 0=64m           64m
+//!                   (a size without a unit is MiB)
 //! eviction          s3-fifo, sieve, lru, w-tinylfu                                           s3-fifo
 //! movers            threads that make room ahead of need, 0 to 64; 0: who stores makes it     1
+//! copy              cpu, dsa, auto: what copies items between tiers of memory                 cpu
 //! items             items the index has room for                       one for 100 bytes of memory
 //! item-max          bytes of the largest item, 1k to 16m        a quarter of the smallest tier, up to 16m
-//! disk              PATH=SIZE: a file, made if there is none, or a block device              none
-//! disk-small        what of it is for objects of at most 1 KiB                        a sixteenth
-//! disk-writes       bytes written to it in 24 hours at most; 0: no limit                     0
-//! disk-reads        reads before an item goes there, 0 to 3                 0, or 1 with disk-writes
-//! disk-after-crash  written (take over what was written), nothing                            written
+//! disk              PATH=SIZE: a file (created if missing) or a block device                 none
+//! disk-format       yes, no: overwrite a file or device without a cache or other known data  no
+//! disk-small        share of it for objects of at most 1 KiB                          a sixteenth
+//! disk-writes       maximum bytes written to it in 24 hours; 0: no limit                     0
+//! disk-reads        reads before an item is demoted to it, 0 to 3         0, or 1 with disk-writes
+//! disk-after-crash  discard, keep (values removed or replaced at last may reappear)          discard
 //! ```
 
 use std::io;
@@ -22,64 +25,67 @@ use nearfar_topology::{Bytes, NodeSetError, Overrides};
 use rustix::io::Errno;
 
 use crate::config::{self, Config, Tier};
-use crate::disk::{self, Recover};
+use crate::copy::Copying;
+use crate::disk::{self, AfterCrash};
 use crate::evict::Eviction;
 use crate::local::{LocalCache, OpenError};
 use crate::tiers::{self, DiskExpr, Memory, MemoryExpr, TierError};
 
 /// memcached's `-m`.
 const MEMORY: MemoryExpr = MemoryExpr { kind: None, bytes: Bytes(64 << 20) };
-/// Bytes an item may have at most.
+/// Range of the maximum bytes of an item.
 const ITEM_MAX: std::ops::RangeInclusive<u64> = 1 << 10..=16 << 20;
 
-/// How a cache is to be, in words.
+/// Settings of a cache, as parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     memory: Vec<MemoryExpr>,
     eviction: Eviction,
     movers: usize,
+    copying: Copying,
     items: Option<u64>,
     item_max: Option<Bytes>,
     disk: Option<DiskExpr>,
     disk_small: Option<Bytes>,
     disk_writes: Bytes,
     disk_reads: Option<u32>,
-    disk_after_crash: Recover,
+    disk_after_crash: AfterCrash,
+    disk_format: bool,
 }
 
-/// Why there can't be such a cache.
+/// Reasons why settings are refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// A setting that there is not.
+    /// An unknown setting.
     #[error("`{name}` is no setting of a cache; there are {}", Settings::NAMES.join(", "))]
     Name {
-        /// What was written.
+        /// The name given.
         name: String,
     },
-    /// A value that can't be.
+    /// An invalid value.
     #[error("{name} `{value}`: {why}")]
     Value {
         /// The setting.
         name: &'static str,
-        /// What was written.
+        /// The value given.
         value: String,
-        /// What may be.
+        /// The valid values.
         why: String,
     },
-    /// Kinds of memory.
+    /// An invalid or unavailable memory kind.
     #[error("memory {0}")]
     Memory(#[from] TierError),
-    /// This system does not show its nodes.
+    /// The system does not show its nodes.
     #[error("memory nodes can't be read: {0}")]
     Machine(#[from] FsError),
-    /// It can't be opened.
+    /// The cache can't be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
 }
 
 impl SettingsError {
-    /// The errno that says the same.
+    /// The corresponding errno.
     #[must_use]
     pub fn errno(&self) -> i32 {
         let of = |error: &io::Error| error.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
@@ -92,6 +98,7 @@ impl SettingsError {
                 ..
             }) => Errno::NODEV,
             Self::Machine(_) => Errno::NOSYS,
+            Self::Open(OpenError::Cache(config::Error::Copying(_))) => Errno::NODEV,
             Self::Open(OpenError::Movers { source, .. } | OpenError::Page(source)) => {
                 return of(source);
             }
@@ -110,7 +117,12 @@ impl SettingsError {
 fn on_disk(error: &disk::Error) -> i32 {
     let errno = match error {
         disk::Error::Config(_) | disk::Error::Geometry { .. } => Errno::INVAL,
-        disk::Error::Foreign { .. } | disk::Error::Version { .. } => Errno::EXIST,
+        disk::Error::Foreign { .. }
+        | disk::Error::Version { .. }
+        | disk::Error::Unformatted { .. } => Errno::EXIST,
+        disk::Error::Kind { .. } => Errno::NOTBLK,
+        disk::Error::Link { .. } => Errno::LOOP,
+        disk::Error::Untrusted { .. } => Errno::PERM,
         disk::Error::InUse { .. } => Errno::BUSY,
         disk::Error::Full { .. } => Errno::NOSPC,
         disk::Error::Memory { .. } => Errno::NOMEM,
@@ -129,13 +141,15 @@ impl Default for Settings {
             memory: Vec::new(),
             eviction: Eviction::default(),
             movers: 1,
+            copying: Copying::default(),
             items: None,
             item_max: None,
             disk: None,
             disk_small: None,
             disk_writes: Bytes(0),
             disk_reads: None,
-            disk_after_crash: Recover::default(),
+            disk_after_crash: AfterCrash::default(),
+            disk_format: false,
         }
     }
 }
@@ -157,10 +171,11 @@ fn one_of<T: Copy>(value: &str, all: &[(&str, T)]) -> Result<T, String> {
 
 impl Settings {
     /// The names there are.
-    pub const NAMES: [&str; 10] = [
+    pub const NAMES: [&str; 12] = [
         "memory",
         "eviction",
         "movers",
+        "copy",
         "items",
         "item-max",
         "disk",
@@ -168,9 +183,10 @@ impl Settings {
         "disk-writes",
         "disk-reads",
         "disk-after-crash",
+        "disk-format",
     ];
 
-    /// Sets one. `memory` adds a tier each time; any other replaces what was said of it before.
+    /// Sets one value. `memory` adds a tier each time; any other setting replaces its previous value.
     ///
     /// # Errors
     /// [`SettingsError::Name`], [`SettingsError::Value`]; nothing is set then.
@@ -186,10 +202,11 @@ impl Settings {
     fn put(&mut self, name: &'static str, value: &str) -> Result<(), String> {
         match name {
             "memory" => {
-                self.memory.push(value.parse().map_err(|error: SpecError| error.to_string())?);
+                self.memory.push(value.parse()?);
             }
             "eviction" => self.eviction = one_of(value, &Eviction::ALL)?,
             "movers" => self.movers = usize::try_from(count(value, 0..=64)?).unwrap_or(64),
+            "copy" => self.copying = one_of(value, &Copying::ALL)?,
             "items" => self.items = Some(count(value, 1..=1 << 40)?),
             "item-max" => {
                 let fits = Some(sized(value)?).filter(|bytes| ITEM_MAX.contains(&bytes.0));
@@ -199,15 +216,16 @@ impl Settings {
             "disk-small" => self.disk_small = Some(sized(value)?),
             "disk-writes" => self.disk_writes = sized(value)?,
             "disk-reads" => self.disk_reads = u32::try_from(count(value, 0..=3)?).ok(),
-            _ => {
-                let all = [("written", Recover::Always), ("nothing", Recover::Closed)];
+            "disk-after-crash" => {
+                let all = [("discard", AfterCrash::Discard), ("keep", AfterCrash::Keep)];
                 self.disk_after_crash = one_of(value, &all)?;
             }
+            _ => self.disk_format = one_of(value, &[("yes", true), ("no", false)])?,
         }
         Ok(())
     }
 
-    /// Threads that make room.
+    /// Number of mover threads.
     #[must_use]
     pub const fn movers(&self) -> usize {
         self.movers
@@ -226,14 +244,14 @@ impl Settings {
 
     fn disk(&self) -> Option<DiskExpr> {
         let (small, writes, reads) = (self.disk_small, self.disk_writes, self.disk_reads);
-        let after_crash = self.disk_after_crash;
-        self.disk.clone().map(|disk| DiskExpr { small, writes, reads, after_crash, ..disk })
+        let (after_crash, format) = (self.disk_after_crash, self.disk_format);
+        self.disk.clone().map(|disk| DiskExpr { small, writes, reads, after_crash, format, ..disk })
     }
 
-    /// The cache that was asked for, on this machine.
+    /// The configuration on this machine.
     ///
     /// # Errors
-    /// Memory that is not here, or that there is too little of; sizes that do not go together.
+    /// Memory that is missing or too small; inconsistent sizes.
     pub fn config(&self) -> Result<Config, SettingsError> {
         let tier = |memory: Memory| Tier {
             bytes: memory.bytes.0,
@@ -242,6 +260,7 @@ impl Settings {
         };
         let mut config = Config::of_bytes(0);
         config.tiers = self.tiers()?.into_iter().map(tier).collect();
+        config.copying = self.copying;
         config.items = self.items;
         config.item_max = self.item_max.and_then(|bytes| usize::try_from(bytes.0).ok());
         config.disk = self.disk().map(|disk| disk.tier(0));
@@ -249,10 +268,10 @@ impl Settings {
         Ok(config)
     }
 
-    /// Opens it.
+    /// Opens the cache.
     ///
     /// # Errors
-    /// As [`Self::config`], and what [`LocalCache::open`] says.
+    /// As [`Self::config`] and [`LocalCache::open`].
     pub fn open(&self) -> Result<LocalCache, SettingsError> {
         Ok(LocalCache::open(&self.config()?, self.movers)?)
     }
@@ -277,25 +296,29 @@ mod tests {
             ("memory", "32m"),
             ("eviction", "w-tinylfu"),
             ("movers", "0"),
+            ("copy", "auto"),
             ("items", "1000"),
             ("item-max", "64k"),
             ("disk", "/tmp/a=b=1g"),
             ("disk-small", "5000"),
             ("disk-writes", "10g"),
-            ("disk-after-crash", "nothing"),
+            ("disk-after-crash", "keep"),
+            ("disk-format", "yes"),
         ]);
         let settings = settings.unwrap();
         let config = settings.config().unwrap();
         let tiers: Vec<_> = config.tiers.iter().map(|tier| (tier.bytes, tier.eviction)).collect();
         assert_eq!(tiers, [(16 << 20, Eviction::WTinyLfu), (32 << 20, Eviction::WTinyLfu)]);
         assert_eq!((settings.movers(), config.items), (0, Some(1000)));
+        assert_eq!(config.copying, Copying::Auto);
         assert_eq!(config.item_max, Some(64 << 10));
         let disk = config.disk.unwrap();
         assert_eq!(disk.path, Path::new("/tmp/a=b"));
-        let disk::Config { bytes, small_bytes, budget_per_day, least_hits, recover, .. } =
+        assert!(disk.config.format);
+        let disk::Config { bytes, small_bytes, budget_per_day, least_hits, after_crash, .. } =
             disk.config;
         assert_eq!((bytes, small_bytes, budget_per_day), (1 << 30, 4096, 10 << 30));
-        assert_eq!((least_hits, recover), (1, Recover::Closed));
+        assert_eq!((least_hits, after_crash), (1, AfterCrash::Keep));
         assert_eq!(set(&[]).unwrap().config().unwrap().bytes(), 64 << 20);
     }
 
@@ -308,19 +331,21 @@ mod tests {
             ("eviction", "random", "s3-fifo, sieve, lru, w-tinylfu"),
             ("movers", "65", "0 to 64"),
             ("movers", "-1", "`-1`"),
+            ("copy", "gpu", "cpu, dsa, auto"),
             ("items", "0", "from 1"),
             ("item-max", "1", "1k to 16m"),
             ("disk", "/tmp/a", "PATH=SIZE"),
             ("disk", "=1g", "before =SIZE"),
             ("disk-reads", "9", "0 to 3"),
-            ("disk-after-crash", "all", "written, nothing"),
+            ("disk-after-crash", "all", "discard, keep"),
+            ("disk-format", "1", "yes, no"),
         ] {
             let error = set(&[(name, value)]).unwrap_err();
             assert!(error.to_string().contains(said), "{error}");
             assert_eq!(error.errno(), Errno::INVAL.raw_os_error(), "{error}");
         }
         for (value, errno, said) in [
-            ("1k", Errno::INVAL, "four slabs"),
+            ("1k", Errno::INVAL, "less than 256 KiB"),
             ("999=64m", Errno::NODEV, "999"),
             ("all=900t", Errno::NOMEM, "free"),
             ("weighted:0=1=1g", Errno::INVAL, "nearfar weights"),

@@ -1,8 +1,9 @@
-//! The lengths of slots, and how an item that is longer than any of them is cut.
+//! Slot lengths of size classes, and the cut of items longer than any slot into pieces.
 //!
-//! Sizes grow by an eighth from class to class, up to a quarter of a slab. What is longer is cut into pieces for slots of one
-//! class: of the few largest, which are those with four to eight slots in a slab, the one that wastes least. So a head and its
-//! chunks are of the same class, are had and given back under one lock, and a slab has chunks of eight items at most.
+//! Sizes grow by an eighth from class to class, up to a quarter of a slab. A longer item is cut into pieces for slots
+//! of one class: of the few largest classes, which have four to eight slots per slab, the one that wastes least. So a
+//! head and its chunks are of the same class, are allocated and freed under one lock, and a slab has chunks of at most
+//! eight items.
 
 use crate::arena::WORD;
 
@@ -10,38 +11,38 @@ use crate::arena::WORD;
 const GROWTH: usize = 8;
 /// Bytes of the smallest slot.
 const SMALLEST: usize = 24;
-/// Slots of the largest class in a slab.
+/// Slots per slab of the largest class.
 const LARGEST_IN_SLAB: usize = 4;
 /// Words of a chunk before its part of the value: header, its head's word, its head's hash.
 pub(crate) const CHUNK: usize = 3;
 
-/// How an item is cut that is longer than any slot.
+/// The cut of an item that is longer than any slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
     /// The class of all its slots.
     pub(crate) class: usize,
-    /// Words of each.
+    /// Words of each slot.
     pub(crate) slot: usize,
-    /// How many.
+    /// Number of slots.
     pub(crate) pieces: usize,
 }
 
-/// The lengths of slots, in words, ascending; the same in all tiers.
+/// Slot lengths in words, ascending; the same in all tiers.
 #[derive(Clone, Debug)]
 pub(crate) struct Sizes {
     words: Vec<usize>,
-    /// The class for so many words, while they are few.
+    /// The class for each number of words, where that is small.
     small: Vec<u16>,
 }
 
 impl Sizes {
-    /// Those for slabs of this many words.
+    /// Slot lengths for slabs of this many words.
     pub(crate) fn new(slab: usize) -> Self {
         let largest = slab / LARGEST_IN_SLAB;
         let mut words = vec![SMALLEST / WORD];
         while let Some(last) = words.last().copied().filter(|last| *last < largest) {
             let next = (last + (last / GROWTH).max(1)).min(largest);
-            // As long as as many fit: what would be left over at the slab's end.
+            // As long as possible for this number of slots, so that the slab's end is not wasted.
             words.push((slab / (slab / next)).min(largest));
         }
         words.dedup();
@@ -52,7 +53,7 @@ impl Sizes {
         Self { words, small }
     }
 
-    /// The class of the smallest slots that have this many words; none has if it is [`Self::count`].
+    /// The class of the smallest slots that have this many words; [`Self::count`] if there is none.
     #[inline]
     pub(crate) fn class(&self, words: usize) -> usize {
         match self.small.get(words) {
@@ -76,14 +77,14 @@ impl Sizes {
 }
 
 impl Sizes {
-    /// How an item is cut whose head has `before` words before the places of its chunks, and then its part of the value of
-    /// `value` bytes. `None` if those places have no room in its head.
+    /// The cut of an item whose head has `before` words before the places of its chunks, and then its part of the value
+    /// of `value` bytes. `None` if those places do not fit into its head.
     pub(crate) fn cut(&self, before: usize, value: usize) -> Option<Cut> {
         let (least, value) = (self.largest() / 2, value.div_ceil(WORD));
         let cuts = self.words.iter().enumerate().rev().take_while(|(_, slot)| **slot >= least);
         let cut = |(class, slot): (usize, &usize)| {
             let slot = *slot;
-            // Each chunk has a word in the head besides its own.
+            // Each chunk takes a word in the head besides its own.
             let each = slot.checked_sub(CHUNK + 1).filter(|each| *each > 0)?;
             let pieces = 1 + value.saturating_sub(slot.checked_sub(before)?).div_ceil(each);
             (before + pieces - 1 <= slot).then_some(Cut { class, slot, pieces })
@@ -110,7 +111,7 @@ mod tests {
             prop_assert!(before + pieces - 1 <= slot);
             let room = slot - before - (pieces - 1) + (pieces - 1) * (slot - CHUNK);
             prop_assert!(room * WORD >= value);
-            // By one slot of the largest class less it would not do.
+            // One slot less of the largest class would not suffice.
             let needed = before + value.div_ceil(WORD) + (pieces - 1) * (CHUNK + 1);
             let spare = slot * pieces - needed;
             prop_assert!(spare < sizes.largest(), "{spare} words to spare of {needed}");

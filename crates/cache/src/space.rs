@@ -1,15 +1,13 @@
 //! The slots of one memory tier: slabs of equal length, each cut into the slots of one size class.
 //!
-//! A class has a list of its free slots, threaded through them, a policy that says what goes next, and a lock over both.
-//! Slabs come from the tier's stock while there are any; afterwards a class that needs room takes it from its own items, or
-//! is given a slab of another class (`rob.rs`, `balance.rs`). Slots of a class are numbered over its slabs, in the order it got
-//! them: these are the numbers policies know.
+//! A class has a list of its free slots, threaded through them, an eviction policy, and a lock over both. Slabs come
+//! from the tier's stock while it has any; afterwards a class that needs room evicts its own items, or gets a slab of
+//! another class (`placement/slab_rebalance.rs`, `slab_balance.rs`). Slots of a class are numbered over its slabs, in the order it got them:
+//! policies use these numbers.
 #![expect(
     clippy::cast_possible_truncation,
     reason = "fields of a word have fewer bits, and slots are numbered by 32"
 )]
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -18,41 +16,43 @@ use std::io;
 use nearfar_kernel::mempolicy::Policy;
 
 use crate::arena::{Arena, PageSize, WORD};
-use crate::balance::Recent;
 use crate::evict::{Evict, Eviction};
-use crate::index::Hash;
+use crate::index::{Hash, Hasher};
 use crate::item::{Header, Item, REACH, Stage};
+use crate::order::{Locked, Ordered, Rank};
 use crate::sizes::Sizes;
+use crate::slab_balance::Recent;
 use crate::stats::Counts;
 
+mod load;
 mod view;
 
 use view::View;
 
-/// Offset of no slot.
+/// Offset that means no slot.
 const NONE: usize = usize::MAX;
-/// A slab of nobody.
+/// Owner of an unowned slab.
 const FREE_SLAB: u64 = u64::MAX;
 
-/// A class, under its lock.
+/// The state of a class, under its lock.
 #[derive(Debug)]
 pub(crate) struct State {
-    /// The first of the free slots, by its word.
+    /// The first free slot, by its word.
     free_list: usize,
     pub(crate) free: usize,
-    /// Slots of items and of what is being written.
+    /// Slots in use, by items or by pending writes.
     pub(crate) used: usize,
-    /// Those of them that are chunks of items.
+    /// The chunks among them.
     pub(crate) chunks: usize,
-    /// The slabs by their place in the numbering of slots; none where one was given away.
+    /// The slabs by their position in the numbering of slots; `None` where one was given away.
     slabs: Vec<Option<u32>>,
     /// The slab that is being emptied.
     leaving: Option<u32>,
-    /// Slots of the newest slab that nobody had yet: their number, and how many.
+    /// Slots of the newest slab that were never used: the first number, and their count.
     fresh: (usize, usize),
     pub(crate) policy: Box<dyn Evict>,
     pub(crate) counts: Counts,
-    /// What went lately, and came back.
+    /// Recent evictions.
     pub(crate) recent: Recent,
 }
 
@@ -61,24 +61,24 @@ pub(crate) struct State {
 pub(crate) struct Class {
     words: usize,
     per_slab: usize,
-    state: Mutex<State>,
+    state: Ordered<State>,
 }
 
 impl State {
-    /// The slab at a place in the numbering, if it was not given away; none behind the last place.
+    /// The slab at a position in the numbering; `Some(None)` if it was given away, `None` beyond the last position.
     pub(crate) fn slab(&self, place: usize) -> Option<Option<u32>> {
         self.slabs.get(place).copied()
     }
 
-    /// The slabs, with their places in the numbering.
+    /// The slabs, with their positions in the numbering.
     pub(crate) fn slabs(&self) -> impl Iterator<Item = (usize, u32)> {
         self.slabs.iter().enumerate().filter_map(|(place, slab)| Some((place, (*slab)?)))
     }
 }
 
 impl Class {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> Locked<'_, State> {
+        self.state.lock()
     }
 
     pub(crate) const fn words(&self) -> usize {
@@ -95,79 +95,88 @@ impl Class {
 pub(crate) struct Space {
     pub(crate) arena: Arena,
     slab_words: usize,
+    pub(crate) hasher: Hasher,
     classes: Vec<Class>,
-    /// Slabs that nobody has, and how many may be given out still.
-    stock: Mutex<Stock>,
-    /// Whose a slab is: class 32, place among its slabs 32.
+    /// Unowned slabs, and the number that may still be given out.
+    stock: Ordered<Stock>,
+    /// The owner of each slab: class 32, position among its slabs 32.
     owners: Vec<AtomicU64>,
-    /// How often items of a slab were read lately (`balance.rs`).
-    pub(crate) heat: Vec<AtomicU32>,
-    /// Words of slots whose items had to go since slabs were dealt out last.
-    pub(crate) pressure: AtomicU64,
-    /// Held by who empties a slab.
-    pub(crate) emptying: Mutex<()>,
-    /// Slabs that were dealt out anew.
-    pub(crate) dealt: AtomicU64,
+    /// Recent reads of the items of each slab (`slab_balance.rs`).
+    heat: Vec<AtomicU32>,
+    /// Words of evicted slots since the last slab reassignment.
+    pressure: AtomicU64,
+    /// Held by a thread that empties a slab.
+    pub(crate) emptying: Ordered<()>,
+    /// Number of reassigned slabs.
+    dealt: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Stock {
     free: Vec<u32>,
-    /// Slabs that stay unused, as the tier was made smaller.
+    /// Slabs that stay unused, because the tier was shrunk.
     kept_back: usize,
 }
 
-/// An item that should go.
+/// An eviction victim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Victim {
     pub(crate) at: usize,
     pub(crate) slot: u32,
+    pub(crate) class: usize,
     pub(crate) header: Header,
     pub(crate) hash: Hash,
 }
 
 impl Space {
-    /// A tier of so many bytes.
+    /// A tier of this many bytes, by its number.
     ///
     /// # Errors
-    /// The kernel's, if there is no such memory.
+    /// The kernel's, if the memory is unavailable.
     pub(crate) fn new(
         bytes: usize,
         slab: usize,
-        sizes: &Sizes,
+        (tier, sizes, hasher): (usize, &Sizes, Hasher),
         eviction: Eviction,
         (pages, policy): (PageSize, &Policy),
     ) -> io::Result<Self> {
         let count = (bytes / slab).max(1);
         let slab_words = slab / WORD;
-        // Address space beyond, which takes no memory: what is not an item may seem to be a long one.
+        // Additional address space, which takes no memory: arbitrary words may look like the header of a long item.
         let arena = Arena::new(count * slab + REACH, pages, policy)?;
         let class = |class: usize| Class {
             words: sizes.words(class),
             per_slab: slab_words / sizes.words(class),
-            state: Mutex::new(State {
-                free_list: NONE,
-                free: 0,
-                used: 0,
-                chunks: 0,
-                slabs: Vec::new(),
-                leaving: None,
-                fresh: (0, 0),
-                policy: eviction.make(),
-                counts: Counts::default(),
-                recent: Recent::default(),
-            }),
+            state: Ordered::new(
+                Rank::class(tier),
+                State {
+                    free_list: NONE,
+                    free: 0,
+                    used: 0,
+                    chunks: 0,
+                    slabs: Vec::new(),
+                    leaving: None,
+                    fresh: (0, 0),
+                    policy: eviction.make(),
+                    counts: Counts::default(),
+                    recent: Recent::default(),
+                },
+            ),
         };
         let highest = u32::try_from(count).unwrap_or(u32::MAX);
         Ok(Self {
             arena,
             slab_words,
+            hasher,
             classes: (0..sizes.count()).map(class).collect(),
-            stock: Mutex::new(Stock { free: (0..highest).rev().collect(), kept_back: 0 }),
+            stock: Ordered::new(
+                Rank::STOCK,
+                Stock { free: (0..highest).rev().collect(), kept_back: 0 },
+            ),
             owners: (0..count).map(|_| AtomicU64::new(FREE_SLAB)).collect(),
             heat: (0..count).map(|_| AtomicU32::new(0)).collect(),
             pressure: AtomicU64::new(0),
-            emptying: Mutex::new(()),
+            emptying: Ordered::new(Rank::emptying(tier), ()),
             dealt: AtomicU64::new(0),
         })
     }
@@ -189,7 +198,7 @@ impl Space {
         Item { arena: &self.arena, at }
     }
 
-    /// The class that the slot at a word belongs to, if any: that of an item stays while the item is in use, or the class locked.
+    /// The class of the slot at a word, if any. It is stable while the item is in use or the class is locked.
     pub(crate) fn class_of(&self, at: usize) -> Option<usize> {
         let owner = self.owners[at / self.slab_words].load(Relaxed);
         (owner != FREE_SLAB).then_some((owner >> 32) as usize)
@@ -209,29 +218,28 @@ impl Space {
         (slab * class.per_slab + at % self.slab_words / class.words) as u32
     }
 
-    /// The word that the slot of this number begins at.
+    /// The word at which the slot with this number begins.
     fn word_of(&self, class: &Class, slabs: &[Option<u32>], slot: u32) -> Option<usize> {
         let slab = slabs.get(slot as usize / class.per_slab).copied().flatten()?;
         Some(slab as usize * self.slab_words + slot as usize % class.per_slab * class.words)
     }
 
-    fn stock(&self) -> MutexGuard<'_, Stock> {
-        self.stock.lock().unwrap_or_else(PoisonError::into_inner)
+    fn stock(&self) -> Locked<'_, Stock> {
+        self.stock.lock()
     }
 
-    /// Slabs that no class has.
+    /// Number of slabs in the stock.
     pub(crate) fn unused_slabs(&self) -> usize {
         let stock = self.stock();
         stock.free.len().saturating_sub(stock.kept_back)
     }
 
-    /// All slabs there are.
+    /// Total number of slabs.
     pub(crate) fn slab_count(&self) -> usize {
         self.owners.len()
     }
 
-    /// A free slot, without taking anything from an item: held, under no key. What is in it is to be written before it is
-    /// published.
+    /// Takes a free slot without evicting: held, under no key. The caller writes it before it is published.
     #[inline]
     pub(crate) fn take(&self, class: usize, state: &mut State, hash: u32) -> Option<usize> {
         let at = self.take_slot(class, state)?;
@@ -242,7 +250,7 @@ impl Space {
         Some(at)
     }
 
-    /// A free slot, of which the policy is told nothing.
+    /// Takes a free slot without notifying the policy.
     #[inline]
     pub(crate) fn take_slot(&self, class: usize, state: &mut State) -> Option<usize> {
         let at = self.take_free(state).or_else(|| self.take_fresh(class, state))?;
@@ -290,7 +298,7 @@ impl Space {
         self.owners[slab as usize].store((number as u64) << 32 | place as u64, Relaxed);
         self.heat[slab as usize].store(0, Relaxed);
         let is_next = state.fresh.1 == 0;
-        // What is left of other sizes must not be taken for items.
+        // Remains of other sizes must not be mistaken for items.
         for at in self.slots_of(number, slab) {
             let item = self.item(at);
             item.begin(item.header().at(Stage::Free));
@@ -298,6 +306,8 @@ impl Space {
                 self.link(state, at);
             }
         }
+        // Versions continue from arbitrary contents of these words.
+        self.arena.next_epoch();
         if is_next {
             state.fresh = (place * per_slab, per_slab);
         }
@@ -305,7 +315,7 @@ impl Space {
         true
     }
 
-    /// Puts the slots of an item back, which nothing leads to any more.
+    /// Frees the slots of an item that no entry leads to.
     pub(crate) fn give_back(&self, state: &mut State, at: usize) {
         let item = self.item(at);
         let header = item.header();
@@ -317,7 +327,7 @@ impl Space {
         self.give_slot_back(state, at);
     }
 
-    /// Puts the slots of an item back that had to go, and notes that.
+    /// Frees the slots of an evicted item, and records the eviction.
     pub(crate) fn let_go(&self, class: usize, state: &mut State, victim: &Victim) {
         let used = state.used;
         self.give_back(state, victim.at);
@@ -326,18 +336,13 @@ impl Space {
         state.recent.went(victim.hash.low(), slots, (per_slab, words));
     }
 
-    /// Tells how much had to go of a class.
-    pub(crate) fn press(&self, state: &mut State) {
-        self.pressure.fetch_add(state.recent.take_words(), Relaxed);
-    }
-
-    /// Puts a slot back.
+    /// Frees a slot.
     #[inline]
     pub(crate) fn give_slot_back(&self, state: &mut State, at: usize) {
         let item = self.item(at);
         let header = item.header();
         if header.stage() != Stage::Free {
-            // Before anything else changes here.
+            // Before any other change here.
             item.begin(header.at(Stage::Free));
         }
         state.used -= 1;
@@ -348,25 +353,26 @@ impl Space {
         state.free += 1;
     }
 
-    /// Has an item that is in use go, for another reason than the policy's.
+    /// Removes an item that is in use, for a reason other than the policy.
     pub(crate) fn remove(&self, state: &mut State, at: usize) {
         state.policy.removed(self.slot_of(at));
         self.give_back(state, at);
     }
 
-    /// An item that should go by the policy, if one can.
+    /// The policy's eviction victim, if there is one.
     pub(crate) fn victim(
         &self,
-        class: usize,
+        number: usize,
         state: &mut State,
         key: &mut Vec<u8>,
     ) -> Option<Victim> {
-        let class = &self.classes[class];
+        let class = &self.classes[number];
         let slot = state.policy.victim(&View { space: self, class, slabs: &state.slabs })?;
         let at = self.word_of(class, &state.slabs, slot)?;
         let item = self.item(at);
         let header = item.header();
-        let victim = Victim { at, slot, header, hash: item.hash(header, key) };
+        let hash = item.hash(header, key, &self.hasher);
+        let victim = Victim { at, slot, class: number, header, hash };
         if header.is_live() && item.is_still(header) {
             return Some(victim);
         }
@@ -374,15 +380,15 @@ impl Space {
         None
     }
 
-    /// The words that the slots of one of a class's slabs begin at.
+    /// The words at which the slots of one of a class's slabs begin.
     pub(crate) fn slots_of(&self, class: usize, slab: u32) -> impl Iterator<Item = usize> + use<> {
         let Class { words, per_slab, .. } = self.classes[class];
         let from = slab as usize * self.slab_words;
         (0..per_slab).map(move |slot| from + slot * words)
     }
 
-    /// Has nobody be given a slot of a slab any more, until [`Self::release`]: its free slots leave the list, and what is put back
-    /// stays out of it. False if it is not the class's at this place.
+    /// Stops allocation from a slab until [`Self::release`]: its free slots leave the list, and freed ones stay out of
+    /// it. False if it is not the class's slab at this position.
     pub(crate) fn retire(
         &self,
         class: usize,
@@ -411,7 +417,7 @@ impl Space {
         true
     }
 
-    /// Gives the slab that was retired back to the stock; or to its class, if a slot of it is in use.
+    /// Returns a retired slab to the stock; or to its class, if a slot of it is in use.
     pub(crate) fn release(&self, class: usize, state: &mut State, place: usize) -> bool {
         let Some(slab) = state.leaving.take() else { return false };
         let is_free = |at: &usize| self.item(*at).header().stage() == Stage::Free;
@@ -427,20 +433,20 @@ impl Space {
         true
     }
 
-    /// Puts a slot into the list of free ones.
+    /// Puts a slot into the free list.
     #[inline]
     fn link(&self, state: &mut State, at: usize) {
         self.arena.word(at + 1).store(state.free_list as u64, Relaxed);
         state.free_list = at;
     }
 
-    /// Has so many slabs at most in use from now on; those beyond are left by and by.
+    /// Limits the slabs in use; those beyond are freed gradually.
     pub(crate) fn keep_back(&self, slabs: usize) {
         self.stock().kept_back = slabs.min(self.owners.len() - 1);
         self.settle();
     }
 
-    /// Unused slabs that are to stay so give their memory back.
+    /// Returns the memory of slabs that stay unused to the kernel.
     pub(crate) fn settle(&self) {
         let stock = self.stock();
         let spare = stock.free.len().min(stock.kept_back);
@@ -449,7 +455,7 @@ impl Space {
         }
     }
 
-    /// Slabs that are in use and should not be.
+    /// Number of slabs in use beyond the limit.
     pub(crate) fn excess(&self) -> usize {
         let stock = self.stock();
         stock.kept_back.saturating_sub(stock.free.len())

@@ -1,54 +1,29 @@
-//! What a front end asks of a cache: the door between the engine and whoever speaks a protocol.
+//! The interface between a cache engine and its front ends.
 //!
-//! There are two verbs. [`Store::get`] reads and never waits for a writer; where items may lie on a disk, [`Fetch`] reads without
-//! waiting for that either. [`Store::edit`] finds an item, lets the caller
-//! decide what becomes of it, and does that before anybody else can: all of memcached's storage commands (`add`, `cas`,
-//! `append`, `incr`, `touch`, the meta commands) are such a decision. Times are seconds of the cache's own clock
-//! ([`Store::now`]), which begins at 1 or later; 0 as a time of expiry means never.
+//! It has two main operations. [`Store::get`] reads and never waits for a writer; where items may be on a disk,
+//! [`Fetch`] reads without waiting for that either. [`Store::edit`] finds an item, lets the caller decide on a change,
+//! and applies it atomically: all of memcached's storage commands (`add`, `cas`, `append`, `incr`, `touch`, the meta
+//! commands) are such a decision. Times are seconds of the cache's own clock ([`Store::now`]), which begins at 1 or
+//! later; an expiry of 0 means never.
 
 use core::fmt::Debug;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// A CAS unique above all that were given out before this time, in nanoseconds of the Unix clock, where there are no more than
-/// sixteen million in a second: the first one of who opens a cache whose items outlive it.
+pub use nearfar_cache_disk::Meta;
+
+/// A CAS number above all that were given out before this time, in nanoseconds of the Unix clock, at up to sixteen
+/// million per second: the first one for a cache whose items survived its predecessor.
 #[must_use]
 pub const fn cas_at(unix_ns: u64) -> u64 {
     let (second, part) = (unix_ns / 1_000_000_000, unix_ns % 1_000_000_000);
     (second << 24) + (part << 24) / 1_000_000_000
 }
 
-/// What is kept of an item besides its key and value.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Meta {
-    /// The client's own 32 bits.
-    pub flags: u32,
-    /// Changes with each change of the item; chosen by the caller of [`Store::edit`].
-    pub cas: u64,
-    /// The second from which the item is no more; 0 is never.
-    pub expires: u32,
-    /// The second in which it was read last (or stored, if never).
-    pub accessed: u32,
-    /// It was read since it was stored.
-    pub fetched: bool,
-    /// It was marked as outdated, and stays until replaced.
-    pub stale: bool,
-    /// Somebody was told to make it anew.
-    pub won: bool,
-}
-
-impl Meta {
-    /// Whether the item is no more in second `now`.
-    #[must_use]
-    pub const fn is_over(&self, now: u32) -> bool {
-        self.expires != 0 && self.expires <= now
-    }
-}
-
-/// An item as [`Store::edit`] found it.
+/// An item as found by [`Store::edit`].
 pub trait Old {
-    /// What is kept besides the value.
+    /// Its metadata.
     fn meta(&self) -> Meta;
     /// Bytes of its value.
     fn len(&self) -> usize;
@@ -60,31 +35,31 @@ pub trait Old {
     fn read(&self, out: &mut Vec<u8>);
 }
 
-/// What becomes of an item.
+/// The decision about an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edit {
-    /// Nothing changes.
+    /// No change.
     Keep,
-    /// The value stays, what is kept besides it is this.
+    /// Keep the value and set the metadata.
     Set(Meta),
-    /// The item is this, its value what the decision left in the buffer it was given.
+    /// Store an item with this metadata; its value is in the decision's buffer.
     Put(Meta),
-    /// It is no more.
+    /// Remove the item.
     Remove,
 }
 
-/// Why an item can't be stored.
+/// Reasons why an item can't be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// The value, or key and value, are larger than an item may be.
+    /// The value, or key and value, are larger than the maximum.
     #[error("the item has {bytes} bytes, at most {limit} can be stored")]
     TooLarge {
         /// Bytes of the item.
         bytes: usize,
-        /// The most an item may have.
+        /// The maximum bytes of an item.
         limit: usize,
     },
-    /// There is no memory for it, and none could be freed.
+    /// No memory is available, and none could be freed.
     #[error("out of memory storing an item of {bytes} bytes")]
     NoMemory {
         /// Bytes of the item.
@@ -97,121 +72,123 @@ pub enum Refused {
 pub struct Class {
     /// Bytes of a slot.
     pub slot_bytes: u64,
-    /// Slots of a slab.
+    /// Slots per slab.
     pub slots_per_slab: u64,
     /// Its slabs.
     pub slabs: u64,
     /// Slots in use.
     pub used: u64,
-    /// Items in them; one that is larger than any slot has several.
+    /// Items in them; one larger than any slot has several.
     pub items: u64,
-    /// Bytes of those items, what is kept besides keys and values included; from some of them where they are many.
+    /// Bytes of those items with metadata; estimated from a sample if there are many.
     pub item_bytes: u64,
-    /// Items that were stored,
+    /// Items stored,
     pub stored: u64,
-    /// went for others' sake,
+    /// evicted for others,
     pub evicted: u64,
-    /// or had expired;
+    /// or expired;
     pub expired: u64,
-    /// those of them that went in the background,
+    /// those of them removed in the background,
     pub reaped: u64,
-    /// and those that nobody had read.
+    /// and those never read.
     pub unfetched: u64,
 }
 
-/// Told what is kept of an item and the length of its value; may append to what is read into.
+/// Called with the metadata of an item and the length of its value; may append to the output buffer.
 pub type Head<'a> = dyn FnMut(&Meta, usize, &mut Vec<u8>) + 'a;
 
-/// Says what becomes of an item, if there is one; the buffer is for the value of [`Edit::Put`].
+/// Decides on an item, if there is one; the buffer is for the value of [`Edit::Put`].
 pub type Decide<'a> = dyn FnMut(Option<&dyn Old>, &mut Vec<u8>) -> Edit + 'a;
 
-/// What is known of an item at once.
+/// The immediate result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// It was read, as [`Store::get`] reads it.
+    /// The item was read, as by [`Store::get`].
     Found(Meta),
-    /// There is none.
+    /// There is no item.
     Missing,
-    /// It is told later whether there is one, of about so many bytes at most.
+    /// The result follows later; the item has at most about this many bytes.
     Later(usize),
 }
 
-/// Is told the token of a read, and the item's value and what is kept besides, if there is an item.
+/// Called with the token of a read, and the item's metadata and value, if there is an item.
 pub type Landed<'a> = dyn FnMut(u64, Option<(&Meta, &[u8])>) + 'a;
 
-/// What one thread has to read from a store without waiting for what lies below memory.
+/// Reads of one thread from a store, without waiting for the tier below memory.
 pub trait Fetch: Debug + Send {
-    /// As [`Store::get`], where the item is at hand. Else its read begins with the next [`Fetch::take`], and ends with `token` being
-    /// told by one of those that follow; then `out` and `head` are not used.
+    /// As [`Store::get`], if the item is in memory. Else its read starts with the next [`Fetch::take`], and completes
+    /// when one of those that follow reports `token`; then `out` and `head` are not used.
     fn get(&mut self, token: u64, key: &[u8], out: &mut Vec<u8>, head: &mut Head<'_>) -> Known;
 
-    /// Begins what was asked for, and tells what has ended; does not wait.
+    /// Starts requested reads and reports completed ones; does not wait.
     ///
     /// # Errors
     /// The system's; nothing is lost, and it may be called again.
     fn take(&mut self, each: &mut Landed<'_>) -> io::Result<()>;
 
-    /// Reads that were asked for and not told yet.
+    /// Number of reads not completed yet.
     fn under_way(&self) -> usize;
 
-    /// Readable when there is something to be told.
+    /// A descriptor that is readable when a read has completed.
     fn ready(&self) -> BorrowedFd<'_>;
 }
 
 /// A cache of items by key, used by many threads at once.
 pub trait Store: Sync {
-    /// The second it is by the cache's clock.
+    /// The current second of the cache's clock.
     fn now(&self) -> u32;
 
-    /// Sets the clock; the caller does so once a second, and tests as they like.
+    /// Sets the clock; the caller does so once per second, tests at will.
     fn set_now(&self, second: u32);
 
-    /// Reads an item. `head` is told what was kept of the item before this read and the length of its value, and may append to
-    /// `out`; the value is appended after that. `head` may be called again, after `out` was cut back, where a writer came
-    /// between. Marks it as read, if it is found. `None` if there is no such item, or it has expired.
+    /// Reads an item. `head` is called with the item's metadata before this read and the length of its value, and may
+    /// append to `out`; the value is appended after that. If a writer interferes, `out` is truncated and `head` called
+    /// again. Marks a found item as read. `None` if there is no such item, or it has expired.
     fn get(&self, key: &[u8], out: &mut Vec<u8>, head: &mut Head<'_>) -> Option<Meta>;
 
-    /// For a thread that must not wait for what lies below memory: it reads up to `depth` items there at once. `None` where nothing
-    /// lies below, or the system can't do that: then [`Store::get`] is all there is.
+    /// A reader for a thread that must not wait for the tier below memory; it has up to `depth` outstanding reads
+    /// there. `None` if there is no such tier, or the system does not support this: then use [`Store::get`].
     fn fetch(self: Arc<Self>, _depth: usize) -> Option<Box<dyn Fetch>> {
         None
     }
 
-    /// Lets `decide` say what becomes of the item, before anybody else can change it. It is given the item, if there is one,
-    /// and a buffer, empty or with what the caller put into `value`, for the value of [`Edit::Put`]. `decide` is called once.
+    /// Lets `decide` decide on the item, atomically. It is called with the item, if there is one, and a buffer, empty
+    /// or with the contents of `value`, for the value of [`Edit::Put`]. `decide` is called once.
     ///
     /// # Errors
-    /// If the item is too large, or there is no memory for it. Then what was there stays as it was.
+    /// The item is too large, or there is no memory for it. Then the previous item is unchanged.
     fn edit(&self, key: &[u8], value: &mut Vec<u8>, decide: &mut Decide<'_>)
     -> Result<(), Refused>;
 
-    /// Stores an item, whatever was under its key before: what needs no decision, and can take the value from where it is.
+    /// Stores an item, replacing any previous one, without a decision and without copying the value first.
     ///
     /// # Errors
-    /// If the item is too large, or there is no memory for it. Then there is no item under this key: what was there is outdated.
+    /// The item is too large, or there is no memory for it. Then there is no item under this key, as the previous one
+    /// is outdated.
     fn set(&self, key: &[u8], value: &[u8], meta: &Meta) -> Result<(), Refused> {
         let done = self.edit(key, &mut value.to_vec(), &mut |_, _| Edit::Put(*meta));
         if done.is_err() {
-            // Removing stores nothing, and nothing can be refused.
+            // Removing stores nothing, so it can't be refused.
             let _ = self.edit(key, &mut Vec::new(), &mut |_, _| Edit::Remove);
         }
         done
     }
 
-    /// Everything stored before second `at` is no more from then on; what is stored later stays. 0 is now.
+    /// All items stored before second `at` expire at that time; later ones stay. 0 means now.
     fn flush(&self, at: u32);
 
-    /// Calls `each` with every item's key, what is kept besides, and the length of its value, until it says false. Items that
-    /// come, go or move meanwhile may be left out.
+    /// Calls `each` with every item's key, metadata and value length, until it returns false. Items that are stored,
+    /// removed or moved concurrently may be left out.
     fn each(&self, each: &mut dyn FnMut(&[u8], &Meta, usize) -> bool);
 
-    /// Changes how much memory items may take, up to what the cache was made with. Returns whether that can be done.
+    /// Changes the amount of memory for items, up to the one the cache was created with. Returns whether that is
+    /// supported.
     fn resize(&self, bytes: u64) -> bool;
 
-    /// Size classes with anything in them, by number, small ones first; of a cache that has none, none.
+    /// Non-empty size classes, by number, small ones first; none if the cache has no classes.
     fn classes(&self, _each: &mut dyn FnMut(usize, &Class)) {}
 
-    /// Figures, each with its name, as `stats` prints them.
+    /// Counters, each with its name, as `stats` prints them.
     fn stats(&self, each: &mut dyn FnMut(&str, u64));
 }
 
@@ -226,7 +203,7 @@ mod tests {
         fn who_opens_later_begins_above_what_was_given_out(
             opened in 0..u64::MAX / 16, after in 1_000..5_000_000_000_u64,
         ) {
-            // Sixteen for each microsecond.
+            // Sixteen per microsecond.
             prop_assert!(cas_at(opened + after) >= cas_at(opened) + after / 1_000 * 16);
         }
     }

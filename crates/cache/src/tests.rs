@@ -5,34 +5,26 @@
 )]
 
 mod chains;
+mod copying;
 mod dealing;
+mod index;
+mod items;
+#[cfg(debug_assertions)]
+mod locks;
 mod reaping;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use nearfar_kernel::mempolicy::Policy;
 use proptest::prelude::*;
 
+use crate::contents::Contents;
+use crate::copy::Copying;
 use crate::evict::Eviction;
 use crate::mover::Movers;
 use crate::store::{Edit, Meta, Refused, Store};
-use crate::{Cache, Config, Making, PageSize, Tier};
-
-pub(crate) const KB: u64 = 1 << 10;
-
-pub(crate) fn tiers(bytes: &[u64], eviction: Eviction, making: Making) -> Config {
-    let tier = |bytes: &u64| Tier { bytes: *bytes, policy: Policy::Default, eviction };
-    Config {
-        tiers: bytes.iter().map(tier).collect(),
-        disk: None,
-        items: Some(20_000),
-        slab: Some(64 << 10),
-        item_max: None,
-        pages: PageSize::Base,
-        making,
-    }
-}
+pub(crate) use crate::testkit::{KB, tiers};
+use crate::{Cache, Config, Making};
 
 fn cache(config: &Config) -> Cache {
     Cache::new(config).expect("memory for a small cache")
@@ -43,7 +35,7 @@ fn get(cache: &Cache, key: &[u8]) -> Option<Vec<u8>> {
     cache.get(key, &mut out).then_some(out)
 }
 
-/// A value that says whose it is and which: any piece of another one shows.
+/// A value that identifies its key and version, so that any piece of another one is detected.
 pub(crate) fn value(key: u32, version: u32, out: &mut Vec<u8>) {
     out.clear();
     let length = 8 + (key.wrapping_mul(2_654_435_761).wrapping_add(version * 97) >> 21) as usize;
@@ -53,7 +45,7 @@ pub(crate) fn value(key: u32, version: u32, out: &mut Vec<u8>) {
     );
 }
 
-/// The version of a value, if it is one of this key's and whole.
+/// The version of a value, if it is a whole one of this key.
 pub(crate) fn version_of(key: u32, found: &[u8], scratch: &mut Vec<u8>) -> Option<u32> {
     let low: [u8; 4] = core::array::from_fn(|at| found.get((8 - at) % 8).copied().unwrap_or(0));
     let version = u32::from_le_bytes(low);
@@ -75,7 +67,7 @@ fn what_can_not_be_is_refused_with_what_to_do() {
     );
     assert!(
         with(&|config| config.tiers[0].bytes = 5_000)
-            .contains("tier 0 has 5000 bytes, less than four slabs")
+            .contains("tier 0 has 5000 bytes, less than 256 KiB: give it more")
     );
     assert!(with(&|config| config.tiers[0].bytes = 9 << 40).contains("more than the 8 TiB"));
 }
@@ -120,7 +112,7 @@ fn what_has_expired_is_not_found_and_its_slot_comes_back() {
     assert_eq!(get(&cache, &7_u32.to_le_bytes()).as_deref(), Some(&b"soon"[..]));
     cache.set_now(5);
     assert_eq!(get(&cache, &7_u32.to_le_bytes()), None);
-    assert_eq!(cache.reap(), 100);
+    assert_eq!(cache.expire(), 100);
     assert_eq!(cache.counted().tiers[0].items, 1);
     assert_eq!(get(&cache, b"stays").as_deref(), Some(&b"long"[..]));
 }
@@ -175,7 +167,7 @@ fn an_edit_sees_what_is_there_and_changes_it_at_once() {
     assert!(meta.is_some_and(|meta| meta.stale && meta.cas == 2));
     cache.edit(b"key", &mut Vec::new(), &mut |_, _| Edit::Remove).expect("gone");
     assert!(get(&cache, b"key").is_none());
-    // One that was stored without anything besides is written anew where that is set.
+    // An item stored without metadata is rewritten where metadata is set.
     cache.set(b"plain", b"value").expect("room");
     cache
         .edit(b"plain", &mut Vec::new(), &mut |_, _| {
@@ -254,25 +246,51 @@ fn reads_of_more_threads_than_there_are_cells_are_all_counted() {
 #[test]
 fn what_looks_like_an_item_at_the_very_end_of_memory_leads_nowhere() {
     let cache = cache(&tiers(&[256 * KB], Eviction::S3Fifo, Making::Inline));
-    let space = &cache.spaces[0];
-    // A place that a reader has from before, in the last word of the last slab; the word says that the longest of items
-    // begins there.
+    let space = cache.contents().space(0);
+    // A stale place of a reader, in the last word of the last slab; the word is a header of the longest possible item.
     let last = space.slab_count() * space.slab_words() - 1;
     let shape =
         crate::item::Shape { key: 255, value: 0xff_ffff, extra: true, copy: true, chained: false };
     let forged =
-        crate::item::Header::new(crate::item::Header(0), shape).at(crate::item::Stage::Live);
+        crate::item::Header::new(crate::item::Header::ZERO, shape).at(crate::item::Stage::Live);
     space.item(last).publish(forged);
     let mut out = Vec::new();
     space.item(last).read_key(forged, &mut out);
     space.item(last).read_value(forged, &mut out);
     assert_eq!(out.len(), 255 + 0xff_ffff);
-    cache.wishes.add(Cache::place(0, last));
+    cache.wish(Contents::place(0, last));
     assert_eq!(cache.step(), 0);
     assert!(!cache.delete(&[0; 250]));
 }
 
-/// Threads that set, delete and read, while movers move: nothing torn, nobody else's, nothing older than what was acknowledged.
+/// A slot's version wraps around after this many stores of a key that keeps its slots; a read takes that long if its
+/// thread is delayed.
+#[test]
+fn a_read_held_up_while_versions_begin_again_gives_one_item_whole() {
+    let cache = cache(&Config::of_bytes(8 << 20));
+    let put = |n: u32| {
+        let meta = Meta { flags: n, cas: n.into(), ..Meta::default() };
+        cache.put(b"key", &[n.to_le_bytes(), n.to_le_bytes()].concat(), Some(&meta)).unwrap();
+    };
+    for more in [32_767_u32, 32_768, 65_535, 65_536, 65_537, 131_072] {
+        let (mut calls, mut out, mut last) = (0, Vec::new(), 1);
+        put(last);
+        let meta = Store::get(&cache, b"key", &mut out, &mut |_, _, _| {
+            calls += 1;
+            if calls == 1 {
+                (last + 1..=last + more).for_each(put);
+                last += more;
+            }
+        });
+        let value = u32::from_le_bytes(out[..4].try_into().unwrap());
+        let meta = meta.unwrap();
+        assert_eq!((value, meta.flags, meta.cas), (last, last, last.into()), "{more} stores");
+        assert_eq!(calls, 2, "it is read again");
+    }
+}
+
+/// Threads set, delete and read, while movers work: no value is torn, another key's, or older than the last
+/// acknowledged one.
 fn soak(config: &Config, movers: usize, steps: u32) {
     const KEYS: u32 = 4_000;
     const THREADS: u32 = 3;
@@ -378,7 +396,7 @@ proptest! {
     }
 }
 
-/// Where there are as few slabs as sizes, the item that is replaced may be what keeps a slab from going to others.
+/// With as few slabs as sizes, the replaced item may prevent a slab from being reassigned.
 #[test]
 fn an_edit_finds_room_though_its_own_item_stays_until_it_is_done() {
     let cache = cache(&tiers(&[4 * 64 * KB], Eviction::S3Fifo, Making::Inline));
@@ -406,6 +424,6 @@ fn classes_tell_what_is_in_them() {
     let [(_, class)] = found[..] else { panic!("{found:?}") };
     assert_eq!((class.slabs, class.used, class.stored), (1, 10, 10));
     assert_eq!(class.slots_per_slab, 64 * KB / class.slot_bytes);
-    // Of each, a header, what is kept besides, and fourteen bytes in whole words.
+    // For each item a header, metadata, and fourteen bytes in whole words.
     assert_eq!(class.item_bytes, 10 * (8 + 24 + 16));
 }

@@ -1,7 +1,7 @@
-//! Which memory a cache's tiers are to have: kinds in words and sizes, resolved against the machine; and a disk's, likewise.
+//! Memory of a cache's tiers: kinds and sizes as text, resolved against the machine; likewise the disk's.
 //!
-//! A tier whose nodes have less free than it may grow to is refused before anything is made: what is bound to a full node is
-//! killed by the kernel when it grows, at a time nobody chose.
+//! A tier whose nodes have less free memory than its maximum size is refused before anything is created: the kernel
+//! kills a process bound to a full node when it grows, at an unpredictable time.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -13,58 +13,77 @@ use nearfar_spec::spec::{self, Place, Placed, SpecError};
 use nearfar_topology::{Bytes, CpuId, NodeSet, Topology};
 
 use crate::config::DiskTier;
-use crate::disk::{self, Recover};
+use crate::disk::{self, AfterCrash};
 
 /// Bytes of a page of a disk.
 const PAGE: u64 = 4096;
-/// What of a disk is for small objects: one part in so many.
+/// Default share of a disk for small objects: one part in this many.
 const SMALL_SHARE: u64 = 16;
 
-/// A tier's memory, as written: `near=4g`, or `64m` for memory of any kind.
+/// A tier's memory, as typed: `near=4g`, or `64m` for memory of any kind. A number without a unit is MiB, as
+/// memcached's `-m`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryExpr {
-    /// The kind, in the words of `docs/alloc.md`.
+    /// The kind, in the syntax of `docs/alloc.md`.
     pub kind: Option<(String, Place)>,
-    /// How much.
+    /// The size.
     pub bytes: Bytes,
 }
 
 impl FromStr for MemoryExpr {
-    type Err = SpecError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, SpecError> {
+    fn from_str(text: &str) -> Result<Self, String> {
+        let said = |error: SpecError| error.to_string();
         let (kind, size) = match text.rsplit_once('=') {
             None => (None, text),
-            Some((kind, size)) => (Some((kind.to_owned(), kind.parse()?)), size),
+            Some((kind, size)) => {
+                let place = kind.parse().map_err(|error| several(text).unwrap_or(said(error)))?;
+                (Some((kind.to_owned(), place)), size)
+            }
         };
-        Ok(Self { kind, bytes: spec::size(size)? })
+        let bytes = match size.parse::<u64>() {
+            Ok(mib) => mib.checked_mul(1 << 20).map(Bytes).ok_or_else(|| {
+                format!("`{size}` is MiB, as it has no unit, and too much; write 64m or 4g")
+            })?,
+            Err(_) => spec::size(size).map_err(said)?,
+        };
+        Ok(Self { kind, bytes })
     }
+}
+
+/// The suggestion for several tiers written as one.
+fn several(text: &str) -> Option<String> {
+    let all: Vec<_> = text.split(',').collect();
+    let is_tier = |one: &&str| one.contains('=') && one.parse::<MemoryExpr>().is_ok();
+    (all.len() > 1 && all.iter().all(is_tier))
+        .then(|| format!("a tier each, fastest first: write -m {}", all.join(" -m ")))
 }
 
 /// A tier's memory on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// As written.
+    /// As typed.
     pub name: String,
-    /// How much.
+    /// The size.
     pub bytes: Bytes,
-    /// Where it comes from.
+    /// Memory policy of its pages.
     pub policy: Policy,
 }
 
-/// Why a tier can't have its memory.
+/// Reasons why the memory of a tier is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TierError {
     /// A kind that this machine does not have.
     #[error("{kind}: {source}")]
     Kind {
-        /// As written.
+        /// As typed.
         kind: String,
-        /// Why.
+        /// The cause.
         source: SpecError,
     },
-    /// A kind, where there is no machine to find it on.
+    /// A kind, without a machine to resolve it on.
     #[error("{0}: there is no machine to find it on")]
     Nowhere(String),
     /// Weights of its own.
@@ -72,35 +91,40 @@ pub enum TierError {
         "{0}: a cache's memory takes the machine's weights; set them with nearfar weights, and write weighted:NODES"
     )]
     Weights(String),
-    /// Nodes that have less.
-    #[error("{kind}={bytes}: nodes {nodes} have {free} free; name a smaller size, or other nodes")]
+    /// Nodes with less free memory.
+    #[error(
+        "{kind}={bytes}: {} {free} free; name a smaller size, or other nodes",
+        if nodes.len() == 1 { format!("node {nodes} has") } else { format!("nodes {nodes} have") }
+    )]
     Full {
-        /// As written.
+        /// As typed.
         kind: String,
-        /// How much is asked for.
+        /// Requested size.
         bytes: Bytes,
-        /// Of which nodes.
+        /// The nodes.
         nodes: NodeSet,
-        /// What these have.
+        /// Their free memory.
         free: Bytes,
     },
 }
 
-/// A tier on disk, as written: `/var/cache/below=200g`, and what else was said of it.
+/// A disk tier, as typed: `/var/cache/below=200g`, and its other settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskExpr {
     /// The file or block device.
     pub path: PathBuf,
     /// Its size.
     pub bytes: Bytes,
-    /// What of it is for objects of at most 1 KiB; none: a sixteenth.
+    /// Share of it for objects of at most 1 KiB; `None`: a sixteenth.
     pub small: Option<Bytes>,
-    /// What may be written in 24 hours; 0: no limit.
+    /// Maximum bytes written in 24 hours; 0: no limit.
     pub writes: Bytes,
-    /// Reads before an item goes there; none: 0, or 1 where writes are limited.
+    /// Reads before an item is demoted to it; `None`: 0, or 1 where writes are limited.
     pub reads: Option<u32>,
-    /// What is taken over after a crash.
-    pub after_crash: Recover,
+    /// Objects to keep after a crash.
+    pub after_crash: AfterCrash,
+    /// Whether a file or device with data other than a cache or known formats may be overwritten.
+    pub format: bool,
 }
 
 impl FromStr for DiskExpr {
@@ -112,13 +136,14 @@ impl FromStr for DiskExpr {
             return Err("a file or block device is wanted before =SIZE".into());
         }
         let bytes = spec::size(bytes).map_err(|error| error.to_string())?;
-        let (path, after_crash) = (path.into(), Recover::default());
-        Ok(Self { path, bytes, small: None, writes: Bytes(0), reads: None, after_crash })
+        let (path, after_crash) = (path.into(), AfterCrash::default());
+        let (small, writes, reads, format) = (None, Bytes(0), None, false);
+        Ok(Self { path, bytes, small, writes, reads, after_crash, format })
     }
 }
 
 impl DiskExpr {
-    /// The tier, of a cache whose clock stands at 0 in this Unix second ([`DiskTier::clock_zero`]).
+    /// The tier, for a cache whose clock was 0 in this Unix second ([`DiskTier::clock_zero`]).
     #[must_use]
     pub fn tier(&self, clock_zero: u32) -> DiskTier {
         let small = self.small.map_or(self.bytes.0 / SMALL_SHARE, |small| small.0);
@@ -127,7 +152,8 @@ impl DiskExpr {
             small_bytes: small / PAGE * PAGE,
             budget_per_day: self.writes.0,
             least_hits: self.reads.unwrap_or_else(|| u32::from(self.writes.0 > 0)),
-            recover: self.after_crash,
+            after_crash: self.after_crash,
+            format: self.format,
             ..disk::Config::default()
         };
         DiskTier { path: self.path.clone(), config, clock_zero }
@@ -141,7 +167,7 @@ fn any(bytes: Bytes) -> Memory {
 /// Tiers of memory of any kind.
 ///
 /// # Errors
-/// A kind that is named.
+/// A kind is named.
 pub fn plain(memory: &[MemoryExpr]) -> Result<Vec<Memory>, TierError> {
     let plain = |one: &MemoryExpr| match &one.kind {
         None => Ok(any(one.bytes)),
@@ -150,10 +176,10 @@ pub fn plain(memory: &[MemoryExpr]) -> Result<Vec<Memory>, TierError> {
     memory.iter().map(plain).collect()
 }
 
-/// Tiers on a machine, as seen from `cpus`.
+/// Tiers on a machine, relative to `cpus`.
 ///
 /// # Errors
-/// Kinds that the machine does not have, or has too little of.
+/// Kinds that the machine does not have, or that have too little free memory.
 pub fn resolve(
     memory: &[MemoryExpr],
     machine: &Topology,
@@ -168,7 +194,7 @@ pub fn resolve(
     let tiers = tiers.collect::<Result<Vec<_>, _>>()?;
     for (at, tier) in tiers.iter().enumerate() {
         let Some(nodes) = nodes(&tier.policy) else { continue };
-        // What tiers before it take from the same nodes is not free for it.
+        // Memory taken by earlier tiers on the same nodes is not free.
         let others = tiers[..at].iter().filter(|other| self::nodes(&other.policy) == Some(nodes));
         let wanted = others.fold(tier.bytes.0, |sum, other| sum.saturating_add(other.bytes.0));
         let free = |id| meminfo::of_node(fs, id).map_or(0, |has| has.free.0 + has.cached.0);
@@ -223,10 +249,28 @@ mod tests {
     }
 
     #[test]
+    fn a_number_without_a_unit_is_mebibytes() {
+        let bytes = |text: &str| text.parse::<MemoryExpr>().unwrap().bytes;
+        assert_eq!(bytes("1024"), Bytes(1 << 30));
+        assert_eq!(bytes("near=16"), Bytes(16 << 20));
+        for text in ["64m", "64M", "64mb", "64MB", "64MiB"] {
+            assert_eq!(bytes(text), Bytes(64 << 20), "{text}");
+        }
+        assert_eq!(bytes("4096b"), Bytes(4096));
+    }
+
+    #[test]
     fn what_is_neither_a_kind_nor_a_size_is_refused_with_what_was_written() {
-        for (text, said) in
-            [("near=", "``"), ("fast=1g", "fast"), ("", "``"), ("1x", "1x"), ("=1g", "``")]
-        {
+        for (text, said) in [
+            ("near=", "``"),
+            ("fast=1g", "fast"),
+            ("", "``"),
+            ("1x", "1x"),
+            ("=1g", "``"),
+            ("99999999999999", "MiB"),
+            ("near=64m,far=64m", "write -m near=64m -m far=64m"),
+            ("near=64m,far", "64m,far"),
+        ] {
             let error = text.parse::<MemoryExpr>().unwrap_err().to_string();
             assert!(error.contains(said), "{text}: {error}");
         }

@@ -1,21 +1,24 @@
-//! Balancing as a loop: sensors are read, a policy is asked, pages move as the rate allows.
+//! The balancing loop: reads sensors, asks a policy, and migrates pages within the migration rate.
 //!
-//! Every step of [`SENSE`] the sensors are read and what they saw is taken in (`seen.rs`); when it is time, the policy decides:
-//! Carrefour on a round of counters and sampled pages ([`nearfar_policy::traffic::carrefour`]), the law of marginal costs, or
-//! equal latencies, on regions of memory that is used alike ([`balance`]; `regions.rs` makes regions of samples). What was
-//! decided is asked of the machine, which moves pages in its own time, batch by batch, and tells what became of each. Whose
-//! memory it is about may change at any time; sensors are told.
+//! Every step of [`SENSE`] the loop reads the sensors and adds the readings to its sums (`seen.rs`). At each decision
+//! time the policy decides: Carrefour on a round of counters and sampled pages
+//! ([`nearfar_policy::traffic::carrefour`]), the law of marginal costs, or equal latencies, on regions of memory with
+//! the same use ([`balance`]; `regions.rs` builds regions from samples). The loop queues the decided moves at the
+//! machine, which migrates pages in batches at its own rate and reports each result. The scope (the observed
+//! processes) may change at any time; the loop passes the new one to the sensors.
 //!
-//! A sensor that fails is left out, said so, and started again later. With none at work nothing is decided.
+//! A sensor that fails is marked as failed, left out, and started again later. Without a working sensor there is no
+//! decision.
 
 use std::collections::BTreeMap;
 
+use nearfar_policy::ports::{
+    Cost, Counts, PageMover, Placed, Reading, Scope, Sensor, Unusable, Whose,
+};
 use nearfar_policy::traffic::balance;
 use nearfar_policy::traffic::carrefour::{Executed, Sampling};
-use nearfar_policy::traffic::{Memory, Metrics, Page, Process};
-use nearfar_topology::{Nanoseconds, NodeId};
-
-use crate::sense::{Cost, Counts, Reading, Scope, Sees, Sensor, Unusable, Whose};
+use nearfar_policy::traffic::{Memory, Metrics};
+use nearfar_topology::Nanoseconds;
 
 mod blocks;
 mod effect;
@@ -33,101 +36,38 @@ pub use law::{Balanced, Law, Said, Wanted};
 pub use regions::Regions;
 pub use seen::Layout;
 
-/// From reading to reading.
+/// Interval between readings.
 pub const SENSE: Nanoseconds = Nanoseconds(250_000_000);
-/// From looking whose memory it is to looking again.
+/// Nanoseconds between queries of the scope.
 const LOOK: u64 = 1_000_000_000;
-/// From looking how nodes are to looking again, if nothing is decided.
+/// Nanoseconds between queries of the nodes' memory while nothing is decided.
 const MEMORY: u64 = 5_000_000_000;
-/// Until a sensor that failed is started again.
+/// Nanoseconds until a failed sensor is started again.
 const AGAIN: u64 = 10_000_000_000;
 
-/// A page that is to be on a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Move {
-    /// The page; the first piece of a huge one.
-    pub page: Page,
-    /// Whether it is a huge one.
-    pub huge: bool,
-    /// It moves if it is there; `None`: wherever it is.
-    pub from: Option<NodeId>,
-    /// The node.
-    pub to: NodeId,
-}
-
-/// A page of which it is known where it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placed {
-    /// What was asked for.
-    pub asked: Move,
-    /// The node it is on now; `None` if that is not known, as where the page is gone.
-    pub on: Option<NodeId>,
-    /// Whether it was moved there.
-    pub moved: bool,
-}
-
-/// What is asked of a machine.
-pub trait Pages {
-    /// Why something could not be done.
-    type Error;
-
-    /// Whose memory it is about now.
-    ///
-    /// # Errors
-    /// The machine's; there is nothing left to balance.
-    fn whose(&mut self) -> Result<Whose, Self::Error>;
-
-    /// The nodes as they are now, in the order of the layout.
-    ///
-    /// # Errors
-    /// The machine's.
-    fn memory(&mut self) -> Result<Vec<Memory>, Self::Error>;
-
-    /// Has pages moved, after those that wait.
-    fn ask(&mut self, moves: Vec<Move>);
-
-    /// Makes small pages of a huge one; whether that was done.
-    fn split(&mut self, page: Page) -> bool;
-
-    /// Moves what the rate allows now, a batch at most; what became of pages.
-    fn work(&mut self, now: Nanoseconds) -> Vec<Placed>;
-
-    /// When there is something to move again; `None` if nothing waits.
-    fn next(&self) -> Option<Nanoseconds>;
-
-    /// How many pages wait to be moved.
-    fn waiting(&self) -> usize;
-
-    /// Forgets what waits.
-    fn forget(&mut self);
-
-    /// Whether a process is not to be touched, as the one that asks.
-    fn leaves_alone(&self, process: Process) -> bool;
-}
-
-/// A sensor and how it does.
+/// A sensor and its state.
 #[derive(Debug)]
 pub struct Watch<S> {
     /// The sensor.
     pub sensor: S,
-    /// What became of its samples so far.
+    /// Counts of its samples so far.
     pub counts: Counts,
-    /// Why it is not at work, and since when.
+    /// Reason and time of its failure; `None` while it works.
     pub failed: Option<(Unusable, Nanoseconds)>,
 }
 
-/// What is known of a round, for whoever asks.
+/// The round of the last decision, for reports.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Round {
-    /// What it was like.
+    /// Its metrics.
     pub metrics: Option<Metrics>,
-    /// Whether accesses are counted, or only sampled, so that shares are true and sums are not.
+    /// Whether accesses are counted. Otherwise they are sampled: shares are valid, sums are not.
     pub counted: bool,
-    /// Accesses: a row for each node whose CPUs asked, in it a column for each that answered.
+    /// Accesses: a row for each requesting node, with a column for each serving node.
     pub accesses: Vec<Vec<u64>>,
-    /// What a load takes, likewise.
+    /// Load latencies, in the same order.
     pub latency: Vec<Vec<Option<Nanoseconds>>>,
-    /// Nodes.
+    /// Memory of the nodes.
     pub nodes: Vec<Memory>,
 }
 
@@ -140,7 +80,7 @@ pub struct Loop<S> {
     whose: Option<Whose>,
     seen: seen::Seen,
     regions: Regions,
-    /// When the next reading is due, and the next look at whose memory it is, and the next decision.
+    /// Due times of the next reading, the next query of the scope, and the next decision.
     sense_at: Nanoseconds,
     look_at: Nanoseconds,
     decide_at: Nanoseconds,
@@ -154,7 +94,7 @@ pub struct Loop<S> {
 }
 
 impl<S: Sensor> Loop<S> {
-    /// A loop over sensors that have been checked; it starts them.
+    /// A loop over sensors that have been checked; its first tick starts them.
     #[must_use]
     pub fn new(layout: Layout, law: Law, sensors: Vec<S>) -> Self {
         let watch = |sensor| Watch { sensor, counts: Counts::default(), failed: None };
@@ -179,19 +119,19 @@ impl<S: Sensor> Loop<S> {
         }
     }
 
-    /// What was decided last, and why.
+    /// The last decision, with its reason.
     #[must_use]
     pub const fn said(&self) -> Option<&Said> {
         self.said.as_ref()
     }
 
-    /// What the last round was like.
+    /// The last round.
     #[must_use]
     pub const fn round(&self) -> &Round {
         &self.round
     }
 
-    /// What came of what was done.
+    /// Effect of the last moves.
     #[must_use]
     pub const fn effect(&self) -> &Effect {
         &self.effect
@@ -203,19 +143,19 @@ impl<S: Sensor> Loop<S> {
         &self.watches
     }
 
-    /// What pages are taken for.
+    /// The sampled pages from which regions are built.
     #[must_use]
     pub const fn regions(&self) -> &Regions {
         &self.regions
     }
 
-    /// How many samples are taken now.
+    /// The present sampling density.
     #[must_use]
     pub const fn sampling(&self) -> Sampling {
         self.sampling
     }
 
-    /// What sensors have cost.
+    /// Cost of the sensors so far.
     #[must_use]
     pub fn cost(&self) -> Cost {
         self.watches.iter().map(|watch| watch.sensor.cost()).fold(Cost::default(), |sum, one| {
@@ -229,22 +169,23 @@ impl<S: Sensor> Loop<S> {
     /// Stops all sensors.
     ///
     /// # Errors
-    /// The first that could not put back what it set; the others have stopped.
+    /// The first error of a sensor that could not restore its settings; all others have stopped.
     pub fn stop(&mut self) -> Result<(), Unusable> {
         let stopped = self.watches.iter_mut().map(|watch| watch.sensor.stop());
         stopped.fold(Ok(()), Result::and)
     }
 
-    /// Does what is due at `now`; gives how long after it the next thing is.
+    /// Runs all steps that are due at `now`. Returns the delay until the next one.
     ///
     /// # Errors
-    /// The machine's.
-    pub fn tick<P: Pages>(
+    /// Errors of the machine.
+    pub fn tick<P: PageMover>(
         &mut self,
         now: Nanoseconds,
         pages: &mut P,
     ) -> Result<Nanoseconds, P::Error> {
-        // Sensors first: a load that is timed is to meet what goes on, and not what waits for the thread whose CPU we are on.
+        // Sensors first: timed loads should meet the usual traffic, before this loop's work keeps a thread off its
+        // CPU.
         let is_time = self.whose.is_some() && now >= self.sense_at;
         let elapsed = Nanoseconds(now.0.saturating_sub(self.read_at.0));
         let reading = is_time.then(|| self.read(now));
@@ -271,8 +212,8 @@ impl<S: Sensor> Loop<S> {
         Ok(Nanoseconds(pages.next().map_or(until, |next| next.0.min(until))))
     }
 
-    /// How nodes are: asked before each decision, and every few seconds.
-    fn memory<P: Pages>(
+    /// Memory of the nodes: read before each decision and every few seconds, otherwise the last value.
+    fn memory<P: PageMover>(
         &mut self,
         (now, elapsed): (Nanoseconds, Nanoseconds),
         pages: &mut P,
@@ -289,10 +230,10 @@ impl<S: Sensor> Loop<S> {
         pages.memory()
     }
 
-    /// Tells sensors whom to look at, if that has changed, and starts those that failed a while ago.
+    /// Passes a changed scope to the sensors, and starts those again that failed a while ago.
     fn look(&mut self, now: Nanoseconds, whose: Whose) {
         if self.whose.is_none() {
-            // The first reading is of some time, and the first decision of a second.
+            // The first reading covers a full interval, and the first decision a second.
             self.read_at = now;
             self.sense_at = Nanoseconds(now.0.saturating_add(SENSE.0));
             self.decide_at = Nanoseconds(now.0.saturating_add(LOOK));
@@ -311,8 +252,8 @@ impl<S: Sensor> Loop<S> {
         self.whose = Some(whose);
     }
 
-    /// What all sensors that are at work have seen; `None` if none is. Those that time loads are read first; of what two see,
-    /// the sensor that was named first is believed.
+    /// Joins the readings of all working sensors; `None` if none works. Sensors that time loads are read first. If two
+    /// sensors measure the same quantity, the one configured first takes precedence.
     fn read(&mut self, now: Nanoseconds) -> Option<Reading> {
         let mut all = BTreeMap::new();
         for times in [true, false] {
@@ -336,7 +277,7 @@ impl<S: Sensor> Loop<S> {
         })
     }
 
-    fn sense<P: Pages>(
+    fn sense<P: PageMover>(
         &mut self,
         mut reading: Reading,
         memory: Vec<Memory>,
@@ -367,7 +308,7 @@ impl<S: Sensor> Loop<S> {
         }
     }
 
-    fn decide<P: Pages>(&mut self, now: Nanoseconds, pages: &mut P) {
+    fn decide<P: PageMover>(&mut self, now: Nanoseconds, pages: &mut P) {
         if matches!(&self.law, Law::Balance(one) if one.last.is_none()) {
             return;
         }
@@ -407,7 +348,7 @@ impl<S: Sensor> Loop<S> {
         self.decide_at = Nanoseconds(now.0.saturating_add(period.0));
     }
 
-    /// As many samples as the policy wants.
+    /// Sets the sampling density that the policy requests.
     fn set_sampling(&mut self) {
         let wanted = self.law.sampling();
         if wanted == self.sampling {
@@ -415,7 +356,7 @@ impl<S: Sensor> Loop<S> {
         }
         self.sampling = wanted;
         for watch in self.watches.iter_mut().filter(|watch| watch.failed.is_none()) {
-            // One that can't goes on as before.
+            // A sensor that can't change it continues as before.
             let _ = watch.sensor.set_sampling(wanted);
         }
     }
@@ -427,39 +368,5 @@ fn sum(a: Counts, b: Counts) -> Counts {
         lost: a.lost.saturating_add(b.lost),
         throttled: a.throttled.saturating_add(b.throttled),
         unplaced: a.unplaced.saturating_add(b.unplaced),
-    }
-}
-
-impl<S: Sensor + ?Sized> Sensor for Box<S> {
-    fn name(&self) -> &'static str {
-        (**self).name()
-    }
-
-    fn sees(&self) -> Sees {
-        (**self).sees()
-    }
-
-    fn check(&mut self) -> Result<(), Unusable> {
-        (**self).check()
-    }
-
-    fn start(&mut self, whose: &Whose, now: Nanoseconds) -> Result<(), Unusable> {
-        (**self).start(whose, now)
-    }
-
-    fn read(&mut self, now: Nanoseconds) -> Result<Reading, Unusable> {
-        (**self).read(now)
-    }
-
-    fn set_sampling(&mut self, sampling: Sampling) -> Result<(), Unusable> {
-        (**self).set_sampling(sampling)
-    }
-
-    fn cost(&self) -> Cost {
-        (**self).cost()
-    }
-
-    fn stop(&mut self) -> Result<(), Unusable> {
-        (**self).stop()
     }
 }

@@ -1,12 +1,12 @@
-//! control: the loops between policy and a machine.
+//! control: the loops between a policy and a machine.
 //!
-//! Here: when to look, move and rest ([`tiering`]), how several such loops take turns ([`turns`]), and what traffic is seen by
-//! ([`sense`]). A loop is driven by `tick(now)` and says when it wants to be called next; it has no clock and does not wait.
-//! What it needs of a machine is a trait, so that it does not know whether the machine is real.
-//! Not here: decisions (crate policy), and the live system (crate kernel).
+//! Here: the tiering loop of one boundary between tiers ([`tiering`]), the order in which several boundaries take their turns
+//! ([`turns`]), and the loop that balances memory traffic ([`balancing`]). A loop is driven by `tick(now)` and returns when it
+//! is to be called next; it has no clock and does not wait. The machine is behind the ports of [`nearfar_policy::ports`], so
+//! the same loops run on the live system and in the simulator.
+//! Not here: decisions (crate policy), and the live system (crates kernel, sensors and daemon).
 #![forbid(unsafe_code)]
 
 pub mod balancing;
-pub mod sense;
 pub mod tiering;
 pub mod turns;

@@ -1,90 +1,27 @@
-//! Tiering as a loop: a look every period, in the order in which the kernel can do it.
+//! The tiering loop of one boundary: scans both tiers every period and migrates pages between them.
 //!
-//! A look is: forget what was used, on both sides; a window later count what was used since; exchange what was decided:
-//! demote, and promote into the room that this makes; then rest until the period is over, or, where the machine does not
-//! keep near memory up by itself, until it is short of room, or has much to fill. Where room can be made without a look,
-//! pages are demoted meanwhile. Each step is one `tick`, which says how long to wait before the next: passes are due so long
-//! after the kernel has taken the command.
+//! A scan has these steps, in the order in which the kernel can do them: clear the accessed bits of pages on both
+//! sides; count the referenced pages after the sampling window; demote and promote as decided; then idle until the
+//! period is over. Where the machine does not maintain near memory by itself, the next scan starts earlier if near
+//! memory has too little free memory, or much to fill. Where the policy can demote without a scan, pages are demoted
+//! between scans.
+//!
+//! Each step is one `tick`, which returns the delay until the next one; the delay counts from the end of the step,
+//! after the kernel has accepted the command. Not here: decisions (crate policy) and system calls (crate daemon).
 
-use nearfar_policy::tiering::{Decision, Goals, Look, Looked, Observation, Side, Tiering, Upkeep};
+use nearfar_policy::ports::{Count, KeptBy, TierPages};
+use nearfar_policy::tiering::{Decision, Goals, Observation, Scanned, Tiering};
 use nearfar_topology::{Bytes, Nanoseconds};
-
-/// What is asked of a machine: two sides of pages that can be looked at and moved.
-pub trait Pages {
-    /// Why something could not be done.
-    type Error;
-
-    /// First pass over both sides: forget that pages were used, for such a look. Gives how long to wait for it.
-    ///
-    /// # Errors
-    /// The machine's.
-    fn forget(&mut self, look: Look) -> Result<Nanoseconds, Self::Error>;
-
-    /// Second pass, a window after the first: count what was used, and forget that it was. Gives how long to wait for it.
-    ///
-    /// # Errors
-    /// The machine's.
-    fn look(&mut self, look: Look) -> Result<Nanoseconds, Self::Error>;
-
-    /// Third pass: demote as decided, and promote as soon as that has made room. Gives how long to wait for it.
-    ///
-    /// # Errors
-    /// The machine's.
-    fn exchange(&mut self, decision: &Decision) -> Result<Nanoseconds, Self::Error>;
-
-    /// Nothing more until the next look but upkeep, where the machine sees to that by itself; when this returns, what was
-    /// under way has ended.
-    ///
-    /// # Errors
-    /// The machine's.
-    fn rest(&mut self, upkeep: &Upkeep) -> Result<KeptBy, Self::Error>;
-
-    /// What there is now, near and far. Asked for often, so it should be cheap.
-    ///
-    /// # Errors
-    /// The machine's.
-    fn sides(&mut self) -> Result<(Side, Side), Self::Error>;
-
-    /// What there is, and what has been done since the beginning.
-    ///
-    /// # Errors
-    /// The machine's.
-    fn count(&mut self) -> Result<Count, Self::Error>;
-}
-
-/// Who sees to upkeep between looks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeptBy {
-    /// The machine.
-    Machine,
-    /// The loop, which asks every second how much room there is.
-    Loop,
-}
-
-/// Counters of a machine, since the beginning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
-    /// The faster side, now.
-    pub near: Side,
-    /// The slower side, now.
-    pub far: Side,
-    /// Found in near memory, and moved from it.
-    pub near_look: Looked,
-    /// Found in far memory, and moved from it.
-    pub far_look: Looked,
-    /// CPU time that it took.
-    pub cpu: Nanoseconds,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Forget,
-    Look,
+    Scan,
     Decide,
     Rest,
 }
 
-/// How soon it is looked again whether there is anything to do.
+/// Interval between checks while no scan is due.
 const IDLE: Nanoseconds = Nanoseconds(1_000_000_000);
 
 /// The loop of one boundary between tiers.
@@ -95,7 +32,7 @@ pub struct Loop {
     decision: Option<Decision>,
     seen: Observation,
     before: Count,
-    /// When the look began, and when the last one was taken in; when the next is due.
+    /// Start of the last scan, time of the last observation, and start of the next scan.
     began: Nanoseconds,
     observed: Nanoseconds,
     due: Nanoseconds,
@@ -103,7 +40,7 @@ pub struct Loop {
 }
 
 impl Loop {
-    /// A loop that has not looked yet; `now` counts from its beginning.
+    /// A loop before its first scan; `now` counts from its creation.
     #[must_use]
     pub fn new(goals: Goals, before: Count) -> Self {
         Self {
@@ -119,46 +56,46 @@ impl Loop {
         }
     }
 
-    /// What was decided last.
+    /// The last decision.
     #[must_use]
     pub fn decision(&self) -> Option<Decision> {
         self.decision
     }
 
-    /// What was seen last.
+    /// The last observation.
     #[must_use]
     pub fn seen(&self) -> &Observation {
         &self.seen
     }
 
-    /// The policy, for what it has learned.
+    /// The policy, with its learned state.
     #[must_use]
     pub fn policy(&self) -> &Tiering {
         &self.policy
     }
 
-    /// Who sees to upkeep between looks.
+    /// Whether the machine or this loop maintains near memory between scans.
     #[must_use]
     pub fn kept_by(&self) -> KeptBy {
         self.kept_by
     }
 
-    /// Whether a look is under way: from its first pass until it rests.
+    /// Whether a scan, or a demotion between scans, is outstanding: until the loop idles.
     #[must_use]
-    pub fn is_looking(&self) -> bool {
+    pub fn is_scanning(&self) -> bool {
         self.step != Step::Forget
     }
 
-    /// Goes on with other goals from the next look on.
+    /// Sets the goals that apply from the next scan on.
     pub fn set_goals(&mut self, goals: Goals) {
         self.policy.set_goals(goals);
     }
 
-    /// Does what is due at `now`; gives how long after it has been done the next thing is.
+    /// Runs the step that is due at `now`. Returns the delay from the end of this step to the next.
     ///
     /// # Errors
-    /// The machine's. The loop may be ticked again.
-    pub fn tick<P: Pages>(
+    /// Errors of the machine. The loop may be ticked again.
+    pub fn tick<P: TierPages>(
         &mut self,
         now: Nanoseconds,
         pages: &mut P,
@@ -169,18 +106,18 @@ impl Loop {
                 if now.0 < self.due.0 && !self.is_off(now) {
                     let Some(relief) = self.relief(now) else { return Ok(self.pause(now)) };
                     self.step = Step::Rest;
-                    return pages.exchange(&relief);
+                    return pages.migrate(&relief);
                 }
                 self.began = now;
-                if !self.policy.is_to_look(self.seen.near, self.seen.far) {
+                if !self.policy.is_scan_due(self.seen.near, self.seen.far) {
                     return Ok(IDLE);
                 }
-                let takes = pages.forget(self.policy.look())?;
-                self.step = Step::Look;
+                let takes = pages.clear_accessed(self.policy.scan())?;
+                self.step = Step::Scan;
                 Ok(takes)
             }
-            Step::Look => {
-                let takes = pages.look(self.policy.look())?;
+            Step::Scan => {
+                let takes = pages.scan(self.policy.scan())?;
                 self.step = Step::Decide;
                 Ok(takes)
             }
@@ -192,10 +129,10 @@ impl Loop {
                 if decision.promote.0 == 0 && decision.demote.0 == 0 {
                     return Ok(Nanoseconds(0));
                 }
-                pages.exchange(&decision)
+                pages.migrate(&decision)
             }
             Step::Rest => {
-                self.kept_by = pages.rest(&self.policy.upkeep(&self.seen))?;
+                self.kept_by = pages.idle(&self.policy.background_migration(&self.seen))?;
                 self.step = Step::Forget;
                 let decision = self.decision;
                 if decision.is_some_and(|decision| decision.promote.0 > 0 || decision.demote.0 > 0)
@@ -210,13 +147,13 @@ impl Loop {
         }
     }
 
-    /// Whether near memory has so little room, or so much, that the next look can't wait.
+    /// Whether near memory has too little or too much free memory to wait for the next scan.
     fn is_off(&self, now: Nanoseconds) -> bool {
         let since = Nanoseconds(now.0.saturating_sub(self.observed.0));
         self.kept_by == KeptBy::Loop && self.policy.is_off(self.seen.near, self.seen.far, since)
     }
 
-    /// What makes room before the next look.
+    /// The demotion that frees near memory before the next scan; `None` if none is needed or possible.
     fn relief(&self, now: Nanoseconds) -> Option<Decision> {
         let since = Nanoseconds(now.0.saturating_sub(self.observed.0));
         let demote = match self.kept_by {
@@ -227,7 +164,7 @@ impl Loop {
         Some(Decision { promote: Bytes(0), demote, ..last })
     }
 
-    /// Until the next look, or until it is to be asked whether there is room.
+    /// Delay until the next scan, or until the next check of free memory.
     fn pause(&self, now: Nanoseconds) -> Nanoseconds {
         let left = self.due.0.saturating_sub(now.0);
         Nanoseconds(match self.kept_by {
@@ -238,7 +175,7 @@ impl Loop {
 
     fn observe(&mut self, now: Nanoseconds, count: Count) {
         let since = |now: Bytes, before: Bytes| Bytes(now.0.saturating_sub(before.0));
-        let looked = |now: Looked, before: Looked| Looked {
+        let looked = |now: Scanned, before: Scanned| Scanned {
             at: since(now.at, before.at),
             used: since(now.used, before.used),
             moved: since(now.moved, before.moved),
@@ -248,8 +185,8 @@ impl Loop {
             cpu: Nanoseconds(count.cpu.0.saturating_sub(self.before.cpu.0)),
             near: count.near,
             far: count.far,
-            near_look: looked(count.near_look, self.before.near_look),
-            far_look: looked(count.far_look, self.before.far_look),
+            near_scan: looked(count.near_scan, self.before.near_scan),
+            far_scan: looked(count.far_scan, self.before.far_scan),
         };
         (self.before, self.observed) = (count, now);
     }
@@ -258,12 +195,12 @@ impl Loop {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearfar_policy::tiering::Goals;
+    use nearfar_policy::tiering::{BackgroundMigration, Scan, TierUsage};
     use nearfar_topology::BytesPerSecond;
 
     const MIB: u64 = 1 << 20;
 
-    /// Notes what it is asked to do.
+    /// Records its calls.
     #[derive(Default)]
     struct Notes {
         did: Vec<&'static str>,
@@ -271,7 +208,7 @@ mod tests {
         fails: bool,
         keeps: bool,
         exchanged: Option<Decision>,
-        /// One byte in so many is found used, near and far.
+        /// Bytes per referenced byte, near and far.
         parts: [u64; 2],
     }
 
@@ -282,34 +219,34 @@ mod tests {
         }
     }
 
-    impl Pages for Notes {
+    impl TierPages for Notes {
         type Error = &'static str;
-        fn forget(&mut self, _: Look) -> Result<Nanoseconds, Self::Error> {
+        fn clear_accessed(&mut self, _: Scan) -> Result<Nanoseconds, Self::Error> {
             self.note("forget")
         }
-        fn look(&mut self, _: Look) -> Result<Nanoseconds, Self::Error> {
+        fn scan(&mut self, _: Scan) -> Result<Nanoseconds, Self::Error> {
             let parts = self.parts;
             let count = &mut self.count;
-            let taken = |side: Side| side.total.0 - side.free.0;
+            let taken = |side: TierUsage| side.total.0 - side.free.0;
             let sides = [(count.near, parts[0]), (count.far, parts[1])];
             for (look, (side, part)) in
-                [&mut count.near_look, &mut count.far_look].into_iter().zip(sides)
+                [&mut count.near_scan, &mut count.far_scan].into_iter().zip(sides)
             {
                 look.at.0 += taken(side);
                 look.used.0 += taken(side) / part;
             }
             self.note("look")
         }
-        fn exchange(&mut self, decision: &Decision) -> Result<Nanoseconds, Self::Error> {
-            self.count.far_look.moved.0 += decision.promote.0;
-            self.count.near_look.moved.0 += decision.demote.0;
+        fn migrate(&mut self, decision: &Decision) -> Result<Nanoseconds, Self::Error> {
+            self.count.far_scan.moved.0 += decision.promote.0;
+            self.count.near_scan.moved.0 += decision.demote.0;
             self.exchanged = Some(*decision);
             self.note("exchange")
         }
-        fn rest(&mut self, _: &Upkeep) -> Result<KeptBy, Self::Error> {
+        fn idle(&mut self, _: &BackgroundMigration) -> Result<KeptBy, Self::Error> {
             self.note("rest").map(|_| if self.keeps { KeptBy::Machine } else { KeptBy::Loop })
         }
-        fn sides(&mut self) -> Result<(Side, Side), Self::Error> {
+        fn sides(&mut self) -> Result<(TierUsage, TierUsage), Self::Error> {
             self.note("sides").map(|_| (self.count.near, self.count.far))
         }
         fn count(&mut self) -> Result<Count, Self::Error> {
@@ -318,8 +255,8 @@ mod tests {
     }
 
     fn full() -> Notes {
-        let near = Side { total: Bytes(100 * MIB), free: Bytes(3 * MIB) };
-        let far = Side { total: Bytes(400 * MIB), free: Bytes(300 * MIB) };
+        let near = TierUsage { total: Bytes(100 * MIB), free: Bytes(3 * MIB) };
+        let far = TierUsage { total: Bytes(400 * MIB), free: Bytes(300 * MIB) };
         let count = Count { near, far, ..Count::default() };
         Notes { count, keeps: true, parts: [8, 4], ..Notes::default() }
     }
@@ -340,7 +277,7 @@ mod tests {
         assert_eq!(pages.did, look);
         let decision = tiering.decision().unwrap();
         assert!(now.0 >= decision.period.0, "the next look begins a period after this one");
-        assert!(tiering.seen().far_look.at.0 > 0 && decision.promote.0 > 0, "{decision:?}");
+        assert!(tiering.seen().far_scan.at.0 > 0 && decision.promote.0 > 0, "{decision:?}");
     }
 
     #[test]
@@ -351,13 +288,13 @@ mod tests {
             pages.count.far.free = Bytes(399 * MIB);
             let mut tiering = Loop::new(goals(), pages.count);
             let mut now = Nanoseconds(0);
-            // Looks get rarer: next to nothing is in far memory.
+            // Scans become rare: far memory is almost empty.
             let rare = |tiering: &Loop| {
                 tiering.decision().is_some_and(|decision| decision.period.0 > 10_000_000_000)
             };
             while now.0 < 600_000_000_000 {
                 let wait = tiering.tick(now, &mut pages).unwrap();
-                if rare(&tiering) && !tiering.is_looking() {
+                if rare(&tiering) && !tiering.is_scanning() {
                     break;
                 }
                 now.0 += wait.0;
@@ -380,7 +317,7 @@ mod tests {
         (pages.keeps, pages.parts) = (false, [4, 16]);
         let mut tiering = Loop::new(goals(), pages.count);
         let mut now = Nanoseconds(0);
-        while !tiering.policy().look().by_age || tiering.is_looking() {
+        while !tiering.policy().scan().by_age || tiering.is_scanning() {
             now.0 += tiering.tick(now, &mut pages).unwrap().0.max(1);
             assert!(now.0 < 600_000_000_000, "{:?}", tiering.decision());
         }

@@ -1,34 +1,26 @@
-//! Several boundaries between tiers, one after another.
+//! Schedules the loops of several boundaries between tiers, one scan at a time.
 //!
-//! A node of a middle tier is the far side of one boundary and the near side of the next. To look at a page is to forget
-//! that it was used, so two looks at one node at a time would each take away what the other wants to see, and their windows
-//! differ. Hence boundaries take turns: a look of one ends before another's begins. The one that is due longest comes first;
-//! a look that has to wait is late, no more, for a loop goes by the time that has passed.
+//! A node of a middle tier is the far side of one boundary and the near side of the next. A scan clears accessed bits,
+//! so two simultaneous scans of one node would hide references from each other, and their sampling windows differ.
+//! Hence a scan of one boundary ends before a scan of another begins; the boundary that has been due the longest is
+//! next. Waiting only delays a scan: each loop uses the time that has actually passed.
 
+use nearfar_policy::ports::TierBoundaries;
 use nearfar_policy::tiering::Goals;
 use nearfar_topology::Nanoseconds;
 
-use crate::tiering::{Loop, Pages};
-
-/// Pages with several boundaries, of which one is looked at.
-pub trait Boundaries: Pages {
-    /// From now on, `boundary` is meant: 0 is the one below the fastest tier.
-    ///
-    /// # Errors
-    /// The machine's.
-    fn turn_to(&mut self, boundary: usize) -> Result<(), Self::Error>;
-}
+use crate::tiering::Loop;
 
 /// The loops of all boundaries, fastest first.
 #[derive(Debug)]
 pub struct Turns {
-    /// Each with when it is due.
+    /// Each loop with its due time.
     loops: Vec<(Loop, Nanoseconds)>,
     turn: usize,
 }
 
 impl Turns {
-    /// All are due at once.
+    /// All loops are due at once.
     #[must_use]
     pub fn new(loops: Vec<Loop>) -> Self {
         Self { loops: loops.into_iter().map(|one| (one, Nanoseconds(0))).collect(), turn: 0 }
@@ -39,37 +31,37 @@ impl Turns {
         self.loops.iter().map(|(one, _)| one)
     }
 
-    /// Has each loop go on with other goals, fastest boundary first.
+    /// Sets the goals of each loop, fastest boundary first.
     pub fn set_goals(&mut self, goals: impl IntoIterator<Item = Goals>) {
         self.loops.iter_mut().zip(goals).for_each(|((one, _), goals)| one.set_goals(goals));
     }
 
-    /// Whether a look is under way.
+    /// Whether a scan is outstanding.
     #[must_use]
-    pub fn is_looking(&self) -> bool {
-        self.loops.get(self.turn).is_some_and(|(one, _)| one.is_looking())
+    pub fn is_scanning(&self) -> bool {
+        self.loops.get(self.turn).is_some_and(|(one, _)| one.is_scanning())
     }
 
-    /// Does what is due at `now`; gives how long after it has been done the next thing is.
+    /// Runs the step that is due at `now`. Returns the delay from the end of this step to the next.
     ///
     /// # Errors
-    /// The machine's. It may be ticked again.
-    pub fn tick<P: Boundaries>(
+    /// Errors of the machine. `tick` may be called again.
+    pub fn tick<P: TierBoundaries>(
         &mut self,
         now: Nanoseconds,
         pages: &mut P,
     ) -> Result<Nanoseconds, P::Error> {
-        if !self.is_looking() {
+        if !self.is_scanning() {
             let next = (0..self.loops.len()).min_by_key(|at| self.loops[*at].1);
             self.turn = next.unwrap_or(0);
         }
         let Some((one, due)) = self.loops.get_mut(self.turn) else { return Ok(Nanoseconds(0)) };
-        if !one.is_looking() && *due > now {
+        if !one.is_scanning() && *due > now {
             return Ok(Nanoseconds(due.0 - now.0));
         }
         pages.turn_to(self.turn)?;
         let wait = one.tick(now, pages)?;
-        if one.is_looking() {
+        if one.is_scanning() {
             return Ok(wait);
         }
         *due = Nanoseconds(now.0.saturating_add(wait.0));
@@ -81,13 +73,13 @@ impl Turns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tiering::{Count, KeptBy};
-    use nearfar_policy::tiering::{Decision, Goals, Look, Looked, Side, Upkeep};
+    use nearfar_policy::ports::{Count, KeptBy, TierPages};
+    use nearfar_policy::tiering::{BackgroundMigration, Decision, Goals, Scan, Scanned, TierUsage};
     use nearfar_topology::{Bytes, BytesPerSecond};
 
     const MIB: u64 = 1 << 20;
 
-    /// Three tiers in use, of which all pages are always found used; notes whose turn each pass is.
+    /// Three tiers with all pages always referenced; records the boundary of each pass.
     #[derive(Default)]
     struct Notes {
         turn: usize,
@@ -102,27 +94,27 @@ mod tests {
         }
     }
 
-    impl Pages for Notes {
+    impl TierPages for Notes {
         type Error = ();
-        fn forget(&mut self, _: Look) -> Result<Nanoseconds, ()> {
+        fn clear_accessed(&mut self, _: Scan) -> Result<Nanoseconds, ()> {
             self.note("forget")
         }
-        fn look(&mut self, _: Look) -> Result<Nanoseconds, ()> {
+        fn scan(&mut self, _: Scan) -> Result<Nanoseconds, ()> {
             let count = &mut self.counts[self.turn];
-            for look in [&mut count.near_look, &mut count.far_look] {
+            for look in [&mut count.near_scan, &mut count.far_scan] {
                 *look =
-                    Looked { at: Bytes(look.at.0 + MIB), used: Bytes(look.used.0 + MIB), ..*look };
+                    Scanned { at: Bytes(look.at.0 + MIB), used: Bytes(look.used.0 + MIB), ..*look };
             }
             self.note("look")
         }
-        fn exchange(&mut self, _: &Decision) -> Result<Nanoseconds, ()> {
+        fn migrate(&mut self, _: &Decision) -> Result<Nanoseconds, ()> {
             self.note("exchange")
         }
-        fn rest(&mut self, _: &Upkeep) -> Result<KeptBy, ()> {
+        fn idle(&mut self, _: &BackgroundMigration) -> Result<KeptBy, ()> {
             self.note("rest").map(|_| KeptBy::Machine)
         }
-        fn sides(&mut self) -> Result<(Side, Side), ()> {
-            let side = Side { total: Bytes(100 * MIB), free: Bytes(0) };
+        fn sides(&mut self) -> Result<(TierUsage, TierUsage), ()> {
+            let side = TierUsage { total: Bytes(100 * MIB), free: Bytes(0) };
             Ok((side, side))
         }
         fn count(&mut self) -> Result<Count, ()> {
@@ -131,7 +123,7 @@ mod tests {
         }
     }
 
-    impl Boundaries for Notes {
+    impl TierBoundaries for Notes {
         fn turn_to(&mut self, boundary: usize) -> Result<(), ()> {
             self.turn = boundary;
             Ok(())

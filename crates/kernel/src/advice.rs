@@ -1,8 +1,9 @@
 //! The advice page as a file: one process publishes it ([`Publisher`]), all others map and read it ([`Reader`]).
 //!
-//! How it lies there is `nearfar_policy::advice`. The file comes whole, under its own name at last, and is then written in place; it
-//! goes with its publisher, and what a killed one has left is replaced by the next. A reader trusts pages of root and of its own
-//! user alone: who could cut a mapped file off could end its readers.
+//! Its layout is in `nearfar_policy::advice`. The file is created under another name and renamed when complete, then
+//! updated in place; it is removed with its publisher, and one left by a killed publisher is replaced by the next. A
+//! reader trusts only pages of root and of its own user: the owner of a mapped file could truncate it and so end its
+//! readers.
 
 use std::fs::File;
 use std::io;
@@ -14,21 +15,22 @@ use nearfar_topology::Nanoseconds;
 use rustix::fs::{Mode, OFlags};
 
 use crate::claim::{Claim, ClaimError};
+use crate::environment;
 use crate::sys::shared::{Access, Shared};
 
-/// How often a page is read again that was being written.
+/// Number of reads of a page that is being written.
 const TRIES: usize = 100;
-/// What to do about a file that is no page.
+/// The way out, if the file is not a page.
 const FOREIGN: &str = "it was left as it is; name another file for the advice page";
 
-/// Where the page is unless told otherwise: `$NEARFAR_ADVICE`, or `/run/nearfar/advice`.
+/// Default path of the page: `$NEARFAR_ADVICE`, or `/run/nearfar/advice`.
 #[must_use]
 pub fn default_path() -> PathBuf {
-    let named = std::env::var_os("NEARFAR_ADVICE").filter(|named| !named.is_empty());
+    let named = environment::var("NEARFAR_ADVICE").filter(|named| !named.is_empty());
     PathBuf::from(named.unwrap_or_else(|| "/run/nearfar/advice".into()))
 }
 
-/// Why there is no page to read.
+/// Reasons why there is no page to read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdviceError {
@@ -40,23 +42,23 @@ pub enum AdviceError {
         /// The errno.
         source: io::Error,
     },
-    /// It is another user's.
+    /// It belongs to another user.
     #[error("{} is another user's, or writable by others: such a page is not trusted", path.display())]
     Untrusted {
         /// The file.
         path: PathBuf,
     },
-    /// There is no page in it.
+    /// It contains no page.
     #[error("{} is {why}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         why: Unreadable,
     },
 }
 
-/// A page that someone else writes.
+/// A page of another process, for reading.
 #[derive(Debug)]
 pub struct Reader {
     words: Shared,
@@ -64,13 +66,13 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Maps the page at `path`; none if there is no file.
+    /// Maps the page at `path`; `None` if there is no file.
     ///
     /// # Errors
     /// [`AdviceError`].
     pub fn open(path: &Path) -> Result<Option<Self>, AdviceError> {
         let io = |source: io::Error| AdviceError::Io { path: path.into(), source };
-        // Neither a link of someone else's nor a FIFO that would be waited for.
+        // Neither another user's link nor a FIFO, whose open would block.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = match rustix::fs::open(path, flags, Mode::empty()) {
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Ok(None),
@@ -88,7 +90,7 @@ impl Reader {
         Ok(Some(Self { words, path: path.into() }))
     }
 
-    /// What is said now.
+    /// The current contents.
     ///
     /// # Errors
     /// [`AdviceError::Unreadable`].
@@ -110,7 +112,7 @@ impl Reader {
     }
 }
 
-/// A page that is ours to write. Dropping it removes it, and all else that was made with its claim.
+/// A page owned by this process. Dropping it removes it, and all other files made with its claim.
 #[derive(Debug)]
 pub struct Publisher {
     words: Shared,
@@ -120,13 +122,14 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Publishes `first` at `path`, whose directory is made if need be.
+    /// Publishes `first` at `path`, whose directory is created if necessary.
     ///
     /// # Errors
-    /// [`ClaimError`]; nothing is made then.
+    /// [`ClaimError`]; nothing is created then.
     pub fn start(path: &Path, first: Page) -> Result<Self, ClaimError> {
         let mut claim = Claim::take(path)?;
-        // What a killed one has left is gone by now; a page without a claim is nobody's, and anything else someone's.
+        // Files of a killed publisher are gone by now; a page without a claim has no owner, and any other file is
+        // foreign.
         match Reader::open(path) {
             Ok(None) => {}
             Ok(Some(page)) if page.is_page() => {}
@@ -145,7 +148,7 @@ impl Publisher {
         Ok(page)
     }
 
-    /// Says something new.
+    /// Updates the page.
     pub fn publish(&mut self, page: Page) {
         for (at, word) in page.stores(self.sequence) {
             self.words.store(at, word);
@@ -154,7 +157,7 @@ impl Publisher {
         self.last = page;
     }
 
-    /// The claim, for more that is to go with the page.
+    /// The claim, for further files that are removed with the page.
     pub fn claim(&mut self) -> &mut Claim {
         &mut self.claim
     }
@@ -162,15 +165,15 @@ impl Publisher {
 
 impl Drop for Publisher {
     fn drop(&mut self) {
-        // Who has it mapped learns at once that nobody writes it any more.
+        // Readers that have it mapped learn at once that it is no longer updated.
         self.publish(Page { heartbeat: Nanoseconds(0), ..self.last.clone() });
     }
 }
 
-/// Removes the page of a publisher that was killed, and all that it had made; what that was.
+/// Removes the page and other files of a killed publisher; returns their paths.
 ///
 /// # Errors
-/// [`ClaimError`], also if it lives.
+/// [`ClaimError`], also if the publisher is running.
 pub fn recover(path: &Path) -> Result<Vec<PathBuf>, ClaimError> {
     Claim::clean(path)
 }
@@ -238,7 +241,7 @@ mod tests {
         let pages = Arc::clone(&read);
         let reading = std::thread::spawn(move || {
             loop {
-                // Written too fast to be read, it is read again.
+                // A page written too fast to be read is read again.
                 let Ok(found) = reader.read() else { continue };
                 if found.heartbeat.0 == u64::MAX {
                     break;

@@ -1,15 +1,15 @@
-//! Which CPUs a thread runs on. Children and exec inherit it, as they do the memory policy.
+//! CPU affinity of threads. Children inherit it and exec keeps it, as with the memory policy.
 
 use std::io;
 
 use nearfar_topology::CpuId;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// CPUs that can't be run on.
+/// CPUs that can't be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AffinityError {
-    /// A number above what the call takes.
+    /// A number above the maximum of the call.
     #[error("CPU {cpu} is out of range; CPUs are 0 to {}", CpuSet::MAX_CPU - 1)]
     TooLarge {
         /// The CPU.
@@ -26,15 +26,15 @@ pub enum AffinityError {
         /// The errno.
         source: io::Error,
     },
-    /// The CPUs in force could not be read.
+    /// The current CPUs could not be read.
     #[error("can't read the CPU affinity: {0}")]
     Get(io::Error),
 }
 
-/// Has the calling thread, and what it starts, run on `cpus` only.
+/// Restricts the calling thread, and its children, to `cpus`.
 ///
 /// # Errors
-/// [`AffinityError`]; the affinity is as before.
+/// [`AffinityError`]; the affinity is unchanged.
 pub fn set(cpus: &[CpuId]) -> Result<(), AffinityError> {
     let mut set = CpuSet::new();
     for cpu in cpus {

@@ -1,8 +1,8 @@
-//! What the kernel itself does to move pages: NUMA balancing, demotion, and its counts of both.
+//! The kernel's own page migration: NUMA balancing, demotion, and the counters of both.
 //!
-//! `numa_balancing` is a set of bits: 1 moves pages towards the CPUs that use them, 2 promotes hot pages from slower
-//! nodes. `demotion_enabled` lets reclaim move cold pages to slower nodes. Pages that DAMON moves are in none of the
-//! promotion and demotion counts, only in `pgmigrate_*`.
+//! `numa_balancing` is a set of bits: 1 migrates pages towards the CPUs that use them, 2 promotes hot pages from slower
+//! nodes. `demotion_enabled` lets reclaim demote cold pages to slower nodes. Pages migrated by DAMON are in none of the
+//! promotion and demotion counters, only in `pgmigrate_*`.
 
 use nearfar_topology::NodeId;
 
@@ -10,7 +10,7 @@ use crate::fs::{Fs, FsError};
 use crate::journal::{Change, Journal, JournalError, Recorded};
 
 const NUMA_BALANCING: &str = "proc/sys/kernel/numa_balancing";
-/// In milliseconds; debugfs, so it may not be there.
+/// In milliseconds; in debugfs, so it may be missing.
 const SCAN_MAX: &str = "sys/kernel/debug/sched/numa_balancing/scan_period_max_ms";
 const SCAN_MIN: &str = "sys/kernel/debug/sched/numa_balancing/scan_period_min_ms";
 const DEMOTION: &str = "sys/kernel/mm/numa/demotion_enabled";
@@ -20,9 +20,9 @@ const DEMOTION: &str = "sys/kernel/mm/numa/demotion_enabled";
 pub struct NumaBalancing(pub u32);
 
 impl NumaBalancing {
-    /// Nothing moves.
+    /// No migration.
     pub const OFF: Self = Self(0);
-    /// Pages move towards their users.
+    /// Pages migrate towards their users.
     pub const NORMAL: Self = Self(1);
     /// Hot pages are promoted from slower nodes.
     pub const TIERING: Self = Self(2);
@@ -34,15 +34,15 @@ impl NumaBalancing {
     }
 }
 
-/// The mode of NUMA balancing; `None` where the kernel has none, or shows no number.
+/// The mode of NUMA balancing; `None` where the kernel has none, or the file contains no number.
 ///
 /// # Errors
-/// [`FsError`], if it is there but can't be read.
+/// [`FsError`], if the file exists but can't be read.
 pub fn numa_balancing(fs: &dyn Fs) -> Result<Option<NumaBalancing>, FsError> {
     Ok(fs.read(NUMA_BALANCING)?.and_then(|text| text.trim().parse().ok()).map(NumaBalancing))
 }
 
-/// Sets it through the journal, in the name of `by`.
+/// Sets it through the journal, with owner `by`.
 ///
 /// # Errors
 /// [`JournalError`]; nothing is changed then.
@@ -54,11 +54,12 @@ pub fn set_numa_balancing(
     journal.change(by, &[Change { path: NUMA_BALANCING.into(), new: mode.0.to_string() }])
 }
 
-/// Has NUMA balancing look at all of a busy process again as soon as it ever does, through the journal, in the name of `by`:
-/// the longest period becomes the shortest, which is a second unless someone has set it. Else it looks less and less often
-/// where it finds nothing to move, down to once a minute. Nothing changes where there is no debugfs.
+/// Makes NUMA balancing scan all of a busy process at its highest rate, through the journal, with owner `by`: sets the
+/// longest scan period to the shortest, which is a second by default. Otherwise the period grows to as much as a minute
+/// while no page needs to migrate. Nothing changes without debugfs.
 ///
-/// Source: Linux 6.12, kernel/sched/debug.c (`scan_period_min_ms`, `scan_period_max_ms`), fair.c (`update_task_scan_period`).
+/// Source: Linux 6.12, kernel/sched/debug.c (`scan_period_min_ms`, `scan_period_max_ms`), fair.c
+/// (`update_task_scan_period`).
 ///
 /// # Errors
 /// [`JournalError`]; nothing is changed then.
@@ -78,24 +79,24 @@ pub fn scan_steadily(
     }
 }
 
-/// Whether reclaim demotes; `None` where the kernel can't.
+/// Whether reclaim demotes; `None` where the kernel does not support it.
 ///
 /// # Errors
-/// [`FsError`], if it is there but can't be read.
+/// [`FsError`], if the file exists but can't be read.
 pub fn demotion_enabled(fs: &dyn Fs) -> Result<Option<bool>, FsError> {
     Ok(fs.read(DEMOTION)?.map(|text| matches!(text.trim(), "true" | "1" | "Y")))
 }
 
-/// Whether reclaim is to demote.
+/// Whether reclaim should demote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demotion {
-    /// Cold pages go to slower nodes.
+    /// Cold pages are demoted to slower nodes.
     On,
     /// Cold pages are dropped or swapped.
     Off,
 }
 
-/// Sets it through the journal, in the name of `by`.
+/// Sets it through the journal, with owner `by`.
 ///
 /// # Errors
 /// [`JournalError`]; nothing is changed then.
@@ -108,10 +109,10 @@ pub fn set_demotion(
     journal.change(by, &[Change { path: DEMOTION.into(), new: new.into() }])
 }
 
-/// Declares the counters once: the field and the kernel's name for it are the same.
+/// Declares the counters once: the field has the kernel's name.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)+) => {
-        /// Pages the kernel has counted since boot; 0 for what it does not count.
+        /// Counters of pages since boot; 0 for those the kernel does not have.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Migrations { $($(#[$doc])* pub $name: u64,)+ }
 
@@ -123,7 +124,7 @@ macro_rules! counters {
                 }
             }
 
-            /// What was counted since `earlier`.
+            /// The increments since `earlier`.
             #[must_use]
             pub const fn since(&self, earlier: &Self) -> Self {
                 Self { $($name: self.$name.saturating_sub(earlier.$name),)+ }
@@ -135,7 +136,7 @@ macro_rules! counters {
 counters! {
     /// Promoted by NUMA balancing.
     pgpromote_success,
-    /// Found worth promoting.
+    /// Candidates for promotion.
     pgpromote_candidate,
     /// Demoted by background reclaim.
     pgdemote_kswapd,
@@ -143,17 +144,17 @@ counters! {
     pgdemote_direct,
     /// Demoted for a huge page.
     pgdemote_khugepaged,
-    /// Demoted because someone wrote to memory.reclaim (Linux 6.15).
+    /// Demoted by a write to memory.reclaim (Linux 6.15).
     pgdemote_proactive,
-    /// Moved, by whomever; whole system only.
+    /// Migrated, for any reason; whole system only.
     pgmigrate_success,
-    /// Not moved; whole system only.
+    /// Failed migrations; whole system only.
     pgmigrate_fail,
-    /// Moved by NUMA balancing; whole system only.
+    /// Migrated by NUMA balancing; whole system only.
     numa_pages_migrated,
-    /// Looks that NUMA balancing took; whole system only.
+    /// Hint faults of NUMA balancing; whole system only.
     numa_hint_faults,
-    /// Of these, from the page's own node; whole system only.
+    /// Of these, accesses from the page's own node; whole system only.
     numa_hint_faults_local,
 }
 
@@ -161,7 +162,7 @@ impl Migrations {
     /// The counters of the whole system.
     ///
     /// # Errors
-    /// [`FsError`], if they are there but can't be read.
+    /// [`FsError`], if the file exists but can't be read.
     pub fn read(fs: &dyn Fs) -> Result<Self, FsError> {
         Ok(Self::understand(&fs.read("proc/vmstat")?.unwrap_or_default()))
     }
@@ -169,13 +170,13 @@ impl Migrations {
     /// The counters of one node: pages promoted to it, and demoted from it.
     ///
     /// # Errors
-    /// [`FsError`], if they are there but can't be read.
+    /// [`FsError`], if the file exists but can't be read.
     pub fn of_node(fs: &dyn Fs, node: NodeId) -> Result<Self, FsError> {
         let path = format!("sys/devices/system/node/node{node}/vmstat");
         Ok(Self::understand(&fs.read(&path)?.unwrap_or_default()))
     }
 
-    /// Demoted for whatever reason.
+    /// All demotions.
     #[must_use]
     pub const fn demoted(&self) -> u64 {
         self.pgdemote_kswapd

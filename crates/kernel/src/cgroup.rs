@@ -1,9 +1,10 @@
-//! Memory cgroups: where they are mounted, which one a process is in, who is in one, and where its memory lies.
+//! Memory cgroups: their mount point, the cgroup of a process, the processes of a cgroup, and the placement of its
+//! memory.
 //!
-//! Version 1 mounts the memory controller as a hierarchy of its own; version 2 has one for all. A hybrid system has both,
-//! and whichever holds the memory controller counts here. A cgroup is named by its path below that mount point with a
-//! leading `/`, which is also what DAMON's `memcg` filters and goals want. (In a container with a cgroup namespace paths
-//! begin at the container's own cgroup, and DAMON, which begins at the root, would not find them.)
+//! Version 1 mounts the memory controller as a separate hierarchy; version 2 has one for all. A hybrid system has both;
+//! the one with the memory controller counts here. A cgroup is named by its path below that mount point with a leading
+//! `/`, the form that DAMON's `memcg` filters and goals take. (In a container with a cgroup namespace paths begin at
+//! the container's own cgroup, and DAMON, which begins at the root, would not find them.)
 
 use std::collections::BTreeMap;
 
@@ -13,20 +14,20 @@ use crate::fs::{EntryKind, Fs, FsError};
 
 pub mod own;
 
-/// Nested deeper than this, cgroups are not looked into; the kernel's own default limit is far larger, real trees are not.
+/// Maximum nesting that is followed; the kernel's own default limit is far larger, real trees are not.
 const DEPTH_MAX: usize = 64;
 const PAGE: u64 = 4096;
 
 /// The version of the hierarchy that has the memory controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// One hierarchy a controller.
+    /// One hierarchy per controller.
     V1,
     /// One hierarchy.
     V2,
 }
 
-/// Where memory cgroups are.
+/// The hierarchy of memory cgroups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hierarchy {
     /// Its version.
@@ -37,11 +38,11 @@ pub struct Hierarchy {
     mount: String,
 }
 
-/// Why a cgroup's memory is not known.
+/// Reasons why a cgroup's memory is unknown.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CgroupError {
-    /// The memory controller is nowhere.
+    /// There is no memory controller.
     #[error(
         "no memory cgroups here: neither a cgroup file system of version 1 with the memory controller nor one of version 2 \
          that offers it is mounted"
@@ -55,7 +56,20 @@ pub enum CgroupError {
         /// The mount point.
         mount: String,
     },
-    /// A path that is none.
+    /// A cgroup whose memory is counted only as part of its parent's.
+    #[error(
+        "cgroup {path} has no memory controller, so its memory can't be told apart from that of cgroup {parent}; turn it on there: \
+         echo +memory > {mount}{below}/cgroup.subtree_control", below = if parent == "/" { "" } else { parent }
+    )]
+    NoController {
+        /// Its path.
+        path: String,
+        /// Its parent.
+        parent: String,
+        /// The mount point.
+        mount: String,
+    },
+    /// An invalid path.
     #[error("`{path}` is no path of a cgroup: it starts with / and has no .. in it")]
     Malformed {
         /// The path.
@@ -67,12 +81,12 @@ pub enum CgroupError {
         /// Its id.
         pid: u32,
     },
-    /// Something is there that can't be read.
+    /// A file exists but can't be read.
     #[error(transparent)]
     Read(#[from] FsError),
 }
 
-/// A cgroup's memory on one node, that of cgroups below it included.
+/// A cgroup's memory on one node, including that of its descendants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeMemory {
     /// Anonymous memory.
@@ -144,7 +158,7 @@ impl Hierarchy {
         text.lines().find_map(path).ok_or(CgroupError::Unsupported)
     }
 
-    /// The path of a cgroup as a user may name it: below the mount point, or with it.
+    /// The path of a cgroup as given by a user: below the mount point, or with it.
     ///
     /// # Errors
     /// [`CgroupError::Malformed`], [`CgroupError::Absent`], [`CgroupError::Read`].
@@ -157,7 +171,25 @@ impl Hierarchy {
         Ok(path)
     }
 
-    /// The processes in the cgroup at `path` and in those below it, in order of id.
+    /// Checks that the memory of the cgroup at `path` is counted separately.
+    ///
+    /// # Errors
+    /// [`CgroupError::NoController`], [`CgroupError::Malformed`], [`CgroupError::Absent`], [`CgroupError::Read`].
+    pub fn check_memory(&self, fs: &dyn Fs, path: &str) -> Result<(), CgroupError> {
+        let directory = self.directory(fs, path)?;
+        let on = fs.read(&format!("{directory}/cgroup.controllers"))?;
+        let has = |text: String| text.split_whitespace().any(|name| name == "memory");
+        if self.version == Version::V1 || on.is_none_or(has) {
+            return Ok(());
+        }
+        // The nearest ancestor that could enable it: one in which it is available.
+        let parent = path.rsplit_once('/').map_or("/", |(above, _)| above);
+        let parent = if parent.is_empty() { "/" } else { parent };
+        let (path, parent, mount) = (path.into(), parent.into(), self.mount());
+        Err(CgroupError::NoController { path, parent, mount })
+    }
+
+    /// The processes in the cgroup at `path` and its descendants, in order of id.
     ///
     /// # Errors
     /// [`CgroupError::Malformed`], [`CgroupError::Absent`], [`CgroupError::Read`].
@@ -181,8 +213,8 @@ impl Hierarchy {
         Ok(members)
     }
 
-    /// The processes in the cgroup at `path` itself, not in those below it, in order of id. 0 stands for those that our pid
-    /// namespace has no id for.
+    /// The processes in the cgroup at `path` itself, without its descendants, in order of id. 0 stands for processes
+    /// outside our pid namespace.
     ///
     /// # Errors
     /// [`CgroupError::Malformed`], [`CgroupError::Absent`], [`CgroupError::Read`].
@@ -195,8 +227,8 @@ impl Hierarchy {
         Ok(pids)
     }
 
-    /// Moves process `pid` into the cgroup at `path`. What it starts from then on is there too; its memory is counted where
-    /// it was when it got it.
+    /// Moves process `pid` into the cgroup at `path`. Its future children start there; its present memory stays charged
+    /// to the old cgroup.
     ///
     /// # Errors
     /// [`CgroupError::Malformed`], [`CgroupError::Absent`], [`CgroupError::Read`].
@@ -205,8 +237,8 @@ impl Hierarchy {
         Ok(fs.write(&format!("{directory}/cgroup.procs"), &pid.to_string())?)
     }
 
-    /// Whether a process is in the cgroup at `path` or in one below it; `None` where the kernel does not say (version 1, and
-    /// the root).
+    /// Whether a process is in the cgroup at `path` or in a descendant; `None` where the kernel does not report it
+    /// (version 1, and the root).
     ///
     /// # Errors
     /// [`CgroupError::Malformed`], [`CgroupError::Absent`], [`CgroupError::Read`].
@@ -217,7 +249,7 @@ impl Hierarchy {
         Ok(said.map(|said| said.trim() == "1"))
     }
 
-    /// Where the memory of the cgroup at `path` lies. Nothing for version 2's root, which the kernel does not count.
+    /// The memory of the cgroup at `path` by node. Empty for version 2's root, which the kernel does not count.
     ///
     /// # Errors
     /// [`CgroupError::Malformed`], [`CgroupError::Absent`], [`CgroupError::Read`].
@@ -231,7 +263,7 @@ impl Hierarchy {
         Ok(understand(&text, self.version))
     }
 
-    /// The directory of the cgroup at `path`, which must be there.
+    /// The directory of the cgroup at `path`, which must exist.
     fn directory(&self, fs: &dyn Fs, path: &str) -> Result<String, CgroupError> {
         if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
             return Err(CgroupError::Malformed { path: path.into() });
@@ -244,8 +276,8 @@ impl Hierarchy {
     }
 }
 
-/// Understands `memory.numa_stat`: `anon N0=4096 N1=0` in bytes (version 2), `hierarchical_anon=1 N0=1 N1=0` in pages
-/// (version 1). Other lines are passed over.
+/// Parses `memory.numa_stat`: `anon N0=4096 N1=0` in bytes (version 2), `hierarchical_anon=1 N0=1 N1=0` in pages
+/// (version 1). Other lines are skipped.
 fn understand(text: &str, version: Version) -> BTreeMap<NodeId, NodeMemory> {
     let (anon, file, unit) = match version {
         Version::V1 => ("hierarchical_anon", "hierarchical_file", PAGE),

@@ -1,15 +1,17 @@
-//! Files and directories that one process keeps while it runs, and that go with it, also after it was killed.
+//! Exclusive claims on files and directories, which are removed when their process ends, even after it was killed.
 //!
-//! A [`Claim`] is a lock (flock) on a file, `NAME.claim` beside the file that it is about, so one process has it at a time. In it
-//! stands, a JSON object a line, who has it and what was made:
+//! A [`Claim`] is a lock (flock) on a file, `NAME.claim` beside the claimed file, so one process has it at a time. It
+//! contains its holder and the files created, one JSON object per line:
 //! ```text
-//! {"schema":"nearfar.claim/1","pid":812}
+//! {"schema":"nearfar.claim/1","pid":812,"started_ticks":40210,"of":"tier"}
 //! {"path":"/run/tierd/node0/max_bw"}
 //! {"path":"/run/tierd/node0/max_bw","inode":5210}
 //! ```
-//! A path is noted before the file is made, with its number after. Who takes the claim of a process that was killed removes what
-//! it had made: files that are still those, directories that are empty. A line that was cut off is none: what it was
-//! about to say had not been done.
+//! `of` (optional) is the purpose. A process that starts another to do the work passes the claim on with the open file
+//! ([`Claim::hand_over`], [`Claim::inherit`]), so that the claim is never free in between. A path is recorded before
+//! the file is created, its inode number afterwards. The next holder after a killed one removes the files it created:
+//! those with the same inode number, and empty directories. A truncated line is ignored: the action it was to record
+//! had not been done.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, Read as _, Write as _};
@@ -20,11 +22,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
+use crate::process::Identity;
+
 const SCHEMA: &str = "nearfar.claim/1";
-/// A larger file is none of ours.
+/// Larger files are not claims.
 const SIZE_MAX: u64 = 4 << 20;
 
-/// Why something is not kept.
+/// Reasons why a claim failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClaimError {
@@ -38,32 +42,32 @@ pub enum ClaimError {
         /// The errno.
         source: io::Error,
     },
-    /// The directory above what is to be made is not there.
+    /// The parent directory is missing.
     #[error("there is no directory {}: make it, or name another", path.display())]
     NoDirectory {
         /// The directory.
         path: PathBuf,
     },
-    /// Another process has it.
-    #[error("{} is kept by process {pid} already; end that first (kill {pid}), or name another file", path.display())]
+    /// Another process has the claim.
+    #[error("{} is kept by process {} already; end that first (kill {1}), or name another file", path.display(), holder.identity.pid)]
     Held {
-        /// What it is about.
+        /// The claimed path.
         path: PathBuf,
-        /// The process.
-        pid: u32,
+        /// The holder; pid 0 while it is being recorded.
+        holder: Holder,
     },
-    /// Others could have written what is to be trusted.
+    /// Other users could have written a file that must be trusted.
     #[error("{} belongs to another user or is writable by others, so it is not trusted; name another", path.display())]
     Untrusted {
         /// The file or directory.
         path: PathBuf,
     },
-    /// There is something else already.
+    /// A foreign file exists already.
     #[error("{} is there already and is not nearfar's: {hint}", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What to do.
+        /// The way out.
         hint: &'static str,
     },
 }
@@ -77,10 +81,23 @@ fn needs_root(source: &io::Error) -> &'static str {
     }
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct Holder {
+/// A claim's holder.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
     schema: String,
-    pid: u32,
+    /// Its process.
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// Its purpose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<String>,
+}
+
+impl Holder {
+    fn own(of: Option<&str>) -> Self {
+        let of = of.map(str::to_owned);
+        Self { schema: SCHEMA.into(), identity: Identity::own(), of }
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -90,33 +107,93 @@ struct Made {
     inode: Option<u64>,
 }
 
-/// The right to keep something. Dropping it removes all that was made, and then itself.
+/// An exclusive claim. Dropping it removes all files created with it, and then itself.
 #[derive(Debug)]
 pub struct Claim {
     file: File,
     path: PathBuf,
-    /// In the order in which it was made.
+    /// In order of creation.
     made: Vec<Made>,
-    /// What the one before, which was killed, had left and is removed.
+    /// Files of the previous, killed holder, which were removed.
     recovered: Vec<PathBuf>,
+    /// Whether it was passed on to a child.
+    left: bool,
 }
 
 impl Claim {
-    /// Takes the claim on `about`, whose directory is made if need be, and removes what a killed holder has left.
+    /// Takes the claim on `about`, whose directory is created if necessary, and removes files of a killed holder.
     ///
     /// # Errors
-    /// [`ClaimError`]; nothing is made then.
+    /// [`ClaimError`]; nothing is created then.
     pub fn take(about: &Path) -> Result<Self, ClaimError> {
+        Self::take_for(about, None)
+    }
+
+    /// The same, with a purpose that others can read.
+    ///
+    /// # Errors
+    /// [`ClaimError`]; nothing is created then.
+    pub fn take_for(about: &Path, of: Option<&str>) -> Result<Self, ClaimError> {
         let dir = parent(about);
         let is_new = make_dir(dir)?;
-        let taken = Self::take_in(about, dir, is_new);
+        let taken = Self::take_in(about, (dir, is_new), of);
         if taken.is_err() && is_new {
             let _ = fs::remove_dir(dir);
         }
         taken
     }
 
-    fn take_in(about: &Path, dir: &Path, is_new: bool) -> Result<Self, ClaimError> {
+    /// The running holder of the claim on `about`.
+    #[must_use]
+    pub fn holder(about: &Path) -> Option<Holder> {
+        let (file, _) = open(&beside(about), false).ok()??;
+        said(&file).lines().next().and_then(holder).filter(|holder| holder.identity.is_running())
+    }
+
+    /// The open file for a child to [inherit](Self::inherit). The claim is the child's once it has inherited it:
+    /// [leave](Self::leave) it then.
+    ///
+    /// # Errors
+    /// [`ClaimError::Call`].
+    pub fn hand_over(&self) -> Result<File, ClaimError> {
+        self.file.try_clone().map_err(failed("share", &self.path))
+    }
+
+    /// Leaves the claim to a child that has the open file, without removing anything.
+    pub fn leave(mut self) {
+        self.left = true;
+    }
+
+    /// Takes the claim over from the parent, through its open `file`.
+    ///
+    /// # Errors
+    /// [`ClaimError`], also if it is another file.
+    pub fn inherit(file: File, about: &Path, of: Option<&str>) -> Result<Self, ClaimError> {
+        let path = beside(about);
+        let number =
+            |found: io::Result<fs::Metadata>| found.map(|found| (found.dev(), found.ino()));
+        let is_it = number(file.metadata()).ok() == number(fs::symlink_metadata(&path)).ok();
+        if !is_it || file.try_lock().is_err() {
+            return Err(ClaimError::Foreign { path, hint: "start this without --claimed" });
+        }
+        let made = made(&said(&file));
+        let claim = Self { file, path, made, recovered: Vec::new(), left: false };
+        claim.begin(of)?;
+        claim.made.iter().try_for_each(|made| claim.line(made))?;
+        Ok(claim)
+    }
+
+    /// Records the holder.
+    fn begin(&self, of: Option<&str>) -> Result<(), ClaimError> {
+        self.file.set_len(0).map_err(failed("write", &self.path))?;
+        self.line(&Holder::own(of))
+    }
+
+    fn take_in(
+        about: &Path,
+        (dir, is_new): (&Path, bool),
+        of: Option<&str>,
+    ) -> Result<Self, ClaimError> {
         check_dir(dir)?;
         let mut claim = loop {
             if let Some(claim) = Self::lock(about, true)? {
@@ -125,19 +202,17 @@ impl Claim {
         };
         let was_made = claim.recover()?;
         claim.made.clear();
-        let failed = failed("write", &claim.path);
-        claim.file.set_len(0).map_err(failed)?;
-        claim.line(&Holder { schema: SCHEMA.into(), pid: std::process::id() })?;
+        claim.begin(of)?;
         if is_new || was_made {
             claim.note(dir, None)?;
         }
         Ok(claim)
     }
 
-    /// Removes what a killed holder has left; what that was.
+    /// Removes files of a killed holder; returns their paths.
     ///
     /// # Errors
-    /// [`ClaimError`], also if a holder lives.
+    /// [`ClaimError`], also if the holder is running.
     pub fn clean(about: &Path) -> Result<Vec<PathBuf>, ClaimError> {
         let path = beside(about);
         if fs::symlink_metadata(&path).is_err_and(|why| why.kind() == io::ErrorKind::NotFound) {
@@ -149,46 +224,27 @@ impl Claim {
         Ok(std::mem::take(&mut claim.recovered))
     }
 
-    /// Opens and locks the file; nothing if it went while it was waited for, or is not there and is not to be made.
+    /// Opens and locks the file; `None` if it was removed during the wait, or is missing and should not be created.
     fn lock(about: &Path, make: bool) -> Result<Option<Self>, ClaimError> {
         let path = beside(about);
-        let mut options = File::options();
-        options.read(true).append(true).create(make).mode(0o600);
-        // Not through a link that someone else has put there.
-        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
-        let opened = options.custom_flags(i32::try_from(flags).unwrap_or(0)).open(&path);
-        let file = match opened {
-            Err(error) if !make && error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            opened => opened.map_err(failed("open", &path))?,
-        };
-        let found = file.metadata().map_err(failed("look at", &path))?;
-        if found.uid() != rustix::process::geteuid().as_raw()
-            || found.mode() & 0o022 != 0
-            || !found.is_file()
-        {
-            return Err(ClaimError::Untrusted { path });
-        }
+        let Some((file, found)) = open(&path, make)? else { return Ok(None) };
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => {
-                let pid = said(&file).lines().next().and_then(holder).unwrap_or(0);
-                return Err(ClaimError::Held { path: about.into(), pid });
+                let holder = said(&file).lines().next().and_then(holder).unwrap_or_default();
+                return Err(ClaimError::Held { path: about.into(), holder });
             }
             locked => locked.map_err(io::Error::from).map_err(failed("lock", &path))?,
         }
-        // Whoever had it before may have removed the file meanwhile.
+        // The previous holder may have removed the file meanwhile.
         let is_there = fs::symlink_metadata(&path).is_ok_and(|there| there.ino() == found.ino());
-        Ok(is_there.then(|| Self { file, path, made: Vec::new(), recovered: Vec::new() }))
+        let made = Vec::new();
+        Ok(is_there.then(|| Self { file, path, made, recovered: Vec::new(), left: false }))
     }
 
-    /// Removes what the text in the file says was made, but for the directory that the file is in; whether that was made.
+    /// Removes the files recorded in the claim, except the directory that contains it; returns whether that was
+    /// created.
     fn recover(&mut self) -> Result<bool, ClaimError> {
-        let text = said(&self.file);
-        let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-        for line in lines {
-            let Ok(made) = serde_json::from_str::<Made>(line) else { continue };
-            self.made.retain(|before| before.path != made.path);
-            self.made.push(made);
-        }
+        self.made = made(&said(&self.file));
         let own = self.take_own_dir();
         self.recovered = self.remove()?;
         let is_own = own.is_some();
@@ -201,10 +257,10 @@ impl Claim {
         Some(self.made.remove(at))
     }
 
-    /// Makes a file that was not there, as all may read it.
+    /// Creates a file that does not exist, readable by all.
     ///
     /// # Errors
-    /// [`ClaimError`]; `hint` says what to do where there is a file already.
+    /// [`ClaimError`]; `hint` is the way out if there is a file already.
     pub fn create(&mut self, path: &Path, hint: &'static str) -> Result<File, ClaimError> {
         if fs::symlink_metadata(path).is_ok() {
             return Err(ClaimError::Foreign { path: path.into(), hint });
@@ -215,7 +271,7 @@ impl Claim {
             self.made.pop();
         }
         let file = made.map_err(failed("create", path))?;
-        // Whatever the umask.
+        // Independent of the umask.
         file.set_permissions(fs::Permissions::from_mode(0o644)).map_err(failed("open up", path))?;
         let inode = file.metadata().map_err(failed("look at", path))?.ino();
         self.made.pop();
@@ -223,7 +279,7 @@ impl Claim {
         Ok(file)
     }
 
-    /// Makes a directory, unless it is there.
+    /// Creates a directory, unless it exists.
     ///
     /// # Errors
     /// [`ClaimError`].
@@ -237,7 +293,7 @@ impl Claim {
         })
     }
 
-    /// Gives a file that was made another name, in the place of what has that name.
+    /// Renames a created file, replacing any file with that name.
     ///
     /// # Errors
     /// [`ClaimError`].
@@ -264,7 +320,7 @@ impl Claim {
         written.map_err(failed("write", &self.path))
     }
 
-    /// Removes what was made, last first: files that are still those, directories that are empty. What was removed.
+    /// Removes created files, last first: those with the same inode number, and empty directories. Returns their paths.
     fn remove(&mut self) -> Result<Vec<PathBuf>, ClaimError> {
         let mut removed = Vec::new();
         while let Some(Made { path, inode }) = self.made.pop() {
@@ -278,7 +334,7 @@ impl Claim {
             };
             match gone {
                 Ok(()) => removed.push(path),
-                // Others have put something there.
+                // It contains files of others.
                 Err(why) if why.kind() == io::ErrorKind::DirectoryNotEmpty => {}
                 Err(why) if why.kind() == io::ErrorKind::NotFound => {}
                 Err(why) => return Err(failed("remove", &path)(why)),
@@ -287,16 +343,16 @@ impl Claim {
         Ok(removed)
     }
 
-    /// Removes all that was made, and the claim.
+    /// Removes all created files, and the claim.
     ///
     /// # Errors
-    /// [`ClaimError`], with what could not be removed.
+    /// [`ClaimError`] of a file that could not be removed.
     pub fn end(mut self) -> Result<(), ClaimError> {
         self.give_up()
     }
 
     fn give_up(&mut self) -> Result<(), ClaimError> {
-        // The directory can only go after the claim, which is in it.
+        // The directory can be removed only after the claim, which is in it.
         let dir = self.take_own_dir();
         let removed = self.remove();
         let _ = fs::remove_file(&self.path);
@@ -306,7 +362,7 @@ impl Claim {
         removed.map(drop)
     }
 
-    /// What the holder before, which was killed, had left.
+    /// Files of the previous, killed holder, which were removed.
     #[must_use]
     pub fn recovered(&self) -> &[PathBuf] {
         &self.recovered
@@ -315,8 +371,10 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // There is nobody to tell; the next holder tries again.
-        let _ = self.give_up();
+        if !self.left {
+            // Errors can't be reported here; the next holder retries.
+            let _ = self.give_up();
+        }
     }
 }
 
@@ -335,7 +393,7 @@ fn failed(call: &'static str, path: &Path) -> impl Fn(io::Error) -> ClaimError +
     move |source| ClaimError::Call { call, path: path.clone(), source }
 }
 
-/// Makes the directory in one that is there; whether it is new.
+/// Creates a directory in an existing one; returns whether it is new.
 fn make_dir(dir: &Path) -> Result<bool, ClaimError> {
     match DirBuilder::new().mode(0o755).create(dir) {
         Ok(()) => {
@@ -351,7 +409,7 @@ fn make_dir(dir: &Path) -> Result<bool, ClaimError> {
     }
 }
 
-/// Nobody else may put a claim of theirs there.
+/// Checks that no other user can create a claim there.
 fn check_dir(dir: &Path) -> Result<(), ClaimError> {
     let found = fs::metadata(dir).map_err(failed("look at", dir))?;
     let me = rustix::process::geteuid().as_raw();
@@ -364,15 +422,59 @@ fn check_dir(dir: &Path) -> Result<(), ClaimError> {
 
 fn said(file: &File) -> String {
     let mut bytes = Vec::new();
-    // What can't be read says nothing.
+    // An unreadable claim has no entries.
     let _ = rustix::fs::seek(file, rustix::fs::SeekFrom::Start(0));
     let _ = file.take(SIZE_MAX).read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn holder(line: &str) -> Option<u32> {
-    let holder: Holder = serde_json::from_str(line).ok()?;
-    Some(holder.pid)
+fn holder(line: &str) -> Option<Holder> {
+    serde_json::from_str(line).ok()
+}
+
+/// The files recorded in the text. A truncated line is ignored.
+fn made(text: &str) -> Vec<Made> {
+    let mut all: Vec<Made> = Vec::new();
+    for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+        let Ok(made) = serde_json::from_str::<Made>(line) else { continue };
+        all.retain(|before| before.path != made.path);
+        all.push(made);
+    }
+    all
+}
+
+/// Opens a claim's file; `None` if it is missing and should not be created.
+fn open(path: &Path, make: bool) -> Result<Option<(File, fs::Metadata)>, ClaimError> {
+    let mut options = File::options();
+    options.read(true).append(true).create(make).mode(0o600);
+    // Not through a link of another user.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+    let opened = options.custom_flags(i32::try_from(flags).unwrap_or(0)).open(path);
+    let file = match opened {
+        Err(error) if !make && error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(failed("open", path))?,
+    };
+    let found = file.metadata().map_err(failed("look at", path))?;
+    if found.uid() != rustix::process::geteuid().as_raw()
+        || found.mode() & 0o022 != 0
+        || !found.is_file()
+    {
+        return Err(ClaimError::Untrusted { path: path.into() });
+    }
+    Ok(Some((file, found)))
+}
+
+/// Any bytes as the lines of a claim, for fuzz targets.
+#[cfg(any(fuzzing, test))]
+pub fn fuzz(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let _ = text.lines().next().and_then(holder).map(|holder| holder.identity.is_running());
+    let all = made(&text);
+    assert!(
+        all.iter()
+            .enumerate()
+            .all(|(at, one)| all[..at].iter().all(|other| other.path != one.path))
+    );
 }
 
 #[cfg(test)]

@@ -1,25 +1,26 @@
-//! DAMON: the kernel watches which memory is hot and which is cold, and acts on it by schemes.
+//! DAMON: the kernel monitors the access frequency of memory, and schemes act on hot and cold regions.
 //!
-//! Here: what a kdamond is to do ([`spec`]), who holds DAMON now ([`holder`]), starting, changing, asking and stopping
-//! ([`session`]), what it found ([`counters`]), and what it offers ([`offers`]). Everything goes through
-//! `/sys/kernel/mm/damon/admin/kdamonds/`, of which only root sees more than the names.
-//! Not here: what to do about hot and cold (crate policy), and which ranges a node has ([`crate::ranges`]).
+//! Here: the specification of a kdamond ([`spec`]), the current user of DAMON ([`holder`]), sessions that start,
+//! change, query and stop kdamonds ([`session`]), their results ([`counters`]), and the features of this kernel
+//! ([`offers`]). Everything goes through `/sys/kernel/mm/damon/admin/kdamonds/`, of which other users than root see
+//! only the names. Not here: decisions about hot and cold memory (crate policy), and the ranges of a node
+//! ([`crate::ranges`]).
 //!
-//! # What the journal knows
-//! Three kinds of files are system-wide state, and recorded before they are written: `damon_stat`'s switch (if it may be
-//! paused), `nr_kdamonds`, and each `kdamonds/N/state`. All else below `kdamonds/N` is made by `nr_kdamonds` and goes
-//! with it, so nothing there needs putting back. Undoing goes backwards: kdamonds off, `nr_kdamonds` as it was (the
-//! kernel refuses that while one runs), `damon_stat` on again. As `nr_kdamonds` can only be changed by throwing all
-//! kdamonds away, a session starts only where there is none.
+//! # Journaled state
+//! Three kinds of files are system-wide state, recorded before they are written: the switch of `damon_stat` (if it may
+//! be paused), `nr_kdamonds`, and each `kdamonds/N/state`. All else below `kdamonds/N` is created by `nr_kdamonds` and
+//! removed with it, so nothing there needs restoring. The restore runs in reverse: kdamonds off, `nr_kdamonds` to its
+//! old value (the kernel refuses that while one runs), `damon_stat` on again. As any change of `nr_kdamonds` discards
+//! all kdamonds, a session starts only if there are none.
 
-use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::fs::{Fs, FsError};
-use crate::journal::JournalError;
+use crate::journal::{Journal, JournalError};
+use crate::lock::{Lock, LockError};
 
 pub mod counters;
 pub mod holder;
-mod lock;
 pub mod offers;
 pub mod session;
 mod settings;
@@ -30,39 +31,36 @@ pub use counters::{Region, SchemeStats};
 pub use holder::{Holder, holders};
 pub use session::{DamonStat, Session, recover};
 
-/// Where kdamonds are.
+/// Directory of the kdamonds.
 pub const KDAMONDS: &str = "sys/kernel/mm/damon/admin/kdamonds";
 
-/// The name under which the journal keeps DAMON's changes.
+/// The journal's name for DAMON's changes.
 pub const BY: &str = "damon";
 
-/// Why DAMON could not be started, changed or asked.
+/// Reason why DAMON could not be started, changed or queried.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DamonError {
-    /// The kernel has no DAMON for users.
+    /// The kernel has no DAMON interface for user space.
     #[error(
         "no /{KDAMONDS} here: this kernel lacks DAMON's interface (Linux 5.18 with CONFIG_DAMON_SYSFS), or sysfs is hidden"
     )]
     Absent,
-    /// Somebody else has it.
+    /// Another user holds it.
     #[error("DAMON is in use: {}; nothing was changed", said(.0))]
     Held(Vec<Holder>),
-    /// Another process of this project has it.
-    #[error(
-        "another nearfar runs DAMON on this system (it holds {}); stop it first, nothing was changed",
-        lock.display()
-    )]
+    /// Another process of this project holds it.
+    #[error("{} runs DAMON for nearfar; end it first, nothing was changed", of_nearfar(*pid))]
     InUse {
-        /// The file that it has locked.
-        lock: PathBuf,
+        /// The process, if known.
+        pid: Option<u32>,
     },
-    /// A specification no kernel would take.
+    /// A specification that every kernel would refuse.
     #[error("kdamond {index} asks for {what}; nothing was changed")]
     Spec {
-        /// Which.
+        /// Index of the kdamond.
         index: usize,
-        /// What is wrong with it.
+        /// The fault.
         what: String,
     },
     /// The kernel lacks a file that the specification needs.
@@ -75,25 +73,25 @@ pub enum DamonError {
         path: String,
         /// What was to be written.
         text: String,
-        /// The first Linux release that has it, where known.
+        /// The first Linux release that has it, if known.
         since: Option<&'static str>,
     },
     /// The kernel refused a setting.
     #[error("DAMON does not take this: {0}{hint}", hint = root(.0))]
     Refused(FsError),
-    /// The kernel took a setting for another.
+    /// The kernel read back a setting differently.
     #[error(
         "/{path} reads `{reads}` after `{wrote}` was written; this kernel means something else by it"
     )]
     Mistaken {
         /// The file.
         path: String,
-        /// What was written.
+        /// The text written.
         wrote: String,
-        /// What it reads.
+        /// The text read back.
         reads: String,
     },
-    /// A file that holds no number.
+    /// A file without a number.
     #[error("/{path} reads `{found}`, which is not a number")]
     Malformed {
         /// The file.
@@ -101,12 +99,12 @@ pub enum DamonError {
         /// Its text.
         found: String,
     },
-    /// A kdamond has ended by itself, or was stopped or removed by someone else.
+    /// A kdamond has ended by itself, or was stopped or removed by another program.
     #[error(
         "kdamond {index} is not running any more: its processes have ended, or someone stopped it"
     )]
     Gone {
-        /// Which.
+        /// Index of the kdamond.
         index: usize,
     },
     /// There is no such kdamond or scheme in this session.
@@ -114,32 +112,27 @@ pub enum DamonError {
     NoSuch {
         /// `kdamond` or `scheme`.
         what: &'static str,
-        /// Its number.
+        /// Its index.
         index: usize,
     },
-    /// Something is there that can't be read.
+    /// An existing file cannot be read.
     #[error("{0}{hint}", hint = root(.0))]
     Read(#[from] FsError),
     /// The journal, or a write through it, failed.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The kernel would not turn its kdamonds on.
+    /// The kernel refused to turn the kdamonds on.
     #[error("DAMON does not start with these settings: {0}")]
     NotStarted(JournalError),
-    /// A lock could not be taken.
-    #[error("can't lock {}: {source}", path.display())]
-    Lock {
-        /// The file.
-        path: PathBuf,
-        /// The errno.
-        source: std::io::Error,
-    },
-    /// Something failed, and so did undoing what came before it.
+    /// The lock on DAMON could not be taken.
+    #[error("{0}{hint}", hint = if .0.is_permission() { ROOT } else { "" })]
+    Lock(LockError),
+    /// An operation failed, and so did the undoing of earlier ones.
     #[error("{first}; undoing what was already done failed too: {then}")]
     Undo {
-        /// What failed.
+        /// The first failure.
         first: Box<DamonError>,
-        /// What failed then.
+        /// The failure of undoing.
         then: Box<DamonError>,
     },
 }
@@ -153,8 +146,28 @@ fn came_with(release: Option<&str>) -> String {
     release.map(|release| format!(" (it came with Linux {release})")).unwrap_or_default()
 }
 
+const ROOT: &str = "; DAMON needs root (sudo) or CAP_DAC_OVERRIDE";
+
 fn root(error: &FsError) -> &'static str {
-    if error.is_permission() { "; DAMON needs root (CAP_DAC_OVERRIDE)" } else { "" }
+    if error.is_permission() { ROOT } else { "" }
+}
+
+fn of_nearfar(pid: Option<u32>) -> String {
+    let Some(pid) = pid else { return "another process".into() };
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = words.split(|byte| *byte == 0).take(3).map(String::from_utf8_lossy);
+    let words = words.collect::<Vec<_>>().join(" ");
+    format!("process {pid} ({})", words.trim_end().escape_debug())
+}
+
+/// The lock on DAMON, held for the lifetime of a session.
+fn lock(journal: &Journal<'_>) -> Result<Lock, DamonError> {
+    journal.make_dir()?;
+    let taken = Lock::take(&journal.dir().join("damon.lock"), Duration::ZERO);
+    taken.map_err(|error| match error {
+        LockError::Held { pid, .. } => DamonError::InUse { pid },
+        other => DamonError::Lock(other),
+    })
 }
 
 /// A file of kdamond `index`.
@@ -162,7 +175,7 @@ fn kdamond_path(index: usize, file: &str) -> String {
     format!("{KDAMONDS}/{index}/{file}")
 }
 
-/// The numbers that name directories of `path`, in order; none where there is no such directory.
+/// The numeric directory names of `path`, in order; empty without such a directory.
 fn numbered(fs: &dyn Fs, path: &str) -> Result<Vec<usize>, FsError> {
     let entries = fs.list(path)?.unwrap_or_default();
     let mut numbers: Vec<usize> = entries.iter().filter_map(|e| e.name.parse().ok()).collect();

@@ -1,11 +1,12 @@
 //! A fake system for tests: files in memory, the kernel's reactions to writes, and a log of them.
 //!
-//! Reactions here: DAMON (in `fake/damon.rs`), and weighted interleave (a weight outside 1..=255 gives EINVAL, but kernels without `auto` take 0 for 1;
-//! writing one turns `auto` off; turning `auto` on puts the automatic weights back). Each reaction has a lab test that shows a real kernel does the same.
-//! Not here: permissions and races. To have a write refused, see [`FakeFs::refuse`]; to die at one, [`mortal`].
+//! Reactions here: DAMON (in `fake/damon.rs`), and weighted interleave (a weight outside 1..=255 gives EINVAL, but
+//! kernels without `auto` take 0 for 1; writing one turns `auto` off; turning `auto` on restores the automatic
+//! weights). Each reaction has a lab test that shows a real kernel does the same. Not here: permissions and races. To
+//! have a write refused, see [`FakeFs::refuse`]; to die at one, [`crash_at_write`].
 
+pub mod crash_at_write;
 mod damon;
-pub mod mortal;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ const INTERLEAVE: &str = "sys/kernel/mm/mempolicy/weighted_interleave/";
 #[derive(Debug, Default)]
 pub struct FakeFs {
     tree: RefCell<Tree>,
-    /// What `auto` stands for, by path.
+    /// Automatic weights, by path.
     automatic: BTreeMap<String, String>,
     refused: RefCell<BTreeMap<String, i32>>,
     log: RefCell<Vec<(String, String)>>,
@@ -33,7 +34,7 @@ pub struct FakeFs {
 }
 
 impl FakeFs {
-    /// A system that reads as `tree` does now.
+    /// A system with the files of `tree`.
     #[must_use]
     pub fn new(tree: Tree) -> Self {
         let weights =
@@ -55,7 +56,7 @@ impl FakeFs {
         Self::new(tree)
     }
 
-    /// A machine whose DAMON is as `kernel` has it, free to use; with [`Damon::Linux7_2`] `damon_stat` holds it.
+    /// A machine with the DAMON of `kernel`, unused; with [`Damon::Linux7_2`] `damon_stat` holds it.
     #[must_use]
     pub fn damon(kernel: Damon) -> Self {
         Self::with_damon(kernel, kernel.fresh())
@@ -67,40 +68,40 @@ impl FakeFs {
         Self { damon: Some(kernel), ..Self::new(tree) }
     }
 
-    /// All files as they are now.
+    /// All files in their present state.
     #[must_use]
     pub fn tree(&self) -> Tree {
         self.tree.borrow().clone()
     }
 
-    /// Someone else adds files: no reaction, no log.
+    /// Adds files as another process would: without reaction or log.
     pub fn plant(&self, files: &[(String, &str)]) {
         let mut tree = self.tree.borrow_mut();
         files.iter().for_each(|(path, text)| tree.insert(path, text));
     }
 
-    /// From now on, writes to `path` give `errno`.
+    /// From now on, writes to `path` fail with `errno`.
     pub fn refuse(&self, path: &str, errno: Errno) {
         self.refused.borrow_mut().insert(path.into(), errno.raw_os_error());
     }
 
-    /// Writes to `path` are taken again.
+    /// Writes to `path` succeed again.
     pub fn relent(&self, path: &str) {
         self.refused.borrow_mut().remove(path);
     }
 
-    /// Someone else writes `text` to `path`: no reaction, no log.
+    /// Writes `text` to `path` as another process would: without reaction or log.
     pub fn meddle(&self, path: &str, text: &str) {
         self.tree.borrow_mut().insert(path, text);
     }
 
-    /// What `path` reads now, trimmed.
+    /// The present contents of `path`, trimmed.
     #[must_use]
     pub fn value(&self, path: &str) -> Option<String> {
         self.tree.borrow().text(path).map(str::to_string)
     }
 
-    /// Every write so far that was not refused, oldest first.
+    /// All successful writes so far, oldest first.
     #[must_use]
     pub fn writes(&self) -> Vec<(String, String)> {
         self.log.borrow().clone()

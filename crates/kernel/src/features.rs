@@ -1,9 +1,9 @@
-//! What a kernel can do: one table, detected once into a value that is passed down. No version is ever compared.
+//! Kernel capabilities: one table, detected once into a value that is passed down. No version is ever compared.
 //!
-//! A feature is *present*, *lacking*, or *unknown* because it could not be asked (a recording has no system calls).
-//! Asking never changes the system: a policy is tried in a thread made for that, files are only looked for. What shows
-//! in no file until it is used (most of DAMON) is looked up by name in the kernel's own type information (BTF), which
-//! every user may read. A call that a sandbox refuses has not been asked.
+//! A feature is *present*, *lacking*, or *unknown* because it could not be tested (a recording has no system calls).
+//! Detection never changes the system: a policy is tried in a separate thread, files are only checked for existence.
+//! Features without a file until they are used (most of DAMON) are looked up by name in the kernel's own type
+//! information (BTF), which every user may read. A call refused by a sandbox leaves the feature unknown.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ mod table;
 
 pub use table::TABLE;
 
-/// What the project makes use of.
+/// Kernel features used by the project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Feature {
@@ -27,7 +27,7 @@ pub enum Feature {
     PreferredMany,
     /// Ordering the nodes of a policy around a home node.
     HomeNode,
-    /// Moving pages that are already there.
+    /// Migrating pages that are already allocated.
     MovePages,
     /// Memory tiers.
     MemoryTiering,
@@ -35,7 +35,7 @@ pub enum Feature {
     AccessAttributes,
     /// Demotion under reclaim.
     Demotion,
-    /// Moving pages towards the CPUs that use them.
+    /// Migrating pages towards the CPUs that use them.
     NumaBalancing,
     /// Promotion of hot pages from slower nodes (mode 2 of NUMA balancing).
     NumaBalancingTiering,
@@ -43,31 +43,31 @@ pub enum Feature {
     Cxl,
     /// CXL and persistent memory as devices of their own.
     Dax,
-    /// The driver that makes such devices system memory.
+    /// The driver that turns such devices into system memory.
     DaxKmem,
     /// DAMON's user interface.
     Damon,
-    /// DAMON moves hot and cold pages to a node.
+    /// DAMON migrates hot and cold pages to a node.
     DamonMigrate,
-    /// DAMON spreads them over several nodes by weight.
+    /// DAMON distributes them over several nodes by weight.
     DamonDests,
     /// DAMON tunes its own sampling intervals.
     DamonIntervalsGoal,
-    /// DAMON aims at a share of a node's memory in use.
+    /// DAMON has goals for the used share of a node's memory.
     DamonNodeGoals,
-    /// DAMON aims at a cgroup's share of a node.
+    /// DAMON has goals for a cgroup's share of a node.
     DamonMemcgGoals,
-    /// DAMON aims at a share of a node's memory that fits a scheme.
+    /// DAMON has goals for the share of a node's memory that fits a scheme.
     DamonEligibleGoals,
     /// DAMON's goals have a choice of tuners.
     DamonGoalTuner,
-    /// DAMON's filters may let pass, by regions and by pages.
+    /// DAMON's filters may admit, by regions and by pages.
     DamonFilterLayers,
     /// DAMON refreshes its statistics by itself.
     DamonRefresh,
     /// DAMON addresses more than 32 bits on 32-bit machines.
     DamonAddrUnit,
-    /// DAMON rests and keeps its settings.
+    /// DAMON can pause and keep its settings.
     DamonPause,
     /// Idle page tracking.
     PageIdle,
@@ -83,30 +83,30 @@ pub enum Feature {
     Cpuset,
     /// Transparent huge pages.
     HugePages,
-    /// Huge pages set aside.
+    /// Reserved huge pages.
     HugeTlb,
     /// Bytes per node and process.
     NumaMaps,
 }
 
-/// How a feature is seen.
+/// Evidence for a feature.
 #[derive(Clone, Copy, Debug)]
 enum Seen {
-    /// Something is at this path.
+    /// A file or directory at this path.
     Path(&'static str),
-    /// Some node's directory has this.
+    /// An entry in some node's directory.
     PerNode(&'static str),
-    /// The file has this word.
+    /// This word in the file.
     Word { path: &'static str, word: &'static str },
-    /// The file is there, or the call knows it.
+    /// The file, or the call accepting it.
     PathOrCall { path: &'static str, call: &'static str, tried: Tried },
-    /// The call knows it.
+    /// The call accepting it.
     Call { call: &'static str, tried: Tried },
-    /// Below this path, and by this name in the kernel's type information.
+    /// Anything below this path, and this name in the kernel's type information.
     Type { within: &'static str, name: &'static str },
 }
 
-/// Tries a call: whether the kernel knows what was asked, or why it would not say.
+/// Tries a call: returns whether the kernel supports it, or the error that left it undecided.
 type Tried = fn() -> io::Result<bool>;
 
 /// A row of the table.
@@ -116,27 +116,27 @@ pub struct Row {
     pub feature: Feature,
     /// Its name in `nearfar doctor` and in errors.
     pub name: &'static str,
-    /// What it is for.
+    /// Its use.
     pub purpose: &'static str,
-    /// The first Linux release that has it.
+    /// The first Linux release with it.
     pub since: &'static str,
-    /// What is done without it.
+    /// Behaviour without it.
     pub without: &'static str,
     seen: Seen,
 }
 
-/// Whether a kernel has a feature.
+/// State of a feature in a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It has.
+    /// Supported.
     Present,
-    /// It has not.
+    /// Not supported.
     Lacking,
-    /// It could not be asked, for this reason.
+    /// It could not be tested, for this reason.
     Unknown(String),
 }
 
-/// Whether system calls may be tried: only where the root is the running system's.
+/// Whether system calls may be tried: only if the root is the running system's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// The running system.
@@ -146,7 +146,7 @@ pub enum Asked {
 }
 
 impl Row {
-    /// How the feature is seen, in words.
+    /// The evidence, in words.
     #[must_use]
     pub fn seen_by(&self) -> String {
         match self.seen {
@@ -159,18 +159,18 @@ impl Row {
     }
 }
 
-/// What one kernel has of the table.
+/// The features of one kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Features(BTreeMap<Feature, State>);
 
 impl Features {
-    /// Asks the system below `fs`.
+    /// Tests all features of the system below `fs`.
     #[must_use]
     pub fn detect(fs: &dyn Fs, asked: Asked) -> Self {
         Self::detect_if(fs, asked, |_| true)
     }
 
-    /// Asks for `wanted` only, which saves the time that others take.
+    /// Tests only `wanted`, which saves the time of the others.
     #[must_use]
     pub fn detect_some(fs: &dyn Fs, asked: Asked, wanted: &[Feature]) -> Self {
         Self::detect_if(fs, asked, |feature| wanted.contains(&feature))
@@ -182,12 +182,12 @@ impl Features {
         Self(rows.map(|row| (row.feature, asking.state(row.seen))).collect())
     }
 
-    /// These states, however they were found.
+    /// These states, without detection.
     pub(crate) fn of(states: impl IntoIterator<Item = (Feature, State)>) -> Self {
         Self(states.into_iter().collect())
     }
 
-    /// Only these; for tests.
+    /// Only these features; for tests.
     #[must_use]
     pub fn only(present: &[Feature]) -> Self {
         let state =
@@ -195,7 +195,7 @@ impl Features {
         Self(TABLE.iter().map(|row| (row.feature, state(row.feature))).collect())
     }
 
-    /// Whether `feature` is there, as far as could be asked.
+    /// The state of `feature`.
     #[must_use]
     pub fn state(&self, feature: Feature) -> State {
         self.0
@@ -204,17 +204,17 @@ impl Features {
             .unwrap_or_else(|| State::Unknown("it was not asked for".into()))
     }
 
-    /// Whether `feature` is known to be there.
+    /// Whether `feature` is known to be present.
     #[must_use]
     pub fn has(&self, feature: Feature) -> bool {
         self.state(feature) == State::Present
     }
 }
 
-/// The kernel's type information: among other things the name of every type, member and constant, between zero bytes.
+/// The kernel's type information: it contains the name of every type, member and constant, between zero bytes.
 const BTF: &str = "sys/kernel/btf/vmlinux";
 
-/// One round of questions.
+/// One run of the detection.
 struct Asking<'a> {
     fs: &'a dyn Fs,
     asked: Asked,

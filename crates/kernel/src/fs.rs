@@ -1,13 +1,13 @@
 //! Files of the live system, or of a directory or recording that stands for it.
 //!
-//! [`Fs`] is three verbs: read, write, list. [`RootFs`] does them below a directory that stands for `/`: the real `/`,
-//! a temporary directory in tests, what the user named with `--sysfs`. [`TreeFs`] reads a recording and refuses writes.
-//! [`gather()`] reads the part of a root that says what the machine is into a [`Tree`].
+//! [`Fs`] has three operations: read, write, list. [`RootFs`] performs them below a directory that stands for `/`: the
+//! real `/`, a temporary directory in tests, or the directory of `--sysfs`. [`TreeFs`] reads a recording and refuses
+//! writes. [`gather()`] reads the part of a root that describes the machine into a [`Tree`].
 //!
 //! Paths have no leading `/` (one is dropped). Absence is `Ok(None)`; every error names path, call and errno. Below any
 //! root but `/` links are followed as if the root were `/` (openat2 with `RESOLVE_IN_ROOT`), so that nothing outside is
-//! ever read or written, whatever links a directory from elsewhere holds. Only regular files are read and written: a
-//! FIFO or device in such a directory is an error, not a hang.
+//! ever read or written, whichever links a directory from elsewhere contains. Only regular files are read and written:
+//! a FIFO or device in such a directory is an error, not a hang.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -20,10 +20,12 @@ use rustix::io::Errno;
 
 mod error;
 pub mod gather;
+mod input;
 mod plant;
 
 pub use error::FsError;
-pub use gather::{gather, topology};
+pub use gather::{Extent, gather, part, topology};
+pub use input::read_input;
 pub use plant::plant;
 
 /// Larger files are refused; sysfs and procfs have none that the project needs.
@@ -31,22 +33,26 @@ const READ_BYTES_MAX: u64 = 64 << 20;
 /// Larger directories are refused; 65,536 is twice the most processes or memory blocks a large machine lists.
 const LIST_ENTRIES_MAX: usize = 1 << 16;
 
-/// DAMON's files don't wait while the kernel is at another request, or one of its threads asks for requests: they say that
-/// they are busy.
+/// DAMON's files return EBUSY instead of waiting while the kernel, or one of its threads, handles another request.
 const DAMON: &str = "sys/kernel/mm/damon/";
-/// How often they are asked again. Who is really busy, as with somebody else's session, is so ever after.
+/// Number of retries after EBUSY. If DAMON is held by another session, the error persists.
 const BUSY_TRIES: u32 = 10_000;
 
 /// Reads, writes and lists below a root.
 pub trait Fs {
+    /// Whether this is the running system, so that its processes can be queried by system calls.
+    fn is_live(&self) -> bool {
+        false
+    }
+
     /// The text of the file at `path`; `None` where there is none. Bytes that are not UTF-8 become U+FFFD.
     ///
     /// # Errors
     /// [`FsError`], if the file is there but can't be read.
     fn read(&self, path: &str) -> Result<Option<String>, FsError>;
 
-    /// `each` bytes at each of these offsets of the file at `path`, all in one, less where it ends before; `None` where
-    /// there is no such file, as in what only holds texts.
+    /// `each` bytes at each of these offsets of the file at `path`, concatenated, fewer at its end; `None` if there is
+    /// no such file, or if the implementation has only texts.
     ///
     /// # Errors
     /// [`FsError`], if the file is there but can't be read.
@@ -55,19 +61,19 @@ pub trait Fs {
         Ok(None)
     }
 
-    /// Writes `text` to the existing file at `path` in a single write call, as sysfs wants it.
+    /// Writes `text` to the existing file at `path` in a single write call, as sysfs requires.
     ///
     /// # Errors
     /// [`FsError`], if the file is absent or refuses the text.
     fn write(&self, path: &str, text: &str) -> Result<(), FsError>;
 
-    /// What the directory at `path` holds, in order of name; `None` where there is no such directory.
+    /// The entries of the directory at `path`, in order of name; `None` if there is no such directory.
     ///
     /// # Errors
     /// [`FsError`], if the directory is there but can't be read.
     fn list(&self, path: &str) -> Result<Option<Vec<Entry>>, FsError>;
 
-    /// Whether anything is at `path`, readable or not: its parent is listed, the thing itself is not opened.
+    /// Whether there is an entry at `path`, readable or not: its parent is listed, the entry itself is not opened.
     ///
     /// # Errors
     /// [`FsError`], if the parent can't be read, which is not the same as an absent file.
@@ -84,11 +90,11 @@ pub trait Fs {
 pub struct Entry {
     /// The name.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: EntryKind,
 }
 
-/// What a name in a directory stands for.
+/// The kind of a directory entry.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EntryKind {
     /// A regular file.
@@ -120,7 +126,7 @@ impl RootFs {
         Ok(Self { confined, ..Self::confined(path)? })
     }
 
-    /// As [`RootFs::new`], and even `/` is not left by what `..` and links say.
+    /// As [`RootFs::new`], and `..` and links can't leave the root, even if it is `/`.
     fn confined(path: impl Into<PathBuf>) -> Result<Self, FsError> {
         let path = path.into();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -152,7 +158,7 @@ impl RootFs {
         FsError::Call { call, path: self.full(path), source: source.into() }
     }
 
-    /// Opens `path`; `None` where there is nothing of that name.
+    /// Opens `path`; `None` if it does not exist.
     fn open(&self, path: &str, flags: OFlags) -> Result<Option<OwnedFd>, FsError> {
         self.open_with(path, flags, Mode::empty())
     }
@@ -163,7 +169,7 @@ impl RootFs {
             "" => ".",
             relative => relative,
         };
-        // openat2 refuses O_PATH together with flags that mean nothing to it.
+        // openat2 refuses O_PATH together with flags that have no meaning for it.
         let waits = if flags.contains(OFlags::PATH) {
             OFlags::empty()
         } else {
@@ -181,7 +187,7 @@ impl RootFs {
                 Ok(fd) => return Ok(Some(fd)),
                 Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
                 Err(Errno::NOSYS) => return Err(FsError::NoOpenat2 { root: self.path.clone() }),
-                // openat2 gives EAGAIN when something was renamed while it walked.
+                // openat2 returns EAGAIN when something was renamed during the walk.
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(errno) => return Err(self.failed("open", path, errno)),
             }
@@ -225,7 +231,7 @@ impl RootFs {
     }
 }
 
-/// Makes a call on an open file; again where DAMON is busy.
+/// Makes a call on an open file, with retries while DAMON is busy.
 fn once_free<T>(path: &str, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let mut tries = if path.trim_start_matches('/').starts_with(DAMON) { BUSY_TRIES } else { 0 };
     loop {
@@ -240,11 +246,21 @@ fn once_free<T>(path: &str, mut call: impl FnMut() -> io::Result<T>) -> io::Resu
 }
 
 impl Fs for RootFs {
+    fn is_live(&self) -> bool {
+        self.path == Path::new("/")
+    }
+
     fn read(&self, path: &str) -> Result<Option<String>, FsError> {
         let Some(file) = self.open_file(path, OFlags::RDONLY)? else { return Ok(None) };
         let (mut file, mut bytes) = (file.take(READ_BYTES_MAX + 1), Vec::new());
-        once_free(path, || file.read_to_end(&mut bytes))
-            .map_err(|error| self.failed("read", path, error))?;
+        // Nearly all files of sysfs are read by one call.
+        let mut first = [0; 4096];
+        once_free(path, || {
+            let read = file.read(&mut first)?;
+            bytes.extend_from_slice(&first[..read]);
+            if read > 0 { file.read_to_end(&mut bytes) } else { Ok(0) }
+        })
+        .map_err(|error| self.failed("read", path, error))?;
         if bytes.len() as u64 > READ_BYTES_MAX {
             return Err(FsError::TooLarge { path: self.full(path), limit: "64 MiB" });
         }
@@ -292,7 +308,7 @@ impl Fs for RootFs {
             if entries.len() == LIST_ENTRIES_MAX {
                 return Err(FsError::TooLarge { path: self.full(path), limit: "65,536 entries" });
             }
-            // A process or device may end between being listed and being looked at.
+            // A process or device may end between its listing and its check.
             match self.kind(&fd, &name, path, item.file_type()) {
                 Ok(kind) => entries.push(Entry { name: name.into_owned(), kind }),
                 Err(error) if error.errno() == Some(Errno::NOENT.raw_os_error()) => {}

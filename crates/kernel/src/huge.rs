@@ -1,11 +1,11 @@
-//! Huge pages of other processes: split into small ones, and joined again.
+//! Huge pages of other processes: split into small pages, and collapsed again.
 //!
-//! There is no call that splits a huge page, but two that have to: advice about a *part* of one (process_madvise with
-//! MADV_COLD for one piece) makes the kernel split it, and MADV_COLLAPSE over the whole range joins it again. Contents stay, and
-//! so do nodes: pieces are where the huge page was, and what is joined goes where most pieces are. A huge page that several
-//! processes map is not split. Both take the right to trace the process, and CAP_SYS_NICE.
+//! No call splits a huge page directly, but two have that effect: advice about a *part* of one (process_madvise with
+//! MADV_COLD for one piece) makes the kernel split it, and MADV_COLLAPSE over the whole range collapses it again.
+//! Contents and nodes stay: the pieces stay in place, and a collapsed page is on the node of most pieces. A huge page
+//! mapped by several processes is not split. Both need the right to trace the process, and CAP_SYS_NICE.
 //!
-//! That it works is not promised anywhere, so it is tried on our own memory first ([`offers`]).
+//! The kernel does not promise this behaviour, so it is tried on this process's own memory first ([`offers`]).
 
 use std::io;
 
@@ -17,20 +17,20 @@ use crate::sys::remote::{self as sys, Region, Resize};
 const SMALL: usize = 4096;
 const HUGE: usize = 512 * SMALL;
 
-/// What can be done here.
+/// Supported operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offers {
     /// Huge pages can be split.
     pub split: bool,
-    /// Small ones can be joined.
+    /// Small pages can be collapsed.
     pub join: bool,
 }
 
-/// Why it could not be tried.
+/// Reasons why it could not be tried.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HugeError {
-    /// The kernel gave no huge page to try it on.
+    /// The kernel gave no huge page for the trial.
     #[error(
         "the kernel gave no huge page to try splitting on; /sys/kernel/mm/transparent_hugepage/enabled says whether it gives any"
     )]
@@ -45,15 +45,15 @@ pub enum HugeError {
         /// The errno.
         source: io::Error,
     },
-    /// Our own process can't be looked at.
+    /// This process itself can't be inspected.
     #[error(transparent)]
     Owner(#[from] OwnerError),
 }
 
-/// Tries on memory of our own what can be done.
+/// Tries the operations on this process's own memory.
 ///
 /// # Errors
-/// [`HugeError`], if it could not be tried.
+/// [`HugeError`], if they could not be tried.
 pub fn offers() -> Result<Offers, HugeError> {
     let failed = |call| move |source| HugeError::Call { call, source };
     let us = Owner::open(std::process::id())?;
@@ -69,21 +69,21 @@ pub fn offers() -> Result<Offers, HugeError> {
     }
     split(&us, page).map_err(failed("process_madvise"))?;
     let split = huge()? < whole;
-    // A kernel without it (before Linux 6.1) says EINVAL.
+    // A kernel without it (before Linux 6.1) returns EINVAL.
     let join = split && join(&us, page).is_ok() && huge()? == whole;
     Ok(Offers { split: split && region.holds(7), join: join && region.holds(7) })
 }
 
-/// Makes small pages of the huge one that this is a piece of. One that is small already is only marked as unused.
+/// Splits the huge page that contains this page. A small page is only marked as unused.
 ///
 /// # Errors
-/// The errno: EPERM without the right to, ESRCH if the process has ended.
+/// The errno: EPERM without permission, ESRCH if the process has ended.
 pub fn split(owner: &Owner, page: Page) -> io::Result<()> {
     let address = address(page.whole())?;
     advise(owner, (address, SMALL), Resize::Cold)
 }
 
-/// Makes a huge page of the small ones around this one.
+/// Collapses the small pages around this one into a huge page.
 ///
 /// # Errors
 /// The errno: as above, EINVAL before Linux 6.1 or where a mapping has no room for one, ENOMEM, EBUSY, EAGAIN.
@@ -101,7 +101,7 @@ fn address(page: Page) -> io::Result<usize> {
     address.ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
-/// Bytes in huge pages of our own mapping that holds this address.
+/// Bytes in huge pages of this process's mapping that contains this address.
 fn huge_bytes(address: usize) -> io::Result<u64> {
     let text = std::fs::read_to_string("/proc/self/smaps")?;
     let (mut ours, mut found) = (false, 0);
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn a_huge_page_of_ours_is_split_and_joined_where_there_are_any() {
         match offers() {
-            // Linux 6.1 and newer do both.
+            // Linux 6.1 and newer support both.
             Ok(found) => assert_eq!(found, Offers { split: true, join: true }),
             Err(error) => {
                 let text = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");

@@ -1,36 +1,49 @@
-//! The journal: nothing system-wide is written before how to undo it is on disk.
+//! The journal of system-wide writes: before each write, its old value is durably on disk.
 //!
-//! [`Journal::change`] records a batch of writes durably, then makes them; [`Journal::restore`] puts the old values
-//! back, newest batch first. Both may be killed at any point: what is on disk then still says how to get back, and
-//! doing it twice is the same as once. A batch is undone whole or, if someone else has changed one of its values since,
-//! left alone whole and reported.
+//! [`Journal::change`] records a batch of writes durably, then makes them; [`Journal::restore`] restores the old
+//! values, newest batch first. Both may be killed at any point: the files on disk still describe the way back, and
+//! restoring twice equals restoring once. A batch is restored completely or, if another process has changed one of its
+//! values since, left completely unchanged and reported.
 //!
 //! # On disk
-//! A directory (`/var/lib/nearfar/journal`, or `journal` below `$NEARFAR_STATE`) with one file a batch,
+//! A directory (`/var/lib/nearfar/journal`, or `journal` below `$NEARFAR_STATE`) with one file per batch,
 //! `0000000001.json` and so on, a larger number being newer:
 //! ```json
 //! {"schema": "nearfar.journal/1", "by": "weights", "pid": 4711, "root": "/", "boot_id": "1b4e28ba-...",
 //!  "changes": [{"path": "sys/kernel/mm/mempolicy/weighted_interleave/node1", "old": "1", "new": "3"}]}
 //! ```
-//! - A file appears whole or not at all: it is written as `new`, synced, renamed, and the directory is synced. Only
-//!   then is the first value written. It goes when every value of the batch is back.
-//! - A value that reads `old` needs nothing (it was never written, or is back already); one that reads `new` is put
-//!   back; any other was changed by someone else. A path that has gone needs nothing.
-//! - `boot_id` is the kernel's. What was written before the machine's last start is gone by itself, and so is the file.
+//! - A file appears atomically: it is written as `new`, synced, renamed, and the directory is synced. Only then is the
+//!   first value written. The file is removed when every value of the batch is restored.
+//! - A value that reads `old` needs nothing (it was never written, or is restored already); one that reads `new` is
+//!   restored; any other was changed by another process. A path that is gone needs nothing.
+//! - `boot_id` is the kernel's. Values written before the last boot are gone by themselves, and the file is removed.
 //! - `root` is the directory that stood for `/`; files of another root are not touched.
-//! - `lock` is held (flock) by whoever reads values to record them, writes, or restores: one at a time.
+//! - `lock` is held ([`crate::lock`]) while values are read, recorded, written or restored.
+//! - `witnesses` (optional) are files with their contents while the batch is in force: the thread id of a kdamond, for
+//!   example. If one reads otherwise, the values of the batch belong to another process, whatever they are.
+//! - A file that can't be read as a batch of this version is left unchanged and reported. Batches that change a file
+//!   named in it are left unchanged too; all others are restored.
 
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::fs::{Fs, FsError};
+use crate::environment;
+use crate::fs::Fs;
+use crate::lock::{self, Lock};
+use crate::whole;
 
-const SCHEMA: &str = "nearfar.journal/1";
+mod error;
+mod files;
+
+pub use error::JournalError;
+pub use files::Unreadable;
+
+use files::{Entry, Witness, check_path, failed};
+
 const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
 
 /// A write to be made.
@@ -42,7 +55,7 @@ pub struct Change {
     pub new: String,
 }
 
-/// A write with what was there before it.
+/// A write with the value before it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recorded {
@@ -54,125 +67,47 @@ pub struct Recorded {
     pub new: String,
 }
 
-/// A batch on disk.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Entry {
-    schema: String,
-    by: String,
-    pid: u32,
-    root: PathBuf,
-    boot_id: Option<String>,
-    changes: Vec<Recorded>,
-    #[serde(skip)]
-    number: u64,
-}
-
-/// A value that someone else has changed since, so it was not put back.
+/// A value that another process has changed since, so it was not restored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// What was recorded.
+    /// The recorded write.
     pub recorded: Recorded,
-    /// What is there now.
+    /// The present value.
     pub found: String,
 }
 
-/// What to do about a value that someone else has changed since.
+/// The treatment of values that another process has changed since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnConflict {
-    /// Leave the batch alone and report it.
+    /// Leave the batch unchanged and report it.
     Refuse,
-    /// Put the old value back all the same.
+    /// Restore the old value regardless.
     Overwrite,
 }
 
-/// What [`Journal::restore`] did.
+/// The results of [`Journal::restore`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// Values that were put back, in the order of the writes.
+    /// Restored values, in the order of the writes.
     pub put_back: Vec<Recorded>,
     /// Batches of an earlier boot, dropped because their values went with it.
     pub void: usize,
-    /// Values of batches that were left alone.
+    /// Values of batches that were left unchanged.
     pub conflicts: Vec<Conflict>,
+    /// Files that are not batches of this version, and were left unchanged.
+    pub unreadable: Vec<Unreadable>,
 }
 
-/// Why a change was not made, or not undone.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum JournalError {
-    /// The directory can't be used.
-    #[error("can't {call} {}: {source}; system settings are not changed unrecorded{}", path.display(), needs_root(source))]
-    Directory {
-        /// `create`, `lock`, `write` and so on.
-        call: &'static str,
-        /// The file or directory.
-        path: PathBuf,
-        /// The errno.
-        source: io::Error,
-    },
-    /// The directory belongs to someone else, or anyone may write to it.
-    #[error(
-        "{} belongs to another user or is writable by all: what it says could not be trusted; use another directory",
-        path.display()
-    )]
-    Untrusted {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// A file that is no batch of this version.
-    #[error(
-        "{} is not a journal file this version can read ({found}); nothing was changed. If no other nearfar wrote it, \
-         look at it and delete it",
-        path.display()
-    )]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        found: String,
-    },
-    /// A path outside what may be written.
-    #[error("/{path} is not below /sys or /proc/sys; the journal writes nothing else")]
-    Outside {
-        /// The path.
-        path: String,
-    },
-    /// A file to be written is not there.
-    #[error("there is no /{path} here; nothing was changed")]
-    Absent {
-        /// The path.
-        path: String,
-    },
-    /// A value could not be read, so nothing was written.
-    #[error("{0}; nothing was changed")]
-    Read(FsError),
-    /// A write was refused; what the batch had written before it was put back.
-    #[error("{0}; nothing was changed{hint}", hint = refused_to_non_root(.0))]
-    Write(FsError),
-    /// A write was refused, and so was putting back what came before it. The batch is still recorded.
-    #[error(
-        "{first}; putting back what was already written failed too: {then}. It is recorded: restore it later"
-    )]
-    Stuck {
-        /// The refused write.
-        first: FsError,
-        /// The refused undoing.
-        then: FsError,
-    },
-    /// Putting a value back was refused. The batch is still recorded.
-    #[error("can't put back the old value: {0}; it is still recorded{hint}", hint = refused_to_non_root(.0))]
-    PutBack(FsError),
-}
-
-const ROOT: &str = "; this needs root (CAP_DAC_OVERRIDE)";
-
-fn needs_root(source: &io::Error) -> &'static str {
-    if source.kind() == io::ErrorKind::PermissionDenied { ROOT } else { "" }
-}
-
-fn refused_to_non_root(error: &FsError) -> &'static str {
-    if error.is_permission() { ROOT } else { "" }
+impl Restored {
+    /// Adds the results of another call.
+    pub fn add(&mut self, other: Self) {
+        self.put_back.extend(other.put_back);
+        self.void += other.void;
+        self.conflicts.extend(other.conflicts);
+        let new = other.unreadable.into_iter().filter(|one| !self.unreadable.contains(one));
+        let new: Vec<_> = new.collect();
+        self.unreadable.extend(new);
+    }
 }
 
 /// A directory of recorded batches, for one root.
@@ -192,27 +127,27 @@ impl fmt::Debug for Journal<'_> {
 }
 
 impl<'a> Journal<'a> {
-    /// The journal in `dir` of changes made through `fs`, which stands on `root`. Nothing is created yet.
+    /// The journal in `dir` of changes made through `fs`, which has `root` as its root. Nothing is created yet.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>, fs: &'a dyn Fs, root: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into(), root: root.into(), fs }
     }
 
-    /// Where the journal is unless told otherwise: below `$NEARFAR_STATE`, or below `/var/lib/nearfar`.
+    /// The default directory of the journal: below `$NEARFAR_STATE`, or below `/var/lib/nearfar`.
     #[must_use]
     pub fn default_dir() -> PathBuf {
-        let state = std::env::var_os("NEARFAR_STATE").filter(|state| !state.is_empty());
+        let state = environment::var("NEARFAR_STATE").filter(|state| !state.is_empty());
         PathBuf::from(state.unwrap_or_else(|| "/var/lib/nearfar".into())).join("journal")
     }
 
-    /// Its directory, which need not be there yet.
+    /// Its directory, which need not exist yet.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Records `changes` as one batch of `by`, then writes them in order. Values that are already as wanted are left out.
-    /// If a write is refused, those before it are put back and the batch is forgotten.
+    /// Records `changes` as one batch of owner `by`, then writes them in order. Values that are already as wanted are
+    /// left out. If a write is refused, earlier ones are restored and the batch is removed.
     ///
     /// # Errors
     /// [`JournalError`]; nothing is changed then, except as [`JournalError::Stuck`] says.
@@ -232,17 +167,19 @@ impl<'a> Journal<'a> {
         if recorded.is_empty() {
             return Ok(recorded);
         }
-        let number = self.entries()?.last().map_or(1, |newest| newest.number + 1);
+        let number = files::list(&self.dir)?.newest + 1;
         let entry = Entry {
-            schema: SCHEMA.into(),
+            schema: files::SCHEMA.into(),
             by: by.into(),
             pid: std::process::id(),
             root: self.root.clone(),
             boot_id: self.value(BOOT_ID)?,
             changes: recorded,
+            witnesses: Vec::new(),
             number,
         };
-        self.save(&entry)?;
+        // The file may exist despite the error, and nothing was changed.
+        files::save(&self.dir, &entry).inspect_err(|_| drop(files::forget(&self.dir, &entry)))?;
         for (done, change) in entry.changes.iter().enumerate() {
             if let Err(first) = self.fs.write(&change.path, &change.new) {
                 for change in entry.changes[..done].iter().rev() {
@@ -250,20 +187,39 @@ impl<'a> Journal<'a> {
                         return Err(JournalError::Stuck { first, then });
                     }
                 }
-                self.forget(&entry)?;
+                files::forget(&self.dir, &entry)?;
                 return Err(JournalError::Write(first));
             }
         }
         Ok(entry.changes)
     }
 
-    /// Puts back what `by` changed, newest batch first.
-    ///
-    /// Where a batch of another owner has since changed the same file, nothing is written: that batch now remembers
-    /// this one's old value as what to go back to.
+    /// Records that the changes of `by` are in force only while each of `paths` reads as it does now.
     ///
     /// # Errors
-    /// [`JournalError`]; what was not put back is still recorded, and another call carries on.
+    /// [`JournalError`]; some batches may then lack the record.
+    pub fn attest(&self, by: &str, paths: &[String]) -> Result<(), JournalError> {
+        let _lock = self.lock()?;
+        let mut witnesses = Vec::new();
+        for path in paths {
+            let reads = self.value(path)?;
+            witnesses.extend(reads.map(|reads| Witness { path: path.clone(), reads }));
+        }
+        let ours = |entry: &Entry| entry.root == self.root && entry.by == by;
+        for mut entry in files::list(&self.dir)?.entries.into_iter().filter(ours) {
+            entry.witnesses.clone_from(&witnesses);
+            files::save(&self.dir, &entry)?;
+        }
+        Ok(())
+    }
+
+    /// Restores the changes of `by`, newest batch first.
+    ///
+    /// Where a batch of another owner has since changed the same file, nothing is written: that batch now has this
+    /// one's old value as the one to restore.
+    ///
+    /// # Errors
+    /// [`JournalError`]; values that were not restored are still recorded, and another call continues.
     pub fn restore(&self, by: &str, on_conflict: OnConflict) -> Result<Restored, JournalError> {
         let mut report = Restored::default();
         if !self.dir.exists() {
@@ -272,13 +228,21 @@ impl<'a> Journal<'a> {
         let _lock = self.lock()?;
         let boot_id = self.value(BOOT_ID)?;
         let mut kept: Vec<Entry> = Vec::new();
-        for mut entry in self.entries()?.into_iter().rev().filter(|entry| entry.root == self.root) {
+        let listed = files::list(&self.dir)?;
+        report.unreadable = listed.unreadable;
+        for mut entry in listed.entries.into_iter().rev().filter(|entry| entry.root == self.root) {
             if entry.boot_id != boot_id {
                 report.void += 1;
-                self.forget(&entry)?;
+                files::forget(&self.dir, &entry)?;
             } else if entry.by != by {
                 kept.push(entry);
             } else {
+                let names =
+                    |change: &Recorded| report.unreadable.iter().any(|one| one.names(&change.path));
+                if entry.changes.iter().any(names) {
+                    kept.push(entry);
+                    continue;
+                }
                 self.hand_on(&mut entry, &mut kept)?;
                 let conflicts = self.conflicts(&entry)?;
                 if on_conflict == OnConflict::Refuse && !conflicts.is_empty() {
@@ -287,13 +251,13 @@ impl<'a> Journal<'a> {
                     continue;
                 }
                 self.put_back(&entry, &mut report)?;
-                self.forget(&entry)?;
+                files::forget(&self.dir, &entry)?;
             }
         }
         Ok(report)
     }
 
-    /// What `by` has changed and not put back, oldest first. Batches of an earlier boot are left out.
+    /// The changes of `by` that are not restored, oldest first. Batches of an earlier boot are left out.
     ///
     /// # Errors
     /// [`JournalError`].
@@ -301,11 +265,16 @@ impl<'a> Journal<'a> {
         let boot_id = self.value(BOOT_ID)?;
         let ours =
             |entry: &Entry| entry.root == self.root && entry.by == by && entry.boot_id == boot_id;
-        Ok(self.entries()?.into_iter().filter(ours).flat_map(|entry| entry.changes).collect())
+        Ok(files::list(&self.dir)?
+            .entries
+            .into_iter()
+            .filter(ours)
+            .flat_map(|entry| entry.changes)
+            .collect())
     }
 
-    /// Moves each change of `entry` that a kept, newer batch builds on into that batch, durably. One that was moved
-    /// before we were killed is recognised by the old value it left there.
+    /// Moves each change of `entry` that a kept, newer batch builds on into that batch, durably. A change that was
+    /// moved before a kill is recognised by the old value it left there.
     fn hand_on(&self, entry: &mut Entry, kept: &mut [Entry]) -> Result<(), JournalError> {
         let mut rest = Vec::new();
         for change in std::mem::take(&mut entry.changes) {
@@ -320,7 +289,7 @@ impl<'a> Journal<'a> {
             match heir {
                 Some((newer, at)) => {
                     newer.changes[at].old.clone_from(&change.old);
-                    self.save(newer)?;
+                    files::save(&self.dir, newer)?;
                 }
                 None => rest.push(change),
             }
@@ -329,11 +298,18 @@ impl<'a> Journal<'a> {
         Ok(())
     }
 
+    /// Values that another process has changed since: those that read neither old nor new, and, if a witness reads
+    /// otherwise, all that are not the old ones.
     fn conflicts(&self, entry: &Entry) -> Result<Vec<Conflict>, JournalError> {
         let mut conflicts = Vec::new();
+        let mut is_taken_over = false;
+        for Witness { path, reads } in &entry.witnesses {
+            // A kdamond that has ended shows this as its thread.
+            is_taken_over |= self.value(path)?.is_some_and(|now| now != *reads && now != "-1");
+        }
         for change in &entry.changes {
             match self.value(&change.path)? {
-                Some(found) if found != change.old && found != change.new => {
+                Some(found) if found != change.old && (is_taken_over || found != change.new) => {
                     conflicts.push(Conflict { recorded: change.clone(), found });
                 }
                 _ => {}
@@ -357,117 +333,36 @@ impl<'a> Journal<'a> {
         Ok(text.map(|text| text.trim().to_string()))
     }
 
-    /// Makes the directory, unless it is there, and checks whose it is.
+    /// Creates the directory, unless it exists, and checks its owner.
     ///
     /// # Errors
     /// [`JournalError::Directory`] and [`JournalError::Untrusted`].
     pub fn make_dir(&self) -> Result<(), JournalError> {
-        let failed = |call| self.failed(call, &self.dir);
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(&self.dir)
-            .map_err(failed("create"))?;
+        let failed = |call| failed(call, &self.dir);
+        whole::create_all(&self.dir).map_err(failed("create"))?;
         let owner = fs::metadata(&self.dir).map_err(failed("look at"))?;
         let me = rustix::process::geteuid().as_raw();
-        if ![0, me].contains(&owner.uid()) || owner.mode() & 0o002 != 0 {
+        if ![0, me].contains(&owner.uid()) || owner.mode() & 0o022 != 0 {
             return Err(JournalError::Untrusted { path: self.dir.clone() });
         }
         Ok(())
     }
 
-    /// Takes the lock; released when the file is dropped, or its holder dies.
-    fn lock(&self) -> Result<File, JournalError> {
+    /// Takes the lock.
+    fn lock(&self) -> Result<Lock, JournalError> {
         self.make_dir()?;
-        let path = self.dir.join("lock");
-        let file = File::options().create(true).truncate(false).write(true).open(&path);
-        let file = file.map_err(self.failed("open", &path))?;
-        file.lock().map_err(self.failed("lock", &path))?;
-        Ok(file)
-    }
-
-    /// All batches, oldest first.
-    fn entries(&self) -> Result<Vec<Entry>, JournalError> {
-        let listed = match fs::read_dir(&self.dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            listed => listed.map_err(self.failed("list", &self.dir))?,
-        };
-        let mut entries = Vec::new();
-        for item in listed {
-            let path = item.map_err(self.failed("list", &self.dir))?.path();
-            let name = path.file_name().and_then(|name| name.to_str());
-            let number = name.and_then(|name| name.strip_suffix(".json")?.parse().ok());
-            let Some(number) = number else { continue };
-            match fs::read_to_string(&path) {
-                // Restored by someone else since it was listed.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                text => {
-                    entries.push(parse(&path, number, &text.map_err(self.failed("read", &path))?)?)
-                }
-            }
-        }
-        entries.sort_by_key(|entry| entry.number);
-        Ok(entries)
-    }
-
-    /// Writes a batch's file so that it is there whole, and stays, or not at all.
-    fn save(&self, entry: &Entry) -> Result<(), JournalError> {
-        let path = self.file(entry);
-        let new = self.dir.join("new");
-        let write = || {
-            let mut file = File::create(&new)?;
-            serde_json::to_writer(&mut file, entry)?;
-            file.write_all(b"\n")?;
-            file.sync_all()?;
-            fs::rename(&new, &path)?;
-            File::open(&self.dir)?.sync_all()
-        };
-        write().map_err(self.failed("write", &path))
-    }
-
-    fn forget(&self, entry: &Entry) -> Result<(), JournalError> {
-        let path = self.file(entry);
-        let remove = || {
-            fs::remove_file(&path)?;
-            File::open(&self.dir)?.sync_all()
-        };
-        remove().map_err(self.failed("delete", &path))
-    }
-
-    fn file(&self, entry: &Entry) -> PathBuf {
-        self.dir.join(format!("{:010}.json", entry.number))
-    }
-
-    fn failed(
-        &self,
-        call: &'static str,
-        path: &Path,
-    ) -> impl Fn(io::Error) -> JournalError + use<> {
-        let path = path.to_path_buf();
-        move |source| JournalError::Directory { call, path: path.clone(), source }
+        Lock::take(&self.dir.join("lock"), lock::PATIENCE).map_err(JournalError::Lock)
     }
 }
 
-fn parse(path: &Path, number: u64, text: &str) -> Result<Entry, JournalError> {
-    let malformed = |found: String| JournalError::Malformed { path: path.into(), found };
-    let entry: Entry = serde_json::from_str(text).map_err(|error| malformed(error.to_string()))?;
-    if entry.schema != SCHEMA {
-        return Err(malformed(format!("its schema is {}, not {SCHEMA}", entry.schema)));
-    }
-    for change in &entry.changes {
-        check_path(&change.path).map_err(|error| malformed(error.to_string()))?;
-    }
-    Ok(Entry { number, ..entry })
+/// Any bytes as a file of the journal, for fuzz targets.
+#[cfg(any(fuzzing, test))]
+pub fn fuzz(data: &[u8]) {
+    files::fuzz(data);
 }
 
-fn check_path(path: &str) -> Result<(), JournalError> {
-    let below = path.starts_with("sys/") || path.starts_with("proc/sys/");
-    if below && !path.split('/').any(|part| part == "..") {
-        return Ok(());
-    }
-    Err(JournalError::Outside { path: path.into() })
-}
-
+#[cfg(test)]
+mod faults;
 #[cfg(test)]
 mod kill;
 #[cfg(test)]

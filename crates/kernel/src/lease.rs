@@ -1,12 +1,20 @@
-//! Leases: the marks of programs that still make use of something set for a time only.
+//! Leases: marks of programs that still use a temporary setting.
 //!
 //! A lease is a shared lock (flock) on a file. It ends with its holder, however that ends, so no lease is ever stale.
-//! Taking one, and looking whether one's own is the only one, is done in a [`Turn`], one process at a time: so nobody
-//! joins while the only holder sets or undoes something.
+//! Taking one, and checking whether one's own is the only one, happens in a [`Turn`], one process at a time: so no
+//! process joins while the only holder sets or undoes something.
+//!
+//! Every user may take a lease, and can therefore hold the files without limit. Waiting ends after [`PATIENCE`] with an
+//! error that names a holder; callers then continue without the lease.
 
 use std::fs::{File, TryLockError};
-use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::lock::{LockError, failed, wait};
+
+/// Timeout of waiting for a turn or a lease. Turns take milliseconds.
+pub const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The right to take leases and to count them; others wait until it is dropped.
 #[derive(Debug)]
@@ -15,50 +23,57 @@ pub struct Turn {
     _lock: File,
 }
 
-/// A held lease; dropping it gives it back.
+/// A held lease; dropping it releases it.
 #[derive(Debug)]
-pub struct Lease(File);
+pub struct Lease {
+    file: File,
+    path: PathBuf,
+}
 
 impl Turn {
-    /// Waits for our turn with the leases on `file`. Beside it stands a file for the turn itself; both are made if need be.
+    /// Waits for a turn with the leases on `file`. A second file beside it is for the turn itself; both are created if
+    /// necessary.
     ///
     /// # Errors
-    /// The errno, if a file can be neither opened nor made.
-    pub fn wait(file: &Path) -> io::Result<Self> {
-        let lock = open(&file.with_extension("turn"))?;
-        lock.lock()?;
+    /// [`LockError`].
+    pub fn wait(file: &Path) -> Result<Self, LockError> {
+        let path = file.with_extension("turn");
+        let lock = open(&path)?;
+        wait(&lock, &path, PATIENCE, File::try_lock)?;
         Ok(Self { leases: file.into(), _lock: lock })
     }
 
     /// Takes a lease.
     ///
     /// # Errors
-    /// The errno, if the file can be neither opened nor made.
-    pub fn take(&self) -> io::Result<Lease> {
+    /// [`LockError`].
+    pub fn take(&self) -> Result<Lease, LockError> {
         let file = open(&self.leases)?;
-        file.lock_shared()?;
-        Ok(Lease(file))
+        wait(&file, &self.leases, PATIENCE, File::try_lock_shared)?;
+        Ok(Lease { file, path: self.leases.clone() })
     }
 
-    /// Whether `lease` is the only one there is.
+    /// Whether `lease` is the only one.
     ///
     /// # Errors
-    /// The errno of flock.
-    pub fn is_only(&self, lease: &Lease) -> io::Result<bool> {
-        let only = match lease.0.try_lock() {
+    /// [`LockError`].
+    pub fn is_only(&self, lease: &Lease) -> Result<bool, LockError> {
+        let only = match lease.file.try_lock() {
             Ok(()) => true,
             Err(TryLockError::WouldBlock) => false,
-            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::Error(source)) => return Err(failed("lock", &lease.path)(source)),
         };
-        // Trying may have cost the shared lock. Nobody can have taken an exclusive one meanwhile: it is our turn.
-        lease.0.lock_shared()?;
+        // Trying may have released the shared lock. No process can have taken an exclusive one meanwhile: this one has
+        // the turn.
+        wait(&lease.file, &lease.path, PATIENCE, File::try_lock_shared)?;
         Ok(only)
     }
 }
 
-/// Opens for reading, which is all that flock needs and all that other users may do; makes the file if it is not there.
-fn open(file: &Path) -> io::Result<File> {
-    File::open(file).or_else(|_| File::options().read(true).append(true).create(true).open(file))
+/// Opens for reading, which suffices for flock and is all that other users may do; creates the file if it is missing.
+fn open(path: &Path) -> Result<File, LockError> {
+    let made = || File::options().read(true).append(true).create(true).open(path);
+    File::open(path).or_else(|_| made()).map_err(failed("open", path))
 }
 
 #[cfg(test)]
@@ -88,5 +103,14 @@ mod tests {
         assert!(File::open(file.with_extension("turn")).unwrap().try_lock().is_err());
         drop(turn);
         Turn::wait(&file).unwrap();
+    }
+
+    #[test]
+    fn a_turn_that_another_keeps_ends_in_an_error_that_names_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("run.lease");
+        let _kept = Turn::wait(&file).unwrap();
+        let error = Turn::wait(&file).unwrap_err().to_string();
+        assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
     }
 }

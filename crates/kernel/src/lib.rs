@@ -1,14 +1,14 @@
-//! kernel: the only door to the live system.
+//! kernel: the interface to the live system, which no other crate accesses directly.
 //!
-//! Here: files below a root that stands for `/` ([`fs`]), what this kernel can do ([`features`]), memory policies and
-//! CPU affinity ([`mempolicy`], [`affinity`]), weights ([`weights`]), where processes' memory lies ([`residency`],
-//! [`pages`], [`process`], [`cgroup`]), DAMON and what else moves pages ([`damon`], [`balancing`]), which physical memory a
-//! node has ([`ranges`]), what of it is free for pages ([`zones`]) and what can be moved ([`pageflags`]), pages
-//! of other processes moved ([`moving`]), split ([`huge`]) and given policies ([`shared_memory`]), starting a program and
-//! watching over it ([`watch`]), how long a load takes on a node now ([`chase`]), bandwidth that is counted
-//! ([`resctrl`]), accesses that are seen one by one ([`perf`]), what is published of that ([`advice`], [`tierd`], [`claim`]),
-//! and the journal through which everything system-wide is written ([`journal`]). Raw calls are in `sys/` alone.
-//! Not here: what the text means (crate topology) and what to do about it (crate policy).
+//! Here: files below a root that stands for `/` ([`fs`]), the features of the running kernel ([`features`]), memory
+//! policies and CPU affinity ([`mempolicy`], [`affinity`]), interleave weights ([`weights`]), the placement of
+//! processes' memory ([`residency`], [`mapped`], [`pages`], [`process`], [`cgroup`]), DAMON and the kernel's own page migration
+//! ([`damon`], [`balancing`]), the physical memory of nodes ([`ranges`]), its free ([`zones`]) and its movable part
+//! ([`pageflags`]), migration ([`moving`]) and splitting ([`huge`]) of pages of other processes, starting and
+//! supervising a program ([`watch`]), load latency of a node ([`chase`]), counted bandwidth ([`resctrl`]), sampled
+//! accesses ([`perf`]), published files ([`advice`], [`tierd`], [`claim`]), the environment of a library
+//! ([`environment`]), and the journal of all system-wide writes ([`journal`]). Raw system calls are in `sys/` only. Not
+//! here: interpreting the texts (crate topology) and decisions (crate policy).
 //! Read next: `fs.rs`, then `journal.rs`.
 
 pub mod advice;
@@ -17,7 +17,9 @@ pub mod balancing;
 pub mod cgroup;
 pub mod chase;
 pub mod claim;
+pub mod clock;
 pub mod damon;
+pub mod environment;
 #[cfg(any(test, feature = "testkit"))]
 pub mod fake;
 pub mod features;
@@ -25,6 +27,8 @@ pub mod fs;
 pub mod huge;
 pub mod journal;
 pub mod lease;
+pub mod lock;
+pub mod mapped;
 pub mod meminfo;
 pub mod mempolicy;
 pub mod moving;
@@ -35,9 +39,9 @@ pub mod process;
 pub mod ranges;
 pub mod resctrl;
 pub mod residency;
-pub mod shared_memory;
 mod sys;
 pub mod tierd;
 pub mod watch;
 pub mod weights;
+mod whole;
 pub mod zones;

@@ -1,26 +1,26 @@
-//! A node's memory in figures: `/sys/devices/system/node/nodeN/meminfo`, lines like `Node 0 MemFree:  1024 kB`.
+//! Figures of a node's memory: `/sys/devices/system/node/nodeN/meminfo`, lines like `Node 0 MemFree:  1024 kB`.
 
 use nearfar_topology::{BasisPoints, Bytes, NodeId};
 
 use crate::fs::Fs;
 
-/// What a node tells of its memory. What it does not tell is zero.
+/// Figures of a node's memory. Missing ones are zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meminfo {
-    /// All that is online.
+    /// Online memory.
     pub total: Bytes,
-    /// Free to the kernel, which does not give all of it to programs.
+    /// Free memory; the kernel reserves part of it.
     pub free: Bytes,
-    /// All that is not free.
+    /// Memory that is not free.
     pub used: Bytes,
-    /// What programs have: pages on reclaim lists. What the kernel itself uses is on none.
+    /// Memory of programs: pages on reclaim lists. The kernel's own pages are on none.
     pub taken: Bytes,
-    /// Of those, pages with files, which the kernel gives up for others.
+    /// Of those, file pages, which the kernel reclaims for others.
     pub cached: Bytes,
 }
 
 impl Meminfo {
-    /// Understands the text.
+    /// Parses the text.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let bytes = |name: &str| {
@@ -40,8 +40,8 @@ impl Meminfo {
         }
     }
 
-    /// What programs can have of all that is online: what is free, and the pages of files, which on a
-    /// machine that has run for a while have all that nobody else asks for. Nothing where nothing is online.
+    /// The share of online memory available to programs: free memory plus file pages, which fill all unused memory on a
+    /// machine that has run for a while. 0 without online memory.
     #[must_use]
     pub fn room(&self) -> BasisPoints {
         let room = u128::from(self.free.0.saturating_add(self.cached.0));
@@ -50,7 +50,7 @@ impl Meminfo {
     }
 }
 
-/// A node's figures; none if it is not there.
+/// A node's figures; `None` if the node does not exist.
 #[must_use]
 pub fn of_node(fs: &dyn Fs, node: NodeId) -> Option<Meminfo> {
     let text = fs.read(&format!("sys/devices/system/node/node{node}/meminfo")).ok().flatten()?;

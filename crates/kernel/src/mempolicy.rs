@@ -1,8 +1,8 @@
-//! Memory policies: where the kernel puts the pages a thread touches, or those of one mapping.
+//! Memory policies: the kernel's placement of pages that a thread touches, or of those of one mapping.
 //!
 //! A thread's policy is inherited by its children and kept across exec, which is all that `nearfar run` needs. It also
-//! governs most of what the kernel allocates on the thread's behalf (page tables, for one).
-//! Not here: weights, which are machine-wide ([`crate::weights`]), and what the nodes are (crate topology).
+//! governs most of the kernel's allocations on the thread's behalf (page tables, for example). Not here: weights, which
+//! are machine-wide ([`crate::weights`]), and descriptions of nodes (crate topology).
 
 use std::fmt;
 use std::io;
@@ -11,6 +11,10 @@ use libc::c_int;
 use nearfar_topology::{NodeId, NodeSet};
 
 use crate::sys::mempolicy as sys;
+
+mod flags;
+
+pub use flags::Flags;
 
 /// Linux's modes by number (include/uapi/linux/mempolicy.h).
 mod mode {
@@ -22,35 +26,35 @@ mod mode {
     pub(super) const LOCAL: c_int = 4;
     pub(super) const PREFERRED_MANY: c_int = 5;
     pub(super) const WEIGHTED_INTERLEAVE: c_int = 6;
-    /// Flags stand in the upper bits of a mode that is read.
+    /// Flags are in the upper bits of a mode that is read.
     pub(super) const FLAGS: c_int = 0xe000;
 }
 
 /// A memory policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// None: the system's, which is local first.
+    /// None: the system's default, which is local.
     Default,
-    /// The node of the CPU that touches the page, others if it is full.
+    /// The node of the CPU that touches the page; others if it is full.
     Local,
     /// Only these nodes.
     Bind(NodeSet),
-    /// This node, others if it is full.
+    /// This node; others if it is full.
     Preferred(NodeId),
-    /// These nodes, others if they are full (Linux 5.15).
+    /// These nodes; others if they are full (Linux 5.15).
     PreferredMany(NodeSet),
-    /// These nodes in turn.
+    /// These nodes, page by page.
     Interleave(NodeSet),
-    /// These nodes in turn, as many pages each as its weight (Linux 6.9).
+    /// These nodes, in proportion to their weights (Linux 6.9).
     WeightedInterleave(NodeSet),
 }
 
-/// What happens to pages that are already there.
+/// The treatment of pages that are already allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
     /// They stay where they are.
     Stay,
-    /// Those that only this process maps are moved to where the policy wants them.
+    /// Those mapped only by this process migrate to conform to the policy.
     Move,
 }
 
@@ -61,41 +65,41 @@ pub enum PolicyError {
     /// The kernel does not know the mode.
     #[error("{policy}: this kernel lacks {feature} (it needs Linux {since} or later)")]
     Unsupported {
-        /// What was asked for.
+        /// The requested policy.
         policy: Policy,
         /// The feature, as `nearfar doctor` names it.
         feature: &'static str,
-        /// The release that brought it.
+        /// The first release with it.
         since: &'static str,
     },
-    /// The nodes are not ones this process may use.
+    /// This process may not use the nodes.
     #[error(
         "{policy}: the kernel refused ({source}); no node of these has memory that this process may use (Mems_allowed_list \
          in /proc/self/status)"
     )]
     Nodes {
-        /// What was asked for.
+        /// The requested policy.
         policy: Policy,
         /// The errno.
         source: io::Error,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("{policy}: {call} failed: {source}")]
     Call {
-        /// What was asked for.
+        /// The requested policy.
         policy: Policy,
         /// The call.
         call: &'static str,
         /// The errno.
         source: io::Error,
     },
-    /// The policy in force is one this version does not know.
+    /// The current policy is unknown to this version.
     #[error("the policy in force has the unknown mode {mode}")]
     Unknown {
         /// The number.
         mode: i32,
     },
-    /// The policy in force could not be read.
+    /// The current policy could not be read.
     #[error("can't read the memory policy: {0}")]
     Get(io::Error),
 }
@@ -116,7 +120,7 @@ impl fmt::Display for Policy {
     }
 }
 
-/// A policy made ready to be set again and again, without memory of its own: as an allocator needs it.
+/// A policy prepared to be set repeatedly without allocating, as an allocator needs it.
 #[derive(Clone, Copy, Debug)]
 pub struct Prepared {
     mode: c_int,
@@ -144,7 +148,7 @@ impl Existing {
 }
 
 impl Policy {
-    /// Preferring these nodes: one alone by the older mode, which every kernel has.
+    /// A policy that prefers these nodes: a single one by the older mode, which every kernel has.
     #[must_use]
     pub fn preferring(nodes: NodeSet) -> Self {
         let first = nodes.iter().next();
@@ -154,7 +158,7 @@ impl Policy {
         }
     }
 
-    /// The same, ready to be set.
+    /// The same policy, prepared.
     #[must_use]
     pub fn prepare(&self) -> Prepared {
         let (mode, mask) = self.raw();
@@ -208,7 +212,7 @@ impl Policy {
         })
     }
 
-    /// The feature a kernel may lack, and the release that brought it.
+    /// The feature that a kernel may lack, and its first release.
     fn feature(&self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::PreferredMany(_) => Some(("preferred_many", "5.15")),
@@ -236,23 +240,29 @@ const SET: &str = "set_mempolicy";
 /// Sets the calling thread's policy, for pages touched from now on. Children and exec inherit it.
 ///
 /// # Errors
-/// [`PolicyError`]; the policy is as before.
+/// [`PolicyError`]; the policy is unchanged.
 pub fn set(policy: &Policy) -> Result<(), PolicyError> {
-    let (mode, mask) = policy.raw();
-    sys::set_mempolicy(mode, &mask).map_err(|error| policy.refused(SET, error))
+    set_flagged(policy, Flags::default())
 }
 
-/// Binds the calling thread's memory to nodes as [`Policy::Bind`] does, and has NUMA balancing look at it all the same
-/// (MPOL_F_NUMA_BALANCING, Linux 5.12), which memory with a policy else is spared: it moves pages among these nodes alone, and
-/// so, with one node, shows who uses them and leaves them where they are.
+/// As [`set`], with flags.
 ///
 /// # Errors
-/// [`PolicyError`]; the policy is as before.
-pub fn bind_and_balance(nodes: &NodeSet) -> Result<(), PolicyError> {
-    const NUMA_BALANCING: c_int = 1 << 13;
-    let policy = Policy::Bind(nodes.clone());
+/// [`PolicyError`]; the policy is unchanged.
+pub fn set_flagged(policy: &Policy, flags: Flags) -> Result<(), PolicyError> {
     let (mode, mask) = policy.raw();
-    sys::set_mempolicy(mode | NUMA_BALANCING, &mask).map_err(|error| policy.refused(SET, error))
+    sys::set_mempolicy(mode | flags.raw(), &mask).map_err(|error| policy.refused(SET, error))
+}
+
+/// Binds the calling thread's memory to nodes as [`Policy::Bind`] does, but with NUMA balancing (MPOL_F_NUMA_BALANCING,
+/// Linux 5.12), which otherwise skips memory with a policy: it migrates pages among these nodes only, and so, with one
+/// node, reports their users without migrating them.
+///
+/// # Errors
+/// [`PolicyError`]; the policy is unchanged.
+pub fn bind_and_balance(nodes: &NodeSet) -> Result<(), PolicyError> {
+    let flags = Flags { numa_balancing: true, ..Flags::default() };
+    set_flagged(&Policy::Bind(nodes.clone()), flags)
 }
 
 /// The calling thread's policy.
@@ -278,15 +288,15 @@ pub fn bind(
     bound.map_err(|error| policy.refused("mbind", error))
 }
 
-/// Whether the kernel knows preferring several nodes; asked by setting it, in a thread made for that.
+/// Whether the kernel supports preferring several nodes; tested by setting it, in a separate thread.
 ///
 /// # Errors
-/// The errno with which a sandbox refuses the call: then the kernel was not asked.
+/// The errno with which a sandbox refuses the call: then support is unknown.
 pub fn knows_preferred_many() -> io::Result<bool> {
     knows(mode::PREFERRED_MANY)
 }
 
-/// Whether the kernel knows weighted interleave; asked by setting it, in a thread made for that.
+/// Whether the kernel supports weighted interleave; tested by setting it, in a separate thread.
 ///
 /// # Errors
 /// As [`knows_preferred_many`].
@@ -294,7 +304,7 @@ pub fn knows_weighted_interleave() -> io::Result<bool> {
     knows(mode::WEIGHTED_INTERLEAVE)
 }
 
-/// Whether the kernel has set_mempolicy_home_node(2); asked with flags that no kernel takes.
+/// Whether the kernel has set_mempolicy_home_node(2); tested with flags that no kernel accepts.
 ///
 /// # Errors
 /// As [`knows_preferred_many`].
@@ -302,7 +312,7 @@ pub fn knows_home_node() -> io::Result<bool> {
     answer(sys::set_mempolicy_home_node(0, 0, 0, 1))
 }
 
-/// Whether the kernel has move_pages(2); asked for no pages.
+/// Whether the kernel has move_pages(2); tested without pages.
 ///
 /// # Errors
 /// As [`knows_preferred_many`].
@@ -310,10 +320,10 @@ pub fn knows_move_pages() -> io::Result<bool> {
     answer(sys::move_no_pages())
 }
 
-/// Whether the kernel knows `mode`. The thread that asks ends with the answer, so no policy of anyone changes.
+/// Whether the kernel supports `mode`. The testing thread ends with the result, so no other thread's policy changes.
 fn knows(mode: c_int) -> io::Result<bool> {
     let ask = move || {
-        // All nodes: the kernel takes those that are there and allowed.
+        // All nodes: the kernel uses those that exist and are allowed.
         let mut mask = sys::Mask::default();
         allowed_nodes().iter().for_each(|node| sys::insert(&mut mask, usize::from(node.0)));
         match sys::set_mempolicy(mode, &mask) {
@@ -324,7 +334,7 @@ fn knows(mode: c_int) -> io::Result<bool> {
     std::thread::spawn(ask).join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
 }
 
-/// What a tried call tells: ENOSYS that the kernel lacks it, EPERM or EACCES that a sandbox would not let it be asked.
+/// Interprets a tried call: ENOSYS means that the kernel lacks it, EPERM or EACCES that a sandbox refused it.
 fn answer(asked: io::Result<()>) -> io::Result<bool> {
     match asked.as_ref().err().and_then(io::Error::raw_os_error) {
         Some(libc::ENOSYS) => Ok(false),
@@ -333,14 +343,14 @@ fn answer(asked: io::Result<()>) -> io::Result<bool> {
     }
 }
 
-/// The nodes this process may use memory of; node 0 where the kernel does not say.
+/// The nodes whose memory this process may use; node 0 where the kernel does not report them.
 #[must_use]
 pub fn allowed_nodes() -> NodeSet {
     nodes_allowed().unwrap_or_else(|| [NodeId(0)].into_iter().collect())
 }
 
-/// The nodes that the calling thread's cpuset lets it have memory of; none where neither get_mempolicy(2) nor `Mems_allowed_list`
-/// in /proc says.
+/// The nodes whose memory the calling thread's cpuset permits; `None` if neither get_mempolicy(2) nor
+/// `Mems_allowed_list` in /proc reports them.
 #[must_use]
 pub fn nodes_allowed() -> Option<NodeSet> {
     if let Ok(mask) = sys::mems_allowed() {
@@ -365,7 +375,7 @@ mod tests {
         ids.iter().copied().map(NodeId).collect()
     }
 
-    /// Runs `check` in a thread of its own, whose policy ends with it.
+    /// Runs `check` in a separate thread, whose policy ends with it.
     fn apart<T: Send + 'static>(check: impl FnOnce() -> T + Send + 'static) -> T {
         std::thread::spawn(check).join().unwrap()
     }
@@ -380,6 +390,19 @@ mod tests {
         assert_eq!(bound, Policy::Bind([NodeId(0)].into_iter().collect()));
         let none = bind_and_balance(&[NodeId(1023)].into_iter().collect()).unwrap_err();
         assert!(matches!(none, PolicyError::Nodes { .. }), "{none}");
+    }
+
+    #[test]
+    fn static_nodes_show_in_numa_maps_and_both_kinds_of_nodes_are_refused() {
+        let flags = Flags { static_nodes: true, ..Flags::default() };
+        let (maps, both) = apart(move || {
+            set_flagged(&Policy::Bind(nodes(&[0])), flags).unwrap();
+            let maps = std::fs::read_to_string("/proc/thread-self/numa_maps").unwrap();
+            let both = Flags { relative_nodes: true, ..flags };
+            (maps, set_flagged(&Policy::Bind(nodes(&[0])), both).is_err())
+        });
+        assert!(maps.contains(" bind=static:0 "), "{maps}");
+        assert!(both);
     }
 
     #[test]

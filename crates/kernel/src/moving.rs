@@ -1,15 +1,15 @@
-//! Pages of other processes, moved to other nodes: in batches, at a limited rate, with what became of each page understood.
+//! Migrates pages of other processes to given nodes: in batches, at a limited rate, with the outcome of each page.
 //!
-//! move_pages(2) says little of its own when something fails. Without an error it has written the node of each page, or an
-//! errno. If pages of a group (those next to each other with one node to go to) could not be migrated, or a node is full, it stops
-//! there: nothing is said of that group, of which some pages may have moved all the same, nor of the pages behind it
-//! (mm/migrate.c, do_pages_move). So places are asked for before and after, and what was not attempted is attempted
-//! again. A page of several processes moves only with [`Shared::Move`].
+//! move_pages(2) reports little when something fails. On success it has written the node of each page, or an errno. If
+//! pages of a group (adjacent ones with the same target node) could not be migrated, or a node is full, it stops there:
+//! it reports nothing about that group, of which some pages may have been migrated nevertheless, nor about later pages
+//! (mm/migrate.c, do_pages_move). So nodes are queried before and after, and pages that were not attempted are retried.
+//! A page of several processes migrates only with [`Shared::Move`].
 //!
-//! What is not allowed stays: nodes outside the process's cpuset, and those that it is not bound to, are never asked for.
-//! What was busy, or had no room, is tried again later, a quarter of a batch at most. A process that ends meanwhile, or becomes
-//! another program, is left alone ([`Owner`]). Moving takes this caller's time: a batch is what one call of [`Mover::step`]
-//! moves.
+//! Constraints are respected: nodes outside the process's cpuset or outside its own binding are never requested. Pages
+//! that were busy, or had no room, are retried later, at most a quarter of a batch. A process that has ended, or become
+//! another program, is skipped ([`Owner`]). Migration runs in the calling thread: one call of [`Mover::step`] migrates
+//! one batch.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -29,64 +29,65 @@ mod tests;
 pub use owner::{Owner, OwnerError};
 pub use rate::Rate;
 
-/// Pages of a batch at most.
+/// Maximum pages of a batch.
 pub const BATCH: usize = 1024;
-/// Of a batch, so many at most are tried again,
+/// Maximum retried pages of a batch,
 const AGAIN: usize = BATCH / 4;
-/// and so many times.
+/// and maximum number of retries.
 const TRIES: u8 = 2;
 
-/// A page that is to be on a node.
+/// A page and its target node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The page; of a huge one any piece.
+    /// The page; for a huge one any piece.
     pub page: Page,
     /// Whether it is a huge one.
     pub huge: bool,
-    /// It is moved if it is there; `None`: wherever it is.
+    /// Migrate it only if it is on this node; `None`: from any node.
     pub from: Option<NodeId>,
-    /// The node.
+    /// The target node.
     pub to: NodeId,
 }
 
 impl Request {
-    /// What is moved.
+    /// The bytes to migrate.
     #[must_use]
     pub const fn bytes(&self) -> Bytes {
         Bytes(if self.huge { PAGE * PIECES } else { PAGE })
     }
 
-    /// Where it begins; nothing for a number that no address has.
+    /// Its address; `None` for a page number beyond the address space.
     fn address(&self) -> Option<usize> {
         let page = if self.huge { self.page.whole() } else { self.page };
         usize::try_from(page.number.checked_mul(PAGE)?).ok()
     }
 }
 
-/// What became of a page.
+/// The outcome for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
-    /// It is where it should be, and was not before.
+    /// It was migrated to its target.
     Moved,
-    /// It was there already.
+    /// It was on its target already.
     There,
-    /// It is neither where it should be nor where it was to be moved from.
+    /// It is neither on its target nor on the expected source node.
     Elsewhere,
-    /// There is no page: not touched yet, swapped out, unmapped, or one that is never moved (a page of zeros, a device's).
+    /// There is no page: not touched yet, swapped out, unmapped, or one that never migrates (the zero page, a
+    /// device's).
     Absent,
-    /// Other processes map it too, and it was not asked to move those.
+    /// Other processes map it too, and migrating those was not requested.
     Shared,
-    /// It is locked, pinned or being moved by someone else.
+    /// It is locked, pinned or being migrated by another thread.
     Busy,
-    /// It was to be moved and could not be: still in use by the kernel or a device.
+    /// Its migration failed: it is still in use by the kernel or a device.
     Unmoved,
-    /// Its node has no room.
+    /// The target node has no room.
     Full,
     /// Its process's cpuset does not have the node, or it is bound to others.
     NotAllowed,
     /// Its process has ended, or has become another program.
     Gone,
-    /// We may not move pages of its process.
+    /// No permission to migrate pages of its process.
     Denied,
 }
 
@@ -106,7 +107,7 @@ impl Outcome {
         Self::Denied,
     ];
 
-    /// A word for it.
+    /// A keyword for it.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -124,44 +125,44 @@ impl Outcome {
         }
     }
 
-    /// Whether it may be otherwise soon.
+    /// Whether a retry may succeed soon.
     const fn passes(self) -> bool {
         matches!(self, Self::Busy | Self::Unmoved | Self::Full)
     }
 }
 
-/// A page of which it is known what became of it.
+/// A page with a known outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// What was asked for.
+    /// The request.
     pub request: Request,
-    /// Where it was, if that was seen.
+    /// Its previous node, if known.
     pub from: Option<NodeId>,
-    /// What became of it.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// What has been done so far.
+/// Totals so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Pages by what became of them; a huge page is one.
+    /// Pages by outcome; a huge page counts as one.
     pub pages: BTreeMap<Outcome, u64>,
-    /// Moved from node to node.
+    /// Bytes migrated between each pair of nodes.
     pub moved: BTreeMap<(NodeId, NodeId), Bytes>,
-    /// Pages that were tried again.
+    /// Retried pages.
     pub retried: u64,
-    /// Calls of move_pages(2) that were to move something.
+    /// Calls of move_pages(2) that requested a migration.
     pub calls: u64,
 }
 
 impl Tally {
-    /// Pages of which this became.
+    /// Number of pages with this outcome.
     #[must_use]
     pub fn count(&self, outcome: Outcome) -> u64 {
         self.pages.get(&outcome).copied().unwrap_or(0)
     }
 
-    /// All that was moved.
+    /// Total bytes migrated.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         Bytes(self.moved.values().fold(0, |sum, bytes| sum.saturating_add(bytes.0)))
@@ -176,25 +177,25 @@ impl Tally {
     }
 }
 
-/// What is done with pages that several processes map.
+/// The treatment of pages mapped by several processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shared {
     /// They stay.
     Stay,
-    /// They move for all of them; takes CAP_SYS_NICE.
+    /// They migrate for all of them; needs CAP_SYS_NICE.
     Move,
 }
 
-/// The kernel's side, as far as moving needs it: a trait, so that it can be tried on a machine with one node.
+/// The kernel calls used for migration, as a trait, so that tests can run on a machine with one node.
 pub trait Calls {
-    /// The nodes that the process may have memory of, if that is known.
+    /// The nodes whose memory the process may use, if known.
     fn allowed(&mut self, owner: &Owner) -> Option<NodeSet>;
     /// The node of each page, or an errno below zero.
     ///
     /// # Errors
     /// The errno of the whole call.
     fn places(&mut self, owner: &Owner, pages: &[usize], status: &mut [c_int]) -> io::Result<()>;
-    /// Moves; gives how many were not.
+    /// Migrates pages; returns the number that was not migrated.
     ///
     /// # Errors
     /// The errno of the whole call.
@@ -231,7 +232,7 @@ impl Calls for Shared {
     }
 }
 
-/// Moves pages as the rate allows.
+/// Migrates pages within a rate limit.
 #[derive(Debug)]
 pub struct Mover<C = Shared> {
     calls: C,
@@ -242,14 +243,14 @@ pub struct Mover<C = Shared> {
 }
 
 impl Mover {
-    /// One that has nothing to do.
+    /// A mover without requests.
     #[must_use]
     pub fn new(rate: Rate, shared: Shared) -> Self {
         Self::with(shared, rate)
     }
 
-    /// Moves a batch, if there is one and the rate allows it: pages of one process. What became of each page of which that is
-    /// known now.
+    /// Migrates a batch of one process's pages, if there is one and the rate permits it. Returns the pages whose
+    /// outcome is known now.
     pub fn step(&mut self, now: Nanoseconds) -> Vec<Done> {
         self.batch(now)
     }
@@ -261,24 +262,24 @@ impl<C> Mover<C> {
         Self { calls, rate, owners, waiting, tally: Tally::default() }
     }
 
-    /// Has these moved, after those that wait.
+    /// Queues requests.
     pub fn ask(&mut self, requests: impl IntoIterator<Item = Request>) {
         self.waiting.extend(requests.into_iter().map(|request| (request, 0)));
     }
 
-    /// How many wait.
+    /// Number of queued requests.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Forgets those that wait; how many those were.
+    /// Drops queued requests; returns their number.
     pub fn forget(&mut self) -> usize {
         self.owners.clear();
         std::mem::take(&mut self.waiting).len()
     }
 
-    /// When the next batch can be moved; `None` if nothing waits.
+    /// The time of the next batch; `None` if nothing is queued.
     #[must_use]
     pub fn next(&self) -> Option<Nanoseconds> {
         let first = self.waiting.front()?;
@@ -287,13 +288,13 @@ impl<C> Mover<C> {
         Some(self.rate.next(Bytes(wanted)))
     }
 
-    /// What has been done so far.
+    /// Totals so far.
     #[must_use]
     pub const fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Goes on at another rate.
+    /// Changes the rate.
     pub const fn set_rate(&mut self, a_second: BytesPerSecond) {
         self.rate.set(a_second);
     }
@@ -342,7 +343,7 @@ impl<C: Calls> Mover<C> {
         done
     }
 
-    /// The process, kept open as long as it has pages that wait.
+    /// The process, kept open as long as requests of it are queued.
     fn owner(&mut self, process: Process) -> Result<Owner, Outcome> {
         let others = |known: &Process, _: &mut Owner| *known == process;
         self.owners.retain(others);
@@ -355,7 +356,7 @@ impl<C: Calls> Mover<C> {
         })
     }
 
-    /// Pages that wait and are of a process that is left alone from now on.
+    /// Completes queued requests of a process that is skipped from now on.
     fn leave(&mut self, process: Process, outcome: Outcome) {
         let (gone, stay): (VecDeque<_>, VecDeque<_>) =
             self.waiting.drain(..).partition(|(request, _)| request.page.process == process);
@@ -365,7 +366,7 @@ impl<C: Calls> Mover<C> {
         }
     }
 
-    /// Takes out those that are tried again, and has them wait.
+    /// Removes the pages that should be retried from `done`, and queues them again.
     fn again(&mut self, taken: &[(Request, u8)], done: &mut Vec<Done>) {
         let (mut kept, mut again) = (Vec::new(), 0);
         // In the order in which they were taken.

@@ -1,8 +1,8 @@
-//! How much of some physical memory can be moved, by a sample of its pages' flags.
+//! The movable share of some physical memory, by sampling its pages' flags.
 //!
-//! `/proc/kpageflags` has 64 bits a page, by page frame number; bit 5 says that a page is on a reclaim list, as pages of
-//! programs and of files are, and neither free ones nor those of the kernel itself
-//! (Documentation/admin-guide/mm/pagemap.rst). It takes root and `CONFIG_PROC_PAGE_MONITOR`.
+//! `/proc/kpageflags` has 64 bits per page, by page frame number; bit 5 marks pages on a reclaim list: pages of
+//! programs and of files, but neither free ones nor the kernel's own (Documentation/admin-guide/mm/pagemap.rst). It
+//! needs root and `CONFIG_PROC_PAGE_MONITOR`.
 
 use nearfar_topology::BasisPoints;
 
@@ -13,14 +13,15 @@ const PAGE: u64 = 4096;
 const PATH: &str = "proc/kpageflags";
 const LRU: u64 = 1 << 5;
 const FLAGS_BYTES: u64 = 8;
-/// So many places of a range are read, with so many neighbours each.
+/// Sampled places per range, each with this many neighbours.
 const PLACES: u64 = 32;
 const RUN: u64 = 8;
 
-/// The share of pages of each range that are on reclaim lists, by a sample; `None` where this kernel does not tell.
+/// The share of pages of each range that are on reclaim lists, by sampling; `None` where this kernel does not report
+/// it.
 ///
 /// # Errors
-/// [`FsError`], if flags can't be read, as by others than root.
+/// [`FsError`], if flags can't be read, for example by users other than root.
 pub fn on_reclaim_lists(
     fs: &dyn Fs,
     ranges: &[AddrRange],
@@ -53,7 +54,7 @@ mod tests {
     fn a_range_counts_by_its_own_pages_and_what_has_no_flags_by_none() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("proc")).unwrap();
-        // A thousand pages: the first half is the kernel's, of the rest every other is a program's.
+        // A thousand pages: the first half is the kernel's, of the rest every second one is a program's.
         let flags = (0..1000u64).flat_map(|page| {
             let lru = if page >= 500 && page % 2 == 0 { LRU | 1 << 2 } else { 1 << 10 };
             lru.to_ne_bytes()

@@ -1,10 +1,10 @@
-//! Where single pages of a process are: their node, whether they are part of a huge page, their frame.
+//! The node of single pages of a process, whether they are part of a huge page, and their frames.
 //!
-//! The node is asked of move_pages(2), told to move nothing, which takes the right to trace the process. Whether a page
-//! is part of a huge one is seen by frames: `/proc/PID/pagemap` has the frame of a page, and `/proc/kpageflags` says of a
-//! frame whether it begins a compound page (bit 15) or goes on in one (bit 16). A huge page is a compound page that
-//! begins at a frame divisible by 512 and goes on in its middle; smaller compound pages end before. Frames are shown to
-//! root alone; without, no page is taken for huge. (Documentation/admin-guide/mm/pagemap.rst)
+//! The node comes from move_pages(2) without target nodes, which needs the right to trace the process. Huge pages are
+//! found by frames: `/proc/PID/pagemap` has the frame of a page, and `/proc/kpageflags` marks a frame as the head (bit
+//! 15) or a tail (bit 16) of a compound page. A huge page is a compound page with its head at a frame divisible by 512
+//! and a tail in its middle; smaller compound pages end before. Frames are visible to root only; without them, no page
+//! counts as huge. (Documentation/admin-guide/mm/pagemap.rst)
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use nearfar_topology::NodeId;
 use crate::fs::Fs;
 use crate::sys::mempolicy as sys;
 
-/// Pages asked for at a time.
+/// Pages queried at a time.
 const BATCH: usize = 512;
 const WORD: usize = 8;
 /// An entry of pagemap: the page is there, and its frame.
@@ -23,17 +23,20 @@ const FRAME: u64 = (1 << 55) - 1;
 /// Flags of a frame.
 const HEAD: u64 = 1 << 15;
 const TAIL: u64 = 1 << 16;
+const REFERENCED: u64 = 1 << 2;
+const ACTIVE: u64 = 1 << 6;
+const IDLE: u64 = 1 << 25;
 
-/// Where a page is.
+/// Place of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// On this node,
+    /// Its node,
     pub node: NodeId,
-    /// and whether as part of a huge page.
+    /// and whether it is part of a huge page.
     pub huge: bool,
 }
 
-/// Where pages of a process are, by their numbers; `None` for one that is not there, or not any more.
+/// The places of a process's pages, by page numbers; `None` for a page that is not present.
 #[must_use]
 pub fn places(fs: &dyn Fs, process: u32, pages: &[u64]) -> Vec<Option<Place>> {
     let huge = huge(fs, process, pages);
@@ -43,6 +46,19 @@ pub fn places(fs: &dyn Fs, process: u32, pages: &[u64]) -> Vec<Option<Place>> {
         Some(Place { node: node?, huge })
     };
     pages.iter().zip(nodes).map(place).collect()
+}
+
+/// The pages that are present, by number with their places; of each huge page only the first of those given, which must
+/// be in order.
+pub fn once(
+    found: impl IntoIterator<Item = (u64, Option<Place>)>,
+) -> impl Iterator<Item = (u64, Place)> {
+    let mut last_huge = None;
+    found.into_iter().filter_map(move |(page, place)| {
+        let place = place?;
+        let is_seen = place.huge && last_huge.replace(page / PIECES) == Some(page / PIECES);
+        (!is_seen).then_some((page, place))
+    })
 }
 
 /// The node of each page.
@@ -60,7 +76,7 @@ fn nodes(process: u32, pages: &[u64]) -> Vec<Option<NodeId>> {
     found
 }
 
-/// Which of the huge pages that these pages would be in are.
+/// For each huge-page-sized range with one of these pages, whether it is a huge page.
 fn huge(fs: &dyn Fs, process: u32, pages: &[u64]) -> BTreeMap<u64, bool> {
     let mut one_each: BTreeMap<u64, u64> = BTreeMap::new();
     for page in pages {
@@ -85,7 +101,7 @@ fn huge(fs: &dyn Fs, process: u32, pages: &[u64]) -> BTreeMap<u64, bool> {
     one_each.keys().copied().zip(fitting.iter().map(&mut is_huge)).collect()
 }
 
-/// The frame of each page of a process; `None` for one that is not there, or whose frame is not shown.
+/// The frame of each page of a process; `None` for one that is not present, or whose frame is hidden.
 #[must_use]
 pub fn frames(fs: &dyn Fs, process: u32, pages: &[u64]) -> Vec<Option<u64>> {
     let offsets: Vec<u64> = pages.iter().map(|page| page.saturating_mul(8)).collect();
@@ -98,7 +114,20 @@ pub fn frames(fs: &dyn Fs, process: u32, pages: &[u64]) -> Vec<Option<u64>> {
     entries.iter().map(frame).collect()
 }
 
-/// A word at each offset; none at all where that can't be read.
+/// Whether each page of a process is idle by the flags of its frame: marked idle, or neither referenced nor on an active
+/// list. Kernels whose reclaim keeps generations of pages (MGLRU) may show none of these flags; then all pages look idle.
+/// A page without a frame that can be seen counts as in use.
+#[must_use]
+pub fn idle(fs: &dyn Fs, process: u32, pages: &[u64]) -> Vec<bool> {
+    let frames = frames(fs, process, pages);
+    let offsets: Vec<u64> = frames.iter().flatten().map(|frame| frame.saturating_mul(8)).collect();
+    let flags = words(fs, "proc/kpageflags", &offsets);
+    let mut flags = flags.iter();
+    let is_idle = |flags: &u64| flags & IDLE != 0 || flags & (REFERENCED | ACTIVE) == 0;
+    frames.iter().map(|frame| frame.and_then(|_| flags.next()).is_some_and(is_idle)).collect()
+}
+
+/// A word at each offset; empty if they can't be read.
 fn words(fs: &dyn Fs, path: &str, offsets: &[u64]) -> Vec<u64> {
     let bytes = fs.read_parts(path, offsets, WORD).ok().flatten().unwrap_or_default();
     let (words, _) = bytes.as_chunks();
@@ -110,7 +139,7 @@ mod tests {
     use super::*;
     use crate::fs::RootFs;
 
-    /// A process 7 whose pages have these frames, on a machine whose frames have these flags.
+    /// A process 7 with pages in these frames, on a machine with frames that have these flags.
     fn system(pages: &[(u64, u64)], flags: &[(u64, u64)]) -> (tempfile::TempDir, RootFs) {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("proc/7")).unwrap();
@@ -131,13 +160,20 @@ mod tests {
     fn a_huge_page_begins_where_it_should_and_goes_on_in_its_middle() {
         // Pages 5, 600 and 1100 at frames that fit, 1600 at one that does not.
         let pages = [(5, 512 + 5), (600, 1024 + 88), (1100, 2048 + 76), (1600, 3000)];
-        // All of the first is one page, the second ends before its middle, the third is made of small ones.
+        // The first is one compound page, the second ends before its middle, the third consists of small ones.
         let flags = [(512, HEAD), (512 + 256, TAIL), (1024, HEAD), (1024 + 256, HEAD), (2048, 0)];
         let (_dir, fs) = system(&pages, &flags);
         let found = huge(&fs, 7, &[5, 6, 600, 1100, 1600]);
         assert_eq!(found, BTreeMap::from([(0, true), (1, false), (2, false), (3, false)]));
         assert_eq!(frames(&fs, 7, &[5, 6]), [Some(517), None]);
         assert_eq!(frames(&fs, 8, &[5]), [None]);
+    }
+
+    #[test]
+    fn a_page_is_idle_by_the_flags_of_its_frame() {
+        let flags = [(20, 0), (21, REFERENCED), (22, ACTIVE), (23, ACTIVE | IDLE)];
+        let (_dir, fs) = system(&[(0, 20), (1, 21), (2, 22), (3, 23)], &flags);
+        assert_eq!(idle(&fs, 7, &[0, 1, 2, 3, 4]), [true, false, false, true, false]);
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! Accesses seen one by one, and events counted: perf_event_open(2).
+//! Sampling of accesses, and counting of events: perf_event_open(2).
 //!
-//! An [`Event`] is what is looked for, a [`Sampler`] has it looked for on CPUs and gives what was seen, a [`Counter`] counts
-//! only. What events this machine has is in [`pmu`] (hardware) and [`tracepoint`] (the kernel's own); what records hold is in
-//! [`record`], where data came from in [`source`], and Arm's packets in [`spe`].
+//! An [`Event`] selects what to measure, a [`Sampler`] samples it on CPUs, a [`Counter`] only counts. The events of
+//! this machine are in [`pmu`] (hardware) and [`tracepoint`] (the kernel's own); the contents of records are in
+//! [`record`], the sources of data in [`source`], and Arm's packets in [`spe`].
 //!
-//! The kernel decides who may: `perf_event_paranoid` above -1 keeps tracepoints with their fields, and above 0 what others do,
-//! for `CAP_PERFMON` ([`PerfError::is_forbidden`]).
+//! The kernel controls access: `perf_event_paranoid` above -1 reserves tracepoints with their fields, and above 0 other
+//! processes' events, for `CAP_PERFMON` ([`PerfError::is_forbidden`]).
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -24,7 +24,7 @@ pub use record::{Parts, Record, Sample};
 
 /// Kinds of events that every kernel has (include/uapi/linux/perf_event.h).
 pub mod kind {
-    /// Counted by the kernel itself.
+    /// Counted by the kernel in software.
     pub const SOFTWARE: u32 = 1;
     /// The kernel's tracepoints.
     pub const TRACEPOINT: u32 = 2;
@@ -33,33 +33,33 @@ pub mod kind {
 /// All page faults, of [`kind::SOFTWARE`].
 pub const PAGE_FAULTS: u64 = 2;
 
-/// So many pages of records for each CPU: some thousand samples;
+/// Pages of records per CPU: some thousand samples;
 const RING_PAGES: usize = 128;
-/// and for a thread of our own, which everyone may have.
+/// and for a thread of this process, within every user's limit.
 const OWN_PAGES: usize = 16;
-/// So many pages of hardware traces.
+/// Pages of hardware traces.
 const AUX_PAGES: usize = 64;
 
-/// What is looked for.
+/// Selection of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Event {
     /// The kind of event: one of [`kind`], or a PMU's number.
     pub kind: u32,
-    /// Which of them.
+    /// The event of that kind.
     pub config: u64,
-    /// More of that.
+    /// Further configuration.
     pub config1: u64,
-    /// Still more.
+    /// Further configuration.
     pub config2: u64,
-    /// A sample each so many events.
+    /// Events per sample.
     pub period: u64,
-    /// What a sample has.
+    /// The fields of a sample.
     pub parts: Parts,
-    /// How exact the instruction is to be, 0 to 3.
+    /// Required precision of the instruction address, 0 to 3.
     pub precise: u8,
-    /// What the kernel itself does is left out.
+    /// Excludes events in the kernel.
     pub user_only: bool,
-    /// Hardware writes a trace beside the records.
+    /// Whether hardware writes a trace besides the records.
     pub traces: bool,
 }
 
@@ -82,56 +82,56 @@ impl Event {
     }
 }
 
-/// An event that can't be had.
+/// An unavailable event.
 #[derive(Debug, thiserror::Error)]
 #[error("perf_event_open of {event}: {source}")]
 pub struct PerfError {
-    /// What was asked for.
+    /// The requested event.
     pub event: String,
     /// The errno.
     pub source: io::Error,
 }
 
 impl PerfError {
-    /// Whether it is there, but not for us.
+    /// Whether it exists, but permission is missing.
     #[must_use]
     pub fn is_forbidden(&self) -> bool {
         matches!(self.source.raw_os_error(), Some(libc::EACCES | libc::EPERM))
     }
 
-    /// Whether someone else has it.
+    /// Whether another process uses it.
     #[must_use]
     pub fn is_taken(&self) -> bool {
         self.source.raw_os_error() == Some(libc::EBUSY)
     }
 }
 
-/// Whose events.
+/// Scope of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// Everyone's on these CPUs.
+    /// All processes on these CPUs.
     Cpus(Vec<CpuId>),
-    /// The calling thread's, wherever it runs.
+    /// The calling thread, on any CPU.
     Own,
 }
 
-/// What came of samples since they were last read.
+/// The samples since the last read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
     /// Samples, CPU by CPU, each in order of time.
     pub samples: Vec<Sample>,
     /// Hardware's traces, by CPU.
     pub traces: Vec<(u32, Vec<u8>)>,
-    /// Had no room.
+    /// Lost records.
     pub lost: u64,
-    /// Times that the kernel held sampling back.
+    /// Times that the kernel throttled sampling.
     pub throttled: u64,
-    /// Records that could not be understood.
+    /// Records that could not be parsed.
     pub odd: u64,
 }
 
 impl Drained {
-    /// Counts end at their greatest: what the kernel's bytes say is not trusted.
+    /// Counts saturate: values from the kernel's buffer are not trusted.
     fn take(&mut self, record: Record) {
         let lost = match record {
             Record::Sample(sample) => return self.samples.push(sample),
@@ -145,7 +145,7 @@ impl Drained {
     }
 }
 
-/// Looks for an event, and keeps samples until they are read.
+/// Samples an event, and keeps samples until they are read.
 #[derive(Debug)]
 pub struct Sampler {
     name: String,
@@ -160,12 +160,12 @@ struct OnCpu {
     cpu: u32,
     event: File,
     ring: sys::Ring,
-    /// What it is counted together with.
+    /// The leader of its group.
     leader: Option<File>,
 }
 
 impl Sampler {
-    /// Not looking yet. `name` is for errors.
+    /// A sampler that is not started. `name` is for errors.
     ///
     /// # Errors
     /// [`PerfError`].
@@ -173,7 +173,7 @@ impl Sampler {
         Self::open_beside(name, None, event, whose)
     }
 
-    /// The same beside another event that must be counted first: some processors sample loads only so.
+    /// The same in a group with another event as leader: some processors sample loads only so.
     ///
     /// # Errors
     /// [`PerfError`].
@@ -215,7 +215,7 @@ impl Sampler {
         asked.map_err(|source| PerfError { event: self.name.clone(), source })
     }
 
-    /// Looks from now on.
+    /// Starts sampling.
     ///
     /// # Errors
     /// [`PerfError`].
@@ -223,7 +223,7 @@ impl Sampler {
         self.ask(sys::Ask::Enable)
     }
 
-    /// Does not look any more; what was seen can still be read.
+    /// Stops sampling; earlier samples can still be read.
     ///
     /// # Errors
     /// [`PerfError`].
@@ -231,7 +231,7 @@ impl Sampler {
         self.ask(sys::Ask::Disable)
     }
 
-    /// A sample each so many events from now on.
+    /// Sets the number of events per sample.
     ///
     /// # Errors
     /// [`PerfError`].
@@ -241,13 +241,13 @@ impl Sampler {
         Ok(())
     }
 
-    /// Events from sample to sample.
+    /// Events per sample.
     #[must_use]
     pub fn period(&self) -> u64 {
         self.event.period
     }
 
-    /// What has been seen since this was last asked.
+    /// The samples since the last call.
     pub fn read(&mut self) -> Drained {
         let mut drained = Drained::default();
         for OnCpu { cpu, ring, .. } in &mut self.rings {
@@ -266,14 +266,14 @@ impl Sampler {
     }
 }
 
-/// What a counter says.
+/// A reading of a counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Events while it counted.
     pub value: u64,
     /// Nanoseconds since it was opened,
     pub enabled_ns: u64,
-    /// and those in which it counted: there are fewer counters than events.
+    /// and those in which it counted: counters are multiplexed if there are fewer than events.
     pub running_ns: u64,
 }
 
@@ -282,7 +282,7 @@ pub struct Count {
 pub struct Counter(File);
 
 impl Counter {
-    /// Counts from now on: everyone's events on this CPU, which for a memory controller is any of its node's.
+    /// Starts counting: the events of all processes on this CPU, which for a memory controller is any of its node's.
     ///
     /// # Errors
     /// [`PerfError`].
@@ -297,7 +297,7 @@ impl Counter {
         Ok(Self(file))
     }
 
-    /// What it has counted so far.
+    /// The count so far.
     ///
     /// # Errors
     /// The read's.
@@ -310,11 +310,11 @@ impl Counter {
     }
 }
 
-/// Writes once to each of so many fresh pages, never huge ones, for a test of what sees that: the address of the first, and
-/// the one behind the last. They are gone again when this returns.
+/// Writes once to each of `pages` fresh pages, never huge ones, to test a sensor: returns the start address and the end
+/// address. They are unmapped when this returns.
 ///
 /// # Errors
-/// There is no memory.
+/// Unavailable memory.
 pub fn touch_fresh(pages: usize) -> io::Result<(u64, u64)> {
     sys::touch_fresh(pages)
 }
@@ -367,7 +367,7 @@ mod tests {
             sampler.start().unwrap();
             touch_fresh(pages).unwrap();
             let first = sampler.read();
-            // What had no room is told of with the next that has.
+            // Lost records are reported with the next record that fits.
             touch_fresh(32).unwrap();
             let next = sampler.read();
             (first.samples.len() as u64, first.lost + next.lost)

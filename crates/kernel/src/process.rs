@@ -1,20 +1,89 @@
 //! Processes and their descendants, from procfs.
 //!
-//! A process may end between any two reads: what is gone is left out, never an error. Descent goes by parent, so an
-//! orphan leaves the tree unless its parent's place is taken by a subreaper (as `nearfar run --report` is).
+//! A process may end between any two reads: it is then left out, never an error. Descent follows parents, so an orphan
+//! leaves the tree unless a subreaper becomes its parent (as `nearfar run --report` does).
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use crate::fs::{Fs, FsError};
 
-/// `root` and all its descendants that are there now, in order of id.
+/// A process: its id and its start time in ticks since boot, because ids are reused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Its id.
+    pub pid: u32,
+    /// Its start time (proc_pid_stat(5), field 22).
+    pub started_ticks: u64,
+}
+
+impl Identity {
+    /// The process with this id; `None` if there is none, or it has ended (a zombie).
+    #[must_use]
+    pub fn of(pid: u32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let mut fields = stat_fields(&stat);
+        let state = fields.next().filter(|state| !matches!(*state, "Z" | "X"));
+        let started_ticks = state.and(fields.nth(18))?.parse().ok()?;
+        Some(Self { pid, started_ticks })
+    }
+
+    /// This process.
+    #[must_use]
+    pub fn own() -> Self {
+        let pid = std::process::id();
+        Self::of(pid).unwrap_or(Self { pid, started_ticks: 0 })
+    }
+
+    /// Whether it still runs.
+    #[must_use]
+    pub fn is_running(self) -> bool {
+        Self::of(self.pid) == Some(self)
+    }
+
+    /// Asks it to end (SIGTERM). Nothing happens if it has ended already, even if another process has its id by now.
+    ///
+    /// # Errors
+    /// The errno of pidfd_open(2) and pidfd_send_signal(2), except ESRCH.
+    pub fn terminate(self) -> std::io::Result<()> {
+        self.signal(rustix::process::Signal::TERM)
+    }
+
+    /// Ends it (SIGKILL), as the first process of a container ignores SIGTERM without a handler. Otherwise as
+    /// [`terminate`](Self::terminate).
+    ///
+    /// # Errors
+    /// As [`terminate`](Self::terminate).
+    pub fn kill(self) -> std::io::Result<()> {
+        self.signal(rustix::process::Signal::KILL)
+    }
+
+    fn signal(self, signal: rustix::process::Signal) -> std::io::Result<()> {
+        let number = i32::try_from(self.pid).ok().and_then(rustix::process::Pid::from_raw);
+        let Some(number) = number else { return Ok(()) };
+        let ended = |errno| if errno == rustix::io::Errno::SRCH { Ok(()) } else { Err(errno) };
+        let no_flags = rustix::process::PidfdFlags::empty();
+        let process = match rustix::process::pidfd_open(number, no_flags) {
+            Ok(process) => process,
+            Err(errno) => return Ok(ended(errno)?),
+        };
+        // The descriptor is of the process that has the id now; its identity is checked after opening.
+        if self.is_running() {
+            rustix::process::pidfd_send_signal(&process, signal).or_else(ended)?;
+        }
+        Ok(())
+    }
+}
+
+/// `root` and all its present descendants, in order of id.
 ///
 /// # Errors
 /// [`FsError`], if `/proc` itself can't be listed.
 pub fn tree(fs: &dyn Fs, root: u32) -> Result<Vec<u32>, FsError> {
     let by_parent = match fs.read(&format!("proc/{root}/task/{root}/children")) {
         Ok(Some(_)) => None,
-        // Without CONFIG_PROC_CHILDREN every process is asked for its parent.
+        // Without CONFIG_PROC_CHILDREN the parent of every process is read.
         _ => Some(by_parent(fs)?),
     };
     let mut found = BTreeSet::from([root]);
@@ -24,13 +93,13 @@ pub fn tree(fs: &dyn Fs, root: u32) -> Result<Vec<u32>, FsError> {
             Some(parents) => parents.get(&pid).cloned().unwrap_or_default(),
             None => children(fs, pid),
         };
-        // A number used twice while we read could draw a circle.
+        // An id reused during the reads could produce a cycle.
         open.extend(children.into_iter().filter(|child| found.insert(*child)));
     }
     Ok(found.into_iter().collect())
 }
 
-/// Whether a process is there and has memory: one that has ended, but was not waited for yet, has none.
+/// Whether a process exists and has memory: a zombie has none.
 #[must_use]
 pub fn lives(fs: &dyn Fs, pid: u32) -> bool {
     let stat = fs.read(&format!("proc/{pid}/stat")).ok().flatten();
@@ -38,21 +107,21 @@ pub fn lives(fs: &dyn Fs, pid: u32) -> bool {
     state.is_some_and(|state| !matches!(state, "Z" | "X" | "x"))
 }
 
-/// Time that a process (or its first thread, if it has several) has been on a CPU, in nanoseconds; nothing if it is gone.
-/// `self` is this one. The first figure of schedstat (Documentation/scheduler/sched-stats.rst).
+/// CPU time of a process (or of its first thread, if it has several), in nanoseconds; 0 if it is gone. `self` is this
+/// one. The first figure of schedstat (Documentation/scheduler/sched-stats.rst).
 #[must_use]
 pub fn cpu_ns(fs: &dyn Fs, process: &str) -> u64 {
     let text = fs.read(&format!("proc/{process}/schedstat")).ok().flatten().unwrap_or_default();
     text.split_whitespace().next().and_then(|figure| figure.parse().ok()).unwrap_or(0)
 }
 
-/// The fields of the text of `/proc/PID/stat` behind the command, from the state on, which is field 3 of proc_pid_stat(5).
-/// The command, in brackets, may itself hold brackets and spaces.
+/// The fields of the text of `/proc/PID/stat` after the command, from the state on, which is field 3 of
+/// proc_pid_stat(5). The command, in brackets, may itself contain brackets and spaces.
 pub fn stat_fields(stat: &str) -> impl Iterator<Item = &str> {
     stat.rsplit_once(')').map_or("", |(_, after)| after).split_whitespace()
 }
 
-/// The command's name, as the kernel keeps it; nothing if the process is gone.
+/// The command's name, as stored by the kernel; empty if the process is gone.
 #[must_use]
 pub fn command(fs: &dyn Fs, pid: u32) -> String {
     let text = fs.read(&format!("proc/{pid}/comm")).ok().flatten().unwrap_or_default();

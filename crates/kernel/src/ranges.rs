@@ -1,10 +1,11 @@
-//! Physical memory of each node, as address ranges: what DAMON watches for a node.
+//! Physical memory of each node, as address ranges: the memory that DAMON monitors for a node.
 //!
-//! From the memory blocks in sysfs: a node's directory has a link `memoryN` for each block of `block_size_bytes` that
-//! holds memory of it, block N beginning at N times that size. Blocks that are not online are left out, so memory that
-//! was unplugged is not watched, and reading again after a hotplug event gives what is there then. `/proc/iomem`, whose
-//! addresses only root sees, takes out holes and device memory within blocks. A block that holds memory of two nodes
-//! counts for both. Without memory blocks (a kernel without hotplug) a single node has all of `System RAM`.
+//! They come from the memory blocks in sysfs: a node's directory has a link `memoryN` for each block of
+//! `block_size_bytes` with memory of it, block N beginning at N times that size. Blocks that are not online are left
+//! out, so unplugged memory is not monitored, and reading again after a hotplug event gives the new state.
+//! `/proc/iomem`, whose addresses only root can read, excludes holes and device memory within blocks. A block with
+//! memory of two nodes counts for both. Without memory blocks (a kernel without hotplug) a single node has all of
+//! `System RAM`.
 
 use std::collections::BTreeMap;
 
@@ -17,31 +18,31 @@ const NODES: &str = "sys/devices/system/node";
 const MEMORY: &str = "sys/devices/system/memory";
 const PAGE: u64 = 4096;
 
-/// Why the ranges are not known.
+/// Reasons why the ranges are unknown.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RangesError {
-    /// Neither memory blocks nor a single node whose memory is all there is.
+    /// Neither memory blocks nor a single node, to which all memory would belong.
     #[error(
         "can't tell which physical memory belongs to which node: /{MEMORY} has no blocks (CONFIG_MEMORY_HOTPLUG), and \
          {nodes} nodes share what /proc/iomem shows; as root, name the ranges by hand"
     )]
     Unknown {
-        /// How many nodes there are.
+        /// Number of nodes.
         nodes: usize,
     },
-    /// A file that holds no size.
+    /// A file that contains no size.
     #[error("/{MEMORY}/block_size_bytes reads `{found}`, which is no hexadecimal size")]
     Malformed {
         /// Its text.
         found: String,
     },
-    /// Something is there that can't be read.
+    /// A file exists but can't be read.
     #[error(transparent)]
     Read(#[from] FsError),
 }
 
-/// The ranges of each node with memory online now, in order and apart from each other.
+/// The ranges of each node with memory online now, in order and disjoint.
 ///
 /// # Errors
 /// [`RangesError`].
@@ -73,7 +74,7 @@ pub fn of_nodes(fs: &dyn Fs) -> Result<BTreeMap<NodeId, Vec<AddrRange>>, RangesE
     Ok(nodes)
 }
 
-/// A node's blocks that are online.
+/// A node's online blocks.
 fn blocks(fs: &dyn Fs, node: NodeId, size: u64) -> Result<Vec<AddrRange>, FsError> {
     let mut blocks = Vec::new();
     for entry in fs.list(&format!("{NODES}/node{node}"))?.unwrap_or_default() {
@@ -88,8 +89,8 @@ fn blocks(fs: &dyn Fs, node: NodeId, size: u64) -> Result<Vec<AddrRange>, FsErro
     Ok(blocks)
 }
 
-/// The lines of `/proc/iomem` that are memory of the system's, in whole pages: `100000000-1ffffffff : System RAM`, also
-/// inside others, as CXL memory stands there: `    ... : System RAM (kmem)`. Addresses read 0 without privilege.
+/// The lines of `/proc/iomem` that are system memory, in whole pages: `100000000-1ffffffff : System RAM`, also nested
+/// in others, as for CXL memory: `    ... : System RAM (kmem)`. Addresses read 0 without privilege.
 fn system_ram(iomem: &str) -> Vec<AddrRange> {
     let range = |line: &str| {
         let (range, name) = line.split_once(" : ")?;
@@ -102,7 +103,7 @@ fn system_ram(iomem: &str) -> Vec<AddrRange> {
     merged(iomem.lines().filter_map(range).collect())
 }
 
-/// In order, with those that touch or overlap made one.
+/// Sorts ranges and merges adjacent or overlapping ones.
 fn merged(mut ranges: Vec<AddrRange>) -> Vec<AddrRange> {
     ranges.sort_unstable();
     let mut merged: Vec<AddrRange> = Vec::new();
@@ -115,7 +116,7 @@ fn merged(mut ranges: Vec<AddrRange>) -> Vec<AddrRange> {
     merged
 }
 
-/// What is in both. Each is in order and its ranges apart.
+/// The intersection of two sorted lists of disjoint ranges.
 fn both(one: &[AddrRange], other: &[AddrRange]) -> Vec<AddrRange> {
     let (mut a, mut b) = (0, 0);
     let mut both = Vec::new();

@@ -1,9 +1,10 @@
-//! Bandwidth in use as processors count it: resctrl's monitoring (Documentation/filesystems/resctrl.rst), where it is mounted.
+//! Used bandwidth as counted by processors: resctrl's monitoring (Documentation/filesystems/resctrl.rst), if it is
+//! mounted.
 //!
-//! `mon_data/mon_L3_NN` is an L3 cache, and in it are the bytes that went between it and memory. A cache is of the node whose
-//! CPUs share it. `mbm_local_bytes` are those of the cache's own node and taken where they are; else `mbm_total_bytes`, which
-//! has what went to other nodes as well. Groups that control (`mkdir` in resctrl's root) count for themselves, those that only
-//! monitor are in theirs. Nodes without CPUs have no cache, so nothing is known of them.
+//! `mon_data/mon_L3_NN` is an L3 cache, and contains the bytes transferred between it and memory. A cache belongs to
+//! the node of the CPUs that share it. `mbm_local_bytes` are those of the cache's own node, and preferred; else
+//! `mbm_total_bytes` is used, which includes traffic to other nodes. Control groups (`mkdir` in resctrl's root) count
+//! separately, monitoring groups are part of theirs. Nodes without CPUs have no cache, so their traffic is unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +13,7 @@ use nearfar_topology::{BytesPerSecond, Nanoseconds, NodeId, Topology};
 use crate::fs::{EntryKind, Fs};
 
 const ROOT: &str = "sys/fs/resctrl";
-/// What else is in the root, besides groups.
+/// Entries of the root besides groups.
 const NO_GROUPS: [&str; 3] = ["info", "mon_data", "mon_groups"];
 const FILES: [&str; 2] = ["mbm_local_bytes", "mbm_total_bytes"];
 
@@ -28,7 +29,7 @@ pub struct Counters {
 pub type Counted = BTreeMap<NodeId, BTreeMap<String, u64>>;
 
 impl Counters {
-    /// The counters of this machine; none if there are no such files, or nobody may read them.
+    /// The counters of this machine; `None` if there are no such files, or they can't be read.
     #[must_use]
     pub fn find(fs: &dyn Fs, machine: &Topology) -> Option<Self> {
         let domains = domains(fs, &format!("{ROOT}/mon_data"));
@@ -52,13 +53,13 @@ impl Counters {
         (!nodes.is_empty()).then_some(Self { nodes, file })
     }
 
-    /// The file that is counted by.
+    /// The name of the counter files.
     #[must_use]
     pub fn file(&self) -> &'static str {
         self.file
     }
 
-    /// What they say now. A node of which a counter says nothing is left out.
+    /// The present counts. A node with an unavailable counter is left out.
     #[must_use]
     pub fn read(&self, fs: &dyn Fs) -> Counted {
         let groups = groups(fs);
@@ -79,7 +80,7 @@ impl Counters {
     }
 }
 
-/// What was in use between two readings. A node whose counters began anew, or came or went meanwhile, is left out.
+/// The rates between two readings. A node whose counters were reset, added or removed meanwhile is left out.
 #[must_use]
 pub fn rate(
     before: &Counted,
@@ -98,7 +99,7 @@ pub fn rate(
     after.iter().filter_map(of_node).collect()
 }
 
-/// The directories of counters, of the root and of each group that controls.
+/// The directories of counters, of the root and of each control group.
 fn groups(fs: &dyn Fs) -> Vec<String> {
     let listed = fs.list(ROOT).ok().flatten().unwrap_or_default();
     let is_group = |name: &str| !NO_GROUPS.contains(&name);
@@ -116,7 +117,7 @@ fn domains(fs: &dyn Fs, dir: &str) -> BTreeMap<u32, String> {
     listed.into_iter().filter_map(|entry| Some((number(&entry.name)?, entry.name))).collect()
 }
 
-/// A counter; none where it says `Unavailable`, `Unassigned` or `Error`.
+/// A counter; `None` if it reads `Unavailable`, `Unassigned` or `Error`.
 fn bytes(fs: &dyn Fs, path: &str) -> Option<u64> {
     fs.read(path).ok().flatten()?.trim().parse().ok()
 }
@@ -162,13 +163,13 @@ mod tests {
         let later = with(&[
             ("sys/fs/resctrl/mon_data/mon_L3_00/mbm_total_bytes", "501000"),
             ("sys/fs/resctrl/batch/mon_data/mon_L3_01/mbm_total_bytes", "500020"),
-            // One that began anew.
+            // One that was reset.
             ("sys/fs/resctrl/mon_data/mon_L3_02/mbm_total_bytes", "3"),
         ]);
         let passed = Nanoseconds(500_000_000);
         let rates = rate(&before, &counters.read(&later), passed);
         assert_eq!(rates, BTreeMap::from([(NodeId(0), BytesPerSecond(2_000_000))]));
-        // A counter that says nothing, and a group that came.
+        // An unavailable counter, and a new group.
         for (path, text) in [
             ("sys/fs/resctrl/mon_data/mon_L3_00/mbm_total_bytes", "Unavailable"),
             ("sys/fs/resctrl/new/mon_data/mon_L3_00/mbm_total_bytes", "5"),
@@ -186,7 +187,7 @@ mod tests {
         let changes: Vec<_> = local.iter().map(|path| (path.as_str(), "5")).collect();
         let counters = Counters::find(&with(&changes), &recorded().1).unwrap();
         assert_eq!(counters.file(), "mbm_local_bytes");
-        // A cache that does not count them speaks against it.
+        // A cache without local counters rules them out.
         let counters = Counters::find(&with(&changes[..3]), &recorded().1).unwrap();
         assert_eq!(counters.file(), "mbm_total_bytes");
     }

@@ -1,13 +1,13 @@
-//! Residency: how many bytes of a process, or of a tree of processes, lie on each node now.
+//! Residency: bytes of a process, or of a tree of processes, on each node at present.
 //!
-//! `/proc/PID/numa_maps` has, a mapping a line, the pages on each node:
-//! `7f12a8000000 bind:0-1 anon=512 dirty=512 N0=256 N1=256 kernelpagesize_kB=4`. It counts a page in every process that
-//! maps it. `/proc/PID/smaps` has the same mappings with `Rss` and `Pss`, where a page counts by its share (a third in
-//! each of three processes). Node bytes here are numa_maps scaled by Pss / Rss, mapping by mapping: memory shared
-//! within a tree counts once, and a library that the whole system shares hardly at all. Where smaps says nothing
-//! (hugetlb, or a mapping that has just changed) the pages count whole.
+//! `/proc/PID/numa_maps` has one mapping per line, with the pages on each node: `7f12a8000000 bind:0-1 anon=512
+//! dirty=512 N0=256 N1=256 kernelpagesize_kB=4`. It counts a page in every process that maps it. `/proc/PID/smaps` has
+//! the same mappings with `Rss` and `Pss`, where a page counts proportionally (a third in each of three processes).
+//! Node bytes here are numa_maps scaled by Pss / Rss, per mapping: memory shared within a tree counts once, and a
+//! library shared by the whole system hardly at all. Where smaps has no figures (hugetlb, or a mapping that has just
+//! changed) the pages count fully.
 //!
-//! Both files walk the page tables when read, which takes milliseconds per gigabyte: the caller paces itself.
+//! Both files walk the page tables when read, which takes milliseconds per gigabyte: the caller limits the rate.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,19 +15,20 @@ use std::io;
 use nearfar_topology::{Bytes, NodeId};
 
 use crate::fs::{Fs, FsError};
-use crate::process;
 use crate::sys::mempolicy as sys;
+use crate::sys::process::share_memory;
+use crate::{mapped, process};
 
 /// Bytes per node, now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Residency {
     /// By node; nodes without a byte are left out.
     pub nodes: BTreeMap<NodeId, Bytes>,
-    /// Of these, what lies in huge pages (transparent or hugetlb).
+    /// Of these, bytes in huge pages (transparent or hugetlb).
     pub huge: Bytes,
-    /// How many processes were counted.
+    /// Number of processes counted.
     pub processes: usize,
-    /// How many could not be read (another user's, or one that can't be traced).
+    /// Number of processes that could not be read (another user's, or one that can't be traced).
     pub unreadable: usize,
 }
 
@@ -49,19 +50,27 @@ impl Residency {
     }
 }
 
-/// Residency of `root` and its descendants together.
+/// Residency of `root` and its descendants together. Processes that share one address space, as after vfork(2), are
+/// counted once.
 ///
 /// # Errors
 /// [`FsError`], if `/proc` itself can't be listed.
 pub fn of_tree(fs: &dyn Fs, root: u32) -> Result<Residency, FsError> {
     let mut sum = Residency::default();
+    let mut counted: Vec<u32> = Vec::new();
     for pid in process::tree(fs, root)? {
+        let same = |other: &u32| share_memory(*other, pid) == Some(true);
+        if fs.is_live() && counted.iter().any(same) {
+            sum.processes += 1;
+            continue;
+        }
+        counted.push(pid);
         sum.add(&of_process(fs, pid));
     }
     Ok(sum)
 }
 
-/// Residency of one process; nothing for one that has ended.
+/// Residency of one process; empty if it has ended.
 #[must_use]
 pub fn of_process(fs: &dyn Fs, pid: u32) -> Residency {
     let maps = match fs.read(&format!("proc/{pid}/numa_maps")) {
@@ -75,15 +84,21 @@ pub fn of_process(fs: &dyn Fs, pid: u32) -> Residency {
     understand(&maps, shares.as_deref().unwrap_or_default())
 }
 
-/// Pages asked for at a time.
+/// Pages queried at a time.
 const PAGES: usize = 512;
 
-/// Bytes of this process's memory from `address` on, over `length` bytes, by node: what is resident, page by page, as
-/// move_pages(2) tells when it is to move nothing. `page` is the size of a page.
+/// Resident bytes of a process's memory (this one's for `None`) from `address` on, over `length` bytes, by node, page by
+/// page, by move_pages(2) without target nodes. `page` is the size of a page.
 ///
 /// # Errors
 /// The call's.
-pub fn of_range(address: usize, length: usize, page: usize) -> io::Result<BTreeMap<NodeId, Bytes>> {
+pub fn of_range(
+    process: Option<u32>,
+    address: usize,
+    length: usize,
+    page: usize,
+) -> io::Result<BTreeMap<NodeId, Bytes>> {
+    let process = process.map_or(0, |process| i32::try_from(process).unwrap_or(i32::MAX));
     let mut found = BTreeMap::new();
     let mut at = address / page * page;
     let end = address.saturating_add(length);
@@ -91,7 +106,7 @@ pub fn of_range(address: usize, length: usize, page: usize) -> io::Result<BTreeM
         let (mut pages, mut nodes) = ([0; PAGES], [0; PAGES]);
         let count = (end - at).div_ceil(page).min(PAGES);
         pages.iter_mut().take(count).enumerate().for_each(|(n, place)| *place = at + n * page);
-        sys::nodes_of_pages(0, &pages[..count], &mut nodes)?;
+        sys::nodes_of_pages(process, &pages[..count], &mut nodes)?;
         for (first, node) in pages.iter().zip(nodes).take(count) {
             let Some(node) = u16::try_from(node).ok().map(NodeId) else { continue };
             let within = end.min(first + page) - address.max(*first);
@@ -103,13 +118,13 @@ pub fn of_range(address: usize, length: usize, page: usize) -> io::Result<BTreeM
     Ok(found)
 }
 
-/// Understands the two texts; lines that are neither are passed over.
+/// Parses the two texts; other lines are skipped.
 #[must_use]
 pub fn understand(numa_maps: &str, smaps: &str) -> Residency {
     let shares = shares(smaps);
     let mut found = Residency { processes: 1, ..Residency::default() };
     for line in numa_maps.lines() {
-        let Some(mapping) = mapping(line) else { continue };
+        let Some(mapping) = mapped::line(line) else { continue };
         let share = shares.get(&mapping.start).copied().unwrap_or_default();
         let mut total = 0_u64;
         for (node, pages) in mapping.pages {
@@ -125,39 +140,7 @@ pub fn understand(numa_maps: &str, smaps: &str) -> Residency {
     found
 }
 
-/// A line of numa_maps.
-#[derive(Debug, PartialEq, Eq)]
-struct Mapping {
-    start: u64,
-    pages: Vec<(NodeId, u64)>,
-    /// Bytes of each of `pages`.
-    page: u64,
-    /// Whether these are hugetlb pages.
-    huge: bool,
-}
-
-/// Reads a line. The second word is the policy, which may hold spaces (`weighted interleave:0-1`, `prefer (many):0`), so
-/// words are told by their own form; a file's name comes escaped and is one word.
-fn mapping(line: &str) -> Option<Mapping> {
-    let mut words = line.split_ascii_whitespace();
-    let start = u64::from_str_radix(words.next()?, 16).ok()?;
-    let mut mapping = Mapping { start, pages: Vec::new(), page: 4096, huge: false };
-    for word in words {
-        if word == "huge" {
-            mapping.huge = true;
-        } else if let Some((key, value)) = word.split_once('=') {
-            let Ok(value) = value.parse::<u64>() else { continue };
-            if key == "kernelpagesize_kB" {
-                mapping.page = value.saturating_mul(1024);
-            } else if let Some(Ok(node)) = key.strip_prefix('N').map(str::parse) {
-                mapping.pages.push((NodeId(node), value));
-            }
-        }
-    }
-    Some(mapping)
-}
-
-/// What smaps says of a mapping, in bytes.
+/// The figures of smaps for a mapping, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
     rss: u64,
@@ -166,7 +149,7 @@ struct Share {
 }
 
 impl Share {
-    /// `bytes` by this mapping's share; whole where nothing is known.
+    /// `bytes` scaled by this mapping's share; all of them if the share is unknown.
     fn of(self, bytes: u64) -> u64 {
         if self.rss == 0 {
             return bytes;
@@ -184,7 +167,7 @@ fn shares(smaps: &str) -> BTreeMap<u64, Share> {
         let mut words = line.split_ascii_whitespace();
         let Some(first) = words.next() else { continue };
         let Some(key) = first.strip_suffix(':') else {
-            // `7f12a8000000-7f12a8200000 rw-p ...` opens a mapping.
+            // `7f12a8000000-7f12a8200000 rw-p ...` begins a mapping.
             let start =
                 first.split_once('-').and_then(|(start, _)| u64::from_str_radix(start, 16).ok());
             if let Some(start) = start {
@@ -208,6 +191,15 @@ fn shares(smaps: &str) -> BTreeMap<u64, Share> {
     shares
 }
 
+/// Arbitrary bytes as numa_maps and, after a zero byte, smaps, for fuzz targets: huge pages are part of all.
+#[cfg(any(fuzzing, test))]
+pub fn fuzz(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let (maps, shares) = text.split_once('\0').unwrap_or((&text, ""));
+    let found = understand(maps, shares);
+    assert!(found.huge <= found.total());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,13 +215,13 @@ mod tests {
         let at = memory.as_ptr() as usize;
         memory[..10 << 20].fill(1);
         let bytes = |from, length| {
-            let found = of_range(at + from, length, 4096).unwrap();
+            let found = of_range(None, at + from, length, 4096).unwrap();
             found.values().map(|bytes| bytes.0).sum::<u64>()
         };
         assert_eq!(bytes(5, 10_000), 10_000);
         assert_eq!(bytes(0, 10 << 20), 10 << 20);
         assert_eq!(bytes(0, 0), 0);
-        // A huge page may reach beyond what was touched.
+        // A huge page may extend beyond the touched range.
         assert!((10 << 20..=12 << 20).contains(&bytes(0, 64 << 20)));
     }
 
@@ -317,8 +309,7 @@ VmFlags: rd wr sh
             maps in "([0-9a-f]{1,18}|default|N[0-9]{1,6}=[0-9]{1,20}|kernelpagesize_kB=[0-9]{1,20}|huge|[ -~]{0,9}|[ \n]){0,60}",
             smaps in "([0-9a-f]{1,17}-[0-9a-f]{1,4} |Rss: +[0-9]{1,20} kB|Pss: +[0-9]{1,20} kB|AnonHugePages: 9 kB|[ -~]{0,9}|\n){0,60}",
         ) {
-            let found = understand(&maps, &smaps);
-            prop_assert!(found.huge <= found.total());
+            fuzz(format!("{maps}\0{smaps}").as_bytes());
         }
 
         #[test]

@@ -1,15 +1,15 @@
 //! The files of SMDK's daemon, `/run/tierd/nodeN/*`, for allocators that follow them: SMDK's and ours.
 //!
-//! | file | is |
+//! | file | contents |
 //! |---|---|
 //! | `idle_state_bandwidth`, `idle_state_capacity` | `true` or `false`: whether the node has bandwidth, room left |
-//! | `max_read_bw`, `max_write_bw`, `max_bw` | the most it gives, in MB/s; `-1.0` if that is not known |
-//! | `remain_read_bandwidth`, `remain_write_bandwidth`, `remain_bandwidth` | what of that is not in use; the same |
+//! | `max_read_bw`, `max_write_bw`, `max_bw` | its maximum bandwidth in MB/s; `-1.0` if unknown |
+//! | `remain_read_bandwidth`, `remain_write_bandwidth`, `remain_bandwidth` | the unused part of it; likewise |
 //! | `fallback_order_tier`, `fallback_order_bandwidth` | on nodes with CPUs: all nodes, nearest first, and by bandwidth |
 //!
-//! SMDK's allocator opens all of them as it starts and watches for changes in place (IN_MODIFY), so they are written in place and
-//! only if they change; the new text is there before what is too long of the old one goes, so no reader finds an empty
-//! file. They are made with a claim and go with it.
+//! SMDK's allocator opens all of them at its start and watches for changes in place (IN_MODIFY), so they are written in
+//! place and only if they change; the new text is written before the file is truncated to its length, so no reader
+//! finds an empty file. They are created with a claim and removed with it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,9 +20,9 @@ use nearfar_topology::{BytesPerSecond, NodeId};
 
 use crate::claim::{Claim, ClaimError};
 
-/// Where they are unless told otherwise.
+/// Default directory.
 pub const DIR: &str = "/run/tierd";
-/// What to do where there are such files already.
+/// The way out, if such files exist already.
 const FOREIGN: &str = "another daemon (SMDK's tierd?) writes there; end that and remove its files, or name another directory; \
                        what a killed nearfar daemon has left, nearfar daemon --recover removes";
 
@@ -31,18 +31,18 @@ const MOST: [&str; 3] = ["max_read_bw", "max_write_bw", "max_bw"];
 const REMAIN: [&str; 3] = ["remain_read_bandwidth", "remain_write_bandwidth", "remain_bandwidth"];
 const ORDERS: [&str; 2] = ["fallback_order_tier", "fallback_order_bandwidth"];
 
-/// What is said of a node.
+/// Figures of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said {
     /// Whether it has bandwidth left.
     pub has_bandwidth: bool,
-    /// Whether it has room left.
+    /// Whether it has free memory left.
     pub has_room: bool,
-    /// The most it gives to reads.
+    /// Maximum read bandwidth.
     pub read: Option<BytesPerSecond>,
-    /// The most it gives to writes.
+    /// Maximum write bandwidth.
     pub write: Option<BytesPerSecond>,
-    /// What is in use.
+    /// Used bandwidth.
     pub used: Option<BytesPerSecond>,
     /// On a node with CPUs: all nodes, nearest first and by bandwidth.
     pub orders: Option<[Vec<NodeId>; 2]>,
@@ -74,7 +74,7 @@ impl Said {
     }
 }
 
-/// The files, open.
+/// The open files.
 #[derive(Debug)]
 pub struct Tierd {
     files: BTreeMap<PathBuf, (File, String)>,
@@ -82,10 +82,10 @@ pub struct Tierd {
 }
 
 impl Tierd {
-    /// Makes the files below `dir`, with what is said at first.
+    /// Creates the files below `dir`, with these first figures.
     ///
     /// # Errors
-    /// [`ClaimError`], also if there are such files already; what was made goes with the claim.
+    /// [`ClaimError`], also if such files exist already; created files are removed with the claim.
     pub fn start(
         dir: &Path,
         first: &BTreeMap<NodeId, Said>,
@@ -109,7 +109,7 @@ impl Tierd {
         self.dir.join(format!("node{node}"))
     }
 
-    /// Writes what has changed of a node. What there was no file for at first is left out.
+    /// Writes the changed figures of a node. Figures without a file are left out.
     ///
     /// # Errors
     /// [`ClaimError::Call`].

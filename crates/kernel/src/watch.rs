@@ -1,10 +1,10 @@
-//! Starting a program where it is told to run and place its memory, and watching over it until it ends.
+//! Starts a program with given CPUs and memory placement, and supervises it until it ends.
 //!
-//! Policy and affinity belong to threads and are inherited, so they are set in a thread made for the start: this
-//! process keeps its own. Signals are waited for instead of handled: what a process sends us is passed on to the
-//! program; what the terminal sends reaches the program without us, as it is in the same process group. The signals
-//! that stop a job (Ctrl-Z) stop us as well, as the shell expects.
-//! Orphans of the program become our children (subreaper) and so stay in its tree.
+//! Policy and affinity belong to threads and are inherited, so they are set in a thread created for the start: this
+//! process keeps its own. Signals are waited for instead of handled: those sent to this process are forwarded to the
+//! program; those of the terminal reach the program directly, as it is in the same process group. Job-control signals
+//! (Ctrl-Z) stop this process as well, as the shell expects. Orphans of the program become children of this process
+//! (subreaper) and so stay in its tree.
 
 use std::fmt;
 use std::io;
@@ -20,7 +20,7 @@ use crate::affinity::{self, AffinityError};
 use crate::mempolicy::{self, Policy, PolicyError};
 use crate::sys::signals;
 
-/// Where a program runs and where its memory goes; `None` leaves it as it is.
+/// CPUs and memory placement of a program; `None` leaves the present ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     /// The CPUs.
@@ -41,7 +41,7 @@ pub enum PlacementError {
     Policy(#[from] PolicyError),
 }
 
-/// Why a program was not started, or not watched.
+/// Reasons why a program was not started, or not supervised.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WatchError {
@@ -51,7 +51,7 @@ pub enum WatchError {
     /// The program could not be executed.
     #[error("can't execute: {0}")]
     Execute(io::Error),
-    /// A call of ours failed.
+    /// A call of this process failed.
     #[error("{call} failed: {source}")]
     Call {
         /// The call.
@@ -61,7 +61,7 @@ pub enum WatchError {
     },
 }
 
-/// How a program ended.
+/// The end of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// With this status.
@@ -82,7 +82,7 @@ impl Ended {
 }
 
 impl Placement {
-    /// Places the calling thread, and with it all that it starts or becomes.
+    /// Applies the placement to the calling thread, and so to its children and after exec.
     ///
     /// # Errors
     /// [`PlacementError`].
@@ -97,7 +97,7 @@ impl Placement {
     }
 }
 
-/// A program that runs.
+/// A running program.
 pub struct Watched {
     pid: Pid,
     signals: signals::Set,
@@ -109,7 +109,7 @@ impl fmt::Debug for Watched {
     }
 }
 
-/// Starts `command` placed as `placement` says. To be called once, before this process has other threads.
+/// Starts `command` with `placement`. To be called once, before this process has other threads.
 ///
 /// # Errors
 /// [`WatchError`]; nothing runs then.
@@ -132,8 +132,8 @@ pub fn start(mut command: Command, placement: &Placement) -> Result<Watched, Wat
     Ok(Watched { pid, signals })
 }
 
-/// What we wait for: our children, and everything a process may send us to be passed on. Not what stops a job, not what
-/// is raised by our own faults, and not the two that the C library keeps for itself.
+/// The signals waited for: SIGCHLD, and every signal that should be forwarded. Not those of job control, not those
+/// raised by faults of this process, and not the two that the C library reserves.
 fn watched() -> Vec<c_int> {
     let ours = [
         libc::SIGKILL,
@@ -162,7 +162,7 @@ impl Watched {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Waits at most `timeout` for it to end, passing signals on; `None` if it still runs.
+    /// Waits at most `timeout` for its end, forwarding signals; `None` if it still runs.
     ///
     /// # Errors
     /// [`WatchError::Call`].
@@ -175,7 +175,7 @@ impl Watched {
                 if let Some(signal) =
                     Signal::from_named_raw(came.signal).filter(|_| !came.from_kernel)
                 {
-                    // It may have ended already; then there is no one to pass it on to.
+                    // It may have ended already; then the signal is dropped.
                     let _ = kill_process(self.pid, signal);
                 }
             }
@@ -184,7 +184,7 @@ impl Watched {
         self.reap()
     }
 
-    /// Buries children that have ended, adopted ones included; says how the program ended if it was among them.
+    /// Reaps children that have ended, adopted ones included; returns the program's end if it was among them.
     fn reap(&self) -> Result<Option<Ended>, WatchError> {
         loop {
             let (pid, status) = match wait(WaitOptions::NOHANG) {

@@ -1,8 +1,9 @@
 //! The machine-wide weights of weighted interleave: `/sys/kernel/mm/mempolicy/weighted_interleave/`.
 //!
-//! `nodeN` holds 1..=255 pages per round. `auto` (Linux 6.16) reads `true` while the kernel derives them from firmware's
-//! bandwidths, and turns `false` when one is written; so it is turned off first, in words, that the journal may turn it
-//! on again last. Weights count for pages placed from then on, in every process that interleaves by weight.
+//! `nodeN` contains 1..=255 pages per round. `auto` (Linux 6.16) reads `true` while the kernel derives them from
+//! firmware's bandwidths, and turns `false` when one is written; so it is turned off first, by an explicit write, so
+//! that the journal restores it last. Weights apply to pages placed from then on, in every process with weighted
+//! interleaving.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +16,16 @@ use crate::journal::{Change, Journal, JournalError, Recorded};
 /// The directory.
 pub const DIR: &str = "sys/kernel/mm/mempolicy/weighted_interleave";
 
-/// What the kernel has now.
+/// The kernel's present weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Current {
     /// Pages per round, by node.
     pub nodes: BTreeMap<NodeId, u8>,
-    /// Whether the kernel chose them; `None` before 6.16.
+    /// Whether the kernel derived them; `None` before 6.16.
     pub auto: Option<bool>,
 }
 
-/// Why weights could not be read or set.
+/// Reasons why weights could not be read or set.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightsError {
@@ -37,7 +38,7 @@ pub enum WeightsError {
         /// The node.
         node: NodeId,
     },
-    /// A file that holds no weight.
+    /// A file without a valid weight.
     #[error("/{DIR}/node{node} reads `{found}`, which is not 1 to 255")]
     Malformed {
         /// The node.
@@ -61,7 +62,7 @@ impl Current {
     }
 }
 
-/// What the kernel has now.
+/// The kernel's present weights.
 ///
 /// # Errors
 /// [`WeightsError::Unsupported`] where there is no weighted interleave, [`WeightsError::Malformed`] and
@@ -83,7 +84,7 @@ pub fn read(fs: &dyn Fs) -> Result<Current, WeightsError> {
     Ok(current)
 }
 
-/// The writes that turn `current` into `wanted`, in order; none if it is so already. Other nodes' weights stay.
+/// The writes that turn `current` into `wanted`, in order; none if they are equal. Other nodes' weights stay.
 ///
 /// # Errors
 /// [`WeightsError::NoNode`].
@@ -101,7 +102,7 @@ pub fn changes(current: &Current, wanted: &Weights) -> Result<Vec<Change>, Weigh
     Ok(changes)
 }
 
-/// Sets `wanted` through the journal, in the name of `by`; gives what was written.
+/// Sets `wanted` through the journal, with owner `by`; returns the writes.
 ///
 /// # Errors
 /// [`WeightsError`]; nothing is changed then, except as [`JournalError::Stuck`] says.

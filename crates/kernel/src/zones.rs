@@ -1,8 +1,9 @@
-//! Free memory of nodes that pages may be moved to.
+//! Free memory of nodes that is available as a target of migration.
 //!
-//! Not all that a node has free is to be had: below each zone's `high` watermark the kernel reclaims in the background, and
-//! below `low` an allocation that may not wait, as of a page that is moved, goes to another node. A zone's `protection`
-//! is kept for those that can't use a higher zone. `/proc/zoneinfo` has, per node and zone and in pages:
+//! Not all free memory of a node is available: below each zone's `high` watermark the kernel reclaims in the
+//! background, and below `low` an allocation that may not wait, such as the target of a migration, falls back to
+//! another node. A zone's `protection` is reserved for allocations that can't use a higher zone. `/proc/zoneinfo` has,
+//! per node and zone and in pages:
 //!
 //! ```text
 //! Node 0, zone    DMA32
@@ -37,7 +38,8 @@ impl Zone {
     }
 }
 
-/// What pages can be moved to, by node, now. Nodes that have no zone are left out; nothing where the kernel does not say.
+/// Bytes available as a target of migration, by node, now. Nodes without a zone are left out; empty if the kernel does
+/// not report zones.
 ///
 /// # Errors
 /// [`FsError`], if `/proc/zoneinfo` is there but can't be read.
@@ -73,7 +75,7 @@ fn number(word: Option<&str>) -> u64 {
     word.and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// The highest number in brackets: what is kept from those that could use any zone.
+/// The highest number in brackets: the pages reserved from allocations that could use any zone.
 fn highest(line: &str) -> u64 {
     let numbers = line.split(['(', ',', ')']).filter_map(|part| part.trim().parse().ok());
     numbers.max().unwrap_or(0)

@@ -1,4 +1,5 @@
-//! The lab's clock: the one file here that reads the time and sleeps. The rest is handed instants and durations.
+//! The lab's clock: the only file here that reads the time and sleeps. All other code takes instants and durations as
+//! arguments.
 
 #![expect(clippy::disallowed_methods, reason = "this is the file where time comes from")]
 
@@ -14,12 +15,12 @@ pub(crate) fn sleep(duration: Duration) {
     std::thread::sleep(duration);
 }
 
-/// A moment after which something has taken too long; never, if made without a limit.
+/// A deadline; without a limit it never passes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// `limit` from now; never if there is none, or if it lies beyond what the clock can show.
+    /// `limit` from now; never if there is none, or if it is beyond the clock's range.
     pub(crate) fn after(limit: Option<Duration>) -> Self {
         Self(limit.and_then(|limit| now().checked_add(limit)))
     }

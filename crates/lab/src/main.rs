@@ -1,4 +1,4 @@
-//! nearfar-lab: the lab by itself. All of it is the library; this is start, error and exit status.
+//! nearfar-lab: the lab as a program. The library has all of the function; here are start, errors and exit status.
 #![forbid(unsafe_code)]
 
 use std::io::Write as _;

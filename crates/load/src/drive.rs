@@ -1,54 +1,55 @@
-//! The two phases: loading records, and running operations against the clock.
+//! The two phases: loading records, and running operations with time measurement.
 //!
-//! Requests are sent several at once (`pipeline`), and the time until all are answered is the latency of each: where more
-//! than one is sent, latencies are of pipelines. A window ends with the first pipeline that ends after its time. A run may
-//! be told to work a share of the time only: then throughput is of the time at work, and time goes on meanwhile.
+//! Requests are sent several at once (`pipeline`), and the time until all are answered is the latency of each: with a
+//! pipeline above one, latencies are of pipelines. A window ends with the first pipeline that ends after its time. A
+//! run may be limited to a duty cycle: then throughput is relative to the time at work, while windows are of wall-clock
+//! time.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use crate::clock::{Stopwatch, sleep};
 use crate::popularity::Popularity;
 use crate::random::Random;
 use crate::records::{Pool, Shape, key};
 use crate::report::{KindReport, Latency, Report, Window};
 use crate::store::{Request, Store, StoreError};
 use crate::workload::{KINDS, Kind, Mix, Operation, Operations};
+use nearfar_kernel::clock::{Stopwatch, sleep};
 
-/// What both phases need to know.
+/// Parameters of both phases.
 #[derive(Clone, Copy, Debug)]
 pub struct Common {
-    /// Records there are, or are to be.
+    /// Number of records, existing or to be written.
     pub records: u64,
-    /// What each is made of.
+    /// Composition of a record.
     pub shape: Shape,
     /// Requests sent at once, at least one.
     pub pipeline: u64,
-    /// Of all randomness.
+    /// Seed of all random choices.
     pub seed: u64,
     /// Length of a window, in seconds.
     pub window_s: f64,
 }
 
-/// What is run.
+/// Parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     /// The operations.
     pub mix: Mix,
-    /// Of which records.
+    /// Distribution of the records.
     pub popularity: Popularity,
-    /// Ends after so many operations.
+    /// Ends after this many operations.
     pub operations: Option<u64>,
-    /// Ends after so many seconds.
+    /// Ends after this many seconds.
     pub seconds: Option<f64>,
-    /// The hot set moves.
+    /// When the hot set moves.
     pub moves: Moves,
-    /// Works so much of every [`SLICE`], and sleeps for the rest; 1 to 100.
+    /// Duty cycle: per cent of every [`SLICE`] at work, the rest asleep; 1 to 100.
     pub busy_percent: u32,
 }
 
-/// Work and rest alternate within so long.
+/// Period of the duty cycle.
 pub const SLICE: Duration = Duration::from_millis(10);
 
 /// When the hot set moves.
@@ -56,16 +57,16 @@ pub const SLICE: Duration = Duration::from_millis(10);
 pub enum Moves {
     /// Not at all.
     Never,
-    /// Every so many operations.
+    /// After this many operations each time.
     Operations(u64),
-    /// Every so many seconds.
+    /// After this many seconds each time.
     Seconds(f64),
 }
 
-/// Writes all records, in order; `each` sees every window as it ends.
+/// Writes all records, in order; calls `each` with every window as it ends.
 ///
 /// # Errors
-/// The store's.
+/// Those of the store.
 pub fn load(
     store: &mut dyn Store,
     common: &Common,
@@ -86,10 +87,10 @@ pub fn load(
     Ok(tally.report("load", common, each))
 }
 
-/// Runs a workload; `each` sees every window as it ends.
+/// Runs a workload; calls `each` with every window as it ends.
 ///
 /// # Errors
-/// The store's.
+/// Those of the store.
 pub fn run(
     store: &mut dyn Store,
     common: &Common,
@@ -164,7 +165,7 @@ fn requests<'a>(
     requests
 }
 
-/// What happened so far.
+/// Counts so far.
 struct Tally {
     watch: Stopwatch,
     window_s: f64,
@@ -181,7 +182,7 @@ struct Tally {
     rested_in_window_s: f64,
 }
 
-/// Latencies in nanoseconds, two digits, up to an hour; longer ones count as that.
+/// A histogram of latencies in nanoseconds, two digits, up to an hour; longer ones are clamped.
 fn histogram() -> Histogram<u64> {
     const HOUR_NS: u64 = 3_600_000_000_000;
     Histogram::new_with_bounds(1, HOUR_NS, 2)
@@ -253,7 +254,7 @@ impl Tally {
         self.rested_in_window_s = 0.0;
     }
 
-    /// Sleeps until the slice is over, if its share of work is.
+    /// Sleeps until the end of the slice, if its share of work is done.
     fn rest(&mut self, busy_percent: u32) {
         let slice_s = SLICE.as_secs_f64();
         let worked_s = self.now_s - self.slice_began_s;
@@ -311,7 +312,7 @@ mod tests {
     use super::*;
     use std::collections::{BTreeMap, BTreeSet};
 
-    /// A store that remembers which records it has.
+    /// A store that records which keys it has.
     #[derive(Default)]
     struct Remembers {
         keys: BTreeSet<String>,

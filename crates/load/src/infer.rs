@@ -1,4 +1,4 @@
-//! `nearfar-load inference`: its options, and what of them does not fit together.
+//! `nearfar-load inference`: its options, and checks of their consistency.
 
 use std::io::Write as _;
 
@@ -7,34 +7,34 @@ use nearfar_load::inference::{self, Access, Plan};
 
 use super::positive;
 
-/// As typed.
+/// Arguments of `inference`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Threads, each with weights and a context of its own [default: all CPUs]
+    /// Threads, each with its own weights and context [default: all CPUs]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=4096))]
     instances: Option<u64>,
-    /// Weights of an instance
+    /// Weights per instance
     #[arg(long, value_name = "MIB", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     weights_mib: u64,
-    /// Buffers that the weights are in
+    /// Number of buffers of the weights
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=4096))]
     layers: u64,
-    /// Context of an instance
+    /// Context per instance
     #[arg(long, value_name = "MIB", default_value_t = 12, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     context_mib: u64,
-    /// A block of it: the oldest is renewed for each token
+    /// Size of a context block: each token replaces the oldest
     #[arg(long, value_name = "KIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(4..=1 << 20))]
     block_kib: u64,
-    /// Sequences that are computed with one reading of the weights
+    /// Sequences computed per pass over the weights
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
     batch: u64,
-    /// How memory is read
+    /// Access pattern
     #[arg(long, value_enum, default_value = "stream")]
     access: Access,
-    /// End after so long
+    /// Run time
     #[arg(long, value_name = "S", default_value = "5", value_parser = positive)]
     seconds: f64,
-    /// How much of that does not count in rates
+    /// Part of the run time that is left out of rates
     #[arg(long, value_name = "S", default_value = "1", value_parser = not_negative)]
     warm_up: f64,
     /// Length of a window of throughput

@@ -1,95 +1,96 @@
-//! A stand-in for inference with a language model: what it does to memory, without the model.
+//! A stand-in for inference with a language model: the memory accesses, without the model.
 //!
-//! Each *instance* is a thread with weights of its own, in one buffer a layer, and a *context* (the keys and values of attention) in
-//! blocks. For each token it gives the oldest block of its context back, takes and fills a new one, as servers do that batch
-//! requests continuously and page their contexts, and reads all weights and all of the context once. Weights are multiplied with
-//! the activations of `batch` sequences, a tile at a time, so that a batch reads weights once and computes for each sequence.
-//! With [`Access::Lookup`] it follows single values from one to the next instead, each found by the one before, as sparse models and
-//! embeddings are read: that is bound by latency and does not saturate memory.
+//! Each *instance* is a thread with weights of its own, in one buffer per layer, and a *context* (the keys and values
+//! of attention) in blocks. For each token it frees the oldest block of its context and allocates and fills a new one,
+//! as do servers with continuous batching and paged contexts, and reads all weights and all of the context once.
+//! Weights are multiplied with the activations of `batch` sequences, a tile at a time, so that a batch reads weights
+//! once and computes for each sequence. With [`Access::Lookup`] it follows a chain of dependent single values instead,
+//! the access pattern of sparse models and embeddings: that is bound by latency and does not saturate memory.
 //!
-//! Memory is taken from the global allocator and from nobody else, so who replaces malloc decides where it is. Not here: nodes.
+//! All memory comes from the global allocator, so a replacement of malloc decides its placement. Not here: nodes.
 
 use std::sync::Barrier;
 use std::thread;
 
 use serde::Serialize;
 
-use crate::clock::Stopwatch;
 use crate::random::Random;
+use nearfar_kernel::clock::Stopwatch;
 
 /// The `schema` of a [`Report`].
 pub const SCHEMA: &str = "nearfar.inference/1";
 
-/// Values of a cache line, which are added up apart.
+/// Values per cache line, with separate sums.
 const LANES: usize = 16;
-/// Values that are multiplied for all of a batch before the next are read: 4 KiB, so they stay in the first-level cache.
+/// Values that are multiplied for all of a batch before the next are read: 4 KiB, so they stay in the first-level
+/// cache.
 const TILE: usize = 1024;
-/// Single values that are followed for a token.
+/// Dependent single values read per token.
 const LOOKUPS: usize = 20_000;
 
-/// How memory is read.
+/// Access pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Access {
-    /// All of it in order, for each token
+    /// All weights and the context in order, for each token
     Stream,
-    /// Single values, each found by the one before
+    /// Single values, each address from the previous value
     Lookup,
 }
 
-/// What is to be done.
+/// Parameters of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Plan {
     /// Threads with a model each.
     pub instances: usize,
     /// Weights of each, in bytes.
     pub weights_bytes: usize,
-    /// Buffers that weights are in.
+    /// Number of buffers of the weights.
     pub layers: usize,
     /// Context of each, in bytes.
     pub context_bytes: usize,
-    /// A block of it, in bytes.
+    /// Size of a context block, in bytes.
     pub block_bytes: usize,
-    /// Sequences that are computed with one reading of the weights.
+    /// Sequences computed per pass over the weights.
     pub batch: usize,
-    /// How memory is read.
+    /// Access pattern.
     pub access: Access,
-    /// How long.
+    /// Run time.
     pub seconds: f64,
-    /// How much of that is not counted in rates.
+    /// Part of the run time that is left out of rates.
     pub warm_up_s: f64,
     /// Length of a window of throughput.
     pub window_s: f64,
 }
 
-/// What came out.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: String,
-    /// What was done.
+    /// Its parameters.
     #[serde(flatten)]
     pub plan: Plan,
-    /// Tokens of all instances, those before rates are counted too.
+    /// Tokens of all instances, including the warm-up.
     pub tokens: u64,
-    /// Tokens a second of all instances together, once warmed up; a batch counts as one.
+    /// Tokens per second of all instances together, after the warm-up; a batch counts as one.
     pub tokens_per_s: f64,
-    /// Bytes read of weights and contexts a second, likewise.
+    /// Bytes of weights and contexts read per second, after the warm-up.
     pub read_bytes_per_s: f64,
-    /// The slowest instance's tokens a second.
+    /// Tokens per second of the slowest instance.
     pub slowest_tokens_per_s: f64,
-    /// Over time.
+    /// Throughput over time.
     pub windows: Vec<Window>,
-    /// What was computed, so that it is.
+    /// Result of the computation, so that it is not optimised away.
     pub sum: f64,
 }
 
-/// A stretch of time.
+/// A time window.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Window {
-    /// When it ended, from when all instances had their weights.
+    /// End of the window, from the time at which all instances had their weights.
     pub end_s: f64,
-    /// Tokens that were done in it.
+    /// Tokens completed in it.
     pub tokens: u64,
 }
 
@@ -111,7 +112,7 @@ fn values(count: usize) -> Vec<f32> {
     values
 }
 
-/// Adds the products of values and activations to what there is, each lane apart.
+/// Adds the products of values and activations to the sums, separately per lane.
 fn multiply_add(values: &[f32], activations: &[f32; LANES], sums: &mut [f32; LANES]) {
     let mut lanes = *sums;
     for line in values.chunks_exact(LANES) {
@@ -136,9 +137,9 @@ impl Instance {
         }
     }
 
-    /// One more token; the bytes that were read for it.
+    /// Computes one more token; returns the bytes read for it.
     fn token(&mut self, plan: &Plan) -> usize {
-        // Given back before the next is taken, as by those who have no memory to spare.
+        // Freed before the next is allocated, as by servers without spare memory.
         self.context[self.oldest] = Vec::new();
         self.context[self.oldest] = values(plan.block_bytes / size_of::<f32>());
         self.oldest = (self.oldest + 1) % self.context.len();
@@ -183,7 +184,7 @@ impl Instance {
     }
 }
 
-/// What an instance did: when each of its tokens was done, and what was read for one.
+/// Result of an instance: completion times of its tokens, and bytes read per token.
 struct Done {
     tokens_s: Vec<f64>,
     read_bytes: usize,
@@ -191,7 +192,7 @@ struct Done {
 }
 
 impl Done {
-    /// Tokens a second, from the first that was done after the warm-up to the last.
+    /// Tokens per second, from the first completed after the warm-up to the last.
     fn rate(&self, warm_up_s: f64) -> f64 {
         let mut counted = self.tokens_s.iter().copied().filter(|done| *done >= warm_up_s);
         let (first, count) = (counted.next(), counted.clone().count());
@@ -202,7 +203,7 @@ impl Done {
     }
 }
 
-/// Loads all instances, then has them make tokens for as long as the plan says.
+/// Allocates all instances, then runs them for the planned time.
 #[must_use]
 pub fn run(plan: &Plan) -> Report {
     let loaded = Barrier::new(plan.instances);
@@ -247,7 +248,7 @@ fn report(plan: &Plan, done: &[Done]) -> Report {
     }
 }
 
-/// Whole windows; what was done behind the last counts nowhere.
+/// Complete windows; tokens after the last one are left out.
 fn windows(plan: &Plan, done: &[Done]) -> Vec<Window> {
     let mut windows = Vec::new();
     let mut end_s = plan.window_s;
@@ -260,7 +261,7 @@ fn windows(plan: &Plan, done: &[Done]) -> Vec<Window> {
     windows
 }
 
-/// A run for people.
+/// The result as text.
 #[must_use]
 pub fn text(report: &Report) -> String {
     let Report { plan, tokens, tokens_per_s, read_bytes_per_s, slowest_tokens_per_s, .. } = report;
@@ -305,7 +306,7 @@ mod tests {
             assert_eq!(instance.token(&plan), (1 << 20) + (1 << 19));
             assert_eq!(instance.oldest, token % 8);
         }
-        // Eight values that add up to 0.875, twice a line, times one half.
+        // Eight values with sum 0.875, twice per line, times one half.
         let values = f64::from(9 * (1 << 18));
         let of_weights: f64 = instance.sums[2].iter().copied().map(f64::from).sum();
         assert!((of_weights - values * 0.875 / 16.0).abs() < 1.0, "{of_weights}");
@@ -335,7 +336,7 @@ mod tests {
 
     #[test]
     fn every_instance_makes_tokens() {
-        // On a busy machine one may have had hardly any time: then it has more.
+        // On a busy machine an instance may have got hardly any time: then it gets more.
         let ran = |seconds| run(&Plan { seconds, ..plan() });
         let mut reports = [0.05, 0.5, 5.0, 30.0].into_iter().map(ran);
         let report = reports.find(|report| report.slowest_tokens_per_s > 0.0);

@@ -1,17 +1,23 @@
-//! YCSB's workloads for Redis and memcached: what is asked of a store, how popular each record is, and how fast it answers.
+//! Load generators: programs that use memory, a store or a cache in a known way and measure its performance.
 //!
-//! After YCSB's documented definitions ("Benchmarking cloud serving systems with YCSB", SoCC 2010, and its core properties),
-//! with what studies of memory tiering need besides: throughput over time and a hot set that moves. Not here: starting
-//! servers (`nearfar bench workload` does) and several machines. One connection, one thread; for more, run several.
+//! - YCSB's workloads for Redis and memcached (`nearfar-load`), by its documented definitions ("Benchmarking cloud
+//!   serving systems with YCSB", SoCC 2010, and its core properties), with throughput over time and a hot set that
+//!   moves: [`workload`] has the operations, [`popularity`] the distribution of records, [`drive`] the timing,
+//!   [`store`] the clients, [`report`] the result. One connection, one thread; for more, run several.
+//! - A load on a cache, in this process or behind the memcached protocol (`nearfar cache bench`): [`cache`], with its
+//!   requests generated or read from traces in [`requests`].
+//! - [`inference`]: memory accesses of inference with a language model, without the model.
 //!
-//! Read on in [`workload`] (what is asked), [`popularity`] (of which record), [`drive`] (how it is timed), [`store`] (of whom), [`report`] (what comes out). [`inference`] is apart: a program that uses memory as language models do.
+//! Not here: starting servers (crate bench does that), and several machines.
 
-pub mod clock;
+pub mod cache;
 pub mod drive;
 pub mod inference;
 pub mod popularity;
 pub mod random;
 pub mod records;
+mod reply;
 pub mod report;
+pub mod requests;
 pub mod store;
 pub mod workload;

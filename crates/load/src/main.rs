@@ -1,5 +1,5 @@
-//! nearfar-load: YCSB's workloads against Redis or memcached, and what inference does to memory. Here: the command line, and
-//! what is refused before anything is sent.
+//! nearfar-load: YCSB's workloads against Redis or memcached, and the memory accesses of inference. Here: the command
+//! line, and checks before any request is sent.
 #![forbid(unsafe_code)]
 
 use std::io::Write as _;
@@ -31,9 +31,9 @@ enum Phase {
     Load(LoadArgs),
     /// Run a workload over the records written before
     Run(RunArgs),
-    /// Do to memory what inference with a language model does: stream over weights and contexts, token by token
+    /// Access memory as inference with a language model does: stream over weights and contexts, token by token
     ///
-    /// Memory is plain malloc's, so run it under a placement: nearfar run --heap far -- nearfar-load inference
+    /// Memory comes from plain malloc, so run it under a placement: nearfar run --heap far -- nearfar-load inference
     Inference(infer::Args),
 }
 
@@ -45,22 +45,22 @@ struct CommonArgs {
     /// A memcached server
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "redis")]
     memcached: Option<String>,
-    /// How many records there are
+    /// Number of records
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     records: u64,
-    /// Fields of a record (a Redis hash; one value in memcached)
+    /// Fields per record (of a Redis hash; one value in memcached)
     #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=1024))]
     fields: u32,
     /// Bytes of a field
     #[arg(long, value_name = "BYTES", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     field_bytes: u32,
-    /// One plain value of so many bytes instead of fields
+    /// A single plain value of this size instead of fields
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["fields", "field_bytes"], value_parser = clap::value_parser!(u32).range(1..=512 << 20))]
     value_bytes: Option<u32>,
     /// Requests sent at once
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pipeline: u64,
-    /// The same seed asks for the same
+    /// Seed of all random choices
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
     /// Length of a window of throughput
@@ -78,7 +78,7 @@ struct CommonArgs {
 struct LoadArgs {
     #[command(flatten)]
     common: CommonArgs,
-    /// Load for this workload too: E needs an index of all keys
+    /// Prepare for this workload too: E needs an index of all keys
     #[arg(long, value_name = "A..F")]
     workload: Option<Mix>,
 }
@@ -94,19 +94,19 @@ struct RunArgs {
     /// [default: the workload's]
     #[arg(long, value_name = "NAME")]
     popularity: Option<Popularity>,
-    /// End after so many operations
+    /// End after this many operations
     #[arg(long, value_name = "N", required_unless_present = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
     operations: Option<u64>,
-    /// End after so long
+    /// End after this time
     #[arg(long, value_name = "S", value_parser = positive)]
     seconds: Option<f64>,
-    /// Make other records popular every so many operations
+    /// Make other records popular after this many operations each time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     move_every: Option<u64>,
-    /// Make other records popular every so many seconds
+    /// Make other records popular after this many seconds each time
     #[arg(long, value_name = "S", conflicts_with = "move_every", value_parser = positive)]
     move_every_s: Option<f64>,
-    /// Work so much of every 10 ms and sleep for the rest; throughput is of the time at work
+    /// Duty cycle: work this per cent of every 10 ms and sleep for the rest; throughput is of the time at work
     #[arg(long, value_name = "PERCENT", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=100))]
     busy_percent: u32,
 }
@@ -117,7 +117,7 @@ fn positive(text: &str) -> Result<f64, String> {
 }
 
 fn main() -> ExitCode {
-    // clap ends with status 2 for bad usage.
+    // clap exits with status 2 for bad usage.
     match run(&Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -171,7 +171,7 @@ fn planned(args: &RunArgs) -> Run {
     }
 }
 
-/// The store, what records are made of there, and its name.
+/// The store, the composition of records in it, and its name.
 fn connect(args: &CommonArgs, scans: bool) -> anyhow::Result<(Box<dyn Store>, Shape, String)> {
     let fields = Shape::Fields { count: args.fields, bytes: args.field_bytes };
     let shape = args.value_bytes.map_or(fields, |bytes| Shape::Value { bytes });
@@ -188,7 +188,7 @@ fn connect(args: &CommonArgs, scans: bool) -> anyhow::Result<(Box<dyn Store>, Sh
     Ok((Box::new(Redis::connect(address, shape, scans)?), shape, format!("redis {address}")))
 }
 
-/// Windows are shown as they end, but not in the middle of a JSON document; a reader that went away is no reason to stop.
+/// Prints windows as they end, but not in the middle of a JSON document; ignores a closed pipe.
 fn show_window(args: &CommonArgs, window: &Window) {
     let text = if args.lines {
         serde_json::to_string(&Said::window(window)).unwrap_or_default() + "\n"
@@ -203,7 +203,7 @@ fn show_window(args: &CommonArgs, window: &Window) {
 
 fn show(args: &CommonArgs, report: &Report) -> anyhow::Result<()> {
     let text = if args.lines {
-        // The windows were lines of their own.
+        // The windows were printed as lines of their own.
         let whole = Report { windows: Vec::new(), ..report.clone() };
         serde_json::to_string(&Said::done(&whole)).context("writing JSON")? + "\n"
     } else if args.json {

@@ -1,11 +1,12 @@
-//! How popular each record is: YCSB's request distributions.
+//! Popularity of records: YCSB's request distributions.
 //!
-//! - **zipfian**: record 0 is the most popular, record k is asked for in proportion to 1 / (k + 1)^0.99 (the method of Gray et
-//!   al., "Quickly generating billion-record synthetic databases", SIGMOD 1994, which is exact for the first two ranks).
-//! - **scrambled**: a zipfian over ten thousand million items, hashed (FNV-1a, 64 bits) over the records, so that popular
-//!   records lie anywhere. This is what YCSB means by `requestdistribution=zipfian`.
-//! - **latest**: a zipfian counted back from the record inserted last.
-//! - **uniform**: all alike.
+//! - **zipfian**: record 0 is the most popular, record k is requested in proportion to 1 / (k + 1)^0.99 (the method of
+//!   Gray et al., "Quickly generating billion-record synthetic databases", SIGMOD 1994, which is exact for the first
+//!   two ranks).
+//! - **scrambled**: a zipfian over ten thousand million items, hashed (FNV-1a, 64 bits) over the records, so that
+//!   popular records are scattered. This is YCSB's `requestdistribution=zipfian`.
+//! - **latest**: a zipfian counted back from the most recently inserted record.
+//! - **uniform**: all records alike.
 //! - **hotspot**: a share of the requests goes to a share of the records, both uniformly; the rest to the others.
 
 use std::fmt;
@@ -15,36 +16,36 @@ use crate::random::Random;
 
 /// YCSB's zipfian constant.
 const THETA: f64 = 0.99;
-/// Items of the zipfian behind the scrambled one, and their zeta: sum of 1 / k^0.99 for k up to that number.
+/// Items of the zipfian behind the scrambled one, and their zeta: the sum of 1 / k^0.99 for k up to that number.
 const ITEMS: u64 = 10_000_000_000;
 const ITEMS_ZETA: f64 = 26.469_028_201_783_02;
 
 /// A request distribution.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Popularity {
-    /// Popular records stand together, at the beginning.
+    /// Popular records are adjacent, at the beginning.
     Zipfian,
-    /// Popular records lie anywhere.
+    /// Popular records are scattered.
     Scrambled,
-    /// What came last is popular.
+    /// Recently inserted records are popular.
     Latest,
-    /// All alike.
+    /// All records alike.
     Uniform,
     /// Shares in per cent.
     Hotspot {
-        /// Of the records: how many are hot.
+        /// Share of the records that are hot.
         set_percent: u8,
-        /// Of the requests: how many go to these.
+        /// Share of the requests that go to these.
         share_percent: u8,
     },
 }
 
 impl Popularity {
-    /// YCSB's hotspot, unless told otherwise.
+    /// YCSB's default hotspot.
     pub const HOTSPOT: Self = Self::Hotspot { set_percent: 20, share_percent: 80 };
 }
 
-/// Not a distribution.
+/// A text that is no distribution.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0}: no request distribution; there are zipfian, scrambled, latest, uniform, hotspot and \
@@ -94,12 +95,12 @@ impl fmt::Display for Popularity {
 pub struct Chooser {
     popularity: Popularity,
     zipfian: Zipfian,
-    /// Records the scrambled numbers are spread over: those there are and those to be expected.
+    /// Records over which the scrambled numbers are spread: existing and expected ones.
     space: u64,
 }
 
 impl Chooser {
-    /// For so many records, and as many more as may be inserted meanwhile.
+    /// For this many records, and at most this many inserts.
     #[must_use]
     pub fn new(popularity: Popularity, records: u64, inserts: u64) -> Self {
         let zipfian = match popularity {
@@ -110,12 +111,12 @@ impl Chooser {
         Self { popularity, zipfian, space: records + inserts }
     }
 
-    /// One of the `records` there are now; at least one must be there.
+    /// Chooses one of the `records` that exist now; there must be at least one.
     pub fn choose(&mut self, random: &mut Random, records: u64) -> u64 {
         match self.popularity {
             Popularity::Zipfian => self.zipfian.rank(random).min(records - 1),
             Popularity::Scrambled => loop {
-                // What is not there yet is drawn again, as YCSB does.
+                // A record that does not exist yet is drawn again, as in YCSB.
                 let chosen = fnv64(self.zipfian.rank(random)) % self.space;
                 if chosen < records {
                     return chosen;
@@ -156,7 +157,7 @@ impl Zipfian {
         Self { items, zeta, eta }
     }
 
-    /// Takes in new items; only their terms are added up.
+    /// Adds new items; only their terms are computed.
     fn grow(&mut self, items: u64) {
         if items > self.items {
             *self = Self::with_zeta(items, self.zeta + terms(self.items, items));
@@ -254,7 +255,7 @@ mod tests {
         let first = usize::try_from(fnv64(0) % 500).unwrap();
         let second = usize::try_from(fnv64(1) % 500).unwrap();
         assert!(first.abs_diff(second) > 1);
-        // The first item's own share, and what others that fall on the same record bring.
+        // The first item's own share, and the shares of others that hash to the same record.
         let own = 1.0 / ITEMS_ZETA;
         let share = f64::from(counts[first]) / f64::from(DRAWS);
         assert!(share > own * 0.97 && share < own + 0.02, "{share} for {own}");

@@ -1,13 +1,14 @@
-//! Random numbers from a seed, the same everywhere: xoshiro256++ (Blackman and Vigna), its state filled by splitmix64.
+//! Random numbers from a seed, identical on all machines: xoshiro256++ (Blackman and Vigna), with its state from
+//! splitmix64.
 //!
-//! Own code, because a workload must not change when a library's generator does.
+//! Implemented here, because a workload must not change when a library's generator does.
 
 /// A generator.
 #[derive(Clone, Debug)]
 pub struct Random([u64; 4]);
 
 impl Random {
-    /// From a seed; any will do.
+    /// From any seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut state = seed;
@@ -19,7 +20,7 @@ impl Random {
         }))
     }
 
-    /// Any number.
+    /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
         let s = &mut self.0;
         let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
@@ -39,9 +40,9 @@ impl Random {
         u64::try_from(product >> 64).unwrap_or(u64::MAX)
     }
 
-    /// From 0 up to, but not, 1.
+    /// From 0 to 1, excluding 1.
     pub fn unit(&mut self) -> f64 {
-        /// 2^-53: as many bits as the fraction of a float has.
+        /// 2^-53: the precision of a float's fraction.
         const STEP: f64 = 1.0 / 9_007_199_254_740_992.0;
         #[expect(clippy::cast_precision_loss, reason = "53 bits are exact")]
         let bits = (self.bits() >> 11) as f64;

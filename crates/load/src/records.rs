@@ -1,19 +1,19 @@
-//! Records: their keys, and values that no store can shrink.
+//! Records: their keys, and incompressible values.
 
 use crate::popularity::fnv64;
 use crate::random::Random;
 
-/// What a record is made of.
+/// Composition of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// So many fields of so many bytes each; YCSB's are 10 of 100.
+    /// Several fields of the same size; YCSB's are 10 of 100 bytes.
     Fields {
-        /// How many.
+        /// Number of fields.
         count: u32,
         /// Bytes of each.
         bytes: u32,
     },
-    /// One value of so many bytes.
+    /// A single value.
     Value {
         /// Its bytes.
         bytes: u32,
@@ -24,7 +24,7 @@ impl Shape {
     /// YCSB's.
     pub const YCSB: Self = Self::Fields { count: 10, bytes: 100 };
 
-    /// Bytes of a record, its key and field names apart.
+    /// Bytes of a record, without key and field names.
     #[must_use]
     pub fn bytes(self) -> u64 {
         match self {
@@ -33,7 +33,7 @@ impl Shape {
         }
     }
 
-    /// The same in one piece, for stores without fields.
+    /// The same as a single value, for stores without fields.
     #[must_use]
     pub fn joined(self) -> Self {
         match self {
@@ -42,7 +42,7 @@ impl Shape {
         }
     }
 
-    /// How many pieces are written apart, and the bytes of each.
+    /// Number of pieces that are written separately, and the bytes of each.
     #[must_use]
     pub fn pieces(self) -> (u32, u32) {
         match self {
@@ -52,7 +52,7 @@ impl Shape {
     }
 }
 
-/// The key of a record: YCSB's, hashed so that neighbours lie apart.
+/// The key of a record: YCSB's, hashed so that neighbours are scattered.
 #[must_use]
 pub fn key(record: u64) -> String {
     format!("user{}", fnv64(record))
@@ -66,7 +66,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// More than the longest value, so that slices differ.
+    /// Extra bytes beyond the longest value, so that slices differ.
     const MORE: usize = 1 << 16;
 
     /// For values of up to `longest` bytes.

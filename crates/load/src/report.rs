@@ -1,7 +1,7 @@
-//! What comes out: JSON of the schema `nearfar.load/1`, a line of JSON a window, and text.
+//! Output: JSON of the schema `nearfar.load/1`, a line of JSON per window, and text.
 //!
-//! A line a window is the form of the lab's workloads in C (`lab/programs/workload.h`): `program`, `end_s`, `operations`,
-//! `operations_per_s`, and a last line with `"done":true`.
+//! The lines per window have the form of the lab's workloads in C (`lab/programs/workload.h`): `program`, `end_s`,
+//! `operations`, `operations_per_s`, and a last line with `"done":true`.
 
 use std::fmt::Write as _;
 
@@ -13,14 +13,14 @@ use crate::workload::Kind;
 /// The `schema` of a [`Report`].
 pub const SCHEMA: &str = "nearfar.load/1";
 
-/// A phase.
+/// The result of a phase.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: String,
     /// `load` or `run`.
     pub phase: String,
-    /// Which store, and where.
+    /// The store and its address.
     pub store: String,
     /// YCSB's letter.
     pub workload: Option<char>,
@@ -28,38 +28,38 @@ pub struct Report {
     pub popularity: Option<String>,
     /// Records at the start of a run, at the end of a load.
     pub records: u64,
-    /// Bytes of each, keys apart.
+    /// Bytes per record, without keys.
     pub record_bytes: u64,
-    /// Requests sent at once; latencies are of so many.
+    /// Requests sent at once; latencies are of this many.
     pub pipeline: u64,
-    /// Of all randomness.
+    /// Seed of all random choices.
     pub seed: u64,
     /// Operations done.
     pub operations: u64,
-    /// Time it took.
+    /// Run time.
     pub seconds: f64,
-    /// The same without rests.
+    /// Run time without sleeps.
     pub busy_s: f64,
-    /// Throughput, of the time at work.
+    /// Throughput, relative to the time at work.
     pub operations_per_s: f64,
-    /// Reads that found nothing.
+    /// Reads of missing records.
     pub missed: u64,
-    /// How often the hot set moved.
+    /// Number of moves of the hot set.
     pub moves: u64,
-    /// By kind of operation.
+    /// Results by kind of operation.
     pub kinds: Vec<KindReport>,
-    /// Over time.
+    /// Throughput over time.
     pub windows: Vec<Window>,
 }
 
-/// A kind of operation.
+/// Results of a kind of operation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KindReport {
-    /// Which.
+    /// The kind.
     pub kind: Kind,
-    /// How many.
+    /// Number of operations.
     pub operations: u64,
-    /// How long they took.
+    /// Their latencies.
     #[serde(flatten)]
     pub latency: Latency,
 }
@@ -69,20 +69,20 @@ pub struct KindReport {
 pub struct Latency {
     /// The mean.
     pub mean_us: f64,
-    /// Half are below.
+    /// Median.
     pub p50_us: f64,
-    /// Nine in ten are below.
+    /// 90th percentile.
     pub p90_us: f64,
-    /// And so on.
+    /// 99th percentile.
     pub p99_us: f64,
-    /// And so on.
+    /// 99.9th percentile.
     pub p99_9_us: f64,
-    /// The longest.
+    /// Maximum.
     pub max_us: f64,
 }
 
 impl Latency {
-    /// From nanoseconds.
+    /// From a histogram of nanoseconds.
     #[must_use]
     pub fn of(histogram: &Histogram<u64>) -> Self {
         let us = |ns: u64| {
@@ -102,26 +102,26 @@ impl Latency {
     }
 }
 
-/// A stretch of time.
+/// A time window.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Window {
-    /// When it ended, from the start of the phase.
+    /// Its end, from the start of the phase.
     pub end_s: f64,
-    /// Its length without rests.
+    /// Its length without sleeps.
     pub busy_s: f64,
     /// Operations in it.
     pub operations: u64,
-    /// Throughput in it, of the time at work.
+    /// Throughput in it, relative to the time at work.
     pub operations_per_s: f64,
-    /// Latency: half are below.
+    /// Median latency.
     pub p50_us: f64,
-    /// Latency: 99 in a hundred are below.
+    /// 99th percentile of latency.
     pub p99_us: f64,
-    /// How often the hot set had moved.
+    /// Number of moves of the hot set so far.
     pub moves: u64,
 }
 
-/// A window, or the end, as a line.
+/// A window, or the final result, as a line.
 #[derive(Debug, Serialize)]
 pub struct Said<'a, T> {
     program: &'static str,
@@ -140,14 +140,14 @@ impl<'a> Said<'a, Window> {
 }
 
 impl<'a> Said<'a, Report> {
-    /// The end.
+    /// The final result.
     #[must_use]
     pub fn done(what: &'a Report) -> Self {
         Self { program: "nearfar-load", done: true, what }
     }
 }
 
-/// A window for people.
+/// A window as text.
 #[must_use]
 pub fn window_text(window: &Window) -> String {
     let Window { end_s, operations_per_s, p50_us, p99_us, moves, .. } = window;
@@ -157,7 +157,7 @@ pub fn window_text(window: &Window) -> String {
     )
 }
 
-/// A phase for people.
+/// A phase as text.
 #[must_use]
 pub fn text(report: &Report) -> String {
     let Report { phase, store, records, record_bytes, operations, seconds, .. } = report;

@@ -1,4 +1,4 @@
-//! What is asked of a store: YCSB's workloads A to F, and the next operation of one.
+//! Workloads of a store: YCSB's workloads A to F, and their sequences of operations.
 //!
 //! | | reads | updates | inserts | scans | read-modify-writes | popularity |
 //! |---|---|---|---|---|---|---|
@@ -61,7 +61,7 @@ pub struct Mix {
     pub letter: char,
     /// Per cent of each of [`KINDS`].
     pub percent: [u8; 5],
-    /// Unless told otherwise.
+    /// Default distribution.
     pub popularity: Popularity,
 }
 
@@ -75,7 +75,7 @@ pub const WORKLOADS: [Mix; 6] = [
     Mix { letter: 'f', percent: [50, 0, 0, 0, 50], popularity: Popularity::Scrambled },
 ];
 
-/// Not a workload.
+/// A text that is no workload.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}: no workload of YCSB's; there are a, b, c, d, e, f")]
 pub struct UnknownWorkload(String);
@@ -91,7 +91,7 @@ impl FromStr for Mix {
 }
 
 impl Mix {
-    /// Whether it has operations of a kind.
+    /// Whether it has operations of this kind.
     #[must_use]
     pub fn has(&self, kind: Kind) -> bool {
         KINDS.iter().zip(self.percent).any(|(of, percent)| *of == kind && percent > 0)
@@ -112,11 +112,11 @@ impl Mix {
 /// One operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// What.
+    /// Kind of operation.
     pub kind: Kind,
-    /// Of which record.
+    /// Index of the record.
     pub record: u64,
-    /// How many records; 1 for all but scans.
+    /// Number of records; 1 for all kinds but scans.
     pub length: u64,
 }
 
@@ -131,10 +131,10 @@ pub struct Operations {
 }
 
 impl Operations {
-    /// A workload over so many records (at least one), of which up to `operations` are to come.
+    /// A workload over this many records (at least one), with up to `operations` operations.
     #[must_use]
     pub fn new(mix: Mix, popularity: Popularity, records: u64, operations: u64, seed: u64) -> Self {
-        // Twice the inserts to be expected, as YCSB has it.
+        // Twice the expected inserts, as in YCSB.
         let percent = u64::from(mix.percent[2]);
         let inserts = operations.saturating_mul(percent).saturating_mul(2) / 100;
         let chooser = Chooser::new(popularity, records, inserts);
@@ -153,13 +153,13 @@ impl Operations {
         Operation { kind, record: self.moved(chosen), length }
     }
 
-    /// Makes other records popular: each one's popularity goes to the record 0.382 of all records further on (the golden
-    /// section, so that it takes many moves to come round).
+    /// Makes other records popular: each record's popularity moves on by 0.382 of all records (the golden section, so
+    /// that it takes many moves to come round).
     pub fn move_hot_set(&mut self) {
         self.moves += 1;
     }
 
-    /// How often that was done.
+    /// Number of moves so far.
     #[must_use]
     pub fn moves(&self) -> u64 {
         self.moves

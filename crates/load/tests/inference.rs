@@ -1,4 +1,4 @@
-//! `nearfar-load inference` as programs run it: what it says, and what it refuses.
+//! `nearfar-load inference` as a program: its output, and the arguments it refuses.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't run the program should stop")]
 

@@ -53,7 +53,8 @@ fn redis_runs_every_workload_over_hashes_and_finds_every_record() {
         let ran = json(&format!("run {at} --workload {letter} --operations 2000"));
         assert_eq!((&ran["operations"], &ran["missed"]), (&2000.into(), &0.into()), "{ran}");
         let kinds = ran["kinds"].as_array().unwrap();
-        // Each of the 8 requests of a pipeline has its latency, so that together they make up 8 times the time.
+        // Each of the 8 requests of a pipeline has the pipeline's latency, so that together they make up 8 times the
+        // time.
         let of = |kind: &serde_json::Value, what: &str| kind[what].as_f64().unwrap();
         let busy: f64 = kinds.iter().map(|kind| of(kind, "mean_us") * of(kind, "operations")).sum();
         let all = ran["seconds"].as_f64().unwrap() * 8e6;
@@ -69,7 +70,7 @@ fn redis_runs_over_plain_values() {
     json(&format!("load {at}"));
     let ran = json(&format!("run {at} --workload a --operations 1000 --pipeline 16"));
     assert_eq!((&ran["missed"], &ran["record_bytes"]), (&0.into(), &4000.into()), "{ran}");
-    // A hash is asked for where a value is: Redis says so, and so do we.
+    // A hash at the key of a plain value: Redis reports it, and so do we.
     let other = format!("run --redis {} --records 300 --workload c --operations 10", redis.address);
     refused(&other, 1, "WRONGTYPE");
 }

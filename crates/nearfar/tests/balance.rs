@@ -1,11 +1,11 @@
-//! `nearfar balance` where there is nothing to balance, or no right to: what it says, and the status it ends with.
+//! Messages and exit statuses of `nearfar balance` on machines with nothing to balance, or without permission.
 
 #![expect(clippy::unwrap_used, reason = "this is a test program")]
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// On a machine with one node this refuses for that; on others for what the arguments say.
+/// On a machine with one node the command refuses for that reason; on others for the reason in the arguments.
 fn balance(state: &Path, arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
     let Output { status, stdout, stderr } =
@@ -35,11 +35,11 @@ fn bad_usage_is_told_from_failure_and_names_what_was_asked() {
 fn what_does_not_run_has_no_status_and_can_be_stopped() {
     let state = tempfile::tempdir().unwrap();
     let (code, said) = balance(state.path(), &["status"]);
-    assert!(code == Some(1) && said.contains("nearfar balance start starts it"), "{said}");
+    assert!(code == Some(1) && said.contains("start it with: nearfar balance start"), "{said}");
     assert_eq!(balance(state.path(), &["stop"]).0, Some(0));
     // A process that was killed: its number is ours, but it started at another time.
     let journal = state.path().join("journal");
-    std::fs::create_dir_all(&journal).unwrap();
+    claim(state.path(), 1);
     let killed = format!(
         "{{\"schema\":\"nearfar.balance/1\",\"pid\":{},\"started_ticks\":1}}",
         std::process::id()
@@ -51,10 +51,58 @@ fn what_does_not_run_has_no_status_and_can_be_stopped() {
     assert!(!journal.join("balance.json").exists());
 }
 
+#[test]
+fn a_status_in_json_is_json_where_nothing_runs() {
+    let state = tempfile::tempdir().unwrap();
+    for command in ["balance", "tier"] {
+        let mut status = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+        status.args([command, "status", "--json"]).env("NEARFAR_STATE", state.path());
+        let Output { status, stdout, stderr } = status.output().unwrap();
+        assert_eq!((status.code(), stderr.len()), (Some(1), 0), "{command}");
+        let found: serde_json::Value = serde_json::from_slice(&stdout).unwrap();
+        assert_eq!(found["schema"], format!("nearfar.{command}/1"));
+        assert_eq!(found["running"], false);
+        assert!(
+            found["why"].as_str().unwrap().contains("is not running; start it with"),
+            "{found}"
+        );
+    }
+}
+
+/// When this process started, in ticks since boot.
+fn started() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    stat.rsplit(')').next().unwrap().split_whitespace().nth(19).unwrap().parse().unwrap()
+}
+
+/// Records that balancing runs as this process, which started then.
+fn claim(state: &Path, started: u64) {
+    let journal = state.join("journal");
+    std::fs::create_dir_all(&journal).unwrap();
+    let text = format!(
+        "{{\"schema\":\"nearfar.claim/1\",\"pid\":{},\"started_ticks\":{started},\"of\":\"balance\"}}\n",
+        std::process::id()
+    );
+    std::fs::write(journal.join("moves-pages.claim"), text).unwrap();
+}
+
+#[test]
+fn a_state_that_can_not_be_read_keeps_nobody_from_stopping() {
+    for text in ["", "{\"schema\":\"nearfar.balance/9\"}", "not json", "\u{0}"] {
+        let state = tempfile::tempdir().unwrap();
+        claim(state.path(), 1);
+        let file = state.path().join("journal/balance.json");
+        std::fs::write(&file, text).unwrap();
+        let (code, said) = balance(state.path(), &["status"]);
+        assert!(code == Some(1) && said.contains("nearfar balance stop"), "{text}: {said}");
+        assert_eq!(balance(state.path(), &["stop"]).0, Some(0), "{text}");
+        assert!(!file.exists(), "{text}");
+    }
+}
+
 /// A state of a process that runs (this one), with a number everywhere that there may be one.
 fn state_of(number: u64) -> String {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    let started = stat.rsplit(')').next().unwrap().split_whitespace().nth(19).unwrap();
+    let started = started();
     let (pid, n, bp) = (std::process::id(), number, number.min(u64::from(u32::MAX)));
     let metrics = format!(
         r#"{{"counted":true,"accesses_per_ms":{n},"local_access_ratio_bp":{bp},"controller_imbalance_bp":{bp},
@@ -77,7 +125,7 @@ fn state_of(number: u64) -> String {
 fn a_state_file_is_shown_whatever_its_numbers_or_refused_by_name() {
     let state = tempfile::tempdir().unwrap();
     let file = state.path().join("journal/balance.json");
-    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    claim(state.path(), started());
     let status = |bytes: &[u8], json: bool| {
         std::fs::write(&file, bytes).unwrap();
         balance(state.path(), if json { &["status", "--json"] } else { &["status"] })
@@ -123,5 +171,6 @@ fn a_recording_and_a_machine_with_one_node_have_nothing_to_balance() {
         }
         let (code, said) = balance(state.path(), &["status"]);
         assert!(code == Some(1) && said.contains("is not running"), "{said}");
+        assert!(!said.contains("ended by itself"), "a start that was refused never ran: {said}");
     }
 }

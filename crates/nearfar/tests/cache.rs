@@ -1,4 +1,4 @@
-//! `nearfar cache serve` as a user meets it: what it answers, what it refuses before anything is made, and how it ends.
+//! `nearfar cache serve` from a user's view: its replies, requests refused before anything is created, and its end.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
 
@@ -25,7 +25,7 @@ fn refused(arguments: &[&str], status: i32) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A server that listens, and what it has said until then.
+/// A listening server, and its messages so far.
 struct Running {
     child: Child,
     said: String,
@@ -161,10 +161,10 @@ fn what_memory_does_not_hold_is_on_disk_and_is_found_by_the_next_server() {
         let line = format!("set k{number} 3 0 20000\r\n{}\r\n", of(number));
         ask(&mut client, &line, "STORED\r\n");
     }
-    // Memory has room for some 800; what the disk could not take in time is gone.
+    // Memory has room for some 800 items; items that the disk could not take in time are lost.
     let before = found(&server, KEYS);
     assert!(before > 2000, "{before} of {KEYS}");
-    // What is replaced or deleted is not what is found.
+    // Replaced and deleted items must not be found.
     ask(
         &mut client,
         "set k1 3 0 3\r\nnew\r\nset k2 3 0 3\r\nnew\r\ndelete k2\r\n",
@@ -178,6 +178,105 @@ fn what_memory_does_not_hold_is_on_disk_and_is_found_by_the_next_server() {
     let server = Running::start(&options);
     let after = found(&server, KEYS);
     assert!(after > 1000, "{after} of {KEYS}, {before} before it ended");
+    assert_eq!(server.end(Signal::TERM), Some(0));
+}
+
+/// The kernel's status of each thread of a server.
+fn threads(server: &Running) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap();
+    let status = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("status")));
+    status.map(Result::unwrap).collect()
+}
+
+/// Only root can switch to another user, so this test needs root.
+#[test]
+fn with_a_user_all_threads_are_that_users_without_capabilities_and_serve_from_memory_and_disk() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    const KEYS: u32 = 2000;
+    let dir = tempfile::tempdir().unwrap();
+    let disk = format!("{}=400m", dir.path().join("below").display());
+    let socket = dir.path().join("socket");
+    let options = ["-p", "0", "-l", "127.0.0.1", "-m", "16m", "-I", "64k", "--disk", &disk];
+    let confined = ["-u", "nobody", "--movers", "2", "-s", socket.to_str().unwrap()];
+    std::os::unix::fs::chown(dir.path(), Some(65534), None).unwrap();
+    let server = Running::start(&[&options[..], &confined].concat());
+    assert!(
+        server.said.contains("sandbox  user nobody, no new privileges: yes"),
+        "{}",
+        server.said
+    );
+    assert!(!server.said.contains("runs as root"), "{}", server.said);
+    let threads = threads(&server);
+    assert!(threads.len() >= 8, "workers, movers, the acceptor: {}", threads.len());
+    for status in threads {
+        let of = |name: &str| {
+            let value = status.lines().find_map(|line| line.strip_prefix(name));
+            value.unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(of("Uid:"), "65534 65534 65534 65534", "{status}");
+        assert_eq!(of("Gid:"), "65534 65534 65534 65534", "{status}");
+        assert_eq!(of("Groups:"), "65534", "{status}");
+        for capabilities in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
+            assert_eq!(of(capabilities), "0000000000000000", "{status}");
+        }
+        assert_eq!((of("NoNewPrivs:").as_str(), of("Seccomp:").as_str()), ("1", "2"), "{status}");
+    }
+    let mut client = server.connect();
+    for number in 0..KEYS {
+        let line = format!("set k{number} 3 0 20000\r\n{}\r\n", of(number));
+        ask(&mut client, &line, "STORED\r\n");
+    }
+    assert!(found(&server, KEYS) > 1000);
+    let mut settings = String::new();
+    client.write_all(b"stats settings\r\nstats\r\nquit\r\n").unwrap();
+    client.read_to_string(&mut settings).unwrap();
+    for line in ["STAT user nobody\r\n", "STAT no_new_privs yes\r\n", "STAT seccomp yes\r\n"] {
+        assert!(settings.contains(line), "{settings}");
+    }
+    assert!(settings.contains("STAT rusage_user "), "{settings}");
+    assert_eq!(server.end(Signal::TERM), Some(0));
+    assert!(!socket.exists(), "its socket may be removed still");
+
+    let server = Running::start(&options);
+    assert!(found(&server, KEYS) > 500, "what was closed is found again");
+    assert!(server.said.contains("runs as root; -u USER"), "{}", server.said);
+    assert_eq!(server.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn objects_on_disk_after_a_crash_are_discarded_unless_keep_is_set() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = format!("{}=400m", dir.path().join("below").display());
+    let options = ["-p", "0", "-m", "16m", "-I", "64k", "--disk", &disk];
+    let server = Running::start(&options);
+    let mut client = BufReader::new(server.connect());
+    // Until a region is on disk: how many items that takes depends on how fast it is.
+    for round in 0.. {
+        assert!(round < 100, "nothing is written to the disk");
+        for number in 0..1000 {
+            let line = format!("set k{number} 3 0 20000\r\n{}\r\n", of(number));
+            client.get_mut().write_all(line.as_bytes()).unwrap();
+            assert_eq!(client.by_ref().lines().next().unwrap().unwrap(), "STORED");
+        }
+        client.get_mut().write_all(b"stats\r\n").unwrap();
+        let lines = client.by_ref().lines().map(Result::unwrap).take_while(|line| line != "END");
+        let used: Vec<String> = lines.filter(|line| line.contains("disk_regions_used ")).collect();
+        assert_eq!(used.len(), 1, "{used:?}");
+        if !used[0].ends_with(" 0") {
+            break;
+        }
+    }
+    assert_eq!(server.end(Signal::KILL), None);
+    let keep = [&options[..], &["--disk-after-crash", "keep"]].concat();
+    let server = Running::start(&keep);
+    let kept = found(&server, 1000);
+    assert!(kept > 0 && !server.said.contains("discarded"), "{kept} {}", server.said);
+    assert_eq!(server.end(Signal::KILL), None);
+    let server = Running::start(&options);
+    assert!(server.said.contains("below: was not closed cleanly"), "{}", server.said);
+    assert_eq!(found(&server, 1000), 0);
     assert_eq!(server.end(Signal::TERM), Some(0));
 }
 
@@ -205,7 +304,7 @@ fn figures_are_told_to_prometheus() {
     scraper.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
     let mut page = String::new();
     scraper.read_to_string(&mut page).unwrap();
-    assert!(page.contains("\nnearfar_cache_cmd_set_total 1\n"), "{page}");
+    assert!(page.contains("\nnearfar_cache_stores_total 1\n"), "{page}");
     assert!(page.contains("\nnearfar_cache_tier_items{tier=\"0\"} 1\n"), "{page}");
 }
 
@@ -213,10 +312,12 @@ fn figures_are_told_to_prometheus() {
 fn what_can_not_be_served_is_refused_before_anything_is_made() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    assert!(refused(&["-p", &port], 1).contains(&format!("127.0.0.1:{port}")));
+    let error = refused(&["-p", &port], 1);
+    assert!(error.contains(&format!("127.0.0.1:{port}")), "{error}");
+    assert_eq!(error.matches("os error").count(), 1, "the cause stands once: {error}");
     for (arguments, said) in [
         (&["--memory", "cxl=1g"][..], "cxl"),
-        (&["--memory", "near=900t"], "free"),
+        (&["--memory", "0=900t"], "node 0 has "),
         (&["--memory", "9=1g"], "9"),
         (&["--memory", "1q"], "1q"),
         (&["--memory", "1k"], "--memory"),
@@ -225,7 +326,14 @@ fn what_can_not_be_served_is_refused_before_anything_is_made() {
         (&["--item-max", "1g"], "--item-max"),
         (&["--disk", "/nowhere"], "PATH=SIZE"),
         (&["--disk-writes", "1g"], "--disk"),
-        (&["--listen", "here"], "--listen here"),
+        (&["--listen", "no.such.name.invalid"], "--listen no.such.name.invalid"),
+        (&["-m", "near=64m,far=64m"], "write -m near=64m -m far=64m"),
+        (&["-p", "80x"], "write a whole number, 0 to 65535"),
+        (&["-m", "1"], "tier 0, which has 1 MiB"),
+        (&["-u", "no-such-user"], "--user no-such-user: no such user"),
+        (&["-vv"], "supported options of memcached are"),
+        (&["-d", "-m", "64"], "supported options of memcached are"),
+        (&["-o", "modern"], "supported options of memcached are"),
         (&["--unix-mode", "999"], "octal"),
         (&["--threads", "0"], "--threads"),
         (&["--tls-key", "/nowhere"], "--tls-certificate"),
@@ -233,9 +341,61 @@ fn what_can_not_be_served_is_refused_before_anything_is_made() {
         let error = refused(arguments, 2);
         assert!(error.contains(said), "{arguments:?}: {error}");
     }
-    assert!(refused(&["-p", "0", "--disk", "/nowhere/else=1g"], 1).contains("/nowhere/else"));
+    assert!(refused(&["-p", "0", "--disk", "/nowhere/else=1g"], 2).contains("/nowhere/else"));
     let tls = ["-p", "0", "--tls-certificate", "/nowhere", "--tls-key", "/nowhere"];
     assert!(refused(&tls, 1).contains("/nowhere"));
+}
+
+#[test]
+fn names_lists_and_repeated_addresses_are_all_listened_on() {
+    let server =
+        Running::start(&["-p", "0", "-m", "64", "-l", "localhost,127.0.0.2", "-l", "127.0.0.3"]);
+    assert!(server.said.contains("tier 0   64 MiB of any"), "{}", server.said);
+    let listens = server.said.lines().filter_map(|line| line.strip_prefix("listen"));
+    let mut hosts = Vec::new();
+    for address in listens.map(str::trim) {
+        ask(&mut TcpStream::connect(address).unwrap(), "mn\r\n", "MN\r\n");
+        hosts.push(address.rsplit_once(':').unwrap().0);
+    }
+    for host in ["127.0.0.1", "127.0.0.2", "127.0.0.3"] {
+        assert!(hosts.contains(&host), "{hosts:?}");
+    }
+    assert!(!server.said.contains("no authentication"), "{}", server.said);
+    let open = Running::start(&["-p", "0", "-m", "64", "-l", "0.0.0.0"]);
+    assert_eq!(open.said.matches("there is no authentication").count(), 1, "{}", open.said);
+}
+
+#[test]
+fn options_stand_under_headings_of_their_own() {
+    let help = serve(&["--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let heading = |option: &str| {
+        let at = help.find(option).unwrap_or_else(|| panic!("{option} in {help}"));
+        let mut before = help[..at].lines().rev();
+        before.find(|line| line.ends_with(':') && !line.starts_with(' ')).unwrap().to_owned()
+    };
+    assert_eq!(heading("--item-max <"), "Options:");
+    assert_eq!(heading("--dry-run"), "Options:");
+    assert_eq!(heading("--disk <"), "Disk:");
+    assert_eq!(heading("--sysfs <"), "Machine:");
+    assert_eq!(heading("--kind <"), "Machine:");
+    assert_eq!(heading("--listen <"), "Sockets:");
+}
+
+/// libmemcached's own test of servers, where it is installed (Debian has it in libmemcached-tools).
+#[test]
+fn memccapable_passes_its_text_tests() {
+    let server = Running::start(&["-p", "0", "-m", "64"]);
+    let address = server.address("listen");
+    let (host, port) = address.rsplit_once(':').unwrap();
+    match Command::new("memccapable").args(["-h", host, "-p", port, "-a"]).output() {
+        Ok(done) => {
+            let said = String::from_utf8_lossy(&done.stdout);
+            assert!(done.status.success() && !said.contains("FAIL"), "{done:?}");
+            assert!(said.matches("[pass]").count() >= 27, "{said}");
+        }
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}"),
+    }
 }
 
 #[test]
@@ -245,4 +405,25 @@ fn a_dry_run_tells_and_listens_nowhere() {
     let output = serve(&["--dry-run", "-p", &port, "-m", "near=64m"]).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && said.contains("near memory"), "{said}");
+}
+
+#[test]
+fn a_dry_run_looks_at_the_disk_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str| dir.path().join(name);
+    let dry = |name: &str| format!("{}=1g", file(name).display());
+    let refused = |name: &str| refused(&["--dry-run", "--disk", &dry(name)], 2);
+    assert!(refused("absent/d").contains("--disk: "), "{}", refused("absent/d"));
+    assert!(refused("absent/d").contains("absent/d: open: No such file"));
+    std::fs::write(file("others"), b"#!/bin/sh\n".repeat(100)).unwrap();
+    let said = refused("others");
+    assert!(said.contains("others: holds unknown data at byte 0"), "{said}");
+    assert_eq!(std::fs::metadata(file("others")).unwrap().len(), 1000);
+    std::fs::write(file("zeros"), vec![0; 5000]).unwrap();
+    assert!(refused("zeros").contains("--disk-format"));
+    let output = serve(&["--dry-run", "--disk", &dry("new")]).output().unwrap();
+    assert!(output.status.success() && !file("new").exists());
+    let output = serve(&["--dry-run", "--disk", &dry("zeros"), "--disk-format"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(std::fs::metadata(file("zeros")).unwrap().len(), 5000);
 }

@@ -1,5 +1,5 @@
-//! `nearfar cache bench` over the cache in its own process and over a real memcached on loopback, started here on a free port and
-//! ended by its process id. Counts are looked at, and whether values are right; never times.
+//! `nearfar cache bench` on the cache in its own process and on a real memcached on loopback, started here on a free
+//! port and ended by its process id. Checks counts and the correctness of values, never times.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't start a server should stop")]
 #![expect(clippy::panic, reason = "how a test fails")]
@@ -21,7 +21,7 @@ use servers::{Ends, Server, server, started};
 
 const MEMCACHED: [&str; 6] = ["-U", "0", "-t", "1", "-u", "nobody"];
 
-/// One with so many MiB, over TCP.
+/// A memcached with this many MiB, over TCP.
 fn memcached(mib: &str) -> Server {
     server("memcached", &[&MEMCACHED[..], &["-l", "127.0.0.1", "-p", "PORT", "-m", mib]].concat())
 }
@@ -61,7 +61,7 @@ fn of(found: &Value, kind: &str) -> (u64, u64) {
     (count("operations"), count("found"))
 }
 
-/// What is so of every run in which all went well.
+/// Assertions that hold for every run without errors.
 fn right(found: &Value, operations: u64) {
     assert_eq!(found["schema"], "nearfar.cache-bench/1");
     assert_eq!(found["operations"], operations, "{found}");
@@ -151,7 +151,7 @@ fn with_all_keys_stored_first_a_server_over_a_socket_finds_each() {
     right(&found, gets);
     assert_eq!((gets, of(&found, "fill").0), (hits, 0), "{found}");
     assert!(gets > 100 && found["windows"].as_array().unwrap().len() > 3, "{found}");
-    // Stored by somebody else: wrong, and said.
+    // Values stored by another client are wrong, and reported.
     let done =
         bench(&format!("--server {} {words} --no-fill", server.address).replace("--verify", ""));
     assert!(done.status.success());
@@ -304,9 +304,9 @@ fn what_can_not_be_is_refused_before_anything_is_asked() {
         ("--arrivals constant", "--rate"),
         ("--seconds 0", "seconds"),
         ("--seconds x", "seconds"),
-        ("--operations 0", "0 is not in"),
+        ("--operations 0", "write a whole number"),
         ("--operations 3 --threads 4", "at least one for each of 4 threads"),
-        ("--threads 0", "0 is not in"),
+        ("--threads 0", "write a whole number"),
         ("--keys 0", "0 keys"),
         ("--key-bytes 251", "1 to 250 bytes"),
         ("--value-bytes 9-1", "100-1000"),
@@ -317,11 +317,11 @@ fn what_can_not_be_is_refused_before_anything_is_asked() {
         ("--server 127.0.0.1:1 --eviction lru", "cannot be used with"),
         ("--server 127.0.0.1:1 --item-max 1m", "cannot be used with"),
         ("--memory 1x", "1x"),
-        ("--memory 64k", "less than four slabs"),
+        ("--memory 64k", "less than 256 KiB"),
         ("--eviction fifo", "w-tinylfu"),
         ("--memory 900=64m", "--memory 900"),
         ("--item-max 17m", "1k to 16m"),
-        ("--save /nowhere/file", "its directory is not there"),
+        ("--save /nowhere/file", "its directory does not exist"),
         ("--html /", "it is a directory"),
     ] {
         refused(&format!("--workload uniform {words}"), 2, with);

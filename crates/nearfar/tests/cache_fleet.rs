@@ -1,4 +1,4 @@
-//! Four servers behind a proxy, as `examples/cache-fleet` has them: one is killed under load.
+//! Four servers behind a proxy, as in `examples/cache-fleet`: one is killed under load.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
 
@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// So many ports in a row that nobody listens at.
+/// The first of `many` consecutive free ports.
 fn free_ports(many: u16) -> u16 {
     let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
     let begin = u16::try_from(std::process::id() % 10_000).unwrap() + 20_000;

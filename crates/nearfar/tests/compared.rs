@@ -1,4 +1,4 @@
-//! `nearfar bench balance` without a lab: what it would run, results that were kept, and what is refused.
+//! `nearfar-bench balance` without a lab: plans, saved results, and refused arguments.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't run the program should stop")]
 
@@ -8,8 +8,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 fn balance(words: &[&str]) -> Output {
-    let nearfar = env!("CARGO_BIN_EXE_nearfar");
-    Command::new(nearfar).args(["bench", "balance"]).args(words).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_nearfar-bench")).arg("balance").args(words).output().unwrap()
 }
 
 fn refused(words: &[&str], with: &str) {
@@ -18,7 +17,7 @@ fn refused(words: &[&str], with: &str) {
     assert!(!done.status.success() && said.contains(with), "{words:?}: {said}");
 }
 
-/// A result in which balancing comes to so much of the best static row.
+/// A result in which balancing reaches `ratio` of the best static row.
 fn result(ratio: f64) -> Value {
     let row = |kind: &str, operations_per_s: f64| {
         json!({
@@ -93,7 +92,7 @@ fn what_is_no_result_and_what_does_not_go_together_is_refused() {
     let mut other = result(1.0);
     other["schema"] = "nearfar.bench-balance/2".into();
     refused(&["--result", &keep(dir.path(), &other)], "this reads nearfar.bench-balance/1");
-    refused(&["--result", &keep(dir.path(), &json!({}))], "no result of nearfar bench balance");
+    refused(&["--result", &keep(dir.path(), &json!({}))], "no result of nearfar-bench balance");
     refused(&["--result", "/nowhere.json"], "/nowhere.json");
     refused(&["--programs", "memcached"], "streamcluster");
     refused(&["--rows", "node-9"], "node-3");

@@ -1,4 +1,4 @@
-//! `nearfar daemon` as a user meets it: what it publishes, what it refuses, and that nothing of it is left, however it ends.
+//! `nearfar daemon` from a user's view: published values, refused arguments, and no files left after any end.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
 
@@ -55,7 +55,7 @@ fn refused(arguments: &[&str], status: i32) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A daemon that has published, and what it has said until then.
+/// A daemon that has published, and its messages so far.
 struct Running {
     child: Child,
     said: String,
@@ -82,7 +82,7 @@ impl Running {
     }
 }
 
-/// What `status --json` prints, if it is a success.
+/// The output of `status --json`, if it succeeds.
 fn status(page: &str) -> Option<Value> {
     let output = output(&["status", "--json", "--advice", page]);
     output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
@@ -107,12 +107,21 @@ fn it_publishes_until_it_is_told_to_stop_and_leaves_nothing() {
         assert_eq!(nodes.iter().map(|node| node["weight"].as_u64().unwrap()).sum::<u64>(), 16);
         let table = output(&["status", "--advice", &place.page()]);
         let table = String::from_utf8(table.stdout).unwrap();
-        assert!(table.contains(&format!("Process {} looks every", running.id())), "{table}");
+        assert!(table.contains(&format!("Process {}: sampling interval", running.id())), "{table}");
         assert!(table.contains("pressure") && table.contains("% of a CPU"), "{table}");
         assert_eq!(running.end(signal), Some(0), "{signal:?}");
         assert_eq!(place.left(), [] as [PathBuf; 0]);
         assert!(refused(&["status", "--advice", &place.page()], 1).contains("is not running"));
     }
+}
+
+#[test]
+fn a_status_in_json_is_json_where_no_daemon_runs() {
+    let none = output(&["status", "--json", "--advice", &Place::new().page()]);
+    let found: Value = serde_json::from_slice(&none.stdout).unwrap();
+    assert_eq!((none.status.code(), &found["running"]), (Some(1), &Value::Bool(false)));
+    assert_eq!(found["schema"], "nearfar.daemon/1");
+    assert!(found["why"].as_str().unwrap().contains("the daemon is not running"), "{found}");
 }
 
 #[test]
@@ -162,7 +171,7 @@ fn what_a_killed_one_left_goes_with_recover_or_the_next_start() {
     // And by the next start, even if that writes less.
     killed();
     let running = Running::start(&["--interval", "10000", "--advice", &place.page()]);
-    assert!(running.said.contains("which a daemon that was killed had left"), "{}", running.said);
+    assert!(running.said.contains("left by a daemon that was killed"), "{}", running.said);
     assert!(!place.at("tierd").exists());
     assert_eq!(running.end(Signal::TERM), Some(0));
     assert_eq!(place.left(), [] as [PathBuf; 0]);
@@ -235,11 +244,14 @@ fn what_can_not_be_is_refused_with_the_way_out() {
     ] {
         refused(arguments, 2);
     }
-    // There is no such directory; nobody may write there; it is no directory.
+    // A missing directory; one that is not writable; a path that is not a directory.
     let error = refused(&["--advice", &text(&place.at("no/such/advice"))], 1);
     assert!(error.contains(&format!("no directory {}", text(&place.at("no")))), "{error}");
     let error = refused(&["--advice", "/sys/advice"], 1);
     assert!(error.contains("/sys/advice") && error.contains("needs root"), "{error}");
+    let unnamed = daemon(&[]).env("NEARFAR_ADVICE", "/sys/advice").output().unwrap();
+    let error = String::from_utf8(unnamed.stderr).unwrap();
+    assert!(error.contains("--advice FILE"), "{error}");
     let error = refused(&["--advice", &text(&config.join("advice"))], 1);
     assert!(error.contains("daemon.toml"), "{error}");
     assert_eq!(place.left(), [config]);

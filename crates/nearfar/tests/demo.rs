@@ -1,4 +1,4 @@
-//! The demo from outside: a saved result as table, page and picture, in a browser too, and what is refused.
+//! The demo from a user's view: a saved result as table, page and picture, also in a browser, and refused arguments.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
 
@@ -16,16 +16,19 @@ fn nearfar(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_nearfar")).args(arguments).output().unwrap()
 }
 
+fn bench(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_nearfar-bench")).args(arguments).output().unwrap()
+}
+
 fn stdout(output: &Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
 /// The message and the exit status of a command that must fail.
-fn refused(arguments: &[&str]) -> (String, Option<i32>) {
-    let output = nearfar(arguments);
+fn refused(output: &Output) -> (String, Option<i32>) {
     assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
-    (String::from_utf8(output.stderr).unwrap(), output.status.code())
+    (String::from_utf8(output.stderr.clone()).unwrap(), output.status.code())
 }
 
 #[test]
@@ -45,13 +48,13 @@ fn a_file_that_is_no_result_is_refused_by_name() {
     let file = dir.path().join("other.json");
     for text in ["", "{}", "[1]", r#"{"schema":"nearfar.topo/1"}"#] {
         fs::write(&file, text).unwrap();
-        let (message, status) = refused(&["demo", "--from", file.to_str().unwrap()]);
+        let (message, status) = refused(&nearfar(&["demo", "--from", file.to_str().unwrap()]));
         assert_eq!(status, Some(2), "{message}");
         assert!(message.contains("other.json") && message.contains("nearfar.demo/1"), "{message}");
     }
     let newer = fs::read_to_string(sample()).unwrap().replace("nearfar.demo/1", "nearfar.demo/2");
     fs::write(&file, newer).unwrap();
-    let (message, status) = refused(&["demo", "--from", file.to_str().unwrap()]);
+    let (message, status) = refused(&nearfar(&["demo", "--from", file.to_str().unwrap()]));
     assert!(message.contains("its schema is nearfar.demo/2"), "{message}");
     assert_eq!(status, Some(2));
 }
@@ -61,10 +64,10 @@ fn an_output_that_can_t_be_written_is_refused_before_anything_runs() {
     let sample = sample();
     let from = ["demo", "--from", sample.to_str().unwrap()];
     for (option, file, why) in [
-        ("--html", "/nowhere/here/report.html", "directory is not there"),
+        ("--html", "/nowhere/here/report.html", "directory does not exist"),
         ("--svg", "/", "it is a directory"),
     ] {
-        let (message, status) = refused(&[&from[..], &[option, file]].concat());
+        let (message, status) = refused(&nearfar(&[&from[..], &[option, file]].concat()));
         assert!(message.contains(file) && message.contains(why), "{message}");
         assert_eq!(status, Some(2));
     }
@@ -76,18 +79,23 @@ fn bad_usage_of_demo_and_bench_ends_with_2() {
         &["demo", "--here", "--lab"][..],
         &["demo", "--here", "--machine", "cxl-2tier"],
         &["demo", "--only", "postgres"],
-        &["bench", "bandwidth", "--here", "--machine", "cxl-2tier"],
-        &["bench", "stream", "--mix", "2"],
     ] {
-        assert_eq!(refused(arguments).1, Some(2), "{arguments:?}");
+        assert_eq!(refused(&nearfar(arguments)).1, Some(2), "{arguments:?}");
+    }
+    for arguments in [
+        &["bandwidth", "--here", "--machine", "cxl-2tier"][..],
+        &["bandwidth", "--json", "figures.json"],
+        &["stream", "--mix", "2"],
+        &["workload", "nothere"],
+    ] {
+        assert_eq!(refused(&bench(arguments)).1, Some(2), "{arguments:?}");
     }
 }
 
 #[test]
 fn the_stream_program_runs_here_and_says_where_its_buffer_is() {
-    let arguments =
-        ["bench", "stream", "--mix", "1:1", "--threads", "1", "--size-mib", "8", "--json"];
-    let json: serde_json::Value = serde_json::from_str(&stdout(&nearfar(&arguments))).unwrap();
+    let arguments = ["stream", "--mix", "1:1", "--threads", "1", "--size-mib", "8", "--json"];
+    let json: serde_json::Value = serde_json::from_str(&stdout(&bench(&arguments))).unwrap();
     assert_eq!(json["schema"], "nearfar.stream/1");
     assert_eq!(json["buffer_bytes"], 8 << 20);
     let nodes = json["residency"].as_array().unwrap();
@@ -98,7 +106,7 @@ fn the_stream_program_runs_here_and_says_where_its_buffer_is() {
 
 #[test]
 fn more_threads_than_cpus_are_refused_with_both_numbers() {
-    let (message, status) = refused(&["bench", "stream", "--threads", "100000"]);
+    let (message, status) = refused(&bench(&["stream", "--threads", "100000"]));
     assert!(message.contains("100000 threads"), "{message}");
     assert_eq!(status, Some(1));
 }

@@ -1,4 +1,4 @@
-//! `nearfar doctor` as a user meets it, on recorded machines and on this one.
+//! `nearfar doctor` from a user's view, on recorded machines and on this one.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
 
@@ -43,6 +43,9 @@ fn a_laptop_is_told_that_there_is_nothing_to_place_over_and_where_there_is() {
     let answers = map(&report["verdicts"], "command", "answer");
     expect(&answers, &[("topo", "yes"), ("probe", "yes"), ("run", "no"), ("run -w", "no")]);
     assert_eq!(answers.get("lab"), None, "a recording starts no machine");
+    for verdict in report["verdicts"].as_array().unwrap() {
+        assert!(verdict["why"].is_string() && verdict["because"].is_null(), "{verdict}");
+    }
     let next = map(&report["verdicts"], "command", "next");
     assert!(next["run"].contains("nearfar lab"), "{next:?}");
 }
@@ -104,7 +107,7 @@ fn the_text_fits_a_terminal() {
         let text = String::from_utf8(output.stdout).unwrap();
         let widest = text.lines().max_by_key(|line| line.chars().count()).unwrap();
         assert!(widest.chars().count() <= 80, "{name}: {widest}");
-        assert!(text.contains("what nearfar can do here"), "{text}");
+        assert!(text.contains("\ncommands\n"), "{text}");
     }
 }
 
@@ -137,6 +140,38 @@ fn sensors_are_told_of_with_what_they_see_or_why_they_can_not_be_used() {
     assert!(text.contains("  no       lab              absent: no port"), "{text}");
     let recorded = self::report(&fixture("laptop.tree"));
     assert_eq!(recorded["sensors"], Value::Null, "a recording has none at work");
+}
+
+#[test]
+fn work_queues_of_a_dsa_are_listed_with_their_nodes() {
+    let tree = std::fs::read_to_string(fixture("laptop.tree")).unwrap();
+    let answer = |more: &[(&str, &str)]| {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("machine.tree");
+        let mut lines = tree.clone();
+        for (attribute, text) in more {
+            lines.push_str(&format!("@ sys/bus/dsa/devices/dsa0/{attribute}\n{text}\n"));
+        }
+        std::fs::write(&path, lines).unwrap();
+        let report = report(&path);
+        let of = |value| map(&report["verdicts"], "command", value)["cache --copy dsa"].clone();
+        (of("answer"), of("why"))
+    };
+    let (answer_without, why) = answer(&[]);
+    assert_eq!(answer_without, "no", "{why}");
+    let queue = [
+        ("numa_node", "1"),
+        ("wq0.0/type", "user"),
+        ("wq0.0/state", "enabled"),
+        ("wq0.0/mode", "shared"),
+        ("wq0.0/size", "128"),
+        ("wq0.0/threshold", "127"),
+        ("wq0.0/max_batch_size", "1024"),
+        ("wq0.0/max_transfer_size", "2097152"),
+    ];
+    let (found, why) = answer(&queue);
+    assert_eq!(found, "yes", "{why}");
+    assert!(why.contains("wq0.0 on node 1"), "{why}");
 }
 
 #[test]

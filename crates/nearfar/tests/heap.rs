@@ -1,4 +1,4 @@
-//! `nearfar bench heap` without a lab: what it would run, results that were kept, and what is refused.
+//! `nearfar-bench heap` without a lab: plans, saved results, and refused arguments.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't run the program should stop")]
 
@@ -8,8 +8,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 fn heap(words: &[&str]) -> Output {
-    let nearfar = env!("CARGO_BIN_EXE_nearfar");
-    Command::new(nearfar).args(["bench", "heap"]).args(words).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_nearfar-bench")).arg("heap").args(words).output().unwrap()
 }
 
 fn refused(words: &[&str], with: &str) {
@@ -18,7 +17,7 @@ fn refused(words: &[&str], with: &str) {
     assert!(!done.status.success() && said.contains(with), "{words:?}: {said}");
 }
 
-/// A result in which the row that follows draws `ratio` times what near memory alone does.
+/// A result in which the row under test reaches `ratio` times the bandwidth of near memory alone.
 fn result(ratio: f64) -> Value {
     let row = |row: &str, tokens_per_s: f64| {
         json!({
@@ -90,7 +89,7 @@ fn what_is_no_result_and_what_does_not_go_together_is_refused() {
     let mut other = result(1.0);
     other["schema"] = "nearfar.bench-heap/2".into();
     refused(&["--result", &keep(dir.path(), &other)], "this reads nearfar.bench-heap/1");
-    refused(&["--result", &keep(dir.path(), &json!({}))], "no result of nearfar bench heap");
+    refused(&["--result", &keep(dir.path(), &json!({}))], "no result of nearfar-bench heap");
     refused(&["--result", "/nowhere.json"], "/nowhere.json");
     refused(&["--parts", "all"], "saturating");
     refused(&["--here", "--machine", "cxl-2tier"], "--machine");

@@ -1,4 +1,4 @@
-//! `make install` and `make uninstall` (scripts/install) as an administrator and a C programmer meet them.
+//! `make install` and `make uninstall` (scripts/install), from the view of an administrator and of a C programmer.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
 
@@ -43,7 +43,7 @@ fn below(dir: &Path) -> Vec<String> {
     found.lines().filter(|line| !line.is_empty()).map(str::to_string).collect()
 }
 
-/// What pkg-config says of nearfar below `prefix`.
+/// The output of pkg-config for nearfar below `prefix`.
 fn flags(prefix: &Path, arguments: &[&str]) -> Vec<String> {
     let mut command = Command::new("pkg-config");
     command.args(arguments).arg("nearfar").env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
@@ -95,7 +95,7 @@ fn installed_programs_find_their_libraries() {
         let pc = fs::read_to_string(lib.join("pkgconfig/nearfar.pc")).unwrap();
         let below = lib.strip_prefix(dir.path()).unwrap().display();
         assert!(pc.contains(&format!("libdir=${{prefix}}/{below}\n")), "{pc}");
-        // What stands on libnearfar finds it beside itself, whatever the build has in its path.
+        // Libraries that link libnearfar find it beside themselves, whatever the build's library path is.
         let mut ldd = Command::new("ldd");
         let needs =
             ldd.arg(lib.join("libhmalloc.so")).env_remove("LD_LIBRARY_PATH").output().unwrap();
@@ -112,6 +112,7 @@ fn a_package_is_made_below_destdir_and_names_it_nowhere() {
     for file in [
         "bin/nearfar",
         "bin/hmctl",
+        "bin/nearfar-bench",
         "bin/nearfar-load",
         "lib/libnearfar.a",
         "lib/libhmalloc.so",
@@ -123,6 +124,7 @@ fn a_package_is_made_below_destdir_and_names_it_nowhere() {
         "include/smdk_opt_api.h",
         "include/smdk_opt_api.hpp",
         "share/man/man1/nearfar-run.1",
+        "share/man/man1/nearfar-bench-tiering.1",
         "share/man/man3/nearfar.3",
         "share/man/man3/nf_malloc.3",
         "share/man/man3/hmmap.3",

@@ -1,5 +1,5 @@
-//! `nearfar probe` as a user meets it. Plans are made for recorded machines; what really runs says it is in the lab
-//! with a modelled clock, so that it takes milliseconds: figures are not looked at here, only that they come as promised.
+//! `nearfar probe` from a user's view. Plans are made for recorded machines; real runs pretend to be in the lab with a
+//! modelled clock, so that they take milliseconds: these tests do not check the figures, only the form of the report.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
 
@@ -91,7 +91,7 @@ fn a_whole_probe_is_kept_where_others_look_and_a_part_is_not() {
     let mut vars = LAB.to_vec();
     vars.push(("NEARFAR_STATE", state.to_str().unwrap()));
     let output = probe(&["--quick", "--mixes", "1:0"], &vars);
-    assert!(text(&output.stderr).contains("not kept"), "{output:?}");
+    assert!(text(&output.stderr).contains("not saved"), "{output:?}");
     assert!(!state.exists());
     let output = probe(&["--quick"], &vars);
     assert!(text(&output.stdout).starts_with("Emulated, not measured on hardware"), "{output:?}");

@@ -1,9 +1,15 @@
-//! `nearfar record` as a user types it, where it can't record: what is wrong is said before anything is touched. What it
-//! records is tested on real kernels (`tests/guest/record.rs`).
+//! `nearfar record` on systems where it can't record: errors are reported before anything is changed. Recording itself
+//! is tested on real kernels (`tests/guest/record.rs`). Records as Parquet, read back with the parquet crate's reader.
 
 #![expect(clippy::unwrap_used, reason = "tests stop where something unexpected happens")]
 
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+use nearfar_record::{Record, Writer, testkit};
+use parquet::file::reader::{FileReader as _, SerializedFileReader};
+use parquet::record::{Row, RowAccessor as _};
 
 fn record(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_nearfar")).arg("record").args(arguments).output().unwrap()
@@ -45,13 +51,139 @@ fn one_thing_is_recorded_at_a_time_and_one_has_to_be_named() {
     }
 }
 
+/// `record.nfr` in `dir`.
+fn record_in(dir: &Path, record: &Record) -> PathBuf {
+    let path = dir.join("record.nfr");
+    let mut writer = Writer::create(&path, &record.header).unwrap();
+    writer.all(record).unwrap();
+    writer.end(record.ending.unwrap()).unwrap();
+    path
+}
+
+fn convert(dir: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+    command.current_dir(dir).args(["report", "parquet", "record.nfr", "out"]).args(arguments);
+    command.output().unwrap()
+}
+
+/// The only part below a table of `out` in `dir`.
+fn part(dir: &Path, table: &str) -> PathBuf {
+    let mut path = dir.join("out").join(table);
+    while path.is_dir() {
+        let entries: Vec<_> = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap()).collect();
+        assert_eq!(entries.len(), 1, "{}", path.display());
+        path = entries[0].path();
+    }
+    path
+}
+
+fn rows(part: &Path) -> Vec<Row> {
+    let part = SerializedFileReader::new(File::open(part).unwrap()).unwrap();
+    part.get_row_iter(None).unwrap().map(|row| row.unwrap()).collect()
+}
+
+/// Column numbers of the table `accesses`.
+const TS: usize = 0;
+const START: usize = 6;
+const RATE: usize = 10;
+const NODE: usize = 12;
+const TIER: usize = 14;
+const EMULATED: usize = 15;
+
+#[test]
+fn a_record_is_read_back_from_parquet_in_the_order_of_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let record = testkit::moving_hot_set();
+    record_in(dir.path(), &record);
+    let output = convert(dir.path(), &["--host", "web-1", "--workload", "a/b"]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(error(&output).contains("rows in 2 parts below out"), "{output:?}");
+    let path = part(dir.path(), "accesses");
+    let place = "host=web-1/date=2023-11-14/workload=a%2Fb/part-1700000000000000-0000.parquet";
+    assert!(path.ends_with(place), "{}", path.display());
+    let rows = rows(&path);
+    let mut regions = record
+        .accesses
+        .iter()
+        .flat_map(|of| of.targets[0].regions.iter().map(|region| (of.at_ns, *region)));
+    for row in &rows {
+        let (at_ns, region) = regions.next().unwrap();
+        let ts = 1_700_000_000_000_000 + i64::try_from(at_ns / 1000).unwrap();
+        assert_eq!(row.get_timestamp_micros(TS).unwrap(), ts);
+        assert_eq!(u64::try_from(row.get_long(START).unwrap()).unwrap(), region.range.start);
+        let rate = record.header.intervals.rate_permille(region.accesses);
+        assert_eq!(u64::try_from(row.get_int(RATE).unwrap()).unwrap(), rate);
+        let node = row.get_int(NODE).unwrap();
+        assert_eq!(row.get_string(TIER).unwrap(), if node == 0 { "near" } else { "far" });
+        assert!(row.get_bool(EMULATED).unwrap());
+    }
+    assert_eq!(regions.next(), None);
+}
+
+#[test]
+fn without_options_parquet_has_this_host_and_the_target() {
+    let dir = tempfile::tempdir().unwrap();
+    record_in(dir.path(), &testkit::short());
+    assert!(convert(dir.path(), &[]).status.success());
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let path = part(dir.path(), "residency").display().to_string();
+    assert!(path.contains(&format!("host={}/date=", name.trim())), "{path}");
+    assert!(path.contains("/workload=machine/part-"), "{path}");
+}
+
+#[test]
+fn a_damaged_record_gives_the_rows_before_the_damage_and_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = record_in(dir.path(), &testkit::moving_hot_set());
+    let bytes = fs::read(&path).unwrap();
+    fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    let output = convert(dir.path(), &["--host", "h"]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(error(&output).contains("the file ends within the frame"), "{output:?}");
+    let (kept, _) = nearfar_record::read(&bytes[..bytes.len() / 2]).unwrap();
+    let regions: usize = kept.accesses.iter().map(|of| of.targets[0].regions.len()).sum();
+    assert_eq!(rows(&part(dir.path(), "accesses")).len(), regions);
+    // The whole record is another one: the part is not overwritten by it.
+    fs::write(&path, &bytes).unwrap();
+    let output = convert(dir.path(), &["--host", "h"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(error(&output).contains("exists with other contents"), "{output:?}");
+    assert_eq!(rows(&part(dir.path(), "accesses")).len(), regions);
+}
+
+#[test]
+fn parquet_that_can_not_be_written_is_refused_before_the_command_starts() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    fs::write(path("file"), "").unwrap();
+    let (file, into, output_file, started) =
+        (path("file"), path("into"), path("x.nfr"), path("started"));
+    for (options, says) in [
+        (&["--parquet", &file][..], "writing"),
+        (&["--parquet", &into, "--workload", ""], "workload \"\" is empty; give a name"),
+        (&["--parquet", &into, "--host", "a\tb"], "has a control character"),
+        (&["--workload", "w"], "--workload is for Parquet; add --parquet DIR"),
+        (&["--host", "h"], "--host is for Parquet; add --parquet DIR"),
+    ] {
+        let command = ["-o", &output_file, "--", "touch", &started];
+        let output = record(&[options, &command].concat());
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {output:?}");
+        assert!(error(&output).contains(says), "{options:?}: {}", error(&output));
+    }
+    assert!(!Path::new(&started).exists() && !Path::new(&output_file).exists());
+}
+
 #[test]
 fn help_tells_what_is_watched_and_the_defaults() {
     let output = record(&["--help"]);
     let help = String::from_utf8(output.stdout).unwrap();
-    for says in
-        ["what it starts", "[default: 5ms]", "[default: 100ms]", "[default: 10,1000]", "At most 16"]
-    {
+    for says in [
+        "its descendants",
+        "[default: 5ms]",
+        "[default: 100ms]",
+        "[default: 10,1000]",
+        "At most 16",
+    ] {
         assert!(help.contains(says), "{says}: {help}");
     }
 }

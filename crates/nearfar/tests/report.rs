@@ -1,4 +1,4 @@
-//! `nearfar report` as a user meets it: records of ours and of damo's, whole, cut off and hostile.
+//! `nearfar report` from a user's view: records of nearfar and damo, complete, truncated and hostile.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
 
@@ -122,6 +122,8 @@ fn damos_records_are_shown_as_they_are_and_imported() {
     assert_eq!(direct["areas"], imported["areas"]);
     let text = files.shown(&["info", "new.nfr"]);
     assert!(text.contains("imported from damo") && text.contains("2 snapshots"), "{text}");
+    let text = files.shown(&["info", raw]);
+    assert!(text.contains("an unnamed target"), "{text}");
     let text = files.shown(&["residency", raw]);
     assert!(text.contains("holds no word on where memory was"), "{text}");
     let error = files.refused(&["import", "record.nfr", "-o", "again.nfr"]);
@@ -162,6 +164,7 @@ fn files_that_are_no_record_are_refused_with_what_they_are() {
     write("json", b"{\"schema\": \"nearfar.topo/1\"}");
     write("deep", "[".repeat(1 << 20).as_bytes());
     write("zlib", b"\x78\x9c garbage");
+    assert!(Command::new("mkfifo").arg(files.path("fifo")).status().unwrap().success());
     for (file, why) in [
         ("missing", "No such file"),
         (".", "directory"),
@@ -172,6 +175,7 @@ fn files_that_are_no_record_are_refused_with_what_they_are() {
         ("json", "no JSON of damo's"),
         ("deep", "no JSON of damo's"),
         ("zlib", "can't be read"),
+        ("fifo", "no regular file"),
     ] {
         for report in REPORTS.iter().chain(&["info"]) {
             let error = files.refused(&[report, file]);
@@ -189,9 +193,9 @@ fn what_can_not_be_written_is_refused_before_anything_is() {
     let files = Files::moving();
     let before = fs::read(files.path("record.nfr")).unwrap();
     for (arguments, why) in [
-        (&["wss", "record.nfr", "--svg", "record.nfr"][..], "the record itself"),
-        (&["wss", "record.nfr", "--html", "./record.nfr"], "the record itself"),
-        (&["wss", "record.nfr", "--html", "no/such/dir.html"], "directory is not there"),
+        (&["wss", "record.nfr", "--svg", "record.nfr"][..], "the input record"),
+        (&["wss", "record.nfr", "--html", "./record.nfr"], "the input record"),
+        (&["wss", "record.nfr", "--html", "no/such/dir.html"], "directory does not exist"),
         (&["wss", "record.nfr", "--threshold", "101"], "101"),
         (&["heatmap", "record.nfr", "--columns", "3"], "3"),
         (&["heatmap"], "FILE"),

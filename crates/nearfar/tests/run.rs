@@ -1,5 +1,5 @@
-//! `nearfar run` as a user meets it: what really runs here, what would run on recorded machines (--dry-run), exit
-//! statuses, signals, and what is refused.
+//! `nearfar run` from a user's view: programs run here, plans for recorded machines (--dry-run), exit statuses,
+//! signals, and refused arguments.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
 
@@ -17,7 +17,10 @@ fn recording(name: &str) -> PathBuf {
 
 fn nearfar() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-    command.arg("run").env("NEARFAR_STATE", "/nonexistent").env("NEARFAR_PRELOAD", preload());
+    command
+        .arg("run")
+        .env("NEARFAR_STATE", concat!(env!("CARGO_TARGET_TMPDIR"), "/run-state"))
+        .env("NEARFAR_PRELOAD", preload());
     command
 }
 
@@ -44,7 +47,7 @@ fn refused(arguments: &[&str], status: i32) -> String {
     text(&output.stderr)
 }
 
-/// What --dry-run says of `arguments` on a recorded machine.
+/// The output of --dry-run for `arguments` on a recorded machine.
 fn planned(machine: &str, arguments: &[&str]) -> String {
     let path = recording(machine);
     let fixed = ["--dry-run", "--sysfs", path.to_str().unwrap()];
@@ -102,6 +105,25 @@ fn statuses_are_the_programs_own_or_a_shells() {
 }
 
 #[test]
+fn what_fails_before_the_program_runs_ends_with_125_also_for_tiering() {
+    let nodes = std::fs::read_to_string("/sys/devices/system/node/has_memory").unwrap_or_default();
+    if nodes.trim() != "0" {
+        return;
+    }
+    for option in ["--tier", "--balance"] {
+        assert_eq!(run(&[option, "--", "true"]).status.code(), Some(125), "{option}");
+    }
+}
+
+#[test]
+fn an_error_that_can_not_be_written_keeps_its_status() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = nearfar();
+    command.args(["-m", "1023", "--", "true"]).stderr(full);
+    assert_eq!(command.status().unwrap().code(), Some(2));
+}
+
+#[test]
 fn options_after_the_program_are_the_programs() {
     assert_eq!(shown(&["-m", "0", "echo", "-m", "--report", "--"]), "-m --report --\n");
     assert_eq!(shown(&["--", "echo", "-l"]), "-l\n");
@@ -129,6 +151,29 @@ fn a_report_tells_where_the_tree_of_processes_had_its_memory() {
         report["nodes"][0]["peak_bytes"].as_u64() >= report["nodes"][0]["final_bytes"].as_u64()
     );
     assert!(report["peak_total_bytes"].as_u64().unwrap() > 100_000, "{report}");
+}
+
+#[test]
+fn memory_that_a_child_shares_with_its_parent_is_counted_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, program, file) =
+        (dir.path().join("vfork.c"), dir.path().join("vfork"), dir.path().join("report.json"));
+    // The parent waits for as long as its child has its memory.
+    std::fs::write(
+        &source,
+        "#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n\
+         int main(void) { size_t n = 64 << 20; char *p = malloc(n); memset(p, 1, n);\n\
+         if (vfork() == 0) { sleep(1); _exit(0); } return p[5] != 1; }\n",
+    )
+    .unwrap();
+    let built = Command::new("cc").args(["-O0", "-w", "-o"]).args([&program, &source]).status();
+    assert!(built.unwrap().success());
+    let option = format!("--report={}", file.display());
+    assert!(run(&[&option, "--", program.to_str().unwrap()]).status.success());
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(report["processes_max"], 2, "{report}");
+    let peak = report["peak_total_bytes"].as_u64().unwrap() >> 20;
+    assert!((64..96).contains(&peak), "{peak} MiB: {report}");
 }
 
 #[test]
@@ -178,8 +223,9 @@ fn a_program_that_is_killed_leaves_no_parent_waiting() {
 #[test]
 fn node_sets_are_resolved_against_the_machine_and_the_cpus() {
     for (machine, arguments, expected) in [
-        ("two-sockets.tree", &["-m", "near", "-N", "1"][..], "memory   binding to nodes 1"),
-        ("two-sockets.tree", &["-m", "far", "-N", "1"], "memory   binding to nodes 0"),
+        ("two-sockets.tree", &["-m", "near", "-N", "1"][..], "memory   binding to nodes 0-1"),
+        ("two-sockets.tree", &["-m", "local", "--cpubind", "1"], "memory   binding to nodes 1"),
+        ("two-sockets.tree", &["-m", "remote", "-N", "1"], "memory   binding to nodes 0"),
         ("two-sockets.tree", &["-N", "1", "-C", "33"], "cpus     33"),
         ("cxl-region-two-devices.tree", &["-m", "cxl"], "binding to nodes 2"),
         ("cxl-region-two-devices.tree", &["-p", "far"], "preferring node 2"),
@@ -196,16 +242,22 @@ fn node_sets_are_resolved_against_the_machine_and_the_cpus() {
 
 #[test]
 fn automatic_weights_are_set_or_used_as_they_are() {
-    let plan = planned("hbm-flat.tree", &["-w", "auto"]);
-    assert!(plan.contains("weighted interleaving over nodes 0-3"), "{plan}");
-    assert!(
-        plan.contains("set to 1:1:2:2 (now 1:1:1:1) until nearfar weights --restore"),
-        "{plan}"
-    );
-    let plan = planned("hbm-flat.tree", &["-w", "auto", "--report"]);
+    let plan = planned("hbm-flat.tree", &["-w", "auto", "-N", "0"]);
+    assert!(plan.contains("weighted interleaving over nodes 0,2"), "{plan}");
+    assert!(plan.contains("set to 1:2 (now 1:1) until nearfar weights --restore"), "{plan}");
+    let plan = planned("hbm-flat.tree", &["-w", "auto", "-N", "0", "--report"]);
     assert!(plan.contains("until CMD ends"), "{plan}");
-    let plan = planned("cxl-region-two-devices.tree", &["-w", "auto"]);
-    assert!(plan.contains("weights  5:5:1, as they are: they suit"), "{plan}");
+    let plan = planned("lab-hbm-dram-cxl.tree", &["-w", "auto"]);
+    assert!(plan.contains("weights  8:19:4, as they are: they suit"), "{plan}");
+}
+
+#[test]
+fn nodes_of_several_sockets_are_not_weighed_while_their_links_are_unknown() {
+    for machine in ["hbm-flat.tree", "cxl-region-two-devices.tree"] {
+        let error = refused_on(machine, &["-w", "auto"], 125);
+        assert!(error.contains("links between them is not known"), "{error}");
+        assert!(error.contains("nearfar probe") && error.contains("-N NODE"), "{error}");
+    }
 }
 
 #[test]
@@ -225,6 +277,10 @@ fn bad_usage_is_refused_with_what_was_asked_and_what_there_is() {
     for (machine, arguments, part) in [
         ("two-sockets.tree", &["-m", "7"][..], "-m: node set `7`: no node 7"),
         ("two-sockets.tree", &["-i", "cxl"], "names no node here"),
+        ("two-sockets.tree", &["-p", "far"], "names no node here"),
+        ("two-sockets.tree", &["-w", "near,far"], "`far` names no node here"),
+        ("two-sockets.tree", &["--mix", "2:1"], "--mix 2:1: only -w auto"),
+        ("two-sockets.tree", &["-w", "0=3,1=1"], "--heap weighted:0=3,1=1"),
         ("two-sockets.tree", &["-m", ""], "empty"),
         ("two-sockets.tree", &["-p", "0-1"], "takes one node, these are 2 (0-1); -P"),
         ("two-sockets.tree", &["-p", "all"], "-P prefers several"),
@@ -233,7 +289,7 @@ fn bad_usage_is_refused_with_what_was_asked_and_what_there_is() {
         ("two-sockets.tree", &["-m", "0", "-m", "1"], "cannot be used multiple times"),
         ("two-sockets.tree", &["-N", "0", "-C", "33"], "CPU 33 is not on the nodes that -N names"),
         ("two-sockets.tree", &["-C", "4000"], "no CPU 4000 here"),
-        ("two-sockets.tree", &["-C", "x"], "no set of CPUs"),
+        ("two-sockets.tree", &["-C", "x"], "is not a set of CPUs"),
         ("two-sockets.tree", &["-w", "automatic"], "or auto"),
         ("two-sockets.tree", &["--fallback"], "--weighted-interleave"),
         ("memoryless.tree", &["-m", "1"], "no node 1 with memory here"),
@@ -280,7 +336,7 @@ fn a_heap_that_runs_is_of_its_kind() {
     let output = command.args(["sort", "/etc/passwd"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let told: Value = serde_json::from_slice(&output.stderr).unwrap();
-    assert_eq!(told["kinds"][0]["place"], "bind:0");
+    assert_eq!(told["kinds"][0]["place"], "bind:0;spill=default");
     // Where the library is not, nothing runs.
     let output =
         nearfar().env("NEARFAR_PRELOAD", "/nowhere").args(["--heap", "0", "true"]).output();

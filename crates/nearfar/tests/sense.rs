@@ -1,4 +1,5 @@
-//! `nearfar sense` as a user meets it on this machine, whatever sensors it has: loads can be timed anywhere.
+//! `nearfar sense` from a user's view on this machine, independent of its sensors: load latency can be measured
+//! anywhere.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
 
@@ -25,7 +26,7 @@ fn loads_are_timed_from_every_node_that_has_cpus_to_every_node_that_has_memory()
     let seen: Vec<_> =
         rows.iter().flat_map(|row| row.as_array().unwrap()).filter_map(Value::as_u64).collect();
     assert!(!seen.is_empty() && seen.iter().all(|ns| *ns >= 10), "{report}");
-    // What it does not see is not made up.
+    // Quantities that the sensor does not measure are null.
     assert_eq!(sensor["reading"]["accesses"], Value::Null);
     assert_eq!(sensor["reading"]["samples"]["seen"], 0);
     let output = sense(&["--sensor", "latency", "--duration", "200ms"]);
@@ -57,4 +58,18 @@ fn what_is_no_sensor_and_no_process_is_refused() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("--pid 4194305: no such process"), "{said}");
+}
+
+#[test]
+fn completions_offer_the_sensors_there_are() {
+    let run = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_nearfar"));
+        let output = command.args(arguments).output().unwrap();
+        let [stdout, stderr] = [output.stdout, output.stderr].map(String::from_utf8);
+        stdout.unwrap() + &stderr.unwrap()
+    };
+    let refused = run(&["sense", "--sensor", "x"]);
+    let (_, names) = refused.trim_end().rsplit_once("there are ").unwrap();
+    let offered = format!("-W \"{}\"", names.replace(", ", " "));
+    assert!(run(&["completions", "bash"]).contains(&offered), "{offered}");
 }

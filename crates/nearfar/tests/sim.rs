@@ -1,4 +1,4 @@
-//! `nearfar sim` as a program: what it prints, what it refuses, that a seed is a result.
+//! `nearfar sim` from a user's view: output, refused arguments, and equal results for equal seeds.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't run the program should stop")]
 
@@ -121,12 +121,27 @@ fn validation_holds_and_says_what_was_fitted() {
     let found = json(&["validate"]);
     assert_eq!(
         (&found["schema"], &found["within_bounds"]),
-        (&"nearfar.sim-validation/1".into(), &true.into())
+        (&"nearfar.sim-validation/2".into(), &true.into())
     );
     let rows = found["rows"].as_array().unwrap();
     let ways = |how: &str| rows.iter().filter(|row| row["how"] == how).count();
-    assert!(rows.len() == 44 && ways("limit") == 2, "{found}");
-    assert_eq!(ways("fitted") + ways("predicted") + ways("limit"), 44);
+    let counts = ["fitted", "implied", "predicted", "limit"].map(ways);
+    assert_eq!((rows.len(), counts), (44, [18, 16, 8, 2]), "{found}");
+    for (how, count) in ["fitted", "implied", "predicted", "limit"].iter().zip(counts) {
+        assert_eq!(found["counts"][how], count, "{found}");
+    }
+    let parameters = found["parameters"].as_array().unwrap();
+    assert!(parameters.len() == 22 && parameters.iter().all(|of| of["fitted_to"] != ""), "{found}");
+    assert_eq!(
+        (&found["service_times"], found["solvers"].as_array().unwrap().len()),
+        (&"exponential".into(), 4)
+    );
+    let text = String::from_utf8(sim(&["validate"]).stdout).unwrap();
+    for part in
+        ["8 predicted", "Free parameters: 21 numbers and 1 choice", "exact", "exponentially"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
 }
 
 #[test]
@@ -139,8 +154,12 @@ fn what_is_not_there_is_refused_by_name() {
         (&["compare", "--policies", "oracle", "--workload", "chess"], "workload chess"),
         (&["compare", "--policies", "oracle", "--workload", "hot-set"], "72 GiB"),
         (&["compare", "--policies", "colloid"], "policy colloid on machine numa-4node"),
-        (&["compare", "--policies", "oracle", "--contention", "2"], "nobody who contends"),
+        (&["compare", "--policies", "oracle", "--contention", "2"], "has no contention"),
         (&["compare", "--policies", "oracle", "--contention", "1000"], "0 to 100"),
+        (&["compare", "--policies", "oracle", "--workload", "./nowhere.toml"], "nowhere.toml"),
+        (&["compare", "--policies", "oracle", "--antagonist", "1"], "NODE=GBPS"),
+        (&["compare", "--policies", "oracle", "--antagonist", "7=1"], "allowed is 0 to 3"),
+        (&["compare", "--policies", "oracle", "--antagonist", "1=200%"], "allowed is 0 to 95"),
         (&["bench", "--trace", "/dev/null"], "/dev/null"),
     ] {
         let done = sim(words);
@@ -151,13 +170,30 @@ fn what_is_not_there_is_refused_by_name() {
 }
 
 #[test]
+fn a_workload_file_is_compared_and_traffic_of_others_slows_it_down() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/sim/three-programs.toml");
+    let words = ["compare", "--workload", file, "--policies", "first-touch,interleave,oracle"];
+    let found = json(&words);
+    assert_eq!(found["workload"], "three-programs");
+    assert_eq!(found["antagonists"][0]["node"], 2, "{found}");
+    let speedup = |at: usize| found["results"][at]["speedup_vs_first_touch"].as_f64().unwrap();
+    assert!(speedup(2) >= speedup(1) && speedup(2) > 1.1, "{found}");
+    let gbps = |found: &Value| found["results"][1]["throughput_gbps"].as_f64().unwrap();
+    let more = json(&[&words[..], &["--antagonist", "1=80%", "--antagonist", "3=2"]].concat());
+    assert_eq!(more["antagonists"].as_array().unwrap().len(), 3, "{more}");
+    assert!(gbps(&more) < 0.95 * gbps(&found), "{more}");
+    let text = String::from_utf8(sim(&words).stdout).unwrap();
+    assert!(text.contains("traffic of others: node 2 read by CPUs of node 2"), "{text}");
+}
+
+#[test]
 fn the_list_has_what_a_comparison_takes() {
     let found = json(&["list"]);
     let names = |of: &str| {
         let all = found[of].as_array().unwrap().iter();
         all.map(|of| of["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(names("machines"), ["numa-4node"]);
+    assert_eq!(names("machines"), ["numa-4node", "spr-cxl", "cxl-2socket", "xeon-max"]);
     assert_eq!(
         names("workloads"),
         ["streamcluster", "pca", "private", "false-sharing", "hot-page", "hot-set"]
@@ -188,7 +224,7 @@ fn near_memory_that_is_contended_is_left_where_that_pays() {
 fn controllers_over_time_have_a_row_for_each_latency() {
     let found = json(&["tiers", "--seconds", "1"]);
     let rows = found["rows"].as_array().unwrap();
-    assert!(rows.len() == 12 && found["schema"] == "nearfar.sim-tiers/1", "{found}");
+    assert!(rows.len() == 12 && found["schema"] == "nearfar.sim-tiers/2", "{found}");
     for row in rows {
         let phases = row["phases"].as_array().unwrap();
         assert_eq!(phases.len(), 6);
@@ -199,6 +235,19 @@ fn controllers_over_time_have_a_row_for_each_latency() {
     }
     let text = String::from_utf8(sim(&["tiers", "--seconds", "1"]).stdout).unwrap();
     assert!(text.starts_with("SIMULATED") && text.contains("135 ns  first-touch"), "{text}");
+    let several = json(&["tiers", "--phases", "1,2", "--policies", "colloid,first-touch"]);
+    let rows = several["rows"].as_array().unwrap();
+    let of = |at: usize| (rows[at]["policy"].as_str().unwrap(), rows[at]["phase_seconds"].as_u64());
+    let first = [0, 1, 2, 3].map(of);
+    let wanted = [
+        ("colloid", Some(1)),
+        ("colloid", Some(2)),
+        ("first-touch", Some(1)),
+        ("first-touch", Some(2)),
+    ];
+    assert_eq!((rows.len(), first), (16, wanted), "{several}");
+    let refused = sim(&["tiers", "--phases", "10,0"]);
+    assert!(refused.status.code() == Some(2), "{refused:?}");
 }
 
 #[test]
@@ -270,7 +319,7 @@ fn a_record_that_is_cut_off_or_hostile_is_played_as_far_as_it_goes_or_refused_by
         let done = sim(&["bench", "--millions", "1", "--trace", path.to_str().unwrap()]);
         let said = String::from_utf8(done.stderr).unwrap();
         let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
-        // What is there of a record is played, with a word about what is not.
+        // The readable part of a damaged record is played, with a message about the rest.
         let played = done.status.code() == Some(0) && !done.stdout.is_empty();
         let refused = done.status.code() == Some(2) && done.stdout.is_empty();
         assert!(played || refused, "{shown}: {:?} {said}", done.status);
@@ -278,7 +327,7 @@ fn a_record_that_is_cut_off_or_hostile_is_played_as_far_as_it_goes_or_refused_by
     }
 }
 
-/// What `nearfar bench balance` would have kept of kmeans, with so much gained by having each part made by its thread.
+/// A result of `nearfar-bench balance` for kmeans, with this gain when each part is created by its own thread.
 fn kept(gain: f64) -> String {
     let node = |id| serde_json::json!({ "id": id, "kind": "dram", "size_bytes": 1 << 30, "cpus": 1, "near": true });
     let row = |kind: &str, times: f64| {
@@ -316,12 +365,12 @@ fn the_model_stands_beside_what_the_lab_saw() {
     let rows = found["cases"][0]["rows"].as_array().unwrap();
     let of =
         |at: usize| (rows[at]["row"].as_str().unwrap(), rows[at]["is_fitted"].as_bool().unwrap());
-    // What the kernel does is not modelled.
+    // The kernel's own balancing is not modelled.
     assert_eq!(
         (0..rows.len()).map(of).collect::<Vec<_>>(),
         [("first touch", true), ("interleave", false), ("made in parallel", true)]
     );
-    // No CPU has so many lines under way.
+    // No CPU has this many outstanding cache lines.
     let (status, found) = said(5.5);
     assert_eq!((status, &found["within"]), (Some(1), &false.into()), "{found}");
 }

@@ -1,10 +1,23 @@
-//! tidy: what every file of the workspace keeps to, as tests. Each finding names the file and the way out.
+//! tidy: rules for every file of the workspace, as tests. Each finding names the file and the way out.
+//!
+//! Here: heads, unsafe code, length, manifests, unused modules, names of machines, temporary files, links. Directions
+//! and sizes of modules are in structure.rs, the English of comments in prose.rs.
 
 #![expect(clippy::unwrap_used, reason = "a check that can't read the repository should stop")]
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+#[path = "tidy/files.rs"]
+mod files;
+#[path = "tidy/modules.rs"]
+mod modules;
+
+use files::{complain, root};
+
+/// Modules that nothing uses but their own tests. No more may come.
+const UNUSED: [&str; 2] = ["nearfar_kernel::damon::offers", "nearfar_kernel::damon::sharing"];
 
 /// Modules that may hold unsafe code, each opened by a reasoned `expect`.
 const UNSAFE_HOMES: [&str; 16] = [
@@ -13,8 +26,8 @@ const UNSAFE_HOMES: [&str; 16] = [
     "crates/alloc/",
     "crates/cache/src/arena.rs",
     "crates/cache/src/copy",
-    "crates/cache/src/disk/buffer.rs",
-    "crates/cache/src/disk/uring.rs",
+    "crates/cache-disk/src/buffer.rs",
+    "crates/cache-disk/src/uring.rs",
     "crates/cache/src/local",
     "crates/nearfar/tests/guest/alloc.rs",
     "crates/nearfar/tests/guest/replicated.rs",
@@ -30,44 +43,13 @@ const UNSAFE_HOMES: [&str; 16] = [
 const LINES_MAX: usize = 500;
 const LONGER: [(&str, usize); 0] = [];
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
-
 fn files(extension: &str) -> Vec<(String, String)> {
-    fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
-        for entry in fs::read_dir(dir).into_iter().flatten() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                walk(&path, found);
-            } else {
-                found.push(path);
-            }
-        }
-    }
-    let root = root();
-    let mut found = Vec::new();
-    for top in ["crates", "artefacts", "lab", "fixtures"] {
-        walk(&root.join(top), &mut found);
-    }
-    found.sort();
-    found
-        .into_iter()
-        .filter(|path| path.extension().is_some_and(|have| have == extension))
-        .map(|path| {
-            let name = path.strip_prefix(&root).unwrap().display().to_string();
-            (name, fs::read_to_string(path).unwrap())
-        })
-        .collect()
-}
-
-fn complain(findings: &[String]) {
-    assert!(findings.is_empty(), "\n{}", findings.join("\n"));
+    files::below(&["crates", "artefacts", "lab", "fixtures"], extension)
 }
 
 #[test]
 fn every_rust_file_opens_with_a_head() {
-    // A licence line may come before: the plugin has one of its own.
+    // A licence line may precede the head: the plugin has its own licence.
     let licence = |line: &&str| line.starts_with("// SPDX-License-Identifier:");
     let headless = |text: &String| {
         !text.lines().find(|line| !licence(line)).unwrap_or_default().starts_with("//!")
@@ -141,6 +123,47 @@ fn every_crate_inherits_the_lints_and_stands_in_the_architecture() {
 }
 
 #[test]
+fn every_module_is_used_by_something_outside_it() {
+    let unused = modules::unused(&files("rs"), &modules::Crates::of(&files("toml")));
+    let is_new = |name: &&String| !UNUSED.contains(&name.as_str());
+    let mut findings: Vec<_> = unused
+        .iter()
+        .filter(is_new)
+        .map(|name| format!("{name}: no path outside it leads there; use it or remove it"))
+        .collect();
+    let is_used = |name: &&&str| !unused.iter().any(|one| one == **name);
+    let used = UNUSED.iter().filter(is_used);
+    findings.extend(used.map(|name| format!("{name}: used by now; take it out of UNUSED")));
+    complain(&findings);
+}
+
+#[test]
+fn an_unused_module_is_found_however_it_is_declared() {
+    let files = |root: &str| {
+        let file = |name: &str, text: &str| (format!("crates/one/src/{name}"), text.to_owned());
+        [
+            file("lib.rs", root),
+            file("dead.rs", "pub fn run() { crate::dead::inner::run() }"),
+            file("dead/inner.rs", "pub fn run() {}"),
+            file(
+                "live.rs",
+                "impl crate::Thing { fn run() { let _ = \"dead::run\"; } } // dead::run",
+            ),
+        ]
+    };
+    let manifest = [("crates/one/Cargo.toml".to_owned(), "name = \"one\"\n".to_owned())];
+    let unused = |root: &str| modules::unused(&files(root), &modules::Crates::of(&manifest));
+    for declared in ["mod dead;", "pub mod dead;", "pub(crate) mod dead;"] {
+        assert_eq!(unused(&format!("{declared}\nmod live;\npub struct Thing;")), ["one::dead"]);
+    }
+    for used in ["use dead::run;", "pub use self::dead::{self as other};", "fn f() { dead::run() }"]
+    {
+        assert_eq!(unused(&format!("pub mod dead;\n{used}\nmod live;")), [""; 0], "{used}");
+    }
+    assert_eq!(unused("#[cfg(test)]\nmod dead;\nmod live;"), [""; 0]);
+}
+
+#[test]
 fn nothing_names_a_machine_it_was_made_on() {
     // Put together here so that this file does not find itself.
     let words = [["/wo", "rk/"], ["/ro", "ot/."], ["clean", "-room"]].map(|parts| parts.concat());
@@ -154,6 +177,43 @@ fn nothing_names_a_machine_it_was_made_on() {
             }
         }
     }
+    complain(&findings);
+}
+
+#[test]
+fn temporary_files_have_names_that_nobody_can_foresee() {
+    // Put together here so that this file does not find itself.
+    let call = ["temp_dir", "()", ".join("].concat();
+    let mut findings = Vec::new();
+    for (name, text) in files("rs").into_iter().filter(|(name, _)| !name.contains("/tests/")) {
+        // Tests of a module come last in its file.
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        if code.contains(&call) {
+            findings
+                .push(format!("{name}: a name in /tmp that others can take first; use tempfile"));
+        }
+    }
+    complain(&findings);
+}
+
+#[test]
+fn the_readme_names_every_machine_and_its_links_lead_somewhere() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let links = readme.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+    let paths: Vec<_> = links.filter(|link| !link.contains("://")).collect();
+    let mut findings: Vec<_> = paths
+        .iter()
+        .filter(|path| !root().join(path).exists())
+        .map(|path| format!("README.md: no {path}"))
+        .collect();
+    let machines = files("toml").into_iter().filter(|(name, _)| name.starts_with("lab/machines/"));
+    for (name, _) in machines {
+        let machine = Path::new(&name).file_stem().unwrap().to_str().unwrap();
+        if !readme.contains(&format!("`{machine}`")) {
+            findings.push(format!("README.md: does not name the lab's machine {machine}"));
+        }
+    }
+    assert!(paths.len() > 10, "{paths:?}");
     complain(&findings);
 }
 

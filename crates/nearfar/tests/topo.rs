@@ -1,6 +1,7 @@
-//! `nearfar topo` as a user meets it, on the recorded machines of `fixtures/machines`.
+//! `nearfar topo` from a user's view, on the recorded machines of `fixtures/machines`.
 //!
-//! `X.json` beside `X.tree` is what `--json` must print; `UPDATE=1 cargo test -p nearfar --test topo` rewrites them.
+//! `X.json` beside `X.tree` is the expected output of `--json`; `UPDATE=1 cargo test -p nearfar --test topo` rewrites
+//! it.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
 
@@ -53,7 +54,7 @@ fn each_recorded_machine_gives_the_json_beside_it() {
             std::fs::write(&expected, &text).unwrap();
         }
         let golden = std::fs::read_to_string(&expected).unwrap_or_default();
-        assert_eq!(json(&text)["schema"], "nearfar.topo/1");
+        assert_eq!(json(&text)["schema"], "nearfar.topo/2");
         assert_eq!(text, golden, "{}: UPDATE=1 if this is meant", tree.display());
     }
 }
@@ -171,7 +172,7 @@ fn every_key_of_the_json_is_documented() {
             serde_json::Value::Array(items) => items.iter().for_each(|item| keys(item, found)),
             serde_json::Value::Object(fields) => fields.iter().for_each(|(name, value)| {
                 found.insert(name.clone());
-                // What the lab says is the lab's to document.
+                // The contents of the lab's description are documented by the lab.
                 if name != "lab" {
                     keys(value, found);
                 }

@@ -1,5 +1,5 @@
-//! `nearfar weights` as a user meets it: on recorded machines, and on directories planted from them, where --apply and
-//! --restore really write.
+//! `nearfar weights` from a user's view: on recorded machines, and on directories created from them, where --apply and
+//! `--restore` really write.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
 
@@ -138,7 +138,7 @@ fn applying_twice_goes_back_to_the_first_state() {
     let machine = Machine::planted([7, 1, 1, 1], None);
     machine.shown(&["--apply"]);
     let again = machine.shown(&["--apply"]);
-    assert!(again.contains("it is so already"), "{again}");
+    assert!(again.contains("set already"), "{again}");
     let file = machine.write(
         "other.json",
         r#"{"schema":"nearfar.bandwidth/1","nodes":[{"id":0,"read_bytes_per_second":3000000000},

@@ -1,4 +1,5 @@
-//! `nearfar bench workload` on this machine, whatever memory it has: the whole way with small sizes, and what is refused.
+//! `nearfar-bench workload` on this machine, whichever memory it has: complete runs with small sizes, and refused
+//! arguments.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't run the program should stop")]
 
@@ -7,10 +8,10 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-const NEARFAR: &str = env!("CARGO_BIN_EXE_nearfar");
+const NEARFAR_BENCH: &str = env!("CARGO_BIN_EXE_nearfar-bench");
 
 fn workload(words: &[&str]) -> Output {
-    Command::new(NEARFAR).args(["bench", "workload"]).args(words).output().unwrap()
+    Command::new(NEARFAR_BENCH).arg("workload").args(words).output().unwrap()
 }
 
 fn json(words: &[&str]) -> Value {
@@ -27,7 +28,7 @@ fn refused(words: &[&str], with: &str) {
 
 /// The load generator beside the program under test; made if only this crate was built.
 fn load_generator() {
-    let dir = Path::new(NEARFAR).parent().unwrap();
+    let dir = Path::new(NEARFAR_BENCH).parent().unwrap();
     if !dir.join("nearfar-load").is_file() {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "-q", "-p", "nearfar-load"]);

@@ -1,40 +1,41 @@
-//! The advice page: what is said of each node's memory to those who place some, and how it lies in a file.
+//! The advice page: the state of each node's memory, published for programs that place memory, and its file format.
 //!
-//! One process writes it, any number read it, through a shared mapping and without asking each other. The file has
-//! [`WORDS`] words of 8 bytes, all little-endian; what is not named here is zero.
+//! One process writes the page, any number read it through a shared mapping, without locks or messages. The file has
+//! [`WORDS`] words of 8 bytes, all little-endian; bytes not named here are zero.
 //!
-//! | at byte | bytes | what |
+//! | at byte | bytes | content |
 //! |---|---|---|
 //! | 0 | 8 | `nfadvice` |
 //! | 8 | 4 | version, 1 |
-//! | 12 | 4 | bytes that are used, this head included |
-//! | 16 | 8 | sequence: odd while it is written |
-//! | 24 | 8 | heartbeat: when it was written, in ns of the monotonic clock; 0 if nobody writes it any more |
-//! | 32 | 8 | interval: how often it is written, in ns |
-//! | 40 | 4 | id of the process that writes it |
-//! | 44 | 4 | nodes that follow |
+//! | 12 | 4 | bytes in use, this head included |
+//! | 16 | 8 | sequence: odd while a write is in progress |
+//! | 24 | 8 | heartbeat: time of the last write, in ns of the monotonic clock; 0 once the writer has stopped |
+//! | 32 | 8 | interval between writes, in ns |
+//! | 40 | 4 | process id of the writer |
+//! | 44 | 4 | number of nodes that follow |
 //! | 48 | 4 | sources: bit 0 loads are timed, bit 1 bandwidth in use is counted (resctrl) |
-//! | 52 | 4 | bytes of a node, 64 |
-//! | 56 | 8 | CPU time that looking has cost, in ns |
-//! | 64 | 8 | when looking began, in ns of the same clock |
-//! | 72 | 8 | looks since then |
+//! | 52 | 4 | bytes per node, 64 |
+//! | 56 | 8 | CPU time spent on sampling, in ns |
+//! | 64 | 8 | start of sampling, in ns of the same clock |
+//! | 72 | 8 | samples since then |
 //! | 128 | 64 each | nodes, by rising id |
 //!
-//! | in a node | bytes | what |
+//! | in a node | bytes | content |
 //! |---|---|---|
 //! | 0 | 4 | id |
-//! | 4 | 4 | pressure: what a dependent load takes, in per cent of what it takes when nothing else goes on |
+//! | 4 | 4 | pressure: loaded latency in per cent of idle latency |
 //! | 8 | 8 | idle latency, in ns |
-//! | 16 | 8 | latency now, in ns |
+//! | 16 | 8 | loaded latency, in ns |
 //! | 24 | 8 | bandwidth in use, in bytes/s |
-//! | 32 | 8 | the most it gives to reads, in bytes/s |
-//! | 40 | 8 | the most it gives to writes, in bytes/s |
+//! | 32 | 8 | maximal read bandwidth, in bytes/s |
+//! | 40 | 8 | maximal write bandwidth, in bytes/s |
 //! | 48 | 4 | share of its memory that is free, in hundredths of a per cent |
 //! | 52 | 4 | weight for new memory; all weights together are [`super::interleave::PARTS`] |
 //!
-//! Bandwidths that are not known are all ones. A reader takes the sequence, what it wants, and the sequence again: if that
-//! was odd or has changed, a writer came between ([`read`]; H. Boehm, "Can seqlocks get along with programming language memory
-//! models?", MSPC 2012). A page older than [`STALE`] intervals has nobody behind it. Here is no file and no clock.
+//! Unknown bandwidths are all ones. A reader loads the sequence, the words it needs, and the sequence again: an odd or
+//! changed sequence means that a write interfered, and the read is repeated ([`read`]; H. Boehm, "Can seqlocks get
+//! along with programming language memory models?", MSPC 2012). A page older than [`STALE`] intervals has no live
+//! writer. This module does no I/O and reads no clock.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -44,7 +45,7 @@ use nearfar_topology::{BasisPoints, BytesPerSecond, Nanoseconds, NodeId};
 
 /// Words of the file.
 pub const WORDS: usize = HEAD + NODES_MAX * NODE;
-/// So many intervals without a heartbeat, and whoever wrote it has gone.
+/// A writer that missed this many intervals counts as gone.
 pub const STALE: u64 = 3;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"nfadvice");
@@ -56,74 +57,74 @@ const NODE: usize = 8;
 /// The same in bytes.
 const HEAD_BYTES: u32 = 128;
 const NODE_BYTES: u32 = 64;
-/// Where the sequence stands.
+/// Index of the sequence word.
 const SEQUENCE: usize = 2;
 const TIMED: u32 = 1;
 const COUNTED: u32 = 2;
 
-/// How bandwidth in use is known.
+/// Source of the figures for bandwidth in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
-    /// It is not.
+    /// Not measured.
     Unknown,
     /// From the processor's counters, by resctrl.
     Resctrl,
 }
 
-/// What is said.
+/// Content of an advice page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// When it was written, by the monotonic clock; 0 if nobody writes it any more.
+    /// Time of the last write, by the monotonic clock; 0 once the writer has stopped.
     pub heartbeat: Nanoseconds,
-    /// How often it is written.
+    /// Interval between writes.
     pub interval: Nanoseconds,
-    /// Who writes it.
+    /// Process id of the writer.
     pub pid: u32,
-    /// How bandwidth in use is known.
+    /// Source of the figures for bandwidth in use.
     pub traffic: Traffic,
-    /// CPU time that looking has cost.
+    /// CPU time spent on sampling.
     pub cpu: Nanoseconds,
-    /// When looking began.
+    /// Start of sampling.
     pub begun: Nanoseconds,
-    /// Looks since then.
+    /// Samples since then.
     pub looks: u64,
-    /// By rising id.
+    /// Nodes by rising id.
     pub nodes: Vec<Advice>,
 }
 
-/// What is said of a node.
+/// State of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advice {
-    /// Which.
+    /// The node.
     pub node: NodeId,
-    /// What a load takes when nothing else goes on.
+    /// Latency of a dependent load on the idle node.
     pub idle: Nanoseconds,
-    /// What it takes now.
+    /// Its latency now.
     pub load: Nanoseconds,
-    /// That in per cent of this.
+    /// `load` in per cent of `idle`.
     pub pressure: u32,
-    /// Bandwidth in use.
+    /// Bandwidth in use; `None` if unknown.
     pub used: Option<BytesPerSecond>,
-    /// The most it gives to reads.
+    /// Maximal read bandwidth; `None` if unknown.
     pub read: Option<BytesPerSecond>,
-    /// The most it gives to writes.
+    /// Maximal write bandwidth; `None` if unknown.
     pub write: Option<BytesPerSecond>,
     /// The share of its memory that is free.
     pub free: BasisPoints,
-    /// Its weight for new memory.
+    /// Its weight for new memory, of [`super::interleave::PARTS`] in all.
     pub weight: u8,
 }
 
-/// Why there is no page in some words.
+/// Reason why words are not a valid advice page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreadable {
-    /// They are something else.
+    /// Not an advice page.
     Foreign,
-    /// Another version, this one.
+    /// A page of this other version.
     Version(u32),
-    /// They were being written meanwhile; again, and they are whole.
+    /// A write was in progress; retry.
     Torn,
-    /// They can't be what a writer has written.
+    /// No writer produces these words; the text names the field.
     Malformed(&'static str),
 }
 
@@ -146,22 +147,23 @@ impl fmt::Display for Unreadable {
 impl core::error::Error for Unreadable {}
 
 impl Page {
-    /// Whether somebody is behind it at this time of its clock. A time before its heartbeat is of another clock.
+    /// Whether the writer is alive at `now`, by the same clock as the heartbeat. A `now` before the heartbeat is from
+    /// another clock.
     #[must_use]
     pub fn is_fresh(&self, now: Nanoseconds) -> bool {
         let lasts = self.interval.0.saturating_mul(STALE);
         self.heartbeat.0 > 0 && now.0.checked_sub(self.heartbeat.0).is_some_and(|age| age <= lasts)
     }
 
-    /// What is said of a node.
+    /// State of `node`, if the page has it.
     #[must_use]
     pub fn of(&self, node: NodeId) -> Option<&Advice> {
         let at = self.nodes.binary_search_by_key(&node, |advice| advice.node).ok()?;
         self.nodes.get(at)
     }
 
-    /// The words that make this the page, each with its place, in the order in which they are to be stored; `sequence` is that of
-    /// the page before.
+    /// The words of the page, each with its index, in the order in which they must be stored; `sequence` is that of the
+    /// previous page.
     #[must_use]
     pub fn stores(&self, sequence: u64) -> Vec<(usize, u64)> {
         let writing = sequence | 1;
@@ -235,12 +237,12 @@ fn halves(word: u64) -> (u32, u32) {
     (word as u32, (word >> 32) as u32)
 }
 
-/// Reads a page word by word, by place; no place is [`WORDS`] or more.
+/// Reads a page through `load`, which returns the word at an index below [`WORDS`].
 ///
 /// # Errors
 /// [`Unreadable`].
 pub fn read(mut load: impl FnMut(usize) -> u64) -> Result<Page, Unreadable> {
-    // Whose it is first: what is something else is not torn.
+    // The magic first: a foreign file is not torn.
     if load(0) != MAGIC {
         return Err(Unreadable::Foreign);
     }
@@ -252,7 +254,7 @@ pub fn read(mut load: impl FnMut(usize) -> u64) -> Result<Page, Unreadable> {
     let (_, count) = halves(words[5]);
     let count = usize::try_from(count).unwrap_or(usize::MAX).min(NODES_MAX);
     words.extend((HEAD..HEAD + count * NODE).map(&mut load));
-    // Only what is whole is understood.
+    // Only a complete copy is decoded.
     if load(SEQUENCE) == before { understand(&words) } else { Err(Unreadable::Torn) }
 }
 
@@ -431,7 +433,7 @@ mod tests {
             }
         }
 
-        /// A reader whose loads a writer comes between anywhere gets one of the pages whole, or learns that it has not.
+        /// A reader with a write between any two of its loads gets one complete page or an error.
         #[test]
         fn of_two_pages_no_mixture_is_read(
             old in any_page(), new in any_page(), before in 0_usize..80, paces in vec_of(0_usize..12, 1..40),

@@ -1,10 +1,10 @@
-//! What to say of nodes' memory, from what is seen of it: how busy each is, and weights for new memory.
+//! Derives the advice page from samples of memory: the pressure of each node, and weights for new memory.
 //!
-//! Idle latency is the least that was ever seen, as firmware's figure and a chain of loads do not mean quite the same; but if that
-//! least is far above firmware's, nothing idle was seen yet, and firmware's counts. A load that takes far less was answered by a
-//! cache and tells nothing; so none counts as less than idle. A look is short and may be disturbed, so it is averaged with
-//! those before. The weights are [`interleave`](super::interleave)'s that balance latencies. What a look may cost
-//! is bounded: [`pace`].
+//! Idle latency is the least ever sampled, since firmware's figure and a chain of dependent loads measure slightly
+//! different things. If that least is far above firmware's figure, the node was never idle while sampled, and
+//! firmware's figure counts. A load far below it was served by a cache, so no load counts as less than idle. One sample
+//! is short and may be disturbed, so it is averaged with earlier ones. Weights are those of
+//! [`interleave`](super::interleave) that equalise latencies. [`pace`] bounds the cost of sampling.
 
 use alloc::vec::Vec;
 
@@ -13,42 +13,42 @@ use nearfar_topology::{BasisPoints, BytesPerSecond, Nanoseconds, NodeId};
 use crate::advice::Advice;
 use crate::interleave::{FULL, Interleave, Place, RELIEVED, Rule, SATURATED, Seen};
 
-/// Looking takes at most one part in so many of a CPU,
+/// Sampling takes at most one part in `SHARE` of a CPU,
 pub const SHARE: u64 = 1000;
-/// over time: the first of it, with cold caches, is not held against it.
+/// on average; this initial cost, with cold caches, is not counted.
 const AT_FIRST: Nanoseconds = Nanoseconds(10_000_000);
-/// With so much of its bandwidth in use, in per cent, a node is busy whatever a load takes.
+/// A node with this much of its bandwidth in use, in per cent, is busy at any latency.
 const IN_USE: u64 = 90;
-/// Least latencies above this, in per cent of what firmware says, are not those of an idle node.
+/// Least latencies above this, in per cent of firmware's figure, are not idle latencies.
 const IDLE_AT_MOST: u64 = 150;
-/// Loads below this, in per cent of the same, are those of a cache.
+/// Loads below this, in per cent of firmware's figure, were served by a cache.
 const CACHED: u64 = 67;
 
-/// A node as it is known.
+/// Static properties of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// Which.
+    /// The node.
     pub node: NodeId,
-    /// What a load takes when nothing else goes on, by firmware.
+    /// Idle latency by firmware; `None` if not reported.
     pub idle: Option<Nanoseconds>,
-    /// The most it gives to reads.
+    /// Maximal read bandwidth; `None` if unknown.
     pub read: Option<BytesPerSecond>,
-    /// The most it gives to writes.
+    /// Maximal write bandwidth; `None` if unknown.
     pub write: Option<BytesPerSecond>,
 }
 
-/// What is seen of a node.
+/// One sample of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// What a load takes.
+    /// Latency of a dependent load.
     pub load: Nanoseconds,
     /// The share of its memory that is free.
     pub free: BasisPoints,
-    /// Bandwidth in use.
+    /// Bandwidth in use; `None` if not counted.
     pub used: Option<BytesPerSecond>,
 }
 
-/// A node as it is judged.
+/// State of one node.
 #[derive(Clone, Copy, Debug)]
 struct Judged {
     known: Known,
@@ -58,7 +58,7 @@ struct Judged {
     busy: bool,
 }
 
-/// Judges nodes, look by look.
+/// Tracks nodes, sample by sample.
 #[derive(Clone, Debug)]
 pub struct Advisor {
     nodes: Vec<Judged>,
@@ -66,7 +66,7 @@ pub struct Advisor {
 }
 
 impl Advisor {
-    /// For these nodes, nearest first.
+    /// An advisor for these nodes, nearest first.
     #[must_use]
     pub fn new(nodes: &[Known]) -> Self {
         let place =
@@ -82,19 +82,19 @@ impl Advisor {
         Self { nodes: nodes.collect(), chooser }
     }
 
-    /// Takes in a look at each node, in the same order.
+    /// Records one sample of each node, in the order of [`Advisor::new`].
     pub fn step(&mut self, looks: &[Look]) {
         for (node, look) in self.nodes.iter_mut().zip(looks) {
             node.step(*look);
         }
-        // What programs have placed is not known here: weights do not wait for it.
+        // Bytes placed by programs are unknown here, so weights do not wait for memory to follow.
         let seen = |node: &Judged| {
             node.seen.map(|look| Seen { load: node.load, free: look.free, placed: 0 })
         };
         self.chooser.step(&self.nodes.iter().filter_map(seen).collect::<Vec<_>>());
     }
 
-    /// What to say of each node that was seen, by rising id.
+    /// Advice on each node with at least one sample, by rising id.
     #[must_use]
     pub fn advice(&self) -> Vec<Advice> {
         let nodes = self.nodes.iter().zip(self.chooser.weights());
@@ -103,13 +103,13 @@ impl Advisor {
         all
     }
 
-    /// Whether a node has bandwidth left. One that is not known has.
+    /// Whether `node` has bandwidth left; true for unknown nodes.
     #[must_use]
     pub fn has_bandwidth(&self, node: NodeId) -> bool {
         !self.find(node).is_some_and(|node| node.busy)
     }
 
-    /// Whether a node has room left. One that is not known has.
+    /// Whether `node` has free memory left; true for unknown nodes.
     #[must_use]
     pub fn has_room(&self, node: NodeId) -> bool {
         self.find(node).and_then(|node| node.seen).is_none_or(|look| look.free >= FULL)
@@ -127,8 +127,9 @@ impl Judged {
             self.least = self.least.min(look.load);
         }
         let load = look.load.max(self.idle());
+        // Idle latency may just have been found higher than it was taken for.
         self.load = match self.seen {
-            Some(_) => Nanoseconds(self.load.0.midpoint(load.0)),
+            Some(_) => Nanoseconds(self.load.0.midpoint(load.0)).max(self.idle()),
             None => load,
         };
         self.seen = Some(look);
@@ -160,7 +161,7 @@ impl Judged {
     }
 }
 
-/// How long to wait from look to look, if that is asked for and `looks` of them have cost `cpu`.
+/// Interval between samples: `asked`, or longer if `looks` samples that cost `cpu` exceed [`SHARE`].
 #[must_use]
 pub fn pace(asked: Nanoseconds, cpu: Nanoseconds, looks: u64) -> Nanoseconds {
     let counts = cpu.0.saturating_sub(AT_FIRST.0);
@@ -196,7 +197,7 @@ mod tests {
         (0..8).for_each(|_| one.step(&[look(300), look(250)]));
         assert!((298..=300).contains(&pressures(&one)[0]), "{:?}", pressures(&one));
         assert!(!one.has_bandwidth(NodeId(0)) && one.has_bandwidth(NodeId(1)));
-        // Not relieved yet, and then it is.
+        // Not yet relieved on the first step; relieved after these.
         (0..8).for_each(|_| one.step(&[look(160), look(250)]));
         assert!(!one.has_bandwidth(NodeId(0)));
         (0..8).for_each(|_| one.step(&[look(120), look(250)]));
@@ -208,7 +209,7 @@ mod tests {
         let mut one = Advisor::new(&[known(0, Some(100), None)]);
         one.step(&[look(240)]);
         assert_eq!(pressures(&one), [240]);
-        // A little more than firmware says is idle.
+        // Slightly more than firmware's figure is still idle.
         (0..12).for_each(|_| one.step(&[look(130)]));
         assert_eq!((pressures(&one)[0], one.advice()[0].idle), (100, Nanoseconds(130)));
     }
@@ -245,7 +246,7 @@ mod tests {
 
     #[test]
     fn weights_leave_a_node_that_is_slower_than_far_memory() {
-        // Nearest first; what is said is by id.
+        // Nodes are given nearest first; advice is ordered by id.
         let mut one = Advisor::new(&[known(1, None, None), known(0, None, None)]);
         let weights = |one: &Advisor| -> Vec<_> {
             one.advice().iter().map(|advice| (advice.node.0, advice.weight)).collect()

@@ -1,11 +1,11 @@
-//! One node's bandwidth as a function of the read:write mix, from whatever points are known.
+//! One node's bandwidth as a function of the read:write mix, interpolated between known points.
 //!
 //! Between two known points the *time per byte* is interpolated, linear in the share of writes. On a bus that reads
 //! and writes share this is exact: a byte read takes 1/R, a byte written 1/W, and a mix of r reads to w writes reaches
-//! (r + w) / (r/R + w/W). Where the link has a lane each way (CXL) the truth lies above the line between 1:0 and 0:1,
-//! so figures for reads and for writes alone, with the duplex unknown, give a bandwidth that is there in any case.
-//! Measured mixes close that gap: with 1:0, 2:1 and 1:1 known, the line is only drawn between neighbours.
-//! Outside the known points nothing is made up: the error says which mixes are known.
+//! (r + w) / (r/R + w/W). A link with a lane each way (CXL) reaches more than the line between 1:0 and 0:1, so figures
+//! for reads and for writes alone, without a duplex measurement, give a lower bound. Measured mixes close that gap:
+//! with 1:0, 2:1 and 1:1 known, only neighbours are interpolated. Outside the known points there is no extrapolation:
+//! the error names the known mixes.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -18,14 +18,14 @@ use nearfar_topology::{BytesPerSecond, Mix};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BandwidthByMix(Vec<(Mix, BytesPerSecond)>);
 
-/// Why a bandwidth can't be had. The text has no node in it: the caller knows which one it is about.
+/// Reason why a bandwidth is unavailable. The text does not name the node, which the caller knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BandwidthError {
     /// No mix is known at all.
     Nothing,
     /// A figure of zero, or above [`BandwidthByMix::MAX`].
     Absurd {
-        /// The mix it stands at.
+        /// Its mix.
         mix: Mix,
         /// The figure.
         bandwidth: BytesPerSecond,
@@ -65,7 +65,7 @@ impl fmt::Display for BandwidthError {
 impl core::error::Error for BandwidthError {}
 
 impl BandwidthByMix {
-    /// The most a node is believed to have: 10^15 bytes per second.
+    /// Upper limit of plausible figures: 10^15 bytes per second.
     pub const MAX: BytesPerSecond = BytesPerSecond(1_000_000_000_000_000);
 
     /// From figures for reads alone and writes alone. A missing write figure is taken to equal the read figure.
@@ -107,7 +107,7 @@ impl BandwidthByMix {
         &self.0
     }
 
-    /// The bandwidth at `mix`, a known point or drawn between its two neighbours.
+    /// The bandwidth at `mix`: a known point, or interpolated between its two neighbours.
     ///
     /// # Errors
     /// [`BandwidthError::Outside`] if `mix` does not lie between known points.
@@ -147,7 +147,7 @@ fn between(
 ) -> BytesPerSecond {
     let total = |mix: Mix| u128::from(mix.reads()) + u128::from(mix.writes());
     let writes = |mix: Mix| u128::from(mix.writes());
-    // How far `mix` is on the way from mix0 to mix1 is `way / whole`; both are below 2^23, bandwidths below 2^50.
+    // `mix` lies at `way / whole` between mix0 and mix1; both are below 2^23, bandwidths below 2^50.
     let way = (writes(mix) * total(mix0) - writes(mix0) * total(mix)) * total(mix1);
     let whole = (writes(mix1) * total(mix0) - writes(mix0) * total(mix1)) * total(mix);
     let (bandwidth0, bandwidth1) = (u128::from(bandwidth0.0), u128::from(bandwidth1.0));

@@ -1,99 +1,103 @@
-//! Where new memory goes while memory is busy: adaptive interleaving.
+//! Adaptive interleaving: weights for new memory that follow the load on each node.
 //!
-//! A node's *load* is what a dependent load takes there now, as a share of what it takes when nothing else goes on. It is 1 while
-//! the node is idle, some 2 at nine tenths of its bandwidth, and has no end at all of it; so it says how busy a node is without
-//! counters. What has been placed stays where it is: a choice is for memory that is new, and is made anew all the time.
+//! The *load* of a node is the latency of a dependent load now, as a share of idle latency. It is 1 on an idle node,
+//! about 2 at 90 % of its bandwidth, and grows without bound towards saturation; so it measures utilisation without
+//! counters. Memory that is already placed is not migrated: a weight applies to new memory, and is updated at every
+//! step.
 //!
-//! Each node has a weight, its part of all that is to be there, and one part moves at a time:
+//! Each node has a weight, its part of all memory to be placed, and one part moves at a time:
 //!
 //! | rule | from | to |
 //! |---|---|---|
 //! | [`Rule::Saturation`] | saturated nodes, else the farthest | the nearest node that is not saturated (SMDK's `bw_saturation`) |
-//! | [`Rule::Order`] | saturated nodes, else the one with the least bandwidth | the node with the most that is not saturated (SMDK's `bw_order`) |
-//! | [`Rule::Weighted`] | where a load takes longest | where it is shortest, until all take alike: all is near on an idle machine (Colloid, SOSP 2024, section 3) |
+//! | [`Rule::Order`] | saturated nodes, else the one with the least bandwidth | the unsaturated node with the most bandwidth (SMDK's `bw_order`) |
+//! | [`Rule::Weighted`] | the highest latency | the lowest latency, until all are equal: on an idle machine all memory is near (Colloid, SOSP 2024, section 3) |
 //!
-//! A full node is left in any case, and none is a goal. Four things keep weights from swinging, as they must when memory
-//! follows slowly and one look is a moment's:
-//! - nothing moves to a node that is saturated: where all are, they give all they can, and how long a load takes on each is chance;
-//! - to a node that has no part, the first one moves when that has been so for some looks (`LASTS`): what is busy for a moment
-//!   is over by the time that new memory is there, and has it far for long;
-//! - a part moves when memory has followed the last ones, however long that takes (`LAG`);
-//! - half of each look is the looks before.
+//! A full node always loses parts and gains none. Four rules damp oscillation, because memory follows weights slowly
+//! and one sample is noisy:
+//! - no part moves to a saturated node: once all are saturated, they deliver all they can, and latency differences are
+//!   noise;
+//! - a node without a part gets its first one only after several consecutive steps (`LASTS`): a short burst is over
+//!   before new memory arrives, which then stays far;
+//! - a part moves only after memory has followed the previous ones, however long that takes (`LAG`);
+//! - each new sample counts half, the average of earlier ones the other half.
 //!
-//! It needs no model of the machine, and comes to equal latencies. With one, [`crate::traffic::place`] says at once where to
-//! go, and by prices: what a line more costs all of a program's lines, not itself alone.
+//! No model of the machine is needed; the result is equal latencies. With a model, [`crate::traffic::place`] computes
+//! the placement directly, and by marginal cost: the delay that one more cache line adds to all lines of a program, not
+//! to itself alone.
 //!
-//! Saturated is [`SATURATED`], and ends at [`RELIEVED`], so that a node near the border does not change at each tick.
+//! A node is saturated at [`SATURATED`] and relieved below [`RELIEVED`]; the distance is hysteresis.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use nearfar_topology::{BasisPoints, BytesPerSecond, Nanoseconds};
 
-/// A load of this and more is saturation, in per cent of an idle node's.
+/// A load of this or more is saturation, in per cent of idle latency.
 pub const SATURATED: u64 = 200;
-/// It is over below this.
+/// Saturation ends below this, in per cent of idle latency.
 pub const RELIEVED: u64 = 150;
 /// A node with less than this part of its memory free is full.
 pub const FULL: BasisPoints = BasisPoints(1000);
-/// Weights add up to this.
+/// Sum of all weights.
 pub const PARTS: u8 = 16;
-/// Latencies that differ by less than this, in per cent, are alike.
+/// Latencies that differ by less than this, in per cent, count as equal.
 const ALIKE: u64 = 10;
-/// A node is given more when what is there is less than this short of its weight, the last step apart: sixteenths of a part.
+/// A node gains a part only if its memory lags its weight, less the last step, by less than this: sixteenths of a part.
 const LAG: u64 = 8;
 
-/// So many looks in a row, before the first part.
+/// Consecutive steps before a node gets its first part.
 const LASTS: u8 = 4;
 
-/// How nodes are chosen.
+/// Rule that selects nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// The nearest that has bandwidth left.
+    /// The nearest node with bandwidth left.
     Saturation,
-    /// The one with the most bandwidth of those that have some left.
+    /// The node with the highest bandwidth of those with some left.
     Order,
-    /// All, so that a load takes as long everywhere.
+    /// All nodes, weighted so that latencies are equal.
     Weighted,
 }
 
-/// A node as it is known, nearest first.
+/// Static properties of a node; nodes are ordered nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// What a load takes when nothing else goes on; 0 if that is not known, and then the node is never saturated.
+    /// Idle latency; 0 if unknown, and then the node never counts as saturated.
     pub idle: Nanoseconds,
-    /// The most it gives, if that is known.
+    /// Maximal bandwidth; `None` if unknown.
     pub bandwidth: Option<BytesPerSecond>,
 }
 
-/// A node as it is seen now.
+/// Sample of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// What a load takes now.
+    /// Latency of a dependent load.
     pub load: Nanoseconds,
     /// The share of its memory that is free.
     pub free: BasisPoints,
-    /// What has been placed there, in bytes.
+    /// Bytes placed there so far.
     pub placed: u64,
 }
 
-/// The chooser.
+/// The controller of the weights.
 #[derive(Clone, Debug)]
 pub struct Interleave {
     rule: Rule,
-    /// Parts that move at a time.
+    /// Parts that move per step.
     pace: u8,
     places: Vec<Place>,
-    /// What a load takes, smoothed.
+    /// Smoothed latency; `None` before the first sample.
     loads: Vec<Option<u64>>,
     saturated: Vec<bool>,
     weights: Vec<u8>,
-    /// For how many looks a part has been to move to which node.
+    /// The node that is to gain a part, and for how many consecutive steps.
     lasts: (usize, u8),
 }
 
 impl Interleave {
-    /// For these nodes, nearest first; `pace` parts move at a step. All is near until something is seen.
+    /// A controller for these nodes, nearest first; `pace` parts move per step. All weight is on the nearest node until
+    /// a sample is taken.
     #[must_use]
     pub fn new(rule: Rule, pace: u8, places: Vec<Place>) -> Self {
         let mut weights = vec![0; places.len()];
@@ -111,17 +115,17 @@ impl Interleave {
         &self.weights
     }
 
-    /// Takes in what is seen of each node, in the same order.
+    /// Records a sample of each node, in the order of [`Interleave::new`], and updates the weights.
     pub fn step(&mut self, seen: &[Seen]) {
         for (index, (place, seen)) in self.places.iter().zip(seen).enumerate() {
-            // What is quicker than memory can be is a clock that did not go on.
+            // Less than memory can deliver: the clock did not advance.
             let now = seen.load.0.max(place.idle.0 / 2);
             let before = self.loads[index].unwrap_or(now);
             let load = before / 2 + now / 2 + (before & now & 1);
             self.loads[index] = Some(load);
             let percent = load.saturating_mul(100) / place.idle.0.max(1);
             let border = if self.saturated[index] { RELIEVED } else { SATURATED };
-            // What idle memory would take is not known of all.
+            // Idle latency may be unknown (0).
             self.saturated[index] = place.idle.0 > 0 && percent >= border;
         }
         let full = |index: usize| seen.get(index).is_none_or(|seen| seen.free < FULL);
@@ -146,18 +150,19 @@ impl Interleave {
         }
     }
 
-    /// Whether a node has what its weight would have there, but for the last step.
+    /// Whether the memory on node `to` has reached its weight, less the last step.
     fn has_followed(&self, to: usize, seen: &[Seen]) -> bool {
         let all: u128 = seen.iter().map(|seen| u128::from(seen.placed)).sum();
         let placed = seen.get(to).map_or(0, |seen| u128::from(seen.placed));
         let parts = u128::from(PARTS);
         let wanted =
             u64::from(self.weights[to]).saturating_sub(self.pace.into()) * u64::from(PARTS);
-        // Of nothing, every share is there.
+        // With nothing placed, every share is reached.
         placed * parts * parts >= all * u128::from(wanted.saturating_sub(LAG))
     }
 
-    /// To the first node by `order` that has bandwidth and room left; from those that lack either, else from the last.
+    /// To the first node by `order` with bandwidth and free memory left; from nodes that lack either, else from the
+    /// last one.
     fn choose(
         &self,
         full: impl Fn(usize) -> bool,
@@ -172,7 +177,7 @@ impl Interleave {
         Some((from, to))
     }
 
-    /// From where a load takes longest to where it is shortest; from where there is no room in any case.
+    /// From the highest latency to the lowest; always from a full node.
     fn balance(&self, full: impl Fn(usize) -> bool) -> Option<(usize, usize)> {
         let takes = |index: &usize| self.loads[*index].unwrap_or(u64::MAX);
         let all = || 0..self.weights.len();
@@ -185,7 +190,7 @@ impl Interleave {
     }
 }
 
-/// Which node new memory is for: that which has least of what its weight would have it, by the bytes there are.
+/// Index of the node for the next allocation: the one farthest below its weight, by the bytes already placed.
 #[must_use]
 pub fn next(weights: &[u8], bytes: &[u64]) -> usize {
     let fill = |index: &usize| {
@@ -215,7 +220,7 @@ mod tests {
         Seen { load: Nanoseconds(load), free: BasisPoints(5000), placed: 0 }
     }
 
-    /// Steps with memory that follows at once, and so many of them.
+    /// Runs `count` steps with memory that follows at once.
     fn steps(one: &mut Interleave, count: usize, loads: [u64; 2]) -> [u8; 2] {
         for _ in 0..count {
             let placed = [0, 1].map(|node| u64::from(one.weights()[node]) << 20);
@@ -225,14 +230,14 @@ mod tests {
         [one.weights()[0], one.weights()[1]]
     }
 
-    /// Threads that go from one place of their memory to the next, with `lines` under way each: where they meet they wait
-    /// for each other. What each node is like, by where `placed` is; without chance, so all are where they are on average.
+    /// Threads that walk their memory with `lines` outstanding requests each and share the nodes' bandwidth. State of
+    /// each node for the distribution `placed`; no randomness, so every figure is an average.
     fn loaded(placed: [u64; 2]) -> [Seen; 2] {
         const LINES_TOGETHER: f64 = 48.0;
         let far = placed[1] as f64 / (placed[0] + placed[1]) as f64;
-        // Bytes a nanosecond that each node gives of what is asked of it.
+        // Bytes per nanosecond that the bandwidth of each node allows.
         let limit = (50.0 / (1.0 - far)).min(25.0 / far.max(1e-9));
-        // Latencies at which that many lines are under way: the node that limits has those that the other has not.
+        // Latencies at which that many lines are outstanding: the limiting node holds those that the other does not.
         let [near_idle, far_idle] = [100.0, 250.0];
         let under_way = LINES_TOGETHER * 64.0 * 10.0;
         let near_limits = 50.0 / (1.0 - far) <= 25.0 / far.max(1e-9);
@@ -263,7 +268,7 @@ mod tests {
         let mut one = near_and_far(Rule::Saturation);
         assert_eq!(steps(&mut one, 3, [210, 250]), [PARTS, 0], "it may be over soon");
         assert_eq!(steps(&mut one, 4, [210, 250]), [12, 4]);
-        // Not relieved yet; then it is, once looks before no longer count.
+        // Not yet relieved on the first step; relieved once older samples have decayed.
         assert_eq!(steps(&mut one, 1, [160, 250]), [11, 5]);
         assert_eq!(steps(&mut one, 3, [120, 250]), [12, 4]);
         assert_eq!(steps(&mut one, 50, [120, 250]), [PARTS, 0]);
@@ -342,7 +347,7 @@ mod tests {
             let mut shares = Vec::new();
             for step in 0..600 {
                 one.step(&loaded(placed));
-                // A hundredth of memory is renewed between looks.
+                // One hundredth of memory is reallocated between steps.
                 let renewed = (placed[0] + placed[1]) / 100;
                 let of_far = placed[1] / 100;
                 (placed[0], placed[1]) = (placed[0] - (renewed - of_far), placed[1] - of_far);
@@ -353,7 +358,7 @@ mod tests {
                     shares.push(placed[1] * 100 / (placed[0] + placed[1]));
                 }
             }
-            // A third is far where both are used to the full; a twentieth of that is lost at 30 and 37 per cent.
+            // At full use of both nodes a third is far; 30 and 37 per cent lose a twentieth of that.
             let (least, most) = (shares.iter().min(), shares.iter().max());
             assert!(least >= Some(&29) && most <= Some(&38), "{rule:?}: {least:?} to {most:?}");
         }

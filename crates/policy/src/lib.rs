@@ -1,13 +1,12 @@
-//! policy: what to do, as pure functions from observations to decisions.
+//! policy: decisions as pure functions of observations.
 //!
-//! Here: one node's bandwidth at a read:write mix ([`bandwidth`]), the weights that use several nodes to their measure
-//! ([`mod@weights`]), which pages are to change tiers ([`tiering`]), where new memory goes while memory is busy
-//! ([`interleave`]), what is said of it to those who place memory ([`advice`], [`advisor`]), and how traffic is spread over
-//! controllers and links ([`traffic`]).
-//! Not here: where figures come from (crates kernel and probe) and how a decision is carried out (crate kernel). This
-//! crate has no I/O, no clock, no randomness and no unsafe code: same in, same out. It decides in whole numbers; the one model
-//! that can't ([`traffic::model`]) keeps real numbers inside, exact to the bit on all machines.
-//! Read next: `weights.rs`.
+//! Here: one node's bandwidth at a read:write mix ([`bandwidth`]), interleave weights that add up the bandwidth of
+//! several nodes ([`mod@weights`]), promotion and demotion between tiers ([`tiering`]), budgets of near memory
+//! ([`budget`]), weights for new memory under load ([`interleave`]), the advice page for programs that place memory
+//! ([`advice`], [`advisor`]), and the distribution of traffic over controllers and links ([`traffic`]). Not here:
+//! measuring (crates kernel and probe), carrying out decisions (crate kernel). This crate has no I/O, no clock, no
+//! randomness and no unsafe code: equal inputs give equal outputs. Decisions use whole numbers; the one model that
+//! needs real numbers ([`traffic::model`]) keeps them internal and bit-exact on all machines. Read next: `weights.rs`.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -18,7 +17,9 @@ extern crate std;
 pub mod advice;
 pub mod advisor;
 pub mod bandwidth;
+pub mod budget;
 pub mod interleave;
+pub mod ports;
 pub mod tiering;
 pub mod traffic;
 pub mod weights;

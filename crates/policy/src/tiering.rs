@@ -1,49 +1,54 @@
-//! Tiering between two neighbouring tiers: which pages are to change sides, and whether moving pays.
+//! Tiering between two neighbouring tiers: which pages to promote and demote, and whether migration pays.
 //!
-//! # What can be seen
-//! A *look* has two passes over all pages: the first forgets of every page that it was used (clears the accessed bit), the
-//! second, a *window* of time `L` later, counts which have been used since. Then one demotes, and a last one promotes into
-//! the room that was made. A page used `r` times a second is found used with probability `1 - exp(-r L)`, so the window is a
-//! threshold on how often a page is used, of about `1 / L`. Promotion takes from far memory what is found used, demotion
-//! from near memory what is found unused: page by page, however finely hot and cold are mixed. A single look errs for
-//! pages near the threshold; that is what the share of a look that is acted upon is for.
+//! # Observation
+//! An access *scan* ([`Scan`]) makes two passes over all pages: the first clears the accessed bits, the second, one
+//! sampling *window* of time `L` later, counts the pages referenced since. Then one pass demotes, and a last one
+//! promotes into the memory freed by demotion. A page accessed `r` times a second is found referenced with probability
+//! `1 - exp(-r L)`, so the window is a threshold on the access frequency, of about `1 / L`. Promotion selects
+//! referenced pages in far memory, demotion unreferenced pages in near memory: page by page, at any granularity of hot
+//! and cold. A single scan errs for pages near the threshold; therefore only a share of its result is acted upon.
 //!
-//! # The law
-//! 1. *The window fits the hot set to near memory.* What a look finds used, near and far together, is the hot set at this
-//!    window. If it is more than half of what near memory holds, the window gets shorter, else longer. (The shorter, the
-//!    greater the contrast of pages used often and pages used sometimes.) It is *sought* by looks that follow each other,
-//!    each with a longer window. What is found used by the first of them is the hottest there is: it moves at once.
-//! 2. *Looks are as far apart as their cost demands*: over a minute they take no more CPU than allowed. What was not used
-//!    is saved for a minute, so that a new hot set is fetched soon. When few pages move, looks get rarer.
-//! 3. *Demotion makes room, no more*: for the headroom that new pages need, and for what is promoted right after it. A
-//!    workload that fits near memory loses nothing to it. What is demoted has been unused for four windows: pages in between
-//!    stay where they are.
-//! 4. *Where that is seldom enough, age decides*: many pages are used more rarely than once in a few windows, and to
-//!    have been unused for so long says little of them. So near pages are demoted in the order of their addresses, round
-//!    and round, those that were used since they were last come by excepted (the CLOCK algorithm): the fewer pages move,
-//!    the longer must one have been unused. What moving brings is told by a sample of them, those that demotion has just come
-//!    by; to count all of them would forget how old they are, and is rarely done.
-//! 5. *Each look promotes a part of what it found*, as room and traffic allow, and the hottest part: what is found used in
-//!    a window as much shorter. The part starts at a half and shrinks where promoting does not leave near memory with more
-//!    pages that are found used. It is a half again when the *gain* falls (how much more often near pages are found used than
-//!    far ones): the hot set has moved.
-//! 6. *Moving must pay.* Where pages differ in use, near pages are soon found used more often than far ones. If a good
-//!    part of near memory has been exchanged and they still are not (a scan, or use spread evenly), it rests, longer
-//!    each time, and then tries again; it only counts meanwhile, and a change ends the rest.
+//! # Control law
+//! 1. *The window fits the hot set to near memory.* The referenced pages of both tiers are the hot set at this window.
+//!    If they fill more than half of near memory, the window is shortened, else lengthened. (A shorter window separates
+//!    frequently from occasionally used pages better.) The *search* for it is a sequence of scans, each with a longer
+//!    window. The pages referenced in the first one are the hottest of all: they are promoted at once.
+//! 2. *The cost of scans bounds their rate*: over a minute they use no more CPU time than allowed. Unused time is saved
+//!    for at most a minute, so that a new hot set is promoted soon. While few pages migrate, scans become rarer.
+//! 3. *Demotion only frees the memory needed*: headroom for allocations, and the size of the promotion that follows. A
+//!    workload that fits near memory is not affected. Demoted pages were unreferenced for four windows.
+//! 4. *For rarely used pages, age decides*: if many pages are used less than once in a few windows, being unreferenced
+//!    for that time says little. Near pages are then demoted in cyclic order of their addresses, except those
+//!    referenced since the previous round (the CLOCK algorithm): the fewer pages migrate, the longer a page must have
+//!    been unreferenced. The benefit of migration is estimated from the near pages that demotion has just passed;
+//!    counting all would clear their accessed bits and with them their age, and is rare.
+//! 5. *Each scan promotes a part of the referenced far pages*, as free memory and traffic limits allow, and the hottest
+//!    part: pages referenced within a window shortened in the same proportion. The part starts at one half and is
+//!    halved while promotion does not increase the number of referenced near pages. It is reset to one half when the
+//!    *gain* (how much more often near pages are referenced than far ones) drops: the hot set has moved.
+//! 6. *Migration must pay.* If access frequencies differ, near pages are soon referenced more often than far ones. If a
+//!    good part of near memory has been exchanged without that result (a sequential scan, or uniform access), tiering
+//!    backs off, for longer each time, then tries again; meanwhile it only counts, and a changed gain ends the backoff.
 //!
-//! One [`Tiering`] stands for one boundary between tiers; a machine with three tiers has two.
-//!
-//! Looks by DAMON's `young` filter: Linux 6.11, Documentation/mm/damon/design.rst. What a kernel without hardware samples
-//! does not have is a count per page; hence windows.
+//! One [`Tiering`] controls one boundary between tiers; a machine with three tiers has two. Scans use DAMON's `young`
+//! filter: Linux 6.11, Documentation/mm/damon/design.rst. A kernel without hardware samples has no access count per
+//! page.
 
 use nearfar_topology::{BasisPoints, Bytes, BytesPerSecond, Nanoseconds};
 
+pub mod clock_hand;
 mod judge;
+pub mod migration;
+pub mod segments;
+pub mod targets;
 mod terms;
 
 use judge::{LOST_PERCENT, PART_MOST, Part, Trial};
 
-pub use terms::{Decision, Estimate, Goals, Look, Looked, Observation, Reason, Side, Upkeep};
+pub use terms::{
+    BackgroundMigration, Decision, Estimate, Goals, Observation, Reason, Scan, Scanned, TierUsage,
+    scale,
+};
 
 const WHOLE: u64 = 10_000;
 const SECOND_NS: u64 = 1_000_000_000;
@@ -56,11 +61,11 @@ pub struct Tiering {
     period_ns: u64,
     seek: Seek,
     credit: Credit,
-    /// Bytes that may be moved by now; below zero if more was.
+    /// Migration budget in bytes; negative after overspending.
     traffic: i64,
-    /// Looks in a row that found little to do.
+    /// Consecutive scans that found little to do.
     calm: u32,
-    /// Looks by age in a row.
+    /// Consecutive scans by age.
     aged: u32,
     near_used: Option<u64>,
     far_used: Option<u64>,
@@ -68,53 +73,54 @@ pub struct Tiering {
     trial: Trial,
 }
 
-/// Where the search for the window stands.
+/// State of the search for the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seek {
-    /// Begun; with the window before and the hot set that it found.
+    /// In progress; with the previous window in ns and the size of its hot set.
     Under(Option<(u64, u64)>),
     Found,
 }
 
-/// CPU time saved or owed, and what a look costs.
+/// CPU time saved or owed, and the cost of a scan.
 #[derive(Clone, Copy, Debug)]
 struct Credit {
     saved_ns: i64,
     look_ns: u64,
 }
 
-/// CPU time is saved for so long.
+/// CPU time is saved for at most this long.
 const SAVED_NS: u64 = 60 * SECOND_NS;
-/// Looks are not further apart than this, whatever they cost.
+/// Longest interval between scans, at any cost.
 const PERIOD_MOST_NS: u64 = 6 * 3600 * SECOND_NS;
-/// The window finds this part of what near memory holds.
+/// The window is fitted to a hot set of this part of near memory.
 const TARGET_PART: u64 = 2;
-/// What is demoted has been unused for so many windows, but not for longer than this.
+/// Demoted pages were unreferenced for this many windows, but no longer than this is required.
 const PATIENCE: u64 = 4;
 const IDLE_MOST_NS: u64 = 2 * SECOND_NS;
-/// Age decides if an average near page is used less than once in this: then enough are unused for as long as the hand takes
-/// to come round, a few seconds at least.
+/// Age decides if the average near page is used less than once in this time: then enough pages stay unreferenced during
+/// one round of the hand over near memory, a few seconds at least.
 const AGE_NS: u64 = SECOND_NS / 4;
-/// This part of near memory is exchanged in one look at most, and by age, which errs less.
+/// At most this part of near memory is exchanged per scan, and by age, which is more accurate.
 const MOST_PART: u64 = 8;
 const MOST_PART_BY_AGE: u64 = 4;
-/// After so many looks by age, all near pages are counted again: of those that are left, it is forgotten how old they are.
+/// After this many scans by age all near pages are counted again, which clears their accessed bits and so their age.
 const AGED_MOST: u32 = 64;
-/// Sooner, if this part more is found used in far memory than by the look before.
+/// Earlier, if far memory has this part more referenced pages than in the previous scan.
 const GROWN_PART: u64 = 4;
-/// Looks that find little to do make the next come later, this many doublings of a second at most.
+/// Scans that find little to do delay the next one, by at most this many doublings of a second.
 const CALM_MOST: u32 = 5;
-/// Below this share of used far pages there is nothing worth promoting: 0.5 %.
+/// Below this share of referenced far pages nothing is worth promoting: 0.5 %.
 const NOTHING: u64 = 50;
-/// Where all that is used fits near memory and less than this part of it is used in far memory, there is little to do.
+/// If the hot set fits near memory and less than this part of near memory's size is hot in far memory, there is little
+/// to do.
 const LITTLE: u64 = 256;
-/// Beyond what is kept free, this part of near memory is too much to be left unfilled until the next look.
+/// Near memory free beyond the headroom by more than this part triggers an early scan.
 const UNFILLED: u64 = 32;
-/// Below this there is little left to do.
+/// At this part or less, there is little left to do.
 const PART_SETTLED: u64 = WHOLE / 16;
 
 impl Tiering {
-    /// A controller that knows nothing yet.
+    /// A controller without observations.
     #[must_use]
     pub fn new(goals: Goals) -> Self {
         let (least, most) = goals.window;
@@ -136,7 +142,7 @@ impl Tiering {
         }
     }
 
-    /// What is known by now.
+    /// The current estimate of the hot set and access frequencies.
     #[must_use]
     pub fn estimate(&self, seen: &Observation) -> Estimate {
         let share = |share: Option<u64>| {
@@ -150,7 +156,7 @@ impl Tiering {
         }
     }
 
-    /// Takes in what the last look found and says how to go on.
+    /// Records the result of the last scan and decides the next actions.
     pub fn step(&mut self, seen: &Observation) -> Decision {
         let far_before = self.far_used;
         self.learn(seen);
@@ -158,7 +164,7 @@ impl Tiering {
             far_before.zip(self.far_used).is_some_and(|(was, is)| is > was + was / GROWN_PART);
         self.aged = match seen.both() {
             true => 0,
-            // Far pages are used more often than before: near ones may be used less.
+            // Far pages are referenced more often than before, so near pages may be less.
             false if grown => AGED_MOST,
             false => self.aged.saturating_add(1),
         };
@@ -174,35 +180,36 @@ impl Tiering {
             }
         }
         self.fit_period(seen);
-        // While the window is sought, what moves is what this look was for, not the next.
+        // During the search, migrations use the window of this scan, not the next one.
         let window_ns = if self.seek == Seek::Found { self.window_ns } else { looked_ns };
         self.decide(seen, Nanoseconds(window_ns))
     }
 
     fn learn(&mut self, seen: &Observation) {
         let share =
-            |look: Looked| (look.at.0 > 0).then(|| ratio(look.used.0, look.at.0).min(WHOLE));
-        // A sample of near pages counts for as much as it is of them.
-        let (at, taken) = (seen.near_look.at.0, seen.near.taken());
-        self.near_used = match (self.near_used, share(seen.near_look)) {
+            |look: Scanned| (look.at.0 > 0).then(|| ratio(look.used.0, look.at.0).min(WHOLE));
+        // A sample of near pages is weighted by its share of them.
+        let (at, taken) = (seen.near_scan.at.0, seen.near.taken());
+        self.near_used = match (self.near_used, share(seen.near_scan)) {
             (Some(before), Some(now)) if !seen.both() => {
                 let before = scale(before, taken.saturating_sub(at), taken);
                 Some(before.saturating_add(scale(now, at.min(taken), taken)))
             }
             (before, now) => now.or(before),
         };
-        self.far_used = share(seen.far_look).or(self.far_used);
+        self.far_used = share(seen.far_scan).or(self.far_used);
     }
 
-    /// What may be moved is saved for a second; what was moved beyond it is made up for.
+    /// The budget accumulates for at most a second; overspending is paid back.
     fn allow_traffic(&mut self, seen: &Observation) {
         let most = signed(self.goals.traffic.0);
         let allowed = signed(scale(self.goals.traffic.0, seen.elapsed.0, SECOND_NS));
-        let moved = signed(seen.near_look.moved.0.saturating_add(seen.far_look.moved.0));
+        let moved = signed(seen.near_scan.moved.0.saturating_add(seen.far_scan.moved.0));
         self.traffic = self.traffic.saturating_add(allowed).min(most).saturating_sub(moved);
     }
 
-    /// Goes on with a longer window while less is used than near memory holds, and takes one between the last two then.
+    /// Lengthens the window while the hot set is smaller than near memory holds, then interpolates between the last two
+    /// windows.
     fn seek(&mut self, seen: &Observation, before: Option<(u64, u64)>) {
         let (least, most) = (self.goals.window.0.0.max(1), self.goals.window.1.0);
         let (hot, capacity, window) = (self.hot(seen).max(1), self.target(seen), self.window_ns);
@@ -228,36 +235,36 @@ impl Tiering {
     }
 
     fn hot(&self, seen: &Observation) -> u64 {
-        // What has not been looked at is taken to be in use if near, and not if far.
+        // Before the first scan all near pages count as referenced, and no far pages.
         let near = share_of(seen.near.taken(), self.near_used.unwrap_or(WHOLE));
         near.saturating_add(share_of(seen.far.taken(), self.far_used.unwrap_or(0)))
     }
 
-    /// What is found used in far memory.
+    /// Size of the referenced far pages.
     fn far_hot(&self, seen: &Observation) -> u64 {
         share_of(seen.far.taken(), self.far_used.unwrap_or(0))
     }
 
-    /// What near memory has room for without demotion.
+    /// Near memory that can be filled without demotion.
     fn spare(&self, seen: &Observation) -> u64 {
         seen.near.free.0.saturating_sub(Self::room_kept(self.headroom(seen.near)))
     }
 
-    /// What is not filled, so that there is room for new pages.
+    /// Memory kept free for allocations.
     const fn room_kept(headroom: u64) -> u64 {
         headroom.saturating_add(headroom / 2)
     }
 
-    fn headroom(&self, near: Side) -> u64 {
+    fn headroom(&self, near: TierUsage) -> u64 {
         share_of(near.total.0, u64::from(self.goals.headroom.0))
     }
 
-    /// How much more often near pages are found used than far ones, in per cent.
+    /// How much more often near pages are referenced than far ones, in per cent; `None` before both were scanned.
     fn gain(&self) -> Option<u64> {
         self.near_used.zip(self.far_used).map(|(near, far)| scale(near, 100, far))
     }
 
-    /// Whether far pages are found used more often than near ones.
+    /// Whether far pages are referenced more often than near ones.
     fn is_elsewhere(&self) -> bool {
         self.gain().is_some_and(|gain| gain < LOST_PERCENT)
     }
@@ -266,12 +273,12 @@ impl Tiering {
         seen.near.total.0.saturating_sub(self.headroom(seen.near)).max(1)
     }
 
-    /// How much the window is to find used: less than near memory holds, as it is the contrast that tells.
+    /// Size of the hot set that the window is fitted to: less than near memory holds, for the sake of contrast.
     fn target(&self, seen: &Observation) -> u64 {
         (self.capacity(seen) / TARGET_PART).max(1)
     }
 
-    /// Whether the window tells hot from cold here: a hot set far too large or too small says nothing of a trial.
+    /// Whether the window separates hot from cold: a hot set far too large or too small makes a trial meaningless.
     fn window_fits(&self, seen: &Observation) -> bool {
         let (hot, capacity) = (self.hot(seen), self.target(seen));
         let at_an_end =
@@ -279,13 +286,14 @@ impl Tiering {
         at_an_end || hot.abs_diff(capacity) <= capacity / 4
     }
 
-    /// Shorter where more is hot than near memory holds, longer where less; at most twice as long and half as long.
-    /// Sought anew if it is far off, and sooner where what is used more than before is far: a program has just begun.
+    /// Shortens the window if the hot set is larger than its target, else lengthens it; by a factor of two at most.
+    /// Restarts the search if it is far off, and sooner if the additional hot pages are far: a program has just
+    /// started.
     fn fit_window(&mut self, seen: &Observation) {
         let (least, most) = (self.goals.window.0.0.max(1), self.goals.window.1.0);
         if seen.both() {
             let (hot, capacity) = (self.hot(seen).max(1), self.target(seen));
-            // Within a tenth of the capacity it stays as it is.
+            // Within a tenth of the target the window is kept.
             if hot.abs_diff(capacity) > capacity / 10 {
                 let scaled = scale(self.window_ns, capacity, hot);
                 let (shorter, longer) = (self.window_ns / 2, self.window_ns.saturating_mul(2));
@@ -304,12 +312,12 @@ impl Tiering {
         self.window_ns = self.window_ns.clamp(least, most.max(least));
     }
 
-    /// Looks follow each other as soon as their cost allows, but not sooner than a second, and later when there is little
-    /// to do.
+    /// Sets the interval between scans: as short as their cost allows, but at least a second, and longer while there is
+    /// little to do.
     fn fit_period(&mut self, seen: &Observation) {
         let whole = u64::from(self.goals.cpu.0).max(1);
-        // The less there is to gain, the less is spent on it: a look costs programs more than its CPU time, as it leaves
-        // caches full of page tables.
+        // The less there is to gain, the less is spent: a scan costs programs more than its CPU time, as it fills
+        // caches with page tables.
         let share = match self.seek {
             Seek::Found if !self.is_elsewhere() => {
                 scale(whole, self.part.share, PART_MOST).clamp(whole.div_ceil(8), whole)
@@ -320,7 +328,7 @@ impl Tiering {
         let (saved, most) = (self.credit.saved_ns, signed(share_of(SAVED_NS, whole)));
         self.credit.saved_ns =
             saved.saturating_add(earned).min(most).saturating_sub(signed(seen.cpu.0)).max(-most);
-        if seen.near_look.at.0 > 0 || seen.far_look.at.0 > 0 {
+        if seen.near_scan.at.0 > 0 || seen.far_scan.at.0 > 0 {
             self.credit.look_ns = seen.cpu.0;
         }
         let settled = self.part.share <= PART_SETTLED || self.trial.rest_ns > 0;
@@ -337,32 +345,32 @@ impl Tiering {
         self.period_ns = affordable.clamp(least, least.max(PERIOD_MOST_NS));
     }
 
-    /// Whether there is anything to look for: something in far memory, or too little room in near memory.
+    /// Whether a scan is useful: far memory is in use, or near memory is short of headroom.
     #[must_use]
-    pub fn is_to_look(&self, near: Side, far: Side) -> bool {
+    pub fn is_scan_due(&self, near: TierUsage, far: TierUsage) -> bool {
         far.taken() > 0 || near.free.0 < self.headroom(near)
     }
 
-    /// What is to hold until the next look.
+    /// Limits to hold until the next scan.
     #[must_use]
-    pub fn upkeep(&self, seen: &Observation) -> Upkeep {
+    pub fn background_migration(&self, seen: &Observation) -> BackgroundMigration {
         let headroom = self.headroom(seen.near);
         let worth = self.far_used.is_some_and(|used| used >= NOTHING);
-        Upkeep {
+        BackgroundMigration {
             free_least: Bytes(headroom / 2),
             free_most: worth.then(|| Bytes(Self::room_kept(headroom))),
-            // So coarse are the steps in which a kernel approaches its goal.
+            // A kernel approaches its goal in steps of this size.
             rate: BytesPerSecond((self.goals.traffic.0 / 2).min(headroom)),
             cpu: self.goals.cpu,
         }
     }
 
-    /// Whether near memory has so little room, or so much, that the next look should come now, so long after the last was
-    /// taken in: less than upkeep is to leave, or more than it is to fill, as where promotion did not find what demotion made
-    /// room for; and CPU time has been saved for a look. Where room can be made without one, it is no reason
-    /// ([`relief`](Self::relief)).
+    /// Whether the next scan should start now, `since` after the last one was recorded: near memory has less free than
+    /// upkeep must keep, or more than it may leave (as when promotion did not find the pages that demotion made room
+    /// for), and enough CPU time has been saved for a scan. A shortage that demotion by age can relieve without a scan
+    /// does not count ([`relief`](Self::relief)).
     #[must_use]
-    pub fn is_off(&self, near: Side, far: Side, since: Nanoseconds) -> bool {
+    pub fn is_off(&self, near: TierUsage, far: TierUsage, since: Nanoseconds) -> bool {
         let earned = signed(share_of(since.0, u64::from(self.goals.cpu.0)));
         let saved = self.credit.saved_ns.saturating_add(earned);
         let headroom = self.headroom(near);
@@ -374,14 +382,14 @@ impl Tiering {
         (pressed || unfilled) && since.0 >= SECOND_NS && saved >= signed(self.credit.look_ns)
     }
 
-    fn is_pressed(&self, near: Side, far: Side) -> bool {
+    fn is_pressed(&self, near: TierUsage, far: TierUsage) -> bool {
         near.free.0 < self.headroom(near) / 2 && far.free.0 > 0
     }
 
-    /// What the last decision is to demote more, so long after it, where there is less room than upkeep is to leave: by age
-    /// that needs no look, which would cost programs much.
+    /// Bytes to demote in addition to the last decision, `since` after it, if near memory has less free than upkeep
+    /// must keep; only by age, which needs no scan and so costs programs little.
     #[must_use]
-    pub fn relief(&self, near: Side, far: Side, since: Nanoseconds) -> Bytes {
+    pub fn relief(&self, near: TierUsage, far: TierUsage, since: Nanoseconds) -> Bytes {
         if !self.is_pressed(near, far) || !self.by_age() || since.0 < SECOND_NS {
             return Bytes(0);
         }
@@ -390,14 +398,15 @@ impl Tiering {
         Bytes(short.min(far.free.0).min(budget))
     }
 
-    /// The next look.
+    /// The next scan.
     #[must_use]
-    pub fn look(&self) -> Look {
-        Look { window: Nanoseconds(self.window_ns), by_age: self.by_age() }
+    pub fn scan(&self) -> Scan {
+        Scan { window: Nanoseconds(self.window_ns), by_age: self.by_age() }
     }
 
-    /// Where an average near page is used so seldom that to be unused for a window says little of it. Near pages are counted
-    /// all the same now and then, and where far ones are used more often: a program may have begun since.
+    /// Whether demotion is by age: the average near page is used so rarely that being unreferenced for one window says
+    /// little. Near pages are still counted now and then, and while far pages are referenced more often: a program may
+    /// have started since.
     fn by_age(&self) -> bool {
         if self.aged >= AGED_MOST || self.is_elsewhere() {
             return false;
@@ -406,7 +415,7 @@ impl Tiering {
         self.seek == Seek::Found && scale(used, AGE_NS, self.window_ns) <= WHOLE
     }
 
-    /// The share of what is found used that is promoted. Where what gives way for it has long been unused, it may be all.
+    /// The share of referenced far pages to promote. By age it may be all, as the demoted pages were idle for long.
     fn promoted_share(&self) -> u64 {
         if self.by_age() { self.part.share * 2 } else { self.part.share }
     }
@@ -417,7 +426,7 @@ impl Tiering {
         let (far_hot, spare) = (self.far_hot(seen), self.spare(seen));
         let nothing = self.far_used.is_none_or(|used| used < NOTHING);
         let seeks = self.seek != Seek::Found && !nothing;
-        // Both ways together keep to the traffic that is allowed.
+        // Promotion and demotion together stay within the traffic limit.
         let budget = self.traffic.max(0).cast_unsigned() / 2;
         let exchanged = if rests || nothing {
             0
@@ -427,16 +436,16 @@ impl Tiering {
             let most_part = if by_age { MOST_PART_BY_AGE } else { MOST_PART };
             share_of(far_hot, self.promoted_share()).min(seen.near.total.0 / most_part)
         };
-        // Where there is room, what is used is better off near in any case.
+        // Free near memory is always filled with referenced pages.
         let filled = if nothing { 0 } else { far_hot.min(spare) };
         let unused = share_of(seen.near.taken(), WHOLE - self.near_used.unwrap_or(0).min(WHOLE));
         let gives = unused.min(seen.far.free.0).min(budget);
         let (free, kept) = (seen.near.free.0, headroom / 2);
         let wanted = exchanged.max(filled).min(budget);
-        // Not all that is to be demoted will be, and what finds no room stays far.
+        // Some of the demotion will fail; pages that find no free memory stay far.
         let room = free.saturating_add(scale(gives, 3, 4)).saturating_sub(kept);
         let promote = wanted.min(room);
-        // Room for new pages, and for what is promoted right after.
+        // Headroom for allocations, and for the promotion that follows.
         let short = headroom.saturating_add(promote).saturating_sub(free);
         let demote = if promote > 0 { scale(short, 4, 3) } else { short }.min(gives);
         let reason = if filled > exchanged {
@@ -452,7 +461,7 @@ impl Tiering {
         } else {
             Reason::Exchange
         };
-        // Of what is promoted only in part, that which is used most.
+        // A partial promotion takes the most frequently used pages.
         let in_part = filled < exchanged && exchanged < far_hot && !by_age;
         let promote_ns = if in_part {
             share_of(window.0, self.part.share).max(self.goals.window.0.0).min(window.0)
@@ -471,12 +480,6 @@ impl Tiering {
             reason,
         }
     }
-}
-
-/// `value * by / of`, saturating; `of` above zero.
-fn scale(value: u64, by: u64, of: u64) -> u64 {
-    let scaled = u128::from(value) * u128::from(by) / u128::from(of.max(1));
-    u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
 fn signed(value: u64) -> i64 {

@@ -1,16 +1,16 @@
-//! Traffic: accesses to memory as they are seen, by whoever sees them, and the policies that act on them.
+//! Traffic: observed memory accesses, and the policies that act on them.
 //!
-//! The simulator and the daemon fill in the same types and call the same functions: a [`Round`] of counters, a [`Table`] of
-//! sampled pages. What is about nodes is in the order of [`Round::nodes`]; what is missing counts as nothing.
+//! The simulator and the daemon fill in the same types and call the same functions: a [`Round`] of counters, a
+//! [`Table`] of sampled pages. Vectors over nodes are in the order of [`Round::nodes`]; missing entries count as zero.
 //!
-//! | module | what it does |
+//! | module | purpose |
 //! |---|---|
-//! | [`metrics`] | how busy, how local, how uneven a round was |
-//! | [`carrefour`] | the published system: gates by metrics, page by page relocated, interleaved, replicated |
-//! | [`model`] | what a placement comes to: loops, queues, prices |
-//! | [`place`] | the best placement by that; weights for new memory and what is worth promoting, by the same prices |
-//! | [`balance`] | the controller: senses, predicts, moves what repays, checks itself |
-//! | [`colloid`] | equal latencies, by bounds: what needs to know least |
+//! | [`metrics`] | utilisation, locality and imbalance of a round |
+//! | [`carrefour`] | the published system: gates by metrics; pages are relocated, interleaved, replicated |
+//! | [`model`] | throughput of a placement: closed loops, queues, prices |
+//! | [`place`] | the best placement by the model; weights for new memory and the promotion threshold, by the same prices |
+//! | [`balance`] | the controller: senses, predicts, migrates if that repays, verifies the result |
+//! | [`colloid`] | equal latencies, by a bounds search: needs the fewest inputs |
 //!
 //! Sources: Carrefour (ASPLOS 2013) and its version for huge pages (USENIX ATC 2014); Colloid (SOSP 2024).
 
@@ -29,10 +29,11 @@ mod number;
 pub mod place;
 #[cfg(test)]
 mod testkit;
+mod waits;
 
 pub use metrics::Metrics;
 
-/// A page, in bytes.
+/// Size of a page, in bytes.
 pub const PAGE: u64 = 4096;
 /// Pages of a huge page.
 pub const PIECES: u64 = 512;
@@ -44,27 +45,27 @@ pub struct Process(pub u32);
 /// A page of a process, by its number: its address in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Page {
-    /// Whose.
+    /// The process.
     pub process: Process,
-    /// Which.
+    /// Its page number: the address divided by [`PAGE`].
     pub number: u64,
 }
 
 impl Page {
-    /// The first page of the huge page that this one would be in.
+    /// The first page of the aligned huge page that contains this one.
     #[must_use]
     pub const fn whole(self) -> Self {
         Self { number: self.number - self.number % PIECES, ..self }
     }
 
-    /// A number that is this page's own, and looks like chance.
+    /// A pseudo-random number derived from this page and `salt`.
     #[must_use]
     pub const fn hash(self, salt: u64) -> u64 {
         mix(mix(mix(self.number) ^ self.process.0 as u64) ^ salt)
     }
 }
 
-/// Every bit of the result hangs on every bit of `value` (the last step of splitmix64).
+/// Every bit of the result depends on every bit of `value` (the last step of splitmix64).
 const fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -77,26 +78,26 @@ const fn mix(value: u64) -> u64 {
 pub struct Memory {
     /// The node.
     pub node: NodeId,
-    /// All its memory; none for a node that has CPUs alone.
+    /// Its total memory; zero for a node with CPUs only.
     pub total: Bytes,
-    /// What is free of it.
+    /// Free memory.
     pub free: Bytes,
 }
 
-/// What is known of reads and writes in a round.
+/// Reads and writes counted in a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reads {
-    /// Nothing.
+    /// Not counted.
     #[default]
     Unknown,
-    /// Lines that came into caches, and how many of these another cache had modified.
+    /// Lines filled into caches, and those of them that another cache had modified.
     Fills {
         /// All.
         all: u64,
         /// Modified ones.
         modified: u64,
     },
-    /// Lines read from memory and written to it.
+    /// Lines read from and written to memory.
     Lines {
         /// Read.
         reads: u64,
@@ -106,7 +107,7 @@ pub enum Reads {
 }
 
 impl Reads {
-    /// Those of two times together; of two kinds, the first.
+    /// The sum of two counts of one kind; of two kinds, the first.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         match (self, other) {
@@ -126,35 +127,35 @@ impl Reads {
 /// A thread in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thread {
-    /// Whose.
+    /// Its process.
     pub process: Process,
-    /// The share of a CPU that it had.
+    /// The share of a CPU that it used.
     pub cpu: BasisPoints,
-    /// Lines that came into its CPU's cache.
+    /// Lines filled into the cache of its CPU.
     pub fills: u64,
-    /// Of these, modified by another.
+    /// Of these, modified by another cache.
     pub modified: u64,
 }
 
-/// What counters say of a round.
+/// Counters of a round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Round {
-    /// How long it was.
+    /// Its duration.
     pub elapsed: Nanoseconds,
-    /// The share of it in which counters counted: there are fewer of them than there are events.
+    /// The share of it in which counters ran: they are multiplexed, being fewer than the events.
     pub coverage: BasisPoints,
     /// The nodes.
     pub nodes: Vec<Memory>,
-    /// Accesses to memory: a row for each node whose CPUs asked, in it a column for each that answered.
+    /// Accesses to memory: a row per requesting CPU node, in it a column per serving memory node.
     pub accesses: Vec<Vec<u64>>,
-    /// Reads and writes of all.
+    /// Reads and writes of all nodes together.
     pub reads: Reads,
-    /// Threads, where these are seen one by one.
+    /// Per-thread counts, if available.
     pub threads: Vec<Thread>,
 }
 
 impl Round {
-    /// Accesses that each node's memory answered.
+    /// Accesses served by each node's memory.
     #[must_use]
     pub fn by_node(&self) -> Vec<u64> {
         let column = |node| {
@@ -164,23 +165,23 @@ impl Round {
         (0..self.nodes.len()).map(column).collect()
     }
 
-    /// Where `node` stands in [`Round::nodes`].
+    /// Index of `node` in [`Round::nodes`].
     #[must_use]
     pub fn place_of(&self, node: NodeId) -> Option<usize> {
         self.nodes.iter().position(|memory| memory.node == node)
     }
 }
 
-/// What was sampled of a page.
+/// Samples of one page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sampled {
     /// The node it is on.
     pub node: NodeId,
     /// Whether it is part of a huge page.
     pub huge: bool,
-    /// Accesses by node whose CPUs asked.
+    /// Accesses by requesting CPU node.
     pub by: Vec<u32>,
-    /// How many of them wrote.
+    /// The number of writes among them.
     pub writes: u32,
 }
 
@@ -191,7 +192,7 @@ impl Sampled {
         self.by.iter().map(|samples| u64::from(*samples)).sum()
     }
 
-    /// The only node that accessed it, by its place; `None` if there are several.
+    /// Index of the only node that accessed it; `None` if there are several.
     #[must_use]
     pub fn lone(&self) -> Option<usize> {
         let mut from = (0..self.by.len()).filter(|cpu| self.by[*cpu] > 0);
@@ -206,7 +207,7 @@ impl Sampled {
     }
 }
 
-/// A sample, as a sensor has it.
+/// One sample of a sensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// The page.
@@ -215,13 +216,13 @@ pub struct Sample {
     pub node: NodeId,
     /// Whether it is part of a huge page.
     pub huge: bool,
-    /// The node whose CPU asked, by its place among the nodes.
+    /// Index of the requesting CPU's node.
     pub cpu: usize,
-    /// Whether it wrote.
+    /// Whether it was a write.
     pub write: bool,
 }
 
-/// Sampled pages of a round: so many at most, first come, first served; samples of others are lost, and counted.
+/// Sampled pages of a round, up to a limit, first come, first served; samples of further pages are dropped and counted.
 #[derive(Clone, Debug)]
 pub struct Table {
     pages: BTreeMap<Page, Sampled>,
@@ -231,13 +232,13 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty one, for so many pages, on a machine with so many nodes.
+    /// An empty table for `pages_max` pages, on a machine with `nodes` nodes.
     #[must_use]
     pub const fn new(pages_max: usize, nodes: usize) -> Self {
         Self { pages: BTreeMap::new(), pages_max, nodes, lost: 0 }
     }
 
-    /// Counts a sample. One from a CPU whose node is not known is lost.
+    /// Counts a sample. One from a CPU of an unknown node is dropped.
     pub fn add(&mut self, sample: Sample) {
         let known = sample.cpu < self.nodes;
         let room = self.pages.len() < self.pages_max || self.pages.contains_key(&sample.page);
@@ -253,19 +254,19 @@ impl Table {
         page.writes = page.writes.saturating_add(u32::from(sample.write));
     }
 
-    /// Pages, process by process, in the order of their numbers.
+    /// Pages by process and number.
     #[must_use]
     pub const fn pages(&self) -> &BTreeMap<Page, Sampled> {
         &self.pages
     }
 
-    /// Samples lost so far.
+    /// Samples dropped so far.
     #[must_use]
     pub const fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// The same with the pieces of a huge page taken together, under its first page.
+    /// A copy with the pieces of each huge page summed up under its first page.
     #[must_use]
     pub fn whole_pages(&self) -> BTreeMap<Page, Sampled> {
         let mut whole: BTreeMap<Page, Sampled> = BTreeMap::new();
@@ -276,25 +277,25 @@ impl Table {
         whole
     }
 
-    /// Whether fewer than two samples came of each page, so that it can't be told who shares it.
+    /// Whether there are fewer than two samples per page, too few to tell which nodes share it.
     #[must_use]
     pub fn is_thin(&self) -> bool {
         let samples = self.pages.values().fold(0_u64, |sum, page| sum.saturating_add(page.all()));
         samples < 2 * u64::try_from(self.pages.len()).unwrap_or(u64::MAX / 2)
     }
 
-    /// Notes where so many pages are now, from one on; those that have not been sampled are passed over.
+    /// Records that `pages` pages from `page` on are on `node` now; pages without samples are ignored.
     pub fn placed(&mut self, page: Page, pages: u64, node: NodeId) {
         let end = Page { number: page.number.saturating_add(pages), ..page };
         self.pages.range_mut(page..end).for_each(|(_, sampled)| sampled.node = node);
     }
 
-    /// The same pages for one round more, which may be of more of them.
+    /// Keeps the pages for one more round, with a new limit.
     pub const fn keep(&mut self, pages_max: usize) {
         (self.pages_max, self.lost) = (pages_max, 0);
     }
 
-    /// Forgets all, for a next round of so many pages.
+    /// Drops all pages, for a next round with this limit.
     pub fn clear(&mut self, pages_max: usize) {
         (self.pages_max, self.lost) = (pages_max, 0);
         self.pages.clear();

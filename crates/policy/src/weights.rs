@@ -1,31 +1,31 @@
 //! Weights for weighted interleave, from each node's bandwidth.
 //!
 //! # The question
-//! Under weighted interleave the kernel gives node i `w_i` pages in turn, so of every round of `W = sum(w)` pages node i
-//! serves `w_i`. A program that streams over its pages draws from node i in that proportion, and is done with a round
-//! when the slowest share is: all nodes together give `W x min(b_i / w_i)` of their bandwidths `b_i`, at best
-//! `sum(b)`, the *ideal*. What is missing to the ideal is the *loss*. Weights are whole numbers, 1..=255, and a short
-//! round spreads a small buffer better than a long one. So: the smallest round, of at most 64 pages, that loses no
-//! more than a tolerance (2 %).
+//! Under weighted interleave the kernel places `w_i` consecutive pages on node i, so node i serves `w_i` of every round
+//! of `W = sum(w)` pages. A program that streams over its pages draws from the nodes in that proportion, and finishes a
+//! round with the slowest share: all nodes together deliver `W x min(b_i / w_i)` of their bandwidths `b_i`, at best
+//! `sum(b)`, the *ideal*. The shortfall from the ideal is the *loss*. Weights are whole numbers, 1..=255, and a short
+//! round spreads a small buffer better than a long one. So: find the smallest round, of at most 64 pages, with a loss
+//! within the tolerance (2 %).
 //!
 //! # The answer
-//! For a round of `W` pages the best weights minimise `max(w_i / b_i)`. That is dividing W seats among parties by
+//! For a round of `W` pages the best weights minimise `max(w_i / b_i)`. This equals dividing W seats among parties by
 //! D'Hondt's method (1878; Jefferson's, 1792): start with one page each, give every further page to the node with the
-//! largest `b_i / (w_i + 1)`. It is optimal because each step takes the cheapest next page there is, and a page once
-//! taken never gets cheaper. And it is *house monotone*: the best round of W + 1 pages is the best round of W and one
-//! page more. One pass from one page each to 64 in all therefore meets the best weights of every size, smallest
-//! first, and the first within the tolerance is the answer. All comparisons are exact, in whole numbers.
+//! largest `b_i / (w_i + 1)`. It is optimal because each step takes the cheapest next page, and a page once taken never
+//! gets cheaper. It is also *house monotone*: the best round of W + 1 pages is the best round of W plus one page. One
+//! pass from one page each to 64 in all therefore visits the best weights of every size, smallest first; the first
+//! within the tolerance is the answer. All comparisons are exact, in whole numbers.
 //!
 //! # When there is no good answer
-//! A node so slow that even one page in 64 is more than it can carry holds all others back; then less would be more,
-//! and [`Unweighable::Hinders`] names the node. Between two nodes that is a ratio above 63:1. With many nodes of
-//! awkward ratios 64 pages may be too few for the tolerance though no node is to blame; then the best of all rounds is
-//! given, and [`Weights::loss`] tells by how much it misses.
+//! A node too slow to carry even one page in 64 slows all others down; without it the rest is faster, and
+//! [`Unweighable::Hinders`] names the node. Between two nodes that is a ratio above 63:1. With many nodes of awkward
+//! ratios 64 pages may be too few for the tolerance though no single node is the cause; then the best round found is
+//! returned, and [`Weights::loss`] gives its loss.
 //!
 //! # What this is not
-//! Not an advice to interleave. The gain is there for programs that want more bandwidth than near memory has; to all
-//! others far pages are only slower. Nor does it know how a program mixes reads and writes: bandwidths come in for one
-//! mix ([`crate::bandwidth`]).
+//! Not a recommendation to interleave. It helps programs that need more bandwidth than near memory has; for all others
+//! far pages are only slower. Nor does it know a program's mix of reads and writes: bandwidths are given for one mix
+//! ([`crate::bandwidth`]).
 //!
 //! Source of the mechanism: Linux 6.9, mm/mempolicy.c. The kernel's own automatic weights (6.16) are
 //! `max(1, floor(32 b_i / sum(b)))` over the greatest common divisor: 24:7 for 40 and 13 GB/s, which loses 2.5 %.
@@ -36,7 +36,7 @@ use core::fmt;
 
 use nearfar_topology::{BasisPoints, BytesPerSecond, NodeId};
 
-/// The loss that is not worth a longer round: 2 %.
+/// Losses up to this do not justify a longer round: 2 %.
 pub const TOLERANCE: BasisPoints = BasisPoints(200);
 
 /// The longest round of [`weights`], in pages.
@@ -46,14 +46,14 @@ pub const ROUND_MAX: u32 = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weights(BTreeMap<NodeId, u8>);
 
-/// Why nodes can't be weighed against each other.
+/// Reason why there are no weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unweighable {
     /// No nodes were given.
     NoNodes,
     /// More nodes than a round has pages.
     TooMany {
-        /// How many there are.
+        /// Number of nodes.
         nodes: usize,
     },
     /// A node without bandwidth.
@@ -61,15 +61,15 @@ pub enum Unweighable {
         /// The node.
         node: NodeId,
     },
-    /// The slowest node takes more from the others than it gives: without it they reach more.
+    /// The slowest node costs the others more than it adds: without it their aggregate bandwidth is higher.
     Hinders {
         /// The slowest node.
         node: NodeId,
         /// Its bandwidth.
         bandwidth: BytesPerSecond,
-        /// The most that all reach together, it included.
+        /// Aggregate bandwidth of all nodes.
         with: BytesPerSecond,
-        /// What the others reach without it.
+        /// Aggregate bandwidth without the slowest node.
         without: BytesPerSecond,
     },
 }
@@ -123,7 +123,7 @@ impl Weights {
         self.0.values().map(|pages| u32::from(*pages)).sum()
     }
 
-    /// What the nodes reach together, `round x min(b_i / w_i)`; `None` if a node has no bandwidth in `bandwidth`.
+    /// Aggregate bandwidth, `round x min(b_i / w_i)`; `None` if a node has no bandwidth in `bandwidth`.
     #[must_use]
     pub fn aggregate(
         &self,
@@ -169,8 +169,8 @@ impl fmt::Display for Weights {
     }
 }
 
-/// The smallest weights that lose at most `tolerance` of the ideal; the least lossy where no round of at most
-/// [`ROUND_MAX`] pages does.
+/// The smallest weights with a loss of at most `tolerance`; the least lossy if no round of at most [`ROUND_MAX`] pages
+/// is within it.
 ///
 /// # Errors
 /// [`Unweighable`]; its text names the node and the way out.
@@ -189,7 +189,7 @@ pub fn weights(
     if loss <= tolerance { Ok(best) } else { unless_hindered(best, bandwidth, tolerance) }
 }
 
-/// The first round within `tolerance`, else the least lossy of all that were tried, and its loss.
+/// The first round within `tolerance`, else the least lossy of all rounds up to [`ROUND_MAX`], with its loss.
 fn shortest(
     bandwidth: &BTreeMap<NodeId, BytesPerSecond>,
     tolerance: BasisPoints,
@@ -208,7 +208,7 @@ fn shortest(
     }
 }
 
-/// Like [`weights`], but leaves out nodes that hinder the others, slowest first, and says which.
+/// Like [`weights`], but leaves out nodes that hinder the others, slowest first, and returns the reason for each.
 ///
 /// # Errors
 /// [`Unweighable`], but never [`Unweighable::Hinders`].
@@ -246,7 +246,7 @@ fn add_page(round: &mut Weights, bandwidth: &BTreeMap<NodeId, BytesPerSecond>) {
     }
 }
 
-/// `best`, or the error that names the slowest node, if the others alone reach more than all together.
+/// `best`, or the error that names the slowest node if the others reach more without it.
 fn unless_hindered(
     best: Weights,
     bandwidth: &BTreeMap<NodeId, BytesPerSecond>,

@@ -1,41 +1,41 @@
-//! How long each measurement may take, and how large its buffers are.
+//! Time and buffer sizes of each measurement.
 //!
-//! Time is given out top-down: so much for the whole probe, shared evenly by the pairs, and within a pair by fixed
+//! Time is allocated top-down: a total for the whole probe, shared evenly by the pairs, and within a pair by fixed
 //! shares. So a quick probe of sixteen pairs takes as long as one of two, with shorter windows. On a modelled clock a
-//! guest second costs the host minutes and nothing disturbs a window, so there the whole is far shorter.
+//! guest second takes the host minutes and nothing disturbs a window, so there the total is far shorter.
 
 use nearfar_topology::Bytes;
 
 use crate::loops::LINE;
 use crate::windows::Windows;
 
-/// Windows of the three sorts of measurement.
+/// Windows of the three types of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Budget {
     pub(crate) latency: Windows,
-    /// Of each mix.
+    /// For each mix.
     pub(crate) bandwidth: Windows,
-    /// Of each point of the loaded curve.
+    /// For each point of the loaded-latency curve.
     pub(crate) loaded: Windows,
-    /// Its points between idle and flat out, in per cent of flat out.
+    /// Its points between idle and saturation, in per cent of saturation.
     pub(crate) loads_percent: &'static [u64],
 }
 
-/// How thorough a probe is, and on what sort of clock.
+/// Duration of a probe, and the type of its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pace {
     /// A few seconds.
     Quick,
     /// Up to a minute.
     Full,
-    /// A few seconds of a host that models the clock.
+    /// A few seconds of the host, on a modelled clock.
     QuickModelled,
-    /// Up to a minute of a host that models the clock.
+    /// Up to a minute of the host, on a modelled clock.
     FullModelled,
 }
 
 impl Pace {
-    /// Time on the machine's own clock for measuring, set-up not included.
+    /// Total time for measuring by the machine's own clock, without set-up.
     const fn total_ns(self) -> u64 {
         match self {
             Self::Quick => 5_000_000_000,
@@ -45,8 +45,8 @@ impl Pace {
         }
     }
 
-    /// Time for a pair's idle latency, of the pair's time. A lone chase costs the host of a modelled clock next to
-    /// nothing, so there it gets what makes reading the clock not count.
+    /// Time for a pair's idle latency, out of the pair's time. On a modelled clock a single chase takes the host next
+    /// to no time, so there it gets enough that the cost of reading the clock is negligible.
     fn latency_ns(self, pair_ns: u64) -> u64 {
         match self {
             Self::Quick | Self::Full => pair_ns / 10,
@@ -54,7 +54,7 @@ impl Pace {
         }
     }
 
-    /// No pair gets less, however many there are.
+    /// Minimum per pair, regardless of the number of pairs.
     const fn pair_ns_min(self) -> u64 {
         match self {
             Self::Quick | Self::Full => 250_000_000,
@@ -63,12 +63,12 @@ impl Pace {
     }
 }
 
-/// Points of the loaded curve between idle and flat out, closer where it bends.
+/// Points of the loaded-latency curve between idle and saturation, closer where it bends.
 const LOADS_PERCENT: [u64; 11] = [10, 20, 30, 40, 50, 60, 70, 80, 85, 90, 95];
 const LOADS_PERCENT_QUICK: [u64; 7] = [20, 40, 55, 70, 80, 90, 95];
 
 impl Budget {
-    /// Shares `pace`'s time among `pairs` pairs with `mixes` mixes each.
+    /// Divides `pace`'s time among `pairs` pairs with `mixes` mixes each.
     pub(crate) fn new(pace: Pace, pairs: usize, mixes: usize) -> Self {
         let pair_ns = (pace.total_ns() / pairs.max(1) as u64).max(pace.pair_ns_min());
         let loads_percent: &[u64] = match pace {
@@ -85,7 +85,7 @@ impl Budget {
     }
 }
 
-/// A quarter to warm up, the rest in `count` windows.
+/// A quarter as warm-up, the rest in `count` windows.
 fn windows(total_ns: u64, count: u32) -> Windows {
     let warm_up_ns = total_ns / 4;
     let window_ns = ((total_ns - warm_up_ns) / u64::from(count)).max(1);
@@ -96,34 +96,34 @@ fn windows(total_ns: u64, count: u32) -> Windows {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {
     pub(crate) chase: Bytes,
-    /// Of all streams together.
+    /// For all streams together.
     pub(crate) stream: Bytes,
 }
 
-/// The last-level cache assumed where the kernel does not say.
+/// Size of the last-level cache where the kernel does not report it.
 pub(crate) const LLC_ASSUMED: Bytes = Bytes(32 << 20);
 
-/// What a buffer is larger than the cache before it by, if there is room: cyclic use of four times a cache hits 2 % of
-/// the time even where the cache replaces lines at random.
+/// Ratio of a buffer to the cache in front of it, if there is room: cyclic access to four times a cache hits 2 % of the
+/// time even where the cache replaces lines at random.
 pub(crate) const TIMES_CACHE: u64 = 4;
-/// And at the very least.
+/// Least ratio.
 const TIMES_CACHE_MIN: u64 = 2;
 
-/// Caches that are to be outgrown.
+/// Caches that the buffers must exceed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outgrown {
-    /// The largest that one CPU has.
+    /// The largest one that a single CPU uses.
     pub(crate) one: Bytes,
-    /// All together.
+    /// The sum of all.
     pub(crate) all: Bytes,
-    /// Threads that stream.
+    /// Number of streaming threads.
     pub(crate) threads: usize,
 }
 
 impl Outgrown {
-    /// What streams together need: several times all caches, and for each more than the one cache it has. A thread whose
-    /// part fits a cache may keep it there: once it has got ahead of the others it comes round again before they have
-    /// driven its lines out, and so stays ahead.
+    /// Size needed by all streams: several times all caches, and for each thread more than its own cache. A thread
+    /// whose part fits a cache may keep it there: once it is ahead of the others it comes round again before they have
+    /// evicted its lines, and so stays ahead.
     pub(crate) fn streams(self, factor: u64) -> Bytes {
         let own = self.one.0.saturating_add(self.one.0 / 4).saturating_mul(self.threads as u64);
         Bytes(self.all.0.saturating_mul(factor).max(own))
@@ -131,8 +131,8 @@ impl Outgrown {
 }
 
 impl Sizes {
-    /// Buffers that outgrow caches, in at most `room`; `None` if they would be too small to measure memory rather than
-    /// cache.
+    /// Buffers that exceed the caches, in at most `room`; `None` if they would be too small to measure memory rather
+    /// than cache.
     pub(crate) fn fit(caches: Outgrown, room: Bytes) -> Option<Self> {
         if room < Self::least(caches) {
             return None;
@@ -147,13 +147,13 @@ impl Sizes {
         Some(Self { chase: share(wanted.chase), stream: share(wanted.stream) })
     }
 
-    /// The least room with which [`Sizes::fit`] gives sizes.
+    /// The least room for which [`Sizes::fit`] returns sizes.
     pub(crate) fn least(caches: Outgrown) -> Bytes {
         let streams = Bytes(caches.all.0.saturating_mul(TIMES_CACHE_MIN));
         Self::of(caches.one, streams, TIMES_CACHE_MIN).sum()
     }
 
-    /// Both together.
+    /// Sum of both.
     pub(crate) fn sum(self) -> Bytes {
         Bytes(self.chase.0 + self.stream.0)
     }
@@ -165,7 +165,7 @@ impl Sizes {
     }
 }
 
-/// What may be taken of a node with so much free: an eighth and 32 MiB stay for everyone else.
+/// The most to allocate on a node with this much free: an eighth and 32 MiB remain for other processes.
 pub(crate) fn room(free: Bytes) -> Bytes {
     Bytes((free.0 - free.0 / 8).saturating_sub(32 << 20))
 }

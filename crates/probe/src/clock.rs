@@ -1,17 +1,17 @@
-//! The one place of this crate that reads clocks.
+//! The only module of this crate that reads clocks.
 
 use std::time::{Instant, SystemTime};
 
-/// A monotonic clock that counts nanoseconds from when it was made.
+/// A monotonic clock that counts nanoseconds from its creation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     origin: Instant,
-    /// What one reading costs.
+    /// Cost of one reading.
     pub(crate) reading_ns: u64,
 }
 
 impl Clock {
-    /// A clock that starts now. Finds out what reading it costs.
+    /// Starts a clock and measures the cost of reading it.
     #[expect(clippy::disallowed_methods, reason = "clock.rs is where time is read")]
     pub(crate) fn start() -> Self {
         const READINGS: u64 = 256;
@@ -29,7 +29,7 @@ impl Clock {
     }
 }
 
-/// Seconds since 1970; zero on a machine that believes it is earlier.
+/// Seconds since 1970; zero on a machine whose clock is earlier.
 #[expect(clippy::disallowed_methods, reason = "clock.rs is where time is read")]
 pub(crate) fn unix_s() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())

@@ -1,4 +1,4 @@
-//! What a probe must know of CPUs: which share a core, and how much cache stands before memory.
+//! CPU properties needed by a probe: the CPUs that share a core, and the size of the caches.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ const CPUS: &str = "sys/devices/system/cpu";
 /// Caches and cores of some CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Caches {
-    /// The last-level caches of these CPUs together; `None` where the kernel does not say.
+    /// Sum of the last-level caches of these CPUs; `None` where the kernel does not report them.
     pub(crate) all: Option<Bytes>,
     /// The largest single one.
     pub(crate) one: Option<Bytes>,
@@ -40,14 +40,18 @@ struct Cache {
     shared: String,
 }
 
-/// A data or unified cache; `None` for an instruction cache or one the kernel says nothing of.
+/// A data or unified cache; `None` for an instruction cache or one that the kernel does not describe.
 fn cache(fs: &dyn Fs, dir: &str) -> Option<Cache> {
     let text = |name: &str| fs.read(&format!("{dir}/{name}")).ok().flatten();
     let text = |name: &str| text(name).map(|text| text.trim().to_string());
     if text("type")? == "Instruction" {
         return None;
     }
-    let bytes = size(&text("size")?)?;
+    // 32K or 16M; more than a terabyte is a mistake of firmware.
+    let Bytes(bytes) = text("size")?.parse().ok()?;
+    if !(1..=1 << 40).contains(&bytes) {
+        return None;
+    }
     Some(Cache {
         level: text("level")?.parse().ok()?,
         bytes,
@@ -55,19 +59,7 @@ fn cache(fs: &dyn Fs, dir: &str) -> Option<Cache> {
     })
 }
 
-/// `32K`, `16M`, or bytes; sizes beyond a terabyte are not believed.
-fn size(text: &str) -> Option<u64> {
-    let (digits, shift) = match text.as_bytes().last()? {
-        b'K' => (&text[..text.len() - 1], 10),
-        b'M' => (&text[..text.len() - 1], 20),
-        b'G' => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
-    };
-    let bytes = digits.parse::<u64>().ok()?.checked_mul(1 << shift)?;
-    (1..=1 << 40).contains(&bytes).then_some(bytes)
-}
-
-/// The CPUs that share `cpu`'s core, `cpu` itself among them if the kernel says so.
+/// The CPUs that share `cpu`'s core, including `cpu` itself if the kernel lists it.
 pub(crate) fn siblings(fs: &dyn Fs, cpu: CpuId) -> BTreeSet<CpuId> {
     let path = format!("{CPUS}/cpu{cpu}/topology/thread_siblings_list");
     let text = fs.read(&path).ok().flatten().unwrap_or_default();
@@ -75,7 +67,7 @@ pub(crate) fn siblings(fs: &dyn Fs, cpu: CpuId) -> BTreeSet<CpuId> {
     for range in text.trim().split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         if let (Ok(first), Ok(last)) = (first.parse::<u32>(), last.parse::<u32>()) {
-            // No core has more threads than this, whatever the text says.
+            // Limits a range: no core has more threads than this.
             ids.extend((first..=last.min(first.saturating_add(1023))).map(CpuId));
         }
     }
@@ -120,7 +112,12 @@ mod tests {
     fn a_machine_that_does_not_say_has_no_cache_size() {
         assert_eq!(caches(&TreeFs(Tree::new()), &[CpuId(0)]), Caches::default());
         for odd in ["", "K", "-1K", "0K", "99999999999999999999", "9999999G", "4X"] {
-            assert_eq!(size(odd), None, "{odd}");
+            let mut tree = Tree::new();
+            let dir = "sys/devices/system/cpu/cpu0/cache/index0";
+            for (file, text) in [("level", "1"), ("type", "Data"), ("size", odd)] {
+                tree.insert(&format!("{dir}/{file}"), text);
+            }
+            assert_eq!(caches(&TreeFs(tree), &[CpuId(0)]), Caches::default(), "{odd}");
         }
     }
 

@@ -1,27 +1,27 @@
-//! The order in which a chase visits lines: one random cycle through all of them, segment by segment.
+//! The order of lines in a pointer chase: one random cycle through all of them, segment by segment.
 //!
-//! Random, so that no prefetcher guesses the next line; one cycle, so that no part of the buffer is left out and no
+//! Random, so that no prefetcher guesses the next line; one cycle, so that the chase covers the whole buffer and no
 //! short loop settles in a cache. Within a segment the order is random, then the next segment follows: a segment is
-//! chosen small enough for its pages to stay in the first-level TLB, so page walks are paid once a segment and not
-//! once a load. An element is [`LINES_PER_ELEMENT`] lines of which only the first is visited, since processors like
-//! to fetch a line's neighbour along with it.
+//! small enough for its pages to stay in the first-level TLB, so there is a page walk per page and segment and not per
+//! load. An element is [`LINES_PER_ELEMENT`] lines of which only the first is visited, because many processors fetch a
+//! line's neighbour along with it.
 
-/// Lines an element of the cycle is apart from the next one.
+/// Lines per element of the cycle.
 pub(crate) const LINES_PER_ELEMENT: usize = 2;
 
 /// A cycle through `0..elements`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cycle {
-    /// How many elements there are.
+    /// Number of elements.
     pub(crate) elements: usize,
-    /// How many elements a segment has; the last one may have fewer.
+    /// Elements per segment; the last segment may have fewer.
     pub(crate) segment: usize,
-    /// Different seeds give different orders, the same seed the same one.
+    /// The order is a function of the seed.
     pub(crate) seed: u64,
 }
 
 impl Cycle {
-    /// Every element once, in the order of visiting; after the last comes the first again.
+    /// All elements in the order of the chase; the last is followed by the first.
     pub(crate) fn order(self) -> impl Iterator<Item = usize> {
         let segment = self.segment.max(1);
         let mut state = self.seed;
@@ -33,7 +33,7 @@ impl Cycle {
     }
 }
 
-/// Fisher and Yates. The remainder's bias (below 2^-40 for any buffer that fits a machine) does not matter here.
+/// Fisher-Yates shuffle. The modulo bias (below 2^-40 for any buffer that fits a machine) does not matter here.
 fn shuffle(part: &mut [usize], state: &mut u64) {
     for last in (1..part.len()).rev() {
         #[expect(clippy::cast_possible_truncation, reason = "the remainder is at most `last`")]
@@ -51,7 +51,7 @@ fn next(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Each element's successor, for checking.
+/// Each element's successor, for tests.
 #[cfg(test)]
 pub(crate) fn successors(cycle: Cycle) -> Vec<usize> {
     let order: Vec<usize> = cycle.order().collect();

@@ -1,10 +1,11 @@
 //! The three measurements: idle latency, bandwidth at a mix, latency under load.
 //!
-//! A measurement finds the caches full of what the one before left there, and if that was written to, every line that
-//! comes in pushes a write-back out: a read stream would show half its bandwidth. So first the caches are turned over.
+//! At its start the caches are full of lines of the previous measurement, and if those are dirty, every fill causes a
+//! write-back: a read stream would show half its bandwidth. So each measurement first replaces the content of the
+//! caches.
 //!
-//! Figures taken in the lab are brought back to the modelled machine here, once: latencies divided by its slow motion,
-//! bandwidths multiplied.
+//! Results from the lab are converted to the modelled machine here, in one place: latencies are divided by its slow
+//! motion, bandwidths multiplied.
 
 use nearfar_topology::{Bytes, BytesPerSecond, CpuId, Mix};
 
@@ -22,44 +23,45 @@ use crate::work::{Stream, parts};
 /// Bytes of a line, as a factor of rates.
 const LINE_BYTES: f64 = LINE as f64;
 
-/// Disturbed measurements that are tried again in one probe.
+/// The most disturbed measurements that are repeated in one probe.
 const RETRIES: u32 = 5;
 
-/// Works and the CPUs they belong on.
+/// Works with the CPU of each.
 type Works<'w> = Vec<(CpuId, &'w mut dyn Work)>;
 
-/// Why a figure can't be had.
+/// Reasons for a missing result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GaugeError {
-    /// The threads could not work.
+    /// The threads could not run.
     #[error(transparent)]
     Team(#[from] team::TeamError),
-    /// A thread never ran.
+    /// A thread got no CPU time.
     #[error("a thread got no time on its CPU; the machine is too busy to measure")]
     Starved,
-    /// The buffers are too small for so many streams.
+    /// The buffers are too small for this many streams.
     #[error("{lines} lines of memory are too few for {streams} streams at {mix}")]
     TooFewLines {
-        /// Lines there are.
+        /// Available lines.
         lines: usize,
-        /// Streams that were to share them.
+        /// Number of streams.
         streams: usize,
         /// The mix.
         mix: Mix,
     },
 }
 
-/// Measures, and remembers what was disturbed.
+/// Runs measurements, and counts the disturbed ones.
 #[derive(Debug)]
 pub(crate) struct Gauge {
     clock: Clock,
     budget: Budget,
-    /// The last-level caches of a CPU node together.
+    /// Sum of the last-level caches of a CPU node.
     llc: Bytes,
     slow_motion: f64,
-    /// Disturbed measurements that may still be tried again; a bound, since a busy machine disturbs them all.
+    /// Number of disturbed measurements that may still be repeated; limited, because on a busy machine all are
+    /// disturbed.
     retries: u32,
-    /// How many measurements since [`Gauge::take_disturbed`] had too few windows in which all threads ran.
+    /// Number of measurements since [`Gauge::take_disturbed`] with too few windows in which all threads ran.
     disturbed: u32,
 }
 
@@ -68,12 +70,13 @@ impl Gauge {
         Self { clock: Clock::start(), budget, llc, slow_motion, retries: RETRIES, disturbed: 0 }
     }
 
-    /// How many measurements were disturbed since this was last asked.
+    /// Returns and resets the number of disturbed measurements.
     pub(crate) fn take_disturbed(&mut self) -> u32 {
         std::mem::take(&mut self.disturbed)
     }
 
-    /// Latency of a dependent load while nothing else of ours runs. `lines` are read first, to turn the cache over.
+    /// Latency of a dependent load while the probe causes no other traffic. First reads `lines`, to replace the caches'
+    /// content.
     pub(crate) fn idle_latency(
         &mut self,
         view: &View,
@@ -86,7 +89,7 @@ impl Gauge {
         stats::of_floats(&samples).map(Latency::from).ok_or(GaugeError::Starved)
     }
 
-    /// Bandwidth of all CPUs of `view` together.
+    /// Total bandwidth of all CPUs of `view`.
     pub(crate) fn bandwidth(
         &mut self,
         view: &View,
@@ -102,7 +105,7 @@ impl Gauge {
         stats::of_integers(&samples).map(|of| Bandwidth::new(mix, of)).ok_or(GaugeError::Starved)
     }
 
-    /// The loaded curve: from idle through shares of what the loaders read flat out, up to that.
+    /// The loaded-latency curve: from idle through fractions of the loaders' maximum read bandwidth, up to that.
     pub(crate) fn loaded(
         &mut self,
         view: &View,
@@ -111,10 +114,11 @@ impl Gauge {
         known: Known,
     ) -> Result<Vec<LoadedPoint>, GaugeError> {
         let idle_ns = known.idle.median_ns;
-        // First, since the other points are shares of it, and since the mixes before may have left the caches dirty.
+        // First, because the other points are fractions of it, and because the earlier mixes may have left dirty
+        // caches.
         self.wash(&view.loaders, lines)?;
         let flat_out = self.loaded_point(view, chase, lines, None)?;
-        // All CPUs but one read at least their part of what all read, however disturbed this one measurement was.
+        // All CPUs but one read at least their share of the total, even if this one measurement was disturbed.
         let (loaders, all) = (view.loaders.len() as u64, view.cpus.len() as u64);
         let part = known.read.map_or(0, |read| read.0 / all.max(1) * loaders);
         let most = flat_out.loaders.max(BytesPerSecond(part));
@@ -127,7 +131,7 @@ impl Gauge {
         for percent in self.budget.loads_percent {
             let offered = Offered { rate: BytesPerSecond(most.0 / 100 * percent), most };
             let loaded = self.loaded_point(view, chase, lines, Some(offered))?;
-            // Load and latency of different moments say nothing of one another.
+            // Load and latency from different moments would not belong together.
             points.extend((!loaded.rough).then_some(loaded.point));
         }
         points.push(flat_out.point);
@@ -162,8 +166,8 @@ impl Gauge {
         Ok(Loaded { point, loaders, rough })
     }
 
-    /// Lets the works work and counts them. Once more if others took the CPUs in most windows; after that what there
-    /// is must do, and is remembered as disturbed.
+    /// Runs the works and counts them. Repeats once if other processes took the CPUs in most windows; after that
+    /// accepts the result and counts it as disturbed.
     fn count(&mut self, windows: Windows, mut works: Works<'_>) -> Result<Counted, GaugeError> {
         let enough = usize::try_from(windows.count / 2 + 1).unwrap_or(usize::MAX);
         let mut team = team::run(self.clock, windows, &mut works)?;
@@ -183,7 +187,7 @@ impl Gauge {
         Ok(Counted { rates: vec![whole], rough: true })
     }
 
-    /// Turns the caches of `cpus` over by reading.
+    /// Replaces the content of the caches of `cpus` by reading.
     fn wash(&self, cpus: &[CpuId], lines: &mut [Line]) -> Result<(), GaugeError> {
         let mut streams = streams(lines, cpus.len(), Mix::READS, &Pacer::FLAT_OUT)?;
         let warm_up_units = self.turn_over(cpus.len());
@@ -192,12 +196,12 @@ impl Gauge {
         Ok(())
     }
 
-    /// Lines that each of `count` streams must read for the caches to hold nothing of before.
+    /// Lines that each of `count` streams must read to replace the caches' content.
     fn turn_over(&self, count: usize) -> u64 {
         2 * self.llc.0 / LINE as u64 / count.max(1) as u64
     }
 
-    /// Holds each of `count` streams to its part of what is offered.
+    /// A pacer that limits each of `count` streams to its share of the offered load.
     fn pacer(&self, offered: Offered, count: usize) -> Pacer {
         const TURNS: u64 = 20_000;
         let before = self.clock.now_ns();
@@ -212,48 +216,48 @@ impl Gauge {
         Pacer::at_rate(each(offered.rate), each(offered.most), Burst { bytes, turn_ps })
     }
 
-    /// Latency of the machine, modelled or real, from dependent loads a second; to a hundredth.
+    /// Latency of the machine, modelled or real, from dependent loads per second; rounded to a hundredth.
     fn latency(&self, per_s: f64) -> f64 {
         (1e9 / per_s / self.slow_motion * 100.0).round() / 100.0
     }
 
-    /// Bandwidth of the machine, modelled or real, from lines a second.
+    /// Bandwidth of the machine, modelled or real, from lines per second.
     fn bytes(&self, lines_per_s: f64) -> BytesPerSecond {
         whole(lines_per_s * LINE_BYTES * self.slow_motion)
     }
 }
 
-/// What is known of a pair before its curve is measured.
+/// Results of a pair that precede its curve.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
     pub(crate) idle: Latency,
-    /// What all CPUs of the pair read, if that was measured.
+    /// Read bandwidth of all CPUs of the pair, if measured.
     pub(crate) read: Option<BytesPerSecond>,
 }
 
-/// What a team was counted at.
+/// Rates of a team.
 struct Counted {
-    /// Units a second of each work, for each window that counts.
+    /// Units per second of each work, for each valid window.
     rates: Vec<Vec<f64>>,
-    /// No window did, and the rates are of the whole time of each work.
+    /// There was no valid window, and the rates are averages over each work's whole time.
     rough: bool,
 }
 
-/// A load to be held, and the most the loaders could do.
+/// The target load, and the loaders' maximum.
 #[derive(Clone, Copy)]
 struct Offered {
     rate: BytesPerSecond,
     most: BytesPerSecond,
 }
 
-/// A point, and the loaders' part of its bandwidth.
+/// A point, and the loaders' share of its bandwidth.
 struct Loaded {
     point: LoadedPoint,
     loaders: BytesPerSecond,
     rough: bool,
 }
 
-/// `count` streams that share `lines`.
+/// `count` streams that divide `lines` among them.
 fn streams<'l>(
     lines: &'l mut [Line],
     count: usize,
@@ -293,7 +297,7 @@ mod tests {
     }
 
     fn view(loaders: usize) -> View {
-        // Several threads on one CPU measure nothing, but all the same they must come to an end.
+        // Several threads on one CPU give no valid measurement, but they must still terminate.
         let ours = nearfar_kernel::affinity::get().unwrap()[0];
         let (cpus, loaders) = (vec![ours; loaders + 1], vec![ours; loaders]);
         View { node: NodeId(0), cpus, chaser: ours, loaders, caches: Caches::default() }

@@ -1,8 +1,8 @@
-//! Bandwidth of memory placed by whatever policy this process was started under.
+//! Bandwidth of memory placed by the memory policy that this process was started with.
 //!
-//! Not a probe of a node: plain memory, touched once by one thread, so that the placement this program runs under (none,
-//! `-m`, `-i`, `-w`) decides where its pages are. Small pages, because that is what the placements deal out: of huge
-//! ones a buffer that is quick to fill has too few for shares to come out even.
+//! Unlike a probe of a node it uses plain memory, touched once by one thread, so that the placement this program runs
+//! under (none, `-m`, `-i`, `-w`) decides the location of its pages. It uses small pages, the unit of the placements: a
+//! buffer that is quick to fill has too few huge pages for even shares.
 
 use std::collections::BTreeMap;
 
@@ -24,51 +24,51 @@ use crate::team::{self, Work};
 use crate::windows::{self, Windows};
 use crate::work::Stream;
 
-/// Streams a thread has going; prefetchers follow some 16 to 32.
+/// Concurrent streams of a thread; prefetchers follow some 16 to 32.
 const STREAMS: usize = 8;
 const PAGE_LINES: usize = 4096 / LINE;
 /// The smallest buffer.
 const BYTES_MIN: Bytes = Bytes(64 << 20);
-/// On a modelled clock nothing disturbs a window, and a guest second costs the host minutes.
+/// On a modelled clock nothing disturbs a window, and a guest second takes the host minutes.
 const MODELLED: Windows =
     Windows { warm_up_units: 0, warm_up_ns: 500_000, window_ns: 600_000, count: 9 };
 const REAL: Windows =
     Windows { warm_up_units: 0, warm_up_ns: 200_000_000, window_ns: 200_000_000, count: 5 };
-/// Attempts before a machine on which threads miss all windows is given up.
+/// Most attempts on a machine where threads miss windows.
 const ATTEMPTS: u32 = 3;
 
-/// What is asked.
+/// Parameters of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Reads to writes, no more writes than reads.
+    /// Read:write mix, with no more writes than reads.
     pub mix: Mix,
-    /// Threads, one a CPU; all CPUs this process may use if absent.
+    /// Threads, one per CPU; by default all CPUs this process may use.
     pub threads: Option<usize>,
-    /// Size of the buffer; enough to outgrow the caches if absent.
+    /// Size of the buffer; by default several times the caches.
     pub size: Option<Bytes>,
 }
 
-/// What was found.
+/// Result of a measurement.
 #[derive(Clone, Debug)]
 pub struct Inherited {
-    /// Reads and writes together, of the modelled machine if this is the lab's guest.
+    /// Reads and writes together; in the lab's guest that of the modelled machine.
     pub bandwidth: Bandwidth,
-    /// Threads that took part.
+    /// Number of threads.
     pub threads: usize,
     /// Size of the buffer.
     pub size: Bytes,
-    /// Windows that were counted.
+    /// Number of valid windows.
     pub repeats: u32,
-    /// How much of the buffer was on each node.
+    /// Bytes of the buffer on each node.
     pub residency: BTreeMap<NodeId, Bytes>,
     /// The lab, if this is its guest.
     pub lab: Option<Lab>,
 }
 
-/// Why there is no result.
+/// Reasons why there is no result.
 #[derive(Debug, thiserror::Error)]
 pub enum InheritedError {
-    /// More writes than reads.
+    /// The mix has more writes than reads.
     #[error(
         "mix {0}: a line is read before it is modified, so a mix has at least as many reads as writes; the most write-heavy one is 1:1"
     )]
@@ -78,42 +78,42 @@ pub enum InheritedError {
         "{asked} threads: this process may use {has} CPUs and each takes one thread; ask for 1 to {has}"
     )]
     Threads {
-        /// Threads asked for.
+        /// Requested threads.
         asked: usize,
-        /// CPUs there are.
+        /// Available CPUs.
         has: usize,
     },
-    /// A buffer of no use.
+    /// The buffer is too small.
     #[error("a buffer of {size}: each of {threads} threads needs at least {least}; ask for more")]
     TooSmall {
-        /// The size asked for.
+        /// The requested size.
         size: Bytes,
-        /// Threads.
+        /// Number of threads.
         threads: usize,
-        /// The least a thread needs.
+        /// The least size per thread.
         least: Bytes,
     },
-    /// The lab's word was not understood.
+    /// The lab's variables are invalid.
     #[error("{0}")]
     Marker(String),
-    /// The CPUs this process may use can't be told.
+    /// The CPUs this process may use are unknown.
     #[error(transparent)]
     Affinity(#[from] AffinityError),
-    /// No memory.
+    /// There is no memory.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// No threads.
+    /// The threads could not run.
     #[error(transparent)]
     Team(#[from] TeamError),
-    /// No thread got to run.
+    /// A thread got no CPU time.
     #[error("no thread got to run in any window; the machine is too busy to measure")]
     Starved,
 }
 
-/// Streams over memory that the process's own policy places.
+/// Measures streams over memory that the process's own policy places.
 ///
 /// # Errors
-/// [`InheritedError`], with nothing left behind.
+/// [`InheritedError`]; all memory is freed then.
 pub fn measure(fs: &dyn Fs, request: Request) -> Result<Inherited, InheritedError> {
     let Request { mix, threads, size } = request;
     if mix.writes() > mix.reads() {
@@ -139,8 +139,8 @@ pub fn measure(fs: &dyn Fs, request: Request) -> Result<Inherited, InheritedErro
     Ok(Inherited { bandwidth, threads: cpus.len(), size, repeats, residency, lab })
 }
 
-/// Lines a second of all threads together, for each window in which all of them ran; where most windows were disturbed
-/// in every attempt, what there is, or the rate from start to end.
+/// Lines per second of all threads together, for each window in which all of them ran; repeats while most windows are
+/// disturbed, up to [`ATTEMPTS`] times. Without any valid window, the average rate from start to end.
 fn count(
     windows: Windows,
     cpus: &[CpuId],
@@ -164,7 +164,7 @@ fn count(
     Ok(counted)
 }
 
-/// The CPUs to use: as many as there are threads to be.
+/// The CPUs to use, one per thread.
 fn cpus(threads: Option<usize>) -> Result<Vec<CpuId>, InheritedError> {
     let allowed = affinity::get()?;
     let asked = threads.unwrap_or(allowed.len());
@@ -192,11 +192,12 @@ fn bytes_per_s(lines_per_s: f64, slow_motion: f64) -> u64 {
     (lines_per_s * LINE as f64 * slow_motion).round() as u64
 }
 
-/// Streams that one thread walks side by side, a round of each in turn.
+/// Lanes: streams that one thread advances side by side, one round of each in turn.
 ///
-/// So what a thread has under way lies on several pages and, under interleaving, on several nodes at once; with one stream
-/// each, a handful of threads would now and then all meet on one node. For the same reason a lane is a prime number of
-/// pages long and lanes lie end to end, those of a thread and all threads': whatever the round of the interleaving, lanes
+/// So a thread's outstanding accesses are on several pages and, under interleaving, on several nodes at once; with one
+/// stream each, a handful of threads would now and then all access the same node. For the same reason a lane is a prime
+/// number of pages long, and lanes lie end to end across all threads: for any period of the interleaving, lanes start
+/// at points spread evenly over it.
 /// start at points spread evenly over it.
 #[derive(Debug)]
 struct Lanes<'a> {
@@ -205,7 +206,7 @@ struct Lanes<'a> {
 }
 
 impl<'a> Lanes<'a> {
-    /// Those of each thread; `None` if there are too few lines.
+    /// The lanes of each thread; `None` if there are too few lines.
     fn of_threads(lines: &'a mut [Line], threads: usize, mix: Mix) -> Option<Vec<Self>> {
         let lanes = Self::count(mix);
         let pages = prime_at_most(lines.len() / PAGE_LINES / (threads * lanes).max(1))?;
@@ -218,14 +219,14 @@ impl<'a> Lanes<'a> {
         (0..threads).map(thread).collect()
     }
 
-    /// Lanes a thread has.
+    /// Lanes per thread.
     fn count(mix: Mix) -> usize {
-        // A stream of two arrays is two to the processor's prefetcher.
+        // A stream of two arrays counts twice for the processor's prefetcher.
         let arrays = usize::from(mix.reads() > mix.writes()) + usize::from(mix.writes() > 0);
         STREAMS / arrays
     }
 
-    /// Lines a thread needs at least.
+    /// The least number of lines per thread.
     fn lines_min(mix: Mix) -> usize {
         let round = usize::try_from(Stream::burst_lines(mix)).unwrap_or(usize::MAX);
         STREAMS * PAGE_LINES * (round.div_ceil(PAGE_LINES) + 2)
@@ -242,7 +243,7 @@ impl Work for Lanes<'_> {
     }
 }
 
-/// The largest prime that is not above `most`.
+/// The largest prime up to `most`.
 fn prime_at_most(most: usize) -> Option<usize> {
     let prime = |n: &usize| (2..).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
     (2..=most).rev().find(prime)

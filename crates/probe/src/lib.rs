@@ -1,10 +1,10 @@
-//! probe: measuring memory.
+//! probe: measures memory latency and bandwidth.
 //!
-//! Here: what will be measured ([`plan`]), measuring it ([`measure`](mod@measure)), the report and the questions asked
-//! of it ([`report`]), where reports are kept ([`store`]), how the lab is recognised ([`marker`]); and, apart from all
-//! that, the bandwidth of memory that a policy placed ([`inherited`]).
-//! Not here: what a machine is (crate topology), what to do about it (crate policy). Does not know who asked or how
-//! results are shown. Read next: `measure.rs`, `gauge.rs`, then `team.rs` and `windows.rs` for how threads are counted and `loops/` for what runs.
+//! Here: the plan of measurements ([`plan`]), their execution ([`measure`](mod@measure)), the report and queries on it
+//! ([`report`]), the directory of saved reports ([`store`]), detection of the lab ([`marker`]); and, separately, the
+//! bandwidth of memory placed by a policy ([`inherited`]). Not here: the machine's topology (crate topology), decisions
+//! (crate policy), and the output of results. Read next: `measure.rs`, `gauge.rs`, then `team.rs` and `windows.rs` for
+//! counting threads and `loops/` for the measured loops.
 
 mod budget;
 mod clock;

@@ -1,18 +1,18 @@
-//! How a probe knows that it runs in the lab: the lab says so in the environment of what it runs.
+//! Detects the lab: the lab sets variables in the environment of the command it runs.
 //!
-//! `NEARFAR_LAB` is the machine file's name, `NEARFAR_LAB_TIMING` how time passes (`virtual`, `wait` or `off`),
-//! `NEARFAR_LAB_SLOW_MOTION` by how much the guest is slower than the machine (1 if absent), `NEARFAR_LAB_LLC_KIB` the
-//! modelled last-level cache where it differs from what the guest's sysfs shows. A word that can't be understood is an
-//! error and never "a real machine": nothing emulated is ever called measured.
+//! `NEARFAR_LAB` is the machine file's name, `NEARFAR_LAB_TIMING` the timing method (`virtual`, `wait` or `off`),
+//! `NEARFAR_LAB_SLOW_MOTION` the slow-motion factor of the guest relative to the machine (1 if absent),
+//! `NEARFAR_LAB_LLC_KIB` the modelled last-level cache where it differs from the one in the guest's sysfs. An invalid
+//! value is an error and never taken for "a real machine": no emulated result may be called measured.
 
 use std::ffi::OsString;
 
 use crate::report::Lab;
 
-/// The lab's word about this machine; `None` where there is none.
+/// The lab's description of this machine; `None` outside the lab.
 ///
 /// # Errors
-/// Which variable can't be understood, in one line.
+/// The name of the invalid variable, in one line.
 pub fn read() -> Result<Option<Lab>, String> {
     from(|name| std::env::var_os(name))
 }

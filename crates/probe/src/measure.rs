@@ -1,6 +1,7 @@
-//! Carries out a plan: for each memory node its buffers, for each CPU node latency, bandwidth and the loaded curve.
+//! Carries out a plan: for each memory node its buffers, for each CPU node latency, bandwidth and the loaded-latency
+//! curve.
 //!
-//! What fails spoils its own pair only, which is then among the skipped, with the reason.
+//! A failure affects only its own pair, which is then listed as skipped, with the reason.
 
 use nearfar_topology::{Mix, NodeId};
 
@@ -15,10 +16,10 @@ use crate::warnings;
 const SEGMENT_HUGE: usize = 16 << 20;
 /// A segment in small pages: 32 of them.
 const SEGMENT_SMALL: usize = 128 << 10;
-/// Any will do; the same one makes the same order every time.
+/// Arbitrary but fixed, so that the order is the same every time.
 const SEED: u64 = 0x6e65_6172_6661_7200;
 
-/// Which machine the figures belong to.
+/// The machine that the results belong to.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// The topology's fingerprint.
@@ -27,7 +28,7 @@ pub struct Identity {
     pub kernel: String,
 }
 
-/// How far a probe is.
+/// Progress of a probe.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
     /// Steps done, of [`Plan::steps`].
@@ -36,11 +37,11 @@ pub struct Progress<'a> {
     pub cpu_node: NodeId,
     /// The pair being measured.
     pub memory_node: NodeId,
-    /// What of it.
+    /// The current measurement of the pair.
     pub what: &'a str,
 }
 
-/// Carries out `plan`, telling `progress` before each step.
+/// Carries out `plan`; calls `progress` before each step.
 pub fn measure(
     plan: &Plan,
     machine: Identity,
@@ -89,7 +90,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Everything about one memory node.
+    /// Measures all pairs of one memory node.
     fn target(&mut self, target: &Target) {
         let bytes = usize::try_from(target.sizes.sum().0).unwrap_or(usize::MAX / 2);
         let mut region = match Region::on_node(bytes, target.node, target.only_node) {
@@ -130,7 +131,7 @@ impl Run<'_> {
         let chase_lines = usize::try_from(target.sizes.chase.0).unwrap_or(usize::MAX) / LINE;
         let (chased, streamed) = lines.split_at_mut(chase_lines.min(lines.len()));
         let chase = Chase::new(chased, segment / LINE, SEED);
-        // Sizes are megabytes at least.
+        // Sizes are at least megabytes.
         let mut chase = chase.ok_or(GaugeError::Starved)?;
         self.step(target, view, "idle latency");
         let idle_latency = self.gauge.idle_latency(view, &mut chase, streamed)?;
@@ -171,7 +172,7 @@ const HUGE: &str = "huge";
 const SMALL: &str = "small";
 const MIXED: &str = "mixed";
 
-/// What pages the buffers so far are in.
+/// Type of the pages of the buffers so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pages(Option<&'static str>);
 

@@ -1,23 +1,23 @@
-//! Holding a stream to a rate: how long to spin after each burst.
+//! Limits a stream to a rate, by busy-waiting after each burst.
 //!
-//! A burst is too short to be timed one by one, so the pacer is told after many of them how long they took, and
-//! corrects the spinning by part of what was missing; so what a turn and a burst take need be known only roughly.
-//! While the memory can't keep up it spins not at all.
+//! A burst is too short to be timed by itself, so the pacer gets the time of many of them at once, and corrects the
+//! wait by a part of the difference; so the cost of a turn and of a burst need be known only roughly. While the memory
+//! can't keep up, the stream does not wait at all.
 
-/// Picoseconds, so that the slow drift of many small corrections is not lost to rounding.
+/// Picoseconds, so that rounding does not lose the slow drift of many small corrections.
 type Picoseconds = u64;
 
-/// Keeps bursts `interval` apart, by a pause after each.
+/// Keeps bursts `interval` apart by a pause after each.
 #[derive(Clone, Debug)]
 pub(crate) struct Pacer {
     interval: Option<Picoseconds>,
     turn: Picoseconds,
     pause: Picoseconds,
-    /// What the whole turns so far were short of the pauses wanted.
+    /// Difference between the pauses wanted and the whole turns so far.
     owed: Picoseconds,
 }
 
-/// A burst, and what a turn of the spin loop after it takes.
+/// A burst, and the time of a turn of the wait loop after it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Burst {
     pub(crate) bytes: u64,
@@ -25,10 +25,10 @@ pub(crate) struct Burst {
 }
 
 impl Pacer {
-    /// As fast as it goes.
+    /// Without a limit.
     pub(crate) const FLAT_OUT: Self = Self { interval: None, turn: 1, pause: 0, owed: 0 };
 
-    /// Bursts at `bytes_per_s`; at `most_bytes_per_s` they would follow each other without a pause.
+    /// Bursts at `bytes_per_s`; `most_bytes_per_s` is the rate without pauses.
     pub(crate) fn at_rate(bytes_per_s: u64, most_bytes_per_s: u64, burst: Burst) -> Self {
         let interval = |rate: u64| {
             let ps = u128::from(burst.bytes) * 1_000_000_000_000 / u128::from(rate.max(1));
@@ -39,23 +39,24 @@ impl Pacer {
         Self { interval: Some(interval), turn: burst.turn_ps.max(1), pause, owed: 0 }
     }
 
-    /// Turns of the spin loop after each burst of the portion to come; what is less than a turn is made up for in
-    /// portions to come.
+    /// Turns of the wait loop after each burst of the next portion; fractions of a turn are carried over to later
+    /// portions.
     pub(crate) fn spins(&mut self) -> u64 {
         let wanted = self.pause.saturating_add(self.owed);
         self.owed = wanted % self.turn;
         wanted / self.turn
     }
 
-    /// Says that the `bursts` of a portion took `elapsed_ns`.
+    /// Reports that the `bursts` of a portion took `elapsed_ns`.
     pub(crate) fn took(&mut self, bursts: u64, elapsed_ns: u64) {
         let (Some(interval), Some(took)) = (self.interval, (elapsed_ns * 1000).checked_div(bursts))
         else {
             return;
         };
-        // No memory is so slow at a rate it was seen to carry: such a portion was interrupted, and says little.
+        // Memory can't be this slow at a rate it has sustained before: the portion was interrupted, and its time means
+        // little.
         let took = took.min(interval.saturating_mul(4));
-        // A quarter of what is missing or too much: single portions vary, the rate should not.
+        // Corrects a quarter of the difference: single portions vary, the rate should not.
         let missing = interval.abs_diff(took) / 4;
         self.pause = if took < interval {
             self.pause.saturating_add(missing)
@@ -70,8 +71,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The mean interval, once settled, on a memory on which a burst takes `burst_ps` and a turn `turn_ps`, whatever the
-    /// pacer believes.
+    /// The mean interval in the steady state, on a memory with these times per burst and turn, which may differ from
+    /// the pacer's initial estimates.
     fn settle(pacer: &mut Pacer, burst_ps: u64, turn_ps: u64) -> u64 {
         let mut portion = || {
             let interval_ps = burst_ps + pacer.spins() * turn_ps;

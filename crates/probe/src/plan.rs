@@ -1,7 +1,7 @@
-//! What will be measured, decided before anything is: which CPUs, which nodes, how long, how large.
+//! Plans the measurements before any runs: CPUs, nodes, duration, sizes.
 //!
-//! Everything that can be refused is refused here. A pair that can't be measured (no CPU of that node is ours, no room
-//! on that node) is skipped with its reason and does not spoil the others.
+//! All invalid requests are refused here. A pair that can't be measured (this process may use no CPU of the node, or
+//! the memory node has no room) is skipped with the reason, and the others are measured.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,40 +13,40 @@ use crate::budget::{Budget, LLC_ASSUMED, Outgrown, Pace, Sizes, room};
 use crate::cpus::{self, Caches};
 use crate::report::{Lab, Skipped};
 
-/// What a user asked for, nodes already resolved.
+/// A user's request, with nodes already resolved.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Memory nodes to measure.
     pub nodes: NodeSet,
     /// CPU nodes to measure from.
     pub cpu_nodes: NodeSet,
-    /// Mixes, in the order they are measured and shown.
+    /// Mixes, in the order of measurement and output.
     pub mixes: Vec<Mix>,
-    /// Whether to be quick.
+    /// Whether to take a short measurement.
     pub quick: bool,
-    /// The most CPUs of a node to use; all if absent.
+    /// The most CPUs of a node to use; by default all.
     pub cpus_max: Option<usize>,
-    /// The CPUs this process may run on; all if absent.
+    /// The CPUs this process may use; by default all.
     pub cpus_allowed: Option<BTreeSet<CpuId>>,
-    /// The lab's word, if this is its guest.
+    /// The lab's description, if this is its guest.
     pub lab: Option<Lab>,
 }
 
-/// Why a request can't be carried out on any machine, or not on this one.
+/// Reasons why a request is invalid, or can't be carried out on this machine.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// No mixes.
+    /// There are no mixes.
     #[error("no mix to measure; give some as 1:0,2:1,1:1")]
     NoMixes,
-    /// More writes than reads.
+    /// The mix has more writes than reads.
     #[error(
         "mix {0}: a line is read before it is modified, so a mix has at least as many reads as writes; the most write-heavy one is 1:1"
     )]
     TooManyWrites(Mix),
-    /// A limit of no CPUs.
+    /// The limit is no CPUs.
     #[error("at most 0 CPUs a node: nothing could be measured; give 1 or more")]
     NoCpus,
-    /// A CPU node that is none.
+    /// The node has no CPUs.
     #[error("node {node} has no CPUs; CPU nodes here: {has}")]
     NotACpuNode {
         /// The node.
@@ -67,7 +67,7 @@ fn reasons(skipped: &[Skipped]) -> String {
     each.into_iter().collect::<Vec<_>>().join("; ")
 }
 
-/// What will be measured.
+/// The measurements to make.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(crate) targets: Vec<Target>,
@@ -80,11 +80,11 @@ pub struct Plan {
     pub(crate) warnings: Vec<String>,
 }
 
-/// A memory node and from where it is measured.
+/// A memory node and the CPU nodes to measure it from.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) node: NodeId,
-    /// No other node has memory, so a kernel that can't bind is no obstacle.
+    /// No other node has memory, so failure to bind is ignored.
     pub(crate) only_node: bool,
     pub(crate) sizes: Sizes,
     pub(crate) views: Vec<View>,
@@ -95,18 +95,18 @@ pub(crate) struct Target {
 pub(crate) struct View {
     pub(crate) node: NodeId,
     pub(crate) cpus: Vec<CpuId>,
-    /// The one that measures latency.
+    /// The CPU that measures latency.
     pub(crate) chaser: CpuId,
-    /// Those that load the memory meanwhile; none if there is but one CPU.
+    /// The CPUs that load the memory meanwhile; none if there is only one CPU.
     pub(crate) loaders: Vec<CpuId>,
     pub(crate) caches: Caches,
 }
 
 impl Plan {
-    /// Holds a request against the machine.
+    /// Validates a request for the machine, and plans it.
     ///
     /// # Errors
-    /// [`PlanError`], if nothing of it can be done or part of it makes no sense.
+    /// [`PlanError`], if nothing can be measured or part of the request is invalid.
     pub fn new(machine: &Topology, fs: &dyn Fs, request: Request) -> Result<Self, PlanError> {
         check(machine, &request)?;
         let allowed = request.cpus_allowed;
@@ -164,7 +164,7 @@ impl Plan {
         self.skipped.extend(pairs);
     }
 
-    /// Settles the cache sizes all buffers are held against: the lab's word, else the kernel's, else an assumption.
+    /// Determines the cache sizes for all buffer sizes: from the lab, else from the kernel, else an assumption.
     fn find_cache(&mut self, views: &[View]) {
         let told = self
             .lab
@@ -208,14 +208,14 @@ impl Plan {
         self.targets.push(Target { node, only_node, sizes, views: views.to_vec() });
     }
 
-    /// How many steps [`crate::measure()`] reports in all.
+    /// Total number of steps that [`crate::measure()`] reports.
     #[must_use]
     pub fn steps(&self) -> usize {
         let view = |view: &View| 1 + self.mixes.len() + usize::from(!view.loaders.is_empty());
         self.targets.iter().flat_map(|target| &target.views).map(view).sum()
     }
 
-    /// Pairs that will not be measured, and why.
+    /// Pairs that will not be measured, with the reason.
     #[must_use]
     pub fn skipped(&self) -> &[Skipped] {
         &self.skipped
@@ -231,7 +231,7 @@ impl View {
             let cpus = cpus.iter().copied().filter(|cpu| *cpu != chaser);
             cpus.filter(|cpu| !apart || !core.contains(cpu)).collect::<Vec<_>>()
         };
-        // A loader on the chaser's own core would slow it by more than memory does.
+        // A loader on the chaser's own core would slow it more than memory does.
         let loaders = if others(true).is_empty() { others(false) } else { others(true) };
         let caches = cpus::caches(fs, &cpus);
         Some(Self { node, chaser, loaders, caches, cpus })

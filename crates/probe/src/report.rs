@@ -1,9 +1,9 @@
-//! What a probe found: the type, its JSON, and the questions other commands ask of it.
+//! The results of a probe: the type, its JSON, and queries for other commands.
 //!
-//! Format `nearfar.probe/1`: one JSON object. `source` is `measured` or `emulated` (in the lab; figures are then of
-//! the modelled machine, already divided by its slow motion). `pairs` has one entry per CPU node and memory node that
-//! was measured, `skipped` one per pair that was not, with the reason. Latencies are nanoseconds, bandwidths bytes
-//! per second with reads and write-backs counted together; each is the median of repeats, with the extremes and
+//! Format `nearfar.probe/1`: one JSON object. `source` is `measured` or `emulated` (in the lab; values are then of the
+//! modelled machine, already divided by its slow motion). `pairs` has one entry per measured CPU node and memory node,
+//! `skipped` one per pair that was not measured, with the reason. Latencies are nanoseconds, bandwidths bytes per
+//! second with reads and write-backs counted together; each is the median of repeats, with the extremes and
 //! `spread_bp`, their distance as a share of the median. Readers accept unknown keys and refuse another major number.
 
 use nearfar_topology::{BasisPoints, Bytes, BytesPerSecond, CpuId, Mix, NodeId, NodeSet};
@@ -19,91 +19,91 @@ pub const SCHEMA: &str = "nearfar.probe/1";
 pub struct ProbeReport {
     /// Always [`SCHEMA`].
     pub schema: String,
-    /// Whether a machine or a model of one was measured.
+    /// Whether the machine is real or modelled.
     pub source: Source,
     /// The machine.
     pub machine: Machine,
-    /// When, in seconds since 1970.
+    /// Time of the probe, in seconds since 1970.
     pub taken_unix_s: u64,
-    /// How.
+    /// Method of the probe.
     pub method: Method,
     /// Results, by CPU node, then memory node.
     pub pairs: Vec<Pair>,
     /// Pairs without a result.
     #[serde(default)]
     pub skipped: Vec<Skipped>,
-    /// What a reader should know before trusting the figures.
+    /// Warnings that limit trust in the values.
     #[serde(default)]
     pub warnings: Vec<String>,
 }
 
-/// Where figures come from.
+/// Source of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// A machine.
+    /// A real machine.
     Measured,
     /// The lab's model of a machine.
     Emulated,
 }
 
-/// Which machine, and under which kernel.
+/// The machine and its kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// The topology's fingerprint: figures are reused only where it matches.
+    /// The topology's fingerprint: values are reused only where it matches.
     pub fingerprint: String,
     /// The kernel's release.
     pub kernel: String,
-    /// The lab's machine, if it is one.
+    /// The lab's machine, in the lab.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lab: Option<Lab>,
 }
 
-/// What the lab says of itself in the guest.
+/// The lab's description of itself in the guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lab {
     /// The machine file's name.
     pub machine: String,
     /// `virtual` (guest clocks show modelled time) or `wait` (real waits, the machine runs in slow motion).
     pub clock: String,
-    /// By how much the guest is slower than the modelled machine; figures in a report are already corrected.
+    /// Slow-motion factor of the guest relative to the modelled machine; values in a report are already corrected.
     pub slow_motion: f64,
-    /// The modelled last-level cache of a node, where it differs from what the guest's sysfs shows.
+    /// The modelled last-level cache of a node, where it differs from the one in the guest's sysfs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub llc_kib: Option<u64>,
 }
 
-/// How the figures were obtained.
+/// Method by which the values were obtained.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Method {
     /// Whether this was a quick probe.
     pub quick: bool,
-    /// Bytes a line.
+    /// Bytes per line.
     pub line_bytes: u64,
-    /// The last-level cache the buffers were sized against.
+    /// Size of the last-level cache that the buffers were sized for.
     pub llc_bytes: Bytes,
-    /// `huge`, `small`, or `mixed` pages behind the buffers.
+    /// Pages of the buffers: `huge`, `small`, or `mixed`.
     pub pages: String,
-    /// How TLB misses were kept out of latencies.
+    /// How latencies avoid TLB misses.
     pub tlb: String,
-    /// Which loops ran.
+    /// Description of the loops.
     pub loops: String,
 }
 
-/// One CPU node's view of one memory node.
+/// Results for one CPU node and one memory node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
     /// The node of the CPUs that measured.
     pub cpu_node: NodeId,
     /// The node of the memory that was measured.
     pub memory_node: NodeId,
-    /// The CPUs that took part.
+    /// The CPUs used.
     pub cpus: Vec<CpuId>,
-    /// A dependent load on an otherwise idle machine.
+    /// Latency of a dependent load on an otherwise idle machine.
     pub idle_latency: Latency,
-    /// Bandwidth of all these CPUs together, per mix, in order of mix as asked.
+    /// Total bandwidth of these CPUs, per mix, in the requested order.
     pub bandwidth: Vec<Bandwidth>,
-    /// Latency as the load rises.
+    /// Latency as a function of load.
     pub loaded: LoadedCurve,
 }
 
@@ -135,24 +135,24 @@ pub struct Bandwidth {
     pub spread_bp: BasisPoints,
 }
 
-/// Latency against load, from idle to saturation.
+/// Latency as a function of load, from idle to saturation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoadedCurve {
     /// In order of offered load; empty if not measured.
     pub points: Vec<LoadedPoint>,
-    /// Why there is no curve.
+    /// The reason why there is no curve.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_measured: Option<String>,
 }
 
-/// One point of the curve: reads by all CPUs but one, latency by that one.
+/// One point of the curve: all CPUs but one read, that one measures latency.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadedPoint {
-    /// What the loading CPUs tried to read; absent for as much as they could.
+    /// Target read rate of the loading CPUs; absent for the maximum.
     pub offered_bytes_per_s: Option<BytesPerSecond>,
-    /// What was read, the measuring CPU's own lines included.
+    /// Read rate achieved, including the measuring CPU.
     pub achieved_bytes_per_s: BytesPerSecond,
-    /// Median latency of a dependent load meanwhile.
+    /// Median latency of a dependent load at this load.
     pub latency_ns: f64,
 }
 
@@ -163,25 +163,25 @@ pub struct Skipped {
     pub cpu_node: NodeId,
     /// The node of the memory.
     pub memory_node: NodeId,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// Why a text is not a usable report.
+/// Reasons why a text is not a usable report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// Not JSON, or keys missing or of the wrong type.
+    /// Not JSON, or keys are missing or of the wrong type.
     #[error("not a probe report ({0}); measure again with `nearfar probe`")]
     Malformed(#[from] serde_json::Error),
-    /// JSON of another sort.
+    /// JSON of another schema.
     #[error(
         "the schema is {found}, not {SCHEMA}; give a file that `nearfar probe` of this version wrote"
     )]
     Schema {
-        /// The `schema` field, or a word for its absence.
+        /// The `schema` field, or a note that it is missing.
         found: String,
     },
-    /// Figures that can't be.
+    /// Impossible values.
     #[error("not a believable probe report: {0}; measure again with `nearfar probe`")]
     Absurd(String),
 }
@@ -193,7 +193,7 @@ impl From<Spread<f64>> for Latency {
 }
 
 impl Bandwidth {
-    /// A mix's figures.
+    /// The results of a mix.
     #[must_use]
     pub fn new(mix: Mix, of: Spread<u64>) -> Self {
         Self {
@@ -207,7 +207,7 @@ impl Bandwidth {
 }
 
 impl ProbeReport {
-    /// Reads a report and refuses what can't be true of any machine.
+    /// Parses a report, and refuses values that are impossible on any machine.
     ///
     /// # Errors
     /// [`ReportError`], for any text that is not a report of this version.
@@ -245,7 +245,7 @@ impl ProbeReport {
         self.pairs.iter().map(|pair| pair.memory_node).collect()
     }
 
-    /// The pair that draws most from `memory_node` at its first mix: how its nearest CPUs see it.
+    /// The pair with the highest bandwidth to `memory_node` at its first mix: usually that of the nearest CPUs.
     #[must_use]
     pub fn best_pair(&self, memory_node: NodeId) -> Option<&Pair> {
         let pairs = self.pairs.iter().filter(|pair| pair.memory_node == memory_node);

@@ -4,10 +4,10 @@
 
 use nearfar_topology::BasisPoints;
 
-/// The middle and the extremes of some repeats.
+/// The median and the extremes of some repeats.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread<T> {
-    /// The middle one; of an even number the lower of the two in the middle.
+    /// The middle value; the lower of the two for an even number.
     pub median: T,
     /// The smallest.
     pub min: T,
@@ -17,7 +17,7 @@ pub struct Spread<T> {
     pub relative: BasisPoints,
 }
 
-/// Median and extremes of latencies or the like; `None` without a sample. Samples that are no numbers sort last.
+/// Median and extremes of floating-point samples; `None` without a sample. NaN sorts last.
 #[must_use]
 pub fn of_floats(samples: &[f64]) -> Option<Spread<f64>> {
     let mut sorted = samples.to_vec();

@@ -1,8 +1,8 @@
-//! Where reports are kept, so that other commands need not measure again.
+//! Saved reports, so that other commands need not measure again.
 //!
 //! One file per machine, `probe-<fingerprint>.json`, in a directory for state: `$NEARFAR_STATE` if set, else
-//! `/var/lib/nearfar` for root, else `$XDG_STATE_HOME/nearfar` or `~/.local/state/nearfar`. Written whole to a
-//! temporary file beside it and renamed, so a reader sees the old report or the new one, never half of one.
+//! `/var/lib/nearfar` for root, else `$XDG_STATE_HOME/nearfar` or `~/.local/state/nearfar`. Each is written to a
+//! temporary file beside it and renamed, so a reader sees the old report or the new one, never a part.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 
 use crate::report::{ProbeReport, ReportError};
 
-/// A larger file is no report of ours: 1024 nodes squared would not fit, and nothing measures that.
+/// A larger file is not a report: 1024 nodes squared would not fit, and no machine has as many.
 const SIZE_MAX: u64 = 16 << 20;
 
-/// Why a report could not be kept or found.
+/// Reasons why a report could not be saved or found.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Reading or writing failed.
@@ -24,18 +24,18 @@ pub enum StoreError {
         verb: &'static str,
         /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The error.
         source: io::Error,
     },
-    /// The file is there but is no report.
+    /// The file exists but is no report.
     #[error("probe report {}: {source}", path.display())]
     Report {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in it.
         source: ReportError,
     },
-    /// The file is far too large to be a report.
+    /// The file is too large to be a report.
     #[error("probe report {}: larger than {} MiB, so not a probe report; measure again with `nearfar probe`", path.display(), SIZE_MAX >> 20)]
     TooLarge {
         /// The file.
@@ -48,10 +48,10 @@ pub enum StoreError {
         path: PathBuf,
         /// Its fingerprint.
         found: String,
-        /// The fingerprint asked for.
+        /// The fingerprint of this machine.
         wanted: String,
     },
-    /// No place for state is known.
+    /// There is no directory for state.
     #[error(
         "no directory for saved probes: neither NEARFAR_STATE, XDG_STATE_HOME nor HOME is set; set NEARFAR_STATE or use --save FILE"
     )]
@@ -69,7 +69,7 @@ pub fn state_dir() -> Result<PathBuf, StoreError> {
 
 fn state_dir_from(root: bool, get: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let var = |name| get(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    // The XDG specification has relative paths ignored.
+    // The XDG specification requires relative paths to be ignored.
     let absolute = |path: &PathBuf| path.is_absolute();
     var("NEARFAR_STATE")
         .or_else(|| root.then(|| PathBuf::from("/var/lib/nearfar")))
@@ -84,10 +84,10 @@ pub fn path_in(dir: &Path, fingerprint: &str) -> PathBuf {
     dir.join(format!("probe-{}.json", fingerprint.chars().map(plain).collect::<String>()))
 }
 
-/// Keeps `report` in `dir`, which is made if need be; returns the file.
+/// Saves `report` in `dir`, which is created if necessary; returns the file.
 ///
 /// # Errors
-/// [`StoreError::Io`] if the file can't be written; the one before it is then untouched.
+/// [`StoreError::Io`] if the file can't be written; an earlier one is unchanged then.
 pub fn save(dir: &Path, report: &ProbeReport) -> Result<PathBuf, StoreError> {
     let path = path_in(dir, &report.machine.fingerprint);
     fs::create_dir_all(dir).map_err(|source| StoreError::Io {
@@ -99,14 +99,14 @@ pub fn save(dir: &Path, report: &ProbeReport) -> Result<PathBuf, StoreError> {
     Ok(path)
 }
 
-/// Writes `report` to the file `path`, whole or not at all.
+/// Writes `report` to the file `path` atomically.
 ///
 /// # Errors
 /// [`StoreError::Io`] if the file can't be written.
 pub fn save_file(path: &Path, report: &ProbeReport) -> Result<(), StoreError> {
     let failed = |source| StoreError::Io { verb: "writing", path: path.to_path_buf(), source };
     let text = report.to_json().map_err(|error| failed(error.into()))?;
-    // A pipe or a device (/dev/stdout) is written to, not replaced.
+    // Writes to a pipe or a device (/dev/stdout) directly, instead of replacing it.
     if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
         return fs::write(path, text).map_err(failed);
     }
@@ -127,7 +127,7 @@ fn write_synced(path: &Path, text: &str) -> io::Result<()> {
     file.sync_all()
 }
 
-/// The report kept in `dir` for the machine with this fingerprint; `None` if there is none.
+/// The saved report in `dir` for the machine with this fingerprint; `None` if there is none.
 ///
 /// # Errors
 /// [`StoreError`] if there is a file but no usable report of this machine in it.
@@ -146,7 +146,7 @@ pub fn load_matching(dir: &Path, fingerprint: &str) -> Result<Option<ProbeReport
     Ok(Some(report))
 }
 
-/// The report in the file `path`, of whichever machine.
+/// The report in the file `path`, of any machine.
 ///
 /// # Errors
 /// [`StoreError`] if it can't be read or is no usable report.

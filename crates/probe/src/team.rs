@@ -1,8 +1,9 @@
-//! A team of pinned threads that work at the same time and are counted over the same time.
+//! A team of pinned threads that run, and are counted, over the same time.
 //!
-//! A thread that wakes up begins to work at once, and time starts when the last of them has done its warm-up: a window
-//! never holds a thread that is still on its way, or caches that still hold what others wrote before. They go on until every one of them has passed the last boundary, so that
-//! the load stays what it is while anyone is counted. How windows are counted is `windows.rs`.
+//! Threads start to work as they wake up, and the clock starts when the last of them has done its warm-up: so no window
+//! includes a thread that has not started, or caches filled by earlier writes. They continue until all of them have
+//! passed the last boundary, so that the load stays constant while any thread is counted. Counting by windows is in
+//! `windows.rs`.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -14,15 +15,15 @@ use nearfar_topology::CpuId;
 use crate::clock::Clock;
 use crate::windows::{Mark, Marks, Windows};
 
-/// Something that can be done in portions.
+/// A task that runs in portions.
 pub(crate) trait Work: Send {
-    /// Does about `units` units; returns how many were done.
+    /// Does about `units` units; returns the number done.
     fn portion(&mut self, units: u64) -> u64;
-    /// Says how long the last portion of `units` units took.
+    /// Receives the duration of the last portion.
     fn took(&mut self, _units: u64, _elapsed_ns: u64) {}
 }
 
-/// Why a team could not work.
+/// Reasons why a team could not run.
 #[derive(Debug, thiserror::Error)]
 pub enum TeamError {
     /// A thread could not be made.
@@ -33,12 +34,12 @@ pub enum TeamError {
         /// The errno.
         source: std::io::Error,
     },
-    /// A thread could not be put on its CPU.
+    /// A thread could not be pinned to its CPU.
     #[error("pinning a thread: {0}")]
     Pin(#[from] AffinityError),
 }
 
-/// Where threads wait for each other before the start.
+/// A barrier before the start.
 #[derive(Default)]
 struct Gate {
     state: Mutex<GateState>,
@@ -48,14 +49,14 @@ struct Gate {
 #[derive(Default)]
 struct GateState {
     ready: usize,
-    /// Whether one that is waiting could not get ready.
+    /// Whether a waiting thread failed to prepare.
     unfit: bool,
-    /// Once it is open: whether all may go to work, or should go home.
+    /// Set once it is open: whether threads run or return.
     opened: Option<bool>,
 }
 
 impl Gate {
-    /// Waits until the gate opens; whether there will be work.
+    /// Waits until the gate opens; returns whether to run.
     fn wait(&self, fit: bool) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.ready += 1;
@@ -65,7 +66,7 @@ impl Gate {
         opened.unwrap_or_else(PoisonError::into_inner).opened == Some(true)
     }
 
-    /// Waits until `threads` threads are waiting, then lets them go; home, if not `all_there` or if one is unfit.
+    /// Waits until `threads` threads are waiting, then releases them; to return, if not `all_there` or if one failed.
     fn open(&self, threads: usize, all_there: bool) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let ready = self.changed.wait_while(state, |state| state.ready < threads);
@@ -75,11 +76,11 @@ impl Gate {
     }
 }
 
-/// How far a team is.
+/// Progress of a team.
 struct Course {
     /// Threads that have not done their warm-up yet.
     missing: AtomicUsize,
-    /// When the last one had; [`u64::MAX`] before.
+    /// Time at which the last one had; [`u64::MAX`] before.
     start_ns: AtomicU64,
     /// Threads that have not passed the last boundary yet.
     unfinished: AtomicUsize,
@@ -91,20 +92,20 @@ impl Course {
         Self { missing, start_ns: AtomicU64::new(u64::MAX), unfinished }
     }
 
-    /// Says that a thread has done its warm-up, at this time.
+    /// Records that a thread has done its warm-up, at this time.
     fn begin(&self, now_ns: u64) {
         if self.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.start_ns.store(now_ns, Ordering::Release);
         }
     }
 
-    /// When all had.
+    /// Time at which all had.
     fn start_ns(&self) -> Option<u64> {
         let start_ns = self.start_ns.load(Ordering::Acquire);
         (start_ns != u64::MAX).then_some(start_ns)
     }
 
-    /// Says that a thread has passed the last boundary.
+    /// Records that a thread has passed the last boundary.
     fn finish(&self) {
         let fewer = |threads: usize| threads.checked_sub(1);
         let _ = self.unfinished.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
@@ -115,7 +116,7 @@ impl Course {
     }
 }
 
-/// Puts each work on its CPU and lets all work through the windows; the notes of each.
+/// Runs each work on its CPU through the windows; returns the notes of each.
 pub(crate) fn run(
     clock: Clock,
     windows: Windows,
@@ -149,7 +150,7 @@ pub(crate) fn run(
     })
 }
 
-/// Works from now to the end of the windows and beyond, until all have come that far.
+/// Runs a work until all threads have passed the end of the windows.
 fn pass(clock: Clock, windows: Windows, work: &mut dyn Work, course: &Course) -> Marks {
     let _release = ReleaseOnPanic(course);
     let mut portions = Portions::new(clock, windows);
@@ -179,7 +180,7 @@ fn pass(clock: Clock, windows: Windows, work: &mut dyn Work, course: &Course) ->
     marks
 }
 
-/// Lets the others stop too if one of them panics, so that a mistake shows as a panic and not as a hang.
+/// Releases the other threads if one panics, so that a bug shows as a panic and not as a hang.
 struct ReleaseOnPanic<'a>(&'a Course);
 
 impl Drop for ReleaseOnPanic<'_> {
@@ -190,19 +191,19 @@ impl Drop for ReleaseOnPanic<'_> {
     }
 }
 
-/// How large a portion is: long enough that reading the clock does not count, short against a window.
+/// Size of a portion: long enough that the cost of reading the clock is negligible, short against a window.
 struct Portions {
     units: u64,
     wanted_ns: u64,
 }
 
 impl Portions {
-    /// A gigabyte of lines; no memory passes that in a window.
+    /// A gigabyte of lines, more than any memory transfers in a window.
     const UNITS_MAX: u64 = 1 << 24;
 
     fn new(clock: Clock, windows: Windows) -> Self {
         const LEAST_NS: u64 = 50_000;
-        // A portion twice as long as wanted still ends well within what a boundary may be missed by.
+        // Even a portion of twice this length passes a boundary within the tolerance.
         let most = (windows.window_ns / 32).max(1);
         Self { units: 64, wanted_ns: (clock.reading_ns * 200).max(LEAST_NS).min(most) }
     }

@@ -1,4 +1,4 @@
-//! A report as other crates' tests need one: two tiers, figures of a made-up machine.
+//! A report for tests of other crates: two tiers of a fictitious machine.
 
 use nearfar_topology::{BasisPoints, Bytes, BytesPerSecond, CpuId, Mix, NodeId};
 

@@ -1,12 +1,12 @@
-//! What a reader should know before trusting a report's figures: where the machine was not quiet.
+//! Warnings about a report's values: signs that the machine was not idle.
 
 use nearfar_topology::BasisPoints;
 
 use crate::report::{LoadedPoint, Pair, ProbeReport};
 
-/// Repeats further apart than this (10 %) are worth a word.
+/// A larger spread of repeats (10 %) causes a warning.
 const SPREAD_MAX: BasisPoints = BasisPoints(1000);
-/// A latency this much (per cent) below that of a lower load shows that something else was going on.
+/// A latency lower by this much (per cent) than at a lower load shows other activity.
 const FALL_PERCENT: f64 = 15.0;
 
 /// The warnings, one line each.

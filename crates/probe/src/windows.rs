@@ -1,12 +1,12 @@
-//! Windows of time in which a team is counted, and what each thread notes at their boundaries.
+//! Windows of time in which a team is counted, and the notes of each thread at their boundaries.
 //!
-//! Boundaries lie on one grid for all threads. A thread notes its own time and count at the first reading of the clock
-//! after a boundary; its rate in a window is the difference of counts over that of times, so what is missed by reading
-//! late is missed alike in both. But a thread that was off its CPU reads too late to speak for the same time as the
-//! others: a boundary missed by more than an eighth of a window is not noted, and a window counts only if every thread
-//! noted both its ends.
+//! All threads share one grid of boundaries. A thread notes its own time and count at its first reading of the clock
+//! after a boundary; its rate in a window is the difference of counts over the difference of times, so a late reading
+//! affects both alike. But a thread that was off its CPU reads too late to represent the same time as the others: a
+//! boundary missed by more than an eighth of a window is not noted, and a window is valid only if every thread noted
+//! both its ends.
 
-/// When is counted: once every thread has done `warm_up_units`, `warm_up_ns` pass, then come `count` windows of
+/// The schedule: once every thread has done `warm_up_units`, `warm_up_ns` pass, then come `count` windows of
 /// `window_ns`, one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Windows {
@@ -16,7 +16,7 @@ pub(crate) struct Windows {
     pub(crate) count: u32,
 }
 
-/// What a thread had done at a moment.
+/// A thread's time and count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) at_ns: u64,
@@ -28,19 +28,19 @@ pub(crate) struct Mark {
 pub(crate) struct Marks {
     windows: Windows,
     start_ns: u64,
-    /// At each boundary, if it was not missed; as many as there have been so far.
+    /// At each boundary, unless it was missed; one entry per boundary so far.
     noted: Vec<Option<Mark>>,
     first: Mark,
     last: Mark,
 }
 
 impl Marks {
-    /// No boundary noted yet; the warm-up begins at `start_ns`, the thread had begun at `begun`.
+    /// No boundary noted yet; the warm-up begins at `start_ns`, the thread began at `begun`.
     pub(crate) fn new(windows: Windows, start_ns: u64, begun: Mark) -> Self {
         Self { windows, start_ns, noted: Vec::new(), first: begun, last: begun }
     }
 
-    /// Takes note of `now`; true once the last boundary has been passed.
+    /// Records `now`; returns true once the last boundary has been passed.
     pub(crate) fn pass(&mut self, now: Mark) -> bool {
         let Windows { warm_up_ns, window_ns, count, .. } = self.windows;
         let boundaries = u64::from(count) + 1;
@@ -58,7 +58,7 @@ impl Marks {
     }
 }
 
-/// Units a second of each thread, for each window that counts.
+/// Units per second of each thread, for each valid window.
 pub(crate) fn rates(team: &[Marks]) -> Vec<Vec<f64>> {
     let boundaries = team.iter().map(|marks| marks.noted.len()).min().unwrap_or(0);
     (1..boundaries)
@@ -69,7 +69,8 @@ pub(crate) fn rates(team: &[Marks]) -> Vec<Vec<f64>> {
         .collect()
 }
 
-/// Units a second of each thread from when it began to the last boundary, windows or not; `None` if one has no time between.
+/// Units per second of each thread from its start to the last boundary, ignoring windows; `None` if that time is zero
+/// for one.
 pub(crate) fn rough_rates(team: &[Marks]) -> Option<Vec<f64>> {
     team.iter().map(|marks| rate(marks.first, marks.last)).collect()
 }

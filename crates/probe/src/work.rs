@@ -1,4 +1,4 @@
-//! The two sorts of work: a chase, counted in loads, and a stream at a mix, counted in lines read and written.
+//! The two types of work: a chase, counted in loads, and a stream at a mix, counted in lines read and written.
 
 use nearfar_topology::Mix;
 
@@ -6,7 +6,7 @@ use crate::loops::{self, Chase, LINE, Line};
 use crate::pacer::Pacer;
 use crate::team::Work;
 
-/// Lines that the loops take at a time.
+/// Lines per iteration of the loops.
 const GROUP: usize = 8;
 
 impl Work for Chase<'_> {
@@ -15,9 +15,10 @@ impl Work for Chase<'_> {
     }
 }
 
-/// A stream over its own lines, again and again from the start.
+/// A stream over its own lines, repeated from the start.
 ///
 /// A round of the mix R:W reads (R - W) groups of lines of one array and modifies W groups of another: R reads and W
+/// writes per round, because a modified line is read once and written back once.
 /// writes a round, since a modified line is read once and written back once.
 #[derive(Debug)]
 pub(crate) struct Stream<'a> {
@@ -43,7 +44,7 @@ impl<'a> Stream<'a> {
         (rounds > 0).then_some(Self { read, modify, round, rounds, at: 0, counted, pacer })
     }
 
-    /// Lines read and written in a round of `mix`, which is what a pacer paces.
+    /// Lines read and written in a round of `mix`, the unit of a pacer.
     pub(crate) fn burst_lines(mix: Mix) -> u64 {
         (u64::from(mix.reads()) + u64::from(mix.writes())) * GROUP as u64
     }
@@ -74,7 +75,7 @@ impl Work for Stream<'_> {
     }
 }
 
-/// Cuts `lines` into `count` parts of the same size; what is left over stays unused.
+/// Divides `lines` into `count` equal parts; the remainder stays unused.
 pub(crate) fn parts(lines: &mut [Line], count: usize) -> impl Iterator<Item = &mut [Line]> {
     // Whole pages, so that no two streams share one.
     const PAGE_LINES: usize = 4096 / LINE;

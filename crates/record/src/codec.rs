@@ -1,6 +1,6 @@
-//! Bytes of a frame's payload: LEB128 numbers and texts, written without bounds to hit and read without any trust.
+//! Encoding of a frame's payload: LEB128 numbers and texts. Writing can't fail; reading trusts no input.
 
-/// What a payload had that it may not have.
+/// The rule that a payload violates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
@@ -27,7 +27,7 @@ impl Out {
     }
 }
 
-/// Takes a payload apart.
+/// Parses a payload.
 #[derive(Debug)]
 pub(crate) struct In<'a>(pub(crate) &'a [u8]);
 
@@ -53,7 +53,7 @@ impl In<'_> {
         u32::try_from(self.number()?).map_err(|_| Malformed("a number is above 32 bits"))
     }
 
-    /// How many things follow, each of at least `bytes` bytes: no more than what is left can hold.
+    /// Reads a count of items of at least `bytes` bytes each; refuses a count that the remaining payload can't hold.
     pub(crate) fn count(&mut self, bytes: usize) -> Result<usize, Malformed> {
         let count = usize::try_from(self.number()?).unwrap_or(usize::MAX);
         if count > self.0.len() / bytes.max(1) {

@@ -1,10 +1,10 @@
-//! damo's records as ours: the JSON its `record`, `convert_record_format` and `report access --json` write, plain or
-//! compressed (its `damon.data` is zlib over JSON).
+//! Import of damo's records: the JSON that its `record`, `convert_record_format` and `report access --json` write,
+//! plain or compressed (its `damon.data` is JSON under zlib).
 //!
 //! A file is a list of records, one for each monitored target, or an object that holds such a list under `record_list`
-//! (in `damon_records`). A record has `intervals` and `snapshots`, a snapshot `start_time`, `end_time` and `regions`,
-//! a region `start`, `end`, `nr_accesses` and `age`. Nearly every figure may be a number or a text for eyes
-//! ([`text`]); which machine it was, and what the addresses are, it does not say. Traces for `perf script` are not read.
+//! (in `damon_records`). A record has `intervals` and `snapshots`, a snapshot `start_time`, `end_time` and `regions`, a
+//! region `start`, `end`, `nr_accesses` and `age`. Nearly every number may also be a formatted text ([`text`]); the
+//! machine and the type of the addresses are not recorded. Traces for `perf script` are not supported.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -19,46 +19,46 @@ pub mod text;
 
 use text::{Count, Nanos, Percent, Size};
 
-/// Bytes of JSON that are read at most, uncompressed.
+/// The most bytes of uncompressed JSON that are read.
 pub const BYTES_MAX: u64 = 256 << 20;
-/// What damo takes where nothing is said.
+/// damo's defaults.
 const DEFAULT: Intervals = Intervals { sample_us: 5_000, aggregation_us: 100_000 };
-/// Later than this (2001, in ns) a time counts from 1970; damo's traces count from the start of the machine.
+/// A time above this (2001, in ns) counts from 1970; damo's traces count from the start of the machine.
 const UNIX_NS_MIN: u64 = 1_000_000_000 * 1_000_000_000;
 
-/// Why a file is no record of damo's.
+/// Reasons why a file is not a record of damo.
 #[derive(Debug, thiserror::Error)]
 pub enum NotDamo {
     /// It could not be read or unpacked.
     #[error("it can't be read: {0}")]
     Io(#[from] std::io::Error),
-    /// Too large.
+    /// It is too large.
     #[error("its JSON is above {} MiB", BYTES_MAX >> 20)]
     TooLong,
-    /// Not JSON, or not damo's.
+    /// It is not JSON, or not damo's.
     #[error("it is no JSON of damo's: {0}")]
     Json(#[from] serde_json::Error),
-    /// It has nothing in it.
+    /// It is empty.
     #[error("it holds no snapshot with regions")]
     Empty,
 }
 
-/// Whether a file that begins like this may be damo's: JSON, or zlib.
+/// Whether a file that begins with these bytes may be damo's: JSON, or zlib.
 #[must_use]
 pub fn may_be(start: &[u8]) -> bool {
     let first = start.iter().find(|byte| !byte.is_ascii_whitespace());
     matches!(first, Some(b'[' | b'{')) || zlib(start)
 }
 
-/// The two bytes of a zlib stream: deflate, and a checksum over both.
+/// Whether these are the two bytes of a zlib header: deflate, and a checksum over both.
 fn zlib(start: &[u8]) -> bool {
     matches!(start, [method, flags, ..] if method & 0x0f == 8 && u16::from_be_bytes([*method, *flags]).is_multiple_of(31))
 }
 
-/// Reads damo's JSON, packed or not; with it what could not be taken over.
+/// Imports damo's JSON, compressed or not. Also returns a note for each part that was left out.
 ///
 /// # Errors
-/// If it is none, or nothing is in it.
+/// The input is not damo's, or is empty.
 pub fn import(bytes: &[u8]) -> Result<(Record, Vec<String>), NotDamo> {
     let unpacked;
     let json = if zlib(bytes) {
@@ -150,7 +150,7 @@ struct Age {
     aggr_intervals: Option<Count>,
 }
 
-/// Snapshots by time, what could not be taken, and when it began.
+/// Snapshots by time, notes on the parts left out, and the start time.
 #[derive(Debug, Default)]
 struct Found {
     accesses: BTreeMap<u64, (Intervals, Vec<Snapshot>)>,

@@ -27,8 +27,8 @@
 //!              `shift` (at most 63); `accesses` are looks with an access in one aggregation, `age` is in aggregations
 //! ```
 //!
-//! The first frame is the header, and there is one. Frames only get appended, each by one write, and none needs
-//! another one: what stands before a torn or damaged frame is whole. A reader skips kinds it doesn't know; what changes
+//! The first frame is the header, and there is one. Frames are only appended, each by one write, and each can be
+//! decoded by itself: all frames before a torn or damaged one are complete. A reader skips unknown kinds; a change to
 //! the meaning of known ones changes the version.
 
 use nearfar_topology::NodeId;
@@ -117,7 +117,7 @@ pub(crate) fn encode(frame: &Frame) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A frame from its payload; `None` for a kind this version doesn't know.
+/// Decodes a frame from its payload; `None` for a kind this version doesn't know.
 pub(crate) fn decode(kind: u8, payload: &[u8]) -> Result<Option<Frame>, Malformed> {
     let mut input = In(payload);
     let frame = match kind {

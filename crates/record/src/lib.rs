@@ -1,10 +1,10 @@
-//! record: who accessed which memory when, as a file and as figures.
+//! record: memory accesses over time, as a file and as statistics.
 //!
-//! Here: what a record holds ([`Record`]), the file `nearfar.record/1` ([`mod@format`], [`Writer`], [`read()`]), damo's
-//! JSON as a record ([`damo`]), and pure reductions of a record to what a report shows ([`reduce`]).
-//! Not here: how accesses are seen (crate kernel), how reports look (the binary), clocks. This crate opens no file but
-//! the one it is told to create, and trusts none it reads: damage is a [`Finding`] beside what stands before it.
-//! Read next: `model.rs` for the types, `format.rs` for the bytes.
+//! Here: the content of a record ([`Record`]), the file `nearfar.record/1` ([`mod@format`], [`Writer`], [`read()`]),
+//! import of damo's JSON ([`damo`]), and pure reductions of a record to the content of reports ([`reduce`]). Not here:
+//! monitoring of accesses (crate kernel), the layout of reports (crate report), clocks. This crate opens no file except
+//! the one it is asked to create, and trusts no input: damage is a [`Finding`] beside the part before it. Read next:
+//! `model.rs` for the types, `format.rs` for the bytes.
 #![forbid(unsafe_code)]
 
 mod codec;
@@ -21,5 +21,7 @@ pub use model::{
     Access, Ending, Header, Intervals, Moved, Node, Note, Operations, Pair, Process, Range, Record,
     Region, Residency, Resident, Snapshot, Target,
 };
+#[cfg(any(fuzzing, test))]
+pub use read::fuzz;
 pub use read::{BYTES_MAX, Finding, NotARecord, read};
 pub use write::Writer;

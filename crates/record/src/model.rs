@@ -1,4 +1,4 @@
-//! What a record holds: a header, and frames in the order they were written.
+//! The content of a record: a header, and frames in the order they were written.
 
 use nearfar_topology::NodeId;
 
@@ -25,7 +25,7 @@ impl Range {
     }
 }
 
-/// Whose accesses were recorded.
+/// The monitored target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// All of the machine's memory.
@@ -34,39 +34,39 @@ pub enum Target {
     Cgroup(String),
     /// One process.
     Process {
-        /// Its id when it was recorded.
+        /// Its process id at the time of the recording.
         pid: u32,
-        /// Its command, as far as known.
+        /// Its command, if known.
         command: String,
     },
-    /// An imported record does not say.
+    /// Missing in an imported record.
     Unknown,
 }
 
-/// What the addresses are: DAMON's operation sets.
+/// Type of the addresses: DAMON's operation sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operations {
-    /// Virtual addresses of a process; areas are followed as they change.
+    /// Virtual addresses of a process; mappings are followed as they change.
     Virtual,
-    /// Virtual addresses of a process in ranges that were given.
+    /// Virtual addresses of a process in fixed ranges.
     FixedVirtual,
     /// Physical addresses.
     Physical,
-    /// An imported record does not say.
+    /// Missing in an imported record.
     Unknown,
 }
 
-/// How often was looked.
+/// The monitoring intervals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Intervals {
-    /// Microseconds between two looks at a region.
+    /// Microseconds between two samples of a region.
     pub sample_us: u64,
-    /// Microseconds over which looks are counted.
+    /// Microseconds over which samples are counted.
     pub aggregation_us: u64,
 }
 
 impl Intervals {
-    /// The most accesses a region can be seen to have: looks in one aggregation, at least one.
+    /// The most accesses a region can have: the number of samples in one aggregation, at least one.
     #[must_use]
     pub fn samples_max(self) -> u64 {
         (self.aggregation_us / self.sample_us.max(1)).max(1)
@@ -90,15 +90,15 @@ impl Intervals {
 pub struct Node {
     /// Its id.
     pub id: NodeId,
-    /// Kind of memory, as topology prints it.
+    /// Type of memory, as topology prints it.
     pub kind: String,
     /// Whether it was near.
     pub near: bool,
-    /// Its physical addresses, as far as known.
+    /// Its physical addresses, if known.
     pub ranges: Vec<Range>,
 }
 
-/// What stands for the whole record.
+/// Properties of the whole record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The program that wrote it, with its version.
@@ -109,13 +109,13 @@ pub struct Header {
     pub fingerprint: String,
     /// The kernel's release, empty if unknown.
     pub kernel: String,
-    /// Whether the machine was emulated: then no figure here is a measurement.
+    /// Whether the machine was emulated: then no value in the record is a measurement.
     pub emulated: bool,
     /// Nanoseconds since 1970 at which the record begins; 0 if unknown.
     pub started_unix_ns: u64,
-    /// Whose accesses.
+    /// The monitored target.
     pub target: Target,
-    /// Which addresses.
+    /// Type of the addresses.
     pub operations: Operations,
     /// The intervals at the start; each snapshot carries its own.
     pub intervals: Intervals,
@@ -123,14 +123,14 @@ pub struct Header {
     pub nodes: Vec<Node>,
 }
 
-/// A run of addresses whose pages are taken to be accessed alike.
+/// A range of addresses whose pages are assumed to have the same access frequency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     /// Its addresses; never empty.
     pub range: Range,
-    /// Looks of the last aggregation that found an access.
+    /// Samples of the last aggregation that found an access.
     pub accesses: u32,
-    /// Aggregations for which it has been accessed about like this.
+    /// Aggregations for which its access frequency has been about the same.
     pub age: u32,
 }
 
@@ -143,18 +143,18 @@ pub struct Snapshot {
     pub regions: Vec<Region>,
 }
 
-/// What was accessed at one moment.
+/// Accesses at one point in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
     /// Nanoseconds since the record began.
     pub at_ns: u64,
-    /// The intervals then.
+    /// The intervals at that time.
     pub intervals: Intervals,
     /// Each target once.
     pub targets: Vec<Snapshot>,
 }
 
-/// Bytes on a node.
+/// Resident bytes on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resident {
     /// The node.
@@ -163,7 +163,7 @@ pub struct Resident {
     pub bytes: u64,
 }
 
-/// Where the target's pages were at one moment.
+/// Location of the target's pages at one point in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Residency {
     /// Nanoseconds since the record began.
@@ -172,20 +172,20 @@ pub struct Residency {
     pub nodes: Vec<Resident>,
 }
 
-/// Bytes moved from one node to another.
+/// Bytes migrated from one node to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// From here.
+    /// Source node.
     pub from: NodeId,
-    /// To there.
+    /// Target node.
     pub to: NodeId,
-    /// That arrived.
+    /// Bytes migrated.
     pub bytes: u64,
-    /// That were tried and stayed.
+    /// Bytes that failed to migrate.
     pub failed_bytes: u64,
 }
 
-/// What was moved since the last such frame.
+/// Migrations since the last such frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
     /// Nanoseconds since the record began.
@@ -194,16 +194,16 @@ pub struct Moved {
     pub pairs: Vec<Pair>,
 }
 
-/// Something that happened: a setting changed, the workload entered a phase.
+/// An event: a setting changed, the workload entered a phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     /// Nanoseconds since the record began.
     pub at_ns: u64,
-    /// What.
+    /// Its description.
     pub text: String,
 }
 
-/// A process whose accesses are a target of their own, from here on.
+/// A process that is a target of its own from here on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     /// Nanoseconds since the record began.
@@ -212,12 +212,12 @@ pub struct Process {
     pub target: u32,
     /// Its id.
     pub pid: u32,
-    /// Its command, as far as known.
+    /// Its command, if known.
     pub command: String,
 }
 
-/// The end of a record that was ended, not cut off, and what recording cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The end of a record that was completed, and the cost of recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ending {
     /// Nanoseconds since the record began.
     pub at_ns: u64,
@@ -230,7 +230,7 @@ pub struct Ending {
 /// A whole record. Each list is sorted by time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// What stands for all of it.
+    /// Properties of the whole record.
     pub header: Header,
     /// Accesses.
     pub accesses: Vec<Access>,
@@ -240,14 +240,14 @@ pub struct Record {
     pub moved: Vec<Moved>,
     /// Notes.
     pub notes: Vec<Note>,
-    /// The processes that targets stand for; none where it says nothing of that.
+    /// The processes of the targets; empty if the record does not name them.
     pub processes: Vec<Process>,
-    /// How it ended; nothing if it was cut off, or is still being written.
+    /// Its ending; `None` if it was cut off, or is still being written.
     pub ending: Option<Ending>,
 }
 
 impl Record {
-    /// A record of nothing yet.
+    /// An empty record.
     #[must_use]
     pub fn new(header: Header) -> Self {
         Self {
@@ -261,7 +261,7 @@ impl Record {
         }
     }
 
-    /// Nanoseconds from its beginning to the last thing in it.
+    /// Nanoseconds from its start to its last frame.
     #[must_use]
     pub fn duration_ns(&self) -> u64 {
         let lasts = [

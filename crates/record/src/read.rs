@@ -1,6 +1,6 @@
-//! Reading a record: what stands before the first damage, and what the damage is.
+//! Reads a record: the frames before the first damage, and a description of the damage.
 //!
-//! Memory stays in proportion to what was read: a count is believed only as far as the bytes behind it reach.
+//! Memory use is proportional to the input: a count is trusted only as far as the bytes behind it reach.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -9,10 +9,10 @@ use crate::codec::Malformed;
 use crate::format::{self, Frame, MAGIC, PAYLOAD_BYTES_MAX, PREFIX_BYTES};
 use crate::model::{Header, Record};
 
-/// Bytes of a file that are read at most.
+/// The most bytes of a file that are read.
 pub const BYTES_MAX: u64 = 1 << 30;
 
-/// What is wrong with a record, or worth knowing, beside what could be read.
+/// A defect of a record, or a remark on it, beside the frames that could be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// The file ends within a frame that begins at this byte: its writer was cut off.
@@ -20,21 +20,21 @@ pub enum Finding {
         /// Where the frame begins.
         at: u64,
     },
-    /// The frame that begins at this byte is damaged; it and what follows is left out.
+    /// The frame that begins at this byte is damaged; it and all later ones are left out.
     Damaged {
         /// Where the frame begins.
         at: u64,
-        /// What is wrong with it.
+        /// Description of the damage.
         why: &'static str,
     },
     /// Frames of kinds this version doesn't know were skipped.
     Skipped {
-        /// How many.
+        /// Number of frames.
         frames: u64,
     },
     /// The file is larger than [`BYTES_MAX`]; the rest was not read.
     TooLong,
-    /// No ending: the record was cut off, or is still being written.
+    /// There is no ending: the record was cut off, or is still being written.
     Unended,
 }
 
@@ -66,13 +66,13 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Why there is no record at all.
+/// Reasons why a file is no record at all.
 #[derive(Debug, thiserror::Error)]
 pub enum NotARecord {
     /// It could not be read.
     #[error("it can't be read: {0}")]
     Io(#[from] io::Error),
-    /// It does not begin as a record does.
+    /// It does not begin with the magic bytes.
     #[error("it does not begin as a record of nearfar does")]
     Foreign,
     /// Another version of the format.
@@ -86,7 +86,7 @@ pub enum NotARecord {
 /// Reads a record.
 ///
 /// # Errors
-/// If it is none, or its header is damaged; any later damage is a finding.
+/// The input is no record, or its header is damaged; any later damage is a finding.
 pub fn read(from: impl Read) -> Result<(Record, Vec<Finding>), NotARecord> {
     let mut frames = Frames { from, at: 0, payload: Vec::new() };
     let header = frames.header()?;
@@ -196,7 +196,7 @@ impl<R: Read> Frames<R> {
             return Ok(Next::Damaged("its length is above 16 MiB"));
         }
         self.payload.clear();
-        // Grows with what is there, not with what is said to be.
+        // Grows with the bytes read, not with the length stated.
         let got = (&mut self.from).take(length.into()).read_to_end(&mut self.payload)?;
         self.at += u64::try_from(got).unwrap_or(u64::MAX);
         if got < wanted {
@@ -228,6 +228,40 @@ impl<R: Read> Frames<R> {
     }
 }
 
+/// Parses any bytes as a record, after correcting the checksum of each complete frame, and as damo's JSON; the result
+/// must survive writing and reading.
+///
+/// # Panics
+/// If it does not.
+#[cfg(any(fuzzing, test))]
+pub fn fuzz(data: &[u8]) {
+    let mut bytes = data.to_vec();
+    let mut at = MAGIC.len();
+    while let Some(prefix) = bytes.get(at..at + PREFIX_BYTES) {
+        let length = u32::from_le_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]);
+        let from = at + PREFIX_BYTES;
+        let end = from.saturating_add(usize::try_from(length).unwrap_or(usize::MAX));
+        let Some(payload) = bytes.get(from..end) else { break };
+        let check = format::check(bytes[at], payload).to_le_bytes();
+        bytes[at + 5..from].copy_from_slice(&check);
+        at = end;
+    }
+    let (read, damo) = (read(&*bytes), crate::damo::import(data));
+    let records = [read.ok().map(|(record, _)| record), damo.ok().map(|(record, _)| record)];
+    for mut record in records.into_iter().flatten() {
+        record.ending.get_or_insert_default();
+        let again = written(&record).map(|bytes| self::read(&*bytes));
+        assert!(matches!(again, Ok(Ok((again, found))) if again == record && found.is_empty()));
+    }
+}
+
+#[cfg(any(fuzzing, test))]
+fn written(record: &Record) -> io::Result<Vec<u8>> {
+    let mut writer = crate::Writer::new(Vec::new(), &record.header)?;
+    writer.all(record)?;
+    writer.end(record.ending.unwrap_or_default())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,29 +270,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn bytes(record: &Record) -> Vec<u8> {
-        let mut writer = Writer::new(Vec::new(), &record.header).unwrap();
-        writer.all(record).unwrap();
-        match record.ending {
-            Some(ending) => writer.end(ending).unwrap(),
-            None => unreachable!("the testkit's records end"),
-        }
+        written(record).unwrap()
     }
 
-    /// The same with a right checksum for each frame that is whole: what someone who means harm would write.
-    fn rechecked(mut bytes: Vec<u8>) -> Vec<u8> {
-        let mut at = MAGIC.len();
-        while let Some(prefix) = bytes.get(at..at + PREFIX_BYTES) {
-            let length = u32::from_le_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize;
-            let from = at + PREFIX_BYTES;
-            let Some(payload) = bytes.get(from..from + length) else { break };
-            let check = format::check(bytes[at], payload).to_le_bytes();
-            bytes[at + 5..from].copy_from_slice(&check);
-            at = from + length;
-        }
-        bytes
-    }
-
-    /// Whether all of `part` stands at the beginning of `whole`.
+    /// Whether the frames of `part` are the first ones of `whole`.
     fn begins(whole: &Record, part: &Record) -> bool {
         whole.header == part.header
             && whole.accesses.starts_with(&part.accesses)
@@ -371,7 +386,7 @@ mod tests {
                 let at = at.index(bytes.len());
                 bytes[at] = byte;
             }
-            let _ = read(&*rechecked(bytes));
+            fuzz(&bytes);
         }
 
         #[test]

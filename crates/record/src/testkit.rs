@@ -1,4 +1,7 @@
-//! Records that are made up, for tests here and in other crates.
+//! Synthetic records, for tests here and in other crates.
+//!
+//! One fixed record with a moving hot set, whose reductions are known in advance, and a strategy for arbitrary valid
+//! records.
 
 use nearfar_topology::NodeId;
 
@@ -33,8 +36,8 @@ pub fn header() -> Header {
     }
 }
 
-/// A minute of a hot set of 256 MiB (18 of 20 looks) that begins in far memory, moves on there after 30 s, and is
-/// promoted within 10 s each time; 128 MiB of near memory are lukewarm (2 of 20) throughout.
+/// A minute with a hot set of 256 MiB (18 of 20 samples) that begins in far memory, moves within far memory after 30 s,
+/// and is promoted within 10 s each time; 128 MiB of near memory are lukewarm (2 of 20) throughout.
 #[must_use]
 pub fn moving_hot_set() -> Record {
     let mut record = Record::new(header());
@@ -60,8 +63,8 @@ pub fn moving_hot_set() -> Record {
     record
 }
 
-/// The hot set is at 1 GiB (phase 0) or 3 GiB (phase 1) into far memory; its first `promoted` MiB are at 512 MiB into
-/// near memory instead.
+/// The hot set is at offset 1 GiB (phase 0) or 3 GiB (phase 1) of far memory; its first `promoted` MiB are at offset
+/// 512 MiB of near memory instead.
 fn access(at_ns: u64, phase: u64, promoted: u64, into: u64) -> Access {
     let far = 65_536 + 1024 + 2048 * phase;
     let age = u32::try_from(into * 10).unwrap_or(u32::MAX);
@@ -99,7 +102,7 @@ pub fn short() -> Record {
     record
 }
 
-/// Anything a record can hold.
+/// Arbitrary records.
 #[cfg(test)]
 pub(crate) mod arbitrary {
     use super::*;
@@ -224,7 +227,7 @@ pub(crate) mod arbitrary {
         ]
     }
 
-    /// One that has ended, with its lists in the order of time.
+    /// One with an ending, and with its lists in the order of time.
     pub(crate) fn record() -> impl Strategy<Value = Record> {
         let lists = (
             vec(access(), 0..4),

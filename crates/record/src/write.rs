@@ -1,4 +1,5 @@
-//! Writing a record: frames appended one by one, each in one write, so that a crash costs the frame it cuts at most.
+//! Writes a record: frames are appended one by one, each in one write, so that a crash loses at most the frame being
+//! written.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -8,7 +9,7 @@ use std::path::Path;
 use crate::format::{self, Frame, MAGIC};
 use crate::model::{Access, Ending, Header, Moved, Note, Process, Record, Region, Residency};
 
-/// Appends frames to a file or whatever else takes bytes.
+/// Appends frames to a file or another byte sink.
 #[derive(Debug)]
 pub struct Writer<W> {
     into: W,
@@ -16,34 +17,34 @@ pub struct Writer<W> {
 }
 
 impl Writer<File> {
-    /// Creates the file at `path`, readable and writable by its owner alone; one that is there is emptied.
+    /// Creates the file at `path`, readable and writable only by its owner; truncates an existing one.
     ///
     /// # Errors
-    /// If it can't be created or written.
+    /// It can't be created or written.
     pub fn create(path: &Path, header: &Header) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
-        // Of a file that was there, the mode stays; a record says where a program's data is.
+        // The mode of an existing file would stay; a record shows where a program's data is.
         if file.metadata()?.is_file() {
             file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
         }
         Self::new(file, header)
     }
 
-    /// Waits until all that was appended is on the disk.
+    /// Waits until all appended frames are on the disk.
     ///
     /// # Errors
-    /// If the disk fails.
+    /// The disk fails.
     pub fn sync(&self) -> io::Result<()> {
         self.into.sync_data()
     }
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a record.
+    /// Starts a record.
     ///
     /// # Errors
-    /// If it can't be written.
+    /// It can't be written.
     pub fn new(into: W, header: &Header) -> io::Result<Self> {
         let mut writer = Self { into, bytes: 0 };
         writer.put(&MAGIC)?;
@@ -56,10 +57,10 @@ impl<W: Write> Writer<W> {
         self.bytes
     }
 
-    /// Appends accesses; the regions of each target have to be sorted, none empty, without overlap.
+    /// Appends accesses; the regions of each target must be sorted, not empty, and without overlap.
     ///
     /// # Errors
-    /// If they are not, or can't be written.
+    /// They are not, or can't be written.
     pub fn access(&mut self, access: &Access) -> io::Result<()> {
         let sorted = |regions: &[Region]| {
             regions.windows(2).all(|pair| pair[0].range.end <= pair[1].range.start)
@@ -74,15 +75,15 @@ impl<W: Write> Writer<W> {
     /// Appends a residency.
     ///
     /// # Errors
-    /// If it can't be written.
+    /// It can't be written.
     pub fn residency(&mut self, residency: &Residency) -> io::Result<()> {
         self.frame(&Frame::Residency(residency.clone()))
     }
 
-    /// Appends what was moved since the last call.
+    /// Appends the migrations since the last call.
     ///
     /// # Errors
-    /// If it can't be written.
+    /// They can't be written.
     pub fn moved(&mut self, moved: &Moved) -> io::Result<()> {
         self.frame(&Frame::Moved(moved.clone()))
     }
@@ -90,23 +91,23 @@ impl<W: Write> Writer<W> {
     /// Appends a note.
     ///
     /// # Errors
-    /// If it can't be written.
+    /// It can't be written.
     pub fn note(&mut self, note: &Note) -> io::Result<()> {
         self.frame(&Frame::Note(note.clone()))
     }
 
-    /// Appends which process a target stands for from here on.
+    /// Appends the process of a target from here on.
     ///
     /// # Errors
-    /// If it can't be written.
+    /// It can't be written.
     pub fn process(&mut self, process: &Process) -> io::Result<()> {
         self.frame(&Frame::Process(process.clone()))
     }
 
-    /// Ends the record and gives back what it was written into.
+    /// Ends the record and returns the sink.
     ///
     /// # Errors
-    /// If it can't be written.
+    /// It can't be written.
     pub fn end(mut self, ending: Ending) -> io::Result<W> {
         self.frame(&Frame::Ending(ending))?;
         self.into.flush()?;
@@ -116,7 +117,7 @@ impl<W: Write> Writer<W> {
     /// Appends all frames of `record`, in the order of time, without its ending.
     ///
     /// # Errors
-    /// If they can't be written.
+    /// They can't be written.
     pub fn all(&mut self, record: &Record) -> io::Result<()> {
         let mut order: Vec<(u64, u8, usize)> = Vec::new();
         order.extend(record.notes.iter().enumerate().map(|(at, of)| (of.at_ns, 0, at)));

@@ -1,16 +1,18 @@
-//! Drawing from any distribution in constant time: Walker's alias method, in Vose's form (1991).
+//! Sampling from any discrete distribution in constant time: Walker's alias method, in Vose's form
+//! (1991).
 
 use crate::rng::Rng;
 
 /// A distribution over 0..n.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Alias {
-    /// Below this, of 2^32, a slot gives itself; else the other.
+    /// A slot with a draw up to this threshold, of 2^32, returns its own index, else the other.
     slots: Vec<(u32, u32)>,
 }
 
 impl Alias {
-    /// The distribution whose weights these are; none if they sum to nothing, or there are too many.
+    /// The distribution with these weights; `None` if their sum is zero or not finite, one is
+    /// negative, or there are too many.
     #[must_use]
     pub fn of(weights: &[f64]) -> Option<Self> {
         let count = u32::try_from(weights.len()).ok()?;
@@ -34,7 +36,7 @@ impl Alias {
         Some(Self { slots })
     }
 
-    /// One number of it.
+    /// Draws one number.
     #[inline]
     pub fn draw(&self, rng: &mut Rng) -> u32 {
         let bits = rng.bits();
@@ -49,7 +51,7 @@ impl Alias {
     }
 }
 
-/// A share of 2^32.
+/// A share as a threshold of 2^32.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
 fn threshold(share: f64) -> u32 {
     (share * 4_294_967_296.0).clamp(0.0, 4_294_967_295.0) as u32

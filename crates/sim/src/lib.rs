@@ -1,11 +1,11 @@
-//! sim: a machine that is not there, for questions about memory traffic.
+//! sim: a simulated machine, for questions about memory traffic.
 //!
-//! Here: what a machine is to a cache line ([`mod@machine`]), its steady state under closed-loop demand ([`flow`]), workloads
-//! and their pages ([`mod@workload`], [`pages`]), where policies put those ([`mod@policy`], [`mod@compare`]), what comes of it
-//! ([`mod@metrics`]), a machine in time with controllers that move pages ([`live`]), a fleet of such machines ([`fleet`]),
-//! accesses drawn one by one ([`stream`]), and how all that stands to published figures ([`published`]).
-//! Not here: files, clocks, the live system. Same in, same out; chance comes from a seed. What comes out is *simulated* and
-//! is to be called so.
+//! Here: properties of a machine that affect cache lines ([`mod@machine`]), its steady state under closed-loop demand
+//! ([`flow`]), workloads and their pages ([`mod@workload`], [`pages`]), placements by policies ([`mod@policy`],
+//! [`mod@compare`]), figures ([`mod@metrics`]), a machine in time with controllers that migrate pages ([`live`]), a
+//! fleet of such machines ([`fleet`]), individually drawn accesses ([`stream`]), and the comparison with published
+//! figures ([`published`]). Not here: files, clocks, the live system. Equal inputs give equal outputs; random numbers
+//! come from a seed. Results are *simulated* and must be labelled as such.
 //! Read next: `flow/network.rs` for the model, `published/mod.rs` for how far to trust it.
 #![forbid(unsafe_code)]
 
@@ -16,17 +16,21 @@ pub mod flow;
 pub mod live;
 pub mod machine;
 pub mod metrics;
+mod oracle;
 pub mod pages;
 pub mod policy;
 pub mod published;
 pub mod rng;
 pub mod stream;
+pub mod studies;
 #[cfg(test)]
 mod testkit;
 mod threads;
+mod unable;
 pub mod workload;
 
 pub use compare::{Compared, compare};
 pub use machine::Machine;
 pub use policy::Policy;
+pub use unable::Unable;
 pub use workload::Workload;

@@ -1,32 +1,36 @@
-//! A machine as memory traffic sees it: controllers, directed links, routes, latencies.
+//! A simulated machine: controllers, directed links, routes, latencies.
 //!
-//! # What costs what
-//! A cache line from node j to the CPUs of node i takes `latency_ns[i][j] + concurrent_ns`, which holds one uncontended
-//! service, and then waits wherever others are before it: at j's controller and at each directed link of the route. A
-//! controller serves reads and writes at one capacity (half duplex, as DRAM) or has one for each (full duplex, as CXL).
-//! Each access also sends coherence probes, `probe_lines` line-equivalents spread evenly over all directed links: they load
-//! links, nobody waits for them to arrive.
+//! # Latency
+//! A cache line from node j to the CPUs of node i takes `latency_ns[i][j] + concurrent_ns`, which includes one
+//! uncontended service, plus waiting at j's controller and at each directed link of the route. A controller serves
+//! reads and writes with one shared capacity (half duplex, as DRAM) or one for each (full duplex, as CXL). Each access
+//! also sends coherence probes, `probe_lines` line-equivalents spread evenly over all directed links: they load links
+//! but are not waited for.
 //!
-//! Not here: how long waiting is ([`crate::flow`]), who asks for what ([`crate::workload`]), files. A machine is built by
-//! [`Builder`], which refuses what makes no sense.
+//! Not here: waiting times ([`crate::flow`]), demand ([`crate::workload`]), files. A machine is built by [`Builder`],
+//! which rejects invalid figures.
 
-use nearfar_topology::Bytes;
+use std::sync::Arc;
 
-/// Bytes of a cache line.
+use nearfar_topology::{Bytes, Curves};
+
+/// Bytes per cache line.
 pub const LINE: f64 = 64.0;
 
-/// How long a line waits at a station.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Model of waiting at a station.
+#[derive(Clone, Debug, PartialEq)]
 pub enum Waiting {
-    /// As long as those before it are served: a queue in a closed network.
+    /// Waiting for the lines in front: a queue in a closed network.
     Queue,
-    /// By the station's utilisation u: `factor_ns` u^`power` / (1 - u), a loaded-latency curve as a probe measures it.
+    /// By the station's utilisation u: `factor_ns` u^`power` / (1 - u), a loaded-latency curve as measured by a probe.
     Curve {
-        /// Nanoseconds at the knee.
+        /// Scale of the curve, in nanoseconds.
         factor_ns: f64,
-        /// How late the knee comes.
+        /// Exponent: the higher, the later the curve rises.
         power: f64,
     },
+    /// As measured, by the station's bandwidth and share of reads, which also determine its capacity.
+    Points(Arc<Curves>),
 }
 
 /// Memory of a node.
@@ -34,13 +38,13 @@ pub enum Waiting {
 pub struct Node {
     /// Its size.
     pub size: Bytes,
-    /// Read capacity, 10^9 bytes a second.
+    /// Read capacity, 10^9 bytes/s.
     pub read_gbps: f64,
-    /// Write capacity; what both share if not duplex is `read_gbps`.
+    /// Write capacity; half-duplex memory has `read_gbps` for both together.
     pub write_gbps: f64,
-    /// Whether reads and writes have a capacity each.
+    /// Whether reads and writes have separate capacities.
     pub duplex: bool,
-    /// How lines wait for it.
+    /// Model of waiting.
     pub waiting: Waiting,
 }
 
@@ -49,25 +53,25 @@ pub struct Node {
 pub struct Link {
     /// Its name, such as `0>1`.
     pub name: String,
-    /// Capacity, 10^9 bytes a second.
+    /// Capacity, 10^9 bytes/s.
     pub gbps: f64,
 }
 
-/// From CPUs to a node's memory.
+/// Path from CPUs to a node's memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Route {
-    /// Links crossed by what is read, in the order of crossing.
+    /// Links crossed by read data, in order.
     pub read_links: Vec<usize>,
-    /// Links crossed by what is written.
+    /// Links crossed by written data.
     pub write_links: Vec<usize>,
 }
 
-/// What a machine is made of, unchecked.
+/// Parts of a machine, unchecked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Builder {
-    /// The name it goes by.
+    /// Its name.
     pub name: String,
-    /// Cycles a nanosecond.
+    /// Clock frequency in GHz: cycles per nanosecond.
     pub clock_ghz: f64,
     /// All nodes, by id.
     pub nodes: Vec<Node>,
@@ -77,37 +81,54 @@ pub struct Builder {
     pub cpu_nodes: Vec<usize>,
     /// A row for each of `cpu_nodes`, a column for each node.
     pub latency_ns: Vec<Vec<f64>>,
-    /// As `latency_ns`.
+    /// Same shape as `latency_ns`.
     pub routes: Vec<Vec<Route>>,
-    /// What concurrent operation adds to every latency.
+    /// Latency that concurrent operation adds to every access.
     pub concurrent_ns: f64,
-    /// Coherence probes of one access, in lines.
+    /// Coherence probes per access, in lines.
     pub probe_lines: f64,
 }
 
-/// A machine whose figures have been checked.
+/// A machine with checked figures.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine(Builder);
 
-/// Why there can be no such machine.
+/// Reason why a machine is rejected.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("machine {machine}: {what} = {value}: {allowed}")]
 pub struct Refusal {
-    /// The machine.
+    /// Name of the machine.
     pub machine: String,
-    /// What is wrong.
+    /// The rejected property.
     pub what: String,
-    /// What it is.
+    /// Its value.
     pub value: f64,
-    /// What it may be.
+    /// The allowed values.
     pub allowed: &'static str,
 }
 
 impl Builder {
-    /// Checks every figure.
+    /// CPUs on the first node alone, and memory of several tiers with these latencies, without links.
+    #[must_use]
+    pub fn tiers(name: &str, clock_ghz: f64, tiers: Vec<(f64, Node)>) -> Self {
+        let (latency_ns, nodes): (Vec<f64>, Vec<Node>) = tiers.into_iter().unzip();
+        Self {
+            name: name.to_owned(),
+            clock_ghz,
+            routes: vec![vec![Route::default(); nodes.len()]],
+            nodes,
+            links: Vec::new(),
+            cpu_nodes: vec![0],
+            latency_ns: vec![latency_ns],
+            concurrent_ns: 0.0,
+            probe_lines: 0.0,
+        }
+    }
+
+    /// Checks all figures.
     ///
     /// # Errors
-    /// The first that makes no sense.
+    /// The first invalid figure.
     pub fn build(self) -> Result<Machine, Refusal> {
         let (rows, columns) = (self.cpu_nodes.len(), self.nodes.len());
         self.count("nodes", columns, 1..=64)?;
@@ -186,13 +207,13 @@ impl std::ops::Deref for Machine {
 }
 
 impl Machine {
-    /// The row of a node with CPUs.
+    /// The row of a node with CPUs; `None` for other nodes.
     #[must_use]
     pub fn row(&self, node: usize) -> Option<usize> {
         self.cpu_nodes.iter().position(|with_cpus| *with_cpus == node)
     }
 
-    /// Cycles of so many nanoseconds.
+    /// Converts nanoseconds to cycles.
     #[must_use]
     pub fn cycles(&self, ns: f64) -> f64 {
         ns * self.clock_ghz

@@ -1,27 +1,28 @@
-//! What the traffic studies measure, from a flow.
+//! Metrics of the traffic studies, computed from a flow.
 
-use crate::flow::Flow;
+use crate::flow::{self, Flow};
 use crate::machine::Machine;
+use crate::pages::Pages;
 use crate::workload::Workload;
 
-/// A placement's figures. Everything here is simulated.
+/// Figures of a placement. All of them are simulated.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// Share of the workload's lines that come from the node of the CPUs that asked.
+    /// Share of the workload's lines served by the node of the requesting CPUs.
     pub local_access_ratio: f64,
     /// Mean latency of the workload's lines.
     pub latency_ns: f64,
-    /// How unevenly controllers are used: sample standard deviation over mean.
+    /// Imbalance of controllers: sample standard deviation over mean.
     pub controller_imbalance: f64,
-    /// The same of directed links, coherence probes included; 0 on a machine without links.
+    /// The same for directed links, coherence probes included; 0 on a machine without links.
     pub interconnect_imbalance: f64,
-    /// The workload's bytes a nanosecond, which is 10^9 bytes a second.
+    /// The workload's bytes per nanosecond, equal to 10^9 bytes/s.
     pub gbps: f64,
     /// Utilisation of the busiest controller.
     pub busiest_controller: f64,
 }
 
-/// The figures of `workload`, which asked first in `demands` and then its antagonists.
+/// The figures of `workload`; its workers' demands come first in `flow`, then those of antagonists.
 #[must_use]
 pub fn figures(
     machine: &Machine,
@@ -47,7 +48,7 @@ pub fn figures(
     }
 }
 
-/// The mean of each figure; zeros of none.
+/// The mean of each figure; zeros without any.
 pub fn mean<'a>(of: impl Iterator<Item = &'a Figures>) -> Figures {
     let mut sum = Figures::default();
     let mut count = 0.0;
@@ -83,7 +84,8 @@ impl Figures {
     }
 }
 
-/// Sample standard deviation over mean; 0 where there is nothing to compare. All on one of four is 2.
+/// Sample standard deviation over mean; 0 for fewer than two counts or without traffic. All traffic on one of four
+/// gives 2.
 #[must_use]
 pub fn imbalance(of: &[f64]) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a small count")]
@@ -94,6 +96,15 @@ pub fn imbalance(of: &[f64]) -> f64 {
     }
     let squares: f64 = of.iter().map(|one| (one - mean) * (one - mean)).sum();
     (squares / (count - 1.0)).sqrt() / mean
+}
+
+/// The steady state of the present placement.
+#[must_use]
+pub fn steady(machine: &Machine, workload: &Workload, pages: &Pages) -> Figures {
+    let demands = pages.demands(workload, machine);
+    let flow = flow::solve(machine, &demands, &[]);
+    let shares: Vec<Vec<f64>> = demands.into_iter().map(|demand| demand.shares).collect();
+    figures(machine, workload, &shares, &flow)
 }
 
 #[cfg(test)]

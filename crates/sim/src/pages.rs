@@ -1,19 +1,18 @@
-//! Pages one by one: how hot each is, on which nodes, and which are pieces of a huge page.
+//! Pages of a workload: heat, node and huge pages, page by page.
 //!
-//! Heat is a share of its region's accesses. Hot pages lie anywhere among those that the first toucher of most of the
-//! region touches: where, the seed says, and it is all that chance decides here. Interleaving then deals pages out in
-//! turn, as the kernel does, and what the hot ones do to the nodes is luck.
+//! Heat is a share of its region's accesses. Hot pages lie at random positions among those first touched by the main
+//! toucher of the region; the seed determines the positions, the only random choice here. Interleaving then assigns
+//! pages to nodes in turn, as the kernel does, and the effect of hot pages on the nodes is random.
 //!
-//! A page may have copies on other nodes: then each CPU reads the nearest, and writes go to the page itself. A huge page is
-//! [`PIECES`] pages in a row that are on one node and move as one, until it is split.
+//! A page may have copies on other nodes: then each CPU reads the nearest one, and writes go to the page itself. A huge
+//! page is [`PIECES`] consecutive pages on one node that migrate together until it is split.
 
 use crate::flow::Demand;
 use crate::machine::Machine;
 use crate::rng::Rng;
 use crate::workload::Workload;
 
-/// Pages of a huge page.
-pub const PIECES: usize = 512;
+pub use crate::workload::PIECES;
 
 /// A workload's pages: columns of one table.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,16 +23,16 @@ pub struct Pages {
     pub region: Vec<u16>,
     /// The node it is on.
     pub node: Vec<u16>,
-    /// Other nodes that have a copy of it, a bit each.
+    /// Bit mask of other nodes with a copy of it.
     pub copies: Vec<u64>,
-    /// For each [`PIECES`] pages in a row, whether they are a huge page.
+    /// Whether each group of [`PIECES`] consecutive pages is a huge page.
     pub huge: Vec<bool>,
     /// Bytes of a page.
     pub page_bytes: u64,
 }
 
 impl Pages {
-    /// The pages of a workload, all on node 0 as yet; `seed` says which are hot.
+    /// The pages of a workload, initially all on node 0; `seed` selects the hot ones.
     #[must_use]
     pub fn of(workload: &Workload, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
@@ -68,12 +67,12 @@ impl Pages {
         pages
     }
 
-    /// Has regions take turns, so many pages each, instead of one after the other.
+    /// Interleaves regions in the address space in runs of `pages` pages, instead of one after the other.
     fn stripe(&mut self, pages: usize) {
         if pages == 0 {
             return;
         }
-        // Which turn of its region a page is of, then the region: pages of the same turn come together.
+        // Sorted by the run number within the region, then by region.
         let mut seen = std::collections::BTreeMap::<u16, usize>::new();
         let turn = |region: &u16| {
             let before = seen.entry(*region).or_default();
@@ -87,14 +86,14 @@ impl Pages {
         self.region = order.iter().map(|page| self.region[*page]).collect();
     }
 
-    /// How many.
+    /// Number of pages.
     #[must_use]
     pub fn count(&self) -> usize {
         self.heat.len()
     }
 
-    /// Each page where it is touched first: in the order of addresses, a stretch for each CPU row, as long as makes its
-    /// share of the region's accesses. What finds its node full goes to the nearest that is not.
+    /// Places each page on the node of its first toucher: in address order, each CPU row touches a stretch with its
+    /// share of the region's accesses. Pages for a full node go to the nearest node with free memory.
     pub fn first_touch(&mut self, workload: &Workload, machine: &Machine) {
         let mut room = Room::of(machine, self.page_bytes);
         for (at, of) in (0u16..).zip(&workload.regions) {
@@ -117,7 +116,8 @@ impl Pages {
         self.gather();
     }
 
-    /// Pages dealt out in turn, so many to each node a round. What finds its node full goes to the nearest that is not.
+    /// Places pages in turn, `weights` pages per node and round. Pages for a full node go to the nearest one with free
+    /// memory.
     pub fn interleave(&mut self, weights: &[u32], machine: &Machine) {
         let nodes = weights.iter().take(machine.nodes.len()).enumerate();
         let round: Vec<usize> =
@@ -134,7 +134,8 @@ impl Pages {
         self.gather();
     }
 
-    /// The hottest pages on node 0 as far as they have this share of all accesses and there is room, the others on node 1.
+    /// Places the hottest pages on node 0, up to this share of all accesses and its free memory, and the others on node
+    /// 1.
     pub fn hottest_near(&mut self, workload: &Workload, machine: &Machine, share: f64) {
         let uses = |page: usize| {
             let region = usize::from(self.region[page]);
@@ -158,7 +159,7 @@ impl Pages {
         self.gather();
     }
 
-    /// Has each huge page where its first piece is.
+    /// Places each huge page on the node of its first piece.
     fn gather(&mut self) {
         for first in (0..self.huge.len()).filter(|at| self.huge[*at]).map(|at| at * PIECES) {
             let node = self.node[first];
@@ -166,27 +167,27 @@ impl Pages {
         }
     }
 
-    /// The pages that move with this one: the pieces of its huge page, or itself.
+    /// The pages that migrate with this one: the pieces of its huge page, or itself.
     #[must_use]
     pub fn whole(&self, page: usize) -> std::ops::Range<usize> {
         let first = page - page % PIECES;
         if self.is_huge(page) { first..first + PIECES } else { page..page + 1 }
     }
 
-    /// Whether it is part of a huge page.
+    /// Whether the page is part of a huge page.
     #[must_use]
     pub fn is_huge(&self, page: usize) -> bool {
         self.huge.get(page / PIECES).copied().unwrap_or(false)
     }
 
-    /// Has what is hot elsewhere: every page is used as the one so many places before it was, the last ones as the first.
+    /// Moves the hot set: each page takes over the heat and region of the page `by` positions before it, cyclically.
     pub fn rotate(&mut self, by: usize) {
         let by = by % self.count().max(1);
         self.heat.rotate_right(by);
         self.region.rotate_right(by);
     }
 
-    /// Puts a page on a node.
+    /// Assigns a page to a node.
     pub fn put(&mut self, page: usize, node: usize) {
         // A machine has at most 64 nodes.
         self.node[page] = u16::try_from(node).unwrap_or_default();
@@ -207,7 +208,7 @@ impl Pages {
         bytes
     }
 
-    /// What workers and antagonists ask of each node; workers first, in their order.
+    /// Demands of workers, in their order, then of antagonists.
     #[must_use]
     pub fn demands(&self, workload: &Workload, machine: &Machine) -> Vec<Demand> {
         let served = self.served(workload, machine);
@@ -238,7 +239,7 @@ impl Pages {
         workers.chain(antagonists).collect()
     }
 
-    /// Which share of a region's accesses each node serves to each row of CPUs: by row, region and node.
+    /// Share of each region's accesses served by each node, for each row of CPUs: by row, region and node.
     fn served(&self, workload: &Workload, machine: &Machine) -> Vec<Vec<Vec<f64>>> {
         let (rows, nodes) = (machine.cpu_nodes.len(), machine.nodes.len());
         let mut alone = vec![vec![0.0; nodes]; workload.regions.len()];
@@ -266,7 +267,7 @@ impl Pages {
         served
     }
 
-    /// The share of each region's accesses that goes to small pages, where these cost more than huge ones.
+    /// The share of each region's accesses that goes to small pages, if those cost more than huge ones; else 0.
     #[must_use]
     pub fn small(&self, workload: &Workload) -> Vec<f64> {
         let mut small = vec![0.0; workload.regions.len()];
@@ -279,7 +280,7 @@ impl Pages {
     }
 }
 
-/// What is free.
+/// Free memory of the nodes.
 struct Room<'a> {
     machine: &'a Machine,
     pages: Vec<u64>,
@@ -293,7 +294,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// A page of `node`, or of the node nearest to its CPUs that has one; `node` itself if none has.
+    /// Takes a page on `node`, or on the node nearest to its CPUs with free memory; on `node` itself if there is none.
     fn take(&mut self, node: usize) -> usize {
         let near = |other: &usize| {
             self.machine.row(node).map_or(0.0, |row| self.machine.latency_ns[row][*other])
@@ -309,7 +310,7 @@ impl<'a> Room<'a> {
     }
 }
 
-/// Heat of a hot and of another page.
+/// Heat of a hot and of a cold page.
 fn heats(pages: u32, hot: u32, hot_share: f64) -> [f64; 2] {
     let share = if hot == 0 {
         0.0
@@ -321,7 +322,7 @@ fn heats(pages: u32, hot: u32, hot_share: f64) -> [f64; 2] {
     [share / f64::from(hot.max(1)), (1.0 - share) / f64::from((pages - hot).max(1))]
 }
 
-/// `count` different numbers below `room`: Floyd's sampling.
+/// `count` distinct numbers below `room`: Floyd's sampling.
 fn some_of(room: u32, count: u32, rng: &mut Rng) -> std::collections::BTreeSet<u32> {
     let mut chosen = std::collections::BTreeSet::new();
     for last in room.saturating_sub(count)..room {
@@ -362,8 +363,8 @@ mod tests {
     }
 
     fn workload(touched_by: &[f64]) -> Workload {
-        let region = |name, hot_pages, hot_share| Region {
-            name,
+        let region = |name: &str, hot_pages, hot_share| Region {
+            name: name.to_owned(),
             pages: 1000,
             hot_pages,
             hot_share,
@@ -373,7 +374,7 @@ mod tests {
         let worker = |row| Worker { row, lines: 4.0, think_ns: 0.0, uses: vec![0.25, 0.75] };
         Workload {
             name: "test".into(),
-            about: "",
+            about: String::new(),
             page_bytes: 4096,
             regions: vec![region("one", 10, 0.5), region("two", 0, 0.7)],
             workers: (0..touched_by.len()).map(worker).collect(),
@@ -467,7 +468,7 @@ mod tests {
         (workload.huge, workload.walk_ns) = (true, 10.0);
         let mut pages = Pages::of(&workload, 1);
         pages.interleave(&[1, 1], &machine);
-        // 2000 pages are three huge ones and 464 small ones.
+        // 2000 pages are three huge pages and 464 small ones.
         for (at, wanted) in [(0, 0), (511, 0), (512, 1), (1024, 0), (1536, 1), (1537, 0)] {
             assert_eq!(pages.node[at], wanted, "page {at}");
         }

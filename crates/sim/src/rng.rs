@@ -1,12 +1,12 @@
-//! Random numbers from a seed: xoshiro256++ (Blackman and Vigna, 2019), seeded by splitmix64. The same on every machine and
-//! in every release of ours, which is why it is here and not a crate whose streams may change.
+//! Random numbers from a seed: xoshiro256++ (Blackman and Vigna, 2019), seeded by splitmix64. The sequence is the same
+//! on all machines and in all releases; a crate's sequence may change between versions, so none is used.
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]
 pub struct Rng([u64; 4]);
 
 impl Rng {
-    /// The stream of a seed.
+    /// The generator of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut state = seed;
@@ -41,7 +41,7 @@ impl Rng {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Uniform below `end`; 0 if that is 0. Lemire's product, whose bias of less than 2^-32 does not matter here.
+    /// Uniform below `end`; 0 if that is 0. Lemire's product; its bias below 2^-32 is negligible here.
     #[inline]
     pub fn below(&mut self, end: u32) -> u32 {
         (((self.bits() >> 32) * u64::from(end)) >> 32) as u32
@@ -66,7 +66,7 @@ mod tests {
         };
         assert_eq!(take(1), take(1));
         assert_ne!(take(1), take(2));
-        // The reference implementation's first number from the state splitmix64 makes of 0.
+        // The reference implementation's first number from the state that splitmix64 derives from 0.
         assert_eq!(Rng::new(0).0[0], 0xe220_a839_7b1d_cdaf);
         assert_eq!(Rng([1, 2, 3, 4]).bits(), 41_943_041);
     }

@@ -4,7 +4,8 @@ use nearfar_topology::Bytes;
 
 use crate::machine::{Builder, Link, Machine, Node, Route, Waiting};
 
-/// Four nodes in a ring of links, with the figures of the studies' machine: 0 and 2 talk by 1, 1 and 3 by 2.
+/// Four nodes in a ring of links, with the figures of the studies' machine: 0 and 2 communicate through 1, 1 and 3
+/// through 2.
 pub(crate) fn ring() -> Machine {
     let node = Node {
         size: Bytes(1 << 30),
@@ -13,7 +14,7 @@ pub(crate) fn ring() -> Machine {
         duplex: false,
         waiting: Waiting::Queue,
     };
-    // Link 2 n goes from n to the next node, link 2 n + 1 back.
+    // Link 2 n leads from n to the next node, link 2 n + 1 back.
     let link = |from: usize, to: usize| if to == (from + 1) % 4 { 2 * from } else { 2 * to + 1 };
     let way = |from: usize, to: usize| match (from, to) {
         (from, to) if from == to => vec![],

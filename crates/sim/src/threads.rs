@@ -1,8 +1,9 @@
-//! Work shared out to threads: results come in the order of what they are of, so any number of threads gives the same.
+//! Distributes work over threads; results are in the order of the items, so they are the same for any number of
+//! threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// `of` each item, on as many threads as there are CPUs.
+/// Maps each item by `of`, on as many threads as there are CPUs.
 pub(crate) fn map<T: Sync, R: Send>(items: &[T], of: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let next = AtomicUsize::new(0);
@@ -23,7 +24,7 @@ pub(crate) fn map<T: Sync, R: Send>(items: &[T], of: impl Fn(&T) -> R + Sync) ->
         done
     });
     done.sort_by_key(|(at, _)| *at);
-    // What a thread that could not end had taken is done again here, where its failure is ours.
+    // Items taken by a thread that panicked are computed again here, so that this thread fails in the same way.
     let mut done = done.into_iter().peekable();
     let each = items.iter().enumerate().map(|(at, item)| {
         done.next_if(|(of, _)| *of == at).map_or_else(|| of(item), |(_, result)| result)

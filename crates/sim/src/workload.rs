@@ -1,82 +1,111 @@
-//! Workloads: regions of pages with heat, and who asks for them.
+//! Workloads: regions of pages with heat, and the CPUs that access them.
 //!
-//! A region is what a program allocates and touches in one way. Most of its pages are alike; a few hot ones take a share of
-//! its accesses together, and it is they that make an interleaved placement uneven by chance: with heat shares h the
-//! imbalance of n nodes is about `sqrt(n sum h^2)`.
+//! A region is memory that a program allocates and touches in one way. Most of its pages have equal heat; a few hot
+//! ones receive a share of its accesses together, and cause random imbalance of an interleaved placement: with heat
+//! shares h the imbalance of n nodes is about `sqrt(n sum h^2)`.
 //!
-//! Here: the types, and the published workloads as far as any machine with several CPU nodes can run them. Where their
-//! figures come from stands beside each; what is fitted and what predicted is [`crate::published`]'s.
+//! Here: the types, and the published workloads, as far as any machine with several CPU nodes can run them. The origin
+//! of each figure is stated beside it; free parameters are listed in [`crate::published::parameters`].
 
-use crate::machine::Machine;
-use crate::pages::PIECES;
-use crate::published::colloid;
+use crate::flow::{self, Demand};
+use crate::machine::{LINE, Machine};
 
-/// Pages that are used in one way.
+/// Most outstanding lines of an antagonist.
+const LINES_MAX: f64 = 1e5;
+/// Small pages of a huge page.
+pub const PIECES: usize = 512;
+/// Outstanding lines of the application of the hot set, as [`crate::published::colloid`] fits them.
+pub const HOT_SET_LINES: f64 = 128.0;
+
+/// Pages with a uniform access pattern.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Region {
-    /// What it holds.
-    pub name: &'static str,
-    /// How many pages.
+    /// Its name.
+    pub name: String,
+    /// Number of pages.
     pub pages: u32,
-    /// How many of them are hot.
+    /// Number of hot pages.
     pub hot_pages: u32,
-    /// Share of the region's accesses that goes to the hot ones, evenly.
+    /// Share of the region's accesses that goes to the hot pages, evenly.
     pub hot_share: f64,
-    /// Which share of its accesses each CPU row's first touch brings to its node.
+    /// Share of its accesses to pages first touched by each CPU row, and so on its node.
     pub touched_by: Vec<f64>,
-    /// Share of its lines that are read, the others being written.
+    /// Share of its lines that are read; the others are written.
     pub reads: f64,
 }
 
-/// The CPUs of one node at work.
+/// The CPUs of one node with their demand.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Worker {
     /// Their row ([`Machine::row`]).
     pub row: usize,
-    /// Lines under way, N.
+    /// Outstanding lines, N.
     pub lines: f64,
-    /// Time between a line's arrival and the next request, Z.
+    /// Think time between a line's arrival and the next request, Z.
     pub think_ns: f64,
     /// Share of accesses by region; sums to 1.
     pub uses: Vec<f64>,
 }
 
-/// Someone else's traffic, which no policy here moves.
+/// Traffic of other programs, which no policy here migrates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Antagonist {
     /// The row of its CPUs.
     pub row: usize,
-    /// The node whose memory it uses.
+    /// The node of its memory.
     pub node: usize,
-    /// Lines under way.
+    /// Outstanding lines.
     pub lines: f64,
+}
+
+impl Antagonist {
+    /// Reads of the second node of `path` by the CPUs of the first row, with outstanding lines for `gbps` on an otherwise
+    /// idle machine. Beside a workload it gets less. `None` if the path does not allow it.
+    #[must_use]
+    pub fn reading(machine: &Machine, (row, node): (usize, usize), gbps: f64) -> Option<Self> {
+        let reads = |lines: f64| {
+            let mut shares = vec![0.0; machine.nodes.len()];
+            shares[node] = 1.0;
+            let demand = Demand { row, lines, think_ns: 0.0, reads: 1.0, shares };
+            LINE * flow::solve(machine, &[demand], &[]).served[0].per_ns
+        };
+        let (mut low, mut high) = (0.0, LINES_MAX);
+        if reads(high) < gbps {
+            return None;
+        }
+        for _ in 0..50 {
+            let middle = f64::midpoint(low, high);
+            if reads(middle) < gbps { low = middle } else { high = middle }
+        }
+        Some(Self { row, node, lines: if gbps > 0.0 { high } else { 0.0 } })
+    }
 }
 
 /// A workload on a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
-    /// The name it goes by.
+    /// Its name.
     pub name: String,
-    /// What it is, in a sentence.
-    pub about: &'static str,
-    /// Bytes of a page: what moves as one.
+    /// Its description, in a sentence.
+    pub about: String,
+    /// Bytes per page, the unit of migration.
     pub page_bytes: u64,
-    /// Its memory.
+    /// Its memory regions.
     pub regions: Vec<Region>,
-    /// Who works on it.
+    /// Its workers.
     pub workers: Vec<Worker>,
-    /// Who else is there.
+    /// Traffic of others.
     pub antagonists: Vec<Antagonist>,
     /// Whether it has huge pages, of [`PIECES`] pages each.
     pub huge: bool,
-    /// Regions take turns in memory, so many pages each; 0 if they come one after the other.
+    /// Regions are interleaved in runs of this many pages; 0 if they are consecutive.
     pub stripe: u32,
-    /// What translation costs a line more on a small page than on a huge one.
+    /// Additional cost of address translation per line on a small page over a huge one.
     pub walk_ns: f64,
 }
 
 impl Workload {
-    /// The same with each antagonist having so many lines under way.
+    /// The same workload with `lines` outstanding lines for each antagonist.
     #[must_use]
     pub fn contended(mut self, lines: f64) -> Self {
         self.antagonists.iter_mut().for_each(|antagonist| antagonist.lines = lines);
@@ -84,36 +113,36 @@ impl Workload {
     }
 }
 
-/// Why a workload can't run on a machine.
+/// Reason why a workload cannot run on a machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsuited {
-    /// No workload goes by that name.
+    /// No workload has this name.
     #[error("workload {0}: there is none; nearfar sim list shows which there are")]
     Unknown(String),
-    /// The policy is for machines of another kind.
+    /// The policy does not support the machine.
     #[error("policy {policy} on machine {machine}: it is for {wanted}")]
     Policy {
         /// The policy.
         policy: &'static str,
         /// The machine.
         machine: String,
-        /// What it takes.
+        /// The machines that it supports.
         wanted: &'static str,
     },
-    /// The machine is of another kind.
+    /// The workload does not support the machine.
     #[error("workload {workload} on machine {machine}: it is for {wanted}")]
     Machine {
         /// The workload.
         workload: String,
         /// The machine.
         machine: String,
-        /// What it takes.
+        /// The machines that it supports.
         wanted: &'static str,
     },
 }
 
-/// Workloads, with what they are: those of the published tables, three more for machines with CPUs on several nodes, one for
-/// memory of two tiers.
+/// Workloads with their descriptions: those of the published tables, three more for machines with CPUs on several
+/// nodes, one for memory of two tiers.
 pub const NAMES: [(&str, &str); 6] = [
     (
         "streamcluster",
@@ -141,7 +170,7 @@ pub const NAMES: [(&str, &str); 6] = [
     ),
 ];
 
-/// A workload by its name, on `machine`.
+/// The workload of this name, on `machine`.
 ///
 /// # Errors
 /// [`Unsuited`].
@@ -175,26 +204,27 @@ pub fn find(name: &str, machine: &Machine) -> Result<Workload, Unsuited> {
     })
 }
 
-/// A region that all read: what the two published tables are about.
-struct Shared {
-    /// Share of accesses to what the first thread touched; the others' nodes have the rest evenly.
-    first: f64,
-    hot_pages: u32,
-    hot_share: f64,
-    /// Lines under way of the first thread's node, and of every other.
-    lines: [f64; 2],
-    /// Cycles between a line's arrival and the next request.
-    think_cycles: f64,
+/// A region read by all CPU nodes: the workload of the two published tables.
+pub(crate) struct Shared {
+    /// Share of accesses to pages first touched by the first thread; the other nodes have the rest evenly.
+    pub(crate) first: f64,
+    pub(crate) hot_pages: u32,
+    pub(crate) hot_share: f64,
+    /// Outstanding lines of the first thread's node, and of every other.
+    pub(crate) lines: [f64; 2],
+    /// Think time in cycles between a line's arrival and the next request.
+    pub(crate) think_cycles: f64,
 }
 
 /// 97/1/1/1 is published (Carrefour's slides). Lines and think time are fitted to the two published latencies and the
-/// gain; hot pages (28 take a fifth) to the 7 % that interleaved controllers differ by.
-const STREAMCLUSTER: Shared =
+/// gain; hot pages (28 receive a fifth) to the 7 % imbalance of interleaved controllers.
+pub(crate) const STREAMCLUSTER: Shared =
     Shared { first: 0.97, hot_pages: 28, hot_share: 0.2, lines: [12.9, 12.9], think_cycles: 194.0 };
 
-/// 83 % is what gives the published imbalance of 154 %, the first node's 1.4 times what gives its 33 % of local accesses.
-/// Lines are fitted to the latency under first touch, hot pages (21 take a tenth) to the interleaved 4 %.
-const PCA: Shared =
+/// 83 % is fitted to the published imbalance of 154 %, the first node's factor of 1.4 to its 33 % of local accesses.
+/// Lines are fitted to the latency under first touch, think time to the gain, hot pages (21 receive a tenth) to the 4 %
+/// imbalance when interleaved.
+pub(crate) const PCA: Shared =
     Shared { first: 0.83, hot_pages: 21, hot_share: 0.1, lines: [10.0, 7.2], think_cycles: 80.0 };
 
 /// 100 MiB of 4 KiB pages.
@@ -207,7 +237,7 @@ impl Shared {
         let other = (1.0 - self.first) / (rows - 1) as f64;
         let touched_by = (0..rows).map(|row| if row == 0 { self.first } else { other }).collect();
         let region = Region {
-            name: "shared",
+            name: "shared".into(),
             pages: SHARED_PAGES,
             hot_pages: self.hot_pages,
             hot_share: self.hot_share,
@@ -222,7 +252,7 @@ impl Shared {
         };
         Workload {
             name: name.to_owned(),
-            about,
+            about: about.to_owned(),
             page_bytes: 4096,
             regions: vec![region],
             workers: (0..rows).map(worker).collect(),
@@ -234,12 +264,12 @@ impl Shared {
     }
 }
 
-/// A part of memory of its own for each row of CPUs, with streamcluster's lines and think time: nobody published figures of it.
+/// Private memory for each row of CPUs, with streamcluster's lines and think time: no published figures exist for it.
 fn own_parts(machine: &Machine, (name, about): (&str, &'static str)) -> Workload {
     let rows = machine.cpu_nodes.len();
     let only = |row: usize| (0..rows).map(|at| if at == row { 1.0 } else { 0.0 }).collect();
     let region = |_| Region {
-        name: "part",
+        name: "part".into(),
         pages: OWN_PAGES,
         hot_pages: 0,
         hot_share: 0.0,
@@ -254,7 +284,7 @@ fn own_parts(machine: &Machine, (name, about): (&str, &'static str)) -> Workload
     };
     Workload {
         name: name.to_owned(),
-        about,
+        about: about.to_owned(),
         page_bytes: 4096,
         regions: (0..rows).map(region).collect(),
         workers: (0..rows).map(worker).collect(),
@@ -265,7 +295,8 @@ fn own_parts(machine: &Machine, (name, about): (&str, &'static str)) -> Workload
     }
 }
 
-/// The same on huge pages, of which each row has some pieces and touches its own first: they are where the first piece is.
+/// The same on huge pages; each row uses some pieces of every page and touches them first. The first piece determines
+/// the node.
 fn falsely_shared(machine: &Machine, named: (&str, &'static str)) -> Workload {
     let rows = machine.cpu_nodes.len();
     let mut workload = own_parts(machine, named);
@@ -278,7 +309,7 @@ fn falsely_shared(machine: &Machine, named: (&str, &'static str)) -> Workload {
     workload
 }
 
-/// A huge page that takes two fifths of all accesses, and others that all use.
+/// A huge page with two fifths of all accesses, and others used by all CPU nodes.
 fn hot_page(machine: &Machine, named: (&str, &'static str)) -> Workload {
     let mut workload = own_parts(machine, named);
     #[expect(clippy::cast_precision_loss, reason = "a small count")]
@@ -286,7 +317,7 @@ fn hot_page(machine: &Machine, named: (&str, &'static str)) -> Workload {
     let [hot, others] = [("hot", 512), ("others", 4 * OWN_PAGES)];
     workload.regions = [hot, others]
         .map(|(name, pages)| Region {
-            name,
+            name: name.to_owned(),
             pages,
             hot_pages: 0,
             hot_share: 0.0,
@@ -303,24 +334,24 @@ fn hot_page(machine: &Machine, named: (&str, &'static str)) -> Workload {
 
 /// 24 MiB of 4 KiB pages: twelve huge ones.
 const OWN_PAGES: u32 = 6144;
-/// Assumed, not fitted: what a line costs more where translation misses.
+/// Assumed, not fitted: additional latency per line on a translation miss.
 const WALK_NS: f64 = 4.0;
 
-/// Colloid's GUPS: which parameters are fitted, and to what, is said in [`crate::published::colloid`].
+/// Colloid's GUPS: [`crate::published::colloid`] states the fitted parameters and their targets.
 fn hot_set(name: &str, about: &'static str) -> Workload {
     const PAGE: u64 = 16 << 20;
-    let region = |name, gib: u64| Region {
-        name,
+    let region = |name: &str, gib: u64| Region {
+        name: name.to_owned(),
         pages: u32::try_from((gib << 30) / PAGE).unwrap_or(u32::MAX),
         hot_pages: 0,
         hot_share: 0.0,
         touched_by: vec![1.0],
         reads: 1.0,
     };
-    let worker = Worker { row: 0, lines: colloid::LINES, think_ns: 0.0, uses: vec![0.9, 0.1] };
+    let worker = Worker { row: 0, lines: HOT_SET_LINES, think_ns: 0.0, uses: vec![0.9, 0.1] };
     Workload {
         name: name.to_owned(),
-        about,
+        about: about.to_owned(),
         page_bytes: PAGE,
         regions: vec![region("hot", 24), region("cold", 48)],
         workers: vec![worker],

@@ -1,14 +1,14 @@
-//! `NEARFAR_CONF`: what the preload library does with a program's memory, in words.
+//! `NEARFAR_CONF`: the settings of the preload library, as text.
 //!
 //! ```text
 //! conf = word *( " " word )
-//! word = "heap=" kind            where memory of malloc and its like goes (see `spec`); default
-//!      | "from=" size            objects smaller than this stay where the system puts them; 0
-//!      | "mmap=" ( size | "off" ) anonymous private mappings from this size on go to the kind, too; 1m
-//!      | "adapt=" policy         bw_saturation, bw_order or weighted: the heap follows how busy memory is
-//!      | "full=" ( "null" | "abort" ) what happens when the kind has no more: NULL with ENOMEM, or an end with a message
-//!      | "wrong=" ( "say" | "abort" ) what a checked build does when memory is given back wrongly: a line, or an end with one
-//!      | "report=" ( "stderr" | file ) figures of all kinds when a process ends, as JSON; %p in a name is its number
+//! word = "heap=" kind            source of malloc's memory (see `spec`); default: plain memory
+//!      | "from=" size            smaller objects stay where the system puts them; 0
+//!      | "mmap=" ( size | "off" ) least size of anonymous private mappings placed as the kind is; 1m
+//!      | "adapt=" policy         bw_saturation, bw_order or weighted: the heap adapts to memory load
+//!      | "full=" ( "null" | "abort" ) when the kind is exhausted: NULL with ENOMEM, or an abort with a message
+//!      | "wrong=" ( "say" | "abort" ) a checked build's action on a wrong free: a message, or an abort with one
+//!      | "report=" ( "stderr" | file ) statistics of all kinds when a process ends, as JSON; %p in a name is its id
 //!      | "print=smdk"            the lines that SMDK's scripts look for, on stderr
 //! ```
 
@@ -18,45 +18,45 @@ use nearfar_policy::interleave::Rule;
 
 use crate::spec::{Spec, SpecError, size};
 
-/// The words there are, before their `=`.
+/// The settings' names, before the `=`.
 pub(crate) const KEYS: [&str; 8] =
     ["heap", "from", "mmap", "adapt", "full", "wrong", "report", "print"];
 
-/// What is configured.
+/// The settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conf {
-    /// The kind, in words.
+    /// The kind, as text.
     pub heap: Option<String>,
-    /// Bytes below which objects stay where the system puts them.
+    /// Smaller objects, in bytes, stay where the system puts them.
     pub from: usize,
-    /// Bytes from which anonymous mappings go to the kind.
+    /// Least size in bytes of anonymous mappings placed as the kind is.
     pub mmap: Option<usize>,
-    /// How the heap follows how busy memory is.
+    /// The policy by which the heap adapts to memory load.
     pub adapt: Option<Rule>,
-    /// What happens when there is no more.
+    /// The action when memory is exhausted.
     pub full: Full,
-    /// What a checked build does when memory is given back wrongly.
+    /// The action of a checked build on a wrong free.
     pub wrong: Wrong,
-    /// Where figures go at the end: a file, or "stderr".
+    /// Destination of the exit report: a file, or "stderr".
     pub report: Option<String>,
     /// Whether SMDK's lines are printed.
     pub print_smdk: bool,
 }
 
-/// What happens when a kind has no more memory.
+/// The action when a kind is exhausted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Full {
-    /// The program is told: NULL, and ENOMEM.
+    /// The allocation fails: NULL, and ENOMEM.
     #[default]
     Null,
     /// The program ends with a message.
     Abort,
 }
 
-/// What a checked build does when memory is given back twice, in the middle, or was never allocated.
+/// The action of a checked build when memory is freed twice, at an interior pointer, or was never allocated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wrong {
-    /// It says so.
+    /// It prints a message.
     #[default]
     Say,
     /// The program ends with a message.
@@ -78,34 +78,34 @@ impl Default for Conf {
     }
 }
 
-/// What is wrong with a configuration.
+/// Reasons why a configuration is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfError {
-    /// Not a word there is.
+    /// There is no such setting.
     #[error(
         "`{found}` is not a setting; there are heap=KIND, from=SIZE, mmap=SIZE, mmap=off, adapt=POLICY, full=null, full=abort, \
          wrong=say, wrong=abort, report=FILE and print=smdk, with spaces between"
     )]
     Word {
-        /// What was written.
+        /// The text given.
         found: String,
     },
-    /// A word that is there twice.
+    /// A setting is given twice.
     #[error("`{found}`: the setting is there twice")]
     Twice {
-        /// What was written.
+        /// The text given.
         found: String,
     },
     /// The value is not one of those allowed.
     #[error("`{found}`: write {allowed}")]
     Value {
-        /// What was written.
+        /// The text given.
         found: String,
-        /// What may be.
+        /// The allowed values.
         allowed: &'static str,
     },
-    /// The kind or a size is not written as those are.
+    /// The kind or a size is malformed.
     #[error(transparent)]
     Kind(#[from] SpecError),
     /// Two settings that exclude each other.

@@ -1,10 +1,9 @@
-//! spec: memory kinds and heap configurations in words, and what they come to on a machine.
+//! spec: memory kinds and heap configurations written as text, and their resolution on a machine.
 //!
-//! Here: [`spec`] is a kind ("far;limit=4g"), [`region`] a replicated region, [`conf`] a heap's configuration (`NEARFAR_CONF`),
-//! [`check()`] says whether a program's heap can be what is asked for.
-//! Not here: allocation (crate alloc). Apart from that so that who only asks does not carry an allocator along, which takes
-//! memory as soon as a program begins.
-//! Read next: `spec.rs`.
+//! Here: [`spec`] is a kind ("far;limit=4g"), [`region`] a replicated region, [`conf`] a heap's configuration
+//! (`NEARFAR_CONF`), [`check()`] verifies that a machine can provide a program's heap. Not here: allocation (crate
+//! alloc), so that a program which only checks a configuration does not link an allocator, which takes memory as soon
+//! as the program starts. Read next: `spec.rs`.
 
 mod check;
 pub mod conf;

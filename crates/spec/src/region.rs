@@ -1,12 +1,12 @@
-//! A replicated region in words, and the nodes it has copies on.
+//! Replicated regions written as text, and the nodes of their copies.
 //!
 //! ```text
 //! region  = [ nodes ] *( ";" option )
 //! nodes   = a node set (see `spec`); none: all nodes that have CPUs and memory
-//! option  = "home=" node       where it is written first; the first of the nodes
-//!         | "granule=" size    what is copied at a time, a power of two of 256 to 2m; 4k
-//!         | "quiet=" time      how long nobody must have written a granule before it is copied again ("100ms", "2s"); 100ms
-//!         | "collapses=" ( number | "any" ) after so many collapses a granule is never copied again; 16
+//! option  = "home=" node       the node that is written first; default: the first of the nodes
+//!         | "granule=" size    unit of copying, a power of two of 256 to 2m; 4k
+//!         | "quiet=" time      time without writes before a granule is copied again ("100ms", "2s"); 100ms
+//!         | "collapses=" ( number | "any" ) after this many collapses a granule is never copied again; 16
 //! ```
 
 use std::string::{String, ToString as _};
@@ -16,54 +16,54 @@ use nearfar_topology::{CpuId, NodeExpr, NodeId, NodeSet, NodeSetError, Topology}
 
 use crate::spec::size;
 
-/// A region as it is written.
+/// A parsed region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionSpec {
-    /// Nodes that have a copy; none: those with CPUs.
+    /// Nodes with a copy; `None`: those with CPUs.
     pub nodes: Option<NodeExpr>,
-    /// Where it is written first.
+    /// The node that is written first.
     pub home: Option<NodeId>,
-    /// Bytes that are copied at a time.
+    /// Unit of copying, in bytes.
     pub granule: usize,
-    /// How long nobody must have written, in milliseconds.
+    /// Time without writes before a granule is copied again, in milliseconds.
     pub quiet_ms: u64,
     /// Collapses after which a granule is never copied again.
     pub collapses: Option<u64>,
 }
 
-/// Why a region can't be had.
+/// Reasons why a region is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionSpecError {
-    /// The nodes are not a node set, or not here.
+    /// The nodes are not a node set, or do not exist.
     #[error(transparent)]
     Nodes(#[from] NodeSetError),
-    /// An option that there is not.
+    /// There is no such option.
     #[error(
         "`{found}` is no option of a replicated region; there are home=NODE, granule=SIZE, quiet=TIME and collapses=NUMBER"
     )]
     Option {
-        /// What was written.
+        /// The text given.
         found: String,
     },
-    /// An option that is there twice.
+    /// An option is given twice.
     #[error("`{found}`: the option is there twice")]
     Twice {
-        /// What was written.
+        /// The text given.
         found: String,
     },
-    /// An option with a value that may not be.
+    /// An option has an invalid value.
     #[error("`{found}`: write {allowed}")]
     Value {
-        /// What was written.
+        /// The text given.
         found: String,
-        /// What may be.
+        /// The allowed values.
         allowed: &'static str,
     },
     /// The home is none of the nodes.
     #[error("home={home}: the region's nodes are {nodes}; name one of them, or this one with them")]
     Home {
-        /// What was asked for.
+        /// The requested home.
         home: NodeId,
         /// The nodes.
         nodes: NodeSet,
@@ -137,10 +137,11 @@ fn milliseconds(text: &str) -> Option<u64> {
 }
 
 impl RegionSpec {
-    /// The nodes it has copies on, home first, on a machine as seen from `cpus`. Where none are named they are among `allowed`.
+    /// The nodes of the copies, home first, on a machine as seen from `cpus`. If the text names no nodes, they are
+    /// chosen from `allowed`.
     ///
     /// # Errors
-    /// [`RegionSpecError`]: such nodes are not there, or the home is none of them.
+    /// [`RegionSpecError`]: such nodes do not exist, or the home is none of them.
     pub fn on(
         &self,
         machine: &Topology,
@@ -182,7 +183,7 @@ mod tests {
         let machine = testkit::dram_and_cxl();
         let on = |text: &str| spec(text).unwrap().on(&machine, &[], None).unwrap();
         assert_eq!(on(""), [NodeId(0)]);
-        // Unless asked for, far memory has none.
+        // Far memory gets a copy only if it is named.
         assert_eq!(on("all"), [NodeId(0), NodeId(1)]);
         assert_eq!(on("all;home=1"), [NodeId(1), NodeId(0)]);
     }

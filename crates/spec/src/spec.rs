@@ -1,4 +1,4 @@
-//! A kind in words, and what it comes to on a machine.
+//! Memory kinds written as text, and their resolution on a machine.
 //!
 //! ```text
 //! kind    = place *( ";" option )
@@ -9,9 +9,9 @@
 //! option  = "limit=" size | "spill=" kind without options | "huge=" ( "yes" | "no" )
 //! ```
 //!
-//! Nodes alone are bound to. `weighted:` over nodes takes the machine's weights; with weights they are the kind's own.
-//! `capacity`, `latency` and `bandwidth` are the nodes with the most memory, the lowest read latency and the highest read
-//! bandwidth that firmware states; where it states none, that is an error.
+//! Nodes without a policy are bound to. `weighted:` with nodes only uses the machine's weights; with weights they are
+//! the kind's own. `capacity`, `latency` and `bandwidth` are the nodes with the most memory, the lowest read latency
+//! and the highest read bandwidth that firmware reports; if it reports none, that is an error.
 
 use std::collections::BTreeMap;
 use std::string::{String, ToString as _};
@@ -19,39 +19,39 @@ use std::vec::Vec;
 
 use nearfar_topology::{Bytes, CpuId, Node, NodeExpr, NodeId, NodeSet, NodeSetError, Topology};
 
-/// A kind as it is written.
+/// A parsed kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// Where its memory is to be.
+    /// The placement of its memory.
     pub place: Place,
     /// The most that is set aside for it.
     pub limit: Option<Bytes>,
-    /// What gives once that is reached.
+    /// The placement used beyond the limit.
     pub spill: Option<Place>,
-    /// Transparent huge pages: asked for, refused, or as the machine has it.
+    /// Transparent huge pages: requested, refused, or the system's default.
     pub huge: Option<bool>,
 }
 
-/// Where its memory is to be.
+/// A placement of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Where the process's policy has it.
+    /// By the process's policy.
     Default,
     /// On these nodes only.
     Bind(NodeExpr),
-    /// On these if they have room.
+    /// On these nodes while they have room.
     Prefer(NodeExpr),
-    /// On these in turn.
+    /// Interleaved over these nodes.
     Interleave(NodeExpr),
-    /// On these in turn, by the machine's weights.
+    /// Interleaved over these nodes by the machine's weights.
     Weighted(NodeExpr),
-    /// On these, by weights of its own.
+    /// Interleaved over these nodes by weights of its own.
     Weights(BTreeMap<NodeId, u8>),
-    /// On the nodes that are best in something.
+    /// On the nodes with the best value of a property.
     Best(Quality),
 }
 
-/// What nodes are best in.
+/// The property for which the best nodes are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quality {
     /// The most memory.
@@ -62,73 +62,73 @@ pub enum Quality {
     Bandwidth,
 }
 
-/// A place on a machine.
+/// A placement resolved on a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placed {
-    /// Where the process's policy has it.
+    /// By the process's policy.
     Default,
     /// On these nodes only.
     Bind(NodeSet),
-    /// On these if they have room.
+    /// On these nodes while they have room.
     Prefer(NodeSet),
-    /// On these in turn.
+    /// Interleaved over these nodes.
     Interleave(NodeSet),
-    /// On these in turn, by the machine's weights.
+    /// Interleaved over these nodes by the machine's weights.
     Weighted(NodeSet),
-    /// On these, by weights of its own.
+    /// Interleaved over these nodes by weights of its own.
     Weights(BTreeMap<NodeId, u8>),
 }
 
-/// Why a kind can't be had.
+/// Reasons why a kind is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// Neither a place nor an option.
+    /// The text is neither a placement nor an option.
     #[error(
         "`{found}` is not a memory kind; write default, a node set (near, far, cxl, 0,2-3), bind:, prefer:, interleave: or \
          weighted: with one, weighted:0=3,1=1, capacity, latency or bandwidth"
     )]
     Place {
-        /// What was written.
+        /// The text given.
         found: String,
     },
-    /// The nodes are not a node set, or not here.
+    /// The nodes are not a node set, or do not exist.
     #[error(transparent)]
     Nodes(#[from] NodeSetError),
-    /// A weight that is none.
+    /// A weight is invalid.
     #[error(
         "`{found}` is not a node with a weight; write 0=3,1=1 with weights of 1 to 255, each node once"
     )]
     Weight {
-        /// What was written.
+        /// The text given.
         found: String,
     },
-    /// An option that there is not.
+    /// There is no such option.
     #[error(
         "`{found}` is no option of a memory kind; there are limit=SIZE, spill=KIND, huge=yes and huge=no"
     )]
     Option {
-        /// What was written.
+        /// The text given.
         found: String,
     },
-    /// An option that is there twice.
+    /// An option is given twice.
     #[error("`{found}`: the option is there twice")]
     Twice {
-        /// What was written.
+        /// The text given.
         found: String,
     },
-    /// A size that is none.
+    /// A size is invalid.
     #[error("`{found}` is not a size; write bytes, or 512k, 64m, 4g, 1t")]
     Size {
-        /// What was written.
+        /// The text given.
         found: String,
     },
-    /// Firmware does not say which nodes are best.
+    /// Firmware does not report the property.
     #[error(
         "{quality}: this machine's firmware states none for its nodes (no HMAT); name the nodes instead"
     )]
     Unstated {
-        /// What was asked for.
+        /// The requested property.
         quality: &'static str,
     },
 }
@@ -202,31 +202,32 @@ fn weights(text: &str) -> Result<BTreeMap<NodeId, u8>, SpecError> {
     Ok(weights)
 }
 
-/// A size in words: bytes, or `512k`, `64m`, `4g`, `1t`.
+/// Parses a size as [`Bytes`] does: bytes, or `512k`, `64m`, `4g`, `1t`.
 ///
 /// # Errors
 /// [`SpecError::Size`].
 pub fn size(text: &str) -> Result<Bytes, SpecError> {
-    let wrong = || SpecError::Size { found: text.to_string() };
-    let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    let shift = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        "t" | "tib" => 40,
-        _ => return Err(wrong()),
-    };
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    number.checked_mul(1 << shift).map(Bytes).ok_or_else(wrong)
+    text.parse().map_err(|_| SpecError::Size { found: text.to_string() })
 }
 
 impl Place {
-    /// The nodes it comes to on a machine, seen from `cpus`.
+    /// Whether it names nodes by number only, or all of them: without types, tiers or properties.
+    #[must_use]
+    pub fn is_by_number(&self) -> bool {
+        match self {
+            Self::Default | Self::Weights(_) => true,
+            Self::Bind(nodes)
+            | Self::Prefer(nodes)
+            | Self::Interleave(nodes)
+            | Self::Weighted(nodes) => nodes.is_by_number(),
+            Self::Best(_) => false,
+        }
+    }
+
+    /// Resolves it to nodes of a machine, seen from `cpus`.
     ///
     /// # Errors
-    /// [`SpecError::Nodes`] if nodes are not there, [`SpecError::Unstated`].
+    /// [`SpecError::Nodes`] if nodes do not exist, [`SpecError::Unstated`].
     pub fn on(&self, machine: &Topology, cpus: &[CpuId]) -> Result<Placed, SpecError> {
         let nodes = |nodes: &NodeExpr| nodes.resolve(machine, cpus).map_err(SpecError::from);
         Ok(match self {
@@ -246,7 +247,7 @@ impl Place {
 }
 
 fn best(quality: Quality, machine: &Topology) -> Result<NodeSet, SpecError> {
-    // As seen from the nearest CPUs; a value that is the greater the better.
+    // As seen from the nearest CPUs, as a value of which more is better.
     let stated = |node: &Node| {
         let attributes = node.access().map(|near| near.attributes);
         match quality {

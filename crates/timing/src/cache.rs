@@ -1,81 +1,123 @@
-//! Caches as tags only: which lines a CPU has near it, not what is in them.
+//! Cache models with tags only: they record which lines are cached, not their content.
 //!
-//! The first level belongs to one vCPU and goes by virtual addresses, so that a hit costs one comparison; it is
-//! emptied whenever the guest changes its translations. The last level is shared by the CPUs of a node and goes by
-//! physical addresses; several threads use it at once without locks, and where two of them meet in one set a line may
-//! be forgotten or kept twice, which costs a miss, never more. Lines are 64 bytes. Between nodes no coherence is
-//! modelled.
+//! The first level belongs to one vCPU and uses virtual addresses, so that a hit costs one comparison; it is emptied
+//! whenever the guest changes its translations. The last level is shared by the CPUs of a node and uses physical
+//! addresses; several threads access it without locks, and a race in one set may drop or duplicate a line, which costs
+//! a miss and nothing else. Lines are 64 bytes.
+//!
+//! Other vCPUs take lines from a first-level cache through its [`Tags`]. Its own vCPU does not synchronise with them: a
+//! line that is filled at the same moment may stay.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Bytes in a cache line, as a shift.
 pub(crate) const LINE_SHIFT: u32 = 6;
 
-/// One vCPU's first-level cache: direct-mapped, virtual tags. The higher bits of a line have a part in its place, so that a
-/// program's stack, heap and data, which begin alike on pages, do not meet in a few places of the cache.
+/// One vCPU's first-level cache: direct-mapped, virtual tags. The index also depends on the higher bits of a line, so
+/// that a program's stack, heap and data, which begin at similar page offsets, do not collide in a few places.
 ///
 /// A tag is `generation << 52 | line << 1 | written`; a new generation empties the cache without touching it.
 #[derive(Debug)]
 pub struct FirstLevel {
-    tags: Box<[u64]>,
-    places_bits: u32,
+    tags: Tags,
     generation: u64,
 }
 
-/// Virtual addresses have at most 57 bits that say something, so lines have 51.
+/// The tags of a first-level cache, which all vCPUs may change.
+#[derive(Clone, Debug)]
+pub(crate) struct Tags(Arc<[AtomicU64]>);
+
+/// Virtual addresses have at most 57 significant bits, so lines have 51.
 const LINE_BITS: u32 = 51;
 const LINE_MASK: u64 = (1 << LINE_BITS) - 1;
 const GENERATION_SHIFT: u32 = LINE_BITS + 1;
 const NO_LINE: u64 = u64::MAX;
 
+impl Tags {
+    /// Of an empty cache of `kib` KiB, a power of two.
+    pub(crate) fn new(kib: u64) -> Self {
+        let lines = usize::try_from(kib << 10 >> LINE_SHIFT).unwrap_or(1).max(1);
+        Self((0..lines).map(|_| AtomicU64::new(NO_LINE)).collect())
+    }
+
+    #[inline]
+    fn tag(&self, line: u64) -> &AtomicU64 {
+        let bits = self.0.len().ilog2();
+        let folded = line ^ line >> bits ^ line >> (2 * bits);
+        #[expect(clippy::cast_possible_truncation, reason = "masked")]
+        let place = folded as usize & (self.0.len() - 1);
+        &self.0[place]
+    }
+
+    fn empty(&self) {
+        self.0.iter().for_each(|tag| tag.store(NO_LINE, Relaxed));
+    }
+
+    /// Drops the line of a virtual address, or makes it clean if it is to be kept; returns whether it was present. A
+    /// cache that has been emptied since may still count as having it.
+    pub(crate) fn give_up(&self, address: u64, keep: bool) -> bool {
+        let line = (address >> LINE_SHIFT) & LINE_MASK;
+        let tag = self.tag(line);
+        let found = tag.load(Relaxed);
+        if found == NO_LINE || found >> 1 & LINE_MASK != line {
+            return false;
+        }
+        let new = if keep { found & !1 } else { NO_LINE };
+        // If its vCPU has changed it meanwhile, it is another line's.
+        new == found || tag.compare_exchange(found, new, Relaxed, Relaxed).is_ok()
+    }
+}
+
 impl FirstLevel {
     /// An empty cache of `kib` KiB, a power of two.
     #[must_use]
     pub fn new(kib: u64) -> Self {
-        let lines = usize::try_from(kib << 10 >> LINE_SHIFT).unwrap_or(1).max(1);
-        let places_bits = lines.ilog2();
-        Self { tags: vec![NO_LINE; lines].into_boxed_slice(), places_bits, generation: 0 }
+        Self::with(Tags::new(kib))
+    }
+
+    /// An empty cache with tags that others may change.
+    pub(crate) fn with(tags: Tags) -> Self {
+        tags.empty();
+        Self { tags, generation: 0 }
     }
 
     #[inline]
-    fn key_and_place(&self, address: u64) -> (u64, usize) {
+    fn key_and_tag(&self, address: u64) -> (u64, &AtomicU64) {
         let line = (address >> LINE_SHIFT) & LINE_MASK;
-        let folded = line ^ line >> self.places_bits ^ line >> (2 * self.places_bits);
-        #[expect(clippy::cast_possible_truncation, reason = "masked")]
-        let place = folded as usize & (self.tags.len() - 1);
-        (self.generation << GENERATION_SHIFT | line << 1, place)
+        (self.generation << GENERATION_SHIFT | line << 1, self.tags.tag(line))
     }
 
     /// Whether a load of `address` hits.
     #[inline]
     #[must_use]
     pub fn can_load(&self, address: u64) -> bool {
-        let (key, place) = self.key_and_place(address);
-        self.tags[place] ^ key <= 1
+        let (key, tag) = self.key_and_tag(address);
+        tag.load(Relaxed) ^ key <= 1
     }
 
-    /// Whether a store to `address` hits a line already written to.
+    /// Whether a store to `address` hits a dirty line.
     #[inline]
     #[must_use]
     pub fn can_store(&self, address: u64) -> bool {
-        let (key, place) = self.key_and_place(address);
-        self.tags[place] == key | 1
+        let (key, tag) = self.key_and_tag(address);
+        tag.load(Relaxed) == key | 1
     }
 
-    /// Brings the line of `address` in. True if it was there already (clean, and now written to).
+    /// Fills the line of `address`. Returns true if it was present (clean, and now dirty).
     #[inline]
     pub(crate) fn fill(&mut self, address: u64, written: bool) -> bool {
-        let (key, place) = self.key_and_place(address);
-        let there = self.tags[place] ^ key <= 1;
-        self.tags[place] = key | u64::from(written);
+        let (key, tag) = self.key_and_tag(address);
+        let there = tag.load(Relaxed) ^ key <= 1;
+        tag.store(key | u64::from(written), Relaxed);
         there
     }
 
     /// Drops the line of `address`.
     pub(crate) fn drop_line(&mut self, address: u64) {
-        let (key, place) = self.key_and_place(address);
-        if self.tags[place] ^ key <= 1 {
-            self.tags[place] = NO_LINE;
+        let (key, tag) = self.key_and_tag(address);
+        if tag.load(Relaxed) ^ key <= 1 {
+            tag.store(NO_LINE, Relaxed);
         }
     }
 
@@ -84,7 +126,7 @@ impl FirstLevel {
         self.generation += 1;
         if self.generation == (1 << (64 - GENERATION_SHIFT)) - 1 {
             self.generation = 0;
-            self.tags.fill(NO_LINE);
+            self.tags.empty();
         }
     }
 }
@@ -96,7 +138,7 @@ const WAYS: usize = 16;
 #[repr(align(64))]
 struct Set([AtomicU32; WAYS]);
 
-/// The last-level cache of a CPU node: 16 ways, least recently used goes.
+/// The last-level cache of a CPU node: 16 ways, least recently used replacement.
 #[derive(Debug)]
 pub(crate) struct LastLevel {
     sets: Box<[Set]>,
@@ -105,14 +147,14 @@ pub(crate) struct LastLevel {
 
 const NO_TAG: u32 = u32::MAX;
 
-/// What became of a line that was asked for.
+/// Result of a look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
-    /// It was there.
+    /// The line was present.
     Hit,
     /// It was not, and now is.
     Miss {
-        /// The line that had to go for it, if that one had been written to.
+        /// The evicted line, if it was dirty.
         write_back: Option<u64>,
     },
 }
@@ -125,7 +167,7 @@ impl LastLevel {
         Self { sets: (0..sets).map(|_| set()).collect(), set_bits: sets.ilog2() }
     }
 
-    /// The set a line belongs to, spread over all sets by the tag, and its tag shifted into place.
+    /// The set of a line, which depends on its tag too, and the tag shifted into place.
     #[inline]
     fn place(&self, line: u64) -> (&[AtomicU32; WAYS], u32) {
         let tag = line >> self.set_bits;
@@ -137,7 +179,7 @@ impl LastLevel {
         (&self.sets[place].0, key)
     }
 
-    /// The line whose entry `entry` stands in the set that `line` belongs to.
+    /// The line of `entry`, which is in the set that `line` belongs to.
     fn line_of(&self, entry: u32, line: u64) -> u64 {
         let mask = (1 << self.set_bits) - 1;
         let set = (line ^ line >> self.set_bits) & mask;
@@ -145,7 +187,7 @@ impl LastLevel {
         tag << self.set_bits | ((set ^ tag) & mask)
     }
 
-    /// Looks for `line` (a physical address over 64), brings it in if need be, and makes it the most recently used.
+    /// Looks up `line` (a physical address over 64), fills it on a miss, and makes it the most recently used.
     pub(crate) fn touch(&self, line: u64, written: bool) -> Lookup {
         let (ways, key) = self.place(line);
         let written = u32::from(written);
@@ -168,12 +210,24 @@ impl LastLevel {
         Lookup::Miss { write_back: goes.then(|| self.line_of(carried, line)) }
     }
 
-    /// Forgets `line` without writing it back: a store past the caches has replaced it.
-    pub(crate) fn forget(&self, line: u64) {
+    /// Drops `line` without a write-back: a non-temporal store has replaced it, or another node's cache takes it.
+    /// Returns whether it was present.
+    pub(crate) fn forget(&self, line: u64) -> bool {
+        let way = self.way(line);
+        way.inspect(|way| way.store(NO_TAG, Relaxed)).is_some()
+    }
+
+    /// Makes `line` clean, if it is present and dirty; returns whether it was.
+    pub(crate) fn clean(&self, line: u64) -> bool {
+        let Some(way) = self.way(line) else { return false };
+        let entry = way.load(Relaxed);
+        way.store(entry & !1, Relaxed);
+        entry & 1 == 1
+    }
+
+    fn way(&self, line: u64) -> Option<&AtomicU32> {
         let (ways, key) = self.place(line);
-        if let Some(way) = ways.iter().find(|way| way.load(Relaxed) ^ key <= 1) {
-            way.store(NO_TAG, Relaxed);
-        }
+        ways.iter().find(|way| way.load(Relaxed) ^ key <= 1)
     }
 }
 
@@ -253,7 +307,7 @@ mod tests {
         ) {
             let cache = LastLevel::new(16);
             let mut back = std::collections::BTreeSet::new();
-            // Whatever a set holds has gone once 16 further lines of that set have come; clean ones far away do that.
+            // 16 further lines of a set evict all its earlier lines; clean ones far away do that.
             let flush = (1u64 << 40..).take(1 << 12);
             for (line, written) in lines.iter().map(|l| (*l, true)).chain(flush.map(|l| (l, false))) {
                 if let Lookup::Miss { write_back: Some(line) } = cache.touch(line & ((1 << 35) - 1), written) {

@@ -1,34 +1,41 @@
-//! The settings the lab hands to the timing plugin: one JSON file, written by the lab, read by the plugin.
+//! The settings of the timing plugin: one JSON file, written by the lab, read by the plugin.
 //!
-//! Figures are the real machine's; with [`Clock::Wait`] the whole machine is paced `slow_motion` times slower than
-//! them. Nodes are referred to by their guest node id, vCPUs by index.
+//! Values are the real machine's; with [`Clock::Wait`] the whole machine runs `slow_motion` times slower. Nodes are
+//! identified by their guest node id, vCPUs by index.
 //!
-//! Which clock is in force is known before the guest runs: the plugin settles it as the first vCPU appears, writes the
-//! statistics file once right then (`"clock"`, `"slow_motion"`, `"complete": false`, all counts zero), and again when
-//! QEMU ends. So `qemu-system-x86_64 -machine q35 -accel tcg,thread=multi -nodefaults -display none -S -plugin
-//! libnearfar_lab_plugin.so,config=FILE` asks a QEMU what it can do, without a guest. The guest kernel wants
-//! [`KERNEL_PARAMETERS`] besides.
+//! The clock in force is known before the guest runs: the plugin determines it when the first vCPU is created, writes
+//! the statistics file at once (`"clock"`, `"slow_motion"`, `"complete": false`, all counts zero), and again when QEMU
+//! ends. So `qemu-system-x86_64 -machine q35 -accel tcg,thread=multi -nodefaults -display none -S -plugin
+//! libnearfar_lab_plugin.so,config=FILE` shows the abilities of a QEMU, without a guest. The guest kernel also needs
+//! [`KERNEL_PARAMETERS`].
 
+use nearfar_topology::Curves;
 use serde::{Deserialize, Serialize};
 
-/// What the guest kernel must be told under the virtual clock: the time-stamp counter runs at 1 GHz and needs neither
-/// calibration nor a watchdog, and an idle CPU halts (only then does time follow real time while it waits).
+/// Parameters of the guest kernel under the virtual clock: the time-stamp counter runs at 1 GHz and needs neither
+/// calibration nor a watchdog, and an idle CPU halts (only then does time stand until the next timer).
 pub const KERNEL_PARAMETERS: &str = "tsc=reliable tsc_early_khz=1000000 idle=halt";
 
-/// The most vCPUs the plugin serves.
+/// The most vCPUs the plugin supports.
 pub const CPUS_MAX: usize = 16;
 
-/// Everything the model needs to know.
+/// Whether a TLB can have this many entries: none, or a power of two from 16 to 65,536.
+#[must_use]
+pub fn tlb_size_is_possible(entries: u32) -> bool {
+    entries == 0 || entries.is_power_of_two() && (16..=65_536).contains(&entries)
+}
+
+/// All inputs of the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// How the guest is made to feel time.
+    /// How guest time passes.
     pub clock: Clock,
     /// The node of each vCPU, by vCPU index.
     pub cpu_nodes: Vec<u16>,
     /// Memory nodes.
     pub nodes: Vec<MemoryNode>,
-    /// Guest-physical ranges; what lies in none belongs to the first node.
+    /// Guest-physical ranges; addresses outside of all belong to the first node.
     pub ranges: Vec<Range>,
     /// Access paths, one per CPU node and memory node.
     pub paths: Vec<Path>,
@@ -36,12 +43,12 @@ pub struct Config {
     pub links: Vec<Link>,
     /// The processor.
     pub processor: Processor,
-    /// Where to write statistics as JSON, `nearfar.labstats/1`, when the clock is settled and at exit.
+    /// Path of the statistics as JSON, `nearfar.labstats/1`, written when the clock is known and at exit.
     pub stats: Option<std::path::PathBuf>,
-    /// How often their counts so far are kept, in milliseconds of modelled time; not at all if absent.
+    /// Interval of intermediate counts in them, in milliseconds of modelled time; none if absent.
     #[serde(default)]
     pub stats_every_ms: Option<u64>,
-    /// The socket at whose other end the guest asks the emulated PMU ([`crate::pmu`]); nobody asks if absent.
+    /// The socket over which the guest queries the emulated PMU ([`crate::pmu`]); no PMU if absent.
     #[serde(default)]
     pub pmu: Option<std::path::PathBuf>,
 }
@@ -52,7 +59,7 @@ pub struct Config {
 pub enum Clock {
     /// Guest clocks show modelled time where the emulator allows it, else as `Wait` with `fallback_slow_motion`.
     Auto {
-        /// Slow motion of the fallback.
+        /// Slow-motion factor of the fallback.
         fallback_slow_motion: f64,
     },
     /// Guest clocks show modelled time; the plugin refuses to load where the emulator does not allow it.
@@ -74,9 +81,13 @@ pub struct MemoryNode {
     pub read_gbps: f64,
     /// Write capacity, 10^9 bytes per second.
     pub write_gbps: f64,
-    /// True: reads and writes have a capacity each. False: they share one; a read takes 64 B / `read_gbps` of it and
-    /// a write 64 B / `write_gbps`.
+    /// True: reads and writes have separate capacities. False: they share one; a read takes 64 B / `read_gbps` of it
+    /// and a write 64 B / `write_gbps`.
     pub duplex: bool,
+    /// Measured loaded latency and peak bandwidth by share of reads, instead of the three figures above and of the
+    /// formula of [`Processor::load_factor`]. Paths to this node then have their latency times loaded over idle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub curves: Option<Curves>,
 }
 
 /// A guest-physical range `[start, end)`.
@@ -101,8 +112,11 @@ pub struct Path {
     pub to: u16,
     /// Unloaded latency of a dependent load.
     pub latency_ns: f64,
-    /// The most this CPU node can draw from that memory node, reads and writes together; no limit if absent.
+    /// The most bandwidth between this CPU node and that memory node, reads and writes together; no limit if absent.
     pub gbps_max: Option<f64>,
+    /// The same as measured, with the loaded latency, by share of reads; then without `gbps_max`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub curves: Option<Curves>,
     /// Links crossed by data on its way to the CPU (reads).
     pub read_links: Vec<u16>,
     /// Links crossed by data on its way to the memory (writes).
@@ -119,7 +133,7 @@ pub struct Link {
     pub gbps: f64,
 }
 
-/// What the CPUs are like.
+/// Properties of the CPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Processor {
@@ -129,14 +143,28 @@ pub struct Processor {
     pub l1_kib: u64,
     /// Last-level cache shared by the CPUs of a node, KiB (a power of two).
     pub llc_kib: u64,
-    /// Latency of a hit there.
+    /// Latency of a hit in it.
     pub llc_latency_ns: f64,
-    /// Lines a vCPU can have under way (streams and stores; a lone dependent load has one), 1..=1024. One vCPU draws
-    /// at most this many times 64 B per latency; so to saturate a node, the vCPUs' lines together must cover its
-    /// capacity at its loaded latency.
+    /// Outstanding lines per vCPU for streams and stores, 1..=1024. One vCPU transfers at most this many times 64 B per
+    /// latency; so to saturate a node, the vCPUs' lines together must cover its capacity at its loaded latency.
     pub lines_in_flight: u32,
-    /// Shape of the loaded latency: latency = idle * (1 + load_factor * u^load_power / (1 - u)), u the utilisation,
-    /// up to `load_limit` times the idle latency before queueing.
+    /// Outstanding lines per vCPU for all other loads (the L1 cache's fill buffers), 1..=1024.
+    #[serde(default = "fill_buffers")]
+    pub loads_in_flight: u32,
+    /// Instructions that a vCPU may execute beyond a load in flight, up to 10,000. With 0 every load outside of streams
+    /// waits for its line, as in a CPU that executes in order.
+    #[serde(default = "reorder_buffer")]
+    pub reorder_buffer: u32,
+    /// Entries of each vCPU's TLB, for pages of all sizes: 0, or a power of two from 16 to 65,536. With 0, translation
+    /// costs nothing.
+    #[serde(default = "tlb_entries")]
+    pub tlb_entries: u32,
+    /// Whether caches know of each other: a line that another vCPU's cache holds modified, or that is written while
+    /// another holds it, is transferred at a cost.
+    #[serde(default)]
+    pub coherence: bool,
+    /// Shape of the loaded latency: latency = idle * (1 + load_factor * u^load_power / (1 - u)), u the utilisation, up
+    /// to `load_limit` times the idle latency, before queueing.
     pub load_factor: f64,
     /// See `load_factor`.
     pub load_power: f64,
@@ -144,21 +172,36 @@ pub struct Processor {
     pub load_limit: f64,
 }
 
+/// As many as a core of Intel's from Nehalem to Broadwell has; those after it have up to 16.
+const fn fill_buffers() -> u32 {
+    10
+}
+
+/// Golden Cove's second level.
+const fn tlb_entries() -> u32 {
+    2048
+}
+
+/// Golden Cove's.
+const fn reorder_buffer() -> u32 {
+    512
+}
+
 impl Config {
-    /// Reads the JSON text the lab wrote.
+    /// Parses the JSON text that the lab wrote.
     ///
     /// # Errors
-    /// What is wrong with it, in one line that names the field.
+    /// The error, in one line that names the field.
     pub fn parse(text: &str) -> Result<Self, String> {
         let config: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         config.check()?;
         Ok(config)
     }
 
-    /// Whether every figure is one the model can work with, and every node, path and link that is named exists.
+    /// Checks that the model supports every value, and that every node, path and link that is named exists.
     ///
     /// # Errors
-    /// The first thing that is wrong, in one line that names the field.
+    /// The first error, in one line that names the field.
     pub fn check(&self) -> Result<(), String> {
         self.check_clock()?;
         self.check_processor()?;
@@ -210,7 +253,15 @@ impl Config {
                 processor.instruction_ps
             ));
         }
+        if !tlb_size_is_possible(processor.tlb_entries) {
+            return Err(format!(
+                "processor: tlb_entries is {}, not 0 or a power of two from 16 to 65536",
+                processor.tlb_entries
+            ));
+        }
         within(f64::from(processor.lines_in_flight), 1.0, 1024.0, "processor: lines_in_flight")?;
+        within(f64::from(processor.loads_in_flight), 1.0, 1024.0, "processor: loads_in_flight")?;
+        within(f64::from(processor.reorder_buffer), 0.0, 10_000.0, "processor: reorder_buffer")?;
         within(processor.llc_latency_ns, 0.0, 1e6, "processor: llc_latency_ns")?;
         within(processor.load_factor, 0.0, 1e3, "processor: load_factor")?;
         within(processor.load_power, 0.0, 1e3, "processor: load_power")?;
@@ -299,9 +350,10 @@ mod tests {
 
     #[test]
     fn each_wrong_figure_is_named() {
-        let wrong: [(&str, Change); 9] = [
+        let wrong: [(&str, Change); 10] = [
             ("fallback_slow_motion", |c| c.clock = Clock::Auto { fallback_slow_motion: 0.5 }),
             ("l1_kib", |c| c.processor.l1_kib = 48),
+            ("tlb_entries", |c| c.processor.tlb_entries = 1536),
             ("load_limit", |c| c.processor.load_limit = f64::NAN),
             ("lines_in_flight", |c| c.processor.lines_in_flight = 0),
             ("read_gbps of 1", |c| c.nodes[1].read_gbps = 0.0),

@@ -1,28 +1,28 @@
-//! The few x86-64 instructions that matter to the model, told by their bytes.
+//! Recognises the few x86-64 instructions that matter to the model, from their bytes.
 
-/// What an instruction is to the model.
+/// Category of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instruction {
-    /// Nothing in particular.
+    /// Any other instruction.
     Plain,
-    /// Its store goes past the caches: MOVNTI, MOVNTPS, MOVNTPD, MOVNTDQ, MOVNTQ and their VEX forms.
+    /// Stores past the caches: MOVNTI, MOVNTPS, MOVNTPD, MOVNTDQ, MOVNTQ and their VEX forms.
     NonTemporalStore,
-    /// It changes translations: MOV to CR3, INVLPG, INVPCID.
+    /// Changes translations: MOV to CR3, INVLPG, INVPCID.
     ChangesTranslations,
-    /// PAUSE: a wait, made to be long. Spinning and delay loops are made of it.
+    /// PAUSE, a deliberate delay. Spin and delay loops consist of it.
     Pause,
-    /// It reads the time-stamp counter.
+    /// Reads the time-stamp counter.
     ReadsTime,
     /// IN or OUT.
     PortAccess,
-    /// It uses the top of the stack alone: PUSH, POP, CALL, RET, or a near offset from RSP. That is always in the
-    /// first-level cache, so it need not be asked.
+    /// Accesses only the top of the stack: PUSH, POP, CALL, RET, or a near offset from RSP. That is always in the
+    /// first-level cache, so no look-up is needed.
     Stack,
 }
 
 impl Instruction {
-    /// What it takes beyond what any instruction takes, in picoseconds: orders of magnitude as on current CPUs, so
-    /// that loops which wait for time to pass do not take many more rounds than there.
+    /// Time beyond that of any instruction, in picoseconds: orders of magnitude as on current CPUs, so that loops which
+    /// wait for time to pass need no more iterations than on those.
     #[must_use]
     pub const fn extra_ps(self) -> u64 {
         match self {
@@ -34,10 +34,10 @@ impl Instruction {
     }
 }
 
-/// What an access to a device's registers takes, in picoseconds.
+/// Time of an access to a device's registers, in picoseconds.
 pub const DEVICE_ACCESS_PS: u64 = 300_000;
 
-/// How many of the bytes are prefixes.
+/// Number of leading prefix bytes.
 fn prefixes(bytes: &[u8]) -> usize {
     let is_prefix = |byte: &&u8| {
         matches!(byte, 0x66 | 0xf2 | 0xf3 | 0xf0 | 0x2e | 0x36 | 0x3e | 0x26 | 0x64 | 0x65 | 0x67)
@@ -46,8 +46,8 @@ fn prefixes(bytes: &[u8]) -> usize {
     bytes.iter().take_while(is_prefix).count()
 }
 
-/// Whether control may go back from the end of a block that ends with this instruction: not where that is a direct
-/// jump, branch or call forward. Code can't run for ever without going back, so it is enough to look at such blocks.
+/// Whether control may go back from the end of a block that ends with this instruction: false for a direct jump, branch
+/// or call forward. Code can't run for ever without going back, so checking such blocks is enough.
 #[must_use]
 pub fn may_go_back(last: &[u8]) -> bool {
     let distance = match last[prefixes(last)..] {
@@ -59,12 +59,12 @@ pub fn may_go_back(last: &[u8]) -> bool {
     distance.cast_signed() < 0
 }
 
-/// Looks at the bytes of one instruction in 64-bit code.
+/// Categorises one instruction of 64-bit code.
 #[must_use]
 pub fn decode(bytes: &[u8]) -> Instruction {
     let prefixes = prefixes(bytes);
     match bytes[prefixes..] {
-        // VEX, the opcode map 0F: C5 has it implied, C4 names it.
+        // VEX, the opcode map 0F: implied by C5, named by C4.
         [0xc5, _, opcode, ..] => vector(opcode),
         [0xc4, map, _, opcode, ..] if map & 0x1f == 1 => vector(opcode),
         [0x50..=0x5f | 0xe8 | 0xc3 | 0xc9, ..] => Instruction::Stack,

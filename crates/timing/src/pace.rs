@@ -1,12 +1,12 @@
-//! Real waits: the guest sees real time, and is kept from getting ahead of the model.
+//! Real waits: the guest sees real time, and is prevented from getting ahead of the model.
 //!
-//! Where modelled time times `slow_motion` runs ahead of real time, the vCPU owes a wait. Where it falls behind while it
-//! runs (the host woke it late, or the emulator took longer than the model says) it goes on without waiting until it
-//! has caught up; but only so much is forgiven, the rest is let go. A vCPU that was idle starts again without credit.
+//! Where modelled time times `slow_motion` runs ahead of real time, the vCPU owes a wait. Where it falls behind while
+//! it runs (the host woke it late, or the emulator took longer than the model) it continues without waiting until it
+//! has caught up; but only up to a limit, the rest is dropped. A vCPU that was idle starts again without credit.
 
-/// Waits shorter than this are put off.
+/// Shorter waits are postponed.
 const OWED_MIN_NS: u64 = 50_000;
-/// Lateness beyond this is let go: about what a busy host takes to give a thread its turn.
+/// Lateness beyond this is dropped: about the scheduling delay on a busy host.
 const FORGIVEN_NS: u64 = 3_000_000;
 
 /// The relation of modelled to real time.
@@ -15,12 +15,12 @@ pub struct Pacer {
     slow_motion: f64,
 }
 
-/// What a vCPU is to do.
+/// The next action of a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// The modelled time it goes on from.
+    /// The modelled time to continue from.
     pub own_ps: u64,
-    /// How long to wait first.
+    /// How long to wait before.
     pub wait_ns: u64,
 }
 
@@ -31,7 +31,7 @@ impl Pacer {
         Self { slow_motion }
     }
 
-    /// A vCPU has reached the modelled time `own_ps`; really `real_ns` have passed since the start.
+    /// A vCPU has reached the modelled time `own_ps`, `real_ns` after the start in real time.
     #[must_use]
     pub fn pace(&self, own_ps: u64, real_ns: u64) -> Pace {
         let due_ns = self.real_ns(own_ps);
@@ -43,13 +43,13 @@ impl Pacer {
         Pace { own_ps, wait_ns: if owed_ns < OWED_MIN_NS { 0 } else { owed_ns } }
     }
 
-    /// A vCPU that was idle since its modelled time `own_ps` runs again: the time it goes on from.
+    /// A vCPU that was idle since its modelled time `own_ps` runs again; returns the time to continue from.
     #[must_use]
     pub fn wake(&self, own_ps: u64, real_ns: u64) -> u64 {
         own_ps.max(self.model_ps(real_ns))
     }
 
-    /// Modelled time that corresponds to `OWED_MIN_NS`: how often to ask.
+    /// Modelled time that corresponds to `OWED_MIN_NS`: the interval between calls.
     #[must_use]
     pub fn quantum_ps(&self) -> u64 {
         self.model_ps(OWED_MIN_NS).max(1)
@@ -107,7 +107,7 @@ mod tests {
     }
 
     proptest! {
-        /// A vCPU whose emulation is always faster than the model keeps the model's time, however coarse its waits.
+        /// A vCPU whose emulation is always faster than the model keeps the model's time, even with coarse waits.
         #[test]
         fn waits_add_up_to_modelled_time(slow_motion in 1.0f64..40.0, overslept in 0u64..2_000_000) {
             let pacer = Pacer::new(slow_motion);

@@ -1,7 +1,8 @@
-//! The emulated performance monitoring unit: lines counted by CPU and node, and accesses sampled one by one.
+//! The emulated performance monitoring unit: counts of lines by CPU and node, and samples of single accesses.
 //!
-//! Hardware would be asked through registers; this is asked through a virtio port of the guest's, in lines of text. A request
-//! is `TOKEN WORD [NUMBER]`; the token is the asker's choice, and an answer that begins with another is for someone before:
+//! Hardware has registers for this; here the interface is a virtio port of the guest, with lines of text. A request is
+//! `TOKEN WORD [NUMBER]`; the client chooses the token, and an answer that begins with another token belongs to an
+//! earlier client:
 //!
 //! ```text
 //! 7 start 8192        one access in 8192 that missed all caches is sampled from now on
@@ -16,7 +17,7 @@
 //! end 7
 //! ```
 //!
-//! Who reads has other programs' bytes to do with at most: whatever they are, reading gives an answer or nothing.
+//! The parser may get other programs' bytes: for any input it returns an answer or `None`.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -27,11 +28,11 @@ use crate::stats::Sample;
 /// The port's name.
 pub const PORT: &str = "nearfar.pmu";
 
-/// Samples that are kept until they are read.
+/// Most samples kept until they are read.
 const KEPT_MAX: usize = 1 << 15;
-/// A line of a request is no longer.
+/// Maximum length of a request.
 pub const REQUEST_MAX: usize = 64;
-/// Lines of an answer: samples, and counts of as many CPUs and nodes as there may be.
+/// Maximum lines of an answer: samples, and counts for the largest number of CPUs and nodes.
 const LINES_MAX: usize = KEPT_MAX + (1 << 14);
 
 /// An access that missed all caches.
@@ -41,30 +42,30 @@ pub struct Sampled {
     pub virtual_address: u64,
     /// Guest-physical.
     pub physical_address: u64,
-    /// The CPU that asked.
+    /// The requesting CPU.
     pub cpu: u32,
-    /// The node that answered.
+    /// The memory's node.
     pub node: u16,
     /// Whether it was a store.
     pub write: bool,
 }
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Sample one in so many.
+    /// Sample one access in `every`.
     Start {
-        /// As many, at least 1.
+        /// Sampling period, at least 1.
         every: u64,
     },
-    /// Tell what there is.
+    /// Return counts and samples.
     Read,
-    /// Sample no more.
+    /// Stop sampling.
     Stop,
 }
 
 impl Request {
-    /// The line for it.
+    /// Its text form.
     #[must_use]
     pub fn line(self, token: u64) -> String {
         match self {
@@ -74,7 +75,7 @@ impl Request {
         }
     }
 
-    /// From a line; nothing if it is none.
+    /// Parses a line; `None` if it is no request.
     #[must_use]
     pub fn parse(line: &str) -> Option<(u64, Self)> {
         let mut words = line.split_whitespace();
@@ -104,16 +105,16 @@ pub struct Lines {
     pub writes: u64,
 }
 
-/// What is answered.
+/// An answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// The node of each CPU.
     pub cpus: Vec<u16>,
     /// By CPU and node.
     pub lines: Vec<Lines>,
-    /// Samples that had no room since the last reading.
+    /// Samples dropped for lack of room since the last read.
     pub lost: u64,
-    /// Samples since the last reading.
+    /// Samples since the last read.
     pub samples: Vec<Sampled>,
 }
 
@@ -139,7 +140,7 @@ impl Answer {
         text
     }
 
-    /// Reads the answer to `token` from lines, whatever comes before it; nothing if they end too early or make no sense.
+    /// Parses the answer to `token`, skipping earlier lines; `None` if lines are missing or invalid.
     pub fn parse<'a>(mut lines: impl Iterator<Item = &'a str>, token: u64) -> Option<Self> {
         let (begin, end) = (format!("begin {token}"), format!("end {token}"));
         lines.find(|line| *line == begin)?;
@@ -181,16 +182,16 @@ impl Answer {
     }
 }
 
-/// What vCPUs hand their samples to. Any number of threads may use it at once.
+/// Collects samples from vCPUs. Any number of threads may use it concurrently.
 #[derive(Debug, Default)]
 pub(crate) struct Tap {
-    /// One in so many; 0 is none.
+    /// Sampling period; 0 is off.
     every: AtomicU64,
     kept: Mutex<Vec<Sampled>>,
     lost: AtomicU64,
 }
 
-/// A vCPU's way to the next sample.
+/// A vCPU's distance to the next sample.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     left: u64,
@@ -198,15 +199,15 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// That of a vCPU.
+    /// The initial state of a vCPU.
     pub(crate) const fn of(vcpu: usize) -> Self {
         Self { left: 0, random: vcpu as u64 + 1 }
     }
 }
 
 impl Tap {
-    /// Takes an access, if it is its turn. Steps are from half to one and a half of what is asked for, by chance, so that no
-    /// loop keeps step with them.
+    /// Samples an access if one is due. Steps are random, from half to one and a half of the period, so that no loop
+    /// synchronises with them.
     #[inline]
     pub(crate) fn pass(&self, step: &mut Step, access: impl FnOnce() -> Sampled) {
         let every = self.every.load(Relaxed);
@@ -229,7 +230,7 @@ impl Tap {
         }
     }
 
-    /// Does what is asked; the answer with these counts.
+    /// Carries out a request; returns the answer with these counts.
     pub(crate) fn answer(&self, request: Request, cpus: &[u16], counted: &Sample) -> Answer {
         let mut answer = Answer { cpus: cpus.to_vec(), ..Answer::default() };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,32 +1,32 @@
-//! A place with a capacity: a memory controller's reads or writes, a link's direction.
+//! A station: a point with a capacity, such as a memory controller's reads or writes, or a link's direction.
 //!
-//! Modelled time is cut into slots of about a microsecond, each with room for so much service. An access takes its
-//! service from the slot of its own time, or from the next with room, and is served there. vCPUs need not come in
-//! order of time, then: one that lags finds the slots of its time as the others left them, and one that leads takes
-//! nothing from those behind. The last access of a slot may run over; what it takes too much is taken from the next,
-//! so the capacity is exact.
+//! Modelled time is divided into slots of about a microsecond, each with room for a fixed amount of service. An access
+//! takes its service from the slot of its own time, or from the next with room, and is served there. So vCPUs need not
+//! come in order of time: one that lags finds the slots of its time as the others left them, and one that leads takes
+//! nothing from those behind. The last access of a slot may exceed it; the excess is taken from the next, so the
+//! capacity is exact.
 //!
-//! How busy a station has been of late is a running mean over slots old enough that no vCPU still adds to them.
+//! A station's utilisation is a running mean over slots old enough that no vCPU still adds to them.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Slots remembered.
+/// Number of slots kept.
 const SLOTS: usize = 2048;
-/// Services that fit a slot at least, so that its edges do not matter.
+/// Least number of services that fit a slot, so that its edges do not matter.
 const SERVICES_MIN: u64 = 24;
-/// The least slot: 2^20 ps, about a microsecond.
+/// Least length of a slot: 2^20 ps, about a microsecond.
 const SLOT_SHIFT_MIN: u32 = 20;
-/// No vCPU adds to a slot this much older than another's time (the skew that is allowed, and some): 2^25 ps, 34 us.
+/// No vCPU adds to a slot this much older than another's time (the allowed skew with a margin): 2^25 ps, 34 us.
 const SETTLED_SHIFT: u32 = 25;
 /// The running mean's time constant: 2^29 ps, about half a millisecond. Much longer than `SETTLED_SHIFT`, or the
-/// latency that follows from it would swing.
+/// latency derived from it would oscillate.
 const MEAN_SHIFT: u32 = 29;
 
 /// A slot's word: its number and the service taken, picoseconds.
 const USED_BITS: u32 = 28;
 const USED_MASK: u64 = (1 << USED_BITS) - 1;
 
-/// Full utilisation as [`Station::load`] gives it.
+/// Full utilisation as returned by [`Station::load`].
 pub(crate) const FULL_LOAD: u64 = 1 << 16;
 
 /// See the head of this file.
@@ -53,7 +53,7 @@ impl Station {
         }
     }
 
-    /// Takes `service_ps` of capacity at `time_ps`, or as soon after as there is some: when it is served.
+    /// Takes `service_ps` of capacity at `time_ps` or as soon as possible after it; returns the time of service.
     #[inline]
     pub(crate) fn take(&self, time_ps: u64, service_ps: u64) -> u64 {
         let first = time_ps >> self.slot_shift;
@@ -74,7 +74,7 @@ impl Station {
         (first + SLOTS as u64 / 2) << self.slot_shift
     }
 
-    /// Adds service to a slot that has taken less than `room` so far.
+    /// Adds service to a slot that has used less than `room` so far.
     #[inline]
     fn add(&self, slot: u64, service_ps: u64, room: u64) -> Added {
         let cell = self.cell(slot);
@@ -97,13 +97,13 @@ impl Station {
         }
     }
 
-    /// Utilisation of late, [`FULL_LOAD`] when saturated.
+    /// Recent utilisation, [`FULL_LOAD`] when saturated.
     #[inline]
     pub(crate) fn load(&self) -> u64 {
         self.mean.load(Relaxed) >> 16
     }
 
-    /// Takes the slots that have become old into the mean.
+    /// Adds slots that have become old to the mean.
     #[inline]
     fn settle(&self, slot: u64) {
         let due = slot.saturating_sub(1 + (1 << SETTLED_SHIFT >> self.slot_shift));
@@ -137,11 +137,11 @@ impl Station {
 
 enum Added {
     Done {
-        /// What did not fit the slot.
+        /// The excess over the slot.
         over_ps: u64,
     },
     Full,
-    /// The slot's time is long over and forgotten.
+    /// The slot is too old and no longer kept.
     Past,
 }
 
@@ -210,8 +210,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the order in which vCPUs up to 30 us apart come: nothing is served before its time, and no window
-        /// of time serves more than its capacity.
+        /// With vCPUs up to 30 us apart, in any order: nothing is served before its time, and no window of time serves
+        /// more than its capacity.
         #[test]
         fn capacity_is_never_exceeded(
             service in 300u64..20_000,

@@ -1,15 +1,16 @@
-//! Streams: which misses a prefetcher, or the CPU itself, would have had under way before they were needed.
+//! Stream detection: finds the misses that a prefetcher, or the CPU itself, would have requested before they were
+//! needed.
 //!
 //! A miss that continues a run at a constant stride (either direction, any stride within a page) is part of a stream
-//! once the stride has held twice; small irregularities do not end a stream. Addresses are virtual, so streams go on
-//! across pages. Anything else counts as dependent on the load before it.
+//! once the stride has held twice; small irregularities do not end a stream. Addresses are virtual, so streams continue
+//! across pages. Any other miss counts as dependent on the load before it.
 
 const TRACKED: usize = 16;
-/// Lines a run may jump at once.
+/// Largest stride, in lines.
 const REACH: i64 = 32;
-/// How often a stride must have held.
+/// How many times a stride must have held.
 const TRUSTED: u8 = 2;
-/// How many strides at once a run may take without being a different run.
+/// Strides that a run may skip at once without counting as a different run.
 const SKIP: u64 = 4;
 const CONFIDENCE_MAX: u8 = 15;
 
@@ -20,14 +21,14 @@ struct Run {
     confidence: u8,
 }
 
-/// The runs of misses one vCPU has going.
+/// The current runs of misses of one vCPU.
 #[derive(Debug)]
 pub(crate) struct Streams {
     runs: [Run; TRACKED],
-    /// The runs that matched last and before: most often the next to match.
+    /// The most recent matches, which are most likely to match next.
     latest: usize,
     previous: usize,
-    /// Where to look for a run to replace.
+    /// Where to start the search for a run to replace.
     hand: usize,
 }
 
@@ -38,7 +39,7 @@ impl Streams {
         Self { runs: [none; TRACKED], latest: 0, previous: 0, hand: 0 }
     }
 
-    /// Takes note of a miss at a virtual line; whether it is part of a stream.
+    /// Records a miss at a virtual line; returns whether it is part of a stream.
     pub(crate) fn observe(&mut self, line: u64) -> bool {
         if self.runs[self.latest].continues(line) {
             return self.runs[self.latest].extend(line);
@@ -59,7 +60,7 @@ impl Streams {
         false
     }
 
-    /// Starts a run in place of one that has not been confirmed for a while.
+    /// Starts a run, replacing one that has not been confirmed for a while.
     fn start(&mut self, line: u64) {
         while self.runs[self.hand].confidence > 0 {
             self.runs[self.hand].confidence -= 1;
@@ -92,7 +93,7 @@ impl Run {
         self.confidence >= TRUSTED
     }
 
-    /// A miss nearby that is not the next one: tolerated where it goes the run's way, else the run begins anew.
+    /// Handles a nearby miss that is not the expected one: tolerated in the run's direction, else the run starts again.
     fn turn(&mut self, line: u64) -> bool {
         let step = self.step_to(line);
         if step == 0 {

@@ -1,9 +1,9 @@
-//! The lines a vCPU can have under way: so many places, each taken until its line has come.
+//! The outstanding lines of a vCPU: a fixed number of places, each taken until its line arrives.
 
-/// Completion times of the lines under way, as a ring in order of time.
+/// Completion times of the outstanding lines, as a ring in order of time.
 ///
-/// Picoseconds of modelled time. A place whose time has passed is free. Lines mostly come in the order they were asked
-/// for, so that adding one is a step or two.
+/// Picoseconds of modelled time. A place whose time has passed is free. Lines mostly complete in the order of their
+/// requests, so that adding one takes a step or two.
 #[derive(Debug)]
 pub(crate) struct Window {
     /// A power of two; of these, `places` from `first` on are in use.
@@ -19,13 +19,13 @@ impl Window {
         Self { ring: vec![0; places.next_power_of_two()].into_boxed_slice(), places, first: 0 }
     }
 
-    /// When a line can be asked for at the earliest.
+    /// Earliest time at which a line can be requested.
     #[inline]
     pub(crate) fn free_from(&self) -> u64 {
         self.ring[self.first & (self.ring.len() - 1)]
     }
 
-    /// Takes the place that is free first, until `completion`.
+    /// Takes the place that becomes free first, until `completion`.
     #[inline]
     pub(crate) fn take(&mut self, completion: u64) {
         let mask = self.ring.len() - 1;

@@ -1,6 +1,6 @@
-//! The model from outside: vCPUs that do nothing but access memory, in a closed loop, and what they feel.
+//! Tests of the model as a whole: vCPUs that only access memory, in a closed loop, and their latency and bandwidth.
 //!
-//! Any vCPU up to 30 us ahead of the slowest may go next, as under the emulator.
+//! Any vCPU up to 30 us ahead of the slowest may run next, as under the emulator.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 use nearfar_timing::config::{Clock, Config, Link, MemoryNode, Path, Processor, Range};
@@ -11,7 +11,13 @@ const MIB: u64 = 1 << 20;
 
 /// Node 0: 100 ns, 40 GB/s shared by reads and writes; node 1: 250 ns, 13 GB/s each way.
 fn two_tiers(cpus: usize) -> Config {
-    let node = |id, gbps, duplex| MemoryNode { id, read_gbps: gbps, write_gbps: gbps, duplex };
+    let node = |id, gbps, duplex| MemoryNode {
+        id,
+        read_gbps: gbps,
+        write_gbps: gbps,
+        duplex,
+        curves: None,
+    };
     Config {
         clock: Clock::Virtual,
         cpu_nodes: vec![0; cpus],
@@ -28,6 +34,10 @@ fn two_tiers(cpus: usize) -> Config {
             llc_kib: 1024,
             llc_latency_ns: 12.0,
             lines_in_flight: 96,
+            loads_in_flight: 10,
+            reorder_buffer: 512,
+            tlb_entries: 0,
+            coherence: false,
             load_factor: 0.02,
             load_power: 4.0,
             load_limit: 3.0,
@@ -39,7 +49,15 @@ fn two_tiers(cpus: usize) -> Config {
 }
 
 fn path(from: u16, to: u16, latency_ns: f64) -> Path {
-    Path { from, to, latency_ns, gbps_max: None, read_links: Vec::new(), write_links: Vec::new() }
+    Path {
+        from,
+        to,
+        latency_ns,
+        gbps_max: None,
+        curves: None,
+        read_links: Vec::new(),
+        write_links: Vec::new(),
+    }
 }
 
 /// A thread of the guest: the accesses it makes, by number.
@@ -102,7 +120,7 @@ impl Guest {
             Kind::NonTemporalStore => cpu.vcpu.gathers(address),
         };
         if !hit {
-            cpu.now_ps += self.machine.access(&mut cpu.vcpu, cpu.now_ps, access);
+            cpu.now_ps += self.machine.access(&mut cpu.vcpu, cpu.now_ps, access, None);
         }
     }
 
@@ -148,7 +166,7 @@ fn chase(base: u64) -> Program {
     })
 }
 
-/// Passes over 16 MiB from `base` on: `pattern` says what is done to each line, and to its like 512 MiB further on.
+/// Passes over 16 MiB from `base` on: `pattern` lists the accesses per line, each with an offset in units of 512 MiB.
 fn scan(base: u64, pattern: &'static [(Kind, u64)]) -> Program {
     Box::new(move |step| {
         let count = pattern.len() as u64;
@@ -162,7 +180,7 @@ const CHANGE: &[(Kind, u64)] = &[(Kind::Load, 0), (Kind::Store, 0)];
 const READ_AND_CHANGE: &[(Kind, u64)] = &[(Kind::Load, 0), (Kind::Load, 1), (Kind::Store, 1)];
 const WRITE_PAST: &[(Kind, u64)] = &[(Kind::NonTemporalStore, 0)];
 
-/// Where CPU `index` has its memory on node `node`.
+/// Start of CPU `index`'s memory on node `node`.
 fn own(node: u64, index: usize) -> u64 {
     node * GIB + index as u64 * 16 * MIB
 }
@@ -257,7 +275,7 @@ fn a_chaser_feels_the_load_of_others_before_the_node_is_saturated() {
 
 #[test]
 fn both_nodes_give_their_capacity_at_once() {
-    // Lines by turns as bandwidth stands: three near, one far.
+    // Lines alternate in proportion to bandwidth: three near, one far.
     let both = |index: usize| -> Program {
         Box::new(move |step| {
             let base = own(u64::from(step % 4 == 3), index);

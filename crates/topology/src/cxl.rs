@@ -1,20 +1,21 @@
-//! CXL regions and devices, and dax devices: what stands behind a node's memory.
+//! CXL regions and devices, and dax devices: the devices that provide a node's memory.
 //!
-//! Formats, below `sys/bus/cxl/devices` (each entry a link into sys/devices): `memN/{serial,firmware_version,numa_node}`
-//! and `memN/{ram,pmem}/size`; `regionN/{size,mode,commit,interleave_ways,interleave_granularity,resource}` and
-//! `regionN/targetK`, which names an endpoint decoder; that decoder's link leads through its endpoint, whose `uport`
-//! link names the memory device. `sys/bus/dax/devices/daxX.Y` links through the region it belongs to and has `size`,
-//! `target_node` and a `driver` link. Source: Linux, Documentation/ABI/testing/sysfs-bus-cxl and sysfs-bus-dax.
+//! Formats, below `sys/bus/cxl/devices` (each entry a link into sys/devices):
+//! `memN/{serial,firmware_version,numa_node}` and `memN/{ram,pmem}/size`;
+//! `regionN/{size,mode,commit,interleave_ways,interleave_granularity,resource}` and `regionN/targetK`, which names an
+//! endpoint decoder; that decoder's link leads through its endpoint, whose `uport` link names the memory device.
+//! `sys/bus/dax/devices/daxX.Y` links through the region it belongs to and has `size`, `target_node` and a `driver`
+//! link. Source: Linux, Documentation/ABI/testing/sysfs-bus-cxl and sysfs-bus-dax.
 //!
-//! A region that firmware set up as plain system RAM has no dax device; its node is then that of the memory block
-//! where it starts (`sys/devices/system/memory/memoryK/nodeN`, K being the address divided by the block size).
+//! A region that firmware set up as plain system RAM has no dax device; its node is then that of the memory block at
+//! its start (`sys/devices/system/memory/memoryK/nodeN`, where K is the address divided by the block size).
 
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use crate::machine::{CxlDevice, CxlRegion, Dax, Topology};
-use crate::read::Reader;
+use crate::reader::Reader;
 use crate::units::{Bytes, NodeId};
 
 const CXL: &str = "sys/bus/cxl/devices";
@@ -32,7 +33,7 @@ pub(crate) fn read(reader: &mut Reader<'_>, machine: &mut Topology) {
         .collect();
 }
 
-/// The names that are `prefix` and a number (`mem0`, `dax0.1`), in order of their numbers.
+/// The names that consist of `prefix` and a number (`mem0`, `dax0.1`), in order of their numbers.
 fn named<'a>(names: impl Iterator<Item = &'a str>, prefix: &str) -> impl Iterator<Item = &'a str> {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let key = |name: &str| {
@@ -45,7 +46,7 @@ fn named<'a>(names: impl Iterator<Item = &'a str>, prefix: &str) -> impl Iterato
     known.into_iter().map(|(_, name)| name)
 }
 
-/// A number to sort by; what does not fit sorts last.
+/// A sort key; a number that does not fit sorts last.
 fn number(digits: &str) -> u64 {
     digits.parse().unwrap_or(u64::MAX)
 }
@@ -59,7 +60,7 @@ fn dax(reader: &mut Reader<'_>, name: &str) -> Dax {
         size: reader.number(&format!("{path}/size")).map(Bytes),
         target_node: reader.node(&format!("{path}/target_node")),
         driver: reader.tree.link(&format!("{path}/driver")).map(|link| last(link).to_string()),
-        // An nd region is called region too; only the CXL one hangs off a decoder.
+        // An nd region has the same name; only a CXL region is below a decoder.
         region: segments(link, "region").next().filter(|_| !persistent).map(ToString::to_string),
         persistent,
     }
@@ -121,7 +122,7 @@ fn devices(reader: &mut Reader<'_>, region: &str) -> Vec<String> {
     found
 }
 
-/// The node of the memory block where a region starts.
+/// The node of the memory block at a region's start.
 fn block_node(reader: &mut Reader<'_>, region: &str) -> Option<NodeId> {
     let start = reader.number(&format!("{region}/resource"))?;
     let block = reader.text(&format!("{MEMORY}/block_size_bytes"))?;
@@ -132,7 +133,7 @@ fn block_node(reader: &mut Reader<'_>, region: &str) -> Option<NodeId> {
     id.map(NodeId).filter(|id| *id <= NodeId::MAX)
 }
 
-/// The segments of `path` that are `prefix` and a number, last first.
+/// The segments of `path` that consist of `prefix` and a number, last first.
 fn segments<'a>(path: &'a str, prefix: &str) -> impl Iterator<Item = &'a str> {
     path.rsplit('/').filter(move |part| {
         part.strip_prefix(prefix)

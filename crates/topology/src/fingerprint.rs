@@ -1,10 +1,10 @@
-//! A short text that is the same for the same machine, and differs where measurements would.
+//! A short text that identifies a machine: it is stable, and differs where measurements would differ.
 //!
-//! It covers what decides latency and bandwidth and does not change with the kernel: the product, and each node's id,
-//! CPUs, kind and size. A kernel's `MemTotal` is the installed size less what that kernel set aside, so sizes are
-//! rounded up to a quarter of their leading power of two, which hides some per cent of difference. Free memory, tiers,
-//! distances and the kernel's release are left out. The text is a 64-bit FNV-1a hash in hexadecimal: it tells machines
-//! apart, it is no proof against forgery.
+//! It covers the properties that determine latency and bandwidth and do not change with the kernel: the product, and
+//! each node's id, CPUs, kind and size. A kernel's `MemTotal` is the installed size less the memory that the kernel
+//! reserved, so sizes are rounded up to a quarter of their leading power of two, which hides some per cent of
+//! difference. Free memory, tiers, distances and the kernel's release are left out. The text is a 64-bit FNV-1a hash in
+//! hexadecimal: it distinguishes machines, and does not protect against forgery.
 
 use alloc::format;
 use alloc::string::String;
@@ -35,7 +35,7 @@ impl core::fmt::Display for Cpus<'_> {
     }
 }
 
-/// Up to a multiple of a quarter of the leading power of two.
+/// Rounds up to a multiple of a quarter of the leading power of two.
 fn rounded(size: Bytes) -> u64 {
     let Some(power) = size.0.checked_ilog2() else { return 0 };
     let step = (1u64 << power).div_ceil(4);
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn it_stays_the_same_from_release_to_release() {
-        // Saved measurements are found by it: a change here must be meant.
+        // Saved measurements are found by it: a change here must be intended.
         assert_eq!(pair().fingerprint(), "78f46aef8895da43");
     }
 

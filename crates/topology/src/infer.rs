@@ -1,15 +1,17 @@
-//! What a node's memory is, from what the machine says. One rule after another; the first that has evidence decides.
+//! Determines the kind of a node's memory from the machine's description, by the first of these rules that has
+//! evidence:
 //!
 //! 1. A dax device of a persistent-memory region names the node as its target: `pmem`.
-//! 2. A CXL region's dax device, or the memory block where the region starts, names the node: `cxl`. A node with CPUs
+//! 2. A CXL region's dax device, or the memory block at the region's start, names the node: `cxl`. A node with CPUs
 //!    stays `dram`, with a finding: firmware put CXL memory beside the CPUs' own.
 //! 3. The node has CPUs: `dram`. (The CPUs' own memory; a machine whose only memory is HBM shows as `dram` too.)
 //! 4. The node has no CPUs and firmware's attributes (HMAT, CDAT) compare it with the DRAM of the CPU nodes, taking the
 //!    best of those: at least 1.5 times the read bandwidth at less than 1.5 times the latency is `hbm`; at least 1.5
 //!    times the latency, or at most half the bandwidth where no latency is given, is `cxl`; within a quarter of both is
-//!    `dram`. HBM on a package has latency like DRAM's (plus a fifth at most in published figures), memory behind a link
-//!    has more than twice DRAM's, so that the two do not meet. The word `cxl` then means "behaves like memory behind a
-//!    link"; it is what the node sets `cxl` and `far` are for, and it says `hmat`, not `cxl_region`, as its source.
+//!    `dram`. HBM on a package has a latency like DRAM's (at most a fifth more in published values), memory behind a
+//!    link more than twice DRAM's, so that the two do not overlap. The kind `cxl` then means "behaves like memory
+//!    behind a link", which is the meaning needed by the node sets `cxl` and `far`; its source is `hmat`, not
+//!    `cxl_region`.
 //! 5. The node has no CPUs and the kernel has it in another memory tier than all CPU nodes: slower `cxl`, faster `hbm`.
 //! 6. Otherwise `unknown`.
 
@@ -19,7 +21,7 @@ use alloc::vec::Vec;
 use crate::kind::{KnownBy, MemoryKind};
 use crate::machine::{Attributes, Node, Topology};
 use crate::nodeset::NodeSet;
-use crate::read::{NODES, Reader};
+use crate::reader::{NODES, Reader};
 use crate::tiers;
 use crate::units::{Bytes, NodeId};
 
@@ -41,7 +43,7 @@ pub(crate) fn kinds(reader: &mut Reader<'_>, machine: &mut Topology) {
     }
 }
 
-/// What the rules look at besides the node itself.
+/// Evidence for the rules besides the node itself.
 struct Evidence {
     pmem: NodeSet,
     cxl: NodeSet,
@@ -84,14 +86,14 @@ fn kind_of(evidence: &Evidence, id: NodeId, node: &Node) -> (MemoryKind, KnownBy
     (MemoryKind::Unknown, KnownBy::Nothing)
 }
 
-/// Read latency (ns) and bandwidth (bytes per second), where firmware gave them.
+/// Read latency (ns) and bandwidth (bytes per second), where firmware reports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Figures {
     latency: Option<u64>,
     bandwidth: Option<u64>,
 }
 
-/// A node's figures as its best CPU sees it, else as its best initiator does.
+/// A node's values for its best CPU, else for its best initiator.
 pub(crate) fn figures(node: &Node) -> Figures {
     let access = node.access();
     let Attributes { read_latency, read_bandwidth, .. } =
@@ -139,7 +141,7 @@ mod tests {
         for (node, kind) in [
             (figures(250, 13), Some(MemoryKind::Cxl)),
             (figures(150, 13), Some(MemoryKind::Cxl)),
-            // A region over many devices may outrun one DRAM node, and is no HBM for it.
+            // A region over many devices may exceed one DRAM node's bandwidth, which does not make it HBM.
             (figures(220, 80), Some(MemoryKind::Cxl)),
             (figures(120, 160), Some(MemoryKind::Hbm)),
             (figures(100, 40), Some(MemoryKind::Dram)),

@@ -1,9 +1,9 @@
-//! Memory kinds, and how each is known.
+//! Memory kinds, and the evidence for each.
 
 use alloc::string::{String, ToString};
 use core::fmt;
 
-/// What a node's memory is made of.
+/// The kind of a node's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
@@ -16,7 +16,7 @@ pub enum MemoryKind {
     Hbm,
     /// Persistent memory.
     Pmem,
-    /// Nothing the machine says tells.
+    /// Unknown: the machine provides no evidence.
     #[default]
     Unknown,
 }
@@ -47,7 +47,7 @@ impl core::str::FromStr for MemoryKind {
     }
 }
 
-/// A text that names no memory kind.
+/// A text that is no memory kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownKind {
     /// The text.
@@ -72,12 +72,12 @@ impl fmt::Display for MemoryKind {
     }
 }
 
-/// Which evidence a kind rests on, strongest first.
+/// The evidence for a kind, strongest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum KnownBy {
-    /// The user said so.
+    /// Stated by the user.
     User,
     /// A CXL region's dax device names the node as its target, or the region starts in the node's memory.
     CxlRegion,
@@ -89,9 +89,9 @@ pub enum KnownBy {
     MemoryTier,
     /// Measured by `nearfar probe`.
     Probe,
-    /// The node has CPUs, and nothing says otherwise.
+    /// The node has CPUs, and there is no other evidence.
     Cpus,
-    /// The SLIT distance from the nearest CPUs (a tier's rank only; a distance does not tell a kind).
+    /// The SLIT distance from the nearest CPUs (only for a tier's rank; a distance does not determine a kind).
     Distance,
     /// No evidence.
     #[default]

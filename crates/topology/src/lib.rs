@@ -1,11 +1,11 @@
-//! topology: what a machine's memory is.
+//! topology: the memory of a machine.
 //!
-//! Here: the vocabulary and its units ([`units`], [`mix`]), memory kinds ([`kind`]), node sets ([`nodeset`]), a machine's
-//! sysfs and procfs as plain text ([`tree`]), and the [`Topology`] read from it ([`machine`], [`read`]), whose
-//! [`Topology::fingerprint`] tells machines apart.
-//! Not here: how the text was obtained (crate kernel), what to do with it (crate policy). This crate has no I/O, no
-//! clock and no unsafe code, and reading can't fail: it gives a value and a list of [`Finding`]s.
-//! Read next: `machine.rs` for the types, `read.rs` for how sysfs becomes them, `infer.rs` for how kinds are known.
+//! Here: the vocabulary and its units ([`units`], [`mix`]), memory kinds ([`kind`]), node sets ([`nodeset`], as text [`node_expr`]), a
+//! machine's sysfs and procfs as plain text ([`tree`]), and the [`Topology`] read from it ([`machine`], [`read`]),
+//! whose [`Topology::fingerprint`] identifies a machine; measured loaded latency ([`curve`]); the [`median()`] of measurements. Not here: obtaining the text (crate kernel) and decisions
+//! based on it (crate policy). This crate has no I/O, no clock and no unsafe code, and reading can't fail: it returns a
+//! value and a list of [`Finding`]s. Read next: `machine.rs` for the types, `read.rs` for parsing sysfs, `infer.rs` for
+//! the kinds.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -13,14 +13,19 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod curve;
 mod cxl;
 mod fingerprint;
 mod infer;
 pub mod kind;
 pub mod machine;
+mod median;
 pub mod mix;
+pub mod node_expr;
 pub mod nodeset;
+mod range;
 pub mod read;
+mod reader;
 #[cfg(test)]
 mod recorded;
 #[cfg(any(test, feature = "testkit"))]
@@ -29,12 +34,16 @@ mod tiers;
 pub mod tree;
 pub mod units;
 
+pub use curve::{Curve, CurveError, Curves};
 pub use kind::{KnownBy, MemoryKind, UnknownKind};
 pub use machine::{
     Attributes, CxlDevice, CxlRegion, Dax, Finding, Initiator, Node, Tier, Topology,
 };
+pub use median::median;
 pub use mix::{Mix, MixError};
-pub use nodeset::{NodeExpr, NodeSet, NodeSetError};
+pub use node_expr::{NodeExpr, NodeSetError};
+pub use nodeset::NodeSet;
+pub use range::AddrRange;
 pub use read::Overrides;
 pub use tree::Tree;
-pub use units::{BasisPoints, Bytes, BytesPerSecond, CpuId, Nanoseconds, NodeId};
+pub use units::{BasisPoints, Bytes, BytesPerSecond, CpuId, Nanoseconds, NodeId, SizeError};

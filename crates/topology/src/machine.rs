@@ -1,7 +1,7 @@
 //! The types of a machine's memory: nodes, tiers, access attributes, CXL regions and devices.
 //!
-//! A [`Topology`] is a value: read once, passed down, never a global. Everything that a kernel may not say is an
-//! `Option` or an empty list; "unknown" is never a made-up number.
+//! A [`Topology`] is a value: read once, passed as an argument, never a global. Everything that a kernel may not report
+//! is an `Option` or an empty list; "unknown" is never an invented number.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -12,12 +12,12 @@ use crate::kind::{KnownBy, MemoryKind};
 use crate::nodeset::NodeSet;
 use crate::units::{Bytes, BytesPerSecond, CpuId, Nanoseconds, NodeId};
 
-/// A machine's memory as the kernel shows it.
+/// A machine's memory as the kernel reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
     /// Online nodes, by id. Nodes without memory or without CPUs are here too.
     pub nodes: BTreeMap<NodeId, Node>,
-    /// Nodes the kernel could bring online but that are not (`possible` less `online`).
+    /// Nodes that could come online but are offline (`possible` less `online`).
     pub offline: NodeSet,
     /// Tiers, fastest first; the index is the rank of `tier:N`.
     pub tiers: Vec<Tier>,
@@ -29,9 +29,9 @@ pub struct Topology {
     pub cxl_devices: Vec<CxlDevice>,
     /// dax devices, in order of name.
     pub dax: Vec<Dax>,
-    /// Vendor and product as firmware names them.
+    /// Vendor and product, from firmware.
     pub product: Option<String>,
-    /// The kernel's release (`uname -r`). For display: nothing may depend on it.
+    /// The kernel's release (`uname -r`). For display: no decision may depend on it.
     pub kernel: Option<String>,
 }
 
@@ -44,26 +44,26 @@ pub struct Node {
     pub size: Bytes,
     /// Free memory when read.
     pub free: Bytes,
-    /// What the memory is.
+    /// Kind of the memory.
     pub kind: MemoryKind,
-    /// How that is known.
+    /// Evidence for the kind.
     pub known_by: KnownBy,
-    /// Access from the best initiator of any sort (`access0`).
+    /// Access from the best initiator of any type (`access0`).
     pub access0: Option<Initiator>,
     /// Access from the best CPU (`access1`).
     pub access1: Option<Initiator>,
 }
 
-/// Which nodes reach this one best, and how well: the HMAT's or CDAT's figures as the kernel shows them.
+/// The best initiators of a node, and their access attributes: the values of the HMAT or CDAT as the kernel shows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Initiator {
     /// The initiator nodes.
     pub nodes: NodeSet,
-    /// The figures.
+    /// The values.
     pub attributes: Attributes,
 }
 
-/// Access attributes; the kernel omits what firmware did not say.
+/// Access attributes; the kernel omits those that firmware did not report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// Read latency.
@@ -79,11 +79,11 @@ pub struct Attributes {
 /// A rank of nodes by abstract distance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tier {
-    /// The kernel's own number (`memory_tierN`), if it has tiers. Tiers with one number are one in the kernel's eyes.
+    /// The kernel's number (`memory_tierN`), if it has tiers. Tiers with the same number are one tier for the kernel.
     pub kernel_id: Option<u32>,
     /// Its nodes.
     pub nodes: NodeSet,
-    /// What the ranking rests on.
+    /// Evidence for the ranking.
     pub known_by: KnownBy,
 }
 
@@ -94,11 +94,11 @@ pub struct CxlRegion {
     pub name: String,
     /// Size.
     pub size: Option<Bytes>,
-    /// `ram`, `pmem`, or what the kernel says.
+    /// `ram`, `pmem`, or the kernel's text.
     pub mode: Option<String>,
     /// Devices interleaved.
     pub interleave_ways: Option<u32>,
-    /// Bytes per device and turn.
+    /// Consecutive bytes on one device.
     pub interleave_granularity: Option<Bytes>,
     /// Whether it is committed and enabled.
     pub committed: bool,
@@ -123,9 +123,9 @@ pub struct CxlDevice {
     pub pmem_size: Option<Bytes>,
     /// Firmware version.
     pub firmware: Option<String>,
-    /// The node of the host bridge it hangs off.
+    /// The node of its host bridge.
     pub numa_node: Option<NodeId>,
-    /// PCI address, where the device's link shows it.
+    /// PCI address, if it is in the device's link.
     pub pci: Option<String>,
 }
 
@@ -146,12 +146,12 @@ pub struct Dax {
     pub persistent: bool,
 }
 
-/// Something in the tree that could not be understood, or that does not fit together. Never fatal.
+/// An entry of the tree that could not be understood, or that contradicts others. Never fatal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The path.
     pub path: String,
-    /// What was found and what was done about it.
+    /// The finding and its treatment.
     pub message: String,
 }
 
@@ -162,7 +162,7 @@ impl fmt::Display for Finding {
 }
 
 impl Node {
-    /// How well it is reached: from the best CPU, or else from the best initiator of any sort.
+    /// Access attributes from the best CPU, or else from the best initiator of any type.
     #[must_use]
     pub fn access(&self) -> Option<&Initiator> {
         self.access1.as_ref().or(self.access0.as_ref())
@@ -194,13 +194,13 @@ impl Topology {
         self.tiers.get(usize::from(rank)).map(|tier| tier.nodes.clone()).unwrap_or_default()
     }
 
-    /// The rank of a node's tier; none if it is in no tier.
+    /// The rank of a node's tier; `None` if it is in no tier.
     #[must_use]
     pub fn tier_of(&self, node: NodeId) -> Option<usize> {
         self.tiers.iter().position(|tier| tier.nodes.contains(node))
     }
 
-    /// `nodes` by tier, then by distance from the nearest of `homes` (none: by tier alone), then by number.
+    /// `nodes` by tier, then by distance from the nearest of `homes` (if empty, by tier only), then by number.
     #[must_use]
     pub fn nearest_first(&self, nodes: &NodeSet, homes: &NodeSet) -> Vec<NodeId> {
         let distance = |node: NodeId| {
@@ -212,27 +212,40 @@ impl Topology {
         nodes
     }
 
-    /// The fastest tier's nodes with memory as seen from `cpus` (none: all CPUs).
-    ///
-    /// With several nodes in that tier these are the ones `cpus` belong to, or, for nodes without CPUs (HBM), the ones to
-    /// which no other CPUs are closer: a remote socket is far.
+    /// Near memory: the nodes with memory of the machine's fastest tier, independent of the CPU.
     #[must_use]
-    pub fn near(&self, cpus: &[CpuId]) -> NodeSet {
+    pub fn near(&self) -> NodeSet {
         let present = self.memory_nodes();
-        let fastest = self
-            .tiers
-            .iter()
-            .map(|tier| tier.nodes.iter().filter(|id| present.contains(*id)).collect::<NodeSet>())
-            .find(|nodes| !nodes.is_empty())
-            .unwrap_or_else(|| present.clone());
-        if cpus.is_empty() {
-            return fastest;
-        }
-        let own: NodeSet = fastest.iter().filter(|id| self.belongs(*id, cpus)).collect();
-        if own.is_empty() { fastest } else { own }
+        let with_memory =
+            |tier: &Tier| tier.nodes.iter().filter(|id| present.contains(*id)).collect::<NodeSet>();
+        let fastest = self.tiers.iter().map(with_memory).find(|nodes| !nodes.is_empty());
+        fastest.unwrap_or(present)
     }
 
-    /// Whether `cpus` are on the node, or, if it has none, whether no CPUs are closer to it.
+    /// Far memory: all nodes with memory that are not [`Topology::near`]. A machine with one tier has none.
+    #[must_use]
+    pub fn far(&self) -> NodeSet {
+        let near = self.near();
+        self.memory_nodes().iter().filter(|id| !near.contains(*id)).collect()
+    }
+
+    /// The near nodes of `cpus`, and near nodes without CPUs (HBM) to which no other CPUs are closer. All near nodes if
+    /// `cpus` is empty (any CPU), or none belongs to one.
+    #[must_use]
+    pub fn local(&self, cpus: &[CpuId]) -> NodeSet {
+        let near = self.near();
+        let own: NodeSet = near.iter().filter(|id| self.belongs(*id, cpus)).collect();
+        if own.is_empty() { near } else { own }
+    }
+
+    /// The near nodes that are not [`Topology::local`]: those of other sockets.
+    #[must_use]
+    pub fn remote(&self, cpus: &[CpuId]) -> NodeSet {
+        let local = self.local(cpus);
+        self.near().iter().filter(|id| !local.contains(*id)).collect()
+    }
+
+    /// Whether `cpus` are on the node, or, if it has none, whether no other CPUs are closer to it.
     fn belongs(&self, id: NodeId, cpus: &[CpuId]) -> bool {
         let on = |id: &NodeId| self.nodes[id].cpus.iter().any(|cpu| cpus.contains(cpu));
         let cpu_nodes = self.cpu_nodes();
@@ -244,14 +257,7 @@ impl Topology {
         nearest.is_some() && cpu_nodes.iter().any(|from| on(&from) && distance(&from) == nearest)
     }
 
-    /// All nodes with memory that are not [`Topology::near`].
-    #[must_use]
-    pub fn far(&self, cpus: &[CpuId]) -> NodeSet {
-        let near = self.near(cpus);
-        self.memory_nodes().iter().filter(|id| !near.contains(*id)).collect()
-    }
-
-    /// What the machine has, in a few words for an error: `node 0 (dram, 16 GiB), node 1 (cxl, 8 GiB)`.
+    /// The machine's nodes in a few words, for an error: `node 0 (dram, 16 GiB), node 1 (cxl, 8 GiB)`.
     #[must_use]
     pub fn inventory(&self) -> String {
         use core::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! Read:write mixes, as memory sees them: lines read for lines written back.
+//! Read:write mixes from the memory's view: lines read to lines written back.
 //!
 //! `1:0` is a pure read stream, `1:1` an array modified in place (each line is fetched once and written back once),
 //! `2:1` one array read while another is modified. A mix is kept in lowest terms, so `4:2` is `2:1`.
@@ -27,7 +27,7 @@ impl fmt::Display for MixError {
         let Self { text } = self;
         write!(
             f,
-            "`{text}` is not a read:write mix; write READS:WRITES such as 1:0 or 2:1, each 0 to {}",
+            "`{text}` is not a read:write mix; write READS:WRITES such as 1:0 or 2:1, each 0 to {} and not both 0",
             Mix::MAX
         )
     }

@@ -1,7 +1,8 @@
-//! From a [`Tree`] to a [`Topology`]: reading can't fail, it gives a value and what was odd on the way.
+//! Reads a [`Tree`] into a [`Topology`]: reading can't fail, it returns a value and a list of findings.
 //!
-//! The order: nodes as sysfs lists them (here), CXL regions, devices and dax (`cxl.rs`), what each node's memory is
-//! (`infer.rs`), and the tiers (`tiers.rs`). What the user says about a node's kind ([`Overrides`]) comes last and wins.
+//! The order: nodes as sysfs lists them (here), CXL regions, devices and dax (`cxl.rs`), the kind of each node's memory
+//! (`infer.rs`), and the tiers (`tiers.rs`). The user's statements about a node's kind ([`Overrides`]) come last and
+//! override the rest.
 //!
 //! Formats, below `sys/devices/system/node`: `online` and `possible` are lists (`0-1,4`); `nodeN/meminfo` has lines
 //! `Node N MemTotal: K kB`; `nodeN/distance` has one number per online node, in order of id; `nodeN/accessC/initiators`
@@ -16,30 +17,24 @@ use alloc::vec::Vec;
 
 use crate::kind::{KnownBy, MemoryKind};
 use crate::machine::{Attributes, Finding, Initiator, Node, Topology};
-use crate::nodeset::{NodeSet, parse_id_list};
+use crate::nodeset::NodeSet;
+use crate::reader::{NODES, Reader, brief};
 use crate::tree::Tree;
 use crate::units::{Bytes, BytesPerSecond, CpuId, Nanoseconds, NodeId};
 use crate::{cxl, infer, tiers};
 
-/// What the user says a node's memory is; it wins over everything read.
+/// Kinds of nodes stated by the user; they override everything read.
 pub type Overrides = BTreeMap<NodeId, MemoryKind>;
 
-/// A tree being read, and what was odd so far.
-#[derive(Debug)]
-pub(crate) struct Reader<'a> {
-    pub(crate) tree: &'a Tree,
-    pub(crate) findings: Vec<Finding>,
-}
-
 impl Topology {
-    /// What the machine in `tree` is, and what in the tree could not be understood. Never fails: an empty tree gives a
-    /// machine without nodes.
+    /// Returns the machine in `tree`, and findings on parts that could not be understood. Never fails: an empty tree
+    /// gives a machine without nodes.
     #[must_use]
     pub fn read(tree: &Tree) -> (Self, Vec<Finding>) {
         Self::read_with(tree, &Overrides::new())
     }
 
-    /// As [`Topology::read`], with nodes whose kind the user states.
+    /// As [`Topology::read`], with kinds of nodes stated by the user.
     #[must_use]
     pub fn read_with(tree: &Tree, overrides: &Overrides) -> (Self, Vec<Finding>) {
         let mut reader = Reader { tree, findings: Vec::new() };
@@ -65,60 +60,7 @@ impl Topology {
     }
 }
 
-/// Where the kernel describes nodes.
-pub(crate) const NODES: &str = "sys/devices/system/node";
-
-impl<'a> Reader<'a> {
-    pub(crate) fn note(&mut self, path: &str, message: impl Into<String>) {
-        self.findings.push(Finding { path: path.to_string(), message: message.into() });
-    }
-
-    /// The text at `path`, if there is any; attributes without a value are absent.
-    pub(crate) fn text(&self, path: &str) -> Option<&'a str> {
-        self.tree.text(path).filter(|text| !text.is_empty() && !text.starts_with("-> "))
-    }
-
-    /// The number at `path`; a text that is no number is a finding.
-    pub(crate) fn number(&mut self, path: &str) -> Option<u64> {
-        let text = self.text(path)?;
-        let number = self.tree.number(path);
-        if number.is_none() {
-            self.note(path, format!("`{}` is not a number; ignored", brief(text)));
-        }
-        number
-    }
-
-    /// The node at `path`; the kernel's -1 means none.
-    pub(crate) fn node(&mut self, path: &str) -> Option<NodeId> {
-        if self.text(path)? == "-1" {
-            return None;
-        }
-        let number = self.number(path)?;
-        let node = u16::try_from(number).ok().map(NodeId).filter(|id| *id <= NodeId::MAX);
-        if node.is_none() {
-            self.note(path, format!("node {number} is above {}; ignored", NodeId::MAX));
-        }
-        node
-    }
-
-    /// The node list at `path`; a text that is no list is a finding.
-    pub(crate) fn nodes(&mut self, path: &str) -> Option<NodeSet> {
-        let text = self.tree.text(path)?;
-        let set = NodeSet::parse_list(text);
-        if set.is_none() {
-            self.note(path, format!("`{}` is not a list of nodes; ignored", brief(text)));
-        }
-        set
-    }
-}
-
-/// The start of `text`, short enough for a message.
-fn brief(text: &str) -> String {
-    const CHARS: usize = 40;
-    text.chars().take(CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
-/// Vendor and product as firmware names them.
+/// Vendor and product, from firmware.
 fn product(tree: &Tree) -> Option<String> {
     let parts = ["sys_vendor", "product_name"];
     let words: Vec<&str> = parts
@@ -171,13 +113,10 @@ fn node(reader: &mut Reader<'_>, id: NodeId) -> Node {
 fn cpus(reader: &mut Reader<'_>, node: &str) -> Vec<CpuId> {
     let path = format!("{node}/cpulist");
     let Some(text) = reader.tree.text(&path) else { return Vec::new() };
-    let Some(mut ids) = parse_id_list(text) else {
+    CpuId::parse_list(text).unwrap_or_else(|| {
         reader.note(&path, format!("`{}` is not a list of CPUs; ignored", brief(text)));
-        return Vec::new();
-    };
-    ids.sort_unstable();
-    ids.dedup();
-    ids.into_iter().map(CpuId).collect()
+        Vec::new()
+    })
 }
 
 /// A field of `meminfo`, which is in kB; zero where it is missing.
@@ -202,7 +141,7 @@ fn initiator(reader: &mut Reader<'_>, path: &str) -> Option<Initiator> {
     let nodes = ids.map(NodeId).filter(|id| *id <= NodeId::MAX).collect();
     let mut figure = |name: &str| {
         let figure = reader.number(&format!("{path}/{name}"))?;
-        // The kernel shows 0 where firmware gave nothing.
+        // The kernel shows 0 where firmware reported nothing.
         (figure > 0).then_some(figure)
     };
     let latency = |figure: Option<u64>| figure.map(Nanoseconds);
@@ -336,7 +275,7 @@ Node 1023 MemFree:        4096 kB
                 }
             }
             let (machine, _) = Topology::read(&Tree::parse(&text));
-            let _ = (machine.inventory(), machine.fingerprint(), machine.near(&[]), machine.far(&[]));
+            let _ = (machine.inventory(), machine.fingerprint(), machine.near(), machine.far(), machine.local(&[]));
         }
 
         #[test]
@@ -352,7 +291,7 @@ Node 1023 MemFree:        4096 kB
             let (machine, _) = Topology::read(&tree);
             let tiered: NodeSet = machine.tiers.iter().flat_map(|tier| tier.nodes.iter()).collect();
             prop_assert_eq!(tiered, machine.memory_nodes());
-            let _ = (machine.inventory(), machine.fingerprint(), machine.near(&[]), machine.far(&[]));
+            let _ = (machine.inventory(), machine.fingerprint(), machine.near(), machine.far(), machine.local(&[]));
         }
     }
 }

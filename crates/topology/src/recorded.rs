@@ -22,5 +22,5 @@ pub(crate) const ALL: [(&str, &str); 12] = recorded![
     "lab-cxl-device",
 ];
 
-/// CXL memory that the kernel has in DRAM's tier, without anything that tells it apart but its distance.
+/// CXL memory that the kernel has in DRAM's tier, distinguishable only by its distance.
 pub(crate) const ONE_TIER: &str = include_str!("../../../fixtures/machines/one-tier.tree");

@@ -1,7 +1,7 @@
 //! Synthetic machines for tests: `machine([node(0).cpus(0..4).gib(16), node(1).gib(8).kind(MemoryKind::Cxl)])`.
 //!
-//! What is not said is what a plain machine would have: 4 GiB, half of it free, `dram`; distance 10 to itself and 20 to
-//! others; tiers by kind. A machine built here is a value like one that was read; no tree stands behind it.
+//! Defaults are those of a plain machine: 4 GiB, half of it free, `dram`; distance 10 to itself and 20 to others; tiers
+//! by kind. A machine built here is a value like one that was read, but has no tree.
 
 use core::ops::Range;
 
@@ -9,12 +9,12 @@ use alloc::vec::Vec;
 
 use crate::kind::{KnownBy, MemoryKind};
 use crate::machine::{Attributes, Initiator, Node, Topology};
-use crate::read::Reader;
+use crate::reader::Reader;
 use crate::tiers;
 use crate::tree::Tree;
 use crate::units::{Bytes, BytesPerSecond, CpuId, Nanoseconds, NodeId};
 
-/// A node to be.
+/// Description of a node.
 #[derive(Clone, Debug)]
 pub struct NodeSpec {
     id: NodeId,
@@ -69,7 +69,7 @@ impl NodeSpec {
         self
     }
 
-    /// With firmware figures as its best CPUs see it: latency in nanoseconds, bandwidths in 10^6 bytes per second.
+    /// With firmware's values for its best CPUs: latency in nanoseconds, bandwidths in 10^6 bytes per second.
     #[must_use]
     pub fn access(mut self, latency_ns: u64, read_mbps: u64, write_mbps: u64) -> Self {
         let rate = |mbps: u64| Some(BytesPerSecond(mbps * 1_000_000));
@@ -131,13 +131,13 @@ mod tests {
     #[test]
     fn a_pair_has_a_near_and_a_far_node() {
         let machine = dram_and_cxl();
-        assert_eq!(machine.near(&[]).to_string(), "0");
-        assert_eq!(machine.far(&[]).to_string(), "1");
+        assert_eq!(machine.near().to_string(), "0");
+        assert_eq!(machine.far().to_string(), "1");
         assert_eq!(machine.tiers.len(), 2);
     }
 
     #[test]
-    fn on_two_sockets_the_other_one_is_far_and_own_hbm_is_near() {
+    fn on_two_sockets_near_memory_is_local_or_remote_and_far_is_what_is_slower() {
         let mut sockets = machine([
             node(0).cpus(0..2),
             node(1).cpus(2..4),
@@ -146,9 +146,10 @@ mod tests {
         ]);
         sockets.distances.insert((NodeId(0), NodeId(2)), 13);
         sockets.distances.insert((NodeId(1), NodeId(3)), 13);
-        assert_eq!(sockets.near(&[]).to_string(), "2-3");
-        assert_eq!(sockets.near(&[CpuId(3)]).to_string(), "3");
-        assert_eq!(sockets.far(&[CpuId(3)]).to_string(), "0-2");
+        assert_eq!(sockets.near().to_string(), "2-3");
+        assert_eq!(sockets.local(&[CpuId(3)]).to_string(), "3");
+        assert_eq!(sockets.remote(&[CpuId(3)]).to_string(), "2");
+        assert_eq!(sockets.far().to_string(), "0-1");
         let ids = |nodes: &[u16]| nodes.iter().copied().map(NodeId).collect::<Vec<_>>();
         let from = |home: &[u16]| {
             sockets.nearest_first(&sockets.memory_nodes(), &ids(home).into_iter().collect())

@@ -1,15 +1,16 @@
 //! Tiers: ranks of nodes with memory, fastest first.
 //!
 //! The kernel's memory tiers come first (`sys/devices/virtual/memory_tiering/memory_tierN/nodelist`; a smaller N is
-//! faster). But a kernel puts memory in DRAM's tier when nothing tells it better: CXL memory that firmware set up, a
-//! kernel without HMAT, or one older than tiers. So each of its tiers is split where a node's kind says it belongs to
-//! another rank: `hbm`, then `dram`, then `cxl`, then `pmem`. Only tiers with CPU nodes are split. There, kinds known by a
-//! CXL or nd region or by the user always count; weaker evidence (HMAT, and for nodes of unknown kind the SLIT distance
-//! to the nearest CPUs) only where the kernel has all memory in one tier, since a kernel that made several has weighed
-//! the same HMAT already. `known_by` says on what a tier rests. Kernels before 6.1 tell no tiers: one for all, then split.
+//! faster). But a kernel puts memory in DRAM's tier if it has no other information: CXL memory that firmware set up, a
+//! kernel without HMAT, or one older than tiers. So each of its tiers is split where a node's kind has another rank:
+//! `hbm`, then `dram`, then `cxl`, then `pmem`. Only tiers with CPU nodes are split. There, kinds known by a CXL or nd
+//! region or by the user always count; weaker evidence (HMAT, and for nodes of unknown kind the SLIT distance to the
+//! nearest CPUs) only where the kernel has all memory in one tier, because a kernel that made several has used the same
+//! HMAT already. `known_by` is the evidence for a tier. Kernels before 6.1 report no tiers: that counts as one for all,
+//! which is then split.
 //!
-//! Sockets are no tiers: DRAM of all CPU nodes is one rank, and what is near or far among them depends on the CPU
-//! ([`Topology::near`]).
+//! Sockets are not tiers: DRAM of all CPU nodes is one rank, within which nodes are local or remote to a CPU
+//! ([`Topology::local`]).
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -18,14 +19,14 @@ use alloc::vec::Vec;
 use crate::kind::{KnownBy, MemoryKind};
 use crate::machine::{Node, Tier, Topology};
 use crate::nodeset::NodeSet;
-use crate::read::Reader;
+use crate::reader::Reader;
 use crate::units::NodeId;
 
 const TIERING: &str = "sys/devices/virtual/memory_tiering";
-/// SLIT's figure for a node and itself.
+/// The SLIT's distance of a node to itself.
 const LOCAL_DISTANCE: u32 = 10;
 
-/// The tiers of `machine`, whose kinds are known by now. Together they hold every node with memory exactly once.
+/// The tiers of `machine`; its kinds are already set. Together they contain every node with memory exactly once.
 pub(crate) fn tiers(reader: &mut Reader<'_>, machine: &Topology) -> Vec<Tier> {
     let memory = machine.memory_nodes();
     let mut groups = kernel_tiers(reader, &memory);
@@ -97,7 +98,7 @@ enum Rank {
     Pmem,
 }
 
-/// One tier of the kernel, split by rank.
+/// One of the kernel's tiers, split by rank.
 fn split(
     machine: &Topology,
     kernel_id: Option<u32>,
@@ -234,6 +235,6 @@ mod tests {
         let tree = Tree::parse(crate::recorded::ONE_TIER);
         let says = Overrides::from([(NodeId(1), MemoryKind::Cxl)]);
         let (machine, _) = Topology::read_with(&tree, &says);
-        assert_eq!(machine.far(&[]).to_string(), "1");
+        assert_eq!(machine.far().to_string(), "1");
     }
 }

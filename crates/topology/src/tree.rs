@@ -1,7 +1,7 @@
-//! A machine's sysfs and procfs as paths and text, however it was read.
+//! A machine's sysfs and procfs as paths and text, from any source.
 //!
 //! Keys are paths without the leading `/` (`sys/devices/system/node/node0/meminfo`). A file maps to its text, a
-//! symbolic link to `-> target`, a directory that has no children to the empty text under `path/`.
+//! symbolic link to `-> target`, a directory without children to the empty text under `path/`.
 //!
 //! Format of a recorded tree (`*.tree`): one entry after another. An entry starts with a line `@ PATH`; the lines
 //! after it, up to the next line that starts with `@ `, are the file's text. A text line that itself starts with `@`
@@ -13,7 +13,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use core::fmt::Write as _;
 
-/// Paths and their text: what the rest of the project knows of a machine.
+/// Paths and their text: the project's only description of a machine before parsing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
     entries: BTreeMap<String, String>,
@@ -65,12 +65,12 @@ impl Tree {
     pub fn children<'a>(&'a self, path: &str) -> impl Iterator<Item = &'a str> + use<'a> {
         let path = path.trim_matches('/');
         let names = self.below(path).filter_map(|rest| rest.split('/').next());
-        // A set, since `a`, `a-b`, `a/c` is the order of paths: a name's entries need not be neighbours.
+        // A set, because the order of paths is `a`, `a-b`, `a/c`: a name's entries need not be adjacent.
         let names: BTreeSet<&str> = names.filter(|name| !name.is_empty()).collect();
         names.into_iter()
     }
 
-    /// What follows `path/` in every entry below it; an empty text for a directory without children.
+    /// The part after `path/` of every entry below it; an empty text for a directory without children.
     fn below<'a>(&'a self, path: &str) -> impl Iterator<Item = &'a str> {
         let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
         let skip = prefix.len();

@@ -1,7 +1,7 @@
-//! Units as types, so that a name need not carry them: bytes, nanoseconds, bytes per second, basis points, ids.
+//! Units as types, so that names need not contain them: bytes, nanoseconds, bytes per second, basis points, ids.
 //!
-//! All are whole numbers. Decimal gigabytes (10^9) are used for bandwidth, binary units (2^30) for sizes, as the
-//! field does; the `Display` of each says which.
+//! All are whole numbers. Bandwidth uses decimal gigabytes (10^9), sizes use binary units (2^30), as is usual; the
+//! `Display` of each prints the unit.
 
 use core::fmt;
 
@@ -63,8 +63,44 @@ impl fmt::Display for Nanoseconds {
     }
 }
 
+/// A text that is no size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SizeError;
+
+impl fmt::Display for SizeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("write a whole number of bytes, or with a unit: 512k, 64m, 4g, 1t")
+    }
+}
+
+impl core::error::Error for SizeError {}
+
+/// Parses a size: bytes, or `512k`, `64M`, `4GiB`, `1tb`. Units are powers of 1024 in either case; spaces before the unit are
+/// ignored.
+impl core::str::FromStr for Bytes {
+    type Err = SizeError;
+
+    fn from_str(text: &str) -> Result<Self, SizeError> {
+        let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+        let (number, unit) = text.split_at(end);
+        let unit = unit.trim_start_matches(' ').as_bytes();
+        let is =
+            |names: [&str; 3]| names.iter().any(|one| unit.eq_ignore_ascii_case(one.as_bytes()));
+        let units = [
+            (["", "b", "b"], 0),
+            (["k", "kb", "kib"], 10),
+            (["m", "mb", "mib"], 20),
+            (["g", "gb", "gib"], 30),
+            (["t", "tb", "tib"], 40),
+        ];
+        let (_, shift) = units.into_iter().find(|(names, _)| is(*names)).ok_or(SizeError)?;
+        let number: u64 = number.parse().map_err(|_| SizeError)?;
+        number.checked_mul(1 << shift).map(Self).ok_or(SizeError)
+    }
+}
+
 impl fmt::Display for Bytes {
-    /// Binary units, one decimal where it says something: `512 MiB`, `1.5 GiB`, `4096 B`.
+    /// Binary units, with one decimal where it is significant: `512 MiB`, `1.5 GiB`, `4096 B`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const NAMES: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
         let mut unit = 0;

@@ -1,4 +1,4 @@
-/* The nine functions, with what is right and wrong to ask of them. Run with the pool and without: all of it holds for both. */
+/* The nine functions, with valid and invalid arguments. Run with the pool and without: all checks hold for both. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <hmalloc.h>
@@ -59,7 +59,7 @@ static void errno_says_what_happened(void) {
 }
 
 static void zeroes(void) {
-    /* What was written to before comes back as zeroes. */
+    /* Memory that was written before is zeroed again. */
     for (size_t size = 1; size <= 16 * MIB; size *= 4) {
         unsigned char *object = hmalloc(size);
         CHECK(object);
@@ -133,7 +133,7 @@ static void alignments(void) {
             }
         }
     }
-    /* HMSDK gave misaligned memory for most of these. */
+    /* HMSDK's library returns misaligned memory for most of these. */
     void *kept[200];
     for (int n = 0; n < 200; n++) {
         kept[n] = haligned_alloc(64 * KIB, 100);

@@ -1,4 +1,4 @@
-//! What the functions do, with the pool and without.
+//! The behaviour of the functions, with the pool and without.
 
 use super::{compile, printed, program, ready, scratch};
 

@@ -1,4 +1,4 @@
-/* update_env: memory from before stays good, the same settings are the same kind, and the heap is libnearfar's. */
+/* update_env: earlier allocations stay valid, equal settings share a kind, and the heap is libnearfar's. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <hmalloc.h>
@@ -53,7 +53,7 @@ static void pointers_stay_good(void) {
     CHECK(!hrealloc(pools[1], 0));
     /* libc's own, as without the library. */
     free(libcs[2]);
-    /* One heap: what is the pool's is libnearfar's, and the other way round. */
+    /* One heap: libnearfar knows the pool's memory, and the pool libnearfar's. */
     nf_free(pools[2]);
     hfree(nf_malloc(kind, 100));
     pools[0] = nf_malloc(kind, 100);
@@ -68,7 +68,7 @@ static void the_pool_moves_what_changes_size(void) {
     memory = hrealloc(memory, 50);
     CHECK(memory && !strcmp(memory, "kept"));
     CHECK(nf_kind_of(memory) == kind_now() && nf_kind_of(memory) != bound);
-    /* What can't be placed any more does not grow, and stays. */
+    /* Memory that can't be placed any more does not grow, and stays valid. */
     setenv("HMALLOC_NODES", "1000", 1);
     update_env();
     errno = 0;
@@ -87,7 +87,7 @@ static void kinds_are_used_again(void) {
     set("1", "2", "1");
     nf_kind_t bound = kind_now();
     CHECK(plain != bound && plain != NF_DEFAULT && bound != NF_DEFAULT);
-    /* There are 1,022 kinds at most: one for each turn would be too many. */
+    /* There are at most 1,022 kinds: a new one for each iteration would be too many. */
     for (int turn = 0; turn < 1500; turn++) {
         set("1", "2", turn % 2 ? "0x1" : "1");
         CHECK(kind_now() == bound);

@@ -1,4 +1,4 @@
-/* Checks that say where they failed. */
+/* Checks that report the location of a failure. */
 #ifndef CHECK_H
 #define CHECK_H
 

@@ -1,4 +1,4 @@
-/* Allocates before any library has been told that it is loaded. */
+/* Allocates before the constructor of any library has run. */
 #include "check.h"
 #include <hmalloc.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* 64 MiB of the pool in pieces, and how many MiB of them are on nodes 0 and 1, page by page as move_pages(2) says. */
+/* Allocates 64 MiB from the pool in pieces; prints the MiB on nodes 0 and 1, page by page as move_pages(2) reports. */
 #define _GNU_SOURCE
 #include <hmalloc.h>
 #include <stdio.h>

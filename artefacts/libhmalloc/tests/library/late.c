@@ -1,4 +1,4 @@
-/* Loads the library that is named, late: it finds libnearfar beside itself. */
+/* Loads the library named as argument by dlopen: it finds libnearfar in its own directory. */
 #include <dlfcn.h>
 #include <stdio.h>
 

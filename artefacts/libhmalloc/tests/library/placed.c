@@ -1,4 +1,4 @@
-/* Says the policies that the kernel has for memory and mappings: "heap MODE MASK, map MODE MASK, extent MODE MASK". */
+/* Prints the kernel's policies for memory and mappings: "heap MODE MASK, map MODE MASK, extent MODE MASK". */
 #define _GNU_SOURCE
 #include "check.h"
 #include <hmalloc.h>

@@ -1,4 +1,4 @@
-//! Where memory goes, as the kernel says, and what becomes of nodes and policies that can't be had.
+//! The placement of memory, as the kernel reports it, and the treatment of nodes and policies that are unavailable.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -9,7 +9,7 @@ use super::{printed, program, said};
 const EINVAL: i32 = 22;
 const ENODEV: i32 = 19;
 
-/// What `placed.c` says of each place.
+/// The output of `placed.c` by type of memory.
 fn placed(variables: &[(&str, &str)]) -> BTreeMap<String, String> {
     let said = printed(program("placed").envs(variables.iter().copied()));
     let line = |line: &str| line.split_once(' ').map(|(what, is)| (what.into(), is.into()));
@@ -25,7 +25,8 @@ fn all(heap: &str, mappings: &str) -> BTreeMap<String, String> {
 #[test]
 fn the_kernel_has_the_policy_that_was_asked_for() {
     for (mode, heap) in [("1", "1"), ("2", "2"), ("3", "3"), ("6", "6"), ("5", "1")] {
-        // Preferring several nodes, if they are one, is preferring one: memory's words say so, mappings' numbers are kept.
+        // Preferring several nodes, if there is only one, is preferring one: memory reports that, mappings keep their
+        // mode.
         let expected = all(&format!("{heap} 0x1"), &format!("{mode} 0x1"));
         for nodes in
             [("HMALLOC_NODEMASK", "1"), ("HMALLOC_NODEMASK", "0x1"), ("HMALLOC_NODES", "near")]
@@ -62,7 +63,7 @@ fn nodes_in_words_are_stronger_than_the_mask() {
     assert_eq!(placed(&asked), all("2 0x1", "2 0x1"));
 }
 
-/// A program that has to be refused, with what it says of that.
+/// Runs a program whose request must be refused; returns its message.
 fn refused(mut refused: Command, variables: &[(&str, &str)], errno: i32) -> String {
     let output = refused.envs(variables.iter().copied()).arg(errno.to_string()).output().unwrap();
     assert!(output.status.success(), "{variables:?}: {}", said(&output));

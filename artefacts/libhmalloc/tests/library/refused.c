@@ -1,4 +1,4 @@
-/* What can't be placed is not given: every call fails with this errno, and the program goes on. With "map", only mappings. */
+/* A refused placement makes every allocation fail with this errno, and the program continues. With "map", only mappings. */
 #include "check.h"
 #include <hmalloc.h>
 #include <string.h>
@@ -31,7 +31,7 @@ int main(int argc, char **argv) {
         errno = 0;
         CHECK(!hmmap(NULL, 4096, PROT_READ, flags, -1, 0) && errno == expected);
     }
-    /* It is mapped nowhere, not even where it was to be; and what can't be mapped is told from what can't be placed. */
+    /* Nothing is mapped, not even at the fixed address; failures of mapping and of placing are distinguished. */
     char *there = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(!hmmap(there, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
     unsigned char resident;

@@ -1,4 +1,4 @@
-/* What is freed goes back: 250 MiB of one size, then of another, and little is left. */
+/* Freed memory returns to the system: 250 MiB of one size, then of another, and little stays resident. */
 #include "check.h"
 #include <hmalloc.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-//! What programs record of the library, and its header.
+//! The library's file (soname, symbols), and its header.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::{built, compile, printed, ready, scratch};
 
-/// All that HMSDK's library shows: what `hmalloc.h` has, and what its own test uses.
+/// All symbols of HMSDK's library: those of `hmalloc.h`, and those its own test uses.
 const SYMBOLS: [&str; 15] = [
     "hmalloc",
     "hfree",

@@ -1,4 +1,4 @@
-/* Threads that allocate, hand on, free and change settings, while children of fork do the same. */
+/* Threads that allocate, exchange objects, free and change settings, while children of fork do the same. */
 #include "check.h"
 #include <hmalloc.h>
 #include <pthread.h>

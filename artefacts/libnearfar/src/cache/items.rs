@@ -1,4 +1,7 @@
 //! The part of `nearfar.h` that reads and stores items of caches.
+//!
+//! Functions check their arguments, forward to [`LocalCache`], and report errors by errno. Values are read into a buffer of
+//! the calling thread, as their length is only known at the end. Not here: creating and destroying caches, statistics.
 #![expect(unsafe_code, reason = "functions that C calls")]
 
 use core::cell::Cell;
@@ -11,32 +14,33 @@ use nearfar_cache::local::{About, Failure, LocalCache, With};
 
 use super::{behind, failed, nf_cache_t, status};
 
-/// A buffer that is larger than this is not kept for the thread's next read.
+/// A larger buffer is freed instead of being kept for the thread's next read.
 const KEPT: usize = 1 << 20;
 
 thread_local! {
-    /// What values are read into before they are handed out: how long they are is known with the last byte.
+    /// The buffer that values are read into before they are copied to the caller: the length is only known after the
+    /// last byte.
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// What is told of an item besides its value.
+/// Attributes of an item.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct nf_cache_item_t {
-    /// Bytes of its value.
+    /// Length of its value in bytes.
     pub length: usize,
-    /// Another number with each change of the item, never 0: for `nf_cache_cas`.
+    /// A number that changes with each change of the item, never 0: for `nf_cache_cas`.
     pub cas: u64,
-    /// What it was stored with.
+    /// The flags that were stored with it.
     pub flags: u32,
-    /// Seconds until it is gone; 0: it has no end.
+    /// Remaining time to live in seconds; 0: no expiry.
     pub ttl: u32,
 }
 
-/// The bytes that C has at `at`; none if there can't be any.
+/// The caller's bytes at `at`; `None` if the arguments are invalid.
 ///
 /// # Safety
-/// `at` has `length` bytes, which nobody writes while they are used; it may be NULL if that is 0.
+/// `at` has `length` bytes, which no thread writes while they are used; it may be NULL if `length` is 0.
 unsafe fn bytes<'a>(at: *const c_void, length: usize) -> Option<&'a [u8]> {
     if length == 0 {
         return Some(&[]);
@@ -45,17 +49,17 @@ unsafe fn bytes<'a>(at: *const c_void, length: usize) -> Option<&'a [u8]> {
         fail(libc::EINVAL, None);
         return None;
     }
-    // SAFETY: the caller's promise; the length is one that memory can have.
+    // SAFETY: the caller's promise; the length is at most that of the address space.
     Some(unsafe { core::slice::from_raw_parts(at.cast(), length) })
 }
 
-/// Reads an item into the thread's buffer, and has `hand` do something with it; none if that fails, or there is no item.
+/// Reads an item into the thread's buffer, and calls `hand` with it; `None` if that fails or the item is missing.
 fn read<R>(
     (cache, key): (&LocalCache, &[u8]),
     about: Option<&mut MaybeUninit<nf_cache_item_t>>,
     hand: impl FnOnce(&[u8]) -> Option<R>,
 ) -> Option<R> {
-    // A thread that ends has no buffer any more.
+    // A thread that is ending has no buffer any more.
     let mut buffer = BUFFER.try_with(Cell::take).unwrap_or_default();
     buffer.clear();
     let found = cache.get(key, &mut buffer).and_then(|found| found.ok_or(Failure::Absent));
@@ -77,12 +81,12 @@ fn read<R>(
     handed
 }
 
-/// Copies a value that was found to where there is room for it, and counts it as read. Returns 0, or -1 with errno ENOENT (there is
-/// no such item), ERANGE (there is not enough room; nothing is copied, and `about` says how long the value is) or EINVAL.
+/// Copies a value to a buffer, and counts the item as read. Returns 0, or -1 with errno ENOENT (the key is missing),
+/// ERANGE (the buffer is too small; nothing is copied, and `about` has the value's length) or EINVAL.
 ///
 /// # Safety
-/// `cache` is NULL or a cache; `key` has `key_length` bytes; `into` has `room` bytes, or is NULL if that is 0; `about` is NULL or has
-/// room for what is told of the item.
+/// `cache` is NULL or a cache; `key` has `key_length` bytes; `into` has `room` bytes, or is NULL if that is 0; `about`
+/// is NULL or has room for the item's attributes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nf_cache_get(
     cache: *mut nf_cache_t,
@@ -104,7 +108,7 @@ pub unsafe extern "C" fn nf_cache_get(
             return None;
         }
         if !value.is_empty() {
-            // SAFETY: the caller's promise; the value is ours, and has no more bytes than there is room.
+            // SAFETY: the caller's promise; the value is in our buffer and fits.
             unsafe { into.cast::<u8>().copy_from_nonoverlapping(value.as_ptr(), value.len()) };
         }
         Some(())
@@ -112,11 +116,11 @@ pub unsafe extern "C" fn nf_cache_get(
     copied.map_or(-1, |()| 0)
 }
 
-/// A value that was found, in memory of its own with a zero behind it, and counts it as read; `nf_free` gives it back. NULL with errno
-/// ENOENT (there is no such item), ENOMEM or EINVAL.
+/// Returns a copy of a value in newly allocated memory, followed by a zero byte, and counts the item as read; free it
+/// with `nf_free`. NULL with errno ENOENT (the key is missing), ENOMEM or EINVAL.
 ///
 /// # Safety
-/// `cache` is NULL or a cache; `key` has `key_length` bytes; `about` is NULL or has room for what is told of the item.
+/// `cache` is NULL or a cache; `key` has `key_length` bytes; `about` is NULL or has room for the item's attributes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nf_cache_get_copy(
     cache: *mut nf_cache_t,
@@ -131,9 +135,9 @@ pub unsafe extern "C" fn nf_cache_get_copy(
     // SAFETY: the caller's promise.
     let about = unsafe { about.cast::<MaybeUninit<nf_cache_item_t>>().as_mut() };
     let copied = read((cache, key), about, |value| {
-        // Where there is no memory, errno says so.
+        // On failure errno is set.
         let at = core::ptr::NonNull::new(nf_malloc(NF_DEFAULT, value.len() + 1).cast::<u8>())?;
-        // SAFETY: what was allocated has as many bytes and one more, and is nobody else's.
+        // SAFETY: the allocation has that many bytes plus one, and is not shared.
         unsafe { at.as_ptr().copy_from_nonoverlapping(value.as_ptr(), value.len()) };
         // SAFETY: as above.
         let end = unsafe { at.add(value.len()) };
@@ -144,13 +148,13 @@ pub unsafe extern "C" fn nf_cache_get_copy(
     copied.unwrap_or(null_mut())
 }
 
-/// What an item is stored under, and its value.
+/// A cache, a key and a value.
 type Pair<'a> = (&'a LocalCache, &'a [u8], &'a [u8]);
 
-/// What C has said, if it can be.
+/// The caller's arguments, checked.
 ///
 /// # Safety
-/// `cache` is NULL or a cache; `key` and `value` have as many bytes as they are said to.
+/// `cache` is NULL or a cache; `key` and `value` have the lengths passed with them.
 unsafe fn pair<'a>(
     cache: *const nf_cache_t,
     (key, key_length): (*const c_void, usize),
@@ -165,10 +169,10 @@ unsafe fn pair<'a>(
     Some((cache, key, value))
 }
 
-/// Stores an item, whatever was there before, with 32 bits of the caller's and a time to live in seconds, 0 for ever.
+/// Stores an item unconditionally, with 32 bits of flags and a time to live in seconds; 0 is no expiry.
 ///
-/// Returns 0, or -1 with errno EMSGSIZE (it is too large), ENOMEM (no room could be made) or EINVAL (no such key). After EMSGSIZE and
-/// ENOMEM there is no item under this key: what was there is outdated.
+/// Returns 0, or -1 with errno EMSGSIZE (it is too large), ENOMEM (no room could be made) or EINVAL (invalid key).
+/// After EMSGSIZE and ENOMEM the key is missing, since a previous value would be outdated.
 ///
 /// # Safety
 /// `cache` is NULL or a cache; `key` has `key_length` bytes and `value` `length` bytes.
@@ -188,7 +192,7 @@ pub unsafe extern "C" fn nf_cache_set(
     status(cache.set(key, value, With { flags, ttl }).map(drop_number))
 }
 
-/// As `nf_cache_set`, if there is no item under this key; else -1 with errno EEXIST.
+/// As `nf_cache_set`, if the key is missing; else -1 with errno EEXIST.
 ///
 /// # Safety
 /// As `nf_cache_set`.
@@ -208,7 +212,7 @@ pub unsafe extern "C" fn nf_cache_add(
     status(cache.add(key, value, With { flags, ttl }).map(drop_number))
 }
 
-/// As `nf_cache_set`, if there is an item under this key, which stays if it can not be replaced; else -1 with errno ENOENT.
+/// As `nf_cache_set`, if the key exists; else -1 with errno ENOENT. On other errors the previous item stays.
 ///
 /// # Safety
 /// As `nf_cache_set`.
@@ -228,8 +232,8 @@ pub unsafe extern "C" fn nf_cache_replace(
     status(cache.replace(key, value, With { flags, ttl }).map(drop_number))
 }
 
-/// As `nf_cache_set`, if the item under this key still has the number `cas`, as it was told by `nf_cache_get`; else -1 with errno
-/// EEXIST, or ENOENT if there is none. If it can not be stored, what was there stays.
+/// As `nf_cache_set`, if the item's number, as `nf_cache_get` returned it, is still `cas`; else -1 with errno EEXIST,
+/// or ENOENT if the key is missing. On errors the previous item stays.
 ///
 /// # Safety
 /// As `nf_cache_set`.
@@ -250,8 +254,8 @@ pub unsafe extern "C" fn nf_cache_cas(
     status(cache.cas(key, value, With { flags, ttl }, cas).map(drop_number))
 }
 
-/// Puts bytes behind the value of an item; its flags and its time to live stay. Returns 0, or -1 with errno ENOENT (there is none), or as
-/// `nf_cache_set`; an item that would be too large stays as it is.
+/// Appends bytes to the value of an item, which keeps its flags and its time to live. Returns 0, or -1 with errno
+/// ENOENT (the key is missing) or as `nf_cache_set`; an item that would become too large stays unchanged.
 ///
 /// # Safety
 /// As `nf_cache_set`.
@@ -269,7 +273,7 @@ pub unsafe extern "C" fn nf_cache_append(
     status(cache.append(key, value).map(drop_number))
 }
 
-/// As `nf_cache_append`, before the value.
+/// As `nf_cache_append`, but prepends.
 ///
 /// # Safety
 /// As `nf_cache_set`.
@@ -287,10 +291,10 @@ pub unsafe extern "C" fn nf_cache_prepend(
     status(cache.prepend(key, value).map(drop_number))
 }
 
-/// Numbers that C is not told.
+/// Discards a CAS number, which the C functions do not return.
 const fn drop_number(_: u64) {}
 
-/// Leaves a number where C wants it.
+/// Stores a number at `into`.
 ///
 /// # Safety
 /// `into` is NULL or has room for it.
@@ -302,8 +306,9 @@ unsafe fn tell(found: Result<u64, Failure>, into: *mut u64) -> c_int {
     status(found.map(drop_number))
 }
 
-/// Adds to an item whose value is a number in decimal digits, and stores the sum so; after the largest of 64 bits it begins again at
-/// 0. `sum` is told it. Returns 0, or -1 with errno ENOENT (there is none), EDOM (it is no number) or as `nf_cache_set`.
+/// Adds to an item whose value is a number in decimal digits, and stores the sum in decimal; it wraps to 0 after the
+/// largest number of 64 bits. `sum` receives it. Returns 0, or -1 with errno ENOENT (the key is missing), EDOM (the
+/// value is not a number) or as `nf_cache_set`.
 ///
 /// # Safety
 /// `cache` is NULL or a cache; `key` has `key_length` bytes; `sum` is NULL or has room for a number.
@@ -322,7 +327,7 @@ pub unsafe extern "C" fn nf_cache_incr(
     unsafe { tell(cache.incr(key, by), sum) }
 }
 
-/// As `nf_cache_incr`, downwards; it ends at 0.
+/// As `nf_cache_incr`, but subtracts, saturating at 0.
 ///
 /// # Safety
 /// As `nf_cache_incr`.
@@ -341,12 +346,13 @@ pub unsafe extern "C" fn nf_cache_decr(
     unsafe { tell(cache.decr(key, by), sum) }
 }
 
-/// Whether something was found.
+/// Converts the result of an operation that requires the key to exist.
 fn found(done: Result<bool, Failure>) -> c_int {
     status(done.and_then(|found| if found { Ok(()) } else { Err(Failure::Absent) }))
 }
 
-/// Gives an item another time to live, 0 for ever. Returns 0, or -1 with errno ENOENT (there is none) or as `nf_cache_set`.
+/// Sets the time to live of an item in seconds; 0 is no expiry. Returns 0, or -1 with errno ENOENT (the key is missing)
+/// or as `nf_cache_set`.
 ///
 /// # Safety
 /// `cache` is NULL or a cache; `key` has `key_length` bytes.
@@ -363,7 +369,7 @@ pub unsafe extern "C" fn nf_cache_touch(
     found(cache.touch(key, ttl))
 }
 
-/// Removes an item. Returns 0, or -1 with errno ENOENT (there is none) or EINVAL.
+/// Removes an item. Returns 0, or -1 with errno ENOENT (the key is missing) or EINVAL.
 ///
 /// # Safety
 /// `cache` is NULL or a cache; `key` has `key_length` bytes.

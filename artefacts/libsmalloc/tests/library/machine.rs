@@ -1,4 +1,4 @@
-//! Nodes, sizes, tables, interleaving and the variable: checks of `machine.c`, and what is on stderr meanwhile.
+//! Nodes, sizes, tables, interleaving and the variable: checks of `machine.c`, and its messages on stderr.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ fn check(name: &str) {
     }
 }
 
-/// What a check says on stderr, line by line, with this `SMALLOC_CONF`.
+/// The lines that a check writes to stderr under this `SMALLOC_CONF`.
 fn said(name: &str, conf: Option<&str>) -> Vec<String> {
     let mut command = ready(&programs()[0]);
     command.arg(name).env_remove("SMALLOC_CONF");
@@ -88,7 +88,7 @@ fn nodes_that_are_not_of_the_type_are_named_with_those_that_are() {
     assert!(lines[1].contains("not of type Normal, which has "), "{}", lines[1]);
 }
 
-/// An amount of a table, in bytes.
+/// Parses an amount of a table; returns bytes.
 fn bytes(text: &str) -> f64 {
     let end = text.find(|letter: char| letter.is_alphabetic()).unwrap();
     let power = ["B", "KB", "MB", "GB"].iter().position(|unit| *unit == &text[end..]).unwrap();
@@ -97,7 +97,7 @@ fn bytes(text: &str) -> f64 {
 
 #[test]
 fn tables_are_printed_in_the_unit_that_is_asked_for() {
-    // Bytes are apart from their amounts, where other units are not.
+    // Bytes are separated from their unit by a space, other units are not.
     let lines: Vec<_> = said("tables", None).iter().map(|line| line.replace(" B", "B")).collect();
     let starts = lines.iter().filter(|line| line.starts_with("SMDK Memory allocation stats"));
     assert_eq!(starts.count(), 20, "{lines:#?}");
@@ -108,7 +108,7 @@ fn tables_are_printed_in_the_unit_that_is_asked_for() {
         assert!(columns[1..].iter().all(|amount| amount.ends_with(unit)), "{columns:?}");
         let [total, used, free] = [1, 2, 3].map(|column| bytes(columns[column]));
         assert!(total > free && free > 0.0, "{columns:?}");
-        // A tenth of a unit is what the table shows.
+        // The table's resolution is a tenth of a unit.
         let step = bytes(&format!("0.1{unit}"));
         assert!((used - 67_108_864.0).abs() <= step, "{columns:?}");
         let by_node: Vec<_> = by_type.next().unwrap().split_whitespace().collect();
@@ -158,7 +158,7 @@ fn a_conf_that_is_wrong_is_named_in_one_line_and_all_goes_on() {
     }
 }
 
-/// What a variable may hold is any bytes but zero; and these are pseudo-random, the same in each run.
+/// A variable may hold any bytes but zero; these are pseudo-random, the same in each run.
 #[test]
 fn a_variable_of_any_bytes_is_one_line_at_most_and_the_program_goes_on() {
     use std::ffi::OsStr;
@@ -170,7 +170,7 @@ fn a_variable_of_any_bytes_is_one_line_at_most_and_the_program_goes_on() {
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
             let any = (state >> 56).to_le_bytes()[0].max(1);
-            // Often what the syntax has.
+            // Frequently a character of the syntax.
             b":,_a".get(usize::from(any) / 8).copied().unwrap_or(any)
         };
         let bytes: Vec<u8> = (0..length).map(|_| byte()).collect();
@@ -199,7 +199,7 @@ fn a_stderr_that_takes_nothing_is_no_reason_to_stop() {
     }
 }
 
-/// What runs on a machine with a far node (`tests/nodes.c`) is no success where there is none.
+/// The program for machines with a far node (`tests/nodes.c`) must fail on a machine without one.
 #[test]
 fn the_program_for_far_nodes_is_built_and_refuses_nodes_that_are_not_there() {
     let program = program("nodes.c", "nodes", Link::Shared);

@@ -1,6 +1,6 @@
-//! The library as C and C++ programs have it: its headers, its symbols, linked shared and static, installed, loaded late.
+//! The library in C and C++ programs: its headers, its symbols, shared and static linking, installation, and dlopen.
 //!
-//! What its functions do is asked by C programs beside this folder; `memory`, `machine` and `types` run them.
+//! C programs beside this folder test its functions; `memory`, `machine` and `types` run them.
 #![expect(clippy::unwrap_used, reason = "a test that can't run its tools should stop")]
 
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ mod machine;
 mod memory;
 mod types;
 
-/// All that the library shows: upstream's interface.
+/// All exported symbols: upstream's interface.
 const SYMBOLS: [&str; 17] = [
     "s_calloc",
     "s_disable_node_interleave",
@@ -33,16 +33,16 @@ const SYMBOLS: [&str; 17] = [
     "s_stats_print",
 ];
 
-/// How a program has the library.
+/// The way a program is linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
-    /// libsmalloc.so, and through it libnearfar.so.
+    /// libsmalloc.so, which loads libnearfar.so.
     Shared,
-    /// libsmalloc.a, which has all of it.
+    /// libsmalloc.a, which contains everything.
     Static,
 }
 
-/// Where `make library` has put the libraries: cargo builds none for a test.
+/// The directory to which `make library` builds: cargo builds none for a test.
 fn built() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let dir = own.ancestors().nth(3).unwrap().join("abi");
@@ -52,7 +52,7 @@ fn built() -> PathBuf {
     dir
 }
 
-/// A directory with the libraries under the names that an installation gives them, and the programs.
+/// A directory with the libraries under their installed names, and the programs.
 fn installed() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
@@ -82,14 +82,14 @@ fn output(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A program, ready to run with the libraries that `make library` has built, whatever else a build has left.
+/// Prepares a program to run with the libraries that `make library` has built, ignoring those of other builds.
 fn ready(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     command.env_remove("LD_LIBRARY_PATH");
     command
 }
 
-/// Compiles a program of `tests/`, with `more` behind it.
+/// Compiles a program of `tests/`, with `more` as the last arguments.
 fn compile(source: &str, name: &str, more: &[&str]) -> PathBuf {
     let program = installed().join(name);
     let mut compile = Command::new(if source.ends_with(".cpp") { "c++" } else { "cc" });
@@ -109,7 +109,7 @@ fn program(source: &str, name: &str, link: Link) -> PathBuf {
     }
 }
 
-/// The lines of `readelf -d` with this word in them.
+/// The lines of `readelf -d` that contain this word.
 fn dynamic(file: &Path, word: &str) -> Vec<String> {
     let said = output(Command::new("readelf").args(["-d", "-W"]).arg(file));
     said.lines().filter(|line| line.contains(word)).map(str::to_string).collect()
@@ -148,7 +148,7 @@ fn it_has_the_plain_name_and_stands_on_libnearfar() {
     let needed = dynamic(&library, "NEEDED");
     assert!(needed.iter().any(|line| line.contains("[libnearfar.so.0]")), "{needed:?}");
     assert!(dynamic(&library, "PATH")[0].contains("[$ORIGIN]"));
-    // What a program records is the file's name, whether the library it was linked with has a soname or not.
+    // The program records the file name, whether or not the library it was linked with has a soname.
     let program = program("memory.c", "records", Link::Shared);
     let needed = dynamic(&program, "NEEDED");
     assert!(needed.iter().any(|line| line.contains("[libsmalloc.so]")), "{needed:?}");
@@ -198,7 +198,7 @@ fn the_headers_are_good_c_and_c_plus_plus_of_every_age() {
         let mut check = Command::new(compiler);
         check.args(["-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]);
         check.arg(format!("-std={standard}")).args(["-x", language]);
-        // Twice: the guards have the names that programs know.
+        // Twice: the include guards have upstream's names.
         output(check.arg("-include").arg(headers.join(header)).arg(headers.join(header)));
         let guard = header.to_uppercase().replace('.', "_") + "_";
         let text = std::fs::read_to_string(headers.join(header)).unwrap();

@@ -1,4 +1,4 @@
-//! Allocating and freeing, shared and static: each test is a check of `memory.c`, which says what is asked.
+//! Allocation and freeing, shared and static: each test runs a check of `memory.c`.
 
 use std::sync::OnceLock;
 

@@ -1,11 +1,11 @@
-//! Both types of memory on a machine that is pretended (`pretend.c`), so that there is exmem everywhere: `types.c`.
+//! Both types of memory on a simulated machine (`pretend.c`), so that exmem exists everywhere: `types.c`.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::{compile, installed, ready, tests};
 
-/// The program, and what it is to preload.
+/// The program, and the library it preloads.
 fn programs() -> &'static [PathBuf; 2] {
     static PROGRAMS: OnceLock<[PathBuf; 2]> = OnceLock::new();
     PROGRAMS.get_or_init(|| {
@@ -17,7 +17,7 @@ fn programs() -> &'static [PathBuf; 2] {
     })
 }
 
-/// What a check prints on stdout, the kinds it makes first, and on stderr, by line.
+/// Runs a check; returns the lines of stdout (the kinds it creates first) and of stderr.
 fn check(name: &str, pretend: &str) -> [Vec<String>; 2] {
     let [program, preload] = programs();
     let mut command = ready(program);

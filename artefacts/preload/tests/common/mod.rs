@@ -1,9 +1,9 @@
-//! Programs, run under the preload library.
+//! Runs programs under the preload library.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Where `make library` has put libraries: cargo builds no shared library for a test.
+/// The directory to which `make library` builds: cargo builds no shared library for a test.
 pub(crate) fn built() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let dir = own.ancestors().nth(3).unwrap().join("abi");
@@ -16,7 +16,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The program, to be run under the library with this configuration.
+/// Prepares the program to run under the library with this configuration.
 pub(crate) fn preloaded(conf: &str, mut program: Command) -> Command {
     program.env("LD_PRELOAD", built().join("libnearfar_preload.so")).env("NEARFAR_CONF", conf);
     program.env_remove("CXLMALLOC_CONF").env_remove("NEARFAR_PRINT_SMDK");

@@ -1,9 +1,9 @@
 """Near and far memory for Linux: buffers, arrays and tensors by memory kind, and caches.
 
-A *kind* is a set of memory nodes with a policy, written in words: "far", "cxl", "0,2-3",
-"prefer:near", "interleave:all", "weighted:0=3,1=1", with options as in
-"far;limit=4g;spill=near". Wherever a kind is asked for, its words will do: they stand for one
-kind that all who use the same words share.
+A *kind* is a set of memory nodes with a policy, given as a specification string: "far", "cxl",
+"0,2-3", "prefer:near", "interleave:all", "weighted:0=3,1=1", with options as in
+"far;limit=4g;spill=near". Every function that takes a kind also takes a specification: equal
+specifications share one kind.
 
     import nearfar
 
@@ -12,10 +12,10 @@ kind that all who use the same words share.
         y = x @ weights
     nearfar.residency(weights)          # {1: 67108864}
 
-What is read far more often than written may have a copy on each node: `Replicated`. Bytes by key
-over several tiers of memory and a disk: `Cache`.
+`Replicated` keeps a copy of rarely written data on each node. `Cache` stores bytes by key over
+several tiers of memory and a disk.
 
-Nodes and kinds need nothing but Python; arrays need numpy, `nearfar.torch` needs torch.
+Nodes and kinds need only Python; arrays need numpy, `nearfar.torch` needs torch.
 """
 
 from . import torch

@@ -1,4 +1,4 @@
-"""Arrays of numpy's in memory of a kind: made one by one, or all that a block makes."""
+"""numpy arrays in memory of a kind: created one by one, or all that a block creates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _make(
     shape: Shape, dtype: DTypeLike | None, order: Order, kind: Kind | str, zeroed: bool
 ) -> NDArray[Any]:
     np = _numpy()
-    # numpy itself says what is wrong with a dtype or a shape, over arrays that take no memory.
+    # numpy itself reports an invalid dtype or shape, with arrays that take no memory.
     sample = np.empty(0, dtype)
     whole = np.empty(shape, np.dtype([]), order).shape + sample.shape[1:]
     if sample.dtype.hasobject:
@@ -53,10 +53,10 @@ def _make(
 def empty(
     shape: Shape, dtype: DTypeLike | None = float, order: Order = "C", *, kind: Kind | str
 ) -> NDArray[Any]:
-    """Make an array in memory of a kind without setting its values.
+    """Create an array in memory of a kind without setting its values.
 
-    As numpy.empty, errors included. The array's `base` is the `Buffer` it lies in, which it keeps.
-    Not for dtypes with objects. Raises MemoryError if the kind has no room.
+    As numpy.empty, errors included. The array's `base` is its `Buffer`, which it keeps alive.
+    Refuses dtypes with objects. Raises MemoryError if the kind has no room.
     """
     return _make(shape, dtype, order, kind, zeroed=False)
 
@@ -64,14 +64,14 @@ def empty(
 def zeros(
     shape: Shape, dtype: DTypeLike | None = float, order: Order = "C", *, kind: Kind | str
 ) -> NDArray[Any]:
-    """Make an array of zeroes in memory of a kind; a large one is resident only where touched."""
+    """Create a zeroed array in memory of a kind; pages of a large one are allocated on access."""
     return _make(shape, dtype, order, kind, zeroed=True)
 
 
 def ones(
     shape: Shape, dtype: DTypeLike | None = float, order: Order = "C", *, kind: Kind | str
 ) -> NDArray[Any]:
-    """Make an array of ones in memory of a kind."""
+    """Create an array of ones in memory of a kind."""
     made = _make(shape, dtype, order, kind, zeroed=False)
     _numpy().copyto(made, 1, casting="unsafe")
     return made
@@ -85,7 +85,7 @@ def full(
     *,
     kind: Kind | str,
 ) -> NDArray[Any]:
-    """Make an array of one value, or of what broadcasts to it, in memory of a kind."""
+    """Create an array in memory of a kind, filled with a value that is broadcast to its shape."""
     np = _numpy()
     values = np.asarray(fill_value)
     made = _make(shape, values.dtype if dtype is None else dtype, order, kind, zeroed=False)
@@ -100,7 +100,7 @@ def array(
     *,
     kind: Kind | str,
 ) -> NDArray[Any]:
-    """Copy values into a new array in memory of a kind; without `order`, as they lie now."""
+    """Copy values into a new array in memory of a kind; without `order`, in their present one."""
     np = _numpy()
     source = np.asarray(values, dtype)
     if order is None:
@@ -117,7 +117,7 @@ def asarray(
     *,
     kind: Kind | str,
 ) -> NDArray[Any]:
-    """Give values as an array in memory of a kind: themselves if they are one, else a copy."""
+    """Return values as an array in memory of a kind, copying them unless they are one."""
     np = _numpy()
     kind = Kind.shared(kind)
     if isinstance(values, np.ndarray) and _is_in(values, kind):
@@ -131,7 +131,7 @@ def _is_in(values: NDArray[Any], kind: Kind) -> bool:
     base: Any = values
     while base is not None:
         if isinstance(base, Buffer):
-            # Also if the kind has spilled it: it would again.
+            # True even for spilled memory: a copy would be spilled again.
             return base.kind is kind
         base = getattr(base, "base", None)
     return kind.owns(values.__array_interface__["data"][0])
@@ -143,27 +143,27 @@ def _api() -> Any:
     try:
         core = import_module("numpy._core._multiarray_umath")
     except ImportError:
-        # Where it was before numpy 2.
+        # The module's name before numpy 2.
         core = import_module("numpy.core._multiarray_umath")
     return core._ARRAY_API
 
 
 @contextmanager
 def numpy_in(kind: Kind | str) -> Iterator[Kind]:
-    """Have numpy allocate in a kind what arrays made in the block hold, temporary ones included.
+    """Make numpy allocate the data of arrays made in the block, also temporaries, from a kind.
 
         with nearfar.numpy_in("near"):
             y = x @ weights
 
     Only in the thread, or the asyncio task, that runs the block; blocks may be nested. Arrays made
-    inside may outlive it: each is freed by what made it, and keeps the kind. Where the kind has no
-    room numpy raises MemoryError.
+    inside may outlive it: each is freed by the handler that made it, and keeps the kind alive. If
+    the kind has no room numpy raises MemoryError.
     """
     kind = Kind.shared(kind)
     api = _api()
     handler = _nearfar.numpy_handler(kind, f"nearfar {kind.words}")
     before = _nearfar.numpy_use(api, handler)
-    # Held by numpy, and by each array, from here on.
+    # From here on numpy and each array hold references.
     del handler
     try:
         yield kind

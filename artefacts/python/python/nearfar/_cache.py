@@ -26,20 +26,20 @@ K = TypeVar("K", bound=bytes | str)
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An item as it was read."""
+    """An item at the time it was read."""
 
     value: bytes
     """Its value."""
     flags: int
-    """The 32 bits it was stored with."""
+    """The 32 bits that were stored with it."""
     ttl: int | None
-    """Seconds that are left to it; None: it has no end."""
+    """Remaining time to live in seconds; None: no expiry."""
     cas: int
-    """Another number with each change of the item, for `Cache.cas`."""
+    """A number that changes with each change of the item, for `Cache.cas`."""
 
 
 def _seconds(ttl: int | None) -> int:
-    """Give a time to live as the extension has it, where 0 has no end."""
+    """Convert a time to live to the extension's form, in which 0 means no expiry."""
     if ttl is None:
         return 0
     if ttl < 1:
@@ -55,19 +55,21 @@ class Cache(_nearfar.Cache):
             cache.set("user:2", b"Grace", ttl=3600)
             cache.get("user:3")             # None
 
-    `memory` names the tiers, fastest first, each a kind of memory and a size, or a size alone.
-    What is read least goes down a tier, and from the last one away: an item may be gone at any
-    time. `movers` threads make room ahead of need (0: whoever stores makes it), `eviction` says
-    what goes first: "s3-fifo", "sieve", "lru" or "w-tinylfu". `disk` is "PATH=SIZE"; what it
-    holds is found again when it is opened the next time. All is said in docs/cache-library.md.
+    `memory` lists the tiers, fastest first, each a kind of memory and a size, or only a size.
+    Items that are read least are demoted to the next tier, and evicted from the last: an item may
+    be evicted at any time. `movers` threads demote and evict in advance (0: the storing threads
+    do), `eviction` is the policy: "s3-fifo", "sieve", "lru" or "w-tinylfu". `copy` is the copier
+    between tiers: "cpu", "dsa" or "auto". `disk` is "PATH=SIZE"; its content persists until it is
+    opened again. docs/cache-library.md describes all options.
 
-    Keys are bytes, or text, which becomes UTF-8: 1 to 250 bytes. Values are bytes or anything else
-    with the buffer protocol, and bytes when they are read. Nothing is pickled: what unpickles what
-    it finds in a cache runs what others have put there.
+    Keys are bytes, or text, which is encoded as UTF-8: 1 to 250 bytes. Values are bytes or any
+    object with the buffer protocol, and are read as bytes. Nothing is pickled, because unpickling
+    data from a cache runs code that others may have stored.
 
-    Threads use it at once as they like. A child of fork may not: RuntimeError; it makes its own.
-    A cache that is closed, or a key or value that can't be, is a ValueError; MemoryError says that
-    no room could be made. A cache has no length, and is always true: `stats()` counts its items.
+    Threads may use it concurrently. In a child of fork every call raises RuntimeError; a child
+    opens its own cache. A closed cache or an invalid key or value raises ValueError; MemoryError
+    means that no room could be made. A cache has no length, and its truth value is always true:
+    `stats()` counts its items.
     """
 
     __slots__ = ()
@@ -78,20 +80,23 @@ class Cache(_nearfar.Cache):
         *,
         eviction: Literal["s3-fifo", "sieve", "lru", "w-tinylfu"] = "s3-fifo",
         movers: int = 1,
+        copy: Literal["cpu", "dsa", "auto"] = "cpu",
         items: int | None = None,
         item_max: int | str | None = None,
         disk: str | None = None,
         disk_small: int | str | None = None,
         disk_writes: int | str | None = None,
         disk_reads: int | None = None,
-        disk_after_crash: Literal["written", "nothing"] = "written",
+        disk_after_crash: Literal["discard", "keep"] = "discard",
+        disk_format: bool = False,
     ) -> Self:
-        """Open a cache. Sizes are bytes, or words as "64m"; `disk_writes` is for 24 hours."""
+        """Open a cache. Sizes are bytes, or strings like "64m"; `disk_writes` is per 24 hours."""
         tiers = [memory] if isinstance(memory, str) else memory
         settings = [("memory", tier) for tier in tiers]
         others = {
             "eviction": eviction,
             "movers": movers,
+            "copy": copy,
             "items": items,
             "item-max": item_max,
             "disk": disk,
@@ -99,6 +104,7 @@ class Cache(_nearfar.Cache):
             "disk-writes": disk_writes,
             "disk-reads": disk_reads,
             "disk-after-crash": disk_after_crash,
+            "disk-format": "yes" if disk_format else None,
         }
         settings += [(name, str(value)) for name, value in others.items() if value is not None]
         made = super().__new__(cls, settings)
@@ -106,12 +112,12 @@ class Cache(_nearfar.Cache):
         return made
 
     def get(self, key: bytes | str, default: bytes | None = None) -> bytes | None:
-        """Give a value, or something else if it is not there."""
+        """Return a value, or the default if the key is missing."""
         found = self.load(key)
         return default if found is None else found
 
     def item(self, key: bytes | str) -> Item | None:
-        """Give a value with all that is known of it; None if it is not there."""
+        """Return a value with its attributes; None if the key is missing."""
         found = self.load_item(key)
         if found is None:
             return None
@@ -119,7 +125,7 @@ class Cache(_nearfar.Cache):
         return Item(value, flags, ttl or None, cas)
 
     def get_many(self, keys: Iterable[K]) -> dict[K, bytes]:
-        """Give those of some values that are there, by the keys as they were given."""
+        """Return the values of the keys that exist, by key."""
         wanted = list(keys)
         found = zip(wanted, self.load_all(wanted), strict=True)
         return {key: value for key, value in found if value is not None}
@@ -127,7 +133,7 @@ class Cache(_nearfar.Cache):
     def set(
         self, key: bytes | str, value: AnyBuffer, *, ttl: int | None = None, flags: int = 0
     ) -> None:
-        """Store a value, whatever was there, for `ttl` seconds and with 32 bits of your own."""
+        """Store a value unconditionally, for `ttl` seconds and with 32 bits of `flags`."""
         self.store(key, value, (flags, _seconds(ttl)))
 
     def set_many(
@@ -137,20 +143,20 @@ class Cache(_nearfar.Cache):
         ttl: int | None = None,
         flags: int = 0,
     ) -> None:
-        """Store values, given as a mapping or as pairs. An error leaves those before it stored."""
+        """Store values from a mapping or pairs, in order. Values before an error stay stored."""
         pairs = items.items() if isinstance(items, Mapping) else items
         self.store_all(list(pairs), (flags, _seconds(ttl)))
 
     def add(
         self, key: bytes | str, value: AnyBuffer, *, ttl: int | None = None, flags: int = 0
     ) -> bool:
-        """Store a value if there is none; tell whether it was stored."""
+        """Store a value if the key is missing; return whether it was stored."""
         return self.store_new(key, value, (flags, _seconds(ttl)))
 
     def replace(
         self, key: bytes | str, value: AnyBuffer, *, ttl: int | None = None, flags: int = 0
     ) -> bool:
-        """Store a value if there is one; tell whether it was stored."""
+        """Store a value if the key exists; return whether it was stored."""
         return self.store_over(key, value, (flags, _seconds(ttl)))
 
     def cas(
@@ -162,15 +168,15 @@ class Cache(_nearfar.Cache):
         ttl: int | None = None,
         flags: int = 0,
     ) -> bool:
-        """Store a value if the item still has this number (`Item.cas`); tell whether it was."""
+        """Store a value if the item's `Item.cas` is still `cas`; return whether it was stored."""
         return self.store_same(key, value, (flags, _seconds(ttl), cas))
 
     def touch(self, key: bytes | str, ttl: int | None = None) -> bool:
-        """Give an item another time to live; tell whether it is there."""
+        """Set the time to live of an item; return whether the key exists."""
         return self.set_ttl(key, _seconds(ttl))
 
     def stats(self) -> dict[str, int]:
-        """Give all figures, by the names of memcached's `stats` and of tiers ("tier_0_items")."""
+        """Return all statistics, named as in memcached's `stats`; tiers' are "tier_0_items"."""
         return dict(self.figures())
 
     def __getitem__(self, key: bytes | str) -> bytes:
@@ -203,8 +209,8 @@ class Cache(_nearfar.Cache):
 
 @atexit.register
 def _close_all() -> None:
-    """Close what is open as the interpreter ends, so that its disk is left in good order."""
+    """Close all open caches at interpreter exit, so that their disks are closed cleanly."""
     for cache in list(_open):
-        # A child of fork has its parent's caches, which are not its own to close.
+        # A child of fork inherits its parent's caches and can't close them.
         with suppress(Exception):
             cache.close()

@@ -16,40 +16,40 @@ _shared: dict[str, Kind] = {}
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Figures of a kind since it was made, in bytes and counts; other threads go on meanwhile."""
+    """Statistics of a kind since its creation, in bytes and counts; not an atomic snapshot."""
 
     allocated: int
-    """Bytes in use, objects as large as their size classes."""
+    """Bytes in use, with objects rounded up to their size classes."""
     kept: int
-    """Bytes in free objects that threads keep for themselves and each other."""
+    """Bytes in free objects that threads have cached."""
     set_aside: int
-    """Bytes of address space set aside; what is not in use of it need not be resident."""
+    """Bytes of reserved address space; unused parts need not be resident."""
     limit: int | None
-    """The most that may be set aside; None: there is no limit."""
+    """The maximum of `set_aside`; None: no limit."""
     binds: int
     """Calls of mbind(2)."""
     spilled: int
-    """Allocations that went to the kind's spill."""
+    """Allocations that the kind's spill served."""
     failed: int
     """Allocations that failed."""
 
 
 class Kind(_nearfar.Kind):
-    """A memory kind, made of words: where memory is to be, with options.
+    """A memory kind, made from a specification: the placement of memory, with options.
 
     "far" (bound to far nodes), "prefer:cxl", "interleave:all", "weighted:0=3,1=1", "default";
-    behind it ";limit=4g", ";spill=near", ";huge=yes". Raises ValueError if they are not words for
-    a kind, or name what this machine has not; MemoryError if there are too many kinds (1,022).
+    followed by ";limit=4g", ";spill=near", ";huge=yes". Raises ValueError if the specification is
+    invalid or names nodes that this machine lacks; MemoryError beyond 1,022 kinds.
 
-    A kind lives as long as anything of it does. It may be closed before, which `with` does at its
-    end; that gives back at once what the kind has set aside.
+    A kind lives as long as any of its memory. `close`, or the end of a `with` block, ends it
+    earlier and returns its address space at once.
     """
 
     __slots__ = ()
 
     @classmethod
     def shared(cls, kind: Kind | str) -> Kind:
-        """Give the kind that stands for some words: one for all who use them. A kind is itself."""
+        """Return the one kind that all users of a specification share, or the given kind."""
         if isinstance(kind, Kind):
             return kind
         if not isinstance(kind, str):
@@ -60,13 +60,13 @@ class Kind(_nearfar.Kind):
         return known
 
     def stats(self) -> Stats:
-        """Give its figures."""
+        """Return its statistics."""
         return Stats(*self.figures())
 
     def residency(self) -> dict[int, int]:
-        """Tell how many bytes of all that it has set aside are resident on which node.
+        """Return the resident bytes of its reserved address space, by node.
 
-        Asked page by page: some 0.1 ms a MiB. What it spilled is not in it.
+        Queries the kernel page by page: some 0.1 ms per MiB. Excludes spilled memory.
         """
         (about,) = json.loads(self.report(True))["kinds"]
         return {int(node): count for node, count in about["resident"].items()}
@@ -83,7 +83,7 @@ class Kind(_nearfar.Kind):
         try:
             self.close()
         except BufferError:
-            # An error on its way holds what the block had; the kind then ends with the last of it.
+            # A propagating error refers to the block's objects; the kind ends with the last one.
             if error is None:
                 raise
 
@@ -95,9 +95,9 @@ class Buffer(_nearfar.Buffer):
     """Memory of a kind: `size` writable bytes at a multiple of `alignment`, a power of two.
 
     It has the buffer protocol, so `memoryview`, `bytes`, `readinto`, numpy and torch use it
-    without copying. It starts out as zeroes unless `zeroed=False` asks for whatever is there. The
-    memory goes back when the last reference to the buffer or to a view of it goes; until then its
-    kind lives too. Raises MemoryError if the kind has no room.
+    without copying. It is zeroed unless `zeroed=False` allows arbitrary content. The memory is
+    freed with the last reference to the buffer or to a view of it; until then its kind lives
+    too. Raises MemoryError if the kind has no room.
     """
 
     __slots__ = ()
@@ -109,7 +109,7 @@ class Buffer(_nearfar.Buffer):
         return super().__new__(cls, Kind.shared(kind), size, alignment, zeroed=zeroed)
 
     def residency(self) -> dict[int, int]:
-        """Tell how many of its bytes are resident on which node: what has been touched, and is."""
+        """Return its resident bytes by node; pages that were never touched are not resident."""
         return _nearfar.residency(self.address, len(self))
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The machine's nodes, and which of them memory is on."""
+"""The machine's nodes, and the residency of memory by node."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Node:
     id: int
     """Its number."""
     kind: str
-    """What its memory is: "dram", "cxl", "hbm", "pmem" or "unknown"."""
+    """Its kind of memory: "dram", "cxl", "hbm", "pmem" or "unknown"."""
     tier: int | None
     """Its tier; 0 is the fastest. None: unknown."""
     cpus: int
-    """How many CPUs it has."""
+    """Number of its CPUs."""
     size: int
     """Its memory in bytes."""
     free: int
-    """Bytes of it that are free."""
+    """Its free memory in bytes."""
 
 
 def nodes() -> list[Node]:
@@ -38,19 +38,19 @@ def nodes() -> list[Node]:
 def node_set(words: str) -> list[int]:
     """List the nodes of a set: "near", "far", "cxl", "tier:1", "0,2-3", "all".
 
-    Near and far are as seen from the CPUs that the calling thread may use. Raises ValueError if
-    the words are no set, or such nodes are not here.
+    Near and far are relative to the CPUs that the calling thread may use. Raises ValueError if
+    the expression is invalid or names nodes that do not exist.
     """
     return _nearfar.node_set(words)
 
 
 def stats(json: bool = False) -> str:
-    """Report figures and residency of all kinds: a line each, or JSON ("nearfar.alloc/1")."""
+    """Report statistics and residency of all kinds: a line each, or JSON ("nearfar.alloc/1")."""
     return _nearfar.stats(json)
 
 
 class _Layout(NamedTuple):
-    """Where memory lies: items of a size, how many in each dimension, and how far apart there."""
+    """The layout of memory: address, item size in bytes, shape, and strides in bytes."""
 
     address: int
     itemsize: int
@@ -58,7 +58,7 @@ class _Layout(NamedTuple):
     strides: Sequence[int]
 
     def extent(self) -> tuple[int, int]:
-        """Give the first byte and the number of bytes up to the last."""
+        """Return the first byte's address and the number of bytes up to the last."""
         if 0 in self.shape:
             return self.address, 0
         pairs = zip(self.shape, self.strides, strict=True)
@@ -94,7 +94,7 @@ def _of_buffer(thing: Any) -> _Layout:
             f"{type(thing).__name__} is not memory; give an object with the buffer protocol, "
             "a numpy array, a torch tensor or a torch module"
         ) from None
-    # A view of one item without dimensions has no shape to tell.
+    # A zero-dimensional view has no shape.
     return _Layout(*_nearfar.layout(view if view.ndim else view.cast("B")))
 
 
@@ -110,11 +110,11 @@ def _layouts(thing: Any) -> Iterable[_Layout]:
 
 
 def residency(thing: Any) -> dict[int, int]:
-    """Tell how many bytes of some memory are resident on which node.
+    """Return the resident bytes of some memory, by node.
 
     `thing` is an object with the buffer protocol, a numpy array, a torch tensor on the CPU, or a
-    torch module (its parameters and buffers together). What was never touched is on no node. Of a
-    view with gaps all is counted from its first byte to its last. Some 0.1 ms a MiB.
+    torch module (its parameters and buffers together). Pages that were never touched are on no
+    node. A view with gaps counts from its first byte to its last. Takes some 0.1 ms per MiB.
     """
     sum_: Counter[int] = Counter()
     for layout in _layouts(thing):

@@ -1,4 +1,4 @@
-"""Memory by kind, as the package uses it: not for use by programs."""
+"""The extension module of the package. Internal: programs use the package."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -28,18 +28,18 @@ class Kind:
     def __new__(cls, words: str) -> Self: ...
     @property
     def words(self) -> str:
-        """What it was made of."""
+        """The specification it was made from."""
     @property
     def closed(self) -> bool:
         """Whether it has been closed."""
     def close(self) -> None:
-        """End the kind and give back all that it has set aside."""
+        """Destroy the kind and return all its address space."""
     def figures(self) -> tuple[int, int, int, int | None, int, int, int]:
-        """Give its figures, in the order of nf_stats_t."""
+        """Return its statistics, in the order of nf_stats_t."""
     def report(self, json: bool) -> str:
-        """Give its figures and its residency, as text or as JSON."""
+        """Return its statistics and its residency, as text or as JSON."""
     def owns(self, address: int) -> bool:
-        """Tell whether memory is of this kind itself; what it spilled is not."""
+        """Return whether memory belongs to this kind itself; false for memory of its spill."""
 
 class Buffer:
     """Memory of a kind."""
@@ -49,10 +49,10 @@ class Buffer:
     ) -> Self: ...
     @property
     def kind(self) -> OuterKind:
-        """The kind it is of."""
+        """The kind it belongs to."""
     @property
     def address(self) -> int:
-        """Where it starts."""
+        """Its start address."""
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
@@ -65,43 +65,43 @@ class Cache:
         """Whether it has been closed."""
     @property
     def item_max(self) -> int:
-        """The most bytes that key and value may have together."""
+        """The maximum number of bytes of a key and its value together."""
     def close(self) -> None:
-        """End the cache; once is enough, again does nothing."""
+        """Close the cache; do nothing if it is closed."""
     def load(self, key: bytes | str) -> bytes | None:
-        """Give a value; None if it is not there."""
+        """Return a value; None if the key is missing."""
     def load_item(self, key: bytes | str) -> tuple[bytes, int, int, int] | None:
-        """Give value, flags, seconds that are left (0: no end) and CAS number."""
+        """Return value, flags, remaining seconds (0: no expiry) and CAS number."""
     def load_all(self, keys: Sequence[bytes | str]) -> list[bytes | None]:
-        """Give values, in the order of keys."""
+        """Return values, in the order of keys."""
     def store(self, key: bytes | str, value: AnyBuffer, how: tuple[int, int]) -> None:
-        """Store a value with flags, and seconds it lives (0: for ever)."""
+        """Store a value with flags and a time to live in seconds (0: no expiry)."""
     def store_all(
         self, pairs: Sequence[tuple[bytes | str, AnyBuffer]], how: tuple[int, int]
     ) -> None:
-        """Store values, until one can't be."""
+        """Store values in order, until one fails."""
     def store_new(self, key: bytes | str, value: AnyBuffer, how: tuple[int, int]) -> bool:
-        """Store a value if there is none."""
+        """Store a value if the key is missing; return whether it was stored."""
     def store_over(self, key: bytes | str, value: AnyBuffer, how: tuple[int, int]) -> bool:
-        """Store a value if there is one."""
+        """Store a value if the key exists; return whether it was stored."""
     def store_same(self, key: bytes | str, value: AnyBuffer, how: tuple[int, int, int]) -> bool:
-        """Store a value if the item still has the CAS number that is third."""
+        """Store a value if the item's CAS number still equals the third element of `how`."""
     def append(self, key: bytes | str, value: AnyBuffer) -> bool:
-        """Put bytes behind a value; tell whether there is one."""
+        """Append bytes to a value; return whether the key exists."""
     def prepend(self, key: bytes | str, value: AnyBuffer) -> bool:
-        """Put bytes before a value; tell whether there is one."""
+        """Prepend bytes to a value; return whether the key exists."""
     def incr(self, key: bytes | str, by: int = 1) -> int | None:
-        """Add to a value that is decimal digits; give the sum, None if it is not there."""
+        """Add to a value of decimal digits; return the sum, None if the key is missing."""
     def decr(self, key: bytes | str, by: int = 1) -> int | None:
-        """Take from a value that is decimal digits, down to 0; None if it is not there."""
+        """Subtract from a value of decimal digits, saturating at 0; None if the key is missing."""
     def set_ttl(self, key: bytes | str, ttl: int) -> bool:
-        """Give an item another time to live; 0 is for ever."""
+        """Set the time to live of an item in seconds; 0 is no expiry."""
     def delete(self, key: bytes | str) -> bool:
-        """Remove an item; tell whether it was there."""
+        """Remove an item; return whether the key existed."""
     def flush(self) -> None:
         """Remove all items."""
     def figures(self) -> list[tuple[str, int]]:
-        """Give figures by name."""
+        """Return statistics by name."""
     def __contains__(self, key: bytes | str, /) -> bool: ...
 
 class Replicated:
@@ -110,46 +110,46 @@ class Replicated:
     def __new__(cls, size: int, words: str = "") -> Self: ...
     @property
     def words(self) -> str:
-        """What it was made of."""
+        """The specification it was made from."""
     @property
     def closed(self) -> bool:
         """Whether it has been closed."""
     @property
     def nodes(self) -> list[int]:
-        """Whose the copies are, home first."""
+        """The nodes of the copies, home first."""
     def close(self) -> None:
-        """End the region."""
+        """Destroy the region."""
     def read(self, offset: int = 0, size: int | None = None) -> bytes:
-        """Give bytes from an offset on; up to the end if it is not said how many."""
+        """Return bytes from an offset on; without a size, up to the end."""
     def readinto(self, into: AnyBuffer, offset: int = 0) -> int:
-        """Read into memory, as much as that has room for."""
+        """Read into a buffer, as many bytes as it has."""
     def write(self, data: AnyBuffer, offset: int = 0) -> None:
         """Write bytes from an offset on."""
     def sync(self) -> None:
-        """Wait until every copy is what was written before."""
+        """Wait until every copy contains all earlier writes."""
     def figures(self) -> tuple[int, int, int, int]:
-        """Give its figures, in the order of nf_replicated_stats_t."""
+        """Return its statistics, in the order of nf_replicated_stats_t."""
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
 
 def numpy_handler(kind: Kind, name: str) -> CapsuleType:
-    """Make a handler for numpy that allocates from a kind, as a capsule."""
+    """Create a handler for numpy, as a capsule, that allocates from a kind."""
 
 def numpy_use(api: CapsuleType, handler: CapsuleType) -> CapsuleType:
-    """Put a handler in force in the calling context; the one that was."""
+    """Install a handler in the calling context; return the previous one."""
 
 def stats(json: bool) -> str:
-    """Give figures and residency of all kinds, as text or as JSON."""
+    """Return statistics and residency of all kinds, as text or as JSON."""
 
 def nodes() -> list[tuple[int, str, int | None, int, int, int]]:
     """List the machine's nodes with memory."""
 
 def node_set(words: str) -> list[int]:
-    """List the nodes of a set in words."""
+    """List the nodes of a node set expression."""
 
 def residency(address: int, length: int) -> dict[int, int]:
-    """Add up resident bytes of a range of addresses, by node."""
+    """Sum the resident bytes of a range of addresses, by node."""
 
 def layout(thing: AnyBuffer) -> tuple[int, int, list[int], list[int]]:
-    """Tell where and how an object with the buffer protocol lies."""
+    """Return address, item size, shape and strides of an object with the buffer protocol."""

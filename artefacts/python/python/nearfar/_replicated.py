@@ -13,39 +13,39 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReplicatedStats:
-    """Figures of a region since it was made, counted by granules."""
+    """Statistics of a region since its creation, counted in granules."""
 
     writes: int
-    """Granules written, one for each that a write touches."""
+    """Granules written, counting each granule that a write touches."""
     collapses: int
-    """Times that copies of a granule went out of use as it was written."""
+    """Times that a write invalidated the copies of a granule."""
     copies: int
     """Copies made."""
     settled: int
-    """Granules that have collapsed so often that they are read at home for good."""
+    """Granules that reached the maximum of collapses and are always read at home."""
 
 
 class Replicated(_nearfar.Replicated):
-    """Bytes with a copy on each of some nodes, for what is read far more often than written.
+    """Bytes with a copy on each of several nodes, for data that is rarely written.
 
-    `words` are nodes with options behind them: "" is all nodes with CPUs, "0-3;home=2;quiet=1s"
-    others. Threads `read`, `readinto` and `write` it at once as they like: each granule (4 KiB,
-    or `granule=SIZE`) is read whole, and never older than a thread has seen it. What is written
-    is read at home until nobody has written it for a while (`quiet=100ms`), or until `sync`.
+    `words` are nodes followed by options: "" is all nodes with CPUs, "0-3;home=2;quiet=1s" an
+    example. Threads may `read`, `readinto` and `write` concurrently: each granule (4 KiB, or
+    `granule=SIZE`) is read whole, and never older than the thread has seen it before. A written
+    granule is read at home until it has not been written for a while (`quiet=100ms`), or `sync`.
 
     It has the buffer protocol, read-only and without copying: `memoryview(region)`, or
-    `numpy.frombuffer(region, "f4")`, is the copy of the node that the asking thread runs on. All
-    that was written is in it, and while a view is there `write` and `close` raise BufferError.
+    `numpy.frombuffer(region, "f4")`, is the copy of the calling thread's node. It contains all
+    earlier writes, and while a view exists `write` and `close` raise BufferError.
 
-    Raises ValueError if the words are none for a region or name nodes that are not here,
-    MemoryError if a node has less memory, IndexError for bytes beyond the region's end. A child
-    of fork has the same memory, not a copy.
+    Raises ValueError if `words` are invalid or name nodes that do not exist, MemoryError if a
+    node has less memory, IndexError for bytes beyond the region's end. A child of fork shares
+    the memory.
     """
 
     __slots__ = ()
 
     def stats(self) -> ReplicatedStats:
-        """Give its figures."""
+        """Return its statistics."""
         return ReplicatedStats(*self.figures())
 
     def __enter__(self) -> Self:
@@ -60,7 +60,7 @@ class Replicated(_nearfar.Replicated):
         try:
             self.close()
         except BufferError:
-            # An error on its way holds what the block had; the region then ends with that.
+            # A propagating error refers to the block's views; the region ends with the last one.
             if error is None:
                 raise
 

@@ -1,4 +1,4 @@
-"""Tensors of torch's on the CPU, in memory of a kind.
+"""torch tensors on the CPU, in memory of a kind.
 
 torch itself is imported when a function here is called.
 """
@@ -31,9 +31,9 @@ def _torch() -> ModuleType:
 
 
 def _flat(count: int, dtype: torch.dtype, kind: Kind | str) -> torch.Tensor:
-    """Make a tensor of one dimension over a buffer, which it keeps."""
+    """Create a one-dimensional tensor over a buffer, which it keeps alive."""
     torch_ = _torch()
-    # A buffer without bytes is refused by torch, and there would be nothing to place.
+    # torch refuses an empty buffer, and an empty tensor needs no placement.
     if count == 0:
         none: torch.Tensor = torch_.empty(0, dtype=dtype)
         return none
@@ -45,9 +45,9 @@ def _flat(count: int, dtype: torch.dtype, kind: Kind | str) -> torch.Tensor:
 def empty(
     shape: int | Sequence[int], dtype: torch.dtype | None = None, *, kind: Kind | str
 ) -> torch.Tensor:
-    """Make a CPU tensor in memory of a kind without setting its values.
+    """Create a CPU tensor in memory of a kind without setting its values.
 
-    Without `dtype` it is torch's default. Raises MemoryError if the kind has no room.
+    `dtype` defaults to torch's default. Raises MemoryError if the kind has no room.
     """
     whole = tuple(map(operator.index, (shape,) if isinstance(shape, int) else shape))
     if any(count < 0 for count in whole):
@@ -59,11 +59,11 @@ def empty(
 def to_kind(thing: Placeable, kind: Kind | str) -> Placeable:
     """Move a tensor or a module into a kind.
 
-    A tensor is copied, with its strides if it lies without gaps. A parameter, and all parameters
-    and buffers of a module, stay the objects they are and get other memory; what shares memory
-    goes on sharing it. A tensor made before from a parameter (`detach()`, a view) keeps the memory
-    that it had. Gradients stay where they are. Everything must be on the CPU (else ValueError).
-    If the kind has no room (MemoryError) a module is left partly moved, and works.
+    A tensor is copied, with its strides if it has no gaps. A parameter, and all parameters and
+    buffers of a module, keep their identity and get new memory; tensors that share memory still
+    share it. A tensor derived before from a parameter (`detach()`, a view) keeps the old memory.
+    Gradients are not moved. All tensors must be on the CPU (else ValueError). If the kind has no
+    room (MemoryError) a module is left partly moved, and works.
     """
     placed: Placeable = _moved(thing, Kind.shared(kind))
     return placed
@@ -81,7 +81,7 @@ def _moved(thing: Any, kind: Kind) -> Any:
         return thing
     _refuse(thing)
     source = thing.detach()
-    # What torch itself would give a copy that keeps its form.
+    # The strides that torch itself gives a copy with preserved format.
     strides = torch_.empty_like(source, device="meta").stride()
     made = _flat(source.numel(), source.dtype, kind)
     made = made.as_strided(source.shape, strides) if source.numel() else made.view(source.shape)
@@ -90,7 +90,7 @@ def _moved(thing: Any, kind: Kind) -> Any:
 
 
 def _refuse(tensor: torch.Tensor) -> None:
-    """Refuse what has no memory of the usual sort."""
+    """Refuse tensors that are not dense or not on the CPU."""
     if tensor.device.type != "cpu":
         raise ValueError(f"a tensor on {tensor.device} can't be placed; move it to the CPU first")
     if tensor.layout != _torch().strided:
@@ -98,7 +98,7 @@ def _refuse(tensor: torch.Tensor) -> None:
 
 
 def _place(tensors: list[Any], kind: Kind) -> None:
-    """Give tensors the same content in other memory, storage by storage."""
+    """Move tensors to new memory with the same content, storage by storage."""
     torch_ = _torch()
     for tensor in tensors:
         _refuse(tensor)

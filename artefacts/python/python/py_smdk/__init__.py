@@ -1,6 +1,6 @@
-"""SMDK's Python interface (Samsung), over nearfar: the same names, on stock kernels.
+"""Samsung SMDK's Python interface over nearfar: the same names, on stock kernels.
 
-As there, `from py_smdk import py_smalloc`, and the names are here as well.
+As in SMDK, `from py_smdk import py_smalloc` works, and this module has the names as well.
 """
 
 from .py_smalloc import (

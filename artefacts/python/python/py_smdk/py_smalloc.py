@@ -1,14 +1,14 @@
-"""Objects in near ("normal") or far ("exmem") memory, with the names and manners of SMDK's module.
+"""Objects in near ("normal") or far ("exmem") memory, with the interface of SMDK's module.
 
-What differs from the original, and why:
+Differences from the original:
 
-- Any node that is near or far counts, on a stock kernel. `NEARFAR_SMDK_NORMAL` and
-  `NEARFAR_SMDK_EXMEM` name other sets of nodes ("0", "cxl") for the two types.
-- Objects are kept as bytes: bytes-like ones as they are, others pickled. The original copies the
-  head of an object and leaves what it refers to where it is, without counting references.
-- So `data` of a list, dict or other object that can change is read back once and then kept beside
-  its bytes, for changes to last; `resize` and a change of type write them back.
-- Memory that is too small grows, and none is used after `free`, which may be called twice.
+- Any near or far node counts, on a stock kernel. `NEARFAR_SMDK_NORMAL` and `NEARFAR_SMDK_EXMEM`
+  override the node sets of the two types ("0", "cxl").
+- Objects are stored as bytes: bytes-like ones unchanged, others pickled. The original copies the
+  header of an object and leaves the objects it refers to in place, without counting references.
+- So `data` of a list, dict or other mutable object is unpickled once and then kept beside its
+  bytes, so that changes persist; `resize` and a change of type write them back.
+- Memory that is too small grows, and is not accessed after `free`, which may be called twice.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ SMDK_MEM_EXMEM = 1
 
 _NAMES = {SMDK_MEM_NORMAL: "NORMAL", SMDK_MEM_EXMEM: "EXMEM"}
 _USUAL = {SMDK_MEM_NORMAL: "near", SMDK_MEM_EXMEM: "far"}
-# Values of these can't change, so that they need not be kept to see what becomes of them.
+# Immutable types, whose values need not be kept for changes.
 _FIXED = (bytes, str, int, float, complex, bool)
 
-# A kind for each type, set of nodes and interleaving that was asked for.
+# The kinds, by type, set of nodes and requested interleaving.
 _kinds: dict[tuple[int, str, tuple[int, ...]], Kind] = {}
 _calling = threading.local()
 
 
 def _words(mem_type: int) -> str:
-    """Give the set of nodes that a type stands for."""
+    """Return the node set expression of a type."""
     if mem_type not in _NAMES:
         raise ValueError(
             f"{mem_type!r} is no memory type; there are SMDK_MEM_NORMAL (0) and SMDK_MEM_EXMEM (1)"
@@ -46,7 +46,7 @@ def _words(mem_type: int) -> str:
 
 
 def _nodes(mem_type: int) -> list[int]:
-    """List the nodes of a type, of which there may be none."""
+    """List the nodes of a type; the list may be empty."""
     words = _words(mem_type)
     try:
         return nearfar.node_set(words)
@@ -55,22 +55,22 @@ def _nodes(mem_type: int) -> list[int]:
 
 
 def _kind(mem_type: int) -> Kind:
-    """Give the kind that the calling thread's objects of a type are to be in."""
+    """Return the kind for the calling thread's objects of a type."""
     words = _words(mem_type)
     interleaved: tuple[int, ...] = getattr(_calling, "interleaved", ())
     key = (mem_type, words, interleaved)
     if key not in _kinds:
-        # The type is kept in any case: only its own nodes are taken turns over.
+        # The type takes precedence: interleaving only covers its own nodes.
         turns = set(interleaved).intersection(_nodes(mem_type))
         listed = ",".join(map(str, sorted(turns)))
         made = Kind(f"interleave:{listed}" if turns else f"bind:{words}")
-        # Another thread may have been first.
+        # Keep the kind of another thread that was first.
         _kinds.setdefault(key, made)
     return _kinds[key]
 
 
 def _kind_of_node(mem_type: int, node: str) -> Kind:
-    """Give the kind of a node, or several, that must be of a type."""
+    """Return the kind of a node, or several, that must be of a type."""
     wanted = nearfar.node_set(str(node))
     if others := set(wanted).difference(_nodes(mem_type)):
         raise ValueError(
@@ -84,7 +84,7 @@ def _kind_of_node(mem_type: int, node: str) -> Kind:
 
 
 class _Held:
-    """An object as bytes in a buffer, which is None once it is freed."""
+    """An object stored as bytes in a buffer, which is None once freed."""
 
     mem_type: int
     size: int
@@ -95,10 +95,10 @@ class _Held:
             raise ValueError("At least one argument of 'size' or 'data' must be passed.")
         self.mem_type = mem_type
         self.buf = None
-        # How many bytes there are of the data, if there is any, and what it was.
+        # The length of the data in bytes, if there is any, and its type.
         self._length: int | None = None
         self._type: type = type(None)
-        # The data itself, if it can change and was asked for.
+        # The data itself, if it is mutable and was read.
         self._live: Any = None
         self._keep("init", data, size or 0, mem_type)
 
@@ -106,7 +106,7 @@ class _Held:
         raise NotImplementedError
 
     def _keep(self, what: str, data: Any, size: int, mem_type: int) -> None:
-        """Put data, if there is any, into memory of a size, or larger; else all is as it was."""
+        """Store data, if any, in memory of at least `size` bytes; an error changes nothing."""
         try:
             if size < 0:
                 raise ValueError(f"size {size} is negative")
@@ -125,7 +125,7 @@ class _Held:
 
     def _set(self, data: Any, mem_type: int) -> None:
         self._alive("set")
-        # None is no data, and sets none.
+        # None means no data and is ignored.
         if data is not None:
             self._keep("set", data, self.size, mem_type)
 
@@ -133,7 +133,7 @@ class _Held:
         self._alive("resize")
         held = None if self._length is None else self.data
         self._keep("resize", held, size, mem_type)
-        # It need not be larger for the sake of an object's head, which stays where it is.
+        # The object's header, which `_keep` counts, is not stored.
         self.size = size
 
     def _alive(self, what: str) -> None:
@@ -166,16 +166,16 @@ class _Held:
         self._length = self._live = None
 
     def get(self) -> Any:
-        """Give the object: it is of the type that was set, and equal unless it was changed."""
+        """Return the object, with the type that was set; equal unless it was changed."""
         return self.data
 
     def free(self) -> None:
-        """Give the memory back. Again does nothing."""
+        """Free the memory; do nothing if it is freed."""
         self.buf = self._length = self._live = None
 
 
 def _content(data: Any) -> memoryview:
-    """Give an object as bytes."""
+    """Convert an object to bytes."""
     if type(data) in (bytes, bytearray, memoryview):
         view = memoryview(data)
         return view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
@@ -187,7 +187,7 @@ def _content(data: Any) -> memoryview:
 
 
 class mem_obj(_Held):
-    """An object in memory of a type: as large as `data` takes, and at least `size` bytes."""
+    """An object in memory of a type: large enough for `data`, and at least `size` bytes."""
 
     def __init__(self, mem_type: int, data: Any = None, size: int | None = None) -> None:
         """Raise ValueError without data and size, for a wrong type, or if there is no memory."""
@@ -197,11 +197,11 @@ class mem_obj(_Held):
         return _kind(mem_type)
 
     def set(self, data: Any, mem_type: int | None = None) -> None:
-        """Put other data in its place, in memory of another type if one is given."""
+        """Replace the data, in memory of another type if one is given."""
         self._set(data, self.mem_type if mem_type is None else mem_type)
 
     def resize(self, mem_type: int, size: int) -> None:
-        """Move to memory of a type and size; if the data takes more, there is more."""
+        """Move to memory of a type and size, or larger if the data needs it."""
         self._resize(size, mem_type)
 
 
@@ -217,11 +217,11 @@ class mem_obj_node(_Held):
         return _kind_of_node(mem_type, self.node)
 
     def set(self, data: Any) -> None:
-        """Put other data in its place."""
+        """Replace the data."""
         self._set(data, self.mem_type)
 
     def resize(self, size: int) -> None:
-        """Move to memory of a size; if the data takes more, there is more."""
+        """Move to memory of a size, or larger if the data needs it."""
         self._resize(size, self.mem_type)
 
 
@@ -238,19 +238,19 @@ def _sum(mem_type: int, what: str) -> int:
 
 
 def get_memsize_total(mem_type: int) -> int:
-    """Give the bytes of all nodes of a type."""
+    """Return the total memory of all nodes of a type, in bytes."""
     return _sum(mem_type, "size")
 
 
 def get_memsize_used(mem_type: int) -> int:
-    """Give the bytes that this process's objects of a type take."""
+    """Return the bytes in use by this process's objects of a type."""
     if mem_type not in _NAMES:
         _warn(f"{mem_type!r} is no memory type")
     return sum(kind.stats().allocated for (of, _, _), kind in _kinds.items() if of == mem_type)
 
 
 def get_memsize_available(mem_type: int) -> int:
-    """Give the free bytes of all nodes of a type, whoever may take them."""
+    """Return the free memory of all nodes of a type, in bytes, for any process."""
     return _sum(mem_type, "free")
 
 
@@ -262,12 +262,12 @@ def _of_node(mem_type: int, node: int, what: str) -> int:
 
 
 def get_memsize_node_total(mem_type: int, node: int) -> int:
-    """Give the bytes of a node; 0, with a warning, if it is not of the type."""
+    """Return the memory of a node in bytes; 0, with a warning, if it is not of the type."""
     return _of_node(mem_type, node, "size")
 
 
 def get_memsize_node_available(mem_type: int, node: int) -> int:
-    """Give the free bytes of a node; 0, with a warning, if it is not of the type."""
+    """Return the free memory of a node in bytes; 0, with a warning, if it is not of the type."""
     return _of_node(mem_type, node, "free")
 
 
@@ -299,10 +299,10 @@ def s_stats_node_print(unit: str) -> None:
 
 
 def enable_node_interleave(nodes: str) -> None:
-    """Have further `mem_obj` of the calling thread take turns over nodes.
+    """Interleave later `mem_obj` of the calling thread over nodes.
 
-    Of these nodes they take those of their type. What is no set of nodes of this machine is a
-    warning, and changes nothing.
+    An object only uses those of the nodes that are of its type. An invalid set, or one of nodes
+    that do not exist, causes a warning and changes nothing.
     """
     try:
         _calling.interleaved = tuple(nearfar.node_set(nodes))
@@ -311,5 +311,5 @@ def enable_node_interleave(nodes: str) -> None:
 
 
 def disable_node_interleave() -> None:
-    """End what `enable_node_interleave` began, for the calling thread."""
+    """Undo `enable_node_interleave` for the calling thread."""
     _calling.interleaved = ()

@@ -1,6 +1,7 @@
-//! The libraries that are compared, and how each is called.
+//! The libraries under comparison, and how to load and call each.
 //!
-//! `pool` is an allocator as hmalloc is described (one arena with hooks that map and bind, no thread cache), over jemalloc.
+//! `pool` is a stand-in for hmalloc as its documentation describes it, built on jemalloc: one arena with hooks that map
+//! and bind memory, no thread cache.
 #![expect(unsafe_code, reason = "libraries are loaded and called")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -12,17 +13,21 @@ use std::ptr::null_mut;
 pub(crate) enum Library {
     /// The core, as `malloc`.
     Jemalloc,
+    /// mimalloc, as `malloc`.
+    Mimalloc,
     /// libnearfar, a kind bound to node 0.
     Nearfar,
-    /// libnearfar, two kinds in turn.
+    /// libnearfar, `NF_DEFAULT`.
+    NearfarDefault,
+    /// libnearfar, allocating from two kinds alternately.
     NearfarTwo,
-    /// hmalloc's way.
+    /// An arena with hooks, as in hmalloc.
     Pool,
     /// memkind, MEMKIND_REGULAR.
     Memkind,
     /// UMF's disjoint pool over its OS provider.
     Umf,
-    /// The C library's.
+    /// The C library's malloc.
     Libc,
 }
 
@@ -53,7 +58,7 @@ impl Calls {
     #[inline(always)]
     pub(crate) fn allocate(&self, size: usize) -> usize {
         match self {
-            // SAFETY: malloc and its like, called as their headers say. The same holds for all below.
+            // SAFETY: malloc and equivalents, called as their headers specify. The same holds for all below.
             Self::Plain(malloc, _) => unsafe { malloc(size) as usize },
             // SAFETY: as above.
             Self::Kind(malloc, kinds, _) => unsafe { malloc(kinds[size & 1], size) as usize },
@@ -70,7 +75,7 @@ impl Calls {
             return;
         }
         match self {
-            // SAFETY: an object of this library that nobody has any more. The same holds for all below.
+            // SAFETY: an object of this library to which no other pointer is left. The same holds for all below.
             Self::Plain(_, free) | Self::Kind(_, _, free) => unsafe { free(object as *mut c_void) },
             // SAFETY: as above.
             Self::Flags(_, flags, dallocx) => unsafe { dallocx(object as *mut c_void, *flags) },
@@ -83,9 +88,11 @@ impl Calls {
 }
 
 impl Library {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Jemalloc,
+        Self::Mimalloc,
         Self::Nearfar,
+        Self::NearfarDefault,
         Self::NearfarTwo,
         Self::Pool,
         Self::Memkind,
@@ -96,7 +103,9 @@ impl Library {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Jemalloc => "jemalloc",
+            Self::Mimalloc => "mimalloc",
             Self::Nearfar => "nearfar",
+            Self::NearfarDefault => "nearfar, NF_DEFAULT",
             Self::NearfarTwo => "nearfar, two kinds in turn",
             Self::Pool => "pool, as hmalloc",
             Self::Memkind => "memkind",
@@ -105,9 +114,13 @@ impl Library {
         }
     }
 
-    /// The library that must be there as `malloc`.
+    /// The library to preload so that it provides `malloc`.
     pub(crate) fn preload(self) -> Option<&'static str> {
-        matches!(self, Self::Jemalloc | Self::Pool).then_some("libjemalloc.so.2")
+        match self {
+            Self::Jemalloc | Self::Pool => Some("libjemalloc.so.2"),
+            Self::Mimalloc => Some("libmimalloc.so.2"),
+            _ => None,
+        }
     }
 }
 
@@ -132,7 +145,7 @@ fn said() -> String {
 
 fn load(name: &str) -> Result<*mut c_void, String> {
     let name = CString::new(name).map_err(|error| error.to_string())?;
-    // SAFETY: a string; what the library does as it is loaded is its own.
+    // SAFETY: a string; loading runs the library's own constructors.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     if library.is_null() { Err(said()) } else { Ok(library) }
 }
@@ -153,11 +166,18 @@ fn function<F: Copy>(library: *mut c_void, name: &CStr) -> Result<F, String> {
 
 pub(crate) fn open(library: Library) -> Result<Calls, String> {
     match library {
+        Library::Mimalloc => {
+            // The dynamic linker ignores a missing preload library, so loading it here reports the error.
+            load("libmimalloc.so.2")?;
+            let malloc = function(libc::RTLD_DEFAULT, c"malloc")?;
+            Ok(Calls::Plain(malloc, function(libc::RTLD_DEFAULT, c"free")?))
+        }
         Library::Jemalloc | Library::Libc => {
             let malloc = function(libc::RTLD_DEFAULT, c"malloc")?;
             Ok(Calls::Plain(malloc, function(libc::RTLD_DEFAULT, c"free")?))
         }
         Library::Nearfar => nearfar([c"bind:0", c"bind:0"]),
+        Library::NearfarDefault => nearfar([c"", c""]),
         Library::NearfarTwo => nearfar([c"bind:0", c"interleave:0"]),
         Library::Pool => pool(),
         Library::Memkind => memkind(),
@@ -169,8 +189,8 @@ fn nearfar(kinds: [&CStr; 2]) -> Result<Calls, String> {
     let path = std::env::var("LIBNEARFAR").map_err(|_| "LIBNEARFAR does not name libnearfar.so")?;
     let library = load(&path)?;
     let create: KindCreate = function(library, c"nf_kind_create")?;
-    // SAFETY: strings.
-    let first = unsafe { create(kinds[0].as_ptr()) };
+    // An empty kind selects the default. SAFETY: strings.
+    let first = if kinds[0].is_empty() { 0 } else { unsafe { create(kinds[0].as_ptr()) } };
     // SAFETY: as above.
     let second = if kinds[0] == kinds[1] { first } else { unsafe { create(kinds[1].as_ptr()) } };
     if first == u32::MAX || second == u32::MAX {
@@ -185,12 +205,12 @@ fn memkind() -> Result<Calls, String> {
     let kind = symbol(library, c"MEMKIND_REGULAR")?;
     // SAFETY: a variable that holds the kind.
     let kind = unsafe { *kind.cast::<usize>() };
-    // memkind_free returns nothing, which is not looked at.
+    // memkind_free returns nothing; the caller ignores the return value.
     let free = function(library, c"memkind_free")?;
     Ok(Calls::Pool(function(library, c"memkind_malloc")?, kind, free))
 }
 
-/// UMF's functions as its headers have them; those that give a number give 0 if all is well.
+/// UMF's functions as declared in its headers; those that return a number return 0 on success.
 type Make = unsafe extern "C" fn(*mut *mut c_void) -> c_int;
 type Set = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 type SetList = unsafe extern "C" fn(*mut c_void, *mut c_uint, c_uint) -> c_int;
@@ -202,7 +222,7 @@ type MakePool =
 /// UMF_NUMA_MODE_BIND.
 const UMF_BIND: c_int = 1;
 
-/// The disjoint pool as it is unless told otherwise, over the system's memory, bound to node 0; `LIBUMF` names the library.
+/// The disjoint pool with default parameters over the OS provider, bound to node 0; `LIBUMF` names the library.
 fn umf() -> Result<Calls, String> {
     let path = std::env::var("LIBUMF").map_err(|_| "LIBUMF does not name libumf.so.1")?;
     let library = load(&path)?;
@@ -270,7 +290,7 @@ unsafe extern "C" fn pool_alloc(
     if bound != 0 {
         return null_mut();
     }
-    // SAFETY: a place for the answer.
+    // SAFETY: a valid pointer for the result.
     unsafe { *zero = true };
     // SAFETY: as above.
     unsafe { *commit = true };
@@ -284,7 +304,7 @@ unsafe extern "C" fn pool_dalloc(
     _committed: bool,
     _arena: c_uint,
 ) -> bool {
-    // SAFETY: jemalloc has no use for it any more.
+    // SAFETY: jemalloc does not use the range any more.
     unsafe { libc::munmap(at, size) != 0 }
 }
 

@@ -1,4 +1,4 @@
-//! What is measured.
+//! The measured loads: allocation patterns that run on one or more threads.
 #![expect(unsafe_code, reason = "objects are written to")]
 
 use std::hint::black_box;
@@ -8,27 +8,44 @@ use std::time::Duration;
 use crate::clock;
 use crate::libraries::Calls;
 
-/// Objects that are alive at a time in `pairs`.
+/// Objects alive at a time in `pairs`.
 const BATCH: usize = 64;
-/// Sizes that are gone through, a power of two.
+/// Number of sizes in the repeated sequence, a power of two.
 const SIZES: usize = 8192;
-/// Objects on their way from a thread to the next, a power of two.
+/// Capacity of the ring from a thread to the next, in objects; a power of two.
 const RING: usize = 1024;
+
+/// Objects alive at a time in `thousand`.
+const THOUSAND: usize = 1000;
+const PAGE: usize = 4096;
 
 /// A load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
     Pairs,
     Mixed,
+    Thousand,
+    /// One object at a time, of this many MiB, each page written.
+    Large(usize),
 }
 
 impl Load {
-    pub(crate) const ALL: [Self; 2] = [Self::Pairs, Self::Mixed];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Pairs, Self::Mixed, Self::Thousand, Self::Large(4), Self::Large(5), Self::Large(8)];
+
+    /// Thread counts to run the load with. Large objects run with few: they measure the kernel, not contention.
+    pub(crate) fn threads(self) -> &'static [usize] {
+        if matches!(self, Self::Large(_)) { &[1] } else { &[1, 2, 8] }
+    }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Pairs => "pairs",
             Self::Mixed => "mixed",
+            Self::Thousand => "thousand",
+            Self::Large(4) => "large, 4 MiB",
+            Self::Large(5) => "large, 5 MiB",
+            Self::Large(_) => "large, 8 MiB",
         }
     }
 }
@@ -52,19 +69,22 @@ fn sizes(load: Load) -> Vec<usize> {
     };
     let size = |_| match load {
         Load::Pairs => 16 + next() % 1009,
-        // As many of each doubling from 16 bytes to 1 KiB, then fewer and fewer.
+        // Equal counts for each doubling from 16 bytes to 1 KiB, decreasing counts above.
         Load::Mixed => {
             let doubling = (next() % 64).min(next() % 64) / 6;
             (16 << doubling) + next() % (16 << doubling)
         }
+        Load::Thousand => 16,
+        Load::Large(mib) => mib << 20,
     };
     (0..SIZES).map(size).collect()
 }
 
-/// A ring from one thread to another. Zero is an empty place.
+/// A ring buffer from one thread to another. Zero marks an empty place.
 struct Ring([AtomicUsize; RING]);
 
-/// Nanoseconds of all threads for an object allocated and freed, the time of a thread divided by what it did.
+/// Nanoseconds per object allocated and freed, averaged over all threads: a thread's run time divided by its
+/// operations.
 pub(crate) fn nanoseconds(calls: &Calls, load: Load, threads: usize, milliseconds: u64) -> f64 {
     let sizes = sizes(load);
     let rings: Vec<Ring> =
@@ -88,8 +108,14 @@ pub(crate) fn nanoseconds(calls: &Calls, load: Load, threads: usize, millisecond
                                 let next = &rings[(thread + 1) % rings.len()];
                                 pass(calls, sizes, &mut at, next, &rings[thread]);
                             }
+                            Load::Thousand => thousand(calls, sizes[0]),
+                            Load::Large(_) => large(calls, sizes[0]),
                         }
-                        counted += BATCH as u64;
+                        counted += match load {
+                            Load::Pairs | Load::Mixed => BATCH as u64,
+                            Load::Thousand => THOUSAND as u64,
+                            Load::Large(_) => 1,
+                        };
                     }
                     if !count && warm.load(Ordering::Relaxed) {
                         (count, counted) = (true, 0);
@@ -128,13 +154,32 @@ fn batch(calls: &Calls, sizes: &[usize], at: &mut usize) {
 }
 
 #[inline(never)]
+fn thousand(calls: &Calls, size: usize) {
+    let mut objects = [0; THOUSAND];
+    for object in &mut objects {
+        *object = calls.allocate(size);
+        touch(*object);
+    }
+    for object in objects {
+        calls.free(black_box(object));
+    }
+}
+
+#[inline(never)]
+fn large(calls: &Calls, size: usize) {
+    let object = calls.allocate(size);
+    (0..size).step_by(PAGE).for_each(|page| touch(object + page));
+    calls.free(black_box(object));
+}
+
+#[inline(never)]
 fn pass(calls: &Calls, sizes: &[usize], at: &mut usize, to: &Ring, from: &Ring) {
     for _ in 0..BATCH {
         *at = (*at + 1) % SIZES;
         let size = sizes[*at];
         let object = calls.allocate(size);
         touch(object);
-        // A place of the ring by chance, so that objects are freed in another order than they are allocated.
+        // A pseudo-random place of the ring, so that objects are freed in another order than they were allocated.
         let place = at.wrapping_mul(0x9e37_79b9) >> 7 & (RING - 1);
         calls.free(to.0[place].swap(object, Ordering::AcqRel));
         let place = at.wrapping_mul(0x85eb_ca6b) >> 7 & (RING - 1);
@@ -144,6 +189,6 @@ fn pass(calls: &Calls, sizes: &[usize], at: &mut usize, to: &Ring, from: &Ring) 
 
 fn touch(object: usize) {
     assert!(object != 0, "out of memory");
-    // SAFETY: an object of eight bytes at least, that nobody else has.
+    // SAFETY: an object of at least eight bytes that no other thread uses.
     unsafe { (object as *mut u64).write(1) };
 }

@@ -1,9 +1,12 @@
 //! `make bench-alloc`: allocation by kind beside its peers, in one run.
 //!
-//! Each measurement is a process of its own, as libraries that take over `malloc` must be there from its beginning. Peers take
-//! turns, round by round; what is shown is medians of rounds, and ratios to the allocator that nearfar is built on.
+//! Each measurement runs in a process of its own, because libraries that replace `malloc` must be loaded at its start.
+//! Peers alternate, round by round; the table shows medians over rounds, and ratios to jemalloc, the allocator under
+//! nearfar.
 //!
 //! - `pairs`: 64 objects of 16 to 1024 bytes are allocated, then freed, over and over; one kind.
+//! - `thousand`: 1,000 objects of 16 bytes are allocated, then freed.
+//! - `large`: objects of 4, 5 and 8 MiB, one at a time, each page written.
 //! - `mixed`: objects of 16 bytes to 32 KiB, small ones more often; each is freed by the next thread, in another order.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "what a benchmark says")]
 
@@ -16,8 +19,6 @@ use std::process::{Command, ExitCode};
 
 use libraries::Library;
 use loops::Load;
-
-const THREADS: [usize; 3] = [1, 2, 8];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|one| one != "--bench").collect();
@@ -37,7 +38,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// One measurement: nanoseconds for an allocation with its free, on standard output.
+/// Runs one measurement and prints nanoseconds per allocation and free on standard output.
 fn run(library: &str, load: &str, threads: &str, milliseconds: &str) -> Result<(), String> {
     let library: Library = library.parse()?;
     let load: Load = load.parse()?;
@@ -51,7 +52,7 @@ fn run(library: &str, load: &str, threads: &str, milliseconds: &str) -> Result<(
 fn compare(rounds: usize, milliseconds: u64) -> Result<(), String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     for load in Load::ALL {
-        for threads in THREADS {
+        for threads in load.threads().iter().copied() {
             let mut found: Vec<(Library, Vec<f64>)> =
                 Library::ALL.iter().map(|library| (*library, Vec::new())).collect();
             let mut absent = Vec::new();

@@ -1,9 +1,11 @@
-//! Figures as a table.
+//! Prints the results as a table, and the targets beside the results.
+
+use nearfar_topology::median;
 
 use crate::libraries::Library;
 use crate::loops::Load;
 
-/// The plain core: what ratios are to.
+/// The baseline of all ratios: plain jemalloc.
 const CORE: Library = Library::Jemalloc;
 
 pub(crate) fn print(
@@ -12,10 +14,13 @@ pub(crate) fn print(
     found: &[(Library, Vec<f64>)],
     absent: &[(Library, String)],
 ) {
-    let core = found.iter().find(|(library, _)| *library == CORE).and_then(|(_, all)| median(all));
+    let core = found
+        .iter()
+        .find(|(library, _)| *library == CORE)
+        .and_then(|(_, all)| median(all.iter().copied()));
     println!("{}, {threads} thread(s): ns for an object allocated and freed", load.name());
     for (library, figures) in found {
-        let Some(figure) = median(figures) else {
+        let Some(figure) = median(figures.iter().copied()) else {
             let why = absent.iter().find(|(other, _)| other == library);
             println!("  {:<28} absent: {}", library.name(), why.map_or("", |(_, why)| why));
             continue;
@@ -26,16 +31,16 @@ pub(crate) fn print(
         let ratio = core.map_or(f64::NAN, |core| figure / core);
         println!("  {:<28} {figure:8.1}  ({least:.1} to {most:.1})  {ratio:6.2} x", library.name());
     }
-    wanted(threads, found);
+    wanted(load, threads, found);
 }
 
-/// What is wanted of nearfar, each with what it is: peers are to take this many times as long, the core at least as much.
-fn wanted(threads: usize, found: &[(Library, Vec<f64>)]) {
+/// Prints nearfar's targets beside its results: the least ratio of each peer's time, and of jemalloc's, to nearfar's.
+fn wanted(load: Load, threads: usize, found: &[(Library, Vec<f64>)]) {
     let of = |wanted: Library| {
         found
             .iter()
             .find(|(library, _)| *library == wanted)
-            .and_then(|(_, figures)| median(figures))
+            .and_then(|(_, figures)| median(figures.iter().copied()))
     };
     let Some(own) = of(Library::Nearfar) else { return };
     let pool = match threads {
@@ -43,9 +48,16 @@ fn wanted(threads: usize, found: &[(Library, Vec<f64>)]) {
         2 => 15.0,
         _ => 1.0,
     };
-    let peers =
-        [(CORE, 1.0 / 1.1), (Library::Pool, pool), (Library::Memkind, 1.0), (Library::Umf, 1.0)];
-    for (peer, least) in peers {
+    let peers = [
+        (CORE, 1.0 / 1.1),
+        (Library::NearfarDefault, 1.0 / 1.1),
+        (Library::Pool, pool),
+        (Library::Memkind, 1.0),
+        (Library::Umf, 1.0),
+    ];
+    // For other loads the only target is to match jemalloc.
+    let peers = if matches!(load, Load::Pairs | Load::Mixed) { &peers[..] } else { &peers[..2] };
+    for (peer, least) in peers.iter().copied() {
         let Some(figure) = of(peer) else { continue };
         let ratio = figure / own;
         let verdict = if ratio >= least { "reached" } else { "not reached" };
@@ -54,10 +66,4 @@ fn wanted(threads: usize, found: &[(Library, Vec<f64>)]) {
             peer.name()
         );
     }
-}
-
-fn median(figures: &[f64]) -> Option<f64> {
-    let mut sorted = figures.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied()
 }

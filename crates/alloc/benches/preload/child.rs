@@ -1,4 +1,4 @@
-//! A program that is measured: its end, and what it used until then.
+//! A measured program: waits for its exit and reads its resource usage (wait4).
 #![expect(unsafe_code, reason = "wait4 and kill, which std does not have")]
 
 use std::fs;
@@ -6,24 +6,24 @@ use std::io::Read as _;
 use std::mem::MaybeUninit;
 use std::process::{Child, Command, Stdio};
 
-/// What a program used.
+/// Resource usage of a program.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Used {
-    /// CPU time in seconds, its own and the kernel's for it, with that of programs it waited for.
+    /// CPU time in seconds, user and system, including children that it waited for.
     pub(crate) seconds: f64,
-    /// The most that was resident, in KiB; of several programs, of the largest.
+    /// Peak resident memory in KiB; of several programs, the largest peak.
     pub(crate) peak_kib: f64,
 }
 
 impl Used {
-    /// With what another program used after this one.
+    /// Adds the usage of a program that ran after this one.
     pub(crate) fn add(&mut self, other: Self) {
         self.seconds += other.seconds;
         self.peak_kib = self.peak_kib.max(other.peak_kib);
     }
 }
 
-/// A program that runs; it is killed if it is still there when this goes.
+/// A running program; it is killed on drop if it has not ended.
 pub(crate) struct Running {
     child: Child,
     ended: bool,
@@ -38,7 +38,7 @@ impl Running {
         Ok(Self { child, ended: false })
     }
 
-    /// The most that was resident so far, in KiB. (What wait4 says begins with what this program had as it started the other.)
+    /// Peak resident memory so far, in KiB. (The figure from wait4 would start from this process's own peak.)
     pub(crate) fn peak_kib(&self) -> Result<f64, String> {
         let path = format!("/proc/{}/status", self.child.id());
         let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
@@ -47,29 +47,29 @@ impl Running {
         figure.ok_or_else(|| format!("{path}: no VmHWM"))
     }
 
-    /// Asks it to end.
+    /// Sends SIGTERM.
     pub(crate) fn terminate(&self) {
         // SAFETY: a child that has not been waited for; a signal.
         unsafe { libc::kill(self.child.id().cast_signed(), libc::SIGTERM) };
     }
 
-    /// Waits for its end, which has to be a good one.
+    /// Waits for the program to end; an unsuccessful exit status is an error.
     pub(crate) fn end(mut self) -> Result<Used, String> {
         let mut said = String::new();
         if let Some(stderr) = &mut self.child.stderr {
-            // What can't be read is only missing in an error.
+            // If stderr can't be read, the error message is merely less detailed.
             let _ = stderr.read_to_string(&mut said);
         }
         let mut status = 0;
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
         let id = self.child.id().cast_signed();
-        // SAFETY: places for the status and the figures; the child has not been waited for.
+        // SAFETY: valid pointers for the status and the usage; the child has not been waited for.
         let waited = unsafe { libc::wait4(id, &raw mut status, 0, usage.as_mut_ptr()) };
         self.ended = waited == id;
         if !self.ended || !libc::WIFEXITED(status) || libc::WEXITSTATUS(status) != 0 {
             return Err(format!("it ended with wait status {status:#x}: {}", said.trim()));
         }
-        // SAFETY: zeroes are figures, and wait4 has written others.
+        // SAFETY: all zeroes is a valid value, and wait4 has filled it in.
         let usage = unsafe { usage.assume_init() };
         let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
         Ok(Used {
@@ -82,7 +82,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if !self.ended {
-            // It may have ended by itself.
+            // The kill fails if the program has already ended.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

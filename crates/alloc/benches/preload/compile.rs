@@ -1,4 +1,4 @@
-//! A C project to compile: jemalloc's sources, in the version that nearfar is built on, as cargo has them.
+//! A C project to compile: jemalloc's sources, in the version nearfar uses, from cargo's registry.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::child::{Running, Used};
 use crate::ways::Way;
 
-/// The crate that has the sources.
+/// The crate that contains the sources.
 const CRATE: &str = "tikv-jemalloc-sys";
 
 /// A configured project.
@@ -16,7 +16,7 @@ pub(crate) struct Project {
 }
 
 impl Project {
-    /// Copies and configures it below `dir`, unless that is done.
+    /// Copies and configures the project below `dir`, unless that is already done.
     pub(crate) fn prepare(dir: &Path) -> Result<Self, String> {
         let manifest = manifest()?;
         let version = manifest.parent().and_then(Path::file_name).ok_or("no name of the crate")?;
@@ -26,14 +26,14 @@ impl Project {
             let source = manifest.with_file_name("jemalloc");
             let _ = fs::remove_dir_all(&dir);
             succeed(Command::new("cp").arg("-r").arg(&source).arg(&dir))?;
-            // The crate has configure in a directory of its own, for want of autoconf.
+            // The crate keeps a generated `configure` in a separate directory, so that autoconf is not needed.
             let configure = manifest.with_file_name("configure").join("configure");
             succeed(Command::new("cp").arg(configure).arg(&dir))?;
             fs::write(dir.join("VERSION"), "0.0.0-0-g0\n").map_err(|error| error.to_string())?;
             eprintln!("configuring jemalloc's sources, once");
             let mut configure = Command::new("sh");
             succeed(configure.args(["configure", "--disable-cxx"]).current_dir(&dir))?;
-            // Names that a build makes; they only matter to who links.
+            // The build generates these names; they matter only for linking.
             let names = dir.join("include/jemalloc/internal/private_namespace.h");
             fs::write(names, "").map_err(|error| error.to_string())?;
             fs::write(&done, "").map_err(|error| error.to_string())?;
@@ -41,13 +41,13 @@ impl Project {
         Ok(Self { dir })
     }
 
-    /// The first `most` of its files.
+    /// The first `most` source files.
     pub(crate) fn files(&self, most: usize) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.dir.join("src")).into_iter().flatten().flatten();
         let mut files: Vec<_> = entries
             .map(|entry| entry.path())
             .filter(|path| path.extension().is_some_and(|extension| extension == "c"))
-            // That one is for another system.
+            // zone.c is for macOS.
             .filter(|path| path.file_name().is_some_and(|name| name != "zone.c"))
             .collect();
         files.sort();
@@ -55,7 +55,7 @@ impl Project {
         files
     }
 
-    /// One file; what the compiler used, and the assembler and whatever else it ran.
+    /// Compiles one file; returns the resource usage of the compiler, the assembler and their other children.
     pub(crate) fn compile(&self, way: &Way, file: &Path) -> Result<Used, String> {
         let mut command = way.command("cc");
         command.args([
@@ -72,7 +72,7 @@ impl Project {
     }
 }
 
-/// Where cargo has the crate.
+/// The path of the crate's manifest in cargo's registry.
 fn manifest() -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);

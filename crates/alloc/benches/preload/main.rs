@@ -1,9 +1,12 @@
-//! `make bench-alloc`: what it costs to run real programs under the preload library.
+//! `make bench-alloc`: the cost of running real programs under the preload library.
 //!
-//! Redis, and a C compiler over jemalloc's own sources, each in several ways in turns, round by round: as they are, under
-//! Debian's jemalloc, and under ours: without a configuration, with the plain heap, and with the heap on near memory. Time is
-//! that of CPUs, of the program itself (wait4), as other programs' work is not in it; memory is the most that was resident.
-//! Ratios are to Debian's jemalloc in the same round; what is shown is medians of rounds.
+//! Redis, and a C compiler over jemalloc's own sources, run in several configurations, alternating round by round:
+//! unmodified, under Debian's jemalloc, and under our library without a configuration, with the plain heap, and with
+//! the heap on near memory. Then thirteen everyday programs run beside glibc, Debian's jemalloc and mimalloc.
+//!
+//! Time is the CPU time of the program itself (wait4), which leaves out the load of other programs; memory is the peak
+//! resident size. Ratios are to Debian's jemalloc, for the thirteen programs to glibc, within the same round; the
+//! tables show medians over rounds.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "what a benchmark says")]
 
 #[path = "../alloc/clock.rs"]
@@ -11,32 +14,36 @@ mod clock;
 
 mod child;
 mod compile;
+mod programs;
 mod redis;
 mod table;
 mod ways;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use child::Used;
 use ways::Way;
 
-/// How much is done.
+/// The amount of work.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     rounds: usize,
-    /// Requests of each sort a round.
+    /// Requests of each type per round.
     requests: u32,
-    /// The most files that are compiled a round.
+    /// The most files compiled per round.
     files: usize,
-    /// Rounds of compiling: fewer, as each file is a turn of its own.
+    /// Rounds of compiling: fewer, because configurations alternate file by file.
     compilings: usize,
+    /// Rounds of each of the thirteen programs.
+    runs: usize,
 }
 
-const FULL: Extent = Extent { rounds: 11, requests: 500_000, files: usize::MAX, compilings: 3 };
-const SMOKE: Extent = Extent { rounds: 1, requests: 20_000, files: 3, compilings: 1 };
+const FULL: Extent =
+    Extent { rounds: 11, requests: 500_000, files: usize::MAX, compilings: 3, runs: 9 };
+const SMOKE: Extent = Extent { rounds: 1, requests: 20_000, files: 3, compilings: 1, runs: 1 };
 
-/// What was used in each way, round by round.
+/// Resource usage per configuration, round by round.
 type Rounds = Vec<(Way, Vec<Used>)>;
 
 fn main() -> ExitCode {
@@ -45,7 +52,9 @@ fn main() -> ExitCode {
     let done = match words[..] {
         [] => compare(FULL),
         ["--smoke"] => compare(SMOKE),
-        _ => Err("usage: preload [--smoke]".into()),
+        ["--programs"] => scratch().and_then(|dir| programs(FULL.runs, &dir)),
+        ["--programs", "--smoke"] => scratch().and_then(|dir| programs(SMOKE.runs, &dir)),
+        _ => Err("usage: preload [--programs] [--smoke]".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -73,17 +82,38 @@ fn compare(extent: Extent) -> Result<(), String> {
     let rounds = files_in_turns(&ways, extent.compilings, &project, &files)?;
     table::print(&name, &rounds);
     println!("Wanted of `heap=default`: time within 2 %, memory within 5 % of jemalloc's.");
+    programs(extent.runs, &dir)
+}
+
+/// Runs each of the thirteen programs in all configurations, alternating.
+fn programs(runs: usize, dir: &Path) -> Result<(), String> {
+    let data = programs::prepare(dir)?;
+    let mut ways = Way::of_programs()?;
+    ways.retain(|way| {
+        let absent = way.check().inspect_err(|why| println!("{}: absent: {why}", way.name));
+        absent.is_ok()
+    });
+    let mut all = Vec::new();
+    for program in &programs::ALL {
+        if let Some(missing) = program.missing() {
+            println!("{}: not measured, as {missing} is not installed", program.name);
+            continue;
+        }
+        all.push((program.name, in_turns(&ways, runs, |way| program.run(way, &data))?));
+    }
+    table::print_programs(&all);
+    println!("Wanted of `heap=0`: 1.05 times glibc's CPU time together.");
     Ok(())
 }
 
-/// A directory of this benchmark's own, kept from one run to the next.
+/// The benchmark's scratch directory, kept between runs.
 fn scratch() -> Result<PathBuf, String> {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("bench-preload");
     std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     Ok(dir)
 }
 
-/// Each way once a round, another one first each time.
+/// Runs each configuration once per round, starting with a different one each time.
 fn in_turns(
     ways: &[Way],
     rounds: usize,
@@ -100,7 +130,8 @@ fn in_turns(
     Ok(found)
 }
 
-/// Each file in each way, one way right after the other, as what else the machine does changes from minute to minute.
+/// Compiles each file in all configurations, one directly after the other, because the host's load changes from minute
+/// to minute.
 fn files_in_turns(
     ways: &[Way],
     rounds: usize,

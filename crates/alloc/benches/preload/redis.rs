@@ -1,4 +1,4 @@
-//! Redis, with a fixed number of requests by its own client, over a socket of this benchmark's own.
+//! Redis, under a fixed number of requests from its own benchmark client, over a private Unix socket.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -9,15 +9,15 @@ use crate::child::{Running, Used};
 use crate::clock;
 use crate::ways::Way;
 
-/// Keys there are.
+/// Number of keys.
 const KEYS: &str = "200000";
-/// How often it is looked whether the server listens, 10 ms apart.
+/// How often to check, 10 ms apart, whether the server listens.
 const LOOKS: usize = 1000;
 
-/// A server of its own: what it used until all requests were answered.
+/// Starts a server and returns its resource usage up to the last reply.
 pub(crate) fn run(way: &Way, requests: u32, dir: &Path) -> Result<Used, String> {
     let socket = dir.join("redis.sock");
-    // That of a run that was ended.
+    // Left by an interrupted run.
     let _ = std::fs::remove_file(&socket);
     let mut command = way.command("redis-server");
     command.args(["--port", "0", "--save", "", "--appendonly", "no"]);

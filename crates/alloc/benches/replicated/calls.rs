@@ -1,15 +1,16 @@
-//! A read through the library beside memcpy of the same bytes, on this machine: medians of rounds that take turns.
+//! A read through the library beside memcpy of the same bytes, on this machine: medians over alternating rounds.
 
 use std::hint::black_box;
 
 use nearfar_alloc::Replicated;
+use nearfar_topology::median;
 
-use crate::{clock, median};
+use crate::clock;
 
-/// Bytes of a read, and of what is read from: what caches hold, and what they do not.
+/// Bytes per read: sizes that fit in the CPU caches, and sizes that do not.
 const LENGTHS: [usize; 6] = [8, 64, 512, 4096, 65_536, 1 << 20];
 const SIZES: [usize; 2] = [256 << 10, 256 << 20];
-/// What is read in a round, in bytes, but no more reads than this.
+/// Bytes read in a round, as long as the number of reads stays below the limit.
 const BYTES: usize = 512 << 20;
 const READS: usize = 2_000_000;
 
@@ -21,7 +22,7 @@ pub(crate) fn compare(rounds: usize) -> Result<(), String> {
         region.write(0, &plain).map_err(|error| error.to_string())?;
         region.sync();
         for length in LENGTHS.into_iter().filter(|length| *length <= size) {
-            // In another order than that of addresses, the same for all.
+            // A pseudo-random order of places, the same for all.
             let places = size / length;
             let reads = (BYTES / length).min(READS);
             let step = (places / 2 + 1) | 1;
@@ -39,7 +40,7 @@ pub(crate) fn compare(rounds: usize) -> Result<(), String> {
                 })));
                 found[1].push(nanoseconds(clock::seconds(|| {
                     for read in 0..reads {
-                        // Never beyond the end.
+                        // Always within the region.
                         let _ = black_box(region.read(place(read), &mut into));
                     }
                 })));
@@ -52,7 +53,7 @@ pub(crate) fn compare(rounds: usize) -> Result<(), String> {
                     }
                 })));
             }
-            let [plain, read, view] = found.map(|mut of| median(&mut of));
+            let [plain, read, view] = found.map(|one| median(one).unwrap_or(f64::NAN));
             println!(
                 "  {length:>8} bytes of {:>4} MiB: memcpy {plain:10.1}   read {read:10.1}  {:5.2} x   view {view:10.1}  {:5.2} x",
                 size >> 20,

@@ -1,9 +1,9 @@
-//! The one place where this benchmark reads a clock.
+//! The only module of this benchmark that reads a clock.
 #![expect(clippy::disallowed_methods, reason = "this is that place")]
 
 use std::time::Instant;
 
-/// Seconds that something takes.
+/// Run time of `act` in seconds.
 pub(crate) fn seconds(act: impl FnOnce()) -> f64 {
     let start = Instant::now();
     act();

@@ -1,7 +1,7 @@
-//! `make bench-alloc`, replicated regions: what reading through the library costs beside memcpy, and, on an emulated machine of
-//! four nodes, what it gives that each node reads its own copy.
+//! `make bench-alloc`, replicated regions: the cost of reading through the library compared with memcpy, and, on an
+//! emulated machine of four nodes, the gain when each node reads its own copy.
 //!
-//! `NEARFAR` names the command that starts the lab; without it that part is left out, and said to be.
+//! `NEARFAR` names the command that starts the lab; without it that part is left out, with a message.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "what a benchmark says")]
 
 mod calls;
@@ -45,10 +45,4 @@ fn in_the_lab(rounds: &str) -> Result<(), String> {
     lab.args(["lab", "run", "--machine", MACHINE, "--"]).arg(own).args(["inside", rounds]);
     let status = lab.status().map_err(|error| format!("{}: {error}", nearfar.display()))?;
     if status.success() { Ok(()) } else { Err(format!("in the lab: {status}")) }
-}
-
-/// The one in the middle.
-fn median(figures: &mut [f64]) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }

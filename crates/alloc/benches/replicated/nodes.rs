@@ -1,4 +1,4 @@
-//! Threads on all nodes that read one table: where it is once, and where each node has a copy.
+//! Threads on all nodes read one table: stored once, or with a copy on each node.
 #![expect(unsafe_code, reason = "memory of a node is read")]
 
 use std::hint::black_box;
@@ -9,38 +9,38 @@ use nearfar_alloc::Replicated;
 use nearfar_alloc::ffi::{nf_free, nf_malloc_placed};
 use nearfar_kernel::affinity;
 use nearfar_kernel::fs::{self, RootFs};
-use nearfar_topology::{CpuId, Overrides};
+use nearfar_topology::{CpuId, Overrides, median};
 
-use crate::{clock, median};
+use crate::clock;
 
-/// Beyond caches.
+/// Larger than the CPU caches.
 const SIZE: usize = 32 << 20;
-/// Read at once.
+/// Bytes per read.
 const CHUNK: usize = 4096;
-/// Loads that follow one from the other.
+/// Dependent loads in the pointer chase.
 const LOADS: usize = 20_000;
 const LINE: usize = 64;
 
-/// How a table is read.
+/// How to read the table.
 #[derive(Clone, Copy)]
 enum Way<'a> {
-    /// It is on node 0 alone.
+    /// A single copy on node 0.
     Once(&'a [u8]),
-    /// By the library, from the thread's copy.
+    /// Through the library, from the thread's copy.
     Read(&'a Replicated),
-    /// The thread's copy itself.
+    /// Directly from the thread's copy.
     View(&'a Replicated),
 }
 
 impl Way<'_> {
     const NAMES: [&'static str; 3] = ["once, on node 0", "replicated, read", "replicated, view"];
 
-    /// The bytes themselves, if this way shows them.
+    /// The bytes, if they are directly accessible.
     fn bytes(&self) -> Option<&[u8]> {
         match self {
             Self::Once(bytes) => Some(bytes),
             Self::View(region) => {
-                // SAFETY: as many bytes, as long as the region is, and nobody writes.
+                // SAFETY: the region has that many bytes, as long as it lives, and no thread writes.
                 Some(unsafe { core::slice::from_raw_parts(region.as_ptr(), SIZE) })
             }
             Self::Read(_) => None,
@@ -58,7 +58,7 @@ impl Way<'_> {
     #[inline]
     fn take(&self, at: usize, into: &mut [u8]) {
         match self {
-            // Never beyond the end.
+            // Always within the region.
             Self::Read(region) => drop(black_box(region.read(at, into))),
             _ => {
                 if let Some(bytes) = self.bytes() {
@@ -68,7 +68,7 @@ impl Way<'_> {
         }
     }
 
-    /// Each place says where to go next.
+    /// A pointer chase: each place contains the index of the next.
     fn chase(&self, from: usize) {
         let mut at = from;
         for _ in 0..LOADS {
@@ -80,11 +80,12 @@ impl Way<'_> {
     }
 }
 
-/// Lines in one round through all of them.
+/// A table of cache lines that form one cycle through all of them.
 fn table() -> Vec<u8> {
     let lines = SIZE / LINE;
     let mut bytes = vec![0; SIZE];
-    // A full period, as the multiplier is one more than a multiple of four, the increment odd and the count a power of two.
+    // A full period: the multiplier minus one is a multiple of four, the increment is odd and the count is a power of
+    // two.
     let next = |line: usize| (line.wrapping_mul(0x5851_f42d) + 0x1405_7b7f) % lines;
     for line in 0..lines {
         bytes[line * LINE..][..8].copy_from_slice(&(next(line) * LINE).to_le_bytes());
@@ -104,7 +105,7 @@ pub(crate) fn compare(rounds: usize) -> Result<(), String> {
     }
     // SAFETY: as many bytes.
     unsafe { once.copy_from_nonoverlapping(content.as_ptr(), SIZE) };
-    // SAFETY: as above, and nobody writes them any more.
+    // SAFETY: as above, and no thread writes them any more.
     let bytes = unsafe { core::slice::from_raw_parts(once, SIZE) };
     let ways = [Way::Once(bytes), Way::Read(&region), Way::View(&region)];
     let cpus = cpus()?;
@@ -122,29 +123,28 @@ pub(crate) fn compare(rounds: usize) -> Result<(), String> {
         SIZE >> 20,
         region.nodes()
     );
-    let medians =
-        found.map(|[mut rates, mut latencies]| (median(&mut rates), median(&mut latencies)));
-    let (rate_once, latency_once) = medians[0];
-    for (name, (rate, latency)) in Way::NAMES.iter().zip(medians) {
+    let medians = found.map(|figures| figures.map(|one| median(one).unwrap_or(f64::NAN)));
+    let [rate_once, latency_once] = medians[0];
+    for (name, [rate, latency]) in Way::NAMES.iter().zip(medians) {
         println!(
             "  {name:<18} {rate:6.2} GB/s  {:5.2} x   {latency:7.1} ns  {:5.2} x",
             rate / rate_once,
             latency / latency_once
         );
     }
-    // SAFETY: used no more.
+    // SAFETY: not used any more.
     unsafe { nf_free(once.cast()) };
     Ok(())
 }
 
-/// A CPU of each node that has some.
+/// One CPU of each node with CPUs.
 fn cpus() -> Result<Vec<CpuId>, String> {
     let live = RootFs::live().map_err(|error| error.to_string())?;
     let machine = fs::topology(&live, &Overrides::new()).0;
     Ok(machine.nodes.values().filter_map(|node| node.cpus.first().copied()).collect())
 }
 
-/// Seconds that the slowest of threads takes for `act`, one on each of the CPUs, all at once.
+/// Runs `act` on each CPU at once, in a thread of its own; returns the seconds of the slowest.
 fn on_all(cpus: &[CpuId], act: impl Fn(usize) + Sync) -> Result<f64, String> {
     let (start, slowest) = (Barrier::new(cpus.len()), AtomicU64::new(0));
     let pinned = std::thread::scope(|scope| {
@@ -157,7 +157,7 @@ fn on_all(cpus: &[CpuId], act: impl Fn(usize) + Sync) -> Result<f64, String> {
                     let pinned = affinity::set(&[*cpu]);
                     start.wait();
                     let seconds = clock::seconds(|| act(thread));
-                    // Times are not negative, so their bits are in their order.
+                    // Times are not negative, so their bits sort as the numbers do.
                     slowest.fetch_max(seconds.to_bits(), Ordering::Relaxed);
                     pinned.map_err(|error| error.to_string())
                 })

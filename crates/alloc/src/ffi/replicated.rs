@@ -1,7 +1,7 @@
-//! The part of `nearfar.h` that is about replicated regions.
+//! The functions of `nearfar.h` for replicated regions.
 //!
-//! Unlike other calls, those that read, write and sync may wait for another thread that writes the same granule, for as long as
-//! that takes to copy it.
+//! Unlike the other functions, read, write and sync may wait for another thread that writes the same granule, for as
+//! long as the copy takes.
 #![expect(unsafe_code, reason = "functions that C calls")]
 
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -13,32 +13,33 @@ use crate::region::Region;
 use crate::regions::{self, ReplicatedError};
 use crate::{sys, thread};
 
-/// A replicated region: bytes that each of some nodes has a copy of, for what is read far more often than written. Threads read
-/// and write it at once as they like. It is cut into granules, 4 KiB unless said otherwise: each is read and written whole, and
-/// no thread sees an older one than it has seen. What goes over several is read and written granule by granule.
+/// A replicated region: memory with a copy on each of several nodes, for data that is read far more often than written.
+/// Threads may read and write it concurrently. It consists of granules, 4 KiB by default: each is read and written
+/// atomically, and no thread reads an older version than it has read before. An access to several granules is split by
+/// granule.
 ///
-/// A granule that is written is read at home, on the node that is written first, until nobody has written it for a quiet time;
-/// then the first reader of a node has it copied there. `nf_replicated_sync` has all copied at once.
+/// A written granule is read at home, the node that is written first, until it has not been written for a quiet time;
+/// then the first reader on a node has it copied there. `nf_replicated_sync` copies everything at once.
 ///
-/// In a child of fork it is the same memory, not a copy, and each of the two destroys it for itself. A process that is killed
-/// while it writes leaves the granule written in part, and whoever shares it waiting.
+/// A child of fork shares the memory, and parent and child each destroy the region for themselves. A process that is
+/// killed during a write leaves the granule partly written, and other users of the region wait for it for ever.
 #[expect(non_camel_case_types, reason = "as C writes types")]
 #[derive(Debug)]
 pub struct nf_replicated_t {
     _nothing: [u8; 0],
 }
 
-/// Figures of a region since it was made, counted by granules.
+/// Statistics of a region since its creation, counted in granules.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct nf_replicated_stats_t {
-    /// Granules written, one for each that a write touches.
+    /// Granules written, counting each granule that a write touches.
     pub writes: u64,
-    /// Times that copies of a granule went out of use as it was written.
+    /// Times that a write invalidated the copies of a granule.
     pub collapses: u64,
     /// Copies made.
     pub copies: u64,
-    /// Granules that have collapsed so often that they are read at home for good.
+    /// Granules that reached the maximum of collapses and are always read at home.
     pub settled: u64,
 }
 
@@ -51,17 +52,18 @@ unsafe fn behind<'a>(region: *const nf_replicated_t) -> Option<&'a Region> {
     unsafe { region.cast::<Region>().as_ref() }
 }
 
-/// Makes a region of `size` zeroes. `words` are nodes, with options behind: "0-3;home=2;granule=64k;quiet=1s;collapses=any".
-/// NULL, or no nodes, are all nodes that have CPUs; of others it has copies if they are named. Nothing is resident before it is
-/// written or read.
+/// Creates a zeroed region of `size` bytes. `words` are nodes followed by options:
+/// "0-3;home=2;granule=64k;quiet=1s;collapses=any". NULL, or no nodes, means all nodes that have CPUs; nodes without
+/// CPUs only have copies if they are named. Nothing is resident before it is written or read.
 ///
-/// `home=NODE` is written first (the first of the nodes); `granule=SIZE` is a power of two of 256 to 2m; `quiet=TIME` how long
-/// nobody must have written a granule before it is copied again (100ms); after `collapses=N` times that copies went out of use a
-/// granule is never copied again (16; "any": there is no such end).
+/// `home=NODE` is the node written first (default: the first node); `granule=SIZE` is a power of two of 256 to 2m;
+/// `quiet=TIME` is the time without a write after which a granule is copied again (100ms); after `collapses=N`
+/// invalidations a granule is never copied again (16; "any": no maximum).
 ///
-/// Returns NULL on failure, with errno EINVAL (not written so, or no bytes), ENODEV (such nodes are not here, or have no memory),
-/// EPERM (the process's cpuset does not allow all of them), ENOMEM (a node has less memory, or there are no addresses), ENOSYS
-/// (the system does not show its nodes), EFBIG (RLIMIT_FSIZE) or what memfd_create(2) says, and `nf_error` in words.
+/// Returns NULL on failure, with errno EINVAL (invalid specification, or no bytes), ENODEV (such nodes do not exist, or
+/// have no memory), EPERM (the process's cpuset does not allow all of them), ENOMEM (a node has less memory, or no
+/// address space), ENOSYS (the system does not show its nodes), EFBIG (RLIMIT_FSIZE) or an errno of memfd_create(2),
+/// and a message in `nf_error`.
 ///
 /// # Safety
 /// `words` is a string or NULL.
@@ -80,10 +82,10 @@ pub unsafe extern "C" fn nf_replicated_create(
     made.map_or(null_mut(), |region| Arc::into_raw(region).cast_mut().cast())
 }
 
-/// Ends a region; what views of it pointed to is gone. Returns 0, or -1 with errno EINVAL if `region` is NULL.
+/// Destroys a region, with all views of it. Returns 0, or -1 with errno EINVAL if `region` is NULL.
 ///
 /// # Safety
-/// `region` is NULL or was made here and not ended; no thread reads or writes it, or looks at a view of it, any more.
+/// `region` is NULL or was created here and not destroyed; no thread accesses it, or a view of it, any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nf_replicated_destroy(region: *mut nf_replicated_t) -> c_int {
     if region.is_null() {
@@ -94,11 +96,11 @@ pub unsafe extern "C" fn nf_replicated_destroy(region: *mut nf_replicated_t) -> 
     status(Ok(()))
 }
 
-/// Reads `length` bytes from `offset` on, from the copy of the calling thread's node. Returns 0, or -1 with errno EINVAL if they
-/// are not all within the region, or `region` is NULL. Not from a signal handler.
+/// Reads `length` bytes from `offset` on, from the copy of the calling thread's node. Returns 0, or -1 with errno
+/// EINVAL if they are not all within the region, or `region` is NULL. Not from a signal handler.
 ///
 /// # Safety
-/// `region` is NULL or a region; `into` has room, and is not of the region.
+/// `region` is NULL or a region; `into` has room, and does not overlap the region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nf_replicated_read(
     region: *const nf_replicated_t,
@@ -113,11 +115,11 @@ pub unsafe extern "C" fn nf_replicated_read(
     status(done.map_err(|_| libc::EINVAL))
 }
 
-/// Writes `length` bytes from `offset` on. From then on no thread that comes to know of it reads what was there before. Returns
-/// 0, or -1 with errno as `nf_replicated_read`, and nothing is written. Not from a signal handler.
+/// Writes `length` bytes from `offset` on. Afterwards no thread that is synchronised with the caller reads the previous
+/// content. Returns 0, or -1 with errno as `nf_replicated_read`, and nothing is written. Not from a signal handler.
 ///
 /// # Safety
-/// `region` is NULL or a region; `from` has as many bytes, and is not of the region.
+/// `region` is NULL or a region; `from` has that many bytes, and does not overlap the region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nf_replicated_write(
     region: *mut nf_replicated_t,
@@ -132,7 +134,7 @@ pub unsafe extern "C" fn nf_replicated_write(
     status(done.map_err(|_| libc::EINVAL))
 }
 
-/// Waits until every copy is what was written before the call. Returns 0, or -1 with errno EINVAL if `region` is NULL.
+/// Waits until every copy contains all writes before the call. Returns 0, or -1 with errno EINVAL if `region` is NULL.
 ///
 /// # Safety
 /// `region` is NULL or a region.
@@ -143,10 +145,10 @@ pub unsafe extern "C" fn nf_replicated_sync(region: *mut nf_replicated_t) -> c_i
     status(region.map(Region::sync).ok_or(libc::EINVAL))
 }
 
-/// Where the copy of the calling thread's node is, to be looked at without copying: it can't be written there. It shows what was
-/// written before the last `nf_replicated_sync` that has returned; of what was written since, any part or none, until the next.
-/// So: write, sync, and then let threads look while nobody writes. It stays until the region ends, whichever node a thread runs
-/// on: only its distance changes. NULL with errno EINVAL if `region` is NULL.
+/// The address of the copy of the calling thread's node, for reading without copying: it is read-only. It shows all
+/// writes before the last `nf_replicated_sync` that has returned, and any part or none of later writes until the next.
+/// So write, sync, and let threads read the view while there are no writes. It stays valid until the region is
+/// destroyed, on whichever node a thread runs: only its distance changes. NULL with errno EINVAL if `region` is NULL.
 ///
 /// # Safety
 /// `region` is NULL or a region.
@@ -163,7 +165,7 @@ pub unsafe extern "C" fn nf_replicated_view(region: *const nf_replicated_t) -> *
     )
 }
 
-/// Bytes of a region, as it was made; 0 for NULL.
+/// The size of a region in bytes, as passed at its creation; 0 for NULL.
 ///
 /// # Safety
 /// `region` is NULL or a region.
@@ -173,7 +175,8 @@ pub unsafe extern "C" fn nf_replicated_size(region: *const nf_replicated_t) -> u
     unsafe { behind(region) }.map_or(0, |region| region.size)
 }
 
-/// The nodes that have a copy, home first: how many, the first `room` of them written. -1 with errno EINVAL if `region` is NULL.
+/// The nodes of the copies, home first: returns their number and writes the first `room` of them. -1 with errno EINVAL
+/// if `region` is NULL.
 ///
 /// # Safety
 /// `region` is NULL or a region; `into` has room for `room` numbers and may be NULL if that is 0.
@@ -193,8 +196,8 @@ pub unsafe extern "C" fn nf_replicated_nodes(
     c_int::try_from(nodes.len()).unwrap_or(c_int::MAX)
 }
 
-/// Figures of a region; `nf_stats_text` of `NF_NONE` has those of all, with what is resident. Returns 0, or -1 with errno EINVAL
-/// if either is NULL.
+/// Reads the statistics of a region; `nf_stats_text` for `NF_NONE` includes those of all, with residency. Returns 0, or
+/// -1 with errno EINVAL if either is NULL.
 ///
 /// # Safety
 /// `region` is NULL or a region; `into` is NULL or has room for them.
@@ -219,7 +222,7 @@ pub unsafe extern "C" fn nf_replicated_stats(
     0
 }
 
-/// Leaves an error to `nf_error` and errno.
+/// Reports an error through `nf_error` and errno.
 fn failed(error: &ReplicatedError) {
     thread::set_error(&error.to_string());
     sys::set_errno(error.errno());

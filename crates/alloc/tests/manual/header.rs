@@ -1,4 +1,4 @@
-//! What a header of this repository has, as far as its pages say it: no C parser, but it knows how ours are written.
+//! Parses a header of this repository for its manual page: no C parser, but it knows the style of our headers.
 
 /// A header.
 #[derive(Debug)]
@@ -8,14 +8,14 @@ pub(crate) struct Header {
     pub(crate) items: Vec<Item>,
 }
 
-/// Declarations that one comment is about.
+/// Declarations that share one comment.
 #[derive(Debug, Default)]
 pub(crate) struct Item {
     /// Declarations, a line each.
     pub(crate) code: Vec<String>,
     /// Paragraphs of the comment.
     pub(crate) words: Vec<String>,
-    /// What a struct or an enum has.
+    /// Members of a struct or an enum.
     pub(crate) members: Vec<Item>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn read(text: &str) -> Header {
     Header { head, items: items(rest, ';') }
 }
 
-/// A comment at the beginning, in paragraphs, and what follows it.
+/// Splits off a comment at the beginning: its paragraphs, and the rest of the text.
 fn comment(text: &str) -> Option<(Vec<String>, &str)> {
     let (inner, rest) = text.strip_prefix("/*")?.split_once("*/")?;
     let lines = inner.lines().map(|line| {
@@ -55,7 +55,7 @@ fn comment(text: &str) -> Option<(Vec<String>, &str)> {
     Some((paragraphs, rest))
 }
 
-/// `end` is what is behind each.
+/// Parses items, each followed by `end`.
 fn items(mut text: &str, end: char) -> Vec<Item> {
     let mut found: Vec<Item> = Vec::new();
     let mut words = Vec::new();
@@ -68,7 +68,7 @@ fn items(mut text: &str, end: char) -> Vec<Item> {
         }
         if let Some((said, rest)) = comment(text) {
             match found.last_mut() {
-                // Behind a declaration it is about that.
+                // A comment behind a declaration on the same line describes that declaration.
                 Some(last) if !gap.contains('\n') && last.words.is_empty() => last.words = said,
                 _ => words = said,
             }
@@ -76,7 +76,7 @@ fn items(mut text: &str, end: char) -> Vec<Item> {
         } else if text.starts_with('#') || text.starts_with("//") || text.starts_with('}') {
             let (line, rest) = text.split_once('\n').unwrap_or((text, ""));
             text = rest;
-            // A comment behind it stays for the next turn, on the same line.
+            // A comment behind it stays for the next iteration, on the same line.
             if let Some((name, value)) =
                 line.strip_prefix("#define ").and_then(|it| it.split_once(' '))
             {
@@ -90,7 +90,7 @@ fn items(mut text: &str, end: char) -> Vec<Item> {
             let (item, rest) = declaration(text, end);
             text = rest;
             match found.last_mut() {
-                // With nothing between them, they are said together.
+                // Declarations with nothing between them share a comment.
                 Some(last)
                     if end == ';'
                         && words.is_empty()
@@ -105,9 +105,9 @@ fn items(mut text: &str, end: char) -> Vec<Item> {
     }
 }
 
-/// A declaration at the beginning, and what follows it.
+/// Splits off a declaration at the beginning: the item, and the rest of the text.
 fn declaration(text: &str, end: char) -> (Item, &str) {
-    // The last of an enum has nothing behind it but a comment.
+    // The last member of an enum is followed only by a comment.
     let at = text.find([end, '{', '/']).unwrap_or(text.len());
     if text[at..].starts_with('{') {
         let close = at + text[at..].find('}').unwrap_or(text.len() - at);

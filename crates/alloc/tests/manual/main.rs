@@ -1,14 +1,14 @@
-//! Pages of section 3 in docs/man are what the headers say. `UPDATE=1` writes them anew.
+//! Checks that the pages of section 3 in docs/man match the headers. `UPDATE=1` regenerates them.
 //!
-//! A header is the one definition: its first comment is the description, the comment before a declaration says what that does.
-//! `header.rs` reads headers, `page.rs` writes pages.
+//! A header is the one definition: its first comment is the description, and the comment before a declaration describes
+//! it. `header.rs` parses headers, `page.rs` formats pages.
 
 mod header;
 mod page;
 
 use std::path::Path;
 
-/// Pages with the headers they are made from, and what else is to be read.
+/// Pages with their headers, and their SEE ALSO.
 const PAGES: [(&str, &str, &str); 3] = [
     ("nearfar", "crates/alloc/include/nearfar.h", "nearfar(1), malloc(3), mbind(2), numa(7)"),
     (
@@ -59,7 +59,7 @@ fn a_page_has_every_function_of_its_header_with_what_it_does() {
     has(".TH FEW 3");
     has("few, one, two \\- a header\n");
     has("also: one two\n");
-    // A page of a function's name stands for itself.
+    // A page with the name of a function is the page of that function.
     assert!(page::write(&read, "one", "few.h", "").contains("also: two\n"));
     has("It has \\fBtwo\\fR.");
     has("Slowly.");

@@ -1,4 +1,4 @@
-//! A header as a page of section 3.
+//! Formats a header as a manual page of section 3.
 
 use roff::{Inline, Roff, bold, roman};
 
@@ -19,7 +19,7 @@ pub(crate) fn write(header: &Header, name: &str, path: &str, also: &str) -> Stri
     page.control("SH", ["NAME"]);
     let mut names = vec![name];
     names.extend(functions.iter().filter(|function| **function != name));
-    // The minus is one, as mandoc and mandb want it there; see below.
+    // A plain minus, as mandoc and mandb expect it; see below.
     page.text([roman(format!("{} @ {short}", names.join(", ")))]);
     page.control("SH", ["SYNOPSIS"]);
     page.control("nf", []);

@@ -1,10 +1,10 @@
-//! Get-or-set of 4 KiB values, zipf 0.9 over 400 thousand keys, from some memory over 1 GiB of disk, for comparison with others.
+//! Get-or-set of 4 KiB values, zipf 0.9 over 400 thousand keys, from some memory over 1 GiB of disk, for comparison
+//! with other caches.
 //!
-//! `cargo run --release -p nearfar-cache --example disk_hybrid -- FILE [depth=16] [seconds=20] [memory_mb=112] [least_hits=0]
-//! [access=auto] [movers=1] [reinsert=7]`
-//! One thread has `depth` reads of the disk under way, as 16 tasks of an executor have; beside it movers make room, and one of
-//! their threads ticks the disk. With movers=0 whoever stores makes room, and that thread ticks alone. Values tell their key and
-//! are checked.
+//! `cargo run --release -p nearfar-cache --example disk_hybrid -- FILE [depth=16] [seconds=20] [memory_mb=112]
+//! [least_hits=0] [access=auto] [movers=1] [reinsert=7]` One thread has `depth` disk reads in flight, as 16 tasks of an
+//! executor would; movers make room in the background, and one of their threads ticks the disk. With movers=0 storing
+//! threads make room, and that one thread only ticks. Values contain their key and are checked.
 
 mod clock;
 
@@ -54,7 +54,7 @@ impl Zipf {
     }
 }
 
-/// What came of it: operations, found in memory, on disk, and how long those took.
+/// Results: operations, hits in memory and on disk, and their durations.
 #[derive(Default)]
 struct Tally {
     all: u64,
@@ -65,7 +65,7 @@ struct Tally {
     micros: Vec<u32>,
 }
 
-/// A read that is under way: its key, its ticket, and since when.
+/// A read in flight: its key, its ticket, and its start time.
 type Asked = (usize, Ticket, Instant);
 
 struct Bench<'a> {
@@ -86,7 +86,7 @@ impl Bench<'_> {
         self.tally.refused += u64::from(self.cache.set(&name(key), &value(key)).is_err());
     }
 
-    /// Asks for a key; what is nowhere is stored, what is on disk is asked for there.
+    /// Requests a key; stores it on a miss, starts a read if it is on disk.
     fn ask(&mut self, key: usize) -> Result<(), Error> {
         self.tally.all += 1;
         self.out.clear();
@@ -109,7 +109,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Goes on with what was read.
+    /// Processes completed reads.
     fn land(&mut self, wait: Wait) -> Result<(), Error> {
         let mut more = Vec::new();
         let Self { cache, reader, asked, free, tally, out } = self;
@@ -147,7 +147,7 @@ fn run(cache: &Cache, depth: usize, seconds: u64) -> Result<Tally, Error> {
         || begin.elapsed().as_secs() < seconds
     {
         bench.ask(zipf.draw())?;
-        // Looked for only now and then, or when nothing else can be done.
+        // Polled only occasionally, or if no other work is left.
         if bench.free.is_empty() {
             bench.land(Wait::ForOne)?;
         } else if bench.tally.all.is_multiple_of(16) && bench.reader.under_way() > 0 {

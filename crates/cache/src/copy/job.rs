@@ -1,97 +1,70 @@
-//! A job: so many bytes from here to there.
-//!
-//! Rules: whoever makes a [`Job`] promises that its two places are what they are said to be for as long as the job can be
-//! used; so all who copy are safe to call, and the promise is made in one place. A job is not `Clone`: parts of one are made
-//! only by those who copy, and never overlap.
-#![expect(unsafe_code, reason = "a promise is made here that others build on")]
+//! A job: words to copy from one arena to another.
 
-/// Some bytes to be copied.
-#[derive(Debug)]
-pub struct Job {
-    source: *const u8,
-    destination: *mut u8,
-    length: usize,
-    node: Option<u32>,
-    /// The destination of the whole job, where this is a part.
-    whole: Place,
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::arena::{Arena, WORD};
+
+/// Words to copy. Other threads may be using both places (see [`copy`](super)).
+#[derive(Clone, Copy, Debug)]
+pub struct Job<'a> {
+    target: &'a Arena,
+    to: usize,
+    source: &'a Arena,
+    from: usize,
+    words: usize,
 }
 
-/// A stretch of memory, by its address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    /// Where it begins.
-    pub address: usize,
-    /// Bytes it has.
-    pub length: usize,
-}
-
-// SAFETY: the promise of `Job::new` holds on whatever thread the job is.
-unsafe impl Send for Job {}
-
-impl Job {
-    /// A job of `length` bytes.
-    ///
-    /// # Safety
-    /// Until the job is dropped, and after a [`Failure::Unfinished`](super::Failure::Unfinished) until
-    /// [`Copier::settled`](super::Copier::settled) names its destination:
-    /// - `length` bytes from `source` on are mapped and initialised, and nobody writes them;
-    /// - `length` bytes from `destination` on are mapped and may be written, from any thread, and nobody else reads or writes
-    ///   them, nor does any other job that exists, unless the two places of this job overlap (then nothing is copied).
-    ///
-    /// A job that came back as unfinished is not copied again.
-    #[must_use]
-    pub unsafe fn new(source: *const u8, destination: *mut u8, length: usize) -> Self {
-        let whole = Place { address: destination.addr(), length };
-        Self { source, destination, length, node: None, whole }
+impl<'a> Job<'a> {
+    /// A copy of `words` words from an index in `source` to an index in `target`.
+    pub(crate) fn new(
+        (target, to): (&'a Arena, usize),
+        (source, from): (&'a Arena, usize),
+        words: usize,
+    ) -> Self {
+        let job = Self { target, to, source, from, words };
+        // Panics if the words exceed an arena.
+        let _ = (job.destination(), job.source());
+        job
     }
 
-    /// Says which NUMA node the destination is on, for those with a device on each.
+    /// Bytes to copy.
     #[must_use]
-    pub fn to_node(mut self, node: u32) -> Self {
-        self.node = Some(node);
-        self
+    pub const fn bytes(&self) -> usize {
+        self.words * WORD
     }
 
-    /// Bytes to be copied.
-    #[must_use]
-    pub fn length(&self) -> usize {
-        self.length
+    /// Copies one atomic word after another: slow, but correct everywhere.
+    pub fn by_words(&self) {
+        for at in 0..self.words {
+            let word = self.source.word(self.from + at).load(Relaxed);
+            self.target.word(self.to + at).store(word, Relaxed);
+        }
     }
 
-    /// The node that the destination is said to be on.
-    #[must_use]
-    pub fn node(&self) -> Option<u32> {
-        self.node
+    /// Splits it into its first `words` words and the rest.
+    pub(super) fn split(&self, words: usize) -> (Self, Self) {
+        let words = words.min(self.words);
+        let (to, from) = (self.to + words, self.from + words);
+        (Self { words, ..*self }, Self { to, from, words: self.words - words, ..*self })
     }
 
-    /// The destination.
-    #[must_use]
-    pub fn place(&self) -> Place {
-        self.whole
-    }
-
-    /// Whether source and destination have bytes in common.
-    #[must_use]
-    pub fn overlaps(&self) -> bool {
-        self.length > self.source.addr().abs_diff(self.destination.addr())
-    }
-
-    pub(super) fn source(&self) -> *const u8 {
-        self.source
+    pub(super) fn source(&self) -> *mut u8 {
+        self.source.address(self.from, self.words)
     }
 
     pub(super) fn destination(&self) -> *mut u8 {
-        self.destination
+        self.target.address(self.to, self.words)
     }
 
-    /// `length` bytes of it from byte `from` on, or as many as there are. Nobody copies the same bytes of a job at once.
-    pub(super) fn part(&self, from: usize, length: usize) -> Self {
-        let from = from.min(self.length);
-        Self {
-            source: self.source.wrapping_add(from),
-            destination: self.destination.wrapping_add(from),
-            length: length.min(self.length - from),
-            ..*self
-        }
+    /// The NUMA node to which the target is bound, if it is a single one.
+    pub(super) fn node(&self) -> Option<u32> {
+        self.target.node()
+    }
+
+    /// Ensures that both arenas are never unmapped, for a device that may read the source and write the target at any
+    /// time.
+    pub(super) fn keep_mapped(&self) {
+        self.source.keep_mapped();
+        self.target.keep_mapped();
     }
 }

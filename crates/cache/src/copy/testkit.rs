@@ -1,130 +1,86 @@
-//! For tests: sources with known bytes, destinations with gaps between that must stay as they are, and jobs from one to the
-//! other.
-#![expect(unsafe_code, reason = "jobs are made of memory that the test owns")]
+//! For tests: two arenas, one with sources of known words, one with targets and gaps between them.
 
-use super::{Copier, Failure, Job, Outcome};
+use core::sync::atomic::Ordering::Relaxed;
 
-const GAP: usize = 64;
-const UNTOUCHED: u8 = 0xee;
+use nearfar_kernel::mempolicy::Policy;
 
-/// Sources and destinations.
-pub(super) struct Memory {
-    sources: Vec<u8>,
-    destinations: Vec<u8>,
-    /// Where each begins in both, and how long it is.
-    spans: Vec<(usize, usize, usize)>,
-    overlap: Option<(usize, usize)>,
-    node: Option<u32>,
+use super::{Copier, Job, Outcome};
+use crate::arena::{Arena, PageSize, WORD};
+
+const GAP: usize = 9;
+const UNTOUCHED: u64 = 0xeeee;
+
+/// Sources and targets.
+pub(crate) struct Memory {
+    sources: Arena,
+    targets: Arena,
+    /// Length in words of each item, and its index in both arenas.
+    spans: Vec<(usize, usize)>,
 }
 
-fn content(item: usize, at: usize) -> u8 {
-    (item.wrapping_mul(131) ^ at.wrapping_mul(7) ^ (at >> 8)).to_le_bytes()[0]
+fn content(item: usize, at: usize) -> u64 {
+    ((item as u64) << 32) | (at as u64 + 1)
 }
 
 impl Memory {
-    pub(super) fn new(lengths: &[usize]) -> Self {
-        Self::shifted(lengths, 0, 0)
-    }
-
-    /// Items begin so many bytes after a line: the sources, the destinations.
-    pub(super) fn shifted(lengths: &[usize], source: usize, destination: usize) -> Self {
-        let total: usize = lengths.iter().map(|length| length + 3 * GAP).sum::<usize>() + 4 * GAP;
-        let (mut sources, destinations) = (vec![0; total], vec![UNTOUCHED; total]);
-        let base = |memory: &Vec<u8>| memory.as_ptr().addr().wrapping_neg() % GAP;
-        let (from, to) = (base(&sources) + source, base(&destinations) + GAP + destination);
-        let mut at = 0;
-        let mut spans = Vec::new();
+    /// Items of these lengths in words.
+    pub(crate) fn new(lengths: &[usize]) -> Self {
+        let total: usize = lengths.iter().map(|length| length + GAP).sum::<usize>() + GAP;
+        let arena = || Arena::new(total * WORD, PageSize::Base, &Policy::Default).unwrap();
+        let (sources, targets) = (arena(), arena());
+        (0..total).for_each(|at| targets.word(at).store(UNTOUCHED, Relaxed));
+        let (mut at, mut spans) = (GAP, Vec::new());
         for (item, length) in lengths.iter().enumerate() {
-            spans.push((from + at, to + at, *length));
-            for byte in 0..*length {
-                sources[from + at + byte] = content(item, byte);
+            spans.push((*length, at));
+            for word in 0..*length {
+                sources.word(at + word).store(content(item, word), Relaxed);
             }
-            at += length.next_multiple_of(GAP) + GAP;
+            at += length + GAP;
         }
-        Self { sources, destinations, spans, overlap: None, node: None }
+        Self { sources, targets, spans }
     }
 
-    /// All jobs say that their destination is on this node.
-    pub(super) fn on_node(mut self, node: u32) -> Self {
-        self.node = Some(node);
+    /// Marks the targets as bound to a node.
+    pub(crate) fn on_node(mut self, node: u32) -> Self {
+        self.targets.set_node(node);
         self
     }
 
-    /// Has item `item`'s destination begin `by` bytes after its source.
-    pub(super) fn overlap(&mut self, item: usize, by: usize) {
-        self.overlap = Some((item, by));
+    pub(crate) fn jobs(&self) -> Vec<Job<'_>> {
+        let job = |(length, at): &(usize, usize)| {
+            Job::new((&self.targets, *at), (&self.sources, *at), *length)
+        };
+        self.spans.iter().map(job).collect()
     }
 
-    pub(super) fn jobs(&mut self) -> Vec<Job> {
-        let (from, to) = (self.sources.as_mut_ptr(), self.destinations.as_mut_ptr());
-        let spans = self.spans.iter().enumerate();
-        spans
-            .map(|(item, (source, destination, length))| {
-                let destination = match self.overlap {
-                    Some((overlapping, by)) if overlapping == item => {
-                        from.wrapping_add(source + by)
-                    }
-                    _ => to.wrapping_add(*destination),
-                };
-                // SAFETY: `new` made both buffers large enough for all spans, which are apart, and gaps after each, into which
-                // an overlapping job reaches; nobody else is at them while jobs are, and tests keep them until jobs are settled.
-                let job = unsafe { Job::new(from.wrapping_add(*source), destination, *length) };
-                match self.node {
-                    Some(node) => job.to_node(node),
-                    None => job,
-                }
-            })
-            .collect()
-    }
-
-    pub(super) fn copy(&mut self, copier: &mut dyn Copier) -> Vec<Outcome> {
-        let jobs = self.jobs();
-        let mut outcomes = vec![Outcome::Failed(Failure::Overlap)];
-        copier.copy(&jobs, &mut outcomes);
+    pub(crate) fn copy(&self, copier: &dyn Copier) -> Vec<Outcome> {
+        let mut outcomes = vec![Outcome::Unfinished; 3];
+        copier.copy(&self.jobs(), &mut outcomes);
         outcomes
     }
 
-    /// Each job that is done arrived whole, sources are as they were, and nothing beside destinations was written.
-    pub(super) fn assert_copied(&self, outcomes: &[Outcome]) {
+    /// Asserts that completed jobs are copied completely, and that nothing outside targets was written.
+    pub(crate) fn assert_copied(&self, outcomes: &[Outcome]) {
         assert_eq!(outcomes.len(), self.spans.len(), "an outcome for each job");
-        let mut expected = vec![UNTOUCHED; self.destinations.len()];
-        for (item, (source, destination, length)) in self.spans.iter().enumerate() {
-            let is_content = |(at, byte): (usize, &u8)| *byte == content(item, at);
-            assert!(self.sources[*source..source + length].iter().enumerate().all(is_content));
-            let to = *destination..destination + length;
-            match outcomes[item] {
-                Outcome::Done
-                    if self.overlap.is_none_or(|(overlapping, _)| overlapping != item) =>
-                {
-                    expected[to]
-                        .iter_mut()
-                        .enumerate()
-                        .for_each(|(at, byte)| *byte = content(item, at));
-                }
-                Outcome::Failed(Failure::Unfinished) => {
-                    expected[to.clone()].copy_from_slice(&self.destinations[to]);
-                }
-                _ => {}
+        let mut next = 0;
+        for (item, (length, at)) in self.spans.iter().enumerate() {
+            assert!((next..*at).all(|at| self.target(at) == UNTOUCHED), "before item {item}");
+            next = at + length;
+            if outcomes[item] == Outcome::Done {
+                let is_whole = |word| self.target(at + word) == content(item, word);
+                assert!((0..*length).all(is_whole), "item {item} of {length} words");
             }
         }
-        let wrong = expected.iter().zip(&self.destinations).position(|(one, other)| one != other);
-        assert_eq!(
-            wrong, None,
-            "the first byte that is not as it should be; spans {:?}",
-            self.spans
-        );
+        assert!((next..next + GAP).all(|at| self.target(at) == UNTOUCHED), "behind all items");
     }
 
-    /// Whether the destination of an item has not been written at all.
-    pub(super) fn is_untouched(&self, item: usize) -> bool {
-        let (_, destination, length) = self.spans[item];
-        self.destinations[destination..destination + length].iter().all(|byte| *byte == UNTOUCHED)
+    /// Whether no word of an item's target was written.
+    pub(crate) fn is_untouched(&self, item: usize) -> bool {
+        let (length, at) = self.spans[item];
+        (at..at + length).all(|at| self.target(at) == UNTOUCHED)
     }
 
-    /// Whether the destination of an item has all its bytes.
-    pub(super) fn is_copied(&self, item: usize) -> bool {
-        let (_, destination, length) = self.spans[item];
-        let there = self.destinations[destination..destination + length].iter().enumerate();
-        there.clone().all(|(at, byte)| *byte == content(item, at))
+    fn target(&self, at: usize) -> u64 {
+        self.targets.word(at).load(Relaxed)
     }
 }

@@ -1,7 +1,7 @@
-//! Keys that have gone lately: 16 bits of the hash of each, two bytes a key.
+//! Ghost queue: recently evicted keys, as 16 bits of the hash of each, two bytes per key.
 //!
-//! A key has one line, a cache line of 31 fingerprints that are written in turn; the oldest is forgotten. About one key in
-//! two thousand is taken for one that has gone, which costs next to nothing.
+//! A key maps to one cache line of 31 fingerprints that are overwritten in turn, oldest first. About one key in two
+//! thousand is a false positive, which costs next to nothing.
 #![expect(clippy::cast_possible_truncation, reason = "a part of a hash is what is wanted")]
 
 const LINE: usize = 31;
@@ -13,12 +13,12 @@ struct Line {
     next: u16,
 }
 
-/// The keys that have gone.
+/// The recently evicted keys.
 #[derive(Debug, Default)]
 pub(super) struct Ghosts(Vec<Line>);
 
 impl Ghosts {
-    /// Has room for about this many keys.
+    /// Makes room for about this many keys.
     pub(super) fn fit(&mut self, keys: usize) {
         let empty = || vec![Line { marks: [0; LINE], next: 0 }];
         super::double_until(&mut self.0, keys.div_ceil(LINE), empty);
@@ -31,7 +31,7 @@ impl Ghosts {
         self.0.get_mut(at as usize).map(|line| (line, mark))
     }
 
-    /// Notes a key.
+    /// Adds a key.
     pub(super) fn put(&mut self, hash: u32) {
         if let Some((line, mark)) = self.line(hash) {
             line.marks[usize::from(line.next)] = mark;
@@ -39,7 +39,7 @@ impl Ghosts {
         }
     }
 
-    /// Whether a key is noted; it is not any more.
+    /// Removes a key; returns whether it was present.
     pub(super) fn take(&mut self, hash: u32) -> bool {
         let Some((line, mark)) = self.line(hash) else { return false };
         let found = line.marks.iter_mut().find(|there| **there == mark);

@@ -1,4 +1,4 @@
-//! Lists of slots, each slot in one list at most.
+//! Linked lists of slots; each slot is in at most one list.
 
 /// No slot.
 const NONE: u32 = u32::MAX;
@@ -7,7 +7,7 @@ const NONE: u32 = u32::MAX;
 struct Link {
     before: u32,
     after: u32,
-    /// The list it is in, from 1; 0 is none.
+    /// The list it is in, from 1; 0: none.
     list: u8,
 }
 
@@ -47,25 +47,25 @@ impl<const N: usize> Lists<N> {
         (link.list > 0).then(|| usize::from(link.list) - 1)
     }
 
-    /// The slot that is longest in a list.
+    /// The oldest slot of a list.
     pub(super) const fn last(&self, list: usize) -> Option<u32> {
         let tail = self.ends[list].tail;
         if tail == NONE { None } else { Some(tail) }
     }
 
-    /// The slot that came last to a list.
+    /// The newest slot of a list.
     pub(super) const fn first(&self, list: usize) -> Option<u32> {
         let head = self.ends[list].head;
         if head == NONE { None } else { Some(head) }
     }
 
-    /// The slot that came after this one.
+    /// The slot added after this one.
     pub(super) fn newer(&self, slot: u32) -> Option<u32> {
         let before = self.links.get(slot as usize)?.before;
         (before != NONE).then_some(before)
     }
 
-    /// Takes a slot out of its list.
+    /// Removes a slot from its list.
     pub(super) fn take(&mut self, slot: u32) {
         let Some(list) = self.list_of(slot) else { return };
         let link = self.links[slot as usize];
@@ -81,7 +81,7 @@ impl<const N: usize> Lists<N> {
         self.links[slot as usize].list = 0;
     }
 
-    /// Puts a slot at the head of a list, out of the one it is in.
+    /// Puts a slot at the head of a list, removing it from any other.
     pub(super) fn push(&mut self, list: usize, slot: u32) {
         self.take(slot);
         if self.links.len() <= slot as usize {

@@ -1,9 +1,9 @@
-//! Least recently used, in three queues.
+//! Segmented LRU: least recently used, in three queues.
 //!
-//! New items begin in a cold queue and go from its end, unless read there: then they are warm. What falls out of the hot
-//! queue, read or not, is warm; what is read while warm is hot. Hot is a third of all at most and warm another, so that one
-//! pass over much data does not push out what is read often. After 2Q (Johnson and Shasha, VLDB 1994), as CacheLib and
-//! memcached's segmented LRU have it.
+//! New items enter a cold queue and are evicted at its end, unless they were read there: then they move to the warm
+//! queue. Items at the end of the hot queue move to the warm queue, read or not; items read while warm move to the hot
+//! queue. Hot and warm hold at most a third of all items each, so that a single scan does not evict frequently read
+//! items. After 2Q (Johnson and Shasha, VLDB 1994), as in CacheLib and memcached's segmented LRU.
 
 use super::list::Lists;
 use super::{Evict, Items, Look};
@@ -18,7 +18,7 @@ pub(super) struct Lru {
 }
 
 impl Lru {
-    /// Hot and warm keep to a third each.
+    /// Limits the hot and warm queues to a third of all items each.
     fn even_out(&mut self) {
         let most = self.queues.total() / 3;
         for (queue, below) in [(HOT, WARM), (WARM, COLD)] {

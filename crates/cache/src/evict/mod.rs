@@ -1,8 +1,8 @@
-//! What goes when room is needed: one small trait, an algorithm a file.
+//! Eviction policies: one small trait, one algorithm per file.
 //!
-//! A policy keeps the books of the slots of one size class in one tier, which are numbered. It is called under that class's
-//! lock. How often an item was read since it was looked at last, it asks of [`Items`]; readers count that up to three and
-//! take no lock. Only policies that want the order of reads are told of them, some time later and not of all
+//! A policy tracks the numbered slots of one size class in one tier. It is called under that class's lock. It reads
+//! from [`Items`] how often an item was read since it last checked; readers maintain that count, up to three, without a
+//! lock. Only policies that need the order of reads are notified of reads, with a delay and not of all
 //! ([`Evict::wants_reads`]).
 
 mod ghosts;
@@ -15,50 +15,51 @@ mod sketch;
 mod tests;
 mod wtinylfu;
 
-/// What is in a slot.
+/// State of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// Nothing that could go.
+    /// No evictable item.
     Vacant,
-    /// An item that is not to be had now.
+    /// An item that is in use at present.
     Busy,
-    /// An item, read this many times (0 to 3) since that was last lowered.
+    /// An item, read this many times (0 to 3) since the count was last lowered.
     Item(u8),
 }
 
 /// The items of a class, as a policy sees them.
 pub trait Items {
-    /// Slots are numbered below this.
+    /// The upper bound of slot numbers.
     fn slots(&self) -> u32;
-    /// What is in a slot.
+    /// The state of a slot.
     fn look(&self, slot: u32) -> Look;
-    /// Sets how often the item in a slot was read.
+    /// Sets the read count of the item in a slot.
     fn set_reads(&self, slot: u32, reads: u8);
     /// 32 bits of the hash of the key of the item in a slot.
     fn hash(&self, slot: u32) -> u32;
 }
 
-/// A policy of eviction.
+/// An eviction policy.
 pub trait Evict: Send + core::fmt::Debug {
-    /// An item has come into a slot.
+    /// An item was stored in a slot.
     fn stored(&mut self, slot: u32, hash: u32);
-    /// The item in a slot has gone, without this policy's doing.
+    /// The item in a slot was removed for a reason other than this policy.
     fn removed(&mut self, slot: u32);
     /// The item in a slot was read.
     fn read(&mut self, _slot: u32, _hash: u32) {}
-    /// Whether [`Self::read`] is to be called.
+    /// Whether [`Self::read`] should be called.
     fn wants_reads(&self) -> bool {
         false
     }
-    /// The slot of an item that should go. [`Self::evicted`] or [`Self::kept`] follows, perhaps after further victims.
+    /// The slot of the next eviction victim. [`Self::evicted`] or [`Self::kept`] follows, perhaps after further
+    /// victims.
     fn victim(&mut self, items: &dyn Items) -> Option<u32>;
-    /// A victim has gone.
+    /// A victim was evicted.
     fn evicted(&mut self, slot: u32, hash: u32);
-    /// A victim stays, as somebody had it.
+    /// A victim was not evicted, because it was in use.
     fn kept(&mut self, slot: u32);
 }
 
-/// The policies there are.
+/// The available policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Eviction {
     /// S3-FIFO (Yang et al., SOSP 2023).
@@ -66,14 +67,14 @@ pub enum Eviction {
     S3Fifo,
     /// SIEVE (Zhang et al., NSDI 2024).
     Sieve,
-    /// Least recently used, in three queues as of 2Q (Johnson and Shasha, VLDB 1994).
+    /// Segmented LRU, in three queues after 2Q (Johnson and Shasha, VLDB 1994).
     Lru,
     /// W-TinyLFU (Einziger et al., ACM TOS 2017).
     WTinyLfu,
 }
 
 impl Eviction {
-    /// All, with their names.
+    /// All policies with their names.
     pub const ALL: [(&'static str, Self); 4] = [
         ("s3-fifo", Self::S3Fifo),
         ("sieve", Self::Sieve),
@@ -91,7 +92,7 @@ impl Eviction {
     }
 }
 
-/// A bit for each slot.
+/// One bit per slot.
 #[derive(Debug, Default)]
 struct Bits(Vec<u64>);
 
@@ -115,7 +116,7 @@ impl Bits {
     }
 }
 
-/// Has a table that is reached by the upper bits of a hash grow to `least` lines or more, each line twice where it was once.
+/// Grows a table indexed by the upper bits of a hash to at least `least` lines, by duplicating each line.
 fn double_until<T: Clone>(lines: &mut Vec<T>, least: usize, first: impl FnOnce() -> Vec<T>) {
     if lines.is_empty() && least > 0 {
         *lines = first();

@@ -1,9 +1,10 @@
-//! S3-FIFO: what is not read again soon after it came goes soon.
+//! S3-FIFO: items that are not read again soon after they are stored are evicted early.
 //!
-//! New items stand in a small queue, a tenth of all. At its end they go, unless read meanwhile; then they stay. Of those that
-//! stay, a hand goes round in order of their slots (CLOCK, which for this is as good as a queue and needs no memory): who was
-//! read since is passed over, once for each read up to three. Who left the small queue and comes back stays at once. Yang et
-//! al., FIFO queues are all you need, SOSP 2023.
+//! New items enter a small queue, a tenth of all. At its end they are evicted, unless they were read meanwhile; then
+//! they join the main items. Among those a hand moves round in the order of their slots (CLOCK, which here equals a
+//! queue and needs no memory): an item is skipped once for each read since the last pass, up to three. A key that was
+//! evicted from the small queue recently and is stored again joins the main items at once (ghost queue). Yang et al.,
+//! FIFO queues are all you need, SOSP 2023.
 
 use std::collections::VecDeque;
 
@@ -15,7 +16,7 @@ const YOUNG: usize = 10;
 
 #[derive(Debug, Default)]
 pub(super) struct S3Fifo {
-    /// Slots in the order they came; those that are not young any more are passed over.
+    /// Slots in order of arrival; those that are no longer young are skipped.
     young: VecDeque<u32>,
     is_young: Bits,
     ghosts: Ghosts,
@@ -32,7 +33,7 @@ impl S3Fifo {
         match items.look(slot) {
             Look::Busy => self.young.push_back(slot),
             Look::Vacant => self.is_young.clear(slot),
-            // It stays young until it has gone, or is kept.
+            // It stays young until it is evicted or kept.
             Look::Item(0) => return Some(slot),
             Look::Item(_) => {
                 self.is_young.clear(slot);

@@ -1,7 +1,8 @@
-//! SIEVE: one queue, and a hand that goes from its old end to its new one.
+//! SIEVE: one queue, and a hand that moves from its old end to its new one.
 //!
-//! Who was read since the hand came by is passed over and stays where it is; the first that was not goes. New items come in
-//! at the head, where the hand comes last. Zhang et al., SIEVE is simpler than LRU, NSDI 2024.
+//! An item read since the last pass of the hand is skipped and keeps its position; the first unread one is evicted. New
+//! items enter at the head, which the hand reaches last. Zhang et al., SIEVE is simpler than LRU, NSDI 2024. Not
+//! resistant to scans.
 
 use super::list::Lists;
 use super::{Evict, Items, Look};

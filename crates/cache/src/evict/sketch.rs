@@ -1,6 +1,7 @@
-//! How often a key was seen lately, about: a count-min sketch of four-bit counters that are halved now and then.
+//! Approximate recent frequency of keys: a count-min sketch of four-bit counters that are halved periodically.
 //!
-//! Four counters of a key lie in one cache line; the least of them counts. Einziger et al., TinyLFU, ACM TOS 2017.
+//! The four counters of a key are in one cache line; the least of them is the estimate. Einziger et al., TinyLFU, ACM
+//! TOS 2017.
 #![expect(clippy::cast_possible_truncation, reason = "a part of a hash is what is wanted")]
 
 const MOST: u64 = 15;
@@ -16,7 +17,7 @@ pub(super) struct Sketch {
 }
 
 impl Sketch {
-    /// Is precise for about this many keys.
+    /// Sizes the sketch for about this many keys.
     pub(super) fn fit(&mut self, keys: usize) {
         super::double_until(&mut self.lines, keys.div_ceil(32), || vec![Line::default()]);
     }

@@ -1,4 +1,4 @@
-//! Policies against what they are for: skewed reads, one pass over much data, and any order of calls.
+//! Policies on their intended workloads: skewed reads, a single scan over much data, and any order of calls.
 #![expect(clippy::cast_possible_truncation, reason = "numbers are small")]
 
 use std::cell::RefCell;
@@ -102,8 +102,7 @@ impl Dice {
     }
 }
 
-/// The share of reads that find something, in percent, where a tenth of 20,000 keys has nine tenths of reads, in a cache for
-/// 2,000.
+/// The hit ratio in percent, with nine tenths of reads on a tenth of 20,000 keys, in a cache for 2,000.
 fn skewed(policy: Eviction) -> u64 {
     let (mut keys, mut dice) = (Keys::new(policy, 2_000), Dice(88_172_645_463_325_252));
     let mut hits = 0;
@@ -118,7 +117,7 @@ fn skewed(policy: Eviction) -> u64 {
 #[test]
 fn what_is_read_often_stays() {
     for (name, policy) in Eviction::ALL {
-        // Without any skill, a slot for every tenth key finds a tenth; in the order they came, 69 %.
+        // With random eviction of a slot for every tenth key the hit ratio is a tenth; with FIFO, 69 %.
         let found = skewed(policy);
         assert!(found >= 70, "{name} finds {found} %");
     }
@@ -126,7 +125,7 @@ fn what_is_read_often_stays() {
 
 #[test]
 fn one_pass_over_much_data_does_not_push_out_what_is_read_often() {
-    // SIEVE is left out: its authors say that it does not withstand this.
+    // SIEVE is left out: its authors state that it is not resistant to scans.
     for (name, policy) in Eviction::ALL.into_iter().filter(|(_, policy)| *policy != Eviction::Sieve)
     {
         let (mut keys, mut dice) = (Keys::new(policy, 1_000), Dice(12_345_678_901));

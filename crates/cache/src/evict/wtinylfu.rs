@@ -1,8 +1,9 @@
-//! W-TinyLFU: who comes must be asked for more often than who would go for it.
+//! W-TinyLFU: a new item is admitted only if its key is used more often than the eviction victim's.
 //!
-//! New items stand in a window, a hundredth of all. Who falls out of it into the main queue is compared to the last there by
-//! how often their keys were seen lately, also before they came; the one seen less goes. The main queue is LRU in two parts:
-//! what was read there is protected, four fifths at most. Einziger et al., TinyLFU, ACM TOS 2017.
+//! New items enter a window, a hundredth of all. An item at the end of the window is compared with the last item of the
+//! main queue by the recent frequency of their keys, including accesses before they were stored; the less frequent one
+//! is evicted. The main queue is LRU in two segments: items read there are protected, at most four fifths. Einziger et
+//! al., TinyLFU, ACM TOS 2017.
 
 use super::list::Lists;
 use super::sketch::Sketch;
@@ -19,7 +20,7 @@ pub(super) struct WTinyLfu {
 }
 
 impl WTinyLfu {
-    /// The last of a queue that can be had.
+    /// The oldest evictable item of a queue.
     fn last(&mut self, queue: usize, items: &dyn Items) -> Option<u32> {
         for _ in 0..=self.queues.len(queue) {
             let slot = self.queues.last(queue)?;
@@ -71,7 +72,7 @@ impl Evict for WTinyLfu {
     fn victim(&mut self, items: &dyn Items) -> Option<u32> {
         let last =
             [PROBATION, PROTECTED, WINDOW].into_iter().find_map(|queue| self.last(queue, items))?;
-        // The last that came out of the window.
+        // The last item that left the window.
         let newcomer =
             self.queues.first(PROBATION).filter(|slot| matches!(items.look(*slot), Look::Item(_)));
         let seen = |slot: u32| self.sketch.count(items.hash(slot));

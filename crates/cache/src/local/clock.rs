@@ -1,12 +1,13 @@
-//! The one place of a cache in a program that reads clocks: the coarse ones, as each operation does, which takes a few nanoseconds.
-//! They are libc's, as those of crate rustix look for the kernel's page of clocks by themselves, which ends programs under Valgrind.
+//! Clocks of an embedded cache; no other file of it reads clocks. They are the coarse ones, which every operation can
+//! read in a few nanoseconds, through libc: crate rustix looks up the kernel's vDSO by itself, which ends programs
+//! under Valgrind.
 #![expect(unsafe_code, reason = "the coarse clocks are libc's")]
 
 use crate::store::cas_at;
 
 const NS_PER_S: i64 = 1_000_000_000;
 
-/// Seconds since it was made; it begins at 1, and its seconds begin where those of the wall clock did then.
+/// Seconds since it was created, beginning at 1; its seconds begin with those of the wall clock at that time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     zero_ns: i64,
@@ -20,12 +21,12 @@ impl Clock {
         Self { zero_ns: began_ns - NS_PER_S, unix_ns }
     }
 
-    /// A number above all that a cache opened earlier has given to its items.
+    /// A CAS number above all those that an earlier instance has given to its items.
     pub(super) const fn cas_first(self) -> u64 {
         cas_at(self.unix_ns.unsigned_abs())
     }
 
-    /// The Unix second in which it stood at 0.
+    /// The Unix second at which it was 0.
     pub(super) fn unix_zero(self) -> u32 {
         u32::try_from(self.unix_ns / NS_PER_S - 1).unwrap_or(0)
     }
@@ -39,7 +40,7 @@ impl Clock {
 
 fn coarse_ns(clock: libc::clockid_t) -> i64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: there is room for the time; it fails for clocks that there are not alone, and Linux has had these since 2.6.32.
+    // SAFETY: there is room for the time; the call fails only for unknown clocks, and Linux has had these since 2.6.32.
     unsafe { libc::clock_gettime(clock, &raw mut now) };
     now.tv_sec * NS_PER_S + now.tv_nsec
 }

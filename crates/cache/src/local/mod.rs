@@ -1,9 +1,9 @@
-//! A cache as a program has it that keeps it itself: with its clock, its movers, and memcached's operations by name.
+//! A cache embedded in a program: with its clock, its movers, and memcached's operations as methods.
 //!
-//! [`LocalCache`] is what `nearfar.h` and the Python package forward to. A bare [`Cache`] has a clock that its caller sets, and
-//! edits; here the clock runs, and an edit has a name. Items have flags, a CAS number and a time to live, so each takes 24 bytes
-//! more than in a bare cache whose items have none. Operations are in `ops.rs`; who may use a cache after fork, `owner.rs`;
-//! settings in words are in `settings.rs`.
+//! `nearfar.h` and the Python package forward to [`LocalCache`]. A bare [`Cache`] has a clock set by its caller, and
+//! general edits; here the clock runs by itself, and each edit has a name. Items have flags, a CAS number and a time to
+//! live, so each takes 24 bytes more than in a bare cache whose items have none. Operations are in `ops.rs`; use after
+//! fork in `owner.rs`; settings as text in `settings.rs`.
 
 mod clock;
 mod ops;
@@ -26,27 +26,27 @@ use crate::{Cache, Stats};
 use clock::Clock;
 use owner::Owner;
 
-/// Why a cache can't be opened.
+/// Reasons why a cache can't be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// It can't be so, or there is no such memory or disk.
+    /// An invalid configuration, or unavailable memory or disk.
     #[error("{error}{why}", error = .0, why = because(.0))]
     Cache(#[from] config::Error),
-    /// No more threads.
+    /// A thread could not be started.
     #[error("{movers} threads that move items can't be started: {source}")]
     Movers {
-        /// So many were asked for.
+        /// Requested number of movers.
         movers: usize,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// No page of memory.
+    /// No page of memory available.
     #[error("a page of memory can't be had: {0}")]
     Page(io::Error),
 }
 
-/// What the kernel said, where the error alone does not have it.
+/// The kernel's error, where the error's own message does not contain it.
 fn because(error: &config::Error) -> String {
     match error {
         config::Error::Memory { source, .. } => format!(": {source}"),
@@ -54,10 +54,10 @@ fn because(error: &config::Error) -> String {
     }
 }
 
-/// A cache at work in this process. Shared by reference among threads.
+/// A running cache in this process. Shared by reference among threads.
 ///
-/// It belongs to the process that opened it: a child of fork has neither its movers nor, for certain, its locks, so that all
-/// operations fail there ([`Failure::Forked`]), and dropping it gives nothing back.
+/// It belongs to the process that opened it: a child of fork has neither its movers nor reliable locks, so all
+/// operations fail there ([`Failure::Forked`]), and dropping it frees nothing.
 ///
 /// ```
 /// use nearfar_cache::Config;
@@ -81,17 +81,18 @@ pub struct LocalCache {
     movers: Mutex<Option<Movers>>,
     clock: Clock,
     owner: Owner,
-    /// The CAS number given last.
+    /// The last CAS number given.
     cas: AtomicU64,
     closed: AtomicBool,
 }
 
 impl LocalCache {
-    /// Opens a cache, with so many threads that make room in memory ahead of need; with none, whoever stores makes it. One more
-    /// is for the disk, where there is one. [`Config::making`] and [`crate::DiskTier::clock_zero`] are set to what goes with that.
+    /// Opens a cache with `movers` threads that make room in memory in the background; with 0, storing threads make it.
+    /// The disk tier, if any, has one more thread. Sets [`Config::making`] and [`crate::DiskTier::clock_zero`]
+    /// accordingly.
     ///
     /// # Errors
-    /// As [`Cache::new`], or if there can be no more threads.
+    /// As [`Cache::new`], or if a thread can't be started.
     pub fn open(config: &Config, movers: usize) -> Result<Self, OpenError> {
         let clock = Clock::start();
         let mut config = config.clone();
@@ -99,7 +100,7 @@ impl LocalCache {
         let mut cas = 0;
         if let Some(disk) = &mut config.disk {
             disk.clock_zero = clock.unix_zero();
-            // Above those of items that are found on disk.
+            // Above those of items recovered from disk.
             cas = clock.cas_first();
         }
         let owner = Owner::new().map_err(OpenError::Page)?;
@@ -116,12 +117,12 @@ impl LocalCache {
         })
     }
 
-    /// Stops what moves items, and writes what waits for the disk. Operations fail from then on; those that run meanwhile end as
-    /// they would have. Memory goes with the last reference. Once is enough, again does nothing. Dropping the cache does the same,
-    /// and says nothing.
+    /// Stops the movers, and writes pending items to disk. Later operations fail; running ones complete. Memory is
+    /// freed with the last reference. Further calls do nothing. Dropping the cache does the same, without reporting
+    /// errors.
     ///
     /// # Errors
-    /// If something could not be written; it is closed all the same. In a child of fork, where it can't be closed.
+    /// Items that could not be written; the cache is closed nevertheless. A child of fork, where it can't be closed.
     pub fn close(&self) -> io::Result<()> {
         if !self.owner.is_here() {
             return Err(io::Error::other(Failure::Forked));
@@ -140,13 +141,13 @@ impl LocalCache {
         self.closed.load(Acquire)
     }
 
-    /// The most bytes key and value of an item may have together.
+    /// Maximum bytes of key and value of an item together.
     #[must_use]
     pub fn largest(&self) -> usize {
         self.cache.largest()
     }
 
-    /// What was counted, by tier and size class.
+    /// Counters, by tier and size class.
     ///
     /// # Errors
     /// [`Failure::Closed`], [`Failure::Forked`].
@@ -155,7 +156,7 @@ impl LocalCache {
         Ok(self.cache.counted())
     }
 
-    /// Figures by name, as the server's `stats` has them.
+    /// Counters by name, as in the server's `stats`.
     ///
     /// # Errors
     /// [`Failure::Closed`], [`Failure::Forked`].
@@ -166,7 +167,7 @@ impl LocalCache {
         Ok(all)
     }
 
-    /// Sets the cache's clock, if a second has passed.
+    /// Checks that the cache may be used; sets its clock if a second has passed.
     fn ready(&self) -> Result<u32, Failure> {
         if !self.owner.is_here() {
             return Err(Failure::Forked);
@@ -192,7 +193,7 @@ impl Drop for LocalCache {
         if self.owner.is_here() {
             drop(movers.take());
         } else {
-            // Their threads are the parent's, and so is what a cache that goes would write to disk.
+            // The threads are the parent's, and the pending writes to disk are, too.
             #[expect(clippy::mem_forget, reason = "it is not ours to end")]
             core::mem::forget((movers.take(), Arc::clone(&self.cache)));
         }

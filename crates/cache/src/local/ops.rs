@@ -1,7 +1,7 @@
-//! What a program does with items: memcached's operations, each a decision over [`Store::edit`].
+//! Operations of a program on items: memcached's, each a decision over [`Store::edit`].
 //!
-//! Times to live are seconds from now, 0 for ever, up to what is left of the cache's clock (136 years). A number is decimal text,
-//! as memcached has it; upwards it begins again after the largest, downwards it ends at 0.
+//! Times to live are seconds from now, 0 for no expiry, up to the rest of the cache's clock (136 years). Numbers are
+//! decimal text, as in memcached; increments wrap around, decrements stop at 0.
 
 use rustix::io::Errno;
 
@@ -9,48 +9,48 @@ use super::LocalCache;
 use crate::item::KEY_MAX;
 use crate::store::{Edit, Meta, Old, Refused, Store};
 
-/// Bytes of the longest number, spaces behind it included.
+/// Bytes of the longest number, with trailing spaces.
 const DIGITS_MAX: usize = 20;
 
-/// What an item is stored with.
+/// Metadata to store with an item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct With {
     /// The caller's own 32 bits.
     pub flags: u32,
-    /// Seconds from now on in which it is there; 0 is for ever.
+    /// Seconds until it expires; 0: never.
     pub ttl: u32,
 }
 
-/// What is told of an item besides its value.
+/// Metadata of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct About {
     /// Bytes of its value.
     pub length: usize,
     /// The caller's own 32 bits.
     pub flags: u32,
-    /// Seconds that are left to it; 0 is for ever.
+    /// Seconds until it expires; 0: never.
     pub ttl: u32,
-    /// Another with each change of the item, and never 0.
+    /// Different after each change of the item, and never 0.
     pub cas: u64,
 }
 
-/// Why an operation was not done.
+/// Reasons why an operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
     /// There is no such item.
     #[error("there is no item under this key")]
     Absent,
-    /// There is an item; or, where its CAS number was given, another by now.
+    /// There is an item; or, where a CAS number was given, it has another one.
     #[error("there is an item under this key, or another than was read")]
     Exists,
-    /// A key that can't be.
+    /// A key of invalid length.
     #[error("a key of {0} bytes: it has 1 to {KEY_MAX}")]
     Key(usize),
-    /// The item's value is no number.
+    /// The item's value is not a number.
     #[error("the value is no number; what is counted is decimal text of at most 20 digits")]
     NoNumber,
-    /// It is too large, or there is no memory for it.
+    /// The item is too large, or there is no memory for it.
     #[error(transparent)]
     Refused(#[from] Refused),
     /// The cache was closed.
@@ -64,7 +64,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// The errno that says the same.
+    /// The corresponding errno.
     #[must_use]
     pub const fn errno(self) -> i32 {
         let errno = match self {
@@ -81,13 +81,13 @@ impl Failure {
     }
 }
 
-/// The second in which an item with this time to live is no more.
+/// The second in which an item with this time to live expires.
 const fn expires(ttl: u32, now: u32) -> u32 {
     if ttl == 0 { 0 } else { now.saturating_add(ttl) }
 }
 
 impl LocalCache {
-    /// As [`Self::ready`], for a key.
+    /// As [`Self::ready`], with a check of the key.
     #[inline]
     fn ready_for(&self, key: &[u8]) -> Result<u32, Failure> {
         let now = self.ready()?;
@@ -105,7 +105,7 @@ impl LocalCache {
         }
     }
 
-    /// Appends an item's value to `out`, and tells the rest; none if it is not there.
+    /// Appends an item's value to `out` and returns its metadata; `None` if there is no item.
     ///
     /// # Errors
     /// [`Failure::Key`], [`Failure::Closed`], [`Failure::Forked`].
@@ -135,7 +135,7 @@ impl LocalCache {
         Ok(found)
     }
 
-    /// Lets `decide` say what becomes of an item; nothing, where it fails.
+    /// Edits an item as `decide` decides; changes nothing if it fails.
     fn edit<D>(&self, key: &[u8], value: &mut Vec<u8>, mut decide: D) -> Result<(), Failure>
     where
         D: FnMut(Option<&dyn Old>, &mut Vec<u8>) -> Result<Edit, Failure>,
@@ -151,7 +151,7 @@ impl LocalCache {
         said
     }
 
-    /// Stores an item, whatever was there before. Gives its CAS number.
+    /// Stores an item, replacing any previous one. Returns its CAS number.
     ///
     /// # Errors
     /// As [`Self::get`], and [`Failure::Refused`]: then there is no item under this key any more.
@@ -183,15 +183,15 @@ impl LocalCache {
     /// Stores an item if there is one.
     ///
     /// # Errors
-    /// [`Failure::Absent`], and as [`Self::get`], and [`Failure::Refused`]: then what was there stays.
+    /// [`Failure::Absent`], and as [`Self::get`], and [`Failure::Refused`]: then the previous item stays.
     pub fn replace(&self, key: &[u8], value: &[u8], with: With) -> Result<u64, Failure> {
         self.put_if(key, value, with, |old| old.map(|_| ()).ok_or(Failure::Absent))
     }
 
-    /// Stores an item if it is still the one that had this CAS number.
+    /// Stores an item if the present one still has this CAS number.
     ///
     /// # Errors
-    /// [`Failure::Absent`], [`Failure::Exists`] if it is another, and as [`Self::replace`].
+    /// [`Failure::Absent`], [`Failure::Exists`] if it has another, and as [`Self::replace`].
     pub fn cas(&self, key: &[u8], value: &[u8], with: With, cas: u64) -> Result<u64, Failure> {
         self.put_if(key, value, with, |old| {
             let same = old.ok_or(Failure::Absent)?.meta().cas == cas;
@@ -216,7 +216,7 @@ impl LocalCache {
         Ok(cas)
     }
 
-    /// Puts bytes behind an item's value; flags and time to live stay.
+    /// Appends bytes to an item's value; flags and time to live stay.
     ///
     /// # Errors
     /// As [`Self::replace`].
@@ -224,7 +224,7 @@ impl LocalCache {
         self.extend(key, more, Side::Behind)
     }
 
-    /// Puts bytes before an item's value; flags and time to live stay.
+    /// Prepends bytes to an item's value; flags and time to live stay.
     ///
     /// # Errors
     /// As [`Self::append`].
@@ -249,7 +249,7 @@ impl LocalCache {
         Ok(sum)
     }
 
-    /// Adds to an item that is a number; gives the sum.
+    /// Adds to an item that is a number; returns the sum.
     ///
     /// # Errors
     /// [`Failure::NoNumber`], and as [`Self::replace`].
@@ -257,7 +257,7 @@ impl LocalCache {
         self.count(key, |number| number.wrapping_add(by))
     }
 
-    /// Takes from an item that is a number, down to 0; gives what is left.
+    /// Subtracts from an item that is a number, down to 0; returns the result.
     ///
     /// # Errors
     /// As [`Self::incr`].
@@ -265,10 +265,10 @@ impl LocalCache {
         self.count(key, |number| number.saturating_sub(by))
     }
 
-    /// Gives an item another time to live; false if there is none.
+    /// Sets an item's time to live; false if there is no item.
     ///
     /// # Errors
-    /// As [`Self::replace`]: on disk it has to be stored anew.
+    /// As [`Self::replace`]: an item on disk has to be rewritten.
     pub fn touch(&self, key: &[u8], ttl: u32) -> Result<bool, Failure> {
         let now = self.ready_for(key)?;
         let mut found = false;
@@ -280,7 +280,7 @@ impl LocalCache {
         Ok(found)
     }
 
-    /// Removes an item; false if there is none.
+    /// Removes an item; false if there was none.
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -300,14 +300,14 @@ impl LocalCache {
     }
 }
 
-/// Where something is put.
+/// The end of a value to which bytes are added.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Before,
     Behind,
 }
 
-/// Digits alone: no sign.
+/// Parses digits only: no sign.
 fn number(text: &[u8]) -> Option<u64> {
     let digits = text.iter().all(u8::is_ascii_digit);
     core::str::from_utf8(text).ok().filter(|_| digits)?.parse().ok()

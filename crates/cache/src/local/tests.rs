@@ -1,4 +1,4 @@
-//! A cache in a program: its operations, what they refuse, its clock, closing, and children of fork.
+//! An embedded cache: its operations, their errors, its clock, closing, and children of fork.
 
 use super::*;
 use crate::DiskTier;
@@ -166,7 +166,7 @@ fn a_closed_cache_refuses_and_what_was_on_disk_is_found_again() {
         Some(about.cas)
     });
     let found: Vec<_> = found.collect();
-    // What comes faster than the disk takes it is evicted.
+    // Items that arrive faster than the disk accepts them are evicted.
     assert!(found.len() > 50, "{} of {}", found.len(), keys.len());
     assert!(found.iter().all(|cas| *cas <= last));
     assert!(cache.set(b"new", b"", PLAIN).unwrap() > last);
@@ -174,7 +174,7 @@ fn a_closed_cache_refuses_and_what_was_on_disk_is_found_again() {
 
 #[test]
 fn whose_a_cache_is_is_told_by_a_page_that_the_kernel_empties_in_children() {
-    // A child of fork may do little from Rust; what becomes of a cache there is tested from C and from Python.
+    // A child of fork may do little in Rust; its use of a cache is tested from C and from Python.
     let owner = Owner::new().unwrap();
     assert!(owner.is_here());
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();

@@ -1,11 +1,11 @@
-//! A class as its policy sees it: slots by number, what is in them, and how often that was read.
+//! A class from its policy's view: slots by number, their state and read counts.
 #![expect(clippy::cast_possible_truncation, reason = "reads of an item are counted to three")]
 
 use super::{Class, Space};
 use crate::evict::{Items, Look};
 use crate::item::{Header, Item, Stage};
 
-/// A class as its policy sees it.
+/// A class from its policy's view.
 pub(super) struct View<'a> {
     pub(super) space: &'a Space,
     pub(super) class: &'a Class,
@@ -40,6 +40,8 @@ impl Items for View<'_> {
     }
 
     fn hash(&self, slot: u32) -> u32 {
-        self.header(slot).map_or(0, |(item, header)| item.hash(header, &mut Vec::new()).low())
+        self.header(slot).map_or(0, |(item, header)| {
+            item.hash(header, &mut Vec::new(), &self.space.hasher).low()
+        })
     }
 }

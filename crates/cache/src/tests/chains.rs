@@ -1,14 +1,15 @@
-//! Items larger than any slot: as others are to whoever uses them, whole whatever happens to them, and gone without a rest.
+//! Items larger than any slot: they behave as ordinary items, stay whole in all cases, and are removed completely.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::{Arc, cache, get, prop_assert_eq, proptest, tiers};
 use super::{Cache, Config, Edit, Eviction, HashMap, KB, Making, Meta, Movers, Refused, Store};
 use crate::arena::WORD;
+use crate::contents::Contents;
 use crate::item::{Header, Shape, Stage};
 use proptest::prelude::*;
 
-/// Bytes that say whose they are, of which version, and every 500 of them where in the value.
+/// Bytes that identify key and version, and every 500 of them their offset in the value.
 fn large(key: u32, version: u32, length: usize) -> Vec<u8> {
     let seed = (u64::from(key) << 32 | u64::from(version)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let block: Vec<u8> = (1..64_u32).flat_map(|n| seed.rotate_left(n).to_le_bytes()).collect();
@@ -21,15 +22,15 @@ fn large(key: u32, version: u32, length: usize) -> Vec<u8> {
     value
 }
 
-/// The version of such a value, if it is one of this key's and whole.
+/// The version of such a value, if it is a whole one of this key.
 fn version_of(key: u32, found: &[u8]) -> Option<u32> {
     let version = u32::from_le_bytes(found.get(4..8)?.try_into().ok()?);
     (found == large(key, version, found.len())).then_some(version)
 }
 
-/// Nothing is in use, but for what items are counted.
+/// Checks that no slot is in use except those of counted items.
 fn assert_no_rest(cache: &Cache) {
-    for space in &cache.spaces {
+    for space in cache.contents().spaces() {
         for class in space.classes() {
             let state = class.lock();
             assert_eq!((state.used, state.chunks), (0, 0), "slots of {} words", class.words());
@@ -37,7 +38,7 @@ fn assert_no_rest(cache: &Cache) {
     }
 }
 
-/// Items that are found, which must be as many as are counted.
+/// The number of items found, which must equal the count.
 fn assert_counted(cache: &Cache) -> u64 {
     let mut seen = 0;
     cache.each(&mut |key, _, length| {
@@ -54,7 +55,7 @@ fn values_of_all_lengths_up_to_sixteen_mebibytes_come_back_as_stored() {
     let config = Config { slab: None, ..tiers(&[65 << 20], Eviction::S3Fifo, Making::Inline) };
     let cache = cache(&config);
     let most = (16 << 20) - 1;
-    let single = cache.sizes.largest() * WORD - 32;
+    let single = cache.contents().sizes().largest() * WORD - 32;
     for length in [8, single - 4, single - 3, single, 100_000, 1 << 20, most - 1, most] {
         let value = large(1, 2, length);
         cache.set(b"key", &value).expect("room");
@@ -124,7 +125,7 @@ fn what_expires_is_reaped_flushed_or_evicted_goes_with_all_its_chunks() {
     store(b"late", 0);
     cache.set_now(5);
     assert!(get(&cache, b"soon").is_none());
-    assert_eq!(cache.reap(), 1);
+    assert_eq!(cache.expire(), 1);
     assert_eq!(assert_counted(&cache), 1);
     cache.flush(0);
     assert_no_rest(&cache);
@@ -186,10 +187,10 @@ fn large_items_go_down_a_tier_and_come_up_again_if_read() {
 #[test]
 fn what_looks_like_a_chain_and_is_none_leads_nowhere() {
     let cache = cache(&tiers(&[256 * KB], Eviction::S3Fifo, Making::Inline));
-    let space = &cache.spaces[0];
+    let space = cache.contents().space(0);
     let last = space.slab_count() * space.slab_words() - 1;
     let shape = Shape { key: 3, value: 100_000, extra: false, copy: true, chained: true };
-    let forged = Header::new(Header(0), shape).at(Stage::Live);
+    let forged = Header::new(Header::ZERO, shape).at(Stage::Live);
     for said in [0, u64::MAX, 7 << 32 | 2048, 60_000 << 32 | 2_000_000, 2 << 32 | 2_097_152] {
         let item = space.item(last);
         item.publish(forged);
@@ -201,7 +202,7 @@ fn what_looks_like_a_chain_and_is_none_leads_nowhere() {
         item.read_value(forged, &mut out);
         item.copy_value(forged, &mut vec![0; 100_000]);
         assert!(out.len() <= 100_000);
-        cache.wishes.add(Cache::place(0, last));
+        cache.wish(Contents::place(0, last));
         assert_eq!(cache.step(), 0);
     }
 }
@@ -234,7 +235,7 @@ fn readers_see_one_value_whole_while_it_is_replaced_and_edited() {
         }
         done.store(true, Relaxed);
     });
-    // It may have had to go, as there is room for a few of that length in each tier.
+    // It may have been evicted, as there is room for only a few of that length in each tier.
     let last = get(&cache, b"key").map(|found| version_of(1, &found));
     assert!(last.is_none_or(|version| version == Some(599)), "{last:?} is not the last");
     assert_eq!(cache.delete(b"key"), last.is_some());

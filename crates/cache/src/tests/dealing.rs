@@ -1,4 +1,4 @@
-//! Slabs go to the sizes they are worth most for: when sizes shift, and where two sizes are read at once.
+//! Slabs move to the sizes where they are worth most: when sizes shift, and when two sizes are read at once.
 
 use super::{Cache, Config, Eviction, KB, Making, cache, get, tiers};
 
@@ -13,7 +13,7 @@ impl Dice {
     }
 }
 
-/// Reads a key, and stores it with so many bytes if it is not there; whether it was.
+/// Reads a key, and stores it with this many bytes on a miss; returns whether it was a hit.
 fn ask(cache: &Cache, key: u32, length: usize) -> bool {
     let name = key.to_le_bytes();
     let found = get(cache, &name);
@@ -36,7 +36,7 @@ fn one_tier() -> Config {
 fn memory_follows_when_sizes_shift() {
     let (cache, mut dice) = (cache(&one_tier()), Dice(7));
     percent(60_000, || ask(&cache, dice.below(20_000), 150));
-    // Now other keys, of 2 KB each, that would fit in.
+    // Now other keys, of 2 KB each, which would fit.
     percent(60_000, || ask(&cache, 100_000 + dice.below(1_500), 2_000));
     let found = percent(20_000, || ask(&cache, 100_000 + dice.below(1_500), 2_000));
     assert!(found >= 90, "{found} %");
@@ -53,7 +53,7 @@ fn of_two_sizes_that_are_hot_one_does_not_live_on_the_other() {
     let mut both = |reads| {
         let (mut small, mut large) = (0, 0);
         for _ in 0..reads {
-            // Three reads of some 1.5 MiB that fit in, to one of 8 MiB that do not.
+            // Three reads from some 1.5 MiB that fit, per read from 8 MiB that do not.
             small += (0..3).filter(|_| ask(&cache, dice.below(8_000), 150)).count();
             large += usize::from(ask(&cache, 100_000 + dice.below(2_000), 4_000));
         }

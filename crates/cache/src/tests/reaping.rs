@@ -1,9 +1,9 @@
-//! Items whose time is up go without being asked for, some at a time, and no others.
+//! Background expiry removes expired items, a few at a time, and no others.
 
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::*;
-use crate::reap::SLOTS_PER_SECOND;
+use crate::expire::SLOTS_PER_SECOND;
 
 fn key(number: u32) -> [u8; 4] {
     number.to_le_bytes()
@@ -21,7 +21,7 @@ fn items(cache: &Cache) -> u64 {
 
 /// Reaps all there is to reap in this second.
 fn reap(cache: &Cache) -> usize {
-    (0..1000).map(|_| cache.reap_some()).sum()
+    (0..1000).map(|_| cache.expire_some()).sum()
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn threads_that_move_reap_and_so_does_one_where_there_are_none() {
         let cache = Arc::new(cache(&tiers(&[512 * KB], Eviction::S3Fifo, making)));
         (0..100).for_each(|number| put(&cache, number, 100, 5));
         let mut threads = crate::mover::Movers::start(&cache, movers).expect("a thread");
-        threads.reap_too().expect("a thread");
+        threads.expire_too().expect("a thread");
         cache.set_now(5);
         while items(&cache) > 0 {
             std::thread::yield_now();

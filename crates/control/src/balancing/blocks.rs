@@ -1,28 +1,29 @@
-//! Blocks of small pages that are used alike, as large as samples allow.
+//! Divides sampled small pages into blocks with uniform use, as large as the samples allow.
 //!
-//! A block of 2 MiB to 64 KiB is taken for one node's if nearly all its samples are that node's and it is not likely that they are
-//! so by chance (`owners.rs`); else it counts as shared. A shared block is looked at in smaller ones if the samples of each of
-//! those agree (one is one node's, the next another's), or are too few to tell; where they do not agree, all use all of it, and
-//! it stays whole: few samples then tell of much memory. The smallest are 64 KiB, or larger ones if very much memory was seen;
-//! where they are shared but the samples of each page agree, pages go one by one. What counts as shared but may well be one node's
-//! all the same stays where it is until there are samples enough: it would have to come back.
+//! A block of 2 MiB to 64 KiB is assigned to one node if nearly all its samples are of that node, and chance is an
+//! unlikely reason (`owners.rs`); otherwise it counts as shared. A shared block is divided if the samples of each
+//! smaller block agree (one belongs to one node, the next to another), or are too few to tell. If they do not agree,
+//! all nodes use all of the block, and it stays whole: few samples then describe much memory. The smallest blocks are
+//! 64 KiB, or larger if very much memory was sampled; if they are shared but the samples of each page agree, single
+//! pages are parts. A block that counts as shared but may be owned stays in place until there are enough samples,
+//! because it would have to be moved back.
 
 use nearfar_policy::traffic::Page;
 
 use super::owners::Owners;
 use super::regions::{Heat, Part};
 
-/// Pages of a block, as a power of two. The smallest blocks are the first by which there are not too many, or the last; the
-/// largest, the last by which there are enough for one of them not to be all there is.
+/// Pages of a block, as powers of two. The smallest order in use is the first with at most `BLOCKS_MOST` blocks, or
+/// the last; the largest is the last with at least `BLOCKS_LEAST` blocks, so that one block never covers all memory.
 const ORDERS: [u32; 6] = [4, 5, 6, 7, 8, 9];
 const BLOCKS_MOST: usize = 4096;
 const BLOCKS_LEAST: usize = 64;
-/// Pieces of a block that must have been seen for it to be one node's: samples come in bursts.
+/// Sampled pieces that a block owned by one node must have: samples come in bursts.
 const PIECES_LEAST: usize = 3;
-/// So many pairs of samples of a page tell whether they agree.
+/// Pairs of samples from which on agreement can be judged.
 const PAIRS_LEAST: u128 = 20;
 
-/// Orders of blocks for what was seen, the largest first.
+/// Orders of blocks for these sampled pages, the largest first.
 pub(super) fn orders(small: Sampled<'_>) -> Vec<u32> {
     let mut count = [0; ORDERS.len()];
     let mut last = None;
@@ -38,8 +39,8 @@ pub(super) fn orders(small: Sampled<'_>) -> Vec<u32> {
     ORDERS[finest..=most.max(finest)].iter().rev().copied().collect()
 }
 
-/// Pairs of samples of pieces of blocks (smaller blocks, or pages): all, those of one node, and of how many that would be so by
-/// chance.
+/// Pairs of samples within pieces of blocks (smaller blocks, or pages): all pairs, those of one node, and the number
+/// of these expected by chance.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pairs {
     all: u128,
@@ -48,7 +49,7 @@ struct Pairs {
 }
 
 impl Pairs {
-    /// Takes in a block, with the samples of each of its pieces by the place of the node that asked.
+    /// Adds a block, with the samples of each of its pieces by the place of the requesting node.
     fn add(&mut self, block: &Part, pieces: impl Iterator<Item = Vec<u64>>) {
         let pairs = |samples: u64| samples * samples.saturating_sub(1) / 2;
         let (mut all, mut agree) = (0, 0);
@@ -64,7 +65,7 @@ impl Pairs {
         self.chance += all * squares / (sum * sum).max(1);
     }
 
-    /// Whether pieces are each one node's, next to each other; none if there are too few samples to tell.
+    /// Whether the pieces have an owner each; `None` if there are too few samples to tell.
     const fn are_fine(self) -> Option<bool> {
         if self.all < PAIRS_LEAST {
             return None;
@@ -73,22 +74,22 @@ impl Pairs {
     }
 }
 
-/// Pages that were sampled, in order.
+/// Sampled pages, in order.
 pub(super) type Sampled<'a> = &'a [(&'a Page, &'a Heat)];
 
-/// A block of so many pages, as a power of two, with what of it was sampled. It ends where nothing was seen beyond, in blocks of the
-/// smallest size: there may be no memory.
+/// The part that covers these sampled pages, in blocks of 2^`finest` pages. It ends with the last sampled one, because
+/// there may be no memory beyond.
 fn part(sampled: Sampled<'_>, finest: u32) -> Option<Part> {
     let (first, last) = (block(sampled.first()?.0, finest), block(sampled.last()?.0, finest));
     Some(Part::of(first, last.number + (1 << finest) - first.number, sampled))
 }
 
-/// Samples of the pieces of a block, blocks of so many pages as a power of two.
+/// Samples of each sampled block of 2^`order` pages.
 fn pieces(sampled: Sampled<'_>, order: u32) -> impl Iterator<Item = Vec<u64>> {
     sampled.chunk_by(move |a, b| block(a.0, order) == block(b.0, order)).map(asked)
 }
 
-/// Samples of pages in all, by the place of the node that asked.
+/// Sums of samples by the place of the requesting node.
 pub(super) fn asked(sampled: Sampled<'_>) -> Vec<u64> {
     let mut by = vec![0; sampled.first().map_or(0, |(_, heat)| heat.by.len())];
     for (_, heat) in sampled {
@@ -97,8 +98,8 @@ pub(super) fn asked(sampled: Sampled<'_>) -> Vec<u64> {
     by
 }
 
-/// What goes as one of a process's small pages: as large blocks as samples allow. A block that is one node's stays whole. Others
-/// are looked at in smaller blocks, unless there is nothing to be told apart in them. `orders` are the largest first.
+/// Divides a process's sampled small pages into parts: blocks as large as samples allow. A block with an owner stays
+/// whole. Others are divided into smaller blocks, unless these would not differ. `orders` begins with the largest.
 pub(super) fn of_process<'a>(sampled: Sampled<'a>, orders: &[u32], all: &mut Vec<Part>) {
     let finest = orders.last().copied().unwrap_or(0);
     let mut left: Vec<Sampled<'a>> = vec![sampled];
@@ -125,7 +126,7 @@ pub(super) fn of_process<'a>(sampled: Sampled<'a>, orders: &[u32], all: &mut Vec
                 shared.iter().for_each(|(part, sampled)| pairs.add(part, pieces(sampled, order)));
                 pairs.are_fine()
             };
-            // Of the next smaller ones, too few samples are reason enough.
+            // For the next smaller blocks, too few samples are a sufficient reason.
             let next = finer.first().map(|order| fine(*order));
             matches!(next, Some(None | Some(true)))
                 || finer.iter().skip(1).chain([&0]).any(|order| fine(*order) == Some(true))
@@ -146,7 +147,7 @@ pub(super) fn of_process<'a>(sampled: Sampled<'a>, orders: &[u32], all: &mut Vec
     all.append(&mut pages);
 }
 
-/// Tells whose parts are, by process: parts of one size.
+/// Sets the owners of parts of one size, process by process.
 pub(super) fn told(parts: &mut [Part]) {
     for of_one in parts.chunk_by_mut(|a, b| a.first.process == b.first.process) {
         let owners = Owners::of(of_one.iter().map(|part| part.by.as_slice()));
@@ -156,7 +157,7 @@ pub(super) fn told(parts: &mut [Part]) {
     }
 }
 
-/// The first page of the block that has it.
+/// The first page of the block that contains `page`.
 const fn block(page: &Page, order: u32) -> Page {
     Page { process: page.process, number: page.number >> order << order }
 }
@@ -168,7 +169,7 @@ mod tests {
     use super::super::owners::tests::any;
     use super::super::regions::tests::seen;
 
-    /// How many parts there are of each size, of so many pages, every so many-th seen, by these nodes.
+    /// Number of parts by size, for `all` pages with every `apart`-th sampled by the nodes of `asks`.
     fn sizes(all: u64, apart: u64, asks: impl Fn(u64) -> Vec<usize>) -> Vec<(u64, usize)> {
         let mut sizes = BTreeMap::new();
         for part in seen((0..all).step_by(usize::try_from(apart).unwrap()), asks).parts() {
@@ -184,16 +185,16 @@ mod tests {
         assert_eq!(sizes(64 * 512, 50, quarter).last().map(|size| size.0), Some(512));
         let all = |number: u64| vec![any(number)];
         assert!(sizes(64 * 512, 10, all).iter().all(|(pages, _)| *pages > 480));
-        // Of less memory, blocks are smaller: one is never all there is.
+        // With less memory, blocks are smaller, and one block never covers all.
         assert!(sizes(64 * 64, 10, all).iter().all(|(pages, _)| (48..=64).contains(pages)));
     }
 
     #[test]
     fn blocks_are_as_small_as_what_is_one_nodes() {
-        // One node's are 64 KiB, the next another's.
+        // One node owns 64 KiB, another the next.
         let pieces = |number: u64| vec![any(number / 16)];
         assert_eq!(sizes(64 * 512, 4, pieces), [(16, 2048)]);
-        // The one block that two nodes have halves of is looked at in pieces.
+        // The one block with two owners is divided.
         let halves = |number: u64| vec![usize::from(number >= 32 * 512 + 256)];
         let found = sizes(64 * 512, 8, halves);
         assert_eq!(found.last(), Some(&(512, 63)), "{found:?}");

@@ -1,4 +1,4 @@
-//! What came of what was done: how traffic was before pages moved, what was predicted, and how it is now.
+//! Effect of moves: traffic before the first move, the predicted gain, and traffic now.
 
 use nearfar_policy::traffic::Metrics;
 use nearfar_policy::traffic::balance::Verdict;
@@ -12,24 +12,24 @@ const QUIET: u32 = 10;
 /// The present episode of moves, or the last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effect {
-    /// How it was before the first move.
+    /// Metrics before the first move.
     pub before: Option<Metrics>,
-    /// How it is now, or was as the episode ended.
+    /// Metrics now, or at the end of the episode.
     pub after: Option<Metrics>,
-    /// The gain that was predicted with the first move, by policies that predict.
+    /// The gain predicted with the first move, by policies that predict.
     pub predicted: Option<BasisPoints>,
     /// Pages moved.
     pub moved: u64,
-    /// Whether pages still move.
+    /// Whether the episode continues.
     pub open: bool,
-    /// Rounds since the last move, and how it was in the last round of all.
+    /// Rounds since the last move, and the metrics of the last round.
     quiet: u32,
     last: Option<Metrics>,
     wished: Option<BasisPoints>,
 }
 
 impl Effect {
-    /// Takes in a round, in which so many pages were moved.
+    /// Adds a round, in which `moved` pages were moved.
     pub(super) fn of_round(&mut self, round: &Round, moved: u64, verdict: Option<Verdict>) {
         if let Some(Verdict::Moving { gain }) = verdict {
             self.wished.get_or_insert(gain);

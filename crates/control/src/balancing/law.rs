@@ -1,4 +1,9 @@
-//! The two kinds of policy, and what is asked of a machine for what they decide.
+//! Policies of the balancing loop, and the requests that carry out their decisions.
+//!
+//! Carrefour decides about single pages: to move them, or to split huge ones; replicas are counted only. The balancing
+//! controller decides about bytes per region and pair of nodes (a shift); `shift` selects the pages of each shift, or,
+//! once no gain is left, restores interleaving (`tidy.rs`). Requests are queued at a [`PageMover`], which reports
+//! results later. Not here: the decisions (crate policy).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,15 +15,17 @@ use nearfar_topology::{Bytes, Nanoseconds};
 use super::regions::{self, Part};
 use super::tidy::Tidy;
 use super::turns::Home;
-use super::{Layout, Move, Pages};
-use crate::sense::{Reading, Whose};
+use nearfar_policy::ports::{Move, PageMover};
 
-/// More waiting moves than this are of decisions long past.
+use super::Layout;
+use nearfar_policy::ports::{Reading, Whose};
+
+/// Above this number, waiting moves are of outdated decisions and are dropped.
 const WAITING_MAX: usize = 120_000;
-/// Pages of which samples are kept where only shares are of interest.
+/// Pages with samples, for policies that need only shares.
 const PAGES_MAX: usize = 30_000;
 
-/// Who decides.
+/// The policy.
 #[derive(Debug)]
 pub enum Law {
     /// Carrefour.
@@ -27,55 +34,55 @@ pub enum Law {
     Balance(Box<Balanced>),
 }
 
-/// The controller of marginal costs or equal latencies, and which pages it has moved.
+/// The controller of marginal costs or equal latencies, with its record of moved pages.
 #[derive(Debug)]
 pub struct Balanced {
     pub(super) policy: Balance,
     pages: balance::Pages,
     tidy: Tidy,
-    /// What was decided and is not carried out yet, and what it was decided on.
+    /// The last decision, while it is not carried out, and the parts that it is based on.
     pub(super) last: Option<(balance::Decision, Vec<Part>)>,
 }
 
-/// What was asked of the machine.
+/// Number of requests to the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Pages to be moved; a huge one is one.
+    /// Pages to move; a huge page counts as one.
     pub moves: u64,
-    /// Huge pages split,
+    /// Huge pages split.
     pub splits: u64,
-    /// and those that could not be.
+    /// Huge pages that could not be split.
     pub unsplit: u64,
-    /// Pages worth a replica, which no process's memory but one's own can have.
+    /// Pages worth a replica. Not requested: other processes' memory can't have replicas.
     pub replicas: u64,
 }
 
-/// What was decided, and what was asked for.
+/// A decision, and the requests made for it.
 #[derive(Clone, Debug)]
 pub enum Said {
-    /// By Carrefour.
+    /// Of Carrefour.
     Carrefour {
         /// The decision.
         decision: Box<carrefour::Decision>,
-        /// What was asked for.
+        /// The requests.
         wanted: Wanted,
     },
-    /// By marginal costs or equal latencies.
+    /// Of the controller of marginal costs or equal latencies.
     Balance {
         /// The decision.
         decision: Box<balance::Decision>,
-        /// What was asked for.
+        /// The requests.
         wanted: Wanted,
     },
 }
 
-/// A reading, and what it is about.
+/// A reading and its scope.
 pub(super) struct Counted<'a> {
     pub(super) reading: &'a Reading,
-    /// Since the one before.
+    /// Time since the previous reading.
     pub(super) elapsed: Nanoseconds,
     pub(super) whose: &'a Whose,
-    /// Whether lines are counted whoever asked for them.
+    /// Whether lines of all processes are counted, not only of those in scope.
     pub(super) everyone: bool,
 }
 
@@ -87,7 +94,7 @@ impl Law {
         Self::Carrefour(Box::new(Carrefour::new(config)))
     }
 
-    /// The controller.
+    /// The balancing controller.
     #[must_use]
     pub fn balance(policy: Balance) -> Self {
         let pages = balance::Pages::new();
@@ -111,7 +118,7 @@ impl Law {
 }
 
 impl Said {
-    /// What was asked for.
+    /// The requests.
     #[must_use]
     pub const fn wanted(&self) -> &Wanted {
         match self {
@@ -119,7 +126,7 @@ impl Said {
         }
     }
 
-    /// Whether pages were decided on at all.
+    /// Whether the decision may have moved pages.
     pub(super) fn acted(&self) -> bool {
         match self {
             Self::Carrefour { decision, .. } => decision.hold.is_none(),
@@ -128,8 +135,8 @@ impl Said {
     }
 }
 
-/// Asks for what Carrefour has decided on.
-pub(super) fn carry_out<P: Pages>(
+/// Queues the requests of a Carrefour decision.
+pub(super) fn carry_out<P: PageMover>(
     decision: &carrefour::Decision,
     table: &Table,
     pages: &mut P,
@@ -155,7 +162,7 @@ pub(super) fn carry_out<P: Pages>(
                 let first = page.whole();
                 let stays_whole = whole.contains(&first);
                 let huge = !small.contains(&first) && (stays_whole || is_huge(table, *page));
-                // A page that could not be split goes where its first piece was to go, once.
+                // A page that could not be split moves whole, once, to the target of its first piece.
                 if huge && !gone.insert(first) {
                     continue;
                 }
@@ -175,9 +182,9 @@ fn is_huge(table: &Table, page: Page) -> bool {
     table.pages().range(first..end).any(|(_, sampled)| sampled.huge)
 }
 
-/// Asks for what is to change places, by the pages of each region that are on the node where it is from: the hottest first. Where
-/// nothing has been to gain for a while, for what brings pages in turn.
-pub(super) fn shift<P: Pages>(
+/// Queues moves for each shift: pages of its region on the source node, selected by heat. After a while without gains,
+/// queues moves that restore interleaving instead.
+pub(super) fn shift<P: PageMover>(
     decision: &balance::Decision,
     one: &mut Balanced,
     layout: &Layout,
@@ -186,12 +193,12 @@ pub(super) fn shift<P: Pages>(
 ) -> Wanted {
     one.pages.tick();
     if one.policy.is_settled() {
-        // What is asked for already comes first.
+        // Moves that wait already have priority.
         let is_free = pages.waiting() == 0;
         let moves = is_free.then(|| one.tidy.moves(parts, layout, &decision.weights));
         return ask(moves.unwrap_or_default(), pages);
     }
-    // What waits still is of a decision that this one replaces.
+    // Moves that wait are of a decision that this one replaces.
     pages.forget();
     let (mut moves, mut stuck) = (Vec::new(), BTreeMap::new());
     for shift in &decision.shifts {
@@ -207,13 +214,14 @@ pub(super) fn shift<P: Pages>(
                     .map(|(part, candidate)| (candidate.page, (part, candidate)))
                     .collect()
             };
-        // What is undone has no weights: then any page will do.
+        // A shift back has no weights: then any page will do.
         let is_undone = weights.is_empty();
         let home = Home::new(weights, (shift.from, shift.to));
         let mut home = (!is_undone).then_some(&home);
         let mut of = find(home, |_| true);
         if of.is_empty() {
-            // All that is at home there is there, and it is too little: what is hottest goes, too, but not what is in turn.
+            // All pages of this home are there already, and that is too little: other whole parts move, too, but not
+            // interleaved ones.
             home = None;
             of = find(home, Part::goes_whole);
         }
@@ -224,7 +232,7 @@ pub(super) fn shift<P: Pages>(
             continue;
         }
         let candidates: Vec<Candidate> = of.values().map(|(_, candidate)| *candidate).collect();
-        // Nothing is less than its smallest part.
+        // Nothing smaller than the smallest part can move.
         let least = candidates.iter().map(|one| one.bytes.0).min().unwrap_or(0);
         let bytes = shift.bytes.0.next_multiple_of(PAGE);
         let bytes = Bytes(if 2 * bytes >= least { bytes.max(least) } else { bytes });
@@ -242,7 +250,7 @@ pub(super) fn shift<P: Pages>(
     ask(moves, pages)
 }
 
-fn ask<P: Pages>(moves: Vec<Move>, pages: &mut P) -> Wanted {
+fn ask<P: PageMover>(moves: Vec<Move>, pages: &mut P) -> Wanted {
     let wanted = Wanted { moves: moves.len() as u64, ..Wanted::default() };
     pages.ask(moves);
     wanted

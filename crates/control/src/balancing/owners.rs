@@ -1,32 +1,33 @@
-//! Whose memory is, told by samples of it: nearly all one node's, and hardly so by chance.
+//! Finds the one node that uses a part of memory (its owner) from samples: nearly all are of that node, and hardly by
+//! chance.
 //!
-//! Of memory that four nodes use alike, three samples are one node's in six cases of a hundred; of two nodes, in 25. How much of
-//! a process's memory is owned at all is told by all its parts: of those with a few samples, more agree than would by chance. A
-//! part is an owner's where that is [`SURE`] times as likely as chance (Bayes' rule, the share that is owned being what was known
-//! before).
+//! If four nodes use memory alike, three samples are of one node in six cases of a hundred; if two do, in 25. All
+//! parts of a process together show how much of its memory is owned: among parts with a few samples, more agree than
+//! would by chance. A part has an owner if that is [`SURE`] times as likely as chance (Bayes' rule, with the owned
+//! share as the prior).
 
-/// Samples from which on it is told whose a part is,
+/// Least number of samples that can show an owner,
 const TELLS: u64 = 3;
-/// and the share of them that is one node's if others hardly use it.
+/// and the percentage of them that must be of one node.
 const NEARLY: u64 = 90;
-/// How many times as likely as chance it must be.
+/// Least ratio of the likelihoods of ownership and chance.
 const SURE: f64 = 4.0;
-/// The least share of a process's parts that is taken for owned.
+/// Lower limit of the owned share of a process's parts.
 const OWNED_LEAST: f64 = 0.01;
-/// Where this share of them is, another one probably is, too.
+/// From this owned share on, another part probably has an owner, too.
 const MOSTLY: f64 = 0.5;
 
-/// What the parts of a process tell of each.
+/// Statistics of all parts of a process, by which each is judged.
 #[derive(Clone, Debug)]
 pub(super) struct Owners {
-    /// The share of samples by the place of the node that asked.
+    /// The share of samples by the place of the requesting node.
     mix: Vec<f64>,
-    /// The share of parts that are one node's.
+    /// The share of parts with an owner.
     owned: f64,
 }
 
 impl Owners {
-    /// Of the parts of a process, each with its samples by the place of the node that asked.
+    /// Statistics of parts, each given as samples by the place of the requesting node.
     pub(super) fn of<'a>(parts: impl Iterator<Item = &'a [u64]> + Clone) -> Self {
         let mut by: Vec<u64> = Vec::new();
         for part in parts.clone() {
@@ -37,7 +38,7 @@ impl Owners {
         let mix = by.iter().map(|one| real(*one) / real(all.max(1))).collect();
         let mut this = Self { mix, owned: 1.0 };
         if by.iter().any(|one| *one * 100 >= all * NEARLY) {
-            // It is one node's as a whole.
+            // One node owns all of it.
             return this;
         }
         let (mut told, mut agree, mut chance) = (0.0, 0.0, 0.0);
@@ -54,27 +55,27 @@ impl Owners {
         this
     }
 
-    /// The place of the node whose a part is.
+    /// The place of the node that owns a part; `None` if it is shared or unknown.
     pub(super) fn owner(&self, part: &[u64]) -> Option<usize> {
         let (place, samples) = nearly(part)?;
         let chance = (1.0 - self.owned) * self.by_chance(samples);
         (self.owned >= SURE * chance).then_some(place)
     }
 
-    /// Whether a part may well be one node's although that is not told yet: so are most, and all its samples agree.
+    /// Whether a part may have an owner that is not proved yet: most parts have one, and its samples agree.
     pub(super) fn may_be_owned(&self, part: &[u64]) -> bool {
         let (all, most) = (part.iter().sum::<u64>(), part.iter().copied().max().unwrap_or(0));
         self.owned >= MOSTLY && most * 100 >= all * NEARLY && self.owner(part).is_none()
     }
 
-    /// How likely it is that so many samples of memory that all use are of one node.
+    /// The probability that all samples of shared memory are of one node.
     fn by_chance(&self, samples: u64) -> f64 {
         let samples = i32::try_from(samples).unwrap_or(i32::MAX);
         self.mix.iter().map(|share| share.powi(samples)).sum()
     }
 }
 
-/// The place of the node that nearly all of enough samples are of, and how many those are.
+/// The place of the node with nearly all samples, if these are enough, and the number of its samples.
 fn nearly(part: &[u64]) -> Option<(usize, u64)> {
     let all: u64 = part.iter().sum();
     let (place, most) = part.iter().enumerate().max_by_key(|(_, samples)| **samples)?;
@@ -96,14 +97,14 @@ pub(super) mod tests {
         parts.iter().map(|part| owners.owner(part)).collect()
     }
 
-    /// So many samples of a part, each of a node that `of` tells by the number of the sample.
+    /// A part with that number of samples; `of` returns the node of each.
     fn part(samples: u64, of: impl Fn(u64) -> usize) -> Vec<u64> {
         let mut part = vec![0; 4];
         (0..samples).for_each(|sample| part[of(sample)] += 1);
         part
     }
 
-    /// Something that is like chance, of four.
+    /// A pseudo-random node of four.
     pub(in super::super) fn any(seed: u64) -> usize {
         usize::try_from(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 62).unwrap_or(0)
     }
@@ -113,7 +114,7 @@ pub(super) mod tests {
         let parts: Vec<_> = (0..40_usize).map(|index| part(3, |_| index % 4)).collect();
         assert!(owners(&parts).iter().enumerate().all(|(at, owner)| *owner == Some(at % 4)));
         assert_eq!(owners(&[vec![2, 0], vec![2, 0]]), [None; 2]);
-        // One node's as a whole, but for a page now and then.
+        // One node owns all, except for a page now and then.
         let mut parts = vec![vec![5, 0]; 99];
         parts.push(vec![2, 2]);
         assert_eq!(owners(&parts)[..2], [Some(0); 2]);
@@ -147,7 +148,7 @@ pub(super) mod tests {
         let owners = Owners::of(parts.iter().map(Vec::as_slice));
         let waits: Vec<_> = parts[39..].iter().map(|part| owners.may_be_owned(part)).collect();
         assert_eq!(waits, [false, true, false, true]);
-        // Where all use all, two samples that agree do so by chance.
+        // In shared memory, two samples agree by chance.
         let shared: Vec<_> = (0..400)
             .map(|index| part(2 + 4 * (index % 2), |sample| any(index * 100 + sample)))
             .collect();

@@ -1,10 +1,10 @@
-//! Memory that is used alike, made of samples: what one node's CPUs use is a region for each node, what several use is one.
+//! Regions of memory with the same use, built from samples: one for the memory of each node's CPUs, and a shared one.
 //!
-//! Samples of a page are kept and fade: halved every [`FADES`] decisions, so that what was used once is forgotten in a minute.
-//! Where the policy finds that loads have changed, only those of the readings by which it found that are kept: who made memory is
-//! often not who uses it.
-//! Few pages of many are ever sampled, and pages beside each other are mostly used alike. So memory goes in *parts*: a huge
-//! page, or a block of small ones of which some were sampled (`blocks.rs`).
+//! Samples of a page decay: they are halved every [`FADES`] decisions, so that a single use is forgotten in a minute.
+//! If the policy finds that loads have changed, only the samples of the readings that showed it are kept: the node
+//! that initialised memory is often not the one that uses it. Only few pages are ever sampled, and neighbouring pages
+//! mostly have the same use. So the unit of memory is a *part*: a huge page, or a block of small ones of which some
+//! were sampled (`blocks.rs`).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,14 +16,14 @@ use super::blocks::{self, told};
 use super::turns::Home;
 use super::{Layout, Placed};
 
-/// Pages that are remembered.
+/// Most pages with samples.
 const PAGES_MAX: usize = 200_000;
-/// Decisions until samples count half.
+/// Decisions after which samples are halved.
 const FADES: u32 = 20;
-/// Readings by which a change of loads is found.
+/// Readings that show a change of loads.
 const LATELY: usize = 5;
 const WHOLE: u64 = 10_000;
-/// Pages with what was seen of them lately.
+/// Pages with their recent samples.
 #[derive(Clone, Debug)]
 pub struct Regions {
     nodes: usize,
@@ -38,7 +38,7 @@ pub struct Regions {
 pub(super) struct Heat {
     pub(super) node: NodeId,
     pub(super) huge: bool,
-    /// Samples by the place of the node that asked.
+    /// Samples by the place of the requesting node.
     pub(super) by: Vec<u32>,
 }
 
@@ -48,20 +48,20 @@ impl Heat {
     }
 }
 
-/// Memory that is looked at as one.
+/// The unit of memory that is judged and moved: a huge page, a block of small ones, or one.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
-    /// Its first page, and how many there are.
+    /// Its first page, and the number of pages.
     pub(super) first: Page,
     pub(super) pages: u64,
     pub(super) huge: bool,
-    /// Samples by the place of the node that asked.
+    /// Samples by the place of the requesting node.
     pub(super) by: Vec<u64>,
-    /// The place of the node whose it is; `None` for a shared one.
+    /// The place of the node that owns it; `None` if it is shared.
     pub(super) owner: Option<usize>,
-    /// It counts as shared, but may well be one node's: it stays until more is known.
+    /// It counts as shared but may have an owner: it stays in place until there are more samples.
     pub(super) waits: bool,
-    /// The pages that were sampled: their numbers, nodes and samples.
+    /// The sampled pages: their numbers, nodes and samples.
     sampled: Vec<(u64, NodeId, u64)>,
 }
 
@@ -78,10 +78,11 @@ impl Part {
         Bytes(self.pages * PAGE)
     }
 
-    /// What of it is to leave a node, all or what has this home, going by the pages that were sampled: those of that home, else
-    /// those that should leave, too, else any. Nothing if none of these is there.
+    /// The amount that should leave a node, of the whole part or of its pages with this home, estimated from the
+    /// sampled pages: those with that home, else those that should leave, else any. `None` if none of them is on the
+    /// node.
     pub(super) fn leaves(&self, node: NodeId, home: Option<&Home>) -> Option<Candidate> {
-        // Of three kinds of pages: those that were sampled, those of them that are there, and the samples of these.
+        // Three kinds of pages; of each the number sampled, the number on the node, and the samples of the latter.
         let mut kinds = [(0, 0, 0); 3];
         for (number, on, samples) in &self.sampled {
             let tells = home.map_or([true; 3], |home| {
@@ -99,12 +100,12 @@ impl Part {
         let ours = self.pages_of(home).count() as u64;
         let pages = (ours * there).div_ceil(told);
         let bytes = Bytes(pages * if self.huge { PAGE * PIECES } else { PAGE });
-        // What goes to different homes goes, and rests, by itself.
+        // Pages with different homes are separate candidates, and back off separately.
         let page = self.pages_of(home).next()?;
         (pages > 0).then_some(Candidate { page, bytes, accesses: accesses.max(1) })
     }
 
-    /// The pages that move, all or those of one home: of a huge one, the first stands for it.
+    /// The pages to move, all or those with one home. The first page of a huge one represents it.
     pub(super) fn pages_of(&self, home: Option<&Home>) -> impl Iterator<Item = Page> + use<> {
         let (first, home) = (self.first, home.copied());
         let (pages, by) = if self.huge { (1, PIECES) } else { (self.pages, 1) };
@@ -113,48 +114,48 @@ impl Part {
             .map(move |number| Page { number, ..first })
     }
 
-    /// The nodes of the pages that were sampled, and how many samples each has.
+    /// The node and the samples of each sampled page.
     pub(super) fn on(&self) -> impl Iterator<Item = (NodeId, u64)> {
         self.sampled.iter().map(|(_, node, samples)| (*node, *samples))
     }
 
-    /// Whether it is one page.
+    /// Whether it is one page, which moves as a whole.
     pub(super) const fn goes_whole(&self) -> bool {
         self.huge || self.pages == 1
     }
 
-    /// A page's number among those of its size.
+    /// The number of a page in units of its size.
     const fn turn(&self, number: u64) -> u64 {
         if self.huge { number / PIECES } else { number }
     }
 }
 
 impl Regions {
-    /// Of a machine with so many nodes; empty.
+    /// Empty, for a machine with this number of nodes.
     #[must_use]
     pub const fn new(nodes: usize) -> Self {
         Self { nodes, pages: BTreeMap::new(), lately: VecDeque::new(), since_faded: 0, lost: 0 }
     }
 
-    /// Pages remembered.
+    /// Number of pages with samples.
     #[must_use]
     pub fn len(&self) -> usize {
         self.pages.len()
     }
 
-    /// Whether there are none.
+    /// Whether no page has samples.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pages.is_empty()
     }
 
-    /// Samples of pages for which there was no room.
+    /// Samples dropped because the table was full, or their node is unknown.
     #[must_use]
     pub const fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Takes in the samples of a reading.
+    /// Adds the samples of a reading.
     pub(super) fn add(&mut self, samples: Vec<Sample>) {
         self.count(&samples);
         self.lately.push_back(samples);
@@ -163,7 +164,7 @@ impl Regions {
         }
     }
 
-    /// Forgets all but the last few readings.
+    /// Drops all samples except those of the last few readings.
     pub(super) fn begin_anew(&mut self) {
         self.pages.clear();
         self.since_faded = 0;
@@ -187,7 +188,7 @@ impl Regions {
         }
     }
 
-    /// Takes in where a page was found to be.
+    /// Updates the node of a page by the result of a move.
     pub(super) fn placed(&mut self, placed: &Placed) {
         match (self.pages.get_mut(&placed.asked.page), placed.on) {
             (Some(heat), Some(node)) => heat.node = node,
@@ -196,13 +197,13 @@ impl Regions {
         }
     }
 
-    /// Forgets pages of processes that are not among those looked at any more.
+    /// Drops pages of processes that are out of scope.
     pub(super) fn keep(&mut self, whose: impl Fn(Process) -> bool) {
         self.pages.retain(|page, _| whose(page.process));
         self.lately.iter_mut().for_each(|all| all.retain(|sample| whose(sample.page.process)));
     }
 
-    /// A decision was made.
+    /// Counts a decision, and halves samples if it is time.
     pub(super) fn age(&mut self) {
         self.since_faded += 1;
         if self.since_faded < FADES {
@@ -215,7 +216,7 @@ impl Regions {
         });
     }
 
-    /// What goes as one.
+    /// Divides the sampled pages into parts.
     pub(super) fn parts(&self) -> Vec<Part> {
         let (huge, small): (Vec<_>, Vec<_>) = self.pages.iter().partition(|(_, heat)| heat.huge);
         let orders = blocks::orders(&small);
@@ -229,12 +230,12 @@ impl Regions {
     }
 }
 
-/// Regions for a policy: one for each node with CPUs, in the layout's order, then the one that is shared.
+/// Regions for a policy: one for each node with CPUs, in the layout's order, then the shared one.
 pub(super) fn regions(parts: &[Part], layout: &Layout) -> Vec<Region> {
     let (cpus, mems) = (layout.cpus.len(), layout.mems.len());
     let mut used = vec![vec![0_u64; cpus]; cpus + 1];
     let mut at = vec![vec![0_u64; mems]; cpus + 1];
-    // What waits stays where it is.
+    // Samples of parts that wait, which stay in place.
     let mut stays = at.clone();
     let mut bytes = vec![0_u64; cpus + 1];
     for part in parts {
@@ -255,7 +256,7 @@ pub(super) fn regions(parts: &[Part], layout: &Layout) -> Vec<Region> {
     let region = |index: usize| {
         let shared = index == cpus;
         let by = (0..cpus).map(|cpu| match all[cpu] {
-            // Of a CPU node that was not seen at all: whatever it does, it does as the others.
+            // A CPU node without samples counts as a user of shared memory only.
             0 => BasisPoints(if shared { 10_000 } else { 0 }),
             all => share(used[index][cpu], all),
         });
@@ -293,7 +294,7 @@ fn share(part: u64, of: u64) -> BasisPoints {
 pub(super) mod tests {
     use super::*;
 
-    /// Samples of pages, `asks` of each.
+    /// Samples of pages; `asks` returns the requesting nodes of each.
     pub(in super::super) fn seen(
         pages: impl IntoIterator<Item = u64>,
         asks: impl Fn(u64) -> Vec<usize>,
@@ -316,7 +317,7 @@ pub(super) mod tests {
 
     #[test]
     fn few_pages_tell_of_those_beside_them() {
-        // Every fifth page, by one node in the first half and by all in the second.
+        // Every fifth page is sampled: by node 2 in the first half, by node 0 in the second.
         let all = seen((0..640).step_by(5), |number| vec![if number < 320 { 2 } else { 0 }; 2]);
         let parts = all.parts();
         assert_eq!(parts.len(), 40);
@@ -326,7 +327,7 @@ pub(super) mod tests {
         let regions = regions(&parts, &layout);
         assert_eq!(regions[2].bytes, Bytes(320 * PAGE));
         assert_eq!(regions[2].at[..2], [BasisPoints(5000); 2]);
-        // What is on a node is as much as of those that were sampled.
+        // The amount on a node is estimated by its share of the sampled pages.
         let leaves = |node, home| -> Vec<u64> {
             let parts = of_region(&parts, &layout, 2);
             parts.filter_map(|part| Some(part.leaves(NodeId(node), home)?.bytes.0 / PAGE)).collect()
@@ -334,14 +335,14 @@ pub(super) mod tests {
         let all = leaves(1, None);
         assert!(all.len() == 20 && all.iter().all(|pages| (4..=12).contains(pages)), "{all:?}");
         assert_eq!(leaves(3, None), [0; 0]);
-        // A quarter of these are at home on any node.
+        // A quarter of these have one node as home.
         let home = Home::new(&[16; 4], (1, 3));
         assert!(leaves(1, Some(&home)).iter().all(|pages| (1..=4).contains(pages)));
     }
 
     #[test]
     fn what_may_well_be_one_nodes_counts_as_shared_and_stays_until_it_is_told() {
-        // Of 40 blocks all but the last have samples enough to tell.
+        // Of 40 blocks, all but the last have enough samples.
         let asks = |number: u64| vec![usize::try_from(number / 16 % 4).unwrap(); 3];
         let all = |told: u64| {
             seen((0..640).filter(|number| *number < 16 * told || number % 16 == 0), |number| {
@@ -382,14 +383,14 @@ pub(super) mod tests {
 
     #[test]
     fn pages_that_take_turns_go_one_by_one() {
-        // One page is of node 0, the next of node 1.
+        // Pages belong to nodes 0 and 1 alternately.
         let fine = seen(0..64, |number| vec![usize::try_from(number % 2).unwrap(); 4]);
         let parts = fine.parts();
         assert_eq!(parts.len(), 64);
         assert!(parts.iter().all(|part| part.owner == Some((part.first.number % 2) as usize)));
-        // Each page is of both.
+        // Both nodes use each page.
         assert_eq!(seen(0..64, |_| vec![0, 1, 0, 1]).parts().len(), 4);
-        // Too little to tell.
+        // Too few samples to tell.
         assert_eq!(
             seen(0..16, |number| vec![usize::try_from(number % 2).unwrap(); 2]).parts().len(),
             1

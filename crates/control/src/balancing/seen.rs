@@ -1,4 +1,8 @@
-//! What was seen since the last decision: accesses, samples, latencies; and what it comes to for a policy.
+//! Sums of readings since the last decision, and the inputs that policies get from them.
+//!
+//! [`Seen`] adds up accesses, samples and latencies. Carrefour gets them as a round with a table of pages; the
+//! balancing controller gets an observation: latency, traffic, regions and free memory in the order of the model
+//! ([`Layout`]). Values that no sensor measured are `None`. Not here: regions themselves (`regions.rs`).
 
 use nearfar_policy::traffic::balance::Observation;
 use nearfar_policy::traffic::{Memory, PIECES, Reads, Round, Table};
@@ -7,30 +11,30 @@ use nearfar_topology::{BasisPoints, Bytes, BytesPerSecond, Nanoseconds, NodeId};
 use super::Placed;
 use super::law::Counted;
 use super::regions::{self, Part};
-use crate::sense::{Reading, Whose};
+use nearfar_policy::ports::{Reading, Whose};
 
 const LINE: u128 = 64;
 const SECOND_NS: u128 = 1_000_000_000;
 /// Pages of the first round.
 const PAGES_MAX: usize = 30_000;
-/// Rounds that samples are remembered for where a page has hardly one a round: each time a page faults, say. Shared pages could
-/// not be told from private ones by a round alone.
+/// Rounds for which samples are kept if pages have hardly one per round (as with one fault each): a single round could
+/// not distinguish shared pages from private ones.
 const ROUNDS_KEPT: u32 = 4;
-/// What stays free on each node: two hundredths.
+/// This part of each node is kept free: 2 %.
 const KEPT_FREE: u64 = 50;
 
-/// Which nodes there are, and how a model of the machine counts them.
+/// Nodes of the machine, and their order in its model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// All, in the order in which sensors count.
+    /// All nodes, in the order of the sensors.
     pub nodes: Vec<NodeId>,
-    /// Places of those with CPUs: the rows of the model.
+    /// Places of nodes with CPUs: the rows of the model.
     pub cpus: Vec<usize>,
-    /// Places of those with memory: its columns.
+    /// Places of nodes with memory: the columns of the model.
     pub mems: Vec<usize>,
-    /// For each of these the queue of its controller.
+    /// The queue of each column's memory controller.
     pub controllers: Vec<usize>,
-    /// Queues in all.
+    /// Number of queues.
     pub queues: usize,
 }
 
@@ -45,29 +49,29 @@ impl Layout {
         self.mems.iter().position(|place| self.nodes.get(*place) == Some(&node))
     }
 
-    /// The region of what the node at this place uses alone, or of what several use.
+    /// The region of memory that the node at this place owns; the shared region if there is none.
     pub(super) fn region(&self, owner: Option<usize>) -> usize {
         let row = owner.and_then(|owner| self.cpus.iter().position(|place| *place == owner));
         row.unwrap_or(self.cpus.len())
     }
 }
 
-/// What was seen.
+/// Sums since the last decision.
 #[derive(Debug)]
 pub(super) struct Seen {
     table: Table,
     accesses: Vec<Vec<u64>>,
     elapsed: u64,
-    /// Of that, in which it was looked.
+    /// The part of it in which sensors observed.
     looked: u64,
     reads: Reads,
     counted: bool,
     nodes: Vec<Memory>,
     latency: Vec<Vec<Option<Nanoseconds>>>,
-    /// Of these, those of the last reading, and the time since there were any.
+    /// Latencies of the last reading alone, and the nanoseconds since there were any.
     fresh: Vec<Vec<Option<Nanoseconds>>>,
     latency_age: u64,
-    /// Rounds that the samples are of, before this one.
+    /// Earlier rounds with samples still in the table.
     kept: u32,
 }
 
@@ -96,7 +100,7 @@ impl Seen {
         &self.latency
     }
 
-    /// Notes what became of a page.
+    /// Records the new node of a page.
     pub(super) fn placed(&mut self, placed: &Placed) {
         if let Some(node) = placed.on {
             let pages = if placed.asked.huge { PIECES } else { 1 };
@@ -104,17 +108,17 @@ impl Seen {
         }
     }
 
-    /// How nodes were when it was last asked.
+    /// Memory of the nodes when it was last read.
     pub(super) fn nodes(&self) -> &[Memory] {
         &self.nodes
     }
 
-    /// Whether sums are of accesses that happened.
+    /// Whether sums are of counted accesses, not of samples.
     pub(super) const fn counts_lines(&self) -> bool {
         self.counted
     }
 
-    /// Takes in a reading, and how nodes are now.
+    /// Adds a reading, and the present memory of the nodes.
     pub(super) fn add(&mut self, reading: &Reading, nodes: Vec<Memory>) {
         let round = reading.round(nodes);
         for (sums, row) in self.accesses.iter_mut().zip(&round.accesses) {
@@ -134,7 +138,7 @@ impl Seen {
         self.take_latency(reading);
     }
 
-    /// Takes over what was measured anew.
+    /// Takes over new measurements.
     fn take_latency(&mut self, reading: &Reading) {
         let nodes = self.accesses.len();
         self.latency.resize(nodes, vec![None; nodes]);
@@ -151,7 +155,7 @@ impl Seen {
         }
     }
 
-    /// All of it as a round.
+    /// The sums as a round.
     pub(super) fn round(&self) -> Round {
         let coverage = u128::from(self.looked) * 10_000 / u128::from(self.elapsed.max(1));
         Round {
@@ -164,7 +168,7 @@ impl Seen {
         }
     }
 
-    /// Begins a round of so many pages.
+    /// Begins a round with at most `pages_max` pages.
     pub(super) fn clear(&mut self, pages_max: usize) {
         self.kept += 1;
         if self.kept < ROUNDS_KEPT && self.table.is_thin() {
@@ -177,7 +181,7 @@ impl Seen {
         (self.elapsed, self.looked, self.reads, self.counted) = (0, 0, Reads::Unknown, true);
     }
 
-    /// What a policy of prices is to know of a reading; of memory only if it is to decide.
+    /// The observation of the balancing controller, with regions if `parts` are given.
     pub(super) fn observation(
         &self,
         layout: &Layout,
@@ -207,7 +211,8 @@ impl Seen {
     }
 }
 
-/// What each queue carries, whoever asks: as its controller counts, or as accesses of everyone come to.
+/// Traffic of each queue by all requesters: as counted by its controller, or summed up from the accesses of all
+/// processes.
 fn used(layout: &Layout, counted: &Counted<'_>) -> Vec<Option<BytesPerSecond>> {
     let reading = counted.reading;
     let mut used = vec![None; layout.queues];
@@ -223,7 +228,7 @@ fn used(layout: &Layout, counted: &Counted<'_>) -> Vec<Option<BytesPerSecond>> {
     used
 }
 
-/// Traffic of those whose memory it is about, if that is known.
+/// Traffic of the processes in scope; `None` if unknown.
 fn own(layout: &Layout, counted: &Counted<'_>) -> Option<Vec<Vec<BytesPerSecond>>> {
     let reading = counted.reading;
     let all = match (counted.whose, &reading.accesses) {
@@ -252,7 +257,7 @@ fn speed(lines: u64, reading: &Reading) -> Option<BytesPerSecond> {
     u64::try_from(bytes).ok().map(BytesPerSecond)
 }
 
-/// All are reads where nothing is known.
+/// Counts all as reads if nothing is known.
 fn share_of_reads(reads: Reads) -> BasisPoints {
     let share = |part: u64, of: u64| u128::from(part) * 10_000 / u128::from(of.max(1));
     let found = match reads {

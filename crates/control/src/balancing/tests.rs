@@ -1,27 +1,27 @@
-//! The loop on a machine that is not there: four nodes, some pages, a sensor that sees who uses them.
+//! Tests of the loop on a simulated machine: four nodes, some pages, and a sensor that samples their users.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use nearfar_policy::ports::{Grain, Move, Nature, Sees, Why};
 use nearfar_policy::traffic::balance::{Balance, Config as BalanceConfig, Verdict};
 use nearfar_policy::traffic::carrefour::{Busy, Config, Draw, Hold};
-use nearfar_policy::traffic::model::{Carries, Machine, Path, Queue};
-use nearfar_policy::traffic::{Reads, Sample, metrics};
-use nearfar_topology::{BasisPoints, Bytes, BytesPerSecond};
+use nearfar_policy::traffic::model::{Carries, Machine, Path, Queue, Waits};
+use nearfar_policy::traffic::{Page, Process, Reads, Sample, metrics};
+use nearfar_topology::{BasisPoints, Bytes, BytesPerSecond, NodeId};
 
 use super::*;
-use crate::sense::{Grain, Nature, Sees, Why};
 
 const NODES: usize = 4;
-/// Lines that each CPU node has outstanding.
+/// Outstanding lines of each CPU node.
 const LINES: f64 = 13.0;
 const OWN: Process = Process(1);
-/// Waits are found in so many rounds, each so far on the way: with longer steps full queues never come to rest.
+/// Iterations that find the waiting times, and their step: with a larger one, full queues oscillate.
 const ROUNDS: usize = 1000;
 const STEP: f64 = 0.02;
 
-/// Who uses a page: one node, or all.
+/// The user of a page: one node, or all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     By(usize),
@@ -37,7 +37,7 @@ struct World {
     splits: bool,
     moved: Vec<Move>,
     fails: bool,
-    /// Whether each page is seen in one reading of five, in all once.
+    /// Whether each page is sampled in one reading of five only.
     rarely: bool,
     readings: u64,
     told: Vec<Whose>,
@@ -70,7 +70,7 @@ impl Shared {
         })))
     }
 
-    /// Lines in a second, by CPU node and memory node, and what one takes: each waits for those before it.
+    /// Lines per second by CPU node and memory node, and the latency of one, including the wait for earlier ones.
     fn traffic(&self) -> (Vec<Vec<u64>>, Vec<Vec<f64>>) {
         let world = self.0.borrow();
         let mut shares = vec![vec![0.0_f64; NODES]; NODES];
@@ -121,7 +121,7 @@ impl Shared {
     }
 }
 
-impl Pages for Shared {
+impl PageMover for Shared {
     type Error = &'static str;
 
     fn whose(&mut self) -> Result<Whose, Self::Error> {
@@ -173,7 +173,7 @@ impl Pages for Shared {
     }
 }
 
-/// Sees each page once from each node that uses it, lines, and latencies that rise with load.
+/// Samples each page once for each node that uses it; reports lines, and latencies that rise with load.
 #[derive(Debug)]
 struct Eye {
     world: Shared,
@@ -268,12 +268,11 @@ fn carrefour() -> Law {
     Law::carrefour(&Config { draw: Draw::Anew { seed: 7 }, ..Config::default() })
 }
 
-/// Each node's memory behind a queue of 5.5 GB/s.
+/// The memory of each node has a queue of 5.5 GB/s.
 fn balanced() -> Law {
     let queue = Queue {
         capacity: BytesPerSecond(5_500_000_000),
-        wait_ps: 11_600,
-        power_percent: 100,
+        waits: Waits::Formula { ps: 11_600, power_percent: 100 },
         carries: Carries::All,
     };
     let path = |cpu, node| Path {
@@ -338,7 +337,7 @@ fn memory_that_is_spread_is_in_turn_at_last() {
 fn what_is_at_home_on_a_third_node_is_no_dead_end() {
     use super::turns::Home;
     let home = Home::new(&[16; 4], (0, 0));
-    // Node 1 has nothing of its own, which is all on node 2; what node 0 has too many of is at home there, or on nodes 2 and 3.
+    // Pages with home 1 are all on node 2; the surplus of node 0 has its home there or on node 2.
     let shuffled = |number: u64| {
         let on = match home.at(number) {
             1 => 2,
@@ -372,7 +371,7 @@ fn pages_that_are_seen_once_a_round_are_known_by_several_rounds() {
     };
     let world = Shared::new((0..400).map(next_to_it));
     world.0.borrow_mut().rarely = true;
-    // All controllers are as busy as each other, so that two samples of a page are asked for.
+    // All controllers are equally busy, so that two samples of a page are required.
     let one = run(&world, carrefour(), 20);
     let far = world
         .0
@@ -458,7 +457,7 @@ fn a_huge_page_is_split_before_its_pieces_go_and_goes_whole_if_it_can_not_be() {
 
 #[test]
 fn without_sums_busy_is_not_known_but_shares_are() {
-    // What is sampled and stands for nothing known can't be held against a threshold of accesses a second.
+    // Samples of unknown weight can't be compared with a threshold in accesses per second.
     let config = Config { busy: Busy::Machine(0), ..Config::default() };
     let world = on_node_0(|_| Use::Shared);
     let one = run(&world, Law::carrefour(&config), 3);

@@ -1,34 +1,35 @@
-//! Memory that is spread as it should be, and whose pages are not yet in turn.
+//! Restores page interleaving inside regions whose node shares are already right.
 //!
-//! Pages are moved by weights that change on the way, so when shares are right at last, pages that follow each other are not
-//! each on another node. Threads that pass over such memory side by side meet at one node again and again, which costs a tenth
-//! of what memory in turn gives. So once there has been nothing to gain for a while, pages go to the home that
-//! [`Home`] has for them, a few at a time and each once, until weights change.
+//! Weights change while pages move, so that consecutive pages are not interleaved when the shares are right at last.
+//! Threads that traverse such memory in parallel meet at one node repeatedly, which costs a tenth of the bandwidth of
+//! interleaved memory. So after a while without gains, pages move to their [`Home`], a few at a time and each once,
+//! until weights change.
 //!
-//! The same is done where a shift finds too little on its way: after weights have changed, what is at home on the node that
-//! lacks pages may be on a third one, and what the other has too many of may be at home there.
+//! The same repair applies if a shift finds too few pages: after a change of weights, pages with their home on the
+//! node that lacks pages may be on a third node, and the surplus of the source node may have its home there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_policy::traffic::Page;
 use nearfar_policy::traffic::place::PARTS;
 
+use super::Layout;
 use super::regions::{self, Part};
 use super::turns::Home;
-use super::{Layout, Move};
+use nearfar_policy::ports::Move;
 
-/// Pages a decision: 64 MiB.
+/// Pages per decision: 64 MiB.
 const PAGES_MOST: usize = 16 << 10;
-/// Weights are the same as before if no node has more or fewer parts than these.
+/// Weights count as unchanged if none differs by more parts than this.
 const ALIKE: u8 = 3;
-/// Shares are as weights say if in all no more than this is elsewhere, of [`PARTS`].
+/// Shares match the weights if at most this many parts in all, of [`PARTS`], are on other nodes.
 const ELSEWHERE: u64 = 6;
-/// Pages of a block that is done as one, as a power of two.
+/// Pages of a block that is interleaved at once, as a power of two.
 const BLOCK: u32 = 4;
-/// Blocks that are remembered.
+/// Most blocks on record.
 const BLOCKS_MOST: usize = 1 << 20;
 
-/// What has been brought in turn, by region.
+/// Record of interleaved memory, by region.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tidy {
     regions: Vec<Region>,
@@ -37,19 +38,19 @@ pub(super) struct Tidy {
 #[derive(Clone, Debug, Default)]
 struct Region {
     weights: Vec<u8>,
-    /// The first pages of blocks that were.
+    /// The first pages of interleaved blocks.
     done: BTreeSet<Page>,
 }
 
 impl Tidy {
-    /// Moves that bring what is not in turn there, by the weights of each region.
+    /// Moves that interleave pages, by the weights of each region.
     pub(super) fn moves(
         &mut self,
         parts: &[Part],
         layout: &Layout,
         weights: &[Vec<u8>],
     ) -> Vec<Move> {
-        // A decision that says nothing of weights is no reason to forget what was done.
+        // A decision without weights is no reason to drop the record.
         self.regions.resize(weights.len().max(self.regions.len()), Region::default());
         let mut moves = Vec::new();
         for (region, weights) in weights.iter().enumerate() {
@@ -62,7 +63,7 @@ impl Tidy {
         moves
     }
 
-    /// The same for regions where shifts of so many pages found too little.
+    /// The same for regions in which shifts of `stuck` pages found too few.
     pub(super) fn unstick(
         &mut self,
         parts: &[Part],
@@ -75,7 +76,7 @@ impl Tidy {
         for (region, pages) in stuck {
             let Some(weights) = weights.get(*region) else { continue };
             let of: Vec<&Part> = regions::of_region(parts, layout, *region).collect();
-            // Of pages in turn, most are at home already.
+            // Of interleaved pages, most are at home already.
             let most = pages.saturating_mul(weights.len()).min(PAGES_MOST);
             moves.extend(self.regions[*region].moves(&of, layout, weights, most));
         }
@@ -84,7 +85,7 @@ impl Tidy {
 }
 
 impl Region {
-    /// Moves of so many pages at most, in whole blocks.
+    /// Moves in whole blocks; stops with the part that reaches `most`.
     fn moves(&mut self, of: &[&Part], layout: &Layout, weights: &[u8], most: usize) -> Vec<Move> {
         let mut moves = Vec::new();
         if weights.iter().filter(|weight| **weight > 0).count() < 2 {
@@ -101,7 +102,7 @@ impl Region {
                 Some(Move { page, huge: false, from: None, to })
             };
             let pages: Vec<Page> = part.pages_of(None).collect();
-            // A part may have been smaller before: what of it was not done is.
+            // A part may have been smaller before: only its new blocks are moved.
             for block in pages.chunk_by(|a, b| a.number >> BLOCK == b.number >> BLOCK) {
                 if block.first().is_some_and(|first| self.done.insert(*first)) {
                     moves.extend(block.iter().copied().filter_map(goes));
@@ -111,7 +112,7 @@ impl Region {
         moves
     }
 
-    /// Takes over weights that are not those that it goes by: then all is to be done.
+    /// Adopts weights that differ from the present ones, and drops the record.
     fn go_by(&mut self, weights: &[u8]) {
         let same = |(mine, now): (&u8, &u8)| mine.abs_diff(*now) <= ALIKE;
         let is_same = self.weights.len() == weights.len();
@@ -121,7 +122,7 @@ impl Region {
     }
 }
 
-/// Whether nodes serve about what weights say.
+/// Whether the shares of nodes match the weights.
 fn is_spread(parts: &[&Part], layout: &Layout, weights: &[u8]) -> bool {
     let mut served = vec![0_u64; weights.len()];
     for (node, samples) in parts.iter().flat_map(|part| part.on()) {
@@ -152,7 +153,7 @@ mod tests {
         Layout { nodes, cpus: places(), mems: places(), controllers: places(), queues: 2 }
     }
 
-    /// Shared memory of which the first so many pages are on node 0, the rest on node 1.
+    /// Shared memory with the pages below `first` on node 0, the rest on node 1.
     fn parts(first: u64) -> Vec<Part> {
         let mut all = Regions::new(2);
         for number in 0..PAGES {
@@ -175,7 +176,7 @@ mod tests {
         let to: BTreeMap<u64, u16> = moves.iter().map(|one| (one.page.number, one.to.0)).collect();
         assert_eq!(to.len() as u64, PAGES);
         assert!((0..PAGES - 1).all(|number| to[&number] != to[&(number + 1)]), "{to:?}");
-        // Weights that differ by noise are the same.
+        // Weights that differ only by noise are the same.
         assert!(tidy.moves(&parts(PAGES / 2), &layout(), &weights(34)).is_empty());
         assert_eq!(tidy.moves(&parts(PAGES / 2 + 40), &layout(), &weights(40)).len() as u64, PAGES);
     }

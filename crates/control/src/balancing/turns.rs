@@ -1,25 +1,25 @@
-//! Whose turn it is: where the pages of memory that several nodes use are at home.
+//! Home nodes of the pages of shared memory.
 
 use nearfar_policy::traffic::place::PARTS;
 
-/// Pages that one shift is about: those of one home on another node.
+/// Homes of pages, and the pair of nodes of one shift: its pages are those of one home on another node.
 ///
-/// Homes are nodes in turn by the number of the page, as often as weights say: what an interleaved policy would have. Threads
-/// that pass over memory side by side would meet at a node if whole blocks were on one.
+/// Homes alternate between nodes by the number of the page, in proportion to the weights, as an interleave policy
+/// would place pages. With whole blocks on one node, threads that traverse memory in parallel would meet there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Home {
-    /// The columns of 64 pages that follow each other.
+    /// The home columns of 64 consecutive pages.
     turns: [u16; TURNS],
-    /// The column of their home, and of the node that they are to leave.
+    /// The column of the pages' home, and of the node that they should leave.
     pub(super) of: u16,
     pub(super) from: u16,
 }
 
-/// Weights are parts of so many.
+/// Sum of the weights, and length of the pattern.
 const TURNS: usize = PARTS as usize;
 
 impl Home {
-    /// Where memory is to be by these weights. Any few pages in a row are at home on as many nodes as there can be.
+    /// Homes by these weights. Any few consecutive pages have as many different homes as possible.
     pub(super) fn new(weights: &[u8], (from, of): (usize, usize)) -> Self {
         let column = |place: usize| u16::try_from(place).unwrap_or(u16::MAX);
         let mut turns = [u16::MAX; TURNS];
@@ -28,7 +28,7 @@ impl Home {
             ends.push(ends.last().copied().unwrap_or(0) + usize::from(*weight));
         }
         for (turn, home) in turns.iter_mut().enumerate() {
-            // Six bits from the other end.
+            // The six bits in reverse order.
             let at = usize::from(u8::try_from(turn).unwrap_or(0).reverse_bits() >> 2);
             *home = ends.iter().position(|end| at < *end).map_or(u16::MAX, column);
         }

@@ -1,69 +1,92 @@
-//! A memory cgroup of our own, for a program that is to be told apart from others: made, emptied and removed, however we end.
+//! A temporary memory cgroup for a program whose memory must be counted separately: created, emptied and removed, even
+//! if its creator is killed.
 //!
-//! It is made beside the cgroup that we are in (below the root, if that is where we are), so that what limits the cgroups
-//! above holds for it too; where ours has limits of its own, it is refused. What is made is on disk before it is made, in
-//! `own-cgroup.json` beside the journal, so that whoever comes next removes it if we are killed: processes in it go back to
-//! where we came from, and the memory controller is turned off again for the cgroups beside it if we have turned it on.
-//! One such cgroup is there at a time: who makes or removes it holds a lock ([`Turn`]).
+//! It is created beside the cgroup of this process (below the root, if this process is there), so that limits of the
+//! ancestors apply to it too; if this process's cgroup has limits of its own, creation is refused. It is recorded on
+//! disk before it is created, in `own-cgroup.json` beside the journal, so that a later process removes it if this one
+//! is killed: its processes move back to the original cgroup, and the memory controller is disabled again for the
+//! siblings if it was enabled for it. Only one such cgroup exists at a time: creating or removing it takes a lock
+//! ([`Turn`]).
 //!
 //! cgroup v2 only: Documentation/admin-guide/cgroup-v2.rst.
 
-use std::fs::{self, File, TryLockError};
-use std::io::{self, Write as _};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::{CgroupError, Hierarchy, Version};
 use crate::fs::{EntryKind, Fs, FsError};
+use crate::lock::{Lock, LockError};
+use crate::whole;
 
+const FILE: &str = "own-cgroup.json";
 const SCHEMA: &str = "nearfar.own-cgroup/1";
 const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
-/// What would limit a program in our cgroup, and not in one beside it.
+/// Files with limits that would apply in this process's cgroup, but not in one beside it.
 const LIMITS: [&str; 3] = ["memory.max", "memory.high", "memory.swap.max"];
-/// Processes in it may start others while they are moved away.
+/// Passes of moving processes away, as they may start others meanwhile.
 const ROUNDS: usize = 1000;
 
-/// The file that says what was made.
+/// The file that records the cgroup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
     schema: String,
     boot_id: Option<String>,
-    /// Its path, and where processes in it go back to.
+    /// Its path, and the cgroup to which its processes move back.
     path: String,
     home: String,
-    /// The cgroup for whose children the memory controller was turned on, and the children it had.
+    /// The cgroup for whose children the memory controller was enabled, and the children it had then.
     turned_on: Option<String>,
     siblings: Vec<String>,
 }
 
-/// Why there is no cgroup of our own, or why it stays.
+impl Record {
+    /// The record, or the error in it.
+    fn parse(text: &str) -> Result<Self, String> {
+        let record: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        if record.schema != SCHEMA {
+            return Err(format!("its schema is {}", record.schema.escape_debug()));
+        }
+        Ok(record)
+    }
+}
+
+/// Any bytes as a record, for fuzz targets.
+#[cfg(any(fuzzing, test))]
+pub fn fuzz(data: &[u8]) {
+    if let Ok(record) = Record::parse(&String::from_utf8_lossy(data)) {
+        let text = serde_json::to_string(&record).unwrap_or_default();
+        assert_eq!(Record::parse(&text).map(|read| read.path), Ok(record.path));
+    }
+}
+
+/// Reasons why the cgroup can't be created or removed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OwnError {
-    /// Someone else is at it.
-    #[error("tiering is running, or being started or stopped, by another process (it holds {}); nothing was changed", lock.display())]
-    Busy {
-        /// The file that is locked.
-        lock: PathBuf,
-    },
+    /// Another process creates or removes one.
+    #[error("{0}; nothing was changed{hint}", hint = needs_root(.0.is_permission()))]
+    Busy(LockError),
     /// The memory controller is in version 1.
     #[error(
         "a memory cgroup of its own takes cgroup version 2, and the memory controller is in version 1 here ({mount}); start the \
          system with systemd.unified_cgroup_hierarchy=1, or make a cgroup and name it"
     )]
     Version1 {
-        /// Where.
+        /// The mount point.
         mount: String,
     },
-    /// The controller does not reach down to here.
+    /// The memory controller is not available here.
     #[error("cgroup {parent} has no memory controller to give to cgroups below it")]
     NoController {
-        /// The parent it would have.
+        /// The intended parent.
         parent: String,
     },
-    /// The cgroup that we are in limits memory.
+    /// The cgroup of this process limits memory.
     #[error(
         "cgroup {path}, where this runs, limits memory ({file} is {value}), and a cgroup beside it would be without that limit; \
          run it elsewhere, or make a cgroup and name it"
@@ -73,10 +96,10 @@ pub enum OwnError {
         path: String,
         /// Its file.
         file: &'static str,
-        /// What it reads.
+        /// Its contents.
         value: String,
     },
-    /// There are cgroups in it that are not ours.
+    /// It contains cgroups of others.
     #[error(
         "cgroup {path} has cgroups below it ({}) that others have made; it can be removed when they are gone",
         below.join(", ")
@@ -87,12 +110,12 @@ pub enum OwnError {
         /// Their names.
         below: Vec<String>,
     },
-    /// The record is none.
+    /// The record is invalid.
     #[error("{} can't be understood ({found}); look at it and delete it", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in it.
         found: String,
     },
     /// A call failed.
@@ -105,10 +128,10 @@ pub enum OwnError {
         /// The errno.
         source: io::Error,
     },
-    /// Cgroups are not as they should be.
+    /// An error of cgroups.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// A file of the kernel's can't be read or written.
+    /// A kernel file can't be read or written.
     #[error("{0}{hint}", hint = needs_root(.0.is_permission()))]
     Fs(FsError),
 }
@@ -120,28 +143,29 @@ impl From<FsError> for OwnError {
 }
 
 fn needs_root(refused: bool) -> &'static str {
-    if refused { "; this needs root (CAP_DAC_OVERRIDE)" } else { "" }
+    if refused { "; this needs root (sudo) or CAP_DAC_OVERRIDE" } else { "" }
 }
 
-/// What was removed.
+/// A removed cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removed {
     /// Its path.
     pub path: String,
-    /// How many processes were still in it; they have gone back to where they came from.
+    /// Number of processes that were still in it; they were moved back.
     pub moved: usize,
-    /// The cgroup for whose children the memory controller stays on, as others have been made there meanwhile.
+    /// The cgroup for whose children the memory controller stays enabled, because others have been created there
+    /// meanwhile.
     pub stays_on: Option<String>,
 }
 
-/// The right to make and remove it, as long as this lives.
+/// The exclusive right to create and remove the cgroup, until dropped.
 #[derive(Debug)]
 pub struct Turn {
     dir: PathBuf,
-    _lock: File,
+    _lock: Lock,
 }
 
-/// A cgroup of our own. Dropping it removes it, without a word about errors.
+/// The cgroup. Dropping it removes it, ignoring errors.
 pub struct Own<'a> {
     turn: &'a Turn,
     fs: &'a dyn Fs,
@@ -161,29 +185,23 @@ fn call(call: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OwnError {
 }
 
 impl Turn {
-    /// Takes it; the journal's directory, `dir`, must be there.
+    /// Takes the lock; the journal's directory, `dir`, must exist.
     ///
     /// # Errors
     /// [`OwnError::Busy`], [`OwnError::Call`].
     pub fn take(dir: &Path) -> Result<Self, OwnError> {
-        let path = dir.join("own-cgroup.lock");
-        let lock = File::options().create(true).truncate(false).write(true).open(&path);
-        let lock = lock.map_err(call("open", &path))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Self { dir: dir.into(), _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(OwnError::Busy { lock: path }),
-            Err(TryLockError::Error(source)) => Err(call("lock", &path)(source)),
-        }
+        let lock = Lock::take(&dir.join("own-cgroup.lock"), Duration::ZERO);
+        lock.map(|lock| Self { dir: dir.into(), _lock: lock }).map_err(OwnError::Busy)
     }
 
     fn file(&self) -> PathBuf {
-        self.dir.join("own-cgroup.json")
+        self.dir.join(FILE)
     }
 
-    /// Removes what one that was killed has left; nothing if there is nothing.
+    /// Removes the cgroup of a killed process; `None` if there is none.
     ///
     /// # Errors
-    /// [`OwnError`]; another call carries on.
+    /// [`OwnError`]; another call continues.
     pub fn recover(&self, fs: &dyn Fs) -> Result<Option<Removed>, OwnError> {
         let path = self.file();
         let text = match fs::read_to_string(&path) {
@@ -191,12 +209,8 @@ impl Turn {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(call("read", &path)(error)),
         };
-        let malformed = |found: String| OwnError::Malformed { path: path.clone(), found };
-        let record: Record =
-            serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
-        if record.schema != SCHEMA {
-            return Err(malformed(format!("its schema is {}", record.schema.escape_debug())));
-        }
+        let record = Record::parse(&text)
+            .map_err(|found| OwnError::Malformed { path: path.clone(), found })?;
         if record.boot_id != boot_id(fs)? {
             self.forget()?;
             return Ok(None);
@@ -204,10 +218,10 @@ impl Turn {
         self.undo(fs, &record).map(Some)
     }
 
-    /// Makes the cgroup `name`.
+    /// Creates the cgroup `name`.
     ///
     /// # Errors
-    /// [`OwnError`]; everything is as before then.
+    /// [`OwnError`]; nothing is changed then.
     pub fn make<'a>(&'a self, fs: &'a dyn Fs, name: &str) -> Result<Own<'a>, OwnError> {
         let hierarchy = Hierarchy::find(fs)?;
         if hierarchy.version == Version::V1 {
@@ -237,35 +251,28 @@ impl Turn {
         let path = format!("{}/{name}", parent.trim_end_matches('/'));
         let (schema, siblings) = (SCHEMA.to_owned(), children(fs, &above)?);
         let record = Record { schema, boot_id: boot_id(fs)?, path, home, turned_on, siblings };
-        self.save(&record)?;
+        // The record may exist despite the error, and nothing was created.
+        self.save(&record).inspect_err(|_| drop(self.forget()))?;
         let own = Own { turn: self, fs, record, removed: false };
         if own.record.turned_on.is_some() {
             fs.write(&format!("{above}/cgroup.subtree_control"), "+memory")?;
         }
         let directory = PathBuf::from(format!("/{above}/{name}"));
-        fs::create_dir(&directory).map_err(call("create", &directory))?;
+        whole::create_dir(&directory).map_err(call("create", &directory))?;
         Ok(own)
     }
 
     fn save(&self, record: &Record) -> Result<(), OwnError> {
-        let (path, fresh) = (self.file(), self.dir.join("own-cgroup.new"));
         let text = serde_json::to_string_pretty(record).unwrap_or_default();
-        let write = || -> io::Result<()> {
-            let mut file = File::create(&fresh)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&fresh, &path)?;
-            File::open(&self.dir)?.sync_all()
-        };
-        write().map_err(call("write", &path))
+        let written = whole::write(&self.dir, "own-cgroup.new", FILE, text.as_bytes());
+        written.map_err(call("write", &self.file()))
     }
 
     fn forget(&self) -> Result<(), OwnError> {
-        let path = self.file();
-        fs::remove_file(&path).map_err(call("remove", &path))
+        whole::remove(&self.dir, FILE).map_err(call("remove", &self.file()))
     }
 
-    /// Empties and removes it, and turns off what was turned on. Each step may have been done before.
+    /// Empties and removes it, and disables the controller again. Each step may have been done before.
     fn undo(&self, fs: &dyn Fs, record: &Record) -> Result<Removed, OwnError> {
         let hierarchy = Hierarchy::find(fs)?;
         let mut removed = Removed { path: record.path.clone(), moved: 0, stays_on: None };
@@ -299,10 +306,10 @@ impl Own<'_> {
         &self.record.path
     }
 
-    /// Sends its processes back to where we came from and removes it.
+    /// Moves its processes back and removes it.
     ///
     /// # Errors
-    /// [`OwnError`]; it is still recorded then, and [`Turn::recover`] tries again.
+    /// [`OwnError`]; it is still recorded then, and [`Turn::recover`] retries.
     pub fn remove(mut self) -> Result<Removed, OwnError> {
         self.removed = true;
         self.turn.undo(self.fs, &self.record)
@@ -317,7 +324,7 @@ impl Drop for Own<'_> {
     }
 }
 
-/// Moves its processes away; gives how many there were. Where they came from may be gone: then to the root.
+/// Moves its processes back; returns their number. If the original cgroup is gone, they move to the root.
 fn empty(fs: &dyn Fs, hierarchy: &Hierarchy, record: &Record) -> Result<usize, OwnError> {
     let home = hierarchy.directory(fs, &record.home).is_ok();
     let home = if home { record.home.as_str() } else { "/" };
@@ -339,11 +346,11 @@ fn empty(fs: &dyn Fs, hierarchy: &Hierarchy, record: &Record) -> Result<usize, O
     Ok(moved)
 }
 
-/// A cgroup is busy for a moment after its last process has ended.
+/// Removes a directory, with retries: a cgroup is busy for a moment after its last process has ended.
 fn remove_directory(directory: &Path) -> io::Result<()> {
     let mut refused = Ok(());
     for _ in 0..ROUNDS {
-        refused = fs::remove_dir(directory);
+        refused = whole::remove_dir(directory);
         match &refused {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => std::thread::yield_now(),
             _ => break,
@@ -352,7 +359,7 @@ fn remove_directory(directory: &Path) -> io::Result<()> {
     refused
 }
 
-/// The names of the cgroups below one.
+/// The names of the child cgroups.
 fn children(fs: &dyn Fs, directory: &str) -> Result<Vec<String>, FsError> {
     let entries = fs.list(directory)?.unwrap_or_default();
     let below = entries.into_iter().filter(|entry| entry.kind == EntryKind::Directory);
@@ -364,73 +371,4 @@ fn boot_id(fs: &dyn Fs) -> Result<Option<String>, FsError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fs::TreeFs;
-    use nearfar_topology::Tree;
-
-    fn system(entries: &[(&str, &str)]) -> TreeFs {
-        let mut tree = Tree::new();
-        tree.insert(&format!("proc/{}/cgroup", std::process::id()), "1:memory:/a\n0::/app/worker");
-        tree.insert("cg/cgroup.controllers", "cpu memory");
-        tree.insert("cg/app/cgroup.controllers", "cpu");
-        tree.insert("cg/app/worker/cgroup.procs", "");
-        tree.insert("proc/self/mounts", "c /cg cgroup2 rw 0 0");
-        entries.iter().for_each(|(path, text)| tree.insert(path, text));
-        TreeFs(tree)
-    }
-
-    #[test]
-    fn where_it_would_not_do_it_is_refused_and_nothing_is_recorded() {
-        let dir = tempfile::tempdir().unwrap();
-        let turn = Turn::take(dir.path()).unwrap();
-        for (entries, says) in [
-            (vec![("proc/self/mounts", "c /cg cgroup rw,memory 0 0")], "version 1 here (/cg)"),
-            (vec![("proc/self/mounts", "")], "no memory cgroups"),
-            (vec![("cg/app/worker/memory.high", "9\n")], "memory.high is 9"),
-            (vec![("cg/app/worker/memory.max", "max\n")], "/app has no memory controller"),
-        ] {
-            let error = turn.make(&system(&entries), "ours").unwrap_err().to_string();
-            assert!(error.contains(says), "{entries:?}: {error}");
-            assert!(!turn.file().exists());
-        }
-        assert!(matches!(Turn::take(dir.path()), Err(OwnError::Busy { .. })));
-    }
-
-    #[test]
-    fn a_refused_write_leaves_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        let turn = Turn::take(dir.path()).unwrap();
-        // A recording can't be written.
-        let fs = system(&[("cg/app/cgroup.controllers", "memory")]);
-        assert!(matches!(turn.make(&fs, "ours"), Err(OwnError::Fs(_))));
-        let fs = system(&[
-            ("cg/app/cgroup.controllers", "memory"),
-            ("cg/app/cgroup.subtree_control", "memory"),
-        ]);
-        assert!(matches!(turn.make(&fs, "ours"), Err(OwnError::Call { call: "create", .. })));
-        assert!(!turn.file().exists());
-    }
-
-    #[test]
-    fn what_is_no_record_is_named_and_one_of_an_earlier_boot_is_forgotten() {
-        let dir = tempfile::tempdir().unwrap();
-        let turn = Turn::take(dir.path()).unwrap();
-        let fs = system(&[(BOOT_ID, "now")]);
-        assert_eq!(turn.recover(&fs).unwrap(), None);
-        for text in ["", "{\"schema\":", "[]", "\u{0}"] {
-            fs::write(turn.file(), text).unwrap();
-            let error = turn.recover(&fs).unwrap_err().to_string();
-            assert!(error.contains("own-cgroup.json"), "{error}");
-        }
-        let text = "{\"schema\":\"nearfar.own-cgroup/1\",\"boot_id\":\"then\",\"path\":\"/app\",\"home\":\"/\",\
-                    \"turned_on\":null,\"siblings\":[]}";
-        fs::write(turn.file(), text).unwrap();
-        assert_eq!(turn.recover(&fs).unwrap(), None);
-        assert!(!turn.file().exists());
-        // What is gone needs no removing.
-        fs::write(turn.file(), text.replace("then", "now").replace("/app", "/gone")).unwrap();
-        assert_eq!(turn.recover(&fs).unwrap().unwrap().path, "/gone");
-        assert!(!turn.file().exists());
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! Claims taken, given up, left behind by the killed, and written by others.
+//! Claims taken, released, left by killed processes, and written by others.
 
 use super::*;
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ fn place() -> (tempfile::TempDir, PathBuf) {
     (dir, about)
 }
 
-/// As after SIGKILL: the lock is gone and nothing was removed.
+/// As after SIGKILL: the lock is released and no file was removed.
 fn killed(claim: Claim) {
     let claim = std::mem::ManuallyDrop::new(claim);
     claim.file.unlock().unwrap();
@@ -46,6 +46,35 @@ fn one_process_has_it_at_a_time_and_is_named() {
 }
 
 #[test]
+fn a_claim_can_be_handed_to_a_child_without_a_moment_of_nobodys() {
+    let (dir, about) = place();
+    let parent = Claim::take_for(&about, Some("tier")).unwrap();
+    assert_eq!(Claim::holder(&about).unwrap().of.as_deref(), Some("tier"));
+    let file = parent.hand_over().unwrap();
+    parent.leave();
+    let refused = |error: ClaimError| matches!(error, ClaimError::Held { .. });
+    assert!(refused(Claim::take(&about).unwrap_err()), "the open file keeps it");
+    let other = File::open(dir.path().join("new")).unwrap();
+    assert!(Claim::inherit(other, &about, None).is_err(), "another file is none");
+    let child = Claim::inherit(file, &about, Some("tier")).unwrap();
+    assert!(refused(Claim::take(&about).unwrap_err()));
+    assert_eq!(Claim::holder(&about).unwrap().identity, Identity::own());
+    drop(child);
+    assert!(Claim::holder(&about).is_none());
+    assert!(!dir.path().join("new").exists(), "the directory that the parent made goes, too");
+}
+
+#[test]
+fn a_process_that_has_ended_is_no_holder_even_if_its_number_is_in_use() {
+    let (_dir, about) = place();
+    let claim = Claim::take(&about).unwrap();
+    let text = said(&claim.file).replace("started_ticks\":", "started_ticks\":1");
+    claim.file.set_len(0).unwrap();
+    (&claim.file).write_all(text.as_bytes()).unwrap();
+    assert!(Claim::holder(&about).is_none());
+}
+
+#[test]
 fn what_a_killed_one_left_goes_unless_it_is_someone_elses_by_now() {
     let (dir, about) = place();
     let mut claim = Claim::take(&about).unwrap();
@@ -53,7 +82,7 @@ fn what_a_killed_one_left_goes_unless_it_is_someone_elses_by_now() {
     claim.create(&one, HINT).unwrap();
     claim.create(&two, HINT).unwrap();
     killed(claim);
-    // Made anew while the old one is there still, so that it has another number.
+    // Created while the old one still exists, so that it has another inode number.
     fs::write(dir.path().join("theirs"), "").unwrap();
     fs::rename(dir.path().join("theirs"), &two).unwrap();
     assert_eq!(Claim::clean(&about).unwrap(), std::slice::from_ref(&one));

@@ -1,4 +1,4 @@
-//! What DAMON found and did, as numbers: a scheme's counters, and the regions it is for.
+//! Results of DAMON as numbers: the counters of a scheme, and the regions it applies to.
 
 use nearfar_topology::Bytes;
 
@@ -6,35 +6,35 @@ use super::spec::AddrRange;
 use super::{DamonError, numbered};
 use crate::fs::Fs;
 
-/// What a scheme has done since it began.
+/// Counters of a scheme since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SchemeStats {
     /// Regions it was tried on.
     pub nr_tried: u64,
-    /// Their size.
+    /// Their size in bytes.
     pub sz_tried: Bytes,
-    /// Regions it was done to, at least in part.
+    /// Regions it was applied to, at least in part.
     pub nr_applied: u64,
-    /// What it was done to: pages moved, for one that migrates.
+    /// Bytes it was applied to: pages migrated, for a migration scheme.
     pub sz_applied: Bytes,
-    /// What its filters let pass (Linux 6.14).
+    /// Bytes that passed its filters (Linux 6.14); `None` on older kernels.
     pub sz_ops_filter_passed: Option<Bytes>,
-    /// How often it stopped because a quota was used up.
+    /// Number of times it stopped because a quota was used up.
     pub qt_exceeds: u64,
-    /// How many rounds it has seen (Linux 7.0).
+    /// Number of rounds it has seen (Linux 7.0); `None` on older kernels.
     pub nr_snapshots: Option<u64>,
 }
 
-/// Memory of about the same heat.
+/// Memory of about the same access frequency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Where.
+    /// Its addresses.
     pub range: AddrRange,
-    /// Looks of one aggregation interval that found it accessed.
+    /// Samples of one aggregation interval that found it accessed.
     pub nr_accesses: u64,
-    /// Aggregation intervals for which that has been about so.
+    /// Aggregation intervals for which the access frequency has stayed about the same.
     pub age: u64,
-    /// How much of it a scheme's filters let pass (Linux 6.14).
+    /// Bytes of it that passed the scheme's filters (Linux 6.14); `None` on older kernels.
     pub sz_filter_passed: Option<Bytes>,
 }
 
@@ -58,7 +58,7 @@ pub(super) fn regions(fs: &dyn Fs, scheme: &str) -> Result<Vec<Region>, DamonErr
     let mut regions = Vec::new();
     for index in numbered(fs, &base)? {
         let file = |name: &str| number(fs, &format!("{base}/{index}/{name}"));
-        // One that is cleared away while we read is not there.
+        // A region removed while we read is skipped.
         let (Some(start), Some(end)) = (file("start")?, file("end")?) else { continue };
         let (Some(nr_accesses), Some(age)) = (file("nr_accesses")?, file("age")?) else { continue };
         let sz_filter_passed = file("sz_filter_passed")?.map(Bytes);
@@ -69,7 +69,7 @@ pub(super) fn regions(fs: &dyn Fs, scheme: &str) -> Result<Vec<Region>, DamonErr
     Ok(regions)
 }
 
-/// The number in a file; `None` where there is no such file.
+/// The number in a file; `None` without such a file.
 pub(super) fn number(fs: &dyn Fs, path: &str) -> Result<Option<u64>, DamonError> {
     let Some(text) = fs.read(path)? else { return Ok(None) };
     let malformed = |_| DamonError::Malformed { path: path.into(), found: text.trim().into() };

@@ -1,9 +1,9 @@
-//! Who holds DAMON, by reading alone.
+//! Finds the current users of DAMON without writing to it.
 //!
-//! DAMON has one user at a time, in effect: kdamonds of the sysfs interface belong to whoever made them (the kernel
-//! keeps no name), and while one of the kernel's modules runs, nothing else can start. `damon_stat` runs from boot on
-//! some kernels (Debian's 7.2). A kdamond that is configured but off is somebody's too: making room for ours would
-//! throw its settings away.
+//! DAMON has effectively one user at a time: kdamonds of the sysfs interface belong to the process that created them
+//! (the kernel records no owner), and while one of the kernel's modules runs, nothing else can start. `damon_stat` runs
+//! from boot on some kernels (Debian's 7.2). A configured kdamond that is off belongs to another user too: replacing it
+//! would discard its settings.
 
 use std::fmt;
 
@@ -11,18 +11,18 @@ use super::{KDAMONDS, kdamond_path, numbered};
 use crate::fs::{Fs, FsError};
 use crate::process;
 
-/// The kernel's modules that use DAMON.
+/// Kernel modules that use DAMON.
 pub const MODULES: [&str; 3] = ["damon_stat", "damon_reclaim", "damon_lru_sort"];
 
-/// Somebody who holds DAMON.
+/// A user of DAMON.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Holder {
-    /// A module of the kernel's is enabled.
+    /// An enabled kernel module.
     Module {
         /// Its name.
         name: String,
-        /// Its thread.
+        /// The id of its thread, if reported.
         pid: Option<u32>,
     },
     /// A kdamond of the sysfs interface.
@@ -31,14 +31,14 @@ pub enum Holder {
         index: usize,
         /// Its thread, if it is on.
         thread: Option<Thread>,
-        /// What it does, as far as it is configured: the words of its schemes' actions.
+        /// The actions of its configured schemes, in the kernel's words.
         actions: Vec<String>,
     },
-    /// A thread of DAMON's that neither of them tells of.
+    /// A DAMON thread of neither a module nor the sysfs interface.
     Thread(Thread),
 }
 
-/// A thread of the kernel's.
+/// A kernel thread.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Thread {
     /// Its id.
@@ -48,7 +48,7 @@ pub struct Thread {
 }
 
 impl Holder {
-    /// The parameter that stops it, for a module.
+    /// The parameter file that stops it; `None` unless it is a module.
     #[must_use]
     pub fn switch(&self) -> Option<String> {
         match self {
@@ -57,7 +57,7 @@ impl Holder {
         }
     }
 
-    /// What it is called, in a word or two.
+    /// A short name for display.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
@@ -67,7 +67,7 @@ impl Holder {
         }
     }
 
-    /// What lets go.
+    /// Advice for releasing DAMON, for display.
     #[must_use]
     pub fn way_out(&self) -> String {
         match self {
@@ -113,10 +113,10 @@ fn switch(module: &str) -> String {
     format!("sys/module/{module}/parameters/enabled")
 }
 
-/// Everybody who holds DAMON now; nobody where there is no DAMON.
+/// All current users of DAMON; empty without DAMON.
 ///
 /// # Errors
-/// [`FsError`], if something that is there can't be read.
+/// [`FsError`] if an existing file cannot be read.
 pub fn holders(fs: &dyn Fs) -> Result<Vec<Holder>, FsError> {
     let mut holders = Vec::new();
     let mut known = Vec::new();
@@ -139,7 +139,7 @@ pub fn holders(fs: &dyn Fs) -> Result<Vec<Holder>, FsError> {
         });
         holders.push(Holder::Kdamond { index, thread, actions: actions(fs, index)? });
     }
-    // A module that does not tell which thread is its own may be the one behind any that is left.
+    // A module that does not report its thread may own any of the remaining ones.
     let silent = |holder: &Holder| matches!(holder, Holder::Module { pid: None, .. });
     if !holders.iter().any(silent) {
         holders.extend(threads(fs, &known)?.into_iter().map(Holder::Thread));
@@ -165,8 +165,8 @@ fn actions(fs: &dyn Fs, index: usize) -> Result<Vec<String>, FsError> {
     Ok(actions)
 }
 
-/// Kernel threads by DAMON's name, without the `known`. Any process may take such a name; only kernel threads have the
-/// second one (kthreadd) for a parent.
+/// Kernel threads with a DAMON name, except the `known` ones. Any process may take such a name, but only kernel threads
+/// have process 2 (kthreadd) as their parent.
 fn threads(fs: &dyn Fs, known: &[u32]) -> Result<Vec<Thread>, FsError> {
     let mut threads = Vec::new();
     for entry in fs.list("proc")?.unwrap_or_default() {

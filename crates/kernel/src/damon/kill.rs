@@ -1,15 +1,15 @@
-//! DAMON under SIGKILL: whenever a session's process dies, the next start finds everything as it was, file by file.
+//! DAMON under SIGKILL: whenever a session's process dies, the next start restores the former state, file by file.
 //!
-//! The victim is this test binary again, told by the environment to start, change and stop sessions without end, on a
-//! fake kernel whose files are kept on disk: each write happens whole or not at all, as sysfs has it. It is killed at
-//! each of its writes, before and after, and at moments drawn from a seed in between (while journaling, reading, ...).
+//! The victim is this test binary, started again with an environment variable; it starts, changes and stops sessions
+//! endlessly on a fake kernel with its files on disk: each write is atomic, as in sysfs. It is killed at each of its
+//! writes, before and after, and at pseudo-random moments in between (while journaling, reading, ...).
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::damon::spec::{Action, AddrRange, Destination, Filter, FilterType, Kdamond, Scheme};
 use crate::damon::{DamonStat, KDAMONDS, Session, recover};
-use crate::fake::mortal::{self, Death, Mortal, Victim};
+use crate::fake::crash_at_write::{self, CrashAtWrite, Death, Victim};
 use crate::fake::{Damon, FakeFs};
 use crate::fs::{Entry, Fs, FsError};
 use crate::journal::{Journal, OnConflict};
@@ -24,10 +24,10 @@ struct OnDisk {
 }
 
 impl OnDisk {
-    fn open(root: &Path, death: Death) -> Mortal<Self> {
+    fn open(root: &Path, death: Death) -> CrashAtWrite<Self> {
         let file = root.join("system.tree");
         let tree = Tree::parse(&fs::read_to_string(&file).unwrap());
-        Mortal::new(Self { file, now: FakeFs::with_damon(Damon::Linux7_2, tree) }, death)
+        CrashAtWrite::new(Self { file, now: FakeFs::with_damon(Damon::Linux7_2, tree) }, death)
     }
 }
 
@@ -60,7 +60,7 @@ fn spec(node: u16) -> Kdamond {
     kdamond
 }
 
-/// What the victim does, over and over.
+/// One round of the victim's work.
 fn one_round(journal: &Journal<'_>, fs: &dyn Fs, round: u64) {
     let specs = [spec(0), spec(1)];
     let mut session = Session::start_with_room(fs, journal, &specs, 3, DamonStat::Pause).unwrap();
@@ -72,7 +72,7 @@ fn one_round(journal: &Journal<'_>, fs: &dyn Fs, round: u64) {
     }
     session.adjust(1, |kdamond| kdamond.context.schemes.push(Scheme::new(Action::Stat))).unwrap();
     assert_eq!(session.add(&spec(0)).unwrap(), Some(2));
-    // One that has ended makes place for another.
+    // The place of a kdamond that has ended can be used again.
     fs.write(&format!("{KDAMONDS}/0/state"), "off").unwrap();
     assert_eq!(session.add(&spec(1)).unwrap(), Some(0));
     session.stop().unwrap();
@@ -96,17 +96,17 @@ fn machine() -> tempfile::TempDir {
     dir
 }
 
-/// Recovers as the next start would; every file must be there and read as before, and no batch may be left.
+/// Recovers as the next start would; all files must have their former contents, and no batch may be left.
 fn assert_recovers(root: &Path, when: &str) {
     let fs = OnDisk::open(root, Death::Never);
     let journal = Journal::new(root.join("journal"), &fs, "/");
     let report = recover(&journal, OnConflict::Refuse).unwrap();
     assert_eq!(report.conflicts, [], "killed {when}");
     assert_eq!(fs.inner().now.tree(), FakeFs::damon(Damon::Linux7_2).tree(), "killed {when}");
-    assert_eq!(mortal::batches_left(&root.join("journal")), 0, "killed {when}");
+    assert_eq!(crash_at_write::batches_left(&root.join("journal")), 0, "killed {when}");
 }
 
-/// How many writes one round makes.
+/// Number of writes in one round.
 fn writes_of_a_round() -> u32 {
     let machine = machine();
     let fs = OnDisk::open(machine.path(), Death::Never);
@@ -118,7 +118,7 @@ fn writes_of_a_round() -> u32 {
 fn killed_at_any_of_its_writes_a_session_leaves_nothing_behind() {
     let round = writes_of_a_round();
     assert!(round > 150, "{round}");
-    // The first writes and the last are the journaled ones; those between are alike, so a few will do.
+    // The first and the last writes are journaled; those between are similar, so a few of them suffice.
     let telling = |write: &u32| *write <= 6 || *write + 12 >= round || write.is_multiple_of(19);
     for write in (1..=round + 3).filter(telling) {
         for death in [Death::Before(write), Death::After(write)] {
@@ -131,7 +131,7 @@ fn killed_at_any_of_its_writes_a_session_leaves_nothing_behind() {
 
 #[test]
 fn killed_at_any_moment_a_session_leaves_nothing_behind() {
-    for spins in mortal::moments(0x51_7cc1_b727, 100, 8_000_000) {
+    for spins in crash_at_write::moments(0x51_7cc1_b727, 100, 8_000_000) {
         let machine = machine();
         VICTIM.is_killed_after(machine.path(), spins);
         assert_recovers(machine.path(), &format!("after {spins} spins"));
@@ -142,13 +142,13 @@ fn killed_at_any_moment_a_session_leaves_nothing_behind() {
 fn recovering_may_itself_be_killed_and_carried_on() {
     let machine = machine();
     let round = writes_of_a_round();
-    // The last writes put back; the victims after the first put back what the one before left.
+    // The last writes restore; each later victim restores the rest left by the previous one.
     let (at, then) = (Death::After(round - 4), Death::After(1));
     for death in [at, then, Death::Before(2), Death::After(2), then] {
         VICTIM.dies(machine.path(), death);
     }
     assert_recovers(machine.path(), "five times over while putting back");
-    // And it can be used again.
+    // DAMON can be used again.
     let fs = OnDisk::open(machine.path(), Death::Never);
     one_round(&Journal::new(machine.path().join("journal"), &fs, "/"), &fs, 0);
     assert_recovers(machine.path(), "not at all");

@@ -1,4 +1,4 @@
-//! Laws of sessions, for any specification on either kernel: all or nothing, and a commit is as good as a start.
+//! Laws of sessions, for any specification on either kernel: atomic start, and a commit equivalent to a start.
 
 use super::settings::{self, Filters};
 use super::spec::*;
@@ -22,7 +22,7 @@ fn filter() -> impl Strategy<Value = Filter> {
         bounds().prop_map(FilterType::HugepageSize),
         (0u64..9).prop_map(|start| FilterType::Addr(AddrRange { start, end: 9 })),
     ];
-    // Mostly what both kernels take.
+    // Mostly filters that both kernels accept.
     (what, any::<bool>(), prop::bool::weighted(0.1)).prop_map(|(what, matching, allow)| Filter {
         what,
         matching,
@@ -85,7 +85,7 @@ fn kdamond() -> impl Strategy<Value = Kdamond> {
     )
 }
 
-/// Whether every file says what `kdamond` says.
+/// Asserts that every file has the text that `kdamond` requires.
 fn stands(
     fs: &FakeFs,
     index: usize,
@@ -101,7 +101,7 @@ fn stands(
     Ok(())
 }
 
-/// Each case syncs a journal to disk many times over.
+/// Each case syncs a journal to disk many times.
 fn fewer() -> ProptestConfig {
     let usual = ProptestConfig::default();
     ProptestConfig { cases: usual.cases / 8, ..usual }

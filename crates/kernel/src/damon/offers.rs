@@ -1,18 +1,17 @@
-//! What this kernel's DAMON offers, beyond what every one does.
+//! Optional features of this kernel's DAMON.
 //!
-//! Most of it shows in no file until a kdamond, a scheme and a goal are made. Two ways to know: [`detect`] looks the
-//! names up in the kernel's type information, which changes nothing and works while others use DAMON; [`trial`], for
-//! kernels built without it, makes a kdamond that is never turned on, tries each word, and takes it away again, all
-//! through the journal, and only where nobody has a kdamond. Whatever either said, [`super::Session::start`] finds out
-//! for itself and refuses what is not there.
+//! Most of them show in no file until a kdamond, a scheme and a goal exist. There are two ways to find out: [`detect`]
+//! searches the kernel's type information for the names, which changes nothing and works while DAMON is in use;
+//! [`trial`], for kernels without that information, creates a kdamond that is never turned on, tries each word, and
+//! removes it again, all through the journal, and only if there are no kdamonds. Regardless of either result,
+//! [`super::Session::start`] checks each setting and refuses those that the kernel lacks.
 
-use super::lock::lock;
-use super::{BY, DamonError, Holder, KDAMONDS, holders, kdamond_path};
+use super::{BY, DamonError, Holder, KDAMONDS, holders, kdamond_path, lock};
 use crate::features::{Asked, Feature, Features, State};
 use crate::fs::Fs;
 use crate::journal::{Change, Journal, OnConflict};
 
-/// The features that are DAMON's.
+/// The features that belong to DAMON.
 pub const FEATURES: &[Feature] = &[
     Feature::Damon,
     Feature::DamonMigrate,
@@ -28,16 +27,16 @@ pub const FEATURES: &[Feature] = &[
     Feature::DamonPause,
 ];
 
-/// What can be known without a write.
+/// Features detected without a write.
 #[must_use]
 pub fn detect(fs: &dyn Fs, asked: Asked) -> Features {
     Features::detect_some(fs, asked, FEATURES)
 }
 
-/// How a feature shows below a kdamond with a scheme and a goal.
+/// The evidence of a feature below a kdamond with a scheme and a goal.
 enum Shows {
     File(&'static str),
-    /// A file takes this word.
+    /// The file accepts this word.
     Word(&'static str, &'static str),
 }
 
@@ -60,10 +59,10 @@ const TRIALS: &[(Feature, Shows)] = &[
     (Feature::DamonPause, Shows::File("contexts/0/pause")),
 ];
 
-/// What can be known by trying, where nobody has a kdamond; everything is as before afterwards.
+/// Features detected by trial, if there are no kdamonds; the former state is restored afterwards.
 ///
 /// # Errors
-/// [`DamonError::Absent`], [`DamonError::Held`], [`DamonError::InUse`] and what writing may give.
+/// [`DamonError::Absent`], [`DamonError::Held`], [`DamonError::InUse`], and errors of writing.
 pub fn trial(fs: &dyn Fs, journal: &Journal<'_>) -> Result<Features, DamonError> {
     if !fs.exists(KDAMONDS)? {
         return Err(DamonError::Absent);
@@ -71,7 +70,7 @@ pub fn trial(fs: &dyn Fs, journal: &Journal<'_>) -> Result<Features, DamonError>
     let _lock = lock(journal)?;
     journal.restore(BY, OnConflict::Refuse)?;
     let mut held = holders(fs)?;
-    // Modules do not mind a kdamond that is never on.
+    // Modules are not affected by a kdamond that is never on.
     held.retain(|holder| matches!(holder, Holder::Kdamond { .. }));
     if !held.is_empty() {
         return Err(DamonError::Held(held));
@@ -91,7 +90,7 @@ fn tried(fs: &dyn Fs) -> Result<Features, DamonError> {
         "contexts/0/schemes/0/quotas/goals/nr_goals",
     ];
     for path in directories {
-        // Goals came with Linux 6.8; without them there is none to try.
+        // Goals exist since Linux 6.8; older kernels have none to try.
         if fs.exists(&file(path))? {
             fs.write(&file(path), "1").map_err(DamonError::Refused)?;
         }

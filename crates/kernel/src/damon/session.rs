@@ -1,51 +1,52 @@
-//! One run of DAMON: kdamonds made, turned on, changed while on, asked, and taken away again.
+//! A run of DAMON: kdamonds are created, turned on, changed while on, queried, and removed.
 //!
-//! [`Session::start`] does all or nothing. While it lives, a lock tells others of this project so; whoever is killed
-//! loses it, and the next start, or [`recover`], puts back what the journal has. For a loop that looks and adjusts:
-//! [`Session::stats`], [`Session::regions`], [`Session::effective_quotas`] and [`Session::commit`] once a tick.
+//! [`Session::start`] is atomic. A lock marks a live session to other processes of this project; a killed process loses
+//! the lock, and the next start, or [`recover`], restores the journaled values. A control loop calls
+//! [`Session::stats`], [`Session::regions`], [`Session::effective_quotas`] and [`Session::commit`] once per tick.
 //!
-//! Two habits of the kernel: asking for regions waits until schemes are next applied, up to an apply interval; and a
-//! commit on older kernels (6.12) begins the aggregation interval anew, so commits closer together than that would keep
-//! it from ever ending. [`Session::commit`] writes nothing where nothing has changed.
+//! Three properties of the kernel matter here. A query for regions blocks until schemes are next applied, up to an
+//! apply interval. On older kernels (6.12) a commit restarts the aggregation interval, so commits at shorter intervals
+//! would keep it from ever ending; [`Session::commit`] writes nothing if nothing has changed.
 //!
-//! A third one, of 6.12: a quota is in force from the end of its first interval on. Until then everything is done at once,
-//! whatever the quota says. Who needs the limit begins with the quota and a pattern that nothing fits
-//! ([`super::spec::AccessPattern::NOTHING`]), and commits the true one when [`Session::effective_quotas`] gives a number.
+//! On 6.12 a quota takes effect at the end of its first interval; until then schemes run without limit. A caller that
+//! needs the limit starts with the quota and a pattern that matches no region
+//! ([`super::spec::AccessPattern::NOTHING`]), and commits the real pattern once [`Session::effective_quotas`] returns a
+//! number.
 
 use nearfar_topology::Bytes;
 use rustix::io::Errno;
 
 use super::counters::{self, Region, SchemeStats};
 use super::holder::{Holder, holders};
-use super::lock::{Lock, lock};
 use super::settings::{self, Filters, Setting};
 use super::spec::{GoalTuner, Intervals, Kdamond, Scheme};
-use super::{BY, DamonError, KDAMONDS, kdamond_path};
+use super::{BY, DamonError, KDAMONDS, kdamond_path, lock};
 use crate::fs::{Fs, FsError};
 use crate::journal::{Change, Journal, JournalError, OnConflict, Restored};
+use crate::lock::Lock;
 
-/// Whether the kernel's own statistics, which hold DAMON from boot on some kernels, may be paused for a session.
+/// Whether the kernel's own statistics, which occupy DAMON from boot on some kernels, may be paused for a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DamonStat {
-    /// They stay: a session can't start while they run.
+    /// They are not paused: a session cannot start while they run.
     Keep,
-    /// They are off while the session lasts, and on again after it.
+    /// They are off during the session, and on again after it.
     Pause,
 }
 
-/// A run of DAMON that is ours. Dropping it stops it as [`Session::stop`] does, without a word about errors.
+/// Our run of DAMON. Dropping it stops it as [`Session::stop`] does, and ignores errors.
 pub struct Session<'a> {
     fs: &'a dyn Fs,
     journal: &'a Journal<'a>,
     kdamonds: Vec<Running>,
-    /// How many kdamonds the kernel has made; those above `kdamonds` have never been on.
+    /// Number of kdamonds that the kernel has created; those beyond `kdamonds` have never been on.
     room: usize,
     stopped: bool,
-    /// Held as long as we live.
+    /// Held for the lifetime of the session.
     _lock: Lock,
 }
 
-/// What one of our kdamonds was told last.
+/// The specification last written to one of our kdamonds.
 #[derive(Debug)]
 struct Running {
     spec: Kdamond,
@@ -63,7 +64,7 @@ impl std::fmt::Debug for Session<'_> {
     }
 }
 
-/// Puts back what a session that was killed has left; nothing if there is nothing.
+/// Restores the state before a killed session; does nothing if there was none.
 ///
 /// # Errors
 /// [`DamonError::InUse`] while a session lives, [`DamonError::Journal`].
@@ -76,13 +77,13 @@ pub fn recover(journal: &Journal<'_>, on_conflict: OnConflict) -> Result<Restore
 }
 
 impl<'a> Session<'a> {
-    /// Makes the kdamonds `specs`, in order, and turns them on.
+    /// Creates the kdamonds `specs`, in order, and turns them on.
     ///
-    /// What a killed session left is put back first. If anybody else holds DAMON, running or merely configured, nothing
-    /// is changed.
+    /// The remains of a killed session are restored first. If another user holds DAMON, running or merely configured,
+    /// nothing is changed.
     ///
     /// # Errors
-    /// [`DamonError`]; everything is as before then, except as [`DamonError::Undo`] says.
+    /// [`DamonError`]; the former state is restored then, except after [`DamonError::Undo`].
     pub fn start(
         fs: &'a dyn Fs,
         journal: &'a Journal<'a>,
@@ -92,8 +93,8 @@ impl<'a> Session<'a> {
         Self::start_with_room(fs, journal, specs, specs.len(), damon_stat)
     }
 
-    /// The same with room for `room` kdamonds, so that [`Session::add`] can make more of them later. The kernel can't make
-    /// room while one is on.
+    /// Like [`Session::start`], but creates `room` kdamonds, so that [`Session::add`] can use the others later. The
+    /// kernel cannot create more while one is on.
     ///
     /// # Errors
     /// As [`Session::start`].
@@ -126,7 +127,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Writes all settings, then turns all on.
+    /// Writes all settings, then turns all kdamonds on.
     fn fill(&mut self, specs: &[Kdamond]) -> Result<(), DamonError> {
         for (index, spec) in specs.iter().enumerate() {
             let told = self.tell(index, spec)?;
@@ -134,7 +135,13 @@ impl<'a> Session<'a> {
         }
         let changes: Vec<Change> = (0..specs.len()).map(on).collect();
         self.journal.change(BY, &changes).map_err(DamonError::NotStarted)?;
-        Ok(())
+        self.attest()
+    }
+
+    /// Records the ids of our threads, so that after a kill another user's kdamonds are not mistaken for ours.
+    fn attest(&self) -> Result<(), DamonError> {
+        let threads: Vec<_> = (0..self.kdamonds.len()).map(|at| kdamond_path(at, "pid")).collect();
+        Ok(self.journal.attest(BY, &threads)?)
     }
 
     /// Writes all settings of a kdamond that is off.
@@ -145,11 +152,11 @@ impl<'a> Session<'a> {
         Ok(Running { spec: spec.clone(), settings, filters })
     }
 
-    /// Makes one kdamond more and turns it on: in the place of one that has ended, else where room was left. Gives its
-    /// index; nothing if there is neither.
+    /// Turns on one more kdamond: in the place of one that has ended, else in an unused place. Returns its index, or
+    /// `None` if there is no place.
     ///
     /// # Errors
-    /// [`DamonError`]; the others go on, and the place can be used again.
+    /// [`DamonError`]; the other kdamonds keep running, and the place can be used again.
     pub fn add(&mut self, spec: &Kdamond) -> Result<Option<usize>, DamonError> {
         let mut index = 0;
         while index < self.kdamonds.len() && self.thread(index)?.is_some() {
@@ -162,7 +169,7 @@ impl<'a> Session<'a> {
         let told = self.tell(index, spec)?;
         let Change { path, new } = on(index);
         match self.kdamonds.get_mut(index) {
-            // The journal has had its state from when it was first turned on.
+            // The journal has its former state since it was first turned on.
             Some(ended) => {
                 *ended = told;
                 let turned_on = self.fs.write(&path, &new).map_err(JournalError::Write);
@@ -174,10 +181,11 @@ impl<'a> Session<'a> {
                 self.kdamonds.push(told);
             }
         }
+        self.attest()?;
         Ok(Some(index))
     }
 
-    /// Makes the directories that show how this kernel lays filters out.
+    /// Creates the directories that show how this kernel arranges filters.
     fn skeleton(&self, index: usize, spec: &Kdamond) -> Result<Filters, DamonError> {
         if spec.context.schemes.is_empty() {
             return Ok(Filters::Together);
@@ -198,7 +206,7 @@ impl<'a> Session<'a> {
     ) -> Result<(), DamonError> {
         for setting in settings {
             let path = kdamond_path(index, &setting.path);
-            // An empty text is what a fresh file has; a write of nothing at all would not reach the kernel.
+            // An empty text is the content of a fresh file; an empty write would not reach the kernel.
             let written = match setting.text.as_str() {
                 "" if self.fs.read(&path)?.is_none_or(|text| text.trim().is_empty()) => Ok(()),
                 "" => self.fs.write(&path, "\n"),
@@ -229,19 +237,19 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// How many kdamonds there are.
+    /// Number of kdamonds.
     #[must_use]
     pub fn len(&self) -> usize {
         self.kdamonds.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no kdamonds.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.kdamonds.is_empty()
     }
 
-    /// What kdamond `index` was told last.
+    /// The specification last written to kdamond `index`.
     #[must_use]
     pub fn spec(&self, index: usize) -> Option<&Kdamond> {
         Some(&self.kdamonds.get(index)?.spec)
@@ -260,10 +268,10 @@ impl<'a> Session<'a> {
         Ok(pid.and_then(|pid| pid.trim().parse().ok()))
     }
 
-    /// Has kdamond `index` go on as `spec` says; gives whether that is anything new. What it found so far stays.
+    /// Changes kdamond `index` to `spec`; returns whether anything changed. Its monitoring results are kept.
     ///
     /// # Errors
-    /// [`DamonError`]; the kdamond goes on as before then.
+    /// [`DamonError`]; the kdamond keeps its former settings then.
     pub fn commit(&mut self, index: usize, spec: &Kdamond) -> Result<bool, DamonError> {
         spec.check().map_err(|what| DamonError::Spec { index, what })?;
         let mut filters = self.kdamond(index)?.filters;
@@ -279,7 +287,7 @@ impl<'a> Session<'a> {
         let told =
             self.write(index, changes.into_iter()).and_then(|()| self.command(index, "commit"));
         if let Err(first) = told {
-            // What the files say counts only when committed; still, they should say what is so.
+            // Files take effect only on commit; still, they should show the settings in force.
             let settings = &self.kdamond(index)?.settings;
             return Err(match self.write(index, settings.iter()) {
                 Ok(()) => first,
@@ -291,7 +299,7 @@ impl<'a> Session<'a> {
         Ok(true)
     }
 
-    /// [`Session::commit`] of what kdamond `index` was told last, as `change` changes it.
+    /// Commits the last specification of kdamond `index`, modified by `change`.
     ///
     /// # Errors
     /// As [`Session::commit`].
@@ -305,7 +313,7 @@ impl<'a> Session<'a> {
         self.commit(index, &spec)
     }
 
-    /// What each scheme of kdamond `index` has done since it began.
+    /// Counters of each scheme of kdamond `index` since its start.
     ///
     /// # Errors
     /// [`DamonError::Gone`] once it has ended, and [`DamonError`].
@@ -314,8 +322,8 @@ impl<'a> Session<'a> {
         self.schemes(index)?.map(|scheme| counters::stats(self.fs, &scheme)).collect()
     }
 
-    /// The regions that scheme `scheme` of kdamond `index` is for now, in order of address: all there are, for one that
-    /// counts everything. Waits until schemes are next applied.
+    /// The regions that scheme `scheme` of kdamond `index` applies to now, in order of address: all regions, for a
+    /// scheme with the default pattern. Blocks until schemes are next applied.
     ///
     /// # Errors
     /// [`DamonError::Gone`] once it has ended, and [`DamonError`].
@@ -324,13 +332,13 @@ impl<'a> Session<'a> {
         let base = base.ok_or(DamonError::NoSuch { what: "scheme", index: scheme })?;
         self.command(index, "update_schemes_tried_regions")?;
         let regions = counters::regions(self.fs, &base)?;
-        // They are kernel memory until then.
+        // They occupy kernel memory until cleared.
         self.command(index, "clear_schemes_tried_regions")?;
         Ok(regions)
     }
 
-    /// How much each scheme of kdamond `index` may do per quota interval now, as the kernel has worked it out of bytes,
-    /// time and goals; `None` for no limit, which is so on 6.12 until the first interval has passed.
+    /// Effective quota of each scheme of kdamond `index` per quota interval, as the kernel derives it from bytes, time
+    /// and goals; `None` for no limit, which is also the answer of 6.12 until the first interval has passed.
     ///
     /// # Errors
     /// [`DamonError::Gone`] once it has ended, and [`DamonError`].
@@ -339,7 +347,7 @@ impl<'a> Session<'a> {
         let schemes = &self.kdamond(index)?.spec.context.schemes;
         let quota = |(path, scheme): (String, &Scheme)| {
             let bytes = counters::number(self.fs, &format!("{path}/quotas/effective_bytes"))?;
-            // Nothing more is what a reached goal means to one tuner; to all else 0 is no limit.
+            // To one tuner 0 means that the goal is reached; otherwise 0 is no limit.
             let quotas = &scheme.quotas;
             let reached = quotas.goal_tuner == GoalTuner::Temporal && !quotas.goals.is_empty();
             Ok(bytes.filter(|of| (*of != 0 || reached) && *of != u64::MAX).map(Bytes))
@@ -347,7 +355,7 @@ impl<'a> Session<'a> {
         self.schemes(index)?.zip(schemes).map(quota).collect()
     }
 
-    /// The intervals that kdamond `index` goes by now, as the kernel has tuned them.
+    /// The intervals of kdamond `index`, as tuned by the kernel.
     ///
     /// # Errors
     /// [`DamonError::Gone`] once it has ended, and [`DamonError`].
@@ -368,8 +376,8 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Tells scheme `scheme` of kdamond `index` what the value of its goal `goal` is now, where the kernel does not
-    /// measure it itself. Unlike a commit, this disturbs nothing.
+    /// Writes the current value of goal `goal` of scheme `scheme` of kdamond `index`, for metrics that the kernel does
+    /// not measure. Unlike a commit, this does not restart intervals.
     ///
     /// # Errors
     /// [`DamonError::Gone`] once it has ended, and [`DamonError`].
@@ -394,17 +402,17 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Turns all kdamonds off and puts everything back.
+    /// Turns all kdamonds off and restores the former state.
     ///
     /// # Errors
-    /// [`DamonError::Journal`]; what was not put back is still recorded, and [`recover`] carries on.
+    /// [`DamonError::Journal`]; values not restored are still recorded, and [`recover`] continues.
     pub fn stop(mut self) -> Result<Restored, DamonError> {
         self.undo()
     }
 
     fn undo(&mut self) -> Result<Restored, DamonError> {
         self.stopped = true;
-        // Kdamonds may end by themselves between being looked at and being turned off; the next look finds them off.
+        // Kdamonds may end by themselves between the check and the write; the next attempt finds them off.
         let mut restored = self.journal.restore(BY, OnConflict::Refuse);
         for _ in 0..self.kdamonds.len() {
             restored = restored.or_else(|_| self.journal.restore(BY, OnConflict::Refuse));
@@ -438,7 +446,7 @@ impl<'a> Session<'a> {
 impl Drop for Session<'_> {
     fn drop(&mut self) {
         if !self.stopped {
-            // Nobody is left to be told; what fails here is still in the journal.
+            // Errors cannot be reported here; values not restored are still in the journal.
             let _ = self.undo();
         }
     }
@@ -449,7 +457,7 @@ fn on(index: usize) -> Change {
     Change { path: kdamond_path(index, "state"), new: "on".into() }
 }
 
-/// What makes room for `kdamonds` kdamonds.
+/// The changes that create `kdamonds` kdamonds.
 fn make_room(
     fs: &dyn Fs,
     kdamonds: usize,
@@ -475,13 +483,14 @@ fn make_room(
     Ok(changes)
 }
 
-/// What of `wanted` has to be written where `now` stands: all, if directories come or go, for that empties others.
+/// The settings of `wanted` to be written over `now`: all, if directories are created or removed, since that clears
+/// others.
 fn changes<'s>(now: &[Setting], wanted: &'s [Setting]) -> Vec<&'s Setting> {
     let directories = |settings: &'s [Setting]| settings.iter().filter(|s| s.makes_directories());
     if !now.iter().filter(|setting| setting.makes_directories()).eq(directories(wanted)) {
         return wanted.iter().collect();
     }
-    // Nearly all are as they were, in the same place: only for the others is it worth to search.
+    // Nearly all are unchanged, at the same index; only the others are searched for.
     let stands =
         |(at, setting): &(usize, &Setting)| now.get(*at) == Some(setting) || now.contains(setting);
     wanted.iter().enumerate().filter(|one| !stands(one)).map(|(_, setting)| setting).collect()

@@ -1,7 +1,7 @@
-//! A specification as the texts of files: what is written below `kdamonds/N/`, in order.
+//! A specification as texts of files below `kdamonds/N/`, in the order of writing.
 //!
-//! A file that makes directories (`nr_schemes` and the like) comes before what is in them. A setting that older kernels
-//! lack carries the text that stands for its absence: such a text needs no file.
+//! A file that creates directories (`nr_schemes` and the like) precedes their contents. A setting that older kernels
+//! lack has a text that is equivalent to its absence: that text needs no file.
 
 use super::spec::{
     Bounds, Context, Destination, Filter, FilterType, Goal, Kdamond, Quotas, Scheme, Target,
@@ -13,24 +13,24 @@ pub(super) struct Setting {
     /// Below `kdamonds/N/`.
     pub(super) path: String,
     pub(super) text: String,
-    /// The text that needs no file, and the first Linux release that has the file.
+    /// The text that is equivalent to a missing file, and the first Linux release that has the file.
     pub(super) lacking: Option<(&'static str, &'static str)>,
 }
 
 impl Setting {
-    /// Whether writing it makes and removes directories.
+    /// Whether writing it creates and removes directories.
     pub(super) fn makes_directories(&self) -> bool {
         let name = self.path.rsplit('/').next().unwrap_or_default();
         name.starts_with("nr_") && !name.ends_with("_permil")
     }
 
-    /// Whether a kernel without the file does as it says.
+    /// Whether a kernel without the file behaves as this setting requires.
     pub(super) fn is_as_if_absent(&self) -> bool {
         self.lacking.is_some_and(|(text, _)| text == self.text)
     }
 }
 
-/// How a kernel lays out what it has had for long.
+/// Arrangement of filters in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Filters {
     /// One directory (until Linux 6.14).
@@ -39,7 +39,7 @@ pub(super) enum Filters {
     Layered,
 }
 
-/// Everything `kdamond` says.
+/// All settings of `kdamond`.
 pub(super) fn of(kdamond: &Kdamond, filters: Filters) -> Vec<Setting> {
     let mut list = List { base: String::new(), settings: Vec::new() };
     list.newer("refresh_ms", &kdamond.refresh_ms, ("0", "6.17"));

@@ -1,14 +1,15 @@
-//! Hot memory kept shared between nodes by the kernel itself, at shares that a policy has chosen.
+//! Shares hot memory between nodes by DAMON alone, with shares chosen by a policy.
 //!
-//! Two ways, by what this kernel has:
-//! - [`between`]: two schemes of one kdamond over the physical memory of two nodes, which push and pull hot pages until the wished share of
-//!   what is hot is on each (goals `node_eligible_mem_bp`, Linux 7.2). There are always both: with one direction alone, what the tuner
-//!   overshoots stays so. Tuner `temporal`: all that the quota allows until the share is reached, then nothing.
-//! - [`spread`]: a process's pages by weight over several nodes (`dests`, Linux 6.17). A page's node is its place modulo the sum of
-//!   weights, so another sum would move nearly all of them: the sum has to be [`PARTS`], and another choice of weights moves the
-//!   difference alone.
+//! Two mechanisms, depending on the kernel:
+//! - [`between`]: two schemes of one kdamond over the physical memory of two nodes, which migrate hot pages in both
+//!   directions until each node has its target share of the hot memory (goals `node_eligible_mem_bp`, Linux 7.2). Both
+//!   are needed: one direction alone would never correct the tuner's overshoot. The tuner is `temporal`: full quota
+//!   until the share is reached, then none.
+//! - [`spread`]: a process's pages by weight over several nodes (`dests`, Linux 6.17). A page's node is its index
+//!   modulo the sum of weights, so another sum would migrate nearly all pages: the sum must be [`PARTS`], and a change
+//!   of weights migrates only the difference.
 //!
-//! DAMON minds neither cpusets nor policies: a filter for a cgroup says whose pages go.
+//! DAMON ignores cpusets and memory policies: a cgroup filter restricts the pages to migrate.
 
 use nearfar_policy::traffic::place::PARTS;
 use nearfar_topology::{BasisPoints, Bytes, NodeId};
@@ -19,43 +20,43 @@ use super::spec::{
 };
 use crate::features::{Feature, Features};
 
-/// Why the kernel can't do it by itself.
+/// Reason why the kernel cannot share by itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SharingError {
-    /// This kernel lacks it.
+    /// This kernel lacks the feature.
     #[error(
         "sharing hot memory between nodes by DAMON: this kernel lacks {name} (Linux {since}); pages can be moved one by one"
     )]
     Unsupported {
-        /// As `nearfar doctor` has it.
+        /// Its name in `nearfar doctor`.
         name: &'static str,
-        /// The release that brought it.
+        /// The first release that has it.
         since: &'static str,
     },
-    /// Weights of another sum.
+    /// Weights with a wrong sum.
     #[error(
         "weights of {sum} in all: they have to add up to {PARTS}, or nearly all pages would move"
     )]
     Sum {
-        /// What they add up to.
+        /// Their sum.
         sum: u32,
     },
-    /// More than all.
+    /// A share above 100 %.
     #[error("a share of {} basis points is more than all", .0.0)]
     Share(BasisPoints),
 }
 
-/// How much is done, and to whose memory.
+/// Limits of the migration, and the memory it applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Moved at most, each way,
+    /// Bytes migrated at most in each direction,
     pub bytes: Bytes,
-    /// in so many milliseconds.
+    /// in an interval of this many milliseconds.
     pub interval_ms: u64,
-    /// What is hot.
+    /// The access pattern of hot memory.
     pub hot: AccessPattern,
-    /// Pages of this cgroup alone, its path below the mount point with a leading `/`.
+    /// Only pages of this cgroup, given by its path below the mount point with a leading `/`; `None` for all pages.
     pub cgroup: Option<String>,
 }
 
@@ -82,7 +83,7 @@ impl Limits {
     }
 }
 
-/// Keeps `share` of what is hot on the first of two nodes, whose memory is in `ranges`, and the rest on the second.
+/// Keeps `share` of the hot memory on the first of two nodes with memory in `ranges`, and the rest on the second.
 ///
 /// # Errors
 /// [`SharingError`].
@@ -116,7 +117,7 @@ pub fn between(
     Ok(kdamond)
 }
 
-/// Spreads what is hot of a process over nodes by weight.
+/// Spreads the hot memory of a process over nodes by weight.
 ///
 /// # Errors
 /// [`SharingError`].
@@ -133,7 +134,7 @@ pub fn spread(
     if sum != u32::from(PARTS) {
         return Err(SharingError::Sum { sum });
     }
-    // A weight of none is no destination.
+    // A node of weight 0 is no destination.
     let weights = weights.iter().filter(|(_, weight)| *weight > 0);
     let weights = weights.map(|(node, weight)| (*node, u32::from(*weight))).collect();
     let mut kdamond = Kdamond::process(pid);

@@ -1,15 +1,16 @@
-//! What a kdamond is to do, as plain data in the kernel's own words and units.
+//! Specification of a kdamond as plain data, in the kernel's words and units.
 //!
-//! Bounds are closed intervals. Times carry their unit in the name; sizes and addresses are bytes; `nr_accesses` counts
-//! samples that found a region accessed in one aggregation interval, `age` counts aggregation intervals. Every setting
-//! that a kernel may lack has a value that stands for "as if it were not there", which is its default here; any other
-//! value is refused whole where the kernel lacks the setting, never dropped.
+//! Bounds are closed intervals. Times have their unit in the name; sizes and addresses are in bytes; `nr_accesses`
+//! counts samples that found a region accessed in one aggregation interval, `age` counts aggregation intervals. Every
+//! setting that a kernel may lack has a value equivalent to its absence, which is its default here; a kernel without
+//! the setting refuses any other value as a whole, and never drops it silently.
 //!
-//! Only some memory of one cgroup, on every kernel: a `memcg` filter that does not match and does not allow.
+//! To restrict a scheme to one cgroup on every kernel: a `memcg` filter that does not match and does not allow.
 
+pub use nearfar_topology::AddrRange;
 use nearfar_topology::BasisPoints;
 
-/// Declares words the kernel knows by name.
+/// Declares words known to the kernel.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$doc])*
@@ -17,7 +18,7 @@ macro_rules! words {
         pub enum $name { $($(#[$of])* $variant,)+ }
 
         impl $name {
-            /// Every one of them.
+            /// All variants.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
             /// The kernel's word.
@@ -34,39 +35,40 @@ mod scheme;
 
 pub use scheme::*;
 
-/// One kernel thread of DAMON's and what it does.
+/// A kernel thread of DAMON and its task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kdamond {
-    /// How often the kernel refreshes statistics by itself, in milliseconds; 0 for never (Linux 6.17 for more).
+    /// Interval at which the kernel refreshes statistics by itself, in milliseconds; 0 for never (Linux 6.17 for
+    /// others).
     pub refresh_ms: u64,
-    /// What it watches and does.
+    /// Its monitoring and its schemes.
     pub context: Context,
 }
 
-/// What is watched, how closely, and what is done about it.
+/// Monitored memory, accuracy of monitoring, and schemes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Context {
-    /// How memory is addressed.
+    /// Kind of addresses.
     pub operations: Operations,
-    /// What is watched.
+    /// The monitored memory.
     pub targets: Vec<Target>,
-    /// How often.
+    /// Monitoring intervals.
     pub intervals: Intervals,
-    /// What the kernel tunes the intervals to, if it is to (Linux 6.15).
+    /// Goal of the kernel's tuning of intervals; `None` for fixed ones (Linux 6.15).
     pub intervals_goal: Option<IntervalsGoal>,
-    /// How many regions memory is divided into; at least 3. Older kernels (6.12) begin with the targets' own regions and
-    /// split them in two at each aggregation, so it takes some before they are as many.
+    /// Number of regions that memory is divided into; at least 3. Older kernels (6.12) start with the targets' own
+    /// regions and split them in two at each aggregation, so it takes several aggregations to reach this number.
     pub nr_regions: Bounds,
-    /// Bytes per unit of address, for 32-bit machines; 1 elsewhere (Linux 6.18 for more).
+    /// Bytes per unit of address, for 32-bit machines; 1 elsewhere (Linux 6.18 for others).
     pub addr_unit: u64,
-    /// Whether it rests with its settings kept (Linux 7.2).
+    /// Whether it is paused with its settings kept (Linux 7.2).
     pub pause: bool,
-    /// What is done to which memory.
+    /// Schemes applied to the monitored memory.
     pub schemes: Vec<Scheme>,
 }
 
 words! {
-    /// How memory is addressed.
+    /// Kind of addresses.
     Operations {
         /// A process's virtual addresses, following its mappings.
         Vaddr = "vaddr",
@@ -80,43 +82,20 @@ words! {
 /// A process, or part of physical memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
-    /// The process; none for physical addresses.
+    /// The process; `None` for physical addresses.
     pub pid: Option<u32>,
-    /// Where; all of the process if there is none.
+    /// Address ranges; empty for all of the process.
     pub regions: Vec<AddrRange>,
 }
 
-/// Addresses from `start` to before `end`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct AddrRange {
-    /// The first.
-    pub start: u64,
-    /// After the last.
-    pub end: u64,
-}
-
-impl AddrRange {
-    /// How many bytes it has.
-    #[must_use]
-    pub const fn len(self) -> u64 {
-        self.end.saturating_sub(self.start)
-    }
-
-    /// Whether it has none.
-    #[must_use]
-    pub const fn is_empty(self) -> bool {
-        self.len() == 0
-    }
-}
-
-/// How often memory is looked at. The default is the kernel's.
+/// Monitoring intervals. The default is the kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Intervals {
-    /// Between two looks at a region.
+    /// Between two samples of a region.
     pub sample_us: u64,
-    /// Between two results.
+    /// Between two aggregations.
     pub aggr_us: u64,
-    /// Between two looks at what there is to watch.
+    /// Between two updates of the monitored mappings.
     pub update_us: u64,
 }
 
@@ -127,7 +106,7 @@ impl Default for Intervals {
 }
 
 impl Intervals {
-    /// The most accesses that a region can show: looks per aggregation.
+    /// Largest access count of a region: samples per aggregation.
     #[must_use]
     pub const fn nr_accesses_max(self) -> u64 {
         match self.aggr_us.checked_div(self.sample_us) {
@@ -136,7 +115,7 @@ impl Intervals {
         }
     }
 
-    /// `share` of all looks as a number of accesses, rounded up.
+    /// `share` of all samples as an access count, rounded up.
     #[must_use]
     pub fn nr_accesses(self, share: BasisPoints) -> u64 {
         self.nr_accesses_max().saturating_mul(u64::from(share.0)).div_ceil(10_000)
@@ -152,12 +131,12 @@ impl Intervals {
     }
 }
 
-/// What the kernel tunes intervals to.
+/// Goal of the kernel's tuning of intervals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IntervalsGoal {
-    /// The share of possible access events that should be seen; 400 (4 %) is what the kernel's authors advise.
+    /// The share of possible access events to observe; the kernel's authors recommend 400 (4 %).
     pub access_bp: u64,
-    /// Within so many aggregations.
+    /// Number of aggregations in which to observe it.
     pub aggrs: u64,
     /// The shortest sampling interval.
     pub min_sample_us: u64,
@@ -175,7 +154,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Any number. The kernel keeps some of these as 32 bits, so that is as far as it goes.
+    /// Any number. The kernel stores some bounds in 32 bits, so this is the limit.
     pub const ANY: Self = Self { min: 0, max: u32::MAX as u64 };
     /// Any size.
     pub const ANY_SIZE: Self = Self { min: 0, max: u64::MAX };
@@ -194,14 +173,14 @@ impl Bounds {
 }
 
 impl Kdamond {
-    /// Physical memory in `ranges`, watched as the kernel does by default, and nothing done about it yet.
+    /// Physical memory in `ranges`, monitored with the kernel's defaults, without schemes.
     #[must_use]
     pub fn physical(ranges: &[AddrRange]) -> Self {
         let target = Target { pid: None, regions: ranges.to_vec() };
         Self::watching(Operations::Paddr, target)
     }
 
-    /// A process, likewise.
+    /// A process, monitored with the kernel's defaults, without schemes.
     #[must_use]
     pub fn process(pid: u32) -> Self {
         Self::watching(Operations::Vaddr, Target { pid: Some(pid), regions: Vec::new() })

@@ -1,4 +1,4 @@
-//! DAMON against a fake kernel: sessions that start, change and stop, and that refuse. Kill tests: `kill.rs`.
+//! DAMON on a fake kernel: sessions that start, change, stop and are refused. Kill tests: `kill.rs`.
 
 use super::spec::*;
 use super::*;
@@ -16,7 +16,7 @@ fn journal<'a>(dir: &TempDir, fs: &'a FakeFs) -> Journal<'a> {
     Journal::new(dir.path().join("journal"), fs, "/")
 }
 
-/// Two nodes' memory: hot pages of one go to the other and cold ones back.
+/// Memory of two nodes, whose hot pages are promoted and whose cold pages are demoted between them.
 fn specs() -> Vec<Kdamond> {
     let node = |start: u64, other: u16, action: Action| {
         let mut kdamond = Kdamond::physical(&[AddrRange { start, end: start + (1 << 30) }]);
@@ -173,7 +173,7 @@ fn a_commit_writes_what_is_new_and_nothing_else() {
     let quota = at("0/contexts/0/schemes/0/quotas/bytes");
     assert_eq!(fs.writes()[sofar..], [(quota, "7".into()), (at("0/state"), "commit".into())]);
     assert_eq!(session.spec(0).unwrap().context.schemes[0].quotas.bytes, 7);
-    // Directories that come or go empty others: all is said again.
+    // Created or removed directories clear others: all settings are written again.
     session.adjust(0, |kdamond| drop(kdamond.context.schemes.remove(0))).unwrap();
     let action = fs.value(&at("0/contexts/0/schemes/0/action"));
     assert_eq!(action.as_deref(), Some("stat"));
@@ -224,7 +224,7 @@ fn counters_regions_and_quotas_are_read_as_numbers() {
         (2, Bytes(8192), Some(3))
     );
     assert_eq!(session.effective_quotas(0).unwrap(), [Some(Bytes(4096)), None]);
-    // A tuner that stops at its goal means it.
+    // To a tuner that stops at its goal, 0 means no quota.
     fs.plant(&[(scheme("0/quotas/effective_bytes"), "0")]);
     assert_eq!(session.effective_quotas(0).unwrap()[0], None);
     let stopping = |kdamond: &mut Kdamond| {
@@ -311,6 +311,29 @@ fn one_session_at_a_time_and_the_other_is_not_recovered_from_under_it() {
     assert!(matches!(recover(&journal, OnConflict::Overwrite), Err(DamonError::InUse { .. })));
     session.stop().unwrap();
     assert_eq!(recover(&journal, OnConflict::Refuse).unwrap().put_back, []);
+}
+
+#[test]
+fn kdamonds_of_another_tool_that_look_like_ours_are_left_alone() {
+    for kernel in KERNELS {
+        let (dir, fs) = (tempfile::tempdir().unwrap(), FakeFs::damon(kernel));
+        let ours = journal(&dir, &fs);
+        let session = Session::start(&fs, &ours, &specs(), DamonStat::Pause).unwrap();
+        // The contents of the disk after the process was killed, when another tool has taken DAMON.
+        let killed = tempfile::tempdir().unwrap();
+        let left = killed.path().join("journal");
+        std::fs::create_dir(&left).unwrap();
+        for file in std::fs::read_dir(ours.dir()).unwrap() {
+            let file = file.unwrap().path();
+            std::fs::copy(&file, left.join(file.file_name().unwrap())).unwrap();
+        }
+        fs.plant(&[(at("0/pid"), "9001"), (at("1/pid"), "9002")]);
+        let (theirs, journal) = (fs.tree(), Journal::new(&left, &fs, "/"));
+        let report = recover(&journal, OnConflict::Refuse).unwrap();
+        assert!(report.put_back.is_empty() && !report.conflicts.is_empty(), "{report:?}");
+        assert_eq!(fs.tree(), theirs);
+        drop(session);
+    }
 }
 
 #[test]

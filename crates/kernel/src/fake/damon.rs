@@ -1,10 +1,10 @@
-//! DAMON's sysfs interface as kernels have it, for tests.
+//! DAMON's sysfs interface of several kernels, for tests.
 //!
-//! Reactions: writing `nr_*` throws away what was there and makes numbered directories at their defaults (from
-//! `fixtures/damon/`, recorded); `nr_kdamonds` is EBUSY while a kdamond is on; what is no number, word or flag is EINVAL;
-//! `state` takes its commands only where they make sense; a module of the kernel's and kdamonds exclude each other
-//! (EBUSY). Nothing is watched: counters and regions stay as a test plants them. Kernels say EPERM to a second `off`, as
-//! to a kdamond that has ended; here it is EINVAL, as to one that was never on.
+//! Reactions: writing `nr_*` removes previous directories and creates numbered ones with defaults (from
+//! `fixtures/damon/`, recorded); `nr_kdamonds` is EBUSY while a kdamond is on; invalid numbers, words and flags are
+//! EINVAL; `state` takes its commands only in suitable states; a module of the kernel's and kdamonds exclude each other
+//! (EBUSY). Nothing is monitored: counters and regions stay as a test plants them. Kernels return EPERM to a second
+//! `off`, as to a kdamond that has ended; here it is EINVAL, as to one that was never on.
 
 use nearfar_topology::Tree;
 use rustix::io::Errno;
@@ -13,7 +13,7 @@ use crate::damon::KDAMONDS;
 
 const STAT: &str = "sys/module/damon_stat/parameters/enabled";
 
-/// A kernel whose DAMON is known.
+/// A kernel with a known DAMON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damon {
     /// Without goals of nodes, several destinations, tuned intervals.
@@ -56,7 +56,7 @@ pub(super) fn is_its(path: &str) -> bool {
 }
 
 impl Damon {
-    /// The files of a system where nobody has made a kdamond.
+    /// The files of a system without kdamonds.
     pub(super) fn fresh(self) -> Tree {
         let mut tree = Tree::new();
         tree.insert(&format!("{KDAMONDS}/nr_kdamonds"), "0");
@@ -153,7 +153,7 @@ impl Damon {
         Ok(())
     }
 
-    /// Makes the directories of an `nr_` file.
+    /// Creates the directories of an `nr_` file.
     fn make(self, tree: &mut Tree, path: &str, text: &str) -> Result<(), Errno> {
         let count: usize = text.parse().map_err(|_| Errno::INVAL)?;
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
@@ -170,7 +170,7 @@ impl Damon {
                 kept.insert(entry, text);
             }
         }
-        // Every directory of a kind is the template's first.
+        // Every directory of a kind is like the template's first.
         let inside = parent.strip_prefix(KDAMONDS).unwrap_or(parent).trim_start_matches('/');
         let first = |part: &str| if numbered(part) { "0".to_string() } else { part.to_string() };
         let mut base: Vec<String> =

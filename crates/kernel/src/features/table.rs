@@ -1,9 +1,12 @@
-//! The table of features: what each is for, how it is seen, since when, and what is done without it.
+//! The table of features: the use of each, its evidence, its first release, and the behaviour without it.
+//!
+//! Detection uses the evidence alone; the release is for display (`features.rs`). A new feature needs a variant of
+//! [`Feature`] and a row here, and each feature has one row.
 
 use super::{Feature, Row, Seen};
 use crate::mempolicy;
 
-/// Where DAMON's user interface stands.
+/// Directory of DAMON's user interface.
 const DAMON: &str = "sys/kernel/mm/damon/admin";
 
 /// The table.

@@ -1,11 +1,11 @@
-//! What can go wrong with a file below a root.
+//! Errors of files below a root.
 
 use std::io;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-/// Why a file could not be read, written or listed.
+/// Reasons why a file could not be read, written or listed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FsError {
@@ -52,7 +52,7 @@ pub enum FsError {
         /// The root.
         root: PathBuf,
     },
-    /// A recording was asked to change.
+    /// A recording can't be changed.
     #[error("can't write {path}: this is a recording of a machine, not the machine")]
     Recording {
         /// The path within the recording.
@@ -70,7 +70,7 @@ impl FsError {
         }
     }
 
-    /// Whether permission was what was missing (EACCES or EPERM).
+    /// Whether permission was missing (EACCES or EPERM).
     #[must_use]
     pub fn is_permission(&self) -> bool {
         [Errno::ACCESS, Errno::PERM].iter().any(|errno| Some(errno.raw_os_error()) == self.errno())

@@ -1,10 +1,12 @@
-//! Reading the part of a root that says what the machine is into a [`Tree`].
+//! Reads the part of a root that describes the machine into a [`Tree`].
 //!
-//! What is read is a list of patterns, not "all of sysfs": a large machine has a link per 128 MiB of memory in every
-//! node's directory, and some files do work when read. A `*` in a segment stands for any text; a last segment `**` for
-//! everything below, to a small depth. Patterns go through symbolic links as the kernel does, so a CXL device's files
-//! appear under `sys/bus/cxl/devices/mem0/`; a link that ends a pattern, or that is met on the way, is also recorded
-//! as `-> target`. Everything is bounded: depth, text per file, and number of entries.
+//! The files are given by a list of patterns, not "all of sysfs": a large machine has a link per 128 MiB of memory in
+//! every node's directory, and some files do work when read. A `*` in a segment stands for any text; a last segment
+//! `**` for everything below, to a small depth. Patterns follow symbolic links as the kernel does, so a CXL device's
+//! files appear under `sys/bus/cxl/devices/mem0/`; a link that ends a pattern, or that is met on the way, is also
+//! recorded as `-> target`. Everything is bounded: depth, text per file, and number of entries.
+
+use std::collections::BTreeMap;
 
 use nearfar_topology::{Finding, Overrides, Topology, Tree};
 
@@ -17,25 +19,42 @@ const TEXT_BYTES_MAX: usize = 256 << 10;
 /// Further entries are left out with a finding.
 const ENTRIES_MAX: usize = 200_000;
 
-/// What is read, in order. Everything is readable without privilege on an ordinary system. Patterns that end in a
-/// directory without entries record that it is there: an empty bus is a feature all the same.
-const PATTERNS: &[&str] = &[
-    // Nodes, their CPUs, memory, distances and access attributes.
-    "sys/devices/system/node/has_*",
+/// The part of the machine to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Extent {
+    /// Nodes with their CPUs, memory and distances, and the evidence for the kind and tier of their memory.
+    Ranks,
+    /// Everything.
+    Whole,
+}
+
+/// Nodes, and the evidence for their kinds and tiers: access attributes, the kernel's tiers, and CXL and dax devices'
+/// nodes.
+const RANKS: &[&str] = &[
     "sys/devices/system/node/online",
-    "sys/devices/system/node/possible",
     "sys/devices/system/node/node*/cpulist",
     "sys/devices/system/node/node*/distance",
     "sys/devices/system/node/node*/meminfo",
-    "sys/devices/system/node/node*/access*/initiators/*",
+    "sys/devices/system/node/node*/access0/initiators/*",
+    "sys/devices/system/node/node*/access1/initiators/*",
+    "sys/devices/system/memory/block_size_bytes",
+    "sys/devices/virtual/memory_tiering/memory_tier*/nodelist",
+    "sys/bus/cxl/devices/region*/resource",
+    "sys/bus/dax/devices/*/target_node",
+];
+
+/// Everything else. All of it is readable without privilege on an ordinary system. Patterns that end in a directory
+/// without entries record its existence: an empty bus is a feature, too.
+const REST: &[&str] = &[
+    // Other attributes of nodes, and CPUs.
+    "sys/devices/system/node/has_*",
+    "sys/devices/system/node/possible",
     "sys/devices/system/node/node*/memory_side_cache/*/*",
     "sys/devices/system/node/node*/hugepages/*/*",
     "sys/devices/system/cpu/online",
     "sys/devices/system/cpu/possible",
     "sys/devices/system/cpu/present",
-    "sys/devices/system/memory/block_size_bytes",
     "sys/devices/system/memory/auto_online_blocks",
-    "sys/devices/virtual/memory_tiering/memory_tier*/nodelist",
     // CXL, dax and persistent memory. Devices are links; their files are read through them.
     "sys/bus/cxl/*",
     "sys/bus/cxl/drivers/*",
@@ -49,7 +68,7 @@ const PATTERNS: &[&str] = &[
     "sys/bus/nd/devices/*/size",
     "sys/bus/nd/devices/*/target_node",
     "sys/bus/nd/devices/*/mode",
-    // What the kernel does with them.
+    // The kernel's settings for them.
     "sys/kernel/mm/mempolicy/**",
     "sys/kernel/mm/numa/**",
     "sys/kernel/mm/transparent_hugepage/enabled",
@@ -64,9 +83,9 @@ const PATTERNS: &[&str] = &[
     "proc/filesystems",
     "sys/class/dmi/id/product_name",
     "sys/class/dmi/id/sys_vendor",
-    // What a recording of a lab guest keeps of the lab's word: nothing emulated passes for real.
+    // The lab's description of its guest: a recording of an emulated machine must not pass for a real one.
     "run/nearfar-lab",
-    // What features are found by: presence and state, no payload.
+    // Evidence of features: presence and state, no payload.
     "sys/kernel/mm/damon/**",
     "sys/module/damon_*/parameters/enabled",
     "sys/fs/cgroup/cgroup.controllers",
@@ -78,19 +97,28 @@ const PATTERNS: &[&str] = &[
 /// Files that are not text, are large, or do work when read.
 const NEVER: &[&str] = &["sys/kernel/mm/page_idle/bitmap", "proc/self/numa_maps"];
 
-/// Reads the machine below `fs` into a tree. What could not be read is a finding; absence is not.
+/// Reads the machine below `fs` into a tree. Unreadable files become findings; absent ones do not.
 #[must_use]
 pub fn gather(fs: &dyn Fs) -> (Tree, Vec<Finding>) {
-    let mut gather = Gather { fs, tree: Tree::new(), findings: Vec::new(), full: false };
-    for pattern in PATTERNS {
-        let segments: Vec<&str> = pattern.split('/').collect();
-        gather.matching("", &segments);
+    gather_part(fs, Extent::Whole)
+}
+
+fn gather_part(fs: &dyn Fs, extent: Extent) -> (Tree, Vec<Finding>) {
+    let (tree, listed) = (Tree::new(), BTreeMap::new());
+    let mut gather = Gather { fs, tree, listed, findings: Vec::new(), full: false };
+    let parts = [(Extent::Ranks, RANKS), (Extent::Whole, REST)];
+    for (_, patterns) in parts.iter().filter(|(part, _)| *part <= extent) {
+        for pattern in *patterns {
+            let segments: Vec<&str> = pattern.split('/').collect();
+            gather.matching("", &segments);
+        }
     }
     gather.blocks_of_regions();
     (gather.tree, gather.findings)
 }
 
-/// What the machine below `fs` is, with the kinds the user states. Findings of reading and of understanding together.
+/// The topology of the machine below `fs`, with the kinds the user states, and the findings of reading and of
+/// interpretation.
 #[must_use]
 pub fn topology(fs: &dyn Fs, overrides: &Overrides) -> (Topology, Vec<Finding>) {
     let (tree, mut findings) = gather(fs);
@@ -99,15 +127,24 @@ pub fn topology(fs: &dyn Fs, overrides: &Overrides) -> (Topology, Vec<Finding>) 
     (machine, findings)
 }
 
+/// The requested part of the machine: for a library that reads it in every process. Below [`Extent::Whole`] devices are
+/// incomplete.
+#[must_use]
+pub fn part(fs: &dyn Fs, extent: Extent) -> Topology {
+    Topology::read(&gather_part(fs, extent).0).0
+}
+
 struct Gather<'a> {
     fs: &'a dyn Fs,
     tree: Tree,
+    /// Directories that several patterns use.
+    listed: BTreeMap<String, Vec<Entry>>,
     findings: Vec<Finding>,
     full: bool,
 }
 
 impl Gather<'_> {
-    /// Records what `segments` match below the directory `base`.
+    /// Records the matches of `segments` below the directory `base`.
     fn matching(&mut self, base: &str, segments: &[&str]) {
         let Some((first, rest)) = segments.split_first() else { return };
         if *first == "**" {
@@ -115,6 +152,10 @@ impl Gather<'_> {
         }
         if !first.contains('*') && !rest.is_empty() {
             return self.matching(&join(base, first), rest);
+        }
+        // Directories of memory have an entry per block: they are not listed for a name that is known.
+        if !first.contains('*') && self.is_file(&join(base, first)) {
+            return;
         }
         for entry in self.list(base) {
             if !glob(first, &entry.name) {
@@ -134,7 +175,22 @@ impl Gather<'_> {
         }
     }
 
-    /// Records everything below `path`, without going through links.
+    /// Records the file at `path`; false if its directory must be listed instead.
+    fn is_file(&mut self, path: &str) -> bool {
+        if NEVER.contains(&path) {
+            return false;
+        }
+        let read = self.fs.read(path);
+        match read {
+            Err(FsError::NotAFile { .. }) => false,
+            read => {
+                self.text(path, read);
+                true
+            }
+        }
+    }
+
+    /// Records everything below `path`, without following links.
     fn everything(&mut self, path: &str, depth: usize) {
         self.empty_directory(path);
         for Entry { name, kind } in self.list(path) {
@@ -154,8 +210,8 @@ impl Gather<'_> {
         }
     }
 
-    /// The node of the first memory block of each CXL region: how memory that firmware made plain system RAM, and so
-    /// has no dax device, is tied to its node.
+    /// The node of the first memory block of each CXL region: this ties memory that firmware made plain system RAM,
+    /// without a dax device, to its node.
     fn blocks_of_regions(&mut self) {
         let memory = "sys/devices/system/memory";
         let block = self.tree.text(&format!("{memory}/block_size_bytes"));
@@ -176,8 +232,13 @@ impl Gather<'_> {
     }
 
     fn list(&mut self, path: &str) -> Vec<Entry> {
+        if let Some(listed) = self.listed.get(path) {
+            return listed.clone();
+        }
         let listed = self.fs.list(path);
-        self.noted(path, listed).unwrap_or_default()
+        let listed = self.noted(path, listed).unwrap_or_default();
+        self.listed.insert(path.to_string(), listed.clone());
+        listed
     }
 
     fn file(&mut self, path: &str) {
@@ -185,6 +246,10 @@ impl Gather<'_> {
             return self.record(path, "");
         }
         let read = self.fs.read(path);
+        self.text(path, read);
+    }
+
+    fn text(&mut self, path: &str, read: Result<Option<String>, FsError>) {
         match self.noted(path, read) {
             Some(text) if text.len() > TEXT_BYTES_MAX => {
                 self.note(path, format!("{} bytes are more than expected; left out", text.len()));
@@ -205,7 +270,7 @@ impl Gather<'_> {
     }
 
     /// Turns an error into a finding, except for attributes that exist but have no value now or for this user: those
-    /// are recorded without text, so that their presence still shows.
+    /// are recorded without text, so that their presence is visible.
     fn noted<T>(&mut self, path: &str, result: Result<Option<T>, FsError>) -> Option<T> {
         match result {
             Ok(value) => value,
@@ -225,8 +290,8 @@ impl Gather<'_> {
     }
 }
 
-/// ENXIO, ENODEV and the like are how sysfs says "nothing there now" for an attribute that the device type has; a file
-/// only root may read is the same to an ordinary user.
+/// ENXIO, ENODEV and similar errnos mean that an attribute of the device type has no value at present; a file only root
+/// may read counts the same for an ordinary user.
 fn has_no_value(error: &FsError) -> bool {
     use rustix::io::Errno;
     let absent =
@@ -238,7 +303,7 @@ fn join(base: &str, name: &str) -> String {
     if base.is_empty() { name.to_string() } else { format!("{base}/{name}") }
 }
 
-/// Whether `name` fits `pattern`, in which each `*` stands for any text.
+/// Whether `name` matches `pattern`, in which each `*` stands for any text.
 fn glob(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
@@ -306,6 +371,59 @@ Node 0 MemTotal: 4 kB
         let (once, _) = gather(&RootFs::new(dir.path()).unwrap());
         let (twice, _) = gather(&TreeFs(once.clone()));
         assert_eq!(once, twice);
+    }
+
+    /// Recorded machines, all of them.
+    fn recorded() -> Vec<TreeFs> {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/machines");
+        let paths = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+        let trees = paths.filter(|path| path.extension().is_some_and(|end| end == "tree"));
+        let read = |path| TreeFs(Tree::parse(&std::fs::read_to_string(path).unwrap()));
+        trees.map(read).collect()
+    }
+
+    #[test]
+    fn kinds_and_tiers_of_nodes_need_no_more_than_their_evidence() {
+        assert!(recorded().len() > 5);
+        for fs in recorded() {
+            let (whole, ranks) = (part(&fs, Extent::Whole), part(&fs, Extent::Ranks));
+            assert_eq!(ranks.nodes, whole.nodes);
+            assert_eq!(ranks.tiers, whole.tiers);
+            assert_eq!(ranks.distances, whole.distances);
+        }
+    }
+
+    #[test]
+    fn a_nodes_directory_with_a_link_for_each_block_of_memory_is_not_listed() {
+        let dir = tempfile::tempdir().unwrap();
+        plant(&Tree::parse(MACHINE), dir.path()).unwrap();
+        let root = RootFs::new(dir.path()).unwrap();
+        let counting = Counting { root, listed: std::cell::RefCell::default() };
+        let _ = gather(&counting);
+        let listed = counting.listed.into_inner();
+        assert!(listed.iter().any(|path| path == "sys/devices/system/node"), "{listed:?}");
+        assert!(!listed.iter().any(|path| path == "sys/devices/system/node/node0"), "{listed:?}");
+    }
+
+    /// A root that counts which directories were listed.
+    struct Counting {
+        root: RootFs,
+        listed: std::cell::RefCell<Vec<String>>,
+    }
+
+    impl Fs for Counting {
+        fn read(&self, path: &str) -> Result<Option<String>, FsError> {
+            self.root.read(path)
+        }
+
+        fn write(&self, path: &str, text: &str) -> Result<(), FsError> {
+            self.root.write(path, text)
+        }
+
+        fn list(&self, path: &str) -> Result<Option<Vec<Entry>>, FsError> {
+            self.listed.borrow_mut().push(path.to_string());
+            self.root.list(path)
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A recording turned back into files: for tests, and to look at one with ordinary tools.
+//! Turns a recording back into files: for tests, and for inspection with ordinary tools.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -9,16 +9,17 @@ use rustix::io::Errno;
 
 use super::{Fs as _, FsError, RootFs};
 
-/// Links that lead on through links; a recording with more is malformed.
+/// Maximum length of a chain of links; a recording with longer ones is malformed.
 const LINKS_MAX: usize = 8;
 
-/// Writes `tree` as directories, files and links below the existing directory `dir`, which [`RootFs`] can then stand on.
+/// Writes `tree` as directories, files and links below the existing directory `dir`, which can then be the root of a
+/// [`RootFs`].
 ///
-/// Entries below a link go where it leads. Every step is taken as if `dir` were `/`, so that a recording from elsewhere
-/// can write nothing outside it.
+/// Entries below a link are written to its target. Every step is resolved as if `dir` were `/`, so that a recording
+/// from elsewhere can write nothing outside it.
 ///
 /// # Errors
-/// [`FsError`] if something can't be written, or a link leads nowhere that could be made.
+/// [`FsError`] if something can't be written, or a link has a target that can't be created.
 pub fn plant(tree: &Tree, dir: &Path) -> Result<(), FsError> {
     let root = RootFs::confined(dir)?;
     for (path, text) in tree.iter() {
@@ -38,7 +39,7 @@ pub fn plant(tree: &Tree, dir: &Path) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Makes the directory `path` and those above it, through links.
+/// Creates the directory `path` and its parents, following links.
 fn directory(root: &RootFs, path: &str, links_left: usize) -> Result<(), FsError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     if root.open(path, flags)?.is_some() {
@@ -50,7 +51,7 @@ fn directory(root: &RootFs, path: &str, links_left: usize) -> Result<(), FsError
     let above = root.open(parent, flags)?.ok_or_else(gone)?;
     match rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(0o755)) {
         Ok(()) => Ok(()),
-        // A link whose target is not there yet.
+        // A link whose target does not exist yet.
         Err(Errno::EXIST) if links_left > 0 => {
             let target = rustix::fs::readlinkat(&above, name, Vec::new())
                 .map_err(|errno| root.failed("create", path, errno))?;

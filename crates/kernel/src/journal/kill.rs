@@ -1,24 +1,25 @@
-//! The journal under SIGKILL: whenever a writer dies, one restore gives back exactly what was there before.
+//! The journal under SIGKILL: at whichever point a writer dies, one restore gives back exactly the old values.
 //!
-//! The victim is this test binary again, told by the environment to change and restore without end. It is killed at
-//! every write it makes, before and after, and at moments drawn from a seed in between (while syncing, renaming, ...).
+//! The victim is this test binary again, with an environment variable that makes it change and restore without end. It
+//! is killed at every write it makes, before and after, and at moments drawn from a seed in between (while syncing,
+//! renaming, ...).
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{Change, Journal, OnConflict};
-use crate::fake::mortal::{self, Death, Mortal, Victim};
+use crate::fake::crash_at_write::{self, CrashAtWrite, Death, Victim};
 use crate::fs::{Entry, Fs, FsError};
 
 const VICTIM: Victim = Victim("journal::kill::victim");
 const FILES: [(&str, &str); 3] = [("sys/a", "1"), ("sys/b", "true"), ("sys/c", "old words")];
 
-/// Files whose writes happen whole or not at all, as sysfs has it.
+/// Files whose writes are atomic, as in sysfs.
 struct Whole(PathBuf);
 
 impl Whole {
-    fn open(root: &Path, death: Death) -> Mortal<Self> {
-        Mortal::new(Self(root.into()), death)
+    fn open(root: &Path, death: Death) -> CrashAtWrite<Self> {
+        CrashAtWrite::new(Self(root.into()), death)
     }
 }
 
@@ -43,7 +44,7 @@ fn journal<'a>(root: &Path, fs: &'a dyn Fs) -> Journal<'a> {
     Journal::new(root.join("journal"), fs, root)
 }
 
-/// What the victim does, over and over: two batches, the second on top of the first, another owner's, and back.
+/// One iteration of the victim: two batches, the second on top of the first, another owner's, and back.
 fn one_round(root: &Path, fs: &dyn Fs, round: u32) {
     let journal = journal(root, fs);
     let change = |path: &str, text: String| Change { path: path.into(), new: text };
@@ -76,7 +77,7 @@ fn machine() -> tempfile::TempDir {
     dir
 }
 
-/// Restores as the next start would; everything must read as before, and no batch may be left.
+/// Restores as the next start would; all values must be the old ones, and no batch may be left.
 fn assert_recovers(root: &Path, when: &str) {
     let fs = Whole::open(root, Death::Never);
     let journal = journal(root, &fs);
@@ -87,7 +88,7 @@ fn assert_recovers(root: &Path, when: &str) {
     for (path, text) in FILES {
         assert_eq!(fs::read_to_string(root.join(path)).unwrap(), text, "{path}, killed {when}");
     }
-    assert_eq!(mortal::batches_left(&root.join("journal")), 0, "killed {when}");
+    assert_eq!(crash_at_write::batches_left(&root.join("journal")), 0, "killed {when}");
 }
 
 #[test]
@@ -104,7 +105,7 @@ fn killed_at_any_of_its_writes_a_victim_leaves_nothing_behind() {
 
 #[test]
 fn killed_at_any_moment_a_victim_leaves_nothing_behind() {
-    for spins in mortal::moments(0x9e37_79b9, 60, 2_000_000) {
+    for spins in crash_at_write::moments(0x9e37_79b9, 60, 2_000_000) {
         let machine = machine();
         VICTIM.is_killed_after(machine.path(), spins);
         assert_recovers(machine.path(), &format!("after {spins} spins"));

@@ -1,9 +1,11 @@
-//! The journal against a fake kernel: undoing, conflicts, refusals, other owners. Kill tests: `kill.rs`.
+//! The journal against a fake kernel: restoring, conflicts, refusals, other owners. Kill tests: `kill.rs`.
 
 use super::*;
 use crate::fake::FakeFs;
+use crate::fs::FsError;
 use nearfar_topology::Tree;
 use rustix::io::Errno;
+use std::fs::File;
 use tempfile::TempDir;
 
 const A: &str = "sys/a";
@@ -108,7 +110,7 @@ fn a_value_that_someone_else_changed_is_not_overwritten_unless_told() {
         (report.conflicts[0].recorded.path.as_str(), report.conflicts[0].found.as_str()),
         (B, "theirs")
     );
-    // The batch is left alone whole: A was not put back either.
+    // The whole batch is unchanged: A was not restored either.
     assert_eq!((fs.value(A).as_deref(), fs.value(B).as_deref()), (Some("2"), Some("theirs")));
     let report = journal.restore("weights", OnConflict::Overwrite).unwrap();
     assert_eq!((report.put_back.len(), files(&dir)), (2, 0));
@@ -200,37 +202,104 @@ fn paths_outside_sysfs_and_sysctl_are_refused_both_ways() {
     let file = dir.path().join("journal/0000000001.json");
     let text = fs::read_to_string(&file).unwrap().replace("sys/a", "etc/shadow");
     fs::write(&file, text).unwrap();
-    let error = journal.restore("weights", OnConflict::Overwrite).unwrap_err().to_string();
-    assert!(error.contains("etc/shadow") && error.contains("0000000001.json"), "{error}");
+    let report = journal.restore("weights", OnConflict::Overwrite).unwrap();
+    let [unreadable] = report.unreadable.as_slice() else { panic!("{report:?}") };
+    assert!(unreadable.path.ends_with("0000000001.json"), "{unreadable:?}");
+    assert!(unreadable.found.contains("etc/shadow"), "{unreadable:?}");
+    assert_eq!(report.put_back, []);
 }
 
 #[test]
-fn files_of_another_version_stop_everything_and_are_named() {
+fn a_file_of_another_version_is_reported_and_left_and_blocks_no_other() {
+    for bad in ["", "{}", "not json", "\u{0}", "[[[[", "newer"] {
+        let (dir, fs) = system();
+        let journal = journal(&dir, &fs);
+        journal.change("weights", &[change(A, "2")]).unwrap();
+        journal.change("weights", &[change(B, "two")]).unwrap();
+        let file = dir.path().join("journal/0000000001.json");
+        let newer = fs::read_to_string(&file).unwrap().replace("journal/1", "journal/2");
+        let text = if bad == "newer" { newer.as_str() } else { bad };
+        fs::write(&file, text).unwrap();
+        assert_eq!(journal.pending("weights").unwrap().len(), 1, "{bad}");
+        let report = journal.restore("weights", OnConflict::Refuse).unwrap();
+        assert_eq!(fs.value(B).as_deref(), Some("one"), "{bad}");
+        assert_eq!(fs.value(A).as_deref(), Some("2"), "{bad}: nobody knows what it was");
+        let [unreadable] = report.unreadable.as_slice() else { panic!("{bad}: {report:?}") };
+        assert_eq!(unreadable.path, file);
+        assert_eq!(fs::read_to_string(&file).unwrap(), text, "{bad}: it is left as it is");
+        journal.change("weights", &[change(B, "three")]).unwrap();
+        assert!(dir.path().join("journal/0000000002.json").exists(), "{bad}");
+    }
+}
+
+#[test]
+fn a_batch_is_left_alone_if_an_unreadable_one_changes_the_same_file() {
     let (dir, fs) = system();
     let journal = journal(&dir, &fs);
     journal.change("weights", &[change(A, "2")]).unwrap();
-    let file = dir.path().join("journal/0000000001.json");
+    journal.change("weights", &[change(A, "3")]).unwrap();
+    let file = dir.path().join("journal/0000000002.json");
     let newer = fs::read_to_string(&file).unwrap().replace("journal/1", "journal/2");
-    for bad in ["", "{}", "not json", newer.as_str()] {
-        fs::write(&file, bad).unwrap();
-        for error in [
-            journal.restore("weights", OnConflict::Refuse).unwrap_err(),
-            journal.change("weights", &[change(B, "x")]).unwrap_err(),
-        ] {
-            assert!(matches!(error, JournalError::Malformed { .. }), "{bad}: {error}");
-        }
+    fs::write(&file, newer).unwrap();
+    let report = journal.restore("weights", OnConflict::Overwrite).unwrap();
+    assert_eq!((report.put_back, report.unreadable.len()), (vec![], 1));
+    assert_eq!((fs.value(A).as_deref(), files(&dir)), (Some("3"), 2));
+}
+
+#[test]
+fn names_that_are_not_exactly_ours_are_no_batches() {
+    let (dir, fs) = system();
+    let journal = journal(&dir, &fs);
+    journal.change("weights", &[change(A, "2")]).unwrap();
+    let ours = dir.path().join("journal/0000000001.json");
+    for name in ["18446744073709551615.json", "+5.json", "5.json", "00000000005.json", "-1.json"] {
+        fs::copy(&ours, dir.path().join("journal").join(name)).unwrap();
     }
-    assert_eq!(fs.writes().len(), 1, "nothing was written after the first change");
+    journal.change("weights", &[change(A, "3")]).unwrap();
+    let report = journal.restore("weights", OnConflict::Refuse).unwrap();
+    assert_eq!((report.put_back.len(), files(&dir)), (2, 5));
+    assert_eq!(fs.value(A).as_deref(), Some("1"));
+}
+
+#[test]
+fn values_like_ours_are_someone_elses_once_a_witness_reads_otherwise() {
+    let (dir, fs) = system();
+    let journal = journal(&dir, &fs);
+    journal.change("damon", &[change(A, "2")]).unwrap();
+    journal.attest("damon", &[B.into()]).unwrap();
+    fs.plant(&[(B.into(), "another")]);
+    let report = journal.restore("damon", OnConflict::Refuse).unwrap();
+    assert_eq!((report.put_back.len(), report.conflicts.len()), (0, 1));
+    assert_eq!(fs.value(A).as_deref(), Some("2"));
+    fs.plant(&[(B.into(), "-1")]);
+    let report = journal.restore("damon", OnConflict::Refuse).unwrap();
+    assert_eq!((report.put_back.len(), fs.value(A).as_deref()), (1, Some("1")), "it has ended");
+}
+
+#[test]
+fn a_lock_that_another_process_holds_ends_in_an_error_that_names_it() {
+    let (dir, fs) = system();
+    let journal = journal(&dir, &fs);
+    journal.change("weights", &[change(A, "2")]).unwrap();
+    let held = File::options().write(true).open(dir.path().join("journal/lock")).unwrap();
+    held.lock().unwrap();
+    let error = journal.restore("weights", OnConflict::Refuse).unwrap_err();
+    assert!(matches!(error, JournalError::Lock(_)), "{error}");
+    assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+    drop(held);
+    journal.restore("weights", OnConflict::Refuse).unwrap();
 }
 
 #[test]
 fn a_directory_that_anyone_may_write_is_not_trusted() {
     use std::os::unix::fs::PermissionsExt as _;
     let (dir, fs) = system();
-    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    let error =
-        Journal::new(dir.path(), &fs, "/").change("weights", &[change(A, "2")]).unwrap_err();
-    assert!(matches!(error, JournalError::Untrusted { .. }), "{error}");
+    for mode in [0o777, 0o775] {
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+        let error =
+            Journal::new(dir.path(), &fs, "/").change("weights", &[change(A, "2")]).unwrap_err();
+        assert!(matches!(error, JournalError::Untrusted { .. }), "{mode:o}: {error}");
+    }
     assert_eq!(fs.writes(), []);
 }
 

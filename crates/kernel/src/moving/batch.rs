@@ -1,22 +1,22 @@
-//! A batch: pages of one process, asked for, moved, asked for again.
+//! A batch: pages of one process, queried, migrated, queried again.
 
 use libc::c_int;
 use nearfar_topology::NodeId;
 
 use super::{Calls, Done, Outcome, Owner, Request};
 
-/// Nothing has been said of a page: no node, and no errno.
+/// No result for a page: no node, and no errno.
 const UNSAID: c_int = c_int::MIN;
 
-/// A page on its way.
+/// A page to be migrated.
 struct Going {
-    /// Its place among the requests, and its address.
+    /// Its index among the requests, and its address.
     index: usize,
     address: usize,
     to: c_int,
 }
 
-/// Moves pages, all of `owner`'s; what became of each, and how many calls that took.
+/// Migrates pages, all of `owner`'s; returns the outcome of each, and the number of calls.
 pub(super) fn carry_out(
     calls: &mut impl Calls,
     owner: &Owner,
@@ -29,7 +29,7 @@ pub(super) fn carry_out(
         return (done, 0);
     }
     let mut going = set_out(calls, owner, &mut done);
-    // Pages for one node are one group, and one flush of translations.
+    // Pages for one node form one group, with one TLB flush.
     going.sort_by_key(|page| (page.to, page.address));
     let mut made = 0;
     let mut rest = going.as_slice();
@@ -52,12 +52,12 @@ pub(super) fn carry_out(
     (done, made)
 }
 
-/// Asks where pages are; those that are elsewhere and may go are on their way.
+/// Queries the nodes of pages; returns those that are elsewhere and may migrate.
 fn set_out(calls: &mut impl Calls, owner: &Owner, done: &mut [Done]) -> Vec<Going> {
     let allowed = calls.allowed(owner);
     let mut asked: Vec<(usize, usize)> = Vec::new();
     for (index, one) in done.iter_mut().enumerate() {
-        // Nothing is moved where it is not known what is allowed.
+        // Without knowledge of the allowed nodes nothing is migrated.
         if !allowed.as_ref().is_some_and(|nodes| nodes.contains(one.request.to)) {
             one.outcome = Outcome::NotAllowed;
         } else if let Some(address) = one.request.address() {
@@ -90,7 +90,7 @@ fn set_out(calls: &mut impl Calls, owner: &Owner, done: &mut [Done]) -> Vec<Goin
     going
 }
 
-/// One call; how many of `pages` it is settled for, from the first on. At least one.
+/// Makes one call; returns the number of `pages`, from the first on, with a final outcome. At least one.
 fn attempt(
     calls: &mut impl Calls,
     owner: &Owner,
@@ -102,7 +102,7 @@ fn attempt(
     let mut status = vec![UNSAID; pages.len()];
     let said = calls.go(owner, &addresses, &nodes, &mut status);
     let why = match &said {
-        // More could not be said of pages that were left.
+        // Nothing more is known about the pages left.
         Ok(_) => Outcome::Unmoved,
         Err(error) => of_call(error.raw_os_error()),
     };
@@ -110,7 +110,7 @@ fn attempt(
     let mut failed = None;
     for (page, status) in pages.iter().zip(status) {
         let outcome = match status {
-            // The group that failed; one page of the next, of which nothing is said either, may follow it at once.
+            // The group that failed; one page of the next, also without a result, may follow it directly.
             UNSAID if failed.is_none_or(|to| to == page.to) => {
                 failed = Some(page.to);
                 why
@@ -122,7 +122,7 @@ fn attempt(
         };
         settled += 1;
         settle(page, outcome);
-        // Behind the group that failed nothing was attempted.
+        // Pages after the failed group were not attempted.
         if failed.is_some() && status != UNSAID {
             break;
         }
@@ -130,7 +130,8 @@ fn attempt(
     settled.max(1)
 }
 
-/// What was busy or was left may have moved all the same: with the huge page it is in, or before the call gave up.
+/// Pages that were busy or left may have been migrated nevertheless: with the huge page that contains them, or before
+/// the call gave up.
 fn look_again(
     calls: &mut impl Calls,
     owner: &Owner,
@@ -149,7 +150,7 @@ fn look_again(
     }
 }
 
-/// What an errno for a page means.
+/// The outcome for an errno of a page.
 fn of_page(status: c_int) -> Outcome {
     match -status {
         libc::EACCES => Outcome::Shared,
@@ -160,7 +161,7 @@ fn of_page(status: c_int) -> Outcome {
     }
 }
 
-/// What an errno of the whole call means for pages of which nothing is said.
+/// The outcome of pages without a result, for an errno of the whole call.
 fn of_call(errno: Option<c_int>) -> Outcome {
     match errno {
         Some(libc::ENOMEM) => Outcome::Full,

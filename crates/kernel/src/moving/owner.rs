@@ -1,8 +1,8 @@
-//! A process whose pages are moved: the one that was meant, and the program that it ran then.
+//! The process whose pages are migrated: exactly this process, running the same program.
 //!
-//! Numbers of processes are used again, and a process that becomes another program has other memory at the same addresses. So
-//! two things are held open: a pidfd, which tells whether the process has ended, and its `pagemap`, which belongs to the memory
-//! that the process had as it was opened: once that is gone, by exit or by exec, there is nothing to read in it.
+//! Process ids are reused, and a process that becomes another program has other memory at the same addresses. So two
+//! files are held open: a pidfd, which shows whether the process has ended, and its `pagemap`, which belongs to the
+//! address space at the time of opening: once that is gone, by exit or by exec, reads return nothing.
 
 use std::fs::File;
 use std::io;
@@ -20,23 +20,23 @@ pub struct Owner {
     memory: File,
 }
 
-/// Why a process's pages can't be moved.
+/// Reasons why a process's pages can't be migrated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OwnerError {
     /// It has ended, or runs another program.
     #[error("process {pid} has ended, or has become another program")]
     Gone {
-        /// Its number.
+        /// Its id.
         pid: u32,
     },
-    /// We may not.
+    /// No permission.
     #[error(
         "process {pid}: its pages can't be looked at ({source}); this takes the same user, or CAP_SYS_PTRACE and CAP_SYS_NICE \
          (root)"
     )]
     Denied {
-        /// Its number.
+        /// Its id.
         pid: u32,
         /// The errno.
         source: io::Error,
@@ -44,7 +44,7 @@ pub enum OwnerError {
 }
 
 impl Owner {
-    /// The process with this number.
+    /// The process with this id.
     ///
     /// # Errors
     /// [`OwnerError`].
@@ -57,13 +57,13 @@ impl Owner {
         };
         let opened = rustix::process::pidfd_open(number, PidfdFlags::empty());
         let handle = opened.map_err(|error| denied(error.into()))?;
-        // Opening asks for the right to read; a thread of the kernel has no memory, and shows none.
+        // Opening checks the permission to read; a kernel thread has no memory, and reads return nothing.
         let memory = File::open(format!("/proc/{pid}/pagemap")).map_err(denied)?;
         let owner = Self { pid: number.as_raw_nonzero().get(), handle, memory };
         if owner.is_same() { Ok(owner) } else { Err(gone()) }
     }
 
-    /// Its number.
+    /// Its id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid.unsigned_abs()
@@ -77,21 +77,21 @@ impl Owner {
         self.handle.as_fd()
     }
 
-    /// Whether it still runs, and the same program.
+    /// Whether it still runs the same program.
     #[must_use]
     pub fn is_same(&self) -> bool {
         let has_memory = self.memory.read_at(&mut [0; 8], 0).is_ok_and(|read| read > 0);
         has_memory && self.is_running()
     }
 
-    /// A pidfd can be read from once its process has ended.
+    /// A pidfd is readable once its process has ended.
     fn is_running(&self) -> bool {
         let mut ended = [rustix::event::PollFd::new(&self.handle, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut ended, Some(&rustix::event::Timespec::default())) == Ok(0)
     }
 
-    /// The nodes that its cpuset lets it have memory of, and of those the ones that it is bound to; `None` if the kernel
-    /// does not say.
+    /// The nodes whose memory its cpuset permits, and of those the ones it is bound to; `None` if the kernel does not
+    /// report them.
     #[must_use]
     pub fn nodes_allowed(&self) -> Option<NodeSet> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
@@ -102,13 +102,13 @@ impl Owner {
         })
     }
 
-    /// The nodes that the whole process is bound to (`numactl --membind`, `nearfar run -m`), which move_pages(2) does not ask
-    /// about; `None` if it is not bound. Told by the policy of its first mapping, the program, which nobody binds by itself: to
-    /// have the kernel tell of the others it would have to look at all pages.
+    /// The nodes that the whole process is bound to (`numactl --membind`, `nearfar run -m`), which move_pages(2) does
+    /// not check; `None` if it is not bound. Read from the policy of its first mapping, the program itself, which has
+    /// no policy of its own: reading further mappings would make the kernel walk all pages.
     #[must_use]
     pub fn nodes_bound_to(&self) -> Option<NodeSet> {
         let maps = File::open(format!("/proc/{}/numa_maps", self.pid)).ok()?;
-        // The kernel looks at as many mappings as fill what is asked for.
+        // The kernel walks as many mappings as fill the buffer.
         let mut first = [0; 256];
         let read = maps.read_at(&mut first, 0).ok()?;
         bound_in(&String::from_utf8_lossy(first.get(..read)?))
@@ -118,7 +118,7 @@ impl Owner {
 /// `55d0c0000000 bind=static:0,2-3 file=…`
 fn bound_in(numa_maps: &str) -> Option<NodeSet> {
     let (_, rest) = numa_maps.split_once(' ')?;
-    // A word that something follows, so it was not cut off.
+    // Followed by a separator, so it was not truncated.
     let (policy, _) = rest.split_once([' ', '\n'])?;
     let (mode, nodes) = policy.split_once(':')?;
     let is_bound = mode == "bind" || mode.starts_with("bind=");

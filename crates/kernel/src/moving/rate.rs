@@ -1,8 +1,8 @@
-//! How much may be moved now: so many bytes a second, and no more than a tenth of a second's worth at once.
+//! Rate limit of migration: bytes per second, with bursts of at most a tenth of a second's worth.
 
 use nearfar_topology::{Bytes, BytesPerSecond, Nanoseconds};
 
-/// What is saved up lasts no longer.
+/// Maximum saved allowance, in time.
 const SAVED_NS: u64 = 100_000_000;
 const SECOND_NS: u128 = 1_000_000_000;
 
@@ -10,24 +10,24 @@ const SECOND_NS: u128 = 1_000_000_000;
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     a_second: BytesPerSecond,
-    /// Saved up, in billionths of a byte; below nothing after something larger than what was saved.
+    /// Saved allowance, in billionths of a byte; negative after a migration larger than it.
     saved: i128,
     at: Nanoseconds,
 }
 
 impl Rate {
-    /// So many bytes a second, from `now` on.
+    /// A limit of this many bytes per second, from `now` on.
     #[must_use]
     pub const fn new(a_second: BytesPerSecond, now: Nanoseconds) -> Self {
         Self { a_second, saved: 0, at: now }
     }
 
-    /// The same allowance at another speed.
+    /// Changes the rate, keeping the saved allowance.
     pub const fn set(&mut self, a_second: BytesPerSecond) {
         self.a_second = a_second;
     }
 
-    /// What may be moved now. Something larger may be begun if it is more than nothing, and is paid for later.
+    /// The bytes that may be migrated now. A larger migration may start if this is positive, and is charged afterwards.
     pub fn available(&mut self, now: Nanoseconds) -> Bytes {
         let since = u128::from(now.0.saturating_sub(self.at.0));
         self.at = now;
@@ -39,12 +39,12 @@ impl Rate {
         Bytes(u64::try_from(whole).unwrap_or(u64::MAX))
     }
 
-    /// Takes what has been moved from it.
+    /// Charges migrated bytes.
     pub fn spend(&mut self, moved: Bytes) {
         self.saved -= i128::from(moved.0) * 1_000_000_000;
     }
 
-    /// When there will be something again.
+    /// The time at which `wanted` bytes will be available.
     #[must_use]
     pub fn next(&self, wanted: Bytes) -> Nanoseconds {
         let most = i128::from(SAVED_NS) * i128::from(self.a_second.0) / 1_000_000_000;

@@ -1,4 +1,4 @@
-//! Moving, on a kernel that is not there but gives up where the real one does, and on the one that is here.
+//! Migration, on a fake kernel that gives up where the real one does, and on the present one.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::*;
 use nearfar_topology::BytesPerSecond;
 use proptest::prelude::*;
 
-/// Four nodes. Says and leaves unsaid what mm/migrate.c does.
+/// Four nodes. Reports and omits results as mm/migrate.c does.
 #[derive(Debug, Default)]
 struct Fake {
     at: BTreeMap<usize, c_int>,
@@ -14,7 +14,7 @@ struct Fake {
     locked: BTreeSet<usize>,
     pinned: BTreeSet<usize>,
     room: [u64; 4],
-    /// Pages in all batches that were attempted.
+    /// Pages of all attempted batches.
     attempted: usize,
 }
 
@@ -24,7 +24,7 @@ impl Fake {
         Self { at, room: [u64::MAX; 4], ..Self::default() }
     }
 
-    /// A group goes; false if the call ends here.
+    /// Migrates a group; false if the call ends here.
     fn group(&mut self, group: &[usize], node: c_int) -> Result<u64, c_int> {
         let room = usize::try_from(node).unwrap();
         let (mut left, mut full) = (0, false);
@@ -113,7 +113,7 @@ fn mover(fake: Fake) -> Mover<Fake> {
     Mover::with(fake, Rate::new(BytesPerSecond(1 << 40), Nanoseconds(0)))
 }
 
-/// Until nothing waits.
+/// Runs until no request is queued.
 fn all(mover: &mut Mover<Fake>) -> Vec<Done> {
     let (mut done, mut now) = (Vec::new(), 0);
     while mover.waiting() > 0 {
@@ -248,7 +248,7 @@ proptest! {
                 Outcome::NotAllowed => to == 3,
                 Outcome::Shared => mover.calls.shared.contains(&address),
                 Outcome::Busy => mover.calls.locked.contains(&address),
-                // A full group tells nothing of the pinned pages in it.
+                // A full node hides the results of pinned pages in the group.
                 Outcome::Unmoved | Outcome::Full => now == Some(0) && to != 0,
                 Outcome::Gone | Outcome::Denied => false,
             };

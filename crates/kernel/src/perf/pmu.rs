@@ -1,8 +1,9 @@
 //! Hardware that counts and samples, as sysfs describes it (`/sys/bus/event_source/devices`).
 //!
-//! A PMU has a number for perf, `format/` with where in the configuration each term goes (`config:0-7`, `config1:0-15`,
-//! `config:0-7,32-35`), `events/` with names for terms (`event=0xcd,umask=0x1,ldlat=3`) beside their `.scale` and `.unit`, and
-//! `cpumask` with a CPU for each of several alike. Nothing is known of a PMU but that: no model numbers.
+//! A PMU has a number for perf, `format/` with the bits of each term in the configuration (`config:0-7`,
+//! `config1:0-15`, `config:0-7,32-35`), `events/` with names for terms (`event=0xcd,umask=0x1,ldlat=3`) beside their
+//! `.scale` and `.unit`, and `cpumask` with a CPU for each of several equal units. Only this description is used: no
+//! model numbers.
 
 use std::collections::BTreeMap;
 
@@ -27,16 +28,16 @@ pub struct Pmu {
     pub name: String,
     /// Its number.
     pub kind: u32,
-    /// CPUs to open it on; empty if that is any.
+    /// CPUs to open it on; empty for any.
     pub cpus: Vec<CpuId>,
-    /// Events that it has names for, with their terms.
+    /// Named events, with their terms.
     pub events: BTreeMap<String, String>,
-    /// What a count is multiplied by to be in the event's unit, and the unit: by event.
+    /// By event: the factor from a count to the event's unit, and the unit.
     pub units: BTreeMap<String, (f64, String)>,
     formats: BTreeMap<String, Field>,
 }
 
-/// Terms that a PMU has not.
+/// Terms that a PMU lacks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("PMU {pmu} has no term `{term}` (/{DEVICES}/{pmu}/format)")]
 pub struct NoTerm {
@@ -47,7 +48,7 @@ pub struct NoTerm {
 }
 
 impl Pmu {
-    /// All whose names begin so, in order.
+    /// All PMUs with this prefix of their names, in order.
     ///
     /// # Errors
     /// [`FsError`], if they are there but can't be read.
@@ -61,7 +62,7 @@ impl Pmu {
         Ok(found)
     }
 
-    /// The one of this name.
+    /// The PMU with this name.
     ///
     /// # Errors
     /// [`FsError`], if it is there but can't be read.
@@ -100,7 +101,7 @@ impl Pmu {
         self.formats.contains_key(term)
     }
 
-    /// The event that these terms make, such as `event=0x3c,umask=1`; a term without a value is 1.
+    /// The event with these terms, such as `event=0x3c,umask=1`; a term without a value is 1.
     ///
     /// # Errors
     /// [`NoTerm`].
@@ -144,7 +145,7 @@ fn field(text: &str) -> Option<Field> {
     Some(Field { word, bits })
 }
 
-/// `0-3,8`; what is no number is left out.
+/// `0-3,8`; invalid numbers are skipped.
 fn cpu_list(text: &str) -> Vec<CpuId> {
     const CPUS_MAX: u32 = 1 << 16;
     let mut cpus = Vec::new();
@@ -179,7 +180,7 @@ mod tests {
         let event = ibs.event("cnt_ctl,l3missonly=1").unwrap();
         assert_eq!((event.kind, event.config), (9, 1 << 19 | 1 << 16));
         let umc = pmu("amd_umc_0");
-        // A value in two pieces.
+        // A value in two bit ranges.
         assert_eq!(umc.event("event=0x10a,rdwrmask=2").unwrap().config, 0x0a | 2 << 8 | 1 << 32);
         let lacking = ibs.event("ldlat=128").unwrap_err();
         assert_eq!(lacking.term, "ldlat=128");

@@ -1,16 +1,16 @@
-//! Records of a perf ring, from bytes (include/uapi/linux/perf_event.h, enum perf_event_type).
+//! Parses records of a perf ring (include/uapi/linux/perf_event.h, enum perf_event_type).
 //!
-//! A record is a header (type, 32 bits; misc, 16; size of all of it, 16) and what belongs to the type. A sample's parts come in
-//! an order that is the kernel's, whichever of them were asked for ([`Parts`]):
+//! A record is a header (type, 32 bits; misc, 16; total size, 16) and the fields of its type. A sample's fields have
+//! the kernel's order, whichever of them were requested ([`Parts`]):
 //!
 //! ```text
 //! identifier, ip, pid tid, time, address, id, stream, cpu, period, raw (length, bytes), weight, data source, physical address
 //! ```
 //!
-//! Bytes come from the kernel, and are not trusted all the same: a record that ends early, or says it is longer than what there
-//! is, ends the reading, and is counted.
+//! The bytes come from the kernel, but are not trusted: a record that is truncated, or claims to be longer than the
+//! rest, ends parsing, and is counted.
 
-/// What a sample has, as bits of `sample_type`.
+/// The fields of a sample, as bits of `sample_type`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts(pub u64);
 
@@ -19,45 +19,45 @@ impl Parts {
     pub const IP: Self = Self(1);
     /// Process and thread.
     pub const THREAD: Self = Self(1 << 1);
-    /// When.
+    /// Time.
     pub const TIME: Self = Self(1 << 2);
-    /// The address that was accessed.
+    /// The accessed address.
     pub const ADDRESS: Self = Self(1 << 3);
     /// The CPU.
     pub const CPU: Self = Self(1 << 7);
-    /// Events since the sample before.
+    /// Events since the previous sample.
     pub const PERIOD: Self = Self(1 << 8);
-    /// What the kind of event adds: a tracepoint's fields.
+    /// Additional data of the kind of event: a tracepoint's fields.
     pub const RAW: Self = Self(1 << 10);
-    /// What it cost: for loads, cycles.
+    /// The cost: for loads, cycles.
     pub const WEIGHT: Self = Self(1 << 14);
-    /// Where the data came from.
+    /// The source of the data.
     pub const SOURCE: Self = Self(1 << 15);
-    /// The same address, physical.
+    /// The physical address.
     pub const PHYSICAL: Self = Self(1 << 19);
 
-    /// All that are understood.
+    /// All supported ones.
     const KNOWN: u64 = 0x8_c58f;
 
-    /// These and those.
+    /// The union.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether all of `other` are among them.
+    /// Whether it contains all of `other`.
     #[must_use]
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// An access that was seen. What was not asked for is 0.
+/// A sampled access. Fields that were not requested are 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// The instruction.
     pub ip: u64,
-    /// The process; none for what has ended.
+    /// The process; `u32::MAX` if it has ended.
     pub pid: u32,
     /// The thread.
     pub tid: u32,
@@ -67,17 +67,17 @@ pub struct Sample {
     pub address: u64,
     /// The CPU.
     pub cpu: u32,
-    /// Events since the sample before.
+    /// Events since the previous sample.
     pub period: u64,
-    /// What it cost.
+    /// The cost.
     pub weight: u64,
-    /// Where the data came from; see [`super::source`].
+    /// The source of the data; see [`super::source`].
     pub source: u64,
     /// The physical address.
     pub physical: u64,
     /// A tracepoint's fields.
     pub raw: Vec<u8>,
-    /// Whether a program was at work, not the kernel.
+    /// Whether the CPU was in user mode.
     pub user: bool,
 }
 
@@ -86,22 +86,22 @@ pub struct Sample {
 pub enum Record {
     /// A sample.
     Sample(Sample),
-    /// So many records had no room.
+    /// This many records were lost.
     Lost(u64),
-    /// The kernel samples no more until the next tick of its clock, as it took too long.
+    /// The kernel stops sampling until its next timer tick, because it took too much time.
     Throttled,
-    /// Hardware has written this much of its trace; whether it lost some.
+    /// Hardware has written part of its trace.
     Trace {
         /// Bytes.
         length: u64,
-        /// Whether some had no room.
+        /// Whether some was lost.
         truncated: bool,
-        /// How many pieces collided in the hardware.
+        /// Whether samples collided in the hardware.
         collisions: bool,
     },
 }
 
-/// Records of some bytes; how many could not be understood.
+/// The records in `bytes`; and the number of invalid ones.
 #[must_use]
 pub fn records(bytes: &[u8], parts: Parts) -> (Vec<Record>, u64) {
     const LOST: u32 = 2;
@@ -116,7 +116,7 @@ pub fn records(bytes: &[u8], parts: Parts) -> (Vec<Record>, u64) {
         let (kind, misc_size) = (fields.half(), fields.half());
         let length = misc_size.map_or(0, |word| (word >> 16) as usize);
         if length < 8 || length > rest.len() {
-            // Where the next begins is not known.
+            // The start of the next record is unknown.
             odd += 1;
             break;
         }
@@ -142,7 +142,7 @@ pub fn records(bytes: &[u8], parts: Parts) -> (Vec<Record>, u64) {
     (found, odd)
 }
 
-/// Bytes that are taken off from the front.
+/// Bytes that are consumed from the front.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -214,7 +214,7 @@ mod tests {
         [&kind.to_ne_bytes()[..], &misc.to_ne_bytes(), &size.to_ne_bytes(), body].concat()
     }
 
-    /// As the kernel writes it.
+    /// Encodes a sample as the kernel does.
     fn encode(sample: &Sample, parts: Parts) -> Vec<u8> {
         let mut body = Vec::new();
         let mut put = |part: Parts, bytes: &[u8]| {

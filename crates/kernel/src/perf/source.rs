@@ -1,39 +1,39 @@
-//! Where sampled data came from (include/uapi/linux/perf_event.h, union perf_mem_data_src).
+//! The source of sampled data (include/uapi/linux/perf_event.h, union perf_mem_data_src).
 //!
-//! Two fields say which level: an old one with a bit each, and a number beside a bit for "remote". Hardware fills either, or
-//! none. Which node it was is in neither: that is told by the physical address.
+//! Two fields give the level: an old one with one bit per level, and a number with a separate bit for "remote".
+//! Hardware sets either, or none. Neither gives the node, which follows from the physical address.
 
-/// What answered.
+/// The level that answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Level {
-    /// Hardware does not say.
+    /// Not reported.
     #[default]
     Unknown,
     /// A cache of the CPU's own socket.
     Cache,
-    /// A cache of another.
+    /// A cache of another socket.
     RemoteCache,
     /// Memory: DRAM, CXL, persistent.
     Memory,
-    /// Neither.
+    /// Neither: a device.
     Device,
 }
 
 /// An access as hardware describes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Source {
-    /// Whether it wrote; `None` where hardware does not say.
+    /// Whether it was a write; `None` where hardware does not report it.
     pub write: Option<bool>,
-    /// What answered.
+    /// The level that answered.
     pub level: Level,
-    /// Whether that was another node's.
+    /// Whether it was on another node.
     pub remote: bool,
     /// Whether another cache had modified the line.
     pub modified: bool,
 }
 
 impl Source {
-    /// From a sample's word.
+    /// Decodes a sample's word.
     #[must_use]
     pub const fn of(word: u64) -> Self {
         const LOAD: u64 = 2;
@@ -43,7 +43,7 @@ impl Source {
         let (number, remote) = (word >> 33 & 0xf, word >> 37 & 1 != 0);
         let write = match operation & (LOAD | STORE) {
             LOAD => Some(false),
-            // An atomic operation is both, and writes.
+            // An atomic operation reads and writes; it counts as a write.
             STORE | 6 => Some(true),
             _ => None,
         };
@@ -110,7 +110,8 @@ mod tests {
             (store | 0xd << 33 | 1 << 37, Some(true), Level::Memory, true),
             (load | 9 << 33, Some(false), Level::Memory, false),
             (6 | 0xa << 33, Some(true), Level::Device, false),
-            // Without a number: hit in L3, local and remote memory, a remote cache, a miss that says no more.
+            // Without a number: a hit in L3, local and remote memory, a remote cache, a miss without further
+            // information.
             (load | 0x42 << 5 | 0xf << 33, Some(false), Level::Cache, false),
             (load | 0x82 << 5 | 0xf << 33, Some(false), Level::Memory, false),
             (load | 0x102 << 5, Some(false), Level::Memory, true),

@@ -1,29 +1,31 @@
-//! Arm's Statistical Profiling Extension: packets of its trace (Arm Architecture Reference Manual, DDI 0487, chapter D17).
+//! Arm's Statistical Profiling Extension: packets of its trace (Arm Architecture Reference Manual, DDI 0487, chapter
+//! D17).
 //!
-//! A packet is a header byte, for some behind an extension byte that widens the index, and a payload whose length is in the
-//! header. A record is a run of packets that ends with "end" or with a timestamp. Records of loads and stores with an
-//! address are handed on; a byte that begins no packet is passed over, as the next record shows itself.
+//! A packet is a header byte, in some cases after an extension byte that widens the index, and a payload whose length
+//! is in the header. A record is a sequence of packets that ends with "end" or with a timestamp. Records of loads and
+//! stores with an address are returned; a byte that begins no packet is skipped, and parsing continues with the next
+//! recognised packet.
 
 /// A load or store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// The virtual address.
     pub address: u64,
-    /// The physical one, if it was asked for and allowed.
+    /// The physical one, if requested and permitted.
     pub physical: Option<u64>,
-    /// The process, where the kernel writes it to the context register.
+    /// The process, if the kernel writes it to the context register.
     pub context: Option<u32>,
-    /// Whether it wrote.
+    /// Whether it was a write.
     pub write: bool,
     /// Cycles from dispatch to completion.
     pub latency: u16,
-    /// Whether it missed the last cache,
+    /// Whether it missed the last-level cache,
     pub missed: bool,
     /// or was answered by another socket.
     pub remote: bool,
 }
 
-/// What is known of a record before it ends.
+/// The fields of an incomplete record.
 #[derive(Default)]
 struct Open {
     access: Access,
@@ -31,7 +33,7 @@ struct Open {
     is_access: bool,
 }
 
-/// Loads and stores in a trace; how many bytes began no packet.
+/// Loads and stores in a trace; and the number of bytes that began no packet.
 #[must_use]
 pub fn accesses(trace: &[u8]) -> (Vec<Access>, u64) {
     let (mut found, mut open, mut odd) = (Vec::new(), Open::default(), 0);
@@ -66,7 +68,7 @@ pub fn accesses(trace: &[u8]) -> (Vec<Access>, u64) {
     (found, odd)
 }
 
-/// How long the payload is behind this header.
+/// Length of the payload after this header.
 const fn payload(header: u8) -> Option<usize> {
     let sized = 1 << (header >> 4 & 3);
     match header {
@@ -80,7 +82,7 @@ const fn payload(header: u8) -> Option<usize> {
 }
 
 impl Open {
-    /// Takes a packet in; whether the record ends with it.
+    /// Processes a packet; returns whether the record ends with it.
     fn take(&mut self, header: u8, index: u8, word: u64) -> bool {
         const LAST_LEVEL_MISS: u64 = 1 << 9;
         const REMOTE: u64 = 1 << 10;
@@ -93,7 +95,7 @@ impl Open {
             }
             _ if header & 0xfc == 0x64 => access.context = u32::try_from(word).ok(),
             _ if header & 0xfc == 0x48 => {
-                // Class 1 is loads, stores and atomics; of those bit 0 is set for what writes.
+                // Class 1 is loads, stores and atomics; bit 0 marks those that write.
                 self.is_access = header & 3 == 1;
                 access.write = word & 1 != 0;
             }
@@ -134,7 +136,7 @@ mod tests {
         bytes.extend((access.physical.unwrap() | 1 << 63).to_le_bytes());
         bytes.push(0x98);
         bytes.extend(access.latency.to_le_bytes());
-        // The issue latency, behind an extension.
+        // The issue latency, after an extension.
         bytes.extend([0x99, 7, 0, 0x21, 0x98, 9, 0]);
         bytes.push(0x71);
         bytes.extend(1_u64.to_le_bytes());

@@ -1,7 +1,7 @@
 //! The kernel's own tracepoints: their numbers and fields, from tracefs.
 //!
-//! tracefs may be mounted nowhere, or be hidden. Then, for one who may mount, it is looked at without being mounted
-//! anywhere (`sys::mount`).
+//! tracefs may be unmounted or hidden. A process with the right to mount then reads it from a detached mount
+//! (`sys::mount`).
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _};
@@ -12,7 +12,7 @@ use crate::features::Asked;
 use crate::fs::Fs;
 use crate::sys::mount;
 
-/// Where it may be mounted.
+/// Usual mount points.
 const PLACES: [&str; 2] = ["sys/kernel/tracing", "sys/kernel/debug/tracing"];
 
 /// A tracepoint.
@@ -20,28 +20,28 @@ const PLACES: [&str; 2] = ["sys/kernel/tracing", "sys/kernel/debug/tracing"];
 pub struct Tracepoint {
     /// Its number, for perf.
     pub id: u64,
-    /// Where in a record each field is, and how long.
+    /// Offset and length of each field in a record.
     pub fields: BTreeMap<String, (usize, usize)>,
 }
 
-/// Why a tracepoint is not known.
+/// Reasons why a tracepoint is unavailable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TracepointError {
-    /// tracefs can't be looked at.
+    /// tracefs is unavailable.
     #[error(
         "tracefs is mounted neither at /sys/kernel/tracing nor below debugfs, and can't be looked at without: {0}"
     )]
     NoTracefs(io::Error),
-    /// It is not in there.
+    /// It does not exist.
     #[error("no tracepoint {0} in this kernel's tracefs")]
     Lacking(String),
-    /// It is, but can't be read.
+    /// It exists, but can't be read.
     #[error("tracepoint {name}: {said}")]
     Read {
         /// Its name.
         name: String,
-        /// What was found.
+        /// The error.
         said: String,
     },
 }
@@ -91,7 +91,7 @@ impl Tracepoint {
         Self::understand(&id, &format).ok_or_else(|| unread(format!("id {id:?}")))
     }
 
-    /// From the two texts. Lines such as `field:unsigned long address; offset:8; size:8; signed:0;`
+    /// Parses the two texts. Lines such as `field:unsigned long address; offset:8; size:8; signed:0;`
     fn understand(id: &str, format: &str) -> Option<Self> {
         let mut fields = BTreeMap::new();
         for line in format.lines() {
@@ -109,7 +109,7 @@ impl Tracepoint {
         Some(Self { id: id.trim().parse().ok()?, fields })
     }
 
-    /// A field of a record, if it is there and is a number.
+    /// A field of a record, if it exists and is a number.
     #[must_use]
     pub fn field(&self, raw: &[u8], name: &str) -> Option<u64> {
         let (offset, size) = *self.fields.get(name)?;

@@ -1,10 +1,10 @@
-//! How long a load takes on a node now: a few dependent loads of lines that are in no cache.
+//! Measures the present load latency of a node: a few dependent loads of lines that are in no cache.
 //!
-//! The lines of a small region of the node are a chain, each with the number of the next: a linear congruential sequence of full
-//! period (D. Knuth, The Art of Computer Programming, volume 2, section 3.2.1.2), so that neighbours in it are far apart. Each
-//! measurement goes on where the last ended, so its lines were last used long ago; on x86-64 they are flushed from the caches
-//! as well. One takes some tens of microseconds. It is made in two halves of which the quicker counts: a thread that loses its CPU in the
-//! middle of one would else find memory busy that is not.
+//! The lines of a small region of the node form a chain, each with the number of the next: a linear congruential
+//! sequence of full period (D. Knuth, The Art of Computer Programming, volume 2, section 3.2.1.2), so that consecutive
+//! ones are far apart. Each measurement continues where the last ended, so its lines were last used long ago; on x86-64
+//! they are flushed from the caches as well. One takes some tens of microseconds. It has two halves, of which the
+//! faster counts: a thread preempted during one would otherwise report busy memory.
 #![expect(unsafe_code, reason = "lines are read at addresses, and flushed")]
 
 use std::ffi::c_void;
@@ -20,7 +20,7 @@ use crate::mempolicy::{Existing, Policy, Prepared};
 const LINE: usize = 64;
 /// Lines of a region, a power of two.
 const LINES: u32 = 1 << 17;
-/// Loads of a measurement, and of a half of it.
+/// Loads per measurement, and per half.
 const LOADS: u32 = 64;
 const HALF: u32 = LOADS / 2;
 
@@ -34,7 +34,7 @@ pub struct Chase {
     at: AtomicU32,
 }
 
-// SAFETY: the region is not bound to a thread, and what is in it is only touched by atomic loads and stores.
+// SAFETY: the region is not bound to a thread, and its contents are only accessed by atomic loads and stores.
 unsafe impl Send for Chase {}
 // SAFETY: as above.
 unsafe impl Sync for Chase {}
@@ -44,7 +44,7 @@ const fn after(line: u32) -> u32 {
 }
 
 impl Chase {
-    /// A region on a node; none if there is no memory there.
+    /// A region on a node; `None` if it has no memory.
     #[must_use]
     pub fn new(node: NodeId) -> Option<Self> {
         let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
@@ -56,13 +56,13 @@ impl Chase {
         // SAFETY: advice about huge pages changes which pages hold the contents, never the contents.
         let _ = unsafe { rustix::mm::madvise(chase.lines.as_ptr(), LENGTH, Advice::LinuxHugepage) };
         for line in 0..LINES {
-            // The number of the next, on a line that nobody else knows.
+            // The number of the next line, on a line that no other thread accesses yet.
             chase.line(line).store(after(line), Ordering::Relaxed);
         }
         Some(chase)
     }
 
-    /// Brings back to the node what of the region someone has moved elsewhere, as tiering does with what is used little.
+    /// Migrates parts of the region back to the node that were moved elsewhere, as tiering does with idle memory.
     pub fn settle(&self) {
         let _ = self.on.bind(self.lines.as_ptr().addr(), LENGTH, Existing::Move);
     }
@@ -75,7 +75,7 @@ impl Chase {
         unsafe { at.cast::<AtomicU32>().as_ref() }
     }
 
-    /// Takes the lines of the next measurement out of all caches, where that can be done.
+    /// Flushes the lines of the next measurement from all caches, where that is supported.
     fn flush(&self, first: u32) {
         #[cfg(target_arch = "x86_64")]
         {
@@ -92,26 +92,26 @@ impl Chase {
         let _ = first;
     }
 
-    /// What a load takes now.
+    /// The present latency of a load.
     #[must_use]
     pub fn measure(&self) -> Nanoseconds {
         let first = self.at.load(Ordering::Relaxed);
         self.flush(first);
         let (between, one) = self.walk(first);
         let (last, other) = self.walk(between);
-        // What the loops found is used, so it is there.
+        // The loops' result is used, so that they are not optimised away.
         self.at.store(last, Ordering::Relaxed);
         Nanoseconds(one.min(other) / u64::from(HALF))
     }
 
-    /// Half of the loads: the line behind them, and what they took.
+    /// One half of the loads: returns the line after them, and their duration.
     fn walk(&self, first: u32) -> (u32, u64) {
         let begun = clock::monotonic();
         let mut line = first;
         for _ in 0..HALF {
             line = self.line(line).load(Ordering::Relaxed);
         }
-        // Ends when the last load has, which the clock's reading alone would not wait for.
+        // Waits for the last load, which reading the clock alone would not.
         let last = std::hint::black_box(line);
         (last, clock::monotonic().0.saturating_sub(begun.0))
     }
@@ -119,7 +119,7 @@ impl Chase {
 
 impl Drop for Chase {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping `new` made, whole; `self` goes away, and with it the last way to reach it.
+        // SAFETY: this is the whole mapping created by `new`; `self` is dropped, and with it the last reference.
         let _ = unsafe { rustix::mm::munmap(self.lines.as_ptr(), LENGTH) };
     }
 }

@@ -3,19 +3,19 @@
 
 use nearfar_topology::Nanoseconds;
 
-/// What has passed on the monotonic clock.
+/// Time on the monotonic clock.
 pub(crate) fn monotonic() -> Nanoseconds {
     read(libc::CLOCK_MONOTONIC)
 }
 
-/// CPU time that this process has had.
+/// CPU time of this process.
 pub(crate) fn own_cpu() -> Nanoseconds {
     read(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
 fn read(clock: libc::clockid_t) -> Nanoseconds {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a place for the time.
+    // SAFETY: `now` is a valid place for the time.
     unsafe { libc::clock_gettime(clock, &raw mut now) };
     Nanoseconds(now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned())
 }

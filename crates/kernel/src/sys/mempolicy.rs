@@ -1,6 +1,6 @@
 //! The memory policy calls: set_mempolicy(2), get_mempolicy(2), mbind(2). Neither libc nor rustix has them.
 //!
-//! They decide where pages are placed and may move them; they never change what memory holds, nor what is mapped, so
+//! They control the placement of pages and may migrate them; they never change the contents of memory, nor mappings, so
 //! they are safe to offer for any address.
 #![expect(unsafe_code, reason = "system calls that no safe crate offers")]
 
@@ -8,11 +8,11 @@ use std::io;
 
 use libc::{c_int, c_long, c_uint, c_ulong};
 
-/// Nodes a mask has room for: the most Linux can be built with.
+/// Nodes in a mask: the maximum with which Linux can be built.
 pub(crate) const NODES: usize = 1024;
 const BITS: usize = c_ulong::BITS as usize;
 
-/// A set of nodes as the calls take it.
+/// A set of nodes in the form of the calls.
 pub(crate) type Mask = [c_ulong; NODES / BITS];
 
 /// The calls ignore the last of `maxnode` bits.
@@ -59,8 +59,8 @@ pub(crate) fn mems_allowed() -> io::Result<Mask> {
     const MEMS_ALLOWED: c_long = 4;
     let nowhere = std::ptr::null::<u8>();
     let mut mask: Mask = [0; NODES / BITS];
-    // SAFETY: with this flag get_mempolicy writes `maxnode - 1` = NODES bits to the mask, which has that many and lives until it
-    // returns, and nothing else: there is no place for a mode, and the address must be none.
+    // SAFETY: with this flag get_mempolicy writes `maxnode - 1` = NODES bits to the mask, which has that many and lives
+    // until it returns, and nothing else: the mode pointer is null, and the address must be null.
     let status = unsafe {
         libc::syscall(
             libc::SYS_get_mempolicy,
@@ -83,14 +83,14 @@ pub(crate) fn mbind(
     flags: c_uint,
 ) -> io::Result<()> {
     // SAFETY: mbind reads NODES bits from the mask, which has that many, and keeps no pointer. The range is only looked
-    // up in this process's mappings: what is not mapped gives EFAULT, and the content of no page changes.
+    // up in this process's mappings: unmapped ranges give EFAULT, and the content of no page changes.
     let status = unsafe {
         libc::syscall(libc::SYS_mbind, address, length, mode, mask.as_ptr(), MAXNODE, flags)
     };
     done(status)
 }
 
-/// set_mempolicy_home_node(2): which node a range's policy is centred on.
+/// set_mempolicy_home_node(2): the node around which a range's policy is ordered.
 pub(crate) fn set_mempolicy_home_node(
     address: usize,
     length: usize,
@@ -112,8 +112,8 @@ pub(crate) fn move_no_pages() -> io::Result<()> {
     done(status)
 }
 
-/// move_pages(2) of a process (0: this one) without nodes to go to, which moves nothing: for each of `pages` the node it is on,
-/// or an errno below zero (`-ENOENT` and `-EFAULT`: no page there).
+/// move_pages(2) of a process (0: this one) without target nodes, which migrates nothing: returns for each of `pages`
+/// its node, or a negative errno (`-ENOENT` and `-EFAULT`: no page there).
 pub(crate) fn nodes_of_pages(
     process: c_int,
     pages: &[usize],

@@ -1,5 +1,5 @@
-//! A kernel file system that is seen by us alone: mounted nowhere (fsopen(2), fsmount(2)), so that nobody finds it and nothing
-//! is left of it when the descriptor is closed.
+//! A detached mount of a kernel file system (fsopen(2), fsmount(2)): visible only to this process, and gone when the
+//! descriptor is closed.
 #![expect(unsafe_code, reason = "system calls that are not among what is used of rustix")]
 
 use std::ffi::CStr;
@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
 const CLOSE_ON_EXEC: u32 = 1;
-/// fsconfig(2): make the file system as it has been described.
+/// fsconfig(2): create the file system as configured.
 const CREATE: u32 = 6;
 
 /// Read only.
@@ -19,14 +19,14 @@ pub(crate) fn detached(kind: &CStr) -> io::Result<OwnedFd> {
     let context = unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), CLOSE_ON_EXEC) };
     let context = owned(context)?;
     let none = std::ptr::null::<u8>();
-    // SAFETY: this command takes neither key nor value, which must be none.
+    // SAFETY: this command takes neither key nor value; both must be null.
     let made = unsafe {
         libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), CREATE, none, none, 0_i32)
     };
     if made < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: takes numbers alone.
+    // SAFETY: takes only numbers.
     let mount =
         unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), CLOSE_ON_EXEC, READ_ONLY) };
     owned(mount)
@@ -37,6 +37,6 @@ fn owned(descriptor: libc::c_long) -> io::Result<OwnedFd> {
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a descriptor that the call has just made, and nobody else knows.
+    // SAFETY: a descriptor that the call has just created, owned by nothing else.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }

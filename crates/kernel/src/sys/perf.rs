@@ -1,9 +1,9 @@
-//! perf_event_open(2) and what it maps: rings of records and of hardware traces, shared with the kernel.
+//! perf_event_open(2) and its mappings: rings of records and of hardware traces, shared with the kernel.
 //!
-//! Rules: a [`Ring`] owns its mappings from `mmap` to `munmap`. The kernel writes to the buffer ahead of `data_head` and never
-//! to what lies between `data_tail` and `data_head`, which is ours until `data_tail` is moved; so it is copied out first and
-//! given back then. Heads are loaded with acquire, tails stored with release, as the kernel's header asks. What heads say is
-//! not trusted: lengths are bounded by the mapping.
+//! Rules: a [`Ring`] owns its mappings from `mmap` to `munmap`. The kernel writes to the buffer ahead of `data_head`
+//! and never between `data_tail` and `data_head`, which belongs to this process until `data_tail` is moved; so it is
+//! copied out first and released then. Heads are loaded with acquire, tails stored with release, as the kernel's header
+//! requires. Head values are not trusted: lengths are bounded by the mapping.
 #![expect(unsafe_code, reason = "a system call that no safe crate offers, and shared memory")]
 
 use std::ffi::c_void;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::mm::{MapFlags, ProtFlags};
 
 const PAGE: usize = 4096;
-/// Places of 64-bit words in the first page (include/uapi/linux/perf_event.h, struct perf_event_mmap_page).
+/// Indexes of 64-bit words in the first page (include/uapi/linux/perf_event.h, struct perf_event_mmap_page).
 const DATA_HEAD: usize = 1024 / 8;
 const DATA_TAIL: usize = 1032 / 8;
 const AUX_HEAD: usize = 1056 / 8;
@@ -49,23 +49,23 @@ pub(crate) struct Attr {
     pub(crate) reserved: u16,
 }
 
-/// What is asked of an open event.
+/// Requests to an open event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
     Enable,
     Disable,
-    /// As many events from sample to sample.
+    /// Events per sample.
     Period(u64),
 }
 
-/// perf_event_open(2) for a process (or everyone, -1) on a CPU (or any, -1), counted together with another event if it has one.
+/// perf_event_open(2) for a process (or all, -1) on a CPU (or any, -1), in the group of a leader if there is one.
 pub(crate) fn open(attr: &Attr, process: i32, cpu: i32, leader: Option<&File>) -> io::Result<File> {
     let leader = leader.map_or(-1, AsRawFd::as_raw_fd);
     const CLOSE_ON_EXEC: u64 = 8;
     let size = u32::try_from(size_of::<Attr>()).unwrap_or(0);
     let attr = Attr { size, ..*attr };
-    // SAFETY: the kernel reads `size` bytes of the attributes, which are that long, and may write to `size` alone, for which
-    // this copy is ours; the rest are numbers.
+    // SAFETY: the kernel reads `size` bytes of the attributes, which have that length, and may write only to `size`,
+    // for which this copy is owned; the rest are numbers.
     let file = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
@@ -80,7 +80,7 @@ pub(crate) fn open(attr: &Attr, process: i32, cpu: i32, leader: Option<&File>) -
     if file < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a descriptor that the call has just made, and nobody else knows.
+    // SAFETY: a descriptor that the call has just created, owned by nothing else.
     Ok(unsafe { File::from_raw_fd(file) })
 }
 
@@ -106,8 +106,8 @@ struct Mapping {
     length: usize,
 }
 
-// SAFETY: the mapping is not bound to a thread; words of it are touched by atomic loads and stores alone, and bytes by whoever
-// holds the ring alone.
+// SAFETY: the mapping is not bound to a thread; its words are accessed only by atomic loads and stores, and its bytes
+// only by the owner of the ring.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
@@ -146,28 +146,28 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping `of` made, whole; `self` goes away, and with it the last way to reach it.
+        // SAFETY: this is the whole mapping created by `of`; `self` is dropped, and with it the last reference.
         let _ = unsafe { rustix::mm::munmap(self.at.as_ptr(), self.length) };
     }
 }
 
-/// What an event's kernel writes for us.
+/// The ring buffers of an event, written by the kernel.
 #[derive(Debug)]
 pub(crate) struct Ring {
     control: Mapping,
-    /// Length of the buffer of records, behind the first page.
+    /// Length of the buffer of records, after the first page.
     records: usize,
     aux: Option<Mapping>,
 }
 
 impl Ring {
-    /// The ring of an event, of so many pages: a power of two.
+    /// Maps the ring of an event, with `pages` pages: a power of two.
     pub(crate) fn map(event: &File, pages: usize) -> io::Result<Self> {
         let records = pages * PAGE;
         Ok(Self { control: Mapping::of(event, PAGE + records, 0)?, records, aux: None })
     }
 
-    /// Beside it the buffer that hardware traces go to, of so many pages.
+    /// Maps the buffer of hardware traces as well, with `pages` pages.
     pub(crate) fn map_aux(&mut self, event: &File, pages: usize) -> io::Result<()> {
         let (offset, length) = (PAGE + self.records, pages * PAGE);
         self.control.word(AUX_OFFSET).store(offset as u64, Ordering::Relaxed);
@@ -176,7 +176,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Appends the records that have come, and makes room for others.
+    /// Appends the new records, and frees their space.
     pub(crate) fn drain(&mut self, out: &mut Vec<u8>) {
         let (control, records) = (&self.control, self.records);
         drain(control, (DATA_HEAD, DATA_TAIL), records, |from, length| {
@@ -184,7 +184,7 @@ impl Ring {
         });
     }
 
-    /// The same of hardware traces.
+    /// The same for hardware traces.
     pub(crate) fn drain_aux(&mut self, out: &mut Vec<u8>) {
         let Some(aux) = &self.aux else { return };
         drain(&self.control, (AUX_HEAD, AUX_TAIL), aux.length, |from, length| {
@@ -193,7 +193,7 @@ impl Ring {
     }
 }
 
-/// Hands on what lies between tail and head, in one piece or two, and moves the tail.
+/// Copies the bytes between tail and head, in one piece or two, and moves the tail.
 fn drain(
     control: &Mapping,
     (head_at, tail_at): (usize, usize),
@@ -210,7 +210,7 @@ fn drain(
     control.word(tail_at).store(head, Ordering::Release);
 }
 
-/// Writes to so many fresh pages that are not huge, and gives them back; where they were.
+/// Writes to `pages` fresh pages that are not huge, and unmaps them; returns their address range.
 pub(crate) fn touch_fresh(pages: usize) -> io::Result<(u64, u64)> {
     let length = pages.max(1) * PAGE;
     let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);

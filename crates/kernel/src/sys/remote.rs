@@ -1,11 +1,10 @@
-//! Calls about another process's pages: move_pages(2), process_madvise(2), and the region that the latter is tried on.
+//! Calls on another process's pages: move_pages(2), process_madvise(2), and the region on which the latter is tried.
 //!
-//! They change where pages are and how large; never what they hold, nor what is mapped. So they are safe to offer for any
-//! address of any process, and the kernel refuses what we have no right to.
+//! They change the place and size of pages; never their contents, nor mappings. So they are safe to offer for any
+//! address of any process, and the kernel checks permissions.
 #![expect(unsafe_code, reason = "system calls that no safe crate offers")]
 
 use std::ffi::c_void;
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::ptr::{self, NonNull};
@@ -13,17 +12,17 @@ use std::ptr::{self, NonNull};
 use libc::c_int;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// What is done with pages that several processes map.
+/// The treatment of pages mapped by several processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shared {
-    /// They stay, and say so.
+    /// They stay, with an errno.
     Stay,
-    /// They move too; takes CAP_SYS_NICE.
+    /// They migrate too; needs CAP_SYS_NICE.
     Move,
 }
 
-/// move_pages(2) of process `pid`: has each page go to its node, and writes to each place of `status` what the kernel says of it,
-/// if it does. Gives how many were not moved, those not attempted included.
+/// move_pages(2) of process `pid`: migrates each page to its node, and writes the kernel's result for it, if there is
+/// one, to `status`. Returns the number of pages not migrated, including those not attempted.
 pub(crate) fn move_pages(
     pid: i32,
     pages: &[usize],
@@ -51,7 +50,7 @@ pub(crate) fn move_pages(
     u64::try_from(left).map_err(|_| io::Error::last_os_error())
 }
 
-/// The same without nodes to go to: writes the node that each page is on, or an errno below zero.
+/// The same without target nodes: writes the node of each page, or a negative errno.
 pub(crate) fn where_pages_are(pid: i32, pages: &[usize], status: &mut [c_int]) -> io::Result<()> {
     let count = pages.len().min(status.len());
     let nowhere = ptr::null::<c_int>();
@@ -80,7 +79,7 @@ pub(crate) enum Resize {
     Collapse,
 }
 
-/// process_madvise(2) for one range of the process that `process` stands for; gives how many bytes of it were done.
+/// process_madvise(2) for one range of the process behind `process`; returns the number of bytes processed.
 pub(crate) fn advise(
     process: BorrowedFd<'_>,
     address: usize,
@@ -92,8 +91,8 @@ pub(crate) fn advise(
     let advice = if resize == Resize::Cold { COLD } else { COLLAPSE };
     let range =
         libc::iovec { iov_base: ptr::without_provenance_mut::<c_void>(address), iov_len: length };
-    // SAFETY: the kernel reads one range from a place that lives until it returns. Either advice leaves the content of all
-    // pages as it is.
+    // SAFETY: the kernel reads one range from a place that lives until it returns. Either advice leaves the content of
+    // all pages unchanged.
     let done = unsafe {
         libc::syscall(
             libc::SYS_process_madvise,
@@ -107,7 +106,7 @@ pub(crate) fn advise(
     usize::try_from(done).map_err(|_| io::Error::last_os_error())
 }
 
-/// Memory of our own that nothing refers to but this: a trial's, or a view of someone's file.
+/// Anonymous memory for a trial that nothing refers to but this.
 #[derive(Debug)]
 pub(crate) struct Region {
     mapping: NonNull<c_void>,
@@ -115,7 +114,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Anonymous memory, for huge pages where there are any.
+    /// Anonymous memory, with huge pages if available.
     pub(crate) fn huge(length: usize) -> io::Result<Self> {
         let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: without MAP_FIXED the kernel chooses a free range, so no existing mapping is replaced.
@@ -126,16 +125,6 @@ impl Region {
         Ok(region)
     }
 
-    /// A view of a part of a file, through which nothing is read or written here.
-    pub(crate) fn view(file: &File, offset: u64, length: usize) -> io::Result<Self> {
-        let flags = MapFlags::SHARED;
-        // SAFETY: without MAP_FIXED the kernel chooses a free range, so no existing mapping is replaced.
-        let mapping = unsafe {
-            rustix::mm::mmap(ptr::null_mut(), length, ProtFlags::empty(), flags, file, offset)
-        };
-        Self::of(mapping?, length)
-    }
-
     fn of(mapping: *mut c_void, length: usize) -> io::Result<Self> {
         Ok(Self { mapping: NonNull::new(mapping).ok_or(io::ErrorKind::OutOfMemory)?, length })
     }
@@ -144,12 +133,12 @@ impl Region {
         self.mapping.as_ptr().addr()
     }
 
-    /// Writes a byte to each page; only for anonymous memory.
+    /// Writes a byte to each page.
     pub(crate) fn fill(&mut self, byte: u8) {
         for at in (0..self.length).step_by(4096) {
             // SAFETY: at < length, so it is inside the mapping.
             let place = unsafe { self.mapping.cast::<u8>().add(at) };
-            // SAFETY: mapped for writing as long as `self` lives, and nobody else refers to it.
+            // SAFETY: mapped for writing as long as `self` lives, and there is no other reference to it.
             unsafe { place.write_volatile(byte) };
         }
     }
@@ -167,7 +156,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping that was made, whole; `self` goes away, and with it the last way to reach it.
+        // SAFETY: this is the whole mapping; `self` is dropped, and with it the last reference.
         let _ = unsafe { rustix::mm::munmap(self.mapping.as_ptr(), self.length) };
     }
 }

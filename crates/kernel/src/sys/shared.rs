@@ -1,8 +1,8 @@
-//! Words of a file that several processes have mapped at once.
+//! Words of a file that several processes have mapped.
 //!
-//! Rules: a [`Shared`] owns its mapping from `mmap` to `munmap` and shows nothing of it but single words, loaded and stored
-//! whole, as others may store at any time. A file that is cut off under it would end the process; so who maps one trusts its
-//! owner, which the caller sees to.
+//! Rules: a [`Shared`] owns its mapping from `mmap` to `munmap` and gives access only to single words, loaded and
+//! stored atomically, as other processes may store at any time. Truncating the file would end this process; so the
+//! mapping process trusts the file's owner, which the caller must check.
 #![expect(unsafe_code, reason = "maps a file and reads words at addresses")]
 
 use std::ffi::c_void;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// What may be done with the words.
+/// Permitted access to the words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
@@ -28,11 +28,11 @@ pub(crate) struct Shared {
     access: Access,
 }
 
-// SAFETY: the mapping is not bound to a thread, and its words are only touched by atomic loads and stores.
+// SAFETY: the mapping is not bound to a thread, and its words are only accessed by atomic loads and stores.
 unsafe impl Send for Shared {}
 
 impl Shared {
-    /// The first `words` words of a file, which has as many.
+    /// Maps the first `words` words of a file, which must have that many.
     pub(crate) fn map(file: &File, words: usize, access: Access) -> io::Result<Self> {
         if file.metadata()?.len() < words as u64 * 8 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -53,16 +53,16 @@ impl Shared {
         assert!(at < self.words, "a place within the mapping");
         // SAFETY: at < words, so it is inside the mapping.
         let word = unsafe { self.mapping.cast::<AtomicU64>().add(at) };
-        // SAFETY: mapped as long as `self` lives, aligned as a page is, and words are numbers whatever is in them.
+        // SAFETY: mapped as long as `self` lives, aligned as a page is, and any bits are valid words.
         unsafe { word.as_ref() }
     }
 
-    /// A word, which others may store at the same time.
+    /// Loads a word, which other processes may store concurrently.
     pub(crate) fn load(&self, at: usize) -> u64 {
         u64::from_le(self.word(at).load(Ordering::Acquire))
     }
 
-    /// Stores a word, after all that were stored before it.
+    /// Stores a word, ordered after all earlier stores.
     pub(crate) fn store(&self, at: usize, word: u64) {
         assert!(self.access == Access::Write, "mapped for writing");
         self.word(at).store(word.to_le(), Ordering::Release);
@@ -71,7 +71,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping `map` made, whole; `self` goes away, and with it the last way to reach it.
+        // SAFETY: this is the whole mapping created by `map`; `self` is dropped, and with it the last reference.
         let _ = unsafe { rustix::mm::munmap(self.mapping.as_ptr(), self.words * 8) };
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for signals in place of handlers: a mask, sigtimedwait(2), and a child that starts without the mask.
+//! Waiting for signals instead of handlers: a mask, sigtimedwait(2), and a child that starts without the mask.
 #![expect(unsafe_code, reason = "signal masks and sigtimedwait, which no safe crate offers")]
 
 use std::io;
@@ -13,12 +13,12 @@ use libc::{c_int, sigset_t, timespec};
 #[derive(Clone, Copy)]
 pub(crate) struct Set(sigset_t);
 
-/// A signal that came.
+/// A received signal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Came {
     /// Its number.
     pub(crate) signal: c_int,
-    /// Whether the kernel sent it of its own (a terminal's Ctrl-C, an alarm), not a process by kill(2).
+    /// Whether the kernel sent it (a terminal's Ctrl-C, an alarm), not a process by kill(2).
     pub(crate) from_kernel: bool,
 }
 
@@ -38,7 +38,7 @@ impl Set {
     }
 }
 
-/// Blocks `set` in the calling thread and the threads it will start; gives the mask as it was.
+/// Blocks `set` in the calling thread and its future threads; returns the previous mask.
 pub(crate) fn block(set: &Set) -> io::Result<Set> {
     let mut before = MaybeUninit::<sigset_t>::uninit();
     // SAFETY: pthread_sigmask reads an initialised set and writes the old one to the room it is given.
@@ -51,14 +51,14 @@ pub(crate) fn block(set: &Set) -> io::Result<Set> {
     Ok(Set(unsafe { before.assume_init() }))
 }
 
-/// Lets children be waited for even if we were started with SIGCHLD ignored.
+/// Ensures that children can be waited for even if this process was started with SIGCHLD ignored.
 pub(crate) fn keep_children() -> io::Result<()> {
     // SAFETY: SIG_DFL is a valid disposition for SIGCHLD and runs no code of ours.
     let before = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     if before == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Waits for one of `set`, all of which are blocked, at most `timeout`; `None` if none came.
+/// Waits for one of `set`, all of which are blocked, for at most `timeout`; `None` if none arrived.
 pub(crate) fn wait(set: &Set, timeout: Duration) -> io::Result<Option<Came>> {
     let timeout = timespec {
         tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
@@ -81,10 +81,10 @@ pub(crate) fn wait(set: &Set, timeout: Duration) -> io::Result<Option<Came>> {
     Ok(Some(Came { signal, from_kernel: info.si_code == libc::SI_KERNEL }))
 }
 
-/// Has the child start with `mask` instead of ours.
+/// Makes the child start with `mask` instead of this process's.
 pub(crate) fn start_with_mask(command: &mut Command, mask: Set) {
     let set_mask = move || {
-        // SAFETY: the mask is an initialised set, owned by the closure; the old one is not asked for.
+        // SAFETY: the mask is an initialised set, owned by the closure; the old one is not requested.
         let error = unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut())
         };

@@ -1,9 +1,9 @@
-//! What a machine file promises for a mix of reads and writes from one node's CPUs to one node's memory: worked out
-//! from the file alone, apart from the timing model that is to be checked.
+//! Expected bandwidth for a mix of reads and writes from one node's CPUs to one node's memory, derived from the machine
+//! file alone, independently of the timing model under test.
 
 use crate::machine::Machine;
 
-/// Reads and writes in a mix, in parts.
+/// A read:write mix, in parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
     /// Lines read.
@@ -12,7 +12,7 @@ pub struct Mix {
     pub writes: u32,
 }
 
-/// The mixes that are checked.
+/// The mixes to check.
 pub const MIXES: [Mix; 3] =
     [Mix { reads: 1, writes: 0 }, Mix { reads: 2, writes: 1 }, Mix { reads: 1, writes: 1 }];
 
@@ -28,33 +28,33 @@ impl Mix {
     }
 }
 
-/// What can be drawn.
+/// Expected bandwidth of a path.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Expected {
-    /// Capacity of the narrowest place on the way, for this mix.
+    /// Capacity of the narrowest point on the path, for this mix.
     pub capacity_gbps: f64,
-    /// What so many CPUs can draw: their lines in flight over the latency under that very load.
+    /// The most traffic that these CPUs can generate: their outstanding lines over the latency under that load.
     pub drawable_gbps: f64,
 }
 
 impl Expected {
-    /// The share of the capacity from which on CPUs count as able to saturate it.
+    /// Share of the capacity from which on CPUs count as able to saturate it.
     const SATURATES: f64 = 0.95;
 
-    /// What should be measured: the capacity, unless these CPUs can't draw it.
+    /// The expected result: the capacity, unless these CPUs can't reach it.
     #[must_use]
     pub fn gbps(self) -> f64 {
         if self.saturates() { self.capacity_gbps } else { self.drawable_gbps }
     }
 
-    /// Whether these CPUs can draw the capacity.
+    /// Whether these CPUs can saturate the capacity.
     #[must_use]
     pub fn saturates(self) -> bool {
         self.drawable_gbps >= Self::SATURATES * self.capacity_gbps
     }
 }
 
-/// For `cpus` CPUs of `from` and the memory of `to`; none if `from` has no CPUs.
+/// The expectation for `cpus` CPUs of `from` and the memory of `to`; `None` if `from` has no CPUs.
 #[must_use]
 pub fn expected(
     machine: &Machine,
@@ -64,11 +64,16 @@ pub fn expected(
 ) -> Option<Expected> {
     let latency_ns = machine.latency(from, to)?;
     let capacity_gbps = capacity(machine, (from, to), mix);
+    let of_path = machine.path(from, to).and_then(|path| path.curves.as_ref());
+    let curves = of_path.or(machine.nodes.get(usize::from(to))?.curves.as_ref());
+    let times_idle = |load: f64| match curves {
+        Some(curves) => curves.latency_ns(mix.read_share(), load) / curves.idle_ns(),
+        None => by_formula(machine, load),
+    };
     let lines = f64::from(machine.processor.lines_in_flight * cpus);
-    // Each line read holds a place for the latency; those written do not, they are posted.
-    let drawn =
-        |load: f64| lines * 64.0 / (latency_ns * times_idle(machine, load)) / mix.read_share();
-    // The load at which what is drawn is what the load means: drawing falls as the load rises.
+    // A line read occupies a slot for its latency; a line written does not, writes are posted.
+    let drawn = |load: f64| lines * 64.0 / (latency_ns * times_idle(load)) / mix.read_share();
+    // The load is a fixed point: generated traffic falls as the load, and with it the latency, rises.
     let (mut low, mut high) = (0.0, 1.0);
     for _ in 0..60 {
         let load = (low + high) / 2.0;
@@ -77,8 +82,8 @@ pub fn expected(
     Some(Expected { capacity_gbps, drawable_gbps: low * capacity_gbps })
 }
 
-/// How many times the idle latency a line takes at this load.
-fn times_idle(machine: &Machine, load: f64) -> f64 {
+/// Loaded latency relative to the idle latency, at this load, by the processor's formula.
+fn by_formula(machine: &Machine, load: f64) -> f64 {
     let shape = &machine.processor;
     let load = load.min(0.9999);
     let times = 1.0 + shape.load_factor * load.powf(shape.load_power) / (1.0 - load);
@@ -87,16 +92,23 @@ fn times_idle(machine: &Machine, load: f64) -> f64 {
 
 fn capacity(machine: &Machine, (from, to): (u16, u16), mix: Mix) -> f64 {
     let (reads, writes) = (mix.read_share(), 1.0 - mix.read_share());
-    // Each place limits the whole to one over the time that a byte of the mix takes there.
+    // Each point limits the total to the inverse of the time that a byte of the mix takes there.
     let mut narrowest = f64::INFINITY;
     let mut pass = |time: f64| narrowest = narrowest.min(1.0 / time);
     if let Some(node) = machine.nodes.get(usize::from(to)) {
         let (read, write) = (reads / node.read_gbps, writes / node.write_gbps);
-        pass(if node.duplex { read.max(write) } else { read + write });
+        pass(match &node.curves {
+            Some(curves) => 1.0 / curves.peak_gbps(reads),
+            None if node.duplex => read.max(write),
+            None => read + write,
+        });
     }
-    if let Some(path) = machine.paths.iter().find(|path| (path.from, path.to) == (from, to)) {
+    if let Some(path) = machine.path(from, to) {
         if let Some(gbps) = path.gbps_max {
             pass(1.0 / gbps);
+        }
+        if let Some(curves) = &path.curves {
+            pass(1.0 / curves.peak_gbps(reads));
         }
         for (index, link) in (0u16..).zip(&machine.links) {
             let share = |links: &[u16], part: f64| if links.contains(&index) { part } else { 0.0 };

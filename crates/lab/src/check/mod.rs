@@ -1,56 +1,95 @@
-//! Checking the lab against itself: does the emulated machine have the figures of its file, and what does emulating them
-//! cost?
+//! Self-checks of the lab: whether the emulated machine has the latencies and bandwidths of its file, and the cost of
+//! emulating them.
 //!
-//! Measuring is done by small C programs of their own (`lab/programs`), which share no code with nearfar's probe. They
-//! are compiled here and run in guests; [`accuracy`] compares what they print with the machine file, [`overhead`] takes
-//! the time of a fixed piece of work. All figures are emulated ones.
+//! Small C programs (`lab/programs`) measure, which share no code with nearfar's probe. They are compiled here and run
+//! in guests; [`accuracy`] compares their output with the machine file, [`overhead`] times a fixed amount of work. All
+//! results are emulated ones.
 
 pub mod accuracy;
+pub mod caches;
+pub mod curves;
 pub mod expected;
 pub mod overhead;
-mod programs;
+pub mod programs;
+pub mod repeat;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::fetch::Say;
 use crate::host::{self, Plan, RunError, Timing};
 use crate::machine::Machine;
 
-/// What every check is run with.
+/// The statistics of a guest, in the programs' directory.
+const STATISTICS: &str = "stats.json";
+
+/// Parameters common to all checks.
 #[derive(Clone, Debug)]
 pub struct Setting {
     /// Kernel series or path.
     pub kernel: String,
     /// How guest time passes.
     pub timing: Timing,
-    /// The arguments that lead this program to the lab's hidden commands.
+    /// The arguments that invoke the lab's hidden commands in this program.
     pub reenter: Vec<String>,
 }
 
-/// Why a check came to no result.
+/// Reasons why a check produced no result.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    /// The guest.
+    /// The guest failed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The programs.
+    /// The programs could not be built.
     #[error(transparent)]
     Program(#[from] programs::ProgramError),
-    /// What a program said.
+    /// The machine is invalid.
+    #[error(transparent)]
+    Machine(#[from] crate::machine::MachineError),
+    /// A signal to this process ended a guest.
+    #[error("ended by a signal, with status {0}")]
+    Interrupted(u8),
+    /// A program printed something unexpected.
     #[error("{machine} with {cpus} CPUs: {found}")]
     Said {
         /// The machine.
         machine: String,
         /// Its CPUs.
         cpus: u32,
-        /// What was expected and found.
+        /// The expected and the actual output.
         found: String,
     },
 }
 
-/// Runs a shell script in a guest in which the programs are in /out.
+/// What the programs of a script printed, result by result.
+struct Results<'a>(std::str::Lines<'a>);
+
+impl<'a> Results<'a> {
+    fn of(said: &'a str) -> Self {
+        Self(said.lines())
+    }
+
+    /// The next result, an object.
+    fn take(&mut self) -> Result<Value, String> {
+        let line = self.0.next().ok_or("a result is missing")?;
+        serde_json::from_str(line).map_err(|error| format!("{line:?} is no result: {error}"))
+    }
+
+    /// A number of the next result.
+    fn take_number(&mut self, name: &str) -> Result<f64, String> {
+        number(&self.take()?, name)
+    }
+}
+
+/// A number of a result.
+fn number(value: &Value, name: &str) -> Result<f64, String> {
+    value[name].as_f64().ok_or_else(|| format!("{value} has no {name}"))
+}
+
+/// Runs a shell script in a guest with the programs in /out.
 fn in_guest(
     setting: &Setting,
     machine: &Machine,
@@ -64,7 +103,7 @@ fn in_guest(
         qemu: None,
         timing: setting.timing,
         out: Some(programs.dir().to_owned()),
-        stats: None,
+        stats: Some(programs.dir().join(STATISTICS)),
         stats_every_ms: None,
         limit: Some(Duration::from_secs(1800)),
         boot_limit: Duration::from_secs(300),
@@ -76,6 +115,9 @@ fn in_guest(
         reenter: setting.reenter.clone(),
     };
     let ended = host::run(&plan, say)?;
+    if ended.interrupted {
+        return Err(CheckError::Interrupted(ended.status));
+    }
     if ended.status == 0 {
         return Ok(());
     }

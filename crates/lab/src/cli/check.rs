@@ -1,15 +1,19 @@
-//! `accuracy` and `overhead`: the lab checked against its own machine files.
+//! `accuracy`, `overhead` and `repeat`: check the lab against its own machine files, and against a busy host.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
+use nearfar_topology::Curves;
+
+use super::model::ModelArgs;
 use super::{Failure, Stderr};
-use crate::check::{CheckError, Setting, accuracy, overhead};
+use crate::check::{CheckError, Setting, accuracy, curves, overhead, repeat as repeats};
 use crate::fetch::SERIES;
 use crate::host::Timing;
 use crate::machine::{Machine, catalog};
 
-/// What both take.
+/// Arguments of both commands.
 #[derive(Debug, clap::Args)]
 struct Common {
     /// The kernel: 6.12, 7.2, or the path of an image
@@ -23,20 +27,25 @@ struct Common {
     json: bool,
 }
 
-/// What `accuracy` takes.
+/// Arguments of `accuracy`.
 #[derive(Debug, clap::Args)]
 pub(super) struct AccuracyArgs {
     #[command(flatten)]
     common: Common,
-    /// Machines, by name or file [default: all built-in ones whose memory is modelled]
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Machines, by name or file [default: all built-in ones whose memory is modelled]; with --curves, curve files
     #[arg(value_name = "NAME|FILE")]
     machines: Vec<String>,
-    /// Numbers of CPUs; a machine that can't have one of them goes without
+    /// Check measured curves instead: ten loads at three shares of reads for each [default: all built-in ones]
+    #[arg(long, conflicts_with = "cpus")]
+    curves: bool,
+    /// Numbers of CPUs; a machine is skipped for those it can't have
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = [1, 2, 4])]
     cpus: Vec<u32>,
 }
 
-/// What `overhead` takes.
+/// Arguments of `overhead`.
 #[derive(Debug, clap::Args)]
 pub(super) struct OverheadArgs {
     #[command(flatten)]
@@ -44,12 +53,28 @@ pub(super) struct OverheadArgs {
     /// The machine: a built-in name, or a machine file
     #[arg(short = 'M', long, value_name = "NAME|FILE", default_value = catalog::DEFAULT)]
     machine: String,
-    /// CPUs in all
+    /// Total number of CPUs
     #[arg(long, value_name = "N", default_value_t = 1)]
     cpus: u32,
     /// Pairs of runs
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     pairs: u16,
+}
+
+/// Arguments of `repeat`.
+#[derive(Debug, clap::Args)]
+pub(super) struct RepeatArgs {
+    #[command(flatten)]
+    common: Common,
+    /// The machine: a built-in name, or a machine file
+    #[arg(short = 'M', long, value_name = "NAME|FILE", default_value = catalog::DEFAULT)]
+    machine: String,
+    /// Boots beside the load
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    boots: u16,
+    /// Busy loops that make the load
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u16).range(0..=1000))]
+    load: u16,
 }
 
 impl From<CheckError> for Failure {
@@ -73,6 +98,11 @@ impl Common {
 
 pub(super) fn accuracy(args: &AccuracyArgs, reenter: Vec<String>) -> Result<ExitCode, Failure> {
     let setting = args.common.setting(reenter)?;
+    if args.curves {
+        let checked = curves::check(&setting, &curve_files(&args.machines)?, &Stderr::new())?;
+        print(&if args.common.json { curves::json(&checked) } else { curves::table(&checked) });
+        return Ok(status(curves::is_ok(&checked)));
+    }
     let machines = machines(args)?;
     let guests = accuracy::check(&setting, &machines, &Stderr::new())?;
     print(&if args.common.json { accuracy::json(&guests) } else { accuracy::table(&guests) });
@@ -87,7 +117,16 @@ pub(super) fn overhead(args: &OverheadArgs, reenter: Vec<String>) -> Result<Exit
     Ok(status(cost.is_ok()))
 }
 
-/// Each named machine with each number of CPUs that it can have; an error if one can have none of them.
+pub(super) fn repeat(args: &RepeatArgs, reenter: Vec<String>) -> Result<ExitCode, Failure> {
+    let setting = args.common.setting(reenter)?;
+    let machine = catalog::find(&args.machine)?;
+    let boots = (args.boots.into(), args.load.into());
+    let found = repeats::check(&setting, &machine, boots, &Stderr::new())?;
+    print(&if args.common.json { found.json() } else { found.text() });
+    Ok(status(found.is_ok()))
+}
+
+/// Each named machine with each possible number of CPUs; an error if a machine can have none of them.
 fn machines(args: &AccuracyArgs) -> Result<Vec<Machine>, Failure> {
     let named = if args.machines.is_empty() {
         let mut all = catalog::all()?;
@@ -98,6 +137,7 @@ fn machines(args: &AccuracyArgs) -> Result<Vec<Machine>, Failure> {
     };
     let mut machines = Vec::new();
     for machine in named {
+        let machine = args.model.apply(machine)?;
         let before = machines.len();
         let mut refused = None;
         for cpus in &args.cpus {
@@ -113,8 +153,22 @@ fn machines(args: &AccuracyArgs) -> Result<Vec<Machine>, Failure> {
     Ok(machines)
 }
 
+/// Curve files by name, or all built-in ones.
+fn curve_files(names: &[String]) -> Result<Vec<(String, Curves)>, Failure> {
+    let all = || catalog::CURVES.map(|(name, _)| name.to_owned()).to_vec();
+    let names = if names.is_empty() { all() } else { names.to_vec() };
+    let one = |name: String| {
+        let refused =
+            |reason: String| Failure { status: 2, message: format!("curve file {name}: {reason}") };
+        let text = catalog::curve_of(Path::new(""), &name).map_err(refused)?;
+        let curves = Curves::parse(&text).map_err(|error| refused(error.to_string()))?;
+        Ok((name, curves))
+    };
+    names.into_iter().map(one).collect()
+}
+
 fn print(text: &str) {
-    // A reader that has seen enough is no failure.
+    // A reader that closes the pipe early is no failure.
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use super::{Failure, Stderr};
 use crate::fetch::{Busybox, Cache, FetchError, Kernel, Qemu, SERIES, Say as _};
 
-/// What `fetch` takes.
+/// Arguments of `fetch`.
 #[derive(Debug, clap::Args)]
 pub(super) struct FetchArgs {
     /// Kernel series to fetch; may be repeated [default: all]

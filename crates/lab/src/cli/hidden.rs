@@ -1,4 +1,4 @@
-//! The commands that the lab starts by itself: the guest's runner, the guest's terminal, the guard around QEMU.
+//! The commands that the lab itself runs: the guest's runner, the guest's terminal, the guard around QEMU.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use super::Failure;
 
-/// What `guest` takes.
+/// Arguments of `guest`.
 #[derive(Debug, clap::Args)]
 pub(super) struct GuestArgs {
     translations_ms: u64,
 }
 
-/// What `guest-exec` takes.
+/// Arguments of `guest-exec`.
 #[derive(Debug, clap::Args)]
 pub(super) struct GuestExecArgs {
     #[arg(required = true, last = true)]
     command: Vec<OsString>,
 }
 
-/// What `shim` takes.
+/// Arguments of `shim`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ShimArgs {
     parent: u32,

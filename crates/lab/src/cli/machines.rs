@@ -1,4 +1,4 @@
-//! `machines`: what there is to run on.
+//! `machines`: lists the available machines.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use super::Failure;
 use crate::machine::{catalog, report};
 
-/// What `machines` takes.
+/// Arguments of `machines`.
 #[derive(Debug, clap::Args)]
 pub(super) struct MachinesArgs {
     /// Machines to show, by name or file [default: all built-in ones]
@@ -24,7 +24,7 @@ pub(super) fn run(args: &MachinesArgs) -> Result<ExitCode, Failure> {
         args.names.iter().map(|name| catalog::find(name)).collect::<Result<_, _>>()?
     };
     let text = if args.json { report::json(&machines) } else { report::table(&machines) };
-    // A reader that has seen enough is no failure.
+    // A reader that closes the pipe early is no failure.
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! The command line: `nearfar-lab`, and `nearfar lab` with the same words.
+//! The command line: `nearfar-lab`, and `nearfar lab` with the same arguments.
 
 use std::fmt;
 use std::io::{IsTerminal as _, Write as _};
@@ -14,6 +14,7 @@ mod check;
 mod fetch;
 mod hidden;
 mod machines;
+mod model;
 mod run;
 
 /// Run commands on an emulated machine with near and far memory, under a real kernel
@@ -26,7 +27,7 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a command in a guest, as if it were run here
+    /// Run a command in a guest as on the host
     Run(run::RunArgs),
     /// An interactive shell in a guest
     Shell(run::ShellArgs),
@@ -34,10 +35,12 @@ enum Command {
     Machines(machines::MachinesArgs),
     /// Download what the lab needs into its cache
     Fetch(fetch::FetchArgs),
-    /// Check what guests feel against the figures of their machine file
+    /// Check latencies and bandwidths in guests against their machine file
     Accuracy(check::AccuracyArgs),
-    /// Check what emulating timing costs
+    /// Check the cost of emulating timing
     Overhead(check::OverheadArgs),
+    /// Check that boots succeed and measure the same beside a busy host
+    Repeat(check::RepeatArgs),
     /// (the guest's first process)
     #[command(hide = true)]
     Guest(hidden::GuestArgs),
@@ -49,18 +52,25 @@ enum Command {
     Shim(hidden::ShimArgs),
 }
 
-/// Why a lab command failed, with the exit status that goes with it.
+/// The failure of a lab command, with its exit status.
 #[derive(Debug)]
 pub struct Failure {
-    /// 1: the thing failed; 2: bad usage; 125: the lab failed before or under the command.
+    /// 1: the operation failed; 2: bad usage; 125: the lab failed before or under the command.
     pub status: u8,
     message: String,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&plain(&self.message))
     }
+}
+
+/// The text without control characters, which could affect a terminal: it may come from a machine file, or from a
+/// guest.
+fn plain(text: &str) -> String {
+    let is_plain = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
+    text.chars().map(|c| if is_plain(c) { c } else { '?' }).collect()
 }
 
 impl std::error::Error for Failure {}
@@ -88,11 +98,11 @@ impl From<FetchError> for Failure {
     }
 }
 
-/// Runs a lab command. `reenter` are the arguments that lead this program here: none for `nearfar-lab`, `lab` for
+/// Runs a lab command. `reenter` are the arguments that invoke this command line: none for `nearfar-lab`, `lab` for
 /// `nearfar lab`.
 ///
 /// # Errors
-/// [`Failure`]; what a command in the guest does wrong is its own exit status, not a failure.
+/// [`Failure`]; a failing command in the guest is not one, its exit status is returned.
 pub fn run(args: Args, reenter: &[&str]) -> Result<ExitCode, Failure> {
     let reenter: Vec<String> = reenter.iter().map(|word| (*word).to_owned()).collect();
     match args.command {
@@ -102,6 +112,7 @@ pub fn run(args: Args, reenter: &[&str]) -> Result<ExitCode, Failure> {
         Command::Fetch(args) => fetch::run(&args),
         Command::Accuracy(args) => check::accuracy(&args, reenter),
         Command::Overhead(args) => check::overhead(&args, reenter),
+        Command::Repeat(args) => check::repeat(&args, reenter),
         Command::Guest(args) => hidden::guest(&args, &reenter),
         Command::GuestExec(args) => hidden::guest_exec(&args),
         Command::Shim(args) => hidden::shim(&args),
@@ -122,7 +133,14 @@ impl Stderr {
 
 impl Say for Stderr {
     fn line(&self, text: &str) {
-        let _ = writeln!(std::io::stderr(), "nearfar lab: {text}");
+        let _ = writeln!(std::io::stderr(), "nearfar lab: {}", plain(text));
+    }
+
+    fn status(&self, text: &str) {
+        if self.terminal {
+            let mut err = std::io::stderr();
+            let _ = write!(err, "\r\x1b[K{}", plain(text)).and_then(|()| err.flush());
+        }
     }
 
     fn progress(&self, done: u64, total: u64) {

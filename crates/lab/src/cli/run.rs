@@ -1,20 +1,21 @@
-//! `run` and `shell`: from what was typed to a plan, in which everything that can be wrong by itself has been found.
+//! `run` and `shell`: turn arguments into a plan, and report all errors that can be found before anything starts.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::io::Write as _;
+use std::io;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use super::model::ModelArgs;
 use super::{Failure, Stderr};
-use crate::fetch::SERIES;
+use crate::fetch::{SERIES, Say as _};
 use crate::host::{self, Plan, RunError, Timing};
 use crate::machine::catalog;
 
-/// The guest.
+/// Options of the guest.
 #[derive(Debug, clap::Args)]
 struct GuestArgs {
     /// The machine: a built-in name, or a machine file
@@ -23,19 +24,22 @@ struct GuestArgs {
     /// The kernel: 6.12, 7.2, or the path of an image
     #[arg(short = 'K', long, value_name = "VERSION|PATH", default_value = SERIES[0])]
     kernel: String,
-    /// CPUs in all, spread over the nodes that have some [default: as the machine says]
+    /// Total number of CPUs, spread over the nodes that have some [default: from the machine file]
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
     /// How guest time passes
     #[arg(long, value_enum, default_value_t)]
     timing: Timing,
-    /// A directory the guest can write, as /out; all else it writes is gone afterwards
+    #[command(flatten)]
+    model: ModelArgs,
+    /// A directory that the guest can write to, as /out; all other writes are discarded
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Write per-node reads, writes, stalls and mean loaded latency there, as JSON
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
-    /// And in it, each so many milliseconds of modelled time, what each CPU has read and written of each node
+    /// Interval in milliseconds of modelled time at which the statistics also record each CPU's reads and writes per
+    /// node
     #[arg(long, value_name = "MS", requires = "stats", value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
     stats_every: Option<u64>,
     /// More parameters for the guest's kernel
@@ -52,12 +56,12 @@ struct GuestArgs {
     boot_timeout: u64,
 }
 
-/// What `run` takes.
+/// Arguments of `run`.
 #[derive(Debug, clap::Args)]
 pub(super) struct RunArgs {
     #[command(flatten)]
     guest: GuestArgs,
-    /// End the command after so many seconds of this machine's clock, with status 124
+    /// End the command after this many seconds of the host's clock, with status 124
     #[arg(long, value_name = "S", value_parser = seconds)]
     timeout: Option<Duration>,
     /// The command and its arguments
@@ -70,17 +74,17 @@ pub(super) struct RunArgs {
     command: Vec<OsString>,
 }
 
-/// What `shell` takes.
+/// Arguments of `shell`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ShellArgs {
     #[command(flatten)]
     guest: GuestArgs,
-    /// What to run in the terminal [default: $SHELL, or /bin/sh]
+    /// The command to run in the terminal [default: $SHELL, or /bin/sh]
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
-/// Variables that name things of the host's session, which are not there in the guest.
+/// Variables that refer to the host's session, which does not exist in the guest.
 const LEFT_OUT: [&str; 12] = [
     "DBUS_SESSION_BUS_ADDRESS",
     "DISPLAY",
@@ -116,13 +120,13 @@ pub(super) fn shell(args: ShellArgs, reenter: Vec<String>) -> Result<ExitCode, F
 fn execute(plan: &Plan) -> Result<ExitCode, Failure> {
     let ended = host::run(plan, &Stderr::new())?;
     if let Some(message) = ended.message {
-        let _ = writeln!(std::io::stderr(), "nearfar lab: {message}");
+        Stderr::new().line(&message);
     }
     Ok(ExitCode::from(ended.status))
 }
 
 fn plan(args: GuestArgs, command: Vec<OsString>, reenter: Vec<String>) -> Result<Plan, Failure> {
-    let mut machine = catalog::find(&args.machine)?;
+    let mut machine = args.model.apply(catalog::find(&args.machine)?)?;
     if let Some(cpus) = args.cpus {
         machine = catalog::with_cpus(machine, cpus)?;
     }
@@ -130,7 +134,7 @@ fn plan(args: GuestArgs, command: Vec<OsString>, reenter: Vec<String>) -> Result
         .map_err(|source| RunError::Process { what: "finding the working directory", source })?;
     let out = args.out.as_deref().map(out_dir).transpose()?;
     if let Some(path) = &args.stats {
-        // Better refused now than after the command.
+        // Fail now rather than after the command.
         let file = fs::OpenOptions::new().create(true).append(true).open(path);
         file.map_err(|source| RunError::File {
             what: "writing statistics to",
@@ -157,15 +161,26 @@ fn plan(args: GuestArgs, command: Vec<OsString>, reenter: Vec<String>) -> Result
     })
 }
 
+/// The directory, created in an existing one if necessary.
 fn out_dir(dir: &Path) -> Result<PathBuf, RunError> {
-    fs::create_dir_all(dir).and_then(|()| fs::canonicalize(dir)).map_err(|source| RunError::File {
-        what: "making the directory for /out",
-        path: dir.to_owned(),
-        source,
-    })
+    let made = match fs::create_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Ok(()) => {
+            Stderr::new().line(&format!("made the directory {}", dir.display()));
+            Ok(())
+        }
+        failed => failed,
+    };
+    made.and_then(|()| fs::canonicalize(dir))
+        .and_then(|dir| fs::read_dir(&dir).map(|_| dir))
+        .map_err(|source| RunError::File {
+            what: "making the directory for /out",
+            path: dir.to_owned(),
+            source,
+        })
 }
 
-/// This process's variables but for those of its session, then the given ones.
+/// This process's variables without those of its session, then the given ones.
 fn environment(given: Vec<OsString>) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Failure> {
     let mut env: BTreeMap<Vec<u8>, Vec<u8>> = std::env::vars_os()
         .filter(|(name, _)| !LEFT_OUT.iter().any(|left_out| name == left_out))
@@ -182,7 +197,7 @@ fn environment(given: Vec<OsString>) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Failu
     Ok(env)
 }
 
-/// Seconds, whole or not.
+/// Seconds, possibly with a fraction.
 fn seconds(text: &str) -> Result<Duration, String> {
     let refused = || "not a number of seconds above 0, such as 30 or 0.5".to_owned();
     let number: f64 = text.parse().map_err(|_| refused())?;

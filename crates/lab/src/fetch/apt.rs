@@ -1,7 +1,8 @@
-//! Debian packages through apt-get with a state of our own: works without root, touches nothing of the system's.
+//! Downloads Debian packages through apt-get with separate state: works without root and leaves the system's state
+//! unchanged.
 //!
-//! The host's apt configuration is not read but for its `Acquire::` settings (proxies, certificates); its hooks and
-//! preferences stay out. Packages are verified by apt with Debian's archive keys.
+//! Of the host's apt configuration only the `Acquire::` settings (proxies, certificates) are used; its hooks and
+//! preferences are not. apt verifies packages with Debian's archive keys.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,12 +13,12 @@ use std::time::Duration;
 use super::{Cache, FetchError, Say, mirror, version};
 use crate::clock;
 
-/// With less than this left, a disk counts as full.
+/// A disk with less free space than this counts as full.
 const DISK_FULL: u64 = 2 << 20;
 
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// A private apt that sees some suites.
+/// A private apt with some suites.
 #[derive(Debug)]
 pub(super) struct Apt<'a> {
     cache: &'a Cache,
@@ -26,7 +27,7 @@ pub(super) struct Apt<'a> {
 }
 
 impl<'a> Apt<'a> {
-    /// Sets up its state and reads the package lists of `suites`; the last one is preferred.
+    /// Sets up its state and downloads the package lists of `suites`; the last one is preferred.
     pub(super) fn update(
         cache: &'a Cache,
         suites: &'static [&'static str],
@@ -79,7 +80,7 @@ impl<'a> Apt<'a> {
         })
     }
 
-    /// Downloads packages, with all they depend on if `closure`; gives the files. Says what, why and how large.
+    /// Downloads packages, with all their dependencies if `closure`; returns the files. Reports name, reason and size.
     pub(super) fn download(
         &self,
         what: &str,
@@ -105,13 +106,13 @@ impl<'a> Apt<'a> {
         Ok(wanted.into_iter().map(|(name, _)| self.dir.join("archives").join(name)).collect())
     }
 
-    /// Forgets lists and packages; what they gave is in the cache by then.
+    /// Removes lists and packages; their content is in the cache by then.
     pub(super) fn clear(self) {
         let _ = fs::remove_dir_all(&self.dir);
         let _ = fs::remove_dir(self.cache.dir().join("apt"));
     }
 
-    /// Runs apt-get, tells how far it is, and ends it when the disk is full: by itself it would wait for ever.
+    /// Runs apt-get, reports its progress, and ends it when the disk is full: by itself it would wait for ever.
     fn watch(
         &self,
         what: &str,
@@ -198,7 +199,7 @@ impl<'a> Apt<'a> {
     }
 }
 
-/// How the host's apt reaches the network, as configuration lines.
+/// The host's network settings for apt, as configuration lines.
 fn acquire_settings() -> String {
     let Ok(dump) = Command::new("apt-config").arg("dump").stderr(Stdio::null()).output() else {
         return String::new();
@@ -215,7 +216,7 @@ fn acquire_settings() -> String {
 }
 
 /// File names and sizes from `apt-get --print-uris`: lines of `'URI' NAME SIZE HASH`.
-fn wanted(text: &str) -> Vec<(String, u64)> {
+pub(super) fn wanted(text: &str) -> Vec<(String, u64)> {
     text.lines()
         .filter(|line| line.starts_with('\''))
         .filter_map(|line| {
@@ -235,7 +236,7 @@ fn bytes_below(dir: &Path) -> u64 {
         .sum()
 }
 
-/// What a tool said at its end, on one line, without the addresses of mirrors.
+/// The last lines of a tool's output, on one line, without the addresses of mirrors.
 pub(super) fn last_words(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();

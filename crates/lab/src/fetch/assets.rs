@@ -1,4 +1,4 @@
-//! QEMU and busybox, found in the cache, fetched into it, or named by the user.
+//! QEMU and busybox, from the cache, downloaded into it, or named by the user.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,12 +10,12 @@ use super::{Cache, FetchError, Say};
 
 pub(super) const BOOKWORM: &[&str] = &["bookworm", "bookworm-backports"];
 
-/// An emulator that can be started.
+/// An emulator, ready to start.
 #[derive(Clone, Debug)]
 pub struct Qemu {
-    /// The program and what stands before QEMU's own arguments.
+    /// The program and the arguments before QEMU's own.
     pub command: Vec<OsString>,
-    /// Where it finds its modules.
+    /// Variables with the path of its modules.
     pub env: Vec<(&'static str, OsString)>,
     /// Its directories of firmware.
     pub firmware: Vec<PathBuf>,
@@ -29,7 +29,7 @@ pub struct Busybox {
 }
 
 impl Qemu {
-    /// The cached one, fetched if missing.
+    /// The cached one, downloaded if missing.
     ///
     /// # Errors
     /// [`FetchError`].
@@ -52,7 +52,7 @@ impl Qemu {
     /// The one at `path`.
     ///
     /// # Errors
-    /// [`FetchError::NoQemu`] if it is none.
+    /// [`FetchError::NoQemu`] if there is none.
     pub fn at(path: &Path) -> Result<Self, FetchError> {
         let refused = |found: String| FetchError::NoQemu { path: path.to_owned(), found };
         let output = Command::new(path)
@@ -70,7 +70,14 @@ impl Qemu {
         Ok(Self { command: vec![path.into()], env: Vec::new(), firmware: Vec::new() })
     }
 
-    /// Debian's, unpacked at `root`: started through its own loader with its own libraries.
+    /// The words that start it: program and directories of firmware.
+    #[must_use]
+    pub fn words(&self) -> Vec<OsString> {
+        let firmware = self.firmware.iter().flat_map(|dir| ["-L".into(), dir.into()]);
+        self.command.iter().cloned().chain(firmware).collect()
+    }
+
+    /// Debian's, unpacked at `root`: runs with its own loader and its own libraries.
     fn unpacked(root: &Path) -> Self {
         let libraries =
             ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"].map(|dir| root.join(dir));
@@ -92,7 +99,7 @@ impl Qemu {
 }
 
 impl Busybox {
-    /// The cached one, fetched if missing.
+    /// The cached one, downloaded if missing.
     ///
     /// # Errors
     /// [`FetchError`].
@@ -113,7 +120,7 @@ impl Busybox {
     }
 }
 
-/// QEMU with all it needs, and busybox; each if it is missing.
+/// Downloads QEMU with its dependencies, and busybox; each only if it is missing.
 fn fetch_tools(cache: &Cache, say: &dyn Say) -> Result<(), FetchError> {
     cache.room_for("QEMU with its libraries", 350_000_000)?;
     let apt = Apt::update(cache, BOOKWORM, say)?;
@@ -122,7 +129,7 @@ fn fetch_tools(cache: &Cache, say: &dyn Say) -> Result<(), FetchError> {
         let files = apt.download(what, &["qemu-system-x86"], true, say)?;
         cache.install("qemu", &package_version(&files, "qemu-system-x86_"), |dir| {
             files.iter().try_for_each(|file| unpack(file, dir))?;
-            // Documentation is a sixth of it.
+            // Documentation is a sixth of the size.
             ["doc", "man", "locale", "info"].iter().for_each(|part| {
                 let _ = fs::remove_dir_all(dir.join("usr/share").join(part));
             });
@@ -166,8 +173,8 @@ pub(super) fn tool(
     Err(FetchError::Tool { what: what.to_owned(), found: last_words(&output.stderr) })
 }
 
-/// The version in a package's file name, `NAME_VERSION_ARCH.deb`, without its epoch: a colon has no place in a path that
-/// goes into a list of paths.
+/// The version in a package's file name, `NAME_VERSION_ARCH.deb`, without its epoch, because a colon separates the
+/// paths of a list.
 fn package_version(files: &[PathBuf], name: &str) -> String {
     files
         .iter()

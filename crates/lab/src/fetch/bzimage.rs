@@ -1,7 +1,11 @@
-//! A kernel image as distributions ship it (bzImage; Documentation/arch/x86/boot.rst): its version, and the kernel inside
-//! it, unpacked. A guest that starts from the latter need not unpack it, which an emulator does slowly.
+//! Kernel images as distributions ship them (bzImage; Documentation/arch/x86/boot.rst): reads the version, and unpacks
+//! the kernel inside. A guest that starts from the unpacked kernel need not unpack it itself, which is slow under
+//! emulation.
 
 use std::io::Read as _;
+
+/// Upper bound of a kernel's size.
+const KERNEL_MAX: u64 = 512 << 20;
 
 /// The version the image states: `kernel_version`, a pointer at 0x20e to text.
 pub(super) fn version(image: &[u8]) -> Option<String> {
@@ -13,8 +17,8 @@ pub(super) fn version(image: &[u8]) -> Option<String> {
     (!version.is_empty() && !version.contains('/')).then(|| version.to_owned())
 }
 
-/// The kernel inside, if it is packed with zstd and turns out to be an ELF file: `payload_offset` at 0x248 and
-/// `payload_length` at 0x24c, counted from the end of the `setup_sects` (0x1f1) and the boot sector.
+/// The kernel inside, if it is compressed with zstd and is an ELF file: `payload_offset` at 0x248 and `payload_length`
+/// at 0x24c, counted from the end of the `setup_sects` (0x1f1) and the boot sector.
 pub(super) fn unpacked(image: &[u8]) -> Option<Vec<u8>> {
     signed(image)?;
     let number = |at: usize| -> Option<usize> {
@@ -28,7 +32,8 @@ pub(super) fn unpacked(image: &[u8]) -> Option<Vec<u8>> {
     let start = (sectors + 1).checked_mul(512)?.checked_add(number(0x248)?)?;
     let mut packed = image.get(start..start.checked_add(number(0x24c)?)?)?;
     let mut kernel = Vec::new();
-    ruzstd::decoding::StreamingDecoder::new(&mut packed).ok()?.read_to_end(&mut kernel).ok()?;
+    let decoder = ruzstd::decoding::StreamingDecoder::new(&mut packed).ok()?;
+    decoder.take(KERNEL_MAX).read_to_end(&mut kernel).ok()?;
     kernel.starts_with(b"\x7fELF").then_some(kernel)
 }
 
@@ -51,7 +56,7 @@ mod tests {
         image
     }
 
-    /// A zstd frame of `content`, stored as it is (RFC 8878): magic, descriptor with an 8-byte size, one raw last block.
+    /// A zstd frame with `content` uncompressed (RFC 8878): magic, descriptor with an 8-byte size, one raw last block.
     fn stored(content: &[u8]) -> Vec<u8> {
         let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0xe0];
         frame.extend(u64::try_from(content.len()).unwrap().to_le_bytes());

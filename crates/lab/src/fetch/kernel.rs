@@ -1,4 +1,4 @@
-//! Kernels: found in the cache, fetched into it, or named by path.
+//! Kernels: from the cache, downloaded into it, or named by path.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,16 +15,16 @@ const TRIXIE: &[&str] = &["trixie-backports"];
 pub struct Kernel {
     /// As `uname -r` prints it.
     pub version: String,
-    /// The image, packed or not.
+    /// The image, compressed or not.
     pub image: PathBuf,
     /// The modules: `.../lib/modules/VERSION`.
     pub modules: PathBuf,
-    /// Its timer's interrupts a second (`CONFIG_HZ`), if its configuration is at hand.
+    /// Timer interrupts per second (`CONFIG_HZ`), if its configuration is available.
     pub hz: Option<u32>,
 }
 
 impl Kernel {
-    /// By series (cached, fetched if missing) or by path.
+    /// Finds a kernel by series (cached, downloaded if missing) or by path.
     ///
     /// # Errors
     /// [`FetchError`].
@@ -60,7 +60,7 @@ impl Kernel {
         Some(Self { version, image, modules, hz })
     }
 
-    /// A kernel image, or a directory that has one.
+    /// A kernel image, or a directory that contains one.
     fn at(path: &Path) -> Result<Self, FetchError> {
         let unknown = || FetchError::UnknownKernel(path.display().to_string());
         let path = fs::canonicalize(path).map_err(|_| unknown())?;
@@ -100,7 +100,7 @@ fn hz(config: &str) -> Option<u32> {
     value.trim().parse().ok().filter(|hz| (1..=10_000).contains(hz))
 }
 
-/// The newest kernel of a series, with the index of its modules.
+/// Downloads the newest kernel of a series, and indexes its modules.
 fn fetch(cache: &Cache, series: &str, busybox: &Busybox, say: &dyn Say) -> Result<(), FetchError> {
     let what = format!("kernel {series} with its modules");
     cache.room_for(&what, 650_000_000)?;
@@ -111,7 +111,7 @@ fn fetch(cache: &Cache, series: &str, busybox: &Busybox, say: &dyn Say) -> Resul
         let image = apt.newest(&what, &image)?;
         (apt, vec![image])
     } else {
-        // Image, modules and configuration are packages of their own there.
+        // In this suite, image, modules and configuration are separate packages.
         let apt = Apt::update(cache, TRIXIE, say)?;
         let image = apt.newest(&what, &format!(r"^linux-binary-{pattern}\.[0-9]+[^ -]*-amd64$"))?;
         let part = |name: &str| image.replacen("linux-binary-", name, 1);
@@ -137,8 +137,8 @@ fn fetch(cache: &Cache, series: &str, busybox: &Busybox, say: &dyn Say) -> Resul
     Ok(())
 }
 
-/// Image, configuration and modules to their places, in both layouts Debian has used; the image unpacked, where the kernel
-/// can be started that way (by its PVH entry).
+/// Moves image, configuration and modules into place, for both package layouts Debian has used; unpacks the image where
+/// the kernel can be started that way (by its PVH entry).
 fn arrange(unpacked: &Path, dir: &Path, version: &str) -> std::io::Result<()> {
     let places = ["lib/modules", "usr/lib/modules"].map(|place| unpacked.join(place).join(version));
     let modules = dir.join("lib/modules").join(version);

@@ -1,10 +1,10 @@
-//! Which Debian mirror to use: the one the host's apt is configured with, so that local mirrors and their rules are
+//! Chooses the Debian mirror: the one the host's apt is configured with, so that local mirrors and their rules are
 //! respected; the public one if the host has none (another distribution).
 
 use std::fs;
 use std::path::Path;
 
-/// Answers everywhere.
+/// Reachable from everywhere.
 const PUBLIC: &str = "http://deb.debian.org/debian";
 
 /// Suites whose presence shows that a source is a Debian archive (and not a security or third-party one).

@@ -1,12 +1,29 @@
-//! The download cache: QEMU, kernels and busybox from Debian, unpacked outside the tree, nothing of them installed.
+//! The download cache: QEMU, kernels and busybox from Debian, unpacked outside the tree; nothing is installed.
 //!
-//! Where: `$NEARFAR_CACHE`, else `$XDG_CACHE_HOME/nearfar`, else `~/.cache/nearfar`. In it: `qemu/VERSION/` (a root of
-//! files), `kernels/VERSION/` (`vmlinuz`, unpacked `vmlinux`, `config` and `lib/modules/VERSION/`), `busybox/VERSION/busybox`. A directory appears there
-//! whole or not at all: it is made under `new/` and renamed. A lock keeps two fetches apart; what was downloaded before
-//! an interruption is used by the next one. With everything there, nothing is locked, written or downloaded.
+//! Location: `$NEARFAR_CACHE`, else `$XDG_CACHE_HOME/nearfar`, else `~/.cache/nearfar`. Layout: `qemu/VERSION/` (a file
+//! system root), `kernels/VERSION/` (`vmlinuz`, unpacked `vmlinux`, `config` and `lib/modules/VERSION/`),
+//! `busybox/VERSION/busybox`. A directory appears there complete or not at all: it is made under `new/` and renamed. A
+//! lock excludes concurrent downloads; files downloaded before an interruption are used by the next run. If the cache
+//! is complete, nothing is locked, written or downloaded.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+/// Passes arbitrary bytes to the parsers of downloaded data, for fuzz targets.
+#[cfg(fuzzing)]
+pub(crate) mod fuzz {
+    /// A kernel image.
+    pub fn images(data: &[u8]) {
+        let _ = super::bzimage::version(data);
+        let _ = super::bzimage::unpacked(data);
+    }
+
+    /// apt-get's output.
+    pub fn listings(data: &[u8]) {
+        let _ = super::apt::wanted(&String::from_utf8_lossy(data));
+        let _ = super::apt::last_words(data);
+    }
+}
 
 mod apt;
 mod assets;
@@ -18,18 +35,18 @@ mod version;
 pub use assets::{Busybox, Qemu};
 pub use kernel::Kernel;
 
-/// Kernel series the lab knows where to get, the default first.
+/// Kernel series that the lab can download, the default first.
 pub const SERIES: [&str; 2] = ["6.12", "7.2"];
 
-/// Why something is not there.
+/// Reasons why something is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// No directory to cache in.
+    /// There is no directory for the cache.
     #[error(
         "no place for downloads: neither NEARFAR_CACHE, XDG_CACHE_HOME nor HOME is set; set NEARFAR_CACHE to a directory"
     )]
     NoCache,
-    /// A kernel that is neither a known series nor a file.
+    /// The kernel is neither a known series nor a file.
     #[error(
         "kernel {0}: neither a series nor a kernel image; known series are {series}, and a path names a vmlinuz, or a directory with vmlinuz and lib/modules",
         series = SERIES.join(" and ")
@@ -46,81 +63,92 @@ pub enum FetchError {
         /// Its version.
         version: String,
     },
-    /// No such emulator.
+    /// There is no such emulator.
     #[error("QEMU {}: {found}; --qemu takes a qemu-system-x86_64 of version 8.0 or later, or leave it out to use the cached one", path.display())]
     NoQemu {
-        /// What was asked.
+        /// The requested path.
         path: PathBuf,
-        /// What is there.
+        /// The finding of the check.
         found: String,
     },
-    /// A file operation in the cache.
+    /// A file operation in the cache failed.
     #[error("{doing} {path}: {source}; the cache is {cache}, NEARFAR_CACHE names another", path = path.display(), cache = cache.display())]
     Cache {
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
-        /// On what.
+        /// Its path.
         path: PathBuf,
         /// The cache.
         cache: PathBuf,
-        /// Why not.
+        /// The error.
         source: std::io::Error,
     },
-    /// A disk that is full, or would be.
+    /// The disk is full, or would be.
     #[error("{what} needs about {} MB in {}, which has {} MB free; make room, or set NEARFAR_CACHE to a directory elsewhere", needed / 1_000_000, cache.display(), free / 1_000_000)]
     NoSpace {
-        /// What for.
+        /// The download.
         what: String,
-        /// Bytes it takes at its worst moment.
+        /// Bytes needed at the peak.
         needed: u64,
-        /// Bytes there are.
+        /// Bytes available.
         free: u64,
         /// The cache.
         cache: PathBuf,
     },
-    /// A tool that is needed.
+    /// A required tool is missing.
     #[error(
         "{what} needs {tool}, which could not be started: {source}; install it, or give --qemu and --kernel paths"
     )]
     NoTool {
-        /// What for.
+        /// The operation that needs it.
         what: &'static str,
         /// The program.
         tool: &'static str,
-        /// Why not.
+        /// The error.
         source: std::io::Error,
     },
     /// A tool failed.
     #[error("{what}: {found}")]
     Tool {
-        /// What was tried.
+        /// The operation.
         what: String,
         /// The tool's last words, on one line.
         found: String,
     },
-    /// Debian has no such package any more.
+    /// Debian does not have this package any more.
     #[error(
         "{what}: no package {pattern} in Debian's {suite}; give a kernel or QEMU by path instead"
     )]
     NoPackage {
-        /// What for.
+        /// The operation.
         what: String,
         /// The pattern of its name.
         pattern: String,
-        /// Where it was looked for.
+        /// The suite that was searched.
         suite: &'static str,
     },
 }
 
-/// Where progress is told: lines for a log, and a line that is rewritten on a terminal.
+/// Destination of progress messages: lines for a log, and a line that is rewritten on a terminal.
 pub trait Say {
     /// A line.
     fn line(&self, text: &str);
-    /// How far a download is.
+    /// Progress of a download, in bytes.
     fn progress(&self, done: u64, total: u64);
+    /// The current wait, for a terminal; empty when it is over.
+    fn status(&self, _text: &str) {}
 }
 
-/// The cache's directory.
+/// No progress messages.
+#[derive(Clone, Copy, Debug)]
+pub struct Silent;
+
+impl Say for Silent {
+    fn line(&self, _: &str) {}
+    fn progress(&self, _: u64, _: u64) {}
+}
+
+/// The download cache.
 #[derive(Clone, Debug)]
 pub struct Cache {
     dir: PathBuf,
@@ -175,7 +203,7 @@ impl Cache {
         move |source| FetchError::Cache { doing, path, cache, source }
     }
 
-    /// Refuses what would not fit.
+    /// Refuses a download that would not fit.
     fn room_for(&self, what: &str, needed: u64) -> Result<(), FetchError> {
         let free = self.free();
         if free >= needed {
@@ -184,7 +212,7 @@ impl Cache {
         Err(FetchError::NoSpace { what: what.to_owned(), needed, free, cache: self.dir.clone() })
     }
 
-    /// Bytes left on its disk; as good as endless where that can't be told.
+    /// Free bytes on its disk; the maximum where that is unknown.
     fn free(&self) -> u64 {
         rustix::fs::statvfs(&self.dir)
             .map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
@@ -202,7 +230,7 @@ impl Cache {
         Ok(file)
     }
 
-    /// Fills a fresh directory by `fill` and puts it at `kind/name`, whole; what is there already stays.
+    /// Fills a fresh directory by `fill` and moves it to `kind/name`; an existing entry stays.
     fn install(
         &self,
         kind: &str,
@@ -223,7 +251,7 @@ impl Cache {
             fs::rename(&fresh, &place).map_err(self.failed("renaming to", &place))
         });
         if filled.is_err() {
-            // Half an entry is of no use; what was downloaded stays.
+            // A partial entry is useless; the downloaded files stay.
             let _ = fs::remove_dir_all(&fresh);
         }
         let _ = fs::remove_dir(self.dir.join("new"));

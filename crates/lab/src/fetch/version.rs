@@ -1,4 +1,4 @@
-//! Debian versions in order, as far as the cache needs it: runs of digits compare as numbers, all else as text.
+//! Compares Debian versions, as far as the cache needs it: runs of digits compare as numbers, all else as text.
 
 use std::cmp::Ordering;
 
@@ -26,7 +26,7 @@ pub(super) fn compare(a: &str, b: &str) -> Ordering {
     }
 }
 
-/// Takes the digits off the front; length first, so that none is too long to compare.
+/// Splits leading digits off; compares by length first, so that no number is too long.
 fn number<'a>(text: &mut &'a [u8]) -> (usize, &'a [u8]) {
     let end = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
     let (digits, rest) = text.split_at(end);

@@ -1,4 +1,4 @@
-//! Starting the command, with pipes or with a terminal of its own.
+//! Starts the command, with pipes or with a terminal of its own.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -19,15 +19,15 @@ use crate::wire::{Outcome, Start};
 pub(super) struct Started {
     /// Its process, which leads its process group.
     pub(super) pid: Pid,
-    /// Where its input goes.
+    /// Write end of its input.
     pub(super) input: OwnedFd,
-    /// Where its output comes from.
+    /// Read end of its output.
     pub(super) output: OwnedFd,
-    /// Where its error output comes from; none with a terminal, which has one stream for both.
+    /// Read end of its error output; `None` with a terminal, which has one stream for both.
     pub(super) errors: Option<OwnedFd>,
 }
 
-/// Starts it, or says how that failed.
+/// Starts the command; on failure returns the reason.
 pub(super) fn start(start: &Start, reenter: &[String]) -> Result<Started, Outcome> {
     let cwd = Path::new(OsStr::from_bytes(&start.cwd));
     if !cwd.is_dir() {
@@ -58,14 +58,14 @@ pub(super) fn start(start: &Start, reenter: &[String]) -> Result<Started, Outcom
     }
 }
 
-/// Directory and environment.
+/// Sets directory and environment.
 fn surround(command: &mut Command, start: &Start, cwd: &Path) {
     let os = |bytes: &Vec<u8>| OsString::from_vec(bytes.clone());
     command.current_dir(cwd).env_clear();
     command.envs(start.env.iter().map(|(name, value)| (os(name), os(value))));
 }
 
-/// What a shell would say, and the status it would end with.
+/// The message and exit status that a shell would give.
 fn refused(program: &OsStr, error: &io::Error) -> Outcome {
     let program = program.display();
     match error.kind() {
@@ -94,7 +94,7 @@ fn in_terminal(command: &mut Command, rows: u16, columns: u16) -> io::Result<Sta
     let theirs = rustix::pty::ioctl_tiocgptpeer(&ours, OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
     command.stdin(theirs.try_clone()?).stdout(theirs.try_clone()?).stderr(theirs);
     let child = command.spawn()?;
-    // The command's own copies stay in it; these would keep the terminal open after its end.
+    // The command has its own copies; these would keep the terminal open after its end.
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     Ok(Started {
         pid: Pid::from_child(&child),
@@ -104,14 +104,14 @@ fn in_terminal(command: &mut Command, rows: u16, columns: u16) -> io::Result<Sta
     })
 }
 
-/// Tells a terminal its size.
+/// Sets a terminal's size.
 pub(super) fn resize(terminal: impl AsFd, rows: u16, columns: u16) -> rustix::io::Result<()> {
     let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     rustix::termios::tcsetwinsize(terminal, size)
 }
 
-/// In the process that becomes the command: takes the terminal on its standard input as its own, then turns into the
-/// command. Returns only if that fails: the message and the status to end with.
+/// Runs in the process that becomes the command: makes the terminal on its standard input its controlling terminal,
+/// then executes the command. Returns only on failure, with the message and the exit status.
 pub(crate) fn exec_in_terminal(argv: &[OsString]) -> (String, u8) {
     if let Err(error) =
         rustix::process::setsid().and_then(|_| rustix::process::ioctl_tiocsctty(io::stdin()))

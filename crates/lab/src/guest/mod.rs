@@ -1,8 +1,8 @@
-//! The guest's side: the first process of the guest, which starts the command, carries its streams over the port and tells
-//! how it ended. If the host goes away, so does the guest.
+//! The guest's side: the first process of the guest, which starts the command, carries its streams over the port and
+//! reports its exit status. If the host's end closes, the guest powers off.
 //!
 //! Here: finding the port and the life of the runner. `command.rs` starts the command, `pump.rs` moves the bytes,
-//! `forget.rs` has CPUs forget translations.
+//! `forget.rs` limits the lifetime of translations.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -20,42 +20,42 @@ mod pump;
 
 pub(crate) use command::exec_in_terminal;
 
-/// The port's name on both sides.
+/// The port's name on host and guest.
 pub(crate) const PORT: &str = "nearfar";
 
-/// What can go wrong in the guest. It is printed on the console, and the machine stops.
+/// Errors in the guest. They are printed on the console, and the machine stops.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GuestError {
-    /// Not in a guest, or one without the port.
+    /// This is not a guest, or one without the port.
     #[error(
         "no virtio port named {PORT}; this command is started inside the lab's guest, not by hand"
     )]
     NoPort,
-    /// A system call.
+    /// A system call failed.
     #[error("{what}: {source}")]
     Os {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// Why not.
+        /// The error.
         source: rustix::io::Errno,
     },
-    /// A thread.
+    /// A thread could not be started.
     #[error("starting a thread: {0}")]
     Thread(std::io::Error),
-    /// The port.
+    /// Input or output on the port failed.
     #[error("the port: {0}")]
     Port(#[from] std::io::Error),
-    /// The host said something that makes no sense.
+    /// The host sent an invalid frame.
     #[error("the host: {0}")]
     Wire(#[from] crate::wire::WireError),
 }
 
-/// Adds what was tried to a system call's error.
+/// Adds the operation to a system call's error.
 fn doing(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> GuestError {
     move |source| GuestError::Os { what, source }
 }
 
-/// Runs as the guest's first process, on CPUs that keep translations for so long; returns only if it must not go on.
+/// Runs as the guest's first process, limiting translations to this lifetime; returns only on failure.
 pub(crate) fn run(reenter: &[String], translations: Duration) -> Result<(), GuestError> {
     let served = open_port()
         .and_then(|port| forget::start(translations).and_then(|()| serve(port, reenter)));
@@ -80,18 +80,18 @@ fn power_off() {
     }
 }
 
-/// A line on the guest's console, which the host keeps as a log.
+/// Writes a line to the guest's console, which the host keeps as a log.
 fn say(text: &str) {
     let _ = fs::write("/dev/console", format!("nearfar-lab: {text}\n"));
 }
 
-/// A port's name comes from the host, and on a busy one later than we do.
+/// The host announces the port's name, on a busy host after this process has started.
 const PORT_LIMIT: Duration = Duration::from_secs(30);
 
 fn open_port() -> Result<OwnedFd, GuestError> {
     let limit = Deadline::after(Some(PORT_LIMIT));
     let ours = loop {
-        // Not there at all outside a guest.
+        // The directory does not exist outside a guest.
         let ports = fs::read_dir("/sys/class/virtio-ports").map_err(|_| GuestError::NoPort)?;
         let ours = ports.flatten().find(|port| {
             fs::read_to_string(port.path().join("name")).is_ok_and(|name| name.trim() == PORT)

@@ -1,6 +1,6 @@
-//! Moving bytes between the port and the command's streams, in one loop that waits for whatever is next.
+//! Moves bytes between the port and the command's streams, in one loop that polls all of them.
 //!
-//! Each stream moves on credit (see `wire`), so a stream nobody reads holds up no other, and signals always pass.
+//! Each stream has its own credit (see `wire`), so a stream without a reader blocks no other, and signals always pass.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +13,7 @@ use super::command::{self, Started};
 use super::{GuestError, doing};
 use crate::wire::{CHUNK, CREDIT, Decoder, Frame, Outcome, Stream};
 
-/// Bytes waiting for the port above which the command's output waits too.
+/// Bytes queued for the port above which the command's output is not read.
 const BACKLOG: usize = 512 << 10;
 
 /// The command's output or error output.
@@ -51,7 +51,7 @@ struct Command {
     ended: Option<Outcome>,
 }
 
-/// What to do after a round.
+/// The next action after a round.
 #[derive(PartialEq, Eq)]
 enum Next {
     Again,
@@ -59,7 +59,7 @@ enum Next {
 }
 
 impl Pump {
-    /// Over an open port.
+    /// A pump on an open port.
     pub(super) fn new(port: OwnedFd) -> Result<Self, GuestError> {
         rustix::io::ioctl_fionbio(&port, true).map_err(doing("setting up the port"))?;
         Ok(Self { port, to_host: VecDeque::new(), decoder: Decoder::default(), command: None })
@@ -70,7 +70,7 @@ impl Pump {
         self.to_host.extend(frame.encode());
     }
 
-    /// Serves until the host goes away.
+    /// Serves until the host disconnects.
     pub(super) fn serve(&mut self, reenter: &[String]) -> Result<(), GuestError> {
         loop {
             let port = self.wait()?;
@@ -87,7 +87,7 @@ impl Pump {
         }
     }
 
-    /// Waits until something can move; a while at most, as orphans are to be reaped too. Says what the port has.
+    /// Waits until a stream is ready; with a timeout, because orphans must be reaped too. Returns the port's events.
     fn wait(&self) -> Result<PollFlags, GuestError> {
         let mut port = PollFlags::IN;
         port.set(PollFlags::OUT, !self.to_host.is_empty());
@@ -171,7 +171,7 @@ impl Pump {
                     let _ = command::resize(terminal, rows, columns);
                 }
             }
-            // Nothing else is for a guest.
+            // Other frames are not for a guest.
             _ => {}
         }
     }
@@ -220,15 +220,15 @@ impl Pump {
         }
     }
 
-    /// Whether nothing holds output back that the command may have left.
+    /// Whether the command's remaining output can be sent.
     fn may_finish(&self) -> bool {
         let stalled = |source: &Source| source.fd.is_some() && source.credit == 0;
         self.to_host.len() < BACKLOG
             && self.command.as_ref().is_some_and(|command| !command.sources.iter().any(stalled))
     }
 
-    /// Once the command has ended and all its output is on its way, says how it ended. (Its output was read after its end
-    /// was seen, to the last byte or until something held it back.)
+    /// Once the command has ended and all its output is queued, sends its exit status. (Its output was read after its
+    /// end was seen, to the last byte or until the credit was used up.)
     fn finish(&mut self) {
         if self.may_finish()
             && let Some(outcome) = self.command.as_mut().and_then(|command| command.ended.take())
@@ -255,7 +255,7 @@ impl Pump {
 }
 
 impl Source {
-    /// The next bytes it has, or its end; nothing if it must wait.
+    /// Reads the next bytes or the end of the stream; `None` if nothing can be read now.
     fn read(&mut self) -> Option<Frame> {
         let fd = self.fd.as_ref()?;
         let mut buffer = [0; CHUNK];
@@ -269,7 +269,7 @@ impl Source {
                 self.credit -= u32::try_from(count).unwrap_or(self.credit);
                 Some(Frame::Data(self.stream, buffer[..count].to_vec()))
             }
-            // A terminal ends with an error once nobody has it open.
+            // A terminal returns an error once no process has it open.
             Ok(0) | Err(_) => {
                 self.fd = None;
                 Some(Frame::Data(self.stream, Vec::new()))
@@ -304,7 +304,7 @@ impl Command {
     }
 }
 
-/// Collects every process that ended: the command, and orphans, which belong to the first process.
+/// Reaps every process that ended: the command, and orphans, which the first process inherits.
 fn reap(command: &mut Option<Command>) {
     while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
         if let Some(command) = command

@@ -1,8 +1,15 @@
-//! The files of a run: a private directory that goes with it, and the console log that stays if the guest failed.
+//! The files of a run: a private directory removed after it, and the console log, which is kept if the guest failed.
+//!
+//! Both are in a directory that others may write to (/tmp). So they have unpredictable names, and are never created
+//! over an existing file (`tempfile`); the process id in the names is for [`sweep`], which removes files of killed
+//! processes.
 
 use std::fs;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
 
 use super::RunError;
 
@@ -11,57 +18,54 @@ const PREFIX: &str = "nearfar-lab-";
 /// A directory of this process, removed when dropped.
 #[derive(Debug)]
 pub(super) struct RunFiles {
-    dir: PathBuf,
+    dir: TempDir,
 }
 
 impl RunFiles {
-    /// Makes it, and removes those that killed processes left.
+    /// Makes the directory, and removes those of killed processes.
     pub(super) fn new() -> Result<Self, RunError> {
-        let temp = std::env::temp_dir();
-        sweep(&temp);
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            |source| RunError::File { what: "making a directory for the run in", path, source }
-        };
-        for attempt in 0..100 {
-            let dir = temp.join(format!("{PREFIX}{}-{attempt}", std::process::id()));
-            match fs::DirBuilder::new().mode(0o700).create(&dir) {
-                Ok(()) => return Ok(Self { dir }),
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(failed(&temp)(error)),
-            }
-        }
-        Err(failed(&temp)(std::io::ErrorKind::AlreadyExists.into()))
+        let path = tempfile::env::temp_dir();
+        sweep(&path);
+        let prefix = format!("{PREFIX}{}-", std::process::id());
+        let made = tempfile::Builder::new().prefix(&prefix).tempdir();
+        made.map(|dir| Self { dir }).map_err(|source| {
+            let what = "making a directory for the run in";
+            RunError::File { what, path, source }
+        })
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
     }
 
     /// The guest's first file system.
     pub(super) fn image(&self) -> PathBuf {
-        self.dir.join("image.cpio")
+        self.file("image.cpio")
     }
 
     /// The guest's console.
     pub(super) fn console(&self) -> PathBuf {
-        self.dir.join("console")
+        self.file("console")
     }
 
-    /// QEMU's own words.
+    /// QEMU's own messages.
     pub(super) fn qemu(&self) -> PathBuf {
-        self.dir.join("qemu")
+        self.file("qemu")
     }
 
     /// The timing plugin's settings.
     pub(super) fn timing(&self) -> PathBuf {
-        self.dir.join("timing.json")
+        self.file("timing.json")
     }
 
     /// The timing plugin's statistics.
     pub(super) fn statistics(&self) -> PathBuf {
-        self.dir.join("statistics.json")
+        self.file("statistics.json")
     }
 
     /// The socket between the guest's port for its emulated PMU and the plugin.
     pub(super) fn pmu(&self) -> PathBuf {
-        self.dir.join("pmu")
+        self.file("pmu")
     }
 
     /// Writes the image.
@@ -74,14 +78,13 @@ impl RunFiles {
         })
     }
 
-    /// Removes what only starting needs; a killed run then leaves little behind.
+    /// Removes the files needed only for the start; a killed run then leaves little behind.
     pub(super) fn started(&self) {
         let _ = fs::remove_file(self.image());
     }
 
-    /// Keeps the console where it outlives the run, with QEMU's words at its end; gives its path.
+    /// Moves the console log to where it outlives the run, with QEMU's messages at its end; returns its path.
     pub(super) fn keep_console(&self) -> PathBuf {
-        let kept = std::env::temp_dir().join(format!("nearfar-console-{}.log", std::process::id()));
         let mut text = fs::read(self.console()).unwrap_or_default();
         if let Ok(said) = fs::read(self.qemu())
             && !said.is_empty()
@@ -89,20 +92,17 @@ impl RunFiles {
             text.extend(b"\n--- QEMU ---\n");
             text.extend(said);
         }
-        if fs::write(&kept, text).is_err() {
-            return self.console();
-        }
-        kept
+        let keep = || {
+            let mut file =
+                tempfile::Builder::new().prefix("nearfar-console-").suffix(".log").tempfile()?;
+            file.write_all(&text)?;
+            Ok(file.keep()?.1)
+        };
+        keep().unwrap_or_else(|_: std::io::Error| self.console())
     }
 }
 
-impl Drop for RunFiles {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.dir);
-    }
-}
-
-/// Removes directories of processes that are no more.
+/// Removes directories of processes that do not exist any more.
 fn sweep(temp: &Path) {
     for entry in fs::read_dir(temp).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -110,7 +110,9 @@ fn sweep(temp: &Path) {
         let Some(pid) = rest.split('-').next().and_then(|pid| pid.parse::<u32>().ok()) else {
             continue;
         };
-        if !Path::new("/proc").join(pid.to_string()).exists() {
+        let me = rustix::process::geteuid().as_raw();
+        let is_ours = entry.metadata().is_ok_and(|found| found.is_dir() && found.uid() == me);
+        if is_ours && !Path::new("/proc").join(pid.to_string()).exists() {
             let _ = fs::remove_dir_all(entry.path());
         }
     }

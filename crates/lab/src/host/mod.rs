@@ -1,11 +1,12 @@
-//! The host's side: the life of a run, from the plan to the command's exit status.
+//! The host's side: a run from the plan to the command's exit status.
 //!
-//! - Everything a guest is made of is found or fetched ([`crate::fetch`]), and its first file system is written
+//! - The parts of a guest are found or downloaded ([`crate::fetch`]), and its first file system is written
 //!   ([`crate::image`]).
-//! - QEMU starts under a guard that ends it with us (`vm.rs`, its arguments in `qemu.rs`).
-//! - The session carries streams and signals until the command ends (`session.rs`). Should QEMU crash, or break the kernel,
-//!   before the guest is up, another boot is tried: nothing of the command has happened yet.
-//! - QEMU is ended, and the run's files go. A failure leaves the guest's console log behind, and its path in the message.
+//! - QEMU starts under a guard that ends it with this process (`vm.rs`, its arguments in `qemu.rs`).
+//! - The session carries streams and signals until the command ends (`session.rs`). If QEMU crashes, or breaks the
+//!   guest's kernel, before the guest is up, the boot is retried: the command has not started yet.
+//! - QEMU is ended, and the run's files are removed. After a failure the guest's console log is kept, and the message
+//!   has its path.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStringExt as _;
@@ -24,15 +25,15 @@ mod terminal;
 mod timing;
 mod vm;
 
-pub use timing::{Method, Timing};
+pub use timing::{Method, Timing, distorted};
 pub(crate) use vm::shim;
 
-/// How often a boot is tried. QEMU 10.0 crashes once in some hundred boots, where one CPU changes the memory map under
-/// another: an assertion in `iotlb_to_section`. More rarely a CPU executes a breakpoint of the kernel's that another has
-/// just taken away, and the kernel panics.
+/// Most attempts to boot. QEMU 10.0 crashes about once in a hundred boots, where one CPU changes the memory map under
+/// another: an assertion in `iotlb_to_section`. More rarely a CPU executes a breakpoint of the kernel that another has
+/// just removed, and the kernel panics.
 const BOOTS: u32 = 3;
 
-/// A run, ready to start: everything that can be wrong with it by itself has been found.
+/// A run, ready to start: all errors that can be found beforehand have been reported.
 #[derive(Debug)]
 pub struct Plan {
     /// The machine.
@@ -45,15 +46,15 @@ pub struct Plan {
     pub qemu: Option<PathBuf>,
     /// How guest time passes.
     pub timing: Timing,
-    /// A directory that is writable at /out in the guest.
+    /// The directory that is writable at /out in the guest.
     pub out: Option<PathBuf>,
-    /// Where statistics go.
+    /// Path of the statistics.
     pub stats: Option<PathBuf>,
-    /// How often what has been counted by then is kept in them, in milliseconds of modelled time.
+    /// Interval at which intermediate statistics are recorded, in milliseconds of modelled time.
     pub stats_every_ms: Option<u64>,
-    /// How long the command may take.
+    /// Time limit of the command.
     pub limit: Option<Duration>,
-    /// How long the guest may take to come up.
+    /// Time limit of the boot.
     pub boot_limit: Duration,
     /// The command and its arguments.
     pub argv: Vec<Vec<u8>>,
@@ -63,68 +64,76 @@ pub struct Plan {
     pub cwd: PathBuf,
     /// Whether it gets a terminal.
     pub terminal: bool,
-    /// The arguments that lead this program to the lab's hidden commands.
+    /// The arguments that invoke the lab's hidden commands in this program.
     pub reenter: Vec<String>,
 }
 
-/// How a run ended that started.
+/// The end of a run that started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// The exit status to give.
+    /// The exit status to return.
     pub status: u8,
-    /// What to say about it, if the command itself did not.
+    /// A message about it, if the command itself printed none.
     pub message: Option<String>,
+    /// Whether this process was asked to end by a signal.
+    pub interrupted: bool,
 }
 
-/// Why a command was not run, or not to its end.
+impl Ended {
+    fn new(status: u8, message: Option<String>) -> Self {
+        Self { status, message, interrupted: false }
+    }
+}
+
+/// Reasons why a command was not run, or not to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Something the guest is made of.
+    /// A part of the guest is missing.
     #[error(transparent)]
     Fetch(#[from] FetchError),
-    /// The guest's first file system.
+    /// The guest's first file system can't be made.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// Timing as asked can't be had.
+    /// The requested timing is not available.
     #[error("timing {asked}: {found}")]
     Timing {
-        /// What was asked.
+        /// The requested method.
         asked: Timing,
-        /// What was found, and what to do.
+        /// The cause, and the remedy.
         found: String,
     },
-    /// A file or directory of the run.
+    /// A file operation of the run failed.
     #[error("{what} {}: {source}", path.display())]
     File {
-        /// What it is.
+        /// The kind of file.
         what: &'static str,
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
-        /// What failed.
+        /// The error.
         source: std::io::Error,
     },
-    /// QEMU, or a process of it.
+    /// QEMU, or a process of it, failed.
     #[error("{what}: {source}")]
     Process {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What failed.
+        /// The error.
         source: std::io::Error,
     },
     /// QEMU crashed, or broke the guest's kernel, before the guest was up.
     #[error("{found}; its console: {}", log.display())]
     Boot {
-        /// What was seen.
+        /// The symptoms.
         found: String,
-        /// The console log that was kept.
+        /// Path of the console log.
         log: PathBuf,
     },
-    /// The guest did not do its part.
+    /// The guest did not respond as expected.
     #[error("{found}; its console: {}", log.display())]
     Guest {
-        /// What was seen.
+        /// The symptoms.
         found: String,
-        /// The console log that was kept.
+        /// Path of the console log.
         log: PathBuf,
     },
 }
@@ -178,7 +187,17 @@ pub fn run(plan: &Plan, say: &dyn Say) -> Result<Ended, RunError> {
     let mut boots = 1;
     let ended = loop {
         let (vm, port) = vm::Vm::start(&plan.reenter, &qemu, &args, &files)?;
-        match session::Session::new(vm, port, &files, plan).run(start.clone()) {
+        say.status(&format!(
+            "booting Linux {} on {} ({} s at most)",
+            kernel.version,
+            plan.machine.name,
+            plan.boot_limit.as_secs()
+        ));
+        let finished = session::Session::new(vm, port, &files, plan).run(start.clone(), say);
+        if finished.is_err() {
+            say.status("");
+        }
+        match finished {
             Err(RunError::Boot { found, .. }) if boots < BOOTS => {
                 boots += 1;
                 say.line(&format!("{found}; booting again"));
@@ -187,17 +206,17 @@ pub fn run(plan: &Plan, say: &dyn Say) -> Result<Ended, RunError> {
         }
     };
     drop(files);
-    timing::publish(plan, &kernel, &method, &ended.statistics)?;
+    timing::publish(plan, &kernel, &method, &ended.statistics, say)?;
     Ok(ended.ended)
 }
 
-/// The command's environment: the plan's, at the end of PATH where nearfar is (so that it is found in the lab even if it
-/// is not installed) and the guest's own tools, and what a program may want to know about where it runs.
+/// The command's environment: the plan's; at the end of PATH the directory of nearfar (so that it is found in the lab
+/// even if it is not installed) and the guest's own tools; and variables that describe the lab.
 fn environment(plan: &Plan, kernel: &Kernel, method: &Method) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut env = plan.env.clone();
     let path = env.entry(b"PATH".to_vec()).or_insert_with(|| b"/usr/bin:/bin".to_vec());
     let ours = std::env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
-    // A colon can't be part of an entry.
+    // A colon can't be part of an entry of PATH.
     if let Some(dir) = ours.map(|dir| dir.into_os_string().into_vec())
         && !dir.contains(&b':')
     {

@@ -1,4 +1,4 @@
-//! The machine as QEMU's arguments: nodes with what firmware says of them, the shared directories, the port.
+//! The machine as QEMU's arguments: nodes with their firmware tables, the shared directories, the port.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -8,20 +8,20 @@ use super::files::RunFiles;
 use super::timing::Method;
 use crate::fetch::Kernel;
 use crate::guest::PORT;
-use crate::machine::Machine;
+use crate::machine::{self, Machine};
 
-/// What every guest kernel is told: say little on the console, and end the machine on a panic. The emulated CPU speculates
-/// nothing, so there is nothing to mitigate; a fixed layout of the kernel and of programs makes runs alike (the modelled first
-/// level is direct-mapped: with layouts of chance, Redis ran up to 6 % faster or slower from boot to boot).
-/// Under emulation a boot is a few seconds of work, a quarter of it in the ciphers' self-tests, in type information for BPF
-/// programs and in key rings: none of it has to do with memory, so it is left out; so are watchdogs, sampling checks, and
-/// the search for serial ports.
+/// Parameters of every guest kernel: few console messages, and a power-off on a panic. The emulated CPU does not
+/// speculate, so mitigations are off; a fixed layout of the kernel and of programs makes runs repeatable (the modelled
+/// first level is direct-mapped: with random layouts, Redis ran up to 6 % faster or slower from boot to boot). Under
+/// emulation a boot takes a few seconds, a quarter of it in the ciphers' self-tests, type information for BPF programs
+/// and key rings, which are unrelated to memory and so disabled; so are watchdogs, sampling checks, and the search for
+/// serial ports.
 const KERNEL_PARAMETERS: &str = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr norandmaps \
     cryptomgr.notests random.trust_cpu=on no_timer_check nowatchdog kfence.sample_interval=0 audit=0 apparmor=0 \
     8250.nr_uarts=1 initcall_blacklist=bpf_dummy_struct_ops_init,bpf_tcp_ca_kfunc_init,init_encrypted,\
     load_system_certificate_list,jent_mod_init,crypto_kdf108_init";
 
-/// All that goes into the arguments.
+/// The inputs of the arguments.
 #[derive(Debug)]
 pub(super) struct Board<'a> {
     pub(super) machine: &'a Machine,
@@ -46,19 +46,29 @@ pub(super) fn arguments(board: &Board<'_>) -> Vec<OsString> {
         args.0.extend(["-L".into(), dir.into()]);
     }
     args.pair("-accel", "tcg,thread=multi");
-    // A CXL region is refused to a guest that knows it is one: the driver must flush caches, which guests can't.
+    // The driver refuses CXL regions in a guest: it must flush caches, which guests can't. So the hypervisor flag is
+    // hidden.
     args.pair("-cpu", if device { "max,-hypervisor" } else { "max" });
     args.pair("-machine", &board_type(machine, device));
     args.pair("-smp", &cpus(machine));
     args.pair("-m", &format!("{}M", machine.ram() >> 20));
     nodes(&mut args, machine);
     hmat(&mut args, machine, board.method.slow_motion());
-    shares(&mut args, board.out);
+    // QEMU does not treat the memory of an emulated CXL device as RAM. Another device's DMA to it goes through bounce
+    // buffers of 4 KiB; a larger request breaks the device ("virtio: bogus descriptor or out of resources"), and the
+    // guest waits for it for ever. The buffer size can be set for devices that translate addresses, which
+    // iommu_platform selects.
+    let bounce = if device {
+        ",disable-legacy=on,iommu_platform=on,x-max-bounce-buffer-size=67108864"
+    } else {
+        ""
+    };
+    shares(&mut args, board.out, bounce);
     args.path("-chardev", "file,id=console,path=", &board.files.console(), "");
     args.pair("-serial", "chardev:console");
-    // The port's other end is our standard input: a socket that no one else has.
+    // The port's other end is our standard input: a socket that no other process has.
     args.pair("-chardev", "socket,id=port,fd=0");
-    args.pair("-device", "virtio-serial-pci,bus=pcie.0");
+    args.pair("-device", &format!("virtio-serial-pci,bus=pcie.0{bounce}"));
     args.pair("-device", &format!("virtserialport,chardev=port,name={PORT}"));
     if board.method.plugin().is_some() {
         args.path("-chardev", "socket,id=pmu,server=on,wait=off,path=", &board.files.pmu(), "");
@@ -101,7 +111,7 @@ impl Args {
     }
 }
 
-/// A path inside an option list: a comma is written twice.
+/// A path inside an option list: commas are doubled.
 fn escaped(path: &Path) -> OsString {
     let bytes = path.as_os_str().as_bytes();
     let doubled = bytes.iter().flat_map(|byte| {
@@ -115,7 +125,7 @@ fn board_type(machine: &Machine, device: bool) -> String {
     let mut text =
         "q35,hmat=on,usb=off,smbus=off,sata=off,vmport=off,i8042=off,graphics=off".to_owned();
     if device {
-        // The window that regions are made in: room for the device, in the steps firmware may say.
+        // The window for regions: room for the device, in the granularity of the firmware table.
         let size: u64 =
             machine.nodes.iter().filter_map(|n| n.cxl_device.as_ref().map(|_| n.size.0)).sum();
         let window = size.next_multiple_of(256 << 20) >> 20;
@@ -124,7 +134,7 @@ fn board_type(machine: &Machine, device: bool) -> String {
     text
 }
 
-/// CPUs: a socket for each node that has some, where that comes out even.
+/// The CPU topology: one socket per node with CPUs, if all have the same number.
 fn cpus(machine: &Machine) -> String {
     let all = machine.cpus();
     let mut shares = machine.nodes.iter().map(|node| node.cpus).filter(|cpus| *cpus > 0);
@@ -170,15 +180,15 @@ fn nodes(args: &mut Args, machine: &Machine) {
     }
 }
 
-/// What firmware says of each CPU node and memory node (HMAT), as slow as the machine is.
+/// The HMAT for each pair of CPU node and memory node, scaled by the slow-motion factor.
 fn hmat(args: &mut Args, machine: &Machine, slow_motion: f64) {
     for from in machine.cpu_nodes() {
         for (to, node) in (0u16..).zip(&machine.nodes).filter(|(_, node)| node.cxl_device.is_none())
         {
             let latency = whole(machine.latency(from, to).unwrap_or(1.0) * slow_motion);
-            let limit = machine.paths.iter().find(|path| (path.from, path.to) == (from, to));
-            let limit = limit.and_then(|path| path.gbps_max).unwrap_or(f64::INFINITY);
-            // The kernel reads the unit as 10^6 bytes a second, QEMU takes it as 2^20: the number is what counts.
+            let limit = machine.path(from, to).and_then(machine::Path::reads_gbps);
+            let limit = limit.unwrap_or(f64::INFINITY);
+            // The kernel reads the unit as 10^6 bytes a second, QEMU takes it as 2^20: the number is the same.
             let megabytes = |gbps: f64| whole(gbps.min(limit) * 1000.0 / slow_motion);
             let pair = format!("hmat-lb,initiator={from},target={to},hierarchy=memory,data-type");
             args.pair("-numa", &format!("{pair}=access-latency,latency={latency}"));
@@ -190,7 +200,7 @@ fn hmat(args: &mut Args, machine: &Machine, slow_motion: f64) {
     }
 }
 
-/// A figure as firmware takes it: a whole number, at least one.
+/// A value for a firmware table: a whole number of at least one.
 fn whole(figure: f64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -201,12 +211,13 @@ fn whole(figure: f64) -> u64 {
     number
 }
 
-fn shares(args: &mut Args, out: Option<&Path>) {
+fn shares(args: &mut Args, out: Option<&Path>, bounce: &str) {
     args.pair("-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap");
-    args.pair("-device", "virtio-9p-pci,bus=pcie.0,fsdev=host,mount_tag=host");
+    let device = format!("virtio-9p-pci,bus=pcie.0{bounce},fsdev=");
+    args.pair("-device", &format!("{device}host,mount_tag=host"));
     if let Some(out) = out {
         args.path("-fsdev", "local,id=out,path=", out, ",security_model=none,multidevs=remap");
-        args.pair("-device", "virtio-9p-pci,bus=pcie.0,fsdev=out,mount_tag=out");
+        args.pair("-device", &format!("{device}out,mount_tag=out"));
     }
 }
 

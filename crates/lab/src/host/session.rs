@@ -1,6 +1,8 @@
 //! A session: streams, signals and time limits between the user and the guest's runner, until the command has ended.
 //!
-//! One loop takes events from small threads: one reads the port, one writes it, one reads standard input, one writes each
+//! One loop takes events from small threads: one reads the port, one writes it, one reads standard input, one writes
+//! each output, one waits for signals. So a blocked thread (a reader that stopped, a guest that hangs) blocks nothing
+//! else.
 //! output, one waits for signals. So nothing that blocks (a reader that stopped, a guest that hangs) blocks anything else.
 
 use std::fs;
@@ -19,15 +21,16 @@ use super::terminal::{self, Raw};
 use super::vm::Vm;
 use super::{Ended, Plan, RunError};
 use crate::clock::Deadline;
+use crate::fetch::Say;
 use crate::wire::{CHUNK, CREDIT, Decoder, Frame, Outcome, Start, Stream, VERSION};
 
-/// How long a command may take to end after its time limit, and a guest to answer a signal.
+/// How long a command may take to end after its time limit, and a guest to acknowledge a signal.
 const GRACE: Duration = Duration::from_secs(5);
-const ANSWER: Duration = Duration::from_secs(2);
-/// What timeout(1) ends with.
+const ANSWER: Duration = Duration::from_secs(3);
+/// Exit status of timeout(1) on expiry.
 const TIMED_OUT: u8 = 124;
 
-/// What a session leaves: how it ended, and the plugin's statistics.
+/// Result of a session: the end of the command, and the plugin's statistics.
 #[derive(Debug)]
 pub(super) struct Finished {
     pub(super) ended: Ended,
@@ -44,7 +47,7 @@ enum Event {
     Broken(Stream),
 }
 
-/// How far the guest is.
+/// Progress of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Booting,
@@ -62,6 +65,10 @@ pub(super) struct Session<'a> {
     stage: Stage,
     deadline: Deadline,
     unanswered: Option<Deadline>,
+    /// The last signal received by this process.
+    asked: Option<i32>,
+    /// The signal that must end the command, and its deadline.
+    ending: Option<(i32, Deadline)>,
     to_guest: Sender<Vec<u8>>,
     outputs: Vec<(Stream, Sender<Vec<u8>>, thread::JoinHandle<()>)>,
     input_credit: Option<Sender<usize>>,
@@ -71,7 +78,7 @@ pub(super) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Over a started QEMU.
+    /// A session with a started QEMU.
     pub(super) fn new(vm: Vm, port: UnixStream, files: &'a RunFiles, plan: &'a Plan) -> Self {
         let (sender, events) = mpsc::channel();
         let to_guest = write_port(port.try_clone().ok());
@@ -83,6 +90,8 @@ impl<'a> Session<'a> {
             stage: Stage::Booting,
             deadline: Deadline::after(Some(plan.boot_limit)),
             unanswered: None,
+            asked: None,
+            ending: None,
             to_guest,
             outputs: Vec::new(),
             input_credit: None,
@@ -93,26 +102,30 @@ impl<'a> Session<'a> {
     }
 
     /// Runs the command to its end.
-    pub(super) fn run(mut self, mut start: Start) -> Result<Finished, RunError> {
+    pub(super) fn run(mut self, mut start: Start, say: &dyn Say) -> Result<Finished, RunError> {
         watch_signals(self.sender.clone())
             .map_err(|source| RunError::Process { what: "watching for signals", source })?;
         if self.plan.terminal {
             start.terminal = Some(terminal::size());
         }
         loop {
-            let event =
-                match self.events.recv_timeout(self.deadline.left(Duration::from_secs(3600))) {
-                    Ok(event) => event,
-                    Err(RecvTimeoutError::Timeout) => {
-                        if let Some(ended) = self.too_long()? {
-                            return Ok(self.finish(ended));
-                        }
-                        continue;
+            let event = match self.events.recv_timeout(self.patience()) {
+                Ok(event) => event,
+                Err(RecvTimeoutError::Timeout) => {
+                    let late = self.unheeded();
+                    if let Some(ended) =
+                        late.map_or_else(|| self.too_long(), |late| Ok(Some(late)))?
+                    {
+                        return Ok(self.finish(ended));
                     }
-                    Err(RecvTimeoutError::Disconnected) => return Err(self.lost(None)),
-                };
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(self.lost(None)),
+            };
             match event {
                 Event::Frame(Frame::Hello(hello)) if hello.version == VERSION => {
+                    // From here on the terminal is the command's.
+                    say.status("");
                     self.stage = Stage::Starting;
                     self.files.started();
                     self.send(&Frame::Start(start.clone()));
@@ -145,7 +158,7 @@ impl<'a> Session<'a> {
     }
 
     fn send(&self, frame: &Frame) {
-        // A closed port is told by its reader.
+        // The reader reports a closed port.
         let _ = self.to_guest.send(frame.encode());
     }
 
@@ -166,7 +179,7 @@ impl<'a> Session<'a> {
             }
             Frame::Broken(Stream::In) => self.input_credit = None,
             Frame::Alive => self.unanswered = None,
-            // Nothing else is for a host.
+            // Other frames are not for a host.
             _ => {}
         }
     }
@@ -183,7 +196,7 @@ impl<'a> Session<'a> {
         self.input_credit = Some(read_input(self.sender.clone()));
     }
 
-    /// A signal to us is one for the command; before it runs, it ends us.
+    /// Handles a signal to this process: forwards it to the command; before that runs, ends the session.
     fn signal(&mut self, number: i32) -> Option<Ended> {
         if number == SIGWINCH {
             if self.plan.terminal {
@@ -192,21 +205,42 @@ impl<'a> Session<'a> {
             }
             return None;
         }
-        let own =
-            Ended { status: u8::try_from(number).unwrap_or(0).saturating_add(128), message: None };
+        let again = self.asked.replace(number) == Some(number);
         if matches!(self.stage, Stage::Booting | Stage::Starting) {
-            return Some(own);
-        }
-        if self.unanswered.is_some_and(Deadline::passed) {
-            let message = Some("the guest does not answer; ended it".to_owned());
-            return Some(Ended { message, ..own });
+            return Some(Ended::new(by_signal(number), None));
         }
         self.unanswered.get_or_insert_with(|| Deadline::after(Some(ANSWER)));
+        // SIGTERM and SIGHUP end the command, and so does a repeated signal; it may handle a single SIGINT in another
+        // way.
+        if matches!(number, SIGTERM | SIGHUP) || (again && matches!(number, SIGINT | SIGQUIT)) {
+            self.ending.get_or_insert_with(|| (number, Deadline::after(Some(GRACE))));
+        }
         self.send(&Frame::Signal(number));
         None
     }
 
-    /// What a passed deadline means.
+    /// How long to wait for the next event.
+    fn patience(&self) -> Duration {
+        let signals = [self.unanswered, self.ending.map(|(_, deadline)| deadline)];
+        let longest = Duration::from_secs(3600);
+        let left = signals.into_iter().flatten().map(|deadline| deadline.left(longest)).min();
+        self.deadline.left(longest).min(left.unwrap_or(longest))
+    }
+
+    /// Reports a guest that has not acknowledged a signal in time, or a command that has not ended by one.
+    fn unheeded(&self) -> Option<Ended> {
+        let signal = self.ending.map_or(SIGTERM, |(signal, _)| signal);
+        let message = if self.unanswered.is_some_and(Deadline::passed) {
+            "the guest did not answer the signal; ended it"
+        } else if self.ending.is_some_and(|(_, deadline)| deadline.passed()) {
+            "the command did not end by the signal; ended the guest"
+        } else {
+            return None;
+        };
+        Some(Ended::new(by_signal(signal), Some(message.to_owned())))
+    }
+
+    /// Handles a passed deadline.
     fn too_long(&mut self) -> Result<Option<Ended>, RunError> {
         if !self.deadline.passed() {
             return Ok(None);
@@ -215,7 +249,7 @@ impl<'a> Session<'a> {
         match self.stage {
             Stage::Booting | Stage::Starting => {
                 let found = format!(
-                    "the guest did not come up within {} s",
+                    "the guest did not come up within {} s (--boot-timeout gives it more)",
                     self.plan.boot_limit.as_secs()
                 );
                 Err(self.failed(found))
@@ -230,34 +264,30 @@ impl<'a> Session<'a> {
                 let message = format!(
                     "time limit of {limit} s reached, and SIGTERM did not end the command; ended the guest"
                 );
-                Ok(Some(Ended { status: TIMED_OUT, message: Some(message) }))
+                Ok(Some(Ended::new(TIMED_OUT, Some(message))))
             }
         }
     }
 
     fn outcome(&mut self, outcome: Outcome) -> Result<Ended, RunError> {
-        let ended = |status, message| Ended { status, message };
         if self.stage == Stage::OutOfTime {
             let limit = self.plan.limit.unwrap_or_default().as_secs_f64();
-            return Ok(ended(
-                TIMED_OUT,
-                Some(format!("time limit of {limit} s reached; ended the command")),
-            ));
+            let message = format!("time limit of {limit} s reached; ended the command");
+            return Ok(Ended::new(TIMED_OUT, Some(message)));
         }
         Ok(match outcome {
-            Outcome::Exited(status) => ended(status, None),
-            Outcome::Killed(signal) => {
-                ended(u8::try_from(signal).unwrap_or(0).saturating_add(128), None)
-            }
-            Outcome::NotFound(message) => ended(127, Some(message)),
-            Outcome::NotExecutable(message) => ended(126, Some(message)),
+            Outcome::Exited(status) => Ended::new(status, None),
+            Outcome::Killed(signal) => Ended::new(by_signal(signal), None),
+            Outcome::NotFound(message) => Ended::new(127, Some(message)),
+            Outcome::NotExecutable(message) => Ended::new(126, Some(message)),
             Outcome::Failed(message) => return Err(self.failed(message)),
         })
     }
 
     /// Ends QEMU, then waits until the command's output has been taken.
-    fn finish(self, ended: Ended) -> Finished {
-        let Self { vm, files, outputs, raw, .. } = self;
+    fn finish(self, mut ended: Ended) -> Finished {
+        let Self { vm, files, outputs, raw, asked, .. } = self;
+        ended.interrupted = matches!(asked, Some(SIGHUP | SIGINT | SIGQUIT | SIGTERM));
         vm.end();
         for (_, output, thread) in outputs {
             drop(output);
@@ -273,7 +303,7 @@ impl<'a> Session<'a> {
         RunError::Guest { found, log: self.files.keep_console() }
     }
 
-    /// The port closed: QEMU or the guest is gone. Looks for the reason.
+    /// Finds the reason why the port closed: QEMU or the guest has ended.
     fn lost(&mut self, why: Option<String>) -> RunError {
         let patience = Deadline::after(Some(GRACE));
         let mut status = self.vm.ended();
@@ -302,7 +332,7 @@ impl<'a> Session<'a> {
                 None => "the guest closed the connection".to_owned(),
             }
         };
-        // A crash, unlike a refusal of its arguments, is by a signal.
+        // A crash, unlike refused arguments, ends by a signal.
         let crashed = status.is_some_and(|status| status.signal().is_some());
         if self.stage == Stage::Booting && (crashed || is_the_emulators(&console)) {
             return RunError::Boot { found, log: self.files.keep_console() };
@@ -311,8 +341,8 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Whether a kernel's panic is the emulator's doing: a breakpoint that the kernel puts into its own code for a moment while it
-/// changes it, executed by another CPU after it has gone.
+/// Whether the emulator caused a kernel panic: a temporary breakpoint in the kernel's own code, executed by another CPU
+/// after its removal.
 fn is_the_emulators(console: &str) -> bool {
     console.contains("Oops: int3:") && console.contains("Kernel panic - not syncing:")
 }
@@ -357,6 +387,11 @@ fn write_port(port: Option<UnixStream>) -> Sender<Vec<u8>> {
     sender
 }
 
+/// The exit status of a command that a signal has ended.
+fn by_signal(number: i32) -> u8 {
+    u8::try_from(number).unwrap_or(0).saturating_add(128)
+}
+
 fn watch_signals(events: Sender<Event>) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH])?;
     thread::spawn(move || {
@@ -369,7 +404,7 @@ fn watch_signals(events: Sender<Event>) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads standard input as far as the guest has room; the sender gives it more.
+/// Reads standard input as far as the guest has room; the returned sender grants more.
 fn read_input(events: Sender<Event>) -> Sender<usize> {
     let (sender, more) = mpsc::channel();
     thread::spawn(move || {
@@ -384,7 +419,8 @@ fn read_input(events: Sender<Event>) -> Sender<usize> {
                 }
             }
             let wanted = room.min(CHUNK);
-            // Not through the standard library's own buffer: what is read is gone for whoever reads after us.
+            // Not through the standard library's buffer: buffered bytes would be lost to a later reader of the same
+            // input.
             let count = match rustix::io::read(io::stdin(), &mut buffer[..wanted]) {
                 Ok(count) => count,
                 Err(rustix::io::Errno::INTR) => continue,

@@ -1,17 +1,17 @@
-//! The user's terminal as the guest's: raw while the guest has it, as it was before afterwards, whatever happens.
+//! Puts the user's terminal into raw mode while the guest uses it, and always restores it.
 
 use std::io;
 
 use rustix::termios::{OptionalActions, Termios};
 
-/// A terminal in raw mode, put back when dropped.
+/// A terminal in raw mode, restored when dropped.
 #[derive(Debug)]
 pub(super) struct Raw {
     before: Termios,
 }
 
 impl Raw {
-    /// Makes standard input raw; none if it is no terminal.
+    /// Puts standard input into raw mode; `None` if it is no terminal.
     pub(super) fn stdin() -> Option<Self> {
         let before = rustix::termios::tcgetattr(io::stdin()).ok()?;
         let mut raw = before.clone();
@@ -27,7 +27,7 @@ impl Drop for Raw {
     }
 }
 
-/// The size of the terminal on standard input, as rows and columns; what terminals once were, if it is none.
+/// Size of the terminal on standard input, as rows and columns; the traditional size if it is none.
 pub(super) fn size() -> (u16, u16) {
     match rustix::termios::tcgetwinsize(io::stdin()) {
         Ok(size) if size.ws_row > 0 && size.ws_col > 0 => (size.ws_row, size.ws_col),

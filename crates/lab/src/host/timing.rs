@@ -1,4 +1,5 @@
-//! How guest time passes in this run: which method is asked for, which one this QEMU can do, and its name in every report.
+//! Chooses the timing method of a run: from the requested method and the abilities of this QEMU; the result is named in
+//! every report.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -17,7 +18,7 @@ use crate::fetch::{Kernel, Qemu, Say};
 /// The plugin's file name.
 const PLUGIN: &str = "libnearfar_lab_plugin.so";
 
-/// What is asked for.
+/// The requested timing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Timing {
     /// Modelled time where the emulator allows it, else real waits; none, with a warning, without the plugin
@@ -42,7 +43,7 @@ impl fmt::Display for Timing {
     }
 }
 
-/// What is in force.
+/// The timing method in force.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Method {
     /// Guest clocks show modelled time.
@@ -54,10 +55,10 @@ pub enum Method {
     Wait {
         /// The plugin.
         plugin: PathBuf,
-        /// By how much the machine is slower than the real one.
+        /// Slow-motion factor relative to the real machine.
         slow_motion: f64,
     },
-    /// No timing at all.
+    /// No timing model.
     Off,
 }
 
@@ -72,7 +73,7 @@ impl Method {
         }
     }
 
-    /// By how much the guest's figures are slower than the machine's.
+    /// Slow-motion factor of times in the guest.
     #[must_use]
     pub fn slow_motion(&self) -> f64 {
         match self {
@@ -81,7 +82,7 @@ impl Method {
         }
     }
 
-    /// A time of the machine by the guest's clock.
+    /// Converts a time of the machine to the guest's clock.
     pub(super) fn guest_ms(&self, machine_ms: u32) -> u64 {
         let time = Duration::from_millis(machine_ms.into()).mul_f64(self.slow_motion());
         u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
@@ -94,8 +95,8 @@ impl Method {
         }
     }
 
-    /// What the guest's kernel must be told. Where the time-stamp counter's rate is known, so is what each CPU would
-    /// otherwise find out by spinning.
+    /// Kernel parameters for the method. Where the rate of the time-stamp counter is known, they also give the
+    /// delay-loop calibration, which each CPU would otherwise measure by spinning.
     pub(super) fn kernel_parameters(&self, kernel: &Kernel) -> String {
         match (self, kernel.hz) {
             (Self::Virtual { .. }, Some(hz)) => {
@@ -107,7 +108,7 @@ impl Method {
     }
 }
 
-/// Decides the method, writes the plugin's settings, and says so where it is not what one would expect.
+/// Decides the method, writes the plugin's settings, and reports an unexpected choice.
 pub(super) fn settle(
     plan: &Plan,
     qemu: &Qemu,
@@ -175,13 +176,13 @@ fn find_plugin() -> Result<PathBuf, String> {
     })
 }
 
-/// Asks this QEMU, without a guest, which clock the plugin gets from it.
+/// Starts this QEMU without a guest to find out which clock it gives the plugin.
 fn ask(plan: &Plan, qemu: &Qemu, files: &RunFiles, plugin: PathBuf) -> Result<Method, RunError> {
     let refused = |found: String| RunError::Timing { asked: plan.timing, found };
     let mut option = plugin.clone().into_os_string();
     option.push(",config=");
     option.push(files.timing());
-    // A board with a CPU, stopped before its first instruction: the clock is settled as the CPU appears.
+    // A board with a CPU, stopped before its first instruction: the clock is known once the CPU is created.
     let mut args: Vec<OsString> =
         "-machine q35 -cpu max -accel tcg,thread=multi -display none -nodefaults -S"
             .split(' ')
@@ -222,20 +223,28 @@ fn ask(plan: &Plan, qemu: &Qemu, files: &RunFiles, plugin: PathBuf) -> Result<Me
     }
 }
 
-/// The clock and the slow motion that the plugin's statistics name.
+/// The clock and the slow-motion factor in the plugin's statistics.
 fn read_answer(path: &Path) -> Option<(String, f64)> {
     let text = fs::read_to_string(path).ok()?;
     let value: serde_json::Value = serde_json::from_str(&text).ok()?;
     Some((value.get("clock")?.as_str()?.to_owned(), value.get("slow_motion")?.as_f64()?))
 }
 
-/// Writes the statistics where the user wants them: the plugin's, with the machine, the kernel and the method named.
+/// Warns if the host has distorted the run, and writes the plugin's statistics to the user's path, adding the machine,
+/// the kernel and the method.
 pub(super) fn publish(
     plan: &Plan,
     kernel: &Kernel,
     method: &Method,
     statistics: &str,
+    say: &dyn Say,
 ) -> Result<(), RunError> {
+    if let Some(share) = distorted(statistics) {
+        say.line(&format!(
+            "NOT VALID: {:.1} % of the vCPUs' time passed without work, because the host did not run them; run it again on an idle host",
+            share * 100.0
+        ));
+    }
     let Some(path) = &plan.stats else { return Ok(()) };
     let mut value: serde_json::Value = serde_json::from_str(statistics).unwrap_or_else(|_| {
         serde_json::json!({ "schema": "nearfar.labstats/1", "clock": method.word(), "slow_motion": method.slow_motion() })
@@ -251,4 +260,29 @@ pub(super) fn publish(
         path: path.clone(),
         source,
     })
+}
+
+/// The share of the vCPUs' time that the host has distorted, by a run's statistics, if that makes the run invalid.
+#[must_use]
+pub fn distorted(statistics: &str) -> Option<f64> {
+    let value: serde_json::Value = serde_json::from_str(statistics).ok()?;
+    let host = value.get("host")?;
+    let share = || host.get("distorted_share").and_then(serde_json::Value::as_f64).unwrap_or(1.0);
+    (!host.get("valid")?.as_bool()?).then(share)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_the_host_has_distorted_is_found() {
+        let host = |valid: bool| {
+            format!("{{\"host\":{{\"distorted_share\":0.02,\"valid\":{valid}}},\"cpus\":[]}}")
+        };
+        assert_eq!(distorted(&host(false)), Some(0.02));
+        assert_eq!(distorted(&host(true)), None);
+        assert_eq!(distorted("{\"host\":null}"), None);
+        assert_eq!(distorted(""), None);
+    }
 }

@@ -1,8 +1,8 @@
-//! QEMU as a process that can't outlive us.
+//! QEMU as a child process that can't outlive us.
 //!
-//! It is started through a shim: this program again, which asks the kernel to be killed with its parent and then turns
-//! into QEMU. Besides, the guest's runner powers off when the port's other end goes away, should the first guard ever be
-//! lost. QEMU is in a process group of its own, so a terminal's signals reach only us, and we decide what they mean.
+//! It is started through a shim: this program again, which asks the kernel to be killed with its parent and then
+//! executes QEMU. As a second guard the guest's runner powers off when the port's other end closes. QEMU is in a
+//! process group of its own, so a terminal's signals reach only us, and we decide how to handle them.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -26,7 +26,7 @@ pub(super) struct Vm {
 }
 
 impl Vm {
-    /// Starts QEMU with `args`; gives it and our end of the port.
+    /// Starts QEMU with `args`; returns it and our end of the port.
     pub(super) fn start(
         reenter: &[String],
         qemu: &Qemu,
@@ -66,13 +66,13 @@ impl Vm {
         Ok(Self { child })
     }
 
-    /// Its status, once it has ended.
+    /// Its exit status, once it has ended.
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Asks it to end, which lets the timing plugin write its statistics; kills it if that takes long. Whether it ended
-    /// by itself.
+    /// Asks it to end, which lets the timing plugin write its statistics; kills it after a timeout. Returns whether it
+    /// ended by itself.
     pub(super) fn end(mut self) -> bool {
         let patience = Deadline::after(Some(Duration::from_secs(5)));
         let _ = rustix::process::kill_process(Pid::from_child(&self.child), Signal::TERM);
@@ -104,12 +104,12 @@ fn guarded(reenter: &[String], qemu: &Qemu, args: &[OsString]) -> Result<Command
     Ok(command)
 }
 
-/// The shim: binds this process's life to that of `parent`, then turns into `argv`. Returns only on failure.
+/// The shim: ties this process's life to that of `parent`, then executes `argv`. Returns only on failure.
 pub(crate) fn shim(parent: u32, argv: &[OsString]) -> String {
     if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
         return format!("asking to end with the parent process: {error}");
     }
-    // Had it died before, no signal would come any more.
+    // If the parent died before, no signal would come any more.
     let now = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     if u32::try_from(now) != Ok(parent) {
         return "the parent process is gone".to_owned();

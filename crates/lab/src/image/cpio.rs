@@ -1,32 +1,32 @@
-//! The archive format the kernel reads its first file system from: cpio "newc", uncompressed
+//! The archive format of the kernel's initial file system: cpio "newc", uncompressed
 //! (Documentation/driver-api/early-userspace/buffer-format.rst).
 //!
-//! An entry is a head of `070701` and 13 numbers of 8 hexadecimal digits, the name with a final NUL, the content; name and
-//! content are each padded to a multiple of 4 bytes. The last entry is called `TRAILER!!!`.
+//! An entry is a head of `070701` and 13 numbers of 8 hexadecimal digits, the name with a final NUL, the content; name
+//! and content are each padded to a multiple of 4 bytes. The last entry is called `TRAILER!!!`.
 
 const FILE: u32 = 0o100_000;
 const DIRECTORY: u32 = 0o040_000;
 
-/// An archive being written. Everything belongs to root and is as old as time.
+/// An archive being written. Everything belongs to root and has modification time 0.
 #[derive(Debug, Default)]
-pub(super) struct Archive {
+pub struct Archive {
     bytes: Vec<u8>,
     entries: u32,
 }
 
 impl Archive {
     /// Adds a directory.
-    pub(super) fn dir(&mut self, name: &str) {
+    pub fn dir(&mut self, name: &str) {
         self.entry(name, DIRECTORY | 0o755, &[]);
     }
 
     /// Adds a file.
-    pub(super) fn file(&mut self, name: &str, mode: u32, content: &[u8]) {
+    pub fn file(&mut self, name: &str, mode: u32, content: &[u8]) {
         self.entry(name, FILE | mode, content);
     }
 
     /// The archive.
-    pub(super) fn finish(mut self) -> Vec<u8> {
+    pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes
     }
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Reads an archive back, by the format's description.
+    /// Parses an archive, following the format's description.
     fn read(mut bytes: &[u8]) -> Vec<(String, u32, Vec<u8>)> {
         let mut entries = Vec::new();
         loop {

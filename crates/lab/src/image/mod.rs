@@ -1,7 +1,8 @@
-//! The guest's first file system: an archive with busybox, the modules needed to reach the host's root, and a script that
-//! mounts it and hands over to the guest's runner.
+//! The guest's first file system: an archive with busybox, the modules needed to mount the host's root, and a script
+//! that mounts it and starts the guest's runner.
 //!
-//! Here: what goes in (`build`); the archive format is `cpio.rs`, the order of modules `modules.rs`, the script `init.sh`.
+//! Here: the content (`build`); the archive format is `cpio.rs`, the order of modules `modules.rs`, the script
+//! `init.sh`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,47 +15,49 @@ use crate::fetch::{Busybox, Kernel};
 mod cpio;
 mod modules;
 
+pub use cpio::Archive;
+
 const INIT: &str = include_str!("init.sh");
 
-/// Modules for the host's root: 9p over virtio, and the writable layer over it.
+/// Modules for the host's root: 9p over virtio, and the writable overlay.
 const ROOT_MODULES: &[&str] = &["9pnet_virtio", "9p", "overlay"];
-/// Modules that bring up a CXL memory device as system memory. Kernels differ in which of them are modules of their own, so
-/// a missing one is left out; if that was wrong, the script says which step failed.
+/// Modules that bring up a CXL memory device as system memory. Kernels differ in which of them are built in, so a
+/// missing one is skipped; if it was needed, the script reports which step failed.
 const CXL_MODULES: &[&str] =
     &["cxl_acpi", "cxl_port", "cxl_pci", "cxl_mem", "device_dax", "dax_cxl", "kmem"];
 
-/// Why it can't be made.
+/// Reasons why the archive can't be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    /// A file of the kernel or the cache.
+    /// A file of the kernel or the cache can't be read.
     #[error("reading {}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: std::io::Error,
     },
-    /// A kernel without a module that is needed.
+    /// The kernel lacks a required module.
     #[error("kernel {kernel} has no module {module}, neither built in nor in {}; the lab can't boot it", dir.display())]
     NoModule {
         /// The kernel's version.
         kernel: String,
         /// The module.
         module: String,
-        /// Where it was looked for.
+        /// The directory that was searched.
         dir: PathBuf,
     },
-    /// A compressed module that can't be unpacked.
+    /// A compressed module can't be unpacked.
     #[error("unpacking module {}: {found}", path.display())]
     Unpack {
         /// The module.
         path: PathBuf,
-        /// What went wrong.
+        /// The error.
         found: String,
     },
 }
 
-/// What the script is told.
+/// Settings for the script.
 #[derive(Debug)]
 pub(crate) struct Settings<'a> {
     /// The runner: a host program and its first arguments.
@@ -63,7 +66,7 @@ pub(crate) struct Settings<'a> {
     pub(crate) out: bool,
     /// The guest's host name.
     pub(crate) hostname: &'a str,
-    /// How long, by the guest's clock, its CPUs keep translations, milliseconds; 0: as long as the emulator likes.
+    /// How long, by the guest's clock, its CPUs keep translations, milliseconds; 0: no limit beyond the emulator's.
     pub(crate) translations_ms: u64,
     /// A CXL device to bring up: bytes of memory and granularity.
     pub(crate) cxl: Option<(u64, u32)>,
@@ -78,7 +81,7 @@ pub(crate) fn build(
     let read = |path: &Path| {
         fs::read(path).map_err(|source| ImageError::Read { path: path.to_owned(), source })
     };
-    let mut archive = cpio::Archive::default();
+    let mut archive = Archive::default();
     for dir in ["bin", "dev", "proc", "sys", "lower", "rw", "new", "modules"] {
         archive.dir(dir);
     }
@@ -124,7 +127,7 @@ fn script_settings(kernel: &Kernel, settings: &Settings<'_>) -> Vec<u8> {
     out
 }
 
-/// A word as a shell reads it back, whatever it holds.
+/// A word quoted for the shell, whatever its bytes.
 fn quoted(value: &[u8]) -> Vec<u8> {
     let mut out = vec![b'\''];
     for byte in value {

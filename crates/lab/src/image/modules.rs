@@ -1,7 +1,7 @@
-//! Which module files a set of modules takes, in the order they load, from depmod's `modules.dep`.
+//! Resolves the dependencies of kernel modules, in load order, from depmod's `modules.dep`.
 //!
-//! A line of it is `FILE: FILE FILE ...`: a module and everything it needs. What a kernel has built in is listed in
-//! `modules.builtin` and needs no file.
+//! A line of it is `FILE: FILE FILE ...`: a module and everything it needs. Built-in modules are listed in
+//! `modules.builtin` and need no file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +15,7 @@ use crate::fetch::{Busybox, Kernel};
 pub(super) struct Index {
     kernel: String,
     dir: PathBuf,
-    /// By name: the file and what it needs.
+    /// By name: the file and its dependencies.
     files: BTreeMap<String, (String, Vec<String>)>,
     builtin: BTreeSet<String>,
 }
@@ -40,7 +40,7 @@ impl Index {
         self.files.contains_key(module)
     }
 
-    /// The files that `wanted` takes, each once, each after what it needs.
+    /// The files of `wanted` with their dependencies, each once, dependencies first.
     pub(super) fn in_order(&self, wanted: &[&str]) -> Result<Vec<String>, ImageError> {
         let mut order = Vec::new();
         for module in wanted {
@@ -65,7 +65,7 @@ impl Index {
                 dir: self.dir.clone(),
             });
         };
-        // A circle would be a broken index; the second visit ends it.
+        // A cycle would mean a broken index; the second visit ends it.
         if order.contains(file) || !above.insert(module.to_owned()) {
             return Ok(());
         }

@@ -1,26 +1,34 @@
-//! Machine files: TOML in, a [`Machine`] whose every value makes sense out, or one error that names the file, the key,
-//! the value and what is allowed. Nothing is half accepted.
+//! Parses machine files: TOML in; out either a [`Machine`] in which every value is valid, or one error with the file,
+//! the key, the value and the allowed values. A file is accepted completely or not at all.
 //!
-//! The format, with every key, is `lab/machines/README.md`.
+//! The format, with every key, is in `lab/machines/README.md`.
 
 use std::fmt;
 
-use nearfar_timing::config::{CPUS_MAX, Processor};
-use nearfar_topology::{Bytes, MemoryKind};
+use nearfar_timing::config::{CPUS_MAX, Processor, tlb_size_is_possible};
+use nearfar_topology::{Bytes, Curves, MemoryKind};
 use serde::Deserialize;
 
 use super::{CxlDevice, Link, Machine, Node, Path, Traffic};
 
-/// What is wrong with a machine file: a key with its value, and what is allowed.
+/// An error in a machine file: a key with its value, and the allowed values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{key} = {value}: {allowed}")]
+#[error("{key} = {}: {allowed}", shown(value))]
 pub struct Refusal {
     /// The key, with the table it stands in.
     pub key: String,
-    /// What the file says.
+    /// The value in the file.
     pub value: String,
-    /// What it may say.
+    /// The allowed values.
     pub allowed: String,
+}
+
+/// The first 80 characters of a value.
+fn shown(value: &str) -> String {
+    match value.char_indices().nth(80) {
+        Some((end, _)) => format!("{}...", &value[..end]),
+        None => value.to_owned(),
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -51,10 +59,24 @@ struct NodeTable {
     cpus: u32,
     size: String,
     latency_ns: Option<f64>,
-    read_gbps: f64,
-    write_gbps: f64,
-    duplex: bool,
+    read_gbps: Option<f64>,
+    write_gbps: Option<f64>,
+    duplex: Option<bool>,
+    curve: Option<CurveTable>,
     cxl_device: Option<CxlTable>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CurveTable {
+    file: String,
+    #[serde(default = "whole")]
+    scale: f64,
+}
+
+/// The default scale: the memory as measured.
+fn whole() -> f64 {
+    1.0
 }
 
 #[derive(Debug, Deserialize)]
@@ -77,35 +99,39 @@ struct PathTable {
     from: u16,
     to: u16,
     gbps_max: Option<f64>,
+    curve: Option<CurveTable>,
     #[serde(default)]
     read_links: Vec<String>,
     #[serde(default)]
     write_links: Vec<String>,
 }
 
-/// What a file says that does not say: a program that goes on using what a real CPU keeps would see it replaced within
-/// some such time.
+/// The default: about the time within which a program that keeps using its translations would see a real CPU replace
+/// them.
 fn translations_ms() -> u32 {
     10
 }
 
-/// Memory comes in blocks of this size, and no two nodes may share one.
+/// Memory comes in blocks of this size, which nodes can't share.
 const BLOCK: u64 = 128 << 20;
-/// A kernel and its start need this much on the first node: 6.12 and 7.2 leave 182 and 170 MB of it free.
+/// A kernel and its boot need this much on the first node: 6.12 and 7.2 leave 182 and 170 MB of it free.
 const FIRST_MIN: u64 = 256 << 20;
 const RAM_MAX: u64 = 1 << 40;
 const NODES_MAX: usize = 16;
 
-/// Reads a machine file's text.
+/// Returns the text of a curve file by its name in a machine file, or the reason why there is none.
+pub type CurveText<'a> = &'a dyn Fn(&str) -> Result<String, String>;
+
+/// Parses a machine file's text; curve files that it names are read by `curve`.
 ///
 /// # Errors
-/// The first thing that is wrong with it.
-pub fn parse(text: &str) -> Result<Machine, Refusal> {
+/// The first error in it, or in a curve file.
+pub fn parse(text: &str, curve: CurveText<'_>) -> Result<Machine, Refusal> {
     let file: File = toml::from_str(text).map_err(|error| syntax(text, &error))?;
-    let nodes = nodes(&file)?;
-    let latency_ns = latencies(&file)?;
+    let nodes = nodes(&file, curve)?;
+    let latency_ns = latencies(&file, &nodes)?;
     let links: Vec<Link> = links(&file)?;
-    let paths = paths(&file, &links)?;
+    let paths = paths(&file, &links, curve)?;
     words(&file)?;
     within("slow_motion", file.slow_motion, 1.0, 100_000.0)?;
     within("translations_ms", file.translations_ms.into(), 0.0, 10_000.0)?;
@@ -126,15 +152,10 @@ pub fn parse(text: &str) -> Result<Machine, Refusal> {
     })
 }
 
-/// A size as people write it: a whole number and `MiB` or `GiB`.
+/// Parses a size in `MiB` or `GiB`.
 fn size(text: &str) -> Option<Bytes> {
-    let (number, shift) = if let Some(number) = text.strip_suffix("GiB") {
-        (number, 30)
-    } else {
-        (text.strip_suffix("MiB")?, 20)
-    };
-    let number: u64 = number.trim_end_matches(' ').parse().ok()?;
-    number.checked_mul(1 << shift).map(Bytes)
+    let has_unit = text.ends_with("MiB") || text.ends_with("GiB");
+    has_unit.then(|| text.parse().ok()).flatten()
 }
 
 fn refuse<T>(key: &str, value: impl fmt::Display, allowed: &str) -> Result<T, Refusal> {
@@ -149,7 +170,8 @@ fn within(key: &str, value: f64, least: f64, most: f64) -> Result<(), Refusal> {
     }
 }
 
-/// A value of the wrong type, a missing or an unknown key: the line that has it, and what the parser expected.
+/// Describes a value of the wrong type, or a missing or unknown key: the line with it, and the expectation of the
+/// parser.
 fn syntax(text: &str, error: &toml::de::Error) -> Refusal {
     let at = error.span().map_or(0, |span| span.start).min(text.len());
     let number = text.get(..at).map_or(1, |before| before.matches('\n').count() + 1);
@@ -176,12 +198,14 @@ fn words(file: &File) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn nodes(file: &File) -> Result<Vec<Node>, Refusal> {
+fn nodes(file: &File, curve: CurveText<'_>) -> Result<Vec<Node>, Refusal> {
     if file.node.is_empty() || file.node.len() > NODES_MAX {
         return refuse("node", format!("{} tables", file.node.len()), "1 to 16 [[node]] tables");
     }
-    let nodes: Vec<Node> =
-        (0u16..).zip(&file.node).map(|(id, table)| node(id, table)).collect::<Result<_, _>>()?;
+    let nodes: Vec<Node> = (0u16..)
+        .zip(&file.node)
+        .map(|(id, table)| node(id, table, curve))
+        .collect::<Result<_, _>>()?;
     let cpus: u32 = nodes.iter().map(|node| node.cpus).sum();
     if cpus == 0 || usize::try_from(cpus).is_ok_and(|cpus| cpus > CPUS_MAX) {
         return refuse("cpus of all nodes", cpus, &format!("allowed is 1 to {CPUS_MAX} in all"));
@@ -210,7 +234,7 @@ fn nodes(file: &File) -> Result<Vec<Node>, Refusal> {
     Ok(nodes)
 }
 
-fn node(id: u16, table: &NodeTable) -> Result<Node, Refusal> {
+fn node(id: u16, table: &NodeTable, curve: CurveText<'_>) -> Result<Node, Refusal> {
     let key = |key: &str| format!("node {id}: {key}");
     if table.id != id {
         return refuse(&key("id"), table.id, &format!("ids count from 0 in order; this is {id}"));
@@ -224,8 +248,7 @@ fn node(id: u16, table: &NodeTable) -> Result<Node, Refusal> {
     if table.kind == MemoryKind::Unknown {
         return refuse(&key("kind"), "\"unknown\"", "allowed are dram, cxl, hbm and pmem");
     }
-    within(&key("read_gbps"), table.read_gbps, 0.01, 10_000.0)?;
-    within(&key("write_gbps"), table.write_gbps, 0.01, 10_000.0)?;
+    let capacity = capacity(id, table, curve)?;
     let cxl_device = match &table.cxl_device {
         None => None,
         Some(_) if table.cpus > 0 => {
@@ -247,15 +270,74 @@ fn node(id: u16, table: &NodeTable) -> Result<Node, Refusal> {
         kind: table.kind,
         cpus: table.cpus,
         size,
-        read_gbps: table.read_gbps,
-        write_gbps: table.write_gbps,
-        duplex: table.duplex,
+        read_gbps: capacity.read_gbps,
+        write_gbps: capacity.write_gbps,
+        duplex: capacity.duplex,
+        curves: capacity.curves,
         cxl_device,
     })
 }
 
-/// Either each node says its latency (one CPU node), or a matrix says all.
-fn latencies(file: &File) -> Result<Vec<Vec<f64>>, Refusal> {
+struct Capacity {
+    read_gbps: f64,
+    write_gbps: f64,
+    duplex: bool,
+    curves: Option<Curves>,
+}
+
+/// Capacity from a node's three keys, or from measured curves.
+fn capacity(id: u16, table: &NodeTable, curve: CurveText<'_>) -> Result<Capacity, Refusal> {
+    let key = |key: &str| format!("node {id}: {key}");
+    let figure = |name: &str, value: Option<f64>| match value {
+        Some(value) => within(&key(name), value, 0.01, 10_000.0).map(|()| value),
+        None => refuse(&key(name), "nothing", "10^9 bytes per second, or a [node.curve] table"),
+    };
+    let Some(named) = &table.curve else {
+        let (read_gbps, write_gbps) =
+            (figure("read_gbps", table.read_gbps)?, figure("write_gbps", table.write_gbps)?);
+        return match table.duplex {
+            Some(duplex) => Ok(Capacity { read_gbps, write_gbps, duplex, curves: None }),
+            None => refuse(&key("duplex"), "nothing", "true or false, or a [node.curve] table"),
+        };
+    };
+    let doubled = [
+        ("read_gbps", table.read_gbps.is_some()),
+        ("write_gbps", table.write_gbps.is_some()),
+        ("duplex", table.duplex.is_some()),
+    ];
+    if let Some((name, _)) = doubled.iter().find(|(_, given)| *given) {
+        return refuse(&key(name), "a value", "left out where the node has a [node.curve] table");
+    }
+    let curves = measured(&key, named, curve)?;
+    let (read_gbps, write_gbps) = (curves.peak_gbps(1.0), curves.peak_gbps(0.0));
+    Ok(Capacity { read_gbps, write_gbps, duplex: false, curves: Some(curves) })
+}
+
+/// The curves of a file, at its scale.
+fn measured(
+    key: &dyn Fn(&str) -> String,
+    named: &CurveTable,
+    curve: CurveText<'_>,
+) -> Result<Curves, Refusal> {
+    within(&key("curve.scale"), named.scale, 0.001, 1000.0)?;
+    let of_file = |reason: String| Refusal {
+        key: key("curve.file"),
+        value: format!("{:?}", named.file),
+        allowed: reason,
+    };
+    let text = curve(&named.file).map_err(of_file)?;
+    let curves = Curves::parse(&text)
+        .and_then(|curves| curves.scaled(named.scale))
+        .map_err(|error| of_file(error.to_string()))?;
+    for curve in curves.curves() {
+        let peak = curves.peak_gbps(curve.read_share);
+        within(&key("curve: peak bandwidth"), peak, 0.01, 10_000.0)?;
+    }
+    Ok(curves)
+}
+
+/// Latencies from each node's own key or curve (one CPU node), or from a matrix of all.
+fn latencies(file: &File, nodes: &[Node]) -> Result<Vec<Vec<f64>>, Refusal> {
     let rows: Vec<&NodeTable> = file.node.iter().filter(|node| node.cpus > 0).collect();
     let matrix = match (&file.latency_ns, rows.len()) {
         (Some(matrix), _) => {
@@ -273,8 +355,15 @@ fn latencies(file: &File) -> Result<Vec<Vec<f64>>, Refusal> {
                 allowed: "the latency from the machine's CPUs, or latency_ns rows for all"
                     .to_owned(),
             };
-            let row: Result<_, _> =
-                file.node.iter().map(|node| node.latency_ns.ok_or_else(|| missing(node))).collect();
+            let idle = |node: &Node| node.curves.as_ref().map(Curves::idle_ns);
+            let row: Result<_, _> = file
+                .node
+                .iter()
+                .zip(nodes)
+                .map(|(table, node)| {
+                    table.latency_ns.or_else(|| idle(node)).ok_or_else(|| missing(table))
+                })
+                .collect();
             vec![row?]
         }
         (None, nodes) => {
@@ -305,7 +394,7 @@ fn links(file: &File) -> Result<Vec<Link>, Refusal> {
     Ok(file.link.iter().map(|l| Link { name: l.name.clone(), gbps: l.gbps }).collect())
 }
 
-fn paths(file: &File, links: &[Link]) -> Result<Vec<Path>, Refusal> {
+fn paths(file: &File, links: &[Link], curve: CurveText<'_>) -> Result<Vec<Path>, Refusal> {
     let mut paths: Vec<Path> = Vec::new();
     for table in &file.path {
         let key = |key: &str| format!("path from {} to {}: {key}", table.from, table.to);
@@ -320,7 +409,11 @@ fn paths(file: &File, links: &[Link]) -> Result<Vec<Path>, Refusal> {
         }
         if let Some(gbps) = table.gbps_max {
             within(&key("gbps_max"), gbps, 0.01, 10_000.0)?;
+            if table.curve.is_some() {
+                return refuse(&key("gbps_max"), gbps, "left out where the path has a curve");
+            }
         }
+        let curves = table.curve.as_ref().map(|named| measured(&key, named, curve)).transpose()?;
         let route = |field: &str, names: &[String]| {
             names
                 .iter()
@@ -337,6 +430,7 @@ fn paths(file: &File, links: &[Link]) -> Result<Vec<Path>, Refusal> {
             from: table.from,
             to: table.to,
             gbps_max: table.gbps_max,
+            curves,
             read_links: route("read_links", &table.read_links)?,
             write_links: route("write_links", &table.write_links)?,
         });
@@ -356,8 +450,16 @@ fn processor(processor: &Processor) -> Result<(), Refusal> {
     if processor.instruction_ps > 1_000_000 {
         return refuse("processor.instruction_ps", processor.instruction_ps, "0 to 1000000");
     }
+    if !tlb_size_is_possible(processor.tlb_entries) {
+        let allowed = "0, or a power of two from 16 to 65536";
+        return refuse("processor.tlb_entries", processor.tlb_entries, allowed);
+    }
     let lines = f64::from(processor.lines_in_flight);
     within("processor.lines_in_flight", lines, 1.0, 1024.0)?;
+    let loads = f64::from(processor.loads_in_flight);
+    within("processor.loads_in_flight", loads, 1.0, 1024.0)?;
+    let reordered = f64::from(processor.reorder_buffer);
+    within("processor.reorder_buffer", reordered, 0.0, 10_000.0)?;
     within("processor.llc_latency_ns", processor.llc_latency_ns, 0.0, 1e6)?;
     within("processor.load_factor", processor.load_factor, 0.0, 1e3)?;
     within("processor.load_power", processor.load_power, 0.0, 1e3)?;

@@ -1,11 +1,11 @@
-//! A machine that is not there, as described by a TOML file: nodes, latencies, bandwidths, links, the processor.
+//! An emulated machine as described by a TOML file: nodes, latencies, bandwidths, links, the processor.
 //!
-//! Here: the type and what follows from it (CPU numbers, physical ranges, distances). [`mod@file`] reads and checks the
-//! file, [`catalog`] holds the built-in machines, [`report`] prints, [`timing`] writes the plugin's settings.
-//! All figures are the real machine's; nothing here knows of slow motion but the field that holds it.
+//! Here: the type and values derived from it (CPU numbers, physical ranges, distances). [`mod@file`] reads and checks
+//! the file, [`catalog`] holds the built-in machines, [`report`] prints, [`timing`] writes the plugin's settings. All
+//! values are the real machine's; only one field holds the slow-motion factor, which is not applied here.
 
 use nearfar_timing::config::Processor;
-use nearfar_topology::{Bytes, MemoryKind};
+use nearfar_topology::{Bytes, Curves, MemoryKind};
 
 pub mod catalog;
 pub mod file;
@@ -14,18 +14,18 @@ pub mod timing;
 
 pub use catalog::MachineError;
 
-/// A described machine; every value has been checked.
+/// A machine description; every value has been checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
-    /// The name it goes by.
+    /// Its name.
     pub name: String,
-    /// What it stands for, in a sentence.
+    /// The real machine it models, in a sentence.
     pub description: String,
-    /// Where the figures come from.
+    /// Sources of the values.
     pub sources: Vec<String>,
-    /// By how much everything is slower where guest clocks can't show modelled time.
+    /// Slow-motion factor where guest clocks can't show modelled time.
     pub slow_motion: f64,
-    /// How long a CPU keeps address translations at most, milliseconds; 0: as long as the emulator likes.
+    /// How long a CPU keeps address translations at most, milliseconds; 0: no limit beyond the emulator's.
     pub translations_ms: u32,
     /// Nodes; the index is the guest's node id.
     pub nodes: Vec<Node>,
@@ -33,21 +33,21 @@ pub struct Machine {
     pub latency_ns: Vec<Vec<f64>>,
     /// Interconnect links, each one direction.
     pub links: Vec<Link>,
-    /// Limits and routes between CPU nodes and memory nodes, where there are any.
+    /// Limits and routes between CPU nodes and memory nodes, if any.
     pub paths: Vec<Path>,
     /// The processor.
     pub processor: Processor,
-    /// What a simulation of its traffic takes beyond that, where one has been calibrated. Not for the lab.
+    /// Parameters needed only to simulate its traffic, where the simulation has been calibrated. Not used by the lab.
     pub traffic: Option<Traffic>,
 }
 
-/// What traffic on a machine costs beyond latencies and capacities, for those who simulate it.
+/// Costs of traffic beyond latencies and capacities, for simulators.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Traffic {
-    /// Cycles a nanosecond.
+    /// Clock rate, in cycles per nanosecond.
     pub clock_ghz: f64,
-    /// What concurrent operation adds to every latency.
+    /// Latency that concurrent operation adds to every access.
     pub concurrent_ns: f64,
     /// Coherence probes of an access, in lines, spread evenly over all links.
     pub coherence_lines: f64,
@@ -56,18 +56,20 @@ pub struct Traffic {
 /// A node of the machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// What its memory is.
+    /// The type of its memory.
     pub kind: MemoryKind,
-    /// How many CPUs it has.
+    /// Number of its CPUs.
     pub cpus: u32,
     /// Its memory.
     pub size: Bytes,
     /// Read capacity, 10^9 bytes per second.
     pub read_gbps: f64,
-    /// Write capacity.
+    /// Write capacity; with curves, that of the most writes that were measured.
     pub write_gbps: f64,
-    /// Whether reads and writes have a capacity each.
+    /// Whether reads and writes have separate capacities.
     pub duplex: bool,
+    /// Measured loaded latency and peak bandwidth, instead of the three capacities and the processor's formula.
+    pub curves: Option<Curves>,
     /// A CXL memory device that the guest's driver brings up, instead of memory that firmware reports.
     pub cxl_device: Option<CxlDevice>,
 }
@@ -77,7 +79,7 @@ pub struct Node {
 pub struct CxlDevice {
     /// Its serial number.
     pub serial: u64,
-    /// Bytes in a row on one device of an interleaved region.
+    /// Consecutive bytes on one device of an interleaved region.
     pub granularity: u32,
 }
 
@@ -97,12 +99,22 @@ pub struct Path {
     pub from: u16,
     /// The node with the memory.
     pub to: u16,
-    /// The most these CPUs can draw from that memory.
+    /// The most bandwidth between these CPUs and that memory.
     pub gbps_max: Option<f64>,
-    /// Links crossed by what is read, as indices of [`Machine::links`].
+    /// The same as measured, with the loaded latency.
+    pub curves: Option<Curves>,
+    /// Links crossed by reads, as indices of [`Machine::links`].
     pub read_links: Vec<u16>,
-    /// Links crossed by what is written.
+    /// Links crossed by writes.
     pub write_links: Vec<u16>,
+}
+
+impl Path {
+    /// The most bandwidth of reads alone.
+    #[must_use]
+    pub fn reads_gbps(&self) -> Option<f64> {
+        self.gbps_max.or_else(|| self.curves.as_ref().map(|curves| curves.peak_gbps(1.0)))
+    }
 }
 
 /// A range of guest-physical addresses, `start` included, `end` not.
@@ -116,7 +128,7 @@ pub struct Range {
     pub node: u16,
 }
 
-/// Where RAM goes on above the hole for devices.
+/// Start of the RAM above the hole for devices.
 const HIGH: u64 = 4 << 30;
 /// QEMU's q35 board puts this much RAM below the hole if all of it fits there, else 2 GiB (hw/i386/pc_q35.c).
 const LOW_IF_ALL_FITS: u64 = 0xb000_0000;
@@ -128,19 +140,19 @@ impl Machine {
         (0u16..).zip(&self.nodes).filter(|(_, node)| node.cpus > 0).map(|(id, _)| id)
     }
 
-    /// All CPUs.
+    /// Total number of CPUs.
     #[must_use]
     pub fn cpus(&self) -> u32 {
         self.nodes.iter().map(|node| node.cpus).sum()
     }
 
-    /// The node of each CPU, by number: a node's CPUs are numbered in a row.
+    /// The node of each CPU, by number: a node's CPUs are numbered consecutively.
     #[must_use]
     pub fn node_of_cpu(&self) -> Vec<u16> {
         (0u16..).zip(&self.nodes).flat_map(|(id, node)| (0..node.cpus).map(move |_| id)).collect()
     }
 
-    /// The same machine with `cpus` CPUs, spread evenly over the nodes that have some; none if they don't go round.
+    /// The same machine with `cpus` CPUs, spread evenly over the nodes that have some; `None` if that is not possible.
     #[must_use]
     pub fn with_cpus(mut self, cpus: u32) -> Option<Self> {
         let share = u32::try_from(self.cpu_nodes().count()).ok().filter(|nodes| cpus >= *nodes)?;
@@ -152,14 +164,14 @@ impl Machine {
         Some(self)
     }
 
-    /// Memory that firmware reports, in bytes: what QEMU calls the machine's RAM.
+    /// Memory that firmware reports, in bytes: the machine's RAM in QEMU's terms.
     #[must_use]
     pub fn ram(&self) -> u64 {
         self.nodes.iter().filter(|node| node.cxl_device.is_none()).map(|node| node.size.0).sum()
     }
 
-    /// Where each node's memory lies in the guest's physical address space. Devices are not in it: their place is the
-    /// driver's choice.
+    /// The range of each node's memory in the guest's physical address space. CXL devices are not included: the driver
+    /// chooses their addresses.
     #[must_use]
     pub fn ranges(&self) -> Vec<Range> {
         let low = if self.ram() < LOW_IF_ALL_FITS { LOW_IF_ALL_FITS } else { LOW_ELSE };
@@ -181,7 +193,19 @@ impl Machine {
         ranges
     }
 
-    /// Unloaded latency from the CPUs of `from`; none if it has no CPUs.
+    /// Nodes whose accesses are timed: all but those of CXL devices.
+    pub fn modelled_nodes(&self) -> impl Iterator<Item = u16> + '_ {
+        let nodes = (0u16..).zip(&self.nodes);
+        nodes.filter(|(_, node)| node.cxl_device.is_none()).map(|(id, _)| id)
+    }
+
+    /// The limits and routes from the CPUs of `from` to the memory of `to`, if the machine has any.
+    #[must_use]
+    pub fn path(&self, from: u16, to: u16) -> Option<&Path> {
+        self.paths.iter().find(|path| (path.from, path.to) == (from, to))
+    }
+
+    /// Unloaded latency from the CPUs of `from`; `None` if it has no CPUs.
     #[must_use]
     pub fn latency(&self, from: u16, to: u16) -> Option<f64> {
         let row = self.cpu_nodes().position(|node| node == from)?;
@@ -208,7 +232,7 @@ impl Machine {
         self.cpu_nodes().find(|from| self.latency(*from, to) == Some(nearest)).unwrap_or_default()
     }
 
-    /// The distance firmware reports: 10 for a node to itself, in proportion to latency elsewhere.
+    /// The distance firmware reports: 10 within a node, proportional to latency elsewhere.
     #[must_use]
     pub fn distance(&self, from: u16, to: u16) -> u8 {
         if from == to {
@@ -216,7 +240,7 @@ impl Machine {
         }
         match (self.ratio(from, to), self.ratio(to, from)) {
             (Some(ratio), _) | (None, Some(ratio)) => tenths(ratio),
-            // Between two nodes without CPUs: there and on, by the CPUs of the first.
+            // Between two nodes without CPUs: from the first to its nearest CPUs, and from those to the second.
             (None, None) => {
                 let by = self.initiator(from);
                 let there = self.ratio(by, from).unwrap_or(1.0);
@@ -230,7 +254,7 @@ impl Machine {
     }
 }
 
-/// Firmware's unit, within what it may say of a remote node.
+/// Converts to firmware's unit, within the values allowed for a remote node.
 fn tenths(ratio: f64) -> u8 {
     #[expect(
         clippy::cast_possible_truncation,

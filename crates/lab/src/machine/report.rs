@@ -1,5 +1,5 @@
-//! Machines as people and programs read them: a table, and JSON of the schema `nearfar.machines/1`. Figures are the
-//! machine's own, whatever the slow motion.
+//! Prints machines: as a table for people, and as JSON of the schema `nearfar.machines/1` for programs. Values are the
+//! machine's own, without the slow-motion factor.
 
 use std::fmt::Write as _;
 
@@ -35,6 +35,8 @@ struct NodeRow {
     read_gbps: f64,
     write_gbps: f64,
     duplex: bool,
+    /// Whether loaded latency is as measured, by share of reads.
+    measured_curves: bool,
 }
 
 /// JSON, ending in a newline.
@@ -58,6 +60,7 @@ fn row(machine: &Machine) -> MachineRow {
         read_gbps: node.read_gbps,
         write_gbps: node.write_gbps,
         duplex: node.duplex,
+        measured_curves: node.curves.is_some(),
     });
     MachineRow {
         name: machine.name.clone(),
@@ -80,7 +83,11 @@ pub fn table(machines: &[Machine]) -> String {
         let _ = writeln!(out, "{gap}{}: {}", machine.name, machine.description);
         let _ = writeln!(out, "  node  kind  cpus     size  latency  read/write GB/s");
         for (id, node) in (0u16..).zip(&machine.nodes) {
-            let shared = if node.duplex { "each way" } else { "shared" };
+            let shared = match node.duplex {
+                _ if node.curves.is_some() => "by curve",
+                true => "each way",
+                false => "shared",
+            };
             let device = if node.cxl_device.is_some() { ", by its driver" } else { "" };
             let _ = writeln!(
                 out,

@@ -14,6 +14,7 @@ pub fn config(machine: &Machine, clock: config::Clock, stats: Option<PathBuf>) -
         read_gbps: node.read_gbps,
         write_gbps: node.write_gbps,
         duplex: node.duplex,
+        curves: node.curves.clone(),
     });
     let ranges = machine.ranges().into_iter().map(|range| config::Range {
         start: range.start,
@@ -39,12 +40,13 @@ fn paths(machine: &Machine) -> Vec<config::Path> {
     let mut paths = Vec::new();
     for (from, row) in machine.cpu_nodes().zip(&machine.latency_ns) {
         for (to, latency_ns) in (0u16..).zip(row) {
-            let spec = machine.paths.iter().find(|path| (path.from, path.to) == (from, to));
+            let spec = machine.path(from, to);
             paths.push(config::Path {
                 from,
                 to,
                 latency_ns: *latency_ns,
                 gbps_max: spec.and_then(|path| path.gbps_max),
+                curves: spec.and_then(|path| path.curves.clone()),
                 read_links: spec.map(|path| path.read_links.clone()).unwrap_or_default(),
                 write_links: spec.map(|path| path.write_links.clone()).unwrap_or_default(),
             });

@@ -1,5 +1,5 @@
-//! Frames to bytes and back. Bytes come from a guest that may be broken: whatever they are, decoding gives frames or
-//! one error, never a panic and never more memory than a frame may have.
+//! Encodes and decodes frames. Input comes from a guest that may be broken: for any bytes, decoding returns frames or
+//! one error, never panics, and never takes more memory than the largest frame.
 
 use super::{Frame, Start, Stream};
 
@@ -7,13 +7,13 @@ use super::{Frame, Start, Stream};
 const PAYLOAD_MAX: usize = 16 << 20;
 const HEAD: usize = 5;
 
-/// Why bytes are no frames.
+/// Reasons why bytes are no frames.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WireError {
-    /// A kind nobody sends.
+    /// An unknown kind.
     #[error("frame of unknown kind {0:#04x}")]
     Kind(u8),
-    /// More than any frame has.
+    /// A length above that of any frame.
     #[error("frame of kind {0} announces {1} bytes")]
     Length(char, usize),
     /// A payload that does not fit its kind.
@@ -91,7 +91,7 @@ impl Frame {
     }
 }
 
-/// Collects bytes until they are frames.
+/// Collects bytes and decodes complete frames.
 #[derive(Debug, Default)]
 pub(crate) struct Decoder {
     bytes: Vec<u8>,
@@ -99,7 +99,7 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    /// Adds what was read.
+    /// Adds received bytes.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 && self.start >= self.bytes.len() / 2 {
             self.bytes.drain(..self.start);
@@ -108,7 +108,7 @@ impl Decoder {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole frame, if there is one yet. After an error the stream can't be read any further.
+    /// The next complete frame, if there is one yet. After an error the stream can't be read any further.
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, WireError> {
         let waiting = &self.bytes[self.start..];
         let [kind, a, b, c, d, rest @ ..] = waiting else {

@@ -1,4 +1,4 @@
-//! What the host and the guest's runner say to each other over one byte stream (a virtio-serial port).
+//! The protocol between the host and the guest's runner over one byte stream (a virtio-serial port).
 //!
 //! A frame is one kind byte, the payload's length (4 bytes, little endian) and the payload. Numbers in payloads are
 //! little endian; `Hello` and `Exit` carry JSON, `Start` its own form (`start.rs`), as paths need not be text.
@@ -9,15 +9,15 @@
 //! | S start | host | [`Start`] |
 //! | R running | guest | none: the command has been started |
 //! | D data | both | stream byte, bytes; no bytes: end of that stream |
-//! | C credit | both | stream byte, u32: so many more bytes of that stream may be sent |
-//! | B broken | host | stream byte: nobody reads that stream any more |
+//! | C credit | both | stream byte, u32: number of further bytes of that stream that may be sent |
+//! | B broken | host | stream byte: that stream has no reader any more |
 //! | K signal | host | i32 |
 //! | A alive | guest | none: answers each signal, so that a hung guest shows |
 //! | W window | host | u16 rows, u16 columns |
 //! | X exit | guest | [`Outcome`] |
 //!
-//! A stream's sender starts with [`CREDIT`] and never has more bytes under way than it was given: a reader that stops
-//! reading stops its own stream alone, and signals still pass.
+//! A stream's sender starts with [`CREDIT`] and never has more bytes outstanding than its credit: a reader that stops
+//! reading stops only its own stream, and signals still pass.
 
 mod codec;
 mod start;
@@ -33,7 +33,8 @@ pub(crate) const CREDIT: u32 = 256 << 10;
 /// Payload bytes of the largest data frame.
 pub(crate) const CHUNK: usize = 32 << 10;
 
-/// What both sides must agree on; they are the same program, so a difference means a broken set-up.
+/// The protocol version, which must be equal on both sides; they are the same program, so a difference means a broken
+/// set-up.
 pub(crate) const VERSION: u32 = 1;
 
 /// One of the command's three streams.
@@ -47,25 +48,25 @@ pub(crate) enum Stream {
     Err,
 }
 
-/// The guest's first words.
+/// The guest's first message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     /// [`VERSION`] of the guest's side.
     pub(crate) version: u32,
 }
 
-/// How the command ended, or why it did not start.
+/// The end of the command, or the reason why it did not start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Outcome {
     /// It ended with this status.
     Exited(u8),
     /// A signal ended it.
     Killed(i32),
-    /// No such command.
+    /// The command was not found.
     NotFound(String),
-    /// It is there but can't be executed.
+    /// The file exists but can't be executed.
     NotExecutable(String),
-    /// The runner failed before it.
+    /// The runner failed before starting it.
     Failed(String),
 }
 

@@ -1,16 +1,16 @@
-//! What to run, as bytes: paths, arguments and variables need not be text.
+//! The start message, encoded as bytes: paths, arguments and variables need not be text.
 //!
 //! Form: cwd, terminal flag (0 or 1) with u16 rows and u16 columns, u32 number of arguments and the arguments, u32 number of
 //! variables and name and value of each. A byte string is its u32 length and its bytes. All little endian.
 
 use std::collections::BTreeMap;
 
-/// What to run.
+/// The command to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Start {
     /// The command and its arguments.
     pub(crate) argv: Vec<Vec<u8>>,
-    /// Its environment, whole.
+    /// Its complete environment.
     pub(crate) env: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Its working directory.
     pub(crate) cwd: Vec<u8>,
@@ -37,7 +37,7 @@ impl Start {
         out
     }
 
-    /// From bytes; none if they are not the form, or if something follows it.
+    /// Decodes bytes; `None` if they are malformed, or if something follows.
     pub(super) fn decode(mut bytes: &[u8]) -> Option<Self> {
         let from = &mut bytes;
         let cwd = take_bytes(from)?;

@@ -1,4 +1,5 @@
-//! What goes wrong is one message with what was asked, what was found and what to do, its status, and nothing left running.
+//! Each failure gives one message with the request, the finding and the remedy, and its exit status, and leaves no
+//! process running.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -47,12 +48,17 @@ pub(crate) fn a_panic_is_one_message_with_the_console_kept() {
 }
 
 pub(crate) fn a_guest_that_does_not_come_up_is_given_up() {
-    // A kernel that is told to wait for a root that never comes.
+    // The kernel waits for a root device that never appears.
     let mut command = lab(&["run", "--timing", "off", "--boot-timeout", "4", "--append"]);
     command.args(["rdinit=/none root=/dev/none rootwait", "--", "true"]);
     let ended = Ended::from(command.output().unwrap());
     assert_eq!((ended.status, ended.err.lines().count()), (125, 1), "{ended:?}");
-    assert!(ended.err.contains("did not come up within 4 s; its console: "), "{ended:?}");
+    assert!(
+        ended
+            .err
+            .contains("did not come up within 4 s (--boot-timeout gives it more); its console: "),
+        "{ended:?}"
+    );
     let _ = fs::remove_file(ended.err.trim().rsplit("its console: ").next().unwrap());
 }
 
@@ -94,7 +100,18 @@ pub(crate) fn no_qemu_survives_an_interrupted_boot() {
 }
 
 pub(crate) fn bad_usage_is_named_and_nothing_boots() {
-    let cases: [(&[&str], i32, &str); 9] = [
+    let cases: [(&[&str], i32, &str); 12] = [
+        (
+            &["run", "-M", "/dev/zero", "--", "true"],
+            2,
+            "machine file /dev/zero: not a regular file",
+        ),
+        (&["run", "-M", "/proc/self/fd", "--", "true"], 2, "machine file /proc/self/fd: "),
+        (
+            &["run", "--out", "/nonexistent/a/b", "--", "true"],
+            125,
+            "/nonexistent/a/b: No such file",
+        ),
         (
             &["run", "-K", "5.4", "--", "true"],
             2,

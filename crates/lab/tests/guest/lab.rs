@@ -1,4 +1,4 @@
-//! Starting guests from tests.
+//! Starts guests for tests.
 
 use std::fs;
 use std::io::Write as _;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 pub(crate) const LAB: &str = env!("CARGO_BIN_EXE_nearfar-lab");
 
-/// Fetches what the tests need, once, so that no test's time or messages depend on it.
+/// Downloads the tests' requirements, once, so that no test's time or messages depend on it.
 pub(crate) fn prepare() {
     let status = Command::new(LAB).arg("fetch").stderr(Stdio::inherit()).status().unwrap();
     assert!(
@@ -18,7 +18,7 @@ pub(crate) fn prepare() {
     );
 }
 
-/// How a lab command ended.
+/// Result of a lab command.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: i32,
@@ -37,14 +37,14 @@ impl From<Output> for Ended {
     }
 }
 
-/// `nearfar-lab` with arguments, not started yet; no input.
+/// `nearfar-lab` with arguments, not started yet; without input.
 pub(crate) fn lab(args: &[&str]) -> Command {
     let mut command = Command::new(LAB);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// `nearfar-lab run` with the words of `options` before the command; without timing and on few CPUs, unless they say.
+/// `nearfar-lab run` with `options` before the command; by default without timing and on few CPUs.
 pub(crate) fn run(options: &str, command: &[&str]) -> Command {
     let mut args = vec!["run"];
     if !options.contains("--timing") {
@@ -64,7 +64,7 @@ pub(crate) fn sh(options: &str, script: &str) -> Ended {
     run(options, &["sh", "-c", script]).output().unwrap().into()
 }
 
-/// Starts `command`, feeds it `input`, and waits for its end.
+/// Starts `command`, writes `input` to it, and waits for its end.
 pub(crate) fn fed(mut command: Command, input: Vec<u8>) -> Output {
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
@@ -76,7 +76,7 @@ pub(crate) fn fed(mut command: Command, input: Vec<u8>) -> Output {
     output
 }
 
-/// Waits until `condition` holds; a minute at most.
+/// Waits until `condition` holds, for at most a minute.
 #[expect(clippy::disallowed_methods, reason = "waiting for another process")]
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     for _ in 0..1200 {
@@ -88,7 +88,7 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     panic!("waited a minute for: {what}");
 }
 
-/// The QEMU process of a running lab, once there is one.
+/// The QEMU process of a running lab; waits for it.
 pub(crate) fn qemu_of(lab: &Child) -> u32 {
     let tasks = PathBuf::from(format!("/proc/{}/task", lab.id()));
     let mut found = None;
@@ -113,7 +113,7 @@ pub(crate) fn qemu_of(lab: &Child) -> u32 {
     found.unwrap()
 }
 
-/// Whether a process is there and not a zombie.
+/// Whether a process exists and is not a zombie.
 pub(crate) fn alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z') && !rest.starts_with('X'))
@@ -124,10 +124,10 @@ pub(crate) fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// What a test that can't be run here ends with: the reason.
+/// Ends a test that can't be run here, with the reason.
 pub(crate) struct LeftOut(pub(crate) &'static str);
 
-/// A script with root's rights to mount in a namespace of its own; ends the test where this machine allows none.
+/// A script with the right to mount in a namespace of its own; ends the test where this machine does not allow that.
 pub(crate) fn in_own_mounts(script: &str) -> Command {
     let user = ["--user", "--map-root-user"];
     let unshare = |more: &[&str]| {

@@ -63,12 +63,29 @@ pub(crate) fn a_signal_to_the_lab_reaches_the_command() {
     assert_eq!(child.wait().unwrap().code(), Some(9));
 }
 
+pub(crate) fn a_command_that_does_not_end_by_a_signal_is_ended_with_the_guest() {
+    for (signals, status) in [(&[Signal::TERM][..], 143), (&[Signal::INT, Signal::INT], 130)] {
+        let script = "trap '' TERM INT; echo ready; while :; do sleep 1; done";
+        let mut child = run("", &["sh", "-c", script]).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        for signal in signals {
+            rustix::process::kill_process(Pid::from_child(&child), *signal).unwrap();
+            assert!(std::process::Command::new("sleep").arg("0.5").status().unwrap().success());
+        }
+        let mut said = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(status), "{signals:?}: {said}");
+        assert!(said.contains("did not end by the signal; ended the guest"), "{said}");
+    }
+}
+
 pub(crate) fn a_reader_that_closes_ends_the_writer() {
     let script = "yes; echo $? >&2";
     let mut child = run("", &["bash", "-c", script]).spawn().unwrap();
     let mut some = [0; 8];
     child.stdout.take().unwrap().read_exact(&mut some).unwrap();
-    // The pipe is closed here; `yes` must find out.
+    // The pipe is closed here; `yes` must notice.
     let mut err = String::new();
     child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
     assert!(child.wait().unwrap().success());

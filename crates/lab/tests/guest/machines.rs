@@ -1,10 +1,10 @@
-//! What a machine file says is what the guest's kernel sees.
+//! Checks that the guest's kernel sees the machine of the machine file.
 
 use nearfar_lab::machine::{Machine, Range, catalog};
 
 use crate::lab::{Ended, sh};
 
-/// Everything a kernel says of the machine, read in one boot.
+/// The kernel's view of the machine, read in one boot.
 const SCRIPT: &str = "
 dmesg | grep 'SRAT: Node' | sed 's/.*SRAT/SRAT/'
 cd /sys/devices/system/node
@@ -24,14 +24,14 @@ fn seen(options: &str) -> String {
     out
 }
 
-/// How many threads have CPUs forget translations, after all that can be killed has been.
+/// The number of threads that limit translations, after killing every process that can be killed.
 fn forgetting(options: &str) -> String {
     let script = "kill -KILL -1; cat /proc/1/task/*/comm | grep -c ^forget/";
     sh(options, script).out
 }
 
 pub(crate) fn every_cpu_forgets_translations_whatever_the_command_kills() {
-    // The last one is isolated: threads are only there if they ask for it.
+    // The last CPU is isolated: only threads that request it run there.
     assert_eq!(forgetting("--cpus 3 --append isolcpus=2"), "3\n");
 }
 
@@ -47,8 +47,8 @@ fn has(seen: &str, line: &str) {
     assert!(seen.lines().any(|own| own == line), "no line `{line}` in:\n{seen}");
 }
 
-/// Ranges of the SRAT as the kernel prints them: `SRAT: Node 0 PXM 0 [mem 0x00100000-0x7fffffff]`. The first megabyte has
-/// a hole for firmware, which the machine file knows nothing of.
+/// Ranges of the SRAT as the kernel prints them: `SRAT: Node 0 PXM 0 [mem 0x00100000-0x7fffffff]`. The first megabyte
+/// has a hole for firmware, which is not in the machine file.
 fn srat(seen: &str) -> Vec<Range> {
     let mut ranges: Vec<Range> = Vec::new();
     for line in seen.lines().filter_map(|line| line.strip_prefix("SRAT: Node ")) {

@@ -1,8 +1,8 @@
-//! Tests that boot: the lab's promises kept by real kernels in QEMU.
+//! Tests that boot: the lab's promises checked with real kernels in QEMU.
 //!
-//! A harness of its own, for two reasons: boots are shared between tests where they can be, and tests run two at a time, as
-//! a guest keeps more than one of this machine's CPUs busy. Arguments are parts of test names. `LAB=off` boots nothing and
-//! says so. Here: the list and the runner. `lab.rs` starts guests; the tests are in the other files.
+//! A harness of its own, for two reasons: tests share boots where possible, and run two at a time, because a guest
+//! keeps more than one of the host's CPUs busy. Arguments are parts of test names. `LAB=off` boots nothing and prints a
+//! note; `LAB=smoke` runs those of [`SMOKE`]. Here: the list and the runner. `lab.rs` starts guests; the tests are in the other files.
 
 #![expect(
     clippy::unwrap_used,
@@ -22,7 +22,7 @@ mod like;
 mod machines;
 mod timing;
 
-/// A test: its name is what it states.
+/// A test: its name states the tested behaviour.
 type Test = (&'static str, fn());
 
 /// Names tests as their functions.
@@ -39,6 +39,7 @@ const TESTS: &[Test] = tests! {
         what_is_written_to_out_is_on_the_host,
         a_signal_that_ends_the_command_is_128_and_the_signal,
         a_signal_to_the_lab_reaches_the_command,
+        a_command_that_does_not_end_by_a_signal_is_ended_with_the_guest,
         a_reader_that_closes_ends_the_writer,
         megabytes_pass_unharmed_both_ways,
         the_environment_and_the_directory_are_passed,
@@ -68,9 +69,15 @@ const TESTS: &[Test] = tests! {
         real_waits_slow_what_firmware_says;
 };
 
+/// Tests of a quick run.
+const SMOKE: [&str; 2] = ["like::stdin", "machines::the_default_machine_is_as_its_file_says"];
+
 fn main() -> ExitCode {
-    let filters: Vec<String> =
+    let mut filters: Vec<String> =
         std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    if filters.is_empty() && std::env::var("LAB").is_ok_and(|lab| lab == "smoke") {
+        filters = SMOKE.map(str::to_string).into();
+    }
     let chosen: Vec<Test> = TESTS
         .iter()
         .copied()
@@ -105,11 +112,11 @@ fn main() -> ExitCode {
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What became of tests that did not pass.
+/// Tests that did not pass.
 #[derive(Default)]
 struct Outcome {
     failed: Vec<&'static str>,
-    /// How many can't be run on this machine.
+    /// Number of tests that can't be run on this machine.
     ignored: usize,
 }
 

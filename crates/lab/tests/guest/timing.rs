@@ -1,10 +1,10 @@
-//! The method of timing is named wherever its figures are. (Its accuracy is `make bench-lab`'s business.)
+//! Checks that every report with times names the timing method. (`make bench-lab` checks its accuracy.)
 
 use serde_json::Value;
 
 use crate::lab::{Ended, LAB, sh, text};
 
-/// Runs with statistics; without the plugin there are none to speak of, and that must be said too.
+/// Runs with statistics; without the plugin there are none, and the test checks the message instead.
 fn statistics(options: &str, script: &str) -> (Ended, Value) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("stats.json");

@@ -1,16 +1,15 @@
-//! memcached, by its text protocol (doc/protocol.txt of memcached): a record is one item.
+//! memcached, by its text protocol: a record is one item.
 //!
-//! The protocol's `set` and `get` are a dozen lines; the client crates that are kept bring TLS and pools for the same.
-//!
-//! memcached stops reading from a connection whose answers are not taken. So that neither side waits for the other for
-//! ever, no more than [`AHEAD`] bytes are sent before answers are read.
+//! memcached stops reading from a connection whose answers are not read. To avoid a deadlock, no more than [`AHEAD`]
+//! bytes are sent before answers are read.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 
 use super::{Request, Store, StoreError};
+use crate::reply::{self, LINE_MAX, Parsed, Reply};
 
-/// Less than a socket takes at its receiving end.
+/// Less than the receive buffer of a socket.
 const AHEAD: usize = 32 << 10;
 
 /// A connection.
@@ -18,15 +17,14 @@ const AHEAD: usize = 32 << 10;
 pub struct Memcached {
     answers: BufReader<TcpStream>,
     outgoing: Vec<u8>,
-    value: Vec<u8>,
-    line: Vec<u8>,
+    answer: Vec<u8>,
 }
 
 impl Memcached {
     /// Connects to HOST:PORT.
     ///
     /// # Errors
-    /// Nobody answers there.
+    /// There is no server at the address.
     pub fn connect(address: &str) -> Result<Self, StoreError> {
         let unreachable = |source: std::io::Error| StoreError::Unreachable {
             store: "memcached",
@@ -35,15 +33,10 @@ impl Memcached {
         };
         let stream = TcpStream::connect(address).map_err(unreachable)?;
         stream.set_nodelay(true).map_err(unreachable)?;
-        Ok(Self {
-            answers: BufReader::new(stream),
-            outgoing: Vec::new(),
-            value: Vec::new(),
-            line: Vec::new(),
-        })
+        Ok(Self { answers: BufReader::new(stream), outgoing: Vec::new(), answer: Vec::new() })
     }
 
-    /// Sends what was asked and reads the answers; returns how many reads found nothing.
+    /// Sends requests and reads their answers; returns the number of reads that missed.
     fn exchange(&mut self, asked: &[Request<'_>]) -> Result<u64, StoreError> {
         let sent = self.answers.get_mut().write_all(&self.outgoing);
         self.outgoing.clear();
@@ -71,44 +64,39 @@ impl Memcached {
         Ok(())
     }
 
-    /// The answer to one request: whether a read found nothing.
+    /// Reads the answer to one request; returns whether a read missed.
     fn answered(&mut self, request: &Request<'_>) -> Result<bool, StoreError> {
-        self.read_line()?;
-        match request {
-            Request::Write { .. } if self.line == b"STORED" => Ok(false),
-            Request::Read { .. } if self.line == b"END" => Ok(true),
-            Request::Read { .. } => {
-                let bytes = self.value_bytes().ok_or_else(|| self.refused("a get"))?;
-                // The value, and the end of its line.
-                self.value.resize(bytes + 2, 0);
-                self.answers.read_exact(&mut self.value)?;
-                self.read_line()?;
-                if self.line == b"END" { Ok(false) } else { Err(self.refused("a get")) }
-            }
-            Request::Write { .. } | Request::Scan { .. } => Err(self.refused("a set")),
+        match (request, self.reply()?) {
+            (Request::Write { .. }, Reply::Stored) => Ok(false),
+            (Request::Read { .. }, Reply::End) => Ok(true),
+            (Request::Read { .. }, Reply::Value { .. }) if self.reply()? == Reply::End => Ok(false),
+            (Request::Read { .. }, _) => Err(self.refused("a get")),
+            (Request::Write { .. } | Request::Scan { .. }, _) => Err(self.refused("a set")),
         }
     }
 
-    /// From `VALUE key flags bytes`.
-    fn value_bytes(&self) -> Option<usize> {
-        let mut words = std::str::from_utf8(&self.line).ok()?.split(' ');
-        words.next().filter(|word| *word == "VALUE")?;
-        // The protocol has items of up to 1 GiB.
-        words.nth(2)?.parse().ok().filter(|bytes| *bytes <= 1 << 30)
-    }
-
-    /// A line without its end. An answer that has none for long is not one of memcached's.
-    fn read_line(&mut self) -> Result<(), StoreError> {
-        self.line.clear();
-        let read = self.answers.by_ref().take(2048).read_until(b'\n', &mut self.line)?;
-        if read == 0 || self.line.pop() != Some(b'\n') || self.line.pop() != Some(b'\r') {
-            return Err(self.refused("a request (the connection ended, or that is not memcached)"));
+    /// Reads a piece of an answer.
+    fn reply(&mut self) -> Result<Reply, StoreError> {
+        self.answer.clear();
+        self.answers.by_ref().take(LINE_MAX as u64).read_until(b'\n', &mut self.answer)?;
+        let line = self.answer.len();
+        let mut parsed = reply::parse(&self.answer);
+        if let Parsed::More(whole) = parsed
+            && self.answer.ends_with(b"\n")
+        {
+            self.answer.resize(whole, 0);
+            self.answers.read_exact(&mut self.answer[line..])?;
+            parsed = reply::parse(&self.answer);
         }
-        Ok(())
+        match parsed {
+            Parsed::Whole(_, reply) => Ok(reply),
+            _ => Err(self.refused("a request (the connection ended, or that is not memcached)")),
+        }
     }
 
     fn refused(&self, to: &str) -> StoreError {
-        let said = String::from_utf8_lossy(&self.line).into_owned();
+        let said = String::from_utf8_lossy(&self.answer);
+        let said = said.lines().next().unwrap_or_default().to_owned();
         let hint = if said.contains("too large") {
             "; start it with a larger -I"
         } else if said.contains("out of memory") {

@@ -1,4 +1,4 @@
-//! Stores: several requests are sent at once and their answers read, whatever the protocol.
+//! Stores: several requests are sent at once and their answers read, with any protocol.
 
 use std::io;
 
@@ -20,50 +20,50 @@ pub enum Request<'a> {
     Write {
         /// Its key.
         key: String,
-        /// Which pieces, and what they are to hold.
+        /// The pieces, with their new content.
         pieces: Vec<(u32, &'a [u8])>,
-        /// Whether the record is new; then it has all pieces.
+        /// Whether the record is new; then all pieces are present.
         new: bool,
     },
     /// Records in the order of keys.
     Scan {
-        /// Where to start.
+        /// First key.
         key: String,
-        /// How many.
+        /// Number of records.
         records: u64,
     },
 }
 
-/// What a store said that it should not have, or did not say.
+/// A wrong or missing answer of a store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// It can't be reached.
+    /// The store can't be reached.
     #[error("connecting to {store} at {address}: {source}; is it running there?")]
     Unreachable {
         /// Its name.
         store: &'static str,
-        /// Where it should be.
+        /// Its address.
         address: String,
-        /// Why not.
+        /// The error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The connection broke.
     #[error("talking to memcached: {0}")]
     Broken(#[from] io::Error),
-    /// An error of Redis.
+    /// Redis returned an error.
     #[error("redis: {0}; out of memory? see maxmemory and --records")]
     Redis(#[from] ::redis::RedisError),
-    /// An answer that is not one.
+    /// The store refused a request.
     #[error("memcached answered `{said}` to {to}{hint}")]
     Refused {
-        /// What was asked.
+        /// The request.
         to: String,
-        /// What came back.
+        /// The answer.
         said: String,
-        /// What to do, if known.
+        /// The remedy, if known.
         hint: &'static str,
     },
-    /// It has no such thing.
+    /// The store does not support scans.
     #[error("{store} has no scans, so it can't run workload E; take another workload or store")]
     NoScans {
         /// Its name.
@@ -73,9 +73,9 @@ pub enum StoreError {
 
 /// A store.
 pub trait Store {
-    /// Sends all requests, then reads all answers. Returns how many reads found nothing.
+    /// Sends all requests, then reads all answers. Returns the number of reads that missed.
     ///
     /// # Errors
-    /// What the store refused, and a connection that broke; some of the requests may have been carried out.
+    /// The store refused a request, or the connection broke; some of the requests may have been carried out.
     fn send(&mut self, requests: &[Request<'_>]) -> Result<u64, StoreError>;
 }

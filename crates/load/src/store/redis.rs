@@ -1,13 +1,13 @@
 //! Redis: a record is a hash of fields, as in YCSB's binding, or a plain string.
 //!
-//! Scans go by an index, a sorted set of all keys that only loads for workload E fill: it is another copy of each key.
+//! Scans use an index, a sorted set of all keys that only loads for workload E fill: it is another copy of each key.
 
 use redis::{Connection, Pipeline, Value, cmd, pipe};
 
 use super::{Request, Store, StoreError};
 use crate::records::Shape;
 
-/// The sorted set of all keys; YCSB's binding calls it so too.
+/// The sorted set of all keys; YCSB's binding has the same name.
 const INDEX: &str = "_indices";
 
 /// A connection.
@@ -24,10 +24,10 @@ impl std::fmt::Debug for Redis {
 }
 
 impl Redis {
-    /// Connects to HOST:PORT. With `index`, new records enter the index.
+    /// Connects to HOST:PORT. With `index`, new records are added to the index.
     ///
     /// # Errors
-    /// Nobody answers there.
+    /// There is no server at the address.
     pub fn connect(address: &str, shape: Shape, index: bool) -> Result<Self, StoreError> {
         let unreachable = |source: redis::RedisError| StoreError::Unreachable {
             store: "redis",
@@ -60,7 +60,7 @@ impl Redis {
                 }
             }
             Request::Scan { key, records } => {
-                // The keys first, then what they stand for: two round trips, as in YCSB's binding.
+                // The keys first, then their values: two round trips, as in YCSB's binding.
                 let mut range = cmd("ZRANGEBYLEX");
                 range.arg(INDEX).arg(format!("[{key}")).arg("+").arg("LIMIT").arg(0).arg(*records);
                 let keys: Vec<String> = range.query(&mut self.connection)?;
@@ -87,7 +87,7 @@ impl Store for Redis {
     }
 }
 
-/// What Redis answers to a read of a record that is not there.
+/// Whether an answer of Redis means that the record is missing.
 fn is_nothing(answer: &Value) -> bool {
     match answer {
         Value::Nil => true,

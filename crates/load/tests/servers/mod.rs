@@ -1,5 +1,5 @@
-//! Real servers for tests, each on loopback at a port that is free, or at a socket in a directory of its own; ended by its process id.
-//! Tests of `nearfar cache bench` have these, too.
+//! Real servers for tests, each on loopback at a free port, or at a socket in a directory of its own; ended by its
+//! process id. Tests of `nearfar cache bench` use them, too.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// A process that is ended with it.
+/// A process that is killed when dropped.
 pub(crate) struct Ends(pub(crate) Child);
 
 pub(crate) struct Server {
@@ -27,8 +27,8 @@ impl Drop for Ends {
     }
 }
 
-/// A port that nobody listens at, and that no other test here has been given: one that has just been let go may be given
-/// again at once.
+/// A port without a listener that was not returned to another test here: a port just released may be returned again at
+/// once.
 fn free_port() -> u16 {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {
@@ -40,7 +40,7 @@ fn free_port() -> u16 {
     }
 }
 
-/// One over TCP, of whose options PORT is the port.
+/// A server over TCP; `PORT` in the options is replaced by the port.
 pub(crate) fn server(program: &str, options: &[&str]) -> Server {
     for _ in 0..5 {
         let port = free_port().to_string();
@@ -52,15 +52,15 @@ pub(crate) fn server(program: &str, options: &[&str]) -> Server {
     panic!("{program} ends as soon as it is started, at five ports");
 }
 
-/// One that runs in a directory of its own, and listens at the address. `None` if it ended: the port may have been taken
-/// meanwhile.
+/// A server that runs in a directory of its own, and listens at the address. `None` if it ended: the port may have been
+/// taken meanwhile.
 pub(crate) fn started(
     program: &str,
     options: &[String],
     address: impl FnOnce(&Path) -> String,
 ) -> Option<Server> {
     let dir = tempfile::tempdir().unwrap();
-    // Started as root it may become somebody else, who must be able to make a socket there.
+    // A server started as root may switch to another user, which must be able to create a socket there.
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
     let child = Command::new(program)
         .args(options)

@@ -1,61 +1,76 @@
-//! A command that goes on in the background: this very binary once more, with `--foreground`, and how it is ended.
+//! Starts a service in the background: this binary again, with `--foreground`.
 
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
+use nearfar_kernel::fs::RootFs;
+use nearfar_kernel::journal::Journal;
+use nearfar_kernel::process::Identity;
 
-use crate::clock::{Stopwatch, sleep};
-use crate::exit::{Exit, WithExit};
-use crate::tier::service::NAP;
-use crate::tier::state::Identity;
+use nearfar_command::exit::{Exit, WithExit};
+use nearfar_command::output;
+use nearfar_daemon::owner::{self, PATIENCE, Service};
+use nearfar_daemon::tier::service::NAP;
+use nearfar_kernel::clock::{Stopwatch, sleep};
 
-/// How long starting and stopping may take: sensors test themselves first.
-pub(super) const PATIENCE: Duration = Duration::from_secs(120);
-
-/// What is started.
-#[derive(Debug)]
-pub(super) struct Background<'a> {
-    /// Its command: `tier` is `nearfar tier start`.
-    pub(super) command: &'a str,
-    /// What it does, for people.
-    pub(super) what: &'a str,
-    pub(super) arguments: &'a [std::ffi::OsString],
-}
-
-/// Starts the process that does the work, and waits until it does: until `runs` says so of the process with this number.
+/// Starts the process that does the work and waits until it is ready: until `runs` returns the state of the process
+/// with this id. A signal that ends this process ends the started one, too.
 pub(super) fn start<S>(
-    of: &Background<'_>,
-    runs: impl Fn(u32) -> anyhow::Result<Option<S>>,
+    service: Service,
+    arguments: &[std::ffi::OsString],
+    runs: impl Fn(u32) -> Option<S>,
 ) -> anyhow::Result<S> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("listening for signals")?;
+    }
+    let fs = RootFs::live()?;
+    let journal = Journal::new(Journal::default_dir(), &fs, "/");
+    let claim = service.claim(&fs, &journal)?;
     let exe = std::env::current_exe().context("looking for this binary")?;
     let mut command = Command::new(exe);
-    command.args([of.command, "start", "--foreground"]).args(of.arguments);
+    command.args([service.word(), "start", "--foreground", "--claimed"]).args(arguments);
     let log = tempfile::tempfile().context("creating a file for messages")?;
     let messages = log.try_clone().context("keeping messages")?;
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(messages);
+    command.stdin(owner::for_child(&claim)?).stdout(Stdio::null()).stderr(messages);
     let mut child = command.spawn().context("starting the process that does the work")?;
+    claim.leave();
     let waited = Stopwatch::start();
     while waited.elapsed() < PATIENCE {
-        if let Some(state) = runs(child.id())? {
+        if let Some(state) = runs(child.id()) {
+            output::print_error(&said(log)?);
             return Ok(state);
         }
         if let Some(status) = child.try_wait().context("waiting for the process to start")? {
             let exit = if status.code() == Some(2) { Exit::Usage } else { Exit::Failed };
             let said = said(log)?;
             let said = said.trim().trim_start_matches("nearfar: ");
+            anyhow::ensure!(!said.is_empty(), "it was ended ({status}) before it ran");
             return Err(WithExit { exit, error: anyhow::anyhow!("{said}") }.into());
+        }
+        if stop.load(Ordering::Relaxed) {
+            end(&mut child)?;
+            anyhow::bail!("interrupted: nothing was started, and all settings are as before");
         }
         sleep(NAP);
     }
     let _ = child.kill();
     anyhow::bail!(
-        "{} did not start within {} s; nearfar {} start --foreground shows why",
-        of.what,
+        "it did not start within {} s; nearfar {} start --foreground shows why",
         PATIENCE.as_secs(),
-        of.command
+        service.word()
     )
+}
+
+fn end(child: &mut Child) -> anyhow::Result<()> {
+    if let Some(process) = Identity::of(child.id()) {
+        process.terminate().context("ending the process that was to do the work")?;
+    }
+    child.wait().context("waiting for the process that was to do the work")?;
+    Ok(())
 }
 
 fn said(mut log: std::fs::File) -> anyhow::Result<String> {
@@ -63,21 +78,6 @@ fn said(mut log: std::fs::File) -> anyhow::Result<String> {
     let mut text = String::new();
     log.rewind()
         .and_then(|()| log.read_to_string(&mut text))
-        .context("reading what the process said")?;
+        .context("reading the process's messages")?;
     Ok(text)
-}
-
-/// Ends it, and waits until it has ended.
-pub(super) fn end(identity: Identity) -> anyhow::Result<()> {
-    let number = identity.pid;
-    let pid = i32::try_from(number).ok().and_then(rustix::process::Pid::from_raw);
-    let pid = pid.context("the state names no process")?;
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM)
-        .with_context(|| format!("ending process {number}"))?;
-    let waited = Stopwatch::start();
-    while identity.is_running() {
-        anyhow::ensure!(waited.elapsed() < PATIENCE, "process {number} does not end");
-        sleep(NAP);
-    }
-    Ok(())
 }

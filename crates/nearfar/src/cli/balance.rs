@@ -1,7 +1,8 @@
-//! `nearfar balance`: memory traffic spread over controllers and links, as a process of its own.
+//! `nearfar balance`: starts, shows and stops the service that balances memory traffic over controllers and links.
 //!
-//! `start` runs it in the background (or here, with `--foreground`) until `stop` or a signal ends it; whatever was set is
-//! put back then. If it is killed, `stop` or the next `start` puts it back. What it does is in [`crate::balance`].
+//! `start` runs the service in the background (or here, with `--foreground`) until `stop` or a signal ends it; all
+//! changed settings are then restored. If it is killed, `stop` or the next `start` restores them. The service itself is
+//! [`nearfar_daemon::balance`].
 
 use std::process::ExitCode;
 
@@ -9,18 +10,21 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use nearfar_kernel::fs::RootFs;
 use nearfar_kernel::journal::{Journal, OnConflict};
+use nearfar_kernel::process::Identity;
 
-use super::background::{self, Background};
+use super::background;
 use super::machine::MachineArgs;
-use super::output;
-use crate::balance::options::{Options, Policy, RATE, RATE_MAX};
-use crate::balance::service;
-use crate::balance::state::{self, State};
-use crate::exit::{EndsWith as _, Exit};
-use crate::tier::options::PID_MAX;
-use crate::tier::service::refuse_conflicts;
+use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::number::whole;
+use nearfar_command::output;
+use nearfar_daemon::balance::options::{Options, Policy, RATE, RATE_MAX};
+use nearfar_daemon::balance::service;
+use nearfar_daemon::balance::state::{self, State};
+use nearfar_daemon::owner::Service;
+use nearfar_daemon::tier::options::PID_MAX;
+use nearfar_daemon::tier::service::refuse_conflicts;
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -31,57 +35,81 @@ pub(crate) struct Args {
 enum What {
     /// Start balancing; needs root
     ///
-    /// Pages move to the nodes that use them; pages that several nodes use are spread, so that no memory controller is full
-    /// while others idle. Programs need no change.
+    /// Pages migrate to the nodes that use them; pages used by several nodes are interleaved, so that no memory
+    /// controller is saturated while others idle. Programs need no change.
     Start(StartArgs),
-    /// Show what traffic is like, what balancing does and why, and what came of it
+    /// Show memory traffic, the decisions of balancing with their reasons, and their effect
     Status(StatusArgs),
-    /// Stop balancing and put back all settings, also after it was killed; pages stay where they are
+    /// Stop balancing and restore all settings, also after it was killed; pages stay where they are
     Stop(StopArgs),
+}
+
+/// A policy as an argument.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PolicyArg(pub(super) Policy);
+
+impl clap::ValueEnum for PolicyArg {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self(Policy::Balanced), Self(Policy::Carrefour), Self(Policy::Colloid)]
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        let help = match self.0 {
+            Policy::Balanced => {
+                "Equalise marginal memory cost across nodes; migrate only if the gain exceeds the cost"
+            }
+            Policy::Carrefour => "Per-page thresholds, as published; no prediction",
+            Policy::Colloid => "Equalise latencies by a search of bounds, as published",
+        };
+        Some(clap::builder::PossibleValue::new(self.0.word()).help(help))
+    }
 }
 
 #[derive(Debug, clap::Args)]
 struct StartArgs {
-    /// Stay in the foreground and tell each second, until a signal ends it
+    /// Stay in the foreground and print a line each second, until a signal ends it
     #[arg(long)]
     foreground: bool,
-    /// Who decides
-    #[arg(long, value_enum, default_value_t)]
-    policy: Policy,
-    /// Only processes in this cgroup and in those below it
+    /// Policy that decides which pages migrate
+    #[arg(long, value_enum, default_value = Policy::Balanced.word())]
+    policy: PolicyArg,
+    /// Only processes in this cgroup and its descendants
     #[arg(long, value_name = "PATH", conflicts_with = "pid")]
     cgroup: Option<String>,
-    /// Only this process and what it has started
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..=PID_MAX))]
+    /// Only this process and its descendants
+    #[arg(long, value_name = "PID", value_parser = whole::<u32>(1..=PID_MAX))]
     pid: Option<u32>,
-    /// Moved at most, in megabytes a second
-    #[arg(long, value_name = "MBPS", default_value_t = RATE, value_parser = clap::value_parser!(u32).range(1..=RATE_MAX))]
+    /// Maximum migration rate, in MB/s
+    #[arg(long, value_name = "MBPS", default_value_t = RATE, value_parser = whole::<u32>(1..=RATE_MAX))]
     rate: u32,
-    /// See by this sensor, by the name that nearfar doctor gives it; may be given again [default: those that can be used]
+    /// Use this sensor (names: nearfar doctor); may be repeated [default: all usable ones]
     #[arg(long = "sensor", value_name = "NAME")]
     sensors: Vec<String>,
-    /// Leave the kernel's NUMA balancing on, which moves pages too; else it is off while balancing runs, unless it is
-    /// what a sensor sees by
+    /// Leave the kernel's NUMA balancing on, which migrates pages too; by default it is off while balancing runs,
+    /// unless a sensor needs it
     #[arg(long)]
     keep_numa_balancing: bool,
-    /// With carrefour: act only while all memory together answers more than so many cache lines in a microsecond, if
-    /// that is counted [default: 50, as published for four sockets]
+    /// With carrefour: act only above this total memory traffic, in cache lines per microsecond, if traffic is counted
+    /// [default: 50, as published for four sockets]
     #[arg(long, value_name = "LINES")]
     busy_above: Option<u32>,
+    /// Standard input is the exclusive claim, inherited from the process that starts this one
+    #[arg(long, hide = true)]
+    claimed: bool,
     #[command(flatten)]
     machine: MachineArgs,
 }
 
 #[derive(Debug, clap::Args)]
 struct StatusArgs {
-    /// Print JSON (schema nearfar.balance/1)
+    /// Print JSON (schema nearfar.balance/1; if balancing is not running, with "running": false and "why")
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, clap::Args)]
 struct StopArgs {
-    /// Put back also what someone else has changed since
+    /// Also restore settings that another process has changed since
     #[arg(long)]
     overwrite: bool,
 }
@@ -89,7 +117,7 @@ struct StopArgs {
 impl StartArgs {
     fn options(&self) -> Options {
         Options {
-            policy: self.policy,
+            policy: self.policy.0,
             rate_mbps: self.rate,
             sensors: self.sensors.clone(),
             cgroup: self.cgroup.clone(),
@@ -99,9 +127,9 @@ impl StartArgs {
         }
     }
 
-    /// The same, as it would be typed.
+    /// The same arguments, as they would be typed.
     fn as_arguments(&self) -> Vec<std::ffi::OsString> {
-        let mut all: Vec<String> = ["--policy", self.policy.word()].map(String::from).into();
+        let mut all: Vec<String> = ["--policy", self.policy.0.word()].map(String::from).into();
         all.extend(["--rate".into(), self.rate.to_string()]);
         let named = [
             ("--cgroup", self.cgroup.clone()),
@@ -112,7 +140,7 @@ impl StartArgs {
         let sensors = self.sensors.iter().map(|name| ("--sensor", name.clone()));
         all.extend(named.chain(sensors).flat_map(|(option, value)| [option.into(), value]));
         all.extend(self.keep_numa_balancing.then(|| "--keep-numa-balancing".into()));
-        all.into_iter().map(Into::into).chain(self.machine.as_arguments()).collect()
+        all.into_iter().map(Into::into).chain(self.machine.select().as_arguments()).collect()
     }
 }
 
@@ -125,70 +153,55 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The process that runs, if one does.
-fn running() -> anyhow::Result<Option<State>> {
-    Ok(state::read(&Journal::default_dir())?.filter(State::is_running))
-}
-
-/// An error if one runs that is not this process.
-fn refuse_second() -> anyhow::Result<()> {
-    match running()?.filter(|state| state.identity.pid != std::process::id()) {
-        None => Ok(()),
-        Some(state) => Err(anyhow::anyhow!(
-            "balancing (of {}) is already running as process {}; nearfar balance stop ends it",
-            state.scope,
-            state.identity.pid
-        )),
-    }
+/// The running or starting process, with the state it has written, if that can be read.
+fn running() -> Option<(Identity, anyhow::Result<State>)> {
+    Service::Balance.described(state::read, |state| state.identity)
 }
 
 fn in_background(arguments: &[std::ffi::OsString]) -> anyhow::Result<State> {
-    let runs = |pid| Ok(running()?.filter(|state| state.identity.pid == pid));
-    background::start(&Background { command: "balance", what: "balancing", arguments }, runs)
+    background::start(Service::Balance, arguments, |pid| {
+        running().and_then(|(_, state)| state.ok()).filter(|state| state.identity.pid == pid)
+    })
 }
 
-/// Starts balancing of what this process will start; by `policy` or as usual.
+/// Starts balancing of the processes that this process will start, by `policy`.
 pub(super) fn for_run(policy: Policy) -> anyhow::Result<State> {
-    refuse_second()?;
     let us = std::process::id().to_string();
     in_background(&["--policy", policy.word(), "--pid", &us].map(Into::into))
 }
 
-/// Ends it, and puts back what it had set.
+/// Ends this process, if it still runs, and restores the settings it had changed. A later process is left alone.
 pub(super) fn end_and_put_back(state: &State) -> anyhow::Result<()> {
-    if state.is_running() {
-        background::end(state.identity)?;
-    }
-    put_back(OnConflict::Refuse)
+    end(Some(state.identity), OnConflict::Refuse).map(drop)
 }
 
-/// Why it ended by itself, as far as it said.
+/// The reason with which the service ended by itself, if it gave one.
 pub(super) fn why_ended() -> String {
     let why = state::read_ended(&Journal::default_dir());
     why.unwrap_or_else(|| "it was stopped or killed".into())
 }
 
 fn start(args: &StartArgs) -> anyhow::Result<ExitCode> {
-    if args.busy_above.is_some() && args.policy != Policy::Carrefour {
+    if args.busy_above.is_some() && args.policy.0 != Policy::Carrefour {
         return Err(anyhow::anyhow!(
-            "--busy-above is a threshold of --policy carrefour; {} weighs what moving gains instead",
-            args.policy.word()
+            "--busy-above is a threshold of --policy carrefour; {} compares the gain of migration with its cost instead",
+            args.policy.0.word()
         ))
         .ends_with(Exit::Usage);
     }
-    refuse_second()?;
     anyhow::ensure!(
-        args.machine.is_live(),
+        args.machine.select().is_live(),
         "balance start --sysfs: a recording has no pages to move; leave --sysfs out"
     );
+    output::need_root("balancing")?;
     if args.foreground {
-        service::serve(&args.machine, &args.options())?;
+        let claim = Service::Balance.begin(args.claimed)?;
+        service::serve(&args.machine.select(), &args.options(), claim)?;
         return Ok(Exit::Done.into());
     }
     let state = in_background(&args.as_arguments())?;
     output::print(&format!(
-        "Balancing {} by {}, seen by {}, runs as process {}; nearfar balance status shows what it does, nearfar balance stop \
-         ends it.\n",
+        "Balancing {} by {}, with sensors {}, runs as process {}; nearfar balance status shows its activity, nearfar balance stop ends it.\n",
         state.scope,
         state.settings.policy.word(),
         state.sensors.iter().map(|eye| eye.name.as_str()).collect::<Vec<_>>().join(", "),
@@ -198,55 +211,59 @@ fn start(args: &StartArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
-    let state = running()?.ok_or_else(not_running)?;
-    if args.json {
-        output::print_json(&state)?;
-    } else {
-        output::print(&state.text())?;
-    }
-    Ok(Exit::Done.into())
+    output::status(running_state(), state::SCHEMA, args.json, |state| match args.json {
+        true => output::print_json(state),
+        false => output::print(&state.text()),
+    })
 }
 
-/// Why none runs, and what to do.
+/// The state of the running service.
+fn running_state() -> anyhow::Result<State> {
+    let (process, state) = running().ok_or_else(not_running)?;
+    state.with_context(|| {
+        format!("balancing runs as process {}, but its state is missing", process.pid)
+    })
+}
+
+/// The error that balancing is not running, with its reason and the command that starts it.
 fn not_running() -> anyhow::Error {
     let dir = Journal::default_dir();
-    let killed = state::read(&dir).ok().flatten().map(|state| state.identity.pid);
-    match (killed, state::read_ended(&dir)) {
-        (Some(pid), _) => anyhow::anyhow!(
-            "balancing is not running: process {pid} was killed, and what it had set may still be so; nearfar balance stop puts \
-             it back, nearfar balance start does so as well and starts it"
-        ),
-        (None, Some(why)) => anyhow::anyhow!(
-            "balancing is not running; it ended by itself: {why}; nearfar balance start starts it"
-        ),
-        (None, None) => {
-            anyhow::anyhow!("balancing is not running; nearfar balance start starts it")
-        }
-    }
+    let ended = state::read_ended(&dir);
+    output::not_running("balance", state::path(&dir).exists(), ended.as_deref())
 }
 
 fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
-    if let Some(state) = running()? {
-        background::end(state.identity)?;
-    }
-    put_back(if args.overwrite { OnConflict::Overwrite } else { OnConflict::Refuse })?;
-    output::print(
-        "Balancing is stopped; all it had set is as before, and pages stay where they are.\n",
-    )?;
+    output::need_root("stopping balancing")?;
+    let on_conflict = if args.overwrite { OnConflict::Overwrite } else { OnConflict::Refuse };
+    let (ended, restored) = end(None, on_conflict)?;
+    output::print(&match (ended, restored) {
+        (Some(pid), _) => format!(
+            "Balancing is stopped (process {pid}); all settings are as before, and pages stay where they are.\n"
+        ),
+        (None, true) => {
+            "Balancing was not running; the settings of a killed process are restored.\n".into()
+        }
+        (None, false) => String::from("Balancing is not running; there was nothing to restore.\n"),
+    })?;
     Ok(Exit::Done.into())
 }
 
-/// Puts back what a process that was killed has left.
-fn put_back(on_conflict: OnConflict) -> anyhow::Result<()> {
+/// Ends balancing, or only the process `only`. Returns the process that was ended, and whether a killed one had left
+/// settings changed.
+fn end(only: Option<Identity>, on_conflict: OnConflict) -> anyhow::Result<(Option<u32>, bool)> {
     let (dir, fs) = (Journal::default_dir(), RootFs::live()?);
     let journal = Journal::new(dir.clone(), &fs, "/");
+    let ended = Service::Balance.end(&journal, only)?;
+    if ended.claim.is_none() && only.is_some() {
+        return Ok((ended.pid, false));
+    }
     let restored =
-        service::put_back(&journal, on_conflict).context("putting back what balancing has set")?;
+        service::put_back(&journal, on_conflict).context("restoring the settings of balancing")?;
+    let mut left = !restored.put_back.is_empty();
     for gone in [state::path(&dir), state::ended_path(&dir)] {
-        let _ = std::fs::remove_file(gone);
+        left |= std::fs::remove_file(gone).is_ok();
     }
-    for recorded in &restored.put_back {
-        output::note(format_args!("put back /{} to {}", recorded.path, recorded.old));
-    }
-    refuse_conflicts(&restored)
+    output::note_restored(&restored);
+    refuse_conflicts(&restored)?;
+    Ok((ended.pid, left))
 }

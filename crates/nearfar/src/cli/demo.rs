@@ -1,4 +1,4 @@
-//! `nearfar demo`: the main job, here if the machine has two tiers, else in the lab.
+//! `nearfar demo`: shows the main uses, on this machine if it has two tiers, else in the lab.
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -6,18 +6,19 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-use super::output;
-use crate::demo::guest::{self, Lab};
-use crate::demo::here::{self, Part};
-use crate::demo::machine;
-use crate::exit::{EndsWith as _, Exit};
-use crate::report::model::{Report, SCHEMA};
-use crate::report::{page, picture, text};
+use nearfar_bench::demo::guest::{self, Lab};
+use nearfar_bench::demo::here::{self, Part};
+use nearfar_bench::demo::machine;
+use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::interrupt;
+use nearfar_command::output;
+use nearfar_report::model::{Report, SCHEMA};
+use nearfar_report::{page, picture, text};
 
-/// The result in `--out`.
+/// File name of the result in `--out`.
 const RESULT: &str = "demo.json";
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Run in the lab, even if this machine has two tiers
@@ -32,7 +33,7 @@ pub(crate) struct Args {
     /// The lab's kernel, by version or file
     #[arg(long, value_name = "VERSION|PATH", conflicts_with = "here")]
     kernel: Option<String>,
-    /// Run these parts only
+    /// Run only these parts
     #[arg(
         long,
         value_delimiter = ',',
@@ -49,33 +50,34 @@ pub(crate) struct Args {
     /// Print the result as JSON instead of tables
     #[arg(long)]
     json: bool,
-    /// Keep the result (demo.json) and what every program printed in this directory
+    /// Save the result (demo.json) and the output of every program in this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Show a saved result (demo.json of an earlier run) instead of running anything
     #[arg(long, value_name = "FILE", conflicts_with_all = ["lab", "here", "machine", "kernel", "out", "only"])]
     from: Option<PathBuf>,
-    /// Show progress even where standard error is no terminal
+    /// Show progress even if standard error is not a terminal
     #[arg(long, hide = true)]
     progress: bool,
 }
 
-/// Where it runs.
+/// The place where the demo runs.
 #[derive(Debug)]
 enum Plan {
-    /// Nowhere: a saved result is shown.
+    /// Not at all: a saved result is shown.
     Saved(PathBuf),
     /// On this machine.
-    Here(crate::report::model::Machine),
+    Here(nearfar_report::model::Machine),
     /// In the lab.
     Lab(Lab),
 }
 
-/// Runs, or shows, the demo.
+/// Runs the demo, or shows a saved one.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for file in args.html.iter().chain(&args.svg) {
         writable(file)?;
     }
+    interrupt::listen()?;
     let report = match plan(args)? {
         Plan::Saved(path) => saved(&path)?,
         Plan::Here(machine) => {
@@ -87,6 +89,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Plan::Lab(lab) => {
             let (_temporary, dir) = directory(args)?;
             let progress = args.progress || std::io::stderr().is_terminal();
+            output::note(
+                "booting an emulated machine (nearfar lab); the demo takes some minutes there",
+            );
             lab.run(&guest::demo_arguments(&args.only, progress), &dir)?;
             saved(&dir.join(RESULT))?
         }
@@ -113,7 +118,7 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
     match machine::has_two_tiers(&machine) {
         true => Ok(Plan::Here(machine)),
         false if args.here => {
-            let has = machine.nodes.iter().map(crate::report::words::node).collect::<Vec<_>>();
+            let has = machine.nodes.iter().map(nearfar_report::words::node).collect::<Vec<_>>();
             let has = if has.is_empty() { "no nodes".into() } else { has.join("; ") };
             Err(anyhow::anyhow!(
                 "demo --here compares near with far memory, and this machine has one tier ({has}); \
@@ -125,7 +130,7 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
     }
 }
 
-/// The directory of `--out`, or a temporary one that goes away with the first value.
+/// The directory of `--out`, or a temporary one that is removed when the first value is dropped.
 fn directory(args: &Args) -> anyhow::Result<(Option<tempfile::TempDir>, PathBuf)> {
     if let Some(dir) = &args.out {
         std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
@@ -139,7 +144,9 @@ fn directory(args: &Args) -> anyhow::Result<(Option<tempfile::TempDir>, PathBuf)
 
 fn saved(path: &Path) -> anyhow::Result<Report> {
     let asked = || format!("showing the result in {}", path.display());
-    let text = std::fs::read_to_string(path).with_context(asked).ends_with(Exit::Usage)?;
+    let text = nearfar_kernel::fs::read_input(path, 64 << 20)
+        .with_context(asked)
+        .ends_with(Exit::Usage)?;
     let report: Report = serde_json::from_str(&text)
         .with_context(|| format!("it is not a {SCHEMA} document"))
         .with_context(asked)
@@ -170,15 +177,19 @@ fn show(args: &Args, report: &Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Refuses a file that can't be written before minutes were spent on its contents.
+/// Refuses a file that can't be written, before the demo spends minutes on its contents.
 pub(super) fn writable(path: &Path) -> anyhow::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let reason = if path.is_dir() {
         "it is a directory"
     } else if parent.is_some_and(|parent| !parent.is_dir()) {
-        "its directory is not there"
+        "its directory does not exist"
     } else {
-        return Ok(());
+        let written = if path.exists() { path } else { parent.unwrap_or(Path::new(".")) };
+        match rustix::fs::access(written, rustix::fs::Access::WRITE_OK) {
+            Ok(()) => return Ok(()),
+            Err(_) => "this user has no permission to write there",
+        }
     };
     Err(anyhow::anyhow!("{reason}; name a file"))
         .with_context(|| format!("writing {}", path.display()))

@@ -1,9 +1,9 @@
-//! `nearfar doctor`: what this kernel and machine can do, what is missing, and how to get it.
+//! `nearfar doctor`: reports the capabilities of this kernel and machine, those that are missing, and how to get them.
 //!
-//! Looks only, changes nothing, needs no privilege. Features are the kernel crate's one table; settings and privileges
-//! are in [`state`], and what follows from it all for nearfar's commands in [`verdict`]. Sensors of memory traffic test
-//! themselves: some interfaces succeed and report nothing. "Lacks it" and "could not
-//! ask" are told apart: a recording has no system calls, and an ordinary user may not look everywhere.
+//! It reads only and needs no privilege. Features come from the kernel crate's table; settings and privileges are in
+//! [`state`], and the consequences for nearfar's commands in [`verdict`]. Sensors of memory traffic run a self-test,
+//! because some interfaces succeed and report nothing. "Lacking" and "unknown" are distinct: a recording has no system
+//! calls, and an ordinary user may not read every file.
 
 use std::process::ExitCode;
 
@@ -14,15 +14,15 @@ use nearfar_topology::{Finding, Topology};
 use serde::Serialize;
 
 use super::machine::MachineArgs;
-use super::output;
 use super::sense::report::{Described, described};
-use crate::sense::{self, Scene as SenseScene};
+use nearfar_command::output;
+use nearfar_sensors::{self as sense, Scene as SenseScene};
 
 mod state;
 mod text;
 mod verdict;
 
-/// What `nearfar doctor` takes.
+/// Arguments of `nearfar doctor`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print JSON (schema nearfar.doctor/1)
@@ -32,31 +32,31 @@ pub(crate) struct Args {
     machine: MachineArgs,
 }
 
-/// All that doctor tells; the JSON of `nearfar.doctor/1`. Key names are stable; new keys may come.
+/// The complete report; the JSON of `nearfar.doctor/1`. Key names are stable; new keys may be added.
 #[derive(Debug, Serialize)]
 struct Report {
     schema: &'static str,
-    /// Vendor and product as firmware names them.
+    /// Vendor and product name from firmware.
     product: Option<String>,
     /// The kernel's release.
     kernel: Option<String>,
-    /// Whether this is a directory or recording, not the running machine: then nothing about privileges is known.
+    /// Whether this is a directory or recording instead of the running machine; privileges are unknown then.
     recorded: bool,
-    /// In a guest of the lab what the lab says of it; else null.
+    /// In a guest of the lab, the lab's description of it; else null.
     lab: Option<serde_json::Value>,
-    /// The machine in a few words.
+    /// A short description of the machine.
     machine: String,
-    /// What nearfar can do here.
+    /// The verdict on each command.
     verdicts: Vec<verdict::Verdict>,
-    /// What the kernel has.
+    /// The kernel's features.
     features: Vec<FeatureReport>,
-    /// How it is set.
+    /// The kernel's settings.
     settings: Vec<state::Setting>,
-    /// What this process may do; null for a recording.
+    /// This process's privileges; null for a recording.
     privileges: Option<Vec<state::Privilege>>,
-    /// Sensors of memory traffic, each after its self-test; null for a recording.
+    /// Sensors of memory traffic with the results of their self-tests; null for a recording.
     sensors: Option<Vec<Described>>,
-    /// What could not be read or does not fit together.
+    /// Files that could not be read, and contradictions between them.
     findings: Vec<String>,
 }
 
@@ -64,20 +64,20 @@ struct Report {
 #[derive(Debug, Serialize)]
 struct FeatureReport {
     name: &'static str,
-    /// present, lacking, or unknown: it could not be asked.
+    /// present, lacking, or unknown (it could not be determined).
     state: &'static str,
-    /// Why it could not be asked.
+    /// The reason for unknown.
     why_unknown: Option<String>,
     purpose: &'static str,
-    /// How it is seen.
+    /// The evidence: a file or system call.
     seen_by: String,
-    /// The first Linux release that has it.
+    /// The first Linux release with the feature.
     since: &'static str,
-    /// What is done without it.
+    /// nearfar's behaviour without the feature.
     without: &'static str,
 }
 
-/// What is looked at by everything doctor says.
+/// The inputs of all of doctor's reports.
 struct Scene<'a> {
     fs: &'a dyn Fs,
     machine: &'a Topology,
@@ -87,13 +87,13 @@ struct Scene<'a> {
 
 /// Prints the report.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let fs = args.machine.open()?;
-    let (machine, findings) = args.machine.read(fs.as_ref())?;
-    let live = args.machine.is_live();
+    let fs = args.machine.select().open()?;
+    let (machine, findings) = args.machine.select().read(fs.as_ref())?;
+    let live = args.machine.select().is_live();
     let asked = if live { Asked::Live } else { Asked::Recorded };
     let features = Features::detect(fs.as_ref(), asked);
     let scene = Scene { fs: fs.as_ref(), machine: &machine, features: &features, live };
-    let mut report = report(&scene, args.machine.lab(fs.as_ref()), &findings);
+    let mut report = report(&scene, args.machine.select().lab(fs.as_ref()), &findings);
     report.sensors = live.then(|| sensors(&machine)).transpose()?;
     if args.json {
         output::print_json(&report)?;
@@ -121,7 +121,7 @@ fn report(scene: &Scene<'_>, lab: Option<serde_json::Value>, findings: &[Finding
     }
 }
 
-/// What became of the self-tests. They change no setting, and leave nothing open.
+/// The results of the sensors' self-tests, which change no setting and leave nothing open.
 fn sensors(machine: &Topology) -> anyhow::Result<Vec<Described>> {
     let fs = RootFs::live()?;
     let journal = Journal::new(Journal::default_dir(), &fs, "/");

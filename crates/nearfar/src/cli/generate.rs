@@ -1,4 +1,4 @@
-//! `nearfar completions` and `nearfar man`: made from the same definition as the help.
+//! `nearfar completions` and `nearfar man`: generated from the same definition as the help.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 
-/// What `nearfar completions` takes.
+/// Arguments of `nearfar completions`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompletionsArgs {
     /// The shell
@@ -16,29 +16,35 @@ pub(crate) struct CompletionsArgs {
     shell: Shell,
 }
 
-/// What `nearfar man` takes.
+/// Arguments of `nearfar man`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ManArgs {
-    /// An existing directory; nearfar.1, nearfar-topo.1 and so on are written there
+    /// Existing directory; nearfar.1, nearfar-topo.1 and so on are written there
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
 
 /// Prints the completion script.
 pub(crate) fn completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
-    let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut super::Cli::command(), "nearfar", &mut script);
-    std::io::stdout().write_all(&script).context("completions: standard output is closed")?;
+    let script = super::complete::script(args.shell, super::Cli::command());
+    match std::io::stdout().write_all(&script) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(error).context("completions: can't write to standard output")?;
+        }
+        _ => {}
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Writes a page for each command.
 pub(crate) fn man(args: &ManArgs) -> anyhow::Result<ExitCode> {
-    clap_mangen::generate_to(super::Cli::command(), &args.directory).with_context(|| {
-        format!(
-            "man: can't write pages into {}; name an existing directory",
-            args.directory.display()
-        )
-    })?;
+    for command in [super::Cli::command(), nearfar_bench::cli::command()] {
+        super::pages::write(command, &args.directory).with_context(|| {
+            format!(
+                "man: can't write pages into {}; name an existing directory",
+                args.directory.display()
+            )
+        })?;
+    }
     Ok(ExitCode::SUCCESS)
 }

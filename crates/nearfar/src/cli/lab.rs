@@ -1,10 +1,10 @@
-//! `nearfar lab`: all of it is the lab's own library; this gives its failures their exit status.
+//! `nearfar lab`: calls the lab's library and maps its errors to exit statuses.
 
 use std::process::ExitCode;
 
 pub(crate) use nearfar_lab::cli::Args;
 
-use crate::exit::{Exit, WithExit};
+use nearfar_command::exit::{Exit, WithExit};
 
 /// Runs the lab's command.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {

@@ -1,4 +1,4 @@
-//! The command line: one definition, from which help, man pages and completions come.
+//! The command line: one definition, from which help, man pages and completions are generated.
 
 use std::process::ExitCode;
 
@@ -6,15 +6,18 @@ use clap::{Parser, Subcommand};
 
 mod background;
 mod balance;
-mod bench;
 mod cache;
+mod complete;
 mod daemon;
 mod demo;
 mod doctor;
+mod dra;
 mod generate;
 mod lab;
 pub(crate) mod machine;
-pub(crate) mod output;
+mod nri;
+mod oci_runtime;
+mod pages;
 mod probe;
 mod record;
 mod report;
@@ -22,7 +25,9 @@ mod run;
 mod sense;
 mod sim;
 mod tier;
+pub(crate) mod tips;
 mod topo;
+mod vm;
 mod weights;
 
 /// Near and far memory for Linux: find it, measure it, place data over it.
@@ -33,41 +38,47 @@ pub(crate) struct Cli {
     command: Command,
 }
 
-// One line a command, in the order of the help; each module has `Args` and `run(Args) -> Result<ExitCode>`.
+// One line per command, in the order of the help; each module has `Args` and `run(Args) -> Result<ExitCode>`.
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Show nodes, kinds of memory, tiers, CXL regions and devices, firmware's figures
     Topo(topo::Args),
-    /// Tell what this kernel and machine can do, what is missing and how to get it
+    /// Report the capabilities of this kernel and machine, missing ones and how to get them
     Doctor(doctor::Args),
-    /// Measure idle latency, bandwidth and loaded latency of every CPU node and memory node
+    /// Measure idle latency, bandwidth and loaded latency between every CPU node and memory node
     Probe(probe::Args),
-    /// Weights that use several nodes' bandwidth to its measure: show them, set them, put the old ones back
+    /// Show, set or restore interleave weights that add up the bandwidth of several nodes
     Weights(weights::Args),
-    /// Run a program with its memory and CPUs where you say, as numactl does, but by kind of memory too
+    /// Run a program with its memory and CPUs on given nodes, as numactl does, also by kind of memory
     Run(run::Args),
-    /// Record which memory is accessed how often, and where it is, over time
+    /// Record how often memory is accessed and on which node it is, over time
     Record(record::Args),
-    /// Show what a record of memory accesses says: heatmap, working set, temperature, residency
+    /// Show records of memory accesses: heatmap, working set, temperature, residency
     Report(report::Args),
-    /// Move used pages to near memory and unused ones to far memory, for programs that need no change
+    /// Migrate hot pages to near memory and cold ones to far memory, for unmodified programs
     Tier(tier::Args),
-    /// Spread memory traffic over controllers and links, pages towards those who use them, for programs that need no change
+    /// Balance memory traffic over controllers and links by migrating pages, for unmodified programs
     Balance(balance::Args),
-    /// Show what sensors of memory traffic see: where accesses come from and go to, what a load takes
+    /// Show readings of memory-traffic sensors: traffic between nodes, latency
     Sense(sense::Args),
-    /// Measure how busy each node's memory is and say so to allocators, as a service
+    /// Measure the load of each node's memory and publish it to allocators, as a service
     Daemon(daemon::Args),
-    /// Serve a cache over near and far memory by memcached's protocol; put a load on it, or on any memcached
+    /// Place, verify and change the memory of virtual machines
+    Vm(vm::Args),
+    /// Serve a cache over near and far memory by memcached's protocol; benchmark it or any memcached
     Cache(cache::Args),
+    /// Place the memory of containers by annotations, as an OCI runtime before runc or crun
+    OciRuntime(oci_runtime::Args),
+    /// Place the memory of containers by annotations, as a plugin of containerd or CRI-O (NRI)
+    Nri(nri::Args),
+    /// Offer the memory of this node to Kubernetes' claims, as a DRA driver
+    Dra(dra::Args),
     /// Run commands on an emulated machine with near and far memory, under a real kernel
     Lab(lab::Args),
-    /// Simulate memory traffic: placements side by side on machines that are not there
+    /// Simulate memory traffic: compare placements on modelled machines
     Sim(sim::Args),
-    /// Show what near and far memory do for unmodified programs, here or in the lab
+    /// Show the effect of near and far memory on unmodified programs, here or in the lab
     Demo(demo::Args),
-    /// Measure what the project promises, as ratios in one run
-    Bench(bench::Args),
     /// Print a completion script for a shell
     Completions(generate::CompletionsArgs),
     /// Write the man pages into a directory
@@ -90,12 +101,68 @@ impl Cli {
             Command::Balance(args) => balance::run(&args),
             Command::Sense(args) => sense::run(&args),
             Command::Daemon(args) => daemon::run(&args),
+            Command::Vm(args) => vm::run(&args),
             Command::Cache(args) => cache::run(&args),
+            Command::OciRuntime(args) => oci_runtime::run(&args),
+            Command::Nri(args) => nri::run(&args),
+            Command::Dra(args) => dra::run(&args),
             Command::Sim(args) => sim::run(&args),
             Command::Demo(args) => demo::run(&args),
-            Command::Bench(args) => bench::run(&args),
             Command::Completions(args) => generate::completions(&args),
             Command::Man(args) => generate::man(&args),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    /// Every command, subcommands included.
+    fn commands() -> Vec<clap::Command> {
+        let mut all = vec![Cli::command()];
+        all[0].build();
+        let mut at = 0;
+        while let Some(command) = all.get(at) {
+            let below: Vec<_> = command.get_subcommands().cloned().collect();
+            all.extend(below);
+            at += 1;
+        }
+        all
+    }
+
+    #[test]
+    fn paragraphs_of_help_are_broken_by_the_parser_alone() {
+        for command in commands() {
+            let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+            let lines: Vec<_> = text.lines().collect();
+            for pair in lines.windows(2) {
+                let is_broken = !pair[0].is_empty() && pair[1].starts_with(|c: char| c != ' ');
+                assert!(!is_broken, "{}: {pair:?}", command.get_name());
+            }
+        }
+    }
+
+    #[test]
+    fn options_of_a_group_stand_under_its_heading() {
+        let all = commands();
+        let bench = all.iter().find(|command| {
+            command
+                .get_about()
+                .is_some_and(|about| about.to_string().starts_with("Put a load on the cache"))
+        });
+        let heading = |name: &str| {
+            let argument = bench?.get_arguments().find(|argument| argument.get_id() == name);
+            argument?.get_help_heading().map(str::to_owned)
+        };
+        for (name, of) in [
+            ("item_max", "In this process"),
+            ("disk", "Disk"),
+            ("sysfs", "Machine"),
+            ("keys", "Workload"),
+        ] {
+            assert_eq!(heading(name).as_deref(), Some(of), "{name}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! `nearfar probe`: measures the machine's memory and keeps the figures for other commands.
+//! `nearfar probe`: measures the machine's memory and saves the figures for other commands.
 //!
-//! Needs no privilege. Figures are kept by default only if they cover the whole machine at the usual mixes: a part
-//! must not take the place of the whole, which `nearfar weights` and `nearfar run -w auto` rely on.
+//! It needs no privilege. By default, figures are saved only if they cover the whole machine at the default mixes: a
+//! partial report must not replace a complete one, on which `nearfar weights` and `nearfar run -w auto` rely.
 
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -16,42 +16,42 @@ use nearfar_probe::{
 use nearfar_topology::{Mix, NodeExpr, NodeSet, Topology};
 
 use super::machine::MachineArgs;
-use super::output;
-use crate::exit::{EndsWith as _, Exit};
+use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::output;
 
 mod text;
 
-/// Mixes measured unless others are asked for; without one of these a report is not whole.
+/// The default mixes; a report that lacks one of these is incomplete.
 const MIXES: [Mix; 3] = [Mix::READS, Mix::TWO_TO_ONE, Mix::ONE_TO_ONE];
 
-/// What `nearfar probe` takes.
+/// Arguments of `nearfar probe`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print JSON (schema nearfar.probe/1)
     #[arg(long)]
     json: bool,
-    /// A few seconds in place of up to a minute
+    /// Measure for a few seconds instead of up to a minute
     #[arg(long)]
     quick: bool,
-    /// Write the report to FILE in place of the directory where other commands look for it
+    /// Write the report to FILE instead of the directory that other commands read
     #[arg(long, value_name = "FILE", conflicts_with = "no_save")]
     save: Option<PathBuf>,
-    /// Do not keep the report
+    /// Do not save the report
     #[arg(long)]
     no_save: bool,
     /// Memory nodes to measure, such as 0,2-3, near, cxl
     #[arg(long, value_name = "NODES", default_value = "all")]
     nodes: NodeExpr,
-    /// Nodes from whose CPUs to measure, such as 0,2-3; all that have CPUs unless given
+    /// Nodes from whose CPUs to measure, such as 0,2-3 [default: all nodes with CPUs]
     #[arg(long, value_name = "LIST", value_parser = node_list)]
     cpu_nodes: Option<NodeSet>,
     /// Read:write mixes, with no more writes than reads
     #[arg(long, value_name = "MIXES", value_delimiter = ',', default_values_t = MIXES)]
     mixes: Vec<Mix>,
-    /// Use at most this many CPUs of a node
+    /// Use at most this many CPUs per node
     #[arg(long, value_name = "NUMBER")]
     cpus: Option<usize>,
-    /// Print what would be measured and stop
+    /// Print the plan without measuring
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -63,13 +63,13 @@ fn node_list(text: &str) -> Result<NodeSet, String> {
     nodes.ok_or_else(|| "write node numbers as 0 or 0,2-3".into())
 }
 
-/// Measures, keeps and prints.
+/// Measures, saves and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let fs = args.machine.open()?;
-    let (machine, _) = args.machine.read(fs.as_ref())?;
-    if !args.machine.is_live() && !args.dry_run {
+    let fs = args.machine.select().open()?;
+    let (machine, _) = args.machine.select().read(fs.as_ref())?;
+    if !args.machine.select().is_live() && !args.dry_run {
         return usage(anyhow::anyhow!(
-            "probe: only the running machine can be measured; --sysfs goes with --dry-run, which shows the plan"
+            "probe: only the running machine can be measured; add --dry-run to --sysfs to show the plan"
         ));
     }
     let request = request(args, &machine)?;
@@ -98,10 +98,10 @@ fn usage<T>(error: anyhow::Error) -> anyhow::Result<T> {
     Err(error).ends_with(Exit::Usage)
 }
 
-/// The request, its nodes resolved against the machine.
+/// The request, with its nodes resolved against the machine.
 fn request(args: &Args, machine: &Topology) -> anyhow::Result<Request> {
     let nodes = args.nodes.resolve(machine, &[]).context("--nodes").ends_with(Exit::Usage)?;
-    let running = args.machine.is_live();
+    let running = args.machine.select().is_live();
     let lab = if running { marker::read() } else { Ok(None) };
     let allowed = if running { affinity::get().ok() } else { None };
     let mut mixes = args.mixes.clone();
@@ -113,13 +113,13 @@ fn request(args: &Args, machine: &Topology) -> anyhow::Result<Request> {
         mixes,
         quick: args.quick,
         cpus_max: args.cpus,
-        // A kernel that won't tell will refuse CPUs one by one.
+        // If the kernel does not report the allowed CPUs, it refuses them one by one.
         cpus_allowed: allowed.map(|cpus| cpus.into_iter().collect()),
         lab: lab.map_err(anyhow::Error::msg)?,
     })
 }
 
-/// Whether a report on `request` says all that other commands look for.
+/// Whether a report on `request` contains all figures that other commands need.
 fn is_whole(request: &Request, machine: &Topology) -> bool {
     request.nodes == machine.memory_nodes()
         && request.cpu_nodes == machine.cpu_nodes()
@@ -127,7 +127,7 @@ fn is_whole(request: &Request, machine: &Topology) -> bool {
         && MIXES.iter().all(|mix| request.mixes.contains(mix))
 }
 
-/// Measures, with a line on the terminal that says what and how far; nothing is shown in a pipe.
+/// Measures, with a progress line on the terminal; nothing is shown in a pipe.
 fn carry_out(plan: &Plan, machine: &Topology) -> ProbeReport {
     let identity = Identity {
         fingerprint: machine.fingerprint(),
@@ -152,7 +152,8 @@ fn carry_out(plan: &Plan, machine: &Topology) -> ProbeReport {
     report
 }
 
-/// Keeps the report where the user or other commands look for it. Only a failure to do what was asked for is one.
+/// Saves the report to `--save`, or to the directory that other commands read. A failure is an error only if `--save`
+/// was given.
 fn keep(args: &Args, report: &ProbeReport, whole: bool) -> anyhow::Result<()> {
     if let Some(file) = &args.save {
         return store::save_file(file, report).context("--save");
@@ -162,14 +163,14 @@ fn keep(args: &Args, report: &ProbeReport, whole: bool) -> anyhow::Result<()> {
     }
     if !whole {
         output::note(
-            "not kept, since it covers part of the machine only; --save FILE keeps it all the same",
+            "not saved, as it covers only part of the machine; --save FILE saves it nevertheless",
         );
         return Ok(());
     }
     match store::state_dir().and_then(|dir| store::save(&dir, report)) {
         Ok(path) => output::note(format_args!("kept in {}", path.display())),
         Err(error) => output::note(format_args!(
-            "not kept for other commands: {error}; --save FILE keeps it elsewhere, --no-save asks for nothing"
+            "not saved for other commands: {error}; --save FILE saves it elsewhere, --no-save not at all"
         )),
     }
     Ok(())

@@ -1,9 +1,11 @@
-//! `nearfar record`: which memory is accessed how often, and where it is, over time, into a file for `nearfar report`.
+//! `nearfar record`: records how often memory is accessed, and on which node it is, over time, into a file for `nearfar
+//! report`.
 //!
-//! DAMON watches: physical memory for the whole machine, else the virtual memory of each process (a kdamond each, as
-//! the kernel does not say which target a region is of). Its session goes through the journal, so what a killed recorder
-//! left is undone by the next one. What is asked for is checked in `record/how.rs` and found in `record/plan.rs` before
-//! anything is changed; `record/follow.rs` keeps up with processes that come and go.
+//! DAMON monitors physical memory for the whole machine, else the virtual memory of each process, with one kdamond
+//! each, as the kernel does not report the target of a region. The session goes through the journal, so that the next
+//! recorder undoes the changes of a killed one. `record/how.rs` checks the options and `record/plan.rs` resolves them
+//! before anything is changed; `record/follow.rs` tracks processes that start and end, `record/files.rs` writes the
+//! record and Parquet.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
@@ -17,31 +19,34 @@ use nearfar_kernel::damon::{DamonError, DamonStat, Holder, Session, holders};
 use nearfar_kernel::features::{Asked, Feature, Features, State};
 use nearfar_kernel::fs::Fs;
 use nearfar_kernel::journal::Journal;
-use nearfar_record::{Access, Ending, Residency};
+use nearfar_parquet::Summary;
+use nearfar_record::Ending;
 use nearfar_topology::Bytes;
 
-use super::machine::MachineArgs;
-use super::output;
-use crate::clock;
-use crate::demo::progress::StatusLine;
-use crate::exit::{EndsWith as _, Exit, WithExit};
-use crate::recording::Recording;
+use nearfar_command::exit::{EndsWith as _, Exit, WithExit};
+use nearfar_command::machine::Machine;
+use nearfar_command::output;
+use nearfar_command::progress::StatusLine;
+use nearfar_kernel::clock;
 
+mod files;
 mod follow;
 mod how;
+pub(crate) mod parquet;
 mod place;
 mod plan;
 
 pub(crate) use how::duration;
 
+use files::Files;
 use follow::Watched;
 use place::Cost;
 use plan::Plan;
 
-/// The longest wait before a signal, or the end of the command, is seen.
+/// The longest delay until a signal, or the end of the command, is noticed.
 const NAP: Duration = Duration::from_millis(50);
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = HELP)]
 #[command(group = clap::ArgGroup::new("target").required(true).args(["machine", "cgroup", "pid", "command"]))]
@@ -52,33 +57,31 @@ pub(crate) struct Args {
     /// Record the processes of this cgroup
     #[arg(long, value_name = "PATH")]
     cgroup: Option<String>,
-    /// Record this process and what it starts
+    /// Record this process and its descendants
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
     /// The file to write
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", default_value = "nearfar.nfr")]
     output: PathBuf,
     #[command(flatten)]
     how: how::HowArgs,
-    /// Stop after this time, such as 30s or 5m [default: when what is recorded ends, or at ctrl-C]
+    #[command(flatten)]
+    parquet: parquet::ParquetArgs,
+    /// Stop after this time, such as 30s or 5m [default: when the recorded processes end, or at ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = how::duration)]
     duration: Option<Duration>,
-    /// Turn the kernel's own damon_stat off for as long as it takes, if it holds DAMON
+    /// Refuse to record while the kernel's own damon_stat holds DAMON [default: pause it and resume it afterwards]
     #[arg(long)]
-    pause_damon_stat: bool,
-    /// Run this command, and record it and what it starts until it ends
-    #[arg(last = true, value_name = "CMD", num_args = 1..)]
+    keep_damon_stat: bool,
+    /// Run this command, and record it and its descendants until it ends
+    #[arg(trailing_var_arg = true, value_name = "CMD", num_args = 1..)]
     command: Vec<String>,
 }
 
 const HELP: &str = "\
-What is watched: with --machine physical memory; else the virtual memory of processes, each apart, by its own \
-addresses. Processes that a recorded one starts, or that come into the cgroup, are looked for at each snapshot and \
-watched from then on; one that starts and ends between two snapshots is not seen. At most 16 are watched at once; the \
-record notes others, and `nearfar report info` lists who was watched from when. Where memory lies is counted for all \
-of them.
+Recorded memory: with --machine physical memory; else the virtual memory of each process separately, by its own addresses. New descendants, or new processes in the cgroup, are found at each snapshot and recorded from then on; one that starts and ends between two snapshots is missed. At most 16 processes are recorded at once; the record notes the others, and `nearfar report info` lists the recorded ones with their start. Residency is counted for all processes.
 
-On a terminal a line shows how far it is, except with CMD, whose terminal it is then.
+On a terminal a line shows progress, except with CMD, which uses the terminal itself.
 
 Exit status with CMD: CMD's own (128 + the signal, if one ended it); 125 nearfar failed, and CMD was ended; 126 CMD \
 can't be executed, 127 CMD was not found.";
@@ -87,7 +90,8 @@ can't be executed, 127 CMD was not found.";
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     super::demo::writable(&args.output)?;
     args.how.check().map_err(anyhow::Error::msg).ends_with(Exit::Usage)?;
-    let machine = MachineArgs::default();
+    args.parquet.check()?;
+    let machine = Machine::default();
     let fs = machine.open()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -100,7 +104,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let done = Plan::new(args, pid, &machine, fs.as_ref())
         .and_then(|plan| record(args, &plan, fs.as_ref(), &stop, child.as_mut()));
     if let (Err(_), Some(child)) = (&done, child.as_mut()) {
-        // It was to be recorded; it may have ended by itself.
+        // The command was to be recorded, so it is ended; it may have ended by itself.
         let _ = child.kill();
     }
     let status = child.as_mut().map(Child::wait).transpose().context("can't wait for CMD")?;
@@ -109,12 +113,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(status.map_or(Exit::Done, of_status).into())
 }
 
-/// Refuses before the command is started if the kernel's own modules hold DAMON, or it lacks what was asked for; a
-/// kdamond may be one that a killed recorder left, which the session puts away.
+/// Refuses, before the command is started, if the kernel's own modules hold DAMON, or if the kernel lacks a requested
+/// feature. A kdamond may be left over from a killed recorder; the session removes it.
 fn possible(args: &Args, fs: &dyn Fs) -> anyhow::Result<()> {
     let mut held = holders(fs).unwrap_or_default();
-    held.retain(|holder| matches!(holder, Holder::Module { .. }));
-    if !args.pause_damon_stat && !held.is_empty() {
+    held.retain(|holder| {
+        let can_pause = !args.keep_damon_stat && holder.name() == "damon_stat";
+        matches!(holder, Holder::Module { .. }) && !can_pause
+    });
+    if !held.is_empty() {
         return Err(explained(&DamonError::Held(held), args));
     }
     let tunes = Feature::DamonIntervalsGoal;
@@ -138,14 +145,14 @@ fn start(command: &[String]) -> anyhow::Result<Child> {
     })
 }
 
-/// A shell's status for how the command ended.
+/// A shell's status for the end of the command.
 fn of_status(status: ExitStatus) -> Exit {
     let signal = || status.signal().map(|signal| signal + 128);
     let code = status.code().or_else(signal).and_then(|code| u8::try_from(code).ok());
     Exit::Command(code.unwrap_or(1))
 }
 
-/// Records until it is time to stop; gives what is to be said of it.
+/// Records until it is time to stop; returns the messages for the user.
 fn record(
     args: &Args,
     plan: &Plan,
@@ -154,11 +161,13 @@ fn record(
     mut child: Option<&mut Child>,
 ) -> anyhow::Result<String> {
     let journal = Journal::new(Journal::default_dir(), fs, PathBuf::from("/"));
-    let stat = if args.pause_damon_stat { DamonStat::Pause } else { DamonStat::Keep };
+    let stat = if args.keep_damon_stat { DamonStat::Keep } else { DamonStat::Pause };
+    output::note_paused(fs, stat);
+    let dataset = args.parquet.open(fs, &plan.header)?;
     let (mut watched, kdamonds) = Watched::begin(args, plan, fs)?;
     let mut session = Session::start_with_room(fs, &journal, &kdamonds, watched.room(), stat)
         .map_err(|error| explained(&error, args))?;
-    let mut recording = Recording::create(&args.output, &plan.header)?;
+    let mut recording = Files::create(&args.output, &plan.header, dataset)?;
     let line = if child.is_none() { StatusLine::new() } else { StatusLine::hidden() };
     watched.introduce(fs, &mut recording)?;
     if !args.machine {
@@ -187,9 +196,9 @@ fn record(
         }
         let processes = watched.follow(fs, &mut session, &mut recording)?;
         let Some((intervals, targets)) = watched.look(&session)? else { break };
-        recording.append(|writer, at_ns| writer.access(&Access { at_ns, intervals, targets }))?;
+        recording.access(intervals, targets)?;
         if let Some(nodes) = place::residency(fs, plan, &processes) {
-            recording.append(|writer, at_ns| writer.residency(&Residency { at_ns, nodes }))?;
+            recording.residency(nodes)?;
         }
         so_far.snapshots += 1;
         so_far.cost.look(fs, &session);
@@ -200,23 +209,23 @@ fn record(
     let SoFar { snapshots, cost, .. } = so_far;
     session.stop()?;
     let bytes = recording.bytes();
-    let ending = recording.end(cost.kernel_ns(), place::own_cpu(fs))?;
-    Ok(said(args, snapshots, bytes, ending))
+    let (ending, summary) = recording.end(cost.kernel_ns(), place::own_cpu(fs))?;
+    Ok(said(args, (snapshots, bytes), ending, summary))
 }
 
-/// What a recording has come to, and the line that shows it.
+/// Progress of a recording, and the line that shows it.
 #[derive(Debug)]
 struct SoFar {
     line: StatusLine,
-    /// When it was last written.
+    /// The second in which it was last written.
     second: Option<u64>,
     snapshots: u64,
     cost: Cost,
 }
 
 impl SoFar {
-    /// Shows elapsed time, snapshots, size, and what it costs, once a second.
-    fn show(&mut self, recording: &Recording, watched: &Watched<'_>, fs: &dyn Fs) {
+    /// Shows elapsed time, snapshots, size and overhead, once a second.
+    fn show(&mut self, recording: &Files, watched: &Watched<'_>, fs: &dyn Fs) {
         let second = recording.elapsed().as_secs();
         if !self.line.is_shown() || self.second == Some(second) {
             return;
@@ -237,26 +246,39 @@ impl SoFar {
     }
 }
 
-/// `part` of `whole` in per cent.
+/// `part` of `whole`, in per cent.
 fn share(part: u64, whole: u64) -> String {
     let part = u128::from(part) * 10_000 / u128::from(whole.max(1));
     format!("{}.{:02} %", part / 100, part % 100)
 }
 
-fn said(args: &Args, snapshots: u64, bytes: u64, ending: Ending) -> String {
-    format!(
+fn said(
+    args: &Args,
+    (snapshots, bytes): (u64, u64),
+    ending: Ending,
+    summary: Option<Summary>,
+) -> String {
+    let mut text = format!(
         "{snapshots} snapshot{} in {} ({}); recording took {} of a CPU in the kernel and {} in nearfar",
         if snapshots == 1 { "" } else { "s" },
         args.output.display(),
         Bytes(bytes),
         share(ending.kernel_cpu_ns, ending.at_ns),
         share(ending.own_cpu_ns, ending.at_ns),
-    )
+    );
+    if let Some((dir, summary)) = args.parquet.dir.as_ref().zip(summary) {
+        text += &format!("\n{}", parquet::said(dir, summary));
+    }
+    text
 }
 
-/// An error with the option that helps.
+/// Adds to an error the option that avoids it.
 fn explained(error: &DamonError, args: &Args) -> anyhow::Error {
-    let stat = !args.pause_damon_stat && error.to_string().contains("damon_stat");
-    let hint = if stat { "; or let nearfar pause it: --pause-damon-stat" } else { "" };
+    let stat = args.keep_damon_stat && error.to_string().contains("damon_stat");
+    let hint = if stat {
+        "; or leave --keep-damon-stat out, and nearfar pauses it during the recording"
+    } else {
+        ""
+    };
     anyhow::anyhow!("{error}{hint}")
 }

@@ -1,4 +1,5 @@
-//! `nearfar report`: what access records say, as text, JSON, pictures and a page; and records of damo's as ours.
+//! `nearfar report`: shows access records as text, JSON, pictures and HTML; imports records of damo; converts to
+//! Parquet.
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -9,11 +10,15 @@ use clap::Subcommand;
 use nearfar_record::reduce::areas::Which;
 use nearfar_record::{Ending, Writer};
 
-use super::output;
-use crate::exit::{EndsWith as _, Exit};
-use crate::report::access::{self, Kind, Loaded, Options, Screen};
+use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::machine::Machine;
+use nearfar_command::number::{percent, whole};
+use nearfar_command::output;
+use nearfar_report::access::{self, Kind, Loaded, Options, Screen};
 
-/// As typed.
+use super::record::parquet::{LabelArgs, said};
+
+/// Arguments as typed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -22,24 +27,26 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Report {
-    /// How often was accessed, by time and address
+    /// Access frequency by time and address
     Heatmap(MapArgs),
-    /// How much memory was used at a time: percentiles over the snapshots, and the hot set
+    /// Working set size: percentiles over the snapshots, and the hot set
     Wss(WssArgs),
-    /// How much memory was how hot, and for how long
+    /// Amount of memory by access frequency and age
     Temperature(ShowArgs),
-    /// On which nodes the memory was, and what was moved
+    /// Memory by node, and migrated pages
     Residency(ShowArgs),
-    /// What a record holds: machine, target, duration, notes, damage
+    /// Contents of a record: machine, target, duration, notes, damage
     Info(InfoArgs),
-    /// Turn a record of damo's (its damon.data, or its JSON) into one of nearfar's
+    /// Convert a record of damo (its damon.data, or its JSON) to nearfar's format
     Import(ImportArgs),
+    /// Write a record as Parquet, partitioned by host, date and workload
+    Parquet(ParquetArgs),
 }
 
 /// A record, and how to show it.
 #[derive(Debug, clap::Args)]
 struct ShowArgs {
-    /// A record of nearfar's or of damo's (damon.data, or JSON)
+    /// Record of nearfar or damo (damon.data, or JSON)
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Print JSON
@@ -48,7 +55,7 @@ struct ShowArgs {
     /// Write this report as an SVG picture
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Write all reports as one HTML page
+    /// Write all reports into one HTML file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -60,11 +67,11 @@ struct MapArgs {
     /// Show all addresses that were monitored, not only those with accesses
     #[arg(long)]
     all: bool,
-    /// Cells across [default: what fits]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(16..=2000))]
+    /// Columns of the map [default: those that fit]
+    #[arg(long, value_name = "N", value_parser = whole::<u16>(16..=2000))]
     columns: Option<u16>,
-    /// Rows of time at most [default: what fits]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=2000))]
+    /// Maximum rows of the map [default: those that fit]
+    #[arg(long, value_name = "N", value_parser = whole::<u16>(1..=2000))]
     rows: Option<u16>,
 }
 
@@ -72,14 +79,14 @@ struct MapArgs {
 struct WssArgs {
     #[command(flatten)]
     show: ShowArgs,
-    /// Count memory only from this share of looks with an access on, in per cent; 0: any access at all
-    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=100))]
+    /// Least share of access checks that found an access, in per cent, for memory to count; 0: any access at all
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = percent::<u64>(0..=100))]
     threshold: u64,
 }
 
 #[derive(Debug, clap::Args)]
 struct InfoArgs {
-    /// A record of nearfar's or of damo's
+    /// Record of nearfar or damo
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Print JSON (schema nearfar.record-info/1)
@@ -89,15 +96,27 @@ struct InfoArgs {
 
 #[derive(Debug, clap::Args)]
 struct ImportArgs {
-    /// A record of damo's: damon.data, or JSON
+    /// Record of damo: damon.data, or JSON
     #[arg(value_name = "DAMO")]
     file: PathBuf,
-    /// The record to write
+    /// Record to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 }
 
-/// Shows or imports a record.
+#[derive(Debug, clap::Args)]
+struct ParquetArgs {
+    /// Record of nearfar or damo
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Directory of the dataset; created if needed, existing parts are kept
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    #[command(flatten)]
+    labels: LabelArgs,
+}
+
+/// Shows, imports or converts a record.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let usual =
         Options { columns: None, rows: None, which: Which::Accessed, threshold_permille: 0 };
@@ -115,6 +134,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Report::Residency(args) => show(args, Kind::Residency, usual)?,
         Report::Info(args) => info(args)?,
         Report::Import(args) => import(args)?,
+        Report::Parquet(args) => parquet(args)?,
     }
     Ok(Exit::Done.into())
 }
@@ -128,7 +148,7 @@ fn show(args: &ShowArgs, kind: Kind, options: Options) -> anyhow::Result<()> {
     if let Some(path) = &args.svg {
         let picture = access::picture::svg(&loaded, kind, options).with_context(|| {
             format!(
-                "no picture: {} holds nothing for it; nearfar report info says what it holds",
+                "no picture: {} contains no data for it; nearfar report info shows its contents",
                 loaded.name
             )
         })?;
@@ -168,6 +188,15 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
     file.sync_all().with_context(writing)
 }
 
+fn parquet(args: &ParquetArgs) -> anyhow::Result<()> {
+    let loaded = load(&args.file)?;
+    let fs = Machine::default().open()?;
+    let mut dataset = args.labels.open(fs.as_ref(), &args.dir, &loaded.record.header)?;
+    dataset.all(&loaded.record)?;
+    output::note(said(&args.dir, dataset.end()?));
+    Ok(())
+}
+
 fn load(path: &Path) -> anyhow::Result<Loaded> {
     let asked = || format!("reading {}", path.display());
     let loaded = access::load::load(path).with_context(asked).ends_with(Exit::Usage)?;
@@ -181,18 +210,18 @@ fn findings(loaded: &Loaded) {
     }
 }
 
-/// Refuses to write over what is read.
+/// Refuses to overwrite the input file.
 fn other_than(read: &Path, written: &Path) -> anyhow::Result<()> {
     let same = read.canonicalize().ok().zip(written.canonicalize().ok());
     if same.is_some_and(|(read, written)| read == written) {
         let name = written.display();
-        return Err(anyhow::anyhow!("{name} is the record itself; name another file to write"))
+        return Err(anyhow::anyhow!("{name} is the input record; give another output file"))
             .ends_with(Exit::Usage);
     }
     Ok(())
 }
 
-/// The terminal's width, or what COLUMNS says, or 80; colours on a terminal that has them, unless NO_COLOR is set.
+/// The terminal's width, or that of COLUMNS, or 80; colours on a terminal that supports them, unless NO_COLOR is set.
 fn screen() -> Screen {
     let out = std::io::stdout();
     let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse::<usize>().ok());

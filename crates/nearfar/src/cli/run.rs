@@ -1,7 +1,8 @@
-//! `nearfar run`: a program with its memory and CPUs where the user says. The letters mean what they mean to numactl;
-//! nodes may also be named by kind or by near and far, and `-w auto` weighs them.
+//! `nearfar run`: runs a program with its memory and CPUs on given nodes. Option letters have numactl's meaning; nodes
+//! may also be given by kind or as near and far, and `-w auto` computes weights.
 //!
-//! Without `--report`, `--tier` and `--balance` we become the program: no parent is left. With any a parent stays ([`watch`]).
+//! Without `--report`, `--tier` and `--balance` this process execs the program and no parent remains. With any of them,
+//! a parent stays ([`watch`]).
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -14,11 +15,9 @@ use nearfar_kernel::fs::RootFs;
 use nearfar_topology::{Mix, NodeExpr, NodeSet, NodeSetError, Topology};
 
 use super::machine::MachineArgs;
-use super::output;
-use crate::balance::options::Policy;
-use crate::exit::{EndsWith as _, Exit, WithExit};
-use crate::weighing::MIX;
-use crate::weighing::set::{ForARun, Setter};
+use nearfar_command::exit::{EndsWith as _, Exit, WithExit};
+use nearfar_command::output;
+use nearfar_command::weighing::set::{ForARun, Setter};
 
 mod balanced;
 mod cpus;
@@ -30,64 +29,64 @@ mod watch;
 
 use balanced::Balanced;
 pub(crate) use cpus::{cpu_nodes, cpus_of};
+pub(crate) use heap::find as preload_library;
 use plan::{Plan, Setting};
 use tiered::Tiered;
 
-/// What `nearfar run` takes.
+/// Arguments of `nearfar run`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = HELP)]
 #[command(group(clap::ArgGroup::new("policy").multiple(false)))]
 pub(crate) struct Args {
-    /// Memory from these nodes only
+    /// Allocate only from these nodes
     #[arg(short, long, value_name = "NODES", group = "policy")]
     membind: Option<NodeExpr>,
-    /// Memory from this node, others when it is full
+    /// Allocate from this node; fall back to others when it is full
     #[arg(short, long, value_name = "NODE", group = "policy")]
     preferred: Option<NodeExpr>,
-    /// Memory from these nodes, others when they are full
+    /// Allocate from these nodes; fall back to others when they are full
     #[arg(short = 'P', long, value_name = "NODES", group = "policy")]
     preferred_many: Option<NodeExpr>,
-    /// Memory from these nodes in turn, page by page
+    /// Interleave memory over these nodes, page by page
     #[arg(short, long, value_name = "NODES", group = "policy")]
     interleave: Option<NodeExpr>,
-    /// Memory from these nodes in turn, by the machine's weights; `auto`: from all nodes, by weights for their
-    /// bandwidths (nearfar weights), which are set if they are not so yet and we are root
+    /// Interleave memory over these nodes by the machine's weights; `auto`: over all nodes, by weights from their
+    /// bandwidths (nearfar weights), which are set if they differ and the user is root
     #[arg(short, long, value_name = "NODES|auto", group = "policy")]
     weighted_interleave: Option<Weighted>,
-    /// Memory from the node of the CPU that asks for it, others when it is full
+    /// Allocate from the node of the allocating CPU; fall back to others when it is full
     #[arg(short, long, group = "policy")]
     localalloc: bool,
-    /// Run on the CPUs of these nodes; near and far are as these see it
-    #[arg(short = 'N', long, value_name = "NODES")]
+    /// Run on the CPUs of these nodes; local and remote are relative to them
+    #[arg(short = 'N', long, value_name = "NODES", alias = "cpubind")]
     cpunodebind: Option<NodeExpr>,
     /// Run on these CPUs, as 0-3,8 or all; with -N they must be among its nodes' CPUs
     #[arg(short = 'C', long, value_name = "CPUS")]
     physcpubind: Option<cpus::CpuExpr>,
-    /// With -w auto: the program's reads and writes to memory
-    #[arg(long, value_name = "R:W", default_value_t = MIX)]
-    mix: Mix,
-    /// Where weighted interleave, or weights for -w auto, can't be had: interleave 1:1, and say so
+    /// With -w auto: the program's ratio of reads to writes [default: 2:1]
+    #[arg(long, value_name = "R:W")]
+    mix: Option<Mix>,
+    /// Fall back to 1:1 interleaving, with a message, if weighted interleaving or weights for -w auto are unavailable
     #[arg(long, requires = "weighted_interleave")]
     fallback: bool,
-    /// Stay, and tell at the end how much memory of the program and all it started lay on which node, at most and at
-    /// last: as text on standard error, or as JSON (schema nearfar.run/1) in FILE
+    /// Stay as parent and report the peak and final memory of the program and its descendants per node, as text on
+    /// standard error or as JSON (schema nearfar.run/1) in FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     report: Option<Option<PathBuf>>,
-    /// Stay, and have the memory of CMD and all it starts tiered meanwhile: used pages near, unused ones far (nearfar tier);
-    /// with options from FILE (as for tier start --config). Needs root and cgroup version 2
+    /// Stay as parent and tier the memory of CMD and its descendants: hot pages near, cold ones far (nearfar tier);
+    /// options from FILE (as for tier start --config). Needs root and cgroup version 2
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true,
         conflicts_with_all = ["membind", "interleave", "weighted_interleave"])]
     tier: Option<Option<PathBuf>>,
-    /// Stay, and have memory traffic of CMD and all it starts balanced meanwhile: pages towards those who use them, shared ones
-    /// spread (nearfar balance). Needs root
+    /// Stay as parent and balance the memory traffic of CMD and its descendants (nearfar balance). Needs root
     #[arg(long, value_name = "POLICY", num_args = 0..=1, require_equals = true, default_missing_value = "balanced",
         value_enum, conflicts_with_all = ["membind", "interleave", "weighted_interleave", "tier"])]
-    balance: Option<Policy>,
-    /// Memory that CMD gets by malloc and new goes to this memory kind (far, weighted:0=3,1=1, cxl;limit=4g;spill=near), by a
-    /// library that is preloaded; or a configuration: "heap=far from=64k mmap=off"
+    balance: Option<super::balance::PolicyArg>,
+    /// Place memory from CMD's malloc and new on this memory kind (far, weighted:0=3,1=1, cxl;limit=4g;spill=near), by
+    /// a preloaded library; or a configuration: "heap=far from=64k mmap=off"
     #[arg(long, value_name = "KIND|CONF")]
     heap: Option<String>,
-    /// Only say what would be done
+    /// Print the plan without running CMD
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -98,23 +97,25 @@ pub(crate) struct Args {
 }
 
 const HELP: &str = "\
-NODES are numbers (0,2-3), all, near, far, dram, cxl, hbm, pmem, tier:N, or several of these joined by commas.
+NODES are numbers (0,2-3), all, near, far, local, remote, dram, cxl, hbm, pmem, tier:N, or several of these joined by \
+commas.
 
-With --tier, pages move to where they are used, so it is not for memory that -m, -i or -w keep in its place; -p, -P and -l say
-where it is at first. CMD is in a memory cgroup of its own as long as it and what it starts run; what they move into cgroups
-below that is not tiered. If CMD leaves something running, tiering goes on with it. nearfar tier status, config and stop
-work as ever.
+With --tier, pages move to the nodes that use them, so it can't be combined with -m, -i or -w; -p, -P and -l set where \
+pages are allocated. CMD runs in a memory cgroup of its own until it and its children end; processes that they move \
+into cgroups below it are not tiered. If CMD leaves processes running, tiering continues until they end. nearfar tier \
+status, config and stop work as usual.
 
---heap is for programs that are linked with the C library dynamically; those that aren't, and those that run with other rights
-than ours, ignore it. Memory they map themselves goes to the kind from 1 MiB on (mmap=SIZE). docs/alloc.md has all settings.
+--heap works for programs that use the C library dynamically; statically linked and set-uid programs ignore it. Mappings \
+that a program makes itself go to the kind from 1 MiB on (mmap=SIZE). A kind that is bound to nodes and has neither limit= nor \
+spill= falls back to plain memory when these nodes are almost full (spill=default). docs/alloc.md lists all settings.
 
--w auto without --report: the weights it sets are the machine's, and stay until `nearfar weights --restore` or a
-restart, as no parent is left that could put them back. With --report they are put back when CMD has ended.
+-w auto without --report sets the machine's weights until `nearfar weights --restore` or a restart, because no parent \
+process remains that could restore them. With --report they are restored when CMD has ended.
 
-Exit status: CMD's own (128 + the signal, if one ended it); 2 bad usage, 125 nearfar failed before CMD, 126 CMD can't
+Exit status: CMD's own (128 + the signal, if one ended it); 2 bad usage, 125 nearfar failed before CMD, 126 CMD can't \
 be executed, 127 CMD was not found.";
 
-/// What `-w` takes.
+/// The value of `-w`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Weighted {
     Auto,
@@ -128,33 +129,42 @@ impl FromStr for Weighted {
         if text == "auto" {
             return Ok(Self::Auto);
         }
+        if text.contains('=') {
+            return Err(format!(
+                "-w takes nodes, and the machine's weights; weights of a program's own are for its heap: --heap weighted:{}",
+                text.trim_start_matches("weighted:")
+            ));
+        }
         let nodes: Result<NodeExpr, NodeSetError> = text.parse();
         nodes.map(Self::Nodes).map_err(|error| format!("{error}, or auto"))
     }
 }
 
-/// Runs the program; returns only if it was watched, or was not started.
+/// Runs the program; returns only if a parent stays, or if the program was not started.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     before_command(prepare_and_run(args))
 }
 
-/// What fails before CMD runs ends with 125, unless it says otherwise.
+/// Errors before CMD runs have exit status 125, unless they have their own.
 fn before_command<T>(result: anyhow::Result<T>) -> anyhow::Result<T> {
-    result.map_err(|error| match error.downcast_ref::<WithExit>() {
-        Some(_) => error,
-        None => WithExit { exit: Exit::BeforeCommand, error }.into(),
+    result.map_err(|error| match error.downcast::<WithExit>() {
+        Ok(WithExit { exit: Exit::Failed, error }) | Err(error) => {
+            WithExit { exit: Exit::BeforeCommand, error }.into()
+        }
+        Ok(with) => with.into(),
     })
 }
 
 fn prepare_and_run(args: &Args) -> anyhow::Result<ExitCode> {
-    let fs = args.machine.open()?;
-    let live = args.machine.is_live();
+    let fs = args.machine.select().open()?;
+    let live = args.machine.select().is_live();
     if !live && !args.dry_run {
-        let error =
-            anyhow::anyhow!("--sysfs names another machine: nothing can run there; add --dry-run");
+        let error = anyhow::anyhow!(
+            "--sysfs names another machine, on which no program can run; add --dry-run"
+        );
         return Err(WithExit { exit: Exit::Usage, error }.into());
     }
-    let (machine, _) = args.machine.read(fs.as_ref())?;
+    let (machine, _) = args.machine.select().read(fs.as_ref())?;
     let asked = if live { Asked::Live } else { Asked::Recorded };
     let needed = [Feature::WeightedInterleave, Feature::PreferredMany];
     let features = Features::detect_some(fs.as_ref(), asked, &needed);
@@ -166,7 +176,7 @@ fn prepare_and_run(args: &Args) -> anyhow::Result<ExitCode> {
     for note in &plan.notes {
         output::note(note);
     }
-    let setter = Setter::new(fs.as_ref(), args.machine.root());
+    let setter = Setter::new(fs.as_ref(), args.machine.select().root_dir());
     if args.report.is_none() && args.tier.is_none() && args.balance.is_none() {
         set_weights(&plan, &setter, false)?;
         return become_command(args, &plan);
@@ -180,7 +190,7 @@ fn prepare_and_run(args: &Args) -> anyhow::Result<ExitCode> {
     watch::run(args, &plan, &machine, after)
 }
 
-/// Sets the weights the plan wants, for the time of the run or to stay.
+/// Sets the planned weights, for the duration of the run or permanently.
 fn set_weights(
     plan: &Plan,
     setter: &Setter<'_>,
@@ -220,7 +230,7 @@ fn command(args: &Args, plan: &Plan) -> Command {
     command
 }
 
-/// Why CMD was not started, with a shell's status for it.
+/// The reason why CMD was not started, with a shell's status for it.
 fn not_started(args: &Args, error: std::io::Error) -> anyhow::Error {
     let name = args.command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
     let exit = Exit::of_start(&error);
@@ -229,7 +239,7 @@ fn not_started(args: &Args, error: std::io::Error) -> anyhow::Error {
     WithExit { exit, error }.into()
 }
 
-/// Nodes resolved, or bad usage that names the option.
+/// Resolves nodes; bad usage names the option.
 fn resolve(
     option: &str,
     nodes: &NodeExpr,

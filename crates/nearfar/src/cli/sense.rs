@@ -1,8 +1,8 @@
-//! `nearfar sense`: what sensors of memory traffic see, for a while.
+//! `nearfar sense`: shows readings of memory-traffic sensors over a period.
 //!
-//! Each sensor that is asked for tests itself first; one that can't be used says why. Samples are read ten times a second, so
-//! that little is lost, and taken together. What was switched on for it is put back at the end, also by ctrl-C; after a kill
-//! by the next time.
+//! Each requested sensor runs a self-test first; an unusable one reports its reason. Samples are read ten times a
+//! second, so that few are lost, and summed. Settings changed for a sensor are restored at the end, also at ctrl-C;
+//! after a kill, by the next run.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,36 +10,36 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use nearfar_control::sense::{Reading, Sensor, Unusable, Whose};
 use nearfar_kernel::fs::RootFs;
 use nearfar_kernel::journal::Journal;
 use nearfar_kernel::{chase, process};
+use nearfar_policy::ports::{Reading, Sensor, Unusable, Whose};
 use nearfar_policy::traffic::Process;
 use nearfar_topology::Nanoseconds;
 
-use super::machine::MachineArgs;
-use super::output;
-use crate::clock;
-use crate::exit::{EndsWith as _, Exit};
-use crate::sense::{self, Scene};
+use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::machine::Machine;
+use nearfar_command::output;
+use nearfar_kernel::clock;
+use nearfar_sensors::{self as sense, Scene};
 
 pub(in crate::cli) mod report;
 
-/// From reading to reading.
+/// Interval of readings.
 const SLICE: Duration = Duration::from_millis(100);
-/// In whose name settings are changed.
+/// The owner of changed settings in the journal.
 const BY: &str = "sense";
 
-/// What `nearfar sense` takes.
+/// Arguments of `nearfar sense`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A sensor, by the name that `nearfar doctor` gives it; may be given again [default: all that can be used]
+    /// Use this sensor (names: nearfar doctor); may be repeated [default: all usable ones]
     #[arg(long = "sensor", value_name = "NAME")]
     sensors: Vec<String>,
-    /// Only accesses of this process and what it has started, for sensors that tell processes apart; may be given again
+    /// Only accesses of this process and its descendants, for sensors that distinguish processes; may be repeated
     #[arg(long = "pid", value_name = "PID")]
     pids: Vec<u32>,
-    /// For how long
+    /// Length of the measurement
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = super::record::duration)]
     duration: Duration,
     /// Print JSON (schema nearfar.sense/1)
@@ -47,16 +47,16 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A sensor with what it saw, or why it did not.
+/// A sensor with its reading, or the reason it is unusable.
 type Outcome<'a> = (Box<dyn Sensor + 'a>, Result<Reading, Unusable>);
 
-/// Senses and prints.
+/// Measures and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("can't catch signals")?;
     }
-    let machine_args = MachineArgs::default();
+    let machine_args = Machine::default();
     let fs = RootFs::live()?;
     let (machine, _) = machine_args.read(&fs)?;
     let lab = machine_args.lab(&fs);
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if good { Exit::Done } else { Exit::Failed }.into())
 }
 
-/// Those of these names, all if there are none.
+/// The sensors with these names; all if there are no names.
 fn chosen<'a>(
     mut all: Vec<Box<dyn Sensor + 'a>>,
     names: &[String],
@@ -106,7 +106,7 @@ fn whose(fs: &RootFs, pids: &[u32]) -> anyhow::Result<Whose> {
     Ok(Whose::Processes(processes))
 }
 
-/// Has them all at work for so long, or until `stop`.
+/// Runs all sensors for this time, or until `stop`.
 fn sensed<'a>(
     sensors: Vec<Box<dyn Sensor + 'a>>,
     whose: &Whose,

@@ -1,24 +1,26 @@
-//! `nearfar sim`: memory traffic of machines that are not there. Everything it says is simulated.
+//! `nearfar sim`: simulates memory traffic of modelled machines. All its figures are simulated.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use nearfar_sim::machine::Machine;
 use nearfar_sim::policy::Policy;
 use nearfar_sim::published::colloid;
-use nearfar_sim::{compare, published, workload};
+use nearfar_sim::{Unable, Workload, compare, workload};
 
-use super::output;
-use crate::exit::{EndsWith as _, Exit};
-use crate::report::sim::{Document, Validation, page, text};
-use crate::simulate;
+use nearfar_bench::pages::sim::validation::Validation;
+use nearfar_bench::pages::sim::{Document, page, text};
+use nearfar_bench::simulate::{self, antagonist::Wanted};
+use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::output;
 
 mod bench;
 mod fleet;
 mod lab;
 mod tiers;
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -27,17 +29,17 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Sim {
-    /// Run a workload under several policies, side by side
+    /// Compare policies on one workload
     Compare(CompareArgs),
-    /// Two tiers while others contend for the near one: controllers over time, against the best placement there is
+    /// Two tiers with contention for the near one: controllers over time, against the optimal placement
     Tiers(tiers::Args),
-    /// A day of many hosts of 1 TiB, by sampling: what moving pages gains over them, and whether any is worse off
+    /// A day of many hosts of 1 TiB, by sampling: the gain of page migration over them, and hosts that become slower
     Fleet(fleet::Args),
-    /// Stream accesses page by page: how many a second can be simulated, and what comes of them
+    /// Stream accesses page by page: simulated accesses per second, and their results
     Bench(bench::Args),
-    /// Put the model beside published figures; exit status 1 if one is out of bounds
+    /// Compare the model with published figures; exit status 1 if one is out of bounds
     Validate(ShowArgs),
-    /// Put the model beside what nearfar bench balance found in the lab; exit status 1 if a figure is out of bounds
+    /// Compare the model with lab results of nearfar-bench balance; exit status 1 if a figure is out of bounds
     Lab(lab::Args),
     /// Show machines, workloads and policies
     List(ShowArgs),
@@ -45,28 +47,31 @@ enum Sim {
 
 #[derive(Debug, clap::Args)]
 struct CompareArgs {
-    /// A machine by name, or the path of a machine file that has a table `traffic`
+    /// Machine: a name, or the path of a machine file with a table `traffic`
     #[arg(long, default_value = simulate::FOUR_NODES)]
     machine: String,
-    /// A workload by name
-    #[arg(long, default_value = workload::NAMES[0].0)]
+    /// Workload: a name, or the path of a workload file (docs/sim.md, Workload files)
+    #[arg(long, default_value = workload::NAMES[0].0, value_name = "NAME|FILE")]
     workload: String,
-    /// Policies by name, with commas between
+    /// Policies by name, separated by commas
     #[arg(long, value_delimiter = ',', required = true, value_name = "POLICY,...")]
     policies: Vec<Policy>,
-    /// How much others ask of near memory, for workloads that know such others: 1 is five cores
+    /// Load of other programs on near memory, for workloads with contention: 1 is five cores
     #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = contention)]
     contention: f64,
-    /// What chance decides: the same number, the same result
+    /// Reads of a node's memory by other programs, in GB/s or in per cent of its read bandwidth; may be repeated
+    #[arg(long, value_name = "NODE=GBPS|PERCENT%")]
+    antagonist: Vec<Wanted>,
+    /// Seed of random numbers; the same seed gives the same result
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Print JSON (schema nearfar.sim/1)
     #[arg(long)]
     json: bool,
-    /// Write a page with charts
+    /// Write an HTML page with charts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write the charts as a picture
+    /// Write the charts as an SVG picture
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -101,17 +106,11 @@ fn side_by_side(args: &CompareArgs) -> anyhow::Result<ExitCode> {
         super::demo::writable(file)?;
     }
     let machine = simulate::machine(&args.machine).ends_with(Exit::Usage)?;
-    let workload = workload::find(&args.workload, &machine).ends_with(Exit::Usage)?;
-    if args.contention > 0.0 && workload.antagonists.is_empty() {
-        let error = anyhow::anyhow!(
-            "--contention {}: workload {} has nobody who contends; hot-set has",
-            args.contention,
-            workload.name
-        );
-        return Err(error).ends_with(Exit::Usage);
-    }
-    let workload = workload.contended(args.contention * colloid::CONTENDING_LINES);
-    let found = compare(&machine, &workload, &args.policies, args.seed).ends_with(Exit::Usage)?;
+    let workload = loaded(args, &machine).ends_with(Exit::Usage)?;
+    let found = match compare(&machine, &workload, &args.policies, args.seed) {
+        Err(error @ Unable::Controller(_)) => return Err(error.into()),
+        found => found.ends_with(Exit::Usage)?,
+    };
     let document = Document::of((&machine, &workload), args.seed, args.contention, &found);
     if let Some(file) = &args.html {
         super::demo::write(file, &page::html(&document))?;
@@ -127,18 +126,39 @@ fn side_by_side(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     Ok(Exit::Done.into())
 }
 
+/// The workload, with the traffic of others.
+fn loaded(args: &CompareArgs, machine: &Machine) -> anyhow::Result<Workload> {
+    let mut workload = simulate::file::find(&args.workload, machine)?;
+    let is_built_in = !simulate::file::is_path(&args.workload);
+    if args.contention > 0.0 && !(is_built_in && workload.name == "hot-set") {
+        anyhow::bail!(
+            "--contention {}: workload {} has no contention; hot-set has, and --antagonist is for any workload",
+            args.contention,
+            workload.name
+        );
+    }
+    if is_built_in {
+        workload = workload.contended(args.contention * colloid::CONTENDING_LINES);
+    }
+    for wanted in &args.antagonist {
+        workload.antagonists.push(wanted.on(None, machine)?);
+    }
+    Ok(workload)
+}
+
 fn validate(args: &ShowArgs) -> anyhow::Result<ExitCode> {
-    let validation = Validation::of(&published::rows(&simulate::machine(simulate::FOUR_NODES)?));
+    let validation =
+        Validation::of(&simulate::machine(simulate::FOUR_NODES)?, &simulate::measured()?)?;
     if args.json {
         output::print_json(&validation)?;
     } else {
-        output::print(&text::validation(&validation))?;
+        output::print(&validation.text())?;
     }
     Ok(if validation.within() { Exit::Done } else { Exit::Failed }.into())
 }
 
 fn list(args: &ShowArgs) -> anyhow::Result<ExitCode> {
-    let list = crate::report::sim::List::of(&simulate::machines()?);
+    let list = nearfar_bench::pages::sim::List::of(&simulate::machines()?);
     if args.json {
         output::print_json(&list)?;
     } else {

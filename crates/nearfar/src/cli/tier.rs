@@ -1,28 +1,33 @@
-//! `nearfar tier`: promotion and demotion between near and far memory, as a process of its own.
+//! `nearfar tier`: starts, shows, configures and stops the service that promotes and demotes pages between near and far
+//! memory.
 //!
-//! `start` runs it in the background (or here, with `--foreground`) until `stop` or a signal ends it; whatever was set is
-//! put back then. If it is killed, `stop` or the next `start` puts it back. What it does is in [`crate::tier`].
+//! `start` runs the service in the background (or here, with `--foreground`) until `stop` or a signal ends it; all
+//! changed settings are then restored. If it is killed, `stop` or the next `start` restores them. The service itself is
+//! [`nearfar_daemon::tier`].
 
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Subcommand;
 use nearfar_kernel::cgroup::own;
-use nearfar_kernel::damon;
+use nearfar_kernel::damon::{self, DamonError};
 use nearfar_kernel::fs::RootFs;
-use nearfar_kernel::journal::{Journal, OnConflict};
+use nearfar_kernel::journal::{Journal, OnConflict, Restored};
+use nearfar_kernel::process::Identity;
 
-use super::{background, output};
-use crate::exit::Exit;
-use crate::tier::service::{BY, refuse_conflicts, say_removed};
-use crate::tier::state::{self, State};
+use nearfar_command::exit::Exit;
+use nearfar_command::output;
+use nearfar_daemon::budget;
+use nearfar_daemon::owner::Service;
+use nearfar_daemon::tier::service::{BY, refuse_conflicts, say_removed};
+use nearfar_daemon::tier::state::{self, State};
 
 mod config;
 mod start;
 
 pub(crate) use start::for_run;
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -33,26 +38,26 @@ pub(crate) struct Args {
 enum Tier {
     /// Start tiering; needs root
     ///
-    /// Pages that are used move to near memory, pages that are not make room for them. Programs need no change.
+    /// Hot pages are promoted to near memory; cold ones are demoted to make room for them. Programs need no change.
     Start(start::Args),
-    /// Show what tiering does, what it has moved and why
+    /// Show the activity of tiering, migrated pages and reasons
     Status(StatusArgs),
-    /// Show or change the options of running tiering; write or check a file of them
+    /// Show or change the options of running tiering; write or check an options file
     Config(config::Args),
-    /// Stop tiering and put everything back, also after it was killed
+    /// Stop tiering and restore all settings, also after it was killed
     Stop(StopArgs),
 }
 
 #[derive(Debug, clap::Args)]
 struct StopArgs {
-    /// Put back also what someone else has changed since
+    /// Also restore settings that another process has changed since
     #[arg(long)]
     overwrite: bool,
 }
 
 #[derive(Debug, clap::Args)]
 struct StatusArgs {
-    /// Print JSON (schema nearfar.tier/1)
+    /// Print JSON (schema nearfar.tier/1, of budgets nearfar.tier-budgets/1; if tiering is not running, with "running": false and "why")
     #[arg(long)]
     json: bool,
 }
@@ -67,83 +72,91 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The process that runs, if one does.
-fn running() -> anyhow::Result<Option<State>> {
-    let state = state::read(&Journal::default_dir())?;
-    Ok(state.filter(State::is_running))
+/// The running or starting process, with the state it has written, if that can be read.
+fn running() -> Option<(Identity, anyhow::Result<State>)> {
+    Service::Tier.described(state::read, |state| state.identity)
 }
 
-/// Why none runs, and what to do.
+/// The state of the running service.
+fn running_state() -> anyhow::Result<State> {
+    let (process, state) = running().ok_or_else(not_running)?;
+    state.with_context(|| {
+        format!("tiering runs as process {}, but its state is missing", process.pid)
+    })
+}
+
+/// The error that tiering is not running, with its reason and the command that starts it.
 fn not_running() -> anyhow::Error {
     let dir = Journal::default_dir();
-    let killed = state::read(&dir).ok().flatten().map(|state| state.identity.pid);
-    let why = state::read_ended(&dir);
-    match (killed, why) {
-        (Some(pid), _) => anyhow::anyhow!(
-            "tiering is not running: process {pid} was killed, and what it had set may still be so; nearfar tier stop puts it \
-             back, nearfar tier start does so as well and starts it"
-        ),
-        (None, Some(why)) => anyhow::anyhow!(
-            "tiering is not running; it ended by itself: {why}; nearfar tier start starts it"
-        ),
-        (None, None) => {
-            anyhow::anyhow!("tiering is not running; nearfar tier start starts it")
-        }
-    }
+    let ended = state::read_ended(&dir);
+    output::not_running("tier", state::path(&dir).exists(), ended.as_deref())
 }
 
-/// Why tiering ended by itself, as far as it said.
+/// The reason with which tiering ended by itself, if it gave one.
 pub(crate) fn why_ended() -> String {
     let why = state::read_ended(&Journal::default_dir());
     why.unwrap_or_else(|| "it was stopped or killed".into())
 }
 
 fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
-    let state = running()?.ok_or_else(not_running)?;
-    if args.json {
-        output::print_json(&state)?;
-    } else {
-        output::print(&state.text())?;
+    let budgets = Service::Tier.described(budget::state::read, |state| state.identity);
+    if let Some((_, Ok(state))) = budgets {
+        match args.json {
+            true => output::print_json(&state)?,
+            false => output::print(&state.text())?,
+        }
+        return Ok(Exit::Done.into());
     }
-    Ok(Exit::Done.into())
+    output::status(running_state(), state::SCHEMA, args.json, |state| match args.json {
+        true => output::print_json(state),
+        false => output::print(&state.text()),
+    })
 }
 
 fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
-    let state = running()?;
+    output::need_root("stopping tiering")?;
     let on_conflict = if args.overwrite { OnConflict::Overwrite } else { OnConflict::Refuse };
-    put_back_as(state.as_ref(), on_conflict)?;
-    output::print("Tiering is stopped; everything it had set is as before.\n")?;
+    let (ended, restored) = end(None, on_conflict)?;
+    output::print(&match (ended, restored) {
+        (Some(pid), _) => {
+            format!("Tiering is stopped (process {pid}); all settings are as before.\n")
+        }
+        (None, true) => {
+            "Tiering was not running; the settings of a killed process are restored.\n".into()
+        }
+        (None, false) => String::from("Tiering is not running; there was nothing to restore.\n"),
+    })?;
     Ok(Exit::Done.into())
 }
 
-/// Ends the process that runs, if one does, and puts back what is left to put back.
-pub(crate) fn end_and_put_back(state: Option<&State>) -> anyhow::Result<()> {
-    put_back_as(state.filter(|state| state.is_running()), OnConflict::Refuse)
+/// Ends this process, if it still runs, and restores the settings it had changed. A later process is left alone.
+pub(crate) fn end_and_put_back(state: &State) -> anyhow::Result<()> {
+    end(Some(state.identity), OnConflict::Refuse).map(drop)
 }
 
-fn put_back_as(state: Option<&State>, on_conflict: OnConflict) -> anyhow::Result<()> {
-    if let Some(state) = state {
-        background::end(state.identity)?;
-    }
-    // What a process that was killed has left.
+/// Ends tiering, or only the process `only`. Returns the process that was ended, and whether a killed one had left
+/// settings changed.
+fn end(only: Option<Identity>, on_conflict: OnConflict) -> anyhow::Result<(Option<u32>, bool)> {
     let (dir, fs) = (Journal::default_dir(), RootFs::live()?);
     let journal = Journal::new(dir.clone(), &fs, "/");
-    let restored = [
-        damon::recover(&journal, on_conflict).context("putting back what tiering has set")?,
-        journal.restore(BY, on_conflict).context("putting back what tiering has set")?,
-    ];
-    if dir.exists() {
-        let removed = own::Turn::take(&dir).and_then(|turn| turn.recover(&fs));
-        removed
-            .context("removing the cgroup of a program that was run")?
-            .iter()
-            .for_each(say_removed);
+    let ended = Service::Tier.end(&journal, only)?;
+    if ended.claim.is_none() && only.is_some() {
+        return Ok((ended.pid, false));
     }
-    for gone in [state::path(&dir), state::ended_path(&dir)] {
-        let _ = std::fs::remove_file(gone);
+    // Any other holder of DAMON (a recorder) recovered the settings when it started.
+    let mut restored = match damon::recover(&journal, on_conflict) {
+        Err(DamonError::InUse { .. }) => Restored::default(),
+        recovered => recovered.context("restoring the settings of tiering")?,
+    };
+    restored.add(journal.restore(BY, on_conflict).context("restoring the settings of tiering")?);
+    let removed = own::Turn::take(&dir).and_then(|turn| turn.recover(&fs));
+    let removed = removed.context("removing the cgroup of a program that was run")?;
+    removed.iter().for_each(say_removed);
+    let mut left = removed.is_some() || !restored.put_back.is_empty();
+    for gone in [state::path(&dir), state::ended_path(&dir), budget::state::path(&dir)] {
+        left |= std::fs::remove_file(gone).is_ok();
     }
-    for recorded in restored.iter().flat_map(|restored| &restored.put_back) {
-        output::note(format_args!("put back /{} to {}", recorded.path, recorded.old));
-    }
-    restored.iter().try_for_each(refuse_conflicts)
+    output::note_restored(&restored);
+    refuse_conflicts(&restored)?;
+    Ok((ended.pid, left))
 }

@@ -1,7 +1,7 @@
-//! `nearfar topo`: what memory the machine has. For people a text ([`text`]), for programs JSON ([`json`]).
+//! `nearfar topo`: shows the machine's memory, as text ([`text`]) or as JSON ([`json`]).
 //!
-//! Reads only, needs no privilege. `--record` keeps everything that was read in one file, from which `--sysfs` shows
-//! the same machine anywhere: in a bug report, in a test.
+//! It reads only and needs no privilege. `--record` writes everything that was read into one file, from which `--sysfs`
+//! shows the same machine elsewhere: in a bug report, in a test.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,31 +10,32 @@ use anyhow::Context as _;
 use nearfar_kernel::fs::{self, Fs};
 use nearfar_topology::Topology;
 
-use super::machine::{self, MachineArgs};
-use super::output;
+use super::machine::MachineArgs;
+use nearfar_command::machine;
+use nearfar_command::output;
 
 pub(crate) mod json;
 mod text;
 
-/// What `nearfar topo` takes.
+/// Arguments of `nearfar topo`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Print JSON (schema nearfar.topo/1)
+    /// Print JSON (schema nearfar.topo/2)
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     machine: MachineArgs,
-    /// Also write all that was read into FILE (`-` prints it instead), to be looked at elsewhere with --sysfs; it
-    /// holds serial numbers of CXL devices
+    /// Also write all files read into FILE (`-` prints it instead), for --sysfs on any machine; it contains serial
+    /// numbers of CXL devices
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 }
 
 /// Prints the machine.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let fs = args.machine.open()?;
-    let lab = args.machine.lab(fs.as_ref());
-    let (machine, findings) = args.machine.read(fs.as_ref())?;
+    let fs = args.machine.select().open()?;
+    let lab = args.machine.select().lab(fs.as_ref());
+    let (machine, findings) = args.machine.select().read(fs.as_ref())?;
     if let Some(file) = &args.record {
         let recording = recording(fs.as_ref(), &machine, lab.as_ref());
         if file == Path::new("-") {
@@ -53,7 +54,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The recorded tree with a head that says what it is.
+/// The recorded tree, with a header that describes it.
 fn recording(fs: &dyn Fs, topology: &Topology, lab: Option<&serde_json::Value>) -> String {
     let (mut tree, _) = fs::gather(fs);
     if let Some(lab) = lab {

@@ -1,5 +1,5 @@
-//! `nearfar weights`: from bandwidths to weights for weighted interleave, beside what 1:1 and the kernel's would reach;
-//! setting them, and putting the old ones back.
+//! `nearfar weights`: computes weights for weighted interleave from bandwidths, compares them with 1:1 and the
+//! kernel's, sets them and restores the previous ones.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,42 +12,42 @@ use nearfar_policy::{Unweighable, Weights};
 use nearfar_topology::{Mix, NodeExpr, NodeSet, Topology};
 
 use super::machine::MachineArgs;
-use super::output;
-use crate::exit::{EndsWith as _, Exit};
-use crate::weighing::set::Setter;
-use crate::weighing::source::{self, From, Wanted};
-use crate::weighing::{Figures, MIX, Outcome};
+use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::output;
+use nearfar_command::weighing::set::Setter;
+use nearfar_command::weighing::source::{self, From, Wanted};
+use nearfar_command::weighing::{Figures, MIX, Outcome, refuse_one};
 
 mod json;
 mod text;
 
-/// What `nearfar weights` takes.
+/// Arguments of `nearfar weights`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = FILE_HELP)]
 pub(crate) struct Args {
-    /// Where bandwidths come from: `probe` (saved by nearfar probe), `hmat` (firmware), `kernel` (no bandwidths: the
-    /// weights it has), or a FILE [default: probe if one of this machine is saved, else hmat]
+    /// Source of bandwidths: `probe` (saved by nearfar probe), `hmat` (firmware), `kernel` (no bandwidths: its current
+    /// weights), or a FILE [default: probe if one of this machine is saved, else hmat]
     #[arg(long, value_name = "probe|hmat|kernel|FILE")]
     from: Option<From>,
-    /// The program's reads and writes to memory
+    /// The program's ratio of reads to writes
     #[arg(long, value_name = "R:W", default_value_t = MIX)]
     mix: Mix,
-    /// The nodes to interleave over
+    /// Nodes to interleave over
     #[arg(long, value_name = "NODES", default_value = "all")]
     nodes: NodeExpr,
-    /// Bandwidths as the CPUs of these nodes see them [default: each node from where it is seen best]
+    /// Bandwidths as seen by the CPUs of these nodes [default: each node as seen by its best CPUs]
     #[arg(short = 'N', long, value_name = "NODES")]
     cpunodebind: Option<NodeExpr>,
     /// Set the weights, for the whole machine and until --restore or a restart; needs root
     #[arg(long)]
     apply: bool,
-    /// Put back the weights that were there before nearfar set them
+    /// Restore the weights from before nearfar set them
     #[arg(long, conflicts_with_all = ["apply", "from", "mix", "nodes", "cpunodebind"])]
     restore: bool,
-    /// With --restore: also where someone else has changed them since
+    /// With --restore: also overwrite weights that another process has changed since
     #[arg(long, requires = "restore")]
     overwrite: bool,
-    /// With --apply or --restore: only say what would be written
+    /// With --apply or --restore: only print the values that would be written
     #[arg(long)]
     dry_run: bool,
     /// Print JSON (schema nearfar.weights/1)
@@ -57,27 +57,27 @@ pub(crate) struct Args {
     machine: MachineArgs,
 }
 
-const FILE_HELP: &str = r#"FILE is a report of `nearfar probe`, or JSON such as
-  {"schema": "nearfar.bandwidth/1", "nodes": [
-    {"id": 0, "read_bytes_per_second": 40000000000, "write_bytes_per_second": 30000000000},
-    {"id": 1, "mixes": [{"mix": "1:0", "bytes_per_second": 27000000000},
-                        {"mix": "1:1", "bytes_per_second": 40000000000}]}]}
+const FILE_HELP: &str = "\
+FILE is a report of `nearfar probe`, or JSON such as
+  {\"schema\": \"nearfar.bandwidth/1\", \"nodes\": [
+    {\"id\": 0, \"read_bytes_per_second\": 40000000000, \"write_bytes_per_second\": 30000000000},
+    {\"id\": 1, \"mixes\": [{\"mix\": \"1:0\", \"bytes_per_second\": 27000000000},
+                        {\"mix\": \"1:1\", \"bytes_per_second\": 40000000000}]}]}
 
-The weights are the smallest whole numbers, 64 pages a round at most, that lose no more than 2 % of all nodes'
-bandwidths together. They pay for programs that want more bandwidth than near memory has; for others far pages are
-only slower."#;
+The weights are the smallest whole numbers, at most 64 pages a round, that lose at most 2 % of the sum of all nodes' \
+bandwidths. They help programs that need more bandwidth than near memory has; other programs only get slower pages.";
 
-/// Everything that is shown, resolved against the machine.
+/// The complete output, resolved against the machine.
 #[derive(Debug)]
 struct Plan<'a> {
     machine: &'a Topology,
     nodes: NodeSet,
     mix: Mix,
-    /// Nothing, if the kernel's own weights were asked for.
+    /// `None` if the kernel's own weights were requested.
     figures: Option<Figures>,
-    /// What is proposed.
+    /// The proposed weights.
     weights: Weights,
-    /// `None` without weighted interleave.
+    /// The kernel's weights; `None` without weighted interleave.
     current: Option<Current>,
     pending: Vec<Recorded>,
 }
@@ -95,13 +95,13 @@ impl Plan<'_> {
         self.figures.as_ref()?.kernel(self.current.as_ref()?)
     }
 
-    /// Those of the nodes that are near.
+    /// The near ones of the nodes.
     fn near(&self) -> NodeSet {
-        let near = self.machine.near(&[]);
+        let near = self.machine.near();
         self.nodes.iter().filter(|node| near.contains(*node)).collect()
     }
 
-    /// What the near ones have without the others.
+    /// The bandwidth of the near nodes alone.
     fn near_alone(&self) -> Option<nearfar_topology::BytesPerSecond> {
         let near = self.near();
         let some_are_far = near.len() < self.nodes.len() && !near.is_empty();
@@ -111,12 +111,12 @@ impl Plan<'_> {
 
 /// Shows, sets or restores weights.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let fs = args.machine.open()?;
-    let setter = Setter::new(fs.as_ref(), args.machine.root());
+    let fs = args.machine.select().open()?;
+    let setter = Setter::new(fs.as_ref(), args.machine.select().root_dir());
     if args.restore {
         return restore(args, &setter);
     }
-    let (machine, _) = args.machine.read(fs.as_ref())?;
+    let (machine, _) = args.machine.select().read(fs.as_ref())?;
     let plan = plan(args, &machine, fs.as_ref(), &setter)?;
     let writes = if args.apply { apply(args, &plan, &setter)? } else { Vec::new() };
     if args.json {
@@ -155,7 +155,13 @@ fn plan<'a>(
                 .with_context(|| format!("the kernel has no weights for all of nodes {nodes}"))?,
         )
     } else {
+        if !matches!(args.from, Some(From::File(_))) {
+            refuse_one(&nodes)?;
+        }
         let figures = source::figures(args.from.as_ref(), wanted)?;
+        if let Some(why) = figures.about_links() {
+            output::note(why);
+        }
         let best =
             figures.best().map_err(|error| unweighable(&error, &nodes)).ends_with(Exit::Failed)?;
         (Some(figures), best.weights)
@@ -164,7 +170,7 @@ fn plan<'a>(
     Ok(Plan { machine, nodes, mix: args.mix, figures, weights, current, pending })
 }
 
-/// The error with the command that leaves the node out.
+/// Adds to the error the command that leaves the node out.
 fn unweighable(error: &Unweighable, nodes: &NodeSet) -> anyhow::Error {
     if let Unweighable::Hinders { node, .. } = error {
         let rest: NodeSet = nodes.iter().filter(|id| id != node).collect();
@@ -173,7 +179,7 @@ fn unweighable(error: &Unweighable, nodes: &NodeSet) -> anyhow::Error {
     anyhow::anyhow!("weights for nodes {nodes}: {error}")
 }
 
-/// Sets the weights; gives what was, or under `--dry-run` would be, written.
+/// Sets the weights; returns the values written, or under `--dry-run` those that would be.
 fn apply(args: &Args, plan: &Plan<'_>, setter: &Setter<'_>) -> anyhow::Result<Vec<Recorded>> {
     if !args.dry_run {
         return setter.keep(&plan.weights);
@@ -215,12 +221,12 @@ fn restore(args: &Args, setter: &Setter<'_>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Fails if something was left alone because someone else had changed it.
+/// Fails if a value was not restored because another process had changed it.
 fn refuse_conflicts(report: &Restored) -> anyhow::Result<()> {
-    output::refuse_conflicts(report, "the weights were left as they are", "--restore --overwrite")
+    output::refuse_conflicts(report, "the weights were left unchanged", "--restore --overwrite")
 }
 
-/// Whether the kernel could have these weights but has others.
+/// Whether the kernel's weights differ from these and can be set.
 fn to_be_set(plan: &Plan<'_>) -> bool {
     let changes = plan.current.as_ref().map(|current| weights::changes(current, &plan.weights));
     changes.is_some_and(|changes| changes.is_ok_and(|changes| !changes.is_empty()))

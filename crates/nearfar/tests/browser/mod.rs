@@ -1,4 +1,4 @@
-//! Pages in a real browser: whether they fit a phone and a desktop, and what its console says.
+//! Loads pages in a real browser and checks that they fit a phone and a desktop; returns its console messages.
 
 #![expect(clippy::panic, reason = "a check that can't run should stop")]
 
@@ -42,7 +42,7 @@ fn browser() -> PathBuf {
     )
 }
 
-/// The document as the browser has it once scripts have run, and what its console said.
+/// The document after its scripts have run, and the browser's console messages.
 fn browse(page: &Path) -> (String, String) {
     let profile = tempfile::tempdir().unwrap();
     let output = Command::new(browser())

@@ -1,5 +1,6 @@
-//! `nearfar balance` on real kernels, on a machine with four nodes: memory that was all on one node is spread (seen by the lab's
-//! emulated PMU, so that nobody else moves it), all settings are put back however it ends, and what can't be is refused.
+//! `nearfar balance` on real kernels, on a machine with four nodes: memory that was all on one node is spread (observed
+//! by the lab's emulated PMU, so that nothing else migrates pages), all settings are restored after any end, and
+//! invalid requests are refused.
 
 use std::process::{Child, Command, Stdio};
 
@@ -19,7 +20,7 @@ fn status() -> serde_json::Value {
     serde_json::from_str(&done(&["balance", "status", "--json"])).unwrap()
 }
 
-/// A program whose 64 MiB are all on node 0 and used by a thread of each node.
+/// A program with 64 MiB on node 0, used by a thread of each node.
 fn program(how: &str) -> Child {
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new(program);
@@ -49,7 +50,7 @@ fn until(pid: u32, wished: impl Fn([u64; 4]) -> bool) -> [u64; 4] {
     on(pid)
 }
 
-/// Waits until the status is as wished; what it is then.
+/// Waits until the status satisfies `wished`, and returns it.
 fn until_status(wished: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
     for _ in 0..400 {
         if wished(&status()) {
@@ -64,7 +65,8 @@ fn moved(status: &serde_json::Value) -> u64 {
     status["pages"]["moved"].as_u64().unwrap_or(0)
 }
 
-/// Faults come by the kernel's NUMA balancing, which spreads such memory by itself; so who has moved it is left open here.
+/// Hint faults need the kernel's NUMA balancing, which spreads such memory by itself; so this test does not check which
+/// of the two migrated it.
 pub(crate) fn faults_alone_show_what_is_used_and_settings_are_put_back() {
     let before = system();
     let program = program("share");
@@ -78,14 +80,14 @@ pub(crate) fn faults_alone_show_what_is_used_and_settings_are_put_back() {
     assert_eq!(status["nodes"].as_array().unwrap().len(), 4);
     let text = done(&["balance", "status"]);
     assert!(
-        text.contains("imbalance of controllers") && text.contains("seen by hint-faults"),
+        text.contains("imbalance of controllers") && text.contains("sensor hint-faults"),
         "{text}"
     );
     // Two at once undo each other's work.
     let again = nearfar(&START).output().unwrap();
     assert!(!again.status.success() && error(&again).contains("already running"), "{again:?}");
     let tier = nearfar(&[&TIER[..], &["--near", "0", "--far", "1"]].concat()).output().unwrap();
-    assert!(!tier.status.success() && error(&tier).contains("moves pages already"), "{tier:?}");
+    assert!(!tier.status.success() && error(&tier).contains("already moves pages"), "{tier:?}");
     assert!(done(&["balance", "stop"]).contains("as before"));
     assert_eq!(system(), before);
     let none = nearfar(&["balance", "status"]).output().unwrap();
@@ -102,7 +104,8 @@ pub(crate) fn a_process_is_balanced_alone_and_when_it_ends_balancing_does() {
     // Of the lines that it reads, few are sampled; so it takes a while until all is spread.
     let goes = |mib: [u64; 4]| mib[0] <= 60 && mib[1..].iter().all(|mib| *mib >= 1);
     let mib = until(ours.id(), goes);
-    let status = status();
+    // The status is written between batches, so it may lag behind the memory.
+    let status = until_status(|status| moved(status) > 700);
     assert!(goes(mib), "{mib:?} MiB: {status}");
     assert!(moved(&status) > 700, "{status}");
     assert_eq!(status["sensors"][0]["name"], "lab", "{status}");
@@ -147,8 +150,7 @@ pub(crate) fn what_can_not_be_balanced_is_refused_and_nothing_is_changed() {
     let state = format!("{STATE}/journal/balance.json");
     std::fs::write(&state, "{\"schema\": \"nearfar.balance/1\", \"pid\"").unwrap();
     let output = nearfar(&["balance", "status"]).output().unwrap();
-    assert!(!output.status.success() && error(&output).contains("balance.json"), "{output:?}");
-    std::fs::remove_file(&state).unwrap();
+    assert!(!output.status.success() && error(&output).contains("balance stop"), "{output:?}");
     done(&["balance", "stop"]);
     assert_eq!(system(), before);
 }

@@ -1,24 +1,24 @@
-//! `nearfar bench balance` on real kernels: programs run under each row, with their memory where it is to be, and the kernel's NUMA
-//! balancing is put back, also after a kill.
+//! `nearfar-bench balance` on real kernels: programs run under each row with the intended placement, and the kernel's
+//! NUMA balancing is restored, also after a kill.
 
 use std::process::Stdio;
 
 use serde_json::Value;
 
 use crate::damon::wait;
-use crate::inside::{done, nearfar};
+use crate::inside::{bench, printed};
 use crate::tier::system;
 
 const BALANCING: &str = "/proc/sys/kernel/numa_balancing";
-const COMPARE: [&str; 8] =
-    ["bench", "balance", "--here", "--smoke", "--json", "--settle", "0", "--programs"];
+const COMPARE: [&str; 7] =
+    ["balance", "--here", "--smoke", "--json", "--settle", "0", "--programs"];
 
 fn balancing() -> String {
     std::fs::read_to_string(BALANCING).unwrap().trim().to_string()
 }
 
 fn compare(words: &[&str]) -> Value {
-    serde_json::from_str(&done(&[&COMPARE[..], words].concat())).unwrap()
+    serde_json::from_str(&printed(bench(&[&COMPARE[..], words].concat()))).unwrap()
 }
 
 pub(crate) fn programs_run_under_each_row_and_what_is_set_is_put_back() {
@@ -45,7 +45,7 @@ pub(crate) fn what_a_killed_comparison_has_set_is_put_back_by_the_next() {
     let was = balancing();
     std::fs::write(BALANCING, "0").unwrap();
     let words = ["kmeans", "--rows", "numa-balancing", "--seconds", "1000"];
-    let mut killed = nearfar(&[&COMPARE[..], &words].concat())
+    let mut killed = bench(&[&COMPARE[..], &words].concat())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()

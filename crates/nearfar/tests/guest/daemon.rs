@@ -1,4 +1,4 @@
-//! The daemon on machines with near and far memory: what it says of them, and that nothing of it is left.
+//! The daemon on machines with near and far memory: its published values, and no files left behind.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

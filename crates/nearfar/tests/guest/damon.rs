@@ -1,5 +1,5 @@
-//! DAMON on real kernels: what the fake kernel of the unit tests claims is true, nodes are watched, pages move, and
-//! everything is put back.
+//! DAMON on real kernels: the assumptions of the unit tests' fake kernel hold, nodes are monitored, pages migrate, and
+//! all settings are restored.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +24,7 @@ use crate::inside::{HOLD, STATE, await_up};
 
 const STAT: &str = "sys/module/damon_stat/parameters/enabled";
 pub(crate) const MIB: u64 = 1 << 20;
-/// Told by the environment, this program starts DAMON and is killed. See [`killed`].
+/// With this environment variable, this program starts DAMON and is killed. See [`killed`].
 pub(crate) const KILLED: &str = "NEARFAR_TEST_DAMON_KILLED";
 
 pub(crate) fn live() -> RootFs {
@@ -35,7 +35,7 @@ pub(crate) fn journal(fs: &RootFs) -> Journal<'_> {
     Journal::new(format!("{STATE}/journal"), fs, "/")
 }
 
-/// Every file of DAMON's with what it reads, threads and their numbers aside.
+/// The contents of all of DAMON's files, except threads and their ids.
 pub(crate) fn snapshot(fs: &RootFs) -> BTreeMap<String, String> {
     fn walk(fs: &RootFs, path: &str, found: &mut BTreeMap<String, String>) {
         for entry in fs.list(path).unwrap().unwrap_or_default() {
@@ -174,7 +174,7 @@ impl Holder {
     }
 }
 
-/// Moves the holder's memory from node to node until there is enough of it, and checks what is counted.
+/// Migrates the holder's memory between the nodes until enough has moved, and checks the counters.
 fn moved(fs: &RootFs, holder: &Holder, action: Action, [from, to]: [u16; 2]) {
     let journal = journal(fs);
     let nodes = ranges::of_nodes(fs).unwrap();
@@ -287,7 +287,7 @@ pub(crate) fn changes_take_effect_while_damon_runs() {
         assert_eq!(quota(session), Some(wanted));
     };
     until(&session, 4 << 20);
-    // There are none while they are written anew.
+    // There are no files while the kernel rewrites them.
     let oldest = |session: &Session<'_>| loop {
         if let Some(age) = session.regions(0, 0).unwrap().iter().map(|region| region.age).max() {
             break age;
@@ -302,7 +302,7 @@ pub(crate) fn changes_take_effect_while_damon_runs() {
     assert_eq!(snapshot(&fs), before);
 }
 
-/// What the program does that [`a_killed_session_is_put_back_by_the_next`] starts.
+/// The part of [`a_killed_session_is_put_back_by_the_next`] that runs in the killed process.
 pub(crate) fn killed() {
     let fs = live();
     let journal = journal(&fs);
@@ -328,8 +328,8 @@ pub(crate) fn a_killed_session_is_put_back_by_the_next() {
     assert_eq!(snapshot(&fs), before);
 }
 
-/// What is written to both kernels, in order: a file below the kdamonds and a word. `S` is the first scheme's directory;
-/// `damon_stat` is written where it is.
+/// Writes to both kernels, in order: a file below the kdamonds and a word. `S` is the first scheme's directory;
+/// `damon_stat` is written in its own place.
 const STEPS: &str = "\
 nr_kdamonds x|nr_kdamonds 1|0/state on|0/state off|0/state commit|0/state nonsense|0/contexts/nr_contexts 2|\
 0/contexts/nr_contexts 1|0/contexts/0/operations maddr|0/contexts/0/operations paddr|0/contexts/0/targets/nr_targets 1|\

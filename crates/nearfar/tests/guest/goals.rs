@@ -1,6 +1,7 @@
-//! Quotas, their goals, and several destinations of DAMON on real kernels: which there are, and how the kernel tunes.
+//! DAMON's quotas, their goals, and several destinations on real kernels: which are supported, and how the kernel tunes
+//! them.
 //!
-//! Figures seen here are the kernel's arithmetic, not speeds: quotas and where memory came to lie.
+//! The figures are the kernel's arithmetic, not speeds: quotas and the final placement of memory.
 
 use nearfar_kernel::balancing::{NumaBalancing, set_numa_balancing};
 use nearfar_kernel::damon::spec::{
@@ -70,7 +71,7 @@ fn run(
     quotas
 }
 
-/// All of node 0's memory, and what the kernel counts as free of it, in KiB.
+/// The total memory of node 0 and the kernel's figure of its free memory, in KiB.
 pub(crate) fn total_and_free(fs: &RootFs) -> [u64; 2] {
     let text = fs.read("sys/devices/system/node/node0/meminfo").unwrap().unwrap();
     ["MemTotal:", "MemFree:"].map(|name| {
@@ -85,7 +86,7 @@ fn free_bp(fs: &RootFs) -> u64 {
     free * 10_000 / total
 }
 
-/// A test with 64 MiB on node 0 that nobody but DAMON moves, after which everything is as before.
+/// Runs a test with 64 MiB on node 0 that only DAMON migrates, and checks that all settings are restored.
 fn held(how: &str, test: impl Fn(&RootFs, &Journal<'_>, &Holder)) {
     let fs = live();
     let (before, journal) = (snapshot(&fs), journal(&fs));
@@ -176,7 +177,7 @@ pub(crate) fn a_goal_of_free_memory_moves_what_it_may_and_then_nothing() {
         let mut quotas = towards(Metric::NodeMemFreeBp(NEAR), goal, [16, 100]);
         quotas.goal_tuner = GoalTuner::Temporal;
         let kdamond = watching(fs, &[0], moving(holder, 1, quotas));
-        // It is nothing before the first look too.
+        // The quota is 0 before the first pass, too.
         let reached = |quota| quota == Some(Bytes(0)) && holder.mib(fs)[1][0] >= 2;
         let seen = run(fs, journal, kdamond, reached);
         println!("temporal: {seen:?}, {:?}", holder.mib(fs));
@@ -213,13 +214,13 @@ pub(crate) fn a_goal_of_memory_that_fits_is_a_share_of_the_pages_that_are_watche
             quotas.goal_tuner = GoalTuner::Temporal;
             moving(holder, 1, quotas)
         };
-        // It is nothing before the first look too.
+        // The quota is 0 before the first pass, too.
         let reached = |quota| quota == Some(Bytes(0)) && holder.mib(fs)[1][0] >= 2;
         let seen = run(fs, journal, watching(fs, &[0, 1], goal(1000)), reached);
         let moved = holder.mib(fs)[1][0];
         println!("eligible: {seen:?}, {moved} MiB");
         assert!(reached(seen[seen.len() - 1]) && moved <= 56, "{moved} MiB {seen:?}");
-        // Where only the other node is watched, none is seen to have come.
+        // If only the other node is monitored, no migration into it is counted.
         let all = |_| holder.mib(fs)[1][0] >= 60;
         let seen = run(fs, journal, watching(fs, &[0], goal(1)), all);
         let mut since_first = seen.iter().skip_while(|quota| **quota == Some(Bytes(0)));

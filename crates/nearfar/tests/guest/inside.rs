@@ -1,4 +1,4 @@
-//! What tests use inside a guest: nearfar, the kernel's weights, programs that hold memory.
+//! Helpers for tests inside a guest: nearfar, the kernel's weights, programs that hold memory.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -18,25 +18,27 @@ pub(crate) const STATE: &str = "/tmp/nearfar-state";
 pub(crate) const BALANCING: &str = "/proc/sys/kernel/numa_balancing";
 pub(crate) const HUGE: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
-/// What those settings are: read once, before any test.
+/// The values of those settings, read once before any test.
 pub(crate) fn settings() -> [(&'static str, String); 2] {
     let all = [BALANCING, HUGE].map(|file| (file, std::fs::read_to_string(file).unwrap()));
     all.map(|(file, words)| (file, words.split(['[', ']']).nth(1).unwrap_or(&words).to_owned()))
 }
 
-/// Makes them what they were.
+/// Restores these values.
 pub(crate) fn put_back(settings: &[(&'static str, String)]) {
     for (file, was) in settings {
         std::fs::write(file, was).unwrap();
     }
 }
 
-/// Undoes what the test before may have left.
+/// Undoes changes that the previous test may have left.
 pub(crate) fn fresh() {
-    if Path::new(STATE).join("journal/tier.json").exists() {
+    let is_left = |file: &str| Path::new(STATE).join("journal").join(file).exists();
+    let claimed = is_left("moves-pages.claim");
+    if claimed || is_left("tier.json") || is_left("tier-budgets.json") {
         let _ = nearfar(&["tier", "stop", "--overwrite"]).output();
     }
-    if Path::new(STATE).join("journal/balance.json").exists() {
+    if claimed || is_left("balance.json") {
         let _ = nearfar(&["balance", "stop", "--overwrite"]).output();
     }
     let _ = std::fs::remove_dir_all(STATE);
@@ -72,7 +74,16 @@ pub(crate) fn libraries() -> PathBuf {
 }
 
 pub(crate) fn nearfar(arguments: &[&str]) -> Command {
-    let mut command = Command::new(NEARFAR);
+    program(NEARFAR, arguments)
+}
+
+/// `nearfar-bench`.
+pub(crate) fn bench(arguments: &[&str]) -> Command {
+    program(env!("CARGO_BIN_EXE_nearfar-bench"), arguments)
+}
+
+fn program(file: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(file);
     command.args(arguments).env("NEARFAR_STATE", STATE).stdin(Stdio::null());
     // Where `make library` has put it.
     let built = Path::new(NEARFAR).parent().unwrap().join("../abi");
@@ -95,8 +106,13 @@ pub(crate) fn unprivileged(arguments: &[&str]) -> Output {
 
 /// Runs to the end, which must be a success.
 pub(crate) fn done(arguments: &[&str]) -> String {
-    let output = nearfar(arguments).output().unwrap();
-    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    printed(nearfar(arguments))
+}
+
+/// The standard output of a command that must succeed.
+pub(crate) fn printed(mut command: Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -104,8 +120,9 @@ pub(crate) fn error(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Told by the environment, this program holds 64 MiB until its input ends, or a child of it has slept the given
-/// seconds; or uses them, or copies or reads them by several threads, over and over until its input ends. See [`held`].
+/// With this environment variable, this program holds 64 MiB until its input ends, or until a child of it has slept for
+/// the given seconds; or it uses them, or copies or reads them by several threads, repeatedly until its input ends. See
+/// [`held`].
 pub(crate) const HOLD: &str = "NEARFAR_TEST_HOLD";
 
 pub(crate) fn hold() {
@@ -121,6 +138,7 @@ pub(crate) fn hold() {
     println!("up");
     match how.as_deref() {
         Ok("touch") => touch(&mut memory),
+        Ok("grow") => grow(&mut memory),
         Ok("copy") => copy(&memory),
         Ok("share") => share(&memory, &cpus),
         Ok(_) if halves.is_some() => use_halves(&mut memory[..16 << 20]),
@@ -141,7 +159,25 @@ fn touch(memory: &mut [u8]) {
     }
 }
 
-/// Settles on a CPU, and with new memory on a node, where NUMA balancing looks at it.
+/// The same with 112 MiB more, and then with another 16, a mebibyte a quarter of a second.
+fn grow(memory: &mut [u8]) {
+    let ended = std::thread::spawn(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+    let (mut more, mut passes) = (Vec::new(), 0_u32);
+    let began = nearfar_kernel::clock::Stopwatch::start();
+    while !ended.is_finished() {
+        let due = 112 + began.elapsed().as_millis() / 250;
+        while more.len() < 128 && (more.len() as u128) < due {
+            more.push(vec![1_u8; 1 << 20]);
+        }
+        let all = std::iter::once(&mut *memory).chain(more.iter_mut().map(Vec::as_mut_slice));
+        for page in all.flat_map(|part| part.chunks_mut(4096)) {
+            page[0] = 1;
+        }
+        passes = std::hint::black_box(passes.wrapping_add(1));
+    }
+}
+
+/// Binds to a CPU, allocates new memory on a node, and lets NUMA balancing scan it.
 fn settle(place: &str) {
     let (cpu, node) = place.split_once(' ').unwrap();
     affinity::set(&[CpuId(cpu.parse().unwrap())]).unwrap();
@@ -183,8 +219,8 @@ fn copy(memory: &[u8]) {
     });
 }
 
-/// Reads a line of every page, rests, and does so again, by a thread on each CPU, until the input ends. Rests because each
-/// line is work for whoever emulates them.
+/// Reads a line of every page, pauses and repeats, by a thread on each CPU, until the input ends. Pauses because the
+/// emulator has work for each line.
 fn share(memory: &[u8], cpus: &[CpuId]) {
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -227,14 +263,14 @@ pub(crate) fn held_by(command: &mut Command) -> [u64; 3] {
     [0, 1, 2].map(|node| residency.nodes.get(&NodeId(node)).map_or(0, |bytes| bytes.0 >> 20))
 }
 
-/// Waits for the line that a program says when it has begun.
+/// Waits for the line that a program prints when it has started.
 pub(crate) fn await_up(child: &mut Child) {
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "up\n");
 }
 
-/// A run that goes on until it is told to end, and whether it has begun.
+/// A run that continues until it is ended, and whether it has started.
 pub(crate) fn long_run(options: &[&str]) -> Child {
     let script = "echo up; exec sleep 100";
     let arguments = [&["run"], options, &["--report=/dev/null", "--", "sh", "-c", script]].concat();

@@ -1,9 +1,11 @@
-//! Tests on real kernels: this very program, run inside guests of the lab as root.
+//! Tests on real kernels: this program runs itself inside guests of the lab, as root.
 //!
-//! A test is a function with the machines and kernels it is for. One boot a pair: all its tests run in it one after
-//! another and their results come back line by line. One boot at a time: beside another, what the kernel allows itself by time is
-//! too little to move anything. What is tested is system calls, sysfs and where pages land, so timing is off but on the guest that
-//! says so. Arguments are parts of test names. `LAB=off` boots nothing and says so; `NEARFAR_TEST_TIMEOUT` is how many seconds a boot may take.
+//! A test is a function with the machines and kernels it is for. Each pair is booted once: all its tests run in that
+//! guest one after another, and their results return line by line. Only one guest runs at a time: beside another, time
+//! quotas of the kernel would be too small to move anything. The tests cover system calls, sysfs and page placement, so
+//! timing is off except in the guest that needs it. Arguments are parts of test names. `LAB=off` boots nothing and
+//! prints a message, `LAB=smoke` runs [`SMOKE`] only, `LAB=full` runs every test on all its guests, as named tests do;
+//! `NEARFAR_TEST_TIMEOUT` is the limit of a boot in seconds.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "this is a test program")]
 
@@ -13,6 +15,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 mod alloc;
 mod balance;
+mod budget;
 mod compared;
 mod daemon;
 mod damon;
@@ -20,12 +23,16 @@ mod goals;
 mod inside;
 mod moving;
 mod placement;
+mod pods;
+mod races;
+mod readme;
 mod record;
 mod replicated;
 mod scope;
 mod sense;
 mod tier;
 mod tiers;
+mod vm;
 mod weights;
 mod workload;
 
@@ -79,6 +86,9 @@ const ALL: [Guest; 14] = [
     FOUR_TIMED,
 ];
 
+/// A quick run: its guests, and parts of the names of its tests.
+const SMOKE: ([Guest; 1], [&str; 3]) = ([OLD], ["weights::", "placement::", "readme::"]);
+
 /// Its name, the guests it is for, and the test.
 type Test = (&'static str, &'static [Guest], fn());
 
@@ -89,7 +99,7 @@ macro_rules! tests {
     };
 }
 
-/// Those that leave memory of this program on far nodes come last: others look at how much of what is used is there.
+/// Tests that leave memory of this program on far nodes come last, because others check the share of used memory there.
 const TESTS: &[Test] = tests! {
     record: memory_that_a_program_uses_is_found_accessed_and_placed on [OLD, NEW],
         memory_of_a_program_alone_on_its_cpu_is_found_accessed on [OLD, NEW],
@@ -99,7 +109,7 @@ const TESTS: &[Test] = tests! {
         intervals_are_tuned_where_the_kernel_can on [OLD, NEW],
         on_a_terminal_a_line_shows_how_far_it_is on [NEW],
         what_a_killed_recording_left_is_put_back_by_the_next on [NEW],
-        damon_that_the_kernel_holds_is_not_taken_unasked on [NEW];
+        damon_that_the_kernel_holds_stays_with_it_if_asked on [NEW];
     weights: writing_a_weight_turns_the_automatic_ones_off_and_auto_brings_them_back on [NEW, THREE],
         what_is_no_weight_is_refused_by_the_kernel on [OLD, NEW],
         applied_weights_are_in_force_and_restore_undoes_them on GUESTS,
@@ -124,6 +134,9 @@ const TESTS: &[Test] = tests! {
         a_socket_demotes_to_its_own_far_node_first on [SOCKETS_OLD, SOCKETS_NEW],
         memory_goes_offline_and_comes_back_while_it_is_tiered on [THREE_OLD, THREE_NEW],
         without_its_last_far_node_tiering_ends_and_says_so on [DEVICE_OLD];
+    budget: two_cgroups_under_load_stay_within_two_per_cent_of_their_budgets on [OLD, NEW],
+        budgets_of_attributes_come_and_go_with_them on [SMALL_OLD, SMALL_NEW],
+        budgets_that_cannot_be_are_refused_before_anything_is_set on [SMALL_NEW];
     moving: pages_of_another_process_go_where_they_should_and_are_counted_right on [SMALL_OLD, SMALL_NEW],
         a_full_node_takes_no_more_and_nothing_is_lost on [SMALL_OLD, SMALL_NEW],
         a_process_that_ends_or_becomes_another_while_it_is_moved_is_left on [SMALL_OLD, SMALL_NEW],
@@ -145,6 +158,9 @@ const TESTS: &[Test] = tests! {
         what_can_not_be_run_with_tiering_is_refused_and_nothing_is_changed on [SMALL_OLD, SMALL_NEW],
         what_a_killed_run_with_tiering_has_set_is_put_back on [SMALL_OLD, SMALL_NEW],
         tiering_goes_on_for_what_a_run_leaves_and_can_be_stopped_without_the_run on [SMALL_OLD, SMALL_NEW];
+    races: whoever_wins_a_race_of_starts_stops_and_kills_all_is_as_before on [SMALL_OLD, SMALL_NEW],
+        another_users_lock_ends_in_an_error_with_its_holder_and_settings_are_put_back on [SMALL_OLD];
+    readme: plain_commands_work_and_leave_nothing on [OLD, NEW];
     goals: goals_are_taken_where_the_kernel_has_them_and_refused_whole_elsewhere on [OLD, NEW],
         a_quota_holds_from_the_start_for_a_scheme_that_slept_its_first_interval on [OLD, NEW],
         what_the_user_tells_steers_the_quota_in_steps_from_a_byte on [OLD, NEW],
@@ -178,9 +194,32 @@ const TESTS: &[Test] = tests! {
         a_node_without_cpus_has_a_copy_only_if_it_is_named on [OLD],
         more_than_a_node_has_is_refused_by_its_name on [FOUR_NEW],
         threads_on_all_nodes_see_rows_whole_and_never_older on [FOUR_OLD, FOUR_NEW];
+    placement: programs_run_in_memory_of_an_emulated_cxl_device on [DEVICE_OLD];
+    vm: a_backend_of_cxl_memory_is_on_the_cxl_node_and_verified on [THREE, DEVICE_OLD],
+        weights_of_three_to_one_are_three_to_one_within_a_huge_page on [OLD, NEW],
+        a_kind_that_is_absent_is_refused_before_qemu_starts on [NEW],
+        two_machines_have_their_memory_on_two_cxl_nodes on [SOCKETS_NEW],
+        a_running_machine_moves_to_far_memory_and_back_with_its_contents on [NEW],
+        all_of_a_machine_moves_and_its_policies_are_rebound_by_its_cpuset on [NEW];
     daemon: each_node_is_told_of_and_nothing_is_left on [OLD, NEW],
         memory_that_is_used_heavily_is_under_pressure_and_the_rest_is_not on [TIMED];
+    pods: redis_in_a_pod_is_placed_by_each_annotation_and_nothing_is_left on [NEW],
+        policies_that_a_runtime_ignores_are_found_out on [NEW];
 };
+
+/// Prefixes of the names of tests with results that depend on the kernel's version.
+const BOTH: [&str; 7] = [
+    "damon::the_fake_kernel",
+    "damon::types",
+    "damon::cold_memory",
+    "goals::goals_are_taken",
+    "tier::used_memory",
+    "tier::room_for_new_pages",
+    "tiers::what_is_hot",
+];
+
+/// Tests of this module run only if they are named: they need programs that `make kubernetes` builds.
+const NAMED: &str = "pods::";
 
 fn main() -> ExitCode {
     if std::env::var_os(inside::HOLD).is_some() {
@@ -192,20 +231,37 @@ fn main() -> ExitCode {
     }
     let mut arguments = std::env::args().skip(1);
     let inside = std::env::var("NEARFAR_TEST_GUEST").ok();
-    let filters: Vec<String> = arguments.by_ref().filter(|word| !word.starts_with('-')).collect();
-    let wanted = |name: &str| filters.is_empty() || filters.iter().any(|part| name.contains(part));
+    let mut filters: Vec<String> =
+        arguments.by_ref().filter(|word| !word.starts_with('-')).collect();
+    let is_smoke = std::env::var("LAB").is_ok_and(|lab| lab == "smoke");
+    if is_smoke && filters.is_empty() {
+        filters = SMOKE.1.map(str::to_string).into();
+    }
+    let is_named = filters.iter().any(|part| part.starts_with(NAMED));
+    let wanted = |name: &str| {
+        let is_any = filters.is_empty() || filters.iter().any(|part| name.contains(part));
+        is_any && (is_named || !name.starts_with(NAMED))
+    };
+    let is_full = !filters.is_empty() || std::env::var("LAB").is_ok_and(|lab| lab == "full");
+    let tests: Vec<(&str, Vec<Guest>)> = (0..)
+        .zip(TESTS)
+        .filter(|(_, test)| wanted(test.0))
+        .map(|(at, test)| (test.0, if is_full { test.1.into() } else { fewer(at, test) }))
+        .collect();
+    let of = |guest: &Guest| tests.iter().filter(|test| test.1.contains(guest)).count();
     if let Some(guest) = inside {
-        run_inside(&guest, wanted);
+        let here = ALL.iter().find(|of| of.name() == guest).unwrap();
+        let names: Vec<&str> =
+            tests.iter().filter(|test| test.1.contains(here)).map(|test| test.0).collect();
+        run_inside(&guest, &names);
         return ExitCode::SUCCESS;
     }
     if std::env::args().any(|word| word == "--list") {
-        TESTS.iter().filter(|test| wanted(test.0)).for_each(|test| println!("{}: test", test.0));
+        tests.iter().for_each(|test| println!("{}: test", test.0));
         return ExitCode::SUCCESS;
     }
-    let of = |guest: &Guest| {
-        TESTS.iter().filter(|test| wanted(test.0) && test.1.contains(guest)).count()
-    };
-    let total: usize = ALL.iter().map(of).sum();
+    let guests: &[Guest] = if is_smoke { &SMOKE.0 } else { &ALL };
+    let total: usize = guests.iter().map(of).sum();
     println!("\nrunning {total} tests");
     if std::env::var("LAB").is_ok_and(|lab| lab == "off") {
         println!("LAB=off: NONE of the {total} tests on real kernels was run");
@@ -215,7 +271,13 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let passed: usize =
-        ALL.iter().filter(|guest| of(guest) > 0).map(|guest| boot(guest, &filters)).sum();
+        guests.iter().filter(|guest| of(guest) > 0).map(|guest| boot(guest, &filters)).sum();
+    if !is_full {
+        println!("each of many tests on one of its two kernels; LAB=full runs them on both");
+    }
+    if is_smoke {
+        println!("LAB=smoke: all other tests on real kernels were NOT run");
+    }
     let verdict = if passed == total { "ok" } else { "FAILED" };
     println!(
         "\ntest result: {verdict}. {passed} passed; {} failed; 0 ignored",
@@ -232,9 +294,17 @@ fn boot(guest: &Guest, filters: &[String]) -> usize {
     lab.env_remove("LD_LIBRARY_PATH");
     lab.args(["lab", "run", "-M", guest.machine, "-K", guest.kernel, "--timing", guest.timing]);
     let limit = std::env::var("NEARFAR_TEST_TIMEOUT").unwrap_or_else(|_| "900".into());
-    lab.args(["--timeout", &limit]);
-    lab.arg("-e").arg(format!("NEARFAR_TEST_GUEST={name}")).arg("--");
+    // A boot takes some 15 s; on a host with other work more than the default limit of 120 s was seen.
+    lab.args(["--timeout", &limit, "--boot-timeout", "300"]);
+    lab.arg("-e").arg(format!("NEARFAR_TEST_GUEST={name}"));
+    for name in [pods::BIN, "LAB"] {
+        if let Ok(value) = std::env::var(name) {
+            lab.arg("-e").arg(format!("{name}={value}"));
+        }
+    }
+    lab.arg("--");
     lab.arg(std::env::current_exe().unwrap()).args(filters).stdin(Stdio::null());
+    let began = nearfar_kernel::clock::Stopwatch::start();
     let mut lab = lab.stdout(Stdio::piped()).spawn().unwrap();
     let mut passed = 0;
     for line in BufReader::new(lab.stdout.take().unwrap()).lines().map_while(Result::ok) {
@@ -246,19 +316,30 @@ fn boot(guest: &Guest, filters: &[String]) -> usize {
     if !status.success() {
         println!("guest {name}: {status}");
     }
+    println!("guest {name}: {} s", began.elapsed().as_secs());
     passed
 }
 
-fn run_inside(guest: &str, wanted: impl Fn(&str) -> bool) {
-    let here = |of: &Guest| of.name() == guest;
+/// The guests of the test at a place in [`TESTS`]: of two kernels on one machine, tests of [`BOTH`] have both, and others
+/// one, by turns.
+fn fewer(at: usize, (name, guests, _): &Test) -> Vec<Guest> {
+    let is_pair = |guests: &[Guest]| {
+        guests.len() == 2 && guests.iter().all(|guest| guest.machine == guests[0].machine)
+    };
+    if !is_pair(guests) || BOTH.iter().any(|beginning| name.starts_with(beginning)) {
+        return guests.to_vec();
+    }
+    vec![guests[at % 2]]
+}
+
+fn run_inside(guest: &str, names: &[&str]) {
     let settings = inside::settings();
-    for (name, guests, test) in TESTS {
-        if !wanted(name) || !guests.iter().any(here) {
-            continue;
-        }
+    for (name, _, test) in TESTS.iter().filter(|test| names.contains(&test.0)) {
         inside::fresh();
+        let began = nearfar_kernel::clock::Stopwatch::start();
         let passed = catch_unwind(AssertUnwindSafe(test)).is_ok();
         inside::put_back(&settings);
-        println!("test {name} on {guest} ... {}", if passed { "ok" } else { "FAILED" });
+        let (took, result) = (began.elapsed().as_secs(), if passed { "ok" } else { "FAILED" });
+        println!("test {name} on {guest} ({took} s of the guest) ... {result}");
     }
 }

@@ -1,4 +1,5 @@
-//! Pages of another process moved, huge ones split and joined, on real kernels: what became of each page is what is seen.
+//! Pages of another process are migrated, huge ones split and collapsed, on real kernels; the results are read from
+//! each page's state.
 
 use std::os::unix::process::ExitStatusExt as _;
 
@@ -128,7 +129,7 @@ pub(crate) fn a_huge_page_of_another_process_is_split_joined_and_moved_whole() {
     assert_eq!(huge_kib(pid), whole - 2048);
     huge::join(&owner, page).unwrap();
     assert_eq!(huge_kib(pid), whole);
-    // Any piece stands for all.
+    // Any piece of a huge page selects all of it.
     let mut mover = mover();
     let piece = Page { number: page.number + PIECES - 1, ..page };
     let near = mib_on(pid, 0);

@@ -1,4 +1,4 @@
-//! Recording accesses on real kernels: what a program touches is seen, and DAMON is left as it was found.
+//! Recording accesses on real kernels: accesses of a program appear in the record, and DAMON's state is restored.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -25,11 +25,10 @@ fn report(which: &str) -> Value {
 /// A machine being recorded until a signal, once its first snapshot is written.
 fn recording() -> Child {
     let _ = std::fs::remove_file(FILE);
-    let arguments =
-        ["record", "--machine", "--pause-damon-stat", "--interval", "200ms", "-o", FILE];
+    let arguments = ["record", "--machine", "--interval", "200ms", "-o", FILE];
     let recorder = nearfar(&arguments).stderr(Stdio::piped()).spawn().unwrap();
     let written = || std::fs::metadata(FILE).map_or(0, |file| file.len()) > 400;
-    // What follows fails by itself if a minute was too little.
+    // The assertions below fail by themselves if a minute was too short.
     for _ in 0..600 {
         if written() {
             break;
@@ -48,7 +47,7 @@ pub(crate) fn memory_that_a_program_uses_is_found_accessed_and_placed() {
     let mut child = command.spawn().unwrap();
     await_up(&mut child);
     let pid = child.id().to_string();
-    let options = ["--pid", &pid, "--pause-damon-stat", "--interval", "300ms", "--duration", "3s"];
+    let options = ["--pid", &pid, "--interval", "300ms", "--duration", "3s"];
     done(&[&["record"], &options[..], &["-o", FILE]].concat());
     drop(child.stdin.take());
     child.wait().unwrap();
@@ -76,7 +75,7 @@ pub(crate) fn memory_of_a_program_alone_on_its_cpu_is_found_accessed() {
     let mut other = Command::new("taskset");
     other.args(["-c", "5", "timeout", "2", "yes"]).stdout(Stdio::null()).status().unwrap();
     let pid = child.id().to_string();
-    let options = ["record", "--pause-damon-stat", "--interval", "500ms", "--duration", "10s"];
+    let options = ["record", "--interval", "500ms", "--duration", "10s"];
     let mut recorder = Command::new("taskset");
     recorder.args(["-c", "0-4", NEARFAR]).args(options).args(["--pid", &pid, "-o", FILE]);
     let output = recorder.env("NEARFAR_STATE", STATE).output().unwrap();
@@ -95,7 +94,7 @@ pub(crate) fn what_a_recorded_command_starts_is_recorded_with_it() {
     let before = damon();
     let script = "sleep 0.5; \"$0\"; exit 7";
     let program = std::env::current_exe().unwrap();
-    let options = ["record", "--pause-damon-stat", "--interval", "300ms", "-o", FILE, "--"];
+    let options = ["record", "--interval", "300ms", "-o", FILE, "--"];
     let command = [&options[..], &["sh", "-c", script, program.to_str().unwrap()]].concat();
     let mut recorder = nearfar(&command);
     recorder.env(HOLD, "touch").stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -135,7 +134,7 @@ pub(crate) fn of_more_processes_than_can_be_watched_the_record_says_so() {
     fresh();
     let before = damon();
     let script = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18; do sleep 9 & done; wait";
-    let options = ["record", "--pause-damon-stat", "--duration", "1s", "-o", FILE, "--"];
+    let options = ["record", "--duration", "1s", "-o", FILE, "--"];
     done(&[&options[..], &["sh", "-c", script]].concat());
     let info = report("info");
     assert_eq!(info["record"]["processes"].as_array().unwrap().len(), 16, "{info}");
@@ -147,14 +146,14 @@ pub(crate) fn of_more_processes_than_can_be_watched_the_record_says_so() {
 
 pub(crate) fn intervals_are_tuned_where_the_kernel_can() {
     fresh();
-    let options = ["record", "--machine", "--pause-damon-stat", "--sample", "auto"];
+    let options = ["record", "--machine", "--sample", "auto"];
     let arguments = [&options[..], &["--duration", "6s", "-o", FILE]].concat();
     let output = nearfar(&arguments).output().unwrap();
     if Path::new("/sys/module/damon_stat").exists() {
         assert!(output.status.success(), "{output:?}");
         let record = &report("info")["record"];
         assert_eq!(record["sample_interval_us"], 5000, "{record}");
-        // Little is accessed here, so that the kernel looks less often, but once a snapshot.
+        // Little is accessed here, so the kernel lengthens its interval, up to once per snapshot.
         let longest = record["sample_interval_max_us"].as_u64().unwrap();
         assert!((6_000..=50_000).contains(&longest), "{record}");
         let counted = record["aggregation_interval_max_us"].as_u64().unwrap();
@@ -168,7 +167,7 @@ pub(crate) fn intervals_are_tuned_where_the_kernel_can() {
 pub(crate) fn on_a_terminal_a_line_shows_how_far_it_is() {
     fresh();
     let nearfar = format!(
-        "NEARFAR_STATE={} {} record --machine --pause-damon-stat --interval 500ms --duration 3s -o {FILE}",
+        "NEARFAR_STATE={} {} record --machine --interval 500ms --duration 3s -o {FILE}",
         crate::inside::STATE,
         crate::NEARFAR
     );
@@ -189,7 +188,7 @@ pub(crate) fn an_interrupted_recording_is_whole_and_another_one_beside_it_is_ref
     let recorder = recording();
     let other = nearfar(&["record", "--machine", "-o", "/tmp/other.nfr"]).output().unwrap();
     assert_eq!(other.status.code(), Some(1), "{other:?}");
-    assert!(error(&other).contains("another nearfar runs DAMON"), "{other:?}");
+    assert!(error(&other).contains("runs DAMON for nearfar"), "{other:?}");
     assert!(!Path::new("/tmp/other.nfr").exists());
     let pid = rustix::process::Pid::from_child(&recorder);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
@@ -212,16 +211,18 @@ pub(crate) fn what_a_killed_recording_left_is_put_back_by_the_next() {
     let info = report("info");
     assert!(info["record"]["snapshots"].as_u64().unwrap() > 0, "{info}");
     assert_eq!(info["record"]["findings"].as_array().unwrap().len(), 1, "{info}");
-    let options = ["--machine", "--pause-damon-stat", "--duration", "500ms"];
+    let options = ["--machine", "--duration", "500ms"];
     done(&[&["record"], &options[..], &["-o", FILE]].concat());
     assert_eq!(damon(), before);
 }
 
-pub(crate) fn damon_that_the_kernel_holds_is_not_taken_unasked() {
+pub(crate) fn damon_that_the_kernel_holds_stays_with_it_if_asked() {
     fresh();
-    let output = nearfar(&["record", "--machine", "-o", "/tmp/none.nfr"]).output().unwrap();
+    let output = nearfar(&["record", "--machine", "--keep-damon-stat", "-o", "/tmp/none.nfr"])
+        .output()
+        .unwrap();
     let said = error(&output);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(said.contains("damon_stat") && said.contains("--pause-damon-stat"), "{said}");
+    assert!(said.contains("damon_stat") && said.contains("--keep-damon-stat"), "{said}");
     assert!(!Path::new("/tmp/none.nfr").exists());
 }

@@ -34,7 +34,7 @@ impl Region {
 
     fn nodes(self) -> Vec<u8> {
         let mut nodes = vec![0; 64];
-        // SAFETY: room for so many.
+        // SAFETY: `nodes` has room for the length passed.
         let count = unsafe { nf_replicated_nodes(self.0, nodes.as_mut_ptr(), nodes.len()) };
         nodes.truncate(usize::try_from(count).unwrap());
         nodes.into_iter().map(|node: u32| node.try_into().unwrap()).collect()
@@ -67,7 +67,7 @@ impl Region {
     }
 
     fn destroy(self) {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: no reference to the region is left.
         assert_eq!(unsafe { nf_replicated_destroy(self.0) }, 0);
     }
 }
@@ -92,11 +92,11 @@ fn on_nodes(at: usize, length: usize) -> [u64; 4] {
 }
 
 fn bytes(at: usize, length: usize) -> &'static [u8] {
-    // SAFETY: tests look at copies that are mapped, while nobody writes.
+    // SAFETY: the copies are mapped, and nothing writes to them during the read.
     unsafe { std::slice::from_raw_parts(at as *const u8, length) }
 }
 
-/// Writes into a copy behind the library's back, so that it is told from others.
+/// Writes into a copy without the library, so that it can be distinguished from others.
 fn mark(copy: usize, mark: u8) {
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a page of a copy, which the test may spoil.
@@ -146,7 +146,7 @@ pub(crate) fn copies_are_made_where_they_are_read_and_nowhere_else() {
     on_cpu(3, || region.write(0, &vec![7; SIZE]));
     let resident = || {
         let mut text = vec![0_u8; 1 << 20];
-        // SAFETY: as much room as is told.
+        // SAFETY: the buffer has the length passed.
         let length =
             unsafe { nf_stats_text(NF_NONE, NF_JSON, text.as_mut_ptr().cast(), text.len()) };
         let json: serde_json::Value = serde_json::from_slice(&text[..length]).unwrap();

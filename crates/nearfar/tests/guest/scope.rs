@@ -1,5 +1,5 @@
-//! `nearfar tier` on real kernels, of what is not the whole machine, and with options that change: settings while it runs,
-//! a process tree, a program run with it, a record of it.
+//! `nearfar tier` on real kernels, for scopes smaller than the machine and with changing options: settings while it
+//! runs, a process tree, a program run with it, a record of it.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -38,7 +38,7 @@ pub(crate) fn options_are_shown_changed_while_it_runs_saved_and_taken_from_a_fil
     let before = system();
     refused(&["tier", "config"], &["not running", "tier start", "--save"]);
     refused(&["tier", "config", "--cpu", "7"], &["not running"]);
-    std::fs::write(FILE, "pause_damon_stat = true\nheadroom_percent = 4\nnear = \"0\"\n").unwrap();
+    std::fs::write(FILE, "keep_damon_stat = false\nheadroom_percent = 4\nnear = \"0\"\n").unwrap();
     assert_eq!(options(&["--check", FILE])["headroom_percent"].1, "file");
     done(&["tier", "start", "--config", FILE, "--cpu", "6"]);
     let is = |options: &BTreeMap<String, (serde_json::Value, String)>, key: &str| {
@@ -61,10 +61,10 @@ pub(crate) fn options_are_shown_changed_while_it_runs_saved_and_taken_from_a_fil
     assert_eq!(now["settings"]["options"]["headroom_percent"], 5);
     let text = done(&["tier", "config"]);
     assert!(text.contains("headroom_percent") && text.contains("changed while it runs"), "{text}");
-    refused(&["tier", "config", "--headroom", "51"], &["51", "0..=50"]);
+    refused(&["tier", "config", "--headroom", "51"], &["51", "0 to 50"]);
     assert_eq!(options(&[]), changed);
 
-    // What is no request is none, and a request for another process is none of ours.
+    // Invalid requests, and requests for another process, are ignored.
     let request = format!("{STATE}/journal/tier-change.json");
     for text in [
         "",
@@ -140,7 +140,7 @@ pub(crate) fn a_process_tree_is_tiered_by_its_cgroup_if_that_holds_nothing_else(
     assert!(mib_on(tree.pid(), 0) >= 56, "{} MiB near", mib_on(tree.pid(), 0));
     let now = status();
     assert_eq!((now["cgroup"].as_str(), now["tree"].as_u64()), (Some("/tree"), pid.parse().ok()));
-    assert!(done(&["tier", "status"]).contains(&format!("process {pid} and what it has started")));
+    assert!(done(&["tier", "status"]).contains(&format!("process {pid} and its descendants")));
     tree.end();
     let mut said = String::new();
     tier.stderr.take().unwrap().read_to_string(&mut said).unwrap();
@@ -173,7 +173,7 @@ pub(crate) fn what_it_does_is_recorded_and_if_that_fails_tiering_goes_on() {
     let info = done(&["report", "info", "/tmp/tier.nfr"]);
     assert!(!info.contains("cut off"), "{info}");
 
-    // Whoever takes the record goes away.
+    // The reader of the record closes it.
     assert!(Command::new("mkfifo").arg("/tmp/tier.fifo").status().unwrap().success());
     let taker = ["-c", "400", "/tmp/tier.fifo"];
     let mut taker = Command::new("head").args(taker).stdout(Stdio::null()).spawn().unwrap();
@@ -194,7 +194,7 @@ pub(crate) fn what_it_does_is_recorded_and_if_that_fails_tiering_goes_on() {
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// All that a run with tiering may change: also which cgroups there are, and what they have below the root.
+/// All state that a run with tiering may change, including the cgroups and their settings below the root.
 fn with_cgroups() -> BTreeMap<String, String> {
     let mut files = system();
     let control = std::fs::read_to_string(format!("{CGROUPS}/cgroup.subtree_control")).unwrap();
@@ -217,7 +217,7 @@ fn is_put_back(before: &BTreeMap<String, String>) {
 
 /// The memory controller off below the root, and a file that lets a run have DAMON.
 fn nothing_set() -> BTreeMap<String, String> {
-    std::fs::write(FILE, "pause_damon_stat = true\n").unwrap();
+    std::fs::write(FILE, "keep_damon_stat = false\n").unwrap();
     std::fs::write(format!("{CGROUPS}/cgroup.subtree_control"), "-memory").unwrap();
     let before = with_cgroups();
     assert!(!before["subtree_control"].contains("memory"));
@@ -278,10 +278,10 @@ pub(crate) fn a_run_is_tiered_alone_as_long_as_it_lasts_and_ends_as_its_program_
     assert_eq!(status()["cgroup"], format!("/nearfar-run-{}", run.id()));
     // One at a time.
     assert_eq!(
-        refused(&["run", &config, "--", "true"], &["already running", "nearfar-run"]),
+        refused(&["run", &config, "--", "true"], &["already running", "nearfar tier stop"]),
         Some(125)
     );
-    refused(&START, &["already running", "nearfar-run"]);
+    refused(&START, &["already running", "nearfar tier stop"]);
     assert_eq!(options(&["--cpu", "7"])["cpu_percent"].1, "changed");
     signal(run.id(), Signal::TERM);
     // To wait for it would close its program's input, which ends that as well.
@@ -304,8 +304,9 @@ pub(crate) fn what_can_not_be_run_with_tiering_is_refused_and_nothing_is_changed
         assert_eq!(refused(&["run", placed, "0", &config, "true"], &["--tier"]), Some(2));
     }
     if std::path::Path::new("/sys/module/damon_stat/parameters/enabled").exists() {
+        std::fs::write(FILE, "keep_damon_stat = true\n").unwrap();
         assert_eq!(
-            refused(&["run", "--tier", "true"], &["damon_stat", "pause_damon_stat"]),
+            refused(&["run", &config, "true"], &["damon_stat", "keep_damon_stat"]),
             Some(125)
         );
     }
@@ -320,7 +321,7 @@ pub(crate) fn what_can_not_be_run_with_tiering_is_refused_and_nothing_is_changed
 
 pub(crate) fn what_a_killed_run_with_tiering_has_set_is_put_back() {
     let before = nothing_set();
-    // The run: tiering goes on with the program and ends with it.
+    // The run ends: tiering continues with the program and ends with it.
     let (mut run, program) = tiered_run();
     signal(run.id(), Signal::KILL);
     let input = run.stdin.take();
@@ -329,11 +330,11 @@ pub(crate) fn what_a_killed_run_with_tiering_has_set_is_put_back() {
     assert_eq!(status()["cgroup"], format!("/nearfar-run-{}", run.id()));
     drop(input);
     is_put_back(&before);
-    // Whoever has adopted it may not have asked for its end yet.
+    // The process that adopted it may not have reaped it yet.
     let command = std::fs::read(format!("/proc/{program}/cmdline")).unwrap_or_default();
     assert!(command.is_empty(), "{}", String::from_utf8_lossy(&command));
 
-    // Tiering: the run puts back what it left, when the program ends.
+    // Tiering ends: the run restores its settings when the program ends.
     let (mut run, _) = tiered_run();
     signal(tiering_pid(), Signal::KILL);
     wait();
@@ -343,7 +344,7 @@ pub(crate) fn what_a_killed_run_with_tiering_has_set_is_put_back() {
     assert!(run.wait().unwrap().success() && said.contains("tiering ended before CMD"), "{said}");
     assert_eq!(with_cgroups(), before);
 
-    // Both: the next start or stop puts back, and the program goes on.
+    // Both end: the next start or stop restores the settings, and the program continues.
     for next in [&["tier", "stop"][..], &START] {
         let (mut run, program) = tiered_run();
         let tiering = tiering_pid();
@@ -369,7 +370,7 @@ pub(crate) fn tiering_goes_on_for_what_a_run_leaves_and_can_be_stopped_without_t
     let script = "sleep 1000 >/dev/null 2>&1 & echo $!";
     let output = nearfar(&["run", &config, "sh", "-c", script]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    assert!(error(&output).contains("1 of what it started goes on"), "{output:?}");
+    assert!(error(&output).contains("1 of its descendants still runs"), "{output:?}");
     let left: u32 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
     assert!(status()["cgroup"].as_str().unwrap().starts_with("/nearfar-run-"));
     signal(left, Signal::TERM);

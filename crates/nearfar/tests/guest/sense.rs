@@ -1,4 +1,5 @@
-//! Sensors of memory traffic on real kernels: what is seen of a program whose accesses are known, and that all is put back.
+//! Sensors of memory traffic on real kernels: they report the known accesses of a program, and all settings are
+//! restored.
 
 use std::process::{Child, Command, Stdio};
 
@@ -10,8 +11,8 @@ fn balancing() -> String {
     std::fs::read_to_string(BALANCING).unwrap().trim().to_owned()
 }
 
-/// A program on a CPU that reads the first half of 16 MiB of a node and writes the second, over and over. NUMA balancing looks
-/// at its memory and leaves it where it is.
+/// A program on one CPU that reads the first half of 16 MiB of a node and writes the second, repeatedly. NUMA balancing
+/// scans its memory but does not migrate it.
 fn reader(cpu: u32, node: u16) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.env(HOLD, format!("halves {cpu} {node}"));
@@ -35,7 +36,7 @@ fn cells(table: &Value) -> Vec<Vec<u64>> {
     table.as_array().unwrap().iter().map(row).collect()
 }
 
-/// What faults tell of a program, once they are of so many pages or it has been looked ten times.
+/// The readings of hint faults for a program, once they cover this many pages or after ten attempts.
 fn faults(pid: &str, pages: u64) -> Value {
     let look = || sense(&["--sensor", "hint-faults", "--pid", pid, "--duration", "5s"]);
     let enough = |report: &Value| {
@@ -107,8 +108,8 @@ pub(crate) fn the_labs_pmu_tells_lines_and_pages_of_a_program_and_is_named_as_em
     assert!((25..=75).contains(&written), "half of what misses is stores: {samples}");
 }
 
-/// What loads take is as far apart as the machine file says (what the loop itself takes hangs on how it was compiled), and the
-/// same each time.
+/// Load latencies differ between the nodes as the machine file says (the loop's own cost depends on how it was
+/// compiled), and are the same each time.
 pub(crate) fn latency_of_both_nodes_is_the_machines_and_repeats() {
     let at = || {
         let report = sense(&["--sensor", "latency", "--duration", "1s"]);
@@ -150,7 +151,7 @@ pub(crate) fn what_a_killed_sensor_has_set_is_put_back_by_the_next() {
     std::fs::write(BALANCING, "0").unwrap();
     let long = ["sense", "--sensor", "hint-faults", "--duration", "1h"];
     let mut killed = nearfar(&long).stdout(Stdio::null()).spawn().unwrap();
-    // What follows fails by itself if half a minute was too little.
+    // The assertions below fail by themselves if half a minute was too short.
     for _ in 0..300 {
         if balancing() == "1" {
             break;

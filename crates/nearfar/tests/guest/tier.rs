@@ -1,4 +1,5 @@
-//! `nearfar tier` on real kernels: used memory comes near, all is put back however it ends, what can't be is refused.
+//! `nearfar tier` on real kernels: used memory is promoted, all settings are restored after any end, and invalid
+//! requests are refused.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -15,9 +16,9 @@ use crate::goals::total_and_free;
 use crate::inside::{HOLD, STATE, await_up, done, error, nearfar, unprivileged};
 
 const BALANCING: &str = "proc/sys/kernel/numa_balancing";
-/// How often the kernel looks for its NUMA balancing; debugfs.
+/// Scan interval of the kernel's NUMA balancing; debugfs.
 const PACE: &str = "sys/kernel/debug/sched/numa_balancing/scan_period_max_ms";
-pub(crate) const START: [&str; 3] = ["tier", "start", "--pause-damon-stat"];
+pub(crate) const START: [&str; 2] = ["tier", "start"];
 /// How often tiering is ended at a random moment; the environment can ask for more.
 const ENDS: &str = "NEARFAR_TEST_TIER_ENDS";
 
@@ -130,7 +131,7 @@ struct Ends {
     kill: u32,
     kill_as_it_stops: u32,
     at_the_start: u32,
-    /// Something was left to put back, and who put it back.
+    /// Cases in which settings were left to restore, and those in which each command restored them.
     left: u32,
     by_start: u32,
 }
@@ -209,7 +210,7 @@ pub(crate) fn what_can_not_be_tiered_is_refused_and_nothing_is_changed() {
         assert_eq!(system(), before, "{arguments:?}");
     };
     if std::path::Path::new("/sys/module/damon_stat/parameters/enabled").exists() {
-        refused(&["tier", "start"], "damon_stat");
+        refused(&["tier", "start", "--keep-damon-stat"], "damon_stat");
     }
     for bad in ["--headroom=51", "--traffic=0", "--cpu=101", "--cpu=much"] {
         refused(&["tier", "start", bad], bad.split_once('=').unwrap().1);
@@ -234,9 +235,15 @@ pub(crate) fn what_can_not_be_tiered_is_refused_and_nothing_is_changed() {
     std::fs::create_dir_all(format!("{STATE}/journal")).unwrap();
     let state = format!("{STATE}/journal/tier.json");
     std::fs::write(&state, "{\"schema\": \"nearfar.tier/1\", \"pid\"").unwrap();
-    refused(&["tier", "status"], "tier.json");
-    std::fs::remove_file(&state).unwrap();
-    done(&["tier", "stop"]);
+    refused(&["tier", "status"], "tier stop");
+    done(&START);
+    std::fs::write(&state, "").unwrap();
+    for (arguments, says) in [(&["tier", "status"], "tier.json"), (&START, "already running")] {
+        let output = nearfar(arguments).output().unwrap();
+        assert!(!output.status.success() && error(&output).contains(says), "{output:?}");
+    }
+    assert!(done(&["tier", "stop"]).contains("is stopped (process"));
+    assert_eq!(system(), before);
 }
 
 /// Free memory of node 0, as the kernel counts it, in bytes.
@@ -244,7 +251,7 @@ fn free_near() -> u64 {
     total_and_free(&RootFs::live().unwrap())[1] << 10
 }
 
-/// Whether DAMON keeps memory of node 0 free: during a look it does not.
+/// Whether DAMON keeps memory of node 0 free; it does not during a scan.
 fn is_kept_free() -> bool {
     let schemes = "/sys/kernel/mm/damon/admin/kdamonds/0/contexts/0/schemes";
     let number: usize = read(&format!("{schemes}/nr_schemes"));
@@ -260,14 +267,14 @@ fn read<N: std::str::FromStr<Err: std::fmt::Debug>>(path: &str) -> N {
     std::fs::read_to_string(path).unwrap().trim().parse().unwrap()
 }
 
-/// Stops tiering where it rests between looks.
+/// Stops the tiering process while it idles between scans.
 fn stop_at_rest(pid: Pid) {
     let rests = (0..100).any(|_| {
         nap(100);
         if !is_kept_free() {
             return false;
         }
-        // What is written is told to the kernel after that.
+        // The kernel receives the written settings shortly after.
         nap(300);
         kill_process(pid, Signal::STOP).unwrap();
         nap(100);
@@ -277,14 +284,14 @@ fn stop_at_rest(pid: Pid) {
         }
         rests
     });
-    assert!(rests, "between looks nothing keeps near memory free: {}", status());
+    assert!(rests, "between scans nothing keeps near memory free: {}", status());
 }
 
-/// What was used is not, and looks have become rare; then a program takes all that is free.
+/// Previously used memory is idle, and scans have become rare; then a program takes all free memory.
 pub(crate) fn room_for_new_pages_is_kept_between_looks() {
     let before = system();
     let cold = [Holder::start_at("cold", "input", 0), Holder::start_at("colder", "input", 0)];
-    // A build for tests takes long for each look: CPU time is not what is tried here.
+    // Scans are slow in a test build, and CPU time is not under test here.
     let said = done(&[&START[..], &["--headroom", "20", "--cpu", "100"]].concat());
     assert!(said.contains("nodes 0 over 1"), "{said}");
     let boundary = || status()["boundaries"][0].clone();
@@ -299,18 +306,18 @@ pub(crate) fn room_for_new_pages_is_kept_between_looks() {
     // Linux 7.1 and newer have schemes that are done once their goal is reached.
     let tuned = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap().starts_with("7.2");
     assert_eq!(now["kept_up_by"], if tuned { "kernel" } else { "nearfar" });
-    // What is told is told before pages move.
+    // The kernel receives settings before pages move.
     nap(5_000);
     let pid = Pid::from_raw(status()["pid"].as_i64().unwrap().try_into().unwrap()).unwrap();
     if tuned {
         stop_at_rest(pid);
     }
     let headroom = now["near"]["total_bytes"].as_u64().unwrap() / 5;
-    // More than asked for may be free; what is not for programs is what is free besides.
+    // More than requested may be free; memory not usable by programs is the free memory beyond that.
     let room = now["near"]["free_bytes"].as_u64().unwrap();
     let kept = free_near().saturating_sub(headroom.max(room));
     let new = Holder::start(&RootFs::live().unwrap(), "new", "input");
-    // Room is made at once, so what is free tells little.
+    // Memory is freed at once, so the amount of free memory shows little.
     let taken = mib_on(new.pid(), 0) << 20;
     assert!(taken >= headroom / 4 * 3, "{taken} bytes of new pages are near");
     for _ in 0..900 {

@@ -1,4 +1,5 @@
-//! `nearfar tier` on machines with several nodes a tier, with three tiers, and with memory that comes and goes.
+//! `nearfar tier` on machines with several nodes per tier, with three tiers, and with memory that goes offline and
+//! online.
 
 use std::io::Read as _;
 use std::process::{Child, Stdio};
@@ -11,8 +12,8 @@ use crate::damon::wait;
 use crate::inside::{HOLD, await_up, done, nearfar};
 use crate::tier::{START, status, system};
 
-/// Without timing, emulated CPUs are slow: what takes 5 % of a real one would take them all.
-const HURRY: [&str; 5] = [START[0], START[1], START[2], "--cpu", "100"];
+/// Without timing, emulated CPUs are slow: work that takes 5 % of a real CPU would take all of one.
+const HURRY: [&str; 4] = [START[0], START[1], "--cpu", "100"];
 
 /// Programs with 64 MiB each, which begins on a node.
 struct Programs(Vec<Child>);
@@ -169,7 +170,7 @@ fn is_watched(block: u64) -> bool {
     }
 }
 
-/// Nothing if a file has gone since its directory was counted, or goes as it is read.
+/// `None` if a file has disappeared since its directory was counted, or disappears during the read.
 fn watched(block: u64) -> Option<bool> {
     let fs = RootFs::live().unwrap();
     let size = std::fs::read_to_string(format!("{BLOCKS}/block_size_bytes")).unwrap();
@@ -188,8 +189,8 @@ fn watched(block: u64) -> Option<bool> {
     Some(false)
 }
 
-/// The blocks of a node that hold nothing of the kernel's own, and from here on never will. Which do is for
-/// the kernel to choose, and for the tests before: they fill nodes, and its memory goes where there is room.
+/// The blocks of a node without the kernel's own data, now and later. The kernel chooses which blocks it uses,
+/// depending on the tests before: they fill nodes, and its data goes to nodes with free memory.
 fn movable_blocks(node: u16) -> Vec<u64> {
     let of_node = blocks(node).into_iter();
     let movable = |block: &u64| {
@@ -241,7 +242,7 @@ pub(crate) fn memory_goes_offline_and_comes_back_while_it_is_tiered() {
     hot.end();
 }
 
-/// Node 1 is a CXL device, whose memory can all go offline; Linux 7.2 keeps memory of its own in the first block.
+/// Node 1 is a CXL device, all of whose memory can go offline; Linux 7.2 keeps data of its own in the first block.
 pub(crate) fn without_its_last_far_node_tiering_ends_and_says_so() {
     let before = system();
     let mut command = nearfar(&HURRY);

@@ -1,4 +1,4 @@
-//! The kernel's weights: what the fake kernel of the unit tests claims is true of real ones, and setting them.
+//! The kernel's weights: the assumptions of the unit tests' fake kernel hold on real ones, and weights can be set.
 
 use serde_json::Value;
 

@@ -1,17 +1,17 @@
-//! Workloads on real kernels: the program waits with its memory while what is compared starts, and its pages, which it
-//! finds itself, are where they were to be.
+//! Workloads on real kernels: the program waits with its memory while the compared service starts, and its pages, which
+//! it locates itself, have the intended placement.
 
 use serde_json::Value;
 
-use crate::inside::done;
+use crate::inside::{bench, printed};
 
 pub(crate) fn a_program_waits_with_its_memory_and_finds_its_hot_pages_where_they_were_placed() {
     let waiting =
         "cut -d')' -f2 /proc/$NEARFAR_DATA_PID/stat; readlink /proc/$NEARFAR_DATA_PID/exe";
-    let words = "bench workload gups-steady --here --json --near-mib 16 --seconds 2 --busy-percent 50 --switch-ms 20";
+    let words = "workload gups-steady --here --json --near-mib 16 --seconds 2 --busy-percent 50 --switch-ms 20";
     let words: Vec<_> =
         words.split(' ').chain(["--placement", "near,far", "--before", waiting]).collect();
-    let found: Value = serde_json::from_str(&done(&words)).unwrap();
+    let found: Value = serde_json::from_str(&printed(bench(&words))).unwrap();
     assert_eq!(found["machine"]["emulation"]["machine"], "cxl-2tier");
     assert_eq!(found["set_bytes"], 32 << 20);
     let runs = found["runs"].as_array().unwrap();
@@ -29,7 +29,7 @@ pub(crate) fn a_program_waits_with_its_memory_and_finds_its_hot_pages_where_they
             let on = nodes.filter(|of| of["node"] == node).map(bytes).sum::<u64>();
             on >= 32 << 20
         };
-        // A look may come upon it as it ends.
+        // A sample may find it ending.
         assert!(looks.iter().any(on_node), "{run}");
         assert!(run["operations_per_s"].as_f64() > Some(0.0), "{run}");
     }

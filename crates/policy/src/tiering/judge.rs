@@ -1,57 +1,57 @@
-//! Whether moving has been worth it: how much of what is found is promoted next, and when to rest.
+//! Feedback on migration: the part of the referenced far pages to promote next, and when to back off.
 
 use super::{Observation, PART_SETTLED, SECOND_NS, Tiering, WHOLE, scale, share_of};
 
-/// Promoted before a trial is judged: this part of near memory.
+/// A trial is judged after this part of near memory has been promoted.
 const TRIAL_PART: u64 = 2;
-/// A trial succeeds if near pages are found used at least this much more often than far ones, in per cent,
+/// A trial succeeds if near pages are referenced at least this much more often than far ones, in per cent,
 const GAIN_PERCENT: u64 = 125;
-/// or if that has grown this much since it began, in per cent.
+/// or if that figure has grown by this factor since it began, in per cent.
 const GROWTH_PERCENT: u64 = 105;
-/// A gain that changes by more than this ends a rest, in per cent.
+/// A gain that changes by more than this ends a backoff, in per cent.
 const CHANGED_PERCENT: u64 = 10;
-/// The first rest; each after a further failure is twice as long.
+/// The first backoff; each consecutive failure doubles it.
 const REST_NS: u64 = 30 * SECOND_NS;
-/// The most doublings.
+/// Limit of the doublings.
 const RESTS_MAX: u32 = 6;
-/// The most and the least that is promoted of what is found.
+/// The largest and the smallest part that is promoted of the referenced far pages.
 pub(super) const PART_MOST: u64 = WHOLE / 2;
 const PART_LEAST: u64 = WHOLE / 64;
-/// Promoted before the part is judged: this part of near memory; or so many looks.
+/// The part is judged after this part of near memory has been promoted, or after this many scans.
 const PART_JUDGED: u64 = 8;
 const PART_JUDGED_LOOKS: u32 = 6;
-/// The part stays as it is while near memory has one more page that is found used for so many that were promoted.
+/// The part is kept while near memory gains one referenced page for this many promoted ones,
 const PART_YIELDS: u64 = 8;
-/// And while far memory has one less for so many, where near pages are not counted.
+/// and, without a count of near pages, while far memory loses one for this many.
 const PART_YIELDS_BY_AGE: u64 = 16;
-/// What is left of the gain when the hot set has moved, in per cent.
+/// If less than this of the gain is left, in per cent, the hot set has moved.
 pub(super) const LOST_PERCENT: u64 = 80;
 
-/// The part of what is found that is promoted, as a share, and what decides of it.
+/// The part of the referenced far pages that is promoted, as a share, and the figures it depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     pub(super) share: u64,
-    /// The gain as it has been of late, at much the same window.
+    /// Recent average of the gain, at similar windows.
     gain: u64,
-    /// What was found used in near memory, and in far memory, when it was last judged.
+    /// Referenced bytes in near and in far memory when it was last judged.
     used: u64,
     far: u64,
     window_ns: u64,
-    /// Promoted, and looks, since it was last judged.
+    /// Bytes promoted, and scans, since it was last judged.
     promoted: u64,
     looks: u32,
 }
 
-/// Whether moving pays: tried, and rested from if not.
+/// The trial of migration, with backoff after failure.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trial {
-    /// Promoted since the trial began.
+    /// Bytes promoted since the trial began.
     promoted: u64,
-    /// How much more often near pages were found used than far ones as it began, in per cent.
+    /// How much more often near pages were referenced than far ones at its start, in per cent.
     gain: u64,
-    /// Time still to rest.
+    /// Remaining backoff.
     pub(super) rest_ns: u64,
-    /// Trials that failed in a row.
+    /// Consecutive failed trials.
     failed: u32,
 }
 
@@ -62,7 +62,7 @@ impl Part {
 }
 
 impl Part {
-    /// As large as it is where it brings something, else half as large.
+    /// Keeps the part if promotion was effective, else halves it.
     fn judge(&mut self, brings: bool) {
         self.share = if brings { self.share } else { (self.share / 2).max(PART_LEAST) };
         (self.promoted, self.looks) = (0, 0);
@@ -72,16 +72,16 @@ impl Part {
 impl Tiering {
     pub(super) fn judge_part(&mut self, seen: &Observation) {
         let Some(gain) = self.gain() else { return };
-        // As if all of near memory were as what is taken: room that is made is not a loss.
+        // Scaled to all of near memory, so that memory freed by demotion does not count as a loss.
         let used = share_of(seen.near.total.0, self.near_used.unwrap_or(0));
         let far = self.far_hot(seen);
         let part = &mut self.part;
-        part.promoted = part.promoted.saturating_add(seen.far_look.moved.0);
+        part.promoted = part.promoted.saturating_add(seen.far_scan.moved.0);
         let enough = seen.near.total.0 / PART_JUDGED;
         if !seen.both() {
             part.looks += 1;
-            // Near pages were not counted. What is found used there is missing in far memory. What comes little by little is
-            // judged as well: a look costs as much for a few pages as for many.
+            // Near pages were not counted; pages referenced there are missing in far memory. Slow promotion is judged
+            // as well, since a scan costs the same for few pages as for many.
             if part.promoted >= enough || part.looks >= PART_JUDGED_LOOKS {
                 let least = (part.promoted / PART_YIELDS_BY_AGE).max(1);
                 part.judge(far.saturating_add(least) <= part.far);
@@ -89,8 +89,9 @@ impl Tiering {
             }
             return;
         }
-        // Another window finds other pages used; its gain says nothing of that before, unless it is none. What has been promoted
-        // counts on: windows that are sought and fitted again would keep it from being judged for ever.
+        // Another window finds other pages referenced, so its gain is not comparable with the previous one, unless
+        // there is no gain. Promoted bytes keep accumulating: repeated searches for the window would otherwise postpone
+        // the judgement indefinitely.
         if part.window_ns.abs_diff(self.window_ns) > self.window_ns / 8 && gain >= 100 {
             if part.window_ns == 0 {
                 (part.promoted, part.looks) = (0, 0);
@@ -99,7 +100,7 @@ impl Tiering {
         }
         if gain < scale(part.gain, LOST_PERCENT, 100) {
             *part = Part::fresh(gain, [used, far], self.window_ns);
-            // What was tried before was another hot set.
+            // Earlier trials concerned another hot set.
             (self.trial, self.calm) = (Trial { gain, ..Trial::default() }, 0);
             return;
         }
@@ -129,7 +130,7 @@ impl Tiering {
         if !fits {
             return;
         }
-        trial.promoted = trial.promoted.saturating_add(seen.far_look.moved.0);
+        trial.promoted = trial.promoted.saturating_add(seen.far_scan.moved.0);
         let Some(gain) = gain else { return };
         if trial.gain == 0 {
             trial.gain = gain;

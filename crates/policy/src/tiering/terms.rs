@@ -1,25 +1,25 @@
-//! What a tiering controller is told and what it says: goals, sides, looks, decisions and their reasons.
+//! Inputs and outputs of the tiering controller: goals, sides, scans, decisions and their reasons.
 
 use nearfar_topology::{BasisPoints, Bytes, BytesPerSecond, Nanoseconds};
 
 use super::{SECOND_NS, Tiering};
 
-/// What is allowed and wanted. `Default` but for traffic, which depends on the machine.
+/// Goals and limits. All have a default except traffic, which depends on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Goals {
-    /// The share of near memory that stays free for new pages.
+    /// The share of near memory to keep free for allocations.
     pub headroom: BasisPoints,
-    /// The most that moves, promotion and demotion together.
+    /// Maximal migration rate, promotion and demotion together.
     pub traffic: BytesPerSecond,
-    /// The share of one CPU that looking and moving may take.
+    /// The share of one CPU that scans and migration may use.
     pub cpu: BasisPoints,
     /// The shortest and the longest window.
     pub window: (Nanoseconds, Nanoseconds),
 }
 
 impl Goals {
-    /// The usual goals for this much traffic: 2 % headroom, 5 % of a CPU, windows of 50 ms to 2 s. CPUs remember translations
-    /// and set accessed bits when they look them up anew: a shorter window finds nothing.
+    /// The usual goals at this migration rate: 2 % headroom, 5 % of a CPU, windows of 50 ms to 2 s. CPUs cache
+    /// translations and set accessed bits only on a page table walk, so a shorter window finds nothing.
     #[must_use]
     pub const fn with_traffic(traffic: BytesPerSecond) -> Self {
         Self {
@@ -32,133 +32,135 @@ impl Goals {
 }
 
 impl Tiering {
-    /// Goes on with other goals; what it has learned stays.
+    /// Continues with other goals; learned state is kept as far as they allow.
     pub fn set_goals(&mut self, goals: Goals) {
         self.goals = goals;
+        let (least, most) = (goals.window.0.0.max(1), goals.window.1.0);
+        self.window_ns = self.window_ns.clamp(least, most.max(least));
     }
 }
 
 /// One side of the boundary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Side {
-    /// All its memory.
+pub struct TierUsage {
+    /// Its total memory.
     pub total: Bytes,
-    /// What is free of it.
+    /// Free memory.
     pub free: Bytes,
 }
 
-impl Side {
+impl TierUsage {
     pub(super) fn taken(self) -> u64 {
         self.total.0.saturating_sub(self.free.0)
     }
 }
 
-/// How a look is to be.
+/// Parameters of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Look {
-    /// From the pass that forgets to the one that counts.
+pub struct Scan {
+    /// Time from the pass that clears accessed bits to the one that counts them.
     pub window: Nanoseconds,
-    /// Near pages are judged by age: they stay as they are until demotion comes by, which it does in the order of their
-    /// addresses, round and round. What was used since it last came by stays near. Only those that it has just come by, of
-    /// which nothing is lost, are forgotten and counted: a sample.
+    /// Near pages are judged by age: their accessed bits are kept until demotion reaches them, in the cyclic order of
+    /// their addresses. Pages referenced since the previous round stay near. Accessed bits are cleared and counted only
+    /// for the pages that demotion has just passed, of which no age is lost: a sample.
     pub by_age: bool,
 }
 
-/// What the second pass of a look came upon, and what was moved since the look before.
+/// Count of the second pass of a scan, and migration since the previous scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Looked {
-    /// Pages looked at.
+pub struct Scanned {
+    /// Pages scanned.
     pub at: Bytes,
-    /// Of these, found used.
+    /// Of these, referenced.
     pub used: Bytes,
-    /// Moved from here to the other side since the last look.
+    /// Migrated from here to the other side since the previous scan.
     pub moved: Bytes,
 }
 
-/// What a step is decided from: a look.
+/// Input of a step: the result of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Observation {
-    /// Time since the last look.
+    /// Time since the previous scan.
     pub elapsed: Nanoseconds,
-    /// CPU time that looking and moving took since the last look.
+    /// CPU time spent on scans and migration since the last scan.
     pub cpu: Nanoseconds,
     /// The faster tier.
-    pub near: Side,
+    pub near: TierUsage,
     /// The slower tier.
-    pub far: Side,
-    /// What was found in near memory, and demoted.
-    pub near_look: Looked,
-    /// What was found in far memory, and promoted.
-    pub far_look: Looked,
+    pub far: TierUsage,
+    /// Scan of near memory, and bytes demoted.
+    pub near_scan: Scanned,
+    /// Scan of far memory, and bytes promoted.
+    pub far_scan: Scanned,
 }
 
 impl Observation {
-    /// Whether pages of both sides were counted; of near ones most, not a sample.
+    /// Whether both sides were counted, near memory mostly and not just a sample.
     pub(super) fn both(&self) -> bool {
-        self.sampled() && self.near_look.at.0 >= self.near.taken() / 2
+        self.sampled() && self.near_scan.at.0 >= self.near.taken() / 2
     }
 
-    /// Whether some pages of both sides were counted.
+    /// Whether at least some pages of both sides were counted.
     pub(super) fn sampled(&self) -> bool {
-        self.near_look.at.0 > 0 && self.far_look.at.0 > 0
+        self.near_scan.at.0 > 0 && self.far_scan.at.0 > 0
     }
 }
 
-/// What to do next.
+/// The next actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// So much of what is found used in far memory is promoted, after demotion.
+    /// Referenced far pages to promote, after demotion.
     pub promote: Bytes,
-    /// In so short a time.
+    /// Window in which they must be referenced.
     pub promote_window: Nanoseconds,
-    /// So much of what is found unused in near memory is demoted: room for new pages, and for what is promoted.
+    /// Unreferenced near pages to demote: headroom for allocations, and memory for the promotion.
     pub demote: Bytes,
-    /// Whether near pages are demoted by their age.
+    /// Whether near pages are demoted by age.
     pub by_age: bool,
-    /// What is demoted has been unused for at least so long.
+    /// Least time without reference of a demoted page.
     pub idle: Nanoseconds,
-    /// From the start of this look to the start of the next; at least a window.
+    /// Interval from the start of this scan to the start of the next; at least one window.
     pub period: Nanoseconds,
-    /// Why, for people.
+    /// Reason, for display.
     pub reason: Reason,
 }
 
-/// What is to hold from one look to the next: near memory is filled, but new pages find room. Nothing is looked at for it;
-/// pages are taken as they come, used or unused since they were last seen.
+/// Limits to hold between scans, so that near memory is full but allocations succeed. They cause no scan; pages are
+/// migrated as encountered, referenced or not since they were last visited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Upkeep {
-    /// While less of near memory is free, unused pages leave it.
+pub struct BackgroundMigration {
+    /// While less near memory is free, unreferenced pages are demoted.
     pub free_least: Bytes,
-    /// While more of it is free, used pages come; `None` if there is nothing in far memory that is worth it.
+    /// While more is free, referenced pages are promoted; `None` if far memory holds nothing worth promoting.
     pub free_most: Option<Bytes>,
-    /// So much is tried in a second, each way.
+    /// Attempted migration rate in each direction.
     pub rate: BytesPerSecond,
-    /// The share of one CPU that each way may take.
+    /// The share of one CPU that each direction may use.
     pub cpu: BasisPoints,
 }
 
-/// Why a decision is as it is.
+/// Reason of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It is being found out how often a page must be used to be among those that near memory holds.
+    /// The search for the window is in progress.
     Seeks,
-    /// Nothing in far memory is used.
+    /// No far pages are referenced.
     Fits,
-    /// Used pages in far memory move to room that there is in near memory.
+    /// Referenced far pages are promoted to free near memory.
     Fills,
-    /// Used pages in far memory change places with unused ones in near memory.
+    /// Referenced far pages are exchanged for unreferenced near pages.
     Exchange,
-    /// Near memory holds what is used most; few pages move.
+    /// Near memory holds the hottest pages; few pages migrate.
     Settled,
-    /// Exchanging has not made near pages the more used ones; it rests.
+    /// The exchange has not made near pages the more referenced ones; tiering backs off.
     NoGain {
-        /// Until it is tried again.
+        /// Time until the next trial.
         again_in: Nanoseconds,
     },
 }
 
 impl Reason {
-    /// One word for JSON.
+    /// The word for JSON output.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -172,15 +174,22 @@ impl Reason {
     }
 }
 
-/// What is known by now, for people.
+/// The current estimate, for display.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
-    /// What is used within a window, near and far.
+    /// Size of the pages referenced within a window, near and far.
     pub hot: Bytes,
-    /// Share of near pages that were found used.
+    /// Share of near pages referenced.
     pub near_used: BasisPoints,
-    /// Share of far pages that were found used.
+    /// Share of far pages referenced.
     pub far_used: BasisPoints,
     /// The window.
     pub window: Nanoseconds,
+}
+
+/// `value * by / of`, saturating; `of` 0 counts as 1.
+#[must_use]
+pub fn scale(value: u64, by: u64, of: u64) -> u64 {
+    let scaled = u128::from(value) * u128::from(by) / u128::from(of.max(1));
+    u64::try_from(scaled).unwrap_or(u64::MAX)
 }

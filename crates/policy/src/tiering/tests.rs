@@ -1,7 +1,7 @@
-//! Tiering against a machine of pages that are used at random, each at its own rate.
+//! Tiering on a simulated machine whose pages are accessed at random, each at its own rate.
 //!
-//! A look finds a page used with the probability that follows from its rate and the window; those looked at are drawn at
-//! random. *Simulated*: rates, capacities and time are made up.
+//! A scan finds a page referenced with the probability given by its rate and the window; the scanned pages are drawn at
+//! random. *Simulated*: rates, capacities and time are invented.
 
 use super::*;
 use nearfar_topology::BytesPerSecond;
@@ -12,10 +12,10 @@ const PAGE: u64 = 4096;
 
 struct Page {
     per_second: f64,
-    /// What a use asks of memory.
+    /// Lines requested from memory per access.
     lines: f64,
     near: bool,
-    /// When it was last forgotten that it was used.
+    /// Time at which its accessed bit was last cleared.
     forgotten: f64,
 }
 
@@ -32,13 +32,13 @@ struct Machine {
     random: u64,
     moved: u64,
     seconds: f64,
-    /// Where the next demotion by age begins, and what the last one has come by.
+    /// Index at which the next demotion by age begins, and the pages that the last one passed.
     hand: usize,
     behind: Vec<usize>,
 }
 
 impl Machine {
-    /// Pages with these rates; the first fill near memory but for `free` pages, as a kernel without tiering does.
+    /// Pages with these rates; the first ones fill near memory except `free` pages, as a kernel without tiering does.
     fn new(rates: impl IntoIterator<Item = f64>, near: u64, free: u64) -> Self {
         let page = |(at, per_second): (usize, f64)| Page {
             per_second,
@@ -62,14 +62,14 @@ impl Machine {
         self.pages.iter().filter(|page| page.near == near).count() as u64
     }
 
-    /// Whether a page was used since that was last forgotten; it is forgotten now.
+    /// Tests and clears the accessed bit of a page.
     fn is_used(&mut self, at: usize, now: f64) -> bool {
         let unused = now - std::mem::replace(&mut self.pages[at].forgotten, now);
         self.random() < 1.0 - (-self.pages[at].per_second * unused).exp()
     }
 
-    /// How much of one side is found used, of those pages.
-    fn count(&mut self, near: bool, now: f64, pages: impl IntoIterator<Item = usize>) -> Looked {
+    /// Counts the referenced pages of one side, among `pages`.
+    fn count(&mut self, near: bool, now: f64, pages: impl IntoIterator<Item = usize>) -> Scanned {
         let (mut looked, mut used) = (0, 0);
         for at in pages {
             if self.pages[at].near == near {
@@ -77,10 +77,10 @@ impl Machine {
                 used += u64::from(self.is_used(at, now));
             }
         }
-        Looked { at: Bytes(looked * PAGE), used: Bytes(used * PAGE), moved: Bytes(0) }
+        Scanned { at: Bytes(looked * PAGE), used: Bytes(used * PAGE), moved: Bytes(0) }
     }
 
-    /// Moves so much of what is found unused from near memory, or used from far memory, as there is room.
+    /// Migrates up to `bytes` of unreferenced near or referenced far pages, as free memory allows.
     fn shift(&mut self, from_near: bool, bytes: Bytes, by_age: bool, now: f64) -> Bytes {
         let room = if from_near { u64::MAX } else { self.near - self.taken(true) };
         let (most, mut moved) = ((bytes.0 / PAGE).min(room), 0);
@@ -107,14 +107,14 @@ impl Machine {
         Bytes(moved * PAGE)
     }
 
-    /// Has what is far be forgotten at that time.
+    /// Clears the accessed bits of far pages at time `then`.
     fn forget_far(&mut self, then: f64) {
         for page in self.pages.iter_mut().filter(|page| !page.near) {
             page.forgotten = page.forgotten.max(then);
         }
     }
 
-    /// Does what is decided, and looks again.
+    /// Carries out the decision and makes the next scan.
     fn step(&mut self, decision: Option<Decision>, tiering: &Tiering) -> Observation {
         let mut seen = Observation::default();
         let seconds = |window: Nanoseconds| window.0 as f64 / 1e9;
@@ -128,10 +128,10 @@ impl Machine {
             moved[1] = self.shift(false, decision.promote, false, now);
             seen.elapsed = decision.period;
         }
-        // The period is from count to count.
-        let Look { window, by_age } = tiering.look();
+        // The period is from one count to the next.
+        let Scan { window, by_age } = tiering.scan();
         if by_age && seen.elapsed.0 > 0 {
-            // Three passes and what they take.
+            // The duration of three passes.
             seen.elapsed.0 = seen.elapsed.0.max(window.0 / 2 * 5);
         }
         self.seconds = began + seconds(seen.elapsed).max(seconds(window));
@@ -141,15 +141,15 @@ impl Machine {
             let pages = if near && by_age { self.behind.clone() } else { all };
             self.count(near, forget, pages.iter().copied());
             let found = self.count(near, self.seconds, pages);
-            *(if near { &mut seen.near_look } else { &mut seen.far_look }) = found;
+            *(if near { &mut seen.near_scan } else { &mut seen.far_scan }) = found;
         }
-        (seen.near_look.moved, seen.far_look.moved) = (moved[0], moved[1]);
+        (seen.near_scan.moved, seen.far_scan.moved) = (moved[0], moved[1]);
         // Half a microsecond a page and pass, five for a move.
         let moves = (moved[0].0 + moved[1].0) / PAGE;
         seen.cpu = Nanoseconds(self.pages.len() as u64 * 1_500 + moves * 5_000);
         let near_taken = self.taken(true);
         let all = self.pages.len() as u64;
-        let side = |total: u64, taken: u64| Side {
+        let side = |total: u64, taken: u64| TierUsage {
             total: Bytes(total * PAGE),
             free: Bytes((total - taken) * PAGE),
         };
@@ -158,7 +158,7 @@ impl Machine {
         seen
     }
 
-    /// Share of accesses that near memory serves.
+    /// Share of accesses served by near memory.
     fn near_share(&self) -> f64 {
         let sum = |of: &dyn Fn(&Page) -> bool| {
             self.pages.iter().filter(|page| of(page)).map(Page::asks).sum::<f64>()
@@ -166,7 +166,7 @@ impl Machine {
         sum(&|page| page.near) / sum(&|_| true)
     }
 
-    /// The most that it could.
+    /// The largest possible share.
     fn best_share(&self) -> f64 {
         let mut rates: Vec<f64> = self.pages.iter().map(Page::asks).collect();
         rates.sort_by(|a, b| b.total_cmp(a));
@@ -175,14 +175,14 @@ impl Machine {
         near / rates.iter().sum::<f64>()
     }
 
-    /// Runs for a minute; gives how much of what near memory could have served beyond what it did it serves then.
+    /// Runs for a minute; returns the part of the possible improvement of the near share that was reached.
     fn recovered_in_a_minute(&mut self, tiering: &mut Tiering) -> f64 {
         let before = self.near_share();
         self.run(tiering, 60);
         (self.near_share() - before) / (self.best_share() - before)
     }
 
-    /// What was done for how many seconds.
+    /// Reasons of the decisions, each with its duration in seconds.
     fn run(&mut self, tiering: &mut Tiering, seconds: u32) -> Vec<(Reason, f64)> {
         let until = self.seconds + f64::from(seconds);
         let mut seen = self.step(None, tiering);
@@ -203,11 +203,11 @@ fn zipf(pages: usize, per_second: f64, shift: usize) -> Vec<f64> {
     (0..pages).map(|at| per_second * (rank(at) as f64).powf(-0.99) / sum).collect()
 }
 
-/// A store of records in pages as an allocator with size classes keeps them: each record has a piece in a page of each class,
-/// and neighbours in a page have nothing in common. Before it come pages that nobody uses.
+/// A store of records as an allocator with size classes lays them out: each record has a piece in a page of each class,
+/// and neighbours in a page are unrelated. Pages that are never accessed come first.
 fn store(records: usize, per_second: f64, idle: usize, near: u64) -> Machine {
-    // A zipfian over ten thousand million items, hashed over the records: half of all requests are for items so rare that their
-    // records are asked for alike.
+    // A zipfian over ten thousand million items, hashed over the records: half of all requests are for items so rare
+    // that their records are accessed uniformly.
     let (items_zeta, ranks) = (26.469_028_201_783_02, 1_000_000);
     let of_rank = |rank: u32| f64::from(rank).powf(-0.99) / items_zeta;
     let rest = 1.0 - (1..=ranks).map(of_rank).sum::<f64>();
@@ -215,12 +215,12 @@ fn store(records: usize, per_second: f64, idle: usize, near: u64) -> Machine {
     let mut random = 0x9e37_79b9_7f4a_7c15u64;
     for rank in 1..=ranks {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        // What is used most is in caches, and asks memory for no more than the next.
+        // The hottest records are in CPU caches, and request memory no more often than the next ones.
         of_record[(random >> 33) as usize % records] += of_rank(rank.max(150));
     }
     of_record.iter_mut().for_each(|share| *share *= per_second);
     let mut machine = Machine::new(std::iter::repeat_n(0.0, idle), near, 0);
-    // As Redis keeps a hash of ten fields of 100 bytes.
+    // The layout of a Redis hash of ten fields of 100 bytes.
     let classes = [
         (1360, 20.0),
         (240, 4.5),
@@ -242,7 +242,7 @@ fn store(records: usize, per_second: f64, idle: usize, near: u64) -> Machine {
             machine.pages[page].per_second += per_second;
         }
     }
-    // All are filled at the same time.
+    // All classes are filled at the same time.
     let used = machine.pages.len() - idle;
     let rest = usize::try_from(near).unwrap() - idle - 600;
     for at in 0..used {
@@ -253,7 +253,7 @@ fn store(records: usize, per_second: f64, idle: usize, near: u64) -> Machine {
 
 #[test]
 fn a_store_of_small_pieces_is_served_near_as_far_as_its_pages_differ() {
-    // However often it is asked; with the best placement there is it would serve seven tenths near.
+    // At any request rate; with the best placement seven tenths would be served near.
     for per_second in [3e3, 1e4, 6e4] {
         let mut machine = store(171_000, per_second, 21_500, 43_000);
         let (before, best) = (machine.near_share(), machine.best_share());
@@ -274,7 +274,7 @@ fn a_store_of_small_pieces_is_served_near_as_far_as_its_pages_differ() {
 const PAGES: usize = 60_013;
 const NEAR: u64 = 30_000;
 
-/// Here, pages look used in however short a time.
+/// Here pages are found referenced in arbitrarily short windows.
 fn tiering() -> Tiering {
     let goals = Goals::with_traffic(BytesPerSecond(200 << 20));
     Tiering::new(Goals { window: (Nanoseconds(20_000_000), goals.window.1), ..goals })
@@ -352,40 +352,40 @@ fn room_that_promotion_has_not_filled_is_looked_for_before_the_period_is_over() 
     let mut machine = Machine::new(zipf(PAGES, 2e4, 0), NEAR, 600);
     let mut tiering = tiering();
     machine.run(&mut tiering, 60);
-    let side = |free: u64| Side { total: Bytes(NEAR * PAGE), free: Bytes(free * PAGE) };
+    let side = |free: u64| TierUsage { total: Bytes(NEAR * PAGE), free: Bytes(free * PAGE) };
     let (far, later) = (side(NEAR / 2), Nanoseconds(60 * SECOND_NS));
     let is_off = |free: u64, since| tiering.is_off(side(free), far, since);
     assert!(is_off(NEAR / 5, later));
     assert!(!is_off(600, later) && !is_off(1200, later));
     assert!(!is_off(NEAR / 5, Nanoseconds(SECOND_NS / 2)), "not at once");
-    let unused = Side { free: Bytes(NEAR * PAGE), ..far };
+    let unused = TierUsage { free: Bytes(NEAR * PAGE), ..far };
     assert!(!tiering.is_off(side(NEAR / 5), unused, later), "nothing is in far memory");
 }
 
 #[test]
 fn room_is_made_by_age_without_a_look_and_else_by_one() {
-    let side = |free: u64| Side { total: Bytes(NEAR * PAGE), free: Bytes(free * PAGE) };
+    let side = |free: u64| TierUsage { total: Bytes(NEAR * PAGE), free: Bytes(free * PAGE) };
     let (far, later) = (side(NEAR / 2), Nanoseconds(60 * SECOND_NS));
-    // Used once in seconds: by age.
+    // Used once in several seconds: by age.
     let mut machine = Machine::new(zipf(PAGES, 4e3, 0), NEAR, 600);
     let mut aged = tiering();
     machine.run(&mut aged, 60);
-    assert!(aged.look().by_age);
+    assert!(aged.scan().by_age);
     let headroom = aged.headroom(side(0));
     assert_eq!(aged.relief(side(1), far, later), Bytes(headroom - PAGE));
     assert!(!aged.is_off(side(1), far, later));
     assert_eq!(aged.relief(side(NEAR / 50), far, later), Bytes(0), "there is room");
     assert_eq!(aged.relief(side(1), side(0), later), Bytes(0), "there is nowhere to go");
     assert_eq!(aged.relief(side(1), far, Nanoseconds(SECOND_NS / 2)), Bytes(0), "not at once");
-    // Used all the time: a look tells.
+    // Used constantly: a scan separates hot from cold.
     let mut sought = tiering();
     Machine::new(zipf(PAGES, 4e6, 0), NEAR, 600).run(&mut sought, 60);
-    assert!(!sought.look().by_age);
+    assert!(!sought.scan().by_age);
     assert_eq!(sought.relief(side(1), far, later), Bytes(0));
     assert!(sought.is_off(side(1), far, later));
 }
 
-/// A hot set of a quarter of near memory, in far memory, and all else used alike but much less.
+/// A hot set of a quarter of near memory, in far memory; all other pages are used uniformly and much less.
 fn hot_quarter() -> Vec<f64> {
     (0..PAGES).map(|at| if at >= PAGES - 7_500 { 145.0 } else { 2.3 }).collect()
 }
@@ -442,17 +442,17 @@ proptest! {
         steps in 1usize..6,
     ) {
         let mut tiering = tiering();
-        let side = |at: usize| Side { total: Bytes(numbers[at]), free: Bytes(numbers[at + 1]) };
-        let looked = |at: usize| Looked {
+        let side = |at: usize| TierUsage { total: Bytes(numbers[at]), free: Bytes(numbers[at + 1]) };
+        let looked = |at: usize| Scanned {
             at: Bytes(numbers[at]), used: Bytes(numbers[at + 1]), moved: Bytes(numbers[at + 2] >> 8),
         };
         let seen = Observation {
             elapsed: Nanoseconds(numbers[0]), cpu: Nanoseconds(numbers[1]), near: side(2), far: side(4),
- far_look: looked(6), near_look: looked(9),
+ far_scan: looked(6), near_scan: looked(9),
         };
         for _ in 0..steps {
             let decision = tiering.step(&seen);
-            let look = tiering.look();
+            let look = tiering.scan();
             prop_assert!(look.window >= tiering.goals.window.0 && look.window <= tiering.goals.window.1);
             prop_assert!(decision.period >= look.window && decision.idle >= decision.promote_window);
             prop_assert!(decision.promote <= seen.far.total && decision.demote <= seen.near.total);

@@ -1,25 +1,27 @@
-//! Balance: memory where a line more costs the same everywhere, as far as getting there repays.
+//! Balance: a placement with equal marginal cost of a cache line on all nodes, as far as the gain repays the migration.
 //!
 //! # The loop
-//! 1. *Sense*, at each step: latencies as they are felt become use of queues by the curve backwards, and, less own traffic, lines
-//!    that others have outstanding (`sense.rs`). Loads that change are noticed.
-//! 2. *Predict*, every half second, less often while nothing is to gain: the best placement for these loads, by
-//!    [`place`](super::place)'s law, which is the optimum and not the point where latencies are equal. Loads that come and go
+//! 1. *Sense*, at each step: measured latencies give the utilisation of queues by the inverse of the waiting curve,
+//!    and, less own traffic, the outstanding lines of others (`sense.rs`). Changed loads are detected.
+//! 2. *Predict*, every half second, less often while there is nothing to gain: the best placement for these loads by
+//!    [`place`](super::place)'s law, which is the optimum and not the point of equal latencies. Loads that fluctuate
 //!    faster than memory can follow are not followed (`outlook.rs`).
-//! 3. *Decide*: a gain of 1.5 % starts moving, what is left of 0.75 % ends it; both are half of that once loads have been the
-//!    same for ten seconds. As much of the gain as can be believed must repay the traffic of moving twice over while loads last,
-//!    and memory stays as hot as it is (`drift.rs`). A direction is reversed after two confirmations.
-//! 4. *Limit*: a tenth of a region's accesses in a decision, times confidence, up to four tenths while what was predicted
-//!    comes or very much is to gain; the rate that was set, and of that only what the queues can spare, unless much is to gain.
-//! 5. *Check* (`judge.rs`): what came of what was predicted. Three misses halve confidence, five undo what was done, and
-//!    nothing is done until loads change.
+//! 3. *Decide*: a gain of 1.5 % starts migration, a remaining gain below 0.75 % ends it; both halve once loads have
+//!    been stable for ten seconds. The credible part of the gain must repay the migration traffic twice over while
+//!    loads last and memory stays as hot as it is (`drift.rs`). A direction is reversed after two confirmations.
+//! 4. *Limit*: a tenth of a region's accesses per decision, times confidence, up to four tenths while predictions hold
+//!    or the gain is large; within the configured rate, and of that only the bandwidth that the queues can spare,
+//!    unless the gain is large.
+//! 5. *Verify* (`judge.rs`): measured against predicted gain. Three misses halve confidence, five undo the migration,
+//!    and balancing is off until loads change.
 //!
-//! Predictions start from inferred loads, not from gaps between latencies: the steepness of `1 / (1 - u)` makes steps on
-//! noisy gaps swing, and predictions not. Where own traffic is not known, latencies are equalised instead
-//! ([`colloid`]). Which pages go is [`Pages`]'s choice: hottest for their size, not those that moved of late.
+//! Predictions start from inferred loads, not from latency differences: `1 / (1 - u)` is so steep that steps based on
+//! noisy differences oscillate. If own traffic is unknown, latencies are equalised instead ([`colloid`]). [`Pages`]
+//! selects the pages to migrate: hottest for their size, and not recently migrated.
 //!
-//! Weights for new memory ([`Decision::weights`]) and costs for promotion ([`Decision::costs`], [`super::place::promotion`])
-//! are of the same prices. Whoever acts does not know whether the machine is real.
+//! Weights for new memory ([`Decision::weights`]) and costs for promotion ([`Decision::costs`],
+//! [`super::place::promotion`]) follow from the same prices. The controller cannot tell a real machine from a simulated
+//! one.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -51,19 +53,19 @@ pub use pages::{Candidate, Pages};
 use sense::Senses;
 pub use terms::{Config, Decision, Law, Observation, Region, Shift, Verdict};
 
-/// Of what queues can spare, moving takes this part.
+/// Migration may use this part of the spare bandwidth of queues.
 const SPARE_PART: f64 = 0.25;
-/// A gain like this is worth the whole rate.
+/// A gain of this or more justifies the whole rate.
 const GAIN_URGENT: f64 = 0.1;
 /// The least part of the rate.
 const RATE_LEAST: f64 = 0.1;
-/// A node's CPUs are waited for if they ask for at least this part of what all do on average.
+/// A CPU node counts as waited for if its demand is at least this part of the average.
 const BUSY: f64 = 0.5;
-/// A gain must be so many times what moving costs.
+/// The credible gain must be this many times the cost of migration.
 const REPAYS: f64 = 2.0;
-/// Less than this share of a region is not moved.
+/// Smaller shares of a region are not migrated.
 const SHARE_LEAST: f64 = 0.002;
-/// While there is nothing to gain and loads stay the same, it is predicted half as often each time, down to this part.
+/// While there is nothing to gain and loads are stable, the interval of predictions doubles, up to this many times.
 const RARER_MOST: u32 = 3;
 
 /// The controller.
@@ -74,24 +76,24 @@ pub struct Balance {
     senses: Senses,
     judge: Judge,
     drift: Drift,
-    /// Whether loads were found to have changed just now.
+    /// Whether the last step detected changed loads.
     changed: bool,
     /// Time since the last decision.
     since_ns: u64,
-    /// How often in a row there was nothing to gain.
+    /// Consecutive decisions with nothing to gain.
     settled: u32,
-    /// Whether it is on its way.
+    /// Whether migration is in progress.
     moving: bool,
     /// Region and nodes of the last move.
     direction: Option<(usize, usize, usize)>,
-    /// Decisions in a row that wished to reverse it.
+    /// Consecutive decisions that asked to reverse it.
     wished: u32,
-    /// It is off, and this is where all goes back to.
+    /// Set while balancing is off: the placement to restore.
     off: Option<Placement>,
     colloids: BTreeMap<(usize, usize, usize), Colloid>,
 }
 
-/// All that a decision is made with.
+/// Input of a decision.
 struct View<'a> {
     seen: &'a Observation,
     elapsed_ns: u64,
@@ -101,7 +103,7 @@ struct View<'a> {
 }
 
 impl Balance {
-    /// A controller for this machine, that has seen nothing.
+    /// A controller for this machine, without observations.
     #[must_use]
     pub fn new(config: Config, machine: Machine) -> Self {
         Self {
@@ -121,14 +123,14 @@ impl Balance {
         }
     }
 
-    /// Takes in what is seen, and decides when it is time.
+    /// Records an observation, and decides if a decision is due.
     pub fn step(&mut self, seen: &Observation) -> Decision {
         if !self.fits(seen) {
             return self.say(Verdict::Mismatch);
         }
-        // What has changed is decided on at the next reading: who asks has not looked where memory is.
+        // A change is decided on at the next due step: this observation may lack the placement of memory.
         let is_due = self.is_due(seen.elapsed);
-        // What is counted is never old.
+        // Counters are never stale.
         let is_counted = reading::Reading::of(&self.machine, seen).is_counted(&self.machine);
         let is_new = seen.age <= self.config.age_most || is_counted;
         self.changed = is_new && self.senses.take_in(&self.machine, seen);
@@ -164,26 +166,26 @@ impl Balance {
         decision
     }
 
-    /// Whether the last step found that loads have changed, so that who used which memory before tells nothing of what comes.
+    /// Whether the last step detected changed loads, so that earlier samples of page use are obsolete.
     #[must_use]
     pub const fn loads_changed(&self) -> bool {
         self.changed
     }
 
-    /// Whether there has been nothing to gain for a while: then little is learned from samples, and few are enough.
+    /// Whether there has been nothing to gain for a while: samples then have little use, and few suffice.
     #[must_use]
     pub const fn is_settled(&self) -> bool {
         self.settled >= RARER_MOST
     }
 
-    /// Whether a step after so much more time decides; else it is not asked where memory is.
+    /// Whether a step after `elapsed` more time decides; if not, the placement of memory is not needed.
     #[must_use]
     pub fn is_due(&self, elapsed: Nanoseconds) -> bool {
         let wait = self.config.period.0.saturating_mul(1 << self.settled.min(RARER_MOST));
         self.since_ns.saturating_add(elapsed.0) >= wait
     }
 
-    /// Whether all that is seen is of this machine.
+    /// Whether all dimensions of the observation match the machine.
     fn fits(&self, seen: &Observation) -> bool {
         let (nodes, cpus) = (self.machine.nodes(), self.machine.cpus());
         let fits = |region: &Region| {
@@ -206,7 +208,7 @@ impl Balance {
         let at = |region: &Region| -> Vec<f64> {
             let at = numbers(&region.at);
             let all: f64 = at.iter().sum();
-            // What is nowhere is taken to be everywhere.
+            // A region without known placement counts as spread evenly.
             if all > 0.0 {
                 at.iter().map(|at| at / all).collect()
             } else {
@@ -230,7 +232,7 @@ impl Balance {
         View { seen, elapsed_ns, at, spots, loops }
     }
 
-    /// Marginal costs: predicts and decides.
+    /// Decides by marginal cost: predicts, and plans migration.
     fn plan(&mut self, view: &View<'_>) -> Decision {
         let served = Served::of(view.seen, &view.at);
         self.drift.see(&served, &view.spots, view.elapsed_ns);
@@ -280,7 +282,7 @@ impl Balance {
             (self.moving, self.wished) = (false, 0);
             return Verdict::Settled { gain: says };
         }
-        // A byte moved is read and written: so many lines of ours are not, at worst.
+        // A moved byte is read and written: at worst that many lines of own traffic are lost.
         let lost = 2.0 * bytes / LINE;
         let hot_ns = self.drift.hot_ns();
         let lasts_ns = goal.lasts_ns.min(hot_ns);
@@ -302,7 +304,7 @@ impl Balance {
         Verdict::Moving { gain: says }
     }
 
-    /// The part of the rate that is used: what the fullest queue in use can spare, or all if much is to gain.
+    /// The part of the rate to use: the spare bandwidth of the fullest queue in use, or more if the gain is large.
     fn rate_part(&self, view: &View<'_>, used: &[f64], gain: f64) -> f64 {
         let last = |node: usize| self.machine.through(0, node).last().copied();
         let spare =
@@ -316,10 +318,10 @@ impl Balance {
         spared.max(gain / GAIN_URGENT).clamp(RATE_LEAST, 1.0)
     }
 
-    /// What to move now on the way to `to`: within the rate, what a step may be, and what there is room for.
+    /// Migrations of this decision on the way to `to`, within the rate, the step limit and free memory.
     fn shifts(&self, view: &View<'_>, to: &Placement, (rate_part, step): (f64, f64)) -> Vec<Shift> {
         let (bytes, largest) = apart(view.seen, (&view.at, to));
-        // A long wait is no reason for a long step.
+        // A long wait does not justify a long step.
         let time = view.elapsed_ns.min(self.config.period.0);
         let may = real(self.config.rate.0) * rate_part * real(time) / 1e9;
         let trust = share(self.config.trust) * step;
@@ -345,7 +347,7 @@ impl Balance {
         shifts
     }
 
-    /// Moves back what was moved.
+    /// Migrates back to the placement before the first miss.
     fn undo(&self, view: &View<'_>, back: &Placement) -> Decision {
         let fitted: Option<Placement> = if back.len() == view.spots.len() {
             view.spots.iter().zip(back).map(|(spot, at)| spot.fit(at)).collect()
@@ -362,7 +364,7 @@ impl Balance {
         Decision { shifts, ..self.say(verdict) }
     }
 
-    /// Equal latencies: for each region, between the nodes in reach that are slowest and fastest now.
+    /// Equalises latencies: for each region, between its slowest and its fastest usable node.
     fn equalise(&mut self, view: &View<'_>) -> Decision {
         let mut to = view.at.clone();
         for (region, spot) in view.spots.iter().enumerate() {
@@ -424,14 +426,14 @@ impl Balance {
     }
 }
 
-/// The nodes with the most to give and to get, if there is any.
+/// The nodes with the most to give and to receive; `None` if there is no difference.
 fn widest(apart: &[f64]) -> Option<(usize, usize)> {
     let by = |a: &usize, b: &usize| apart[*a].total_cmp(&apart[*b]);
     let (from, to) = ((0..apart.len()).min_by(by)?, (0..apart.len()).max_by(by)?);
     (apart[from] < -1e-6 && apart[to] > 1e-6).then_some((from, to))
 }
 
-/// The region and the nodes between which most goes.
+/// The region and the nodes with the largest shift.
 fn main_shift(at: &Placement, to: &Placement) -> Option<(usize, usize, usize)> {
     let wide = |(region, (at, to)): (usize, (&Vec<f64>, &Vec<f64>))| {
         let apart: Vec<f64> = at.iter().zip(to).map(|(at, to)| to - at).collect();
@@ -441,8 +443,8 @@ fn main_shift(at: &Placement, to: &Placement) -> Option<(usize, usize, usize)> {
     all.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, direction)| direction)
 }
 
-/// What is gained where CPUs wait for each other, and so for the one that gains most: the gain of all would be no more than that times
-/// the nodes that have CPUs.
+/// The gain of the CPU node that gains most, as CPUs may wait for each other; at most the average gain times the number
+/// of CPU nodes.
 fn waited_for((now, then): (&[f64], &[f64]), gain: f64) -> f64 {
     let mean = now.iter().sum::<f64>() / real(now.len().max(1) as u64);
     let busy = now.iter().zip(then).filter(|(now, _)| **now > mean * BUSY);
@@ -450,7 +452,7 @@ fn waited_for((now, then): (&[f64], &[f64]), gain: f64) -> f64 {
     most.min(gain.max(0.0) * real(now.len() as u64)).max(gain)
 }
 
-/// Where all is after these moves.
+/// The placement after these shifts.
 fn after(at: &Placement, shifts: &[Shift]) -> Placement {
     let mut at = at.clone();
     for shift in shifts {

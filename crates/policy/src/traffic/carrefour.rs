@@ -1,39 +1,41 @@
-//! Carrefour: memory traffic managed page by page, as published.
+//! Carrefour: the published system that manages memory traffic page by page.
 //!
 //! # The system
-//! Once a second counters say which of three mechanisms are on for the whole machine; then each sampled page is decided on
-//! by itself, in this order:
+//! Once a second counters enable or disable three mechanisms for the whole machine; then each sampled page is decided
+//! on independently, in this order:
 //! 1. read by several nodes and, in samples, written by none, with replication on: **replicate**;
-//! 2. else accessed by several nodes, with interleaving on: **interleave**. With a probability that is the share of all accesses
-//!    that its node serves, it goes to a node drawn with weight 100 % less that node's share. The node it is on may be drawn;
-//! 3. else accessed by one node, and on another: **relocate** it there, if relocation is on and it was sampled at least twice;
-//!    where interleaving is on, once is enough;
+//! 2. else accessed by several nodes, with interleaving on: **interleave**. With a probability equal to the share of
+//!    all accesses that its node serves, the page moves to a node drawn with weight 100 % less that node's share. Its
+//!    own node may be drawn;
+//! 3. else accessed by one node, and on another: **relocate** it there, if relocation is on and it was sampled at least
+//!    twice; with interleaving on, one sample is enough;
 //! 4. else leave it.
 //!
-//! | mechanism | is on |
+//! | mechanism | condition |
 //! |---|---|
-//! | any | at 50 accesses to memory a microsecond and more ([`Busy`]); below, nothing is done and the rest stays as it was |
-//! | replication | at 95 % reads and more, with at most 25 % of memory in use |
-//! | relocation | with less than 80 % of accesses local |
-//! | interleaving | with controllers used more than 35 % unevenly, unless all is local |
+//! | any | at least 50 memory accesses per microsecond; below, nothing is done and gates keep their state |
+//! | replication | at least 95 % reads, with at most 25 % of memory in use |
+//! | relocation | less than 80 % of accesses local |
+//! | interleaving | imbalance of controllers above 35 %, unless all accesses are local |
 //!
-//! A first replica needs 500 pages worth one. With threads seen one by one ([`ByProcess`]) congestion stays a matter of the
-//! machine, and replication becomes one of the process: none of its threads may have more than 5 % modified fills.
+//! The first replica needs 500 pages worth replicating. With per-thread counters ([`ByProcess`]) congestion is still
+//! judged for the machine, and replication per process: none of its threads may have more than 5 % modified fills.
 //! Fewer than 10 pages moved or replicated in a round make sampling sparse ([`Carrefour::executed`]).
 //!
 //! # Huge pages
-//! See `huge.rs` beside this file. Without the extension ([`Config::huge`]) pieces are what is decided on, and a huge page is
-//! split before one of them goes.
+//! See `huge.rs` beside this file. Without the extension ([`Config::huge`]) decisions are made on 4 KiB pieces, and a
+//! huge page is split before one of its pieces moves.
 //!
-//! # What is not as published
-//! - Destinations are drawn by the page, not by chance ([`Draw::ByPage`]): the shares are the same, and pages do not change
-//!   places for nothing as long as the gate stays open. [`Draw::Anew`] is chance.
-//! - Probabilities are exact, not of 101 values; replicas and moves are counted apart; standard deviations are those of
-//!   samples everywhere; shared pages of several applications are spread over all nodes, not the other of two.
-//! - A page does not go where there is no memory free.
+//! # Differences from the publication
+//! - Destinations are a function of the page, not random ([`Draw::ByPage`]): the shares are the same, and pages do not
+//!   thrash while the gate stays open. [`Draw::Anew`] draws at random.
+//! - Probabilities are exact, not one of 101 values; replicas and moves are counted separately; standard deviations are
+//!   sample standard deviations throughout; shared pages of several applications are spread over all nodes, not the
+//!   other of two.
+//! - A page does not move to a node without free memory.
 //!
-//! Source: Dashti et al., Traffic Management (ASPLOS 2013), its runtime and module; Gaud et al., Large Pages May Be Harmful on
-//! NUMA Systems (USENIX ATC 2014).
+//! Source: Dashti et al., Traffic Management (ASPLOS 2013), its runtime and module; Gaud et al., Large Pages May Be
+//! Harmful on NUMA Systems (USENIX ATC 2014).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -65,15 +67,15 @@ pub struct Carrefour {
     sampling: Sampling,
     /// Rounds decided so far.
     rounds: u64,
-    /// Whether there has been a replica.
+    /// Whether any replica has been made.
     replicated: bool,
-    /// How often pages have moved, where that is limited.
+    /// Moves of each page, if limited.
     moved: BTreeMap<Page, u32>,
     splitter: Splitter,
 }
 
 impl Carrefour {
-    /// A controller with nothing on, sampling densely.
+    /// A controller with all gates closed, sampling densely.
     #[must_use]
     pub const fn new(config: Config) -> Self {
         Self {
@@ -87,13 +89,13 @@ impl Carrefour {
         }
     }
 
-    /// How to sample now.
+    /// The current sampling rate.
     #[must_use]
     pub const fn sampling(&self) -> Sampling {
         self.sampling
     }
 
-    /// How many pages the table of the next round is for.
+    /// Capacity of the page table for the next round.
     #[must_use]
     pub const fn pages_max(&self) -> usize {
         match self.sampling {
@@ -107,7 +109,8 @@ impl Carrefour {
         self.step_with(round, table, Translation::default())
     }
 
-    /// The same, with what translation costs: the extension for huge pages joins them again by it.
+    /// Like [`Carrefour::step`], with the cost of address translation, by which the extension for huge pages joins them
+    /// again.
     pub fn step_with(&mut self, round: &Round, table: &Table, lost: Translation) -> Decision {
         self.rounds += 1;
         let metrics = Metrics::of(round);
@@ -135,7 +138,7 @@ impl Carrefour {
             decision.join = lost.walks > huge.walks_above || lost.faults >= huge.faults_least;
         }
         if decision.hold.is_some() {
-            // Where nothing is on, few samples are enough to see that.
+            // Few samples suffice to see that all gates stay closed.
             self.sampling = Sampling::Sparse;
             return decision;
         }
@@ -146,14 +149,14 @@ impl Carrefour {
         decision
     }
 
-    /// Takes in what was done of the last decision.
+    /// Records the actions that were carried out.
     pub fn executed(&mut self, done: Executed) {
         self.replicated |= done.replicas > 0;
         let few = done.moves.saturating_add(done.replicas) < self.config.executed_few;
         self.sampling = if few { Sampling::Sparse } else { Sampling::Dense };
     }
 
-    /// Opens and closes gates; why nothing is to be done, if so.
+    /// Updates the gates; returns the reason if nothing is to be done.
     fn open(
         &mut self,
         round: &Round,
@@ -190,7 +193,7 @@ impl Carrefour {
         (!self.gates.any()).then_some(Hold::NothingOn)
     }
 
-    /// Processes that may be replicated; `None` if that is not asked process by process. One without threads may not.
+    /// Processes that may be replicated; `None` without a per-process rule. A process without threads may not.
     fn allowed(&self, round: &Round) -> Option<BTreeSet<Process>> {
         let by = self.config.by_process?;
         let seen = || round.threads.iter().filter(|thread| thread.cpu >= by.cpu_least);
@@ -250,13 +253,13 @@ impl Carrefour {
     }
 }
 
-/// The share of `part` in `whole`.
+/// `part` over `whole`.
 fn share(part: u64, whole: u64) -> BasisPoints {
     let share = u128::from(part.min(whole)) * u128::from(WHOLE) / u128::from(whole.max(1));
     BasisPoints(u32::try_from(share).unwrap_or(0))
 }
 
-/// A time that a share of `whole` is.
+/// The duration of a share of `whole`, in nanoseconds.
 const fn part_of(whole: Nanoseconds, share: BasisPoints) -> u64 {
     whole.0 / WHOLE * share.0 as u64
 }

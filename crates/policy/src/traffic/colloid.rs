@@ -1,20 +1,21 @@
-//! Colloid's bounds search: the near share at which near and far memory take as long.
+//! Colloid's bounds search: finds the near share at which near and far memory have equal latency.
 //!
-//! It needs to know least: two latencies as they are felt, and the share of accesses that near memory serves. While near
-//! memory is the faster, the share sought is above the present one, else below: two bounds close in on it, and the middle is
-//! where to go. Latencies within 5 % of each other are equal. Bounds that have met while latencies have not are about a
-//! machine that has changed: the one on the side to go to is opened again.
+//! It needs the fewest inputs: the two measured latencies, and the share of accesses that near memory serves. While
+//! near memory is faster, the target share is above the present one, else below: two bounds converge on it, and the
+//! step goes to their middle. Latencies within 5 % of each other count as equal. If bounds have met but latencies
+//! differ, the machine has changed: the bound on the side of the target is reset.
 //!
-//! Equal latencies are where traffic settles that each line chooses for itself. They are not the best there is
-//! ([`place`](super::place)): under moderate load 3 to 6 % of throughput are left. So this is the way for those who ask for
-//! it, and where own load is not known.
+//! Equal latencies are the equilibrium of traffic in which each line chooses for itself. It is not the optimum
+//! ([`place`](super::place)): under moderate load it loses 3 to 6 % of throughput. So this law is for users who select
+//! it, and for machines on which own load is unknown.
 //!
-//! Source: Vuppalapati and Agarwal, Tiered Memory Management: Access Latency is the Key! (SOSP 2024), its port to HeMem.
+//! Source: Vuppalapati and Agarwal, Tiered Memory Management: Access Latency is the Key! (SOSP 2024), its port to
+//! HeMem.
 
 use nearfar_topology::{BasisPoints, Nanoseconds};
 
 const WHOLE: u64 = 10_000;
-/// Latencies are smoothed in so many parts of a nanosecond.
+/// Smoothed latencies are in this fraction of a nanosecond.
 const FINE: u64 = 1024;
 
 /// Limits; [`Config::default`] has the published ones.
@@ -24,7 +25,7 @@ pub struct Config {
     pub equal: BasisPoints,
     /// Bounds closer than this have met.
     pub met: BasisPoints,
-    /// What a new reading counts.
+    /// Weight of a new reading.
     pub reading: BasisPoints,
 }
 
@@ -34,41 +35,41 @@ impl Default for Config {
     }
 }
 
-/// Where to go.
+/// Direction of the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// Nowhere: latencies are equal.
+    /// No step: latencies are equal.
     Stay,
     /// More near, by this share of accesses.
     Near(BasisPoints),
-    /// More far.
+    /// Less near, by this share of accesses.
     Far(BasisPoints),
 }
 
-/// The search.
+/// State of the search.
 #[derive(Clone, Copy, Debug)]
 pub struct Colloid {
     config: Config,
     low: u64,
     high: u64,
-    /// Smoothed: near and far latency.
+    /// Smoothed near and far latency.
     latency: Option<[u64; 2]>,
 }
 
 impl Colloid {
-    /// A search that knows nothing.
+    /// A search without readings.
     #[must_use]
     pub const fn new(config: Config) -> Self {
         Self { config, low: 0, high: WHOLE, latency: None }
     }
 
-    /// Takes in latencies and the near share, and says where to go.
+    /// Records latencies, and returns the next step from the near share `share`.
     pub fn step(&mut self, near: Nanoseconds, far: Nanoseconds, share: BasisPoints) -> Wish {
         self.feel(near, far);
         self.wish(share)
     }
 
-    /// Takes in latencies: what a step does first, and all there is to do while pages still move.
+    /// Records latencies without a step, for the time while pages migrate.
     pub fn feel(&mut self, near: Nanoseconds, far: Nanoseconds) {
         let counts = u64::from(self.config.reading.0.min(10_000));
         let smooth = |before: u64, now: u64| {
@@ -81,7 +82,7 @@ impl Colloid {
         self.latency = Some([smooth(before[0], now[0]), smooth(before[1], now[1])]);
     }
 
-    /// Where to go from here, by the latencies felt; nowhere if none were.
+    /// The next step by the smoothed latencies; none before the first reading.
     fn wish(&mut self, share: BasisPoints) -> Wish {
         let Some([near, far]) = self.latency else { return Wish::Stay };
         let apart = u128::from(near.abs_diff(far)) * u128::from(WHOLE);
@@ -128,7 +129,7 @@ mod tests {
 
     #[test]
     fn bounds_close_in_on_the_share_at_which_latencies_meet() {
-        // They meet at a near share of 30 %.
+        // Bounds meet at a near share of 30 %.
         let mut one = at_once();
         let mut share = 9_000_u32;
         for _ in 0..20 {
@@ -147,9 +148,9 @@ mod tests {
         let mut one = at_once();
         step(&mut one, 100, 300, 2_950);
         step(&mut one, 300, 100, 3_000);
-        // Met at 30 %; then contention ends, and near is the faster by far.
+        // Met at 30 %; then contention ends, and near memory is much faster.
         assert_eq!(step(&mut one, 100, 300, 2_960), Wish::Near(BasisPoints(3_520)));
-        // It is back: below what was the lower bound.
+        // Contention returns: the target is below the former lower bound.
         assert_eq!(step(&mut one, 300, 100, 2_000), Wish::Far(BasisPoints(1_000)));
     }
 

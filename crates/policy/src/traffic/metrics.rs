@@ -1,8 +1,8 @@
-//! What a round of traffic was like: how busy, how local, how uneven. Carrefour's metrics, in whole numbers.
+//! Metrics of a round of traffic as defined by Carrefour: utilisation, locality, imbalance. In whole numbers.
 //!
-//! Unevenness is the *sample* standard deviation (n - 1) over the mean: on four nodes, all accesses to one are exactly 200 %.
-//! With the standard deviation of a population it would be 173 %, and published thresholds would mean something else.
-//! Counters that take turns count a part of the time; rates are of that part.
+//! Imbalance is the *sample* standard deviation (n - 1) over the mean: on four nodes, all accesses to one are exactly
+//! 200 %. With the population standard deviation it would be 173 %, and published thresholds would not apply.
+//! Multiplexed counters run for a part of the time; rates refer to that part.
 
 use alloc::vec::Vec;
 
@@ -12,26 +12,26 @@ use super::{Reads, Round};
 
 const WHOLE: u128 = 10_000;
 const MILLISECOND_NS: u128 = 1_000_000;
-/// Counts are scaled down to so many bits before they are squared.
+/// Counts are scaled down to this many bits before they are squared.
 const BITS: u32 = 40;
 
-/// A round in figures.
+/// Metrics of a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metrics {
-    /// Accesses to memory in a millisecond: a thousand times what Carrefour calls MAPTU.
+    /// Memory accesses per millisecond: a thousand times Carrefour's MAPTU.
     pub per_ms: u64,
-    /// The share that memory of the CPU's own node answered (LAR); all if there were none.
+    /// The share served by memory of the CPU's own node (LAR); the whole if there were no accesses.
     pub local: BasisPoints,
-    /// How unevenly controllers are used.
+    /// Imbalance of controllers.
     pub imbalance: BasisPoints,
-    /// The share of reads, if that is known.
+    /// The share of reads; `None` if unknown.
     pub reads: Option<BasisPoints>,
     /// The share of memory in use, page cache included.
     pub in_use: BasisPoints,
 }
 
 impl Metrics {
-    /// Of this round; `None` if it took no time or nothing was counted in it.
+    /// Computes the metrics; `None` if the round took no time or nothing was counted.
     #[must_use]
     pub fn of(round: &Round) -> Option<Self> {
         let counted =
@@ -72,8 +72,7 @@ fn reads(reads: Reads) -> Option<BasisPoints> {
     }
 }
 
-/// The sample standard deviation of these over their mean: of controllers, or of links. None for fewer than two, or without
-/// traffic.
+/// The sample standard deviation over the mean, for controllers or links; 0 for fewer than two, or without traffic.
 #[must_use]
 pub fn imbalance(counts: &[u64]) -> BasisPoints {
     let (Ok(many), all) =

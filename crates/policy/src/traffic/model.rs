@@ -1,42 +1,45 @@
-//! What a placement of memory comes to: a model of closed loops and queues.
+//! Throughput of a placement of memory: a model of closed loops and queues.
 //!
 //! # The model
-//! CPUs of a node have so many lines outstanding, and no more: each line that comes is followed by a request for the next, after
-//! some time to think. So slow memory lowers its own demand, and `N` lines outstanding with latency `L` and thinking time `Z`
-//! are `N / (Z + L)` lines in a unit of time. A line from a node's CPUs to a node's memory waits in queues on the way: memory
-//! controllers, directions of links, ports that carry reads or writes alone. Each has a [`Queue::capacity`] and a curve of
-//! waiting, `W(u) = a u^k / (1 - u)`, where `u` is the share of the capacity in use. What a path takes is its idle latency
-//! and the waiting in all its queues. Traffic of others is a loop as well, one for each queue.
+//! The CPUs of a node have a fixed number of outstanding lines: each line that arrives is followed by a request for the
+//! next, after some think time. So slow memory lowers its own demand, and `N` outstanding lines with latency `L` and
+//! think time `Z` give `N / (Z + L)` lines per unit of time. A line from a CPU node to a memory node waits in the
+//! queues of its path: memory controllers, directions of links, ports that carry reads or writes alone. Each has a
+//! [`Queue::capacity`] and a waiting curve `W(u)`, where `u` is the utilisation of its capacity: `a u^k / (1 - u)`, or
+//! measured points ([`Waits`]). The latency of a path is its idle latency plus the waiting in all its queues. Traffic of others is also a loop, one for
+//! each queue.
 //!
 //! # The solution
-//! Loads and waiting hang on each other; queue after queue is solved with the others as they are (its load falls
-//! as waiting rises, so there is one solution; Newton's steps, kept in a bracket), until nothing changes.
+//! Loads and waiting depend on each other; one queue after the other is solved with the rest fixed (its load falls as
+//! waiting rises, so there is one solution; Newton's method, kept in a bracket), until the result is stable.
 //!
 //! # Prices
-//! One line more in a queue waits itself, and makes our others wait: `W(u) + own load x dW/dload`. Where that is the same for
-//! all paths in use, and no less elsewhere, no placement has less waiting in all. Equal *waiting* would be where selfish
-//! traffic settles. Others' loops yield: of a line more from us, a queue that others fill gets less than a line more, and its
-//! price rises less.
+//! One more line in a queue waits itself, and delays our other lines: its price is `W(u) + own load x dW/dload`. If
+//! that is equal on all paths in use, and no less elsewhere, no placement has less total waiting. Equal *waiting* would
+//! be the equilibrium of selfish traffic. Others' loops yield: in a queue filled by others our additional line causes
+//! less than one line of additional load, and its price rises less.
 //!
-//! Real numbers are needed here; they stay inside, and are the same to the bit on all machines (see `number.rs`).
-//! What comes in and goes out is whole. Where capacity is uncertain, err on the high side: prices are steep near the end.
+//! Real numbers are needed here; they stay internal, and are bit-exact on all machines (see `number.rs`). Inputs and
+//! outputs are whole numbers. If a capacity is uncertain, err on the high side: prices are steep near saturation.
 
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
-use nearfar_topology::{BytesPerSecond, Nanoseconds};
+use nearfar_topology::{BytesPerSecond, Curves, Nanoseconds};
 
-use super::number::{pow, real};
+use super::number::{count, real};
+use super::waits::Shape;
+pub use super::waits::{POINTS, WaitPoint, Waits};
 
-/// Bytes of a line.
+/// Bytes per line.
 pub(super) const LINE: f64 = 64.0;
-/// No queue is used more than this.
+/// Upper limit of utilisation.
 const USE_MOST: f64 = 0.999_9;
-/// Solved when uses change by less.
+/// The solution is stable once utilisations change by less.
 const SETTLED: f64 = 1e-8;
 
-/// What a queue carries.
+/// Kind of traffic that a queue carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Carries {
     /// All lines: memory on a bus that reads and writes share.
@@ -51,22 +54,30 @@ pub enum Carries {
 /// A memory controller, a direction of a link, a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queue {
-    /// The most it carries.
+    /// Its maximal bandwidth.
     pub capacity: BytesPerSecond,
-    /// `a` of the curve of waiting, in picoseconds.
-    pub wait_ps: u32,
-    /// `k` of the curve, in hundredths.
-    pub power_percent: u32,
-    /// What it carries.
+    /// Its waiting curve.
+    pub waits: Waits,
+    /// Kind of traffic.
     pub carries: Carries,
 }
 
-/// The way of a line from a node's CPUs to a node's memory.
+impl Queue {
+    /// A queue for all traffic of this share of reads, as measured.
+    #[must_use]
+    pub fn measured(curves: &Curves, read_share: f64) -> Self {
+        let capacity = count(curves.peak_gbps(read_share) * Curves::BEYOND_PEAK * 1e9);
+        let waits = Waits::measured(curves, read_share);
+        Self { capacity: BytesPerSecond(capacity), waits, carries: Carries::All }
+    }
+}
+
+/// The path of a line from a CPU node to a memory node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// What it takes when nothing else goes on.
+    /// Idle latency.
     pub idle: Nanoseconds,
-    /// Queues on the way, by their index; the memory controller comes last.
+    /// Indices of its queues in order; the memory controller comes last.
     pub through: Vec<usize>,
 }
 
@@ -80,12 +91,11 @@ pub struct Machine {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Curve {
-    /// Lines in a nanosecond.
+    /// Lines per nanosecond.
     capacity: f64,
-    a: f64,
-    k: f64,
+    shape: Shape,
     carries: Carries,
-    /// The shortest idle latency of a path that ends here, else through here: what others' lines take.
+    /// The shortest idle latency of all paths through this queue: the latency of others' lines.
     idle: f64,
 }
 
@@ -95,19 +105,21 @@ struct Way {
     through: Vec<usize>,
 }
 
-/// Why a machine can't be modelled.
+/// Reason why a machine cannot be modelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmodelled {
     /// There are no paths.
     NoPaths,
     /// CPU nodes have different numbers of paths.
     Ragged,
-    /// A path takes no time, or has no queue.
+    /// A path without idle latency or without queues.
     EmptyPath,
-    /// A path goes through a queue that there is not.
+    /// A path with a queue index out of range.
     NoQueue(usize),
     /// A queue without capacity.
     NoCapacity(usize),
+    /// A queue whose measured points do not rise.
+    Points(usize),
 }
 
 impl fmt::Display for Unmodelled {
@@ -122,6 +134,9 @@ impl fmt::Display for Unmodelled {
                 write!(f, "a path goes through queue {queue}, which is not there")
             }
             Self::NoCapacity(queue) => write!(f, "queue {queue} has no capacity; measure it"),
+            Self::Points(queue) => {
+                write!(f, "the measured points of queue {queue} do not rise; measure it again")
+            }
         }
     }
 }
@@ -129,7 +144,7 @@ impl fmt::Display for Unmodelled {
 impl core::error::Error for Unmodelled {}
 
 impl Machine {
-    /// A machine with these queues and paths, by CPU node and memory node.
+    /// A machine with these queues and paths, the paths by CPU node and memory node.
     ///
     /// # Errors
     /// [`Unmodelled`].
@@ -142,8 +157,7 @@ impl Machine {
             }
             curves.push(Curve {
                 capacity: real(queue.capacity.0) / 1e9 / LINE,
-                a: f64::from(queue.wait_ps) / 1e3,
-                k: f64::from(queue.power_percent.clamp(25, 1000)) / 1e2,
+                shape: Shape::of(&queue.waits).ok_or(Unmodelled::Points(index))?,
                 carries: queue.carries,
                 idle: f64::MAX,
             });
@@ -165,7 +179,7 @@ impl Machine {
         Ok(Self { queues: curves, paths, nodes })
     }
 
-    /// One node with CPUs, and memory behind a queue each, nearest first.
+    /// One CPU node with several memory nodes, each behind its own queue, nearest first.
     ///
     /// # Errors
     /// [`Unmodelled`].
@@ -178,19 +192,19 @@ impl Machine {
         Self::new(&queues, &[tiers.iter().enumerate().map(path).collect()])
     }
 
-    /// Nodes with memory.
+    /// Number of nodes with memory.
     #[must_use]
     pub const fn nodes(&self) -> usize {
         self.nodes
     }
 
-    /// Nodes with CPUs.
+    /// Number of nodes with CPUs.
     #[must_use]
     pub const fn cpus(&self) -> usize {
         self.paths.len()
     }
 
-    /// Queues.
+    /// Number of queues.
     #[must_use]
     pub const fn queues(&self) -> usize {
         self.queues.len()
@@ -204,17 +218,17 @@ impl Machine {
         &self.paths[cpu][node].through
     }
 
-    /// What others' lines through a queue take when it waits so long.
+    /// Latency of others' lines through a queue with this waiting.
     pub(super) fn foreign_latency(&self, queue: usize, wait: f64) -> f64 {
         self.queues[queue].idle.min(1e9) + wait
     }
 
-    /// Lines in a nanosecond that a queue carries at most.
+    /// Capacity of a queue in lines per nanosecond.
     pub(super) fn capacity(&self, queue: usize) -> f64 {
         self.queues[queue].capacity
     }
 
-    /// The share of lines that a queue carries of those that pass it, where `reads` is the share of reads.
+    /// The share of the lines on a path that a queue on it carries, where `reads` is the share of reads.
     pub(super) fn carried(&self, queue: usize, reads: f64) -> f64 {
         match self.queues[queue].carries {
             Carries::All => 1.0,
@@ -223,7 +237,7 @@ impl Machine {
         }
     }
 
-    /// The use at which a queue waits so long: the curve backwards.
+    /// Utilisation for a given waiting: the inverse of the waiting curve.
     pub(super) fn in_use(&self, queue: usize, wait: f64) -> f64 {
         let curve = &self.queues[queue];
         let (mut low, mut high) = (0.0, USE_MOST);
@@ -234,12 +248,12 @@ impl Machine {
         if wait <= 0.0 { 0.0 } else { (low + high) / 2.0 }
     }
 
-    /// How long lines wait in a queue of which such a share is in use.
+    /// Waiting of lines in a queue at this utilisation.
     pub(super) fn wait(&self, queue: usize, used: f64) -> f64 {
         self.queues[queue].wait_and_slope(used).0
     }
 
-    /// What a line takes from a node's CPUs to a node's memory, by such prices of queues.
+    /// Latency of a path, with `of` as the waiting or the price of each queue.
     pub(super) fn latency(&self, path: (usize, usize), reads: f64, of: &[f64]) -> f64 {
         let way = &self.paths[path.0][path.1];
         let waits = way.through.iter().map(|queue| of[*queue] * self.carried(*queue, reads));
@@ -249,50 +263,46 @@ impl Machine {
 
 impl Curve {
     fn wait(&self, u: f64) -> f64 {
-        // A queue of lines served one by one, which is the most usual.
-        let rises = if self.k == 1.0 { u } else { pow(u, self.k) };
-        self.a * rises / (1.0 - u)
+        self.shape.wait(u)
     }
 
-    /// Waiting, and how fast it grows with use.
     fn wait_and_slope(&self, u: f64) -> (f64, f64) {
-        let u = u.clamp(1e-9, USE_MOST);
-        let wait = self.wait(u);
-        (wait, wait * (self.k / u + 1.0 / (1.0 - u)))
+        self.shape.wait_and_slope(u.clamp(1e-9, USE_MOST))
     }
 }
 
-/// Loops: who asks for how much, and where it goes.
+/// Closed loops: demand of each CPU node.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Loops {
-    /// Lines outstanding by CPU node,
+    /// Outstanding lines by CPU node,
     pub(super) lines: Vec<f64>,
-    /// and what passes between a line and the next request, in nanoseconds.
+    /// and think time, in nanoseconds.
     pub(super) think: Vec<f64>,
     /// The share of reads.
     pub(super) reads: f64,
 }
 
-/// What a machine comes to.
+/// Solution of the model.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Flow {
-    /// Lines in a nanosecond by CPU node.
+    /// Lines per nanosecond by CPU node.
     pub(super) rate: Vec<f64>,
-    /// Use of queues.
+    /// Utilisation of queues.
     pub(super) used: Vec<f64>,
     /// Waiting in queues.
     pub(super) wait: Vec<f64>,
-    /// Lines in a nanosecond of our own by queue.
+    /// Own lines per nanosecond by queue.
     pub(super) own: Vec<f64>,
 }
 
 impl Machine {
-    /// Solves: `shares` says where each CPU node's lines go, `foreign` how many lines of others each queue has outstanding.
+    /// Solves the model: `shares` are the shares of each CPU node's lines by node, `foreign` the outstanding lines of
+    /// others by queue.
     pub(super) fn solve(&self, loops: &Loops, shares: &[Vec<f64>], foreign: &[f64]) -> Flow {
         self.solve_from(loops, shares, foreign, &[])
     }
 
-    /// The same, from uses of queues that may be near.
+    /// Like `solve`, starting from the utilisations of a similar case.
     pub(super) fn solve_from(
         &self,
         loops: &Loops,
@@ -301,7 +311,7 @@ impl Machine {
         near: &[f64],
     ) -> Flow {
         let (cpus, queues) = (self.cpus(), self.queues.len());
-        // A CPU node's line takes `base` and, of each queue, `coef` times its waiting.
+        // Round trip of a CPU node's line: `base` plus `coef` times the waiting of each queue.
         let mut base = loops.think.clone();
         let mut coef = vec![vec![0.0; queues]; cpus];
         for cpu in 0..cpus {
@@ -352,7 +362,7 @@ impl Machine {
         Flow { rate, used, wait, own }
     }
 
-    /// What a line more costs in each queue: its waiting, and that of our own others. Others' lines yield to it.
+    /// Marginal cost of a line in each queue: its waiting, and the delay of our other lines. Others' lines yield to it.
     pub(super) fn prices(&self, flow: &Flow, foreign: &[f64]) -> Vec<f64> {
         let price = |queue: usize| {
             let curve = &self.queues[queue];
@@ -365,7 +375,7 @@ impl Machine {
     }
 }
 
-/// A loop as one queue sees it: `lines / (rest + part x waiting)` round trips, `part` of each through the queue.
+/// A loop as seen by one queue: `lines / (rest + part x waiting)` round trips, `part` of each through the queue.
 struct Share {
     lines: f64,
     rest: f64,
@@ -373,7 +383,7 @@ struct Share {
 }
 
 impl Curve {
-    /// The use at which the load is what it waits for: Newton's method in a bracket, from a guess.
+    /// The utilisation at which load and waiting agree: Newton's method in a bracket, from a guess.
     fn settle(&self, loops: &[Share], guess: f64) -> f64 {
         let (mut low, mut high, mut u) = (0.0, USE_MOST, guess.clamp(1e-6, USE_MOST));
         for _ in 0..50 {
@@ -414,7 +424,7 @@ mod tests {
 
     #[test]
     fn two_tiers_under_contention_come_to_what_was_calibrated() {
-        // Lines a nanosecond, by bisection with forty sweeps, made apart from this.
+        // Lines per nanosecond, from an independent bisection with forty sweeps.
         for (far, near, foreign, right) in [
             (135, 0.917, 0.0, 1.640),
             (135, 0.917, 666.0, 0.383),

@@ -1,21 +1,22 @@
-//! Real numbers without a library: logarithm, exponential and power, and the way to whole numbers and back.
+//! Real numbers without a library: logarithm, exponential, power, and conversion to and from whole numbers.
 //!
-//! Only sums, products, quotients and bits are used, which all machines round alike, so the results are the same to the bit
-//! everywhere. Series are long enough for fourteen digits or more. Nothing is infinite or undefined: arguments are bounded first.
+//! Only sums, products, quotients and bit operations are used, which all machines round alike, so results are bit-exact
+//! everywhere. Series are long enough for at least fourteen digits. Arguments are bounded first, so no result is
+//! infinite or NaN.
 
 use nearfar_topology::BasisPoints;
 
 const LN_2: f64 = core::f64::consts::LN_2;
-/// Numbers are kept between this and its inverse.
+/// Arguments are kept between this and its inverse.
 const LEAST: f64 = 1e-280;
 
-/// The natural logarithm; of what is no positive number, that of a very small one.
+/// The natural logarithm; arguments below `LEAST`, also negative ones and NaN, count as `LEAST`.
 pub(super) fn ln(x: f64) -> f64 {
     let x = if x > LEAST { x.min(1.0 / LEAST) } else { LEAST };
     let bits = x.to_bits();
     let exponent = ((bits >> 52) & 0x7ff).cast_signed() - 1023;
     let mantissa = f64::from_bits((bits & ((1 << 52) - 1)) | (1023 << 52));
-    // From half to whole powers of two, so that the series is short: |z| < 0.172.
+    // Mantissas between half and whole powers of two keep the series short: |z| < 0.172.
     let above = mantissa > core::f64::consts::SQRT_2;
     let (mantissa, exponent) =
         if above { (mantissa / 2.0, exponent + 1) } else { (mantissa, exponent) };
@@ -34,24 +35,24 @@ pub(super) fn exp(x: f64) -> f64 {
     series * f64::from_bits((1023 + twos).cast_unsigned() << 52)
 }
 
-/// `x` to the power of `k`, for positive numbers.
+/// `x` to the power of `k`, for positive `x`; 0 for others.
 pub(super) fn pow(x: f64, k: f64) -> f64 {
     if x <= 0.0 { 0.0 } else { exp(k * ln(x)) }
 }
 
-/// Towards zero; at the ends of what there is, the end.
+/// Rounds towards zero; saturates.
 #[expect(clippy::cast_possible_truncation, reason = "saturates, and that is what is wanted")]
 const fn whole(x: f64) -> i64 {
     x as i64
 }
 
-/// To the nearest whole number that is not below zero.
+/// Rounds to the nearest whole number; negative numbers give 0.
 pub(super) const fn count(x: f64) -> u64 {
     let nearest = whole(x + 0.5);
     if nearest > 0 { nearest.cast_unsigned() } else { 0 }
 }
 
-/// As a share, between nothing and the whole.
+/// Converts a share, limited to 0 to 1.
 pub(super) fn basis_points(share: f64) -> BasisPoints {
     BasisPoints(u32::try_from(count(share.clamp(0.0, 1.0) * 10_000.0)).unwrap_or(0))
 }
@@ -61,7 +62,7 @@ pub(super) fn share(share: BasisPoints) -> f64 {
     f64::from(share.0.min(10_000)) / 10_000.0
 }
 
-/// A whole number, to sixteen digits.
+/// Converts a whole number, with sixteen digits.
 pub(super) const fn real(count: u64) -> f64 {
     count as f64
 }

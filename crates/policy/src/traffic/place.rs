@@ -1,25 +1,27 @@
-//! Where memory is best, by the model's prices: the one law behind weights, promotion and the moving of pages.
+//! Best placement of memory by the model's prices: the one law behind weights, promotion and migration.
 //!
 //! # The law
-//! A region is memory that is used alike. On each node its lines cost idle latency and the price of every queue on their
-//! way ([`model`](super::model)). A placement is best where that cost is the same on all nodes in use, and no less on
-//! others. All else is a case of it:
-//! - nothing is loaded: prices are nothing, and all is nearest;
-//! - one region, used from everywhere, nodes alike: even;
-//! - saturation: shares as bandwidths, whatever latencies are;
-//! - used by one node's CPUs: there, until that node is so loaded that others are nearer;
-//! - pages of different heat and little near memory: the hottest near, as long as near costs less than far ([`promotion`]).
+//! A region is memory with a uniform access pattern. On each node its lines cost idle latency plus the price of every
+//! queue on their path ([`model`](super::model)). A placement is optimal if that cost is equal on all nodes in use, and
+//! no less on the others. Special cases:
+//! - no load: prices are zero, and all memory is on the nearest node;
+//! - one region, used by all CPU nodes, on identical memory nodes: even;
+//! - saturation: shares in proportion to bandwidth, whatever the latencies;
+//! - used by one node's CPUs: on that node, until its load makes others cheaper;
+//! - pages of different heat and little near memory: the hottest near, as long as near costs less than far
+//!   ([`promotion`]).
 //!
 //! # The search
-//! Between two nodes throughput is predicted along the whole line, in 18 places and then closer around the best: with
-//! closed loops it may have two tops. Among more, the best of a few simple placements is improved step by step: prices name
-//! the region and the two nodes with the most to gain, the prediction how much goes. A step that gains nothing ends it.
+//! Between two nodes throughput is predicted along the whole line, at 18 points and then closer around the best: closed
+//! loops may cause two maxima. For more nodes, the best of a few simple placements is improved step by step: prices
+//! select the region and the pair of nodes with the most to gain, the prediction selects the share. A step without gain
+//! ends the search.
 //!
-//! # What comes of it
-//! [`weights`] for new memory: [`PARTS`] in all, always, as pages are placed by their address modulo that sum, and another
-//! sum would move nearly all. They know the mix of reads and writes, as queues do that carry one of them; and on an idle
-//! machine they are all the nearest node's. [`promotion`] is the heat from which on a page is worth promoting, by the same
-//! prices, so that tiers, weights and moving never work against each other.
+//! # Results
+//! [`weights`] for new memory: always [`PARTS`] in all, as pages are placed by their address modulo that sum, and
+//! another sum would move nearly all. They depend on the mix of reads and writes through queues that carry one of them;
+//! on an idle machine all weight is on the nearest node. [`promotion`] is the least heat worth promoting, by the same
+//! prices, so that tiers, weights and migration never conflict.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -29,46 +31,46 @@ use nearfar_topology::{BasisPoints, Bytes, Nanoseconds};
 use super::model::{Loops, Machine};
 use super::number::{count, real, share};
 
-/// Weights add up to this.
+/// Sum of all weights.
 pub const PARTS: u8 = 64;
-/// Places on the line between two nodes.
+/// Points on the line between two nodes.
 const GRID: u32 = 18;
-/// A step must gain so much,
+/// Least relative gain of a step,
 const STEP_GAINS: f64 = 1e-5;
-/// and all steps together so much over where they began.
+/// and least relative gain of all steps together over their start.
 const PLAIN_LOSES: f64 = 0.002;
-/// A simple placement is as good as another that gains no more than this over it.
+/// A simple placement is accepted if the best one gains no more than this over it.
 const AS_GOOD: f64 = 0.01;
-/// What one node has more than this share of is its own.
+/// A region belongs to one node if that node makes more than this share of its accesses.
 const ONES: f64 = 0.9;
-/// Parts of what could go that are tried in a step.
+/// Parts of the possible shift that are tried in a step.
 const STEPS: [f64; 7] = [1.0, 0.5, 0.25, 0.125, 0.0625, 0.03, 0.01];
 
 /// A placement: for each region, the share of its accesses that each node serves.
 pub(super) type Placement = Vec<Vec<f64>>;
 
-/// Uses of queues by scene, as solved last.
+/// Utilisation of queues by scene, from the last solution.
 type Near = Vec<Vec<f64>>;
 
-/// A region, to the search.
+/// A region in the search.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Spot {
-    /// What share of each CPU node's accesses goes to it.
+    /// Share of each CPU node's accesses that goes to it.
     pub(super) by: Vec<f64>,
-    /// The least and the most that each node may serve.
+    /// The least and the largest share that each node may serve.
     pub(super) least: Vec<f64>,
     pub(super) most: Vec<f64>,
 }
 
-/// What others do, and how much that counts.
+/// Loads of others, with a weight.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Scene {
-    /// Lines outstanding by queue.
+    /// Outstanding lines by queue.
     pub(super) foreign: Vec<f64>,
     pub(super) weight: f64,
 }
 
-/// What is to be placed, and where.
+/// The placement problem.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Problem<'a> {
     pub(super) machine: &'a Machine,
@@ -78,7 +80,7 @@ pub(super) struct Problem<'a> {
 }
 
 impl Spot {
-    /// The nearest to `wish` that is within bounds, if any is.
+    /// The placement nearest to `wish` within bounds; `None` if there is none.
     pub(super) fn fit(&self, wish: &[f64]) -> Option<Vec<f64>> {
         let bounds = || self.least.iter().zip(&self.most);
         let within = |(wish, (least, most)): (&f64, (&f64, &f64))| wish.max(*least).min(*most);
@@ -100,7 +102,7 @@ impl Spot {
 }
 
 impl Problem<'_> {
-    /// Where each CPU node's lines go.
+    /// Shares of each CPU node's lines by node.
     fn shares(&self, placement: &Placement) -> Vec<Vec<f64>> {
         let to = |cpu: usize, node: usize| {
             let spots = self.spots.iter().zip(placement);
@@ -110,12 +112,12 @@ impl Problem<'_> {
         (0..self.machine.cpus()).map(|cpu| (0..nodes).map(|node| to(cpu, node)).collect()).collect()
     }
 
-    /// What each row of CPUs gets, in lines a nanosecond, on average over scenes.
+    /// Lines per nanosecond of each CPU node, averaged over scenes.
     pub(super) fn rates(&self, placement: &Placement) -> Vec<f64> {
         self.rates_from(placement, &mut Vec::new())
     }
 
-    /// The same, solved from a placement near by, which this one then is to the next.
+    /// Like `rates`, starting from the solution of a similar placement, which is replaced by this one.
     fn rates_from(&self, placement: &Placement, near: &mut Near) -> Vec<f64> {
         let shares = self.shares(placement);
         let (mut rates, mut weights) = (vec![0.0; self.machine.cpus()], 0.0);
@@ -130,23 +132,23 @@ impl Problem<'_> {
         rates
     }
 
-    /// Lines in a nanosecond, over all scenes.
+    /// Lines per nanosecond of all CPU nodes, averaged over scenes.
     pub(super) fn value(&self, placement: &Placement) -> f64 {
         self.value_from(placement, &mut Vec::new())
     }
 
-    /// The same, solved from a placement near by, which this one then is to the next.
+    /// Like `value`, starting from the solution of a similar placement, which is replaced by this one.
     fn value_from(&self, placement: &Placement, near: &mut Near) -> f64 {
         self.rates_from(placement, near).iter().sum()
     }
 
-    /// Use of queues, in the first scene.
+    /// Utilisation of queues, in the first scene.
     pub(super) fn used(&self, placement: &Placement) -> Vec<f64> {
         let foreign = self.scenes.first().map(|scene| scene.foreign.as_slice()).unwrap_or_default();
         self.machine.solve(self.loops, &self.shares(placement), foreign).used
     }
 
-    /// What a line more of each region costs on each node, and how many there are.
+    /// Lines per nanosecond of each region, and the marginal cost of a line on each node.
     pub(super) fn costs(&self, placement: &Placement) -> Vec<(f64, Vec<f64>)> {
         let shares = self.shares(placement);
         let nodes = self.machine.nodes();
@@ -172,7 +174,7 @@ impl Problem<'_> {
         costs
     }
 
-    /// The best placement that is found, and what it comes to.
+    /// The best placement found, and its throughput.
     pub(super) fn best(&self, from: &Placement) -> (Placement, f64) {
         if let ([spot], 2) = (self.spots, self.machine.nodes()) {
             return self.along(spot, from);
@@ -181,7 +183,7 @@ impl Problem<'_> {
         let mut best = (from.clone(), self.value_from(from, &mut near));
         for start in self.simple() {
             let value = self.value_from(&start, &mut near);
-            // What is there already need not be moved.
+            // Equal placements do not justify a migration.
             if value > best.1 * (1.0 + STEP_GAINS) {
                 best = (start, value);
             }
@@ -191,11 +193,11 @@ impl Problem<'_> {
             let Some(better) = self.step(&best, &mut near) else { break };
             best = better;
         }
-        // What is gained by so little is of noise in what was seen, and another place next time.
+        // So small a gain is due to noise in the inputs, and would lead elsewhere next time.
         if best.1 < plain.1 * (1.0 + PLAIN_LOSES) { plain } else { best }
     }
 
-    /// Between two nodes: a grid, then closer around the best.
+    /// Search between two nodes: a grid, then closer around the best.
     fn along(&self, spot: &Spot, from: &Placement) -> (Placement, f64) {
         let (low, high) =
             (spot.least[0].max(1.0 - spot.most[1]), spot.most[0].min(1.0 - spot.least[1]));
@@ -219,7 +221,7 @@ impl Problem<'_> {
         best
     }
 
-    /// Placements to begin with: all nearest, even, by bandwidth; what one node uses nearest and the rest even.
+    /// Starting placements: all nearest, even, by bandwidth; regions of one node nearest and the rest even.
     fn simple(&self) -> Vec<Placement> {
         let nodes = self.machine.nodes();
         let near = |spot: &Spot| -> Vec<f64> {
@@ -249,16 +251,16 @@ impl Problem<'_> {
         found.into_iter().flatten().collect()
     }
 
-    /// A simple placement that is as good as this one, if any is: what differs is of noise, and pages in plain turns have
-    /// threads that pass over them side by side meet nowhere.
+    /// A simple placement that is about as good as this one, if any: small differences are noise, and in plain
+    /// interleaving threads that walk memory side by side do not collide.
     pub(super) fn plain(&self, at: &Placement) -> Option<Placement> {
         let mut near = Near::new();
         let least = self.value_from(at, &mut near) * (1.0 - AS_GOOD);
-        // In their order: which of those as good is better by the model is of noise, too.
+        // In this order, since their order by the model is noise as well.
         self.simple().into_iter().find(|one| self.value_from(one, &mut near) >= least)
     }
 
-    /// One step to a better placement, if there is one.
+    /// One step to a better placement; `None` if there is none.
     fn step(&self, best: &(Placement, f64), near: &mut Near) -> Option<(Placement, f64)> {
         let mut pairs = Vec::new();
         for (region, (lines, costs)) in self.costs(&best.0).iter().enumerate() {
@@ -285,7 +287,7 @@ impl Problem<'_> {
                 if found.as_ref().is_none_or(|(_, most)| value > *most) {
                     found = Some((next, value));
                 } else if found.as_ref().is_some_and(|(_, most)| *most > best.1) {
-                    // Less than before, and that was a gain: less still would gain less.
+                    // Below the previous part, which was a gain: smaller parts gain less still.
                     break;
                 }
             }
@@ -297,21 +299,21 @@ impl Problem<'_> {
     }
 }
 
-/// What is asked of memory: loops of CPU nodes, and those of others.
+/// Demand on memory: loops of CPU nodes, and those of others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// Lines that each CPU node has outstanding: what it gets in a second times what one takes.
+    /// Outstanding lines of each CPU node: its throughput times the latency.
     pub lines: Vec<u32>,
-    /// What passes between a line and the next request.
+    /// Think time between a line and the next request.
     pub think: Nanoseconds,
     /// The share of reads.
     pub reads: BasisPoints,
-    /// Lines of others outstanding, by queue.
+    /// Outstanding lines of others, by queue.
     pub foreign: Vec<u32>,
 }
 
 impl Demand {
-    /// As many loops as the machine has CPU nodes; one who asks for nothing asks for next to nothing.
+    /// Loops for all CPU nodes; a node without demand gets a negligible one.
     fn loops(&self, machine: &Machine) -> (Loops, Scene) {
         let number =
             |numbers: &[u32], index: usize| numbers.get(index).map_or(0.0, |n| f64::from(*n));
@@ -324,7 +326,7 @@ impl Demand {
     }
 }
 
-/// Weights for new memory of which all is used alike: [`PARTS`] over the nodes, in their order; none for a node is none.
+/// Weights for new memory with a uniform access pattern: [`PARTS`] over the nodes, in their order; 0 means none there.
 #[must_use]
 pub fn weights(machine: &Machine, demand: &Demand) -> Vec<u8> {
     let (loops, scene) = demand.loops(machine);
@@ -340,7 +342,7 @@ pub fn weights(machine: &Machine, demand: &Demand) -> Vec<u8> {
 /// Whole parts, [`PARTS`] in all: the largest remainders are rounded up, the first among equals.
 pub(super) fn apportion(shares: &[f64]) -> Vec<u8> {
     let exact = |share: &f64| share.clamp(0.0, 1.0) * f64::from(PARTS);
-    // What is as good as a whole part is one.
+    // Values within rounding error of a whole part count as whole.
     let floor = |share: &f64| u8::try_from(count(exact(share) - 0.499_999)).unwrap_or(PARTS);
     let mut parts: Vec<u8> = shares.iter().map(floor).collect();
     let given: u8 = parts.iter().fold(0_u8, |sum, part| sum.saturating_add(*part));
@@ -353,8 +355,8 @@ pub(super) fn apportion(shares: &[f64]) -> Vec<u8> {
     parts
 }
 
-/// What a line more costs on each node, by prices, where `at` is the share of each: idle latency, waiting, and what it makes
-/// others of its kind wait.
+/// Marginal cost of a line on each node, for the present shares `at`: idle latency, waiting, and the delay of other own
+/// lines.
 #[must_use]
 pub fn costs(machine: &Machine, demand: &Demand, at: &[BasisPoints]) -> Vec<Nanoseconds> {
     let (loops, scene) = demand.loops(machine);
@@ -370,42 +372,42 @@ pub fn costs(machine: &Machine, demand: &Demand, at: &[BasisPoints]) -> Vec<Nano
     })
 }
 
-/// Pages alike in heat.
+/// A class of pages of equal heat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heat {
-    /// Accesses to memory in a second, for each MiB.
+    /// Memory accesses per second and MiB.
     pub per_mib: u64,
-    /// How much there is, near and far together.
+    /// Its size, near and far together.
     pub bytes: Bytes,
 }
 
-/// What promoting is weighed by.
+/// Parameters of the promotion threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// What a line more costs in near memory, by [`costs`],
+    /// Marginal cost of a line in near memory, by [`costs`],
     pub near: Nanoseconds,
     /// and in far memory.
     pub far: Nanoseconds,
-    /// What moving a MiB costs.
+    /// Cost of migrating one MiB.
     pub move_mib: Nanoseconds,
-    /// How long a page stays as hot as it is.
+    /// Time for which a page stays as hot as it is.
     pub horizon: Nanoseconds,
-    /// How much near memory is there for it.
+    /// Near memory available for promotion.
     pub room: Bytes,
 }
 
-/// Which pages are worth promoting.
+/// Pages worth promoting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promotion {
-    /// Those at least so hot, in accesses a second for each MiB.
+    /// Pages with at least this heat, in accesses per second and MiB.
     AtLeast(u64),
     /// None: near memory costs as much as far memory.
     None,
-    /// Less than none: near memory costs more, and hot pages are better off far.
+    /// None, and near memory costs more: hot pages are better placed far.
     Reverse,
 }
 
-/// The heat from which on pages are worth promoting: they fit near memory, hottest first, and each repays its move twice.
+/// The least heat worth promoting: hotter pages fit near memory, and each repays its migration twice.
 #[must_use]
 pub fn promotion(terms: &Terms, heat: &[Heat]) -> Promotion {
     let gain = terms.far.0.saturating_sub(terms.near.0);
@@ -416,9 +418,11 @@ pub fn promotion(terms: &Terms, heat: &[Heat]) -> Promotion {
     heat.sort_by_key(|heat| core::cmp::Reverse(heat.per_mib));
     let mut left = terms.room.0;
     let mut fits = u64::MAX;
-    for class in heat {
-        let Some(less) = left.checked_sub(class.bytes.0) else { break };
-        (left, fits) = (less, class.per_mib);
+    // Pages of the same heat are promoted all or not at all.
+    for alike in heat.chunk_by(|a, b| a.per_mib == b.per_mib) {
+        let bytes = alike.iter().fold(0_u64, |sum, class| sum.saturating_add(class.bytes.0));
+        let Some(less) = left.checked_sub(bytes) else { break };
+        (left, fits) = (less, alike[0].per_mib);
     }
     // Accesses a second x gain x seconds: nanoseconds saved.
     let saved = u128::from(gain) * u128::from(terms.horizon.0);

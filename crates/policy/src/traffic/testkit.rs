@@ -1,17 +1,16 @@
-//! Machines for tests: two tiers as calibrated on published figures, four nodes alike.
+//! Machines for tests: two tiers calibrated on published figures, and identical nodes.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use nearfar_topology::{BytesPerSecond, Nanoseconds};
 
-use super::model::{Carries, Machine, Path, Queue};
+use super::model::{Carries, Machine, Path, Queue, Waits};
 
 const fn queue(mbps: u64) -> Queue {
     Queue {
         capacity: BytesPerSecond(mbps * 1_000_000),
-        wait_ps: 2660,
-        power_percent: 245,
+        waits: Waits::Formula { ps: 2660, power_percent: 245 },
         carries: Carries::All,
     }
 }
@@ -32,9 +31,11 @@ pub(super) fn two_tiers(far_ns: u64) -> Machine {
     Machine::tiers(&tiers).unwrap()
 }
 
-/// So many nodes with CPUs and memory, 104 ns to their own and 130 ns to others', 5.5 GB/s each; links are wide.
+/// `nodes` identical nodes with CPUs and memory, 104 ns to their own and 130 ns to others', 5.5 GB/s each; links are
+/// wide.
 pub(super) fn alike(nodes: usize) -> Machine {
-    let controller = Queue { wait_ps: 11_600, power_percent: 100, ..queue(5_500) };
+    let controller =
+        Queue { waits: Waits::Formula { ps: 11_600, power_percent: 100 }, ..queue(5_500) };
     let path = |cpu, node| Path {
         idle: Nanoseconds(if cpu == node { 104 } else { 130 }),
         through: vec![node],

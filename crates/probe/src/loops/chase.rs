@@ -9,14 +9,14 @@ use std::marker::PhantomData;
 use super::Line;
 use crate::cycle::{Cycle, LINES_PER_ELEMENT};
 
-/// Loads in the unrolled body: the loop's own instructions are then a small part of what is timed.
+/// Loads in the unrolled body, so that the loop's own instructions take a small part of the measured time.
 const UNROLL: u64 = 16;
 
-/// What the first word of a visited line holds.
+/// The first word of a visited line: a pointer to the next.
 #[repr(transparent)]
 struct Link(*const Link);
 
-/// A cycle of links through borrowed lines, and where the chase stands in it.
+/// A cycle of links through borrowed lines, and the chase's position in it.
 #[derive(Debug)]
 pub(crate) struct Chase<'a> {
     at: *const Link,

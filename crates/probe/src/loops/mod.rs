@@ -1,10 +1,10 @@
-//! The raw loops, and the memory they run over. The only unsafe code of this crate is in this folder.
+//! The raw loops, and the memory they run over. All unsafe code of this crate is in this folder.
 //!
-//! Rules: a [`Region`] owns its mapping and lends it as `&mut [Line]`; everything below works on such a borrow, so
-//! the borrow checker sees to it that a chase and a stream never share lines and that nothing outlives the mapping.
-//! Loads and stores are volatile: each is made exactly once, none is merged or left out. One 8-byte load a line is
-//! all a read stream needs, on any processor memory moves by lines; and under emulation fewer instructions a line
-//! leave more of the time to memory.
+//! Rules: a [`Region`] owns its mapping and lends it as `&mut [Line]`; the loops work on such a borrow, so the borrow
+//! checker ensures that a chase and a stream never share lines and that nothing outlives the mapping. Loads and stores
+//! are volatile: each is made exactly once, none is merged or left out. A read stream loads one 8-byte word per line,
+//! because on any processor memory transfers whole lines; and under emulation fewer instructions per line leave a
+//! larger part of the time to memory.
 //!
 //! Checked by Miri (`cargo +nightly miri test -p nearfar-probe --lib -- loops::chase loops::stream work::`), and
 //! with `region.rs` and `numa.rs`, whose system calls Miri does not know, by the address sanitizer

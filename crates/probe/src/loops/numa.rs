@@ -1,4 +1,4 @@
-//! The system call that says on which node pages are.
+//! The system call that returns the node of pages.
 #![expect(unsafe_code, reason = "a raw system call; rustix has no move_pages")]
 
 use std::io;
@@ -7,8 +7,8 @@ use std::io;
 pub(super) fn nodes_of(pages: &[usize]) -> io::Result<Vec<i32>> {
     let mut status = vec![0i32; pages.len()];
     let none = std::ptr::null::<i32>();
-    // SAFETY: move_pages reads `count` entries of `pages` and writes `count` of `status`; both have that length and no
-    // one else holds `status`. With `nodes` null it moves nothing.
+    // SAFETY: move_pages reads `count` entries of `pages` and writes `count` of `status`; both have that length and
+    // nothing else accesses `status`. With `nodes` null it moves nothing.
     let result = unsafe {
         libc::syscall(
             libc::SYS_move_pages,

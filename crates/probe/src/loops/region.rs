@@ -1,8 +1,8 @@
-//! A stretch of memory on one node, in huge pages where the kernel gives them.
+//! A memory region on one node, in huge pages where the kernel provides them.
 //!
 //! Rules: `Region` owns its mapping from `mmap` to `munmap`; it lends lines only through `&mut self`. Fresh anonymous
-//! memory reads as zero, so every line is initialised from the start. A page that the node can't give would end the
-//! process (the policy is strict), so the caller asks for no more than the node has free.
+//! memory reads as zero, so every line is initialised from the start. A page fault that the node can't serve would kill
+//! the process (the policy is strict), so the caller requests no more than the node has free.
 #![expect(unsafe_code, reason = "maps memory and lends it as a slice")]
 
 use std::collections::BTreeMap;
@@ -16,17 +16,17 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::{LINE, Line, numa};
 
-/// The size and alignment of a huge page; on machines with larger ones nothing is lost by aligning to this.
+/// The size and alignment of a huge page; on machines with larger ones this alignment does no harm.
 const HUGE: usize = 2 << 20;
-/// The smallest page there is.
+/// The smallest page size.
 const PAGE: usize = 4096;
-/// `MADV_COLLAPSE` of Linux 6.1: make huge pages now, whatever the system-wide setting.
+/// `MADV_COLLAPSE` of Linux 6.1: make huge pages now, regardless of the system-wide setting.
 const MADV_COLLAPSE: i32 = 25;
 
-/// Why there is no region.
+/// Reasons why a region can't be made.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
-    /// The kernel gives no address space.
+    /// The kernel provides no address space.
     #[error("mapping {bytes} bytes: {source}")]
     Map {
         /// The size.
@@ -34,26 +34,26 @@ pub enum RegionError {
         /// The errno.
         source: io::Error,
     },
-    /// The kernel refuses the policy.
+    /// The kernel rejects the policy.
     #[error("{source}{}", hint(errno(.source)))]
     Bind {
-        /// What it said.
+        /// The error.
         source: PolicyError,
     },
-    /// The kernel won't say where pages are.
+    /// The kernel does not report the location of pages.
     #[error("asking on which node pages are: {source}{}", hint(source.raw_os_error()))]
     Locate {
         /// The errno.
         source: io::Error,
     },
-    /// Pages are elsewhere.
+    /// Pages are on other nodes.
     #[error("{elsewhere} of {looked_at} pages bound to node {node} are not there")]
     Elsewhere {
-        /// The node asked for.
+        /// The requested node.
         node: NodeId,
-        /// Pages on other nodes or nowhere.
+        /// Pages on other nodes or not present.
         elsewhere: usize,
-        /// Pages looked at.
+        /// Pages checked.
         looked_at: usize,
     },
 }
@@ -75,7 +75,7 @@ fn hint(errno: Option<i32>) -> &'static str {
     }
 }
 
-/// A mapping, every page of which is present and on one node.
+/// A mapping with every page present and on one node.
 #[derive(Debug)]
 pub(crate) struct Region {
     mapping: NonNull<c_void>,
@@ -85,8 +85,8 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// At least `bytes` on `node`, touched. With `only_node` there is no other, so a kernel that refuses to bind or to
-    /// tell is no obstacle.
+    /// Maps at least `bytes` on `node` and touches every page. With `only_node` the machine has no other node with
+    /// memory, so failures to bind and to locate pages are ignored.
     pub(crate) fn on_node(
         bytes: usize,
         node: NodeId,
@@ -101,7 +101,7 @@ impl Region {
             Err(source) if !unable(errno(&source)) => return Err(RegionError::Bind { source }),
             _ => {}
         }
-        // Either may be refused: then the pages are small, and `huge_bytes` says so.
+        // Both may fail: then the pages are small, and `huge_bytes` reports that.
         region.advise(Advice::LinuxHugepage as i32);
         region.touch();
         if region.huge_bytes() < region.bytes() {
@@ -117,10 +117,10 @@ impl Region {
         }
     }
 
-    /// At least `bytes`, touched, in small pages wherever the process's own policy puts them.
+    /// Maps at least `bytes` in small pages, touched under the process's own memory policy.
     pub(crate) fn inherited(bytes: usize) -> Result<Self, RegionError> {
         let mut region = Self::map(bytes.max(HUGE).next_multiple_of(HUGE))?;
-        // Refused by a kernel without huge pages, which then gives small ones anyhow.
+        // Fails on a kernel without huge pages, which uses small ones anyhow.
         region.advise(Advice::LinuxNoHugepage as i32);
         region.touch();
         Ok(region)
@@ -134,7 +134,7 @@ impl Region {
         }
     }
 
-    /// Maps `bytes`, a multiple of [`HUGE`], aligned to it; nothing is touched yet.
+    /// Maps `bytes`, a multiple of [`HUGE`], aligned to it; no page is touched yet.
     fn map(bytes: usize) -> Result<Self, RegionError> {
         let mapped = bytes + HUGE;
         let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
@@ -153,7 +153,7 @@ impl Region {
         }
     }
 
-    /// All of it.
+    /// The whole region.
     pub(crate) fn lines(&mut self) -> &mut [Line] {
         // SAFETY: `start` is aligned to HUGE, hence to a line; `lines` lines from there are inside a mapping that lives
         // as long as `self`; they are zeroed or written as words; `&mut self` makes the borrow the only one.
@@ -165,7 +165,7 @@ impl Region {
         self.lines * LINE
     }
 
-    /// How much of it is in huge pages, as `/proc/self/smaps` has it; zero where that can't be read.
+    /// Bytes in huge pages, from `/proc/self/smaps`; zero where that can't be read.
     pub(crate) fn huge_bytes(&self) -> usize {
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
         huge_bytes_at(&smaps, self.start.as_ptr().addr()).unwrap_or(0).min(self.bytes())
@@ -177,7 +177,7 @@ impl Region {
         unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes(), advice) };
     }
 
-    /// How many of the pages looked at are not on `node`, and how many were looked at.
+    /// Number of sampled pages that are not on `node`, and number of sampled pages.
     fn elsewhere(&self, node: NodeId) -> io::Result<(usize, usize)> {
         let (mut elsewhere, mut looked_at) = (0, 0);
         self.each_page(|at| {
@@ -187,7 +187,7 @@ impl Region {
         Ok((elsewhere, looked_at))
     }
 
-    /// How much of it is on each node.
+    /// Bytes on each node.
     pub(crate) fn residency(&self) -> Result<BTreeMap<NodeId, Bytes>, RegionError> {
         let mut nodes: BTreeMap<NodeId, Bytes> = BTreeMap::new();
         let count = |at: i32| {
@@ -213,13 +213,14 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping `map` made, whole; `self` goes away, and with it the last way to reach it.
-        // It fails only for arguments that can't be (not aligned, or zero), and then the memory is merely kept.
+        // SAFETY: this is the mapping `map` made, whole; `self` is dropped, and with it the last pointer to it. It
+        // fails only for invalid arguments (not aligned, or zero), which can't occur, and then the memory is merely
+        // kept.
         let _ = unsafe { rustix::mm::munmap(self.mapping.as_ptr(), self.mapped) };
     }
 }
 
-/// `AnonHugePages` of the mapping that holds `address`, in bytes.
+/// `AnonHugePages` of the mapping that contains `address`, in bytes.
 fn huge_bytes_at(smaps: &str, address: usize) -> Option<usize> {
     let holds = |line: &str| -> Option<bool> {
         let (start, end) = line.split_whitespace().next()?.split_once('-')?;

@@ -11,12 +11,12 @@ use super::Line;
 /// Lines in the unrolled body.
 pub(crate) const UNROLL: usize = 8;
 
-/// Loads one word of each line; what is left of a multiple of eight lines is not touched.
+/// Loads one word of each line; ignores lines beyond a multiple of eight.
 #[inline]
 pub(crate) fn read(lines: &[Line]) -> u64 {
     let mut sums = [0u64; UNROLL];
     for group in lines.as_chunks::<UNROLL>().0 {
-        // By index: an iterator's machinery costs several times what the loads do wherever it is not inlined.
+        // By index: where an iterator is not inlined, it costs several times as much as the loads.
         for at in 0..UNROLL {
             // SAFETY: a reference to an initialised word is valid for an aligned read.
             let word = unsafe { ptr::read_volatile(&raw const group[at].0[0]) };
@@ -26,8 +26,8 @@ pub(crate) fn read(lines: &[Line]) -> u64 {
     sums.iter().fold(0, |all, sum| all.wrapping_add(*sum))
 }
 
-/// Loads and stores one word of each line: at memory one read and, later, one write-back. What is left of a multiple
-/// of eight lines is not touched.
+/// Loads and stores one word of each line: for the memory one read and, later, one write-back. Ignores lines beyond a
+/// multiple of eight.
 #[inline]
 pub(crate) fn modify(lines: &mut [Line]) {
     for group in lines.as_chunks_mut::<UNROLL>().0 {
@@ -41,7 +41,7 @@ pub(crate) fn modify(lines: &mut [Line]) {
     }
 }
 
-/// Passes time without touching memory: a chain of multiplications that no compiler shortens.
+/// Busy-waits without touching memory: a chain of multiplications that no compiler shortens.
 #[inline]
 pub(crate) fn spin(turns: u64) {
     let mut value = turns;

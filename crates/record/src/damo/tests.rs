@@ -1,4 +1,4 @@
-//! Import on files of damo's forms, and on what is none.
+//! Import of files in damo's formats, and of other files.
 
 use std::io::Write as _;
 
@@ -35,7 +35,7 @@ fn times_intervals_and_regions_are_taken_over() {
     let regions = &record.accesses[0].targets[0].regions;
     assert_eq!(regions[0].range, Range { start: 1 << 32, end: (1 << 32) + (150 << 20) });
     assert_eq!((regions[0].accesses, regions[0].age), (3, 7));
-    // 4 % of 20 looks is less than one; 1 m 2 s 500 ms are 625 aggregations.
+    // 4 % of 20 samples is less than one; 1 m 2 s 500 ms are 625 aggregations.
     assert_eq!((regions[1].accesses, regions[1].age), (0, 625));
 }
 
@@ -91,7 +91,7 @@ fn what_unpacks_without_end_is_cut_off() {
     assert!(matches!(import(&packed), Err(NotDamo::TooLong)));
 }
 
-/// Whether what was imported can be written and read again, which is all that reports rely on.
+/// Whether an imported record survives writing and reading, which is all that reports rely on.
 fn is_a_record(record: &Record) -> Result<(), TestCaseError> {
     let mut writer = crate::Writer::new(Vec::new(), &record.header).unwrap();
     writer.all(record).map_err(|error| TestCaseError::fail(error.to_string()))?;
@@ -101,7 +101,7 @@ fn is_a_record(record: &Record) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A number as damo might write it, or someone who means harm.
+/// A number in one of damo's forms, or a malicious one.
 fn figure() -> impl Strategy<Value = String> {
     prop_oneof![
         any::<u64>().prop_map(|of| of.to_string()),

@@ -1,20 +1,20 @@
-//! damo's figures: `4,294,967,296`, `143.027 MiB`, `4 %`, `1 m 2 s 500 ms`, `max`, or plain numbers.
+//! Parses damo's formatted numbers: `4,294,967,296`, `143.027 MiB`, `4 %`, `1 m 2 s 500 ms`, `max`, or plain numbers.
 //!
-//! Each kind of figure is a type that takes a JSON number or a text; whole-number arithmetic, rounded down; above 64
-//! bits it is the largest number there is.
+//! Each quantity is a type that accepts a JSON number or a text; arithmetic is on whole numbers, rounded down; values
+//! above 64 bits are clamped to the maximum.
 
 use std::fmt;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
-/// A number as text: its digits as a whole number, and how many of them stand behind the point.
+/// A decimal number: its digits as a whole number, and how many of them are fractional.
 fn decimal(text: &str) -> Option<(u128, u32)> {
     let (mut digits, mut places, mut point, mut any) = (0u128, 0u32, false, false);
     for byte in text.bytes() {
         match byte {
             b'0'..=b'9' => {
                 any = true;
-                // Digits far behind the point say nothing more.
+                // Further fractional digits do not matter.
                 if places < 9 {
                     digits = digits.checked_mul(10)?.checked_add(u128::from(byte - b'0'))?;
                     places += u32::from(point);
@@ -28,14 +28,14 @@ fn decimal(text: &str) -> Option<(u128, u32)> {
     any.then_some((digits, places))
 }
 
-/// `text` as a number of things of which each unit has so many.
+/// `text` times `unit`, as a whole number.
 fn scaled(text: &str, unit: u128) -> Option<u64> {
     let (digits, places) = decimal(text)?;
     let value = digits.checked_mul(unit).map(|value| value / 10u128.pow(places));
     Some(value.map_or(u64::MAX, |value| u64::try_from(value).unwrap_or(u64::MAX)))
 }
 
-/// The number in front and the unit behind.
+/// Splits a text into the number and the unit.
 fn split(text: &str) -> (&str, &str) {
     let unit = text.find(|c: char| c.is_ascii_alphabetic() || c == '%').unwrap_or(text.len());
     (text[..unit].trim(), text[unit..].trim())
@@ -59,7 +59,7 @@ fn size(text: &str) -> Option<u64> {
     scaled(number, 1 << (10 * power))
 }
 
-/// Nanoseconds; a number without a unit counts `bare` of them.
+/// Nanoseconds; a number without a unit is in units of `bare` nanoseconds.
 fn time(text: &str, bare: u128) -> Option<u64> {
     if text == "max" {
         return Some(u64::MAX);
@@ -103,7 +103,7 @@ fn percent(text: &str) -> Option<u64> {
     matches!(unit, "" | "%").then(|| scaled(number, 1_000_000)).flatten()
 }
 
-/// Declares a figure: what it counts, how it reads a text, and what stands in an error.
+/// Declares a quantity: its meaning, its text parser, and its description in errors.
 macro_rules! figure {
     ($(#[$doc:meta])* $name:ident, $read:expr, $what:literal) => {
         $(#[$doc])*
@@ -131,7 +131,7 @@ figure!(
     Micros, |text| time(text, 1_000).map(|ns| ns / 1_000), "a time such as \"5 ms\""
 );
 figure!(
-    /// How many.
+    /// A count.
     Count, count, "a number such as 20 or \"1,024\""
 );
 figure!(

@@ -1,24 +1,24 @@
-//! Which addresses are worth showing.
+//! Selects the address ranges to show.
 //!
-//! A process has a heap, a mapping area and a stack, terabytes apart; a machine has memory that nobody touches between
-//! memory that many do. Drawn to scale, that is a black page. So: every stretch of addresses gets the heat it had over
-//! the whole record (looks with an access, times time); stretches below a hundredth of the hottest one's are noise or
-//! idle; what remains is joined over small gaps, and cut only at large ones, into a few areas to be drawn side by side.
-//! Of many processes those are shown to which most accesses went.
+//! A process has a heap, a mapping area and a stack, terabytes apart; a machine has idle memory between busy memory.
+//! Drawn to scale, that is a black page. So: every range of addresses gets its heat over the whole record (samples with
+//! an access, times time); ranges below a hundredth of the hottest one's heat are noise or idle; the remaining ones are
+//! joined over small gaps, and separated only at large ones, into a few areas to be drawn side by side. If there are
+//! many processes, those with the most accesses are shown.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::{Range, Record};
 
-/// Areas at most.
+/// The most areas.
 const AREAS_MAX: usize = 8;
-/// A gap is cut if it is above this part of what is shown.
+/// A gap separates areas if it is above this fraction of the bytes shown.
 const GAP_PART: u64 = 32;
-/// A stretch is shown if its heat is at least this part of the hottest one's.
+/// A range is shown if its heat is at least this fraction of the hottest one's.
 const HEAT_PART: u128 = 100;
 
-/// A stretch of one target's addresses.
+/// A range of one target's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Area {
     /// The target.
@@ -27,16 +27,16 @@ pub struct Area {
     pub range: Range,
 }
 
-/// Which of them to take.
+/// Selection of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// Where accesses were seen.
+    /// Ranges with accesses.
     Accessed,
-    /// All that was monitored.
+    /// All monitored ranges.
     Monitored,
 }
 
-/// The areas to show, by target and address, and the monitored bytes that are in none of them.
+/// The areas to show, by target and address, and the number of monitored bytes outside of them.
 #[must_use]
 pub fn areas(record: &Record, which: Which) -> (Vec<Area>, u64) {
     let heats = heats(record);
@@ -62,9 +62,9 @@ pub fn areas(record: &Record, which: Which) -> (Vec<Area>, u64) {
     (areas, super::narrow(monitored.saturating_sub(shown)))
 }
 
-/// The monitored addresses, cut wherever a region began or ended in any snapshot, with the heat of each piece.
+/// The monitored addresses, split wherever a region began or ended in any snapshot, with the heat of each piece.
 fn heats(record: &Record) -> Vec<(Area, u128)> {
-    // What changes at an address: how many regions cover it, and the heat of them.
+    // The changes at an address: in the number of regions that cover it, and in their heat.
     let mut changes: BTreeMap<(u32, u64), (i64, i128)> = BTreeMap::new();
     for (access, (from, to)) in record.accesses.iter().zip(super::spans(record)) {
         let time = i128::from((to - from) / 1_000_000 + 1);
@@ -92,7 +92,7 @@ fn heats(record: &Record) -> Vec<(Area, u128)> {
     pieces
 }
 
-/// As many targets as there may be areas, those with the most heat, by bytes.
+/// The targets with the most heat times bytes, as many as there may be areas.
 fn hottest_targets(heats: &[(Area, u128)]) -> BTreeSet<u32> {
     let mut sums: BTreeMap<u32, u128> = BTreeMap::new();
     for (piece, heat) in heats {
@@ -105,7 +105,7 @@ fn hottest_targets(heats: &[(Area, u128)]) -> BTreeSet<u32> {
     order.into_iter().take(AREAS_MAX).map(|(_, Reverse(target))| target).collect()
 }
 
-/// Pieces of at least this heat, neighbours made one.
+/// Pieces of at least this heat, with adjacent ones merged.
 fn joined(heats: &[(Area, u128)], least: u128) -> Vec<Area> {
     let mut areas: Vec<Area> = Vec::new();
     for (piece, _) in heats.iter().filter(|(_, heat)| *heat >= least) {
@@ -119,7 +119,7 @@ fn joined(heats: &[(Area, u128)], least: u128) -> Vec<Area> {
     areas
 }
 
-/// Joins over all gaps but the largest.
+/// Merges pieces over all gaps except the largest.
 fn cut_at_large_gaps(pieces: Vec<Area>) -> Vec<Area> {
     let total = super::narrow(pieces.iter().map(|area| u128::from(area.range.bytes())).sum());
     let gap = |pair: &[Area]| {
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn what_nobody_touches_is_left_out_and_counted() {
         let (areas, left_out) = areas(&testkit::moving_hot_set(), Which::Accessed);
-        // 60 GiB lie between near and far memory, and 1.75 GiB between the two places of the hot set.
+        // 60 GiB lie between near and far memory, and 1.75 GiB between the two locations of the hot set.
         let far = 65_536 + 1024;
         assert_eq!(spans(&areas), [(4096, 128), (4608, 256), (far, 256), (far + 2048, 256)]);
         assert_eq!(left_out / MIB, 5 * 1024 - 128 - 3 * 256);

@@ -1,7 +1,7 @@
-//! Time by address: how often was accessed where and when.
+//! Access rate by time and address.
 //!
-//! A cell's value is the mean of the access rates of the regions in it, each weighed by the bytes and the time it
-//! shares with the cell. A snapshot stands for the time since the one before it.
+//! A cell's value is the mean of the access rates of the regions in it, each weighted by the bytes and the time it
+//! shares with the cell. A snapshot represents the time since the one before it.
 
 use super::areas::{Area, Which, areas};
 use crate::model::{Intervals, Range, Record, Region};
@@ -9,26 +9,26 @@ use crate::model::{Intervals, Range, Record, Region};
 /// A heatmap: areas side by side, rows of time from top to bottom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heatmap {
-    /// Where the first row begins, nanoseconds since the record's start.
+    /// Start of the first row, nanoseconds since the record's start.
     pub from_ns: u64,
-    /// Where the last row ends.
+    /// End of the last row.
     pub to_ns: u64,
     /// Number of rows.
     pub rows: usize,
     /// The areas, by target and address.
     pub areas: Vec<Column>,
-    /// Monitored bytes that are in no area.
+    /// Monitored bytes outside of all areas.
     pub left_out_bytes: u64,
 }
 
-/// One area's part.
+/// The part of one area.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// Which addresses.
+    /// Its addresses.
     pub area: Area,
-    /// How many cells it is wide.
+    /// Width in cells.
     pub width: usize,
-    /// Row by row its cells, in permille; nothing where nothing was monitored.
+    /// Its cells row by row, in permille; `None` where nothing was monitored.
     pub cells: Vec<Option<u16>>,
 }
 
@@ -40,18 +40,18 @@ impl Column {
     }
 }
 
-/// How many cells, and of what.
+/// Number of cells, and selection of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Cells across all areas together, about.
+    /// Approximate number of cells across all areas.
     pub columns: usize,
     /// Rows; fewer if there are fewer snapshots.
     pub rows: usize,
-    /// Which addresses.
+    /// Selection of addresses.
     pub which: Which,
 }
 
-/// The heatmap of a record; nothing without snapshots.
+/// The heatmap of a record; `None` without snapshots.
 #[must_use]
 pub fn heatmap(record: &Record, shape: Shape) -> Option<Heatmap> {
     let spans = super::spans(record);
@@ -70,7 +70,7 @@ pub fn heatmap(record: &Record, shape: Shape) -> Option<Heatmap> {
     Some(Heatmap { from_ns, to_ns, rows, areas: columns, left_out_bytes })
 }
 
-/// Columns for each area: two at least, the rest by size.
+/// Columns per area: at least two, the rest in proportion to size.
 fn widths(areas: &[Area], columns: usize) -> Vec<usize> {
     let total: u128 = areas.iter().map(|area| u128::from(area.range.bytes())).sum();
     let free = columns.saturating_sub(2 * areas.len());
@@ -90,13 +90,19 @@ struct Grid {
     rows: usize,
 }
 
-/// Where the `at`-th of `count` parts of `range` begins.
+/// Start of the `at`-th of `count` parts of `range`.
 fn edge(range: Range, at: usize, count: usize) -> u64 {
     let part = u128::from(range.bytes()) * u128::try_from(at).unwrap_or(0);
     range.start + super::narrow(part / u128::try_from(count.max(1)).unwrap_or(1))
 }
 
-/// Which of `count` parts of `range` holds `value`.
+/// All of the `count` parts of `range`.
+fn parts(range: Range, count: usize) -> Vec<Range> {
+    let of = |at| Range { start: edge(range, at, count), end: edge(range, at + 1, count) };
+    (0..count).map(of).collect()
+}
+
+/// Index of the part of `range`, out of `count`, that contains `value`.
 fn part(range: Range, value: u64, count: usize) -> usize {
     let offset = u128::from(value.saturating_sub(range.start)) * u128::try_from(count).unwrap_or(0);
     usize::try_from(offset / u128::from(range.bytes().max(1))).map_or(0, |at| at.min(count - 1))
@@ -105,14 +111,15 @@ fn part(range: Range, value: u64, count: usize) -> usize {
 fn column(record: &Record, spans: &[(u64, u64)], grid: Grid) -> Vec<Option<u16>> {
     // Weight, and weight times rate, of each cell.
     let mut sums = vec![(0u128, 0u128); grid.width * grid.rows];
+    // Computed once, not per region: a record may have millions, each across all cells.
+    let [cells, rows] = [(grid.area.range, grid.width), (grid.time, grid.rows)]
+        .map(|(range, count)| parts(range, count));
     for (access, (from, to)) in record.accesses.iter().zip(spans) {
         let regions = access.targets.iter().filter(|of| of.target == grid.area.target);
-        let line = line(regions.flat_map(|of| &of.regions), access.intervals, grid);
+        let line = line(regions.flat_map(|of| &of.regions), access.intervals, (grid, &cells));
         let span = Range { start: *from, end: *to };
         for row in part(grid.time, *from, grid.rows)..=part(grid.time, *to, grid.rows) {
-            let start = edge(grid.time, row, grid.rows);
-            let end = edge(grid.time, row + 1, grid.rows);
-            let time = u128::from(span.shared(Range { start, end }) / 1000);
+            let time = u128::from(span.shared(rows[row]) / 1000);
             let cells = &mut sums[row * grid.width..(row + 1) * grid.width];
             for (sum, (bytes, heat)) in cells.iter_mut().zip(&line) {
                 sum.0 = sum.0.saturating_add(bytes.saturating_mul(time));
@@ -130,7 +137,7 @@ fn column(record: &Record, spans: &[(u64, u64)], grid: Grid) -> Vec<Option<u16>>
 fn line<'a>(
     regions: impl Iterator<Item = &'a Region>,
     intervals: Intervals,
-    grid: Grid,
+    (grid, cells): (Grid, &[Range]),
 ) -> Vec<(u128, u128)> {
     let mut line = vec![(0, 0); grid.width];
     let area = grid.area.range;
@@ -140,9 +147,7 @@ fn line<'a>(
         let last = part(area, region.range.end.min(area.end) - 1, grid.width);
         // The edges are rounded down, so a neighbour may own a few bytes.
         let first = first.saturating_sub(1);
-        for (at, sum) in line.iter_mut().enumerate().take(last + 2).skip(first) {
-            let cell =
-                Range { start: edge(area, at, grid.width), end: edge(area, at + 1, grid.width) };
+        for (cell, sum) in cells.iter().zip(&mut line).take(last + 2).skip(first) {
             let bytes = u128::from(cell.shared(region.range));
             sum.0 += bytes;
             sum.1 += bytes * rate;
@@ -168,7 +173,7 @@ mod tests {
                 map.areas[area].row(row).iter().map(|cell| u64::from(cell.unwrap())).collect();
             cells.iter().sum::<u64>() / u64::try_from(cells.len()).unwrap()
         };
-        // Area 0 stays lukewarm, 1 is near, 2 and 3 are the hot set's places in far memory.
+        // Area 0 stays lukewarm, 1 is near, 2 and 3 are the hot set's locations in far memory.
         let rows = [0, 29, 30, 59].map(|row| [0, 1, 2, 3].map(|area| mean(area, row)));
         assert_eq!(rows[0], [100, 0, 900, 0]);
         assert_eq!(rows[1], [100, 900, 0, 0]);

@@ -1,9 +1,9 @@
-//! The hot set: the least memory that gets most of the accesses, and where it was.
+//! The hot set: the smallest part of memory that gets most of the accesses, and its location.
 //!
-//! DAMON's figure of a region is how many looks found an access to a page picked from it, so the region's bytes times
-//! that figure stand for its accesses. Taken from the hottest region down until [`SHARE_PERMILLE`] of the sum is
-//! reached; the last region by the part that is needed. With physical addresses and nodes whose addresses are known,
-//! the node of each byte of it is known too.
+//! DAMON counts for a region the samples that found an access to a page picked from it, so the region's bytes times
+//! this count represent its accesses. Regions are taken from the hottest down until [`SHARE_PERMILLE`] of the sum is
+//! reached; of the last region only the part that is needed. With physical addresses and known address ranges of the
+//! nodes, the node of each byte of it is known too.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,17 @@ use nearfar_topology::NodeId;
 use super::{narrow, percentile};
 use crate::model::{Access, Operations, Range, Record, Resident};
 
-/// The share of accesses it gets.
+/// The share of accesses in the hot set.
 pub const SHARE_PERMILLE: u64 = 900;
 
-/// The hot set at one moment.
+/// The hot set at one point in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HotSet {
     /// Nanoseconds since the record began.
     pub at_ns: u64,
     /// Its size.
     pub bytes: u64,
-    /// Where it was; empty if that can't be told.
+    /// Its location; empty if unknown.
     pub nodes: Vec<Resident>,
 }
 
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn the_hot_set_is_followed_from_far_to_near() {
         let (sets, median) = hot(&testkit::moving_hot_set());
-        // 256 MiB at 18 looks and 128 MiB at 2: nine tenths of it are 243 MiB of the first.
+        // 256 MiB at 18 samples and 128 MiB at 2: nine tenths of it are 243 MiB of the first.
         assert_eq!(median / MIB, 243);
         let near = |at: usize| {
             let near = sets[at].nodes.iter().find(|of| of.node == NodeId(0));

@@ -1,8 +1,8 @@
-//! reduce: what can be read from a record, as pure functions over whole numbers.
+//! reduce: statistics of a record, as pure functions over whole numbers.
 //!
-//! Units stand in the names: bytes, nanoseconds, permille. An access rate is the share of looks that found an access
-//! in one aggregation, in thousandths. [`areas`] chooses which addresses are worth showing, [`heatmap`] shows them over
-//! time; [`wss`], [`temperature`], [`hot`] and [`residency`] say how much, how hot, how concentrated and where.
+//! Names carry the units: bytes, nanoseconds, permille. An access rate is the share of samples that found an access in
+//! one aggregation, in thousandths. [`areas`] selects the addresses to show, [`heatmap`] shows them over time; [`wss`],
+//! [`temperature`], [`hot`] and [`residency`] compute size, heat, concentration and location.
 
 pub mod areas;
 pub mod heatmap;
@@ -13,7 +13,7 @@ pub mod wss;
 
 use crate::model::{Access, Record};
 
-/// How long a snapshot stands for: from the one before to itself; the first as long as the second.
+/// The time that a snapshot represents: since the one before; the first gets the length of the second.
 fn spans(record: &Record) -> Vec<(u64, u64)> {
     let first = record.accesses.first().map_or(0, |first| {
         let aggregation_ns = first.intervals.aggregation_us.saturating_mul(1000);
@@ -30,14 +30,14 @@ fn spans(record: &Record) -> Vec<(u64, u64)> {
     record.accesses.iter().map(span).collect()
 }
 
-/// The value at `percent` of `sorted`, by the nearest rank; 0 of nothing.
+/// The value at `percent` of `sorted`, by the nearest rank; 0 if it is empty.
 fn percentile(sorted: &[u64], percent: u64) -> u64 {
     let count = u64::try_from(sorted.len()).unwrap_or(u64::MAX);
     let rank = (count * percent).div_ceil(100).max(1) - 1;
     usize::try_from(rank).ok().and_then(|rank| sorted.get(rank)).copied().unwrap_or(0)
 }
 
-/// As much of a 128-bit sum as 64 bits hold.
+/// A 128-bit sum, clamped to 64 bits.
 fn narrow(sum: u128) -> u64 {
     u64::try_from(sum).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Residency: bytes per node over time, and what was moved between nodes.
+//! Residency: bytes per node over time, and migrations between nodes.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use nearfar_topology::NodeId;
 use super::narrow;
 use crate::model::{Pair, Record};
 
-/// Where memory was.
+/// Residency over time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Over {
     /// The nodes, by id.
     pub nodes: Vec<NodeId>,
     /// Time, and bytes on each of the nodes.
     pub series: Vec<(u64, Vec<u64>)>,
-    /// Sums of what was moved, by node pair.
+    /// Total migrations by node pair.
     pub moved: Vec<Pair>,
 }
 
-/// The residency of a record; empty lists if it holds none.
+/// The residency of a record; empty lists if it has none.
 #[must_use]
 pub fn residency(record: &Record) -> Over {
     let residents = record.residency.iter().flat_map(|of| &of.nodes);

@@ -1,12 +1,12 @@
-//! Temperature: how many bytes were how hot, and for how long that had been so, on average over snapshots.
+//! Temperature: histograms of bytes by access rate and by age, averaged over snapshots.
 
 use super::narrow;
 use crate::model::Record;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Where the classes of rate begin, permille; the first is rate 0 alone, the second everything up to 100.
+/// Lower bounds of the classes of rate, permille; the first is rate 0 alone, the second everything up to 100.
 pub const RATES_PERMILLE: [u64; 11] = [0, 1, 101, 201, 301, 401, 501, 601, 701, 801, 901];
-/// Where the classes of age begin.
+/// Lower bounds of the classes of age.
 pub const AGES_NS: [u64; 8] = [
     0,
     SECOND_NS,
@@ -29,16 +29,16 @@ pub struct ByRate {
     pub bytes: u64,
 }
 
-/// Bytes of a class of age: how long a region had been accessed about as it was.
+/// Bytes of a class of age: the time for which a region's access rate has been about the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByAge {
     /// Least age in it.
     pub from_ns: u64,
-    /// The age from which the next class begins; nothing for the last.
+    /// Lower bound of the next class; `None` for the last.
     pub to_ns: Option<u64>,
-    /// Mean bytes that were accessed.
+    /// Mean bytes of accessed regions.
     pub accessed_bytes: u64,
-    /// Mean bytes that were not.
+    /// Mean bytes of idle regions.
     pub idle_bytes: u64,
 }
 
@@ -51,7 +51,7 @@ pub struct Temperature {
     pub by_age: Vec<ByAge>,
 }
 
-/// The temperature of a record; nothing without snapshots.
+/// The temperature of a record; `None` without snapshots.
 #[must_use]
 pub fn temperature(record: &Record) -> Option<Temperature> {
     let count = u128::try_from(record.accesses.len()).ok().filter(|count| *count > 0)?;
@@ -60,7 +60,7 @@ pub fn temperature(record: &Record) -> Option<Temperature> {
     for access in &record.accesses {
         for region in access.targets.iter().flat_map(|of| &of.regions) {
             let bytes = u128::from(region.range.bytes());
-            // Seldom, but seen, is not idle.
+            // A rate that rounds to 0 is not idle.
             let rate = access.intervals.rate_permille(region.accesses);
             let rate = rate.max(u64::from(region.accesses > 0));
             rates[class(&RATES_PERMILLE, rate)] += bytes;

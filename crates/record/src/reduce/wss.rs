@@ -1,15 +1,15 @@
-//! Working-set size: how many bytes were accessed, and how that is distributed over snapshots.
+//! Working-set size: accessed bytes per snapshot, and their distribution over snapshots.
 
 use super::{narrow, percentile};
 use crate::model::Record;
 
-/// The percentiles that are given.
+/// The reported percentiles.
 pub const PERCENTS: [u64; 9] = [0, 1, 5, 25, 50, 75, 95, 99, 100];
 
 /// Working-set sizes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wss {
-    /// The access rate from which a region counts, permille; 0 stands for any access at all.
+    /// Least access rate of a region in the working set, permille; 0 means any access at all.
     pub threshold_permille: u64,
     /// Time and size, snapshot by snapshot.
     pub series: Vec<(u64, u64)>,
@@ -17,11 +17,11 @@ pub struct Wss {
     pub percentiles: Vec<(u64, u64)>,
     /// Mean size.
     pub mean_bytes: u64,
-    /// Mean size of all that was monitored.
+    /// Mean of all monitored bytes.
     pub monitored_bytes: u64,
 }
 
-/// The working-set sizes of a record; nothing without snapshots.
+/// The working-set sizes of a record; `None` without snapshots.
 #[must_use]
 pub fn wss(record: &Record, threshold_permille: u64) -> Option<Wss> {
     let count = u128::try_from(record.accesses.len()).ok().filter(|count| *count > 0)?;

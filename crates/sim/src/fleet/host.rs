@@ -1,36 +1,36 @@
-//! One host of the fleet: its machine, its workload, its day. All of it is assumed; only the curve of waiting and what a line
-//! costs are those fitted to Colloid's study ([`crate::published::colloid`]).
+//! One host of the fleet: its machine, its workload, its daily load. All of it is assumed, except the waiting curve and
+//! the marginal cost of a line, which are those fitted to Colloid's study ([`crate::published::colloid`]).
 
 use nearfar_topology::Bytes;
 
-use crate::machine::{Builder, Machine, Node, Refusal, Route};
+use crate::machine::{Builder, Machine, Node, Refusal};
 use crate::published::colloid;
 use crate::rng::Rng;
 use crate::workload::{Antagonist, Region, Worker, Workload};
 
-/// Memory that moves as one.
+/// Unit of migration, in bytes.
 const PAGE: u64 = 256 << 20;
-/// A host's memory in use.
+/// Memory used by a host, in pages.
 const PAGES: u32 = 4096;
 
 /// A host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Host {
-    /// Near memory, pages; far memory holds everything.
+    /// Size of near memory in pages; far memory can hold everything.
     near: u32,
     far_ns: f64,
-    /// Width of near and of far memory, 10^9 bytes a second.
+    /// Bandwidth of near and of far memory, 10^9 bytes/s.
     gbps: [f64; 2],
-    /// Hot pages, and the share of accesses that goes to them.
+    /// Number of hot pages, and their share of accesses.
     hot: u32,
     hot_share: f64,
     reads: f64,
-    /// Lines under way at the busiest hour, ours and others'.
+    /// Outstanding lines at the busiest hour, ours and others'.
     lines: f64,
     others: f64,
-    /// The share of hours in which others are there.
+    /// The share of hours with traffic of others.
     busy: f64,
-    /// The busiest hour.
+    /// The busiest hour of the day.
     peak: f64,
 }
 
@@ -69,23 +69,16 @@ impl Host {
             duplex: false,
             waiting: colloid::CURVE,
         };
-        let builder = Builder {
-            name: "host".into(),
-            clock_ghz: 2.8,
-            nodes: vec![node(self.near, self.gbps[0]), node(PAGES + PAGES / 8, self.gbps[1])],
-            links: Vec::new(),
-            cpu_nodes: vec![0],
-            latency_ns: vec![vec![70.0, self.far_ns]],
-            routes: vec![vec![Route::default(); 2]],
-            concurrent_ns: 0.0,
-            probe_lines: 0.0,
-        };
-        builder.build()
+        let tiers = vec![
+            (70.0, node(self.near, self.gbps[0])),
+            (self.far_ns, node(PAGES + PAGES / 8, self.gbps[1])),
+        ];
+        Builder::tiers("host", 2.8, tiers).build()
     }
 
     pub(super) fn workload(&self) -> Workload {
-        let region = |name, pages| Region {
-            name,
+        let region = |name: &str, pages| Region {
+            name: name.to_owned(),
             pages,
             hot_pages: 0,
             hot_share: 0.0,
@@ -94,7 +87,7 @@ impl Host {
         };
         Workload {
             name: "host".into(),
-            about: "a host of the fleet",
+            about: "a host of the fleet".into(),
             page_bytes: PAGE,
             regions: vec![region("hot", self.hot), region("cold", PAGES - self.hot)],
             workers: vec![Worker {
@@ -110,7 +103,7 @@ impl Host {
         }
     }
 
-    /// Lines under way in such an hour of the day, ours and others'.
+    /// Outstanding lines at this hour of the day, ours and others'.
     pub(super) fn load(&self, hour: u32, rng: &mut Rng) -> (f64, f64) {
         let angle = (f64::from(hour) - self.peak) / 24.0 * std::f64::consts::TAU;
         let day = 0.3 + 0.35 * (1.0 + angle.cos());

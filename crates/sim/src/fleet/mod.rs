@@ -1,55 +1,58 @@
-//! A fleet: many hosts of 1 TiB for a day, by sampling. What a policy gains over them, and whether any host is worse off.
+//! A fleet: many hosts of 1 TiB for a day, by sampling. Measures the gain of a policy over all hosts, and the share of
+//! hosts that it slows down.
 //!
 //! # The fleet
-//! Each host is drawn from a seed (`host.rs`): how much of its memory is near, how far the other is and how wide both are, how
-//! hot its hot memory is, how much it asks for, who else asks for near memory. Through the day its demand follows a curve of
-//! its own, and others come and go. Nobody published such a fleet: it is assumed, and said to be.
+//! Each host is drawn from a seed (`host.rs`): the share of near memory, the latency of far memory, the bandwidth of
+//! both, the heat of its hot set, its demand, and the demand of others on near memory. Through the day its demand
+//! follows its own curve, and others come and go. No published data exist for such a fleet: all parameters are
+//! assumptions, and marked as such.
 //!
-//! # What is sampled
-//! - *Memory*: a page of the simulation stands for 256 MiB that are alike, 4096 of them for a host's 1 TiB.
-//! - *Time*: loads stay the same for an hour. The day's 24 hours are [`STRATA`] strata, of each of which every host draws one
-//!   hour; of that hour the first [`WINDOW_S`] seconds are simulated, with memory and controller as the hour simulated before
-//!   left them. The rest of the hour is taken to be as the window's last quarter.
-//! - *Hosts*: all of them, as hosts are what differs most.
+//! # Sampling
+//! - *Memory*: a page of the simulation represents 256 MiB of uniform heat, 4096 of them a host's 1 TiB.
+//! - *Time*: loads are constant for an hour. The day's 24 hours form [`STRATA`] strata, and every host draws one hour
+//!   of each; of that hour the first [`WINDOW_S`] seconds are simulated, starting from the memory and controller state
+//!   at the end of the previous one. The window's last quarter represents the rest of the hour.
+//! - *Hosts*: all of them are simulated, since hosts differ most.
 //!
-//! Figures are means over strata and hosts; their error is the standard error of a stratified sample, twice, hosts being
-//! drawn independently in each stratum. Off, nothing moves and nothing changes within an hour, so one steady state is the hour's.
+//! Figures are means over strata and hosts; their error is twice the standard error of a stratified sample, with hosts
+//! drawn independently in each stratum. The baseline ("off") does not migrate and has no change within an hour, so its
+//! hour is one steady state.
 
 use crate::compare::steady;
 use crate::live::{Sensors, Settings, Still, World};
-use crate::machine::Refusal;
 use crate::policy::Policy;
 use crate::rng::Rng;
 use crate::threads;
+use crate::unable::Unable;
 
 mod host;
 
 use host::Host;
 
-/// Parts of the day of which an hour each is simulated.
+/// Parts of the day; one hour of each is simulated.
 pub const STRATA: u32 = 3;
-/// Seconds of that hour that are simulated.
+/// Simulated seconds of that hour.
 pub const WINDOW_S: u32 = 120;
-/// Hours of a stratum.
+/// Hours per stratum.
 const HOURS: u32 = 24 / STRATA;
-/// Seconds at the end of a window that stand for the rest of the hour.
+/// Seconds at the end of a window that represent the rest of the hour.
 const LATE_S: u32 = WINDOW_S / 4;
 const EPOCH_MS: u32 = 200;
 
-/// How large, and how.
+/// Parameters of a simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// Hosts.
+    /// Number of hosts.
     pub hosts: u32,
-    /// Who moves pages.
+    /// Policy that migrates pages.
     pub policy: Policy,
-    /// The most that is moved on a host, 10^9 bytes a second.
+    /// Maximal migration rate per host, 10^9 bytes/s.
     pub rate_gbps: f64,
-    /// What chance decides.
+    /// Seed of all random draws.
     pub seed: u64,
 }
 
-/// A figure and how far off it may be by sampling.
+/// A figure with its sampling error.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
     /// The mean.
@@ -58,27 +61,27 @@ pub struct Estimate {
     pub error: f64,
 }
 
-/// What came of it.
+/// Results of a simulated day.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fleet {
-    /// Host-hours that were simulated, of 24 a host.
+    /// Simulated host-hours, of 24 per host.
     pub sampled_hours: u64,
-    /// Throughput of the policy over that of off, by host-hour.
+    /// Throughput of the policy over the baseline, by host-hour.
     pub speedup: Estimate,
-    /// What is moved on a host in a day, bytes.
+    /// Bytes migrated per host and day.
     pub moved_bytes: Estimate,
-    /// Speed-ups of hosts over the day: least, 1 %, 10 %, half, 90 %, 99 %, most.
+    /// Speedups of hosts over the day: minimum, 1 %, 10 %, median, 90 %, 99 %, maximum.
     pub percentiles: [f64; 7],
-    /// Share of hosts that the day made slower by more than 2 %.
+    /// Share of hosts that the policy slowed down by more than 2 %.
     pub worse: f64,
-    /// Share of hosts that it made faster by more than 2 %.
+    /// Share of hosts that it sped up by more than 2 %.
     pub better: f64,
 }
 
 /// Quantiles of [`Fleet::percentiles`].
 pub const QUANTILES: [f64; 7] = [0.0, 0.01, 0.1, 0.5, 0.9, 0.99, 1.0];
 
-/// An hour: throughput with the policy and off, bytes moved.
+/// One hour: throughput with the policy and of the baseline, bytes migrated.
 #[derive(Clone, Copy, Debug)]
 struct Hour {
     gbps: f64,
@@ -89,15 +92,15 @@ struct Hour {
 /// Simulates the day.
 ///
 /// # Errors
-/// None, unless the drawn hosts are changed for the worse.
-pub fn day(options: &Options) -> Result<Fleet, Refusal> {
+/// A drawn host is invalid, which the present ranges exclude, or the controller can't work on it.
+pub fn day(options: &Options) -> Result<Fleet, Unable> {
     let hosts: Vec<u64> = (0..u64::from(options.hosts)).collect();
-    let days: Result<Vec<Vec<Hour>>, Refusal> =
+    let days: Result<Vec<Vec<Hour>>, Unable> =
         threads::map(&hosts, |host| of_host(*host, options)).into_iter().collect();
     Ok(summary(&days?))
 }
 
-fn of_host(number: u64, options: &Options) -> Result<Vec<Hour>, Refusal> {
+fn of_host(number: u64, options: &Options) -> Result<Vec<Hour>, Unable> {
     let mut rng = Rng::new(options.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (number + 1));
     let host = Host::draw(&mut rng);
     let machine = host.machine()?;
@@ -108,7 +111,7 @@ fn of_host(number: u64, options: &Options) -> Result<Vec<Hour>, Refusal> {
         epoch_ms: EPOCH_MS,
         tick_epochs: 1,
         rate_gbps: options.rate_gbps,
-        sensors: Sensors { noise: 0.05, samples: 3000, ..Sensors::default() },
+        sensors: Sensors { noise: 0.05, samples: 600, ..Sensors::default() },
         seed: rng.bits(),
         ..Settings::default()
     };
@@ -125,7 +128,7 @@ fn of_host(number: u64, options: &Options) -> Result<Vec<Hour>, Refusal> {
         loaded.workers.iter_mut().for_each(|worker| worker.lines = own);
         let (mut all, mut late, epochs) = ((0.0, 0.0), (0.0, 0.0), WINDOW_S * 1000 / EPOCH_MS);
         for epoch in 0..epochs {
-            let done = world.step(controller.as_mut());
+            let done = world.step(controller.as_mut())?;
             #[expect(clippy::cast_precision_loss, reason = "bytes, for a mean")]
             let moved = done.moved_bytes as f64;
             all = (all.0 + done.figures.gbps, all.1 + moved);
@@ -133,7 +136,7 @@ fn of_host(number: u64, options: &Options) -> Result<Vec<Hour>, Refusal> {
                 late = (late.0 + done.figures.gbps, late.1 + moved);
             }
         }
-        // The rest of the hour is as the end of the window.
+        // The end of the window represents the rest of the hour.
         let rest = f64::from(3600 - WINDOW_S) / f64::from(LATE_S);
         let an_epoch = f64::from(EPOCH_MS) / 1000.0;
         hours.push(Hour {
@@ -219,7 +222,7 @@ mod tests {
     #[test]
     fn an_estimate_is_of_strata_and_says_how_far_off_it_may_be() {
         let hour = |gbps| Hour { gbps, off: 1.0, moved: 1.0 };
-        // Strata differ, hosts do not: no error.
+        // Strata differ, hosts do not: the error is zero.
         let alike: Vec<Vec<Hour>> =
             vec![(0..STRATA).map(|at| hour(1.0 + f64::from(at))).collect(); 10];
         let found = summary(&alike);

@@ -1,48 +1,49 @@
-//! From who asks for what to what flows: throughput, latency, and the load of every controller and link.
+//! From demands to traffic: throughput, latency, and the load of every controller and link.
 //!
-//! [`mod@network`] knows stations and classes; here a [`Machine`] becomes stations and demands become classes. Stations of
-//! a half-duplex node are one, of a full-duplex node two; then the links, in the machine's order.
+//! [`mod@network`] solves stations and classes; this module translates a [`Machine`] into stations and demands into
+//! classes. A half-duplex node is one station, a full-duplex node two; links follow, in the machine's order.
 
 use crate::machine::{LINE, Machine, Waiting};
 
+pub mod exact;
 pub mod network;
 
 use network::{Class, Solved, Station};
 
-/// What the CPUs of one node ask for.
+/// Demand of the CPUs of one node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Demand {
     /// The CPUs' row ([`Machine::row`]).
     pub row: usize,
-    /// Lines under way, N.
+    /// Outstanding lines, N.
     pub lines: f64,
-    /// Time between a line's arrival and the next request, Z.
+    /// Think time between a line's arrival and the next request, Z.
     pub think_ns: f64,
-    /// Share of the lines that are read, the others being written.
+    /// Share of lines that are read; the others are written.
     pub reads: f64,
     /// Share of the lines that goes to each node; sums to 1.
     pub shares: Vec<f64>,
 }
 
-/// Pages on the move, which load what they pass and wait for nobody.
+/// Page migration, which loads its path without being waited for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Move {
     /// The node read.
     pub from: usize,
     /// The node written.
     pub to: usize,
-    /// Bytes a nanosecond, which is 10^9 bytes a second.
+    /// Rate in bytes per nanosecond, equal to 10^9 bytes/s.
     pub gbps: f64,
 }
 
-/// What one demand gets.
+/// Result for one demand.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Served {
-    /// Lines a nanosecond.
+    /// Lines per nanosecond.
     pub per_ns: f64,
     /// Mean latency of a line.
     pub latency_ns: f64,
-    /// Latency of a line from each node, had it been read.
+    /// Loaded latency of a read from each node.
     pub loaded_ns: Vec<f64>,
 }
 
@@ -51,15 +52,15 @@ pub struct Served {
 pub struct Flow {
     /// By demand.
     pub served: Vec<Served>,
-    /// Lines a nanosecond at each node's controller: asked for by demands, pages on the move left out.
+    /// Lines per nanosecond at each node's controller from demands, without migration.
     pub controllers: Vec<f64>,
-    /// Lines a nanosecond on each link, probes included.
+    /// Lines per nanosecond on each link, probes included.
     pub links: Vec<f64>,
-    /// Utilisation of each node's controller, the busier direction of one with two.
+    /// Utilisation of each node's controller; for full duplex, of the busier direction.
     pub controllers_busy: Vec<f64>,
     /// Utilisation of each link.
     pub links_busy: Vec<f64>,
-    /// Whether the steady state was found exactly.
+    /// Whether the iteration converged to the steady state.
     pub settled: bool,
 }
 
@@ -72,7 +73,7 @@ pub fn solve(machine: &Machine, demands: &[Demand], moves: &[Move]) -> Flow {
         let lines = moving.gbps / LINE;
         stations[plan.read[moving.from]].background += lines;
         stations[plan.write[moving.to]].background += lines;
-        // Whoever copies reads here and writes there; the links between are taken as the reader's at the target.
+        // The CPUs of the target node copy; the traffic crosses the links of their reads from the source.
         if let Some(row) = machine.row(moving.to) {
             for link in &machine.routes[row][moving.from].read_links {
                 stations[plan.links + link].background += lines;
@@ -85,7 +86,7 @@ pub fn solve(machine: &Machine, demands: &[Demand], moves: &[Move]) -> Flow {
     plan.flow(machine, demands, &classes, &solved)
 }
 
-/// Which station is what.
+/// Station indices: for reads and writes of each node, and the first link.
 struct Plan {
     read: Vec<usize>,
     write: Vec<usize>,
@@ -113,9 +114,9 @@ impl Plan {
         };
         let mut stations = Vec::new();
         for node in &machine.nodes {
-            stations.push(station(node.read_gbps, node.waiting));
+            stations.push(station(node.read_gbps, node.waiting.clone()));
             if node.duplex {
-                stations.push(station(node.write_gbps, node.waiting));
+                stations.push(station(node.write_gbps, node.waiting.clone()));
             }
         }
         #[expect(clippy::cast_precision_loss, reason = "a small count")]
@@ -127,7 +128,7 @@ impl Plan {
         stations
     }
 
-    /// Stations that a read from `node` passes.
+    /// Stations on the path of a read from `node`.
     fn passed<'a>(
         &'a self,
         machine: &'a Machine,
@@ -140,7 +141,7 @@ impl Plan {
 
     fn class(&self, machine: &Machine, demand: &Demand, stations: usize) -> Class {
         let Demand { row, lines, think_ns, reads, ref shares } = *demand;
-        let mut visits = vec![0.0; stations];
+        let (mut visits, mut writes) = (vec![0.0; stations], vec![0.0; stations]);
         let mut base_ns = machine.concurrent_ns;
         for (node, share) in shares.iter().enumerate() {
             base_ns += share * machine.latency_ns[row][node];
@@ -148,11 +149,12 @@ impl Plan {
                 visits[station] += share * reads;
             }
             visits[self.write[node]] += share * (1.0 - reads);
+            writes[self.write[node]] += share * (1.0 - reads);
             for link in &machine.routes[row][node].write_links {
                 visits[self.links + link] += share * (1.0 - reads);
             }
         }
-        Class { lines, think_ns, base_ns, visits }
+        Class { lines, think_ns, base_ns, visits, writes }
     }
 
     fn flow(

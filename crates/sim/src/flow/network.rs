@@ -1,76 +1,80 @@
 //! A closed queueing network with several classes, solved for its steady state.
 //!
-//! # Why closed
-//! A CPU has only so many cache lines under way: N of them, and after each it computes for Z. So a class's throughput is
-//! N / (Z + L), and slow memory slows down the demand for it. An open model, in which demand does not ask what it costs,
-//! has no steady state on a machine whose one controller is asked for more than it has, and such machines are what this
-//! is about.
+//! # Closed model
+//! A CPU has a limited number of outstanding cache lines: N of them, with a think time Z after each. So a class's
+//! throughput is N / (Z + L), and slow memory lowers the demand for it. An open model, with demand independent of
+//! latency, has no steady state on a machine with an overloaded controller, and such machines are the subject here.
 //!
 //! # Waiting
 //! *Queue* stations: approximate mean value analysis (Schweitzer 1979, Bard 1979). A line of class i that arrives at
-//! station k finds the queue that is there on average, less its own class's share of one line, and waits until that is
-//! served: `W[i][k] = s_k (Q_k - Q[i][k] / N_i)`. Lines that nobody waits for (coherence probes, pages on the move) take a
-//! share u of the station's time, which lengthens service to `s_k / (1 - u)`.
-//! *Curve* stations: `W_k = a u^p / (1 - u)`, u being all that passes through, the same for every class.
+//! station k finds the average queue, less its own class's share of one line, and waits until that is served: `W[i][k]
+//! = s_k (Q_k - Q[i][k] / N_i)`. Lines that are not waited for (coherence probes, page migration) take a share u of the
+//! station's time, which lengthens service to `s_k / (1 - u)`. *Curve* stations: `W_k = a u^p / (1 - u)` with the total
+//! utilisation u, the same for every class. *Points* stations: as curve stations, with measured waiting by bandwidth and
+//! share of reads; the share of reads is that of the present throughputs, and updated with them.
 //!
-//! # Solving
-//! The curve stations alone are the optimality conditions of a concave problem (maximise `sum N_i ln X_i - Z_i X_i` less
-//! each station's integral of W), so taking one station after the other and solving it exactly within a bracket, the others
-//! held, is ascent along coordinates and gets there from anywhere. Queue stations are iterated along with it, half a step
-//! at a time. Near saturation a step on u itself would swing from side to side; a bracket does not.
+//! # Solution
+//! The curve stations alone are the optimality conditions of a concave problem (maximise `sum N_i ln X_i - Z_i X_i`
+//! less each station's integral of W). Solving one station after the other exactly within a bracket, with the others
+//! fixed, is coordinate ascent and converges from any start. Queue stations are iterated along with it, by half a step
+//! at a time. Near saturation a step on u itself would oscillate; a bracket does not.
 
-use crate::machine::Waiting;
+use nearfar_topology::Curves;
 
-/// The most sweeps; what then is reached is given, with [`Solved::settled`] false. Some tens do, and tens of thousands where two
-/// stations are full alike.
+use crate::machine::{LINE, Waiting};
+
+/// Maximal number of sweeps; beyond it the present state is returned with [`Solved::settled`] false. Some tens suffice,
+/// or tens of thousands if two stations are equally saturated.
 const SWEEPS_MAX: usize = 200_000;
-/// Throughputs that change by less than this share, sweep to sweep, stand still.
+/// The iteration has converged once throughputs change by less than this share per sweep.
 const STILL: f64 = 1e-10;
-/// Utilisation ends here: beyond, a curve has no meaning.
+/// Upper limit of utilisation, at which curves diverge.
 const FULL: f64 = 1.0 - 1e-7;
-/// What nobody waits for takes at most this share of a queue station.
+/// Lines that are not waited for take at most this share of a queue station.
 const UNAWAITED_MAX: f64 = 0.95;
-/// A utilisation so close to the one it causes is it,
+/// The solution is found once a utilisation is this close to the one it causes,
 const CLOSE: f64 = 1e-14;
-/// and that is found in fewer steps than this.
+/// which takes fewer steps than this.
 const STEPS_MAX: usize = 100;
 
-/// What serves lines.
+/// A station that serves lines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Station {
     /// Time to serve a line.
     pub service_ns: f64,
-    /// How lines wait.
+    /// Model of waiting.
     pub waiting: Waiting,
-    /// Lines a nanosecond that come whatever happens.
+    /// Constant rate of lines per nanosecond from outside the classes.
     pub background: f64,
-    /// Lines that come with each access of any class, unawaited.
+    /// Lines that accompany each access of any class without being waited for.
     pub with_access: f64,
 }
 
-/// Lines that are alike.
+/// Requests with common properties.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Class {
-    /// Lines under way, N.
+    /// Outstanding lines, N.
     pub lines: f64,
-    /// Time between a line's arrival and the next request, Z.
+    /// Think time between a line's arrival and the next request, Z.
     pub think_ns: f64,
-    /// Latency without waiting, on average over its accesses.
+    /// Latency without waiting, average over its accesses.
     pub base_ns: f64,
-    /// Visits of each station, on average over its accesses.
+    /// Visits of each station, average over its accesses.
     pub visits: Vec<f64>,
+    /// Those of them that are writes.
+    pub writes: Vec<f64>,
 }
 
 /// The steady state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Solved {
-    /// Lines a nanosecond, by class.
+    /// Lines per nanosecond, by class.
     pub per_ns: Vec<f64>,
-    /// Waiting at each station, by class.
+    /// Waiting time at each station, by class.
     pub wait_ns: Vec<Vec<f64>>,
     /// Utilisation of each station.
     pub utilisation: Vec<f64>,
-    /// Whether it stood still in the end.
+    /// Whether the iteration converged.
     pub settled: bool,
 }
 
@@ -111,12 +115,21 @@ impl<'a> State<'a> {
         state
     }
 
-    /// One round over all stations; true if nothing changed.
+    /// One sweep over all stations; returns whether the state is stable.
     fn sweep(&mut self) -> bool {
         for (at, station) in self.stations.iter().enumerate() {
-            match station.waiting {
+            match &station.waiting {
                 Waiting::Queue => self.wait_in_queue(at),
-                Waiting::Curve { factor_ns, power } => self.wait_by_curve(at, (factor_ns, power)),
+                Waiting::Curve { factor_ns, power } => {
+                    let wait = |u: f64| factor_ns * u.powf(*power) / (1.0 - u);
+                    self.wait_by_curve(at, FULL, &wait);
+                }
+                Waiting::Points(curves) => {
+                    let reads = self.reads(at);
+                    let peak = curves.peak_gbps(reads);
+                    let wait = |u: f64| curves.waiting_ns(reads, u * peak);
+                    self.wait_by_curve(at, FULL * Curves::BEYOND_PEAK, &wait);
+                }
             }
         }
         let mut still = true;
@@ -129,21 +142,39 @@ impl<'a> State<'a> {
     }
 
     fn throughput(&self, class: usize) -> f64 {
-        let Class { lines, think_ns, base_ns, visits } = &self.classes[class];
+        let Class { lines, think_ns, base_ns, visits, .. } = &self.classes[class];
         let waits: f64 = visits.iter().zip(&self.wait_ns[class]).map(|(v, wait)| v * wait).sum();
         lines / (think_ns + base_ns + waits)
     }
 
-    /// Share of a station's time that goes to what nobody waits for.
+    /// Share of reads in a station's traffic.
+    fn reads(&self, station: usize) -> f64 {
+        let of = |lines: fn(&Class) -> &[f64]| {
+            let rates = self.classes.iter().zip(&self.per_ns);
+            rates.map(|(class, x)| lines(class)[station] * x).sum::<f64>()
+        };
+        let all = of(|class| &class.visits);
+        if all > 0.0 { 1.0 - of(|class| &class.writes) / all } else { 1.0 }
+    }
+
+    /// Time of the station for a line.
+    fn service_ns(&self, station: usize) -> f64 {
+        match &self.stations[station].waiting {
+            Waiting::Points(curves) => LINE / curves.peak_gbps(self.reads(station)),
+            Waiting::Queue | Waiting::Curve { .. } => self.stations[station].service_ns,
+        }
+    }
+
+    /// Share of a station's time for lines that are not waited for.
     fn unawaited(&self, station: usize) -> f64 {
-        let Station { service_ns, background, with_access, .. } = self.stations[station];
-        service_ns * (background + with_access * self.per_ns.iter().sum::<f64>())
+        let Station { background, with_access, .. } = self.stations[station];
+        self.service_ns(station) * (background + with_access * self.per_ns.iter().sum::<f64>())
     }
 
     fn utilisation(&self, station: usize) -> f64 {
         let lines =
             self.classes.iter().zip(&self.per_ns).map(|(class, x)| class.visits[station] * x);
-        self.stations[station].service_ns * lines.sum::<f64>() + self.unawaited(station)
+        self.service_ns(station) * lines.sum::<f64>() + self.unawaited(station)
     }
 
     fn wait_in_queue(&mut self, station: usize) {
@@ -151,13 +182,13 @@ impl<'a> State<'a> {
         let longer = service / (1.0 - self.unawaited(station).min(UNAWAITED_MAX));
         let all: f64 = self.queue.iter().map(|queue| queue[station]).sum();
         for (class, of) in self.classes.iter().enumerate() {
-            // Of less than one line under way none ever meets another.
+            // With less than one outstanding line, own lines never meet.
             let own = self.queue[class][station] / of.lines.max(1.0);
             self.wait_ns[class][station] = longer * (all - own) + longer - service;
         }
     }
 
-    /// Half a step towards the queues that the present throughputs make; true if they are there.
+    /// Moves queues half a step towards those of the present throughputs; returns whether they are stable.
     fn requeue(&mut self) -> bool {
         let mut still = true;
         for (at, station) in self.stations.iter().enumerate() {
@@ -174,11 +205,11 @@ impl<'a> State<'a> {
         still
     }
 
-    /// The wait at which the lines that wait so long are the lines that cause it.
-    fn wait_by_curve(&mut self, station: usize, (factor_ns, power): (f64, f64)) {
-        let Station { service_ns, background, with_access, .. } = self.stations[station];
-        let wait = |u: f64| factor_ns * u.powf(power) / (1.0 - u);
-        // What each class takes of the station, and its time for an access without this station's wait.
+    /// Finds the wait at which the resulting traffic causes that wait, at a utilisation of up to `full`.
+    fn wait_by_curve(&mut self, station: usize, full: f64, wait: &dyn Fn(f64) -> f64) {
+        let Station { background, with_access, .. } = self.stations[station];
+        let service_ns = self.service_ns(station);
+        // Visits of each class to the station, and its time per access without this station's wait.
         let rest: Vec<(f64, f64)> = (0..self.classes.len())
             .map(|class| {
                 let visits = self.classes[class].visits[station];
@@ -194,9 +225,10 @@ impl<'a> State<'a> {
             };
             service_ns * (background + lines.map(of).sum::<f64>())
         };
-        // What is caused falls as the wait rises: one crossing, which secants close in on from both sides (the Illinois rule).
+        // Caused traffic falls as the wait rises, so there is one crossing; secants approach it from both sides (the
+        // Illinois rule).
         let over = |u: f64| caused(wait(u)) - u;
-        let (mut low, mut high) = ((0.0, over(0.0)), (FULL, over(FULL)));
+        let (mut low, mut high) = ((0.0, over(0.0)), (full, over(full)));
         if high.1 >= 0.0 {
             low = high;
         }
@@ -231,6 +263,8 @@ impl<'a> State<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use proptest::prelude::*;
 
@@ -239,7 +273,8 @@ mod tests {
     }
 
     fn class(lines: f64, think_ns: f64, base_ns: f64, visits: &[f64]) -> Class {
-        Class { lines, think_ns, base_ns, visits: visits.to_vec() }
+        let writes = vec![0.0; visits.len()];
+        Class { lines, think_ns, base_ns, visits: visits.to_vec(), writes }
     }
 
     const CURVE: Waiting = Waiting::Curve { factor_ns: 2.66, power: 2.45 };
@@ -259,7 +294,7 @@ mod tests {
 
     #[test]
     fn two_lines_at_one_queue_are_what_exact_analysis_says() {
-        // N = 2, one station, think 90, service 10: exact MVA gives 10 + 10 * Q(1) = 11 of latency, X = 2 / 101.
+        // N = 2, one station, think time 90, service 10: exact MVA gives a latency of 10 + 10 * Q(1) = 11, X = 2 / 101.
         let found = solve(&[station(10.0, Waiting::Queue)], &[class(2.0, 90.0, 10.0, &[1.0])]);
         assert!((found.per_ns[0] * 101.0 / 2.0 - 1.0).abs() < 1e-3, "{found:?}");
     }
@@ -275,7 +310,7 @@ mod tests {
     #[test]
     fn what_nobody_waits_for_makes_others_wait() {
         for waiting in [Waiting::Queue, CURVE] {
-            let alone = station(10.0, waiting);
+            let alone = station(10.0, waiting.clone());
             let beside = Station { background: 0.05, ..alone.clone() };
             let classes = [class(4.0, 100.0, 100.0, &[1.0])];
             let wait = |station| solve(&[station], &classes).wait_ns[0][0];
@@ -292,6 +327,23 @@ mod tests {
             class(288.139_353_449, 0.0, 20.0, &[0.257_274_803, 0.584_778_113]),
         ];
         assert!(solve(&stations, &classes).settled);
+    }
+
+    #[test]
+    fn measured_points_are_the_wait_at_the_bandwidth_and_mix_that_there_is() {
+        let text = "# source: a test\nread_share,gbps,ns\n0.5,0,100\n0.5,10,120\n0.5,20,200\n\
+                    1,0,100\n1,20,110\n1,40,300\n";
+        let curves = Arc::new(Curves::parse(text).unwrap());
+        for (lines, writes) in [(10.0, 0.0), (40.0, 0.0), (400.0, 0.0), (12.0, 0.5), (60.0, 0.25)] {
+            let stations = [station(f64::NAN, Waiting::Points(Arc::clone(&curves)))];
+            let class = Class { writes: vec![writes], ..class(lines, 0.0, 100.0, &[1.0]) };
+            let found = solve(&stations, &[class]);
+            let gbps = found.per_ns[0] * LINE;
+            let wait = curves.waiting_ns(1.0 - writes, gbps);
+            assert!(found.settled && (found.wait_ns[0][0] - wait).abs() < 1e-3 * (100.0 + wait));
+            let most = curves.peak_gbps(1.0 - writes) * Curves::BEYOND_PEAK;
+            assert!(gbps <= most && (lines < 100.0 || gbps > 0.99 * most), "{gbps} of {most}");
+        }
     }
 
     #[test]
@@ -336,7 +388,7 @@ mod tests {
             let found = solve(&stations, &classes);
             prop_assert!(found.settled);
             for (station, u) in stations.iter().zip(&found.utilisation) {
-                // A queue's utilisation is approximate where much passes that nobody waits for.
+                // The utilisation of a queue is approximate if much of its traffic is not waited for.
                 let most = if station.waiting == Waiting::Queue { 1.1 } else { 1.0 + 1e-6 };
                 prop_assert!((0.0..=most).contains(u), "{u}");
             }

@@ -1,87 +1,47 @@
-//! Carrefour, the policy's ([`nearfar_policy::traffic::carrefour`]), on the machine that is not there.
+//! Carrefour as published, with replication, on a simulated machine.
 //!
-//! Once a round (a second, unless the policy says otherwise) counters and samples become a [`Round`] and a [`Table`], and
-//! what the policy decides becomes acts. Where pages are huge, its version for huge pages decides. Pages that have copies are
-//! not moved, as published, but get more of them where they are seen to be read. It is told at its next round what was done of
-//! what it wanted.
+//! The published system has a kernel of its own that replicates read-only pages on several nodes, and joins huge pages
+//! again. Stock kernels do neither; Carrefour as it ships runs in [`super::balancing`]. This one is for comparison.
 //!
-//! Stock kernels can't have a page on several nodes, so there are two: one that relocates and interleaves, and the published
-//! system, which also replicates ([`Replicas`]).
+//! Once per round (a second, unless the policy sets another period) counters and samples become a [`Round`] and a
+//! [`Table`], and the policy's decision becomes acts. With huge pages, the policy's configuration for them applies.
+//! Replicated pages are not moved, but get more replicas where they are read. At its next round the policy learns
+//! which acts were carried out.
 
 use nearfar_policy::traffic::carrefour as policy;
 use nearfar_policy::traffic::{Memory, Page, Process, Reads, Round, Sample, Table};
 use nearfar_topology::{BasisPoints, Bytes, Nanoseconds, NodeId};
 
+use super::number::whole;
 use super::{Act, Controller, Readings};
 use crate::pages::PIECES;
 
-/// Whether pages may be on several nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Replicas {
-    /// As on stock kernels.
-    None,
-    /// As published, with a kernel that can do it.
-    Made,
-}
-
 /// The controller.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Carrefour {
-    replicas: Replicas,
     round: Option<Underway>,
 }
 
-/// A round under way, and who decides on it.
+/// The present round, with its policy.
 #[derive(Debug)]
 struct Underway {
     policy: policy::Carrefour,
     table: Table,
-    /// Time since it began, and the time that counters counted.
+    /// Time since it began, and the time in which counters counted.
     since_ms: u64,
     counted_ms: f64,
     period_ms: u64,
-    /// Accesses by node that asked and node that answered.
+    /// Accesses by requesting node and serving node.
     accesses: Vec<Vec<f64>>,
-    /// Samples that read and that wrote.
+    /// Sampled reads and writes.
     sampled: [u64; 2],
-    /// What was asked for in the last round.
+    /// Acts requested in the last round.
     asked: Vec<Act>,
-}
-
-impl Carrefour {
-    /// One that has seen nothing.
-    #[must_use]
-    pub const fn new(replicas: Replicas) -> Self {
-        Self { replicas, round: None }
-    }
-
-    fn begin(&self, readings: &Readings<'_>) -> Underway {
-        let huge = (0..readings.on().len()).step_by(PIECES).any(|page| readings.is_huge(page));
-        let mut config =
-            if huge { policy::Config::with_huge_pages() } else { policy::Config::default() };
-        if self.replicas == Replicas::None {
-            // More than all lines are read.
-            config.reads_of_lines = BasisPoints(10_001);
-        }
-        let period_ms = config.period.0 / 1_000_000;
-        let (policy, nodes) = (policy::Carrefour::new(config), readings.machine.nodes.len());
-        let table = Table::new(policy.pages_max(), nodes);
-        Underway {
-            policy,
-            table,
-            since_ms: 0,
-            counted_ms: 0.0,
-            period_ms,
-            accesses: vec![vec![0.0; nodes]; nodes],
-            sampled: [0; 2],
-            asked: Vec::new(),
-        }
-    }
 }
 
 impl Controller for Carrefour {
     fn tick(&mut self, readings: &Readings<'_>) -> Vec<Act> {
-        let mut round = self.round.take().unwrap_or_else(|| self.begin(readings));
+        let mut round = self.round.take().unwrap_or_else(|| Underway::begin(readings));
         round.take_in(readings);
         let due = round.since_ms >= round.period_ms;
         let acts = if due { round.decide(readings) } else { Vec::new() };
@@ -98,6 +58,25 @@ impl Controller for Carrefour {
 }
 
 impl Underway {
+    fn begin(readings: &Readings<'_>) -> Self {
+        let huge = (0..readings.on().len()).step_by(PIECES).any(|page| readings.is_huge(page));
+        let config =
+            if huge { policy::Config::with_huge_pages() } else { policy::Config::default() };
+        let period_ms = config.period.0 / 1_000_000;
+        let (policy, nodes) = (policy::Carrefour::new(config), readings.machine.nodes.len());
+        let table = Table::new(policy.pages_max(), nodes);
+        Self {
+            policy,
+            table,
+            since_ms: 0,
+            counted_ms: 0.0,
+            period_ms,
+            accesses: vec![vec![0.0; nodes]; nodes],
+            sampled: [0; 2],
+            asked: Vec::new(),
+        }
+    }
+
     fn take_in(&mut self, readings: &Readings<'_>) {
         self.since_ms += u64::from(readings.tick_ms);
         let (mut known, mut all) = (0.0, 0.0);
@@ -163,7 +142,7 @@ impl Underway {
     }
 }
 
-/// What was done of what was asked for.
+/// The requested acts that were carried out.
 fn executed(asked: &[Act], readings: &Readings<'_>) -> policy::Executed {
     let (mut moves, mut replicas) = (0, 0);
     for act in asked {
@@ -187,7 +166,7 @@ fn acts_of(action: &policy::Action) -> Vec<Act> {
     }
 }
 
-/// Places of huge pages whose small pages are all on one node: joining these moves nothing elsewhere.
+/// Places of huge pages with all small pages on one node: joining these migrates nothing.
 fn to_join(readings: &Readings<'_>) -> Vec<Act> {
     let on = readings.on();
     let whole = (0..on.len() / PIECES).map(|at| at * PIECES).filter(|first| {
@@ -195,11 +174,6 @@ fn to_join(readings: &Readings<'_>) -> Vec<Act> {
             && on[*first..*first + PIECES].iter().all(|node| *node == on[*first])
     });
     whole.map(|page| Act::Join { page: u32::try_from(page).unwrap_or(u32::MAX) }).collect()
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates")]
-const fn whole(count: f64) -> u64 {
-    count.round() as u64
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates")]

@@ -1,34 +1,36 @@
-//! Acts carried out, as many as the rate allows: what moves, how much, and what it costs.
+//! Carries out acts as the rate allows, and determines their traffic and cost.
 //!
-//! A move reads its page from where it is and writes it to where it goes; a copy the same. Pages that move in the same epoch
-//! share flushes of address translations, one for each 2 MiB, as the kernel batches them. Splitting moves nothing and costs a
-//! flush; joining copies what is not where the whole will be, and then all of it, as the kernel does.
+//! A move reads its page from its node and writes it to the target; a copy does the same. Pages that move in the same
+//! epoch share flushes of address translations, one for each 2 MiB, as the kernel batches them. Splitting moves
+//! nothing and costs a flush; joining copies all pieces to the node of the new page, as the kernel does, and costs a
+//! flush.
 
+use super::number::real;
 use super::{Act, World};
 use crate::flow::Move;
 use crate::pages::PIECES;
 
-/// Bytes that one flush is for.
+/// Bytes per flush.
 const FLUSH_BYTES: u64 = 2 << 20;
 
-/// What was done in an epoch.
+/// Results of an epoch.
 #[derive(Debug, Default)]
 pub(super) struct Done {
     pub(super) moves: Vec<Move>,
     pub(super) bytes: u64,
     pub(super) refused: u32,
     pub(super) flushes: f64,
-    /// Whether pages are otherwise than before.
+    /// Whether any page has changed.
     pub(super) changed: bool,
 }
 
-/// Carries out what waits, as far as the rate allows.
+/// Carries out waiting acts, as far as the rate allows.
 pub(super) fn out(world: &mut World<'_>) -> Done {
     let seconds = f64::from(world.settings.epoch_ms) / 1000.0;
     let mut done = Done::default();
     let an_epoch = world.settings.rate_gbps * 1e9 * seconds;
     let next = world.waiting.front().map_or(0.0, |act| bytes_of(world, *act));
-    // What is not used now may be used later, up to an epoch or a page.
+    // The unused allowance is kept, up to the bytes of the next act.
     world.allowed = (world.allowed + an_epoch).min(an_epoch + next);
     let mut parts = 0.0;
     while let Some(act) = world.waiting.front().copied() {
@@ -57,12 +59,7 @@ pub(super) fn out(world: &mut World<'_>) -> Done {
     done
 }
 
-#[expect(clippy::cast_precision_loss, reason = "bytes, for rates")]
-fn real(bytes: u64) -> f64 {
-    bytes as f64
-}
-
-/// What an act needs of the rate.
+/// Bytes that an act takes from the rate.
 fn bytes_of(world: &World<'_>, act: Act) -> f64 {
     let pages = &world.pages;
     let whole = pages.whole(act.page() as usize).len() as u64;
@@ -73,7 +70,7 @@ fn bytes_of(world: &World<'_>, act: Act) -> f64 {
     })
 }
 
-/// Counts a transfer; its rate is its bytes as yet.
+/// Counts a transfer; until the end of the epoch its rate holds bytes.
 fn load(done: &mut Done, (from, to): (usize, usize), bytes: u64) {
     match done.moves.iter_mut().find(|of| (of.from, of.to) == (from, to)) {
         Some(of) => of.gbps += real(bytes),
@@ -82,7 +79,7 @@ fn load(done: &mut Done, (from, to): (usize, usize), bytes: u64) {
     done.changed = true;
 }
 
-/// Takes room on a node; whether there was any.
+/// Takes memory of a node; returns whether it was free.
 fn take(world: &mut World<'_>, node: usize, bytes: u64, done: &mut Done) -> bool {
     let there = world.free[node] >= i128::from(bytes);
     if there {
@@ -112,7 +109,7 @@ fn go(world: &mut World<'_>, (page, to): (usize, usize), done: &mut Done) -> u64
 fn copy(world: &mut World<'_>, (page, to): (usize, usize), done: &mut Done) -> u64 {
     let from = usize::from(world.pages.node[page]);
     let has = from == to || world.pages.copies[page] >> to & 1 == 1;
-    // Huge pages are not replicated: they are split first, by who wants that.
+    // Huge pages are not replicated: a controller must split them first.
     let bytes = world.pages.page_bytes;
     if has || world.pages.is_huge(page) || !take(world, to, bytes, done) {
         return 0;
@@ -138,7 +135,7 @@ fn join(world: &mut World<'_>, page: usize, done: &mut Done) -> u64 {
     }
     let all = place * PIECES..(place + 1) * PIECES;
     let (bytes, piece) = (PIECES as u64 * world.pages.page_bytes, world.pages.page_bytes);
-    // The new page is there before the old ones are given up.
+    // The new page is allocated before the old ones are freed.
     if !take(world, to, bytes, done) {
         return 0;
     }

@@ -1,10 +1,11 @@
 //! Colloid's search (Vuppalapati and Agarwal, SOSP 2024), as its port to HeMem does it: pages move until both tiers have the
 //! same loaded latency.
 //!
-//! Each tick the policy's search ([`nearfar_policy::traffic::colloid`]) says which share of accesses should be near; where the
-//! paper reads latencies from counters, it gets [`Readings::loaded_ns`]. Then the hottest pages that fit into that wish go
-//! where they are wanted, for as many bytes a tick as are allowed. As in HeMem, only hot pages move and only others give way
-//! to them: a page is hot if it has more than its share of accesses. Near is the node with the lowest latency without load.
+//! Each tick the policy's search ([`nearfar_policy::traffic::colloid`]) returns the wanted change of the near share of
+//! accesses; where the paper reads latencies from counters, it gets [`Readings::loaded_ns`]. Then the hottest pages
+//! that fit into that change move, up to a limit of bytes per tick. As in HeMem, only hot pages move, and only others
+//! are displaced by them: a page is hot if it has more than its share of accesses. Near is the node with the lowest
+//! latency without load.
 
 use nearfar_policy::traffic::colloid::{self as search, Wish};
 use nearfar_topology::{BasisPoints, Nanoseconds};
@@ -12,16 +13,16 @@ use nearfar_topology::{BasisPoints, Nanoseconds};
 use super::heat::Heat;
 use super::{Act, Controller, Readings};
 
-/// The most bytes that are asked for at once.
+/// Most bytes requested at once.
 const ROUND_BYTES: u64 = 100_000_000;
-/// Samples by which heat is forgotten by half.
+/// Samples after which heat is halved.
 const HALF_LIFE: f64 = 100_000.0;
 
 /// The search.
 #[derive(Clone, Debug)]
 pub struct Colloid {
     search: search::Colloid,
-    /// As read last.
+    /// The last readings.
     latency_ns: [Option<f64>; 2],
     heat: Option<Heat>,
 }
@@ -77,7 +78,8 @@ fn tiers(readings: &Readings<'_>) -> [usize; 2] {
     [nodes.first().copied().unwrap_or_default(), nodes.get(1).copied().unwrap_or_default()]
 }
 
-/// Hottest pages first, as long as they fit into the wish; a full node first gives up its coldest, if that is colder.
+/// Hottest pages first, as far as they fit into `wish`; a full node first gives up its coldest page, if that is
+/// colder.
 fn choose(readings: &Readings<'_>, heat: &Heat, tiers: [usize; 2], wish: f64) -> Vec<Act> {
     let [from, to] = if wish > 0.0 { [tiers[1], tiers[0]] } else { tiers };
     let (pages, page_bytes) = (readings.on().len(), readings.page_bytes());

@@ -1,4 +1,4 @@
-//! How hot pages are, as far as samples tell: counts that halve as new samples come, so that what was hot once cools.
+//! Heat of pages, estimated from samples: counts are halved as new samples arrive, so that former heat decays.
 
 use super::Sample;
 
@@ -13,13 +13,13 @@ pub struct Heat {
 }
 
 impl Heat {
-    /// Nothing seen of `pages` pages yet.
+    /// No samples of `pages` pages yet.
     #[must_use]
     pub fn new(pages: usize, half_life: f64) -> Self {
         Self { counts: vec![0.0; pages], sum: 0.0, since: 0.0, half_life }
     }
 
-    /// Adds what was seen.
+    /// Adds samples.
     pub fn add(&mut self, samples: &[Sample]) {
         for sample in samples {
             if let Some(count) = self.counts.get_mut(sample.page as usize) {

@@ -1,49 +1,52 @@
-//! A machine in time: epochs of 10 ms, a controller that is told what sensors saw and moves pages, contention that comes
-//! and goes.
+//! A simulated machine over time: epochs of 10 ms, a controller that gets readings and moves pages, varying
+//! contention.
 //!
-//! Each epoch: what waits to be done is done, as much as the rate allows, and loads what it reads and writes; then the
-//! machine's steady state under all that is the epoch's ([`World`]). Every tick the controller gets [`Readings`],
-//! which are noisy, late or missing as [`Sensors`] says, and answers with [`Act`]s. What it never gets is the
-//! truth: heat, utilisation and other people's demand it has to infer, as on a machine.
+//! In each epoch, waiting acts are carried out as the rate allows, and load the nodes that they read and write; the
+//! machine's steady state under all load is the result of the epoch ([`World`]). Every tick the controller gets
+//! [`Readings`], which are noisy, late or missing as [`Sensors`] specifies, and answers with [`Act`]s. It never gets
+//! the true heat, utilisation or demand of other programs: it has to infer these, as on a real machine.
 //!
-//! Not here: what controllers decide: [`mod@colloid`], [`mod@carrefour`] and [`mod@balanced`] hand over to the policies.
+//! Not here: decisions: [`mod@colloid`], [`mod@carrefour`] and [`mod@balancing`] leave them to the policies.
 
-pub mod adversaries;
-pub mod balanced;
+pub mod balancing;
 pub mod carrefour;
 mod carry;
 pub mod colloid;
 pub mod heat;
+mod model;
+mod number;
 pub mod sense;
-pub mod tiers;
+pub mod tiering;
 mod world;
+
+use nearfar_policy::traffic::model::Unmodelled;
 
 pub use sense::{Counters, Readings, Sample, Sensors};
 pub use world::{Epoch, World};
 
-/// Something to do to a page, which is its index in [`Pages`](crate::pages::Pages); a huge page goes by any of its pieces.
+/// An action on a page, given by its index in [`Pages`](crate::pages::Pages); any piece of a huge page represents it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// It is to be on another node. Copies of it are given up.
+    /// Migrates it to another node. Its copies are given up.
     Move {
         /// The page.
         page: u32,
         /// The node.
         to: u16,
     },
-    /// It is to have a copy on another node, which a write to it ends.
+    /// Copies it to another node; a write to the page ends the copy.
     Copy {
         /// The page.
         page: u32,
         /// The node.
         to: u16,
     },
-    /// The huge page becomes small ones, where they are.
+    /// Splits the huge page into small ones, in place.
     Split {
         /// The page.
         page: u32,
     },
-    /// The small pages of a huge page's place become one, where this one is.
+    /// Joins the small pages of a huge page's place, on the node of this one.
     Join {
         /// The page.
         page: u32,
@@ -62,14 +65,47 @@ impl Act {
     }
 }
 
-/// Decides what is done.
+/// A controller that can't decide. A real daemon would report it and go on without migration; the result of a
+/// simulation would be that of first touch under the policy's name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failed {
+    /// The policy can't model the machine.
+    #[error("policy {policy}: it can't model this machine: {reason}")]
+    Unmodelled {
+        /// The policy.
+        policy: &'static str,
+        /// The reason.
+        reason: Unmodelled,
+    },
+    /// The readings have other dimensions than the policy's model of the machine.
+    #[error(
+        "policy {policy}: readings do not fit its model of the machine (verdict mismatch); this is an error of the \
+         simulator, please report it"
+    )]
+    Mismatch {
+        /// The policy.
+        policy: &'static str,
+    },
+}
+
+/// Decides on acts.
 pub trait Controller {
     /// Called every [`Settings::tick_epochs`]; acts are carried out in the order given, after those still waiting.
     fn tick(&mut self, readings: &Readings<'_>) -> Vec<Act>;
 
-    /// The part of [`Sensors::samples`] that it wants taken.
+    /// The part of [`Sensors::samples`] that it requests.
     fn sampling(&self) -> f64 {
         1.0
+    }
+
+    /// The reason why it can't decide at all, after which the simulation ends.
+    fn failed(&self) -> Option<Failed> {
+        None
+    }
+
+    /// Whether it reads accessed bits, so that accesses are to be counted page by page ([`Readings::accesses`]).
+    fn scans(&self) -> bool {
+        false
     }
 }
 
@@ -95,9 +131,17 @@ impl Controller for Box<dyn Controller> {
     fn sampling(&self) -> f64 {
         self.as_ref().sampling()
     }
+
+    fn failed(&self) -> Option<Failed> {
+        self.as_ref().failed()
+    }
+
+    fn scans(&self) -> bool {
+        self.as_ref().scans()
+    }
 }
 
-/// Two at once that do not know of each other.
+/// Two controllers at once, unaware of each other.
 #[derive(Debug)]
 pub struct Both<A, B>(pub A, pub B);
 
@@ -111,24 +155,33 @@ impl<A: Controller, B: Controller> Controller for Both<A, B> {
     fn sampling(&self) -> f64 {
         self.0.sampling().max(self.1.sampling())
     }
+
+    fn failed(&self) -> Option<Failed> {
+        self.0.failed().or_else(|| self.1.failed())
+    }
+
+    fn scans(&self) -> bool {
+        self.0.scans() || self.1.scans()
+    }
 }
 
-/// How time runs and what moving costs.
+/// Time steps, and the cost of migration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Length of an epoch.
     pub epoch_ms: u32,
-    /// Epochs from tick to tick.
+    /// Epochs per tick.
     pub tick_epochs: u32,
-    /// The most that is moved, 10^9 bytes a second.
+    /// Highest migration rate, 10^9 bytes per second.
     pub rate_gbps: f64,
-    /// What a flush of address translations takes of each of the workload's CPUs: one for each 2 MiB that move together.
+    /// Time that a flush of address translations takes from each of the workload's CPUs: one for each 2 MiB that move
+    /// together.
     pub flush_ns: f64,
-    /// Share of moves that fail although there is room, as where memory is pinned or a node is full for a moment.
+    /// Share of moves that fail despite free memory, for example because memory is pinned.
     pub refused: f64,
-    /// What is seen.
+    /// Properties of the sensors.
     pub sensors: Sensors,
-    /// What chance decides.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 

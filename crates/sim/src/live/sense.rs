@@ -1,20 +1,23 @@
-//! What a controller gets to see: loaded latencies as probes measure them, and a few accesses of all that happen.
+//! Sensors of the simulated machine: loaded latencies as probes measure them, counters, and sampled accesses.
+//!
+//! Latencies have noise and bias, any value can be lost, and all arrive late, as [`Sensors`] specifies; counters are
+//! exact. Samples are drawn by worker, region and heat. The true heat of pages is not part of [`Readings`].
 
 use std::collections::VecDeque;
 
 use crate::alias::Alias;
-use crate::flow::Flow;
+use crate::flow::{Demand, Flow};
 use crate::machine::Machine;
 use crate::pages::Pages;
 use crate::rng::Rng;
 use crate::workload::Workload;
 
-/// How well sensors see.
+/// Properties of sensors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sensors {
     /// Noise of a latency: relative standard deviation.
     pub noise: f64,
-    /// By how much all latencies are wrong: 0.2 is 20 % too high.
+    /// Relative error of all latencies: 0.2 is 20 % too high.
     pub bias: f64,
     /// Share of readings and of samples that is lost.
     pub loss: f64,
@@ -22,18 +25,18 @@ pub struct Sensors {
     pub delay_ticks: usize,
     /// Accesses sampled each tick.
     pub samples: u32,
-    /// Which counters there are.
+    /// Available counters.
     pub counters: Counters,
 }
 
-/// What is counted, exactly; a reading may be lost like any.
+/// Counted quantities; counts are exact, but a reading may be lost like any other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counters {
-    /// Nothing.
+    /// None.
     None,
     /// The workload's own accesses, by row of CPUs and node.
     Own,
-    /// These, and what each controller carries, whoever asked.
+    /// These, and the traffic of each memory controller, for all requesters.
     All,
 }
 
@@ -51,44 +54,49 @@ impl Default for Sensors {
     }
 }
 
-/// An access that was seen.
+/// A sampled access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// The page's index.
     pub page: u32,
-    /// The row of the CPUs that asked.
+    /// The row of the requesting CPUs.
     pub row: u16,
     /// Whether it was a write.
     pub write: bool,
 }
 
-/// What a controller is told.
+/// The inputs of a controller.
 #[derive(Debug)]
 pub struct Readings<'a> {
-    /// Now; readings are as old as the sensors' delay.
+    /// The present time; readings are as old as the sensors' delay.
     pub now_ms: u64,
     /// Time from tick to tick.
     pub tick_ms: u32,
-    /// Latency of a line from each node (column) for each row of CPUs; none where the reading was lost.
+    /// Latency of a line from each node (column) for each row of CPUs; `None` if the reading was lost.
     pub loaded_ns: Vec<Vec<Option<f64>>>,
-    /// Accesses of the workload that were seen.
+    /// Sampled accesses of the workload.
     pub samples: Vec<Sample>,
-    /// Cache lines a microsecond at each node's controller, whoever asked; none where there is no counter or its reading
-    /// was lost.
+    /// Cache lines per microsecond at each node's controller, for all requesters; `None` if there is no counter or its
+    /// reading was lost.
     pub controllers_per_us: Vec<Option<f64>>,
-    /// The workload's own lines a microsecond, by row of CPUs and node; as above.
+    /// The workload's own lines per microsecond, by row of CPUs and node; likewise.
     pub own_per_us: Vec<Vec<Option<f64>>>,
     /// The share of the workload's time that is spent in translation beyond what huge pages would cost.
     pub walks: f64,
-    /// Where pages are; their heat is not for controllers.
+    /// Available counters.
+    pub counters: Counters,
+    /// Lines of each page since the beginning, if [`Controller::scans`](super::Controller::scans): an accessed bit is set
+    /// where they have grown. Empty otherwise.
+    pub accesses: &'a [f64],
+    /// Nodes of the pages; their heat is not for controllers.
     pub(super) pages: &'a Pages,
     /// Bytes free on each node.
     pub free: Vec<u64>,
-    /// What is known of the machine without load.
+    /// The machine, without its load.
     pub machine: &'a Machine,
-    /// Acts asked for and not yet done.
+    /// Number of acts that wait.
     pub waiting: usize,
-    /// The most that is moved, 10^9 bytes a second.
+    /// Highest migration rate, 10^9 bytes per second.
     pub rate_gbps: f64,
 }
 
@@ -130,7 +138,7 @@ impl Readings<'_> {
     }
 }
 
-/// What was seen at a tick.
+/// Readings of a tick.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) loaded_ns: Vec<Vec<Option<f64>>>,
@@ -139,7 +147,7 @@ pub(super) struct Seen {
     pub(super) own_per_us: Vec<Vec<Option<f64>>>,
 }
 
-/// The sensors at work.
+/// The sensors' state.
 #[derive(Debug)]
 pub(super) struct Sense {
     rng: Rng,
@@ -155,7 +163,7 @@ impl Sense {
         sense
     }
 
-    /// Takes in which pages are hot.
+    /// Adopts the present heat of pages.
     pub(super) fn learn(&mut self, workload: &Workload, pages: &Pages) {
         let mut of: Vec<(Vec<u32>, Vec<f64>)> = vec![Default::default(); workload.regions.len()];
         for (page, (region, heat)) in (0u32..).zip(pages.region.iter().zip(&pages.heat)) {
@@ -166,19 +174,19 @@ impl Sense {
         self.regions = of.into_iter().map(|(pages, heats)| (pages, Alias::of(&heats))).collect();
     }
 
-    /// Looks now, and gives what was seen `delay_ticks` ago; nothing while the first look is on its way.
+    /// Measures now, and returns the readings of `delay_ticks` ago; `None` until the first ones arrive.
     pub(super) fn look(
         &mut self,
         sensors: &Sensors,
         (flow, shares): (&Flow, &[Vec<f64>]),
-        workload: &Workload,
+        (machine, workload): (&Machine, &Workload),
     ) -> Option<Seen> {
         let seen = Seen {
-            loaded_ns: self.latencies(sensors, flow, workload),
+            loaded_ns: self.latencies(sensors, &loaded(flow, machine, workload)),
             samples: self.samples(sensors, flow, workload),
             controllers_per_us: self
                 .counted((sensors, sensors.counters == Counters::All), &flow.controllers),
-            own_per_us: own(flow, shares, workload)
+            own_per_us: own((flow, shares), machine, workload)
                 .iter()
                 .map(|row| self.counted((sensors, sensors.counters != Counters::None), row))
                 .collect(),
@@ -187,7 +195,7 @@ impl Sense {
         if self.on_the_way.len() > sensors.delay_ticks { self.on_the_way.pop_front() } else { None }
     }
 
-    /// Lines a nanosecond as counters have them, in microseconds.
+    /// Counter readings in lines per microsecond, from lines per nanosecond.
     fn counted(&mut self, (sensors, there): (&Sensors, bool), per_ns: &[f64]) -> Vec<Option<f64>> {
         let mut count = |lines: &f64| {
             let lost = self.rng.unit() < sensors.loss;
@@ -196,19 +204,13 @@ impl Sense {
         per_ns.iter().map(&mut count).collect()
     }
 
-    fn latencies(
-        &mut self,
-        sensors: &Sensors,
-        flow: &Flow,
-        workload: &Workload,
-    ) -> Vec<Vec<Option<f64>>> {
-        let served = flow.served.iter().take(workload.workers.len());
+    fn latencies(&mut self, sensors: &Sensors, loaded: &[Vec<f64>]) -> Vec<Vec<Option<f64>>> {
         let mut seen = |ns: f64| {
             let lost = self.rng.unit() < sensors.loss;
             let noise = 1.0 + sensors.bias + sensors.noise * self.rng.normal();
             (!lost).then_some((ns * noise).max(1.0))
         };
-        served.map(|of| of.loaded_ns.iter().map(|ns| seen(*ns)).collect()).collect()
+        loaded.iter().map(|row| row.iter().map(|ns| seen(*ns)).collect()).collect()
     }
 
     fn samples(&mut self, sensors: &Sensors, flow: &Flow, workload: &Workload) -> Vec<Sample> {
@@ -242,10 +244,47 @@ impl Sense {
     }
 }
 
-/// The workload's lines a nanosecond by row of CPUs and node.
-fn own(flow: &Flow, shares: &[Vec<f64>], workload: &Workload) -> Vec<Vec<f64>> {
-    let rows = workload.workers.iter().map(|worker| worker.row + 1).max().unwrap_or(0);
-    let mut own = vec![vec![0.0; flow.controllers.len()]; rows];
+/// Demands without lines, for loaded latencies of rows without a worker: they follow the workload's and its antagonists'
+/// demands, by row.
+pub(super) fn probes(machine: &Machine, workload: &Workload) -> Vec<Demand> {
+    let is_idle = |row: &usize| workload.workers.iter().all(|worker| worker.row != *row);
+    let probe = |row: usize| {
+        let mut shares = vec![0.0; machine.nodes.len()];
+        shares[machine.cpu_nodes[row]] = 1.0;
+        Demand { row, lines: 0.0, think_ns: 0.0, reads: 1.0, shares }
+    };
+    (0..machine.cpu_nodes.len()).filter(is_idle).map(probe).collect()
+}
+
+/// Loaded latencies, by row of CPUs and node: of several workers in a row the mean, weighted by their lines.
+fn loaded(flow: &Flow, machine: &Machine, workload: &Workload) -> Vec<Vec<f64>> {
+    let nodes = machine.nodes.len();
+    let mut probes = flow.served.iter().skip(workload.workers.len() + workload.antagonists.len());
+    let row = |row: usize| {
+        let of_row = || {
+            let workers = flow.served.iter().zip(&workload.workers);
+            workers.filter(move |(_, worker)| worker.row == row).map(|(served, _)| served)
+        };
+        let lines: f64 = of_row().map(|served| served.per_ns).sum();
+        if lines > 0.0 {
+            let mean = |node: usize| {
+                of_row().map(|of| of.per_ns * of.loaded_ns[node]).sum::<f64>() / lines
+            };
+            return (0..nodes).map(mean).collect();
+        }
+        let first = of_row().next().or_else(|| probes.next());
+        first.map(|of| of.loaded_ns.clone()).unwrap_or_default()
+    };
+    (0..machine.cpu_nodes.len()).map(row).collect()
+}
+
+/// The workload's lines per nanosecond, by row of CPUs and node.
+fn own(
+    (flow, shares): (&Flow, &[Vec<f64>]),
+    machine: &Machine,
+    workload: &Workload,
+) -> Vec<Vec<f64>> {
+    let mut own = vec![vec![0.0; machine.nodes.len()]; machine.cpu_nodes.len()];
     for ((served, shares), worker) in flow.served.iter().zip(shares).zip(&workload.workers) {
         for (lines, share) in own[worker.row].iter_mut().zip(shares) {
             *lines += served.per_ns * share;

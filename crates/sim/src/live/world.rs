@@ -1,9 +1,13 @@
-//! The machine, its pages and the time.
+//! The state of a simulated machine over time: its pages, load, waiting acts and sensors.
+//!
+//! An epoch carries out acts (`carry.rs`), ends copies of written pages, and solves the machine's steady state again
+//! if anything has changed. Every few epochs the controller gets readings (`sense.rs`) and queues acts; invalid ones
+//! are dropped.
 
 use std::collections::VecDeque;
 
-use super::sense::{Readings, Sense};
-use super::{Act, Controller, Settings, carry};
+use super::sense::{self, Readings, Sense};
+use super::{Act, Controller, Failed, Settings, carry};
 use crate::flow::{self, Flow, Move};
 use crate::machine::Machine;
 use crate::metrics::{Figures, figures};
@@ -11,10 +15,10 @@ use crate::pages::Pages;
 use crate::rng::Rng;
 use crate::workload::Workload;
 
-/// The most of their time that CPUs lose to flushes.
+/// Largest share of time that CPUs lose to flushes.
 const FLUSHED_MOST: f64 = 0.5;
 
-/// What happened in an epoch.
+/// Results of an epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Epoch {
     /// The workload's figures.
@@ -34,13 +38,15 @@ pub struct World<'a> {
     pub(super) pages: Pages,
     pub(super) free: Vec<i128>,
     pub(super) waiting: VecDeque<Act>,
-    /// Bytes that the rate has allowed and nobody has used.
+    /// Bytes that the rate has allowed and no act has used.
     pub(super) allowed: f64,
-    /// What chance refuses and writes, apart from what sensors see.
+    /// Random numbers for refusals and writes, separate from those of the sensors.
     pub(super) rng: Rng,
     epoch: u64,
     sense: Sense,
-    /// What flows while nothing changes.
+    /// Lines of each page since the beginning; empty unless the controller scans.
+    accesses: Vec<f64>,
+    /// The steady state, until something changes.
     steady: Option<Steady>,
 }
 
@@ -48,14 +54,14 @@ pub struct World<'a> {
 struct Steady {
     flow: Flow,
     shares: Vec<Vec<f64>>,
-    /// What moved and the share of time that flushes took meanwhile.
+    /// Moves, and the share of time lost to flushes, in that state.
     under: (Vec<Move>, f64),
     /// The share of time that CPUs spend in translation.
     walks: f64,
 }
 
 impl<'a> World<'a> {
-    /// A machine on which pages are where they are.
+    /// A machine with these pages, in place.
     #[must_use]
     pub fn new(
         machine: &'a Machine,
@@ -77,6 +83,7 @@ impl<'a> World<'a> {
             allowed: 0.0,
             rng: Rng::new(settings.seed.wrapping_add(0x5eed)),
             epoch: 0,
+            accesses: Vec::new(),
             sense: Sense::new(workload, &pages, Rng::new(settings.seed)),
             steady: None,
             settings,
@@ -84,7 +91,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Contention from now on: lines under way of each antagonist, in their order.
+    /// Sets the contention: outstanding lines of each antagonist.
     pub fn contend(&mut self, lines: f64) {
         for antagonist in &mut self.workload.antagonists {
             if antagonist.lines.to_bits() != lines.to_bits() {
@@ -93,7 +100,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// How much the workload asks for from now on: lines under way of each of its workers.
+    /// Sets the workload's demand: outstanding lines of each worker.
     pub fn work(&mut self, lines: f64) {
         for worker in &mut self.workload.workers {
             worker.lines = lines;
@@ -101,7 +108,7 @@ impl<'a> World<'a> {
         self.steady = None;
     }
 
-    /// What is hot is elsewhere from now on ([`Pages::rotate`]).
+    /// Moves the heat of pages elsewhere ([`Pages::rotate`]).
     pub fn rotate(&mut self, by: usize) {
         self.pages.rotate(by);
         self.sense.learn(&self.workload, &self.pages);
@@ -114,14 +121,17 @@ impl<'a> World<'a> {
         self.settings.epoch_ms
     }
 
-    /// Where pages are.
+    /// The pages, with their nodes.
     #[must_use]
     pub fn pages(&self) -> &Pages {
         &self.pages
     }
 
-    /// Goes on by one epoch.
-    pub fn step(&mut self, controller: &mut dyn Controller) -> Epoch {
+    /// Advances by one epoch.
+    ///
+    /// # Errors
+    /// [`Failed`] if the controller can't work on this machine or with these readings.
+    pub fn step(&mut self, controller: &mut dyn Controller) -> Result<Epoch, Failed> {
         let done = carry::out(self);
         self.collapse();
         let seconds = f64::from(self.settings.epoch_ms.max(1)) / 1000.0;
@@ -133,21 +143,28 @@ impl<'a> World<'a> {
             _ => self.solve(under),
         };
         self.epoch += 1;
+        if controller.scans() {
+            self.count_accesses(&steady);
+        }
         if self.epoch.is_multiple_of(u64::from(self.settings.tick_epochs.max(1))) {
             self.tick(controller, &steady);
+            if let Some(failed) = controller.failed() {
+                return Err(failed);
+            }
         }
         let figures = figures(self.machine, &self.workload, &steady.shares, &steady.flow);
         self.steady = Some(steady);
-        Epoch { figures, moved_bytes: done.bytes, refused: done.refused }
+        Ok(Epoch { figures, moved_bytes: done.bytes, refused: done.refused })
     }
 
     fn solve(&self, under: (Vec<Move>, f64)) -> Steady {
         let mut demands = self.pages.demands(&self.workload, self.machine);
         let workers = self.workload.workers.len();
         for demand in demands.iter_mut().take(workers) {
-            // A CPU that flushes asks for nothing.
+            // A CPU that flushes requests nothing.
             demand.lines *= 1.0 - under.1;
         }
+        demands.extend(sense::probes(self.machine, &self.workload));
         let flow = flow::solve(self.machine, &demands, &under.0);
         let (mut walked, mut all) = (0.0, 0.0);
         for ((demand, served), worker) in
@@ -159,6 +176,22 @@ impl<'a> World<'a> {
         let walks = if all > 0.0 { walked / all } else { 0.0 };
         let shares = demands.into_iter().map(|demand| demand.shares).collect();
         Steady { flow, shares, under, walks }
+    }
+
+    /// Counts an epoch's lines page by page.
+    fn count_accesses(&mut self, steady: &Steady) {
+        let ns = f64::from(self.settings.epoch_ms) * 1e6;
+        let mut lines = vec![0.0; self.workload.regions.len()];
+        for (worker, served) in self.workload.workers.iter().zip(&steady.flow.served) {
+            for (lines, uses) in lines.iter_mut().zip(&worker.uses) {
+                *lines += served.per_ns * ns * uses;
+            }
+        }
+        self.accesses.resize(self.pages.count(), 0.0);
+        let pages = self.pages.heat.iter().zip(&self.pages.region);
+        for (sum, (heat, region)) in self.accesses.iter_mut().zip(pages) {
+            *sum += lines[usize::from(*region)] * heat;
+        }
     }
 
     /// Ends copies of pages that were written to.
@@ -186,7 +219,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A page has no copies from now on.
+    /// Gives up all copies of a page.
     pub(super) fn give_up_copies(&mut self, page: usize) {
         let copies = std::mem::take(&mut self.pages.copies[page]);
         for (node, free) in self.free.iter_mut().enumerate() {
@@ -210,8 +243,8 @@ impl<'a> World<'a> {
         let wanted =
             (f64::from(sensors.samples) * controller.sampling().clamp(0.0, 1.0)).round() as u32;
         sensors.samples = wanted;
-        let Some(seen) = self.sense.look(&sensors, (&steady.flow, &steady.shares), &self.workload)
-        else {
+        let load = (&steady.flow, steady.shares.as_slice());
+        let Some(seen) = self.sense.look(&sensors, load, (self.machine, &self.workload)) else {
             return;
         };
         let readings = Readings {
@@ -223,6 +256,8 @@ impl<'a> World<'a> {
             own_per_us: seen.own_per_us,
             walks: steady.walks,
             pages: &self.pages,
+            counters: self.settings.sensors.counters,
+            accesses: &self.accesses,
             free: self.free.iter().map(|free| u64::try_from(*free).unwrap_or(0)).collect(),
             machine: self.machine,
             waiting: self.waiting.len(),

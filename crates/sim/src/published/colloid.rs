@@ -1,37 +1,40 @@
-//! Colloid (Vuppalapati and Agarwal, 2024) on HeMem: two tiers, of which others contend for the near one.
+//! Colloid (Vuppalapati and Agarwal, 2024) on HeMem: two tiers, with contention by others for the near one.
 //!
 //! # The machine and the workload
-//! Near memory 70 ns and 145 GB/s, far memory 70 GB/s behind 135 to 192 ns, loaded latency `L0 + a u^k / (1 - u)`. An application
-//! of 15 cores with [`LINES`] lines under way takes 90 % of its accesses to 24 of its 72 GB; near memory has 32 GB. Filled
-//! with the hottest pages first, near memory serves 0.917 of its accesses. Contention of 1, 2 and 3 is 5, 10 and 15 cores
-//! that read near memory, with [`CONTENDING_LINES`] lines under way each time. Far memory holds all 72 GB, so any smaller
-//! share can be had, down to none.
+//! Near memory has 70 ns and 145 GB/s, far memory 70 GB/s and 135 to 192 ns, loaded latency is `L0 + a u^k / (1 - u)`.
+//! An application of 15 cores with [`LINES`] outstanding lines makes 90 % of its accesses to 24 of its 72 GB; near
+//! memory has 32 GB. Filled with the hottest pages first, near memory serves 0.917 of its accesses. Contention of 1, 2
+//! and 3 is 5, 10 and 15 cores that read near memory, with [`CONTENDING_LINES`] outstanding lines per unit. Far memory
+//! can hold all 72 GB, so every smaller near share is possible, down to zero.
 //!
-//! # What is fitted
-//! Near capacity, far capacity, a, k and both numbers of lines: six parameters, to the rows of 135 and 192 ns. The rows of
-//! 148 and 168 ns are predicted. Sizes are recalled, not read.
+//! # Fitted parameters
+//! Near capacity, far capacity, a, k and both numbers of lines: six parameters, fitted to the rows of 135 and 192 ns.
+//! Of the rows of 148 and 168 ns, those are predicted in which the search leaves the end of the range; in the others the
+//! ratio is 1 by construction. Sizes are from memory, not from the paper.
 //!
-//! # What is compared
-//! Published is Colloid's throughput over that of filling near memory first. The model's is the throughput where the tiers'
-//! latencies are equal, or at the end of the range where they never are: where Colloid's search settles.
+//! # Comparison
+//! The published figure is Colloid's throughput over that of filling near memory first. The model's is the throughput
+//! at equal latencies of the tiers, or at the end of the range if they are never equal: the point to which Colloid's
+//! search converges.
 
 use nearfar_topology::Bytes;
 
-use super::{How, Row, Unit};
+pub use crate::workload::HOT_SET_LINES as LINES;
+
+use super::{How, Row, Unit, fit};
 use crate::flow::{self, Demand, Flow};
-use crate::machine::{Builder, Machine, Node, Refusal, Route, Waiting};
+use crate::machine::{Builder, Machine, Node, Refusal, Waiting};
+use crate::threads;
 
 /// Latencies of far memory in the study, ns.
 pub const FAR_NS: [f64; 4] = [135.0, 148.0, 168.0, 192.0];
-/// The application's lines under way.
-pub const LINES: f64 = 128.0;
-/// Lines under way of each unit of contention.
+/// Outstanding lines per unit of contention.
 pub const CONTENDING_LINES: f64 = 222.0;
-/// Share of accesses that near memory serves when it is filled with the hottest pages: 24 GB take 90 %, 8 of the other
-/// 48 GB a sixth of the rest.
+/// Share of accesses served by near memory filled with the hottest pages: 24 GB receive 90 %, and 8 of the other 48 GB
+/// a sixth of the rest.
 pub const NEAR_MOST: f64 = 0.9 + 0.1 * 8.0 / 48.0;
 
-/// Published, by far latency and contention of 0 to 3.
+/// Published ratios, by far latency and contention of 0 to 3.
 const PUBLISHED: [[f64; 4]; 4] = [
     [1.01, 1.17, 1.65, 2.36],
     [1.00, 1.09, 1.54, 2.19],
@@ -39,92 +42,181 @@ const PUBLISHED: [[f64; 4]; 4] = [
     [0.99, 1.01, 1.25, 1.76],
 ];
 const TOLERANCE: f64 = 0.05;
-/// How lines wait, on both nodes.
-pub const CURVE: Waiting = Waiting::Curve { factor_ns: 2.66, power: 2.45 };
+
+/// The free parameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fitted {
+    /// Bandwidth of near and of far memory, GB/s.
+    pub gbps: [f64; 2],
+    /// Scale of the waiting curve, a.
+    pub factor_ns: f64,
+    /// Exponent of the waiting curve, k.
+    pub power: f64,
+    /// Outstanding lines of the application.
+    pub lines: f64,
+    /// Outstanding lines per unit of contention.
+    pub contending: f64,
+}
+
+/// Their values.
+pub const FITTED: Fitted = Fitted {
+    gbps: [145.0, 70.0],
+    factor_ns: 2.66,
+    power: 2.45,
+    lines: LINES,
+    contending: CONTENDING_LINES,
+};
+/// Waiting curve of both nodes.
+pub const CURVE: Waiting = Waiting::Curve { factor_ns: FITTED.factor_ns, power: FITTED.power };
+
+impl Fitted {
+    fn machine(&self, far_ns: f64) -> Result<Machine, Refusal> {
+        let waiting = Waiting::Curve { factor_ns: self.factor_ns, power: self.power };
+        let node = |gib: u64, gbps: f64| Node {
+            size: Bytes(gib << 30),
+            read_gbps: gbps,
+            write_gbps: gbps,
+            duplex: false,
+            waiting: waiting.clone(),
+        };
+        let tiers = vec![(70.0, node(32, self.gbps[0])), (far_ns, node(96, self.gbps[1]))];
+        Builder::tiers(&format!("colloid-{far_ns}ns"), 2.8, tiers).build()
+    }
+
+    fn demands(&self, contention: f64, near: f64) -> [Demand; 2] {
+        let demand = |lines: f64, near: f64| Demand {
+            row: 0,
+            lines,
+            think_ns: 0.0,
+            reads: 1.0,
+            shares: vec![near, 1.0 - near],
+        };
+        [demand(self.lines, near), demand(self.contending * contention, 1.0)]
+    }
+
+    fn flow(&self, machine: &Machine, contention: f64, near: f64) -> Flow {
+        flow::solve(machine, &self.demands(contention, near), &[])
+    }
+
+    fn equal_latency(&self, machine: &Machine, contention: f64) -> f64 {
+        let near_slower = |near: f64| {
+            let loaded = &self.flow(machine, contention, near).served[0].loaded_ns;
+            loaded[0] > loaded[1]
+        };
+        let (mut low, mut high) = (0.0, NEAR_MOST);
+        if !near_slower(high) {
+            return high;
+        }
+        for _ in 0..24 {
+            let middle = 0.5 * (low + high);
+            if near_slower(middle) { high = middle } else { low = middle }
+        }
+        low
+    }
+
+    /// Throughput at equal latencies over that of near memory filled first; not a number if there is no such machine.
+    fn ratio(&self, far_ns: f64, contention: f64) -> f64 {
+        let Ok(machine) = self.machine(far_ns) else { return f64::NAN };
+        let per_ns = |near| self.flow(&machine, contention, near).served[0].per_ns;
+        per_ns(self.equal_latency(&machine, contention)) / per_ns(NEAR_MOST)
+    }
+}
 
 /// The study's machine with far memory of this latency.
 ///
 /// # Errors
-/// A latency that makes no sense.
+/// [`Refusal`] for an invalid latency.
 pub fn machine(far_ns: f64) -> Result<Machine, Refusal> {
-    let node = |gib: u64, gbps: f64| Node {
-        size: Bytes(gib << 30),
-        read_gbps: gbps,
-        write_gbps: gbps,
-        duplex: false,
-        waiting: CURVE,
-    };
-    let builder = Builder {
-        name: format!("colloid-{far_ns}ns"),
-        clock_ghz: 2.8,
-        nodes: vec![node(32, 145.0), node(96, 70.0)],
-        links: Vec::new(),
-        cpu_nodes: vec![0],
-        latency_ns: vec![vec![70.0, far_ns]],
-        routes: vec![vec![Route::default(); 2]],
-        concurrent_ns: 0.0,
-        probe_lines: 0.0,
-    };
-    builder.build()
+    FITTED.machine(far_ns)
 }
 
-/// What the application asks for when near memory serves the share `near` of its accesses, and what contends with it.
+/// Demands of the application, with the share `near` of its accesses to near memory, and of the contending cores.
 #[must_use]
 pub fn demands(contention: f64, near: f64) -> [Demand; 2] {
-    let demand = |lines: f64, near: f64| Demand {
-        row: 0,
-        lines,
-        think_ns: 0.0,
-        reads: 1.0,
-        shares: vec![near, 1.0 - near],
-    };
-    [demand(LINES, near), demand(CONTENDING_LINES * contention, 1.0)]
+    FITTED.demands(contention, near)
 }
 
-/// What then flows.
+/// The steady state with the share `near` of the application's accesses to near memory, beside the contending cores.
 #[must_use]
 pub fn flow(machine: &Machine, contention: f64, near: f64) -> Flow {
-    flow::solve(machine, &demands(contention, near), &[])
+    FITTED.flow(machine, contention, near)
 }
 
-/// The share at which both tiers' latencies are equal; the end of the range nearest to it where they never are.
+/// The near share at which both tiers have equal latency; the nearest end of the range if they are never equal.
 #[must_use]
 pub fn equal_latency(machine: &Machine, contention: f64) -> f64 {
-    let near_slower = |near: f64| {
-        let loaded = &flow(machine, contention, near).served[0].loaded_ns;
-        loaded[0] > loaded[1]
+    FITTED.equal_latency(machine, contention)
+}
+
+const CLAMPED: &str = "1.00 by construction: near memory stays the faster one, so nothing is moved";
+
+/// Far latency, contention and published ratio of all rows.
+fn published() -> impl Iterator<Item = (f64, f64, f64)> {
+    let of = |(far_ns, papers): (f64, [f64; 4])| {
+        [0.0, 1.0, 2.0, 3.0].into_iter().zip(papers).map(move |(load, paper)| (far_ns, load, paper))
     };
-    let (mut low, mut high) = (0.0, NEAR_MOST);
-    if !near_slower(high) {
-        return high;
-    }
-    for _ in 0..24 {
-        let middle = 0.5 * (low + high);
-        if near_slower(middle) { high = middle } else { low = middle }
-    }
-    low
+    FAR_NS.into_iter().zip(PUBLISHED).flat_map(of)
 }
 
 /// All 16 ratios.
 #[must_use]
 pub fn rows() -> Vec<Row> {
-    let mut rows = Vec::new();
-    for (far_ns, published) in FAR_NS.into_iter().zip(PUBLISHED) {
-        let Ok(machine) = machine(far_ns) else { continue };
-        let how =
-            if far_ns == FAR_NS[0] || far_ns == FAR_NS[3] { How::Fitted } else { How::Predicted };
-        for (contention, paper) in [0.0, 1.0, 2.0, 3.0].into_iter().zip(published) {
-            let per_ns = |near| flow(&machine, contention, near).served[0].per_ns;
-            rows.push(Row {
-                table: "Colloid on HeMem",
-                what: format!("far memory of {far_ns} ns, contention {contention}"),
-                unit: Unit::Ratio,
-                paper,
-                model: per_ns(equal_latency(&machine, contention)) / per_ns(NEAR_MOST),
-                tolerance: TOLERANCE,
-                how,
-            });
+    let row = |(far_ns, contention, paper): (f64, f64, f64)| {
+        let model = FITTED.ratio(far_ns, contention);
+        let is_clamped =
+            machine(far_ns).is_ok_and(|machine| equal_latency(&machine, contention) >= NEAR_MOST);
+        let (how, because) = if is_clamped {
+            (How::Implied, CLAMPED)
+        } else if far_ns == FAR_NS[0] || far_ns == FAR_NS[3] {
+            (How::Fitted, "")
+        } else {
+            (How::Predicted, "")
+        };
+        Row {
+            table: "Colloid on HeMem",
+            what: format!("far memory of {far_ns} ns, contention {contention}"),
+            unit: Unit::Ratio,
+            paper,
+            model,
+            tolerance: TOLERANCE,
+            how,
+            because,
+            left_out: None,
         }
+    };
+    published().map(row).collect()
+}
+
+/// Refits all six parameters without each fitted row in turn, and notes how far the row then is off.
+pub(super) fn left_out(rows: &mut [Row]) {
+    let start = [
+        FITTED.gbps[0],
+        FITTED.gbps[1],
+        FITTED.factor_ns,
+        FITTED.power,
+        FITTED.lines,
+        FITTED.contending,
+    ];
+    let errors = |at: &[f64]| -> Vec<f64> {
+        let of = Fitted {
+            gbps: [at[0], at[1]],
+            factor_ns: at[2],
+            power: at[3],
+            lines: at[4],
+            contending: at[5],
+        };
+        published().map(|(far_ns, load, paper)| of.ratio(far_ns, load) / paper - 1.0).collect()
+    };
+    let places: Vec<usize> = (0..rows.len()).filter(|row| rows[*row].how == How::Fitted).collect();
+    let off = threads::map(&places, |place| {
+        let without = |at: &[f64]| {
+            let mut errors = errors(at);
+            errors[*place] = 0.0;
+            errors
+        };
+        Some(errors(&fit::fit(&start, &without)?)[*place])
+    });
+    for (place, off) in places.into_iter().zip(off) {
+        rows[place].left_out = off;
     }
-    rows
 }

@@ -1,55 +1,67 @@
-//! Published figures beside the model's: what was fitted to them, and what the model says of itself.
+//! Published figures compared with the model's, with the parameters fitted to them.
 //!
-//! A figure is *fitted* where some number of the model was chosen to give it, and *predicted* where none was. Both must lie
-//! within the tolerance: a fit that no longer fits is as wrong as a prediction that fails.
+//! A figure is *fitted* if a parameter of the model was chosen to reproduce it, *implied* if it follows from an input or
+//! from the way it is computed and the model could not fail it, and only otherwise *predicted*. All must lie within the
+//! tolerance: a fit that no longer holds is as wrong as a prediction that fails. [`mod@parameters`] lists the free
+//! parameters. For each fitted figure of a study with more figures than parameters, the parameters are refitted without it
+//! ([`Row::left_out`]).
 //!
 //! Three studies: [`mod@carrefour`] (four nodes and links), [`mod@colloid`] (two tiers, one contended), [`mod@duplex`]
-//! (weighted interleave over half- and full-duplex memory).
+//! (weighted interleave over half- and full-duplex memory). Apart from them, [`mod@expansion`] predicts gains from measured
+//! curves, with nothing fitted.
 
 use crate::machine::Machine;
+use crate::unable::Unable;
 
 pub mod carrefour;
 pub mod colloid;
 pub mod duplex;
+pub mod even;
+pub mod expansion;
+mod fit;
+pub mod parameters;
 
-/// How the model came to a figure.
+/// Origin of the model's figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// A number of the model was chosen for it.
+    /// A parameter was chosen to reproduce it.
     Fitted,
-    /// None was.
+    /// It follows from an input of the model, or from the way it is computed.
+    Implied,
+    /// No parameter was chosen for it, and the model could have failed it.
     Predicted,
-    /// What was published is a limit: the model's may be less.
+    /// The published figure is an upper limit.
     Limit,
 }
 
 impl How {
-    /// As a word.
+    /// The word for display.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             Self::Fitted => "fitted",
+            Self::Implied => "implied",
             Self::Predicted => "predicted",
             Self::Limit => "limit",
         }
     }
 }
 
-/// What a figure counts.
+/// Unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Processor cycles.
     Cycles,
     /// A share, 1 being all of it.
     Share,
-    /// How much more, 1 being twice as much.
+    /// Relative increase; 1 is twice as much.
     Gain,
     /// One figure over another.
     Ratio,
 }
 
 impl Unit {
-    /// As a word.
+    /// The word for display.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -64,30 +76,35 @@ impl Unit {
 /// One published figure and the model's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Where it was published.
+    /// The publication.
     pub table: &'static str,
-    /// What it is.
+    /// The quantity.
     pub what: String,
-    /// What it counts.
+    /// Its unit.
     pub unit: Unit,
-    /// As published.
+    /// The published figure.
     pub paper: f64,
-    /// As simulated.
+    /// The simulated figure.
     pub model: f64,
-    /// How far they may be apart, as a share of what was published.
+    /// Allowed deviation as a share of the published figure.
     pub tolerance: f64,
-    /// Fitted or predicted.
+    /// Origin of the model's figure.
     pub how: How,
+    /// The reason why it is implied; empty otherwise.
+    pub because: &'static str,
+    /// The model's deviation once its parameters are refitted to the study's other figures; only for fitted figures,
+    /// `None` where the others do not determine the parameters: then nothing is left to predict.
+    pub left_out: Option<f64>,
 }
 
 impl Row {
-    /// How far the model is off, as a share of what was published.
+    /// The model's deviation as a share of the published figure.
     #[must_use]
     pub fn difference(&self) -> f64 {
         self.model / self.paper - 1.0
     }
 
-    /// Whether that is within bounds; what is no number is not.
+    /// Whether the deviation is within the tolerance; false for NaN.
     #[must_use]
     pub fn within(&self) -> bool {
         let difference = self.difference();
@@ -97,12 +114,17 @@ impl Row {
 }
 
 /// All rows; `four_nodes` is the machine of the traffic management studies.
-#[must_use]
-pub fn rows(four_nodes: &Machine) -> Vec<Row> {
-    let mut rows = carrefour::rows(four_nodes);
-    rows.extend(colloid::rows());
+///
+/// # Errors
+/// A machine that the studies' programs do not support.
+pub fn rows(four_nodes: &Machine) -> Result<Vec<Row>, Unable> {
+    let mut rows = carrefour::rows(four_nodes)?;
+    even::Fitted::of(four_nodes).left_out(&mut rows);
+    let mut tiers = colloid::rows();
+    colloid::left_out(&mut tiers);
+    rows.extend(tiers);
     rows.extend(duplex::rows());
-    rows
+    Ok(rows)
 }
 
 #[cfg(test)]
@@ -119,6 +141,8 @@ mod tests {
             model,
             tolerance: 0.05,
             how: How::Predicted,
+            because: "",
+            left_out: None,
         };
         assert!(row(2.09).within() && row(1.91).within());
         assert!(!row(2.11).within() && !row(1.89).within() && !row(f64::NAN).within());

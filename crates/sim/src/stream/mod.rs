@@ -1,11 +1,11 @@
-//! Accesses page by page: each of them is drawn, counted at its page and felt by the machine.
+//! Access by access simulation: each access is drawn, counted for its page, and loads the machine.
 //!
-//! An epoch's accesses are as many as the machine served in the epoch before, so the stream is closed as the model is. They
-//! are drawn in [`SHARDS`] parts with a random stream of their own each, which threads take as they come; counts are sums,
-//! and so the result is the same for any number of threads. What pages were counted at then decides what each node is
-//! asked for, and the steady state under that is the epoch's.
+//! An epoch has the number of accesses that the machine served in the previous epoch, so the stream is closed like the
+//! model. They are drawn in [`SHARDS`] shards, each with its own random stream, and threads process the shards; counts
+//! are sums, so the result is the same for any number of threads. The counts of pages then give the demand on each
+//! node, and the steady state under that demand gives the epoch's figures.
 //!
-//! Every worker draws from the same source. Where pages are is taken from [`Pages`], and does not change here.
+//! All workers draw from the same source. The placement is taken from [`Pages`], and is constant.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,28 +20,28 @@ pub mod source;
 
 pub use source::{NoSource, Source, Span};
 
-/// Parts of an epoch.
+/// Shards per epoch.
 pub const SHARDS: u64 = 16;
 
-/// How long, and how.
+/// Parameters of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Accesses to draw; the last epoch may draw more.
     pub accesses: u64,
     /// Length of an epoch.
     pub epoch_ms: u32,
-    /// Threads that draw.
+    /// Number of threads that draw.
     pub threads: u32,
-    /// What chance decides.
+    /// Seed of all random draws.
     pub seed: u64,
 }
 
-/// What came of it.
+/// Results of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Streamed {
     /// Accesses drawn.
     pub accesses: u64,
-    /// Epochs.
+    /// Number of epochs.
     pub epochs: u64,
     /// Pages accessed at least once in the last epoch.
     pub touched: u64,
@@ -49,7 +49,7 @@ pub struct Streamed {
     pub figures: Figures,
 }
 
-/// Streams `source` over `pages` on `machine`; the workload says how many lines each worker has under way.
+/// Streams `source` over `pages` on `machine`; the workload gives the outstanding lines of each worker.
 #[must_use]
 pub fn run(
     machine: &Machine,
@@ -61,7 +61,7 @@ pub fn run(
     let mut counts = vec![0u32; source.pages() as usize];
     let mut figures: Vec<Figures> = Vec::new();
     let (mut drawn, mut epoch) = (0u64, 0u64);
-    // Until something is served, as much as if nobody waited.
+    // The first epoch uses the throughput without contention.
     let mut now = first(machine, workload, options.epoch_ms);
     while drawn < options.accesses {
         draw(source, (epoch, now), options, &mut counts);
@@ -88,7 +88,7 @@ fn first(machine: &Machine, workload: &Workload, epoch_ms: u32) -> u64 {
     ((lines.sum::<f64>() * f64::from(epoch_ms) * 1e6) as u64).max(1)
 }
 
-/// Draws an epoch's accesses into `counts`, which is cleared before.
+/// Draws an epoch's accesses into `counts`, which is cleared first.
 fn draw(source: &Source, (epoch, accesses): (u64, u64), options: Options, counts: &mut [u32]) {
     counts.fill(0);
     let next = AtomicU64::new(0);
@@ -98,7 +98,7 @@ fn draw(source: &Source, (epoch, accesses): (u64, u64), options: Options, counts
             if shard >= SHARDS {
                 break;
             }
-            // The first shards take what does not divide.
+            // The first shards take the remainder of the division.
             let share = accesses / SHARDS + u64::from(shard < accesses % SHARDS);
             let stream = (epoch * SHARDS + shard).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             source.count(epoch, share, &mut Rng::new(options.seed ^ stream), counts);
@@ -116,7 +116,7 @@ fn draw(source: &Source, (epoch, accesses): (u64, u64), options: Options, counts
             .collect();
         work(counts);
         for other in others {
-            // A thread that failed has counted nothing; this one has then drawn the rest.
+            // A failed thread contributes no counts; this thread has then drawn the remaining shards.
             for (count, more) in counts.iter_mut().zip(other.join().unwrap_or_default()) {
                 *count += more;
             }
@@ -124,7 +124,7 @@ fn draw(source: &Source, (epoch, accesses): (u64, u64), options: Options, counts
     });
 }
 
-/// The steady state when each page is asked for as often as it was counted.
+/// The steady state with demand on each page in proportion to its count.
 fn felt(machine: &Machine, workload: &Workload, pages: &Pages, counts: &[u32]) -> Figures {
     let mut on = vec![0u64; machine.nodes.len()];
     for (count, node) in counts.iter().zip(&pages.node) {
@@ -190,7 +190,7 @@ mod tests {
         let workload = workload::find("hot-set", &machine).unwrap();
         let mut pages = Pages::of(&workload, 1);
         Policy::FirstTouch.place(&mut pages, &workload, &machine);
-        // 0.85 to the hot third, and its third of the rest: 0.9 of all.
+        // 0.85 go to the hot third, and a third of the rest: 0.9 of all.
         let source = Source::hot_set(4608, 1536, 0.85, 0).unwrap();
         let streamed = run(&machine, &workload, &pages, &source, options(2, 1)).figures;
         let steady = steady(&machine, &workload, &pages);

@@ -1,45 +1,45 @@
-//! Where accesses go, one by one: generators, and records of accesses by region.
+//! Sources of individual accesses: generators, and recorded access counts by region.
 
 use crate::alias::Alias;
 use crate::rng::Rng;
 
-/// The most pages: 256 GiB of 4 KiB pages.
+/// Maximal number of pages: 256 GiB of 4 KiB pages.
 pub const PAGES_MAX: u32 = 1 << 26;
 
-/// Pages in a row, and how often they are accessed together, compared to other spans.
+/// Consecutive pages with a common access weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
     /// The first page.
     pub first: u32,
-    /// How many.
+    /// Number of pages.
     pub pages: u32,
-    /// Their weight together.
+    /// Total weight of the span, relative to other spans.
     pub weight: f64,
 }
 
-/// Why there is no such source.
+/// Reason why there is no such source.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoSource {
     /// Too few or too many pages.
     #[error("{0} pages: allowed are 1 to {PAGES_MAX}")]
     Pages(u32),
-    /// A share that is none.
+    /// A share or exponent out of bounds.
     #[error("{0}: allowed is a number from 0 to {1}")]
     Number(&'static str, u32),
-    /// A hot set that is none.
+    /// A hot set with an invalid size.
     #[error("a hot set of {hot} pages of {pages}: allowed are 1 to all of them")]
     HotSet {
         /// Pages in it.
         hot: u32,
-        /// All pages.
+        /// Number of all pages.
         pages: u32,
     },
-    /// Nothing in it was ever accessed.
+    /// No recorded snapshot has an access.
     #[error("the trace has no snapshot with an access: nothing to play back")]
     Silent,
 }
 
-/// A stream of accesses over pages 0 to `pages`; what it does may change from epoch to epoch.
+/// A stream of accesses over pages 0 to `pages`; its distribution may change from epoch to epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Source {
     pages: u32,
@@ -49,15 +49,15 @@ pub struct Source {
 #[derive(Clone, Debug, PartialEq)]
 enum Kind {
     Uniform,
-    /// Over pages, which have been given their ranks by chance.
+    /// Zipfian, with ranks assigned to pages at random.
     Zipf(Alias),
-    /// A share of all accesses goes to a window that moves on every so many epochs.
+    /// A share of all accesses goes to a window that moves every `move_epochs` epochs.
     HotSet {
         hot: u32,
         share: f64,
         move_epochs: u64,
     },
-    /// Snapshots, played one after the other, so many epochs each, over and over.
+    /// Snapshots played in a loop, `epochs_each` epochs each.
     Trace {
         snapshots: Vec<(Vec<Span>, Alias)>,
         epochs_each: u64,
@@ -65,18 +65,18 @@ enum Kind {
 }
 
 impl Source {
-    /// All pages alike.
+    /// Uniform accesses over all pages.
     ///
     /// # Errors
-    /// A number of pages out of bounds.
+    /// [`NoSource::Pages`] for a number of pages out of bounds.
     pub fn uniform(pages: u32) -> Result<Self, NoSource> {
         Self::with(pages, Kind::Uniform)
     }
 
-    /// Zipf's law: the page of rank r is accessed in proportion to r^-`exponent`; `seed` says which page has which rank.
+    /// Zipf's law: the page of rank r is accessed in proportion to r^-`exponent`; `seed` assigns ranks to pages.
     ///
     /// # Errors
-    /// A number out of bounds.
+    /// [`NoSource`] for a number out of bounds.
     pub fn zipf(pages: u32, exponent: f64, seed: u64) -> Result<Self, NoSource> {
         if !(0.0..=4.0).contains(&exponent) {
             return Err(NoSource::Number("exponent", 4));
@@ -91,11 +91,11 @@ impl Source {
         Self::with(pages, Kind::Zipf(alias))
     }
 
-    /// `share` of all accesses goes to `hot` pages in a row, which move on by their length every `move_epochs` epochs (0:
-    /// never); the others go anywhere.
+    /// `share` of all accesses goes to `hot` consecutive pages, which move by their length every `move_epochs` epochs
+    /// (0: never); the others are uniform.
     ///
     /// # Errors
-    /// A number out of bounds.
+    /// [`NoSource`] for a number out of bounds.
     pub fn hot_set(pages: u32, hot: u32, share: f64, move_epochs: u64) -> Result<Self, NoSource> {
         if !(0.0..=1.0).contains(&share) {
             return Err(NoSource::Number("share of the hot set", 1));
@@ -106,11 +106,11 @@ impl Source {
         Self::with(pages, Kind::HotSet { hot, share, move_epochs })
     }
 
-    /// What was recorded: snapshots of which pages were accessed how often, played for `epochs_each` epochs each. Spans that
-    /// reach beyond the pages and weights that are no weights are left out.
+    /// A recorded trace: snapshots of access weights, played for `epochs_each` epochs each. Spans beyond `pages` and
+    /// invalid weights are left out.
     ///
     /// # Errors
-    /// A number of pages out of bounds, or nothing left to play.
+    /// [`NoSource`] for a number of pages out of bounds, or if nothing is left to play.
     pub fn trace(pages: u32, snapshots: &[Vec<Span>], epochs_each: u64) -> Result<Self, NoSource> {
         Self::checked(pages)?;
         let sound = |span: &&Span| {
@@ -140,13 +140,13 @@ impl Source {
         Ok(Self { pages: Self::checked(pages)?, kind })
     }
 
-    /// How many pages.
+    /// Number of pages.
     #[must_use]
     pub fn pages(&self) -> u32 {
         self.pages
     }
 
-    /// `accesses` accesses of this epoch, each counted at its page; `counts` has one for each page.
+    /// Draws `accesses` accesses of this epoch and counts each for its page; `counts` has an entry for each page.
     pub fn count(&self, epoch: u64, accesses: u64, rng: &mut Rng, counts: &mut [u32]) {
         match &self.kind {
             Kind::Uniform => tally(accesses, rng, counts, |rng| rng.below(self.pages)),
@@ -176,7 +176,7 @@ impl Source {
     }
 }
 
-/// The loop itself, made once for each kind so that nothing is decided within it.
+/// The loop itself, instantiated for each kind so that it contains no dispatch.
 #[inline]
 fn tally(accesses: u64, rng: &mut Rng, counts: &mut [u32], mut page: impl FnMut(&mut Rng) -> u32) {
     for _ in 0..accesses {
@@ -216,7 +216,7 @@ mod tests {
             let hot: Vec<u32> = (0..30).map(|page| counts[(start + page) % 100]).collect();
             assert!(hot.iter().all(|count| (2700..3500).contains(count)), "epoch {epoch}: {hot:?}");
             let hot: u32 = hot.into_iter().sum();
-            // Nine tenths, and three tenths of the rest.
+            // Nine tenths, plus three tenths of the rest.
             assert!((f64::from(hot) / 1e5 - 0.93).abs() < 0.01, "epoch {epoch}: {hot}");
         }
         let still = Source::hot_set(100, 30, 1.0, 0).unwrap();

@@ -1,14 +1,14 @@
-//! What happens while the disk is being read, made to happen by the device: it calls the cache in the midst of a read.
+//! Changes during a read from disk, made by the device: it calls the cache in the middle of a read.
 
 use std::sync::Weak;
 
 use super::*;
-use crate::disk::tests::testkit::{Asked, Fault, Faulty};
+use crate::disk::testkit::{Asked, Fault, Faulty};
 use crate::store::{Edit, Old};
 
 const KEY: u64 = 7;
 
-/// A cache whose key is on disk in version 5, and on its device.
+/// A cache with a key on disk in version 5, and its device.
 fn made(folder: &tempfile::TempDir, len: usize) -> (Arc<Faulty>, Arc<Cache>) {
     let faulty = Faulty::new(&file(folder));
     let device: Arc<dyn Device> = faulty.clone();
@@ -21,7 +21,7 @@ fn made(folder: &tempfile::TempDir, len: usize) -> (Arc<Faulty>, Arc<Cache>) {
 /// Has all items leave memory, and buffers, too.
 fn down(cache: &Cache) {
     push_down(cache);
-    assert!(cache.below.as_ref().expect("it has a disk").disk.flush());
+    assert!(cache.contents().below().expect("it has a disk").disk.flush());
 }
 
 /// Has something done in the midst of the next read.
@@ -35,7 +35,7 @@ fn meanwhile(faulty: &Faulty, cache: &Arc<Cache>, what: fn(&Cache, usize), len: 
     });
 }
 
-/// What is done, and the version that is there afterwards.
+/// A change, and the version present afterwards.
 type Change = (fn(&Cache, usize), Option<u64>);
 
 const CHANGES: [Change; 6] = [
@@ -57,7 +57,7 @@ const CHANGES: [Change; 6] = [
         },
         Some(6),
     ),
-    // It comes to memory, and leaves it again.
+    // It is promoted, and demoted again.
     (
         |cache, _| {
             (0..2).for_each(|_| assert_eq!(get(cache, KEY), Some(5)));
@@ -97,7 +97,7 @@ fn what_was_stored_or_removed_while_it_was_read_stays_so() {
         let folder = folder();
         let (faulty, cache) = made(&folder, len);
         meanwhile(&faulty, &cache, change, len);
-        // What was there when the read began, or what is there now.
+        // The version present when the read began, or the present one.
         let found = get(&cache, KEY);
         assert!(found == Some(5) || found == after, "{found:?}");
         assert_eq!(get(&cache, KEY), after);

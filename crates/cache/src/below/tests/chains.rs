@@ -1,10 +1,10 @@
-//! Items larger than any slot of memory: on disk they are one object each, as others are.
+//! Items larger than any slot of memory: on disk they are ordinary objects.
 
 use super::*;
 use crate::mover::Movers;
 use crate::store::Edit;
 
-/// A mebibyte of memory, in slots of 16 KiB at most, over so many regions of half a mebibyte.
+/// A mebibyte of memory, with slots of at most 16 KiB, over this many regions of half a mebibyte.
 fn large(path: &Path, regions: u64, making: Making) -> Config {
     let small = config(path, 0, making);
     let mut below = small.disk.expect("it has a disk");
@@ -32,7 +32,7 @@ fn large_values_go_to_disk_come_back_and_are_there_when_it_is_opened_again() {
     push_down(&cache);
     let down = cache.counted().disk.expect("it has a disk");
     assert!(down.unwritten > 20, "what has not changed is not written again: {down:?}");
-    // What is on disk and in memory is changed, and what was changed goes down anew.
+    // Items on disk and in memory are changed, and demoted again.
     for number in 0..30 {
         let done = cache.edit(&key(number), &mut Vec::new(), &mut |old, value| {
             old.expect("it is there").read(value);
@@ -83,7 +83,7 @@ fn large_values_stay_whole_while_they_go_down_and_come_back() {
                 match dice >> 33 & 3 {
                     0 if number % 2 == thread => {
                         let value = super::value(number, version, length(number + version));
-                        // Others may have all room for a moment.
+                        // Other threads may have taken all room for a moment.
                         let _ = cache.put(&key(number), &value, Some(&meta(version, 0)));
                     }
                     1 if number % 20 == thread => found += u64::from(cache.delete(&key(number))),

@@ -1,11 +1,11 @@
-//! A disk that fails: what comes of it are misses, never older values and never another key's.
+//! A failing disk: results are misses, never older values and never another key's.
 
 use std::collections::HashMap;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::disk::tests::testkit::{Asked, Fault, Faulty};
+use crate::disk::testkit::{Asked, Fault, Faulty};
 
 fn open_faulty(folder: &tempfile::TempDir, regions: u64) -> (Arc<Faulty>, Cache) {
     let faulty = Faulty::new(&file(folder));
@@ -22,11 +22,11 @@ fn what_can_not_be_read_is_a_miss_and_can_be_stored_anew() {
         put(&cache, number, 5, if number % 2 == 0 { 3000 } else { 200 });
     }
     push_down(&cache);
-    cache.below.as_ref().expect("it has a disk").disk.flush();
+    cache.contents().below().expect("it has a disk").disk.flush();
     let (faults, mut misses) = ([Fault::Error, Fault::Short, Fault::Flip], 0);
     for (number, fault) in (0..6).zip(faults.into_iter().cycle()) {
         faulty.by(move |asked: Asked| if asked.is_read { fault } else { Fault::None });
-        // What is flipped may be another object's.
+        // The flipped bits may be another object's.
         let found = get(&cache, number);
         assert!(found.is_none() || found == Some(5));
         faulty.by(|_| Fault::None);
@@ -53,7 +53,7 @@ fn what_can_not_be_written_is_a_miss() {
     }
     let own = cache.counted().disk.expect("it has a disk").own;
     assert!(own.write_errors > 10 && own.regions_retired > 2, "{own:?}");
-    // Memory goes on.
+    // Memory continues to work.
     put(&cache, 1, 6, 3000);
     assert_eq!(get(&cache, 1), Some(6));
     check_count(&cache);

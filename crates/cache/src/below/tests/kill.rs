@@ -1,13 +1,13 @@
-//! Killed at any moment, the cache as a whole: what is found afterwards is whole, of its key, and was stored.
+//! The whole cache, killed at any moment: items found afterwards are whole, have the right key, and were stored.
 //!
-//! The test starts itself again as a child that stores, removes and reads with movers beside it, and says each step when it is
-//! done. After some number of steps it is killed, and opened again here. Eight rounds, or as many as NEARFAR_TEST_CACHE_ENDS says.
+//! The test starts itself as a child that stores, removes and reads with movers in the background, and prints each
+//! completed step. After some number of steps it is killed, and its disk opened here. Eight rounds, or
+//! NEARFAR_TEST_CACHE_ENDS.
 
 use std::io::{Write, stdout};
 
 use super::*;
-use crate::disk::Recover;
-use crate::disk::tests::child::{kill_after, of_parent};
+use crate::disk::testkit::{kill_after, of_parent};
 use crate::mover::Movers;
 
 const KEYS: u64 = 400;
@@ -23,7 +23,7 @@ fn step(number: u64) -> (u64, bool) {
     ((draw >> 32) % KEYS, draw.is_multiple_of(10))
 }
 
-/// Not a test by itself: what the test below starts.
+/// Not a test by itself: the child process of the test below.
 #[test]
 fn child() {
     let Some((path, first)) = of_parent() else { return };
@@ -39,7 +39,7 @@ fn child() {
         }
         let look = draw(number + 7) % KEYS;
         get(&cache, look);
-        // Who was killed has no reader any more.
+        // The parent may have stopped reading.
         if writeln!(out, "step {number}").and_then(|()| out.flush()).is_err() {
             return;
         }
@@ -58,11 +58,11 @@ fn killed_at_any_moment_it_gives_whole_values_that_were_stored() {
     for round in 0..rounds {
         let last = kill_after(CHILD, &path, first, 300 + draw(round) % 1500);
         let cache = open(&config(&path, 60, Making::Inline));
-        assert!(!cache.below.as_ref().unwrap().opened.was_closed);
+        assert!(!cache.contents().below().unwrap().opened.was_closed);
         for number in 0..KEYS {
-            // Whole, of this key, with what was kept besides it: checked there.
+            // `get` checks that it is whole, of this key, with its metadata.
             let Some(version) = get(&cache, number) else { continue };
-            // The last step may have been done, and not said.
+            // The last step may have been done, and not printed.
             assert!(version <= last + 1 && step(version) == (number, false), "{number} {version}");
             all += 1;
         }
@@ -71,11 +71,11 @@ fn killed_at_any_moment_it_gives_whole_values_that_were_stored() {
         first = last + 2;
     }
     assert!(all > rounds * 20, "{all} found in {rounds} rounds");
-    // Who can do with no older values has none: after a crash nothing is taken over.
+    // With `discard`, older values are impossible: after a crash nothing is recovered.
     let last = kill_after(CHILD, &path, first, 500);
     let mut config = config(&path, 60, Making::Inline);
-    config.disk.as_mut().unwrap().config.recover = Recover::Closed;
+    config.disk.as_mut().unwrap().config.after_crash = AfterCrash::Discard;
     let cache = open(&config);
-    assert!(cache.below.as_ref().unwrap().opened.discarded && last >= first);
+    assert!(cache.contents().below().unwrap().opened.discarded && last >= first);
     assert!((0..KEYS).all(|number| get(&cache, number).is_none()));
 }

@@ -1,5 +1,5 @@
-//! The cache against a map, step by step: what is found is what was stored last, and unless something had to be evicted
-//! everything is found.
+//! The cache against a map, step by step: a read returns the value stored last, and unless something had to be evicted
+//! every item is found.
 
 use std::collections::HashMap;
 
@@ -47,7 +47,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What must be found: the value, and what is kept besides.
+/// Expected contents: value and metadata.
 type Map = HashMap<u64, (Vec<u8>, Meta)>;
 
 struct Pair<'a> {
@@ -55,11 +55,11 @@ struct Pair<'a> {
     map: Map,
     version: u64,
     now: u32,
-    /// Nothing is evicted: what is in the map must be found.
+    /// Nothing is evicted: all items in the map must be found.
     is_strict: bool,
 }
 
-/// Small ttls are none.
+/// Small times to live mean no expiry.
 fn expires(now: u32, ttl: u32) -> u32 {
     if ttl < 20 { 0 } else { now + ttl - 19 }
 }
@@ -87,7 +87,7 @@ impl Pair<'_> {
         self.check(number, meta.map(|meta| (out, meta)));
     }
 
-    /// An edit; the map follows what it did to what it found.
+    /// Edits an item; applies the same change to the map.
     fn edit(&mut self, number: u64, change: &mut dyn FnMut(&mut Vec<u8>, &mut Meta) -> Edit) {
         let (mut found, mut left) = (None, None);
         let mut decide = |old: Option<&dyn Old>, buffer: &mut Vec<u8>| {
@@ -152,7 +152,7 @@ impl Pair<'_> {
                 }
             }
             Step::Round => drop(self.cache.step()),
-            Step::Reap => drop(self.cache.reap_some()),
+            Step::Reap => drop(self.cache.expire_some()),
             Step::Second => {
                 self.now += 1;
                 self.cache.set_now(self.now);

@@ -1,9 +1,8 @@
-//! Closed and opened again: what is found is what was stored last, and what was removed stays so.
+//! Closing and reopening: reads return the values stored last, and removed items stay removed.
 
 use std::collections::HashMap;
 
 use super::*;
-use crate::disk::Recover;
 
 #[test]
 fn what_was_on_disk_is_there_when_it_is_opened_again() {
@@ -16,7 +15,7 @@ fn what_was_on_disk_is_there_when_it_is_opened_again() {
     push_down(&cache);
     let items = cache.counted().disk.expect("it has a disk").items;
     cache.close().expect("nothing fails here");
-    // Closed is closed: what leaves memory now is gone, and what is on disk is read still.
+    // After closing: evicted items are lost, and items on disk can still be read.
     push_down(&cache);
     assert!((0..200).all(|number| get(&cache, number) == Some(5)));
     drop(cache);
@@ -80,7 +79,7 @@ fn what_came_to_memory_and_was_changed_there_does_not_come_back_as_it_was() {
     (5..10).for_each(|number| put(&cache, number, 6, 500));
     drop(cache);
     let cache = open(&config);
-    // What is in memory alone is lost with it, what is on disk as well is not.
+    // Items only in memory are lost with it, those also on disk are not.
     (0..10).for_each(|number| assert_eq!(get(&cache, number), None, "{number}"));
     (10..20).for_each(|number| assert_eq!(get(&cache, number), Some(5), "{number}"));
 }
@@ -129,7 +128,7 @@ fn an_index_that_is_too_small_for_what_is_found_takes_what_it_can() {
 fn only_what_was_closed_in_order_is_taken_over_if_that_is_asked_for() {
     let folder = folder();
     let mut config = config(&file(&folder), 100, Making::Inline);
-    config.disk.as_mut().expect("it has a disk").config.recover = Recover::Closed;
+    config.disk.as_mut().expect("it has a disk").config.after_crash = AfterCrash::Discard;
     let cache = open(&config);
     (0..100).for_each(|number| put(&cache, number, 5, 3000));
     drop(cache);

@@ -1,12 +1,12 @@
-//! Threads that store, change, remove, flush and read, while movers move and the disk is ticked: nothing torn, nobody else's,
-//! nothing older than what was acknowledged. NEARFAR_TEST_CACHE_SOAK says how many times as long it goes on.
+//! Threads store, change, remove, flush and read, while movers work and the disk is ticked: no value is torn, another
+//! key's, or older than the last acknowledged one. NEARFAR_TEST_CACHE_SOAK multiplies the length.
 
 use std::collections::HashMap;
 
-use super::{check_count, config, open};
-use crate::disk::tests::testkit::{file, folder};
+use super::{check_count, file, folder, open};
 use crate::mover::Movers;
 use crate::store::{Edit, Meta, Old, Store};
+use crate::testkit::config;
 use crate::tests::{value, version_of};
 use crate::{Cache, Config, Making};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ struct Worker {
     cache: Arc<Cache>,
     thread: u32,
     dice: u64,
-    /// What was acknowledged of this thread's keys: version, and what is kept besides.
+    /// Acknowledged state of this thread's keys: version and CAS number.
     mine: HashMap<u32, Option<(u32, u64)>>,
     out: Vec<u8>,
     scratch: Vec<u8>,
@@ -42,7 +42,7 @@ impl Worker {
 
     fn step(&mut self, step: u32) {
         let dice = self.roll();
-        // Some keys more often than others, so that some come back from disk.
+        // Some keys are used more often, so that some are promoted from disk.
         let key = (dice >> 40) as u32 % if dice.is_multiple_of(7) { KEYS } else { KEYS / 5 };
         let (name, own) = (format!("key-{key}").into_bytes(), key % THREADS == self.thread);
         match dice % 16 {
@@ -74,7 +74,7 @@ impl Worker {
         }
     }
 
-    /// Another value, or what is kept besides it, in place of what is there.
+    /// Replaces the value of an item, or its metadata.
     fn change(&mut self, key: u32, name: &[u8], step: u32) {
         let (mut seen, mut buffer) = (None, Vec::new());
         let touches = step.is_multiple_of(2);
@@ -95,7 +95,10 @@ impl Worker {
                 self.check(key, &seen, cas);
                 let version = self.mine.get(&key).copied().flatten().map_or(0, |mine| mine.0);
                 let now = if touches { (version, u64::from(step)) } else { (step, cas) };
-                self.mine.insert(key, done.is_ok().then_some(now));
+                // A failed change leaves the item as it was.
+                if done.is_ok() {
+                    self.mine.insert(key, Some(now));
+                }
             }
             None => drop(self.mine.insert(key, None)),
         }

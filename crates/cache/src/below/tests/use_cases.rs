@@ -1,14 +1,14 @@
-//! What the disk is for, case by case.
+//! Use cases of the disk tier.
 
 use super::*;
 use crate::disk::{Outcome, Wait};
 use crate::store::{Edit, Old};
 use crate::{Lookup, Ticket};
 
-/// Fills memory, which has room to spare otherwise.
+/// Fills memory, which otherwise has spare room.
 fn fill(cache: &Cache) {
     (0..80).for_each(|number| put(cache, 100_000 + number, 1, 3000));
-    assert_eq!(cache.spaces[0].unused_slabs(), 0);
+    assert_eq!(cache.contents().space(0).unused_slabs(), 0);
 }
 
 fn disk_stats(cache: &Cache) -> crate::DiskStats {
@@ -82,15 +82,15 @@ fn what_has_expired_goes_from_memory_and_is_not_found_on_disk() {
         cache.put(&key(number), &value, Some(&meta(5, expires))).expect("there is room");
     }
     push_down(&cache);
-    // Some come back, and lie on disk as well.
+    // Some are promoted, and are on disk as well.
     let mut items = 0;
     while items == 0 {
         (15..25).for_each(|number| assert_eq!(get(&cache, number), Some(5)));
         items = cache.counted().tiers[0].items;
     }
-    assert_eq!(cache.reap_some(), 0);
+    assert_eq!(cache.expire_some(), 0);
     cache.set_now(9);
-    let reaped = cache.reap_some() as u64;
+    let reaped = cache.expire_some() as u64;
     let counted = cache.counted().tiers[0].clone();
     assert!(reaped > 0 && reaped <= 5, "{reaped}");
     assert_eq!((counted.items, counted.counts.reaped), (items - reaped, reaped));
@@ -107,7 +107,7 @@ fn what_is_on_disk_is_edited_as_if_it_were_in_memory() {
     for (first, len) in [(0, 3000), (100, 200)] {
         (first..first + 8).for_each(|number| put(&cache, number, 5, len));
         push_down(&cache);
-        // Another's decision sees value and all that is kept, and may leave it.
+        // A decision sees value and metadata, and may change nothing.
         let mut seen = None;
         let mut decide = |old: Option<&dyn Old>, _: &mut Vec<u8>| {
             let old = old.expect("it is on disk");
@@ -119,7 +119,7 @@ fn what_is_on_disk_is_edited_as_if_it_were_in_memory() {
         cache.edit(&key(first), &mut Vec::new(), &mut decide).expect("nothing is stored");
         assert_eq!(seen, Some((Some(5), 5, len)));
         assert_eq!(get(&cache, first), Some(5));
-        // Its value anew, what is kept anew, away.
+        // A new value, new metadata, a removal.
         let mut new = value(first + 1, 6, 500);
         let put = &mut |old: Option<&dyn Old>, _: &mut Vec<u8>| {
             assert!(old.is_some());
@@ -206,7 +206,7 @@ fn what_was_read_since_it_was_written_outlives_its_region() {
     (0..8).for_each(|number| put(&cache, number, 5, 3000));
     push_down(&cache);
     fill(&cache);
-    // So much of a region can be put in again.
+    // Most of a region can be reinserted.
     for round in 0..4 {
         (0..2).for_each(|number| assert_eq!(get(&cache, number), Some(5), "{round}"));
         (0..230).for_each(|number| put(&cache, 10_000 + round * 1000 + number, 1, 3000));
@@ -243,7 +243,7 @@ fn who_reads_many_at_once_is_told_what_is_on_disk_and_goes_on_later() {
         }
         tickets.push(None);
     }
-    // Replaced and removed before they are read: the one is found anew, the other not.
+    // Replaced and removed before they are read: the new value is found, the removed one is not.
     put(&cache, 3, 6, 200);
     put(&cache, 4, 6, 3000);
     assert!(cache.delete(&key(6)) && cache.delete(&key(7)));
@@ -261,7 +261,7 @@ fn who_reads_many_at_once_is_told_what_is_on_disk_and_goes_on_later() {
     assert!(found.len() > 50);
     for (number, version) in found {
         let is_known = match number {
-            // The reads had begun before.
+            // These reads had begun before.
             3 | 4 => version == Some(5) || version == Some(6),
             6 | 7 => version == Some(5) || version.is_none(),
             _ => version == Some(5),
@@ -316,6 +316,6 @@ fn a_disk_that_can_not_be_opened_is_said() {
     let path = file(&folder);
     std::fs::write(&path, b"somebody's letter").expect("a file of the test");
     let refused = Cache::new(&config(&path, 100, Making::Inline)).expect_err("it is not ours");
-    assert!(refused.to_string().contains("holds something else than a cache"), "{refused}");
+    assert!(refused.to_string().contains("unknown data"), "{refused}");
     assert_eq!(std::fs::read(&path).expect("it is there"), b"somebody's letter");
 }

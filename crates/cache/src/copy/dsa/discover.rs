@@ -1,72 +1,62 @@
-//! Which work queues a machine offers to users, as sysfs says.
+//! Discovers DSA work queues for user space in sysfs.
 //!
-//! Below `sys/bus/dsa/devices`, each device `dsaX` is a directory (a link to one) with `numa_node`, and in it a directory `wqX.Y`
-//! for each work queue: `type`, `state`, `mode`, `size`, `threshold`, `max_batch_size`, `max_transfer_size`,
-//! `block_on_fault`, each a short text. A queue counts if it is enabled and of type user; its device node is `dev/dsa/wqX.Y`.
-//! One that says something impossible is left out, with a finding. No such directory: no queues, and nothing wrong.
-//! Not here: whether the queue can be opened.
+//! Below `sys/bus/dsa/devices`, each device `dsaX` is a directory (or a link to one) with `numa_node`, and a
+//! subdirectory `wqX.Y` for each work queue: `type`, `state`, `mode`, `size`, `threshold`, `max_batch_size`,
+//! `max_transfer_size`, each a short text. Only enabled queues of type user count; their device node is
+//! `/dev/dsa/wqX.Y`. A queue with an invalid value is left out, with a finding. Without such a directory there are
+//! neither queues nor findings. Not here: opening a queue.
 
-use std::fs::{self, File};
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use nearfar_kernel::fs::Fs;
 
 use super::format::BATCH_MIN;
 
-/// A text of sysfs that is longer is none.
-const TEXT_MAX: u64 = 4096;
-/// More devices, or queues of one, than any machine has.
-const ENTRIES_MAX: usize = 1024;
+const BUS: &str = "sys/bus/dsa/devices";
 
-/// Who may use a queue at once.
+/// Sharing of a queue between processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Many processes: it says whether it took a descriptor.
+    /// Shared: any number of processes; each submission returns whether it was accepted.
     Shared,
-    /// One, which keeps count of what is in it.
+    /// Dedicated: one process, which counts the descriptors in it.
     Dedicated,
 }
 
-/// A work queue that users may use.
+/// A work queue for user space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkQueue {
-    /// `wq0.1`.
+    /// Its name, such as `wq0.1`.
     pub name: String,
-    /// Its device node, below the root.
-    pub path: PathBuf,
-    /// Who may use it at once.
+    /// Its sharing mode.
     pub mode: Mode,
-    /// Descriptors it holds.
+    /// Capacity in descriptors.
     pub size: u32,
-    /// Of these, how many the unprivileged may fill of a shared one; 0 if it is dedicated.
+    /// Capacity of a shared queue for unprivileged processes, at most `size`; 0 if dedicated.
     pub threshold: u32,
-    /// Descriptors a batch may have.
+    /// Maximal number of descriptors per batch.
     pub batch_max: u32,
-    /// Bytes a descriptor may move.
+    /// Maximal number of bytes per descriptor.
     pub transfer_max: u64,
-    /// Whether descriptors may ask the device to wait for page faults.
-    pub block_on_fault: bool,
-    /// The NUMA node the device is on, if it is on one.
+    /// The NUMA node of the device, if known.
     pub node: Option<u32>,
 }
 
-/// What a machine offers.
+/// The work queues of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Discovery {
-    /// Queues that can be used, by name.
+    /// Usable queues, by name.
     pub queues: Vec<WorkQueue>,
-    /// What was wrong with others, a sentence each.
+    /// Problems with others, a sentence each.
     pub findings: Vec<String>,
 }
 
-/// Looks below a root, which is `/` or stands for it.
+/// Reads all queues from sysfs.
 #[must_use]
-pub fn discover(root: &Path) -> Discovery {
+pub fn discover(fs: &dyn Fs) -> Discovery {
     let mut found = Discovery::default();
-    let bus = root.join("sys/bus/dsa/devices");
-    for device in entries(&bus, "dsa") {
-        for name in entries(&bus.join(&device), "wq") {
-            let path = bus.join(&device).join(&name);
-            match read(root, &path, name) {
+    for device in names(fs, BUS, "dsa") {
+        let device = format!("{BUS}/{device}");
+        for name in names(fs, &device, "wq") {
+            match read(fs, &device, name) {
                 Ok(queue) => found.queues.extend(queue),
                 Err(finding) => found.findings.push(finding),
             }
@@ -75,141 +65,144 @@ pub fn discover(root: &Path) -> Discovery {
     found
 }
 
-/// The queue of a directory, if users may use it.
-fn read(root: &Path, path: &Path, name: String) -> Result<Option<WorkQueue>, String> {
-    if text(&path.join("type"))? != "user" || text(&path.join("state"))? != "enabled" {
+/// Reads a queue of a device; `None` if it is not enabled or not of type user.
+fn read(fs: &dyn Fs, device: &str, name: String) -> Result<Option<WorkQueue>, String> {
+    let queue = format!("{device}/{name}");
+    if text(fs, &format!("{queue}/type"))? != "user"
+        || text(fs, &format!("{queue}/state"))? != "enabled"
+    {
         return Ok(None);
     }
-    let mode = match text(&path.join("mode"))?.as_str() {
+    let mode = match text(fs, &format!("{queue}/mode"))?.as_str() {
         "shared" => Mode::Shared,
         "dedicated" => Mode::Dedicated,
         other => {
             return Err(format!(
-                "{}: `{other}` is neither shared nor dedicated; the queue is left out",
-                path.join("mode").display()
+                "/{queue}/mode: `{other}` is neither shared nor dedicated; the queue is left out"
             ));
         }
     };
-    let size = number(path, "size", 1, 1 << 16)?;
+    let number = |attribute: &str, least: u64, most: u64| {
+        let path = format!("{queue}/{attribute}");
+        let text = text(fs, &path)?;
+        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+        number.ok_or_else(|| {
+            format!("/{path}: `{text}` is no number from {least} to {most}; the queue is left out")
+        })
+    };
+    let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    let size = number("size", 1, 1 << 16)?;
     let threshold = match mode {
-        Mode::Shared => number(path, "threshold", 1, size)?,
+        Mode::Shared => number("threshold", 1, size)?,
         Mode::Dedicated => 0,
     };
-    // A batch of one is no batch: such a queue takes none.
-    let batch_max = number(path, "max_batch_size", 0, 1 << 20)?;
-    let transfer_max = number(path, "max_transfer_size", 1, 1 << 40)?;
-    let block_on_fault = number(path, "block_on_fault", 0, 1)? == 1;
-    let node = text(&path.with_file_name("numa_node")).ok().and_then(|text| text.parse().ok());
-    let narrow = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
     Ok(Some(WorkQueue {
-        path: root.join("dev/dsa").join(&name),
         name,
         mode,
         size: narrow(size),
         threshold: narrow(threshold),
-        batch_max: narrow(batch_max),
-        transfer_max,
-        block_on_fault,
-        node,
+        // A batch needs at least two descriptors: a queue with a maximum of 1 takes none.
+        batch_max: narrow(number("max_batch_size", 0, 1 << 20)?),
+        transfer_max: number("max_transfer_size", 1, 1 << 40)?,
+        node: text(fs, &format!("{device}/numa_node")).ok().and_then(|text| text.parse().ok()),
     }))
 }
 
 impl WorkQueue {
-    /// Descriptors that may be in it at once, as far as this process decides that.
-    #[must_use]
-    pub fn entries(&self) -> u32 {
+    /// Maximal number of descriptors of this process in the queue at once.
+    pub(super) fn entries(&self) -> u32 {
         match self.mode {
             Mode::Shared => self.threshold,
             Mode::Dedicated => self.size,
         }
     }
 
-    /// Whether it takes batches at all.
-    #[must_use]
-    pub fn has_batches(&self) -> bool {
+    /// Whether it supports batches.
+    pub(super) fn has_batches(&self) -> bool {
         usize::try_from(self.batch_max).is_ok_and(|most| most >= BATCH_MIN)
     }
 }
 
-/// Names in a directory that begin like this and go on with a digit, in order. None if it is not there.
-fn entries(path: &Path, begins: &str) -> Vec<String> {
-    let names = fs::read_dir(path).into_iter().flatten().take(ENTRIES_MAX);
-    let mut names: Vec<String> = names
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| {
-            name.strip_prefix(begins)
-                .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-        })
-        .collect();
-    names.sort();
-    names
+/// Names in a directory that consist of this prefix followed by a digit; empty if the directory is missing.
+fn names(fs: &dyn Fs, path: &str, begins: &str) -> Vec<String> {
+    let is_one = |name: &String| {
+        let rest = name.strip_prefix(begins);
+        rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let entries = fs.list(path).ok().flatten().unwrap_or_default();
+    entries.into_iter().map(|entry| entry.name).filter(is_one).collect()
 }
 
-fn text(path: &Path) -> Result<String, String> {
-    let mut text = String::new();
-    let read = File::open(path).and_then(|file| file.take(TEXT_MAX).read_to_string(&mut text));
-    match read {
-        Ok(_) => Ok(text.trim_end().to_owned()),
-        Err(error) => Err(format!("can't read {}: {error}; the queue is left out", path.display())),
+fn text(fs: &dyn Fs, path: &str) -> Result<String, String> {
+    match fs.read(path) {
+        Ok(Some(text)) => Ok(text.trim_end().to_owned()),
+        Ok(None) => Err(format!("/{path} is missing; the queue is left out")),
+        Err(error) => Err(format!("{error}; the queue is left out")),
     }
-}
-
-/// The number in a file, which is to be within bounds.
-fn number(queue: &Path, name: &str, least: u64, most: u64) -> Result<u64, String> {
-    let path = queue.join(name);
-    let text = text(&path)?;
-    let number = text.parse().ok().filter(|number| (least..=most).contains(number));
-    number.ok_or_else(|| {
-        let path = path.display();
-        format!("{path}: `{text}` is no number from {least} to {most}; the queue is left out")
-    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::copy::dsa::tests::machine::{Machine, SHARED};
+    use nearfar_kernel::fs::TreeFs;
+    use nearfar_topology::Tree;
+
+    /// Attributes of a queue after the set-up of docs/cache-copy.md.
+    const SHARED: [(&str, &str); 7] = [
+        ("type", "user"),
+        ("state", "enabled"),
+        ("mode", "shared"),
+        ("size", "128"),
+        ("threshold", "127"),
+        ("max_batch_size", "1024"),
+        ("max_transfer_size", "2147483648"),
+    ];
+
+    /// A device on node 1 with these queues and their deviating attributes.
+    fn machine(queues: &[(&str, &[(&str, &str)])]) -> TreeFs {
+        let mut tree = Tree::new();
+        tree.insert(&format!("{BUS}/dsa2/numa_node"), "1");
+        tree.insert(&format!("{BUS}/dsa2/engine0.0/group_id"), "0");
+        tree.insert(&format!("{BUS}/iax1/wq1.0/type"), "user");
+        for (name, differ) in queues {
+            for (attribute, text) in SHARED.iter().chain(*differ) {
+                tree.insert(&format!("{BUS}/dsa2/{name}/{attribute}"), text);
+            }
+        }
+        TreeFs(tree)
+    }
 
     #[test]
-    fn a_user_queue_that_is_enabled_is_found_with_all_it_says() {
-        let machine = Machine::new();
-        machine.device("dsa2", "1").queue("dsa2", "wq2.1", &SHARED);
-        let found = discover(machine.root());
+    fn a_user_queue_that_is_enabled_is_found_with_its_limits() {
+        let found = discover(&machine(&[("wq2.1", &[])]));
         let expected = WorkQueue {
             name: "wq2.1".into(),
-            path: machine.root().join("dev/dsa/wq2.1"),
             mode: Mode::Shared,
             size: 128,
             threshold: 127,
             batch_max: 1024,
             transfer_max: 1 << 31,
-            block_on_fault: false,
             node: Some(1),
         };
         assert_eq!(found, Discovery { queues: vec![expected], findings: vec![] });
         assert_eq!((found.queues[0].entries(), found.queues[0].has_batches()), (127, true));
+        assert_eq!(discover(&TreeFs::default()), Discovery::default());
     }
 
     #[test]
-    fn queues_of_the_kernel_or_not_enabled_are_nobodys_mistake() {
-        let machine = Machine::new();
-        machine
-            .device("dsa0", "-1")
-            .queue("dsa0", "wq0.0", &SHARED)
-            .set("dsa0/wq0.0/type", "kernel")
-            .queue("dsa0", "wq0.1", &SHARED)
-            .set("dsa0/wq0.1/state", "disabled")
-            .queue("dsa0", "wq0.2", &SHARED)
-            .set("dsa0/wq0.2/mode", "dedicated");
-        let found = discover(machine.root());
+    fn queues_of_the_kernel_or_not_enabled_are_passed_over() {
+        let found = discover(&machine(&[
+            ("wq2.0", &[("type", "kernel")]),
+            ("wq2.1", &[("state", "disabled")]),
+            ("wq2.2", &[("mode", "dedicated")]),
+        ]));
         assert!(found.findings.is_empty(), "{:?}", found.findings);
         let [queue] = &found.queues[..] else { panic!("{found:?}") };
-        assert_eq!((queue.name.as_str(), queue.mode, queue.node), ("wq0.2", Mode::Dedicated, None));
-        assert_eq!((queue.threshold, queue.entries()), (0, 128));
+        assert_eq!((queue.name.as_str(), queue.threshold, queue.entries()), ("wq2.2", 0, 128));
     }
 
     #[test]
-    fn a_queue_that_says_something_impossible_is_left_out_and_named() {
+    fn a_queue_with_an_impossible_value_is_left_out_and_named() {
         for (name, text) in [
             ("mode", "both"),
             ("size", "0"),
@@ -219,31 +212,15 @@ mod tests {
             ("max_batch_size", "99999999999999999999"),
             ("max_transfer_size", "0"),
             ("max_transfer_size", "2 GiB"),
-            ("block_on_fault", "2"),
         ] {
-            let machine = Machine::new();
-            machine
-                .device("dsa0", "0")
-                .queue("dsa0", "wq0.0", &SHARED)
-                .queue("dsa0", "wq0.1", &SHARED);
-            machine.set(&format!("dsa0/wq0.0/{name}"), text);
-            let found = discover(machine.root());
+            let found = discover(&machine(&[("wq2.0", &[(name, text)]), ("wq2.1", &[])]));
             assert_eq!(found.queues.len(), 1, "{name} {text}");
             let [finding] = &found.findings[..] else { panic!("{name} {text}: {found:?}") };
             assert!(finding.contains(name) && finding.contains("left out"), "{finding}");
         }
-    }
-
-    #[test]
-    fn a_file_that_is_missing_or_no_text_is_a_finding_and_no_bus_is_nothing() {
-        let machine = Machine::new();
-        assert_eq!(discover(machine.root()), Discovery::default());
-        machine.device("dsa0", "0").queue("dsa0", "wq0.0", &SHARED);
-        machine.remove("dsa0/wq0.0/size");
-        machine.queue("dsa0", "wq0.1", &SHARED).set_bytes("dsa0/wq0.1/size", b"\xff\xfe");
-        let found = discover(machine.root());
-        assert!(found.queues.is_empty());
-        assert!(found.findings.iter().all(|finding| finding.contains("can't read")), "{found:?}");
-        assert_eq!(found.findings.len(), 2);
+        let mut tree = machine(&[]).0;
+        tree.insert(&format!("{BUS}/dsa2/wq2.0/state"), "enabled");
+        let found = discover(&TreeFs(tree));
+        assert!(found.findings[0].contains("wq2.0/type is missing"), "{found:?}");
     }
 }

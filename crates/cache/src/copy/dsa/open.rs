@@ -1,10 +1,10 @@
-//! Opening a work queue, and finding out how it takes descriptors.
+//! Opens a work queue, and determines its submission method.
 //!
-//! First the portal is tried: if the CPU has the instruction and the kernel the will to map it. Else descriptors are written
-//! to the file. Either way the queue proves itself with a descriptor that does nothing, before it is trusted with memory.
+//! The portal is tried first, if the CPU has the instruction and the kernel permits the mapping. Otherwise descriptors
+//! are written to the file. In both cases a no-op descriptor tests the queue before it gets access to memory.
 #![expect(unsafe_code, reason = "a descriptor is handed over")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode as Rights, OFlags};
 
@@ -12,13 +12,13 @@ use super::discover::WorkQueue;
 use super::format::{Descriptor, Status};
 use super::line::{self, lines};
 use super::portal::Portal;
-use super::queue::{Limits, Queue, QueueConfig};
+use super::queue::{Queue, QueueConfig};
 use super::submit::{Submit, SubmitError, WriteDoor};
 
-/// Why a work queue can't be used.
+/// Reason why a work queue is unusable.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// It can't be opened.
+pub(super) enum OpenError {
+    /// It cannot be opened.
     #[error("can't open {}: {source}; the queue needs an owner or group that this process has", path.display())]
     Open {
         /// The device node.
@@ -27,42 +27,42 @@ pub enum OpenError {
         source: std::io::Error,
     },
     /// It is a file or directory.
-    #[error("{} is no device; is the root a copy of a machine?", path.display())]
+    #[error("{} is no device", path.display())]
     NotADevice {
-        /// What should be a device node.
+        /// The path that should be a device node.
         path: PathBuf,
     },
-    /// It takes no descriptors.
+    /// It accepts no descriptors.
     #[error("{} takes no descriptors: no portal ({portal}), and {source}", path.display())]
     Refused {
         /// The device node.
         path: PathBuf,
-        /// Why there was no portal.
+        /// Reason why there is no portal.
         portal: String,
-        /// Why descriptors can't be written.
+        /// Reason why descriptors cannot be written.
         source: ProbeError,
     },
 }
 
-/// Why a queue did not prove itself.
+/// Reason why the test of a queue failed.
 #[derive(Debug, thiserror::Error)]
-pub enum ProbeError {
+pub(super) enum ProbeError {
     /// It refused the descriptor.
     #[error("{0}")]
     Submit(#[from] SubmitError),
-    /// It was full all the time.
+    /// It stayed full.
     #[error("it was full each time of {tries}")]
     Full {
-        /// How often it was tried.
+        /// Number of attempts.
         tries: u32,
     },
-    /// It took the descriptor and nothing came of it.
+    /// It accepted the descriptor but never completed it.
     #[error("a descriptor that does nothing was not done within {polls} polls")]
     Silent {
-        /// How often its record was looked at.
+        /// Number of polls of its record.
         polls: u32,
     },
-    /// It answered something else than that it is done.
+    /// It completed with another status than success.
     #[error("a descriptor that does nothing came back with {status:#x}, {}", Status(*status).says())]
     Failed {
         /// The status.
@@ -70,26 +70,31 @@ pub enum ProbeError {
     },
 }
 
-/// Opens a queue that was discovered.
+/// Opens a discovered queue with its device node in the directory `nodes`.
 ///
 /// # Errors
-/// If it can't be opened, or takes no descriptors.
-pub fn open(found: &WorkQueue, config: QueueConfig) -> Result<Queue, OpenError> {
-    let path = || found.path.clone();
+/// [`OpenError`] if it cannot be opened, or accepts no descriptors.
+pub(super) fn open(
+    found: &WorkQueue,
+    nodes: &Path,
+    config: QueueConfig,
+) -> Result<Queue, OpenError> {
+    let node = nodes.join(&found.name);
+    let path = || node.clone();
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let wrong = |errno: rustix::io::Errno| OpenError::Open { path: path(), source: errno.into() };
-    let file = rustix::fs::open(&found.path, flags, Rights::empty()).map_err(wrong)?;
+    let file = rustix::fs::open(&node, flags, Rights::empty()).map_err(wrong)?;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&file).map_err(wrong)?.st_mode);
     if matches!(kind, FileType::RegularFile | FileType::Directory) {
         return Err(OpenError::NotADevice { path: path() });
     }
-    let limits = Limits::of(found);
+    let limits = || found.clone();
     let (file, portal) = match Portal::map(file, found.mode) {
         Ok(mut portal) => match probe(&mut portal, config) {
-            Ok(()) => return Ok(Queue::new(Box::new(portal), limits, config)),
+            Ok(()) => return Ok(Queue::new(Box::new(portal), limits(), config)),
             Err(error) => {
                 drop(portal);
-                let file = rustix::fs::open(&found.path, flags, Rights::empty());
+                let file = rustix::fs::open(&node, flags, Rights::empty());
                 (file.map_err(wrong)?, error.to_string())
             }
         },
@@ -97,21 +102,21 @@ pub fn open(found: &WorkQueue, config: QueueConfig) -> Result<Queue, OpenError> 
     };
     let mut door = WriteDoor::new(file);
     match probe(&mut door, config) {
-        Ok(()) => Ok(Queue::new(Box::new(door), limits, config)),
+        Ok(()) => Ok(Queue::new(Box::new(door), limits(), config)),
         Err(source) => Err(OpenError::Refused { path: path(), portal, source }),
     }
 }
 
-/// Has a queue do nothing, once.
+/// Tests a queue with one no-op descriptor.
 ///
 /// # Errors
-/// If it does not.
-pub fn probe(door: &mut dyn Submit, config: QueueConfig) -> Result<(), ProbeError> {
+/// [`ProbeError`] if it does not complete.
+pub(super) fn probe(door: &mut dyn Submit, config: QueueConfig) -> Result<(), ProbeError> {
     let record = lines(1);
     let noop = Descriptor::noop().recorded_at(line::address(&record));
     let mut tries = 0;
-    // SAFETY: the operation touches nothing but its record, which is a line of its own until it is over: it is freed after
-    // that was seen, or never.
+    // SAFETY: the operation accesses only its record, a line of its own, which is freed after completion was observed,
+    // or never.
     while unsafe { door.submit(&[noop]) }? == 0 {
         if tries == config.retries_max {
             return Err(ProbeError::Full { tries });
@@ -126,7 +131,7 @@ pub fn probe(door: &mut dyn Submit, config: QueueConfig) -> Result<(), ProbeErro
             Some(Status(status)) => return Err(ProbeError::Failed { status }),
         }
     }
-    // The record may still be written: its line stays for ever.
+    // The record may still be written: its line is leaked.
     Box::leak(record);
     Err(ProbeError::Silent { polls: config.patience })
 }

@@ -1,10 +1,11 @@
-//! A work queue's portal: a page of the device's own, to which descriptors are stored in one piece.
+//! A work queue's portal: a page of the device to which descriptors are stored in one piece.
 //!
-//! Rules: a [`Portal`] owns its mapping from `mmap` to `munmap` and does nothing with it but the two instructions for 64-byte
-//! stores. ENQCMD is for shared queues: it waits for an answer, which is whether the queue took the descriptor. MOVDIR64B is
-//! for dedicated ones: there is no answer, and a descriptor too many is lost, so the driver keeps count. Both go to another 64
-//! bytes of the page each time, as the device does not care and stores to one place would wait for each other. Which of them
-//! the CPU has is CPUID's to say. Not run anywhere yet: there was neither the device nor a CPU with either instruction.
+//! Rules: a [`Portal`] owns its mapping from `mmap` to `munmap` and accesses it only by the two instructions for
+//! 64-byte stores. ENQCMD is for shared queues: it returns whether the queue accepted the descriptor. MOVDIR64B is for
+//! dedicated ones: it returns nothing, and an excess descriptor is lost, so the driver keeps count. Both use the next
+//! 64 bytes of the page each time: the device accepts any of them, and stores to one place would be serialised. CPUID
+//! reports the instructions of the CPU. Never run so far: neither the device nor a CPU with either instruction was
+//! available.
 #![expect(unsafe_code, reason = "a page of a device is mapped and stored to")]
 
 use std::ffi::c_void;
@@ -25,21 +26,21 @@ pub(super) struct Portal {
     page: NonNull<c_void>,
     mode: Mode,
     next: usize,
-    /// Open as long as it is mapped: the kernel drains the queue when both are gone.
+    /// Kept open while mapped: the kernel drains the queue once both are gone.
     _file: OwnedFd,
 }
 
 // SAFETY: the mapping is not bound to a thread, and only `&mut self` stores to it.
 unsafe impl Send for Portal {}
 
-/// Why there is no portal; the file is given back.
+/// Reason why there is no portal; returns the file.
 #[derive(Debug)]
 pub(super) struct NoPortal {
     pub(super) file: OwnedFd,
     pub(super) why: String,
 }
 
-/// Whether the CPU has the instruction for such a queue: its name if not.
+/// The name of the instruction that the CPU lacks for such a queue; `None` if it has it.
 fn missing(mode: Mode) -> Option<&'static str> {
     #[cfg(target_arch = "x86_64")]
     let ecx = core::arch::x86_64::__cpuid_count(7, 0).ecx;
@@ -71,14 +72,14 @@ impl Portal {
 }
 
 impl Submit for Portal {
-    // SAFETY: (of the callers) as the trait says.
+    // SAFETY: (of the callers) as the trait requires.
     unsafe fn submit(&mut self, descriptors: &[Descriptor]) -> Result<usize, SubmitError> {
-        super::super::stream::fence();
+        super::super::cpu::fence();
         for (taken, descriptor) in descriptors.iter().enumerate() {
             let place = self.page.as_ptr().cast::<u8>().wrapping_add(self.next);
             self.next = (self.next + DESCRIPTOR_BYTES) % PAGE;
-            // SAFETY: `map` found the instruction and mapped the page, in which `next` is a multiple of 64; the caller vouches
-            // for what the device does with the descriptor.
+            // SAFETY: `map` checked the instruction and mapped the page, in which `next` is a multiple of 64; the
+            // caller vouches for the device's accesses by the descriptor.
             if !unsafe { store(place, descriptor, self.mode) } {
                 return Ok(taken);
             }
@@ -91,17 +92,18 @@ impl Submit for Portal {
     }
 }
 
-/// Stores a descriptor to a portal in one piece; whether it was taken.
+/// Stores a descriptor to a portal in one piece; returns whether it was accepted.
 ///
 /// # Safety
-/// The CPU has the instruction for `mode`. `place` is 64 bytes of a mapped portal, on a multiple of 64. The descriptor keeps
-/// what [`Submit::submit`] asks for.
+/// The CPU has the instruction for `mode`. `place` is 64 bytes of a mapped portal, aligned to 64. The descriptor meets
+/// the requirements of [`Submit::submit`].
 #[cfg(target_arch = "x86_64")]
 unsafe fn store(place: *mut u8, descriptor: &Descriptor, mode: Mode) -> bool {
     let descriptor = ptr::from_ref(descriptor);
     let refused: u8;
     match mode {
-        // SAFETY: reads 64 bytes at `descriptor`, which is one, and stores them to `place`, as the caller promises; sets flags.
+        // SAFETY: reads 64 bytes at `descriptor`, which is one, and stores them to `place`, as the caller promises;
+        // sets flags.
         Mode::Shared => unsafe {
             core::arch::asm!(
                 "enqcmd {place}, [{descriptor}]",
@@ -127,7 +129,7 @@ unsafe fn store(place: *mut u8, descriptor: &Descriptor, mode: Mode) -> bool {
     refused == 0
 }
 
-/// Elsewhere there is no such instruction, and `map` says so.
+/// Other architectures lack these instructions, and `map` refuses there.
 ///
 /// # Safety
 /// Nothing is stored.
@@ -138,7 +140,7 @@ unsafe fn store(_: *mut u8, _: &Descriptor, _: Mode) -> bool {
 
 impl Drop for Portal {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping `map` made, whole; `self` goes away, and with it the last way to reach it.
+        // SAFETY: this is the complete mapping of `map`; `self`, the only way to access it, is being dropped.
         let _ = unsafe { rustix::mm::munmap(self.page.as_ptr(), PAGE) };
     }
 }

@@ -1,424 +1,280 @@
-//! The driver of one work queue: the same code whatever way descriptors take to it.
+//! The driver of one work queue: submits the jobs of a batch, waits for them, and lets the CPU copy the rest.
 //!
-//! Jobs are cut into pieces of at most the queue's transfer size, pieces put together into groups (`group.rs`), groups handed
-//! over as long as fewer entries than the cap are in use. Who waits looks again and again, with PAUSE and, after a while,
-//! `yield`. Whatever the device leaves undone the CPU does: the rest after a page fault, what was refused, what found the
-//! queue full too often.
+//! Jobs are submitted in groups: as one batch descriptor if the submission method supports it, otherwise one plain
+//! descriptor each. Jobs too short to be worth a descriptor, or too long for one, are copied by the CPU while the
+//! device works. Waiting polls with PAUSE, then with `yield`.
 //!
 //! # One writer at a time
-//! The CPU writes a destination only if the device was never given it, or is done with it. If nothing comes back within
-//! `patience` polls, a drain descriptor asks: when it is done, all that was in the queue before is over, and what has no
-//! record then was lost and is the CPU's. If the drain does not come back either, the device may still write at any time:
-//! these jobs are failed as unfinished, their destinations given up, their records kept, and the queue gets nothing more until
-//! all have come in ([`Copier::settled`](crate::copy::Copier::settled)). Records that may yet be written are never freed or
-//! used again.
+//! The CPU writes a target only if the device was never given it or is done with it. If a group does not complete
+//! within `patience` polls, a drain descriptor is submitted. Once that has completed, everything before it is over: a
+//! job without a record then was lost, and the CPU copies it. If the drain does not complete either, the device may
+//! still write at any time: these jobs are [`Outcome::Unfinished`], and their arenas are never unmapped. In both cases
+//! records may still be written: their memory is never freed, and the queue is retired.
 #![expect(unsafe_code, reason = "descriptors are handed over")]
 
-use std::collections::VecDeque;
-
+use super::super::job::Job;
+use super::super::{Outcome, cpu};
 use super::discover::WorkQueue;
-use super::format::Flags;
-use super::group::{Form, Group, Piece};
-use super::judge::Verdict;
+use super::format::{BATCH_MIN, Descriptor, Record, Status};
+use super::line::{self, Line, lines};
 use super::submit::Submit;
-use crate::copy::cpu::{Cpu, CpuConfig};
-use crate::copy::job::{Job, Place};
-use crate::copy::{Failure, Outcome, Ran};
+use crate::arena::WORD;
 
-mod late;
+/// Maximal number of jobs per group.
+const GROUP: usize = 64;
+/// Shorter jobs are copied by the CPU.
+const LEAST: usize = 2 << 10;
+/// The lines of a queue: the record of a batch, the records of jobs, the list of a batch, the record of a drain.
+const RECORDS: usize = 1;
+const LIST: usize = RECORDS + GROUP;
+const DRAIN: usize = LIST + GROUP;
 
-use late::GivenUp;
-
-/// Bytes a piece has at most whatever the queue takes: what a descriptor can say, in whole lines.
-const PIECE_MAX: u64 = (u32::MAX - 63) as u64;
-
-/// What a queue can hold.
+/// Limits of retries and polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Descriptors at once.
-    pub entries: usize,
-    /// Descriptors in a batch; less than 2 is no batches.
-    pub batch_max: usize,
-    /// Bytes of a descriptor.
-    pub transfer_max: u64,
-    /// The NUMA node of the device.
-    pub node: Option<u32>,
-    /// Whether descriptors may ask the device to wait for page faults.
-    pub block_on_fault: bool,
-}
-
-impl Limits {
-    /// Of a queue that was discovered.
-    #[must_use]
-    pub fn of(found: &WorkQueue) -> Self {
-        let wide = |value: u32| usize::try_from(value).unwrap_or(usize::MAX);
-        Self {
-            entries: wide(found.entries()),
-            batch_max: if found.has_batches() { wide(found.batch_max) } else { 1 },
-            transfer_max: found.transfer_max,
-            node: found.node,
-            block_on_fault: found.block_on_fault,
-        }
-    }
-}
-
-/// Where the device puts what it copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// To memory: what is moved in the background is read by nobody soon.
-    Memory,
-    /// To the last-level cache.
-    Cache,
-}
-
-/// What a device does about a page fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnFault {
-    /// Stops, and the CPU goes on: faults that a device resolves take it tens of microseconds.
-    Stop,
-    /// Waits, where the queue allows it.
-    Wait,
-}
-
-/// How a queue is driven.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueConfig {
-    /// Entries of the queue in use at once, if it holds as many.
-    pub in_flight_max: usize,
-    /// Pieces in a group.
-    pub group_max: usize,
-    /// A full queue is tried so often in a row before the CPU does the rest of a batch.
-    pub retries_max: u32,
+pub(super) struct QueueConfig {
+    /// Retries on a full queue before the CPU copies the rest of a group.
+    pub(super) retries_max: u32,
     /// Polls with PAUSE before those with `yield`.
-    pub spins: u32,
-    /// Polls without anything coming back until a queue is asked to drain, and again until it is given up.
-    pub patience: u32,
-    /// Groups in a row of which nothing was done until a queue is not used any more.
-    pub failures_max: u32,
-    /// Where copies go.
-    pub target: Target,
-    /// What is done about page faults.
-    pub on_fault: OnFault,
-    /// How the CPU copies what the device leaves to it.
-    pub cpu: CpuConfig,
+    pub(super) spins: u32,
+    /// Polls for a group before the queue is drained, and for the drain.
+    pub(super) patience: u32,
+    /// Consecutive groups with nothing copied by the device before the queue is retired.
+    pub(super) failures_max: u32,
 }
 
 impl Default for QueueConfig {
     fn default() -> Self {
-        Self {
-            in_flight_max: 16,
-            group_max: 32,
-            retries_max: 256,
-            spins: 4096,
-            patience: 1 << 20,
-            failures_max: 8,
-            target: Target::Memory,
-            on_fault: OnFault::Stop,
-            cpu: CpuConfig::default(),
-        }
+        Self { retries_max: 256, spins: 4096, patience: 1 << 20, failures_max: 8 }
     }
 }
 
-/// What a queue went through.
+/// Counters of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Pieces that the device copied.
-    pub done: u64,
-    /// Bytes it copied, those before page faults among them.
-    pub device_bytes: u64,
-    /// Bytes that the CPU copied in its place.
-    pub cpu_bytes: u64,
-    /// Pieces that met a page fault.
-    pub faults: u64,
-    /// Pieces that failed otherwise.
-    pub failures: u64,
-    /// Pieces that were not run, or of which nothing is known though the device is done with them.
-    pub unknown: u64,
-    /// Times the queue was full.
-    pub full: u64,
-    /// Batches of which the CPU did the rest, as the queue was full too often.
-    pub crowded: u64,
-    /// Errors when handing over.
-    pub refused: u64,
-    /// Times nothing came back and a drain was asked for.
-    pub drains: u64,
-    /// Pieces given up.
-    pub unfinished: u64,
-    /// Groups whose records were left to the device for ever.
-    pub leaked: u64,
+pub(super) struct Counts {
+    /// Bytes copied by the device, including those before page faults.
+    pub(super) device_bytes: u64,
+    /// Bytes of its jobs copied by the CPU.
+    pub(super) cpu_bytes: u64,
+    /// Jobs stopped by a page fault.
+    pub(super) faults: u64,
+    /// Jobs that failed otherwise, were not run, or were lost.
+    pub(super) failures: u64,
+    /// Submissions to a full queue.
+    pub(super) full: u64,
+    /// Submissions that failed.
+    pub(super) refused: u64,
+    /// Drain descriptors submitted.
+    pub(super) drains: u64,
+    /// Jobs given up as unfinished.
+    pub(super) unfinished: u64,
 }
 
-/// A work queue and what is under way in it.
+/// A work queue.
 #[derive(Debug)]
-pub struct Queue {
+pub(super) struct Queue {
     door: Box<dyn Submit>,
-    limits: Limits,
+    limits: WorkQueue,
     config: QueueConfig,
-    flags: Flags,
-    cpu: Cpu,
-    waiting: VecDeque<Piece>,
-    groups: Vec<Group>,
-    spare: Vec<Group>,
-    given_up: Vec<GivenUp>,
-    settled: Vec<Place>,
-    /// Jobs of this batch that are unfinished.
-    unfinished: Vec<usize>,
-    /// Times in a row that the queue was full, and groups of which nothing was done.
-    retries: u32,
+    lines: Box<[Line]>,
+    /// Consecutive groups with nothing copied by the device.
     failures: u32,
-    ran: Ran,
-    counts: Counts,
+    is_retired: bool,
+    pub(super) counts: Counts,
 }
 
-/// One turn of waiting, the `polls`th.
+/// One poll while waiting, with its number.
 pub(super) fn wait(door: &mut dyn Submit, config: QueueConfig, polls: u32) {
     door.idle();
     if polls < config.spins { std::hint::spin_loop() } else { std::thread::yield_now() }
 }
 
+/// Bytes of a completed job that the device copied: up to a page fault, unless the device copied backwards; nothing
+/// after other failures.
+fn moved(record: Record, length: usize) -> usize {
+    let completed = usize::try_from(record.completed).unwrap_or(usize::MAX);
+    match record.status {
+        Status::SUCCESS => length,
+        Status::PAGE_FAULT if record.result == 0 && completed <= length => completed,
+        _ => 0,
+    }
+}
+
 impl Queue {
-    /// Drives a queue that has nothing in it.
-    #[must_use]
-    pub fn new(door: Box<dyn Submit>, limits: Limits, config: QueueConfig) -> Self {
-        let mut flags = Flags::default();
-        if config.target == Target::Cache {
-            flags = flags.and(Flags::TO_CACHE);
-        }
-        if config.on_fault == OnFault::Wait && limits.block_on_fault {
-            flags = flags.and(Flags::BLOCK_ON_FAULT);
-        }
+    /// Drives an empty queue.
+    pub(super) fn new(door: Box<dyn Submit>, limits: WorkQueue, config: QueueConfig) -> Self {
+        let lines = lines(DRAIN + 1);
         Self {
             door,
             limits,
             config,
-            flags,
-            cpu: Cpu::new(config.cpu),
-            waiting: VecDeque::new(),
-            groups: Vec::new(),
-            spare: Vec::new(),
-            given_up: Vec::new(),
-            settled: Vec::new(),
-            unfinished: Vec::new(),
-            retries: 0,
+            lines,
             failures: 0,
-            ran: Ran::default(),
+            is_retired: false,
             counts: Counts::default(),
         }
     }
 
-    /// What it went through.
-    #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.counts
-    }
-
-    /// The node of its device.
-    #[must_use]
-    pub fn node(&self) -> Option<u32> {
+    /// The NUMA node of its device, if known.
+    pub(super) fn node(&self) -> Option<u32> {
         self.limits.node
     }
 
-    /// Whether it is given anything: it is not while jobs are unfinished, and never again after too many failures in a row.
-    pub fn is_usable(&mut self) -> bool {
-        self.sweep();
-        self.given_up.is_empty() && self.failures < self.config.failures_max
+    /// Whether it is still in use.
+    pub(super) fn is_usable(&self) -> bool {
+        !self.is_retired && self.failures < self.config.failures_max
     }
 
-    /// Adds a job to the batch, under a number. Its places don't overlap.
-    pub(super) fn add(&mut self, of: usize, job: &Job) {
-        let longest = self.limits.transfer_max.clamp(1, PIECE_MAX);
-        let longest = usize::try_from(longest).unwrap_or(usize::MAX);
-        let mut from = 0;
-        while from < job.length() {
-            let job = job.part(from, longest);
-            from += job.length();
-            self.waiting.push_back(Piece { of, job });
-        }
-    }
-
-    /// Does what is due, without waiting; whether anything came of it.
-    fn turn(&mut self) -> bool {
-        let collected = self.collect();
-        self.hand() || collected
-    }
-
-    /// Does what is due, without waiting; whether all is done.
-    pub(super) fn poll(&mut self) -> bool {
-        self.turn();
-        self.is_done()
-    }
-
-    fn is_done(&self) -> bool {
-        self.waiting.is_empty() && self.groups.is_empty()
-    }
-
-    /// Waits for the batch. Jobs not done are set so in `outcomes`, by their numbers.
-    pub(super) fn finish(&mut self, outcomes: &mut [Outcome]) -> Ran {
-        let mut polls = 0;
-        while !self.is_done() {
-            if self.turn() {
-                polls = 0;
-                continue;
-            }
-            wait(&mut *self.door, self.config, polls);
-            polls += 1;
-            if polls >= self.config.patience {
-                self.give_up();
-                polls = 0;
+    /// Copies jobs, and sets the outcomes of those left unfinished.
+    pub(super) fn copy(&mut self, jobs: &[Job<'_>], outcomes: &mut [Outcome]) {
+        cpu::fence();
+        let most = self.limits.transfer_max.min(u32::MAX.into());
+        let is_for_device = |at: &usize| {
+            let bytes = jobs[*at].bytes();
+            bytes >= LEAST && bytes as u64 <= most
+        };
+        let (device, mut others): (Vec<usize>, Vec<usize>) =
+            (0..jobs.len()).partition(is_for_device);
+        let takes_batches = self.limits.has_batches() && self.door.takes_batches();
+        // A dedicated queue loses excess descriptors, and one entry is reserved for a drain.
+        let entries = self.limits.entries().saturating_sub(1);
+        let most = if takes_batches { self.limits.batch_max } else { entries };
+        let most = usize::try_from(most).unwrap_or(GROUP).clamp(1, GROUP);
+        for group in device.chunks(most) {
+            let is_batch = takes_batches && group.len() >= BATCH_MIN;
+            let handed = if self.is_usable() { self.hand(jobs, group, is_batch) } else { 0 };
+            let (handed, left) = group.split_at(handed);
+            others.drain(..).for_each(|at| cpu::copy(&jobs[at]));
+            left.iter().for_each(|at| self.by_cpu(&jobs[*at], 0));
+            if !handed.is_empty() {
+                self.settle(jobs, handed, is_batch, outcomes);
             }
         }
-        self.cpu.fence();
-        for of in self.unfinished.drain(..) {
-            if let Some(outcome) = outcomes.get_mut(of) {
-                *outcome = Outcome::Failed(Failure::Unfinished);
-            }
-        }
-        std::mem::take(&mut self.ran)
+        others.drain(..).for_each(|at| cpu::copy(&jobs[at]));
+        cpu::fence();
     }
 
-    /// Moves to `places` what was given up and can be used again.
-    pub(super) fn settled(&mut self, places: &mut Vec<Place>) {
-        self.sweep();
-        places.append(&mut self.settled);
+    fn address(&self, line: usize) -> u64 {
+        line::address(&self.lines[line..])
     }
 
-    /// Hands over what waits, as far as it goes; whether anything came of it.
-    fn hand(&mut self) -> bool {
-        let mut any = false;
-        if !self.waiting.is_empty() && !self.is_usable() {
-            self.withdraw();
-            return true;
+    /// Submits a group; returns the number of its jobs that the queue accepted.
+    fn hand(&mut self, jobs: &[Job<'_>], group: &[usize], is_batch: bool) -> usize {
+        self.lines.iter().for_each(Line::clear);
+        let copy = |(at, record): (&usize, usize)| {
+            let source = jobs[*at].source().expose_provenance() as u64;
+            let target = jobs[*at].destination().expose_provenance() as u64;
+            // Longer jobs are not given to the device.
+            let length = u32::try_from(jobs[*at].bytes()).unwrap_or(u32::MAX);
+            Descriptor::copy(source, target, length).recorded_at(self.address(record))
+        };
+        let copies: Vec<Descriptor> = group.iter().zip(RECORDS..).map(copy).collect();
+        if !is_batch {
+            return self.submit(&copies);
         }
-        loop {
-            if self.groups.last().is_none_or(|group| group.unhanded().is_empty()) && !self.form() {
-                return any;
-            }
-            let Some(group) = self.groups.last_mut() else { return any };
-            // SAFETY: the descriptors were made in `Group::fill`, of jobs, whose places are what they say and nobody else's until
-            // their outcome is known, which is after the device is done with them or when their places are given up; and of
-            // lines of the group, which is kept or leaked until then.
-            let taken = unsafe { self.door.submit(group.unhanded()) };
-            match taken {
-                Ok(0) => return self.full() || any,
-                Ok(taken) => {
-                    group.hand(taken);
-                    self.retries = 0;
-                    any = true;
+        self.lines[LIST..].iter().zip(&copies).for_each(|(line, copy)| line.put(copy));
+        let count = u32::try_from(copies.len()).unwrap_or(u32::MAX);
+        let batch = Descriptor::batch(self.address(LIST), count).recorded_at(self.address(0));
+        self.submit(&[batch]) * copies.len()
+    }
+
+    /// Submits descriptors until all are accepted, or the queue stays full; returns the number accepted.
+    fn submit(&mut self, descriptors: &[Descriptor]) -> usize {
+        let (mut taken, mut tries) = (0, 0);
+        while taken < descriptors.len() && tries <= self.config.retries_max {
+            // SAFETY: descriptors are made of jobs, whose arenas stay mapped while the jobs are borrowed, which is
+            // until the device is done with them, or for ever (`keep_mapped`); memory there is for concurrent use.
+            // Records and lists are lines of this queue, which are leaked unless the device is done with them.
+            // Addresses were exposed.
+            match unsafe { self.door.submit(&descriptors[taken..]) } {
+                Ok(0) => {
+                    self.counts.full += 1;
+                    tries += 1;
+                    wait(&mut *self.door, self.config, tries);
                 }
+                Ok(more) => (taken, tries) = (taken + more, 0),
                 Err(_) => {
                     self.counts.refused += 1;
                     self.failures += 1;
-                    self.withdraw();
-                    return true;
+                    break;
                 }
             }
         }
+        taken
     }
 
-    /// Makes a group of what waits, if there is anything and room for it.
-    fn form(&mut self) -> bool {
-        let used: usize = self.groups.iter().map(Group::entries).sum();
-        // One entry is kept for a drain: a dedicated queue loses what is too much.
-        let cap = self.config.in_flight_max.min(self.limits.entries.saturating_sub(1)).max(1);
-        let left = cap.saturating_sub(used);
-        if left == 0 || self.waiting.is_empty() {
-            return false;
-        }
-        let takes_batches = self.limits.batch_max > 1 && self.door.takes_batches();
-        let form = if takes_batches { Form::Batch } else { Form::Plain };
-        let most = if takes_batches { self.limits.batch_max } else { left };
-        let room = self.config.group_max.max(1);
-        let mut group = self.spare.pop().unwrap_or_else(|| Group::new(room));
-        let count = self.waiting.len().min(most).min(room);
-        group.fill(self.waiting.drain(..count), form, self.flags);
-        self.groups.push(group);
-        true
-    }
-
-    /// The queue was full; whether that was once too often.
-    fn full(&mut self) -> bool {
-        self.counts.full += 1;
-        self.retries += 1;
-        if self.retries <= self.config.retries_max {
-            return false;
-        }
-        self.retries = 0;
-        self.counts.crowded += 1;
-        self.withdraw();
-        true
-    }
-
-    /// Has the CPU do what was not handed over.
-    fn withdraw(&mut self) {
-        if let Some(mut group) = self.groups.pop() {
-            let unhanded: Vec<Piece> = group.withdraw().collect();
-            unhanded.iter().for_each(|piece| self.by_cpu(piece, 0));
-            if group.is_empty() { self.spare.push(group) } else { self.groups.push(group) }
-        }
-        while let Some(piece) = self.waiting.pop_front() {
-            self.by_cpu(&piece, 0);
-        }
-    }
-
-    fn by_cpu(&mut self, piece: &Piece, from: usize) {
-        let rest = piece.job.part(from, usize::MAX);
-        self.cpu.one(&rest);
-        self.ran.cpu_bytes += rest.length() as u64;
-        self.counts.cpu_bytes += rest.length() as u64;
-    }
-
-    /// Settles the groups that the device is done with; whether there were any.
-    fn collect(&mut self) -> bool {
-        let mut at = 0;
-        let before = self.groups.len();
-        while at < self.groups.len() {
-            if self.groups[at].is_over() {
-                let group = self.groups.remove(at);
-                self.close(group);
-            } else {
-                at += 1;
+    /// Waits for the submitted jobs of a group, and copies the rest by the CPU.
+    fn settle(
+        &mut self,
+        jobs: &[Job<'_>],
+        group: &[usize],
+        is_batch: bool,
+        outcomes: &mut [Outcome],
+    ) {
+        let records = if is_batch { 0..1 } else { RECORDS..RECORDS + group.len() };
+        let is_over =
+            |lines: &[Line]| lines[records.clone()].iter().all(|line| line.record().is_some());
+        let (mut polls, mut is_hung) = (0, false);
+        while !is_over(&self.lines) {
+            if polls == self.config.patience {
+                is_hung = !self.drain();
+                break;
             }
+            wait(&mut *self.door, self.config, polls);
+            polls += 1;
         }
-        self.groups.len() < before
-    }
-
-    /// Settles a group that the device is done with.
-    fn close(&mut self, mut group: Group) {
-        let done = self.counts.done + self.counts.faults;
-        self.settle(&mut group);
-        let may_be_written = group.may_be_written();
-        for piece in group.take_rest() {
-            self.counts.unknown += 1;
-            self.by_cpu(&piece, 0);
-        }
-        let is_good = self.counts.done + self.counts.faults > done;
-        self.failures = if is_good { 0 } else { self.failures.saturating_add(1) };
-        self.retire(group, may_be_written);
-    }
-
-    /// Settles the pieces of a group that have a record.
-    fn settle(&mut self, group: &mut Group) {
-        while let Some((piece, verdict)) = group.next_over() {
-            let moved = match verdict {
-                Verdict::Done => {
-                    self.counts.done += 1;
-                    piece.job.length()
-                }
-                Verdict::Faulted(moved) => {
-                    self.counts.faults += 1;
-                    self.ran.faults += 1;
-                    moved
-                }
-                Verdict::Failed | Verdict::Unknown => {
-                    self.counts.failures += 1;
-                    0
-                }
-            };
-            self.ran.device_bytes += moved as u64;
+        // Jobs of the list that the device has started.
+        let begun = match self.lines[0].record().filter(|_| is_batch) {
+            Some(Record { status, .. }) if status.is_refusal() => 0,
+            Some(Record { status: Status::BATCH_PAGE_FAULT, completed, .. }) => {
+                usize::try_from(completed).unwrap_or(usize::MAX)
+            }
+            _ => group.len(),
+        };
+        let mut is_lost = is_hung || !is_over(&self.lines);
+        let device_bytes = self.counts.device_bytes;
+        for (number, at) in group.iter().enumerate() {
+            let (job, record) = (&jobs[*at], self.lines[RECORDS + number].record());
+            is_lost |= record.is_none() && number < begun;
+            if record.is_none() && is_hung {
+                outcomes[*at] = Outcome::Unfinished;
+                job.keep_mapped();
+                self.counts.unfinished += 1;
+                continue;
+            }
+            let moved = record.map_or(0, |record| moved(record, job.bytes()));
+            let is_fault = record.is_some_and(|record| record.status == Status::PAGE_FAULT);
+            self.counts.faults += u64::from(is_fault);
+            self.counts.failures += u64::from(!is_fault && moved < job.bytes());
             self.counts.device_bytes += moved as u64;
-            if moved < piece.job.length() {
-                self.by_cpu(&piece, moved);
+            self.by_cpu(job, moved);
+        }
+        let is_good = self.counts.device_bytes > device_bytes;
+        self.failures = if is_good { 0 } else { self.failures.saturating_add(1) };
+        if is_lost {
+            self.is_retired = true;
+            Box::leak(core::mem::replace(&mut self.lines, lines(0)));
+        }
+    }
+
+    /// Drains the queue; false if operations may still be outstanding.
+    fn drain(&mut self) -> bool {
+        self.counts.drains += 1;
+        let drain = Descriptor::drain().recorded_at(self.address(DRAIN));
+        let is_taken = self.submit(&[drain]) > 0;
+        for polls in 0..self.config.patience {
+            match self.lines[DRAIN].record() {
+                Some(record) => return record.status == Status::SUCCESS,
+                None if !is_taken => return false,
+                None => wait(&mut *self.door, self.config, polls),
             }
         }
+        false
+    }
+
+    /// Copies the rest of a job from byte `from` on.
+    fn by_cpu(&mut self, job: &Job<'_>, from: usize) {
+        let (_, rest) = job.split(from / WORD);
+        cpu::copy(&rest);
+        self.counts.cpu_bytes += (job.bytes() - from) as u64;
     }
 }

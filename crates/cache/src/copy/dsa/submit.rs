@@ -1,8 +1,8 @@
-//! How descriptors get to a work queue: the one thing in which a portal, `write()` and a queue in software differ.
+//! Submission of descriptors to a work queue: the only difference between a portal, `write()` and a queue in software.
 //!
-//! [`WriteDoor`] is here: current kernels let only the privileged map the portal of a device that is subject to
-//! CVE-2024-21823, and take whole descriptors by `write()` instead. They take several at once, so one system call hands over
-//! a group, but refuse batch descriptors there, as they can't check what these point to.
+//! [`WriteDoor`] is here: for devices subject to CVE-2024-21823 current kernels let only privileged processes map the
+//! portal, and accept whole descriptors by `write()` instead. One system call can submit a group of them, but batch
+//! descriptors are refused, as the kernel cannot check the memory that they point to.
 #![expect(unsafe_code, reason = "descriptors have memory written by address")]
 
 use std::fmt;
@@ -12,63 +12,62 @@ use rustix::io::Errno;
 
 use super::format::{DESCRIPTOR_BYTES, Descriptor};
 
-/// Descriptors in one `write()`: a page, which a pipe too takes whole or not at all.
+/// Descriptors per `write()`: a page, which a pipe also accepts atomically.
 const WRITE_MAX: usize = 4096 / DESCRIPTOR_BYTES;
 
-/// Why a queue takes no more, other than that it is full.
+/// Reason why a queue accepts no more descriptors, apart from being full.
 #[derive(Debug, thiserror::Error)]
-pub enum SubmitError {
+pub(super) enum SubmitError {
     /// The kernel refused.
     #[error("the work queue refused descriptors: {source}; the CPU copies instead")]
     Refused {
         /// The errno.
         source: std::io::Error,
     },
-    /// Part of a descriptor was taken.
+    /// Part of a descriptor was accepted.
     #[error(
         "the work queue took {bytes} bytes, which is no number of descriptors; is it a work queue?"
     )]
     Torn {
-        /// Bytes taken.
+        /// Bytes accepted.
         bytes: usize,
     },
 }
 
-/// A way to a work queue.
-pub trait Submit: fmt::Debug + Send {
-    /// Hands over descriptors, in order, and says how many were taken: fewer, if the queue is full.
+/// A submission method for a work queue.
+pub(super) trait Submit: fmt::Debug + Send {
+    /// Submits descriptors in order; returns the number accepted, which is less than all if the queue is full.
     ///
     /// # Errors
-    /// If none was taken and more of this kind won't be.
+    /// If none was accepted and the queue will accept no more of this kind.
     ///
     /// # Safety
-    /// Until a descriptor's operation is over: what it reads and writes by address, its completion record among it, is mapped
-    /// and no other memory is harmed by that. Addresses are of exposed provenance.
+    /// Until a descriptor's operation is complete, the memory that it reads and writes by address, its completion
+    /// record included, must be mapped, and no other memory may be affected. Addresses have exposed provenance.
     unsafe fn submit(&mut self, descriptors: &[Descriptor]) -> Result<usize, SubmitError>;
 
-    /// Whether batch descriptors are taken.
+    /// Whether batch descriptors are accepted.
     fn takes_batches(&self) -> bool;
 
-    /// Called once in each turn of waiting. A device in software may work here.
+    /// Called once per poll while waiting. A device in software may work here.
     fn idle(&mut self) {}
 }
 
 /// A work queue that takes descriptors by `write()`.
 #[derive(Debug)]
-pub struct WriteDoor {
+pub(super) struct WriteDoor {
     file: OwnedFd,
 }
 
 impl WriteDoor {
-    /// Writes to this file, which does not block.
-    #[must_use]
-    pub fn new(file: OwnedFd) -> Self {
+    /// Submits to this file, opened as non-blocking.
+    pub(super) fn new(file: OwnedFd) -> Self {
         Self { file }
     }
 }
 
 impl Submit for WriteDoor {
-    // SAFETY: (of the callers) as the trait says; here bytes are written to a file and nothing else.
+    // SAFETY: (of the callers) as the trait requires; here bytes are written to a file and nothing else.
     unsafe fn submit(&mut self, descriptors: &[Descriptor]) -> Result<usize, SubmitError> {
         let mut bytes = [0; WRITE_MAX * DESCRIPTOR_BYTES];
         let count = descriptors.len().min(WRITE_MAX);

@@ -1,14 +1,14 @@
-//! What no kernel would take, found before anything is written.
+//! Checks of a specification before anything is written: settings that every kernel refuses.
 
 use super::{
     AccessPattern, Action, Bounds, Context, Destination, Kdamond, Operations, Scheme, Target,
 };
 
 impl Kdamond {
-    /// Finds what no kernel would take.
+    /// Checks for settings that every kernel refuses.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The fault, as text.
     pub fn check(&self) -> Result<(), String> {
         let Context { operations, targets, nr_regions, intervals, schemes, .. } = &self.context;
         if nr_regions.min < 3 || nr_regions.max < nr_regions.min {
@@ -65,7 +65,7 @@ fn check_scheme(operations: Operations, scheme: &Scheme) -> Result<(), String> {
         Destination::Weighted(nodes) if nodes.iter().all(|(_, weight)| *weight == 0) => {
             Err("destinations of which none has a weight".into())
         }
-        // The kernel takes them and moves nothing.
+        // The kernel accepts them but migrates nothing.
         Destination::Weighted(_) if operations == Operations::Paddr => {
             Err("destinations by weight for physical addresses, which have one only".into())
         }

@@ -1,30 +1,30 @@
-//! What is done to which memory, how much of it and when: schemes, their quotas, goals and filters.
+//! Schemes: an action on memory of a given access pattern, with quotas, goals, watermarks and filters.
 
 use nearfar_topology::NodeId;
 
 use super::{AddrRange, Bounds};
 
-/// What is done to memory of a certain access pattern.
+/// An action on memory of a given access pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scheme {
-    /// What is done.
+    /// The action.
     pub action: Action,
-    /// Where to, if it migrates.
+    /// Destination of a migration.
     pub destination: Destination,
-    /// How often; 0 for every aggregation.
+    /// Interval of application; 0 for every aggregation.
     pub apply_interval_us: u64,
-    /// To which memory.
+    /// The regions it applies to.
     pub access_pattern: AccessPattern,
-    /// How much of it.
+    /// Limits on its amount.
     pub quotas: Quotas,
-    /// When at all.
+    /// Conditions under which it is active.
     pub watermarks: Watermarks,
-    /// To which pages of it, first match first.
+    /// Selects pages of a region, first match first.
     pub filters: Vec<Filter>,
 }
 
 impl Scheme {
-    /// Does `action` to everything, without limit.
+    /// Applies `action` to everything, without limit.
     #[must_use]
     pub fn new(action: Action) -> Self {
         Self {
@@ -40,13 +40,13 @@ impl Scheme {
 }
 
 words! {
-    /// What a scheme does. Which of them work depends on the operations; the kernel says at `on`.
+    /// Action of a scheme. The operations support only some of them; the kernel checks that at `on`.
     Action {
         /// madvise(MADV_WILLNEED).
         Willneed = "willneed",
         /// madvise(MADV_COLD).
         Cold = "cold",
-        /// Reclaims.
+        /// Reclaims pages.
         Pageout = "pageout",
         /// madvise(MADV_HUGEPAGE).
         Hugepage = "hugepage",
@@ -54,9 +54,9 @@ words! {
         Nohugepage = "nohugepage",
         /// madvise(MADV_COLLAPSE) (Linux 7.2).
         Collapse = "collapse",
-        /// Moves to the head of its reclaim list.
+        /// Moves pages to the head of their reclaim list.
         LruPrio = "lru_prio",
-        /// Moves to the tail of its reclaim list.
+        /// Moves pages to the tail of their reclaim list.
         LruDeprio = "lru_deprio",
         /// Migrates, hottest first (Linux 6.11).
         MigrateHot = "migrate_hot",
@@ -67,32 +67,32 @@ words! {
     }
 }
 
-/// Where pages are migrated to.
+/// Destination of a migration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Destination {
-    /// Nowhere.
+    /// None.
     #[default]
     None,
-    /// A node.
+    /// One node.
     Node(NodeId),
-    /// Several, by weight (Linux 6.17); for virtual addresses only. Pages go by their place in the region, and as regions
-    /// change, some go again: it never comes to rest without a quota.
+    /// Several nodes, by weight (Linux 6.17); for virtual addresses only. A page's node depends on its offset in the
+    /// region, and as regions change, some pages migrate again: without a quota migration never ends.
     Weighted(Vec<(NodeId, u32)>),
 }
 
-/// Which regions a scheme is for. The default is all.
+/// The regions that a scheme applies to. The default is all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessPattern {
-    /// Bytes.
+    /// Size in bytes.
     pub sz: Bounds,
     /// Accesses per aggregation.
     pub nr_accesses: Bounds,
-    /// Aggregations for which the accesses have stayed about the same.
+    /// Aggregations for which the access frequency has stayed about the same.
     pub age: Bounds,
 }
 
 impl AccessPattern {
-    /// No region: a scheme that sleeps, and keeps its counters and its quota.
+    /// Matches no region: an inactive scheme that keeps its counters and its quota.
     pub const NOTHING: Self =
         Self { sz: Bounds { min: 0, max: 0 }, nr_accesses: Bounds::ANY, age: Bounds::ANY };
 }
@@ -103,42 +103,42 @@ impl Default for AccessPattern {
     }
 }
 
-/// How much a scheme may do in each `reset_interval_ms`. 0 is no limit, the default.
+/// Limits per `reset_interval_ms`. 0 is no limit, the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quotas {
     /// CPU time spent on the action.
     pub ms: u64,
-    /// Bytes it is tried on: what filters leave out, and what can't be moved, counts too.
+    /// Bytes it is tried on, including those rejected by filters and those that cannot be migrated.
     pub bytes: u64,
-    /// After which both begin anew.
+    /// Interval after which both are reset.
     pub reset_interval_ms: u64,
-    /// What comes first where there is more than the quota.
+    /// Priorities of regions if they exceed the quota.
     pub weights: QuotaWeights,
-    /// What the kernel tunes the quota to; the best reached one decides.
+    /// Goals of the kernel's tuning of the quota; the best reached one decides.
     pub goals: Vec<Goal>,
-    /// How it tunes (Linux 7.1 for a choice).
+    /// Method of tuning (selectable since Linux 7.1).
     pub goal_tuner: GoalTuner,
 }
 
-/// How size, accesses and age count for what comes first, in thousandths.
+/// Weights of size, accesses and age in a region's priority, in thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaWeights {
-    /// Of size.
+    /// Weight of size.
     pub sz_permil: u64,
-    /// Of accesses.
+    /// Weight of accesses.
     pub nr_accesses_permil: u64,
-    /// Of age.
+    /// Weight of age.
     pub age_permil: u64,
 }
 
 words! {
-    /// How quotas approach their goals.
+    /// Method by which quotas approach their goals.
     GoalTuner {
-        /// In steps, one an interval, from a single byte: the quota grows by the part of the goal that is missing (it
-        /// doubles where there is nothing yet) and shrinks by the part above. The only one before Linux 7.1. Near its goal
-        /// it hardly grows: with 2 % missing it takes 800 intervals to get to 10 MiB.
+        /// In one step per interval, starting at a single byte: the quota grows in proportion to the distance from the
+        /// goal (it doubles if nothing is reached yet) and shrinks in proportion to the excess. The only method before
+        /// Linux 7.1. Near its goal it hardly grows: with 2 % missing it takes 800 intervals to reach 10 MiB.
         Consist = "consist",
-        /// All that bytes and time allow until the goal is reached, then nothing.
+        /// The full quota of bytes and time until the goal is reached, then none.
         Temporal = "temporal",
     }
 }
@@ -150,38 +150,38 @@ impl Default for GoalTuner {
     }
 }
 
-/// What a quota is tuned to.
+/// A goal of quota tuning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Goal {
-    /// What is measured.
+    /// The measured quantity.
     pub metric: Metric,
-    /// What it should be.
+    /// Its target.
     pub target_value: u64,
-    /// What it is, where the kernel does not measure it itself.
+    /// Its present value, for metrics that the kernel does not measure.
     pub current_value: u64,
 }
 
-/// What a goal measures. `_bp` are shares in hundredths of a per cent.
+/// Quantity measured by a goal. `_bp` are shares in hundredths of a per cent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Metric {
-    /// What the user writes as the current value.
+    /// The current value written by the user.
     UserInput,
-    /// Microseconds per quota interval in which some task waited for memory.
+    /// Microseconds per quota interval in which any task waited for memory.
     SomeMemPsiUs,
-    /// A node's memory in use (Linux 6.16).
+    /// Used memory of a node (Linux 6.16).
     NodeMemUsedBp(NodeId),
-    /// A node's free memory (Linux 6.16).
+    /// Free memory of a node (Linux 6.16).
     NodeMemFreeBp(NodeId),
-    /// A node's memory in use by a cgroup, its path below the mount point with a leading `/` (Linux 6.19).
+    /// Memory of a node used by a cgroup, given by its path below the mount point with a leading `/` (Linux 6.19).
     NodeMemcgUsedBp(NodeId, String),
-    /// A node's memory not in use by a cgroup (Linux 6.19).
+    /// Memory of a node not used by a cgroup (Linux 6.19).
     NodeMemcgFreeBp(NodeId, String),
     /// Memory on active lists (Linux 7.0).
     ActiveMemBp,
     /// Memory on inactive lists (Linux 7.0).
     InactiveMemBp,
-    /// Of the pages in use that the kdamond watches and that fit the scheme's pattern, the share on a node (Linux 7.2). So
-    /// the kdamond has to watch both the node where they come from and this one.
+    /// The share on a node of all used pages that the kdamond monitors and that match the scheme's pattern (Linux 7.2).
+    /// So the kdamond must monitor both the source node and this one.
     NodeEligibleMemBp(NodeId),
 }
 
@@ -202,7 +202,7 @@ impl Metric {
         }
     }
 
-    /// The node and the cgroup it is of.
+    /// Its node and its cgroup; `None` and an empty path for metrics without them.
     #[must_use]
     pub fn of(&self) -> (Option<NodeId>, &str) {
         match self {
@@ -217,18 +217,18 @@ impl Metric {
     }
 }
 
-/// When a scheme works, by the share of free memory in thousandths. The default is always.
+/// Activity of a scheme by the share of free memory in thousandths. The default is always active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watermarks {
-    /// What is measured.
+    /// The measured quantity.
     pub metric: WatermarkMetric,
-    /// How often.
+    /// Interval of measurement.
     pub interval_us: u64,
-    /// Above it the scheme rests.
+    /// Above it the scheme is inactive.
     pub high: u64,
-    /// Below it the scheme wakes.
+    /// Below it the scheme is activated.
     pub mid: u64,
-    /// Below it the scheme rests too.
+    /// Below it the scheme is inactive too.
     pub low: u64,
 }
 
@@ -239,7 +239,7 @@ impl Default for Watermarks {
 }
 
 words! {
-    /// What watermarks measure.
+    /// Quantity measured by watermarks.
     WatermarkMetric {
         /// Nothing: always on.
         None = "none",
@@ -248,35 +248,35 @@ words! {
     }
 }
 
-/// Which pages a scheme leaves out or takes. Without a match the last filter's contrary applies.
+/// Selects the pages that a scheme includes or excludes. Without a match the opposite of the last filter applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
-    /// What is looked at.
+    /// The tested property.
     pub what: FilterType,
-    /// Whether this is for pages that are so, or for those that are not.
+    /// Whether it applies to pages with the property, or to those without.
     pub matching: bool,
-    /// Whether those are taken rather than left out (Linux 6.14).
+    /// Whether those pages are included rather than excluded (Linux 6.14).
     pub allow: bool,
 }
 
-/// What a filter looks at.
+/// Property tested by a filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FilterType {
     /// Anonymous pages.
     Anon,
     /// Pages of active lists (Linux 6.15).
     Active,
-    /// Pages of a cgroup, its path below the mount point with a leading `/`.
+    /// Pages of a cgroup, given by its path below the mount point with a leading `/`.
     Memcg(String),
-    /// Pages accessed since the last look.
+    /// Pages accessed since the last check.
     Young,
     /// Pages of a size in bytes (Linux 6.15).
     HugepageSize(Bounds),
-    /// Pages no process maps (Linux 6.15).
+    /// Pages that no process maps (Linux 6.15).
     Unmapped,
-    /// Addresses.
+    /// Address ranges.
     Addr(AddrRange),
-    /// The target of this index.
+    /// The target with this index.
     Target(u32),
 }
 

@@ -1,8 +1,13 @@
-//! Machine files: what is accepted, and that each refusal names key, value and what is allowed.
+//! Machine files: accepted values, and that each error names key, value and the allowed values.
 
 use super::*;
 use crate::machine::catalog;
 use proptest::prelude::*;
+
+/// Curve files are the built-in ones.
+fn parse(text: &str) -> Result<Machine, Refusal> {
+    super::parse(text, &catalog::curve_built_in)
+}
 
 const GOOD: &str = catalog::FILES[0].1;
 const RING: &str = include_str!("../../../../../lab/machines/numa-4node.toml");
@@ -66,6 +71,8 @@ fn each_wrong_value_is_refused_by_key_with_what_is_allowed() {
         (GOOD, "duplex = false", "duplex = \"no\"", "duplex = \"no\": invalid type"),
         (GOOD, "llc_kib = 8192", "llc_kib = 5000", "processor.llc_kib = 5000: a power of two"),
         (GOOD, "lines_in_flight = 64", "lines_in_flight = 0", "processor.lines_in_flight = 0"),
+        (GOOD, "[processor]", "[processor]\nloads_in_flight = 0", "processor.loads_in_flight = 0"),
+        (GOOD, "[processor]", "[processor]\nreorder_buffer = 10001", "reorder_buffer = 10001"),
         (GOOD, "name = \"cxl-2tier\"", "name = \"a b\"", "name = a b: 1 to 64 letters"),
         (RING, "clock_ghz = 2.3", "clock_ghz = 0", "traffic.clock_ghz = 0: allowed is 0.1 to 10"),
         (RING, "concurrent_ns = 58.26", "concurrent_ns = -1", "traffic.concurrent_ns = -1"),
@@ -82,6 +89,21 @@ fn each_wrong_value_is_refused_by_key_with_what_is_allowed() {
         assert!(refusal.contains(part), "{to}: {refusal}");
         assert!(!refusal.contains('\n'), "{refusal}");
     }
+}
+
+#[test]
+fn a_tlb_has_a_power_of_two_of_entries_or_none() {
+    let with = |entries| {
+        let key = format!("[processor]\ntlb_entries = {entries}");
+        parse(&GOOD.replacen("[processor]", &key, 1)).map(|machine| machine.processor.tlb_entries)
+    };
+    assert_eq!((with(0), with(16), with(65_536)), (Ok(0), Ok(16), Ok(65_536)));
+    for wrong in [8, 1536, 131_072] {
+        let refusal = with(wrong).unwrap_err().to_string();
+        let expected = format!("processor.tlb_entries = {wrong}: 0, or a power of two from 16");
+        assert!(refusal.starts_with(&expected), "{refusal}");
+    }
+    assert_eq!(parse(GOOD).unwrap().processor.tlb_entries, 2048);
 }
 
 #[test]
@@ -120,4 +142,60 @@ proptest! {
             prop_assert_eq!(crate::machine::timing::config(&machine, clock, None).check(), Ok(()));
         }
     }
+}
+
+/// A machine of one node with a curve, whose file is `text`.
+fn with_curve(change: (&str, &str), text: &str) -> Result<Machine, Refusal> {
+    let machine = include_str!("../../../../../lab/machines/spr-cxl.toml");
+    assert!(machine.contains(change.0), "{}", change.0);
+    let machine = machine.replacen(change.0, change.1, 1);
+    super::parse(&machine, &|name| match name {
+        "own.csv" => Ok(text.to_owned()),
+        _ => catalog::curve_built_in(name),
+    })
+}
+
+const CURVE: &str = "# source: a test\nread_share,gbps,ns\n0.5,0,100\n0.5,10,120\n0.5,20,200\n\
+    1,0,100\n1,20,110\n1,40,300\n";
+const DDR5: &str = "file = \"spr-ddr5.csv\"";
+const OWN: (&str, &str) = (DDR5, "file = \"own.csv\"");
+
+#[test]
+fn a_node_with_a_curve_has_its_idle_latency_and_scaled_peaks() {
+    let machine = with_curve(OWN, CURVE).unwrap();
+    assert_eq!(machine.latency(0, 0), Some(100.0));
+    let node = &machine.nodes[0];
+    assert_eq!((node.read_gbps, node.write_gbps, node.duplex), (10.0, 5.0, false));
+    assert_eq!(node.curves.as_ref().map(|curves| curves.peak_gbps(0.75)), Some(7.5));
+}
+
+#[test]
+fn a_wrong_curve_is_refused_with_file_line_and_reason() {
+    let says = |found: Result<Machine, Refusal>| found.unwrap_err().to_string();
+    let cases = [
+        (CURVE.replace("0.5,10,120", "0.5,,120"), "line 4: gbps is ``, not a number"),
+        (CURVE.replace("\n1,0,100", ""), "2 points of read share 1, not 3 to 64"),
+        (
+            CURVE.replace("1,40,300", "1,15,300"),
+            "line 8: 15 GB/s after 20 GB/s: bandwidth must rise",
+        ),
+        (CURVE.replace("1,40,300", "1,40,9e9"), "line 8: 9000000000 ns, not from 1 to 100000"),
+        (CURVE.replace("\n1,", "\n1.5,"), "line 6: read share 1.5, not from 0 to 1"),
+        (CURVE.replace("gbps", "GiB/s"), "columns `read_share,GiB/s,ns`, not `read_share,gbps,ns`"),
+        (CURVE.replace("20,200", "60,200"), "line 5: a gap: no point between 10 and 60 GB/s"),
+        (String::new(), "no line with the columns"),
+    ];
+    for (text, reason) in cases {
+        let said = says(with_curve(OWN, &text));
+        assert!(said.starts_with("node 0: curve.file = \"own.csv\": "), "{said}");
+        assert!(said.contains(reason), "{said} does not say {reason}");
+    }
+    let missing = says(with_curve((DDR5, "file = \"none.csv\""), CURVE));
+    assert!(missing.contains("\"none.csv\": not a built-in curve file"), "{missing}");
+    let scale = says(with_curve(("scale = 0.25", "scale = 0"), CURVE));
+    assert!(scale.contains("node 0: curve.scale = 0: allowed is 0.001 to 1000"), "{scale}");
+    let both = says(with_curve(("[node.curve]", "duplex = true\n[node.curve]"), CURVE));
+    assert!(both.contains("node 0: duplex = a value: left out where the node has"), "{both}");
+    let none = says(with_curve(("[node.curve]\nfile = \"spr-ddr5.csv\"\nscale = 0.25", ""), CURVE));
+    assert!(none.contains("node 0: read_gbps = nothing"), "{none}");
 }

@@ -1,4 +1,7 @@
-//! `nearfar cache bench`: a load on a cache, and what came of it.
+//! `nearfar cache bench`: runs a load on a cache and reports its results.
+//!
+//! Arguments become a configuration of crate load, for a cache in this process or a server; contradictions are refused
+//! before the load starts. Not here: generating requests and measuring (crate load), the text of results.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,60 +12,63 @@ use clap::ValueEnum;
 use nearfar_cache::evict::Eviction;
 use nearfar_cache::mover::Movers;
 use nearfar_cache::tiers::Memory;
-use nearfar_cache::workload::Spacing;
 use nearfar_cache::{Cache, Config, Making};
+use nearfar_load::requests::Spacing;
 use nearfar_topology::Bytes;
 
-use super::super::{demo, output};
+use super::super::demo;
 use super::engine::{EngineArgs, item_size};
-use crate::cache::engine::{InProcess, resident};
-use crate::cache::found::{Asking, Found, SCHEMA};
-use crate::cache::plan::{Besides, Length, Loop, Plan};
-use crate::cache::run;
-use crate::cache::server::address::Address;
-use crate::cache::server::{PATIENCE, Server};
-use crate::cache::spec::{ByteRange, Fill, Mix, Shape, Spec, Workload, key_bytes};
-use crate::exit::{EndsWith as _, Exit};
-use crate::report::cache as report;
+use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::number::whole;
+use nearfar_command::output;
+use nearfar_load::cache::engine::{InProcess, resident};
+use nearfar_load::cache::found::{Asking, Found, SCHEMA};
+use nearfar_load::cache::pages as report;
+use nearfar_load::cache::plan::{Besides, Length, Loop, Plan};
+use nearfar_load::cache::run;
+use nearfar_load::cache::server::address::Address;
+use nearfar_load::cache::server::{PATIENCE, Server};
+use nearfar_load::cache::spec::{ByteRange, Fill, Mix, Shape, Spec, Workload, key_bytes};
 
-/// Seconds of a run that says nothing of its length.
+/// Length of a run in seconds, by default.
 const SECONDS: f64 = 10.0;
-/// Seconds of a run, and requests a second, at most.
+/// Upper limit of a run's length in seconds, and of requests per second.
 const SECONDS_MAX: f64 = 1e7;
 const RATE_MAX: f64 = 1e9;
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// What is asked: zipf:EXPONENT, uniform, trace:FILE, or a directory (or file) of cachebench's
+    /// Workload: zipf:EXPONENT, uniform, trace:FILE, or a directory (or file) of cachebench's
     #[arg(long, value_name = "SPEC")]
     workload: Spec,
-    /// Print what would be run, and run nothing
+    /// Print the plan without running it
     #[arg(long)]
     dry_run: bool,
     /// Print JSON (schema nearfar.cache-bench/1)
     #[arg(long)]
     json: bool,
-    /// Also keep that JSON in a file
+    /// Also save that JSON to a file
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
     /// Write a page with charts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// A memcached server, HOST:PORT or unix:PATH; without, the cache in this process
+    /// A memcached server, HOST:PORT or unix:PATH [default: a cache in this process]
     #[arg(long, value_name = "ADDRESS", help_heading = SERVER, conflicts_with_all = EngineArgs::NAMES)]
     server: Option<Address>,
-    /// Connections of each thread
+    /// Connections per thread
     #[arg(long, value_name = "N", requires = "server", default_value_t = 1, help_heading = SERVER,
-        value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        value_parser = whole::<u32>(1..=10_000))]
     connections: u32,
-    /// Commands under way at once on each connection; without --rate they are sent together, the next when all were answered
+    /// Outstanding commands per connection; without --rate they are sent together, and the next batch when all were
+    /// answered
     #[arg(long, value_name = "N", requires = "server", default_value_t = 1, help_heading = SERVER,
-        value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        value_parser = whole::<u32>(1..=10_000))]
     depth: u32,
-    /// Reads that go as one command; with --rate, so many are due together
+    /// Reads combined into one command; with --rate, they are due together
     #[arg(long, value_name = "N", requires = "server", default_value_t = 1, help_heading = SERVER,
-        value_parser = clap::value_parser!(u32).range(1..=1000))]
+        value_parser = whole::<u32>(1..=1000))]
     multiget: u32,
     #[command(flatten)]
     here: HereArgs,
@@ -77,77 +83,78 @@ const SERVER: &str = "Over a server";
 const WORKLOAD: &str = "Workload";
 const LOAD: &str = "Load";
 
-/// The cache in this process.
+/// Options of a cache in this process.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = HERE)]
 struct HereArgs {
-    #[command(flatten)]
-    engine: EngineArgs,
-    /// The largest item, key and value, up to 16m [default: a quarter of the smallest tier]
+    /// Maximum item size, key and value, up to 16m [default: a quarter of the smallest tier]
     #[arg(short = 'I', long, value_name = "SIZE", value_parser = item_size, conflicts_with = "server")]
     item_max: Option<Bytes>,
+    #[command(flatten)]
+    engine: EngineArgs,
 }
 
-/// What may be said of a workload besides.
+/// Options that modify the workload.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = WORKLOAD)]
 struct ShapeArgs {
-    /// How many keys there are [default: 1000000, or as cachebench's configuration says]
+    /// Number of keys [default: 1000000, or as in cachebench's configuration]
     #[arg(long, value_name = "N")]
     keys: Option<u64>,
-    /// Bytes of a key, with zipf and uniform [default: 16]
+    /// Key size in bytes, with zipf and uniform [default: 16]
     #[arg(long, value_name = "BYTES", value_parser = key_bytes)]
     key_bytes: Option<u32>,
-    /// Bytes of a value, or FROM-TO from which each key has its own, with zipf and uniform [default: 64]
+    /// Value size in bytes, or a range FROM-TO from which each key draws its own, with zipf and uniform [default: 64]
     #[arg(long, value_name = "BYTES")]
     value_bytes: Option<ByteRange>,
-    /// Reads to stores to removals, with zipf and uniform, such as 90:10 or 90:9:1 [default: reads alone]
+    /// Ratio of reads, stores and removals, with zipf and uniform, such as 90:10 or 90:9:1 [default: reads only]
     #[arg(long, value_name = "GET:SET[:DELETE]")]
     mix: Option<Mix>,
-    /// A read that finds nothing stores nothing, whatever the workload says
+    /// Do not store an item after a read miss, even if the workload does
     #[arg(long)]
     no_fill: bool,
-    /// Of all chance; the same seed asks the same
+    /// Seed of all random numbers; the same seed gives the same requests
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }
 
-/// How fast and how long.
+/// Rate and length of the load.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = LOAD)]
 struct LoadArgs {
-    /// Threads that ask
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    /// Client threads
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u32>(1..=1024))]
     threads: u32,
-    /// Requests a second in all, whether or not those before were answered [default: each as soon as one was answered]
+    /// Total requests per second, sent whether or not earlier ones were answered [default: each as soon as the previous
+    /// one was answered]
     #[arg(long, value_name = "R", value_parser = rate)]
     rate: Option<f64>,
-    /// How requests of --rate are spaced
+    /// Arrival process of the requests of --rate
     #[arg(long, value_enum, requires = "rate", default_value_t)]
     arrivals: Arrivals,
-    /// Seconds that count [default: 10, unless --operations is given; a trace goes on to its end]
+    /// Measured seconds [default: 10, unless --operations is given; a trace runs to its end]
     #[arg(long, value_name = "S", value_parser = seconds)]
     seconds: Option<f64>,
-    /// Seconds before anything counts
+    /// Warm-up seconds before the measurement
     #[arg(long, value_name = "S", default_value = "0", value_parser = warm_up)]
     warm_up: f64,
-    /// No more than so many requests, warm-up included
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Maximum number of requests, warm-up included
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1..))]
     operations: Option<u64>,
     /// Store all keys first
     #[arg(long)]
     preload: bool,
-    /// Look at every value read whether it can be right; what was there before must have been stored so, too
+    /// Check every value read; items stored earlier must have been stored with --verify, too
     #[arg(long)]
     verify: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum Arrivals {
-    /// As independent events come.
+    /// Exponentially distributed intervals
     #[default]
     Poisson,
-    /// Evenly.
+    /// Equal intervals
     Constant,
 }
 
@@ -169,7 +176,7 @@ fn warm_up(text: &str) -> Result<f64, String> {
     number(text, 0.0, SECONDS_MAX).ok_or_else(|| format!("seconds are 0 to {SECONDS_MAX}"))
 }
 
-/// Runs it; exit status 1 if a request had no answer, or a value was wrong.
+/// Runs the load; exit status 1 if a request had no reply, or a value was wrong.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = args.plan().ends_with(Exit::Usage)?;
     let found = match &args.server {
@@ -251,7 +258,7 @@ impl Args {
     }
 }
 
-/// What a cache in this process is called.
+/// The name of a cache in this process, for reports.
 fn named(config: &Config, tiers: &[Memory], movers: usize) -> String {
     let mut tiers: Vec<_> =
         tiers.iter().map(|tier| format!("{} of {} memory", tier.bytes, tier.name)).collect();

@@ -1,7 +1,8 @@
-//! A cache as options say it, the same for `serve` and for `bench`: its tiers, what leaves them first, who makes room.
+//! Options of a cache, shared by `serve` and `bench`: tiers, eviction policy, background eviction.
 
 use clap::ValueEnum;
 use nearfar_cache::Config;
+use nearfar_cache::copy::Copying;
 use nearfar_cache::evict::Eviction;
 use nearfar_cache::tiers::{self, Memory, MemoryExpr};
 use nearfar_kernel::affinity;
@@ -9,43 +10,47 @@ use nearfar_topology::Bytes;
 
 use super::super::machine::MachineArgs;
 use super::disk::DiskArgs;
-use crate::cache::serve;
-use crate::exit::{EndsWith as _, Exit};
+use crate::serve;
+use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::number::whole;
 
 /// memcached's `-m`.
 const MEMORY: Bytes = Bytes(64 << 20);
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, clap::Args)]
 pub(super) struct EngineArgs {
-    /// Memory for items: SIZE, or a kind of memory and a size, for each tier, fastest first: near=4g,
-    /// 'weighted:near,far=16g', 0=64m [default: 64m]
+    /// Memory for items: SIZE, or MEMORY_KIND=SIZE once per tier, fastest first: near=4g, 'weighted:near,far=16g',
+    /// 0=64m; a number without a unit is MiB [default: 64m]
     #[arg(short, long = "memory", value_name = "[KIND=]SIZE")]
     memory: Vec<MemoryExpr>,
-    /// What goes first where a tier is full
+    /// Eviction policy of each tier
     #[arg(long, value_enum, default_value_t = Policy::S3Fifo)]
     eviction: Policy,
-    /// Threads that make room in tiers ahead of need; 0: whoever stores makes it
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(0..=64))]
+    /// Threads that evict and demote in the background; 0: storing threads do it
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u16>(0..=64))]
     movers: u16,
-    /// Items to have room for in the index [default: one for each 100 bytes of memory]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    /// Copier of items between memory tiers
+    #[arg(long, value_enum, default_value_t = Copy::Cpu)]
+    copy: Copy,
+    /// Expected number of items, which sizes the index [default: one per 100 bytes of memory]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1..=1 << 40))]
     items: Option<u64>,
     #[command(flatten)]
     disk: DiskArgs,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Machine")]
     machine: MachineArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Policy {
-    /// Three queues: new ones, those read again, and the names of those that went
+    /// Small, main and ghost queues
     S3Fifo,
-    /// One queue, and a hand that leaves what was read
+    /// One queue with a moving hand that skips items read since its last pass
     Sieve,
-    /// Least recently used, in three queues
+    /// Segmented LRU: hot, warm and cold queues
     Lru,
-    /// Who comes in is read more often than who goes
+    /// Admits an item only if it is used more often than the eviction victim
     WTinylfu,
 }
 
@@ -60,12 +65,32 @@ impl From<Policy> for Eviction {
     }
 }
 
-/// A size, as typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Copy {
+    /// The CPU
+    Cpu,
+    /// Intel's Data Streaming Accelerator; an error if no work queue can be used (nearfar doctor)
+    Dsa,
+    /// DSA if a work queue can be used, otherwise the CPU
+    Auto,
+}
+
+impl From<Copy> for Copying {
+    fn from(copy: Copy) -> Self {
+        match copy {
+            Copy::Cpu => Self::Cpu,
+            Copy::Dsa => Self::Dsa,
+            Copy::Auto => Self::Auto,
+        }
+    }
+}
+
+/// Parses a size.
 pub(super) fn size(text: &str) -> Result<Bytes, String> {
     nearfar_spec::spec::size(text).map_err(|error| error.to_string())
 }
 
-/// Bytes of the largest item, as typed.
+/// Parses the maximum item size, in bytes.
 pub(super) fn item_size(text: &str) -> Result<Bytes, String> {
     let fits = size(text)?;
     let fits = (1 << 10..=16 << 20).contains(&fits.0).then_some(fits);
@@ -73,16 +98,18 @@ pub(super) fn item_size(text: &str) -> Result<Bytes, String> {
 }
 
 impl EngineArgs {
-    /// The options there are here, but for those on which machine it is.
-    pub(super) const NAMES: [&'static str; 5] = ["memory", "eviction", "movers", "items", "disk"];
+    /// The options of this group, without those that select the machine.
+    pub(super) const NAMES: [&'static str; 6] =
+        ["memory", "eviction", "movers", "copy", "items", "disk"];
 
-    /// The cache, with its tiers as they were named; key and value of an item may have `item_max` bytes.
+    /// The cache's configuration, and its tiers as named by the user; key and value of an item together have at most
+    /// `item_max` bytes.
     pub(super) fn cache(&self, item_max: Option<Bytes>) -> anyhow::Result<(Config, Vec<Memory>)> {
         let default = [MemoryExpr { kind: None, bytes: MEMORY }];
         let memory = if self.memory.is_empty() { &default[..] } else { &self.memory };
         let tiers = if memory.iter().any(|one| one.kind.is_some()) {
-            let fs = self.machine.open()?;
-            let (machine, _) = self.machine.read(fs.as_ref())?;
+            let fs = self.machine.select().open()?;
+            let (machine, _) = self.machine.select().read(fs.as_ref())?;
             let cpus = affinity::get().unwrap_or_default();
             tiers::resolve(memory, &machine, (&cpus, fs.as_ref()))
         } else {
@@ -96,10 +123,11 @@ impl EngineArgs {
         );
         let mut cache = cache.ends_with(Exit::Usage)?;
         cache.0.disk = self.disk.tier();
+        cache.0.copying = self.copy.into();
         Ok(cache)
     }
 
-    /// Threads that make room.
+    /// Number of background eviction threads.
     pub(super) fn movers(&self) -> usize {
         self.movers.into()
     }

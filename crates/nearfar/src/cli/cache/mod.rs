@@ -1,4 +1,4 @@
-//! `nearfar cache`: a cache over near and far memory, as a server, and a load on caches. One command a file.
+//! `nearfar cache`: a cache server over near and far memory, and a load generator for caches. One file per command.
 
 use std::process::ExitCode;
 
@@ -7,9 +7,10 @@ use clap::Subcommand;
 mod bench;
 mod disk;
 mod engine;
+mod listen;
 mod serve;
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -18,15 +19,16 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Cache {
-    /// Serve a cache by memcached's protocol, over as many tiers of memory as are named
+    /// Serve a cache over one or more tiers of memory, by memcached's protocol
     ///
-    /// There is no authentication: whoever reaches the socket may do everything, so it listens on loopback unless told
-    /// otherwise. SIGTERM lets connections finish what they began.
+    /// There is no authentication: any client that reaches the socket may run every command, so the server listens on
+    /// loopback by default. On SIGTERM, connections complete the requests they have begun.
     Serve(Box<serve::Args>),
-    /// Put a load on the cache in this process or on a memcached server, and tell throughput, latencies and hit ratio
+    /// Put a load on the cache in this process or on a memcached server; show throughput, latencies and hit ratio
     ///
-    /// The workload is drawn (zipf:0.99, uniform, a directory of cachebench's) or a trace (trace:FILE, with Meta's or Twitter's
-    /// columns). With --rate, requests are due whether or not those before were answered, and are timed from then.
+    /// The workload is synthetic (zipf:0.99, uniform, or a directory of cachebench's) or a trace (trace:FILE, with
+    /// Meta's or Twitter's columns). With --rate, requests are due at fixed times, independently of earlier replies,
+    /// and latency counts from the due time.
     Bench(Box<bench::Args>),
 }
 

@@ -1,103 +1,120 @@
-//! `nearfar cache serve`: from words to a plan. Options that memcached has, too, have its letters and its defaults.
+//! `nearfar cache serve`: turns arguments into a plan. Options that memcached has, too, have its letters and its
+//! defaults.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use nearfar_cache::server::{Config, Overload, Tls, Unix};
+use nearfar_cache::DiskTier;
+use nearfar_cache::disk::Disk;
+use nearfar_memcached::server::{Config, Overload, Tls, Unix};
 use nearfar_topology::Bytes;
 
-use super::super::output;
 use super::engine::{EngineArgs, item_size, size};
-use crate::cache::serve::{self, Plan};
-use crate::exit::{EndsWith as _, Exit};
+use super::listen;
+use crate::serve::sandbox;
+use crate::serve::{self, Plan};
+use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::number::whole;
+use nearfar_command::output;
 
 /// memcached's port.
 const PORT: u16 = 11211;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    #[command(flatten)]
-    engine: EngineArgs,
-    /// The largest item: key, value and 57 bytes, up to 16m
+    /// Maximum item size, counting key, value and 57 bytes of overhead, up to 16m
     #[arg(short = 'I', long, value_name = "SIZE", value_parser = item_size, default_value = "1m")]
     item_max: Bytes,
+    /// Show the plan without serving
+    #[arg(long)]
+    dry_run: bool,
+    /// Switch to this user once sockets, disk and keys are open
+    #[arg(short, long, value_name = "USER")]
+    user: Option<String>,
+    /// memcached's options that are not supported here.
+    #[arg(short = 'v', short_aliases = ABSENT, hide = true, num_args = 0..=1, default_missing_value = "")]
+    absent: Vec<String>,
+    #[command(flatten)]
+    engine: EngineArgs,
     #[command(flatten)]
     sockets: Sockets,
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
     allowed: Allowed,
-    /// Show what would be served, and end
-    #[arg(long)]
-    dry_run: bool,
 }
 
-/// Where it listens.
+/// Letters of memcached's options that are not supported here, besides `-v`.
+const ABSENT: [char; 18] =
+    ['d', 'P', 'o', 'U', 'M', 'k', 'D', 'L', 'f', 'n', 'S', 'Y', 'B', 'C', 'r', 'i', 'Z', 'e'];
+const PRESENT: &str = "supported options of memcached are -m -p -l -s -a -t -c -b -u -I -R -F -X -A; nearfar cache serve --help lists all options";
+
+/// Sockets to listen on.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Sockets")]
 struct Sockets {
-    /// Listen on this address; may be given again [default: 127.0.0.1, or none with --unix]
-    #[arg(short, long, value_name = "ADDRESS[:PORT]")]
+    /// Listen on this address or name; may be repeated [default: 127.0.0.1, or none with --unix]
+    #[arg(short, long, value_name = "ADDRESS[:PORT]", value_delimiter = ',')]
     listen: Vec<String>,
-    /// The port of addresses without one; 0 is any that is free
-    #[arg(short, long, value_name = "PORT", default_value_t = PORT)]
+    /// Default port of addresses; 0: any free port
+    #[arg(short, long, value_name = "PORT", default_value_t = PORT, value_parser = whole::<u16>(0..=65535))]
     port: u16,
-    /// Listen on a socket in the file system
+    /// Listen on a Unix socket at this path
     #[arg(short = 's', long, value_name = "PATH")]
     unix: Option<PathBuf>,
-    /// Who may connect to it, as a file mode
+    /// File mode of the Unix socket, which sets the users that may connect
     #[arg(short = 'a', long, value_name = "MODE", value_parser = mode, default_value = "700")]
     unix_mode: u32,
-    /// Answer GET /metrics (Prometheus) on this address
+    /// Serve GET /metrics (Prometheus) on this address
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
-    /// TLS on all addresses: the server's certificate and those above it (PEM)
+    /// Use TLS on all addresses; FILE holds the server's certificate and its chain (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_certificate: Option<PathBuf>,
-    /// The key of --tls-certificate (PEM)
+    /// Private key of --tls-certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     tls_key: Option<PathBuf>,
-    /// Clients need a certificate that comes from one of these (PEM)
+    /// Require client certificates issued by one of these authorities (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     tls_clients: Option<PathBuf>,
 }
 
-/// How much at once.
+/// Limits on connections and threads.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Limits")]
 struct Limits {
-    /// Threads that serve connections
-    #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    /// Server threads
+    #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = whole::<u16>(1..=256))]
     threads: u16,
-    /// Connections at a time
-    #[arg(short, long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// Maximum simultaneous connections
+    #[arg(short, long, value_name = "N", default_value_t = 1024, value_parser = whole::<u32>(1..=1_000_000))]
     connections: u32,
-    /// Have connections above that wait, instead of refusing them
+    /// Let further connections wait instead of refusing them
     #[arg(long)]
     connections_wait: bool,
-    /// Connections that the kernel keeps until they are accepted
-    #[arg(short, long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(i32).range(1..=1 << 20))]
+    /// Length of the kernel's queue of connections not yet accepted
+    #[arg(short, long, value_name = "N", default_value_t = 1024, value_parser = whole::<i32>(1..=1 << 20))]
     backlog: i32,
-    /// Requests of a connection before others have their turn
-    #[arg(short = 'R', long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    /// Maximum requests served for one connection before others have their turn
+    #[arg(short = 'R', long, value_name = "N", default_value_t = 256, value_parser = whole::<u32>(1..=1 << 20))]
     requests_per_turn: u32,
-    /// Memory for what connections have half sent or not taken yet; 0: no limit
+    /// Memory for partial requests and for replies not yet sent; 0: no limit
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "256m")]
     buffers: Bytes,
-    /// Close connections that ask nothing for so long; 0: never
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    /// Close connections without a request for this many seconds; 0: never
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = whole::<u32>(0..=u32::MAX.into()))]
     idle: u32,
-    /// Close connections that take no replies for so long; 0: never
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    /// Close connections that accept no reply for this many seconds; 0: never
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = whole::<u32>(0..=u32::MAX.into()))]
     stalled: u32,
-    /// On SIGTERM, give connections so long to finish what they began
-    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    /// Seconds for connections to complete their requests after SIGTERM
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = whole::<u32>(0..=u32::MAX.into()))]
     drain: u32,
 }
 
-/// What clients may do.
+/// Permitted commands.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Commands")]
 struct Allowed {
@@ -107,10 +124,10 @@ struct Allowed {
     /// Refuse commands that list keys
     #[arg(short = 'X', long)]
     no_dump: bool,
-    /// Allow shutdown
+    /// Allow the shutdown command
     #[arg(short = 'A', long)]
     allow_shutdown: bool,
-    /// Allow debugtime, which moves the clock
+    /// Allow the debugtime command, which moves the clock
     #[arg(long, hide = true)]
     debug_time: bool,
 }
@@ -132,10 +149,17 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn plan(args: &Args) -> anyhow::Result<Plan> {
+    if !args.absent.is_empty() {
+        return Err(anyhow::anyhow!(PRESENT)).ends_with(Exit::Usage);
+    }
     let item_max = usize::try_from(args.item_max.0)?;
     let cache = args.engine.cache(Some(args.item_max))?;
     let server = args.server(item_max).ends_with(Exit::Usage)?;
-    Ok(Plan { cache, server, movers: args.engine.movers() })
+    if let Some(DiskTier { path, config, .. }) = &cache.0.disk {
+        Disk::check(path, config).context("--disk").ends_with(Exit::Usage)?;
+    }
+    let user = args.user.as_deref().map(sandbox::user).transpose().ends_with(Exit::Usage)?;
+    Ok(Plan { cache, server, movers: args.engine.movers(), user, sandbox: None })
 }
 
 impl Args {
@@ -180,14 +204,6 @@ impl Sockets {
         if self.listen.is_empty() {
             return Ok(vec![(Ipv4Addr::LOCALHOST, self.port).into()]);
         }
-        let address = |text: &String| {
-            let alone = text.parse::<IpAddr>().map(|address| (address, self.port).into());
-            alone.or_else(|_| text.parse::<SocketAddr>()).with_context(|| {
-                format!(
-                    "--listen {text}: write an address such as 127.0.0.1, [::1]:11211 or 0.0.0.0"
-                )
-            })
-        };
-        self.listen.iter().map(address).collect()
+        listen::addresses(&self.listen, self.port)
     }
 }

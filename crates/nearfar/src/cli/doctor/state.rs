@@ -1,4 +1,7 @@
-//! How the kernel is set, and what this process may do: values read, with a word on what each means.
+//! Settings of the kernel and privileges of this process: values read, each with its meaning.
+//!
+//! Only reads, and never fails: a setting that does not exist is left out, one that this user may
+//! not read has no value. Not here: the consequences for commands (`verdict.rs`).
 
 use nearfar_kernel::damon::{Holder, holders};
 use nearfar_kernel::fs::Fs;
@@ -9,13 +12,13 @@ use super::Scene;
 /// A setting of the kernel.
 #[derive(Debug, Serialize)]
 pub(super) struct Setting {
-    /// What it is called, in the kernel's words.
+    /// The setting's name, as in the kernel's documentation.
     pub(super) name: String,
-    /// Where it was read.
+    /// The file it was read from.
     path: String,
-    /// Its value; null if it is there but this user may not read it.
+    /// Its value; null if the file exists but this user may not read it.
     pub(super) value: Option<String>,
-    /// What the value means.
+    /// The meaning of the value.
     pub(super) meaning: String,
 }
 
@@ -24,11 +27,11 @@ pub(super) struct Setting {
 pub(super) struct Privilege {
     pub(super) name: &'static str,
     pub(super) held: bool,
-    /// What it is needed for.
+    /// The uses of the capability.
     pub(super) needed_for: &'static str,
 }
 
-/// Every setting that is there.
+/// Every setting that exists on this machine.
 pub(super) fn settings(scene: &Scene<'_>) -> Vec<Setting> {
     let plain =
         PLAIN.iter().filter_map(|(name, path, meaning)| setting(scene.fs, name, path, *meaning));
@@ -45,14 +48,14 @@ pub(super) fn settings(scene: &Scene<'_>) -> Vec<Setting> {
 
 type Meaning = fn(&str) -> &'static str;
 
-/// Names, files with one value, and what it means.
+/// Settings of one file each: name, file, and the meaning of the value.
 const PLAIN: &[(&str, &str, Meaning)] = &[
     ("numa_balancing", "proc/sys/kernel/numa_balancing", |value| match value {
         "0" => "off: the kernel moves no pages towards their users",
         "1" => "on: pages move towards the CPUs that use them",
         "2" => "tiering: hot pages are promoted from slower nodes",
         "3" => "on, and tiering: hot pages are promoted from slower nodes",
-        _ => "a mode nearfar does not know",
+        _ => "unknown mode",
     }),
     ("demotion_enabled", "sys/kernel/mm/numa/demotion_enabled", |value| match value {
         "true" | "1" => "reclaim moves cold pages to slower nodes",
@@ -61,7 +64,7 @@ const PLAIN: &[(&str, &str, Meaning)] = &[
     ("weighted_interleave/auto", "sys/kernel/mm/mempolicy/weighted_interleave/auto", |value| {
         match value {
             "true" | "Y" | "1" => "weights come from firmware's bandwidths until one is written",
-            _ => "weights are as someone wrote them",
+            _ => "weights were written by a user",
         }
     }),
     (
@@ -71,7 +74,7 @@ const PLAIN: &[(&str, &str, Meaning)] = &[
             "always" => "huge pages wherever they fit",
             "madvise" => "huge pages for programs that ask",
             "never" => "no huge pages: latencies include page table walks",
-            _ => "a mode nearfar does not know",
+            _ => "unknown mode",
         },
     ),
     ("auto_online_blocks", "sys/devices/system/memory/auto_online_blocks", |value| match value {
@@ -82,7 +85,7 @@ const PLAIN: &[(&str, &str, Meaning)] = &[
         match value.parse::<i32>() {
             Ok(..=0) => "counters of the whole machine without privilege",
             Ok(_) => "counters of the whole machine need CAP_PERFMON",
-            Err(_) => "a value nearfar does not know",
+            Err(_) => "unknown value",
         }
     }),
     ("cgroup.controllers", "sys/fs/cgroup/cgroup.controllers", |value| {
@@ -96,7 +99,7 @@ const PLAIN: &[(&str, &str, Meaning)] = &[
     }),
 ];
 
-/// The word in brackets of `always [madvise] never`.
+/// The word in brackets, as in `always [madvise] never`.
 fn bracketed(value: &str) -> &str {
     value.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or("", |(word, _)| word)
 }
@@ -148,7 +151,7 @@ fn huge_pages(fs: &dyn Fs) -> Vec<Setting> {
     sized.collect()
 }
 
-/// Counters that see memory traffic, by the names drivers give them.
+/// Perf counters of memory traffic, by their drivers' names.
 fn memory_pmus(fs: &dyn Fs) -> Option<Setting> {
     const DIRECTORY: &str = "sys/bus/event_source/devices";
     const MEMORY: [&str; 8] =
@@ -170,7 +173,7 @@ fn memory_pmus(fs: &dyn Fs) -> Option<Setting> {
     })
 }
 
-/// Who runs DAMON, which one user at a time can hold.
+/// The holder of DAMON, which only one user at a time can hold.
 fn damon_holder(scene: &Scene<'_>) -> Option<Setting> {
     const ADMIN: &str = "sys/kernel/mm/damon/admin";
     if !scene.fs.exists(ADMIN).ok()? {
@@ -181,24 +184,24 @@ fn damon_holder(scene: &Scene<'_>) -> Option<Setting> {
             let names: Vec<String> = holders.iter().map(Holder::name).collect();
             let said = holders.first().map(|holder| match holder {
                 Holder::Module { .. } => {
-                    format!("held by the kernel; {} frees it", holder.way_out())
+                    format!("held by the kernel; {} releases it", holder.way_out())
                 }
-                _ => format!("held: {holder}; to free it: {}", holder.way_out()),
+                _ => format!("held: {holder}; to release it: {}", holder.way_out()),
             });
             (names.join(", "), said)
         }
-        // Only root may read whose they are.
+        // Only root may read the owners.
         Err(_) => {
             let threads = if scene.live { kdamonds(scene.fs) } else { Vec::new() };
             let names = if threads.is_empty() { "not free".into() } else { threads.join(", ") };
-            (names, Some("in use, or configured by someone; root sees more".into()))
+            (names, Some("in use, or configured; root sees details".into()))
         }
     };
     Some(Setting {
         name: "damon".into(),
         path: format!("/{ADMIN}"),
         value: Some(if meaning.is_none() { "free".into() } else { value }),
-        meaning: meaning.unwrap_or_else(|| "nothing runs: free to use".into()),
+        meaning: meaning.unwrap_or_else(|| "not in use".into()),
     })
 }
 
@@ -210,7 +213,7 @@ fn kdamonds(fs: &dyn Fs) -> Vec<String> {
     names.map(|name| name.trim().to_string()).filter(|name| name.starts_with("kdamond")).collect()
 }
 
-/// What this process is confined to.
+/// The cpuset and cgroup limits of this process.
 fn limits(fs: &dyn Fs) -> Vec<Setting> {
     let status = fs.read("proc/self/status").ok().flatten().unwrap_or_default();
     let shown = |name: &str, path: &str, value: Option<&str>, meaning: &str| Setting {
@@ -242,18 +245,18 @@ fn limits(fs: &dyn Fs) -> Vec<Setting> {
     ]
 }
 
-/// The privilege to write what only root may.
+/// The privilege to write files that are reserved for root.
 pub(super) const ROOT: &str = "root";
 
-/// Capabilities that matter, by bit (linux/capability.h).
+/// The capabilities that nearfar uses, by bit (linux/capability.h).
 const CAPABILITIES: &[(u32, &str, &str)] = &[
     (23, "CAP_SYS_NICE", "moving pages of other users' processes"),
-    (19, "CAP_SYS_PTRACE", "looking where other users' processes have their memory"),
+    (19, "CAP_SYS_PTRACE", "reading the residency of other users' processes"),
     (21, "CAP_SYS_ADMIN", "mounting resctrl and cgroups"),
     (38, "CAP_PERFMON", "performance counters of the whole machine"),
 ];
 
-/// What this process may do.
+/// The privileges of this process.
 pub(super) fn privileges(scene: &Scene<'_>) -> Vec<Privilege> {
     const CAP_DAC_OVERRIDE: u32 = 1;
     let status = scene.fs.read("proc/self/status").ok().flatten().unwrap_or_default();

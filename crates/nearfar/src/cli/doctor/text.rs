@@ -1,11 +1,11 @@
-//! The text of `nearfar doctor`: verdicts first, then what they rest on; at most 80 columns.
+//! The text of `nearfar doctor`: verdicts first, then the evidence; at most 80 columns.
 
 use super::Report;
 use super::state::{Privilege, Setting};
 use super::verdict::{Answer, Verdict};
-use crate::cli::machine;
-use crate::cli::output::wrapped;
 use crate::cli::sense::report::Described;
+use nearfar_command::machine;
+use nearfar_command::output::wrapped;
 
 /// The whole text.
 pub(super) fn of(report: &Report) -> String {
@@ -17,15 +17,15 @@ pub(super) fn of(report: &Report) -> String {
         machine::emulated(&mut out, lab);
     }
     if report.recorded {
-        out.push_str("A recording: what only the running machine can tell is unknown.\n");
+        out.push_str("A recording: facts that need the running machine are unknown.\n");
     }
-    out.push_str("\nwhat nearfar can do here\n");
+    out.push_str("\ncommands\n");
     report.verdicts.iter().for_each(|verdict| self::verdict(&mut out, verdict));
     features(&mut out, report);
-    out.push_str("\nhow it is set\n");
+    out.push_str("\nsettings\n");
     report.settings.iter().for_each(|setting| self::setting(&mut out, setting));
     if let Some(privileges) = &report.privileges {
-        out.push_str("\nwhat this process may do\n");
+        out.push_str("\nprivileges of this process\n");
         privileges.iter().for_each(|privilege| self::privilege(&mut out, privilege));
     }
     if let Some(sensors) = &report.sensors {
@@ -43,7 +43,7 @@ fn verdict(out: &mut String, verdict: &Verdict) {
     const INDENT: usize = 28;
     let mark = verdict.answer.word();
     let first = format!("  {mark:<8} {:<16} ", verdict.command);
-    wrapped(out, &first, &verdict.because, INDENT);
+    wrapped(out, &first, &verdict.why, INDENT);
     if let (Some(next), true) = (&verdict.next, verdict.answer != Answer::Yes) {
         wrapped(out, &" ".repeat(INDENT), &format!("next: {next}"), INDENT + 6);
     }
@@ -66,9 +66,9 @@ fn sensor(out: &mut String, sensor: &Described) {
 fn features(out: &mut String, report: &Report) {
     const INDENT: usize = 30;
     for (state, head) in [
-        ("present", "what this kernel has"),
-        ("lacking", "what it lacks"),
-        ("unknown", "what could not be asked"),
+        ("present", "features of this kernel"),
+        ("lacking", "missing features"),
+        ("unknown", "undetermined features"),
     ] {
         let mut rows = report.features.iter().filter(|row| row.state == state).peekable();
         if rows.peek().is_some() {

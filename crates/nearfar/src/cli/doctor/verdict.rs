@@ -1,5 +1,9 @@
-//! What follows for nearfar's commands: can they do their work here, why not, and what would let them.
+//! Verdicts on nearfar's commands: whether each can work here, the reason if not, and the way to enable it.
+//!
+//! Evidence is the machine's topology, the kernel's features, the settings and the privileges; nothing is changed or
+//! started. Evidence that cannot be read gives the verdict "unknown". Not here: reading the evidence (`state.rs`).
 
+use nearfar_cache::copy;
 use nearfar_kernel::features::{Feature, State};
 use nearfar_topology::MemoryKind;
 use serde::Serialize;
@@ -7,14 +11,14 @@ use serde::Serialize;
 use super::Scene;
 use super::state::{Privilege, ROOT};
 
-/// Whether a command can do its work here.
+/// Whether a command can work here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Answer {
     Yes,
     Partly,
     No,
-    /// What would tell could not be asked.
+    /// The evidence could not be read.
     Unknown,
 }
 
@@ -29,20 +33,20 @@ impl Answer {
     }
 }
 
-/// What doctor says of one command.
+/// The verdict on one command.
 #[derive(Debug, Serialize)]
 pub(super) struct Verdict {
-    /// The command, or the work it stands for.
+    /// The command, or the task of it that is judged.
     pub(super) command: &'static str,
     pub(super) answer: Answer,
-    /// What it does here, or why it can't.
-    pub(super) because: String,
-    /// What unlocks more.
+    /// The command's effect here, or the reason it can't work.
+    pub(super) why: String,
+    /// The step that enables more.
     pub(super) next: Option<String>,
 }
 
-fn verdict(command: &'static str, answer: Answer, because: impl Into<String>) -> Verdict {
-    Verdict { command, answer, because: because.into(), next: None }
+fn verdict(command: &'static str, answer: Answer, why: impl Into<String>) -> Verdict {
+    Verdict { command, answer, why: why.into(), next: None }
 }
 
 impl Verdict {
@@ -61,9 +65,30 @@ pub(super) fn all(scene: &Scene<'_>, privileges: &[Privilege]) -> Vec<Verdict> {
         apply(scene, privileges),
         residency(scene),
         tiering(scene, privileges),
+        copying(scene),
     ];
     verdicts.extend(scene.live.then(lab));
     verdicts
+}
+
+/// DSA as what copies a cache's items. Queues are not opened here: whether they take descriptors shows when a cache starts.
+fn copying(scene: &Scene<'_>) -> Verdict {
+    const COMMAND: &str = "cache --copy dsa";
+    let found = copy::discover(scene.fs);
+    if found.queues.is_empty() {
+        let why = match found.findings.first() {
+            Some(finding) => finding.clone(),
+            None => "no DSA work queue of type user is enabled: the CPU copies items".into(),
+        };
+        return verdict(COMMAND, Answer::No, why).next("docs/cache-copy.md sets a queue up");
+    }
+    let name = |queue: &copy::WorkQueue| match queue.node {
+        Some(node) => format!("{} on node {node}", queue.name),
+        None => queue.name.clone(),
+    };
+    let names: Vec<_> = found.queues.iter().map(name).collect();
+    let why = format!("DSA work queues: {} (found, not tried)", names.join(", "));
+    verdict(COMMAND, Answer::Yes, why)
 }
 
 const LAB: &str = "nearfar lab shell gives an emulated machine with two kinds of memory";
@@ -75,18 +100,14 @@ fn topo(scene: &Scene<'_>) -> Verdict {
         return verdict(
             "topo",
             Answer::Partly,
-            format!("nothing tells what node {unknown} is made of"),
+            format!("the kind of memory of node {unknown} is unknown"),
         )
-        .next(format!("say it: nearfar topo --kind {}=cxl (or dram, hbm, pmem)", first(&unknown)));
+        .next(format!("set it: nearfar topo --kind {}=cxl (or dram, hbm, pmem)", first(&unknown)));
     }
     let what = match tiers {
         0 => "no node has memory".to_string(),
         1 => "one tier: all memory is near, or differs only by socket".to_string(),
-        _ => format!(
-            "{tiers} tiers: near {}, far {}",
-            scene.machine.near(&[]),
-            scene.machine.far(&[])
-        ),
+        _ => format!("{tiers} tiers: near {}, far {}", scene.machine.near(), scene.machine.far()),
     };
     verdict("topo", Answer::Yes, what)
 }
@@ -150,7 +171,7 @@ fn apply(scene: &Scene<'_>, privileges: &[Privilege]) -> Verdict {
             .next("Linux 6.9 or later"),
         State::Unknown(why) => verdict(COMMAND, Answer::Unknown, why),
         State::Present if !scene.live || held(privileges, ROOT) => {
-            verdict(COMMAND, Answer::Yes, "weights for the whole system, put back on --restore")
+            verdict(COMMAND, Answer::Yes, "weights for the whole system, restored by --restore")
         }
         State::Present => {
             verdict(COMMAND, Answer::No, "setting weights for the whole system needs root")
@@ -166,48 +187,51 @@ fn held(privileges: &[Privilege], name: &str) -> bool {
 fn residency(scene: &Scene<'_>) -> Verdict {
     const COMMAND: &str = "run --report";
     match scene.features.state(Feature::NumaMaps) {
-        State::Present => {
-            verdict(COMMAND, Answer::Yes, "where a program's memory lies can be followed")
-        }
-        State::Lacking => {
-            verdict(COMMAND, Answer::No, "this kernel does not tell where memory lies")
-                .next("a kernel with CONFIG_NUMA and CONFIG_PROC_PAGE_MONITOR")
-        }
+        State::Present => verdict(COMMAND, Answer::Yes, "a program's residency can be sampled"),
+        State::Lacking => verdict(COMMAND, Answer::No, "this kernel does not report residency")
+            .next("a kernel with CONFIG_NUMA and CONFIG_PROC_PAGE_MONITOR"),
         State::Unknown(why) => verdict(COMMAND, Answer::Unknown, why),
     }
 }
 
-/// The kernel's side of moving pages by their heat.
+/// Kernel support for migrating pages by access frequency.
 fn tiering(scene: &Scene<'_>, privileges: &[Privilege]) -> Verdict {
     const COMMAND: &str = "kernel tiering";
     if scene.machine.tiers.len() < 2 {
-        return verdict(COMMAND, Answer::No, "one tier: there is nowhere to move pages to")
+        return verdict(COMMAND, Answer::No, "one tier: there is no other to migrate pages to")
             .next(LAB);
     }
     let damon = scene.features.state(Feature::DamonMigrate);
     let balancing = scene.features.has(Feature::NumaBalancingTiering);
     match damon {
         State::Present if scene.live && !held(privileges, ROOT) => {
-            verdict(COMMAND, Answer::Partly, "the kernel can move pages by heat (DAMON), this user may not").next("sudo")
+            verdict(COMMAND, Answer::Partly, "the kernel can migrate pages by access frequency (DAMON), this user may not").next("sudo")
         }
-        State::Present => verdict(COMMAND, Answer::Yes, "the kernel can move pages by heat between any nodes (DAMON)"),
-        _ if balancing => verdict(COMMAND, Answer::Partly, "the kernel promotes pages if numa_balancing is 2, and can't move them by heat between chosen nodes")
+        State::Present => verdict(COMMAND, Answer::Yes, "the kernel can migrate pages by access frequency between any nodes (DAMON)"),
+        _ if balancing => verdict(COMMAND, Answer::Partly, "the kernel promotes pages if numa_balancing is 2, and can't migrate them by access frequency between chosen nodes")
             .next("Linux 6.11 or later with CONFIG_DAMON_SYSFS and CONFIG_DAMON_PADDR"),
-        State::Lacking => verdict(COMMAND, Answer::No, "this kernel can't move pages by heat")
+        State::Lacking => verdict(COMMAND, Answer::No, "this kernel can't migrate pages by access frequency")
             .next("Linux 6.11 or later with CONFIG_DAMON_SYSFS and CONFIG_DAMON_PADDR"),
         State::Unknown(why) => verdict(COMMAND, Answer::Unknown, why),
     }
 }
 
-/// Whether the emulated machines can be started from here.
+/// Whether emulated machines can be started from here.
 fn lab() -> Verdict {
     const COMMAND: &str = "lab";
+    if std::env::var_os("NEARFAR_LAB").is_some() {
+        return verdict(
+            COMMAND,
+            Answer::No,
+            "this is a guest of the lab; one in another would be too slow",
+        );
+    }
     let filled = |kind: &str| {
         let cache = nearfar_lab::fetch::Cache::from_env().ok();
         let entries = cache.and_then(|cache| std::fs::read_dir(cache.dir().join(kind)).ok());
         entries.is_some_and(|mut entries| entries.next().is_some())
     };
-    if filled("qemu") && filled("kernel") {
+    if filled("qemu") && filled("kernels") {
         return verdict(COMMAND, Answer::Yes, "emulator and kernel are in the cache");
     }
     let path = std::env::var_os("PATH").unwrap_or_default();

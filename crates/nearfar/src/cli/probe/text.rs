@@ -1,5 +1,5 @@
-//! A probe for people: a matrix for latency and each mix, a small chart for each loaded-latency curve, and what to
-//! know before trusting them.
+//! The text of a probe: a matrix for latency and for each mix, a small chart per loaded-latency curve, and remarks on
+//! the figures' reliability.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use nearfar_probe::report::{LoadedCurve, Pair, ProbeReport, Skipped, Source};
 use nearfar_topology::{BasisPoints, BytesPerSecond, Mix, NodeId, Topology};
 
-use crate::cli::output::wrapped;
+use nearfar_command::output::wrapped;
 
 /// Width of a matrix's columns and of the chart's bars.
 const CELL: usize = 16;
@@ -49,7 +49,7 @@ pub(super) fn of(report: &ProbeReport, machine: &Topology) -> String {
     out.trim_end().to_string() + "\n"
 }
 
-/// Why nothing was measured, each reason once.
+/// The reasons why nothing was measured, without duplicates.
 pub(super) fn failures(skipped: &[Skipped]) -> String {
     let reasons: BTreeSet<&str> = skipped.iter().map(|pair| pair.reason.as_str()).collect();
     format!("nothing could be measured: {}", reasons.into_iter().collect::<Vec<_>>().join("; "))
@@ -129,7 +129,7 @@ fn chart(out: &mut String, pair: &Pair, curve: &LoadedCurve) {
     }
 }
 
-/// A bar of `share` of the full width, at least one mark long.
+/// A bar of `share` of the full width, at least one character long.
 fn bar(share: f64) -> String {
     #[expect(
         clippy::cast_possible_truncation,

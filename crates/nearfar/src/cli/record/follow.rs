@@ -1,7 +1,8 @@
-//! Which processes are watched, each by a kdamond of its own: those there at the start, and those that come later.
+//! Assigns kdamonds to recorded processes, one each: those that exist at the start, and those that start later.
 //!
-//! A kdamond ends with its process, and makes room for another. Each process has a number in the record, its target,
-//! which is never used again. A process that is gone between two looks is never seen; one that found no room is noted.
+//! A kdamond ends with its process and becomes free for another. Each process has a number in the record, its target,
+//! which is never reused. A process that starts and ends between two scans is missed; one for which no kdamond is free
+//! is noted in the record.
 
 use std::collections::BTreeSet;
 
@@ -9,27 +10,28 @@ use nearfar_kernel::damon::spec::Kdamond;
 use nearfar_kernel::damon::{DamonError, Session};
 use nearfar_kernel::fs::Fs;
 use nearfar_kernel::process;
-use nearfar_record::{Intervals, Note, Process, Snapshot};
+use nearfar_record::{Intervals, Snapshot};
 
 use super::Args;
+use super::files::Files;
 use super::plan::{self, PROCESSES_MAX, Plan, Who};
-use crate::recording::{Recording, regions};
+use nearfar_daemon::recording::regions;
 
-/// What the kdamonds watch.
+/// The targets of the kdamonds.
 #[derive(Debug)]
 pub(super) struct Watched<'a> {
     args: &'a Args,
     who: &'a Who,
-    /// By kdamond: the target, and its process unless it is physical memory.
+    /// By kdamond: the target, and its process unless the target is physical memory.
     places: Vec<Option<(u32, Option<u32>)>>,
-    /// Targets so far.
+    /// Number of targets so far.
     targets: u32,
-    /// Processes that found no room when they were seen first.
+    /// Processes for which no kdamond was free when they were first seen.
     missed: BTreeSet<u32>,
 }
 
 impl<'a> Watched<'a> {
-    /// What there is to watch now, and the kdamonds for it.
+    /// The present targets, and kdamonds for them.
     pub(super) fn begin(
         args: &'a Args,
         plan: &'a Plan,
@@ -41,8 +43,7 @@ impl<'a> Watched<'a> {
             watched.place(0, None);
             return Ok((watched, vec![plan::looking(args, Kdamond::physical(ranges))]));
         }
-        // The others are followed from the start: they may be gone by the time that all is set up, and DAMON starts all or
-        // none.
+        // The others are added by `follow`: they may end before all is set up, and DAMON starts all targets or none.
         let first = plan.who.members(fs)?.into_iter().next();
         watched.places.extend(first.map(|pid| Some((0, Some(pid)))));
         watched.targets = u32::from(first.is_some());
@@ -50,7 +51,7 @@ impl<'a> Watched<'a> {
         Ok((watched, kdamonds.into_iter().collect()))
     }
 
-    /// Gives what kdamond `index` watches the next number.
+    /// Assigns the next target number to kdamond `index`.
     fn place(&mut self, index: usize, pid: Option<u32>) -> u32 {
         let target = self.targets;
         self.places.resize(self.places.len().max(index + 1), None);
@@ -59,31 +60,32 @@ impl<'a> Watched<'a> {
         target
     }
 
-    /// How many kdamonds there may be.
+    /// Maximum number of kdamonds.
     pub(super) fn room(&self) -> usize {
         if matches!(self.who, Who::Machine(_)) { 1 } else { PROCESSES_MAX }
     }
 
-    /// The processes that are watched.
+    /// The monitored processes.
     pub(super) fn processes(&self) -> impl Iterator<Item = (u32, u32)> {
         self.places.iter().flatten().filter_map(|(target, pid)| Some((*target, (*pid)?)))
     }
 
-    /// Says in the record who is watched from the start.
-    pub(super) fn introduce(&self, fs: &dyn Fs, into: &mut Recording) -> anyhow::Result<()> {
+    /// Writes the initial targets into the record.
+    pub(super) fn introduce(&self, fs: &dyn Fs, into: &mut Files) -> anyhow::Result<()> {
         self.processes().try_for_each(|(target, pid)| introduce(fs, into, target, pid))
     }
 
-    /// Begins to watch processes that have come; gives all there are, watched or not.
+    /// Starts to monitor new processes; returns all present ones, monitored or not.
     pub(super) fn follow(
         &mut self,
         fs: &dyn Fs,
         session: &mut Session<'_>,
-        into: &mut Recording,
+        into: &mut Files,
     ) -> anyhow::Result<Vec<u32>> {
         let mut members = self.who.members(fs)?;
         if let Who::Tree(_) = self.who {
-            // Who lost its parent is no descendant any more, but is watched still, with what it starts.
+            // A process that lost its parent is no descendant any more, but is still monitored, with its own
+            // descendants.
             for (_, pid) in self.processes() {
                 if !members.contains(&pid) {
                     members.extend(Who::Tree(pid).members(fs)?);
@@ -103,17 +105,17 @@ impl<'a> Watched<'a> {
                         let text = format!(
                             "process {pid} ({command}) is not watched: {PROCESSES_MAX} others are"
                         );
-                        into.append(|writer, at_ns| writer.note(&Note { at_ns, text }))?;
+                        into.note(text)?;
                     }
                 }
-                // It was gone before it could be watched.
+                // The process ended before it could be monitored.
                 Err(_) if !process::lives(fs, pid) => {}
-                // It may be on the way out, or becoming another program; it is tried again.
+                // The process may be exiting, or in execve; it is retried.
                 Err(error @ (DamonError::NotStarted(_) | DamonError::Refused(_))) => {
                     if self.missed.insert(pid) {
                         let command = process::command(fs, pid);
                         let text = format!("process {pid} ({command}) is not watched yet: {error}");
-                        into.append(|writer, at_ns| writer.note(&Note { at_ns, text }))?;
+                        into.note(text)?;
                     }
                 }
                 Err(error) => return Err(error.into()),
@@ -122,7 +124,7 @@ impl<'a> Watched<'a> {
         Ok(members)
     }
 
-    /// What each kdamond that still runs has found, in intervals that they have in common.
+    /// Snapshots of all running kdamonds, scaled to common intervals.
     pub(super) fn look(
         &mut self,
         session: &Session<'_>,
@@ -154,7 +156,7 @@ impl<'a> Watched<'a> {
     }
 }
 
-/// Counts of one kdamond's intervals as they would be in another's. The kernel tunes each kdamond for itself.
+/// Scales counts from one kdamond's intervals to another's. The kernel tunes each kdamond separately.
 fn rescale(snapshot: &mut Snapshot, from: Intervals, to: Intervals) {
     let scaled = |count: u32, [by, of]: [u64; 2]| {
         let count = u128::from(count) * u128::from(by) / u128::from(of.max(1));
@@ -166,9 +168,9 @@ fn rescale(snapshot: &mut Snapshot, from: Intervals, to: Intervals) {
     }
 }
 
-fn introduce(fs: &dyn Fs, into: &mut Recording, target: u32, pid: u32) -> anyhow::Result<()> {
+fn introduce(fs: &dyn Fs, into: &mut Files, target: u32, pid: u32) -> anyhow::Result<()> {
     let command = process::command(fs, pid);
-    into.append(|writer, at_ns| writer.process(&Process { at_ns, target, pid, command }))
+    into.process(target, pid, command)
 }
 
 #[cfg(test)]

@@ -1,35 +1,36 @@
-//! How closely is looked: intervals and regions, as typed and checked.
+//! Resolution of a recording: sampling intervals and regions, parsed and checked.
 
 use std::time::Duration;
 
 use nearfar_kernel::damon::spec::{Bounds, Intervals, IntervalsGoal, Kdamond};
 
-/// Where `--sample auto` begins; DAMON's own default.
+/// Initial interval of `--sample auto`; DAMON's own default.
 const SAMPLE_US: u64 = 5_000;
-/// What `--sample auto` aims at: DAMON's authors advise to see 4 % of what accesses could be seen, in 3 aggregations.
+/// Target of `--sample auto`, in basis points: DAMON's authors advise to observe 4 % of the maximum accesses in 3
+/// aggregations.
 const SEEN_BP: u64 = 400;
 const AGGREGATIONS: u64 = 3;
-/// Regions are to be at least as many; fewer would be no picture.
+/// Least number of regions; fewer have too little detail.
 const REGIONS_MIN: u64 = 3;
-/// A snapshot has to fit into a frame of the record.
+/// Greatest number of regions; a snapshot must fit into a frame of the record.
 const REGIONS_MAX: u64 = 1_000_000;
-/// How often DAMON looks at what a process has mapped.
+/// DAMON's interval for updating the mappings of a process.
 const UPDATE_US: u64 = 1_000_000;
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct HowArgs {
     /// Time between two snapshots, such as 500ms or 2s
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = snapshots)]
     pub(super) interval: Duration,
-    /// Time between two looks at a region, 100us to 10s; shorter costs more. `auto`: the kernel lengthens it where little
-    /// is accessed, up to one aggregation a snapshot (Linux 6.15)
+    /// Time between two access checks of a region, 100us to 10s; shorter ones cost more. `auto`: the kernel lengthens
+    /// it where little is accessed, up to one aggregation per snapshot (Linux 6.15)
     #[arg(long, value_name = "TIME|auto", default_value = "5ms", value_parser = sample)]
     sample: Sample,
-    /// Time over which looks are counted: with 100ms and --sample 5ms a region is seen accessed 0 to 20 times
+    /// Time over which access checks are aggregated: with 100ms and --sample 5ms a region has 0 to 20 accesses
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = aggregate)]
     aggregate: Duration,
-    /// Regions that each process (or the machine) is divided into; more show more and cost more
+    /// Minimum and maximum number of regions per process (or of the machine); more give more detail and cost more
     #[arg(long, value_name = "MIN,MAX", default_value = "10,1000", value_parser = regions)]
     regions: Bounds,
 }
@@ -46,7 +47,7 @@ impl HowArgs {
         self.sample == Sample::Auto
     }
 
-    /// Finds what can't be together.
+    /// Checks for options that exclude each other.
     ///
     /// # Errors
     /// The options, their values, and the way out.
@@ -55,7 +56,7 @@ impl HowArgs {
             && self.aggregate < sample
         {
             return Err(format!(
-                "--aggregate {:?} is shorter than --sample {sample:?}, so no look would be counted; make it {sample:?} or more",
+                "--aggregate {:?} is shorter than --sample {sample:?}, so no access check would be aggregated; make it {sample:?} or more",
                 self.aggregate
             ));
         }
@@ -69,7 +70,7 @@ impl HowArgs {
         Ok(())
     }
 
-    /// Has `kdamond` look like this.
+    /// Configures `kdamond` with these intervals and regions.
     pub(super) fn apply(&self, kdamond: &mut Kdamond) {
         let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let aggr_us = us(self.aggregate);
@@ -84,7 +85,7 @@ impl HowArgs {
             access_bp: SEEN_BP,
             aggrs: AGGREGATIONS,
             min_sample_us: sample_us,
-            // The kernel keeps the two intervals in proportion.
+            // The kernel keeps the ratio of the two intervals.
             max_sample_us: sample_us.max(us(self.interval) / (aggr_us / sample_us)),
         });
     }
@@ -95,7 +96,7 @@ fn snapshots(text: &str) -> Result<Duration, String> {
     time(text, Duration::from_millis(100), YEAR)
 }
 
-/// How long is recorded.
+/// Parses the length of a recording.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     time(text, Duration::from_millis(100), YEAR)
 }
@@ -114,7 +115,7 @@ fn aggregate(text: &str) -> Result<Duration, String> {
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// `100us`, `500ms`, `2s`, `1.5s`, `5m`, `1h`, from `least` to `most`.
+/// Parses `100us`, `500ms`, `2s`, `1.5s`, `5m` or `1h`, between `least` and `most`.
 fn time(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {
     let unit = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let seconds = match &text[unit..] {
@@ -125,7 +126,7 @@ fn time(text: &str, least: Duration, most: Duration) -> Result<Duration, String>
         "h" => 3600.0,
         _ => return Err("write it as 500ms, 2s, 5m or 1h".into()),
     };
-    let number: f64 = text[..unit].trim().parse().map_err(|_| "it begins with no number")?;
+    let number: f64 = text[..unit].trim().parse().map_err(|_| "write it as 500ms, 2s, 5m or 1h")?;
     let time = Duration::try_from_secs_f64(number * seconds).ok();
     time.filter(|time| (least..=most).contains(time)).ok_or_else(|| {
         let most = if most == YEAR { "a year".into() } else { format!("{most:?}") };

@@ -1,4 +1,4 @@
-//! What is read beside accesses: where memory is, and what recording costs.
+//! Readings besides accesses: residency of memory, and the overhead of recording.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use nearfar_record::Resident;
 use nearfar_topology::NodeId;
 
 use super::plan::{Plan, Who};
-use crate::recording;
+use nearfar_daemon::recording;
 
-/// Bytes per node: of these processes, or all that is in use on each node.
+/// Bytes per node: of these processes, or all memory in use on each node.
 pub(super) fn residency(fs: &dyn Fs, plan: &Plan, processes: &[u32]) -> Option<Vec<Resident>> {
     if let Who::Machine(_) = plan.who {
         return recording::in_use(fs, &plan.header);
@@ -27,15 +27,15 @@ pub(super) fn residency(fs: &dyn Fs, plan: &Plan, processes: &[u32]) -> Option<V
     (!nodes.is_empty()).then_some(nodes)
 }
 
-/// CPU time of kdamonds. A thread that ended takes its figure with it, so it is kept from look to look.
+/// CPU time of kdamonds. The kernel drops a thread's figure when it ends, so the last one read is kept.
 #[derive(Debug, Default)]
 pub(super) struct Cost {
-    /// By thread: the last figure.
+    /// By thread: the last figure read.
     threads: BTreeMap<u32, u64>,
 }
 
 impl Cost {
-    /// Looks at the threads there are.
+    /// Reads the figures of the present threads.
     pub(super) fn look(&mut self, fs: &dyn Fs, session: &Session<'_>) {
         let threads = (0..session.len()).filter_map(|index| session.thread(index).ok().flatten());
         for thread in threads {
@@ -44,13 +44,13 @@ impl Cost {
         }
     }
 
-    /// Of all so far, in nanoseconds.
+    /// CPU time of all threads so far, in nanoseconds.
     pub(super) fn kernel_ns(&self) -> u64 {
         self.threads.values().sum()
     }
 }
 
-/// Our own CPU time, in nanoseconds.
+/// CPU time of this process, in nanoseconds.
 pub(super) fn own_cpu(fs: &dyn Fs) -> u64 {
     process::cpu_ns(fs, "self")
 }

@@ -1,4 +1,4 @@
-//! What is recorded, resolved against the system before anything is changed.
+//! The targets of a recording, resolved against the system before anything is changed.
 
 use anyhow::Context as _;
 use nearfar_kernel::cgroup::Hierarchy;
@@ -7,27 +7,27 @@ use nearfar_kernel::fs::Fs;
 use nearfar_kernel::{process, ranges};
 use nearfar_record::{Header, Intervals, Operations, Target};
 
-use super::super::machine::MachineArgs;
 use super::Args;
-use crate::exit::{EndsWith as _, Exit};
-use crate::recording;
+use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::machine::Machine;
+use nearfar_daemon::recording;
 
-/// Processes that are recorded at once at most: each needs a thread of the kernel's, and up to an aggregation interval
-/// to be asked.
+/// Maximum number of processes recorded at once: each needs a kernel thread, and up to an aggregation interval for each
+/// query.
 pub(super) const PROCESSES_MAX: usize = 16;
 
-/// Whose memory is watched.
+/// The monitored memory.
 #[derive(Debug)]
 pub(super) enum Who {
-    /// Nobody's: all memory, by these physical addresses.
+    /// All memory, by these physical addresses.
     Machine(Vec<AddrRange>),
-    /// A process and what it starts.
+    /// That of a process and its descendants.
     Tree(u32),
-    /// The processes of a cgroup.
+    /// That of the processes of a cgroup.
     Cgroup(Hierarchy, String),
 }
 
-/// What is watched, and what the record says of itself.
+/// The monitored memory, and the record's header.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) who: Who,
@@ -35,11 +35,11 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// `child` is the command's process, if there is one.
+    /// Resolves the arguments; `child` is the command's process, if there is one.
     pub(super) fn new(
         args: &Args,
         child: Option<u32>,
-        machine: &MachineArgs,
+        machine: &Machine,
         fs: &dyn Fs,
     ) -> anyhow::Result<Self> {
         let (who, target) = who(args, child, fs)?;
@@ -57,7 +57,7 @@ impl Plan {
 }
 
 impl Who {
-    /// The processes there are now, those that have ended aside; none for the whole machine. A tree begins with its root.
+    /// The present processes, without those that have ended; empty for the whole machine. A tree begins with its root.
     pub(super) fn members(&self, fs: &dyn Fs) -> anyhow::Result<Vec<u32>> {
         let mut members = match self {
             Self::Machine(_) => Vec::new(),
@@ -74,7 +74,7 @@ impl Who {
     }
 }
 
-/// A kdamond that looks as it was asked for, and changes nothing.
+/// Configures a kdamond with the requested resolution and no schemes.
 pub(super) fn looking(args: &Args, mut kdamond: Kdamond) -> Kdamond {
     args.how.apply(&mut kdamond);
     kdamond.context.schemes = vec![Scheme::new(Action::Stat)];

@@ -1,29 +1,28 @@
-//! `nearfar run --balance`: what CMD and all it starts have in memory is balanced beside it, by a process of its own.
+//! `nearfar run --balance`: a separate process balances the memory of CMD and its descendants.
 //!
-//! It is about this process and what it starts, so it needs no cgroup; what CMD leaves orphaned stays ours, as we are its
-//! reaper. It ends when CMD has ended, and by itself if we are killed.
+//! Its scope is this process and its descendants, so it needs no cgroup; orphans of CMD stay in scope, as this process
+//! is their subreaper. The service ends when CMD has ended, and by itself if this process is killed.
 
 use super::super::balance;
-use super::output;
-use crate::balance::options::Policy;
-use crate::balance::state::State;
+use nearfar_command::output;
+use nearfar_daemon::balance::state::State;
 
-/// Balancing that runs for CMD.
+/// The balancing service of CMD.
 #[derive(Debug)]
 pub(super) struct Balanced {
     state: State,
 }
 
 impl Balanced {
-    /// Starts it.
-    pub(super) fn start(policy: Policy) -> anyhow::Result<Self> {
-        let state = balance::for_run(policy)
-            // Whatever status it ends with, CMD was not started.
+    /// Starts the service.
+    pub(super) fn start(policy: balance::PolicyArg) -> anyhow::Result<Self> {
+        let state = balance::for_run(policy.0)
+            // Whichever status the error has, CMD was not started.
             .map_err(|error| anyhow::anyhow!("--balance: {error:#}"))?;
         Ok(Self { state })
     }
 
-    /// CMD has ended, or was not started. No failure of CMD's.
+    /// Stops the service after CMD has ended or failed to start. Errors do not change CMD's status.
     pub(super) fn end(&self) {
         if !self.state.is_running() {
             let why = balance::why_ended();

@@ -1,13 +1,13 @@
-//! Which CPUs a program runs on: `-N` and `-C` against the machine.
+//! CPUs for a program: `-N` and `-C` resolved against the machine.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use nearfar_topology::{CpuId, NodeExpr, NodeSet, Topology};
 
-use crate::exit::{Exit, WithExit};
+use nearfar_command::exit::{Exit, WithExit};
 
-/// What `-C` takes: `all`, or numbers and ranges.
+/// The value of `-C`: `all`, or numbers and ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CpuExpr {
     All,
@@ -23,7 +23,7 @@ impl FromStr for CpuExpr {
         if text == "all" {
             return Ok(Self::All);
         }
-        let bad = || format!("`{text}` is no set of CPUs; write CPUs as 0 or 0,2-3, or all");
+        let bad = || format!("`{text}` is not a set of CPUs; write CPUs as 0 or 0,2-3, or all");
         let mut cpus = BTreeSet::new();
         for part in text.split(',') {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -45,7 +45,7 @@ fn usage(message: String) -> anyhow::Error {
     WithExit { exit: Exit::Usage, error: anyhow::Error::msg(message) }.into()
 }
 
-/// The nodes with CPUs that `-N` names. A node needs no memory to be named by number.
+/// The nodes with CPUs that `-N` names. A node given by number needs no memory.
 pub(crate) fn cpu_nodes(named: &NodeExpr, machine: &Topology) -> anyhow::Result<NodeSet> {
     let have = machine.cpu_nodes();
     let text = named.to_string();
@@ -83,7 +83,7 @@ pub(crate) fn cpus_of(nodes: &NodeSet, machine: &Topology) -> BTreeSet<CpuId> {
     known.flat_map(|node| node.cpus.iter().copied()).collect()
 }
 
-/// The CPUs to run on; `None` if neither option was given, which leaves them as they are.
+/// The CPUs to run on; `None` without either option, which leaves the affinity unchanged.
 pub(super) fn resolve(
     nodes: Option<&NodeExpr>,
     cpus: Option<&CpuExpr>,

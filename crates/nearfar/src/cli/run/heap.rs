@@ -1,17 +1,18 @@
-//! `--heap`: CMD's malloc by memory kind, through the preload library.
+//! `--heap`: places CMD's malloc on a memory kind, through the preload library.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use anyhow::Context as _;
 use nearfar_topology::{CpuId, Topology};
 
-use crate::exit::{EndsWith as _, Exit};
+use nearfar_command::exit::{EndsWith as _, Exit};
 
 const LIBRARY: &str = "libnearfar_preload.so";
 
-/// What CMD's heap is to be.
+/// The configuration of CMD's heap.
 #[derive(Debug)]
 pub(super) struct Heap {
     library: PathBuf,
@@ -24,15 +25,15 @@ impl fmt::Display for Heap {
     }
 }
 
-/// The heap for a kind or a configuration in words; bad usage if it can't be had on this machine.
+/// The heap for a kind or a configuration string; bad usage if it is unavailable on this machine.
 pub(super) fn plan(text: &str, machine: &Topology, cpus: &[CpuId]) -> anyhow::Result<Heap> {
     let conf = nearfar_spec::check(text, machine, cpus);
     let conf = conf.map_err(|why| anyhow::anyhow!("--heap: {why}")).ends_with(Exit::Usage)?;
-    Ok(Heap { library: find()?, conf })
+    Ok(Heap { library: find().context("--heap")?, conf })
 }
 
 impl Heap {
-    /// Has the dynamic linker load the library before others, those before it that the user has named.
+    /// Puts the library first in `LD_PRELOAD`, before those that the user has named.
     pub(super) fn prepare(&self, command: &mut Command) {
         let mut libraries = OsString::from(&self.library);
         if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -43,14 +44,14 @@ impl Heap {
     }
 }
 
-/// `$NEARFAR_PRELOAD`, beside this program, or in `../lib` and what distributions have instead of it.
-fn find() -> anyhow::Result<PathBuf> {
+/// The library: `$NEARFAR_PRELOAD`, else beside this program, else in `../lib` or distributions' equivalents.
+pub(crate) fn find() -> anyhow::Result<PathBuf> {
     let named = std::env::var_os("NEARFAR_PRELOAD").filter(|path| !path.is_empty());
     if let Some(named) = named {
         let path = std::path::absolute(&named)?;
         anyhow::ensure!(
             path.is_file(),
-            "NEARFAR_PRELOAD names {}, which is no file",
+            "NEARFAR_PRELOAD names {}, which is not a file",
             path.display()
         );
         return Ok(path);
@@ -62,8 +63,8 @@ fn find() -> anyhow::Result<PathBuf> {
     let mut paths = places.iter().map(|place| dir.join(place).join(LIBRARY));
     paths.find(|path| path.is_file()).ok_or_else(|| {
         anyhow::anyhow!(
-            "--heap: no {LIBRARY} beside this program, in ../lib, ../lib/nearfar, ../lib64 or {of_machine}, or named by \
-             NEARFAR_PRELOAD (make library makes it)"
+            "no {LIBRARY} beside this program, in ../lib, ../lib/nearfar, ../lib64 or {of_machine}, or named by \
+             NEARFAR_PRELOAD (build it with: make library)"
         )
     })
 }

@@ -1,4 +1,8 @@
-//! From arguments to what will be done: everything that can be refused is refused here, and nothing is changed yet.
+//! Turns arguments into a plan. All invalid requests are refused here, before anything is changed.
+//!
+//! A plan has the CPUs, the memory policy with its nodes, the weights to set, and messages for the user; `--dry-run` prints
+//! it. With `-w auto` weights come from the nodes' bandwidths, and are set only if the kernel's present weights lose more
+//! than the tolerance. Not here: carrying out the plan.
 
 use std::fmt;
 
@@ -13,35 +17,35 @@ use nearfar_topology::{CpuId, NodeExpr, NodeSet, Topology};
 
 use super::heap::{self, Heap};
 use super::{Args, Weighted, cpus, resolve, tiered};
-use crate::exit::{EndsWith as _, Exit};
-use crate::weighing::Outcome;
-use crate::weighing::source::{self, Wanted};
+use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::weighing::source::{self, Wanted};
+use nearfar_command::weighing::{MIX, Outcome, refuse_one};
 
-/// What will be done.
+/// The resolved plan.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) placement: Placement,
     pub(super) setting: Setting,
-    /// What to tell the user on standard error.
+    /// Messages for the user, on standard error.
     pub(super) notes: Vec<String>,
     command: Vec<String>,
     stays: bool,
-    /// What tiering there is meanwhile.
+    /// The tiering of `--tier`, in words.
     tiering: Option<String>,
-    /// What becomes of CMD's malloc.
+    /// The heap of `--heap`.
     pub(super) heap: Option<Heap>,
-    /// What the kernel's weights are now, for the nodes of the policy.
+    /// The kernel's current weights of the policy's nodes.
     now: Option<Weights>,
 }
 
-/// What becomes of the machine's weights.
+/// The action on the machine's weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Setting {
-    /// They are not our business.
+    /// None: the policy does not use weights.
     None,
-    /// They are good for this machine as they are.
+    /// None: the current weights suit this machine.
     Suits,
-    /// They are to be set so.
+    /// Set these.
     Set(Weights),
 }
 
@@ -83,11 +87,17 @@ pub(super) fn plan(
     features: &Features,
     fs: &dyn Fs,
 ) -> anyhow::Result<Plan> {
+    if let (Some(mix), false) = (args.mix, args.weighted_interleave == Some(Weighted::Auto)) {
+        return Err(anyhow::anyhow!(
+            "--mix {mix}: only -w auto weighs nodes for a mix; add it, or leave --mix out"
+        ))
+        .ends_with(Exit::Usage);
+    }
     let cpus = cpus::resolve(args.cpunodebind.as_ref(), args.physcpubind.as_ref(), machine)?;
-    let live = args.machine.is_live();
+    let live = args.machine.select().is_live();
     let seen_from = match &cpus {
         Some(cpus) => cpus.clone(),
-        // In a container or under taskset, near is what those CPUs have near.
+        // In a container or under taskset, near memory is relative to the allowed CPUs.
         None if live => restricted(machine, affinity::get().unwrap_or_default()),
         None => Vec::new(),
     };
@@ -114,7 +124,7 @@ pub(super) fn plan(
     Ok(plan)
 }
 
-/// `cpus`, or none (meaning any) if they are all the machine has.
+/// `cpus`, or an empty list (any CPU) if they are all of the machine's.
 fn restricted(machine: &Topology, cpus: Vec<CpuId>) -> Vec<CpuId> {
     let all = machine.nodes.values().flat_map(|node| &node.cpus).all(|cpu| cpus.contains(cpu));
     if all { Vec::new() } else { cpus }
@@ -125,12 +135,12 @@ struct Planner<'a> {
     machine: &'a Topology,
     features: &'a Features,
     fs: &'a dyn Fs,
-    /// From where near and far are seen.
+    /// The CPUs relative to which memory is near or far.
     cpus: &'a [CpuId],
 }
 
 impl Planner<'_> {
-    /// The memory policy; for weighted interleave also what becomes of the weights.
+    /// The memory policy; for weighted interleave also the action on the weights.
     fn policy(&self, plan: &mut Plan) -> anyhow::Result<Option<Policy>> {
         let args = self.args;
         let nodes = |option, named: &NodeExpr| resolve(option, named, self.machine, self.cpus);
@@ -188,20 +198,26 @@ impl Planner<'_> {
         }
     }
 
-    /// The nodes worth interleaving over, with weights that suit them found or planned.
+    /// The nodes worth interleaving over; decides whether their weights must be set.
     fn auto(&self, nodes: &NodeSet, plan: &mut Plan) -> anyhow::Result<NodeSet> {
         let on = |cpus: &[CpuId]| -> NodeSet {
             let here = |id: &_| self.machine.nodes[id].cpus.iter().any(|cpu| cpus.contains(cpu));
             self.machine.nodes.keys().copied().filter(here).collect()
         };
         let cpu_nodes = (!self.cpus.is_empty()).then(|| on(self.cpus));
+        let seen = cpu_nodes.as_ref().map(|of| source::seen_from(self.machine, nodes, of));
+        let nodes = seen.as_ref().filter(|seen| seen.len() > 1).unwrap_or(nodes);
         let wanted = Wanted {
             machine: self.machine,
             nodes,
             cpu_nodes: cpu_nodes.as_ref(),
-            mix: self.args.mix,
+            mix: self.args.mix.unwrap_or(MIX),
         };
+        refuse_one(nodes).context("-w auto")?;
         let mut figures = source::figures(None, wanted).context("-w auto")?;
+        if let Some(why) = figures.about_links() {
+            anyhow::bail!("-w auto: {why}");
+        }
         let (best, left_out) = worthwhile(&figures.nodes, TOLERANCE).context("-w auto")?;
         plan.notes.extend(left_out.iter().map(|error| format!("-w auto: {error}: left out")));
         figures.nodes.retain(|node, _| best.get(*node).is_some());
@@ -218,7 +234,7 @@ impl Planner<'_> {
         Ok(figures.nodes.keys().copied().collect())
     }
 
-    /// Whether we may set weights: only root may, on the running system.
+    /// Checks that weights may be set: only root may, on the running system.
     fn may_set(&self, best: &Weights, now: Option<&Outcome>) -> anyhow::Result<()> {
         if self.args.dry_run || rustix::process::geteuid().is_root() {
             return Ok(());
@@ -259,7 +275,7 @@ impl Planner<'_> {
     }
 }
 
-/// Refuses nodes that a cpuset keeps from us, which the kernel would quietly leave out or refuse without a reason.
+/// Refuses nodes outside the cpuset, which the kernel would silently drop or refuse without a reason.
 fn allowed(policy: &Policy) -> anyhow::Result<()> {
     let allowed = mempolicy::allowed_nodes();
     let wanted = match policy {

@@ -1,4 +1,4 @@
-//! Where a program's memory lay: peak and final residency per node, as text or JSON (`nearfar.run/1`).
+//! Residency of a program's memory: peak and final bytes per node, as text or JSON (`nearfar.run/1`).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,16 +12,17 @@ use nearfar_kernel::watch::Ended;
 use nearfar_topology::{Bytes, MemoryKind, NodeId, Topology};
 use serde::Serialize;
 
+use super::Args;
 use super::plan::{Plan, Setting};
-use super::{Args, output};
+use nearfar_command::output;
 
-/// What was seen of a program's memory.
+/// Peak and final residency of a program.
 #[derive(Debug, Default)]
 pub(super) struct Residencies {
     samples: u64,
-    /// The most on each node, whenever that was.
+    /// The peak of each node, each at its own time.
     peak: BTreeMap<NodeId, Bytes>,
-    /// The most on all nodes together at one time.
+    /// The peak of all nodes together.
     peak_total: Bytes,
     processes_max: usize,
     /// The last sample that found any memory.
@@ -30,7 +31,7 @@ pub(super) struct Residencies {
 }
 
 impl Residencies {
-    /// Takes a sample in. A program that is ending has no memory left: its last word is the sample before.
+    /// Adds a sample. A program that is ending has no memory left; the sample before is then the last.
     pub(super) fn add(&mut self, sample: &Residency) {
         self.samples += 1;
         self.unreadable_max = self.unreadable_max.max(sample.unreadable);
@@ -47,21 +48,21 @@ impl Residencies {
     }
 }
 
-/// `nearfar.run/1`. Shared memory counts by its share, so a tree of processes counts it once.
+/// `nearfar.run/1`. Shared memory counts proportionally, so that a tree of processes counts it once.
 #[derive(Debug, Serialize)]
 struct Report {
     schema: &'static str,
     command: Vec<String>,
-    /// In words, as --dry-run shows it; null if it was left as it was.
+    /// As --dry-run shows it; null if the policy was not changed.
     memory_policy: Option<String>,
     cpus: Option<Vec<u32>>,
-    /// The machine's weights set for this run; null if none were.
+    /// The machine's weights set for this run; null if none were set.
     weights_set: Option<BTreeMap<NodeId, u8>>,
     exit_status: Option<u8>,
     signal: Option<u8>,
     samples: u64,
     processes_max: usize,
-    /// Processes whose memory could not be read; they are missing from the figures.
+    /// Processes whose memory could not be read; the figures lack them.
     unreadable_processes_max: usize,
     nodes: Vec<Node>,
     peak_total_bytes: u64,
@@ -77,7 +78,7 @@ struct Node {
     final_bytes: u64,
 }
 
-/// Where the report goes; opened before CMD starts, so that a bad name is no surprise at the end.
+/// Destination of the report; opened before CMD starts, so that an invalid path is refused early.
 #[derive(Debug)]
 pub(super) enum Sink {
     StandardError,
@@ -150,7 +151,7 @@ impl std::fmt::Display for Report {
             (Bytes(self.peak_total_bytes).to_string(), Bytes(self.final_total_bytes));
         writeln!(out, "  all            {peak:<11}  {last}")?;
         if self.peak_total_bytes == 0 {
-            writeln!(out, "  (it ended before it could be looked at)")?;
+            writeln!(out, "  (it ended before its memory was sampled)")?;
         }
         if self.unreadable_processes_max > 0 {
             let many = self.unreadable_processes_max;

@@ -1,7 +1,8 @@
-//! `nearfar run --tier`: CMD in a memory cgroup of its own, and tiering of that cgroup beside it as a process of its own.
+//! `nearfar run --tier`: runs CMD in its own memory cgroup, which a separate process tiers.
 //!
-//! Tiering is started first; it makes the cgroup, ends when nobody is left in it, and puts everything back, also if we
-//! are killed. We step into the cgroup to start CMD, as what a process starts is where it is, and out again.
+//! The tiering service starts first; it creates the cgroup, ends when the cgroup is empty, and restores all settings,
+//! also if this process is killed. This process enters the cgroup to start CMD, as children start in the cgroup of
+//! their parent, and leaves it again.
 
 use std::path::Path;
 
@@ -11,23 +12,23 @@ use nearfar_kernel::fs::RootFs;
 use nearfar_topology::Topology;
 
 use super::super::tier;
-use super::output;
-use crate::exit::{EndsWith as _, Exit};
-use crate::tier::options::{InForce, Options};
-use crate::tier::plan;
-use crate::tier::state::State;
+use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::output;
+use nearfar_daemon::tier::options::{InForce, Options};
+use nearfar_daemon::tier::plan;
+use nearfar_daemon::tier::state::State;
 
-/// Tiering that runs for CMD.
+/// The tiering service of CMD.
 #[derive(Debug)]
 pub(super) struct Tiered {
     state: State,
     hierarchy: Hierarchy,
     path: String,
-    /// Where we are otherwise.
+    /// The cgroup to which this process returns.
     home: String,
 }
 
-/// The options in `file`, which may not say whose memory it is about, and what they come to on `machine`.
+/// Checks the options in `file`, which may not set a scope, and describes them for `machine`.
 pub(super) fn plan(file: Option<&Path>, machine: &Topology) -> anyhow::Result<String> {
     let options = match file {
         None => Options::default(),
@@ -35,7 +36,9 @@ pub(super) fn plan(file: Option<&Path>, machine: &Topology) -> anyhow::Result<St
             let named = || format!("--tier={}", path.display());
             let options = Options::read(path).with_context(named).ends_with(Exit::Usage)?;
             let whose = options.cgroup.is_some() || options.pid.is_some();
-            let only = || anyhow::anyhow!("cgroup or pid is in it, and here it is about CMD alone");
+            let only = || {
+                anyhow::anyhow!("it sets cgroup or pid, but --tier is for CMD alone; remove them")
+            };
             (!whose).then_some(()).ok_or_else(only).with_context(named).ends_with(Exit::Usage)?;
             options
         }
@@ -47,21 +50,21 @@ pub(super) fn plan(file: Option<&Path>, machine: &Topology) -> anyhow::Result<St
 }
 
 impl Tiered {
-    /// Starts tiering of a new cgroup.
+    /// Starts the service with a new cgroup.
     pub(super) fn start(fs: &RootFs, file: Option<&Path>) -> anyhow::Result<Self> {
         let state = tier::for_run(file)
-            // Whatever status it ends with, CMD was not started.
+            // Whichever status the error has, CMD was not started.
             .map_err(|error| anyhow::anyhow!("--tier: {error:#}"))?;
         let hierarchy = Hierarchy::find(fs)?;
         let home = hierarchy.of_process(fs, std::process::id())?;
-        let path = state.cgroup.clone().context("tiering runs, but of no cgroup")?;
+        let path = state.cgroup.clone().context("tiering runs, but without a cgroup")?;
         Ok(Self { state, hierarchy, path, home })
     }
 
-    /// Does something in the cgroup, such as starting CMD.
+    /// Calls `start` inside the cgroup.
     pub(super) fn within<T>(&self, fs: &RootFs, start: impl FnOnce() -> T) -> anyhow::Result<T> {
         let us = std::process::id();
-        self.hierarchy.put(fs, &self.path, us).context("--tier: going into CMD's cgroup")?;
+        self.hierarchy.put(fs, &self.path, us).context("--tier: entering CMD's cgroup")?;
         let started = start();
         if let Err(error) = self.hierarchy.put(fs, &self.home, us) {
             output::note(format_args!("--tier: {error}; this process stays in {}", self.path));
@@ -69,7 +72,8 @@ impl Tiered {
         Ok(started)
     }
 
-    /// CMD has ended, or was not started: ends tiering, unless something that CMD started goes on. No failure of CMD's.
+    /// Stops the service after CMD has ended or failed to start, unless descendants of CMD still run. Errors do not
+    /// change CMD's status.
     pub(super) fn end(&self, fs: &RootFs) {
         let pid = self.state.identity.pid;
         if self.state.is_running()
@@ -77,16 +81,16 @@ impl Tiered {
         {
             let left = self.hierarchy.members(fs, &self.path).unwrap_or_default().len();
             output::note(format_args!(
-                "CMD has ended, and {left} of what it started {} on; tiering (process {pid}) goes on with it, and ends with it, \
-                 or by nearfar tier stop",
-                if left == 1 { "goes" } else { "go" }
+                "CMD has ended, and {left} of its descendants still {}; tiering (process {pid}) continues until they end, or \
+                 nearfar tier stop",
+                if left == 1 { "runs" } else { "run" }
             ));
             return;
         }
         if !self.state.is_running() {
             output::note(format_args!("tiering ended before CMD did: {}", tier::why_ended()));
         }
-        if let Err(error) = tier::end_and_put_back(Some(&self.state)) {
+        if let Err(error) = tier::end_and_put_back(&self.state) {
             output::note(format_args!("{error:#}"));
         }
     }

@@ -1,8 +1,9 @@
-//! Running CMD as a child, sampling where its memory lies until it ends if that is to be reported, then putting back what
-//! was set for it: weights, tiering, balancing.
+//! Runs CMD as a child, samples its residency until it ends if that is to be reported, then restores weights and stops
+//! tiering and balancing.
 //!
-//! A sample walks page tables, so its cost sets the pace: a little is free, as a short program has its peak early; beyond
-//! that at most a twentieth of the time goes into sampling. What is reported as final is the last sample before the end.
+//! A sample walks page tables, so its cost sets the sampling rate: the first 250 ms of sampling are not limited, as a
+//! short program has its peak early; beyond that, sampling takes at most a twentieth of the time. The final residency
+//! is the last sample before the end.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,20 +17,21 @@ use super::balanced::Balanced;
 use super::plan::Plan;
 use super::report::{Residencies, Sink};
 use super::tiered::Tiered;
-use super::{Args, command, not_started, output};
-use crate::clock::Stopwatch;
-use crate::exit::Exit;
-use crate::weighing::set::{ForARun, Setter};
+use super::{Args, command, not_started};
+use nearfar_command::exit::Exit;
+use nearfar_command::output;
+use nearfar_command::weighing::set::{ForARun, Setter};
+use nearfar_kernel::clock::Stopwatch;
 
 const FIRST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(100);
-/// A wait that nothing but a signal or the end of CMD is to end.
+/// A wait that only a signal or the end of CMD ends.
 const UNSEEN: Duration = Duration::from_secs(3600);
-/// So much sampling in all is free; beyond it, what was spent is paid for by twenty times as much running.
+/// Total sampling time without limit; beyond it, each sample is followed by twenty times its duration without one.
 const FREE: Duration = Duration::from_millis(250);
 const RUN_PER_COST: u32 = 20;
 
-/// What is to be done when CMD has ended.
+/// Actions after CMD has ended.
 pub(super) struct After<'a> {
     pub(super) fs: &'a RootFs,
     pub(super) sink: Option<Sink>,
@@ -39,7 +41,7 @@ pub(super) struct After<'a> {
     pub(super) balanced: Option<Balanced>,
 }
 
-/// Runs CMD and reports. Whatever happens to the report, the status is CMD's.
+/// Runs CMD and reports. The status is CMD's, even if the report fails.
 pub(super) fn run(
     args: &Args,
     plan: &Plan,
@@ -73,7 +75,7 @@ pub(super) fn run(
     Ok(Exit::Command(ended.shell_status()).into())
 }
 
-/// Waits for it, with nothing to be seen meanwhile.
+/// Waits for CMD without sampling.
 fn until_it_ends(watched: &Watched) -> anyhow::Result<Ended> {
     loop {
         if let Some(ended) = watched.wait(UNSEEN)? {
@@ -83,7 +85,7 @@ fn until_it_ends(watched: &Watched) -> anyhow::Result<Ended> {
 }
 
 impl After<'_> {
-    /// A failure is told, and the journal still knows; it is no failure of CMD.
+    /// Restores the settings. A failure is reported and stays in the journal; it does not change CMD's status.
     fn put_back(&self) {
         if let Some(tiered) = &self.tiered {
             tiered.end(self.fs);
@@ -95,8 +97,7 @@ impl After<'_> {
         match self.setter.end(lease) {
             Ok(report) if report.conflicts.is_empty() => {}
             Ok(_) => output::note(
-                "the machine's weights were changed by someone else meanwhile and are left so; nearfar weights --restore \
-                 --overwrite puts the old ones back",
+                "the machine's weights were changed by another process meanwhile and are left unchanged; nearfar weights --restore --overwrite restores the old ones",
             ),
             Err(error) => {
                 output::note(format_args!("{error:#}; nearfar weights --restore tries again"))
@@ -105,7 +106,7 @@ impl After<'_> {
     }
 }
 
-/// Samples until it ends.
+/// Samples until CMD ends.
 fn watch(fs: &RootFs, watched: &Watched) -> (Residencies, anyhow::Result<Ended>) {
     let mut seen = Residencies::default();
     let running = Stopwatch::start();
@@ -113,7 +114,7 @@ fn watch(fs: &RootFs, watched: &Watched) -> (Residencies, anyhow::Result<Ended>)
     loop {
         let now = running.elapsed();
         if now < next {
-            // A signal ends the wait early; the sample waits for its time all the same.
+            // A signal ends the wait early; the next sample keeps its time.
             match watched.wait(next - now) {
                 Ok(Some(ended)) => return (seen, Ok(ended)),
                 Err(error) => return (seen, Err(error.into())),

@@ -1,56 +1,58 @@
-//! What sensors saw, as JSON (`nearfar.sense/1`) and as text; and what each can see, for `nearfar doctor` too.
+//! Readings of sensors, as JSON (`nearfar.sense/1`) and as text; capabilities of sensors, for `nearfar doctor` too.
+//!
+//! The fields of [`Report`] are the keys of the JSON; an unknown figure is null. Not here: taking the readings.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use nearfar_control::sense::{Grain, Heat, Nature, Reading, Scope, Sees, Sensor, Unusable};
+use nearfar_policy::ports::{Grain, Heat, Nature, Reading, Scope, Sees, Sensor, Unusable};
 use nearfar_policy::traffic::{Memory, Reads};
 use nearfar_topology::{Bytes, BytesPerSecond};
 use serde::Serialize;
 
 use super::Outcome;
-use crate::cli::machine;
-use crate::cli::output::wrapped;
-use crate::sense::Scene;
+use nearfar_command::machine;
+use nearfar_command::output::wrapped;
+use nearfar_sensors::Scene;
 
-/// All of it. Key names are stable; new keys may come.
+/// The complete report. Key names are stable; new keys may be added.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     schema: &'static str,
-    /// In a guest of the lab what the lab says of it; else null.
+    /// In a guest of the lab, the lab's description of it; else null.
     lab: Option<serde_json::Value>,
     /// The nodes, in the order of rows and columns.
     nodes: Vec<u16>,
     sensors: Vec<Sensed>,
 }
 
-/// A sensor, whether it can be used, and what it can see.
+/// A sensor, whether it is usable, and its capabilities.
 #[derive(Debug, Serialize)]
 pub(in crate::cli) struct Described {
     pub(in crate::cli) name: &'static str,
     pub(in crate::cli) usable: bool,
-    /// Why not, in a word: absent, forbidden, taken, mute, failed.
+    /// Why it is unusable, as a keyword: absent, forbidden, taken, mute, failed.
     pub(in crate::cli) why: Option<&'static str>,
-    /// Why not.
+    /// Why it is unusable, as a sentence.
     pub(in crate::cli) found: Option<String>,
     /// The way out, if there is one.
     pub(in crate::cli) next: Option<String>,
-    /// What it can see here; where it can't be used, what its kind sees at best.
+    /// Its capabilities here; those of its kind at best, if it is unusable.
     pub(in crate::cli) sees: Seen,
 }
 
-/// What a sensor can see.
+/// The capabilities of a sensor.
 #[derive(Debug, Serialize)]
 pub(in crate::cli) struct Seen {
     /// none, regions or pages.
     addresses: &'static str,
-    /// Whether an access read or wrote.
+    /// Whether it distinguishes reads from writes.
     writes: bool,
-    /// The node whose CPU asked.
+    /// Whether it reports the node of the accessing CPU.
     cpu: bool,
-    /// Lines by node.
+    /// Whether it counts cache lines by node.
     traffic: bool,
-    /// What a load takes.
+    /// Whether it reports load latency.
     latency: bool,
     /// machine, processes or own.
     scope: &'static str,
@@ -58,13 +60,13 @@ pub(in crate::cli) struct Seen {
     nature: &'static str,
 }
 
-/// A sensor and what it saw.
+/// A sensor and its readings.
 #[derive(Debug, Serialize)]
 struct Sensed {
     #[serde(flatten)]
     described: Described,
     reading: Option<Read>,
-    /// CPU time of ours that it took, and how often programs were interrupted for it.
+    /// CPU time of this process spent on it, and interruptions of programs caused by it.
     cpu_ns: u64,
     interruptions: u64,
 }
@@ -72,22 +74,23 @@ struct Sensed {
 #[derive(Debug, Serialize)]
 struct Read {
     elapsed_ns: u64,
-    /// The share of that in which it was looked.
+    /// The share of that time in which the sensor was active.
     coverage: f64,
-    /// Lines counted: a row for each node whose CPUs asked.
+    /// Cache lines counted: a row for each node whose CPUs accessed them.
     accesses: Option<Vec<Vec<u64>>>,
-    /// Lines that each node's memory served, whoever asked.
+    /// Cache lines served by each node's memory, to any CPU.
     served: Vec<Option<u64>>,
-    /// Lines read and written, where these are told apart.
+    /// Cache lines read and written, if distinguished.
     reads: Option<u64>,
     writes: Option<u64>,
-    /// What a load takes, by CPU node and node.
+    /// Load latency, by CPU node and memory node.
     latency_ns: Vec<Vec<Option<u64>>>,
-    /// How old the oldest of these figures is.
+    /// Age of the oldest of these figures.
     latency_age_ns: u64,
-    /// What each node's memory carries now, whoever asked, as latency and this machine's saved probe tell.
+    /// The used bandwidth of each node's memory, by all programs, derived from its latency and this machine's saved
+    /// probe; null where latency is too low to derive it.
     used_bytes_per_s: Vec<Option<u64>>,
-    /// Stretches of memory by how much they are used: how many, their bytes, and the bytes of those that are used at all.
+    /// Regions of memory by access frequency: their number, their bytes, and the bytes of those with any access.
     regions: u64,
     region_bytes: u64,
     used_region_bytes: u64,
@@ -100,17 +103,17 @@ struct Samples {
     lost: u64,
     throttled: u64,
     unplaced: u64,
-    /// Pages that they were of, and how many of the samples were of huge ones.
+    /// Distinct pages sampled, and the number of samples from huge pages.
     pages: u64,
     huge: u64,
     writes: u64,
-    /// By CPU node and node of the page.
+    /// Samples by CPU node and node of the page.
     by: Vec<Vec<u64>>,
-    /// How many accesses each stands for, if that is known.
+    /// Accesses per sample, if known.
     per_sample: Option<u64>,
 }
 
-/// What a sensor sees, and why it can't be used, if so.
+/// The capabilities of a sensor, and the reason if it is unusable.
 pub(in crate::cli) fn described(sensor: &dyn Sensor, error: Option<&Unusable>) -> Described {
     Described {
         name: sensor.name(),
@@ -141,12 +144,13 @@ fn seen(sees: Sees) -> Seen {
         nature: match sees.nature {
             Nature::Measured => "measured",
             Nature::Emulated => "emulated",
+            Nature::Simulated => "simulated",
         },
     }
 }
 
 impl Seen {
-    /// In words.
+    /// The capabilities in words.
     pub(in crate::cli) fn words(&self) -> String {
         let mut what = Vec::new();
         match self.addresses {
@@ -240,12 +244,12 @@ fn read(scene: &Scene<'_>, reading: &Reading) -> Read {
     }
 }
 
-/// Bytes of some of these.
+/// Total bytes of the regions that `of` selects.
 fn bytes(all: &[Heat], of: impl Fn(&Heat) -> bool) -> u64 {
     all.iter().filter(|heat| of(heat)).map(|heat| heat.end.saturating_sub(heat.start)).sum()
 }
 
-/// The text; at most 80 columns but for wide machines' tables.
+/// The text; at most 80 columns, except tables of wide machines.
 pub(super) fn text(report: &Report) -> String {
     let mut out = String::new();
     if let Some(lab) = &report.lab {
@@ -315,7 +319,8 @@ fn reading(out: &mut String, nodes: &[u16], read: &Read, writes: bool) {
     if read.used_bytes_per_s.iter().any(Option::is_some) {
         let of = nodes.iter().zip(&read.used_bytes_per_s);
         let text = |(node, used): (&u16, &Option<u64>)| {
-            let used = used.map_or_else(|| "?".into(), |used| BytesPerSecond(used).to_string());
+            let unknown = || "unknown (its latency hardly rises yet)".into();
+            let used = used.map_or_else(unknown, |used| BytesPerSecond(used).to_string());
             format!("node {node} {used}")
         };
         let all = of.map(text).collect::<Vec<_>>().join(", ");
@@ -327,7 +332,7 @@ fn rate(lines: u64, seconds: f64) -> String {
     format!("{:.2}", lines as f64 * 64.0 / 1e9 / seconds.max(1e-9))
 }
 
-/// Rows are CPU nodes; those that saw nothing are left out.
+/// A table with CPU nodes as rows; rows without a reading are omitted.
 fn table<T>(
     out: &mut String,
     nodes: &[u16],

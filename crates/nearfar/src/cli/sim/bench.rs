@@ -1,4 +1,4 @@
-//! `nearfar sim bench`: accesses drawn one by one, and how many a second.
+//! `nearfar sim bench`: accesses drawn one by one, and their rate.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -11,34 +11,35 @@ use nearfar_sim::stream::{self, Options, Source, Streamed};
 use nearfar_sim::{Policy, Workload, workload};
 use serde::Serialize;
 
-use crate::cli::output;
-use crate::clock::Stopwatch;
-use crate::exit::{EndsWith as _, Exit};
-use crate::report::sim::SIMULATED;
-use crate::simulate::{self, trace};
+use nearfar_bench::pages::sim::SIMULATED;
+use nearfar_bench::simulate::{self, trace};
+use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::number::whole;
+use nearfar_command::output;
+use nearfar_kernel::clock::Stopwatch;
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A machine by name, or the path of a machine file that has a table `traffic`
+    /// Machine: a name, or the path of a machine file with a table `traffic`
     #[arg(long, default_value = simulate::FOUR_NODES)]
     machine: String,
-    /// Where pages are
+    /// Placement of pages
     #[arg(long, default_value = "interleave", value_name = "POLICY")]
     policy: Policy,
-    /// Where accesses go
+    /// Distribution of accesses over pages
     #[arg(long, value_enum, default_value_t = Kind::Zipf)]
     source: Kind,
-    /// Where accesses go: as in this record of nearfar record's, or of damo's
+    /// Accesses as in this record of nearfar record or damo
     #[arg(long, value_name = "FILE", conflicts_with = "source")]
     trace: Option<PathBuf>,
-    /// Accesses, in millions
-    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    /// Number of accesses, in millions
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = whole::<u64>(1..=1_000_000))]
     millions: u64,
-    /// Threads that draw [default: one for each CPU]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    /// Generator threads [default: one per CPU]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=1024))]
     threads: Option<u32>,
-    /// What chance decides: the same number, the same accesses
+    /// Seed of random numbers; the same seed gives the same accesses
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Print JSON (schema nearfar.sim-bench/1)
@@ -48,11 +49,11 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Kind {
-    /// All pages alike
+    /// All pages equally often
     Uniform,
     /// Zipf's law with exponent 0.99 over pages in random order
     Zipf,
-    /// Nine tenths to a tenth of the pages, another tenth every second
+    /// Nine tenths of the accesses to one tenth of the pages, a different tenth every second
     HotSet,
 }
 
@@ -80,7 +81,7 @@ struct Document {
     throughput_gbps: f64,
 }
 
-/// Streams.
+/// Runs the stream.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let machine = simulate::machine(&args.machine).ends_with(Exit::Usage)?;
     args.policy.suits(&machine).ends_with(Exit::Usage)?;
@@ -110,7 +111,7 @@ fn source(args: &Args) -> anyhow::Result<(Source, String)> {
     if let Some(file) = &args.trace {
         let asked = || format!("reading {}", file.display());
         let loaded =
-            crate::report::access::load::load(file).with_context(asked).ends_with(Exit::Usage)?;
+            nearfar_report::access::load::load(file).with_context(asked).ends_with(Exit::Usage)?;
         for finding in &loaded.findings {
             output::note(format_args!("{}: {finding}", loaded.name));
         }
@@ -125,7 +126,7 @@ fn source(args: &Args) -> anyhow::Result<(Source, String)> {
     })
 }
 
-/// As many pages as the source has, placed, and streamcluster's workers or the hot set's on them.
+/// Places as many pages as the source has, accessed by streamcluster's threads or by the hot set's.
 fn placed(args: &Args, machine: &Machine, source: &Source) -> anyhow::Result<(Workload, Pages)> {
     let name = if machine.cpu_nodes.len() > 1 { "streamcluster" } else { "hot-set" };
     let mut workload = workload::find(name, machine).ends_with(Exit::Usage)?;

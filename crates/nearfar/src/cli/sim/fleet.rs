@@ -6,24 +6,25 @@ use nearfar_sim::Policy;
 use nearfar_sim::fleet::{self, Options};
 
 use super::tiers::rate;
-use crate::cli::output;
-use crate::clock::Stopwatch;
-use crate::exit::{EndsWith as _, Exit};
-use crate::report::sim::fleet::Document;
+use nearfar_bench::pages::sim::fleet::Document;
+use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::number::whole;
+use nearfar_command::output;
+use nearfar_kernel::clock::Stopwatch;
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Hosts, of 1 TiB each
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    /// Number of hosts, of 1 TiB each
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = whole::<u32>(1..=100_000))]
     hosts: u32,
-    /// Who moves pages on them
+    /// Policy that migrates pages
     #[arg(long, default_value = "balanced", value_name = "POLICY")]
     policy: Policy,
-    /// The most that is moved on a host, GB/s
+    /// Maximum migration rate of a host, GB/s
     #[arg(long, value_name = "GB/S", default_value_t = 8.0, value_parser = rate)]
     rate: f64,
-    /// What chance decides: the same number, the same result
+    /// Seed of random numbers; the same seed gives the same result
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Print JSON (schema nearfar.sim-fleet/1)
@@ -35,7 +36,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.policy.controller().is_none() && args.policy != Policy::FirstTouch {
         let error = anyhow::anyhow!(
-            "--policy {}: it places memory once; a fleet's day is for those that move it: colloid, balanced, carrefour",
+            "--policy {}: it does not migrate pages; use one that does: colloid, balanced, carrefour",
             args.policy.name()
         );
         return Err(error).ends_with(Exit::Usage);

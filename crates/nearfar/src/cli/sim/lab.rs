@@ -1,24 +1,24 @@
-//! `nearfar sim lab`: what the lab saw beside what the model makes of it.
+//! `nearfar sim lab`: compares lab results with the model's.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-use crate::bench::balance::found::Found;
-use crate::bench::kept::kept;
-use crate::cli::output;
-use crate::exit::{EndsWith as _, Exit};
-use crate::report::sim::lab::{Document, text};
-use crate::simulate::lab;
+use nearfar_bench::balance::found::Found;
+use nearfar_bench::kept::kept;
+use nearfar_bench::pages::sim::lab::{Document, text};
+use nearfar_bench::simulate::lab;
+use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::output;
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Results of nearfar bench balance, as --save keeps them, of one machine
+    /// Results of nearfar-bench balance, as written by --save, of one machine
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// What chance decides in controllers: the same number, the same result
+    /// Seed of the controllers' random numbers; the same seed gives the same result
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Print JSON (schema nearfar.sim-lab/1)
@@ -26,7 +26,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Exit status 1 if a figure is out of bounds, or rows are in another order.
+/// Exit status 1 if a figure is out of bounds, or if the order of rows differs.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let found: anyhow::Result<Vec<Found>> = args.files.iter().map(|file| kept(file)).collect();
     let found = found.ends_with(Exit::Usage)?;

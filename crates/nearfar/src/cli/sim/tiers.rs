@@ -1,22 +1,26 @@
-//! `nearfar sim tiers`: controllers of two tiers over time, by far latency and phase of contention, and against adversaries.
+//! `nearfar sim tiers`: controllers of two tiers over time, by far latency and phase of contention, and against
+//! adversarial workloads.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use nearfar_sim::Policy;
-use nearfar_sim::live::{Counters, Sensors, Settings, adversaries, tiers};
+use nearfar_sim::live::{Counters, Sensors, Settings};
+use nearfar_sim::studies::{adversaries, tiers};
 
-use crate::cli::{demo, output};
-use crate::exit::Exit;
-use crate::report::sim::tiers::{Document, How};
+use crate::cli::demo;
+use nearfar_bench::pages::sim::tiers::{Document, How};
+use nearfar_command::exit::Exit;
+use nearfar_command::number::{percent, whole};
+use nearfar_command::output;
 
-/// A run against an adversary is as long as so many phases: learning what it does takes some of it.
+/// Length of a run against an adversarial workload, in phases, the longest: controllers need some of it to learn.
 const RUN: u32 = 8;
 
-/// As typed.
+/// Arguments as typed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Policies by name, with commas between
+    /// Policies by name, separated by commas
     #[arg(
         long,
         value_delimiter = ',',
@@ -24,48 +28,48 @@ pub(crate) struct Args {
         default_value = "first-touch,colloid,balanced"
     )]
     policies: Vec<Policy>,
-    /// Length of each phase of contention, in seconds of the machine's time
-    #[arg(long, value_name = "N", default_value_t = 80, value_parser = clap::value_parser!(u32).range(1..=3600))]
-    seconds: u32,
-    /// The most that is moved, GB/s
+    /// Length of phases of contention, in seconds of simulated time; several lengths, separated by commas, have a row each
+    #[arg(long, visible_alias = "phases", value_name = "N,...", value_delimiter = ',', default_value = "80", value_parser = whole::<u32>(1..=3600))]
+    seconds: Vec<u32>,
+    /// Maximum migration rate, GB/s
     #[arg(long, value_name = "GB/S", default_value_t = 2.0, value_parser = rate)]
     rate: f64,
-    /// Noise of latency readings, per cent
-    #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=100))]
+    /// Noise of latency readings, in per cent
+    #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = percent::<u32>(0..=100))]
     noise: u32,
-    /// Share of readings and samples that is lost, per cent
-    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
+    /// Share of lost readings and samples, in per cent
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = percent::<u32>(0..=100))]
     loss: u32,
-    /// By how much readings are too high, per cent
-    #[arg(long, value_name = "PERCENT", default_value_t = 0, allow_hyphen_values = true, value_parser = bias())]
+    /// Bias of readings, in per cent above the true value
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, allow_hyphen_values = true, value_parser = percent::<i32>(-90..=100))]
     bias: i32,
-    /// What is counted, beside the latencies that are probed
+    /// Counters available besides probed latencies
     #[arg(long, value_enum, default_value_t = Counted::Own)]
     counters: Counted,
-    /// Also what policies that move pages make of adversaries, against moving nothing
+    /// Also run page-migrating policies on adversarial workloads, against no migration
     #[arg(long)]
     adversaries: bool,
-    /// What chance decides: the same number, the same result
+    /// Seed of random numbers; the same seed gives the same result
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Print JSON (schema nearfar.sim-tiers/1)
     #[arg(long)]
     json: bool,
-    /// Write a page with charts
+    /// Write an HTML page with charts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write the charts as a picture
+    /// Write the charts as an SVG picture
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Counted {
-    /// Nothing
+    /// None
     None,
     /// The workload's own accesses
     Own,
-    /// These, and what each controller carries
+    /// These, and the traffic of each controller
     All,
 }
 
@@ -79,11 +83,7 @@ impl Counted {
     }
 }
 
-fn bias() -> clap::builder::RangedI64ValueParser<i32> {
-    clap::value_parser!(i32).range(-90..=100)
-}
-
-/// A rate in GB/s.
+/// Parses a rate in GB/s.
 pub(super) fn rate(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number| (0.0..=1000.0).contains(number));
     number.ok_or_else(|| "allowed is 0 to 1000".to_owned())
@@ -113,15 +113,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let how = How {
         seed: args.seed,
-        phase_seconds: args.seconds,
+        phase_seconds: args.seconds.clone(),
         rate_gbps: args.rate,
         counters: counted,
     };
-    let mut document = Document::of(how, &tiers::rows(&args.policies, args.seconds, &settings)?);
+    let mut rows = Vec::new();
+    for seconds in &args.seconds {
+        rows.push((*seconds, tiers::rows(&args.policies, *seconds, &settings)?));
+    }
+    let mut document = Document::of(how, &rows);
     if args.adversaries {
         let against = adversaries::all();
         for policy in args.policies.iter().filter(|policy| policy.controller().is_some()) {
-            let stood = adversaries::stand(*policy, &against, RUN * args.seconds, &settings)?;
+            let longest = args.seconds.iter().copied().max().unwrap_or_default();
+            let stood = adversaries::stand(*policy, &against, RUN * longest, &settings)?;
             document.stood(*policy, &against, &stood);
         }
     }

@@ -1,4 +1,4 @@
-//! `nearfar tier config`: the options of running tiering, shown and changed; files of options, written and checked.
+//! `nearfar tier config`: shows and changes the options of running tiering; writes and checks option files.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,28 +8,28 @@ use anyhow::Context as _;
 use nearfar_kernel::journal::Journal;
 use serde_json::json;
 
-use super::super::background::PATIENCE;
-use super::super::output;
 use super::start::Limits;
-use super::{not_running, running};
-use crate::clock::{Stopwatch, sleep};
-use crate::exit::{EndsWith as _, Exit};
-use crate::tier::change::Turn;
-use crate::tier::options::{InForce, Options};
-use crate::tier::service::NAP;
-use crate::tier::state::State;
+use super::{not_running, running, running_state};
+use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::output;
+use nearfar_daemon::owner::PATIENCE;
+use nearfar_daemon::tier::change::Turn;
+use nearfar_daemon::tier::options::{InForce, Options};
+use nearfar_daemon::tier::service::NAP;
+use nearfar_daemon::tier::state::State;
+use nearfar_kernel::clock::{Stopwatch, sleep};
 
-/// The `schema` of what `--json` prints.
+/// The `schema` of the output of `--json`.
 const SCHEMA: &str = "nearfar.tier-config/1";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     limits: Limits,
-    /// Write the options in force, or the usual ones if nothing runs, into this file for tier start --config
+    /// Write the effective options, or the defaults if tiering is not running, to this file, for tier start --config
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// Only check this file and show what it would set
+    /// Only check this file and show its effect
     #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "headroom", "traffic", "cpu"])]
     check: Option<PathBuf>,
     /// Print JSON (schema nearfar.tier-config/1)
@@ -45,17 +45,18 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return show(args, &InForce::new(Options::default(), file), None);
     }
     let changes = args.limits.options();
-    let state = match running()? {
-        Some(state) if changes == Options::default() => Some(state),
-        Some(state) => Some(change(&state, changes.clone())?),
+    let state = match running() {
+        Some(_) if changes == Options::default() => Some(running_state()?),
+        Some(_) => Some(change(&running_state()?, changes.clone())?),
         None => None,
     };
     let force = match (&state, &args.save) {
         (Some(state), _) => state.settings.clone(),
         (None, Some(_)) => InForce::new(changes, Options::default()),
         (None, None) => {
-            return Err(not_running().context(
-                "there is nothing to show or change; --save FILE writes options for tier start --config FILE",
+            return Err(anyhow::anyhow!(
+                "{}; to write a file of options instead: nearfar tier config --save FILE",
+                not_running()
             ));
         }
     };
@@ -69,7 +70,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     show(args, &force, state.as_ref())
 }
 
-/// Has running tiering take over `changes`; gives what it says then.
+/// Sends `changes` to running tiering; returns its new state.
 fn change(state: &State, changes: Options) -> anyhow::Result<State> {
     let dir = Journal::default_dir();
     let turn = Turn::wait(&dir)?;
@@ -83,17 +84,17 @@ fn change(state: &State, changes: Options) -> anyhow::Result<State> {
         if waited.elapsed() >= PATIENCE {
             turn.give_up(&dir);
             anyhow::bail!(
-                "process {} did not take the change within {} s; nothing was changed",
+                "process {} did not accept the change within {} s; nothing was changed",
                 state.identity.pid,
                 PATIENCE.as_secs()
             );
         }
         sleep(NAP);
     }
-    running()?.ok_or_else(not_running)
+    running_state()
 }
 
-/// Writes the file whole or not at all.
+/// Writes the file atomically.
 fn save(path: &Path, options: &Options) -> anyhow::Result<()> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut file = tempfile::NamedTempFile::new_in(dir)?;

@@ -1,7 +1,7 @@
-//! The JSON of `nearfar topo`, schema `nearfar.topo/1`. Key names are stable; new keys may come.
+//! The JSON of `nearfar topo`, schema `nearfar.topo/2`. Key names are stable; new keys may be added.
 //!
-//! Sizes are bytes, latencies nanoseconds, bandwidths bytes per second. What the machine does not say is `null`. A
-//! serial number is text (`0x...`): it is a name, and may not fit a double.
+//! Sizes are bytes, latencies nanoseconds, bandwidths bytes per second. Unknown values are `null`. A serial number is
+//! text (`0x...`): it is a name, and may not fit a double.
 
 use nearfar_topology::{
     Attributes, Bytes, CpuId, CxlDevice, CxlRegion, Dax, Finding, Initiator, KnownBy, MemoryKind,
@@ -13,13 +13,14 @@ use serde::Serialize;
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     schema: &'static str,
-    /// Vendor and product as firmware names them.
+    /// Vendor and product name from firmware.
     product: Option<String>,
     /// The kernel's release.
     kernel: Option<String>,
-    /// In a guest of the lab what the lab says of it (machine, clock, slow_motion): all figures are emulated. Else null.
+    /// In a guest of the lab, the lab's description of it (machine, clock, slow_motion): all figures are emulated. Else
+    /// null.
     lab: Option<serde_json::Value>,
-    /// The same for the same nodes, CPUs, sizes and kinds; saved measurements are found by it.
+    /// Equal for equal nodes, CPUs, sizes and kinds; saved measurements are found by it.
     fingerprint: String,
     /// Online nodes, by id.
     nodes: Vec<NodeReport>,
@@ -27,12 +28,15 @@ pub(crate) struct Report {
     offline_nodes: Vec<NodeId>,
     /// Tiers, fastest first.
     tiers: Vec<TierReport>,
-    /// What is near and far, from the CPUs of each node that has some.
-    near_far: Vec<NearFar>,
+    /// The nodes of the fastest tier, and all others with memory.
+    near: Vec<NodeId>,
+    far: Vec<NodeId>,
+    /// Local and remote near nodes, relative to the CPUs of each node that has some.
+    near_from: Vec<NearFrom>,
     cxl_regions: Vec<RegionReport>,
     cxl_devices: Vec<DeviceReport>,
     dax: Vec<DaxReport>,
-    /// What could not be read or does not fit together.
+    /// Files that could not be read, and contradictions between them.
     findings: Vec<FindingReport>,
 }
 
@@ -50,7 +54,7 @@ struct NodeReport {
     tier: Option<usize>,
     /// SLIT distances from this node.
     distances: Vec<Distance>,
-    /// Firmware's figures (HMAT, CDAT) from the best initiators of any sort.
+    /// Firmware's figures (HMAT, CDAT) from the best initiators of any kind.
     access0: Option<Access>,
     /// Firmware's figures from the best CPUs.
     access1: Option<Access>,
@@ -75,17 +79,17 @@ struct Access {
 struct TierReport {
     rank: usize,
     nodes: Vec<NodeId>,
-    /// What the ranking rests on: memory_tier (the kernel's own), else the evidence for the kinds, or distance.
+    /// Evidence for the ranking: memory_tier (the kernel's own), else the evidence for the kinds, or distance.
     known_by: KnownBy,
-    /// N of the kernel's memory_tierN that these nodes are in.
+    /// N of the kernel's memory_tierN that contains these nodes.
     kernel_tier: Option<u32>,
 }
 
 #[derive(Debug, Serialize)]
-struct NearFar {
+struct NearFrom {
     cpu_node: NodeId,
-    near: Vec<NodeId>,
-    far: Vec<NodeId>,
+    local: Vec<NodeId>,
+    remote: Vec<NodeId>,
 }
 
 #[derive(Debug, Serialize)]
@@ -144,7 +148,7 @@ impl Report {
             kernel_tier: tier.kernel_id,
         });
         Self {
-            schema: "nearfar.topo/1",
+            schema: "nearfar.topo/2",
             product: machine.product.clone(),
             kernel: machine.kernel.clone(),
             lab,
@@ -152,7 +156,9 @@ impl Report {
             nodes: machine.nodes.iter().map(|(id, node)| node_report(machine, *id, node)).collect(),
             offline_nodes: ids(&machine.offline),
             tiers: tiers.collect(),
-            near_far: machine.cpu_nodes().iter().map(|id| near_far(machine, id)).collect(),
+            near: ids(&machine.near()),
+            far: ids(&machine.far()),
+            near_from: machine.cpu_nodes().iter().map(|id| near_from(machine, id)).collect(),
             cxl_regions: machine.cxl_regions.iter().map(RegionReport::from).collect(),
             cxl_devices: machine.cxl_devices.iter().map(DeviceReport::from).collect(),
             dax: machine.dax.iter().map(DaxReport::from).collect(),
@@ -182,9 +188,13 @@ fn node_report(machine: &Topology, id: NodeId, node: &Node) -> NodeReport {
     }
 }
 
-fn near_far(machine: &Topology, id: NodeId) -> NearFar {
+fn near_from(machine: &Topology, id: NodeId) -> NearFrom {
     let cpus = machine.nodes.get(&id).map(|node| node.cpus.clone()).unwrap_or_default();
-    NearFar { cpu_node: id, near: ids(&machine.near(&cpus)), far: ids(&machine.far(&cpus)) }
+    NearFrom {
+        cpu_node: id,
+        local: ids(&machine.local(&cpus)),
+        remote: ids(&machine.remote(&cpus)),
+    }
 }
 
 impl From<&Initiator> for Access {

@@ -1,4 +1,6 @@
 //! The text of `nearfar topo`: tiers with their nodes, distances, CXL, notes; at most 80 columns.
+//!
+//! Parts without content are left out: CXL without devices, distances of a single node. Not here: the JSON (`json.rs`).
 
 use std::fmt::Write as _;
 
@@ -7,8 +9,8 @@ use nearfar_topology::{
     Topology,
 };
 
-use crate::cli::machine;
-use crate::cli::output::{COLUMNS, tied, wrapped};
+use nearfar_command::machine;
+use nearfar_command::output::{COLUMNS, tied, wrapped};
 
 /// The whole text.
 pub(crate) fn of(
@@ -25,7 +27,7 @@ pub(crate) fn of(
         self::tier(&mut out, machine, rank, tier);
     }
     without_memory(&mut out, machine);
-    near_and_far(&mut out, machine);
+    local_and_remote(&mut out, machine);
     distances(&mut out, machine);
     cxl(&mut out, machine);
     notes(&mut out, machine, findings);
@@ -48,7 +50,7 @@ fn tier(out: &mut String, machine: &Topology, rank: usize, tier: &Tier) {
     let kernel = match (tier.kernel_id, tier.known_by) {
         (Some(id), KnownBy::MemoryTier) => format!("the kernel's memory_tier{id}"),
         (Some(id), by) => format!("ranked by {}; memory_tier{id} to the kernel", evidence(by)),
-        (None, by) => format!("ranked by {}; the kernel tells no tiers", evidence(by)),
+        (None, by) => format!("ranked by {}; the kernel reports no tiers", evidence(by)),
     };
     out.push('\n');
     wrapped(out, "", &format!("tier:{rank}  {place}  ({kernel})"), 2);
@@ -59,10 +61,10 @@ fn tier(out: &mut String, machine: &Topology, rank: usize, tier: &Tier) {
     }
 }
 
-/// Evidence in words, after "known by" or "by".
+/// The evidence, to follow "known by" or "by".
 fn evidence(known_by: KnownBy) -> &'static str {
     match known_by {
-        KnownBy::User => "what you said",
+        KnownBy::User => "--kind",
         KnownBy::CxlRegion => "CXL region",
         KnownBy::NdRegion => "persistent-memory region",
         KnownBy::Hmat => "firmware's figures",
@@ -82,7 +84,7 @@ fn node(out: &mut String, machine: &Topology, id: NodeId, node: &Node) {
             let names: Vec<&str> = own.map(|region| region.name.as_str()).collect();
             format!("known by CXL {}", names.join(", "))
         }
-        KnownBy::Nothing => String::from("nothing tells its kind, --kind\u{a0}NODE=KIND can"),
+        KnownBy::Nothing => String::from("its kind is unknown: set it with --kind\u{a0}NODE=KIND"),
         by => format!("known by {}", evidence(by)),
     };
     let line = format!("{:<7}  {}, {} free; {known}", node.kind, node.size, node.free);
@@ -100,7 +102,7 @@ fn node(out: &mut String, machine: &Topology, id: NodeId, node: &Node) {
     if let (Some(any), Some(cpu)) = (any, cpu)
         && any != cpu
     {
-        let text = format!("firmware, best initiator of any sort: {}", figures(any));
+        let text = format!("firmware, best initiator of any kind: {}", figures(any));
         wrapped(out, &margin, &text, indent + 10);
     }
 }
@@ -160,7 +162,7 @@ fn figures(access: &Initiator) -> String {
     parts.join(", ") + &from
 }
 
-/// Nodes that hold no memory, and nodes that are not there yet.
+/// Nodes without memory, and nodes that are not online.
 fn without_memory(out: &mut String, machine: &Topology) {
     let memory = machine.memory_nodes();
     let empty: Vec<_> = machine.nodes.iter().filter(|(id, _)| !memory.contains(**id)).collect();
@@ -177,30 +179,30 @@ fn without_memory(out: &mut String, machine: &Topology) {
     }
     if !machine.offline.is_empty() {
         out.push('\n');
-        let text = format!("{}: possible, nothing there now", comma_spaced(&machine.offline));
+        let text = format!("{}: possible, not online", comma_spaced(&machine.offline));
         wrapped(out, "offline node ", &text, 4);
     }
 }
 
-/// Where more than one node has CPUs, near and far differ from each.
-fn near_and_far(out: &mut String, machine: &Topology) {
+/// On several sockets, near memory is local to one and remote to the others.
+fn local_and_remote(out: &mut String, machine: &Topology) {
     let cpu_nodes = machine.cpu_nodes();
-    if cpu_nodes.len() < 2 {
+    if cpu_nodes.len() < 2 || machine.near().len() < 2 {
         return;
     }
-    out.push_str("\nnear and far, from the CPUs of\n");
+    out.push_str("\nnear memory, from the CPUs of\n");
     for id in cpu_nodes.iter() {
         let cpus = machine.nodes.get(&id).map(|node| node.cpus.as_slice()).unwrap_or_default();
         let text = |nodes: NodeSet| match nodes.is_empty() {
             true => String::from("nothing"),
             false => nodes.to_string(),
         };
-        let (near, far) = (text(machine.near(cpus)), text(machine.far(cpus)));
-        let _ = writeln!(out, "  node {id:<4} near {near}, far {far}");
+        let (local, remote) = (text(machine.local(cpus)), text(machine.remote(cpus)));
+        let _ = writeln!(out, "  node {id:<4} local {local}, remote {remote}");
     }
 }
 
-/// The matrix, where there are two nodes or more and it fits.
+/// The distance matrix, if there are at least two nodes and it fits.
 fn distances(out: &mut String, machine: &Topology) {
     let ids: Vec<NodeId> = machine.nodes.keys().copied().collect();
     if ids.len() < 2 || machine.distances.is_empty() {
@@ -337,7 +339,7 @@ fn notes(out: &mut String, machine: &Topology, findings: &[Finding]) {
     }
 }
 
-/// A node list that can be broken at its commas.
+/// A node list with a space after each comma, so that it can be wrapped.
 fn comma_spaced(nodes: &NodeSet) -> String {
     nodes.to_string().replace(',', ", ")
 }

@@ -1,4 +1,4 @@
-//! The JSON of `nearfar weights`: `nearfar.weights/1`, and `nearfar.restore/1` for what --restore did.
+//! The JSON of `nearfar weights`: `nearfar.weights/1`, and `nearfar.restore/1` for the results of --restore.
 
 use nearfar_kernel::journal::{Recorded, Restored};
 use nearfar_topology::{MemoryKind, Mix, NodeId};
@@ -19,11 +19,11 @@ pub(super) struct Report<'a> {
     nodes: Vec<Node>,
     ideal_bytes_per_second: Option<u64>,
     near_alone_bytes_per_second: Option<u64>,
-    /// What these weights, 1:1 and the kernel's present ones reach; null without bandwidths.
+    /// The results of these weights, of 1:1 and of the kernel's current ones; null without bandwidths.
     chosen: Option<Reached>,
     even: Option<Reached>,
     kernel: Option<Reached>,
-    /// Whether the kernel derives its weights itself; null if it can't.
+    /// Whether the kernel derives its weights itself; null if it does not support that.
     kernel_auto: Option<bool>,
     /// Whether the weights were set.
     applied: bool,
@@ -89,13 +89,13 @@ impl<'a> Report<'a> {
 #[derive(Debug, Serialize)]
 pub(super) struct Restoring<'a> {
     schema: &'static str,
-    /// Whether the values were put back, or only would be.
+    /// Whether the values were restored (false: `--dry-run`).
     done: bool,
-    /// In order; `old` is what was there before, `new` what nearfar had written.
+    /// In order; `old` is the restored value, `new` the one nearfar had written.
     put_back: &'a [Recorded],
     /// Batches whose values a restart of the machine had already undone.
     void: usize,
-    /// Values someone else has changed since; they were left alone.
+    /// Values that another process has changed since; they were not restored.
     conflicts: Vec<Conflict<'a>>,
 }
 

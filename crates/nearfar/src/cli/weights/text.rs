@@ -1,4 +1,4 @@
-//! The text of `nearfar weights`: nodes with bandwidth and weight, then what the choices reach, at most 80 columns.
+//! The text of `nearfar weights`: nodes with bandwidth and weight, then the results of each choice; at most 80 columns.
 
 use std::fmt::Write as _;
 
@@ -89,7 +89,7 @@ fn advice(out: &mut String, plan: &Plan<'_>, applying: bool) {
     if plan.near_alone().is_some() {
         let _ = writeln!(
             out,
-            "\nThis pays for programs that want more bandwidth than near memory has; for others\nfar pages are only slower."
+            "\nThis helps programs that need more bandwidth than near memory has; for others\nfar pages are only slower."
         );
     }
     if plan.current.is_none() {
@@ -103,7 +103,7 @@ fn advice(out: &mut String, plan: &Plan<'_>, applying: bool) {
         let suits = plan.kernel().is_some_and(|now| now.loss <= TOLERANCE);
         let what = if suits {
             format!(
-                "No need to set them: what the kernel has loses {} or less too.",
+                "No need to set them: the kernel's weights lose {} or less, too.",
                 percent(TOLERANCE)
             )
         } else {
@@ -113,11 +113,11 @@ fn advice(out: &mut String, plan: &Plan<'_>, applying: bool) {
     }
 }
 
-/// What was, or would be, written.
+/// The values that were written, or would be.
 pub(super) fn written(writes: &[Recorded], dry_run: bool) -> String {
     let mut out = String::from("\n");
     if writes.is_empty() {
-        out.push_str("Nothing to write: it is so already.\n");
+        out.push_str("Nothing to write: the weights are set already.\n");
         return out;
     }
     let verb = if dry_run { "would write" } else { "wrote" };
@@ -130,7 +130,7 @@ pub(super) fn written(writes: &[Recorded], dry_run: bool) -> String {
     out
 }
 
-/// What --restore did.
+/// The results of --restore.
 pub(super) fn restored(report: &Restored) -> String {
     let mut out = String::new();
     for Recorded { path, old, new } in &report.put_back {

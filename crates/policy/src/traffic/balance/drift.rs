@@ -1,15 +1,17 @@
-//! How long memory stays as hot as it is, and how far samples tell where it is: what came of moves, by what is served where.
+//! Drift: how long memory stays as hot as it is, and how far samples can be trusted, from predicted against observed
+//! traffic per node.
 //!
-//! After a decision it is known where each region's accesses are going to be served, as samples have it, and where all accesses
-//! are, as they are counted. Where they turn out to be served elsewhere, what was hot is not, and something else is. A share
-//! that drifts so in a second says how long it takes until a placement is worth nothing; what takes longer to get to is not
-//! worth going for. Samples are few, so a little is taken for chance; what could not be moved counts, too, as it is just as
-//! little worth planning on. Counts that do not follow moves at all are no drift: that is for the judge (`judge.rs`).
+//! After a decision the expected placement of each region's accesses is known, from samples, and so is the expected
+//! traffic per node, from counters. If accesses are then served elsewhere, the hot set has changed. The share that
+//! drifts in a second gives the time after which a placement is worthless; a placement that takes longer to reach is
+//! not worth migrating for. Samples are few, so a small share is attributed to chance; migrations that could not be
+//! carried out count as drift too, since planning on them is equally useless. Counters that do not follow migrations at
+//! all are no drift: `judge.rs` handles them.
 //!
-//! Samples are of some seconds, so they say where memory *was* hot; counts are of now. Memory that is hot elsewhere by the
-//! time it has been moved shows in how the two go apart and together again. A gain is believed only as far as more accesses
-//! would be moved than are in doubt so. Where they differ by the same all the time, as where more is counted than sampled, that
-//! is no doubt, nor is what goes beyond all that counts have wandered of late.
+//! Samples cover some seconds, so they show where memory *was* hot; counters show the present. Memory that is hot
+//! elsewhere by the time it has been migrated makes the two diverge and converge again. A gain is credible only as far
+//! as the migrated accesses exceed those in doubt. A constant difference, as when counters include more than samples,
+//! is no doubt, nor is anything beyond the recent variation of the counters.
 
 use alloc::vec::Vec;
 
@@ -17,41 +19,41 @@ use super::{Observation, Shift};
 use crate::traffic::number::{real, share};
 use crate::traffic::place::{Placement, Spot};
 
-/// So much of a share is chance,
+/// This much of a share is chance,
 const CHANCE: f64 = 0.01;
-/// and a new reading counts so much,
+/// the weight of a new reading in averages,
 const COUNTS: f64 = 0.1;
-/// or so much in what samples are off by all the time.
+/// and its weight in the average difference between counters and samples.
 const OFF_COUNTS: f64 = 0.05;
-/// Placements that have lost this share are worth nothing.
+/// A placement that has lost this share is worthless.
 const LOST: f64 = 0.7;
 
-/// Where accesses are served: shares of all.
+/// Distribution of accesses: shares of all.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Served {
-    /// As sampled, by region and node: shares of the region's.
+    /// From samples, by region and node: shares of the region's accesses.
     sampled: Placement,
-    /// As counted, by CPU node and node.
+    /// From counters, by CPU node and memory node.
     counted: Placement,
 }
 
-/// What drifts.
+/// State of the drift estimate.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Drift {
-    /// As it was, and as it is to be.
+    /// The distribution before the last decision, and the one expected after it.
     expected: Option<[Served; 2]>,
-    /// Share of all accesses in a nanosecond.
+    /// Drift: share of all accesses per nanosecond.
     rate: f64,
-    /// The same of what is counted, in a decision.
+    /// Drift of the counters alone, per decision.
     wanders: f64,
-    /// What is counted on each node above what is sampled, on average,
+    /// Counted less sampled share of each node, on average,
     off: Vec<f64>,
-    /// and how far from that it is, on average.
+    /// and the average distance from that average.
     doubt: f64,
 }
 
 impl Served {
-    /// Now.
+    /// The present distribution.
     pub(super) fn of(seen: &Observation, at: &Placement) -> Self {
         let rows = seen.own.iter().flatten();
         let rows: Placement = rows.map(|row| row.iter().map(|of| real(of.0)).collect()).collect();
@@ -60,7 +62,7 @@ impl Served {
         Self { sampled: at.clone(), counted: rows.into_iter().map(shares).collect() }
     }
 
-    /// The same after these moves, if what moves is as hot as is thought.
+    /// The expected distribution after these shifts, if the migrated pages are as hot as assumed.
     fn after(mut self, spots: &[Spot], shifts: &[Shift]) -> Self {
         for shift in shifts {
             let moved = share(shift.share);
@@ -75,7 +77,7 @@ impl Served {
         self
     }
 
-    /// What is counted on each node above what is sampled there.
+    /// Counted less sampled share of each node.
     fn off(&self, spots: &[Spot]) -> Vec<f64> {
         let all: f64 = spots.iter().map(part).sum();
         let nodes = self.counted.first().map_or(0, Vec::len);
@@ -93,7 +95,7 @@ fn part(spot: &Spot) -> f64 {
     spot.by.iter().sum::<f64>() / real(spot.by.len().max(1) as u64)
 }
 
-/// What has come and what was to come need not be the same yet: how much is elsewhere than anywhere between before and after.
+/// Migration may be partly complete: the share that lies outside the range between `before` and `after`.
 fn outside((now, (before, after)): (&Vec<f64>, (&Vec<f64>, &Vec<f64>))) -> f64 {
     let beyond = |(now, (before, after)): (&f64, (&f64, &f64))| {
         (now - before.max(*after)).max(before.min(*after) - now).max(0.0)
@@ -101,24 +103,24 @@ fn outside((now, (before, after)): (&Vec<f64>, (&Vec<f64>, &Vec<f64>))) -> f64 {
     now.iter().zip(before.iter().zip(after)).map(beyond).sum::<f64>() / 2.0
 }
 
-/// How much of one is elsewhere than in the other.
+/// The share that differs between two distributions.
 fn apart((one, other): (&Vec<f64>, &Vec<f64>)) -> f64 {
     one.iter().zip(other).map(|(one, other)| (one - other).abs()).sum::<f64>() / 2.0
 }
 
-/// The share of all accesses that is served elsewhere in one than in the other.
+/// The share of all accesses that differs between two placements.
 fn apart_in_all((one, other): (&Placement, &Placement), spots: &[Spot]) -> f64 {
     one.iter().zip(other).map(apart).zip(spots).map(|(apart, spot)| apart * part(spot)).sum()
 }
 
 impl Drift {
-    /// Where all is, and what moves.
+    /// Records the present distribution and the shifts that were decided.
     pub(super) fn expect(&mut self, now: Served, spots: &[Spot], shifts: &[Shift]) {
         let after = now.clone().after(spots, shifts);
         self.expected = Some([now, after]);
     }
 
-    /// Where it is; not comparable if regions are others.
+    /// Compares the present distribution with the expected one; skipped if the regions have changed.
     pub(super) fn see(&mut self, now: &Served, spots: &[Spot], elapsed_ns: u64) {
         let same = |[before, _]: &[Served; 2]| before.sampled.len() == now.sampled.len();
         let Some([before, after]) = self.expected.take().filter(same) else {
@@ -141,12 +143,12 @@ impl Drift {
         }
     }
 
-    /// How long what is hot stays hot, in nanoseconds.
+    /// Estimate of how long the hot set stays hot, in nanoseconds.
     pub(super) fn hot_ns(&self) -> f64 {
         LOST / self.rate.max(1e-18)
     }
 
-    /// As much of a gain by going from one to the other as can be believed.
+    /// The credible part of the gain of migrating from the first placement to the second.
     pub(super) fn believed(&self, gain: f64, way: (&Placement, &Placement), spots: &[Spot]) -> f64 {
         let doubt = self.doubt.min(self.wanders / COUNTS);
         gain * (1.0 - doubt / apart_in_all(way, spots).max(1e-12)).max(0.0)
@@ -163,13 +165,13 @@ mod tests {
         [Spot { by: vec![1.0], least: vec![0.0; 2], most: vec![1.0; 2] }]
     }
 
-    /// So much near, as sampled and as counted.
+    /// A distribution with these near shares, from samples and from counters.
     fn served(sampled: f64, counted: f64) -> Served {
         let at = |near| vec![vec![near, 1.0 - near]];
         Served { sampled: at(sampled), counted: at(counted) }
     }
 
-    /// So many decisions half a second apart, from where all was expected to where it is.
+    /// The state after this many decisions half a second apart, from the expected to the present distribution.
     fn after(decisions: usize, expected: &Served, now: &Served) -> Drift {
         let mut drift = Drift::default();
         for _ in 0..decisions {
@@ -224,7 +226,8 @@ mod tests {
         assert!(drift.hot_ns() > 1e15);
     }
 
-    /// What is believed of a gain of 0.1 by moving 0.2 of all, after counts were so far from samples in turn.
+    /// The credible part of a gain of 0.1 by migrating 0.2 of all, after counters differed from samples alternately by
+    /// `off`.
     fn believed(off: [f64; 2]) -> f64 {
         let mut drift = Drift::default();
         for turn in 0..200 {

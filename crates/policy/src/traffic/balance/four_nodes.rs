@@ -1,4 +1,4 @@
-//! Four nodes with CPUs: memory that all use is spread, memory that one node's CPUs use comes to them.
+//! Four CPU nodes: shared memory is spread, memory used by one node is migrated to it.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -11,16 +11,16 @@ use crate::traffic::model::{LINE, Loops};
 use crate::traffic::number::{basis_points, count, real};
 use crate::traffic::testkit::alike;
 
-/// What a machine tells of how busy it is.
+/// Sensors that the machine offers.
 #[derive(Clone, Copy, Debug)]
 enum Told {
-    /// All latencies at each look.
+    /// All latencies at each step.
     All,
-    /// One latency at a look, in turn.
+    /// One latency per step, in turn.
     InTurn,
-    /// No latency that is new, and what controllers carry.
+    /// No new latency, and the traffic of memory controllers.
     Counted,
-    /// The same, and latencies from before there was any load.
+    /// The same, and latencies measured before there was any load.
     CountedSinceIdle,
 }
 
@@ -36,7 +36,7 @@ fn four_nodes_alike_are_evened_out_from_one_that_has_nearly_all() {
     }
 }
 
-/// Where memory is in the end, and the largest gain that was foreseen.
+/// The final placement, and the largest gain predicted.
 fn evened_out(told: Told) -> ([f64; 4], i64) {
     let machine = alike(4);
     let mut balance = Balance::new(Config::default(), machine.clone());
@@ -97,7 +97,7 @@ fn one_node_that_others_wait_for_is_not_left_behind_though_little_is_gained_on_a
     let machine = alike(4);
     let mut balance = Balance::new(Config::default(), machine.clone());
     let loops = Loops { lines: vec![4.0; 4], think: vec![60.0; 4], reads: 1.0 };
-    // Each node's CPUs use memory of their own; of the first ones', some is elsewhere.
+    // Each node's CPUs use memory of their own; some memory of the first node's is on another.
     let own = |node: usize| [0, 1, 2, 3].map(|at| if at == node { 1.0 } else { 0.0 });
     let mut at = [[0.72, 0.28, 0.0, 0.0], own(1), own(2), own(3)];
     for _ in 0..200 {

@@ -1,59 +1,60 @@
-//! Whether what was predicted came: measured throughput against the prediction, while loads stay the same.
+//! Verification of predictions: measured throughput against the prediction, while loads are stable.
 //!
-//! Prediction and measurement are both taken relative to what they were before, so that a model that is off by a factor is not
-//! blamed. A *miss* is a gain of which less than a quarter came, noise allowed for. Three in a row halve confidence, and with
-//! it the length of steps, and what comes doubles it, up to four times the usual where there was no miss; five are proof that the
-//! model is not of this machine: what was moved since the first is moved back, and nothing is done until loads change.
+//! Prediction and measurement are both taken relative to their values before the migration, so that a model that is off
+//! by a constant factor is not penalised. A *miss* is a predicted gain of which less than a quarter was measured, after
+//! allowance for noise. Three consecutive misses halve confidence, and with it the step length; a hit doubles it, up to
+//! four times the usual step while there was no miss. Five misses prove that the model does not match the machine:
+//! everything migrated since the first is migrated back, and balancing is off until loads change.
 //!
-//! Where very much is to gain, steps are longer from the first: where threads wait for each other, nothing shows until the last of
-//! them has its memory.
+//! For a large predicted gain steps are longer from the start: if threads wait for each other, throughput does not
+//! improve until the last of them has its memory.
 
 use crate::traffic::place::Placement;
 
-/// A prediction is judged once it is of so much.
+/// A prediction is judged once it reaches this gain.
 const JUDGED: f64 = 0.025;
 /// Less than this share of it is a miss,
 const CAME: f64 = 0.25;
-/// but for this much noise.
+/// with this allowance for noise.
 const NOISE: f64 = 0.015;
-/// Decisions that the measurement lags behind.
+/// Decisions by which the measurement lags behind.
 const LAG: u32 = 3;
 const MISSES_HALVE: u32 = 3;
 const MISSES_OFF: u32 = 5;
 const CONFIDENCE_LEAST: f64 = 0.125;
-/// Steps are at most so many times the usual.
+/// Limit of step lengths, in multiples of the usual.
 const STRIDE_MOST: f64 = 4.0;
-/// A step may be as many times the usual as what is to gain is this.
+/// A step is lengthened by the factor of the predicted gain over this.
 const GAIN_STEP: f64 = 0.25;
 
-/// The judge.
+/// The state of the verification.
 #[derive(Clone, Debug)]
 pub(super) struct Judge {
     open: Option<Episode>,
     misses: u32,
-    /// Where all was when the first miss began.
+    /// The placement before the first miss.
     before: Placement,
     pub(super) confidence: f64,
-    /// How long steps may be beside the usual, as predictions came.
+    /// Step length relative to the usual one, by past hits.
     stride: f64,
 }
 
-/// Moves that are judged together.
+/// Migrations that are judged together.
 #[derive(Clone, Debug)]
 struct Episode {
     from: Placement,
     measured: f64,
-    /// What was predicted, relative to before.
+    /// Predicted throughput relative to the start.
     predicted: f64,
-    /// Decisions since the last move.
+    /// Decisions since the last migration.
     since: u32,
 }
 
-/// What the judge says.
+/// Verdict on the predictions.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Judgement {
     GoOn,
-    /// Back to there, and off.
+    /// Restore this placement, and turn off.
     Undo(Placement),
 }
 
@@ -62,19 +63,19 @@ impl Judge {
         Self { open: None, misses: 0, before: Placement::new(), confidence: 1.0, stride: 1.0 }
     }
 
-    /// How long steps may be beside the usual, on the way to such a gain.
+    /// Step length relative to the usual one, for this predicted gain.
     pub(super) fn step(&self, gain: f64) -> f64 {
-        // After a miss, what is predicted is no reason.
+        // After a miss a predicted gain no longer lengthens the step.
         let urgent = if self.misses > 0 { 1.0 } else { gain / GAIN_STEP };
         self.confidence * self.stride.max(urgent).min(STRIDE_MOST)
     }
 
-    /// Loads have changed: what is under way can't be judged, and all is open again.
+    /// Resets after changed loads: migrations in progress cannot be judged.
     pub(super) fn forget(&mut self) {
         *self = Self::new();
     }
 
-    /// A move by which so much is predicted, relative to before it.
+    /// Records a migration with this predicted throughput relative to before.
     pub(super) fn moved(&mut self, from: &Placement, measured: f64, predicted: f64) {
         let open = self.open.get_or_insert_with(|| Episode {
             from: from.clone(),
@@ -86,12 +87,12 @@ impl Judge {
         open.since = 0;
     }
 
-    /// Judges by what is measured now; called once a decision.
+    /// Judges by the measured throughput; called once per decision.
     pub(super) fn judge(&mut self, measured: f64) -> Judgement {
         let Some(open) = &mut self.open else { return Judgement::GoOn };
         open.since += 1;
         let gain = open.predicted - 1.0;
-        // A long way is judged on the way: what was just moved does not show yet.
+        // A large gain is judged before migration ends: the last step does not show yet.
         let due = gain >= JUDGED && (open.since >= LAG || gain >= 4.0 * JUDGED);
         if !due {
             if open.since > 4 * LAG {
@@ -133,7 +134,7 @@ mod tests {
         vec![vec![near, 1.0 - near]]
     }
 
-    /// Moves of 5 % predicted, after each of which throughput is `came` times what it was.
+    /// Records `count` migrations with 5 % predicted, after each of which throughput is `came` times the previous one.
     fn moves(judge: &mut Judge, count: usize, came: f64) -> Judgement {
         let mut last = Judgement::GoOn;
         for step in 0..count {

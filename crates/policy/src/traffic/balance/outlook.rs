@@ -1,9 +1,10 @@
-//! What to go for, given that loads change: follow them, or stay where it is best on average.
+//! Choice of the target under changing loads: follow the loads, or keep one placement that is best on average.
 //!
-//! Memory moves slowly. Loads that come and go faster than it can follow are not worth following: it would be on the way all
-//! the time, and in the wrong place half of it. So two ways are compared over a phase as it is now and one as it was before:
-//! *following*, which has the best placement of each, but not before it is there, and *staying* at the one placement that is
-//! best over both. How long phases last is seen; one that lasts longer than expected is expected to last as long again.
+//! Memory migrates slowly. Following loads that change faster is futile: memory would be in migration all the time, and
+//! in the wrong place for half of it. So two strategies are compared over one phase of the present loads and one of the
+//! previous: *following*, which reaches the best placement of each phase, but late, and *staying* at the one placement
+//! that is best over both. The length of phases is observed; a phase that lasts longer than expected is expected to
+//! last as long again.
 
 use alloc::vec::Vec;
 
@@ -12,24 +13,24 @@ use super::{Config, Observation};
 use crate::traffic::number::real;
 use crate::traffic::place::{Placement, Problem, Scene};
 
-/// Until a change is seen and decided on.
+/// Time until a change is detected and decided on.
 const DELAY_NS: f64 = 1e9;
-/// Following must be better by this.
+/// Following must be better by this factor.
 const FOLLOW_GAINS: f64 = 1.000_5;
-/// A phase that lasts so much longer than expected is of another kind.
+/// A phase that exceeds its expected length by this factor is of another kind.
 const LONGER: f64 = 1.25;
 
-/// What to go for.
+/// The target placement.
 #[derive(Clone, Debug)]
 pub(super) struct Goal {
     pub(super) to: Placement,
-    /// What others do, for which it is best.
+    /// The loads of others for which it is best.
     pub(super) scenes: Vec<Scene>,
-    /// How long it counts, in nanoseconds.
+    /// How long it applies, in nanoseconds.
     pub(super) lasts_ns: f64,
 }
 
-/// The goal from where memory is.
+/// The target, given the present placement `at`.
 pub(super) fn goal(
     problem: Problem<'_>,
     (config, senses): (&Config, &Senses),
@@ -53,7 +54,7 @@ pub(super) fn goal(
     scenes.iter_mut().for_each(|scene| scene.weight *= lasts / all.max(1e-12));
     scenes.push(Scene { foreign: before.foreign.clone(), weight: lasted });
     let both = Problem { scenes: &scenes, ..problem };
-    // Its tops may be far from here.
+    // The optimum for both may be far from here.
     let starts = [at, &best, &other].map(|start| both.best(start));
     let (middle, staying) =
         starts.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((at.clone(), 0.0));
@@ -72,7 +73,7 @@ pub(super) fn goal(
     }
 }
 
-/// How much of each region is in another place, in bytes, and the largest share.
+/// The bytes that differ between two placements, and the largest share of a region that does.
 pub(super) fn apart(seen: &Observation, (a, b): (&Placement, &Placement)) -> (f64, f64) {
     let mut all = (0.0, 0.0_f64);
     for ((region, a), b) in seen.regions.iter().zip(a).zip(b) {
@@ -82,7 +83,7 @@ pub(super) fn apart(seen: &Observation, (a, b): (&Placement, &Placement)) -> (f6
     all
 }
 
-/// How long it takes to go from one to the other.
+/// Duration of the migration between two placements.
 pub(super) fn way_ns(
     config: &Config,
     seen: &Observation,

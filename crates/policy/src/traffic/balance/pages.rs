@@ -1,11 +1,11 @@
-//! Which pages go: hottest for their size, not those that moved of late, and none of a process whose pages go to and fro.
+//! Selection of the pages to migrate: hottest for their size, not recently migrated, and none of a thrashing process.
 //!
-//! What moved while it was taken for another region's, as one node's pages are for shared ones until there are samples enough, need
-//! not rest.
+//! A page that was migrated as part of another region, as private pages taken for shared ones until there are enough
+//! samples, may be migrated again at once.
 //!
-//! A page that comes back to where it was within 32 decisions is a *return*. If more than a fifth of what a process has moved
-//! of late are returns, it is frozen: for 16 decisions, and twice as long each time after. What is frozen is measured, not
-//! moved.
+//! A page that is migrated back within 32 decisions is a *return*. A process with more than a fifth of returns among
+//! its recent migrations is frozen: for 16 decisions, and twice as long each further time. A frozen process is measured
+//! but not migrated.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -14,35 +14,35 @@ use nearfar_topology::{BasisPoints, Bytes};
 
 use crate::traffic::{Page, Process};
 
-/// Decisions in which a page that moved stays.
+/// A migrated page stays for this many decisions.
 const RESTS: u64 = 8;
-/// Decisions within which coming back is a return.
+/// A migration back within this many decisions is a return.
 const RETURNS: u64 = 32;
-/// More returns than this freeze a process,
+/// A higher share of returns freezes a process,
 const RETURNS_MOST: BasisPoints = BasisPoints(2_000);
-/// once so many of its pages have moved of late.
+/// once this many of its pages have been migrated recently.
 const MOVES_LEAST: u64 = 20;
-/// Decisions that it is frozen for at first, and the most doublings.
+/// Decisions of the first freeze, and the limit of its doublings.
 const FROZEN: u64 = 16;
 const DOUBLINGS_MAX: u32 = 8;
 
-/// A page that could go.
+/// A page that may be migrated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The page.
     pub page: Page,
     /// Its size.
     pub bytes: Bytes,
-    /// How often it was accessed.
+    /// Number of its sampled accesses.
     pub accesses: u64,
 }
 
-/// What has moved.
+/// History of migrations.
 #[derive(Clone, Debug, Default)]
 pub struct Pages {
     /// Decisions so far.
     now: u64,
-    /// When and from where pages moved last, and of which region they were.
+    /// The last migration of each page: its decision, source node and region.
     moved: BTreeMap<Page, Moved>,
     processes: BTreeMap<Process, Moves>,
 }
@@ -54,7 +54,7 @@ struct Moved {
     region: usize,
 }
 
-/// A process's moves of late: halved when there are many.
+/// Recent migrations of a process; halved when they exceed a limit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Moves {
     all: u64,
@@ -64,13 +64,13 @@ struct Moves {
 }
 
 impl Pages {
-    /// Nothing has moved yet.
+    /// An empty history.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Begins a decision.
+    /// Starts a decision.
     pub fn tick(&mut self) {
         self.now += 1;
         let since = self.now.saturating_sub(RETURNS);
@@ -90,20 +90,20 @@ impl Pages {
         }
     }
 
-    /// Whether a process is left alone now.
+    /// Whether a process is frozen now.
     #[must_use]
     pub fn is_frozen(&self, process: Process) -> bool {
         self.processes.get(&process).is_some_and(|moves| self.now < moves.frozen_until)
     }
 
-    /// The pages of a region that go from node to node, at most so many bytes: counted as moved.
+    /// Selects pages of a region to migrate between two nodes, up to `most` bytes, and records them as migrated.
     pub fn select(
         &mut self,
         (region, from, to): (usize, usize, usize),
         most: Bytes,
         candidates: &[Candidate],
     ) -> Vec<Page> {
-        // What moved in this decision may go on: a part of it went elsewhere.
+        // A page migrated in this same decision may be migrated on: a part of it went elsewhere.
         let rests = |page: &Page| {
             self.moved.get(page).is_some_and(|moved| {
                 moved.region == region && (1..RESTS).contains(&(self.now - moved.when))
@@ -113,7 +113,7 @@ impl Pages {
             one.bytes.0 > 0 && !self.is_frozen(one.page.process) && !rests(&one.page)
         };
         let mut open: Vec<&Candidate> = candidates.iter().filter(may).collect();
-        // Accesses a byte, without dividing; the lower page among equals.
+        // By accesses per byte, without a division; the lower page among equals.
         open.sort_by(|a, b| {
             let heat = |one: &Candidate, other: &Candidate| {
                 u128::from(one.accesses) * u128::from(other.bytes.0)
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn the_hottest_for_their_size_go_first_as_far_as_allowed() {
         let mut all = pages(0..10);
-        // A huge page, hotter than any but not for its size.
+        // A huge page, the hottest of all but not for its size.
         all.push(Candidate { bytes: Bytes(2 << 20), accesses: 500, ..all[0] });
         all[10].page.number = 512;
         let mut one = Pages::new();
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(one.select((0, 0, 1), Bytes(4096), &pages(5..6)).len(), 0);
     }
 
-    /// Decisions until the process is frozen, with its pages going to and fro.
+    /// Decisions until the process is frozen while its pages thrash.
     fn until_frozen(one: &mut Pages) -> u64 {
         for round in 0..1000 {
             one.tick();

@@ -1,4 +1,4 @@
-//! A reading, or an average of some: latencies and traffic, and the lines outstanding that they come to.
+//! A reading of sensors, or an average of several: latencies, traffic, and the outstanding lines they imply.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -7,22 +7,22 @@ use super::Observation;
 use crate::traffic::model::{LINE, Machine};
 use crate::traffic::number::{real, share};
 
-/// Lines outstanding: others' by queue, then ours by CPU node.
+/// Outstanding lines: others' by queue, then ours by CPU node.
 pub(super) type Lines = Vec<f64>;
 
-/// Latencies in nanoseconds, traffic in lines a nanosecond.
+/// Latencies in nanoseconds, traffic in lines per nanosecond.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Reading {
     latency: Vec<Vec<Option<Measured>>>,
-    /// None where it is not known.
+    /// Empty if unknown.
     own: Vec<Vec<f64>>,
     used: Vec<Option<f64>>,
     reads: f64,
-    /// How many times as many latencies there are as were measured this time: each of these counts for so many.
+    /// Number of latencies over the number measured in this reading: each measured one is weighted by it.
     rarely: f64,
 }
 
-/// A latency, and how busy the last queue of its path was then, where that is counted.
+/// A latency, and the utilisation of the last queue of its path at that time, if counted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Measured {
     ns: f64,
@@ -30,7 +30,7 @@ struct Measured {
 }
 
 impl Measured {
-    /// Takes in another that counts so much.
+    /// Blends in another measurement with the weight `counts`.
     fn blend(&mut self, other: Self, counts: f64) {
         let one = |mean: f64, now: f64| mean + counts * (now - mean);
         self.ns = one(self.ns, other.ns);
@@ -41,16 +41,17 @@ impl Measured {
     }
 }
 
-/// So much of a latency may be noise of an average: it is not taken for waiting, as little waiting is much use.
+/// This share of an average latency may be noise: it does not count as waiting, since little waiting implies much
+/// utilisation.
 const DOUBT: f64 = 0.015;
 
-/// A latency that was measured is taken as long as waiting has changed by no more than this part of it, as far as use is counted.
+/// A measured latency is valid as long as waiting has changed by no more than this part of it, by counted utilisation.
 const CHANGED: f64 = 0.2;
 
-/// Of the use of a queue as it is counted, what it is at least, as capacities are not known exactly.
+/// Lower bound of the true utilisation over the counted one, since capacities are not known exactly.
 const SURE: f64 = 0.95;
 
-/// However rarely a latency is measured, it counts no more than this in its average.
+/// Upper bound for the weight of one latency in its average.
 const LATENCY_COUNTS_MOST: f64 = 0.5;
 
 const fn lines_a_ns(bytes_a_second: u64) -> f64 {
@@ -83,20 +84,20 @@ impl Reading {
         }
     }
 
-    /// Whether the same is known.
+    /// Whether both know or both lack own traffic.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         self.own.len() == other.own.len()
     }
 
-    /// Takes latencies that are missing from another.
+    /// Takes missing latencies from `other`.
     pub(super) fn fill(&mut self, other: &Self) {
         for (row, known) in self.latency.iter_mut().zip(&other.latency) {
             row.iter_mut().zip(known).for_each(|(now, known)| *now = now.or(*known));
         }
     }
 
-    /// Takes in another that counts so much; what was not known and is, is as it is. Where few latencies are measured at a
-    /// time, so that each comes rarely, those that come count for more.
+    /// Blends in another reading with the weight `counts`; values known only now are taken as they are. If few
+    /// latencies are measured per reading, they have a greater weight.
     pub(super) fn blend(&mut self, other: &Self, counts: f64) {
         let one = |mean: &mut f64, now: f64| *mean += counts * (now - *mean);
         let maybe = |mean: &mut Option<f64>, now: &Option<f64>| match (mean.as_mut(), now) {
@@ -132,19 +133,19 @@ impl Reading {
         self.latency.get(cpu)?.get(node).copied().flatten()
     }
 
-    /// Whether nothing tells how busy memory is: neither a latency nor what controllers carry.
+    /// Whether the reading has neither latencies nor counted traffic of controllers.
     pub(super) fn is_blind(&self, machine: &Machine) -> bool {
         self.latency.iter().flatten().all(Option::is_none) && !self.is_counted(machine)
     }
 
-    /// Whether it is counted what each node's memory carries.
+    /// Whether the traffic of every node's memory is counted.
     pub(super) fn is_counted(&self, machine: &Machine) -> bool {
         let last = |node| machine.through(0, node).last().copied();
         let counted = |node| last(node).is_some_and(|queue| self.used[queue].is_some());
         machine.cpus() > 0 && (0..machine.nodes()).all(counted)
     }
 
-    /// The lines that it comes to, were latencies so many times as long. Nothing where own traffic is not known.
+    /// The outstanding lines, with latencies multiplied by `longer`. Empty if own traffic is unknown.
     pub(super) fn lines(&self, machine: &Machine, longer: f64) -> Lines {
         if self.own.is_empty() {
             return Vec::new();
@@ -177,8 +178,8 @@ impl Reading {
         all
     }
 
-    /// Whether lines wait now about as long as when a latency was measured. Latencies are measured rarely where there are many
-    /// paths, and a figure of an idle machine says nothing of a busy one.
+    /// Whether waiting is similar to the time when the latency was measured. On machines with many paths each one is
+    /// measured rarely, and a figure of an idle machine does not apply to a busy one.
     fn still_holds(
         &self,
         machine: &Machine,
@@ -194,8 +195,8 @@ impl Reading {
         (now - then).abs() <= CHANGED * (machine.idle(cpu, node) + now)
     }
 
-    /// What a load takes at least, as far as use is counted. One that is timed may meet a machine that idles just then: threads
-    /// wait for the one whose CPU the timing takes, and who times comes by as others rest.
+    /// Lower bound of a latency by counted utilisation. A timed load may meet a momentarily idle machine: threads wait
+    /// for the one whose CPU the timing occupies.
     fn least(&self, machine: &Machine, used: &[f64], (cpu, node): (usize, usize)) -> f64 {
         match machine.through(cpu, node).last().filter(|last| self.used[**last].is_some()) {
             Some(last) => machine.idle(cpu, node) + self.waits(machine, *last, used[*last] * SURE),
@@ -203,18 +204,19 @@ impl Reading {
         }
     }
 
-    /// How long a line waits at a queue that is so busy.
+    /// How long a line waits at a queue with this utilisation.
     fn waits(&self, machine: &Machine, queue: usize, used: f64) -> f64 {
         machine.wait(queue, used) * machine.carried(queue, self.reads)
     }
 
-    /// What a load takes that is not measured, by how busy the queues on its way are.
+    /// Latency of a path by the utilisation of its queues, for paths without a measurement.
     fn modelled(&self, machine: &Machine, used: &[f64], (cpu, node): (usize, usize)) -> f64 {
         let waits = |queue: &usize| self.waits(machine, *queue, used[*queue]);
         machine.idle(cpu, node) + machine.through(cpu, node).iter().map(waits).sum::<f64>()
     }
 
-    /// Use of queues: as counted; by waiting at the end of a path, which is what queues before it do not explain; else our own.
+    /// Utilisation of queues: as counted; else from the waiting that the other queues of a path do not explain; else
+    /// own traffic.
     fn in_use(&self, machine: &Machine, own: &[f64], longer: f64) -> Vec<f64> {
         let use_of =
             |queue: usize| self.used[queue].unwrap_or(own[queue]) / machine.capacity(queue);

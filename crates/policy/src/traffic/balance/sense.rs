@@ -1,11 +1,11 @@
-//! What is made of readings: own lines, others' lines, and for how long loads have been as they are.
+//! Loads from readings: own lines, others' lines, and how long loads have been stable.
 //!
-//! A latency above the idle one is waiting; by the curve backwards, waiting is use; use less own traffic is others' traffic;
-//! and as lines outstanding (traffic times latency) it stays the same when our own memory moves. One reading is off by its
-//! noise, and the curve backwards makes much of little noise where little waits: so readings are averaged first and turned
-//! into lines then. Five in a row that are off by more than a third, and more than noise can be, are a change: a new average
-//! begins with them. Loads that change faster than that show in how far readings scatter; then there are two scenes instead
-//! of one.
+//! Latency above idle latency is waiting; the inverse of the waiting curve gives utilisation; utilisation less own
+//! traffic is others' traffic; expressed as outstanding lines (traffic times latency) it is invariant when own memory
+//! migrates. Single readings are noisy, and the inverse curve amplifies noise at low waiting: so readings are averaged
+//! first and converted to lines afterwards. Five consecutive readings that deviate by more than a third, and by more
+//! than noise, are a change: a new average starts with them. Loads that change faster show as a large variance of
+//! readings; they are modelled as two scenes instead of one.
 
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -17,61 +17,62 @@ use crate::traffic::model::Machine;
 use crate::traffic::number::real;
 use crate::traffic::place::Scene;
 
-/// What a reading counts in an average, once there have been a few,
+/// Weight of a reading in an average, after the first few,
 const COUNTS: f64 = 0.07;
-/// and in how far readings scatter.
+/// and its weight in the variance.
 const SPREAD_COUNTS: f64 = 0.05;
-/// Readings off by this share are off, unless latencies that are off by that share may do it.
+/// Readings that deviate by this share are off, unless latencies that deviate by `NOISE` explain it.
 const OFF: f64 = 0.35;
 const NOISE: f64 = 0.08;
-/// So many in a row are a change.
+/// This many consecutive ones are a change.
 const OFF_MOST: usize = 5;
-/// Readings of which scenes are made.
+/// Readings from which scenes are derived.
 const RECENT: usize = 40;
-/// Phases that are remembered.
+/// Phases remembered.
 const PHASES_MAX: usize = 8;
 
-/// What others did while loads were the same.
+/// Loads of others during one phase of stable loads.
 #[derive(Clone, Debug)]
 pub(super) struct Phase {
-    /// Lines outstanding by queue.
+    /// Outstanding lines by queue.
     pub(super) foreign: Vec<f64>,
     length_ns: u64,
-    /// It was there before we were.
+    /// The phase began before the first observation.
     first: bool,
 }
 
-/// What is known of loads.
+/// State of the load estimate.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Senses {
-    /// Readings since loads changed, averaged.
+    /// Average of the readings since loads changed.
     mean: Reading,
     readings: u32,
-    /// Lines: others' by queue, by that; ours by CPU node, averaged themselves, as traffic and latency go against each other.
+    /// Lines: others' by queue, from that average; ours by CPU node, averaged directly, as traffic and latency are
+    /// anticorrelated.
     lines: Lines,
-    /// Lines of single readings, averaged, and how far they scatter, squared.
+    /// Lines of single readings: average and variance.
     single: Lines,
     spread: Lines,
     /// Lines of the last readings.
     recent: VecDeque<Lines>,
-    /// How far they may by noise, down and up: little waiting backwards is much use.
+    /// Deviation that noise can cause, down and up: by the inverse curve little waiting is much utilisation.
     noise: [Lines; 2],
-    /// Readings in a row that were off, not averaged yet.
+    /// Consecutive readings that were off, not averaged yet.
     off: Vec<Reading>,
-    /// How long loads have been as they are.
+    /// Time since the last change of loads.
     pub(super) age_ns: u64,
-    /// How they were before, and for how long; the oldest first.
+    /// Previous phases with their lengths; the oldest first.
     phases: Vec<Phase>,
     queues: usize,
 }
 
 impl Senses {
-    /// Takes in a reading; whether loads have changed.
+    /// Records a reading; returns whether loads have changed.
     pub(super) fn take_in(&mut self, machine: &Machine, seen: &Observation) -> bool {
         self.queues = machine.queues();
         self.age_ns = self.age_ns.saturating_add(seen.elapsed.0);
         let mut reading = Reading::of(machine, seen);
-        // What was lost is as it is on average; nothing can be said before there is any.
+        // Missing latencies are replaced by their average; without any there is no estimate.
         reading.fill(&self.mean);
         if reading.is_blind(machine) {
             return false;
@@ -100,7 +101,7 @@ impl Senses {
         if is_off && self.off.len() >= OFF_MOST && self.agree(machine) {
             return self.change(machine);
         }
-        // What came and went counts like any; of those that are off still, the first may have been off by chance.
+        // A transient deviation counts like any reading; of those still off, the first may have been chance.
         let open = if is_off { OFF_MOST - 1 } else { 0 };
         let settled = self.off.len().saturating_sub(open);
         for reading in self.off.drain(..settled).collect::<Vec<_>>() {
@@ -118,39 +119,40 @@ impl Senses {
         false
     }
 
-    /// Own traffic in lines a nanosecond.
+    /// Own traffic in lines per nanosecond.
     pub(super) fn rate(&self) -> f64 {
         self.mean.rate()
     }
 
-    /// What a load takes from a node's CPUs to a node's memory.
+    /// Latency from a CPU node to a memory node.
     pub(super) fn latency(&self, cpu: usize, node: usize) -> Option<f64> {
         self.mean.latency(cpu, node)
     }
 
-    /// Whether nothing tells how busy memory is.
+    /// Whether nothing is known about utilisation.
     pub(super) fn is_blind(&self, machine: &Machine) -> bool {
         self.readings == 0 || self.mean.is_blind(machine)
     }
 
-    /// Lines of others, by queue.
+    /// Outstanding lines of others, by queue.
     pub(super) fn foreign(&self) -> Vec<f64> {
         self.lines.iter().take(self.queues).map(|lines| lines.max(0.0)).collect()
     }
 
-    /// Own lines, by CPU node.
+    /// Own outstanding lines, by CPU node.
     pub(super) fn own(&self) -> Vec<f64> {
         self.lines.iter().skip(self.queues).map(|lines| lines.max(1e-3)).collect()
     }
 
-    /// What others do now: one scene, or two where it changes all the time.
+    /// Present loads of others: one scene, or two if they fluctuate.
     pub(super) fn scenes(&self) -> Vec<Scene> {
         let scatters =
             |queue: usize| root(self.spread[queue]) > self.allowed(queue, self.lines[queue], true);
         if !(0..self.queues).any(scatters) {
             return vec![Scene { foreign: self.foreign(), weight: 1.0 }];
         }
-        // By the queue that scatters most: what all did when it was fuller than on average, and when it was not.
+        // Split by the queue with the largest variance: averages of all queues while it was above its mean, and while
+        // below.
         let by = (0..self.queues).max_by(|a, b| self.spread[*a].total_cmp(&self.spread[*b]));
         let by = by.unwrap_or(0);
         let mean =
@@ -169,29 +171,29 @@ impl Senses {
         [false, true].into_iter().filter_map(scene).collect()
     }
 
-    /// How far lines may be from such an average and be alike, down or up.
+    /// Deviation from an average within which lines count as equal, down or up.
     fn allowed(&self, index: usize, mean: f64, up: bool) -> f64 {
-        // Fewer lines than ours make little difference.
+        // Differences smaller than our own lines have little effect.
         let ours = self.lines.iter().skip(self.queues).sum::<f64>();
         OFF * mean.max(ours).max(1.0) + self.noise[usize::from(up)][index]
     }
 
-    /// Whether others do alike.
+    /// Whether two loads of others count as equal.
     fn alike(&self, these: &[f64], those: &[f64]) -> bool {
         let mut pairs = these.iter().zip(those).enumerate();
         pairs.all(|(index, (a, b))| (a - b).abs() <= self.allowed(index, a.max(*b), true))
     }
 
-    /// What others did before that is not what they do now: of phases remembered, the longest, as a short one may be chance.
+    /// The longest remembered phase that differs from the present one; a short one may be chance.
     pub(super) fn before(&self) -> Option<&Phase> {
         let foreign = self.foreign();
         let other = self.phases.iter().filter(|phase| !self.alike(&phase.foreign, &foreign));
         other.max_by_key(|phase| phase.length_ns)
     }
 
-    /// How long loads are expected to be such: as long as before, on average; or as any others were; or as is thought, `horizon`.
+    /// Expected length of a phase: the average of similar ones, else of all, else `horizon`.
     pub(super) fn expected_ns(&self, foreign: &[f64], horizon: u64) -> f64 {
-        // When the first began is not known.
+        // The start of the first phase is unknown.
         let known = || self.phases.iter().filter(|phase| !phase.first);
         let mean = |lengths: &mut dyn Iterator<Item = u64>| {
             let (sum, many) = lengths.fold((0.0, 0.0), |(s, n), ns| (s + real(ns), n + 1.0));
@@ -202,27 +204,27 @@ impl Senses {
             .unwrap_or(real(horizon))
     }
 
-    /// Whether lines are off, in this direction.
+    /// Whether lines deviate too far in this direction.
     fn is_beyond(&self, lines: &Lines, index: usize, up: bool) -> bool {
         let mean = self.lines[index];
         let apart = lines[index] - mean;
         (apart > 0.0) == up && apart.abs() > self.allowed(index, mean, up)
     }
 
-    /// Whether a reading is off by more than noise may be.
+    /// Whether a reading deviates by more than noise.
     fn is_off(&self, now: &Lines) -> bool {
         (0..now.len())
             .any(|index| self.is_beyond(now, index, false) || self.is_beyond(now, index, true))
     }
 
-    /// Whether readings that are off are off alike: all on the same side of the average.
+    /// Whether all readings that are off lie on the same side of the average.
     fn agree(&self, machine: &Machine) -> bool {
         let lines: Vec<Lines> = self.off.iter().map(|one| one.lines(machine, 1.0)).collect();
         let all = |index, up| lines.iter().all(|lines| self.is_beyond(lines, index, up));
         (0..self.lines.len()).any(|index| all(index, false) || all(index, true))
     }
 
-    /// Begins anew with the readings that were off; whether others do something else since.
+    /// Restarts the average with the readings that were off; returns whether loads of others have changed.
     fn change(&mut self, machine: &Machine) -> bool {
         let before = self.foreign();
         let mut off = core::mem::take(&mut self.off).into_iter();
@@ -249,7 +251,7 @@ impl Senses {
     }
 }
 
-/// How far lines may be off by noise of latencies, down and up.
+/// Deviation of lines by noise of latencies, down and up.
 fn noise(machine: &Machine, reading: &Reading) -> [Lines; 2] {
     let mean = reading.lines(machine, 1.0);
     [1.0 - NOISE, 1.0 + NOISE].map(|longer| {

@@ -1,13 +1,14 @@
-//! What the balance controller is told and what it says.
+//! Inputs and outputs of the balance controller.
 
 use alloc::vec::Vec;
 
 use nearfar_topology::{BasisPoints, Bytes, BytesPerSecond, Nanoseconds};
 
-/// By which law memory is balanced.
+/// Law by which memory is balanced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Law {
-    /// Predicted throughput is best: what a line more costs is the same everywhere. Where own traffic is not known, as below.
+    /// Maximal predicted throughput: equal marginal cost of a line on all nodes. Falls back to `Average` if own traffic
+    /// is unknown.
     #[default]
     Marginal,
     /// Latencies are equal: Colloid's bounds search.
@@ -19,27 +20,27 @@ pub enum Law {
 pub struct Config {
     /// The law.
     pub law: Law,
-    /// The most that moves.
+    /// Maximal migration rate.
     pub rate: BytesPerSecond,
-    /// From decision to decision.
+    /// Interval between decisions.
     pub period: Nanoseconds,
-    /// A predicted gain above this is gone for,
+    /// A predicted gain above this starts migration,
     pub gain_start: BasisPoints,
-    /// until what is left of it is below this. Both are half as much once loads have been the same for [`Config::calm`].
+    /// a remaining gain below this ends it. Both are halved once loads have been stable for [`Config::calm`].
     pub gain_stop: BasisPoints,
-    /// See above.
+    /// Time after which loads count as stable.
     pub calm: Nanoseconds,
-    /// Loads are thought to last so long until it is seen how long they do.
+    /// Expected duration of loads until their duration has been observed.
     pub horizon: Nanoseconds,
-    /// The largest share of a region's accesses that changes nodes in a decision.
+    /// The largest share of a region's accesses that changes nodes per decision.
     pub trust: BasisPoints,
-    /// A direction is reversed when it has been wished so many times in a row after the first.
+    /// A direction is reversed after this many consecutive requests beyond the first.
     pub confirmations: u32,
-    /// Latencies older than this are not acted upon.
+    /// Latencies older than this are ignored.
     pub age_most: Nanoseconds,
-    /// Less traffic than this is left alone.
+    /// Below this traffic nothing is done.
     pub traffic_least: BytesPerSecond,
-    /// What programs do between a line and the next request, on average.
+    /// Average think time of programs between a line and the next request.
     pub think: Nanoseconds,
 }
 
@@ -62,61 +63,62 @@ impl Default for Config {
     }
 }
 
-/// Memory that is used alike.
+/// Memory with a uniform access pattern.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Region {
-    /// The share of each CPU node's accesses that goes to it. Over all regions a CPU node's shares add up to the whole.
+    /// The share of each CPU node's accesses that goes to it. For each CPU node the shares of all regions add up to
+    /// one.
     pub by: Vec<BasisPoints>,
     /// The share of its accesses that each node serves now.
     pub at: Vec<BasisPoints>,
-    /// The least that each may serve: what is pinned there, or what nothing can be exchanged for.
+    /// The least share that each node may serve: pinned memory, or memory without exchange partners.
     pub least: Vec<BasisPoints>,
-    /// The most.
+    /// The largest share that each node may serve.
     pub most: Vec<BasisPoints>,
-    /// What all of it would be to move, hottest first.
+    /// Bytes to migrate if all of it moved, hottest first.
     pub bytes: Bytes,
 }
 
-/// What is seen at a step.
+/// Input of a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observation {
     /// Time since the last step: 100 to 200 ms are usual.
     pub elapsed: Nanoseconds,
-    /// What a load takes now, by CPU node and memory node; `None` where that is not probed.
+    /// Loaded latency by CPU node and memory node; `None` if not measured.
     pub latency: Vec<Vec<Option<Nanoseconds>>>,
-    /// How old the oldest of these is.
+    /// Age of the oldest latency.
     pub age: Nanoseconds,
-    /// What each queue carries, ours and others', where that is counted.
+    /// Traffic of each queue, ours and others', if counted.
     pub used: Vec<Option<BytesPerSecond>>,
-    /// Our own traffic by CPU node and memory node, if it is known.
+    /// Own traffic by CPU node and memory node; `None` if unknown.
     pub own: Option<Vec<Vec<BytesPerSecond>>>,
-    /// The share of reads in it.
+    /// The share of reads in own traffic.
     pub reads: BasisPoints,
-    /// What there is to place.
+    /// The regions to place.
     pub regions: Vec<Region>,
-    /// What each node has room for: free memory above what is kept free, and what may be exchanged.
+    /// Bytes each node can receive: free memory above its reserve, and memory that can be exchanged.
     pub room: Vec<Bytes>,
 }
 
-/// Something to move.
+/// A migration to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shift {
-    /// The region, by its place in the observation.
+    /// The region, by its index in the observation.
     pub region: usize,
-    /// From this node,
+    /// Source node,
     pub from: usize,
-    /// to this.
+    /// destination node, by index.
     pub to: usize,
-    /// The share of the region's accesses that goes along.
+    /// The share of the region's accesses that is migrated.
     pub share: BasisPoints,
-    /// How much that is, hottest first.
+    /// Its size, hottest pages first.
     pub bytes: Bytes,
 }
 
-/// What was decided, and why.
+/// Outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is not time yet.
+    /// No decision is due yet.
     Sensing,
     /// Latencies are missing or too old.
     Stale,
@@ -124,49 +126,49 @@ pub enum Verdict {
     Quiet,
     /// The observation does not fit the machine.
     Mismatch,
-    /// Nothing that can be done gains enough.
+    /// No possible migration gains enough.
     Settled {
-        /// What could be gained.
+        /// The gain available.
         gain: BasisPoints,
     },
-    /// The gain, as far as it can be believed, does not repay moving so much twice over while loads last.
+    /// The credible gain does not repay the migration twice over while loads last.
     NotRepaid {
         /// The gain.
         gain: BasisPoints,
-        /// What would move.
+        /// Bytes to migrate.
         bytes: Bytes,
     },
-    /// The last move went the other way; wait until that is confirmed.
+    /// The last migration was in the opposite direction; waiting for confirmation.
     Reversing {
-        /// Decisions in a row that wished it.
+        /// Consecutive decisions that asked for it.
         wished: u32,
     },
-    /// It moves.
+    /// Migration is in progress.
     Moving {
-        /// The gain once all has moved.
+        /// The predicted gain of the complete migration.
         gain: BasisPoints,
     },
-    /// It moves, by equal latencies: own traffic is not known, or that is the law.
+    /// Latencies are being equalised: own traffic is unknown, or the law says so.
     Average,
-    /// Predictions were wrong too often: what was moved is moved back,
+    /// Predictions failed too often: the migration is being undone,
     Undoing,
-    /// and nothing is done until loads change.
+    /// and after that nothing is done until loads change.
     Off,
 }
 
 /// A decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// What, and why.
+    /// The outcome and its reason.
     pub verdict: Verdict,
-    /// What to move.
+    /// Migrations to carry out.
     pub shifts: Vec<Shift>,
-    /// Where it is to come to: parts of 64 by node, for each region. The weights for its new memory.
+    /// The target placement of each region in parts of 64 by node: the weights for its new memory.
     pub weights: Vec<Vec<u8>>,
-    /// What a line more costs on each node, for each region.
+    /// Marginal cost of a line on each node, for each region.
     pub costs: Vec<Vec<Nanoseconds>>,
-    /// Lines of others outstanding, by queue: loads as they are made out.
+    /// Outstanding lines of others by queue: the inferred loads.
     pub foreign: Vec<u32>,
-    /// How much predictions are trusted.
+    /// Confidence in predictions.
     pub confidence: BasisPoints,
 }

@@ -1,4 +1,5 @@
-//! The controller on a plant: two tiers in a closed loop, with noise, a rate limit and others who come and go.
+//! The controller on a simulated machine: two tiers in a closed loop, with noise, a rate limit and fluctuating loads of
+//! others.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -10,21 +11,21 @@ use super::*;
 use crate::traffic::model::{Flow, Queue};
 use crate::traffic::testkit::{far_tier, near_tier, two_tiers};
 
-/// Lines that a unit of contention has outstanding on near memory; ours.
+/// Outstanding lines of one unit of contention on near memory, and of our own.
 const OTHERS: f64 = 222.0;
 const OURS: f64 = 128.0;
-/// What near memory serves of accesses at least and at most: 24 GB hot of 72 take 90 %, and 32 are near.
+/// Least and largest near share of accesses: 24 GB of 72 are hot and receive 90 %, and near memory holds 32.
 const LOW: f64 = 0.067;
 const HIGH: f64 = 0.917;
-/// A share of all is so many bytes of hot memory.
+/// Bytes of hot memory per unit of share.
 const BYTES: f64 = 24e9 / 0.9;
 pub(super) const TICK_NS: u64 = 100_000_000;
 
-/// Chance: the same for a seed.
+/// A pseudo-random generator, reproducible by its seed.
 struct Chance(u64);
 
 impl Chance {
-    /// About normal, of deviation 1.
+    /// Approximately normal, with deviation 1.
     fn draw(&mut self) -> f64 {
         let mut one = || {
             self.0 = self
@@ -37,16 +38,16 @@ impl Chance {
     }
 }
 
-/// The machine as it is; the controller has its own.
+/// The true machine; the controller has its own model.
 struct Plant {
     machine: Machine,
     near: f64,
     chance: Chance,
     noise: f64,
     own_known: bool,
-    /// Whether it is counted what memory carries, and loads are timed while nothing goes on.
+    /// Whether the traffic of memory is counted, and loads are timed only on the idle machine.
     timed_idle: bool,
-    /// Lines a nanosecond and bytes moved, in all.
+    /// Lines per nanosecond and bytes migrated, accumulated.
     done: f64,
     moved: f64,
 }
@@ -82,7 +83,7 @@ impl Plant {
         (0..=100).map(|step| self.flow(near(step), contention).0).fold(0.0, f64::max)
     }
 
-    /// What is seen of it.
+    /// An observation of the machine.
     fn look(&mut self, contention: f64) -> Observation {
         let (rate, latency) = self.flow(self.near, contention);
         self.done += rate;
@@ -129,14 +130,14 @@ impl Plant {
         assert!((LOW - 1e-3..=HIGH + 1e-3).contains(&self.near), "{}", self.near);
     }
 
-    /// A tenth of a second: what it is like is seen, decided on, done.
+    /// One tick of a tenth of a second: observation, decision, migration.
     fn tick(&mut self, balance: &mut Balance, contention: f64) {
         let seen = self.look(contention);
         let decision = balance.step(&seen);
         self.apply(&decision);
     }
 
-    /// So many ticks; lines a nanosecond, on average, and what they would be with memory left as it was.
+    /// Runs `ticks`; returns lines per nanosecond, on average, and the figure for the initial placement.
     fn run(&mut self, balance: &mut Balance, ticks: u64, wave: impl Fn(u64) -> f64) -> (f64, f64) {
         let (start, mut off) = (self.near, 0.0);
         self.done = 0.0;
@@ -193,7 +194,7 @@ fn where_own_traffic_is_not_known_latencies_come_to_be_equal() {
     plant.run(&mut balance, 600, |_| 1.0);
     let (_, [near, far]) = plant.flow(plant.near, 1.0);
     assert!((near / far - 1.0).abs() < 0.1, "{near} {far}");
-    // Nothing to equalise: near is faster whatever is there.
+    // Nothing can be equalised: near memory is always faster.
     plant.run(&mut balance, 900, |_| 0.0);
     assert!(plant.near > 0.85, "{}", plant.near);
 }
@@ -259,8 +260,8 @@ fn a_probe_that_is_lost_is_no_change_of_loads() {
     }
 }
 
-/// Bytes that are moved in the second of two minutes, while near memory happens to serve another share every two seconds, and
-/// samples tell what it was, on average over the last three or four.
+/// Bytes migrated in the second of two minutes while the share served by near memory changes at random every two
+/// seconds, and samples report its average over the last three or four.
 fn moved_though_hot_memory_wanders(wanders: bool) -> f64 {
     let mut plant = Plant::new(135);
     let mut balance = controller(&plant);
@@ -283,7 +284,7 @@ fn moved_though_hot_memory_wanders(wanders: bool) -> f64 {
             plant.moved += real(shift.bytes.0);
         }
         plant.near = plant.near.clamp(LOW, HIGH);
-        // What has moved is where it is at once, as hot as it was.
+        // Migrated memory is in place at once, as hot as before.
         sampled = (sampled + plant.near - before).clamp(LOW, HIGH);
     }
     plant.moved
@@ -317,7 +318,7 @@ fn a_capacity_that_is_a_tenth_off_costs_little() {
 fn a_machine_that_does_not_do_as_predicted_is_left_as_it_was() {
     let mut plant = Plant::new(135);
     let mut balance = controller(&plant);
-    // What is measured has nothing to do with where memory is: near looks busy, and no move helps.
+    // The measurements do not depend on the placement: near memory appears busy, and no migration helps.
     let mut verdicts = Vec::new();
     for _ in 0..600 {
         let mut seen = plant.look(3.0);

@@ -1,15 +1,17 @@
-//! Carrefour's extension for huge pages: when to split them, when to have them back, and whether acting was worth it.
+//! Carrefour's extension for huge pages: when to split them, when to join them again, and whether actions were
+//! effective.
 //!
-//! Two things no placement of huge pages can mend: nodes that use different pieces of one page, and one page that is hot by
-//! itself. Samples tell both. The share of accesses that is local is estimated as it is, with every page moved whole, and
-//! with every page split; a page used by one node counts as local then, one used by several for one part in as many nodes as
-//! there are.
-//! - Shared huge pages are split if splitting beats moving by 5 points, two rounds in a row, unless moving alone
-//!   makes 15 % more local.
-//! - A shared huge page with more than 6 % of all samples is split at once, its pieces spread over all nodes in turn.
+//! Two problems cannot be solved by placing huge pages: nodes that use different pieces of one page, and a single hot
+//! page. Both show in samples. The share of local accesses is estimated for three cases: the present placement, every
+//! page moved whole, and every page split; a page used by one node then counts as local, one used by several as local
+//! for one part in the number of nodes.
+//! - Shared huge pages are split if splitting beats moving by 5 points, two rounds in a row, unless moving alone makes
+//!   local accesses grow by 15 %.
+//! - A shared huge page with more than 6 % of all samples is split at once, and its pieces are spread over all nodes in
+//!   turn.
 //! - Splitting takes at most 3 % of a round. A huge page is moved once at most.
-//! - An act that made neither 10 % more local nor controllers 10 % more even was not worth it: the next round is passed over,
-//!   and rounds last 5 s from then on.
+//! - An action that improved neither locality nor balance by 10 % was ineffective: the next round is skipped, and
+//!   rounds last 5 s from then on.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
@@ -19,16 +21,16 @@ use super::{Decision, Effect, Hold, Huge, Left, Locality, Pages, WHOLE, Why, par
 use crate::traffic::carrefour::Action;
 use crate::traffic::{Metrics, Page, Sampled, Table};
 
-/// What is remembered from round to round.
+/// State kept between rounds.
 #[derive(Clone, Debug)]
 pub(super) struct Splitter {
-    /// Rounds in a row in which splitting looked worth it.
+    /// Consecutive rounds in which splitting appeared worthwhile.
     wished: u32,
-    /// Huge pages that have moved.
+    /// Huge pages that have been moved.
     moved: BTreeSet<Page>,
-    /// What the round before the last act was like.
+    /// Metrics of the round before the last action.
     before: Option<Metrics>,
-    /// The last act was not worth it, and rounds are long.
+    /// The last action was ineffective, and rounds are long.
     slow: bool,
 }
 
@@ -49,7 +51,7 @@ impl Splitter {
         self.before = any.then_some(metrics);
     }
 
-    /// Judges the last act by this round, and holds if it was not worth it.
+    /// Judges the last action by this round, and holds if it was ineffective.
     pub(super) fn judge(&mut self, huge: &Huge, now: Metrics, decision: &mut Decision) {
         if let Some(before) = self.before.take() {
             let effect = effect(huge, before, now);
@@ -64,7 +66,7 @@ impl Splitter {
         }
     }
 
-    /// Splits what is to be split, and returns what is left to be decided on: huge pages whole.
+    /// Splits the pages due to be split, and returns the remaining candidates: huge pages whole.
     pub(super) fn split(
         &mut self,
         huge: &Huge,
@@ -120,7 +122,7 @@ fn effect(huge: &Huge, before: Metrics, now: Metrics) -> Effect {
     }
 }
 
-/// The share of accesses that is local by samples: as it is, with pages where they would be, and with these split.
+/// Local share of accesses by samples: now, with pages moved whole, and with huge pages split.
 fn locality(table: &Table, whole: &BTreeMap<Page, Sampled>, pages: &Pages<'_>) -> Locality {
     let pieces = table.pages();
     let all: u64 = pieces.values().map(Sampled::all).sum();

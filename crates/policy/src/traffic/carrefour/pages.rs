@@ -9,13 +9,13 @@ use nearfar_topology::{BasisPoints, NodeId};
 use super::{Action, Config, Draw, Gates, Left, WHOLE, Why, share};
 use crate::traffic::{PAGE, PIECES, Page, Process, Round, Sampled};
 
-/// A round's decisions on pages, as far as they have been made.
+/// Decisions of a round on pages so far.
 #[derive(Debug)]
 pub(super) struct Pages<'a> {
     config: &'a Config,
     gates: Gates,
     nodes: Vec<Place>,
-    /// What chance is drawn from.
+    /// Salt of the hash that replaces random numbers.
     salt: u64,
     /// Processes that may be replicated; `None` for all.
     pub(super) allowed: Option<BTreeSet<Process>>,
@@ -27,7 +27,7 @@ pub(super) struct Pages<'a> {
     pub(super) left: BTreeMap<Left, u64>,
 }
 
-/// A node: its share of all accesses, and what is free there.
+/// A node: its share of all accesses, and its free memory.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     node: NodeId,
@@ -73,13 +73,13 @@ impl<'a> Pages<'a> {
         u64::try_from(with_memory.max(1)).unwrap_or(1)
     }
 
-    /// Accesses of the node that the page is on.
+    /// Accesses from the node that holds the page.
     pub(super) fn local(&self, sampled: &Sampled) -> u64 {
         let own = self.nodes.iter().position(|place| place.node == sampled.node);
         own.and_then(|own| sampled.by.get(own)).map_or(0, |samples| u64::from(*samples))
     }
 
-    /// Whether it is one to replicate, once there are replicas at all.
+    /// Whether the page is to be replicated, once replicas are made at all.
     pub(super) fn replicates(&self, page: Page, sampled: &Sampled) -> bool {
         let allowed = self.allowed.as_ref().is_none_or(|some| some.contains(&page.process));
         self.gates.replicate && allowed && sampled.lone().is_none() && sampled.writes == 0
@@ -130,7 +130,7 @@ impl<'a> Pages<'a> {
         }
     }
 
-    /// A node, drawn with weight 100 % less its share.
+    /// Draws a node with weight 100 % less its share; `None` if no node has memory.
     fn draw(&self, page: Page) -> Option<usize> {
         let weight = |place: &Place| {
             if place.has_memory { WHOLE.saturating_sub(u64::from(place.share.0)) } else { 0 }
@@ -163,7 +163,7 @@ impl<'a> Pages<'a> {
         self.actions.push((Action::Replicate { page, on }, Why::Read { nodes }));
     }
 
-    /// Moves a page, if there is room for it.
+    /// Moves a page if the destination has free memory.
     fn go(&mut self, page: Page, sampled: &Sampled, (to, why): (usize, Why)) {
         let bytes = PAGE * if self.whole(sampled) { PIECES } else { 1 };
         let Some(place) = self.nodes.get_mut(to).filter(|place| place.free >= bytes) else {
@@ -178,7 +178,7 @@ impl<'a> Pages<'a> {
         self.actions.push((Action::Move { page, to }, why));
     }
 
-    /// Whether a huge page is moved as it is.
+    /// Whether a huge page is moved without a split.
     const fn whole(&self, sampled: &Sampled) -> bool {
         sampled.huge && self.config.huge.is_some()
     }
@@ -208,7 +208,7 @@ impl<'a> Pages<'a> {
     }
 }
 
-/// A number below `of`, from a hash.
+/// Maps a hash to a number below `of`.
 fn part(hash: u64, of: u64) -> u64 {
     u64::try_from((u128::from(hash) * u128::from(of)) >> 64).unwrap_or(0)
 }

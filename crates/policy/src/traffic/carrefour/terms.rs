@@ -1,4 +1,8 @@
-//! What Carrefour is told and what it says: thresholds, actions and their reasons.
+//! Inputs and outputs of Carrefour: thresholds, actions and their reasons.
+//!
+//! [`Config`] has the published thresholds as defaults, [`Decision`] the result of a round: gates, actions with a
+//! reason each, and the number of pages left in place by reason. Shares are in basis points, and of all accesses unless
+//! stated otherwise. Not here: the rules themselves.
 
 use alloc::vec::Vec;
 
@@ -9,66 +13,67 @@ use crate::traffic::{Metrics, Page};
 /// Thresholds and limits; [`Config::default`] has the published ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Below this nothing is done.
+    /// Least traffic at which any mechanism is used.
     pub busy: Busy,
-    /// Replication: at least this share of fills that no other cache had modified,
+    /// Replication: at least this share of fills unmodified by other caches,
     pub reads_of_fills: BasisPoints,
-    /// or of lines that are read, where these are counted instead;
+    /// or of lines read, if those are counted instead;
     pub reads_of_lines: BasisPoints,
     /// and at most this share of memory in use.
     pub in_use_most: BasisPoints,
     /// Relocation: less than this share of accesses is local.
     pub local_below: BasisPoints,
-    /// Interleaving: controllers are used more unevenly than this.
+    /// Interleaving: the imbalance of controllers exceeds this.
     pub imbalance_above: BasisPoints,
-    /// Where threads are seen one by one: which processes may be replicated.
+    /// Per-process rule for replication; `None` to judge the whole machine.
     pub by_process: Option<ByProcess>,
-    /// Samples that a page needs to be relocated,
+    /// Least samples of a page to relocate it,
     pub samples_least: u32,
-    /// and where interleaving is on.
+    /// and with interleaving on.
     pub samples_least_interleaving: u32,
-    /// Pages worth replicating that there must be in a round for a first replica. Later one is enough.
+    /// Least number of pages worth replicating in a round for the first replica. Later one is enough.
     pub replicas_first: usize,
-    /// Pages that a table has while sampling is dense, and while it is sparse.
+    /// Capacity of the page table with dense and with sparse sampling.
     pub pages_max: (usize, usize),
     /// Fewer moves and replicas than this in a round make sampling sparse.
     pub executed_few: u64,
-    /// A page moves so many times at most; 0 is any.
+    /// Maximal moves of a page; 0 for no limit.
     pub moves_per_page: u32,
-    /// How destinations are drawn.
+    /// Method of drawing destinations.
     pub draw: Draw,
     /// The extension for huge pages.
     pub huge: Option<Huge>,
-    /// From round to round.
+    /// Length of a round.
     pub period: Nanoseconds,
 }
 
-/// When a machine is busy: accesses to memory in a millisecond.
+/// Traffic threshold: memory accesses per millisecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Busy {
-    /// So many on the whole machine.
+    /// For the whole machine.
     Machine(u64),
-    /// So many for each node.
+    /// Per node.
     Node(u64),
 }
 
-/// Replication allowed process by process.
+/// Rule that allows replication process by process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByProcess {
-    /// Rounds in which counters counted less of the time tell nothing.
+    /// Rounds with a smaller share of counted time are ignored.
     pub coverage_least: BasisPoints,
-    /// Threads with less of a CPU are not looked at.
+    /// Threads that used less of a CPU are ignored.
     pub cpu_least: BasisPoints,
-    /// A process with a thread for which a greater share of fills is modified has no replicas.
+    /// A process is not replicated if any of its threads has a greater share of modified fills.
     pub modified_most: BasisPoints,
 }
 
-/// How it is drawn whether a page moves, and where to.
+/// Method of drawing whether a page moves, and its destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Draw {
-    /// By the page: the same each round, so that what is well placed stays. The shares are the same as by chance.
+    /// A function of the page: the same each round, so that well-placed pages stay. The shares are those of random
+    /// draws.
     ByPage,
-    /// Anew each round, as published, from this seed.
+    /// At random each round, as published, from this seed.
     Anew {
         /// The seed.
         seed: u64,
@@ -78,29 +83,30 @@ pub enum Draw {
 /// The extension for huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Huge {
-    /// All shared huge pages are split if that makes so much more of all accesses local,
+    /// All shared huge pages are split if that raises the local share of accesses by this much,
     pub split_gains: BasisPoints,
-    /// unless moving them whole makes so much more local, as a share of what is.
+    /// unless moving them whole raises it by this much, relative to its present value.
     pub moving_gains: BasisPoints,
-    /// It must look so for so many rounds.
+    /// Consecutive rounds in which this must hold.
     pub rounds: u32,
-    /// Where less is local by samples, they are not of memory, and say nothing.
+    /// With a smaller local share, samples do not represent memory accesses and are ignored.
     pub local_least: BasisPoints,
-    /// A shared huge page with more than this share of all samples is split at once, and its pieces go to all nodes in turn.
+    /// A shared huge page with more than this share of all samples is split at once, and its pieces are spread over all
+    /// nodes.
     pub hot_above: BasisPoints,
-    /// The share of a round that splitting takes at most,
+    /// Maximal share of a round spent on splitting,
     pub time_most: BasisPoints,
-    /// and what one takes.
+    /// and the duration of one split.
     pub split_takes: Nanoseconds,
-    /// Huge pages are wanted again if walks of page tables take more of the time than this,
+    /// Huge pages are wanted again if page table walks take more than this share of time,
     pub walks_above: BasisPoints,
-    /// or page faults so much of the worst core's.
+    /// or page faults at least this share of the worst core's time.
     pub faults_least: BasisPoints,
-    /// An act was worth it if local accesses rose, or imbalance fell, by this share of what it was;
+    /// An action was effective if locality rose, or imbalance fell, by this share of its former value;
     pub worth_least: BasisPoints,
-    /// it did harm if local accesses fell by more than this share of what they were.
+    /// it was harmful if locality fell by more than this share of its former value.
     pub harm_above: BasisPoints,
-    /// From round to round after an act that was not worth it.
+    /// Length of a round after an ineffective action.
     pub period_long: Nanoseconds,
 }
 
@@ -128,7 +134,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The version for huge pages.
+    /// The published configuration of the version for huge pages.
     #[must_use]
     pub fn with_huge_pages() -> Self {
         Self { busy: Busy::Node(15_000), huge: Some(Huge::default()), ..Self::default() }
@@ -164,16 +170,16 @@ impl Default for Huge {
     }
 }
 
-/// What a program loses to translation, for the extension for huge pages.
+/// Cost of address translation, for the extension for huge pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Translation {
-    /// The share of time in walks of page tables.
+    /// The share of time in page table walks.
     pub walks: BasisPoints,
     /// The share of the worst core's time in page faults.
     pub faults: BasisPoints,
 }
 
-/// What was done of what was decided.
+/// Actions carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Executed {
     /// Pages moved.
@@ -182,7 +188,7 @@ pub struct Executed {
     pub replicas: u64,
 }
 
-/// Which mechanisms are on.
+/// State of the mechanisms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gates {
     /// Replication.
@@ -194,86 +200,86 @@ pub struct Gates {
 }
 
 impl Gates {
-    /// Whether any is.
+    /// Whether any mechanism is on.
     #[must_use]
     pub const fn any(self) -> bool {
         self.replicate || self.interleave || self.relocate
     }
 }
 
-/// How many samples are taken.
+/// Sampling rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sampling {
-    /// Many: there is much to do. One in 65,528 cycles, as published.
+    /// High, while there is much to do: one sample in 65,528 cycles, as published.
     Dense,
     /// A quarter of that.
     Sparse,
 }
 
-/// Something to do.
+/// An action to carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The page goes to this node; all of it, if it is the first of a huge page that was not split.
+    /// Move the page to this node; the whole huge page, if this is its first page and it was not split.
     Move {
         /// The page.
         page: Page,
         /// The node.
         to: NodeId,
     },
-    /// Each of these nodes gets a copy, unless it has the page.
+    /// Give each of these nodes a copy, except the one that holds the page.
     Replicate {
         /// The page.
         page: Page,
         /// The nodes.
         on: Vec<NodeId>,
     },
-    /// The huge page that begins here becomes small ones.
+    /// Split the huge page that begins here.
     Split {
         /// Its first page.
         page: Page,
     },
 }
 
-/// Why something is done.
+/// Reason of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Only the node that it goes to accessed it.
+    /// Only the destination node accessed it.
     Lone {
-        /// In so many samples.
+        /// Number of samples.
         samples: u64,
     },
-    /// Several nodes access it, and its own serves this share of all accesses.
+    /// Several nodes access it, and its own node serves this share of all accesses.
     Spread {
         /// The share.
         share: BasisPoints,
     },
-    /// So many nodes read it, and none wrote.
+    /// Several nodes read it, and none wrote.
     Read {
-        /// Nodes.
+        /// Number of nodes.
         nodes: usize,
     },
-    /// Small pages are what this mechanism moves.
+    /// This mechanism moves small pages only.
     ForPieces,
     /// A huge page with this share of all samples.
     Hot {
         /// The share.
         share: BasisPoints,
     },
-    /// Nodes share huge pages of which each uses other pieces: so much more is local when they are split.
+    /// Nodes use different pieces of shared huge pages; splitting raises the local share by this gain.
     FalselyShared {
         /// Of all accesses.
         gain: BasisPoints,
     },
 }
 
-/// Why a page was left as it is.
+/// Reason for leaving a page in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Left {
-    /// It is where it is used.
+    /// It is on the node that uses it.
     Local,
-    /// It is used from elsewhere, but relocation is off, and interleaving, too.
+    /// Another node uses it, but relocation and interleaving are off.
     RelocationOff,
-    /// It was sampled too seldom.
+    /// It has too few samples.
     TooFewSamples,
     /// Several nodes use it, but neither interleaving nor replication is on.
     SharingOff,
@@ -281,48 +287,48 @@ pub enum Left {
     NotDrawn,
     /// Its own node was drawn.
     OwnDrawn,
-    /// Worth a replica, but there are too few of its kind to begin with.
+    /// Worth replicating, but there are too few such pages for the first replica.
     TooFewToReplicate,
-    /// It has moved as often as it may.
+    /// It has reached its maximal number of moves.
     MovedOften,
-    /// The node it should go to has no memory, or none free.
+    /// The destination has no memory, or none free.
     NoRoom,
-    /// There was no time to split it.
+    /// The time for splits was used up.
     NoTimeToSplit,
 }
 
-/// Why nothing is done in a round.
+/// Reason for doing nothing in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     /// Nothing was counted.
     NoReading,
-    /// Counters counted for too small a share of the time.
+    /// Counters ran for too small a share of the time.
     Coverage(BasisPoints),
-    /// The machine is not busy.
+    /// The machine is below the traffic threshold.
     NotBusy,
     /// No mechanism is on.
     NothingOn,
-    /// The last act was not worth it.
+    /// The last action was ineffective.
     NotWorthIt,
 }
 
-/// How the last act turned out.
+/// Effect of the last action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// More is local, or controllers are used more evenly.
+    /// Locality or balance improved.
     Worth,
-    /// Nothing much changed.
+    /// No significant change.
     None,
-    /// Less is local.
+    /// Locality fell.
     Harm,
 }
 
-/// The share of accesses that is local, by samples.
+/// Local share of accesses, by samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Locality {
-    /// Now.
+    /// Present placement.
     pub now: BasisPoints,
-    /// With each page where Carrefour would have it, huge ones whole.
+    /// Every page where Carrefour would place it, huge pages whole.
     pub whole: BasisPoints,
     /// The same with huge pages split.
     pub split: BasisPoints,
@@ -331,24 +337,24 @@ pub struct Locality {
 /// A round's decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// What the round was like.
+    /// Metrics of the round.
     pub metrics: Option<Metrics>,
-    /// Which mechanisms are on.
+    /// State of the mechanisms.
     pub gates: Gates,
-    /// Why nothing is done; `None` if pages were decided on.
+    /// Reason for doing nothing; `None` if pages were decided on.
     pub hold: Option<Hold>,
-    /// What to do and why, process by process.
+    /// Actions with their reasons, process by process.
     pub actions: Vec<(Action, Why)>,
-    /// Pages left as they are, by reason.
+    /// Number of pages left in place, by reason.
     pub left: Vec<(Left, u64)>,
-    /// Samples that had no room in the table.
+    /// Samples dropped because the table was full.
     pub lost: u64,
-    /// How the last act turned out, where that is looked at.
+    /// Effect of the last action, if judged.
     pub effect: Option<Effect>,
-    /// What huge pages cost in locality, where that is looked at.
+    /// Estimated locality with and without huge pages, if computed.
     pub locality: Option<Locality>,
-    /// Whether huge pages are wanted for new memory, and small ones may be joined.
+    /// Whether to use huge pages for new memory and join small ones.
     pub join: bool,
-    /// When the next round ends.
+    /// Length of the next round.
     pub period: Nanoseconds,
 }

@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::traffic::{Memory, Sample, Thread};
 
-/// Four nodes with a quarter of memory in use, a second, 97 % reads, and these accesses by row of CPUs, in millions.
+/// Four nodes with a quarter of memory in use, one second, 97 % reads, and these accesses by CPU node in rows, in
+/// millions.
 fn round(rows: [[u64; 4]; 4]) -> Round {
     let memory = |node| Memory { node: NodeId(node), total: Bytes(4 << 30), free: Bytes(3 << 30) };
     Round {
@@ -114,7 +115,7 @@ fn a_page_read_by_several_is_replicated_once_five_hundred_are_worth_it() {
         enough.actions[0],
         (Action::Replicate { page: page(0), on }, Why::Read { nodes: 4 })
     );
-    // Then one is enough; before the first was made, it is not.
+    // After the first replica one page is enough; before, it is not.
     assert_eq!(one.step(&even(), &shared(0..1)).actions.len(), 0);
     one.executed(Executed { moves: 0, replicas: 500 });
     assert_eq!(one.step(&even(), &shared(0..1)).actions.len(), 1);
@@ -219,7 +220,7 @@ fn processes_that_write_or_are_not_seen_have_no_replicas() {
         fills: 100,
         modified,
     };
-    // One reads; of two one thread writes; of three the writer hardly runs; four is not there.
+    // Process 1 only reads; a thread of 2 writes; the writer of 3 hardly runs; 4 does not exist.
     busy.threads =
         vec![thread(1, 5000, 5), thread(2, 5000, 0), thread(2, 5000, 6), thread(3, 5000, 0)];
     busy.threads.push(thread(3, 999, 50));
@@ -261,7 +262,7 @@ fn without_the_extension_a_huge_page_is_split_before_its_pieces_move() {
     );
 }
 
-/// Huge pages `0..pages`, of each of which every node uses other pieces.
+/// Huge pages `0..pages`, of each of which every node uses different pieces.
 fn falsely_shared(pages: u64) -> Table {
     table((0..pages).flat_map(|whole| {
         (0..4_usize)
@@ -316,7 +317,7 @@ fn a_huge_page_moves_once() {
     let uneven = written(streamcluster());
     let first = one.step(&uneven, &pages);
     assert_eq!(first.actions[0].0, Action::Move { page: page(512), to: NodeId(3) });
-    // It was worth it, so that the next round is not passed over.
+    // The action was effective, so that the next round is not skipped.
     let second = one.step(&written(round([[80, 10, 5, 5]; 4])), &pages);
     assert_eq!((second.effect, left(&second, Left::MovedOften)), (Some(Effect::Worth), 1));
 }
@@ -332,7 +333,7 @@ fn an_act_that_was_not_worth_it_is_followed_by_a_pause_and_longer_rounds() {
     assert_eq!(after.period, Nanoseconds(5_000_000_000));
     let again = one.step(&uneven, &pages(NodeId(0)));
     assert_eq!((again.hold, again.period), (None, Nanoseconds(5_000_000_000)));
-    // Three times as much is local now.
+    // Three times the share is local now.
     let better = one.step(&written(round([[75, 25, 0, 0]; 4])), &table([]));
     assert_eq!((better.effect, better.period), (Some(Effect::Worth), Nanoseconds(1_000_000_000)));
 }

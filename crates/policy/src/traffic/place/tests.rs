@@ -1,4 +1,4 @@
-//! Laws of placement: what every best placement keeps to, and the cases that are known.
+//! Laws of placement: invariants of every best placement, and known cases.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -7,7 +7,7 @@ use nearfar_topology::BytesPerSecond;
 use proptest::prelude::*;
 
 use super::*;
-use crate::traffic::model::{Carries, Path, Queue};
+use crate::traffic::model::{Carries, Path, Queue, Waits};
 use crate::traffic::testkit::{alike, far_tier, near_tier, two_tiers};
 
 fn demand(lines: &[u32], foreign: &[u32]) -> Demand {
@@ -57,7 +57,7 @@ fn memory_used_by_one_node_stays_there_until_the_node_is_full_of_work() {
 
 #[test]
 fn lanes_for_reads_and_writes_make_weights_depend_on_the_mix() {
-    // One capacity near; far a lane each way.
+    // One queue for near memory; a lane each way for far memory.
     let lane = |carries| Queue { carries, ..far_tier() };
     let queues = [near_tier(), lane(Carries::Reads), lane(Carries::Writes)];
     let path = |ns, through: &[usize]| Path { idle: Nanoseconds(ns), through: through.to_vec() };
@@ -138,8 +138,9 @@ proptest! {
         let scaled = |by: u64| {
             let tier = |ns: u64, queue: Queue| {
                 let capacity = BytesPerSecond(queue.capacity.0 / by);
-                let wait_ps = queue.wait_ps * u32::try_from(by).unwrap();
-                (Nanoseconds(ns * by), Queue { capacity, wait_ps, ..queue })
+                let Waits::Formula { ps, power_percent } = queue.waits else { unreachable!() };
+                let waits = Waits::Formula { ps: ps * u32::try_from(by).unwrap(), power_percent };
+                (Nanoseconds(ns * by), Queue { capacity, waits, ..queue })
             };
             let machine = Machine::tiers(&[tier(near, near_tier()), tier(far, far_tier())]).unwrap();
             weights(&machine, &demand(&[lines], &[foreign]))
@@ -152,7 +153,7 @@ proptest! {
         near in 40_u64..200, far in 20_u64..150, more in 1_u64..100, lines in 50_u32..1500, foreign in 0_u32..400,
     ) {
         let share = |far| weights(&tiers(&[(80, near), (180, far)]), &demand(&[lines], &[foreign]))[1];
-        // The search is as fine as a part.
+        // The resolution of the search is one part.
         prop_assert!(share(far + more) + 1 >= share(far));
     }
 

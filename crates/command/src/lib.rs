@@ -1,0 +1,14 @@
+//! Shared by every command of nearfar, whichever binary or service it is part of: exit statuses, output and messages,
+//! progress, interruption, notifications to the service manager, and the machine a command works on.
+//!
+//! No arguments are parsed here: the binaries do that, and pass values down.
+#![forbid(unsafe_code)]
+
+pub mod exit;
+pub mod interrupt;
+pub mod machine;
+pub mod number;
+pub mod output;
+pub mod progress;
+pub mod supervisor;
+pub mod weighing;

@@ -1,0 +1,225 @@
+//! Output of the commands: text and JSON on standard output, messages on standard error.
+//!
+//! Control characters are replaced before anything is written, because names of cgroups, processes and files may contain
+//! escape sequences. Paragraphs are wrapped at 80 columns.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+use std::sync::OnceLock;
+
+use anyhow::Context as _;
+use nearfar_kernel::damon::{DamonStat, Holder, holders};
+use nearfar_kernel::fs::Fs;
+use nearfar_kernel::journal::Restored;
+
+use crate::exit::Exit;
+
+/// Prints `text` on standard output. A closed pipe (`nearfar topo | head -1`) is not an error.
+///
+/// # Errors
+/// Any other error of write(2).
+pub fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(plain(text).as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).context("can't write to standard output")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints `value` as indented JSON with a newline.
+///
+/// # Errors
+/// As [`print()`]; a value that has no JSON form.
+pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(value).context("can't write JSON")?;
+    print(&(text + "\n"))
+}
+
+/// Prints `text` on standard error.
+pub fn print_error(text: &str) {
+    // Nothing can be done, or should stop, if standard error is closed.
+    let _ = io::stderr().lock().write_all(plain(text).as_bytes());
+}
+
+/// The name at the start of messages, unless [`set_program`] is called.
+static PROGRAM: OnceLock<&str> = OnceLock::new();
+
+/// Sets the program name that starts each message; the first call counts.
+pub fn set_program(name: &'static str) {
+    let _ = PROGRAM.set(name);
+}
+
+/// Prints a message for the user on standard error, after the name of the program.
+pub fn note(message: impl std::fmt::Display) {
+    let program = PROGRAM.get().unwrap_or(&"nearfar");
+    print_error(&format!("{program}: {message}\n"));
+}
+
+/// Replaces control characters, except newline and tab, by `?`.
+fn plain(text: &str) -> Cow<'_, str> {
+    let is_plain = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
+    if text.chars().all(is_plain) {
+        return text.into();
+    }
+    text.chars().map(|c| if is_plain(c) { c } else { '?' }).collect()
+}
+
+/// Maximum width of a line of text.
+pub const COLUMNS: usize = 80;
+/// Stands for a space at which [`wrapped`] does not break a line.
+const TIE: char = '\u{a0}';
+
+/// Joins words so that [`wrapped`] keeps them on one line.
+#[must_use]
+pub fn tied(words: std::fmt::Arguments<'_>) -> String {
+    words.to_string().replace(' ', &TIE.to_string())
+}
+
+/// Appends one paragraph to `out`, wrapped at spaces; lines after the first are indented by `indent`. Control characters
+/// are replaced by `?`.
+pub fn wrapped(out: &mut String, first: &str, text: &str, indent: usize) {
+    let text: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    let mut line = String::from(first);
+    let mut fresh = true;
+    for word in text.split(' ') {
+        if !fresh && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+            let _ = writeln!(out, "{}", line.trim_end().replace(TIE, " "));
+            line = " ".repeat(indent);
+            fresh = true;
+        }
+        if !fresh {
+            line.push(' ');
+        }
+        line.push_str(word);
+        fresh = false;
+    }
+    let _ = writeln!(out, "{}", line.trim_end().replace(TIE, " "));
+}
+
+/// The service is not running, so there is no status to show; the text gives the reason and the command that starts it.
+#[derive(Debug)]
+pub struct NotRunning(
+    /// The message.
+    pub String,
+);
+
+impl std::fmt::Display for NotRunning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NotRunning {}
+
+/// The error that `nearfar {command}` is not running: its process was killed, stopped by itself with a reason, or was never
+/// started.
+#[must_use]
+pub fn not_running(command: &str, was_killed: bool, ended: Option<&str>) -> anyhow::Error {
+    let why = match (was_killed, ended) {
+        (true, _) => format!(
+            ": its process was killed, and its settings may still be in force; restore them with: nearfar {command} stop"
+        ),
+        (false, Some(why)) => {
+            format!("; it ended by itself: {why}; start it with: nearfar {command} start")
+        }
+        (false, None) => format!("; start it with: nearfar {command} start"),
+    };
+    let name = if command == "tier" { "tiering" } else { "balancing" };
+    NotRunning(format!("{name} is not running{why}")).into()
+}
+
+/// Shows a status. With `--json`, [`NotRunning`] becomes a document of this schema on standard output; the exit status is the
+/// same as without.
+///
+/// # Errors
+/// Any other error of `found`, and those of `show`.
+pub fn status<T>(
+    found: anyhow::Result<T>,
+    schema: &str,
+    is_json: bool,
+    show: impl FnOnce(&T) -> anyhow::Result<()>,
+) -> anyhow::Result<ExitCode> {
+    match found {
+        Ok(found) => show(&found).map(|()| Exit::Done.into()),
+        Err(error) if is_json && error.is::<NotRunning>() => {
+            let why = error.to_string();
+            print_json(&serde_json::json!({"schema": schema, "running": false, "why": why}))?;
+            Ok(Exit::Failed.into())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Reports each setting that was restored.
+pub fn note_restored(restored: &Restored) {
+    for recorded in &restored.put_back {
+        note(format_args!("put back /{} to {}", recorded.path, recorded.old));
+    }
+}
+
+/// Refuses the action `what` to users other than root.
+///
+/// # Errors
+/// The effective user is not root.
+pub fn need_root(what: &str) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        rustix::process::geteuid().is_root(),
+        "{what} needs root: run it with sudo; nothing was changed"
+    );
+    Ok(())
+}
+
+/// Reports that the kernel's `damon_stat` is paused, if it runs and is to be paused.
+pub fn note_paused(fs: &dyn Fs, damon_stat: DamonStat) {
+    let is_stat =
+        |holder: &Holder| matches!(holder, Holder::Module { name, .. } if name == "damon_stat");
+    if damon_stat == DamonStat::Pause && holders(fs).is_ok_and(|held| held.iter().any(is_stat)) {
+        note("the kernel's damon_stat is paused while this runs, and resumes afterwards");
+    }
+}
+
+/// Fails if a restore left settings alone because another process had changed them since.
+///
+/// `left` describes the consequence; `overwrite` is the command that restores them regardless.
+///
+/// # Errors
+/// The first conflict, or that a journal file can't be read.
+pub fn refuse_conflicts(report: &Restored, left: &str, overwrite: &str) -> anyhow::Result<()> {
+    for unreadable in &report.unreadable {
+        note(format_args!(
+            "{} was left unchanged: it is not a journal file of this version ({}); if no other version of nearfar wrote it, inspect and delete it",
+            unreadable.path.display(),
+            unreadable.found
+        ));
+    }
+    let Some(conflict) = report.conflicts.first() else {
+        anyhow::ensure!(
+            report.unreadable.is_empty(),
+            "all other settings were restored, except those in the journal files named above"
+        );
+        return Ok(());
+    };
+    anyhow::bail!(
+        "/{} reads {}, not the {} that nearfar wrote: another process has changed it since, so {left}; {overwrite} restores {} regardless",
+        conflict.recorded.path,
+        conflict.found,
+        conflict.recorded.new,
+        conflict.recorded.old
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_makes_a_terminal_do_anything() {
+        let title = "cgroup /a\u{1b}]0;mine\u{7}, \u{9b}2J";
+        assert_eq!(plain(title), "cgroup /a?]0;mine?, ?2J");
+        assert_eq!(plain("two\nlines\tand a tab"), "two\nlines\tand a tab");
+    }
+}

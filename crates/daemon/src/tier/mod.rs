@@ -1,0 +1,20 @@
+//! Tiering on the live machine: DAMON and page migration behind a [`nearfar_control::tiering::Loop`] for each boundary between
+//! tiers.
+//!
+//! - [`service`]: the process: start, loop, stop, restore. [`options`]: the options; [`change`]: changing them while it runs.
+//! - [`plan`]: the nodes of each tier; `scope`: the memory that is tiered.
+//! - [`damon`]: scans and migration, by `schemes`; `passes`: their timing; `reading`: reads of memory and CPU time. Addresses,
+//!   targets and yields are decided in [`nearfar_policy::tiering`].
+//! - [`state`]: the status file; `log`: the access record.
+
+pub mod change;
+pub mod damon;
+pub(crate) mod log;
+pub mod options;
+mod passes;
+pub mod plan;
+mod reading;
+pub mod schemes;
+pub(crate) mod scope;
+pub mod service;
+pub mod state;

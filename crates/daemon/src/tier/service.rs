@@ -1,0 +1,324 @@
+//! The tiering process: resolves all options, configures the kernel, runs the loops until it is stopped or the tiered
+//! memory has gone, and restores all settings.
+//!
+//! Requests are refused before any setting changes. Options that can change at run time are requested by a file
+//! ([`super::change`]), which is polled as often as signals.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use nearfar_control::tiering::Loop;
+use nearfar_control::turns::Turns;
+use nearfar_kernel::balancing::{NumaBalancing, numa_balancing, set_numa_balancing};
+use nearfar_kernel::cgroup::own;
+use nearfar_kernel::claim::Claim;
+use nearfar_kernel::damon::{DamonError, DamonStat, Session};
+use nearfar_kernel::fs::RootFs;
+use nearfar_kernel::journal::{Journal, OnConflict, Restored};
+use nearfar_kernel::process::Identity;
+use nearfar_policy::ports::{TierBoundaries as _, TierPages as _};
+use nearfar_topology::Nanoseconds;
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
+
+use super::change;
+use super::damon::DamonMigrator;
+use super::log::Log;
+use super::options::InForce;
+use super::plan::{self, Plan};
+use super::schemes::specifications;
+use super::scope::Whose;
+use super::state::{self, Ledger, More, State};
+use nearfar_command::exit;
+use nearfar_command::machine::Machine;
+use nearfar_command::output;
+use nearfar_command::supervisor::Supervisor;
+use nearfar_kernel::clock::{Stopwatch, sleep};
+
+/// The owner of these changes, for the journal.
+pub const BY: &str = "tier";
+/// Interval between checks for signals.
+pub const NAP: Duration = Duration::from_millis(50);
+
+/// Tiers until it is stopped.
+///
+/// `for_run`: the scope is a cgroup made for the parent's program; tiering ends when it is empty.
+/// The claim is held until all settings are restored.
+///
+/// # Errors
+/// The reason why it can't start or ended early.
+pub fn serve(machine: &Machine, force: InForce, for_run: bool, claim: Claim) -> anyhow::Result<()> {
+    let dir = Journal::default_dir();
+    let _ = std::fs::remove_file(state::ended_path(&dir));
+    let mut begun = false;
+    let served = set_and_serve(machine, force, for_run, &mut begun);
+    if let (Err(error), true) = (&served, begun) {
+        // The reason is for `status`. A start that was refused never ran; its reason has been shown.
+        let _ = state::write_ended(&dir, &exit::text(error));
+    }
+    drop(claim);
+    served
+}
+
+fn set_and_serve(
+    machine: &Machine,
+    force: InForce,
+    for_run: bool,
+    begun: &mut bool,
+) -> anyhow::Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("listening for signals")?;
+    }
+    let fs = RootFs::live()?;
+    let machine = machine.with_kinds(force.options.kind.as_deref().unwrap_or_default());
+    let (topology, _) = machine.read(&fs)?;
+    let options = &force.options;
+    let plan = plan::plan(&topology, options.wishes(), options.named())?;
+    if let Some(boundary) = plan.boundaries.iter().find(|boundary| boundary.assumed) {
+        output::note(format_args!(
+            "far bandwidth is not known (no probe, no HMAT); {} assumed for the limit on traffic; nearfar probe measures it",
+            boundary.far_bandwidth
+        ));
+    }
+    let journal = Journal::new(Journal::default_dir(), &fs, "/");
+    journal.make_dir()?;
+    let turn = own::Turn::take(journal.dir())?;
+    // Left over from a process that was killed.
+    turn.recover(&fs).context("removing the cgroup of an earlier run")?;
+    journal.restore(BY, OnConflict::Refuse).context("restoring the settings of an earlier run")?;
+    let made = for_run.then(|| turn.make(&fs, &run_name())).transpose()?;
+    let whose = match &made {
+        Some(own) => Whose::run(&fs, own.path())?,
+        None => Whose::find(&fs, options)?,
+    };
+    let log = options.record.as_ref().map(|name| Log::create(name, &machine, &fs, &whose));
+    let log = log.transpose()?;
+    let (us, clock) = (Identity::own(), Stopwatch::start());
+    let (ledger, first) = (Ledger::default(), plan.clone());
+    let mut service = Service {
+        fs: &fs,
+        journal: &journal,
+        machine,
+        first,
+        plan,
+        force,
+        whose,
+        log,
+        ledger,
+        us,
+        clock,
+        supervisor: Supervisor::find(),
+    };
+    *begun = true;
+    let ended = service.run(&stop);
+    let balancing = journal.restore(BY, OnConflict::Refuse);
+    let _ = std::fs::remove_file(state::path(journal.dir()));
+    change::remove(journal.dir());
+    if let Some(log) = service.log.take() {
+        log.end(&fs, service.ledger.cpu());
+    }
+    let removed = made.map(own::Own::remove).transpose();
+    ended?;
+    removed.context("removing the program's cgroup; nearfar tier stop tries again")?;
+    refuse_conflicts(&balancing.context("restoring the kernel's NUMA balancing")?)
+}
+
+/// The cgroup of a run, named after the process in charge of it.
+fn run_name() -> String {
+    let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    format!("nearfar-run-{parent}")
+}
+
+/// Reports the removed cgroup, and settings that stay.
+pub fn say_removed(removed: &own::Removed) {
+    let own::Removed { path, moved, stays_on } = removed;
+    let still = if *moved == 0 {
+        String::new()
+    } else {
+        format!(
+            "; processes still in it ({moved}) were moved back to the cgroup they were started from"
+        )
+    };
+    output::note(format_args!("removed cgroup {path}{still}"));
+    if let Some(parent) = stays_on {
+        output::note(format_args!(
+            "the memory controller stays enabled below cgroup {parent}: cgroups have been created there since"
+        ));
+    }
+}
+
+/// Fails if a restore left a setting alone because another process had changed it.
+///
+/// # Errors
+/// The first conflict.
+pub fn refuse_conflicts(restored: &Restored) -> anyhow::Result<()> {
+    output::refuse_conflicts(restored, "it was left as it is", "nearfar tier stop --overwrite")
+}
+
+fn held(error: DamonError) -> anyhow::Error {
+    let is_stat = error.to_string().contains("damon_stat");
+    let error = anyhow::Error::from(error).context("tiering can't start");
+    if is_stat {
+        error.context("--keep-damon-stat (keep_damon_stat = true in a file) is given")
+    } else {
+        error
+    }
+}
+
+/// Tiering across any number of hotplug events.
+struct Service<'a> {
+    fs: &'a RootFs,
+    journal: &'a Journal<'a>,
+    machine: Machine,
+    /// The plan at the start, and the present one.
+    first: Plan,
+    plan: Plan,
+    force: InForce,
+    whose: Whose,
+    log: Option<Log>,
+    ledger: Ledger,
+    us: Identity,
+    clock: Stopwatch,
+    supervisor: Supervisor,
+}
+
+impl Service<'_> {
+    /// Runs until it is stopped, or no tiered memory is left.
+    fn run(&mut self, stop: &AtomicBool) -> anyhow::Result<()> {
+        loop {
+            let mut pages = self.begin()?;
+            let ended = self.keep_going(&mut pages, stop);
+            self.ledger.close(&pages);
+            let restored = pages.session.stop();
+            let changed = ended?;
+            restored.context(
+                "tiering has stopped, but not all settings were restored; nearfar tier stop tries again",
+            )?;
+            if !changed {
+                return Ok(());
+            }
+            let (machine, _) = self.machine.read(self.fs)?;
+            let options = &self.force.options;
+            self.plan = plan::again(&machine, options.wishes(), options.named(), &self.first)?;
+            let now = self.plan.nodes();
+            self.ledger.gone =
+                self.first.nodes().iter().filter(|node| !now.contains(*node)).collect();
+            output::note(format_args!(
+                "nodes were added or removed; tiering continues with nodes {}",
+                self.plan.order()
+            ));
+        }
+    }
+
+    /// Starts DAMON on the present nodes; nothing is migrated yet.
+    fn begin<'a>(&self) -> anyhow::Result<DamonMigrator<'a>>
+    where
+        Self: 'a,
+    {
+        let (nodes, specifications) = specifications(self.fs, &self.plan, self.whose.group())?;
+        let keep = self.force.options.keep_damon_stat == Some(true);
+        let damon_stat = if keep { DamonStat::Keep } else { DamonStat::Pause };
+        output::note_paused(self.fs, damon_stat);
+        let session =
+            Session::start(self.fs, self.journal, &specifications, damon_stat).map_err(held)?;
+        let pages =
+            DamonMigrator::new(self.fs, session, nodes, self.whose.group().cloned(), &self.plan);
+        let keep = self.force.options.keep_numa_balancing == Some(true);
+        if !keep && numa_balancing(self.fs)?.is_some_and(|mode| mode != NumaBalancing::OFF) {
+            set_numa_balancing(self.journal, BY, NumaBalancing::OFF)
+                .context("turning the kernel's NUMA balancing off")?;
+        }
+        Ok(pages)
+    }
+
+    /// Ticks until stopped, until the scope has ended, or until nodes come or go. Returns whether nodes did.
+    fn keep_going(
+        &mut self,
+        pages: &mut DamonMigrator<'_>,
+        stop: &AtomicBool,
+    ) -> anyhow::Result<bool> {
+        let mut loops = Vec::new();
+        for (at, boundary) in self.plan.boundaries.iter().enumerate() {
+            pages.turn_to(at)?;
+            loops.push(Loop::new(boundary.goals, pages.count()?));
+        }
+        let mut turns = Turns::new(loops);
+        let (mut due, mut shown) = (Duration::ZERO, None);
+        while !pages.has_changed() {
+            if stop.load(Ordering::Relaxed) || self.whose.is_over(self.fs)? {
+                return Ok(false);
+            }
+            self.heed(&mut turns, pages)?;
+            self.supervisor.alive();
+            let now = self.clock.elapsed();
+            if now < due {
+                sleep((due - now).min(NAP));
+                continue;
+            }
+            let now = Nanoseconds(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
+            // If the tiered memory has gone, the kernel returns various errors.
+            let wait = turns.tick(now, pages).map_err(|error| self.gone(pages, error))?;
+            due = self.clock.elapsed().saturating_add(Duration::from_nanos(wait.0));
+            // Once per scan, and when pages have been migrated.
+            let news = (turns.loops().map(|one| *one.seen()).collect::<Vec<_>>(), pages.moved());
+            if shown.as_ref() != Some(&news) {
+                shown = Some(news);
+                self.record(&turns, pages);
+                self.show(&turns, pages)?;
+                self.supervisor.ready(&format!("tiering nodes {}", self.plan.order()));
+            }
+        }
+        Ok(true)
+    }
+
+    /// The error that the tiered memory has gone, or else the given one.
+    fn gone(&self, pages: &DamonMigrator<'_>, error: anyhow::Error) -> anyhow::Error {
+        self.whose.check(self.fs).and_then(|()| pages.gone()).err().unwrap_or(error)
+    }
+
+    /// Adopts options that `nearfar tier config` requests.
+    fn heed(&mut self, turns: &mut Turns, pages: &mut DamonMigrator<'_>) -> anyhow::Result<()> {
+        let dir = self.journal.dir();
+        let Some(asked) = change::asked(dir, self.us) else { return Ok(()) };
+        if self.force.change(asked) {
+            let wishes = self.force.options.wishes();
+            self.plan.change(wishes);
+            pages.set_headroom(wishes.headroom);
+            turns.set_goals(self.plan.boundaries.iter().map(|boundary| boundary.goals));
+        }
+        self.show(turns, pages)?;
+        change::remove(dir);
+        Ok(())
+    }
+
+    fn record(&mut self, turns: &Turns, pages: &DamonMigrator<'_>) {
+        let Some(log) = &mut self.log else { return };
+        let reasons = turns.loops().zip(self.plan.tiers.windows(2)).map(|(one, tiers)| {
+            let reason = one.decision().map_or("starting", |decision| decision.reason.word());
+            match turns.loops().len() {
+                1 => reason.to_owned(),
+                _ => format!("{} over {}: {reason}", tiers[0], tiers[1]),
+            }
+        });
+        let reason = reasons.collect::<Vec<_>>().join(", ");
+        log.look(self.fs, &self.whose, self.ledger.sum(pages), &reason);
+    }
+
+    /// Reports the present state, in the status file and on the output.
+    fn show(&self, turns: &Turns, pages: &DamonMigrator<'_>) -> anyhow::Result<()> {
+        let more = More {
+            identity: self.us,
+            tree: self.whose.root(),
+            settings: &self.force,
+            recording: self.log.as_ref().map(Log::said),
+            plan: &self.plan,
+            ledger: &self.ledger,
+            running_s: self.clock.elapsed().as_secs(),
+        };
+        let state = State::of(turns, pages, &more);
+        state::write(self.journal.dir(), &state)?;
+        output::print(&state.text())
+    }
+}

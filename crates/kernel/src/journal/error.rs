@@ -1,0 +1,80 @@
+//! Errors of the journal.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::fs::FsError;
+use crate::lock::LockError;
+
+/// Reasons why a change was not made, or not restored.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JournalError {
+    /// The directory can't be used.
+    #[error("can't {call} {}{}", path.display(), needs_root(source))]
+    Directory {
+        /// `create`, `lock`, `write` and so on.
+        call: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The errno.
+        source: io::Error,
+    },
+    /// Another process holds the journal's lock.
+    #[error("the journal is in use: {0}; nothing was changed{hint}", hint = lock_needs_root(.0))]
+    Lock(LockError),
+    /// The directory belongs to another user, or others may write to it.
+    #[error(
+        "{} belongs to another user or is writable by others, so its contents can't be trusted; use another directory",
+        path.display()
+    )]
+    Untrusted {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A path outside the permitted ones.
+    #[error("/{path} is not below /sys or /proc/sys; the journal writes nothing else")]
+    Outside {
+        /// The path.
+        path: String,
+    },
+    /// A file to be written does not exist.
+    #[error("there is no /{path} here; nothing was changed")]
+    Absent {
+        /// The path.
+        path: String,
+    },
+    /// A value could not be read, so nothing was written.
+    #[error("{0}; nothing was changed")]
+    Read(FsError),
+    /// A write was refused; earlier writes of the batch were restored.
+    #[error("{0}; nothing was changed{hint}", hint = refused_to_non_root(.0))]
+    Write(FsError),
+    /// A write was refused, and so was restoring the earlier ones. The batch is still recorded.
+    #[error(
+        "{first}; putting back what was already written failed too: {then}. It is recorded: restore it later"
+    )]
+    Stuck {
+        /// The refused write.
+        first: FsError,
+        /// The refused restore.
+        then: FsError,
+    },
+    /// Restoring a value was refused. The batch is still recorded.
+    #[error("can't put back the old value: {0}; it is still recorded{hint}", hint = refused_to_non_root(.0))]
+    PutBack(FsError),
+}
+
+const ROOT: &str = "; this needs root (sudo) or CAP_DAC_OVERRIDE";
+
+fn needs_root(source: &io::Error) -> &'static str {
+    if source.kind() == io::ErrorKind::PermissionDenied { ROOT } else { "" }
+}
+
+fn lock_needs_root(error: &LockError) -> &'static str {
+    if error.is_permission() { ROOT } else { "" }
+}
+
+fn refused_to_non_root(error: &FsError) -> &'static str {
+    if error.is_permission() { ROOT } else { "" }
+}

@@ -1,0 +1,26 @@
+//! Load on a cache: in this process, or behind the memcached protocol (`nearfar cache bench`).
+//!
+//! - [`spec`]: the workload; [`plan`]: a resolved run; [`run`]: runs it with one thread a worker, each with a [`job`].
+//! - [`engine`]: requests to the cache in this process; [`server`]: requests over connections.
+//! - `source`: each worker's requests; `pace`: when they are due; `values`: their values; `gate`: a common start.
+//! - [`tally`]: counts; [`found`]: the saved result; `look`: progress.
+//!
+//! Not here: generators and traces ([`crate::requests`]), text and pages ([`crate::cache::pages`]).
+
+pub mod engine;
+pub mod found;
+mod gate;
+pub mod job;
+mod look;
+mod pace;
+pub mod pages;
+pub mod plan;
+pub mod run;
+pub mod server;
+mod source;
+pub mod spec;
+pub mod tally;
+mod values;
+
+#[cfg(test)]
+pub mod sample;

@@ -1,0 +1,135 @@
+//! Traces of a few lines, written by hand after the published descriptions, and malformed ones.
+
+use super::*;
+use proptest::prelude::*;
+
+fn all(text: &[u8]) -> Result<Vec<Request>, TraceError> {
+    let mut trace = Trace::new(text)?;
+    let (mut requests, mut request) = (Vec::new(), Request::default());
+    while trace.next(&mut request)? {
+        requests.push(request.clone());
+        assert!(requests.len() < 10_000, "these traces are small");
+    }
+    Ok(requests)
+}
+
+fn said(text: &str) -> String {
+    all(text.as_bytes()).unwrap_err().to_string()
+}
+
+fn request(op: Op, key: &str, value_bytes: usize, ttl: u32) -> Request {
+    Request { op, key: key.into(), value_bytes, ttl, fill: op == Op::Get && value_bytes > 0 }
+}
+
+#[test]
+fn meta_lines_are_requests_as_often_as_they_say() {
+    let text = "op_time,key,key_size,op,op_count,size,cache_hits,ttl,usecase,sub_usecase\n\
+        100,7001,8,GET,2,35,2,0,u,s\n\
+        100,7002,4,GET_LEASE,1,0,0,,u,s\r\n\
+        101,7002,4,SET_LEASE,,120,0,3600,u,s\n\
+        102,7001,8,DELETE,1,,0,99999999999,u,s\n";
+    let first = request(Op::Get, "7001....", 35, 0);
+    assert_eq!(
+        all(text.as_bytes()).unwrap(),
+        [
+            first.clone(),
+            first,
+            request(Op::Get, "7002", 0, 0),
+            request(Op::Set, "7002", 120, 3600),
+            request(Op::Delete, "7001....", 0, u32::MAX),
+        ]
+    );
+}
+
+#[test]
+fn metas_columns_may_stand_in_any_order_and_some_may_be_absent() {
+    let requests = all(b"size,op,key\n9,SET,a\n\n9,GET,a").unwrap();
+    assert_eq!(requests, [request(Op::Set, "a", 9, 0), request(Op::Get, "a", 9, 0)]);
+}
+
+#[test]
+fn a_line_may_stand_for_no_request_at_all() {
+    assert_eq!(all(b"key,op,size,op_count\na,SET,9,0\n").unwrap(), []);
+}
+
+#[test]
+fn twitters_lines_are_requests_and_a_key_may_have_commas() {
+    let text = "0,q:q:1:8WTfjZU14ee,17,213,4,get,0\n\
+        1,a,b,,c,9,50,4,add,86400\n\
+        1,k,1,0,5,incr,5\n\
+        2,yDqF:3q,7,0,5,gets,0\n\
+        3,k,1,0,5,delete,0\n";
+    assert_eq!(
+        all(text.as_bytes()).unwrap(),
+        [
+            request(Op::Get, "q:q:1:8WTfjZU14ee", 213, 0),
+            request(Op::Set, "a,b,,c...", 50, 86400),
+            request(Op::Set, "k", 0, 5),
+            request(Op::Get, "yDqF:3q", 0, 0),
+            request(Op::Delete, "k", 0, 0),
+        ]
+    );
+}
+
+#[test]
+fn a_line_that_is_not_understood_is_named_with_its_number_and_why() {
+    const HEAD: &str = "key,op,size,op_count\na,SET,9,1\n";
+    for (line, why) in [
+        ("a,PUT,9,1", "line 3: operation \"PUT\"; known are GET, GET_LEASE"),
+        ("a,SET,9", "line 3: 3 columns, 4 are expected"),
+        ("a,SET,-9,1", "line 3: size is \"-9\"; a whole number up to 134217728"),
+        ("a,SET,134217729,1", "line 3: size is \"134217729\""),
+        ("a,SET,9,99999999999999999999999", "line 3: op_count is"),
+        (",SET,9,1", "line 3: key \"\"; a key has 1 to 250 bytes"),
+        ("a b,SET,9,1", "line 3: key \"a b\""),
+    ] {
+        let found = said(&format!("{HEAD}{line}\n"));
+        assert!(found.starts_with(why), "{line}: {found}");
+    }
+    assert!(said("0,k,1,2,3,get,0\n0,k,1,2,3,got,0\n").starts_with("line 2: operation \"got\""));
+    assert!(said("0,k,1\n").starts_with("line 1: 3 columns, 7 are expected"));
+    assert!(said("x,k,1,2,3,get,0\n").starts_with("line 1: timestamp is \"x\""));
+    let long = format!("0,{},1,2,3,get,0", "k".repeat(251));
+    assert!(said(&long).starts_with("line 1: key \"kkkk"));
+    assert!(said(&"x".repeat(1 << 17)).starts_with("line 1: longer than 65536 bytes"));
+    assert!(said("").starts_with("line 1: the trace is empty"));
+    assert!(said("key,op\n").starts_with("line 1: the head names column size 0 times"));
+    assert!(said("key,op,size,key\n").starts_with("line 1: the head names column key 2 times"));
+}
+
+#[test]
+fn a_reader_that_fails_is_an_error_of_its_line() {
+    struct Failing;
+    impl io::Read for Failing {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::Error::other("the disk is gone"))
+        }
+    }
+    let text = b"key,op,size\na,SET,1\n".chain(io::BufReader::new(Failing));
+    let mut trace = Trace::new(text).unwrap();
+    let mut request = Request::default();
+    assert!(trace.next(&mut request).unwrap());
+    let error = trace.next(&mut request).unwrap_err().to_string();
+    assert_eq!(error, "line 3: reading it: the disk is gone");
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_requests_fit_for_the_protocol_or_an_error(
+        head in prop::sample::select(vec!["", "key,op,size\n", "op_time,key,key_size,op,op_count,size,ttl\n"]),
+        lines in prop::collection::vec(
+            prop::collection::vec(prop::sample::select(b"0129,,,,GETSDLgetsd\xff k\r\n".to_vec()), 0..40), 0..8),
+    ) {
+        let text = [head.as_bytes(), &lines.join(&b'\n')].concat();
+        let mut request = Request::default();
+        if let Ok(mut trace) = Trace::new(&text[..]) {
+            for _ in 0..100 {
+                if !matches!(trace.next(&mut request), Ok(true)) {
+                    break;
+                }
+                prop_assert!((1..=KEY_MAX).contains(&request.key.len()));
+                prop_assert!(request.key.iter().all(|byte| *byte > b' ' && *byte != 127));
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! A connection's byte stream: TCP, a Unix socket, or TLS over TCP.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
+
+use mio::net::{TcpStream, UnixStream};
+use mio::{Interest, Registry, Token};
+
+#[cfg(feature = "tls")]
+use super::tls::TlsStream;
+use crate::proto::Counters;
+
+/// A connection's byte stream.
+#[derive(Debug)]
+pub(super) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+    #[cfg(feature = "tls")]
+    Tls(Box<TlsStream>),
+}
+
+/// The result of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Got {
+    /// This many bytes, and there may be more.
+    Bytes(usize),
+    /// This many bytes; an event will announce more.
+    Last(usize),
+    /// No bytes yet.
+    Nothing,
+    /// The end of the stream.
+    End,
+}
+
+impl Got {
+    /// Number of bytes.
+    pub(super) fn bytes(self) -> usize {
+        match self {
+            Self::Bytes(bytes) | Self::Last(bytes) => bytes,
+            Self::Nothing | Self::End => 0,
+        }
+    }
+}
+
+/// A plain socket's read: one that does not fill the buffer has emptied the socket.
+fn plain(mut socket: impl Read, buffer: &mut [u8]) -> io::Result<Got> {
+    loop {
+        return match socket.read(buffer) {
+            Ok(0) => Ok(Got::End),
+            Ok(bytes) if bytes < buffer.len() => Ok(Got::Last(bytes)),
+            Ok(bytes) => Ok(Got::Bytes(bytes)),
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(Got::Nothing),
+            Err(error) => Err(error),
+        };
+    }
+}
+
+/// Reads at most `more` bytes to the end of `room`, without an intermediate buffer.
+fn straight(socket: impl Read, room: &mut Vec<u8>, more: usize) -> io::Result<Got> {
+    let before = room.len();
+    room.reserve(more);
+    let done = socket.take(more as u64).read_to_end(room);
+    let bytes = room.len() - before;
+    match done {
+        Ok(_) if bytes == more => Ok(Got::Bytes(bytes)),
+        // The end came early: the value read will never be complete.
+        Ok(_) => Ok(Got::End),
+        Err(error) if error.kind() == ErrorKind::WouldBlock && bytes == 0 => Ok(Got::Nothing),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(Got::Last(bytes)),
+        Err(error) => Err(error),
+    }
+}
+
+/// A plain socket's write; 0 if it accepts nothing now.
+fn put(mut socket: impl Write, bytes: &[u8]) -> io::Result<usize> {
+    loop {
+        return match socket.write(bytes) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),
+            done => done,
+        };
+    }
+}
+
+impl Stream {
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<Got> {
+        match self {
+            Self::Tcp(socket) => plain(socket, buffer),
+            Self::Unix(socket) => plain(socket, buffer),
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.read(buffer),
+        }
+    }
+
+    /// Reads at most `more` bytes to the end of `room`; `None` if it needs an intermediate buffer.
+    pub(super) fn read_straight(
+        &mut self,
+        room: &mut Vec<u8>,
+        more: usize,
+    ) -> Option<io::Result<Got>> {
+        match self {
+            Self::Tcp(socket) => Some(straight(socket, room, more)),
+            Self::Unix(socket) => Some(straight(socket, room, more)),
+            #[cfg(feature = "tls")]
+            Self::Tls(_) => None,
+        }
+    }
+
+    /// Writes; returns the number of bytes accepted, 0 if none now.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => put(socket, bytes),
+            Self::Unix(socket) => put(socket, bytes),
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    /// Whether it has accepted bytes that the socket has not.
+    pub(super) fn holds(&self) -> bool {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.holds(),
+            _ => false,
+        }
+    }
+
+    /// Maximum bytes that it has accepted and still holds.
+    pub(super) fn memory(&self) -> usize {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.memory(),
+            _ => 0,
+        }
+    }
+
+    /// Passes accepted bytes to the socket. Returns whether the socket accepted any.
+    #[cfg_attr(
+        not(feature = "tls"),
+        expect(clippy::unnecessary_wraps, reason = "TLS alone keeps bytes")
+    )]
+    pub(super) fn flush(&mut self) -> io::Result<bool> {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.flush(),
+            _ => Ok(false),
+        }
+    }
+
+    /// Signals the end of the stream, if possible without waiting.
+    pub(super) fn end(&mut self) {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.end(),
+            _ => (),
+        }
+    }
+
+    /// Counts a violation of the protocol by the peer.
+    pub(super) fn count_error(&self, counts: &Counters) {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) if stream.is_open() => counts.ssl_proto_errors.one(),
+            _ => counts.ssl_handshake_errors.one(),
+        }
+    }
+
+    pub(super) fn number(&self) -> i32 {
+        match self {
+            Self::Tcp(socket) => socket.as_raw_fd(),
+            Self::Unix(socket) => socket.as_raw_fd(),
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.fd().as_raw_fd(),
+        }
+    }
+
+    pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        let interest = Interest::READABLE;
+        match self {
+            Self::Tcp(socket) => registry.register(socket, token, interest),
+            Self::Unix(socket) => registry.register(socket, token, interest),
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => registry.register(stream.socket(), token, interest),
+        }
+    }
+
+    /// Starts or stops polling for writing.
+    pub(super) fn watch(
+        &mut self,
+        registry: &Registry,
+        token: Token,
+        interest: Interest,
+    ) -> io::Result<()> {
+        match self {
+            Self::Tcp(socket) => registry.reregister(socket, token, interest),
+            Self::Unix(socket) => registry.reregister(socket, token, interest),
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => registry.reregister(stream.socket(), token, interest),
+        }
+    }
+}

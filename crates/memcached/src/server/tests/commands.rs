@@ -1,0 +1,215 @@
+//! Requests and replies: whole, in parts, large, and late.
+
+use std::io::Read as _;
+use std::net::Shutdown;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::{AT_REST, config, dial, item, serve, soon, value, waits};
+use crate::proto::testkit::MapStore;
+use crate::server::Server;
+
+/// Requests, each with its reply.
+const DIALOGUE: &[(&str, &str)] = &[
+    ("set a 5 0 3\r\nabc\r\n", "STORED\r\n"),
+    ("add a 5 0 3\r\nxyz\r\n", "NOT_STORED\r\n"),
+    ("replace a 6 0 1\r\nb\r\n", "STORED\r\n"),
+    ("append a 0 0 1\r\nc\r\n", "STORED\r\n"),
+    ("prepend a 0 0 1\r\na\r\n", "STORED\r\n"),
+    ("get a none a\r\n", "VALUE a 6 3\r\nabc\r\nVALUE a 6 3\r\nabc\r\nEND\r\n"),
+    ("ms a 1 E500\r\nx\r\n", "HD\r\n"),
+    ("gets a\r\n", "VALUE a 0 1 500\r\nx\r\nEND\r\n"),
+    ("cas a 0 0 1 499\r\ny\r\n", "EXISTS\r\n"),
+    ("cas a 0 0 1 500\r\ny\r\n", "STORED\r\n"),
+    ("cas none 0 0 1 500\r\ny\r\n", "NOT_FOUND\r\n"),
+    ("set n 0 0 1 noreply\r\n7\r\nincr n 5\r\n", "12\r\n"),
+    ("decr n 20\r\n", "0\r\n"),
+    ("incr none 1\r\n", "NOT_FOUND\r\n"),
+    ("touch a 100\r\n", "TOUCHED\r\n"),
+    ("gat 100 a\r\n", "VALUE a 0 1\r\ny\r\nEND\r\n"),
+    ("mg a v t\r\n", "VA 1 t100\r\ny\r\n"),
+    ("mg none v\r\n", "EN\r\n"),
+    ("mg none v q\r\nmn\r\n", "MN\r\n"),
+    ("ma n D3 v\r\n", "VA 1\r\n3\r\n"),
+    ("md n\r\n", "HD\r\n"),
+    ("md n q\r\nmn\r\n", "NF\r\nMN\r\n"),
+    ("set n 0 0 1 noreply\r\n7\r\nmd n q\r\nmn\r\n", "MN\r\n"),
+    ("me none\r\n", "EN\r\n"),
+    ("delete a\r\n", "DELETED\r\n"),
+    ("delete a\r\n", "NOT_FOUND\r\n"),
+    ("verbosity 1\r\n", "OK\r\n"),
+    ("flush_all\r\n", "OK\r\n"),
+    ("watch fetchers\r\n", "CLIENT_ERROR watch commands not allowed\r\n"),
+    ("shutdown\r\n", "SERVER_ERROR: shutdown not enabled\r\n"),
+    ("slabs automove 0\r\n", "OK\r\n"),
+    ("lru_crawler enable\r\n", "OK\r\n"),
+    ("cache_memlimit 16\r\n", "OK\r\n"),
+    ("set a 0 0 1\r\nabcdef\r\n", "CLIENT_ERROR bad data chunk\r\nERROR\r\n"),
+    ("nothing like this\r\n", "ERROR\r\n"),
+    ("stats reset\r\n", "RESET\r\n"),
+];
+
+#[test]
+fn commands_of_every_class_are_answered() {
+    let server = serve(config());
+    let mut client = dial(&server);
+    for (said, heard) in DIALOGUE {
+        client.ask(said, heard);
+    }
+    assert!(client.ask_until("version\r\n", "\r\n").starts_with("VERSION 1.6."));
+    client.ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+    for (what, has) in [
+        ("", "STAT curr_connections 1\r\n"),
+        ("", "STAT curr_items 1\r\n"),
+        ("settings", "STAT maxconns 1024\r\n"),
+        ("conns", "conn_listening"),
+        ("conns", ":listen_addr tcp:127.0.0.1:"),
+        ("slabs", "used_chunks 1\r\n"),
+        ("items", "number 1\r\n"),
+    ] {
+        let stats = client.ask_until(&format!("stats {what}\r\n"), "END\r\n");
+        assert!(stats.contains(has), "{has} in {stats}");
+    }
+    let dump = client.ask_until("lru_crawler metadump all\r\n", "END\r\n");
+    assert!(dump.starts_with("OK\r\nkey=a exp=-1 "), "{dump}");
+    client.ask("lru_crawler mgdump all\r\n", "OK\r\nmg a\r\nEN\r\n");
+    client.say("quit\r\n");
+    client.hears_end();
+    soon("its place is free", || dial(&server).figure("curr_connections") == 1);
+}
+
+#[test]
+fn a_store_in_a_map_answers_the_same() {
+    let server = Server::start(Arc::new(MapStore::default()), config()).unwrap();
+    let mut client = dial(&server);
+    for (said, heard) in DIALOGUE.iter().filter(|(said, _)| !said.starts_with("cache_memlimit")) {
+        client.ask(said, heard);
+    }
+}
+
+/// The complete output of a server to a client that sends exactly this, in these parts.
+fn answers(server: &Server, said: &[u8], parts: &[usize]) -> Vec<u8> {
+    let mut client = dial(server);
+    let mut rest = said;
+    for part in parts {
+        let (now, later) = rest.split_at(rest.len().min(*part));
+        client.say(now);
+        rest = later;
+        std::thread::yield_now();
+    }
+    client.say(rest);
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    let mut all = Vec::new();
+    client.stream.read_to_end(&mut all).unwrap();
+    all
+}
+
+fn command() -> impl Strategy<Value = Vec<u8>> {
+    let key = prop::sample::select(vec!["a", "b", "c", "long-key-of-some-bytes"]);
+    let small = prop::sample::select(vec![
+        "get a b c a",
+        "gets a long-key-of-some-bytes",
+        "gat 100 b",
+        "delete a",
+        "incr c 5",
+        "mg a v s f c k",
+        "mg b v q",
+        "md c",
+        "ma c N0 v",
+        "mn",
+        "touch a 0",
+        "",
+        "no such thing",
+        "get",
+        "set a 0 0 -1",
+    ]);
+    let verb = prop::sample::select(vec!["set", "add", "append", "prepend", "replace"]);
+    let sizes = prop_oneof![8 => 0..200usize, 1 => 1000..3000usize, 1 => 60_000..200_000usize];
+    prop_oneof![
+        3 => small.prop_map(|line| format!("{line}\r\n").into_bytes()),
+        2 => (verb, key, sizes).prop_map(|(verb, key, bytes)| {
+            let head = format!("{verb} {key} 1 0 {bytes}\r\n");
+            [head.as_bytes(), &value(bytes, bytes), b"\r\n"].concat()
+        }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_comes_in_parts_is_answered_as_what_comes_at_once(
+        commands in prop::collection::vec(command(), 1..30),
+        parts in prop::collection::vec(prop_oneof![1..12usize, 1000..30_000usize], 0..60),
+    ) {
+        let store = || Arc::new(MapStore::default());
+        let (one, other) = (Server::start(store(), config()), Server::start(store(), config()));
+        let said = commands.concat();
+        let whole = answers(&one.unwrap(), &said, &[]);
+        let parted = answers(&other.unwrap(), &said, &parts);
+        prop_assert!(!whole.is_empty() || commands.iter().all(|one| one.starts_with(b"mg b")));
+        prop_assert_eq!(whole.escape_ascii().to_string(), parted.escape_ascii().to_string());
+    }
+}
+
+#[test]
+fn a_large_value_is_stored_and_read_and_a_larger_one_is_refused() {
+    let server = serve(config());
+    let mut client = dial(&server);
+    let large = value(1, 900_000);
+    client.sets("large", &large);
+    client.ask("get large\r\n", item("large", &large));
+    // Twice at once, which is more than is written at once.
+    client.say("get large\r\nget large\r\nmn\r\n");
+    client.hears([item("large", &large), item("large", &large), b"MN\r\n".to_vec()].concat());
+    let larger = value(2, 1_200_000);
+    client.say("set larger 0 0 1200000\r\n");
+    client.say(&larger);
+    client.ask("\r\nmn\r\n", "SERVER_ERROR object too large for cache\r\nMN\r\n");
+    client.ask("get larger\r\n", "END\r\n");
+    client.ask("get large\r\n", item("large", &large));
+}
+
+#[test]
+fn thousands_of_reads_are_answered_to_who_reads_late() {
+    let server = serve(config());
+    let (mut client, mut other) = (dial(&server), dial(&server));
+    let values: Vec<Vec<u8>> = (0..10).map(|seed| value(seed, 9_000)).collect();
+    for (number, value) in values.iter().enumerate() {
+        client.sets(&format!("k{number}"), value);
+    }
+    let asked: String = (0..2000).map(|number| format!("get k{}\r\n", number % 10)).collect();
+    client.say(asked);
+    soon("its replies wait", || waits(&mut other));
+    assert!(other.figure("read_buf_bytes") < 1 << 20, "as much is held as is answered at once");
+    for number in 0..2000 {
+        client.hears(item(&format!("k{}", number % 10), &values[number % 10]));
+    }
+    client.ask("mn\r\n", "MN\r\n");
+    soon("what it held is given back", || other.figure("read_buf_bytes") <= AT_REST);
+}
+
+#[test]
+fn who_never_rests_leaves_others_their_turn() {
+    let server = serve(crate::server::Config { threads: 1, ..config() });
+    let (mut busy, mut other) = (dial(&server), dial(&server));
+    let (many, replies) = ("mn\r\n".repeat(20_000), "MN\r\n".repeat(20_000));
+    let mut reader = super::Client { stream: busy.stream.try_clone().unwrap() };
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for _ in 0..20 {
+                busy.say(&many);
+            }
+        });
+        scope.spawn(move || {
+            for _ in 0..20 {
+                reader.hears(&replies);
+            }
+        });
+        for _ in 0..100 {
+            other.ask("mn\r\n", "MN\r\n");
+        }
+    });
+    assert!(other.figure("conn_yields") > 0);
+}

@@ -1,0 +1,141 @@
+//! Additions to the generated completion scripts: words for values, and completion of the command after `--`.
+//!
+//! The parser accepts more than these words (node numbers, machine files), so they are added to the definition only
+//! when a script is generated.
+
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, Command, ValueHint};
+use clap_complete::Shell;
+use nearfar_lab::fetch::SERIES;
+use nearfar_lab::machine::catalog;
+use nearfar_sim::policy::POLICIES;
+use nearfar_sim::workload;
+
+const NODES: [&str; 9] = ["near", "far", "local", "remote", "all", "dram", "cxl", "hbm", "pmem"];
+/// The names of the sensors.
+const SENSORS: [&str; 10] = [
+    "ibs",
+    "pebs",
+    "spe",
+    "lab",
+    "hint-faults",
+    "latency",
+    "controllers",
+    "cxl-pmu",
+    "resctrl",
+    "damon",
+];
+
+/// In bash, words after `--` are completed as those of the command they belong to.
+const BASH: &str = r#"
+_nearfar_or_command() {
+    local at offset=_command_offset
+    declare -F _comp_command_offset > /dev/null && offset=_comp_command_offset
+    for ((at = 1; at < COMP_CWORD; at++)); do
+        if [[ ${COMP_WORDS[at]} == -- ]]; then
+            if declare -F "$offset" > /dev/null; then
+                "$offset" $((at + 1))
+            elif ((at + 1 == COMP_CWORD)); then
+                COMPREPLY=($(compgen -c -- "${COMP_WORDS[COMP_CWORD]}"))
+            else
+                COMPREPLY=()
+            fi
+            return
+        fi
+    done
+    _nearfar "$@"
+}
+complete -F _nearfar_or_command -o bashdefault -o default nearfar
+"#;
+
+/// The completion script of `shell` for `command`.
+pub(super) fn script(shell: Shell, command: Command) -> Vec<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut with_words(command, ""), "nearfar", &mut script);
+    if shell == Shell::Bash {
+        script.extend(BASH.bytes());
+    }
+    script
+}
+
+/// Adds the words to `command`, whose parents' names are `parents`, and to its subcommands.
+fn with_words(command: Command, parents: &str) -> Command {
+    let path = format!("{parents} {}", command.get_name());
+    let command = command.mut_args(|argument| with_values(argument, &path));
+    command.mut_subcommands(|below| with_words(below, &path))
+}
+
+fn with_values(argument: Arg, path: &str) -> Arg {
+    if argument.is_trailing_var_arg_set() {
+        return argument.value_hint(ValueHint::CommandWithArguments);
+    }
+    let shown: Vec<_> = argument.get_value_names().unwrap_or_default().to_vec();
+    let shown = shown.first().map(ToString::to_string).unwrap_or_default();
+    let long = argument.get_long().unwrap_or_default();
+    let is_simulated = path.contains(" sim ");
+    let words: Vec<&'static str> = match (long, shown.as_str()) {
+        ("sensor", _) => SENSORS.into(),
+        ("policies", _) => POLICIES.iter().map(|(name, ..)| *name).collect(),
+        ("workload", _) if is_simulated => workload::NAMES.iter().map(|(name, ..)| *name).collect(),
+        ("machine", "NAME|FILE" | "NAME|FILE,...") if !is_simulated => {
+            catalog::FILES.iter().map(|(name, _)| *name).collect()
+        }
+        ("kernel", "VERSION|PATH") => SERIES.into(),
+        (_, "NODES|auto") => NODES.into_iter().chain(["auto"]).collect(),
+        (_, "NODE" | "NODES") => NODES.into(),
+        _ => return argument,
+    };
+    argument.value_parser(PossibleValuesParser::new(words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    fn script_of(shell: Shell) -> String {
+        String::from_utf8(script(shell, crate::cli::Cli::command())).unwrap()
+    }
+
+    /// The completions that bash offers for the last of these words.
+    fn offered(words: &[&str]) -> Vec<String> {
+        let mut bash = std::process::Command::new("bash");
+        let run = r#"source /dev/stdin; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1));
+            _nearfar_or_command nearfar "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+            printf '%s\n' "${COMPREPLY[@]}""#;
+        bash.args(["--norc", "-c", run, "bash"]).args(words);
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("nearfar.bash");
+        std::fs::write(&file, script_of(Shell::Bash)).unwrap();
+        bash.stdin(std::fs::File::open(&file).unwrap());
+        let output = bash.output().unwrap();
+        String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn bash_offers_words_for_values_and_commands_after_the_dashes() {
+        for (words, word) in [
+            (&["nearfar", "run", "-m", "c"][..], "cxl"),
+            (&["nearfar", "run", "-w", "a"], "auto"),
+            (&["nearfar", "tier", "start", "--near", "h"], "hbm"),
+            (&["nearfar", "lab", "run", "-M", "numa"], "numa-4node"),
+            (&["nearfar", "lab", "run", "-K", "7"], "7.2"),
+            (&["nearfar", "sim", "compare", "--policies", "first"], "first-touch"),
+            (&["nearfar", "sim", "compare", "--workload", "hot-s"], "hot-set"),
+            (&["nearfar", "sense", "--sensor", "ib"], "ibs"),
+            (&["nearfar", "run", "-m", "0", "--", "grou"], "groups"),
+        ] {
+            let offered = offered(words);
+            assert!(offered.iter().any(|offer| offer == word), "{words:?}: {offered:?}");
+        }
+        assert!(!offered(&["nearfar", "run", "--", "ls", "--"]).contains(&"--membind".to_owned()));
+    }
+
+    #[test]
+    fn zsh_completes_a_command_after_its_options() {
+        assert!(
+            script_of(Shell::Zsh)
+                .contains("::command -- The program and its arguments:_cmdambivalent")
+        );
+    }
+}

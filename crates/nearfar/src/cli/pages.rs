@@ -1,0 +1,216 @@
+//! Man pages: generated from the definition of the command line, plus examples, files and related pages.
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+
+use clap::{Arg, Command};
+use clap_mangen::Man;
+
+/// A command, an example of it, and the example's effect.
+const EXAMPLES: [(&str, &str, &str); 17] = [
+    ("nearfar", "nearfar topo", "Show this machine's nodes and kinds of memory."),
+    ("nearfar", "nearfar lab run -- nearfar topo", "The same on an emulated machine."),
+    ("nearfar topo", "nearfar topo --record machine.tree", "Record this machine."),
+    ("nearfar topo", "nearfar topo --sysfs machine.tree", "Show a recorded machine."),
+    ("nearfar probe", "nearfar probe --quick", "Measure this machine in a few seconds."),
+    ("nearfar weights", "nearfar weights --mix 2:1", "Show weights for two reads a write."),
+    ("nearfar weights", "nearfar weights --apply", "Set them; --restore undoes it."),
+    ("nearfar run", "nearfar run -p near -- redis-server", "Prefer near memory."),
+    ("nearfar run", "nearfar run -w auto -- ./stream", "Use the bandwidth of all nodes."),
+    ("nearfar run", "nearfar run -m cxl --report -- ./job", "Bind to CXL memory, then report."),
+    ("nearfar record", "nearfar record -o job.nfr -- ./job", "Record a command's accesses."),
+    ("nearfar report", "nearfar report heatmap job.nfr", "Show them by time and address."),
+    ("nearfar tier start", "nearfar tier start --headroom 5", "Tier the whole machine."),
+    ("nearfar balance start", "nearfar balance start --pid 4711", "Balance one process tree."),
+    ("nearfar daemon", "nearfar daemon --once", "Show node load once, publish nothing."),
+    ("nearfar cache serve", "nearfar cache serve -m near=4g -m far=16g", "Serve two tiers."),
+    ("nearfar lab run", "nearfar lab run -M numa-4node -- nearfar topo", "Use another machine."),
+];
+
+const EXIT_STATUS: &str = "0 success; 1 failure; 2 bad usage. Commands that run CMD end with CMD's own status (128 plus \
+    the signal, if one ended it), or with 125 if nearfar failed before CMD, 126 if CMD can't be executed and 127 if it \
+    was not found.";
+
+const ENVIRONMENT: [(&str, &str); 3] = [
+    ("NEARFAR_STATE", "Directory of saved measurements and of the journal of settings."),
+    ("NEARFAR_CACHE", "Directory of the lab's emulator and kernels."),
+    ("NEARFAR_ADVICE", "File of the advice page that nearfar daemon publishes."),
+];
+
+const FILES: [(&str, &str); 4] = [
+    ("/var/lib/nearfar", "State of root: saved measurements, journal of settings."),
+    ("~/.local/state/nearfar", "Saved measurements of other users ($XDG_STATE_HOME/nearfar)."),
+    ("~/.cache/nearfar", "The lab's emulator and kernels ($XDG_CACHE_HOME/nearfar)."),
+    ("/run/nearfar/advice", "The advice page."),
+];
+
+/// Writes a page for each command into `directory`.
+pub(super) fn write(command: Command, directory: &Path) -> io::Result<()> {
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    each(&command, None, directory)
+}
+
+fn each(command: &Command, parent: Option<&Command>, directory: &Path) -> io::Result<()> {
+    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+        each(below, Some(command), directory)?;
+    }
+    let man = Man::new(command.clone());
+    std::fs::write(directory.join(man.get_filename()), page(command, parent, man)?)
+}
+
+fn page(command: &Command, parent: Option<&Command>, man: Man) -> io::Result<Vec<u8>> {
+    let man = man.source(concat!("nearfar ", env!("CARGO_PKG_VERSION"))).manual("nearfar");
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    page.extend(synopsis(command).bytes());
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut page)?;
+    }
+    if let Some(notes) = command.get_after_long_help() {
+        let _ = section(&mut page, "NOTES", &paragraphs(&notes.to_string()));
+    }
+    let name = command.get_bin_name().unwrap_or_default();
+    let of_this = |(of, ..): &&(&str, &str, &str)| *of == name;
+    let examples = EXAMPLES.iter().filter(of_this);
+    let examples = examples.map(|(_, typed, what)| (*typed, *what)).collect::<Vec<_>>();
+    let related = related(command, parent);
+    for (title, text) in [
+        ("EXAMPLES", listed(&examples)),
+        ("EXIT STATUS", escaped(EXIT_STATUS) + "\n"),
+        ("ENVIRONMENT", listed(&ENVIRONMENT)),
+        ("FILES", listed(&FILES)),
+        ("SEE ALSO", related),
+    ] {
+        if !text.is_empty() {
+            let _ = section(&mut page, title, &text);
+        }
+    }
+    Ok(page)
+}
+
+fn section(page: &mut impl io::Write, title: &str, text: &str) -> io::Result<()> {
+    write!(page, ".SH \"{title}\"\n{text}")
+}
+
+/// Text with roff's requests escaped.
+fn escaped(text: &str) -> String {
+    let text = text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
+    if text.starts_with('.') { format!("\\&{text}") } else { text }
+}
+
+/// Each option with its value; required ones without brackets.
+fn synopsis(command: &Command) -> String {
+    let name = escaped(command.get_bin_name().unwrap_or_default());
+    let mut out = format!(".SH SYNOPSIS\n.nh\n.ad l\n\\fB{name}\\fR\n");
+    let shown = |argument: &&Arg| {
+        let is_general = matches!(argument.get_id().as_str(), "help" | "version");
+        !argument.is_hide_set() && !argument.is_positional() && !is_general
+    };
+    for option in command.get_arguments().filter(shown) {
+        let name = match (option.get_short(), option.get_long()) {
+            (Some(short), _) => format!("-{short}"),
+            (None, long) => format!("--{}", long.unwrap_or_default()),
+        };
+        let values = option.get_value_names().unwrap_or_default();
+        let takes = option.get_num_args().is_some_and(|number| number.takes_values());
+        let values = values.iter().filter(|_| takes).map(|value| escaped(value));
+        let is_optional = option.get_num_args().is_some_and(|number| number.min_values() == 0);
+        let value = |value: String| match is_optional {
+            true => format!("[=\\fI{value}\\fR]"),
+            false => format!(" \\fI{value}\\fR"),
+        };
+        let values = values.map(value).collect::<String>();
+        let (open, close) = if option.is_required_set() { ("", "") } else { ("[", "]") };
+        let _ = writeln!(out, "{open}\\fB{}\\fR{values}{close}", escaped(&name));
+    }
+    for positional in command.get_positionals().filter(|positional| !positional.is_hide_set()) {
+        let values = positional.get_value_names().unwrap_or_default().join(" ");
+        let (open, close) = if positional.is_required_set() { ("", "") } else { ("[", "]") };
+        let more = if positional.is_trailing_var_arg_set() { "..." } else { "" };
+        let _ = writeln!(out, "{open}\\fI{}\\fR{more}{close}", escaped(&values));
+    }
+    if command.has_subcommands() {
+        let is_needed = command.is_subcommand_required_set();
+        out += if is_needed { "\\fICOMMAND\\fR\n" } else { "[\\fICOMMAND\\fR]\n" };
+    }
+    out + ".ad b\n.hy\n"
+}
+
+/// Paragraphs as roff; indented lines are kept as they are.
+fn paragraphs(text: &str) -> String {
+    let mut out = String::new();
+    let mut is_literal = false;
+    for line in text.lines() {
+        let literal = line.starts_with(' ');
+        if literal != is_literal {
+            out += if literal { ".nf\n" } else { ".fi\n" };
+            is_literal = literal;
+        }
+        out += &if line.is_empty() { String::from(".PP\n") } else { escaped(line) + "\n" };
+    }
+    out + if is_literal { ".fi\n" } else { "" }
+}
+
+/// Terms, each with its meaning.
+fn listed(terms: &[(&str, &str)]) -> String {
+    let line = |(term, what): &(&str, &str)| {
+        format!(".TP\n\\fB{}\\fR\n{}\n", escaped(term), escaped(what))
+    };
+    terms.iter().map(line).collect()
+}
+
+/// The pages of the parent, sibling and child commands.
+fn related(command: &Command, parent: Option<&Command>) -> String {
+    let beside = parent.into_iter().flat_map(Command::get_subcommands);
+    let all = parent.into_iter().chain(beside).chain(command.get_subcommands());
+    let names = all.filter(|other| !other.is_hide_set()).filter_map(Command::get_display_name);
+    let own = command.get_display_name();
+    let names = names.filter(|name| Some(*name) != own);
+    let pages = names.map(|name| format!("\\fB{}\\fR(1)", escaped(name)));
+    pages.collect::<Vec<_>>().join(",\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn every_page_has_its_sections_and_groff_takes_them() {
+        let dir = tempfile::tempdir().unwrap();
+        write(crate::cli::Cli::command(), dir.path()).unwrap();
+        let mut groff = std::process::Command::new("groff");
+        groff.args(["-s", "-man", "-Tutf8", "-ww", "-z"]);
+        for entry in std::fs::read_dir(dir.path()).unwrap() {
+            let path = entry.unwrap().path();
+            let text = std::fs::read_to_string(&path).unwrap();
+            for title in ["NAME", "SYNOPSIS", "\"EXIT STATUS\"", "\"FILES\"", "\"SEE ALSO\""] {
+                assert!(text.contains(&format!(".SH {title}\n")), "{title}: {}", path.display());
+            }
+            assert!(!text.contains(".SH EXTRA"), "{}", path.display());
+            groff.arg(path);
+        }
+        if let Ok(output) = groff.output() {
+            assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        }
+        let run = std::fs::read_to_string(dir.path().join("nearfar-run.1")).unwrap();
+        assert!(run.contains("[\\fB\\-m\\fR \\fINODES\\fR]\n"), "{run}");
+        assert!(run.contains("[\\fB\\-\\-report\\fR[=\\fIFILE\\fR]]\n"), "{run}");
+        assert!(run.contains("redis\\-server") && run.contains("\\fBnearfar\\-topo\\fR(1)"));
+    }
+
+    #[test]
+    fn every_example_is_of_a_command_and_is_understood() {
+        let mut command = crate::cli::Cli::command();
+        command.build();
+        for (of, typed, _) in EXAMPLES {
+            let parsed = command.clone().try_get_matches_from(typed.split(' '));
+            assert!(typed.starts_with(of) && parsed.is_ok(), "{typed}: {parsed:?}");
+        }
+    }
+}

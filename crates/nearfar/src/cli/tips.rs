@@ -1,0 +1,189 @@
+//! Suggestions for words that users of other tools type, where the parser's own guess is misleading or missing.
+
+use std::error::Error as _;
+
+use clap::CommandFactory as _;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use super::Cli;
+
+/// Stands for any command.
+const ANY: &str = "*";
+const NO_LEVELS: &str = "messages have no levels; errors and notes go to standard error";
+
+/// A command (`""` for none), a word or option typed after it, and its equivalent here.
+const TIPS: [(&str, &str, &str); 47] = [
+    (
+        "",
+        "status",
+        "nearfar topo shows the machine; nearfar tier status, balance status and daemon status what runs",
+    ),
+    ("", "list", "nearfar topo shows nodes; nearfar lab machines emulated machines"),
+    ("", "ls", "nearfar topo shows nodes; nearfar lab machines emulated machines"),
+    ("", "version", "nearfar --version"),
+    ("", "numactl", "nearfar run takes numactl's letters; nearfar topo is numactl -H"),
+    (
+        "",
+        "numastat",
+        "nearfar run --report shows a program's memory by node; nearfar record --pid that of a running one",
+    ),
+    (
+        "",
+        "migratepages",
+        "nearfar tier start --pid and nearfar balance start --pid move a running program's pages",
+    ),
+    ("", "heatmap", "nearfar report heatmap FILE"),
+    ("", "wss", "nearfar report wss FILE"),
+    ("", "config", "nearfar tier config"),
+    (
+        "",
+        "top",
+        "nearfar sense shows current traffic; nearfar tier status and balance status what they do",
+    ),
+    ("", "ps", "nearfar run --report and nearfar record --pid show a program's memory by node"),
+    ("", "metrics", "nearfar cache serve --metrics ADDRESS:PORT; other commands have --json"),
+    ("", "logs", "nearfar writes to standard error; of services: journalctl -u UNIT"),
+    ("", "undo", "nearfar tier stop, nearfar balance stop, nearfar weights --restore"),
+    ("", "off", "nearfar tier stop, nearfar balance stop, nearfar weights --restore"),
+    ("", "restore", "nearfar weights --restore"),
+    ("", "enable", "nearfar tier start, nearfar balance start"),
+    ("", "disable", "nearfar tier stop, nearfar balance stop"),
+    ("", "bench", "benchmarks are in nearfar-bench; a cache's is nearfar cache bench"),
+    ("", "install", "make install, in the sources"),
+    ("", "serve", "nearfar cache serve"),
+    ("", "start", "nearfar tier start, nearfar balance start, or nearfar daemon"),
+    ("", "stop", "nearfar tier stop, nearfar balance stop"),
+    ("daemon", "start", "nearfar daemon starts it"),
+    ("daemon", "stop", "end its process (SIGTERM); nearfar daemon status names it"),
+    ("tier", "enable", "nearfar tier start"),
+    ("tier", "disable", "nearfar tier stop"),
+    ("balance", "enable", "nearfar balance start"),
+    ("balance", "disable", "nearfar balance stop"),
+    ("lab", "list", "nearfar lab machines"),
+    ("lab", "ls", "nearfar lab machines"),
+    ("lab", "exec", "nearfar lab run -- CMD"),
+    ("run", "--all", "all nodes' CPUs are used unless -N or -C says otherwise"),
+    ("run", "--show", "nearfar run --dry-run shows what would be done"),
+    ("run", "--hardware", "nearfar topo shows the machine"),
+    ("run", "-H", "nearfar topo shows the machine"),
+    (
+        "run",
+        "--pid",
+        "a running program's pages are moved by nearfar tier start --pid and nearfar balance start --pid",
+    ),
+    (
+        "report",
+        "",
+        "which report: nearfar report heatmap, wss, temperature, residency or info FILE",
+    ),
+    ("weights", "--set", "weights follow from bandwidths: nearfar weights --from FILE --apply"),
+    (ANY, "-v", NO_LEVELS),
+    (ANY, "--verbose", NO_LEVELS),
+    (ANY, "-q", NO_LEVELS),
+    (ANY, "--quiet", NO_LEVELS),
+    (ANY, "-j", "--json, in commands that print data"),
+    (ANY, "--output", "--json, in commands that print data"),
+    (ANY, "--format", "--json, in commands that print data"),
+];
+
+/// Replaces the parser's guess in the error where there is a better suggestion; `words` are the arguments after the
+/// program's name.
+pub(crate) fn improved(error: clap::Error, words: &[String]) -> clap::Error {
+    let kind = match error.kind() {
+        ErrorKind::ValueValidation => return without_rusts_words(error),
+        ErrorKind::InvalidSubcommand => ContextKind::InvalidSubcommand,
+        ErrorKind::UnknownArgument => ContextKind::InvalidArg,
+        _ => return error,
+    };
+    let Some(ContextValue::String(invalid)) = error.get(kind) else { return error };
+    let typed = invalid.split('=').next().unwrap_or_default();
+    let command = words.first().map(String::as_str).filter(|first| *first != typed);
+    let command = command.unwrap_or_default();
+    let fits = |(of, word, _): &&(&str, &str, &str)| {
+        // A file name stands in place of a report's name.
+        *of == command && (*word == typed || word.is_empty() && typed.contains(['.', '/']))
+            || *of == ANY && *word == typed
+    };
+    let Some((_, _, tip)) = TIPS.iter().find(fits) else { return error };
+    // The context of a clap error can be replaced, but not removed.
+    let mut better = clap::Error::new(error.kind()).with_cmd(&Cli::command());
+    better.insert(kind, ContextValue::String(invalid.clone()));
+    let tip = clap::builder::StyledStr::from((*tip).to_owned());
+    better.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+    better
+}
+
+/// The error of an invalid number, without Rust's own wording.
+fn without_rusts_words(error: clap::Error) -> clap::Error {
+    let allowed = match error.source() {
+        Some(source) if source.is::<std::num::ParseIntError>() => "write a whole number",
+        Some(source) if source.is::<std::num::ParseFloatError>() => "write a number such as 2.5",
+        _ => return error,
+    };
+    let said = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    let (value, argument) = (said(ContextKind::InvalidValue), said(ContextKind::InvalidArg));
+    let text = format!("invalid value '{value}' for '{argument}': {allowed}\n");
+    clap::Error::raw(ErrorKind::ValueValidation, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    fn said(words: &str) -> String {
+        let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+        let all = ["nearfar".to_owned()].into_iter().chain(words.clone());
+        improved(Cli::try_parse_from(all).unwrap_err(), &words).to_string()
+    }
+
+    #[test]
+    fn words_of_other_tools_are_answered_with_what_does_it_here() {
+        for (words, tip) in [
+            ("status", "nearfar tier status"),
+            ("lab list", "nearfar lab machines"),
+            ("daemon start", "nearfar daemon starts it"),
+            ("report x.nfr", "nearfar report heatmap"),
+            ("run --hardware", "nearfar topo"),
+            ("run --pid 1 -- true", "nearfar tier start --pid"),
+            ("top", "nearfar sense"),
+            ("tier status -v", "messages have no levels"),
+        ] {
+            let said = said(words);
+            assert!(said.contains(&format!("tip: {tip}")) || said.contains(tip), "{words}: {said}");
+            assert!(!said.contains("--physcpubind") && !said.contains("--kind"), "{words}: {said}");
+        }
+    }
+
+    #[test]
+    fn no_number_is_refused_in_rusts_words() {
+        for words in [
+            "sim compare --seed x",
+            "cache bench --workload uniform --keys 1.5",
+            "lab run --cpus x -- true",
+            "tier start --headroom five",
+            "tier start --headroom 200",
+        ] {
+            let said = said(words);
+            assert!(said.contains("write a whole number"), "{words}: {said}");
+            assert!(!said.contains("invalid digit") && !said.contains("..="), "{words}: {said}");
+        }
+    }
+
+    #[test]
+    fn other_words_keep_the_parsers_own_guess() {
+        assert!(said("topology").contains("'topo'"));
+        assert!(said("topo --jsno").contains("'--json'"));
+    }
+
+    #[test]
+    fn every_tip_is_for_a_word_that_is_none_of_ours() {
+        for (command, word, _) in TIPS.iter().filter(|(_, word, _)| !word.is_empty()) {
+            let words = [command.replace(ANY, "topo"), (*word).to_owned()];
+            let all = ["nearfar".to_owned()].into_iter().chain(words);
+            let error = Cli::try_parse_from(all.filter(|word| !word.is_empty())).unwrap_err();
+            let kinds = [ErrorKind::InvalidSubcommand, ErrorKind::UnknownArgument];
+            assert!(kinds.contains(&error.kind()), "{command} {word}: {error}");
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! `nearfar vm move`: migrates memory of a running QEMU to other nodes, and reports where it is afterwards.
+//!
+//! What can't succeed is refused before a page moves: too little free memory on the targets, nodes outside of the
+//! process's cpuset, confidential guests, pages of 1 GiB. The result is not taken from the calls, which are known to report
+//! errors for pages that did move, but read again from the kernel's tables, with the policy that remains in force for
+//! pages that are touched later.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::progress::StatusLine;
+use nearfar_command::{interrupt, output};
+use nearfar_kernel::cgroup::{Hierarchy, Version};
+use nearfar_kernel::clock::{self, Stopwatch};
+use nearfar_kernel::fs::{Fs as _, RootFs};
+use nearfar_kernel::mapped::{self, Mapping};
+use nearfar_kernel::moving::{Outcome, Owner};
+use nearfar_kernel::process;
+use nearfar_topology::{Bytes, BytesPerSecond, Nanoseconds, NodeExpr, NodeId, NodeSet, Topology};
+use nearfar_vm::running::machine::{Backend, Machine, Target};
+use nearfar_vm::running::moves::{Migration, Next};
+use nearfar_vm::running::verify::{self, Fact};
+use serde_json::json;
+
+use super::super::machine::MachineArgs;
+use super::memory::count;
+
+/// Maximum size of pages that can be migrated one by one.
+const PAGE_MAX: Bytes = Bytes(2 << 20);
+
+/// Arguments of `nearfar vm move`.
+#[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("memory").required(true)))]
+pub(super) struct Args {
+    /// The virtual machine: the process id of QEMU, or the path of a QMP socket
+    #[arg(value_name = "PID|QMP")]
+    machine: String,
+    /// Memory of this backend only
+    #[arg(long, value_name = "ID", group = "memory")]
+    backend: Option<String>,
+    /// All memory of the process, QEMU's own included
+    #[arg(long, group = "memory")]
+    all: bool,
+    /// Then write the target nodes to cpuset.mems of the process's cgroup, so that pages touched later are there, too; for
+    /// a cgroup of its own
+    #[arg(long, requires = "all")]
+    rebind: bool,
+    /// Target nodes
+    #[arg(long, value_name = "NODES")]
+    to: NodeExpr,
+    /// Maximum bytes per second
+    #[arg(long, value_name = "SIZE", default_value = "1g")]
+    rate: Bytes,
+    /// Print JSON (schema nearfar.vm-move/1)
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    topology: MachineArgs,
+}
+
+/// Runs it.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let fs = RootFs::live()?;
+    let select = args.topology.select();
+    let (topology, _) = select.read(select.open()?.as_ref())?;
+    let targets = args.to.resolve(&topology, &[]).context("--to").ends_with(Exit::Usage)?;
+    anyhow::ensure!(args.rate > Bytes(0), "--rate: it must be above zero");
+    let mut machine = Machine::connect(&fs, &Target::parse(&args.machine))?;
+    if let Some(kind) = machine.confidential()? {
+        anyhow::bail!(
+            "this is a confidential guest ({kind}): its memory is pinned and can't be migrated; choose its nodes when it is \
+             started"
+        );
+    }
+    let pid = machine.pid;
+    let backends = machine.backends()?;
+    let mappings = mapped::of_process(&fs, pid)?;
+    let ranges = selected(args, &backends, &mappings)?;
+    let facts = |mappings: &[Mapping]| {
+        let mut fact = verify::fact(&ranges, mappings, false, |start, end| count(pid, start, end));
+        fact.policies.sort();
+        fact
+    };
+    let before = facts(&mappings);
+    let outside = outside(&before, &targets);
+    check(&topology, &targets, outside, pid)?;
+    let cpuset = args.rebind.then(|| Cpuset::of(&fs, pid)).transpose()?;
+    let free = targets
+        .iter()
+        .map(|node| (node, topology.nodes.get(&node).map_or(Bytes(0), |node| node.free)));
+    let rate = BytesPerSecond(args.rate.0);
+    let watch = Stopwatch::start();
+    let migration =
+        Migration::new(pid, ranges.iter().copied(), free.collect(), rate, Nanoseconds(0));
+    let (migration, is_whole) = carry_out(migration, &fs, watch)?;
+    let rebound = match cpuset.filter(|_| is_whole) {
+        Some(cpuset) => Some(cpuset.set(&fs, &targets)?),
+        None => None,
+    };
+    let after = mapped::of_process(&fs, pid)?;
+    let after = facts(&after);
+    let took = watch.elapsed();
+    report(args, &Report { targets, before, after, migration, took, rebound })?;
+    Ok(if is_whole { Exit::Done } else { Exit::Failed }.into())
+}
+
+/// The cgroup of a virtual machine that has one to itself, with a cpuset.
+struct Cpuset {
+    path: String,
+    file: String,
+    before: String,
+}
+
+impl Cpuset {
+    fn of(fs: &RootFs, pid: u32) -> anyhow::Result<Self> {
+        let hierarchy = Hierarchy::find(fs)?;
+        anyhow::ensure!(hierarchy.version == Version::V2, "--rebind needs cgroup version 2");
+        let path = hierarchy.of_process(fs, pid)?;
+        let tree = process::tree(fs, pid)?;
+        let members = hierarchy.members(fs, &path)?;
+        if let Some(other) = members.iter().find(|member| !tree.contains(member)) {
+            let name = process::command(fs, *other);
+            anyhow::bail!(
+                "--rebind: cgroup {path} is not the machine's own: process {other} ({name}) is in it, too"
+            );
+        }
+        let file = format!("{}{path}/cpuset.mems", hierarchy.mount().trim_start_matches('/'));
+        let before = fs.read(&file)?.with_context(|| {
+            format!("--rebind: cgroup {path} has no cpuset; write +cpuset to cgroup.subtree_control above it")
+        })?;
+        Ok(Self { path, file, before: before.trim().to_owned() })
+    }
+
+    /// Restricts the cgroup to these nodes: the kernel rebinds policies and migrates the remaining pages. Returns the change in
+    /// words.
+    fn set(self, fs: &RootFs, nodes: &NodeSet) -> anyhow::Result<String> {
+        fs.write(&self.file, &nodes.to_string())?;
+        let before = if self.before.is_empty() { "(all)" } else { &self.before };
+        Ok(format!("cpuset.mems of cgroup {} is {nodes}; it was {before}", self.path))
+    }
+}
+
+/// Address ranges to move: those of the backend, or for `--all` all with resident pages.
+fn selected(
+    args: &Args,
+    backends: &[Backend],
+    mappings: &[Mapping],
+) -> anyhow::Result<Vec<(u64, u64)>> {
+    let Some(id) = &args.backend else {
+        let resident = mappings.iter().filter(|mapping| mapping.resident() > Bytes(0));
+        return Ok(resident.map(|mapping| (mapping.start, mapping.end)).collect());
+    };
+    let Some(backend) = backends.iter().find(|backend| backend.id == *id) else {
+        let has: Vec<&str> = backends.iter().map(|backend| backend.id.as_str()).collect();
+        return Err(anyhow::anyhow!(
+            "--backend {id}: there is no such backend; there are {}",
+            has.join(", ")
+        ))
+        .ends_with(Exit::Usage);
+    };
+    if let Some(block) = backend.blocks.iter().find(|block| block.page > PAGE_MAX) {
+        anyhow::bail!(
+            "backend {id} has pages of {}; the kernel can't migrate them one by one",
+            block.page
+        );
+    }
+    anyhow::ensure!(
+        !backend.blocks.is_empty(),
+        "QEMU reports no address for backend {id}: it is not in use yet"
+    );
+    Ok(backend.ranges())
+}
+
+fn outside(fact: &Fact, targets: &NodeSet) -> Bytes {
+    let elsewhere = fact.nodes.iter().filter(|(node, _)| !targets.contains(**node));
+    Bytes(elsewhere.map(|(_, bytes)| bytes.0).sum())
+}
+
+/// Refuses a migration that cannot succeed, before a page moves.
+fn check(machine: &Topology, targets: &NodeSet, bytes: Bytes, pid: u32) -> anyhow::Result<()> {
+    let free: Vec<(NodeId, Bytes)> =
+        targets.iter().filter_map(|node| Some((node, machine.nodes.get(&node)?.free))).collect();
+    let sum = Bytes(free.iter().map(|(_, free)| free.0).sum());
+    if bytes > sum {
+        let list: Vec<String> =
+            free.iter().map(|(node, free)| format!("{free} on node {node}")).collect();
+        anyhow::bail!("{bytes} are to be moved, and {sum} are free: {}", list.join(", "));
+    }
+    let owner = Owner::open(pid)?;
+    if let Some(allowed) = owner.nodes_allowed() {
+        let denied: NodeSet = targets.iter().filter(|node| !allowed.contains(*node)).collect();
+        anyhow::ensure!(
+            denied.is_empty(),
+            "process {pid} may use memory of nodes {allowed} only, by its cpuset or its own binding; node {denied} is not \
+             among them"
+        );
+    }
+    Ok(())
+}
+
+/// Migrates; returns whether it was not interrupted.
+fn carry_out(
+    mut migration: Migration,
+    fs: &RootFs,
+    watch: Stopwatch,
+) -> anyhow::Result<(Migration, bool)> {
+    let line = StatusLine::new();
+    interrupt::listen()?;
+    let now = || Nanoseconds(u64::try_from(watch.elapsed().as_nanos()).unwrap_or(u64::MAX));
+    loop {
+        if interrupt::check().is_err() {
+            return Ok((migration, false));
+        }
+        let at = now();
+        match migration.step(fs, at) {
+            Next::Done => return Ok((migration, true)),
+            Next::Now => {}
+            Next::At(next) => {
+                clock::sleep(Duration::from_nanos(next.0.saturating_sub(at.0).min(200_000_000)))
+            }
+        }
+        let (done, all) = migration.progress();
+        let moved = migration.tally().bytes();
+        line.show(format_args!("{done} of {all} visited, {moved} moved"));
+    }
+}
+
+/// The result.
+struct Report {
+    targets: NodeSet,
+    before: Fact,
+    after: Fact,
+    migration: Migration,
+    took: Duration,
+    /// The change of the cpuset, in words.
+    rebound: Option<String>,
+}
+
+fn report(args: &Args, report: &Report) -> anyhow::Result<()> {
+    let tally = report.migration.tally();
+    let left = outside(&report.after, &report.targets);
+    let stayed: BTreeMap<&str, u64> = Outcome::ALL
+        .iter()
+        .filter(|outcome| !matches!(outcome, Outcome::Moved | Outcome::There | Outcome::Absent))
+        .map(|outcome| (outcome.word(), tally.count(*outcome)))
+        .filter(|(_, count)| *count > 0)
+        .collect();
+    let elsewhere: Vec<&String> = report
+        .after
+        .policies
+        .iter()
+        .filter(|policy| {
+            let nodes = policy.rsplit_once(':').and_then(|(_, nodes)| NodeSet::parse_list(nodes));
+            nodes.is_some_and(|nodes| nodes.iter().any(|node| !report.targets.contains(node)))
+        })
+        .collect();
+    if args.json {
+        let by_node = |fact: &Fact| -> BTreeMap<String, u64> {
+            fact.nodes.iter().map(|(node, bytes)| (node.to_string(), bytes.0)).collect()
+        };
+        return output::print_json(&json!({
+            "schema": "nearfar.vm-move/1",
+            "moved": tally.bytes().0,
+            "seconds": report.took.as_secs_f64(),
+            "before": by_node(&report.before),
+            "after": by_node(&report.after),
+            "left": left.0,
+            "not_moved_pages": stayed,
+            "kernel_policies": report.after.policies,
+            "rebound": report.rebound,
+        }));
+    }
+    let mut out = format!(
+        "Moved {} to nodes {} in {:.1} s; {left} left elsewhere.\n",
+        tally.bytes(),
+        report.targets,
+        report.took.as_secs_f64()
+    );
+    for (reason, count) in stayed {
+        out.push_str(&format!("  {count} pages: {}\n", reason.replace('_', " ")));
+    }
+    if let Some(rebound) = &report.rebound {
+        output::wrapped(&mut out, "", rebound, 0);
+    }
+    if !elsewhere.is_empty() {
+        let list: Vec<&str> = elsewhere.iter().map(|policy| policy.as_str()).collect();
+        let text = format!(
+            "The kernel's policy of this memory is still {}: pages that the guest touches for the first time go there. Only \
+             cpuset.mems of the process's cgroup changes that for a running process (--all --rebind).",
+            list.join("; ")
+        );
+        output::wrapped(&mut out, "", &text, 0);
+    }
+    output::print(&out)
+}

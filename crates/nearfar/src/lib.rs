@@ -1,0 +1,40 @@
+//! nearfar: near and far memory for Linux. This binary alone connects the other crates; it is a library so that its
+//! parsers of outside text can be fuzzed.
+//!
+//! It contains start, error printing and exit status. The commands are in `cli/`, one file each, and each goes through
+//! three stages: `Args` (as typed), `Plan` (resolved against the machine; all errors of usage are found there), run.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+mod cli;
+mod serve;
+
+/// The command: its arguments and its exit status are the process's.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(refused) => {
+            let words = std::env::args_os().skip(1);
+            let words: Vec<_> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+            let refused = cli::tips::improved(refused, &words);
+            let _ = refused.print();
+            return if refused.use_stderr() {
+                nearfar_command::exit::Exit::Usage
+            } else {
+                nearfar_command::exit::Exit::Done
+            }
+            .into();
+        }
+    };
+    match cli.run() {
+        Ok(code) => code,
+        Err(error) => {
+            nearfar_command::output::note(nearfar_command::exit::text(&error));
+            nearfar_command::exit::of_error(&error).into()
+        }
+    }
+}

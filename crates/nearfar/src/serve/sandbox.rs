@@ -1,0 +1,243 @@
+//! Confines the server's process once all files are open: it changes user and drops every further right.
+//!
+//! Sockets, disk and keys are opened first. Then, before any other thread exists, [`enter`] changes user and drops all
+//! capabilities, and for every user forbids new privileges, access to the file system and new TCP connections
+//! (Landlock), and system calls that no cache needs (seccomp). A kernel that lacks one of the last three does without,
+//! with a message.
+
+use std::fmt;
+use std::path::Path;
+
+use anyhow::{Context as _, anyhow, ensure};
+use landlock::{
+    ABI, Access as _, AccessFs, AccessNet, LandlockStatus, Ruleset, RulesetAttr as _,
+    RulesetCreatedAttr as _, RulesetStatus, Scope, path_beneath_rules,
+};
+use nix::unistd::{User, geteuid, setgroups, setresgid, setresuid};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
+};
+use seccompiler::{SeccompAction, SeccompFilter};
+
+/// The newest Landlock ABI whose rights are known here; older kernels enforce those they know.
+const LANDLOCK: ABI = ABI::V6;
+
+/// System calls that fail with EPERM: other programs, other processes, the machine, and new sockets.
+const REFUSED: [i64; 42] = [
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_socket,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_connect,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_mount_setattr,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_setns,
+    libc::SYS_unshare,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_keyctl,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_acct,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_adjtimex,
+    libc::SYS_sethostname,
+    libc::SYS_personality,
+];
+
+/// The state of a process's confinement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sandbox {
+    user: String,
+    no_new_privs: bool,
+    /// The enforced version of Landlock, or the reason there is none.
+    landlock: String,
+    seccomp: bool,
+}
+
+fn yes(is: bool) -> &'static str {
+    if is { "yes" } else { "no" }
+}
+
+impl fmt::Display for Sandbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { user, no_new_privs, landlock, seccomp } = self;
+        let (no_new_privs, seccomp) = (yes(*no_new_privs), yes(*seccomp));
+        write!(
+            f,
+            "user {user}, no new privileges: {no_new_privs}, landlock: {landlock}, seccomp: {seccomp}"
+        )
+    }
+}
+
+impl Sandbox {
+    /// Rows for `stats settings`.
+    pub(crate) fn figures(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("user", self.user.clone()),
+            ("no_new_privs", yes(self.no_new_privs).to_owned()),
+            ("landlock_abi", self.landlock.clone()),
+            ("seccomp", yes(self.seccomp).to_owned()),
+        ]
+    }
+}
+
+/// The user of this name, if this process can change to it.
+///
+/// # Errors
+/// An unknown user, or a process without the right to change.
+pub(crate) fn user(name: &str) -> anyhow::Result<User> {
+    let user = User::from_name(name).with_context(|| format!("--user {name}"))?;
+    let user = user.ok_or_else(|| anyhow!("--user {name}: no such user"))?;
+    let is_fit = geteuid().is_root() || geteuid() == user.uid;
+    ensure!(
+        is_fit,
+        "--user {name}: only root can switch to another user; leave it out, or use sudo"
+    );
+    Ok(user)
+}
+
+/// Whether this process runs as root.
+pub(crate) fn is_root() -> bool {
+    geteuid().is_root()
+}
+
+/// Confines this process permanently, as `user`. Only files beside `unix`, the server's own socket, can be removed.
+///
+/// # Errors
+/// The user can't be changed.
+pub(crate) fn enter(user: Option<&User>, unix: Option<&Path>) -> anyhow::Result<Sandbox> {
+    if let Some(user) = user.filter(|_| is_root()) {
+        become_user(user).with_context(|| format!("--user {}", user.name))?;
+    }
+    let me = User::from_uid(geteuid()).ok().flatten();
+    Ok(confine(me.map_or_else(|| geteuid().to_string(), |me| me.name), unix))
+}
+
+fn become_user(user: &User) -> anyhow::Result<()> {
+    let is_root = user.uid.is_root();
+    for capability in CapabilitySet::all().iter().filter(|_| !is_root) {
+        // A capability that this kernel does not know need not be dropped.
+        let _ = remove_capability_from_bounding_set(capability);
+    }
+    setgroups(&[user.gid]).context("giving up groups")?;
+    setresgid(user.gid, user.gid, user.gid).context("changing group")?;
+    setresuid(user.uid, user.uid, user.uid).context("changing user")?;
+    if is_root {
+        return Ok(());
+    }
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
+        .context("dropping capabilities")?;
+    clear_ambient_capability_set().context("dropping capabilities")?;
+    let left = capabilities(None).context("dropping capabilities")?.permitted;
+    ensure!(left.is_empty(), "capabilities {left:?} are left");
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .context("denying other processes access to this one's memory")
+}
+
+/// Confines this thread, and those it starts.
+fn confine(user: String, unix: Option<&Path>) -> Sandbox {
+    let no_new_privs = set_no_new_privs(true).is_ok();
+    let landlock = confine_files(unix).unwrap_or_else(|error| format!("no ({error:#})"));
+    Sandbox { user, no_new_privs, landlock, seccomp: refuse_calls().is_ok() }
+}
+
+fn confine_files(unix: Option<&Path>) -> anyhow::Result<String> {
+    let directory = unix
+        .and_then(Path::parent)
+        .map(|path| if path.as_os_str().is_empty() { Path::new(".") } else { path });
+    let status = Ruleset::default()
+        .handle_access(AccessFs::from_all(LANDLOCK))?
+        .handle_access(AccessNet::from_all(LANDLOCK))?
+        .scope(Scope::from_all(LANDLOCK))?
+        .create()?
+        .add_rules(path_beneath_rules(directory, AccessFs::RemoveFile))?
+        .restrict_self()?;
+    Ok(match (status.ruleset, status.landlock) {
+        (RulesetStatus::NotEnforced, _) => "no (not in this kernel)".to_owned(),
+        (_, LandlockStatus::Available { effective_abi, .. }) => {
+            (effective_abi as i32).min(LANDLOCK as i32).to_string()
+        }
+        _ => "yes".to_owned(),
+    })
+}
+
+fn refuse_calls() -> anyhow::Result<()> {
+    let rules = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
+    let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    let filter = SeccompFilter::new(
+        rules,
+        SeccompAction::Allow,
+        refuse,
+        std::env::consts::ARCH.try_into()?,
+    )?;
+    let program: seccompiler::BpfProgram = filter.try_into()?;
+    Ok(seccompiler::apply_filter(&program)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::process::Command;
+
+    use super::*;
+
+    /// All of the confinement except the user applies to one thread and its children.
+    #[test]
+    fn a_confined_thread_runs_no_program_and_opens_no_socket() {
+        let confined = std::thread::spawn(|| {
+            let sandbox = confine("me".to_owned(), None);
+            assert!(sandbox.no_new_privs && sandbox.seccomp, "{sandbox}");
+            let ran = Command::new("true").status().map_err(|error| error.kind());
+            assert_eq!(ran.unwrap_err(), ErrorKind::PermissionDenied);
+            let bound = std::net::TcpListener::bind("127.0.0.1:0").map_err(|error| error.kind());
+            assert_eq!(bound.unwrap_err(), ErrorKind::PermissionDenied);
+            let moved = rustix::process::chroot("/").map_err(|error| error.kind());
+            assert_eq!(moved.unwrap_err(), ErrorKind::PermissionDenied);
+            assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7, "threads are started still");
+            if sandbox.landlock.parse::<i32>().is_ok() {
+                assert!(std::fs::File::open("/proc/self/stat").is_err());
+            }
+        });
+        confined.join().unwrap();
+        assert!(Command::new("true").status().unwrap().success(), "others are not confined");
+    }
+
+    #[test]
+    fn a_user_that_is_not_there_is_named() {
+        let error = user("no-such-user").unwrap_err().to_string();
+        assert!(error.contains("--user no-such-user: no such user"), "{error}");
+    }
+
+    #[test]
+    fn no_call_is_refused_twice() {
+        let once: std::collections::BTreeSet<_> = REFUSED.iter().collect();
+        assert_eq!(once.len(), REFUSED.len());
+    }
+}

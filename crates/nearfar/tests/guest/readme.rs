@@ -1,0 +1,47 @@
+//! The README's commands exactly as printed there, on each kernel: all succeed.
+
+use std::path::Path;
+
+use crate::inside::{done, error, nearfar};
+use crate::tier::system;
+
+const README: &str = include_str!("../../../../README.md");
+const RECORD: &str = "/tmp/readme.nfr";
+
+/// The commands in the README, and their form here, with values for CMD, FILE and sizes that suit a small machine.
+const PLAIN: [(&str, &[&str]); 12] = [
+    ("nearfar topo", &["topo"]),
+    ("nearfar doctor", &["doctor"]),
+    ("nearfar probe", &["probe", "--quick"]),
+    ("nearfar weights --mix 2:1", &["weights", "--mix", "2:1"]),
+    ("nearfar run -w auto -- CMD", &["run", "-w", "auto", "--", "true"]),
+    ("nearfar run -p near --report -- CMD", &["run", "-p", "near", "--report", "--", "true"]),
+    ("nearfar run --tier -- CMD", &["run", "--tier", "--", "sleep", "1"]),
+    ("nearfar run --heap far -- CMD", &["run", "--heap", "far", "--", "true"]),
+    ("nearfar sense", &["sense", "--duration", "1s"]),
+    ("nearfar record -o FILE -- CMD", &["record", "-o", RECORD, "--", "sleep", "2"]),
+    ("nearfar report heatmap FILE", &["report", "info", RECORD]),
+    (
+        "nearfar cache bench --workload zipf:0.99",
+        &["cache", "bench", "--workload", "zipf:0.99", "--seconds", "1"],
+    ),
+];
+
+pub(crate) fn plain_commands_work_and_leave_nothing() {
+    let before = system();
+    for (shown, arguments) in PLAIN {
+        assert!(README.contains(shown), "the README has no `{shown}` any more");
+        let output = nearfar(arguments).output().unwrap();
+        assert!(output.status.success(), "{shown}: {}: {}", output.status, error(&output));
+    }
+    done(&["weights", "--restore"]);
+    assert_eq!(system(), before);
+    for service in ["tier", "balance"] {
+        assert!(README.contains(&format!("nearfar {service} start")));
+        done(&[service, "start"]);
+        done(&[service, "status"]);
+        assert!(done(&[service, "stop"]).contains("is stopped (process"));
+        assert_eq!(system(), before, "{service}");
+    }
+    assert!(Path::new(RECORD).exists());
+}

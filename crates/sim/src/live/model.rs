@@ -1,0 +1,78 @@
+//! The balance policy's model of a simulated machine: the figures that a probe of the machine would find.
+//!
+//! Idle latencies, and queues with their capacities: a controller each (of a full-duplex node one for writes and one for
+//! reads), then links. Coherence probes and the simulator's way to solve the network are not in it.
+
+use nearfar_policy::traffic::model::{Carries, Machine, Path, Queue, Unmodelled, Waits};
+use nearfar_topology::{BytesPerSecond, Nanoseconds};
+
+use super::number::whole;
+use crate::machine::{self, LINE, Waiting};
+
+/// Queues of nodes, in their order (of a full-duplex one: reads, then writes), then links.
+fn queues(machine: &machine::Machine) -> (Vec<Queue>, Vec<Vec<usize>>) {
+    let queue = |gbps: f64, waiting: &Waiting, carries: Carries| {
+        // A line in a queue waits a service for each before it: u / (1 - u) of them.
+        let (factor_ns, power) = match waiting {
+            Waiting::Queue => (LINE / gbps, 1.0),
+            Waiting::Curve { factor_ns, power } => (*factor_ns, *power),
+            // A probe measures loaded latency beside reads.
+            Waiting::Points(curves) => return Queue { carries, ..Queue::measured(curves, 1.0) },
+        };
+        let number = |figure: f64| u32::try_from(whole(figure)).unwrap_or(u32::MAX);
+        Queue {
+            capacity: BytesPerSecond(whole(gbps * 1e9)),
+            waits: Waits::Formula {
+                ps: number(factor_ns * 1e3),
+                power_percent: number(power * 1e2),
+            },
+            carries,
+        }
+    };
+    let (mut queues, mut of_node) = (Vec::new(), Vec::new());
+    for node in &machine.nodes {
+        let first = queues.len();
+        if node.duplex {
+            queues.push(queue(node.write_gbps, &node.waiting, Carries::Writes));
+            queues.push(queue(node.read_gbps, &node.waiting, Carries::Reads));
+        } else {
+            queues.push(queue(node.read_gbps, &node.waiting, Carries::All));
+        }
+        of_node.push((first..queues.len()).collect());
+    }
+    for link in &machine.links {
+        queues.push(queue(link.gbps, &Waiting::Queue, Carries::All));
+    }
+    (queues, of_node)
+}
+
+/// The policy's model, and how it numbers queues.
+pub(super) struct Model {
+    pub(super) machine: Machine,
+    /// For each node its first queue, and whether it is the node's only one.
+    pub(super) controllers: Vec<(usize, bool)>,
+    /// Number of queues.
+    pub(super) queues: usize,
+}
+
+/// The model of a simulated machine.
+///
+/// # Errors
+/// The policy can't model it.
+pub(super) fn of(machine: &machine::Machine) -> Result<Model, Unmodelled> {
+    let (queues, of_node) = queues(machine);
+    let links = queues.len() - machine.links.len();
+    let path = |row: usize, node: usize| {
+        let crossed = machine.routes[row][node].read_links.iter().map(|link| links + link);
+        Path {
+            idle: Nanoseconds(whole(machine.latency_ns[row][node] + machine.concurrent_ns)),
+            through: crossed.chain(of_node[node].iter().copied()).collect(),
+        }
+    };
+    let paths: Vec<Vec<Path>> = (0..machine.cpu_nodes.len())
+        .map(|row| (0..machine.nodes.len()).map(|node| path(row, node)).collect())
+        .collect();
+    let controllers = of_node.iter().map(|own| (own[0], own.len() == 1)).collect();
+    let machine = Machine::new(&queues, &paths)?;
+    Ok(Model { machine, controllers, queues: queues.len() })
+}

@@ -1,0 +1,110 @@
+//! Exact mean value analysis: networks worked out by hand, symmetries, and the error of the approximate solver.
+
+use nearfar_sim::flow::exact::{Inexact, flow, solve};
+use nearfar_sim::flow::network::{self, Class, Station};
+use nearfar_sim::machine::Waiting;
+use proptest::prelude::*;
+
+use crate::machines::{CURVE, class, close, ring};
+
+fn station(service_ns: f64) -> Station {
+    Station { service_ns, waiting: Waiting::Queue, background: 0.0, with_access: 0.0 }
+}
+
+#[test]
+fn two_lines_meet_with_the_probability_that_one_alone_is_in_service() {
+    let (service, base) = (10.0, 60.0);
+    // One line is in service for 10 of 60 ns, so the other waits 10 / 6 ns on average.
+    let found = solve(&[station(service)], &[class(2.0, base, &[1.0])]).unwrap();
+    assert!(close(found.wait_ns[0][0], 10.0 / 6.0, 1e-12), "{found:?}");
+    assert!(close(found.per_ns[0], 2.0 / (60.0 + 10.0 / 6.0), 1e-12), "{found:?}");
+    // Three: the queue of two is 2 (10 + 10 / 6) / (60 + 10 / 6).
+    let queue = 2.0 * (10.0 + 10.0 / 6.0) / (60.0 + 10.0 / 6.0);
+    let found = solve(&[station(service)], &[class(3.0, base, &[1.0])]).unwrap();
+    assert!(close(found.wait_ns[0][0], 10.0 * queue, 1e-12), "{found:?}");
+}
+
+#[test]
+fn a_line_alone_does_not_wait_and_two_classes_of_one_line_wait_for_each_other() {
+    let one = solve(&[station(10.0)], &[class(1.0, 60.0, &[1.0])]).unwrap();
+    assert!(close(one.per_ns[0], 1.0 / 60.0, 1e-12) && one.wait_ns[0][0].abs() < 1e-12);
+    let two = vec![class(1.0, 60.0, &[1.0]), class(1.0, 60.0, &[1.0])];
+    let two = solve(&[station(10.0)], &two).unwrap();
+    assert!(close(two.wait_ns[0][0], 10.0 / 6.0, 1e-12), "{two:?}");
+}
+
+#[test]
+fn without_delay_lines_spread_over_all_stations_alike() {
+    // A balanced network: throughput is N / (s (N + M - 1)), where each line visits each of M stations once.
+    for (lines, count) in [(1.0, 3_usize), (5.0, 3), (12.0, 4)] {
+        let stations = vec![station(7.0); count];
+        let visits = vec![1.0; count];
+        let more = f64::from(u32::try_from(count).unwrap());
+        let found = solve(&stations, &[class(lines, 7.0 * more, &visits)]).unwrap();
+        assert!(close(found.per_ns[0], lines / (7.0 * (lines + more - 1.0)), 1e-12), "{found:?}");
+    }
+}
+
+#[test]
+fn lines_that_are_not_waited_for_take_their_share_of_a_station() {
+    let probed = Station { with_access: 0.5, ..station(4.0) };
+    let found = solve(&[probed], &[class(3.0, 100.0, &[1.0])]).unwrap();
+    let plain = solve(&[station(4.0)], &[class(3.0, 100.0, &[1.0])]).unwrap();
+    assert!(found.settled && found.per_ns[0] < plain.per_ns[0], "{found:?}");
+    assert!(close(found.utilisation[0], 4.0 * 1.5 * found.per_ns[0], 1e-9), "{found:?}");
+}
+
+#[test]
+fn parts_of_lines_curves_and_large_populations_are_refused() {
+    let one = class(1.0, 60.0, &[1.0]);
+    let part = Class { lines: 1.5, ..one.clone() };
+    assert_eq!(solve(&[station(1.0)], &[part]), Err(Inexact::Part(1.5)));
+    let curve = Station { waiting: CURVE, ..station(1.0) };
+    assert_eq!(solve(&[curve], std::slice::from_ref(&one)), Err(Inexact::Curve(0)));
+    for lines in [1e7, 1e300] {
+        let large = Class { lines, ..one.clone() };
+        assert_eq!(solve(&[station(1.0)], &[large]), Err(Inexact::Large));
+    }
+}
+
+#[test]
+fn a_machine_is_solved_as_its_stations_are() {
+    let demand = |row| nearfar_sim::flow::Demand {
+        row,
+        lines: 4.0,
+        think_ns: 20.0,
+        reads: 1.0,
+        shares: vec![0.7, 0.1, 0.1, 0.1],
+    };
+    let demands: Vec<_> = (0..4).map(demand).collect();
+    let machine = ring(4, &[8.0]);
+    let exact = flow(&machine, &demands).unwrap();
+    let about = nearfar_sim::flow::solve(&machine, &demands, &[]);
+    for (exact, about) in exact.served.iter().zip(&about.served) {
+        let ratio = about.latency_ns / exact.latency_ns;
+        assert!(ratio > 1.0 && ratio < 1.08, "the approximation waits a little too long: {ratio}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn classes_alike_are_one_class_with_the_lines_of_all(service in 0.5f64..30.0, a in 1u32..6, b in 1u32..6, base in 30.0f64..400.0) {
+        let stations = [station(service), station(0.5 * service)];
+        let of = |lines: u32| class(f64::from(lines), base, &[0.6, 0.4]);
+        let two = solve(&stations, &[of(a), of(b)]).unwrap();
+        let one = solve(&stations, &[of(a + b)]).unwrap();
+        prop_assert!(close(two.per_ns[0] + two.per_ns[1], one.per_ns[0], 1e-9));
+        prop_assert!(close(two.per_ns[0] * f64::from(b), two.per_ns[1] * f64::from(a), 1e-9));
+    }
+
+    #[test]
+    fn the_approximation_is_near(service in 0.5f64..30.0, lines in 1u32..30, base in 30.0f64..400.0) {
+        let of = [class(f64::from(lines), base, &[1.0])];
+        let exact = solve(&[station(service)], &of).unwrap().per_ns[0];
+        let about = network::solve(&[station(service)], &of).per_ns[0];
+        prop_assert!(about <= exact * (1.0 + 1e-9), "it never has more throughput: {about} {exact}");
+        prop_assert!(about > 0.85 * exact, "{about} {exact}");
+    }
+}

@@ -1,0 +1,299 @@
+//! Node sets: one grammar for command line, configuration and C API.
+//!
+//! `0`, `0,2-3`, `all`, `near`, `far`, `local`, `remote`, `dram`, `cxl`, `hbm`, `pmem`, `tier:N`, and any of them
+//! joined by commas. Text parses to a [`NodeExpr`], which resolves against a [`Topology`] to a [`NodeSet`]; both print
+//! back. A term that matches no node is an error that lists the machine's nodes, even if other terms match. `near` is
+//! the machine's fastest tier and `far` all slower ones, for any CPU; `local` and `remote` divide the near nodes by the
+//! CPUs passed.
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::kind::MemoryKind;
+use crate::machine::Topology;
+use crate::nodeset::NodeSet;
+use crate::units::{CpuId, NodeId};
+
+/// A parsed node set, not yet resolved on a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeExpr(Vec<Term>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Term {
+    Range(NodeId, NodeId),
+    All,
+    Near,
+    Far,
+    Local,
+    Remote,
+    Kind(MemoryKind),
+    Tier(u16),
+}
+
+/// Reasons why a node set is refused. The message has the request, the finding and the remedy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeSetError {
+    /// The text has no terms at all.
+    Empty,
+    /// A term is neither a known word nor a number.
+    BadTerm {
+        /// The term as written.
+        term: String,
+    },
+    /// A range with its end before its start.
+    BackwardRange {
+        /// The range as written.
+        term: String,
+    },
+    /// A number above the largest node id.
+    TooLarge {
+        /// The number as written.
+        term: String,
+    },
+    /// Nodes that the machine does not have.
+    Absent {
+        /// The expression.
+        asked: String,
+        /// The nodes it names that are absent.
+        absent: NodeSet,
+        /// The machine's nodes, in words.
+        has: String,
+    },
+    /// A term that is valid but matches no node of this machine.
+    NoSuchNodes {
+        /// The expression.
+        asked: String,
+        /// The term of it.
+        term: String,
+        /// The machine's nodes, in words.
+        has: String,
+    },
+}
+
+impl fmt::Display for NodeSetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const GRAMMAR: &str = "write nodes as 0 or 0,2-3, or all, near, far, local, remote, dram, cxl, hbm, pmem, tier:N";
+        match self {
+            Self::Empty => write!(f, "the node set is empty; {GRAMMAR}"),
+            Self::BadTerm { term } => write!(f, "`{term}` is not a node set; {GRAMMAR}"),
+            Self::BackwardRange { term } => {
+                write!(f, "node range `{term}` ends before it starts; write the smaller node first")
+            }
+            Self::TooLarge { term } => {
+                write!(f, "node `{term}` is out of range; nodes are 0 to {}", NodeId::MAX)
+            }
+            Self::Absent { asked, absent, has } => {
+                write!(
+                    f,
+                    "node set `{asked}`: no node {absent} with memory here; this machine has {has}"
+                )
+            }
+            Self::NoSuchNodes { asked, term, has } if asked == term => {
+                write!(f, "node set `{asked}` names no node here; this machine has {has}")
+            }
+            Self::NoSuchNodes { asked, term, has } => {
+                write!(f, "node set `{asked}`: `{term}` names no node here; this machine has {has}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for NodeSetError {}
+
+impl core::str::FromStr for NodeExpr {
+    type Err = NodeSetError;
+
+    fn from_str(text: &str) -> Result<Self, NodeSetError> {
+        if text.trim().is_empty() {
+            return Err(NodeSetError::Empty);
+        }
+        text.split(',').map(|term| parse_term(term.trim())).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+fn parse_term(term: &str) -> Result<Term, NodeSetError> {
+    let word = match term {
+        "all" => Some(Term::All),
+        "near" => Some(Term::Near),
+        "far" => Some(Term::Far),
+        "local" => Some(Term::Local),
+        "remote" => Some(Term::Remote),
+        "dram" => Some(Term::Kind(MemoryKind::Dram)),
+        "cxl" => Some(Term::Kind(MemoryKind::Cxl)),
+        "hbm" => Some(Term::Kind(MemoryKind::Hbm)),
+        "pmem" => Some(Term::Kind(MemoryKind::Pmem)),
+        _ => None,
+    };
+    if let Some(word) = word {
+        return Ok(word);
+    }
+    let bad = || NodeSetError::BadTerm { term: term.to_string() };
+    if let Some(rank) = term.strip_prefix("tier:") {
+        return digits(rank).ok_or_else(bad)?.map(Term::Tier).map_err(|()| bad());
+    }
+    let (first, last) = term.split_once('-').unwrap_or((term, term));
+    let node = |text: &str| {
+        let id = digits(text).ok_or_else(bad)?;
+        let id = id.ok().map(NodeId).filter(|id| *id <= NodeId::MAX);
+        id.ok_or_else(|| NodeSetError::TooLarge { term: text.to_string() })
+    };
+    let (first, last) = (node(first)?, node(last)?);
+    if last < first {
+        return Err(NodeSetError::BackwardRange { term: term.to_string() });
+    }
+    Ok(Term::Range(first, last))
+}
+
+/// `None` if `text` is not all digits, `Some(Err)` if it is but does not fit.
+fn digits(text: &str) -> Option<Result<u16, ()>> {
+    let all = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    all.then(|| text.parse().map_err(|_| ()))
+}
+
+impl fmt::Display for NodeExpr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, term) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str(",")?;
+            }
+            write!(f, "{term}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Range(first, last) if first == last => write!(f, "{first}"),
+            Self::Range(first, last) => write!(f, "{first}-{last}"),
+            Self::All => f.write_str("all"),
+            Self::Near => f.write_str("near"),
+            Self::Far => f.write_str("far"),
+            Self::Local => f.write_str("local"),
+            Self::Remote => f.write_str("remote"),
+            Self::Kind(kind) => write!(f, "{kind}"),
+            Self::Tier(rank) => write!(f, "tier:{rank}"),
+        }
+    }
+}
+
+impl NodeExpr {
+    /// Whether it names nodes by number only, or all of them: without kinds and tiers.
+    #[must_use]
+    pub fn is_by_number(&self) -> bool {
+        self.0.iter().all(|term| matches!(term, Term::Range(..) | Term::All))
+    }
+
+    /// The nodes with memory that this expression names on `machine`; `local` and `remote` are relative to `cpus`
+    /// (empty: any CPU).
+    ///
+    /// # Errors
+    /// [`NodeSetError::Absent`] if a number names a node that is absent or has no memory, and
+    /// [`NodeSetError::NoSuchNodes`] if a word matches no node.
+    pub fn resolve(&self, machine: &Topology, cpus: &[CpuId]) -> Result<NodeSet, NodeSetError> {
+        let mut found = NodeSet::new();
+        let mut absent = NodeSet::new();
+        let present = machine.memory_nodes();
+        for term in &self.0 {
+            let nodes = match *term {
+                Term::Range(first, last) => {
+                    let asked = (first.0..=last.0).map(NodeId);
+                    absent.extend(asked.clone().filter(|id| !present.contains(*id)));
+                    asked.filter(|id| present.contains(*id)).collect()
+                }
+                Term::All => present.clone(),
+                Term::Near => machine.near(),
+                Term::Far => machine.far(),
+                Term::Local => machine.local(cpus),
+                Term::Remote => machine.remote(cpus),
+                Term::Kind(kind) => machine.of_kind(kind),
+                Term::Tier(rank) => machine.tier(rank),
+            };
+            if nodes.is_empty() && !matches!(term, Term::Range(..)) {
+                return Err(NodeSetError::NoSuchNodes {
+                    asked: self.to_string(),
+                    term: term.to_string(),
+                    has: machine.inventory(),
+                });
+            }
+            found.extend(nodes.iter());
+        }
+        if !absent.is_empty() {
+            return Err(NodeSetError::Absent {
+                asked: self.to_string(),
+                absent,
+                has: machine.inventory(),
+            });
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_word_of_the_grammar_prints_back() {
+        for text in [
+            "0",
+            "0,2-3",
+            "all",
+            "near",
+            "far",
+            "local,remote",
+            "dram,cxl",
+            "hbm",
+            "pmem",
+            "tier:2,7",
+        ] {
+            assert_eq!(text.parse::<NodeExpr>().map(|expr| expr.to_string()), Ok(text.into()));
+        }
+    }
+
+    #[test]
+    fn refusals_name_the_term() {
+        for (text, part) in [
+            ("", "empty"),
+            ("0,,1", "`` is not"),
+            ("cxI", "`cxI`"),
+            ("3-1", "ends before"),
+            ("1024", "0 to 1023"),
+            ("tier:", "`tier:`"),
+            ("-1", "`-1`"),
+            ("0x1", "`0x1`"),
+        ] {
+            let error = text.parse::<NodeExpr>().unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_word_that_names_nothing_is_refused_also_beside_others() {
+        let machine = crate::testkit::machine([crate::testkit::node(0).cpus(0..4)]);
+        for text in ["far", "near,far", "0,remote", "cxl,0", "tier:1"] {
+            let error = text.parse::<NodeExpr>().unwrap().resolve(&machine, &[]).unwrap_err();
+            assert!(error.to_string().contains("names no node here; this machine has"), "{error}");
+        }
+        let local = "local".parse::<NodeExpr>().unwrap().resolve(&machine, &[CpuId(1)]);
+        assert_eq!(local.unwrap().to_string(), "0");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_parses_or_is_refused_and_what_parses_prints_to_the_same(text in "[a-z0-9:, -]{0,24}") {
+            if let Ok(expr) = text.parse::<NodeExpr>() {
+                prop_assert_eq!(expr.to_string().parse::<NodeExpr>(), Ok(expr));
+            }
+        }
+
+        #[test]
+        fn kernel_lists_print_back(ids in proptest::collection::btree_set(0u16..=1023, 0..40)) {
+            let set: NodeSet = ids.into_iter().map(NodeId).collect();
+            prop_assert_eq!(NodeSet::parse_list(&set.to_string()), Some(set));
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! Tests of whole command lines, and laws for any of them.
+
+use std::collections::BTreeMap;
+
+use nearfar_topology::testkit::{dram_and_cxl, machine, node};
+use nearfar_topology::{MemoryKind, NodeId, Topology};
+use proptest::prelude::*;
+
+use super::*;
+use crate::figures::Figures;
+use crate::shell;
+
+fn words(line: &str) -> Vec<OsString> {
+    line.split_whitespace().map(OsString::from).collect()
+}
+
+fn host(machine: &Topology) -> Host<'_> {
+    let room = machine.nodes.iter().map(|(id, node)| (*id, node.free)).collect();
+    Host { machine, room, figures: Figures::of_firmware(machine) }
+}
+
+/// Two sockets and two CXL devices, 4 GiB each, half of it free.
+fn two_devices() -> Topology {
+    machine([
+        node(0).cpus(0..2).access(100, 60_000, 60_000),
+        node(1).cpus(2..4).access(100, 60_000, 60_000),
+        node(2).kind(MemoryKind::Cxl).access(250, 27_000, 27_000),
+        node(3).kind(MemoryKind::Cxl).access(300, 13_000, 13_000),
+    ])
+}
+
+fn planned(line: &str, machine: &Topology) -> Result<Plan, VmError> {
+    plan(&Request::new(&words(line)), &host(machine))
+}
+
+fn rewritten(line: &str) -> String {
+    shell::join(&planned(line, &dram_and_cxl()).unwrap().argv)
+}
+
+fn refused(line: &str) -> String {
+    planned(line, &dram_and_cxl()).unwrap_err().to_string()
+}
+
+#[test]
+fn a_type_becomes_nodes_and_a_policy_and_the_rest_stays() {
+    let line = |wish: &str| {
+        format!("qemu -m 4G -object memory-backend-ram,id=a,size=1G,{wish},share=on -S")
+    };
+    assert_eq!(
+        rewritten(&line("host-mem-type=cxlram")),
+        line("host-nodes=1,policy=bind").replace("\n", "")
+    );
+    assert_eq!(
+        rewritten(&line("host-mem-policy=interleave,host-mem-type=0,,cxl")),
+        line("policy=interleave,host-nodes=0-1")
+    );
+    assert_eq!(
+        rewritten(&line("policy=preferred,host-mem-type=far")),
+        line("policy=preferred,host-nodes=1"),
+        "QEMU's own policy with our type, as in the proposal"
+    );
+    let dashes = line("host-mem-type=cxl").replace("-object", "--object");
+    assert_eq!(rewritten(&dashes), dashes.replace("host-mem-type=cxl", "host-nodes=1,policy=bind"));
+}
+
+#[test]
+fn two_devices_are_named_apart_or_together() {
+    let machine = two_devices();
+    let nodes = |kind: &str| {
+        let line = format!("qemu -object memory-backend-ram,id=a,size=1G,host-mem-type={kind}");
+        planned(&line, &machine).unwrap().backends[0].nodes.to_string()
+    };
+    assert_eq!([nodes("2"), nodes("3"), nodes("cxl")], ["2", "3", "2-3"]);
+    let both = "qemu -object memory-backend-ram,id=a,size=1G,host-mem-type=2 \
+        -object memory-backend-memfd,id=b,size=1G,host-mem-type=3,host-mem-policy=preferred";
+    let line = shell::join(&planned(both, &machine).unwrap().argv);
+    assert!(line.contains("id=a,size=1G,host-nodes=2,policy=bind"), "{line}");
+    assert!(line.contains("id=b,size=1G,host-nodes=3,policy=preferred"), "{line}");
+}
+
+#[test]
+fn plain_memory_becomes_a_backend_of_the_machine() {
+    assert_eq!(
+        rewritten("qemu -m 1G,slots=2,host-mem-type=cxl,maxmem=8G -M q35"),
+        "qemu -m 1G,slots=2,maxmem=8G -M q35 \
+            -object memory-backend-ram,id=nearfar-ram,size=1G,host-nodes=1,policy=bind \
+            -machine memory-backend=nearfar-ram"
+    );
+    assert!(rewritten("qemu -m size=512,host-mem-type=cxl").contains("id=nearfar-ram,size=512M,"));
+    for (line, part) in [
+        ("qemu -m host-mem-type=cxl", "write the size first"),
+        ("qemu -m 1G,host-mem-type=cxl -m 2G,host-mem-type=cxl", "another -m"),
+        ("qemu -m x,host-mem-type=cxl", "not a size"),
+        ("qemu -m 1G,host-mem-type=cxl -machine q35,memory-backend=a", "memory-backend="),
+        ("qemu -m 1G,host-mem-type=cxl -numa node,memdev=a", "memdev="),
+        ("qemu -m 1G,host-mem-type=cxl -mem-path /dev/hugepages", "-mem-path"),
+        ("qemu -machine q35,host-mem-type=cxl", "write it on -m"),
+        ("qemu -m 1G,host-mem-policy=bind", "-m: host-mem-type is missing"),
+        ("qemu -m 1G,host-mem-type=hbm", "-m: node set `hbm` names no node"),
+    ] {
+        assert!(refused(line).contains(part), "{line}: {}", refused(line));
+    }
+}
+
+#[test]
+fn wishes_that_contradict_each_other_are_refused() {
+    let object = |keys: &str| format!("qemu -object memory-backend-ram,id=a,size=1G,{keys}");
+    for (keys, part) in [
+        ("host-mem-type=cxl,host-nodes=1", "host-mem-type and host-nodes exclude each other"),
+        (
+            "host-mem-type=cxl,host-mem-policy=bind,policy=bind",
+            "host-mem-policy and policy=bind exclude",
+        ),
+        ("host-mem-type=cxl,policy=default", "policy=default"),
+        ("host-mem-policy=bind", "host-mem-type is missing"),
+        ("host-mem-type=cxl,host-mem-type=0", "another host-mem-type"),
+        ("host-mem-type=cxl,host-mem-policy=strict", "host-mem-policy=strict is unknown"),
+        ("host-mem-type=hmb", "this machine has node 0 (dram, 16 GiB), node 1 (cxl, 8 GiB)"),
+        ("host-mem-type=hbm", "names no node here"),
+        ("host-mem-type=1-3", "no node 2-3 with memory"),
+    ] {
+        let error = refused(&object(keys));
+        assert!(error.starts_with("-object a: ") && error.contains(part), "{keys}: {error}");
+    }
+    for (line, part) in [
+        ("qemu -object memory-backend-ram,size=1G,host-mem-type=cxl", "id is missing"),
+        ("qemu -object memory-backend-ram,id=a,host-mem-type=cxl", "size is missing"),
+        ("qemu -object memory-backend-ram,id=a,size=1Q,host-mem-type=cxl", "not a size"),
+        (
+            "qemu -object memory-backend-epc,id=a,size=1G,host-mem-type=cxl",
+            "memory-backend-ram, -file",
+        ),
+        (
+            "qemu -object rng-random,id=a -object memory-backend-ram,id=a,size=1G,host-mem-type=cxl",
+            "the id a",
+        ),
+        ("qemu -object {\"id\":,\"host-mem-type\":1}", "column 7"),
+    ] {
+        assert!(refused(line).contains(part), "{line}: {}", refused(line));
+    }
+}
+
+#[test]
+fn memory_that_does_not_fit_is_refused_before_anything_starts() {
+    let line = "qemu -object memory-backend-ram,id=a,size=3G,host-mem-type=cxl \
+        -object memory-backend-ram,id=b,size=2G,host-nodes=1,policy=bind";
+    let error = refused(line);
+    assert!(error.starts_with("a, b: 5 GiB are to be bound to node 1, which has 4 GiB"), "{error}");
+    let words = words(line);
+    let request = Request { overcommit: true, ..Request::new(&words) };
+    assert!(plan(&request, &host(&dram_and_cxl())).is_ok());
+    assert!(
+        planned(&line.replace("=cxl", "=cxl,host-mem-policy=preferred"), &dram_and_cxl()).is_ok()
+    );
+}
+
+#[test]
+fn huge_pages_have_a_pool_of_their_own() {
+    for line in [
+        "qemu -object memory-backend-memfd,id=a,size=9G,hugetlb=on,host-mem-type=cxl",
+        "qemu -object memory-backend-file,id=a,size=9G,mem-path=/dev/hugepages,host-mem-type=cxl",
+    ] {
+        assert!(planned(line, &dram_and_cxl()).is_ok(), "{line}");
+    }
+    assert!(
+        refused("qemu -object memory-backend-memfd,id=a,size=9G,host-mem-type=cxl")
+            .contains("9 GiB")
+    );
+}
+
+const NUMA: &str = "qemu -m 2G -smp 2 -object memory-backend-ram,id=a,size=1G \
+    -object memory-backend-ram,id=b,size=1G,host-mem-type=cxl \
+    -numa node,nodeid=0,cpus=0-1,memdev=a -numa node,nodeid=1,memdev=b";
+
+#[test]
+fn a_node_without_cpus_is_described_to_the_guest() {
+    let plan = planned(NUMA, &dram_and_cxl()).unwrap();
+    let expected = NUMA
+        .replace("host-mem-type=cxl", "host-nodes=1,policy=bind")
+        .replace("memdev=a", "memdev=a,initiator=0")
+        .replace("memdev=b", "memdev=b,initiator=0")
+        + " -numa dist,src=0,dst=1,val=20 -machine hmat=on \
+            -numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-latency,latency=100 \
+            -numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-bandwidth,bandwidth=40000M \
+            -numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-latency,latency=250 \
+            -numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-bandwidth,bandwidth=13000M";
+    assert_eq!(shell::join(&plan.argv), shell::join(&words(&expected)));
+    assert_eq!(plan.notes, ["the guest's HMAT has the host's figures, from firmware"]);
+}
+
+#[test]
+fn interleaved_nodes_are_described_by_their_sum() {
+    let line = NUMA.replace("host-mem-type=cxl", "host-mem-type=cxl,host-mem-policy=interleave");
+    let text = shell::join(&planned(&line, &two_devices()).unwrap().argv);
+    assert!(text.contains("latency,latency=275"), "the mean: {text}");
+    assert!(text.contains("bandwidth,bandwidth=26000M"), "twice the slower one: {text}");
+}
+
+#[test]
+fn a_description_by_the_user_is_left_alone_and_named() {
+    for (theirs, note) in [
+        ("-machine q35,hmat=off", "-machine hmat= is given"),
+        ("-numa hmat-lb,initiator=0,target=0", "-numa hmat-lb is given"),
+        ("-numa dist,src=0,dst=1,val=30", "-numa dist is given"),
+    ] {
+        let plan = planned(&format!("{NUMA} {theirs}"), &dram_and_cxl()).unwrap();
+        let text = shell::join(&plan.argv);
+        assert!(plan.notes.iter().any(|one| one.contains(note)), "{theirs}: {:?}", plan.notes);
+        let part = theirs.split(',').next().unwrap();
+        assert_eq!(text.matches(part).count(), 1, "{text}");
+        assert_eq!(text.contains("hmat=on"), theirs.contains("dist"), "{text}");
+    }
+    let own = NUMA.replace("memdev=b", "memdev=b,initiator=0");
+    let plan = planned(&own, &dram_and_cxl()).unwrap();
+    assert!(!shell::join(&plan.argv).contains("hmat"), "{:?}", plan.argv);
+}
+
+#[test]
+fn without_figures_the_guest_is_told_nothing_and_the_user_why() {
+    let machine = machine([node(0).cpus(0..4), node(1).kind(MemoryKind::Cxl)]);
+    let plan = planned(NUMA, &machine).unwrap();
+    assert!(plan.notes[0].contains("run nearfar probe first"), "{:?}", plan.notes);
+    assert!(!shell::join(&plan.argv).contains("hmat"), "{:?}", plan.argv);
+}
+
+#[test]
+fn far_memory_is_added_in_both_shapes() {
+    let far: Vec<Far> = vec!["2G:cxl".parse().unwrap()];
+    let argv = words("qemu -m 4G,host-mem-type=dram -smp 4");
+    let request = Request { far: &far, ..Request::new(&argv) };
+    let plan = |request| plan(request, &host(&dram_and_cxl())).unwrap();
+    let text = shell::join(&plan(&request).argv);
+    assert!(text.starts_with("qemu -m 6G -smp 4 "), "{text}");
+    assert!(text.contains("id=nearfar-near,size=4G,host-nodes=0,policy=bind"), "{text}");
+    assert!(text.contains("id=nearfar-far0,size=2G,host-nodes=1,policy=bind"), "{text}");
+    assert!(text.contains("hmat=on") && text.contains("cpus=0-3"), "{text}");
+    let devices = Request { shape: Shape::Type3, ..request };
+    let text = shell::join(&plan(&devices).argv);
+    assert!(text.contains("-m 4G -smp") && text.contains("volatile-memdev=nearfar-far0"), "{text}");
+    assert!(text.contains("id=nearfar-ram,size=4G,host-nodes=0,policy=bind"), "{text}");
+}
+
+#[test]
+fn weighted_interleave_of_all_memory_is_the_policy_of_the_process() {
+    let line = "qemu -m 2G,host-mem-type=0,,1,host-mem-policy=weighted-interleave";
+    let plan = planned(line, &dram_and_cxl()).unwrap();
+    assert_eq!(plan.process.as_ref().map(NodeSet::to_string).as_deref(), Some("0-1"));
+    assert_eq!((plan.way.as_ref(), plan.mounts.len()), (Some(&Way::Process), 0));
+    let text = shell::join(&plan.argv);
+    assert!(text.contains("-object memory-backend-ram,id=nearfar-ram,size=2G -machine"), "{text}");
+}
+
+#[test]
+fn weighted_interleave_of_some_memory_is_a_file_on_a_tmpfs() {
+    let wish = "host-mem-type=0-1,host-mem-policy=weighted-interleave";
+    for line in [
+        format!("qemu -m 1G -object memory-backend-ram,id=b,size=1G,{wish}"),
+        NUMA.replace("host-mem-type=cxl", wish),
+    ] {
+        let plan = planned(&line, &dram_and_cxl()).unwrap();
+        let text = shell::join(&plan.argv);
+        let object = "memory-backend-file,id=b,size=1G,mem-path=/run/nearfar/vm/b/memory,share=on";
+        assert!(text.contains(object), "{text}");
+        assert_eq!((plan.process, plan.way), (None, Some(Way::Tmpfs)));
+        assert_eq!(plan.mounts[0].mpol, "weighted interleave:0-1");
+    }
+    let huge = format!("qemu -object memory-backend-memfd,id=b,size=1G,hugetlb=on,{wish}");
+    assert!(
+        refused(&huge).contains("weighted-interleave and hugetlb exclude"),
+        "{}",
+        refused(&huge)
+    );
+}
+
+#[test]
+fn a_bound_backend_beside_weighted_ones_does_not_need_a_tmpfs() {
+    let line = NUMA
+        .replace("size=1G,host", "size=1G,host-mem-policy=weighted-interleave,host")
+        .replace("id=a,size=1G", "id=a,size=1G,host-mem-type=0");
+    let plan = planned(&line, &dram_and_cxl()).unwrap();
+    assert_eq!(plan.way, Some(Way::Process));
+    assert!(shell::join(&plan.argv).contains("id=a,size=1G,host-nodes=0,policy=bind"));
+}
+
+#[test]
+fn a_policy_that_qemu_has_itself_is_used() {
+    let argv = words(
+        "qemu -object memory-backend-ram,id=b,size=1G,host-mem-type=0-1,host-mem-policy=weighted-interleave",
+    );
+    let request = Request { native: Some("weighted"), ..Request::new(&argv) };
+    let plan = plan(&request, &host(&dram_and_cxl())).unwrap();
+    assert!(shell::join(&plan.argv).contains("host-nodes=0-1,policy=weighted"), "{:?}", plan.argv);
+}
+
+#[test]
+fn a_configuration_file_is_copied_with_its_wishes_rewritten() {
+    let text = "# mine\n[object \"b\"]\n  qom-type = \"memory-backend-ram\"\n  size = \"1G\"\n  host-mem-type = \"far\"\n";
+    let read =
+        |path: &str| (path == "vm.cfg").then(|| text.to_owned()).ok_or_else(|| "absent".into());
+    let argv = words("qemu -readconfig vm.cfg -readconfig other.cfg");
+    let request = Request { read: &read, ..Request::new(&argv) };
+    let plan = plan(&request, &host(&dram_and_cxl())).unwrap();
+    let expected =
+        text.replace("host-mem-type = \"far\"", "host-nodes.0 = \"1\"\n  policy = \"bind\"");
+    assert_eq!((plan.configs[0].word, plan.configs[0].text.as_str()), (2, expected.as_str()));
+    assert_eq!(plan.argv, argv);
+    assert!(plan.notes[0].contains("other.cfg: not searched"), "{:?}", plan.notes);
+}
+
+#[test]
+fn inputs_of_the_fuzz_target_pass() {
+    for text in [
+        "",
+        "qemu\n-object\nmemory-backend-ram,id=a,size=1G,host-mem-type=0,,1",
+        "qemu\n-readconfig\nf\n\n[object \"a\"]\nqom-type = \"memory-backend-ram\"\nsize = \"1G\"\nhost-mem-type = \"0\"\n",
+        "qemu\n-m\n1G,host-mem-type=1\n-object\n{\"host-mem-type\":\"x\"}",
+    ] {
+        fuzz(text.as_bytes());
+    }
+}
+
+/// Words as people and programs write them, without our keys.
+fn any_word() -> impl Strategy<Value = OsString> {
+    use std::os::unix::ffi::OsStringExt as _;
+    prop_oneof![
+        Just("-object".into()),
+        Just("--object".into()),
+        Just("-m".into()),
+        Just("-numa".into()),
+        Just("-machine".into()),
+        Just("-readconfig".into()),
+        Just("node,nodeid=0,memdev=a,cpus=0".into()),
+        "memory-backend-(ram|file|memfd),id=[ab],size=[12]G(,host-nodes=[01],policy=bind)?"
+            .prop_map(OsString::from),
+        "\\{\"qom-type\":\"memory-backend-ram\",\"id\":\"[ab]\"\\}".prop_map(OsString::from),
+        "[a-z0-9=,{}\"' -]{0,16}".prop_map(OsString::from),
+        proptest::collection::vec(1_u8.., 0..6).prop_map(OsString::from_vec),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn without_our_keys_every_word_stays(words in proptest::collection::vec(any_word(), 1..12)) {
+        let plan = plan(&Request::new(&words), &host(&dram_and_cxl())).unwrap();
+        prop_assert_eq!(plan.argv, words);
+        prop_assert!(plan.backends.is_empty() && plan.configs.is_empty());
+    }
+
+    #[test]
+    fn with_our_keys_only_these_words_change(
+        before in proptest::collection::vec(any_word(), 0..6),
+        keys in "(,share=on|,x=a,,b|,prealloc=off){0,2}",
+        is_json: bool,
+        after in proptest::collection::vec(any_word(), 0..6),
+    ) {
+        let (object, expected) = if is_json {
+            let text = |with: &str| format!(r#"{{"qom-type":"memory-backend-ram", {with} ,"id":"w","size":64}}"#);
+            (text(r#""host-mem-type":"cxl""#), text(r#""host-nodes":[1],"policy":"bind""#))
+        } else {
+            let text = |with: &str| format!("memory-backend-ram,id=w,size=64{keys},{with}");
+            (text("host-mem-type=cxl"), text("host-nodes=1,policy=bind"))
+        };
+        let line = |middle: &str| -> Vec<OsString> {
+            let middle = ["-S".into(), "-object".into(), OsString::from(middle)];
+            [vec!["qemu".into()], before.clone(), middle.into(), after.clone()].concat()
+        };
+        match plan(&Request::new(&line(&object)), &host(&dram_and_cxl())) {
+            // The words before may have an object with the same id twice, or take the option as a value.
+            Err(VmError::DuplicateId { .. }) => {}
+            Err(error) => prop_assert!(false, "{error}"),
+            Ok(plan) if plan.backends.is_empty() => prop_assert_eq!(plan.argv, line(&object)),
+            Ok(plan) => prop_assert_eq!(plan.argv, line(&expected)),
+        }
+    }
+
+    #[test]
+    fn any_input_is_planned_or_refused(text in "(-object\n|-m\n|-readconfig\nf\n|memory-backend-ram,|id=a,|size=1G,|host-mem-type=|host-mem-policy=|0|1|bind|,,|,|\n|\\[object \"a\"\\]\n|\\{|\"|:|\\}|é){0,14}") {
+        fuzz(text.as_bytes());
+    }
+}
+
+#[test]
+fn nodes_that_are_unknown_to_the_machine_have_no_room() {
+    let machine = dram_and_cxl();
+    let host = Host { room: BTreeMap::from([(NodeId(0), Bytes(1 << 40))]), ..host(&machine) };
+    let argv = words("qemu -object memory-backend-ram,id=a,size=1G,host-mem-type=cxl");
+    assert!(plan(&Request::new(&argv), &host).is_err());
+}

@@ -1,0 +1,126 @@
+//! Weighted interleave, which QEMU lacks: the ways to have it, and the choice of one.
+//!
+//! Pages of a backend without a policy of its own follow the policy of the process, which QEMU inherits when it is started.
+//! That is enough if all such memory is to be interleaved over the same nodes. Else each backend gets a file on a tmpfs
+//! whose mount option is the policy. A QEMU with a policy of that name uses it.
+
+use nearfar_topology::{Bytes, NodeSet};
+
+use super::object::{Object, Target};
+use super::words::Opt;
+use super::{Placed, keyval};
+use crate::error::VmError;
+use crate::policy::Policy;
+use crate::wish::POLICY;
+
+/// Directory of the mounts, each below it by the id of its backend.
+const DIR: &str = "/run/nearfar/vm";
+
+/// The way to weighted interleave.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// QEMU's own policy, by its name.
+    Native(String),
+    /// The policy of the process, inherited by QEMU.
+    Process,
+    /// A file on a tmpfs with a policy.
+    Tmpfs,
+}
+
+/// A tmpfs to mount before QEMU starts.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Mount {
+    /// The backend.
+    pub id: String,
+    /// The path of the file in the rewritten text. The directory of it is the place to mount.
+    pub file: String,
+    /// The mount option `mpol`.
+    pub mpol: String,
+    /// The size of the file.
+    #[serde(rename = "size_bytes")]
+    pub size: Bytes,
+}
+
+impl Mount {
+    fn new(placed: &Placed) -> Self {
+        Self {
+            id: placed.id.clone(),
+            file: format!("{DIR}/{}/memory", placed.id),
+            mpol: format!("weighted interleave:{}", placed.nodes),
+            size: placed.size,
+        }
+    }
+
+    /// The directory to mount on.
+    #[must_use]
+    pub fn dir(&self) -> &str {
+        self.file.trim_end_matches("/memory")
+    }
+}
+
+/// The way for all backends under weighted interleave; `None` if there are none.
+pub(super) fn way(
+    wished: &[(&Object, Placed)],
+    (objects, options): (&[Object], &[Opt]),
+    native: Option<&str>,
+) -> Option<Way> {
+    let is_weighted = |placed: &&Placed| placed.policy == Policy::WeightedInterleave;
+    let weighted: Vec<_> = wished.iter().map(|(_, placed)| placed).filter(is_weighted).collect();
+    let first = weighted.first()?;
+    if let Some(native) = native {
+        return Some(Way::Native(native.to_owned()));
+    }
+    let agree = weighted.iter().all(|placed| placed.nodes == first.nodes);
+    let has_policy = |object: &Object| object.has_wish() || object.has_own_nodes();
+    let all_placed = objects.iter().filter(|object| object.is_memory()).all(has_policy);
+    let is_whole = options.iter().any(|opt| {
+        let fields = keyval::parse(&opt.value, Some("type"));
+        let key = match opt.name.as_str() {
+            "machine" => "memory-backend",
+            "numa" => "memdev",
+            _ => return false,
+        };
+        keyval::get(&fields, key).is_some()
+    });
+    Some(if agree && all_placed && is_whole { Way::Process } else { Way::Tmpfs })
+}
+
+/// The target of a backend under weighted interleave.
+pub(super) fn target(
+    object: &Object,
+    placed: &Placed,
+    way: &Way,
+    mounts: &mut Vec<Mount>,
+) -> Result<Target, VmError> {
+    match way {
+        Way::Native(name) => {
+            Ok(Target::Nodes { nodes: placed.nodes.clone(), policy: Some(name.clone()) })
+        }
+        Way::Process => Ok(Target::Inherit),
+        Way::Tmpfs => {
+            for key in ["mem-path", "hugetlb", "hugetlbsize", "seal"] {
+                if object.get(key).is_some_and(|value| !["off", "false"].contains(&value)) {
+                    return Err(VmError::Conflict {
+                        place: object.place.clone(),
+                        ours: format!("{POLICY}=weighted-interleave"),
+                        theirs: key.into(),
+                        remedy: "it needs a file on a tmpfs of its own, as not all of the guest's memory is to be \
+                            interleaved over the same nodes"
+                            .into(),
+                    });
+                }
+            }
+            let mount = Mount::new(placed);
+            let target = Target::File { path: mount.file.clone() };
+            mounts.push(mount);
+            Ok(target)
+        }
+    }
+}
+
+/// The policy of the process: these nodes under weighted interleave.
+pub(super) fn process(wished: &[(&Object, Placed)], way: Option<&Way>) -> Option<NodeSet> {
+    let weighted = wished.iter().find(|(_, placed)| placed.policy == Policy::WeightedInterleave);
+    weighted.filter(|_| way == Some(&Way::Process)).map(|(_, placed)| placed.nodes.clone())
+}

@@ -1,0 +1,191 @@
+//! Migrates the memory of a running virtual machine to other nodes, within a rate, while it runs.
+//!
+//! Address ranges are visited once, in chunks of 64 MiB: the pages of a chunk that are on other nodes than the targets
+//! are requested from the kernel's mover (move_pages(2)), each for the target with the most free memory left. The
+//! guest keeps running: the kernel copies a page and exchanges the mapping. Pages that the guest touches for the first
+//! time later follow QEMU's own policy, which cannot be changed from outside, except by the cpuset of its cgroup.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use nearfar_kernel::fs::Fs;
+use nearfar_kernel::moving::{Mover, Rate, Request, Shared, Tally};
+use nearfar_kernel::pages;
+use nearfar_policy::traffic::{PAGE, Page, Process};
+use nearfar_topology::{Bytes, BytesPerSecond, Nanoseconds, NodeId};
+
+/// Bytes of which the pages are requested at a time.
+const CHUNK: u64 = 64 << 20;
+
+/// A migration in progress.
+#[derive(Debug)]
+pub struct Migration {
+    process: Process,
+    mover: Mover,
+    ranges: VecDeque<(u64, u64)>,
+    targets: BTreeMap<NodeId, Bytes>,
+    all: u64,
+    left: u64,
+}
+
+/// The next step of a migration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Call again at once.
+    Now,
+    /// Call again at this time: the rate is used up.
+    At(Nanoseconds),
+    /// All ranges were visited.
+    Done,
+}
+
+impl Migration {
+    /// A migration of address ranges of process `pid` to targets with this much free memory.
+    #[must_use]
+    pub fn new(
+        pid: u32,
+        ranges: impl IntoIterator<Item = (u64, u64)>,
+        targets: BTreeMap<NodeId, Bytes>,
+        rate: BytesPerSecond,
+        now: Nanoseconds,
+    ) -> Self {
+        let ranges: VecDeque<(u64, u64)> =
+            ranges.into_iter().filter(|(start, end)| start < end).collect();
+        let all = ranges.iter().map(|(start, end)| end - start).sum();
+        let mover = Mover::new(Rate::new(rate, now), Shared::Move);
+        Self { process: Process(pid), mover, ranges, targets, all, left: all }
+    }
+
+    /// Bytes of address space visited, and of all ranges.
+    #[must_use]
+    pub const fn progress(&self) -> (Bytes, Bytes) {
+        (Bytes(self.all - self.left), Bytes(self.all))
+    }
+
+    /// Outcomes so far.
+    #[must_use]
+    pub const fn tally(&self) -> &Tally {
+        self.mover.tally()
+    }
+
+    /// Migrates a batch, if the rate permits it.
+    pub fn step(&mut self, fs: &dyn Fs, now: Nanoseconds) -> Next {
+        if self.mover.waiting() == 0 {
+            let Some((start, end)) = self.chunk() else { return Next::Done };
+            let numbers: Vec<u64> = (start / PAGE..end.div_ceil(PAGE)).collect();
+            let places = pages::places(fs, self.process.0, &numbers);
+            let found = numbers.into_iter().zip(places);
+            let requests = requests(self.process, found, &mut self.targets);
+            self.mover.ask(requests);
+            self.left -= end - start;
+            return Next::Now;
+        }
+        self.mover.step(now);
+        match self.mover.next() {
+            Some(next) if next.0 > 0 => Next::At(Nanoseconds(now.0.saturating_add(next.0))),
+            _ => Next::Now,
+        }
+    }
+
+    /// Takes the next chunk off the ranges.
+    fn chunk(&mut self) -> Option<(u64, u64)> {
+        let (start, end) = self.ranges.pop_front()?;
+        let stop = end.min((start / CHUNK + 1) * CHUNK);
+        if stop < end {
+            self.ranges.push_front((stop, end));
+        }
+        Some((start, stop))
+    }
+}
+
+/// Requests for pages that are on other nodes than the targets; a huge page once. Each goes to the target with the most
+/// free memory left, which is reduced accordingly.
+fn requests(
+    process: Process,
+    found: impl IntoIterator<Item = (u64, Option<pages::Place>)>,
+    targets: &mut BTreeMap<NodeId, Bytes>,
+) -> Vec<Request> {
+    let mut requests = Vec::new();
+    for (number, place) in pages::once(found) {
+        if targets.contains_key(&place.node) {
+            continue;
+        }
+        let page = Page { process, number };
+        let most =
+            targets.iter_mut().max_by_key(|(node, free)| (free.0, std::cmp::Reverse(**node)));
+        let Some((to, free)) = most else { continue };
+        let request = Request { page, huge: place.huge, from: Some(place.node), to: *to };
+        free.0 = free.0.saturating_sub(request.bytes().0);
+        requests.push(request);
+    }
+    requests
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearfar_kernel::pages::Place;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn small(node: u16) -> Option<Place> {
+        Some(Place { node: NodeId(node), huge: false })
+    }
+
+    fn targets(free: &[(u16, u64)]) -> BTreeMap<NodeId, Bytes> {
+        free.iter().map(|(node, mib)| (NodeId(*node), Bytes(mib * MIB))).collect()
+    }
+
+    #[test]
+    fn only_pages_elsewhere_are_requested_and_a_huge_one_once() {
+        let huge = Some(Place { node: NodeId(0), huge: true });
+        let mut found = vec![(0, small(0)), (1, small(1)), (2, None)];
+        found.extend((512..1024).map(|number| (number, huge)));
+        let requests = requests(Process(7), found, &mut targets(&[(1, 100)]));
+        let numbers: Vec<(u64, bool)> =
+            requests.iter().map(|one| (one.page.number, one.huge)).collect();
+        assert_eq!(numbers, [(0, false), (512, true)]);
+    }
+
+    #[test]
+    fn the_target_with_most_free_memory_is_taken_first() {
+        let found = (0..768).map(|number| (number, small(0)));
+        let requests = requests(Process(7), found, &mut targets(&[(1, 2), (2, 3)]));
+        let on = |node: u16| requests.iter().filter(|one| one.to == NodeId(node)).count();
+        assert_eq!((on(1), on(2)), (256, 512));
+    }
+
+    #[test]
+    fn ranges_are_visited_in_chunks_and_progress_ends_at_all() {
+        let ranges = [(MIB, 200 * MIB), (300 * MIB, 300 * MIB), (400 * MIB, 401 * MIB)];
+        let rate = BytesPerSecond(1 << 40);
+        let mut migration =
+            Migration::new(u32::MAX, ranges, targets(&[(0, 1)]), rate, Nanoseconds(0));
+        let chunks: Vec<_> = std::iter::from_fn(|| migration.chunk()).collect();
+        assert_eq!(chunks.len(), 5);
+        assert_eq!(chunks.iter().map(|(start, end)| end - start).sum::<u64>(), 200 * MIB);
+        let fs = nearfar_kernel::fs::TreeFs(nearfar_topology::Tree::new());
+        let mut migration =
+            Migration::new(u32::MAX, ranges, targets(&[(0, 1)]), rate, Nanoseconds(0));
+        while migration.step(&fs, Nanoseconds(0)) != Next::Done {}
+        assert_eq!(migration.progress(), (Bytes(200 * MIB), Bytes(200 * MIB)));
+    }
+
+    proptest! {
+        #[test]
+        fn no_target_gets_a_page_while_another_has_more_room(
+            nodes in prop::collection::vec(0u16..4, 1..200), free in prop::collection::vec(0u64..4, 2..3),
+        ) {
+            let free: Vec<(u16, u64)> = (8..).zip(free).collect();
+            let mut left = targets(&free);
+            let found = nodes.iter().zip(0..).map(|(node, number)| (number, small(*node)));
+            let count = requests(Process(1), found, &mut left).len() as u64;
+            prop_assert_eq!(count, nodes.len() as u64);
+            let spread = left.values().map(|bytes| bytes.0);
+            let (least, most) = (spread.clone().min().unwrap(), spread.max().unwrap());
+            let before = free.iter().map(|(_, mib)| mib * MIB);
+            let gap = before.clone().max().unwrap() - before.min().unwrap();
+            prop_assert!(most - least <= gap.max(PAGE));
+        }
+    }
+}

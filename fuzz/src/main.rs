@@ -1,0 +1,55 @@
+//! Fuzz targets: the parsers of untrusted input, one function each; the environment variable TARGET selects one. There
+//! is a single binary because each additional one would link all of nearfar again. A target panics if the parser
+//! panics, or if a parsed value changes when it is formatted and parsed again.
+#![no_main]
+
+use std::sync::OnceLock;
+
+type Target = fn(&[u8]);
+
+/// The targets; each has a directory of the same name in seeds.
+const TARGETS: [(&str, Target); 14] = [
+    ("containers", nearfar_containers::fuzz::texts),
+    ("disk", nearfar_cache_disk::fuzz::fuzz),
+    ("http", nearfar_memcached::server::fuzz::http),
+    ("images", |data| {
+        nearfar_lab::fuzz::images(data);
+        nearfar_lab::fuzz::listings(data);
+    }),
+    ("journal", |data| {
+        nearfar_kernel::journal::fuzz(data);
+        nearfar_kernel::claim::fuzz(data);
+        nearfar_kernel::cgroup::own::fuzz(data);
+    }),
+    ("machines", nearfar_lab::fuzz::machines),
+    ("maps", nearfar_kernel::residency::fuzz),
+    ("nri", nearfar_containers::nri::fuzz),
+    ("options", |data| {
+        nearfar_daemon::fuzz::options(data);
+        nearfar_bench::fuzz::workloads(data);
+    }),
+    ("protocol", nearfar_memcached::proto::testkit::fuzz),
+    ("records", nearfar_record::fuzz),
+    ("states", nearfar_daemon::fuzz::states),
+    ("tls", nearfar_memcached::server::fuzz::tls),
+    ("vm", |data| {
+        nearfar_vm::qemu::fuzz(data);
+        nearfar_vm::libvirt::fuzz(data);
+    }),
+];
+
+static SELECTED: OnceLock<Target> = OnceLock::new();
+
+fn select() -> Target {
+    let name = std::env::var("TARGET").unwrap_or_default();
+    let Some((_, target)) = TARGETS.iter().find(|(known, _)| *known == name) else {
+        eprintln!(
+            "TARGET={name} is no fuzz target; those are: {}",
+            TARGETS.map(|(name, _)| name).join(" ")
+        );
+        std::process::exit(2);
+    };
+    *target
+}
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| SELECTED.get_or_init(select)(data));
