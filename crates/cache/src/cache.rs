@@ -17,7 +17,7 @@ use crate::expire::Expirer;
 use crate::figures;
 use crate::item::{EXTRA, HEADER};
 use crate::on_disk::{DiskReads, Entries, Found, Lookup, Ticket, claim, settle};
-use crate::placement::Placement;
+use crate::placement::{Effort, Placement};
 use crate::promotions::Promotions;
 use crate::read::{Reading, Tried};
 use crate::stats::{Reads, Stats};
@@ -216,7 +216,7 @@ impl Cache {
     pub fn put(&self, key: &[u8], value: &[u8], meta: Option<&Meta>) -> Result<(), Refused> {
         let contents = self.contents();
         let hash = contents.hasher().hash(key);
-        let new = self.placement.write(hash, (key, value), (meta, None));
+        let new = self.placement.write(hash, (key, value), (meta, None), Effort::Full);
         let held = contents.index().lock(hash);
         let (mut old, mut more) = (contents.find(&held, key), Vec::new());
         if old.is_none() && contents.below().is_some() {

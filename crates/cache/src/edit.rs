@@ -13,6 +13,7 @@ use crate::figures;
 use crate::index::{At, Entry, Held};
 use crate::item::{Header, Stage};
 use crate::on_disk::{Found, There, settle};
+use crate::placement::Effort;
 use crate::store::{Class, Decide, Edit, Fetch, Head, Meta, Old, Refused, Store};
 
 /// Sets the metadata of an item that has room for it and has no copy on disk.
@@ -41,7 +42,8 @@ impl Cache {
         (key, value): (&[u8], &[u8]),
         meta: &Meta,
     ) -> Result<Option<u64>, Refused> {
-        let new = self.placement().write(held.hash(), (key, value), (Some(meta), None))?;
+        let new =
+            self.placement().write(held.hash(), (key, value), (Some(meta), None), Effort::Full)?;
         Ok(self.contents().exchange(held, old, new))
     }
 }

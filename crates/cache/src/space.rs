@@ -20,7 +20,7 @@ use crate::evict::{Evict, Eviction};
 use crate::index::{Hash, Hasher};
 use crate::item::{Header, Item, REACH, Stage};
 use crate::order::{Locked, Ordered, Rank};
-use crate::sizes::Sizes;
+use crate::sizes::{Cut, Sizes};
 use crate::slab_balance::Recent;
 use crate::stats::Counts;
 
@@ -444,6 +444,12 @@ impl Space {
     pub(crate) fn keep_back(&self, slabs: usize) {
         self.stock().kept_back = slabs.min(self.owners.len() - 1);
         self.settle();
+    }
+
+    /// Whether a chain fits if the tier has nothing else.
+    pub(crate) fn has_place_for(&self, cut: Cut) -> bool {
+        let slabs = self.owners.len() - self.stock().kept_back;
+        slabs * self.classes[cut.class].per_slab >= cut.pieces
     }
 
     /// Returns the memory of slabs that stay unused to the kernel.

@@ -6,6 +6,7 @@
 
 mod chains;
 mod copying;
+mod crowded;
 mod dealing;
 mod index;
 mod items;

@@ -11,7 +11,7 @@ use crate::below::{Below, READ, SMALL, is_disk, is_same, on_disk, one};
 use crate::disk::{Item, Outcome, Where};
 use crate::index::Hash;
 use crate::item::Stage;
-use crate::placement::Placement;
+use crate::placement::{Effort, Placement};
 use crate::read::{Reading, Tried};
 use crate::store::{Head, Meta};
 
@@ -187,7 +187,8 @@ impl<'a> DiskReads<'a> {
         let meta = Meta { accessed: contents.now(), fetched: true, ..*meta };
         let is_plain = Meta { accessed: 0, fetched: false, ..meta } == Meta::default();
         let kept = if is_plain { None } else { Some(&meta) };
-        let Ok(new) = self.placement.write(hash, (key, value), (kept, copy)) else { return };
+        let new = self.placement.write(hash, (key, value), (kept, copy), Effort::Modest);
+        let Ok(new) = new else { return };
         let (_, space, word) = contents.locate(new);
         let (item, class) = (space.item(word), space.class_in_use(word));
         let header = item.header();

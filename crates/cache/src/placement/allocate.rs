@@ -3,27 +3,62 @@
 //! Items of the same class are demoted or evicted first, in any tier; then a slab of other classes is reassigned
 //! (`slab_rebalance.rs`). A chain needs many slots of one class at once: while the class has fewer slots than that, slabs of other
 //! classes are reassigned first, whatever they contain; afterwards its own items are evicted.
+//!
+//! Slots freed this way are free for all threads. An allocation that has lost them to others several times evicts items
+//! and takes their slots without unlocking the class in between ([`Placement::insist`]). So an item is refused only if
+//! nothing can be evicted for it: its class has no items, and no other class has a slab to give.
+
+use std::time::Duration;
+
+use nearfar_kernel::clock::sleep;
 
 use crate::config::Making;
 use crate::contents::Contents;
 use crate::index::Hash;
 use crate::item::KEY_MAX;
 use crate::sizes::Cut;
-use crate::space::State;
+use crate::space::{Space, State};
 
 use super::{BATCH, Placement};
 
 /// Number of retries, as other threads may take the freed slots.
 const ATTEMPTS: usize = 4;
+/// Number of rounds in which all evictable items may be in use by other threads: those that edit them hold their
+/// stripes, and each of two edits may need the item of the other.
+const ROUNDS: u32 = 1000;
+/// Rounds after which a thread sleeps between two, because the others may be waiting for a CPU.
+const YIELDS: u32 = 16;
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// What an allocation may do if other threads take the slots that it frees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// Give up: the item is elsewhere, too.
+    Modest,
+    /// Evict until it has a slot.
+    Full,
+}
+
+/// Waits between two rounds.
+fn pause(round: u32) {
+    if round < YIELDS {
+        std::thread::yield_now();
+    } else {
+        sleep(PAUSE);
+    }
+}
 
 impl Placement {
     /// Allocates a slot for an item of this class; returns its tier and word.
-    pub(super) fn allocate(&self, class: usize, hash: Hash) -> Option<(usize, usize)> {
+    pub(super) fn allocate(
+        &self,
+        class: usize,
+        hash: Hash,
+        effort: Effort,
+    ) -> Option<(usize, usize)> {
         let take = |tier: usize| {
-            let space = self.contents.space(tier);
-            let mut state = space.class(class).lock();
-            let found = space.take(class, &mut state, hash.low());
-            state.counts.stored += u64::from(found.is_some());
+            let found =
+                self.take(tier, class, &mut self.contents.space(tier).class(class).lock(), hash);
             found.map(|at| (tier, at))
         };
         if let Some(found) = take(0) {
@@ -54,17 +89,100 @@ impl Placement {
             // Items held by other threads can't be evicted; those threads may be waiting for a CPU.
             std::thread::yield_now();
         }
+        (effort == Effort::Full).then(|| self.insist(class, hash, &mut key)).flatten()
+    }
+
+    /// Takes a free slot, and counts its item as stored.
+    fn take(&self, tier: usize, class: usize, state: &mut State, hash: Hash) -> Option<usize> {
+        let at = self.contents.space(tier).take(class, state, hash.low())?;
+        state.counts.stored += 1;
+        Some(at)
+    }
+
+    /// Evicts items of a class and takes one of their slots, in the slowest tier that has any; or a slot of a slab of
+    /// other classes.
+    fn insist(&self, class: usize, hash: Hash, key: &mut Vec<u8>) -> Option<(usize, usize)> {
+        let tiers = self.contents.spaces().len();
+        for round in 0..ROUNDS {
+            let mut is_used = false;
+            for tier in (0..tiers).rev() {
+                let mut state = self.contents.space(tier).class(class).lock();
+                let free = |state: &mut State| self.take(tier, class, state, hash);
+                let found = free(&mut state).or_else(|| {
+                    (self.evict(tier, class, &mut state, key) > 0)
+                        .then(|| free(&mut state))
+                        .flatten()
+                });
+                if let Some(at) = found {
+                    return Some((tier, at));
+                }
+                is_used |= state.used > 0;
+            }
+            let took = (0..tiers).any(|tier| self.take_slab(tier, class, key));
+            if !took && !is_used && !self.is_any_used() {
+                break;
+            }
+            pause(round);
+        }
         None
     }
 
+    /// Whether a slot of any class is in use.
+    fn is_any_used(&self) -> bool {
+        let mut classes = self.contents.spaces().iter().flat_map(Space::classes);
+        classes.any(|class| class.lock().used > 0)
+    }
+
     /// Allocates the slots of a chain in one tier; returns the tier and the words at which they begin.
-    pub(super) fn allocate_chain(&self, cut: Cut, hash: Hash) -> Option<(usize, Vec<usize>)> {
+    pub(super) fn allocate_chain(
+        &self,
+        cut: Cut,
+        hash: Hash,
+        effort: Effort,
+    ) -> Option<(usize, Vec<usize>)> {
         let mut key = Vec::with_capacity(KEY_MAX);
-        (0..self.contents.spaces().len()).find_map(|tier| {
-            let slots = self.chain_in(tier, cut, hash, &mut key)?;
+        let mut tiers = 0..self.contents.spaces().len();
+        let mut found = tiers
+            .find_map(|tier| self.chain_in(tier, cut, hash, &mut key).map(|slots| (tier, slots)));
+        if found.is_none() && effort == Effort::Full {
+            found = self.insist_on_chain(cut, hash, &mut key);
+        }
+        if let Some((tier, _)) = found {
             self.contents.space(tier).class(cut.class).lock().counts.stored += 1;
-            Some((tier, slots))
-        })
+        }
+        found
+    }
+
+    /// As [`Self::insist`], for all slots of a chain.
+    fn insist_on_chain(
+        &self,
+        cut: Cut,
+        hash: Hash,
+        key: &mut Vec<u8>,
+    ) -> Option<(usize, Vec<usize>)> {
+        let has_place = |tier: &usize| self.contents.space(*tier).has_place_for(cut);
+        let tiers: Vec<usize> = (0..self.contents.spaces().len()).rev().filter(has_place).collect();
+        for round in 0..ROUNDS * u32::from(!tiers.is_empty()) {
+            for tier in tiers.iter().copied() {
+                let space = self.contents.space(tier);
+                let mut state = space.class(cut.class).lock();
+                loop {
+                    if let Some(slots) = space.take_chain(cut, &mut state, hash) {
+                        return Some((tier, slots));
+                    }
+                    if self.evict(tier, cut.class, &mut state, key) == 0 {
+                        break;
+                    }
+                }
+                let has_so_many = state.used + state.free >= cut.pieces;
+                drop(state);
+                if !has_so_many {
+                    self.take_slab(tier, cut.class, key);
+                }
+            }
+            pause(round);
+        }
+        None
     }
 
     /// Allocates the slots of a chain in a tier, with demotions or evictions if necessary.
@@ -118,7 +236,7 @@ impl Placement {
         None
     }
 
-    /// Evicts a batch of items.
+    /// Evicts a batch of items: not even to disk.
     pub(super) fn evict(
         &self,
         tier: usize,
@@ -140,6 +258,9 @@ impl Placement {
             }
             for victim in victims.into_iter().flatten() {
                 if self.contents.take_out(victim.hash, Contents::place(tier, victim.at)) {
+                    if let Some(below) = self.contents.below() {
+                        below.forget_copy(&space.item(victim.at));
+                    }
                     state.policy.evicted(victim.slot, victim.hash.low());
                     let over = self.contents.over((tier, victim.at), victim.header);
                     space.let_go(class, state, &victim);

@@ -20,6 +20,7 @@ use crate::index::Hash;
 use crate::item::{Header, KEY_MAX, Shape, VALUE_MAX, size};
 use crate::space::{State, Victim};
 use crate::store::{Meta, Refused};
+pub(crate) use allocate::Effort;
 use shift::Shift;
 use sink::Sink;
 use slab_rebalance::SlabRebalance;
@@ -78,6 +79,7 @@ impl Placement {
         hash: Hash,
         (key, value): (&[u8], &[u8]),
         (meta, copy): (Option<&Meta>, Option<u64>),
+        effort: Effort,
     ) -> Result<u64, Refused> {
         let sizes = self.contents.sizes();
         let more = if copy.is_some() { WORD } else { 0 };
@@ -96,14 +98,15 @@ impl Placement {
             let header = Header::new(Header::ZERO, shape);
             let cut = sizes.cut(header.before_slots() + 1, value.len());
             let cut = cut.ok_or_else(too_large)?;
-            let found = self.allocate_chain(cut, hash);
+            let found = self.allocate_chain(cut, hash, effort);
             let (tier, slots) = found.ok_or(Refused::NoMemory { bytes })?;
             let item = self.contents.space(tier).item(slots[0]);
             let header = Header::new(item.header(), shape);
             item.set_chain(header, cut.slot, &slots);
             (tier, slots[0], header)
         } else {
-            let (tier, at) = self.allocate(class, hash).ok_or(Refused::NoMemory { bytes })?;
+            let found = self.allocate(class, hash, effort);
+            let (tier, at) = found.ok_or(Refused::NoMemory { bytes })?;
             (tier, at, Header::new(self.contents.space(tier).item(at).header(), shape))
         };
         let item = self.contents.space(tier).item(at);
