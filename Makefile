@@ -1,13 +1,15 @@
 # Doors: each target sets up what it needs (scripts/setup says what and why), then does one thing.
 #
 #   make demo             the main job: near and far memory beside each other, in the lab if this machine has one tier
-#   make test             every test, lab boots and browser checks included (LAB=smoke: what to run every day; LAB=off: no boots)
+#   make test             tests of all crates, and guests of the lab for what users meet first (LAB=off: no guests)
+#   make test-all         every test; its last result is kept in target/test-all.txt
+#   make test-repeat      tests of all crates N=20 times beside LOAD=4 busy loops, with the failures of each test
 #   make build            target/release/{nearfar,nearfar-bench,nearfar-lab,nearfar-load} and the lab's timing plugin beside them
 #   make library          target/abi: libnearfar.so and .a, the preload library, libhmalloc and libsmalloc
 #   make library-checked  target/checked/abi: two of them that find what is freed wrongly
 #   make sanitize         libnearfar under Valgrind and gcc's sanitizers, and the checked build's tests
-#   make fuzz             parsers of input from outside (protocols, files), fuzzed for a minute each (SECONDS=600); 20 s in make test
-#   make python           the Python package's wheel, checked and tested (part of make test)
+#   make fuzz             parsers of input from outside (protocols, files), fuzzed for a minute each (SECONDS=600); 20 s in make test-all
+#   make python           the Python package's wheel, checked and tested (part of make test-all)
 #   make kubernetes       pods of a real kubelet in the lab, the driver with a real API server; builds them first (12 min, Go)
 #   make lint             rustfmt, clippy -D warnings, licences and crate directions, doc links
 #   make sbom             target/nearfar.cdx.json: the software bill of materials (CycloneDX) of all that is shipped
@@ -31,10 +33,10 @@ PEERS := $${NEARFAR_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/nearfar}/peers
 export NEARFAR_LAB_PLUGIN ?= $(PLUGIN)
 SMOKE_FLAG := $(if $(SMOKE),--smoke,)
 
-.PHONY: demo test build plugin library library-checked sanitize fuzz python kubernetes lint sbom bench-bandwidth bench-tiering bench-balance bench-alloc bench-cache bench-lab install uninstall setup clean help
+.PHONY: demo test test-all test-repeat build plugin library library-checked sanitize fuzz python kubernetes lint sbom bench-bandwidth bench-tiering bench-balance bench-alloc bench-cache bench-lab install uninstall setup clean help
 
 help:
-	@sed -n '3,21s/^# *//p' Makefile
+	@sed -n '3,23s/^# *//p' Makefile
 
 setup:
 	@scripts/setup build
@@ -77,6 +79,17 @@ demo: build
 test: plugin library
 	@scripts/setup test
 	scripts/test
+
+test-all: plugin library
+	@scripts/setup test
+	@scripts/setup sanitize
+	@scripts/setup fuzz
+	@scripts/setup python
+	scripts/test all
+
+test-repeat: plugin library
+	@scripts/setup test
+	scripts/test-repeat $(or $(N),20) $(or $(LOAD),4)
 
 fuzz:
 	@scripts/setup fuzz

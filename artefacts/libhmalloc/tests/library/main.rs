@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 mod calls;
+#[path = "../../../libsmalloc/tests/library/once.rs"]
+mod once;
 mod policies;
 mod shape;
 
@@ -44,13 +46,17 @@ fn printed(command: &mut Command) -> String {
 
 /// Compiles a program of this directory to `name`, with the paths of headers and libraries.
 fn compile(compiler: &str, program: &str, name: &str, with: &[&str]) -> PathBuf {
-    let into = scratch(name);
-    let mut compile = Command::new(compiler);
-    compile.args(["-Wall", "-Wextra", "-pedantic", "-Werror", "-O1", "-o"]).arg(&into);
-    compile.arg(source("tests/library").join(program)).arg("-I").arg(source("include"));
-    compile.arg("-I").arg(source("../../crates/alloc/include"));
-    compile.arg("-L").arg(built()).args(with);
-    printed(&mut compile);
+    let (into, file) = (scratch(name), source("tests/library").join(program));
+    let headers = ["include", "../../crates/alloc/include"].map(source);
+    let inputs = [&[file.clone(), built().join("libhmalloc.so")][..], &headers].concat();
+    once::made(&into, &inputs, |into| {
+        let mut compile = Command::new(compiler);
+        compile.args(["-Wall", "-Wextra", "-pedantic", "-Werror", "-O1", "-o"]).arg(into);
+        compile.arg(&file).arg("-I").arg(source("include"));
+        compile.arg("-I").arg(source("../../crates/alloc/include"));
+        compile.arg("-L").arg(built()).args(with);
+        printed(&mut compile);
+    });
     into
 }
 

@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 
 mod machine;
 mod memory;
+mod once;
 mod types;
 
 /// All exported symbols: upstream's interface.
@@ -57,7 +58,6 @@ fn installed() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libsmalloc");
-        let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir).unwrap();
         for (name, file) in [
             ("libsmalloc.so", "libsmalloc.so"),
@@ -65,7 +65,8 @@ fn installed() -> &'static Path {
             ("libnearfar.so", "libnearfar.so"),
             ("libnearfar.so.0", "libnearfar.so"),
         ] {
-            std::os::unix::fs::symlink(built().join(file), dir.join(name)).unwrap();
+            // Another test may have created it.
+            let _ = std::os::unix::fs::symlink(built().join(file), dir.join(name));
         }
         dir
     })
@@ -92,11 +93,16 @@ fn ready(program: impl AsRef<std::ffi::OsStr>) -> Command {
 /// Compiles a program of `tests/`, with `more` as the last arguments.
 fn compile(source: &str, name: &str, more: &[&str]) -> PathBuf {
     let program = installed().join(name);
-    let mut compile = Command::new(if source.ends_with(".cpp") { "c++" } else { "cc" });
-    compile.args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"]).arg(&program);
-    compile.arg(tests().join(source)).arg("-I").arg(tests().join("../include"));
-    compile.arg("-L").arg(installed()).args(more).arg("-lpthread");
-    output(&mut compile);
+    let headers = ["../include", "../../../crates/alloc/include"].map(|dir| tests().join(dir));
+    let libraries = ["libsmalloc.so", "libsmalloc.a"].map(|name| built().join(name));
+    let inputs = [&[tests().join(source), tests().join("check.h")][..], &headers, &libraries];
+    once::made(&program, &inputs.concat(), |program| {
+        let mut compile = Command::new(if source.ends_with(".cpp") { "c++" } else { "cc" });
+        compile.args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"]).arg(program);
+        compile.arg(tests().join(source)).arg("-I").arg(tests().join("../include"));
+        compile.arg("-L").arg(installed()).args(more).arg("-lpthread");
+        output(&mut compile);
+    });
     program
 }
 

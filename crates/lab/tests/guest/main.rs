@@ -1,8 +1,9 @@
 //! Tests that boot: the lab's promises checked with real kernels in QEMU.
 //!
 //! A harness of its own, for two reasons: tests share boots where possible, and run two at a time, because a guest
-//! keeps more than one of the host's CPUs busy. Arguments are parts of test names. `LAB=off` boots nothing and prints a
-//! note; `LAB=smoke` runs those of [`SMOKE`]. Here: the list and the runner. `lab.rs` starts guests; the tests are in the other files.
+//! keeps more than one of the host's CPUs busy. Arguments are parts of test names. Without any, the tests of [`FIRST`]
+//! run; `LAB=all` runs every test, `LAB=off` none. No test starts later than `NEARFAR_TEST_UNTIL`, a time in seconds since
+//! the epoch. Here: the list and the runner. `lab.rs` starts guests; the tests are in the other files.
 
 #![expect(
     clippy::unwrap_used,
@@ -15,6 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Instant, SystemTime};
 
 mod bad;
 mod lab;
@@ -69,28 +71,37 @@ const TESTS: &[Test] = tests! {
         real_waits_slow_what_firmware_says;
 };
 
-/// Tests of a quick run.
-const SMOKE: [&str; 2] = ["like::stdin", "machines::the_default_machine_is_as_its_file_says"];
+/// Beginnings of the names of the tests that run by default: both kernels, what a command in a guest has of the host, and
+/// how it ends.
+const FIRST: [&str; 9] = [
+    "like::stdin",
+    "like::the_host_is_there",
+    "like::what_is_written_to_out",
+    "like::a_signal_that_ends",
+    "bad::the_time_limit",
+    "bad::bad_usage",
+    "bad::no_qemu_survives_a_killed_lab",
+    "machines::the_default_machine",
+    "timing::statistics",
+];
 
 fn main() -> ExitCode {
-    let mut filters: Vec<String> =
+    let filters: Vec<String> =
         std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-    if filters.is_empty() && std::env::var("LAB").is_ok_and(|lab| lab == "smoke") {
-        filters = SMOKE.map(str::to_string).into();
-    }
-    let chosen: Vec<Test> = TESTS
-        .iter()
-        .copied()
-        .filter(|(name, _)| filters.is_empty() || filters.iter().any(|part| name.contains(part)))
-        .collect();
+    let lab = std::env::var("LAB").unwrap_or_default();
+    let wanted = |name: &str| match filters.is_empty() {
+        true => lab == "all" || FIRST.iter().any(|beginning| name.starts_with(beginning)),
+        false => filters.iter().any(|part| name.contains(part)),
+    };
+    let chosen: Vec<Test> = TESTS.iter().copied().filter(|(name, _)| wanted(name)).collect();
     let left_out = TESTS.len() - chosen.len();
     if std::env::args().any(|arg| arg == "--list") {
         chosen.iter().for_each(|(name, _)| println!("{name}: test"));
         return ExitCode::SUCCESS;
     }
     println!("\nrunning {} tests", chosen.len());
-    if std::env::var("LAB").is_ok_and(|lab| lab == "off") {
-        println!("LAB=off: NONE of the {} tests that boot a guest was run", chosen.len());
+    if lab == "off" {
+        chosen.iter().for_each(|(name, _)| println!("test {name} ... ignored, LAB=off"));
         println!(
             "\ntest result: ok. 0 passed; 0 failed; {} ignored; 0 measured; {left_out} filtered out",
             chosen.len()
@@ -112,6 +123,16 @@ fn main() -> ExitCode {
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+const OVER: &str = "the time for this run is over";
+
+/// Whether no test is to start any more.
+#[expect(clippy::disallowed_methods, reason = "a limit in the host's time")]
+fn is_over() -> bool {
+    let Ok(until) = std::env::var("NEARFAR_TEST_UNTIL") else { return false };
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    until.parse::<u64>().unwrap() < now + 60
+}
+
 /// Tests that did not pass.
 #[derive(Default)]
 struct Outcome {
@@ -121,6 +142,7 @@ struct Outcome {
 }
 
 /// Runs tests two at a time.
+#[expect(clippy::disallowed_methods, reason = "says how long tests take")]
 fn run(tests: &[Test]) -> Outcome {
     let next = AtomicUsize::new(0);
     let outcome = Mutex::new(Outcome::default());
@@ -128,16 +150,23 @@ fn run(tests: &[Test]) -> Outcome {
         for _ in 0..2 {
             scope.spawn(|| {
                 while let Some((name, test)) = tests.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let ended = catch_unwind(AssertUnwindSafe(test));
+                    let began = Instant::now();
+                    let ended = catch_unwind(AssertUnwindSafe(|| {
+                        if is_over() {
+                            std::panic::resume_unwind(Box::new(lab::LeftOut(OVER)));
+                        }
+                        test();
+                    }));
+                    let took = began.elapsed().as_secs();
                     let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
                     match ended.map_err(|panic| panic.downcast::<lab::LeftOut>()) {
-                        Ok(()) => println!("test {name} ... ok"),
+                        Ok(()) => println!("test {name} ({took} s) ... ok"),
                         Err(Ok(reason)) => {
                             println!("test {name} ... ignored, {}", reason.0);
                             outcome.ignored += 1;
                         }
                         Err(Err(_)) => {
-                            println!("test {name} ... FAILED");
+                            println!("test {name} ({took} s) ... FAILED");
                             outcome.failed.push(*name);
                         }
                     }
