@@ -72,7 +72,7 @@ struct Server(Child);
 impl Server {
     fn start(command: &mut Command, port: u16) -> Self {
         let server = Self(command.spawn().unwrap());
-        for _ in 0..300 {
+        for _ in 0..2400 {
             if TcpStream::connect(("127.0.0.1", port)).is_ok() {
                 return server;
             }
@@ -217,7 +217,7 @@ fn memcached() {
     command.args(["-u", "root", "-l", "127.0.0.1", "-U", "0", "-m", "64", "-p", &port.to_string()]);
     let server = Server::start(&mut command, port);
     let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
     let value = "x".repeat(100_000);
     write!(client, "set a 0 0 100000\r\n{value}\r\nget a\r\nquit\r\n").unwrap();
     let mut answer = String::new();

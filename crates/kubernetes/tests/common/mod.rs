@@ -20,13 +20,13 @@ pub(crate) struct Kubelet {
 async fn connected(socket: &Path, authority: &str) -> Channel {
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap();
     let endpoint = endpoint.origin(format!("http://{authority}").parse().unwrap());
-    endpoint.timeout(Duration::from_secs(20)).connect().await.unwrap()
+    endpoint.timeout(Duration::from_secs(120)).connect().await.unwrap()
 }
 
 impl Kubelet {
     /// Waits until the driver serves, and connects.
     pub(crate) async fn connect(sockets: &Sockets) -> Self {
-        for _ in 0..400 {
+        for _ in 0..4800 {
             if sockets.registration.exists() && sockets.is_served().await {
                 break;
             }

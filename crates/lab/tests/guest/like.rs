@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal};
 use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 
-use crate::lab::{Ended, fed, lab, run, sh, text};
+use crate::lab::{Ended, fed, lab, run, sh, text, wait_until};
 
 pub(crate) fn stdin_stdout_stderr_and_status_are_the_commands_own() {
     let command = run("", &["sh", "-c", "read line; echo out $line; echo err $line >&2; exit 7"]);
@@ -90,6 +90,14 @@ pub(crate) fn a_reader_that_closes_ends_the_writer() {
     child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
     assert!(child.wait().unwrap().success());
     assert_eq!(err.lines().last(), Some("141"), "{err}");
+}
+
+pub(crate) fn a_signal_ends_the_lab_whose_reader_takes_nothing() {
+    let mut child = run("", &["yes"]).spawn().unwrap();
+    let unread = child.stdout.take().unwrap();
+    wait_until("a full pipe", || rustix::io::ioctl_fionread(&unread).unwrap() >= 65_536);
+    rustix::process::kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
 }
 
 pub(crate) fn megabytes_pass_unharmed_both_ways() {

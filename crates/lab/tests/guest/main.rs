@@ -43,6 +43,7 @@ const TESTS: &[Test] = tests! {
         a_signal_to_the_lab_reaches_the_command,
         a_command_that_does_not_end_by_a_signal_is_ended_with_the_guest,
         a_reader_that_closes_ends_the_writer,
+        a_signal_ends_the_lab_whose_reader_takes_nothing,
         megabytes_pass_unharmed_both_ways,
         the_environment_and_the_directory_are_passed,
         a_shell_has_a_terminal_of_the_right_size;

@@ -70,7 +70,7 @@ pub(crate) fn started(
         .spawn()
         .unwrap_or_else(|error| panic!("starting {program}: {error}; apt-get install {program}"));
     let mut server = Server { process: Ends(child), address: address(dir.path()), _dir: dir };
-    for _ in 0..500 {
+    for _ in 0..6000 {
         let listens = listens(&server.address);
         if server.process.0.try_wait().unwrap().is_some() {
             return None;

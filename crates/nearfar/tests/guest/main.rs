@@ -5,14 +5,14 @@
 //! quotas of the kernel would be too small to move anything. The tests cover system calls, sysfs and page placement, so
 //! timing is off except in the guest that needs it. Arguments are parts of test names. Without any, the tests of
 //! [`FIRST`] run; `LAB=all` runs every test, `LAB=off` boots nothing and prints a message. A test that is chosen runs on
-//! all its guests. `NEARFAR_TEST_TIMEOUT` is the limit of a guest in seconds; `NEARFAR_TEST_UNTIL`, a time in seconds
-//! since the epoch, ends the whole run: tests that were not reached by then are ignored, by name.
+//! all its guests. `NEARFAR_TEST_UNTIL`, a time in seconds since the epoch, ends the whole run: tests that were not
+//! reached by then are ignored, by name.
+//!
+//! Here: the machines and the list. `runner.rs` boots guests and counts results.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "this is a test program")]
 
-use std::io::{BufRead as _, BufReader};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 
 mod alloc;
 mod balance;
@@ -29,6 +29,7 @@ mod races;
 mod readme;
 mod record;
 mod replicated;
+mod runner;
 mod scope;
 mod sense;
 mod tier;
@@ -219,9 +220,6 @@ const TESTS: &[Test] = tests! {
         policies_that_a_runtime_ignores_are_found_out on [NEW];
 };
 
-/// The exit status of `lab run` whose command was ended by `--timeout`.
-const TIMED_OUT: i32 = 124;
-
 /// Tests of this module run only if they are named: they need programs that `make kubernetes` builds.
 const NAMED: &str = "pods::";
 
@@ -250,7 +248,7 @@ fn main() -> ExitCode {
     };
     if let Ok(guest) = std::env::var("NEARFAR_TEST_GUEST") {
         let here = ALL.iter().find(|of| of.name() == guest).unwrap();
-        run_inside(&guest, &of(here));
+        runner::run_inside(&guest, &of(here));
         return ExitCode::SUCCESS;
     }
     if std::env::args().any(|word| word == "--list") {
@@ -261,108 +259,16 @@ fn main() -> ExitCode {
         ALL.iter().map(|guest| (guest, of(guest))).filter(|(_, tests)| !tests.is_empty()).collect();
     let total: usize = guests.iter().map(|(_, tests)| tests.len()).sum();
     println!("\nrunning {total} tests");
-    let mut outcome = Outcome::default();
+    let mut outcome = runner::Outcome::default();
     for (guest, tests) in guests {
         if lab == "off" {
-            ignore(guest, &tests, "LAB=off", &mut outcome);
+            outcome.ignore(guest, &tests, "LAB=off");
         } else {
-            boot(guest, &filters, &tests, &mut outcome);
+            runner::boot(guest, tests, &mut outcome);
         }
     }
     if filters.is_empty() && lab != "all" {
         println!("those of users' first steps; LAB=all runs all {}", TESTS.len());
     }
-    let Outcome { passed, failed, ignored } = outcome;
-    let verdict = if failed == 0 { "ok" } else { "FAILED" };
-    println!("\ntest result: {verdict}. {passed} passed; {failed} failed; {ignored} ignored");
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// Numbers of tests by result.
-#[derive(Default)]
-struct Outcome {
-    passed: usize,
-    failed: usize,
-    ignored: usize,
-}
-
-/// Counts and names tests that are not run.
-fn ignore(guest: &Guest, tests: &[&str], why: &str, outcome: &mut Outcome) {
-    for test in tests {
-        println!("test {test} on {} ... ignored, {why}", guest.name());
-    }
-    outcome.ignored += tests.len();
-}
-
-/// Seconds until the run must end, if it must.
-fn left() -> Option<u64> {
-    let until = std::env::var("NEARFAR_TEST_UNTIL").ok()?.parse::<u64>().unwrap();
-    Some(until.saturating_sub(nearfar_kernel::clock::unix_ns() / 1_000_000_000))
-}
-
-/// Boots `guest`, runs its `tests` in it, shows their lines and counts them.
-fn boot(guest: &Guest, filters: &[String], tests: &[&str], outcome: &mut Outcome) {
-    const OVER: &str = "the time for this run is over";
-    let name = guest.name();
-    let limit: u64 =
-        std::env::var("NEARFAR_TEST_TIMEOUT").map_or(1800, |text| text.parse().unwrap());
-    let left = left();
-    if left.is_some_and(|left| left < 60) {
-        return ignore(guest, tests, OVER, outcome);
-    }
-    let mut lab = Command::new(NEARFAR);
-    // Libraries of the build are not those that programs in a guest are to find.
-    lab.env_remove("LD_LIBRARY_PATH");
-    lab.args(["lab", "run", "-M", guest.machine, "-K", guest.kernel, "--timing", guest.timing]);
-    let cut = left.filter(|&left| left < limit);
-    // A boot takes some 15 s; on a host with other work more than the default limit of 120 s was seen.
-    lab.args(["--timeout", &cut.unwrap_or(limit).to_string(), "--boot-timeout", "300"]);
-    lab.arg("-e").arg(format!("NEARFAR_TEST_GUEST={name}"));
-    for name in [pods::BIN, "LAB"] {
-        if let Ok(value) = std::env::var(name) {
-            lab.arg("-e").arg(format!("{name}={value}"));
-        }
-    }
-    lab.arg("--");
-    lab.arg(std::env::current_exe().unwrap()).args(filters).stdin(Stdio::null());
-    let began = nearfar_kernel::clock::Stopwatch::start();
-    let mut lab = lab.stdout(Stdio::piped()).spawn().unwrap();
-    let mut missing = tests.to_vec();
-    for line in BufReader::new(lab.stdout.take().unwrap()).lines().map_while(Result::ok) {
-        let Some(test) = line.strip_prefix("test ").and_then(|rest| rest.split(' ').next()) else {
-            println!("{name}: {line}");
-            continue;
-        };
-        missing.retain(|name| *name != test);
-        if line.ends_with(" ... ok") {
-            outcome.passed += 1;
-        } else {
-            outcome.failed += 1;
-        }
-        println!("{line}");
-    }
-    let status = lab.wait().unwrap();
-    if !status.success() {
-        println!("guest {name}: {status}");
-    }
-    println!("guest {name}: {} s", began.elapsed().as_secs());
-    if cut.is_some() && status.code() == Some(TIMED_OUT) {
-        return ignore(guest, &missing, OVER, outcome);
-    }
-    for test in &missing {
-        println!("test {test} on {name} ... FAILED, the guest ended without its result ({status})");
-    }
-    outcome.failed += missing.len();
-}
-
-fn run_inside(guest: &str, names: &[&str]) {
-    let settings = inside::settings();
-    for (name, _, test) in TESTS.iter().filter(|test| names.contains(&test.0)) {
-        inside::fresh();
-        let began = nearfar_kernel::clock::Stopwatch::start();
-        let passed = catch_unwind(AssertUnwindSafe(test)).is_ok();
-        inside::put_back(&settings);
-        let (took, result) = (began.elapsed().as_secs(), if passed { "ok" } else { "FAILED" });
-        println!("test {name} on {guest} ({took} s of the guest) ... {result}");
-    }
+    outcome.end()
 }
