@@ -212,6 +212,13 @@ impl Contents {
         true
     }
 
+    /// Invalidates the copy on disk, if any, of an item that no entry leads to.
+    pub(crate) fn forget_copy(&self, item: &Item<'_>) {
+        if let Some(below) = &self.below {
+            below.forget_copy(item);
+        }
+    }
+
     /// Invalidates the small object on disk of a key whose stripe is held.
     #[inline]
     pub(crate) fn changed(&self, held: &Held<'_>, key: &[u8]) {

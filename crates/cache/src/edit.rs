@@ -13,7 +13,7 @@ use crate::figures;
 use crate::index::{At, Entry, Held};
 use crate::item::{Header, Stage};
 use crate::on_disk::{Found, There, settle};
-use crate::placement::Effort;
+use crate::placement::{Effort, Own};
 use crate::store::{Class, Decide, Edit, Fetch, Head, Meta, Old, Refused, Store};
 
 /// Sets the metadata of an item that has room for it and has no copy on disk.
@@ -42,8 +42,9 @@ impl Cache {
         (key, value): (&[u8], &[u8]),
         meta: &Meta,
     ) -> Result<Option<u64>, Refused> {
-        let new =
-            self.placement().write(held.hash(), (key, value), (Some(meta), None), Effort::Full)?;
+        let own = Own { held, edited: old.map(|(entry, _)| entry.place()) };
+        let effort = Effort::Full(Some(own));
+        let new = self.placement().write(held.hash(), (key, value), (Some(meta), None), effort)?;
         Ok(self.contents().exchange(held, old, new))
     }
 }

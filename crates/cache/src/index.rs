@@ -345,6 +345,15 @@ impl<'a> Held<'a> {
         self.index.slot(at.0).store(0, Release);
     }
 
+    /// Removes the entry of another key of this stripe that leads to `place`; false if there is none.
+    pub(crate) fn remove_other(&self, hash: Hash, place: u64) -> bool {
+        let wanted = Entry::new(hash, place);
+        let is_own = core::ptr::eq(self.stripe, self.index.stripe(hash.tag()));
+        let is_it = |entry: Entry, at: At| (entry == wanted).then_some(at);
+        let found = is_own.then(|| self.index.find(hash, is_it)).flatten();
+        found.inspect(|at| self.remove(*at)).is_some()
+    }
+
     /// Adds an entry. If both buckets are full, one of their entries moves to its other bucket, if there is room; else
     /// nothing is added.
     #[inline]

@@ -6,7 +6,8 @@
 //!
 //! Slots freed this way are free for all threads. An allocation that has lost them to others several times evicts items
 //! and takes their slots without unlocking the class in between ([`Placement::insist`]). So an item is refused only if
-//! nothing can be evicted for it: its class has no items, and no other class has a slab to give.
+//! nothing can be evicted for it: its class has no items, and no other class has a slab to give. An edit holds its
+//! stripe meanwhile, and evicts the items of that stripe itself, since nobody else can; except the one that it edits.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use nearfar_kernel::clock::sleep;
 
 use crate::config::Making;
 use crate::contents::Contents;
-use crate::index::Hash;
+use crate::index::{Hash, Held};
 use crate::item::KEY_MAX;
 use crate::sizes::Cut;
 use crate::space::{Space, State};
@@ -23,20 +24,35 @@ use super::{BATCH, Placement};
 
 /// Number of retries, as other threads may take the freed slots.
 const ATTEMPTS: usize = 4;
-/// Number of rounds in which all evictable items may be in use by other threads: those that edit them hold their
-/// stripes, and each of two edits may need the item of the other.
+/// Number of rounds in which all evictable items may be in use by other threads: each of two edits may need the item
+/// that the other edits.
 const ROUNDS: u32 = 1000;
 /// Rounds after which a thread sleeps between two, because the others may be waiting for a CPU.
 const YIELDS: u32 = 16;
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// What an allocation may do if other threads take the slots that it frees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Effort {
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Effort<'a> {
     /// Give up: the item is elsewhere, too.
     Modest,
     /// Evict until it has a slot.
-    Full,
+    Full(Option<Own<'a>>),
+}
+
+/// The stripe that an allocating thread holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Own<'a> {
+    pub(crate) held: &'a Held<'a>,
+    /// The place of the item that is edited.
+    pub(crate) edited: Option<u64>,
+}
+
+impl Own<'_> {
+    /// Removes the entry of an item of this stripe, unless it is the edited one.
+    pub(super) fn take_out(self, hash: Hash, place: u64) -> bool {
+        self.edited != Some(place) && self.held.remove_other(hash, place)
+    }
 }
 
 /// Waits between two rounds.
@@ -54,7 +70,7 @@ impl Placement {
         &self,
         class: usize,
         hash: Hash,
-        effort: Effort,
+        effort: Effort<'_>,
     ) -> Option<(usize, usize)> {
         let take = |tier: usize| {
             let found =
@@ -89,7 +105,10 @@ impl Placement {
             // Items held by other threads can't be evicted; those threads may be waiting for a CPU.
             std::thread::yield_now();
         }
-        (effort == Effort::Full).then(|| self.insist(class, hash, &mut key)).flatten()
+        match effort {
+            Effort::Modest => None,
+            Effort::Full(own) => self.insist(class, hash, own, &mut key),
+        }
     }
 
     /// Takes a free slot, and counts its item as stored.
@@ -101,7 +120,13 @@ impl Placement {
 
     /// Evicts items of a class and takes one of their slots, in the slowest tier that has any; or a slot of a slab of
     /// other classes.
-    fn insist(&self, class: usize, hash: Hash, key: &mut Vec<u8>) -> Option<(usize, usize)> {
+    fn insist(
+        &self,
+        class: usize,
+        hash: Hash,
+        own: Option<Own<'_>>,
+        key: &mut Vec<u8>,
+    ) -> Option<(usize, usize)> {
         let tiers = self.contents.spaces().len();
         for round in 0..ROUNDS {
             let mut is_used = false;
@@ -109,7 +134,7 @@ impl Placement {
                 let mut state = self.contents.space(tier).class(class).lock();
                 let free = |state: &mut State| self.take(tier, class, state, hash);
                 let found = free(&mut state).or_else(|| {
-                    (self.evict(tier, class, &mut state, key) > 0)
+                    (self.evict((tier, class), &mut state, own, key) > 0)
                         .then(|| free(&mut state))
                         .flatten()
                 });
@@ -118,7 +143,7 @@ impl Placement {
                 }
                 is_used |= state.used > 0;
             }
-            let took = (0..tiers).any(|tier| self.take_slab(tier, class, key));
+            let took = (0..tiers).any(|tier| self.take_slab_with(tier, class, own, key));
             if !took && !is_used && !self.is_any_used() {
                 break;
             }
@@ -138,14 +163,14 @@ impl Placement {
         &self,
         cut: Cut,
         hash: Hash,
-        effort: Effort,
+        effort: Effort<'_>,
     ) -> Option<(usize, Vec<usize>)> {
         let mut key = Vec::with_capacity(KEY_MAX);
         let mut tiers = 0..self.contents.spaces().len();
         let mut found = tiers
             .find_map(|tier| self.chain_in(tier, cut, hash, &mut key).map(|slots| (tier, slots)));
-        if found.is_none() && effort == Effort::Full {
-            found = self.insist_on_chain(cut, hash, &mut key);
+        if let (None, Effort::Full(own)) = (&found, effort) {
+            found = self.insist_on_chain(cut, hash, own, &mut key);
         }
         if let Some((tier, _)) = found {
             self.contents.space(tier).class(cut.class).lock().counts.stored += 1;
@@ -158,6 +183,7 @@ impl Placement {
         &self,
         cut: Cut,
         hash: Hash,
+        own: Option<Own<'_>>,
         key: &mut Vec<u8>,
     ) -> Option<(usize, Vec<usize>)> {
         let has_place = |tier: &usize| self.contents.space(*tier).has_place_for(cut);
@@ -170,14 +196,14 @@ impl Placement {
                     if let Some(slots) = space.take_chain(cut, &mut state, hash) {
                         return Some((tier, slots));
                     }
-                    if self.evict(tier, cut.class, &mut state, key) == 0 {
+                    if self.evict((tier, cut.class), &mut state, own, key) == 0 {
                         break;
                     }
                 }
                 let has_so_many = state.used + state.free >= cut.pieces;
                 drop(state);
                 if !has_so_many {
-                    self.take_slab(tier, cut.class, key);
+                    self.take_slab_with(tier, cut.class, own, key);
                 }
             }
             pause(round);
@@ -239,9 +265,9 @@ impl Placement {
     /// Evicts a batch of items: not even to disk.
     pub(super) fn evict(
         &self,
-        tier: usize,
-        class: usize,
+        (tier, class): (usize, usize),
         state: &mut State,
+        own: Option<Own<'_>>,
         key: &mut Vec<u8>,
     ) -> usize {
         let space = self.contents.space(tier);
@@ -257,10 +283,11 @@ impl Placement {
                 }
             }
             for victim in victims.into_iter().flatten() {
-                if self.contents.take_out(victim.hash, Contents::place(tier, victim.at)) {
-                    if let Some(below) = self.contents.below() {
-                        below.forget_copy(&space.item(victim.at));
-                    }
+                let place = Contents::place(tier, victim.at);
+                if self.contents.take_out(victim.hash, place)
+                    || own.is_some_and(|own| own.take_out(victim.hash, place))
+                {
+                    self.contents.forget_copy(&space.item(victim.at));
                     state.policy.evicted(victim.slot, victim.hash.low());
                     let over = self.contents.over((tier, victim.at), victim.header);
                     space.let_go(class, state, &victim);

@@ -20,7 +20,7 @@ use crate::index::Hash;
 use crate::item::{Header, KEY_MAX, Shape, VALUE_MAX, size};
 use crate::space::{State, Victim};
 use crate::store::{Meta, Refused};
-pub(crate) use allocate::Effort;
+pub(crate) use allocate::{Effort, Own};
 use shift::Shift;
 use sink::Sink;
 use slab_rebalance::SlabRebalance;
@@ -79,7 +79,7 @@ impl Placement {
         hash: Hash,
         (key, value): (&[u8], &[u8]),
         (meta, copy): (Option<&Meta>, Option<u64>),
-        effort: Effort,
+        effort: Effort<'_>,
     ) -> Result<u64, Refused> {
         let sizes = self.contents.sizes();
         let more = if copy.is_some() { WORD } else { 0 };
@@ -150,7 +150,7 @@ impl Placement {
             Sink::new(self, below).batch((tier, class), key)
         } else {
             let mut state = self.contents.space(tier).class(class).lock();
-            self.evict(tier, class, &mut state, key)
+            self.evict((tier, class), &mut state, None, key)
         };
         SlabRebalance::new(self, tier).run_if_due(key);
         gone > 0
@@ -158,7 +158,18 @@ impl Placement {
 
     /// Takes a slab from a class of a tier with little cost, for another that needs one.
     pub(crate) fn take_slab(&self, tier: usize, class: usize, key: &mut Vec<u8>) -> bool {
-        SlabRebalance::new(self, tier).take_for(class, key)
+        self.take_slab_with(tier, class, None, key)
+    }
+
+    /// As [`Self::take_slab`], by a thread that may hold a stripe.
+    fn take_slab_with(
+        &self,
+        tier: usize,
+        class: usize,
+        own: Option<Own<'_>>,
+        key: &mut Vec<u8>,
+    ) -> bool {
+        SlabRebalance::new(self, tier).by(own).take_for(class, key)
     }
 
     /// Demotes a batch of a class's items; returns how many.

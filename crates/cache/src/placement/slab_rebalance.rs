@@ -13,9 +13,9 @@ use crate::contents::Contents;
 use crate::slab_balance::choose;
 use crate::space::{Space, State, Victim};
 
-use super::Placement;
 use super::shift::Shift;
 use super::sink::{Sink, Went};
+use super::{Own, Placement};
 
 /// Number of classes that are tried, and of slabs in each, for a class without slabs.
 const TRIED: usize = 3;
@@ -28,11 +28,18 @@ pub(super) struct SlabRebalance<'a> {
     placement: &'a Placement,
     tier: usize,
     space: &'a Space,
+    /// The stripe of this thread.
+    own: Option<Own<'a>>,
 }
 
 impl<'a> SlabRebalance<'a> {
     pub(super) fn new(placement: &'a Placement, tier: usize) -> Self {
-        Self { placement, tier, space: placement.contents.space(tier) }
+        Self { placement, tier, space: placement.contents.space(tier), own: None }
+    }
+
+    /// The same for a thread that may hold a stripe.
+    pub(super) fn by(self, own: Option<Own<'a>>) -> Self {
+        Self { own, ..self }
     }
 
     /// Takes a slab from a class of a tier with little cost, for another that needs one.
@@ -108,7 +115,7 @@ impl<'a> SlabRebalance<'a> {
 
     /// Has items go, if they can.
     fn turn_out(self, items: &[Victim], state: &mut State, key: &mut Vec<u8>) {
-        let Self { placement, tier, space } = self;
+        let Self { placement, tier, space, own } = self;
         let contents = &placement.contents;
         let moved = if tier + 1 < contents.spaces().len() {
             Shift::new(placement, (tier, tier + 1)).all(items, key)
@@ -121,6 +128,14 @@ impl<'a> SlabRebalance<'a> {
                 Some(below) => Sink::new(placement, below).one((tier, at), header, key),
                 None if contents.take_out(hash, Contents::place(tier, at)) => Went::Away,
                 None => Went::Nowhere,
+            };
+            let place = Contents::place(tier, at);
+            let went = match own {
+                Some(own) if went == Went::Nowhere && own.take_out(hash, place) => {
+                    contents.forget_copy(&space.item(at));
+                    Went::Away
+                }
+                _ => went,
             };
             if went != Went::Nowhere {
                 let over = contents.over((tier, at), header);
