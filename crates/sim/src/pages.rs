@@ -145,8 +145,9 @@ impl Pages {
         };
         let mut pages: Vec<(usize, f64)> =
             (0..self.count()).map(|page| (page, uses(page))).collect();
-        let all: f64 = pages.iter().map(|(_, heat)| heat).sum();
         pages.sort_by(|a, b| b.1.total_cmp(&a.1));
+        // Added up in the same order as below, so that all pages have a share of exactly 1.
+        let all: f64 = pages.iter().map(|(_, heat)| heat).sum();
         let mut room = machine.nodes.first().map_or(0, |node| node.size.0 / self.page_bytes.max(1));
         let mut near = 0.0;
         for (page, heat) in pages {

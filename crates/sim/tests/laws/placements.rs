@@ -121,6 +121,20 @@ proptest! {
     }
 }
 
+/// Sums of the same numbers differ by their order: with 249 cold pages and a hot one, the last page stayed far.
+#[test]
+fn all_pages_are_near_where_all_fit() {
+    for pages_count in 200u32..400 {
+        let mut one = region(pages_count, 0, 1);
+        (one.hot_pages, one.hot_share) = (1, 0.9);
+        let drawn = workload(vec![one], 1);
+        let machine = two_tiers(u64::from(pages_count), ROOMY);
+        let mut pages = Pages::of(&drawn, 3);
+        pages.hottest_near(&drawn, &machine, 1.0);
+        assert!(pages.node.iter().all(|node| *node == 0), "{pages_count}");
+    }
+}
+
 #[test]
 fn every_policy_is_found_by_its_name_and_none_by_another() {
     for (name, policy, about) in POLICIES {
