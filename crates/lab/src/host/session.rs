@@ -3,7 +3,6 @@
 //! One loop takes events from small threads: one reads the port, one writes it, one reads standard input, one writes
 //! each output, one waits for signals. So a blocked thread (a reader that stopped, a guest that hangs) blocks nothing
 //! else.
-//! output, one waits for signals. So nothing that blocks (a reader that stopped, a guest that hangs) blocks anything else.
 
 use std::fs;
 use std::io::{self, Read as _, Write};
@@ -284,14 +283,23 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Ends QEMU, then waits until the command's output has been taken.
+    /// Ends QEMU, then waits until the command's output has been taken; after a signal, for a short time only.
     fn finish(self, mut ended: Ended) -> Finished {
-        let Self { vm, files, outputs, raw, asked, .. } = self;
-        ended.interrupted = matches!(asked, Some(SIGHUP | SIGINT | SIGQUIT | SIGTERM));
+        let is_end = |number| matches!(number, SIGHUP | SIGINT | SIGQUIT | SIGTERM);
+        let Self { vm, files, outputs, raw, asked, events, .. } = self;
+        ended.interrupted = asked.is_some_and(is_end);
         vm.end();
+        let mut patience = Deadline::after(ended.interrupted.then_some(GRACE));
         for (_, output, thread) in outputs {
             drop(output);
-            let _ = thread.join();
+            while !thread.is_finished() && !patience.passed() {
+                if let Ok(Event::Signal(number)) = events.recv_timeout(Duration::from_millis(5))
+                    && is_end(number)
+                {
+                    ended.interrupted = true;
+                    patience = Deadline::after(Some(Duration::ZERO));
+                }
+            }
         }
         drop(raw);
         let statistics = fs::read_to_string(files.statistics()).unwrap_or_default();
