@@ -21,8 +21,20 @@ use crate::exit::Exit;
 /// # Errors
 /// Any other error of write(2).
 pub fn print(text: &str) -> anyhow::Result<()> {
+    write_out(&plain(text))
+}
+
+/// As [`print()`], for text whose backgrounds have colours (`ESC[48;5;Nm`, `ESC[0m`).
+///
+/// # Errors
+/// As [`print()`].
+pub fn print_coloured(text: &str) -> anyhow::Result<()> {
+    write_out(&plain_but_colours(text))
+}
+
+fn write_out(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    match out.write_all(plain(text).as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(error).context("can't write to standard output")
         }
@@ -66,6 +78,19 @@ fn plain(text: &str) -> Cow<'_, str> {
         return text.into();
     }
     text.chars().map(|c| if is_plain(c) { c } else { '?' }).collect()
+}
+
+/// As [`plain`], but keeps the sequences that set or reset a background colour.
+fn plain_but_colours(text: &str) -> String {
+    let mut parts = text.split('\u{1b}');
+    let mut out = plain(parts.next().unwrap_or_default()).into_owned();
+    for part in parts {
+        let colour = part.strip_prefix("[48;5;").and_then(|rest| rest.split_once('m'));
+        let is_colour = colour.is_some_and(|(number, _)| number.parse::<u8>().is_ok());
+        out.push(if is_colour || part.starts_with("[0m") { '\u{1b}' } else { '?' });
+        out.push_str(&plain(part));
+    }
+    out
 }
 
 /// Maximum width of a line of text.
@@ -221,5 +246,16 @@ mod tests {
         let title = "cgroup /a\u{1b}]0;mine\u{7}, \u{9b}2J";
         assert_eq!(plain(title), "cgroup /a?]0;mine?, ?2J");
         assert_eq!(plain("two\nlines\tand a tab"), "two\nlines\tand a tab");
+        assert_eq!(plain_but_colours(title), "cgroup /a?]0;mine?, ?2J");
+    }
+
+    #[test]
+    fn of_all_sequences_colours_of_backgrounds_alone_reach_a_terminal() {
+        let row = "a\u{1b}[48;5;236m  \u{1b}[0mb\n";
+        assert_eq!(plain_but_colours(row), row);
+        for other in ["[48;5;256m", "[48;5;1", "[2J", "[31m", "]0;t\u{7}", ""] {
+            let shown = plain_but_colours(&format!("\u{1b}{other}"));
+            assert!(!shown.contains('\u{1b}'), "{other}: {shown}");
+        }
     }
 }

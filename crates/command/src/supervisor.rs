@@ -1,7 +1,13 @@
 //! Notifications to the service manager (sd_notify(3)): ready, watchdog, stopping.
 //!
-//! Without `NOTIFY_SOCKET` in the environment nothing is sent. The units are in `share/systemd`.
+//! Without `NOTIFY_SOCKET` in the environment nothing is sent. The socket is connected once, at the start: a service that
+//! confines itself can't do so later. The units are in `share/systemd`.
 
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
 use sd_notify::NotifyState;
@@ -11,6 +17,7 @@ use nearfar_kernel::clock::Stopwatch;
 /// The service manager, if there is one.
 #[derive(Debug)]
 pub struct Supervisor {
+    socket: Option<UnixDatagram>,
     /// Interval of watchdog notifications; `None` if there is no watchdog.
     interval: Option<Duration>,
     notified: Stopwatch,
@@ -18,19 +25,21 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// The service manager that started this process.
+    /// The service manager that started this process. Call it before the process confines itself.
     #[must_use]
     pub fn find() -> Self {
+        // A service manager that does not listen is no error.
+        let socket = std::env::var_os("NOTIFY_SOCKET").and_then(|address| connected(&address).ok());
         // Twice as often as required, so that one late iteration is not a failure.
         let interval = sd_notify::watchdog_enabled().map(|interval| interval / 2);
-        Self { interval, notified: Stopwatch::start(), is_ready: false }
+        Self { socket, interval, notified: Stopwatch::start(), is_ready: false }
     }
 
     /// Reports that the service is ready, the first time it is called.
     pub fn ready(&mut self, status: &str) {
         if !self.is_ready {
             self.is_ready = true;
-            say(&[NotifyState::Ready, NotifyState::Status(status)]);
+            self.say(&[NotifyState::Ready, NotifyState::Status(status)]);
         }
     }
 
@@ -38,18 +47,30 @@ impl Supervisor {
     pub fn alive(&mut self) {
         if self.interval.is_some_and(|interval| self.notified.elapsed() >= interval) {
             self.notified = Stopwatch::start();
-            say(&[NotifyState::Watchdog]);
+            self.say(&[NotifyState::Watchdog]);
+        }
+    }
+
+    fn say(&self, states: &[NotifyState<'_>]) {
+        if let Some(socket) = &self.socket {
+            let lines: String = states.iter().map(|state| format!("{state}\n")).collect();
+            let _ = socket.send(lines.as_bytes());
         }
     }
 }
 
 impl Drop for Supervisor {
     fn drop(&mut self) {
-        say(&[NotifyState::Stopping]);
+        self.say(&[NotifyState::Stopping]);
     }
 }
 
-fn say(state: &[NotifyState<'_>]) {
-    // A service manager that does not listen is no error.
-    let _ = sd_notify::notify(state);
+/// A socket to a path, or to a name without a file (`@NAME`).
+fn connected(address: &OsStr) -> io::Result<UnixDatagram> {
+    let socket = UnixDatagram::unbound()?;
+    match address.as_bytes() {
+        [b'@', name @ ..] => socket.connect_addr(&SocketAddr::from_abstract_name(name)?)?,
+        _ => socket.connect(address)?,
+    }
+    Ok(socket)
 }

@@ -153,6 +153,7 @@ pub(crate) fn serve(mut plan: Plan) -> anyhow::Result<()> {
         ));
     }
     let unix = plan.server.unix.as_ref().map(|unix| unix.path.as_path());
+    let supervisor = Supervisor::find();
     let sandbox = sandbox::enter(plan.user.as_ref(), unix)?;
     bound.config().about = sandbox.figures();
     plan.sandbox = Some(sandbox);
@@ -163,7 +164,7 @@ pub(crate) fn serve(mut plan: Plan) -> anyhow::Result<()> {
     plan.server.tcp = server.addresses().to_vec();
     plan.server.metrics = server.metrics_address();
     output::print_error(&plan.to_string());
-    let watched = watched(Arc::clone(&cache));
+    let watched = watched(Arc::clone(&cache), supervisor);
     let attended = attend(server, movers, signals);
     drop(watched);
     // The disk tier is closed cleanly, whichever error occurred.
@@ -172,9 +173,8 @@ pub(crate) fn serve(mut plan: Plan) -> anyhow::Result<()> {
 }
 
 /// Notifies the supervisor that the server is ready, and then that its cache responds, until the result is dropped.
-fn watched(cache: Arc<Cache>) -> mpsc::Sender<()> {
+fn watched(cache: Arc<Cache>, mut supervisor: Supervisor) -> mpsc::Sender<()> {
     let (stop, stopped) = mpsc::channel();
-    let mut supervisor = Supervisor::find();
     supervisor.ready("serving");
     std::thread::spawn(move || {
         while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {

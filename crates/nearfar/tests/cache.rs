@@ -51,7 +51,7 @@ impl Running {
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address("listen")).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
         stream
     }
 
@@ -239,7 +239,13 @@ fn with_a_user_all_threads_are_that_users_without_capabilities_and_serve_from_me
     assert_eq!(server.end(Signal::TERM), Some(0));
     assert!(!socket.exists(), "its socket may be removed still");
 
+    // Root's capabilities are dropped as well.
     let server = Running::start(&options);
+    for status in self::threads(&server) {
+        for capabilities in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
+            assert!(status.contains(&format!("{capabilities}\t0000000000000000\n")), "{status}");
+        }
+    }
     assert!(found(&server, KEYS) > 500, "what was closed is found again");
     assert!(server.said.contains("runs as root; -u USER"), "{}", server.said);
     assert_eq!(server.end(Signal::TERM), Some(0));

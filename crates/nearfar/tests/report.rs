@@ -66,6 +66,18 @@ fn damo(name: &str) -> PathBuf {
 }
 
 #[test]
+fn a_heatmap_on_a_terminal_has_colours() {
+    let files = Files::moving();
+    let shown = format!("{} report heatmap record.nfr", env!("CARGO_BIN_EXE_nearfar"));
+    let mut script = Command::new("script");
+    script.args(["-qec", &shown, "/dev/null"]).current_dir(files.dir.path());
+    script.env("TERM", "xterm-256color").env_remove("NO_COLOR").env("COLUMNS", "100");
+    let output = script.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("\u{1b}[48;5;") && !text.contains("?["), "{text}");
+}
+
+#[test]
 fn every_report_comes_as_text_json_picture_and_page() {
     let files = Files::moving();
     for report in REPORTS {

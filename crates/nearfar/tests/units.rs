@@ -53,26 +53,36 @@ fn systemd_understands_every_line() {
     assert!(about.is_empty(), "{about:?}");
 }
 
-#[test]
-fn a_service_says_when_it_is_ready_alive_and_stopping() {
+/// Starts a service with a socket of a service manager, and follows it from ready to stopping.
+fn notifies(arguments: &[&str], ready: &str) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notify");
     let socket = UnixDatagram::bind(&path).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let mut daemon = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-    daemon.args(["daemon", "--advice"]).arg(dir.path().join("advice"));
-    daemon.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "400000").stderr(Stdio::null());
-    let mut daemon = daemon.spawn().unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+    let mut service = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+    service.args(arguments).env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "400000");
+    let mut service = service.current_dir(dir.path()).stderr(Stdio::null()).spawn().unwrap();
     let heard = || {
         let mut bytes = [0; 4096];
         let length = socket.recv(&mut bytes).unwrap();
         String::from_utf8(bytes[..length].to_vec()).unwrap()
     };
-    let ready = heard();
-    assert!(ready.contains("READY=1") && ready.contains("STATUS=publishing at"), "{ready}");
+    let first = heard();
+    assert!(first.contains("READY=1") && first.contains(ready), "{first}");
     assert!(heard().contains("WATCHDOG=1"));
-    let pid = rustix::process::Pid::from_child(&daemon);
+    let pid = rustix::process::Pid::from_child(&service);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!((0..100).any(|_| heard().contains("STOPPING=1")));
-    assert!(daemon.wait().unwrap().success());
+    assert!(service.wait().unwrap().success());
+}
+
+#[test]
+fn the_daemon_says_when_it_is_ready_alive_and_stopping() {
+    notifies(&["daemon", "--advice", "advice"], "STATUS=publishing at");
+}
+
+/// It may open no socket once it serves.
+#[test]
+fn the_cache_says_when_it_is_ready_alive_and_stopping() {
+    notifies(&["cache", "serve", "-p", "0", "-m", "16m"], "STATUS=serving");
 }

@@ -160,7 +160,7 @@ fn show(args: &ShowArgs, kind: Kind, options: Options) -> anyhow::Result<()> {
     if args.json {
         output::print_json(&access::json::report(&loaded, kind, options))
     } else {
-        output::print(&access::text::report(&loaded, kind, options, screen()))
+        output::print_coloured(&access::text::report(&loaded, kind, options, screen()))
     }
 }
 

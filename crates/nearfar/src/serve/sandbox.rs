@@ -1,7 +1,7 @@
 //! Confines the server's process once all files are open: it changes user and drops every further right.
 //!
-//! Sockets, disk and keys are opened first. Then, before any other thread exists, [`enter`] changes user and drops all
-//! capabilities, and for every user forbids new privileges, access to the file system and new TCP connections
+//! Sockets, disk and keys are opened first. Then, before any other thread exists, [`enter`] changes user, drops all
+//! capabilities (root's as well), forbids new privileges, access to the file system and new TCP connections
 //! (Landlock), and system calls that no cache needs (seccomp). A kernel that lacks one of the last three does without,
 //! with a message.
 
@@ -132,33 +132,39 @@ pub(crate) fn is_root() -> bool {
 /// # Errors
 /// The user can't be changed.
 pub(crate) fn enter(user: Option<&User>, unix: Option<&Path>) -> anyhow::Result<Sandbox> {
-    if let Some(user) = user.filter(|_| is_root()) {
+    for capability in CapabilitySet::all().iter() {
+        // Only root can, and a capability that this kernel does not know need not be dropped.
+        let _ = remove_capability_from_bounding_set(capability);
+    }
+    if let Some(user) = user.filter(|user| is_root() && !user.uid.is_root()) {
         become_user(user).with_context(|| format!("--user {}", user.name))?;
     }
+    drop_capabilities().context("dropping capabilities")?;
     let me = User::from_uid(geteuid()).ok().flatten();
     Ok(confine(me.map_or_else(|| geteuid().to_string(), |me| me.name), unix))
 }
 
 fn become_user(user: &User) -> anyhow::Result<()> {
-    let is_root = user.uid.is_root();
-    for capability in CapabilitySet::all().iter().filter(|_| !is_root) {
-        // A capability that this kernel does not know need not be dropped.
-        let _ = remove_capability_from_bounding_set(capability);
-    }
     setgroups(&[user.gid]).context("giving up groups")?;
     setresgid(user.gid, user.gid, user.gid).context("changing group")?;
     setresuid(user.uid, user.uid, user.uid).context("changing user")?;
-    if is_root {
-        return Ok(());
-    }
-    let none = CapabilitySet::empty();
-    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
-        .context("dropping capabilities")?;
-    clear_ambient_capability_set().context("dropping capabilities")?;
-    let left = capabilities(None).context("dropping capabilities")?.permitted;
-    ensure!(left.is_empty(), "capabilities {left:?} are left");
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .context("denying other processes access to this one's memory")
+}
+
+/// Drops all capabilities, root's too: everything they are for has been done.
+fn drop_capabilities() -> anyhow::Result<()> {
+    let none = CapabilitySet::empty();
+    let held = capabilities(None)?;
+    // A service manager may have taken them, and the call with them.
+    if !(held.effective | held.permitted | held.inheritable).is_empty() {
+        let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+        set_capabilities(None, sets)?;
+        clear_ambient_capability_set()?;
+    }
+    let left = capabilities(None)?.permitted;
+    ensure!(left.is_empty(), "{left:?} are left");
+    Ok(())
 }
 
 /// Confines this thread, and those it starts.
