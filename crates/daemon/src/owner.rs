@@ -6,8 +6,9 @@
 //!
 //! - `start` takes the claim before it looks at anything else, and hands it to the process that does the work. So from
 //!   the first moment of a start until the last setting is put back there is a process that `stop` can end.
-//! - `stop` ends the holder, takes the claim itself, and puts settings back while it has the claim. A start and a stop at
-//!   the same time therefore end in one of two ways: nothing runs, or the start came after the stop.
+//! - `stop` ends the holder, takes the claim itself, under a purpose of its own, and restores settings while it has the
+//!   claim. A start and a stop at the same time therefore end in one of two ways: nothing runs, or the start came after
+//!   the stop. Of two stops the second waits for the first, and does not end it.
 //! - State files beside the claim hold what `status` shows, and decide nothing. One that is missing, cut off or of
 //!   another version keeps nobody from stopping, starting or restoring.
 
@@ -28,6 +29,9 @@ use nearfar_kernel::clock::{Stopwatch, sleep};
 pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
 /// The file that the claim is about; there is none of this name.
 const CLAIMED: &str = "moves-pages";
+
+/// The purpose of the claim while settings are restored.
+const STOPPING: &str = "stop";
 
 /// A service that moves pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +80,11 @@ impl Service {
 
     fn refused(self, fs: &dyn Fs, holder: &Holder) -> anyhow::Error {
         let pid = holder.identity.pid;
+        if is_stopping(holder) {
+            return anyhow::anyhow!(
+                "process {pid} is restoring the settings of a service; try again when it has ended"
+            );
+        }
         if self.is(holder) {
             return anyhow::anyhow!(
                 "{} is already running as process {pid}; stop it first: nearfar {} stop",
@@ -130,15 +139,15 @@ impl Service {
         Some((process, state))
     }
 
-    /// Ends this service if it runs, or only the process `only`. Settings can be put back while the result is kept.
+    /// Ends this service if it runs. Settings can be restored while the result is kept.
     ///
     /// # Errors
     /// The process does not end, or the claim can't be taken.
-    pub fn end(self, journal: &Journal<'_>, only: Option<Identity>) -> anyhow::Result<Ended> {
+    pub fn end(self, journal: &Journal<'_>, whom: Whom) -> anyhow::Result<Ended> {
         journal.make_dir()?;
         let (waited, mut ended) = (Stopwatch::start(), None::<Identity>);
         loop {
-            let holder = match Claim::take_for(&journal.dir().join(CLAIMED), Some(self.word())) {
+            let holder = match Claim::take_for(&journal.dir().join(CLAIMED), Some(STOPPING)) {
                 Ok(claim) => {
                     // The claim may go before the process has: one that was only starting another, for example.
                     while ended.is_some_and(Identity::is_running) && waited.elapsed() < PATIENCE {
@@ -149,8 +158,9 @@ impl Service {
                 Err(ClaimError::Held { holder, .. }) => holder,
                 Err(other) => return Err(other.into()),
             };
-            let is_known = holder.identity.is_running();
-            let is_ours = self.is(&holder) && only.is_none_or(|only| only == holder.identity);
+            // Another stop is waited for.
+            let is_known = holder.identity.is_running() && !is_stopping(&holder);
+            let is_ours = self.is(&holder) && whom.is(holder.identity);
             if is_known && !is_ours {
                 return Ok(Ended { pid: ended.map(|ended| ended.pid), claim: None });
             }
@@ -162,13 +172,38 @@ impl Service {
             }
             anyhow::ensure!(
                 waited.elapsed() < PATIENCE,
-                "process {pid} did not end within {} s of SIGTERM; end it with SIGKILL, then run nearfar {} stop again",
+                "process {pid} did not end within {} s; end it with SIGKILL, then run nearfar {} stop again",
                 PATIENCE.as_secs(),
                 self.word()
             );
             sleep(NAP);
         }
     }
+}
+
+/// The processes that [`Service::end`] ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whom {
+    /// Any process of the service.
+    Any,
+    /// One process; a later one is left alone.
+    Only(Identity),
+    /// None: settings are restored if their process is dead.
+    Nobody,
+}
+
+impl Whom {
+    fn is(self, process: Identity) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Only(only) => only == process,
+            Self::Nobody => false,
+        }
+    }
+}
+
+fn is_stopping(holder: &Holder) -> bool {
+    holder.of.as_deref() == Some(STOPPING)
 }
 
 /// A service that was ended, or did not run.
@@ -214,14 +249,37 @@ mod tests {
     fn ending_one_service_leaves_the_other_alone() {
         let (dir, fs) = (tempfile::tempdir().unwrap(), TreeFs(Tree::new()));
         let journal = Journal::new(dir.path(), &fs, "/");
-        let ended = Service::Tier.end(&journal, None).unwrap();
+        let ended = Service::Tier.end(&journal, Whom::Any).unwrap();
         assert!(ended.pid.is_none() && ended.claim.is_some());
         drop(ended);
         let _balance = Service::Balance.claim(&fs, &journal).unwrap();
-        let ended = Service::Tier.end(&journal, None).unwrap();
+        let ended = Service::Tier.end(&journal, Whom::Any).unwrap();
         assert!(ended.pid.is_none() && ended.claim.is_none(), "{ended:?}");
-        let other = Identity { pid: 1, started_ticks: 1 };
-        let ended = Service::Balance.end(&journal, Some(other)).unwrap();
-        assert!(ended.claim.is_none(), "only the process named is ended");
+        for whom in [Whom::Only(Identity { pid: 1, started_ticks: 1 }), Whom::Nobody] {
+            let ended = Service::Balance.end(&journal, whom).unwrap();
+            assert!(ended.claim.is_none(), "{whom:?}: this process is not ended");
+        }
+    }
+
+    #[test]
+    fn a_stop_waits_for_another_and_does_not_end_it() {
+        let (dir, fs) = (tempfile::tempdir().unwrap(), TreeFs(Tree::new()));
+        let path = dir.path().to_path_buf();
+        let journal = Journal::new(&path, &fs, "/");
+        // This process would be ended by SIGTERM.
+        let first = Service::Tier.end(&journal, Whom::Any).unwrap();
+        let error = Service::Tier.claim(&fs, &journal).unwrap_err().to_string();
+        assert!(error.contains("is restoring the settings"), "{error}");
+        let holder = Claim::holder(&path.join(CLAIMED)).unwrap();
+        assert!(!Service::Tier.is(&holder) && !Service::Balance.is(&holder), "{holder:?}");
+        let second = std::thread::spawn(move || {
+            let fs = TreeFs(Tree::new());
+            Service::Balance.end(&Journal::new(path, &fs, "/"), Whom::Any).unwrap()
+        });
+        sleep(NAP * 3);
+        assert!(!second.is_finished());
+        drop(first);
+        let second = second.join().unwrap();
+        assert!(second.pid.is_none() && second.claim.is_some());
     }
 }

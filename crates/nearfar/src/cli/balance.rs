@@ -20,7 +20,7 @@ use nearfar_command::output;
 use nearfar_daemon::balance::options::{Options, Policy, RATE, RATE_MAX};
 use nearfar_daemon::balance::service;
 use nearfar_daemon::balance::state::{self, State};
-use nearfar_daemon::owner::Service;
+use nearfar_daemon::owner::{Service, Whom};
 use nearfar_daemon::tier::options::PID_MAX;
 use nearfar_daemon::tier::service::refuse_conflicts;
 
@@ -112,6 +112,9 @@ struct StopArgs {
     /// Also restore settings that another process has changed since
     #[arg(long)]
     overwrite: bool,
+    /// Only restore the settings of a process that was killed; a running one goes on
+    #[arg(long)]
+    if_dead: bool,
 }
 
 impl StartArgs {
@@ -172,7 +175,7 @@ pub(super) fn for_run(policy: Policy) -> anyhow::Result<State> {
 
 /// Ends this process, if it still runs, and restores the settings it had changed. A later process is left alone.
 pub(super) fn end_and_put_back(state: &State) -> anyhow::Result<()> {
-    end(Some(state.identity), OnConflict::Refuse).map(drop)
+    end(Whom::Only(state.identity), OnConflict::Refuse).map(drop)
 }
 
 /// The reason with which the service ended by itself, if it gave one.
@@ -235,7 +238,13 @@ fn not_running() -> anyhow::Error {
 fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
     output::need_root("stopping balancing")?;
     let on_conflict = if args.overwrite { OnConflict::Overwrite } else { OnConflict::Refuse };
-    let (ended, restored) = end(None, on_conflict)?;
+    let whom = if args.if_dead { Whom::Nobody } else { Whom::Any };
+    let (ended, restored) = end(whom, on_conflict)?;
+    if let (Whom::Nobody, Some((process, _))) = (whom, running()) {
+        let pid = process.pid;
+        output::print(&format!("Balancing runs as process {pid}; nothing was restored.\n"))?;
+        return Ok(Exit::Done.into());
+    }
     output::print(&match (ended, restored) {
         (Some(pid), _) => format!(
             "Balancing is stopped (process {pid}); all settings are as before, and pages stay where they are.\n"
@@ -248,13 +257,13 @@ fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
     Ok(Exit::Done.into())
 }
 
-/// Ends balancing, or only the process `only`. Returns the process that was ended, and whether a killed one had left
+/// Ends balancing, or the process named. Returns the process that was ended, and whether a killed one had left
 /// settings changed.
-fn end(only: Option<Identity>, on_conflict: OnConflict) -> anyhow::Result<(Option<u32>, bool)> {
+fn end(whom: Whom, on_conflict: OnConflict) -> anyhow::Result<(Option<u32>, bool)> {
     let (dir, fs) = (Journal::default_dir(), RootFs::live()?);
     let journal = Journal::new(dir.clone(), &fs, "/");
-    let ended = Service::Balance.end(&journal, only)?;
-    if ended.claim.is_none() && only.is_some() {
+    let ended = Service::Balance.end(&journal, whom)?;
+    if ended.claim.is_none() && whom != Whom::Any {
         return Ok((ended.pid, false));
     }
     let restored =

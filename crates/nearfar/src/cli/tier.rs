@@ -18,7 +18,7 @@ use nearfar_kernel::process::Identity;
 use nearfar_command::exit::Exit;
 use nearfar_command::output;
 use nearfar_daemon::budget;
-use nearfar_daemon::owner::Service;
+use nearfar_daemon::owner::{Service, Whom};
 use nearfar_daemon::tier::service::{BY, refuse_conflicts, say_removed};
 use nearfar_daemon::tier::state::{self, State};
 
@@ -53,6 +53,9 @@ struct StopArgs {
     /// Also restore settings that another process has changed since
     #[arg(long)]
     overwrite: bool,
+    /// Only restore the settings of a process that was killed; a running one goes on
+    #[arg(long)]
+    if_dead: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -116,7 +119,13 @@ fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
 fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
     output::need_root("stopping tiering")?;
     let on_conflict = if args.overwrite { OnConflict::Overwrite } else { OnConflict::Refuse };
-    let (ended, restored) = end(None, on_conflict)?;
+    let whom = if args.if_dead { Whom::Nobody } else { Whom::Any };
+    let (ended, restored) = end(whom, on_conflict)?;
+    if let (Whom::Nobody, Some((process, _))) = (whom, running()) {
+        let pid = process.pid;
+        output::print(&format!("Tiering runs as process {pid}; nothing was restored.\n"))?;
+        return Ok(Exit::Done.into());
+    }
     output::print(&match (ended, restored) {
         (Some(pid), _) => {
             format!("Tiering is stopped (process {pid}); all settings are as before.\n")
@@ -131,32 +140,48 @@ fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
 
 /// Ends this process, if it still runs, and restores the settings it had changed. A later process is left alone.
 pub(crate) fn end_and_put_back(state: &State) -> anyhow::Result<()> {
-    end(Some(state.identity), OnConflict::Refuse).map(drop)
+    end(Whom::Only(state.identity), OnConflict::Refuse).map(drop)
 }
 
-/// Ends tiering, or only the process `only`. Returns the process that was ended, and whether a killed one had left
+/// Ends tiering, or the process named. Returns the process that was ended, and whether a killed one had left
 /// settings changed.
-fn end(only: Option<Identity>, on_conflict: OnConflict) -> anyhow::Result<(Option<u32>, bool)> {
+fn end(whom: Whom, on_conflict: OnConflict) -> anyhow::Result<(Option<u32>, bool)> {
     let (dir, fs) = (Journal::default_dir(), RootFs::live()?);
     let journal = Journal::new(dir.clone(), &fs, "/");
-    let ended = Service::Tier.end(&journal, only)?;
-    if ended.claim.is_none() && only.is_some() {
+    let ended = Service::Tier.end(&journal, whom)?;
+    if ended.claim.is_none() && whom != Whom::Any {
         return Ok((ended.pid, false));
     }
     // Any other holder of DAMON (a recorder) recovered the settings when it started.
-    let mut restored = match damon::recover(&journal, on_conflict) {
-        Err(DamonError::InUse { .. }) => Restored::default(),
-        recovered => recovered.context("restoring the settings of tiering")?,
+    let recovered = match damon::recover(&journal, on_conflict) {
+        Err(DamonError::InUse { .. }) => Ok(Restored::default()),
+        recovered => recovered.map_err(anyhow::Error::from),
     };
-    restored.add(journal.restore(BY, on_conflict).context("restoring the settings of tiering")?);
+    // What can't be restored keeps nothing else from being restored.
+    let mut failed = Vec::new();
+    let mut restored = Restored::default();
+    for part in [recovered, journal.restore(BY, on_conflict).map_err(anyhow::Error::from)] {
+        match part.context("restoring the settings of tiering") {
+            Ok(part) => restored.add(part),
+            Err(error) => failed.push(error),
+        }
+    }
     let removed = own::Turn::take(&dir).and_then(|turn| turn.recover(&fs));
-    let removed = removed.context("removing the cgroup of a program that was run")?;
+    let removed = removed.context("removing the cgroup of a program that was run");
+    let removed = removed.unwrap_or_else(|error| {
+        failed.push(error);
+        None
+    });
     removed.iter().for_each(say_removed);
     let mut left = removed.is_some() || !restored.put_back.is_empty();
     for gone in [state::path(&dir), state::ended_path(&dir), budget::state::path(&dir)] {
         left |= std::fs::remove_file(gone).is_ok();
     }
     output::note_restored(&restored);
+    if let Some(first) = failed.pop() {
+        failed.iter().for_each(|error| output::note(format_args!("{error:#}")));
+        return Err(first);
+    }
     refuse_conflicts(&restored)?;
     Ok((ended.pid, left))
 }
