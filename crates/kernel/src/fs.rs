@@ -25,7 +25,7 @@ mod plant;
 
 pub use error::FsError;
 pub use gather::{Extent, gather, part, topology};
-pub use input::read_input;
+pub use input::{read_input, read_own};
 pub use plant::plant;
 
 /// Larger files are refused; sysfs and procfs have none that the project needs.

@@ -219,7 +219,8 @@ impl<'a> Journal<'a> {
     /// one's old value as the one to restore.
     ///
     /// # Errors
-    /// [`JournalError`]; values that were not restored are still recorded, and another call continues.
+    /// [`JournalError`], the first of them; all other batches are restored regardless. Values that were not restored are
+    /// still recorded, and another call continues.
     pub fn restore(&self, by: &str, on_conflict: OnConflict) -> Result<Restored, JournalError> {
         let mut report = Restored::default();
         if !self.dir.exists() {
@@ -227,7 +228,7 @@ impl<'a> Journal<'a> {
         }
         let _lock = self.lock()?;
         let boot_id = self.value(BOOT_ID)?;
-        let mut kept: Vec<Entry> = Vec::new();
+        let (mut kept, mut failed): (Vec<Entry>, _) = (Vec::new(), None);
         let listed = files::list(&self.dir)?;
         report.unreadable = listed.unreadable;
         for mut entry in listed.entries.into_iter().rev().filter(|entry| entry.root == self.root) {
@@ -244,17 +245,33 @@ impl<'a> Journal<'a> {
                     continue;
                 }
                 self.hand_on(&mut entry, &mut kept)?;
-                let conflicts = self.conflicts(&entry)?;
-                if on_conflict == OnConflict::Refuse && !conflicts.is_empty() {
-                    report.conflicts.extend(conflicts);
-                    kept.push(entry);
-                    continue;
+                match self.restore_one(&entry, on_conflict, &mut report) {
+                    Ok(true) => files::forget(&self.dir, &entry)?,
+                    Ok(false) => kept.push(entry),
+                    Err(error) => {
+                        failed.get_or_insert(error);
+                        kept.push(entry);
+                    }
                 }
-                self.put_back(&entry, &mut report)?;
-                files::forget(&self.dir, &entry)?;
             }
         }
-        Ok(report)
+        failed.map_or(Ok(report), Err)
+    }
+
+    /// Restores the values of a batch; false if it was left unchanged because of conflicts.
+    fn restore_one(
+        &self,
+        entry: &Entry,
+        on_conflict: OnConflict,
+        report: &mut Restored,
+    ) -> Result<bool, JournalError> {
+        let conflicts = self.conflicts(entry)?;
+        if on_conflict == OnConflict::Refuse && !conflicts.is_empty() {
+            report.conflicts.extend(conflicts);
+            return Ok(false);
+        }
+        self.put_back(entry, report)?;
+        Ok(true)
     }
 
     /// The changes of `by` that are not restored, oldest first. Batches of an earlier boot are left out.

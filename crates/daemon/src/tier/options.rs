@@ -258,6 +258,8 @@ fn given(options: &Options) -> impl Iterator<Item = &'static str> {
 
 /// The text of a file of options, also of the daemon's.
 pub(crate) fn text_of(path: &Path) -> anyhow::Result<String> {
+    // A FIFO or a device may have no end.
+    anyhow::ensure!(std::fs::metadata(path)?.is_file(), "not a regular file");
     let mut bytes = Vec::new();
     std::fs::File::open(path)?.take(SIZE_MAX + 1).read_to_end(&mut bytes)?;
     anyhow::ensure!(

@@ -86,7 +86,10 @@ fn set_and_serve(
     journal.make_dir()?;
     let turn = own::Turn::take(journal.dir())?;
     // Left over from a process that was killed.
-    turn.recover(&fs).context("removing the cgroup of an earlier run")?;
+    match turn.recover(&fs) {
+        Err(error @ own::OwnError::Malformed { .. }) => output::note(error),
+        recovered => drop(recovered.context("removing the cgroup of an earlier run")?),
+    }
     journal.restore(BY, OnConflict::Refuse).context("restoring the settings of an earlier run")?;
     let made = for_run.then(|| turn.make(&fs, &run_name())).transpose()?;
     let whose = match &made {

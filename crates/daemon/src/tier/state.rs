@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use nearfar_control::tiering::Loop;
 use nearfar_control::turns::Turns;
+use nearfar_kernel::fs::read_own;
 use nearfar_kernel::process::Identity;
 use nearfar_policy::ports::{Count, KeptBy};
 use nearfar_policy::tiering::{Reason, TierUsage};
@@ -371,6 +372,9 @@ pub fn read(dir: &Path) -> anyhow::Result<Option<State>> {
     read_as(&path(dir), SCHEMA)
 }
 
+/// Larger files are no states.
+const SIZE_MAX: u64 = 16 << 20;
+
 /// Reads the state of a service from a file; `None` if there is none.
 ///
 /// # Errors
@@ -379,10 +383,14 @@ pub(crate) fn read_as<T: serde::de::DeserializeOwned>(
     path: &Path,
     schema: &str,
 ) -> anyhow::Result<Option<T>> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(serde_json::from_str(&text).with_context(|| {
-            format!("{} is not {schema}: damaged, or of another version of nearfar", path.display())
-        })?)),
+    let damaged =
+        || format!("{} is not {schema}: damaged, or of another version of nearfar", path.display());
+    match read_own(path, SIZE_MAX) {
+        Ok(bytes) => {
+            let value: serde_json::Value = serde_json::from_slice(&bytes).with_context(damaged)?;
+            anyhow::ensure!(value["schema"] == schema, damaged());
+            Ok(Some(serde_json::from_value(value).with_context(damaged)?))
+        }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("reading {}", path.display())),
     }

@@ -10,21 +10,22 @@
 //!
 //! cgroup v2 only: Documentation/admin-guide/cgroup-v2.rst.
 
+use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use super::{CgroupError, Hierarchy, Version};
-use crate::fs::{EntryKind, Fs, FsError};
+use crate::fs::{EntryKind, Fs, FsError, read_own};
 use crate::lock::{Lock, LockError};
 use crate::whole;
 
 const FILE: &str = "own-cgroup.json";
 const SCHEMA: &str = "nearfar.own-cgroup/1";
 const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
+/// Larger files are no records.
+const SIZE_MAX: u64 = 1 << 20;
 /// Files with limits that would apply in this process's cgroup, but not in one beside it.
 const LIMITS: [&str; 3] = ["memory.max", "memory.high", "memory.swap.max"];
 /// Passes of moving processes away, as they may start others meanwhile.
@@ -111,9 +112,13 @@ pub enum OwnError {
         below: Vec<String>,
     },
     /// The record is invalid.
-    #[error("{} can't be understood ({found}); look at it and delete it", path.display())]
+    #[error(
+        "the record of a run's cgroup can't be understood ({found}); it is kept as {}: the cgroup may still be there, so look at the \
+         file and delete both",
+        path.display()
+    )]
     Malformed {
-        /// The file.
+        /// Its new name.
         path: PathBuf,
         /// The error in it.
         found: String,
@@ -201,16 +206,25 @@ impl Turn {
     /// Removes the cgroup of a killed process; `None` if there is none.
     ///
     /// # Errors
-    /// [`OwnError`]; another call continues.
+    /// [`OwnError`]; another call continues. After [`OwnError::Malformed`] the record is out of the way.
     pub fn recover(&self, fs: &dyn Fs) -> Result<Option<Removed>, OwnError> {
         let path = self.file();
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(call("read", &path)(error)),
+        let parsed = match read_own(&path, SIZE_MAX) {
+            Ok(bytes) => Record::parse(&String::from_utf8_lossy(&bytes)),
+            Err(error) => match error.kind() {
+                io::ErrorKind::NotFound => return Ok(None),
+                io::ErrorKind::PermissionDenied => return Err(call("read", &path)(error)),
+                _ => Err(error.to_string()),
+            },
         };
-        let record = Record::parse(&text)
-            .map_err(|found| OwnError::Malformed { path: path.clone(), found })?;
+        let record = match parsed {
+            Ok(record) => record,
+            Err(found) => {
+                let kept = path.with_extension("json.unreadable");
+                fs::rename(&path, &kept).map_err(call("rename", &path))?;
+                return Err(OwnError::Malformed { path: kept, found });
+            }
+        };
         if record.boot_id != boot_id(fs)? {
             self.forget()?;
             return Ok(None);

@@ -3,6 +3,7 @@
 
 use super::{Change, Journal, JournalError, OnConflict};
 use crate::fake::{FakeFs, crash_at_write};
+use crate::fs::{Entry, Fs, FsError};
 use crate::whole::faults::{Failing, Fails, each};
 use nearfar_topology::Tree;
 use tempfile::TempDir;
@@ -110,4 +111,42 @@ fn a_restore_with_any_call_failing_is_carried_on_by_the_next() {
             assert!(calls > 8, "{calls}");
         }
     }
+}
+
+/// A machine on which one file can't be written.
+struct Refuses<'a>(&'a FakeFs, &'static str);
+
+impl Fs for Refuses<'_> {
+    fn read(&self, path: &str) -> Result<Option<String>, FsError> {
+        self.0.read(path)
+    }
+    fn write(&self, path: &str, text: &str) -> Result<(), FsError> {
+        if path == self.1 {
+            let source = std::io::ErrorKind::InvalidInput.into();
+            return Err(FsError::Call { call: "write", path: path.into(), source });
+        }
+        self.0.write(path, text)
+    }
+    fn list(&self, path: &str) -> Result<Option<Vec<Entry>>, FsError> {
+        self.0.list(path)
+    }
+}
+
+#[test]
+fn a_value_that_can_not_be_restored_keeps_no_other_batch_from_it() {
+    let system = System::new();
+    for (path, new) in [("sys/a", "2"), ("sys/b", "two"), ("sys/c", "new")] {
+        system.change("weights", &[(path, new)]).unwrap();
+    }
+    let refuses = Refuses(&system.fs.0, "sys/b");
+    let journal = Journal::new(system.dir.path().join("journal"), &refuses, "/");
+    let error = journal.restore("weights", OnConflict::Refuse).unwrap_err();
+    assert!(assert_named(&error).contains("sys/b"));
+    assert_eq!(
+        system.values(),
+        [("sys/a", "1"), ("sys/b", "two"), ("sys/c", "old words")]
+            .map(|(path, value)| (path, value.to_owned()))
+    );
+    assert_eq!(system.batches(), 1);
+    system.assert_recovers("once it can be written");
 }

@@ -8,9 +8,12 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{JournalError, Recorded};
+use crate::fs::read_own;
 use crate::whole;
 
 pub(super) const SCHEMA: &str = "nearfar.journal/1";
+/// Larger files are no batches.
+const SIZE_MAX: u64 = 16 << 20;
 /// Files with larger numbers are not the journal's.
 const NUMBER_MAX: u64 = u64::MAX / 2;
 
@@ -87,7 +90,7 @@ pub(super) fn list(dir: &Path) -> Result<Listed, JournalError> {
             continue;
         };
         listed.newest = listed.newest.max(number);
-        let bytes = match fs::read(&path) {
+        let bytes = match read_own(&path, SIZE_MAX) {
             // Restored by another process since it was listed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {

@@ -58,7 +58,13 @@ fn what_is_no_record_is_named_and_one_of_an_earlier_boot_is_forgotten() {
     for text in ["", "{\"schema\":", "[]", "\u{0}"] {
         fs::write(turn.file(), text).unwrap();
         let error = turn.recover(&fs).unwrap_err().to_string();
-        assert!(error.contains("own-cgroup.json"), "{error}");
+        assert!(error.contains("own-cgroup.json.unreadable"), "{error}");
+        // It is kept, and in nobody's way.
+        assert_eq!(
+            fs::read_to_string(dir.path().join("own-cgroup.json.unreadable")).unwrap(),
+            text
+        );
+        assert_eq!(turn.recover(&fs).unwrap(), None);
     }
     let text = "{\"schema\":\"nearfar.own-cgroup/1\",\"boot_id\":\"then\",\"path\":\"/app\",\"home\":\"/\",\
                 \"turned_on\":null,\"siblings\":[]}";
