@@ -152,6 +152,10 @@ pub fn load_matching(dir: &Path, fingerprint: &str) -> Result<Option<ProbeReport
 /// [`StoreError`] if it can't be read or is no usable report.
 pub fn load_file(path: &Path) -> Result<ProbeReport, StoreError> {
     let failed = |source| StoreError::Io { verb: "reading", path: path.to_path_buf(), source };
+    // A FIFO or a device may have no end.
+    if !std::fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(failed(std::io::Error::other("not a regular file")));
+    }
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(failed)?;
     let read = file.take(SIZE_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;

@@ -1,13 +1,12 @@
 //! `accuracy`, `overhead` and `repeat`: check the lab against its own machine files, and against a busy host.
 
-use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
 use nearfar_topology::Curves;
 
 use super::model::ModelArgs;
-use super::{Failure, Stderr};
+use super::{Failure, Stderr, print};
 use crate::check::{CheckError, Setting, accuracy, curves, overhead, repeat as repeats};
 use crate::fetch::SERIES;
 use crate::host::Timing;
@@ -165,11 +164,6 @@ fn curve_files(names: &[String]) -> Result<Vec<(String, Curves)>, Failure> {
         Ok((name, curves))
     };
     names.into_iter().map(one).collect()
-}
-
-fn print(text: &str) {
-    // A reader that closes the pipe early is no failure.
-    let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
 fn status(ok: bool) -> ExitCode {

@@ -1,9 +1,8 @@
 //! `machines`: lists the available machines.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
-use super::Failure;
+use super::{Failure, print};
 use crate::machine::{catalog, report};
 
 /// Arguments of `machines`.
@@ -24,7 +23,6 @@ pub(super) fn run(args: &MachinesArgs) -> Result<ExitCode, Failure> {
         args.names.iter().map(|name| catalog::find(name)).collect::<Result<_, _>>()?
     };
     let text = if args.json { report::json(&machines) } else { report::table(&machines) };
-    // A reader that closes the pipe early is no failure.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    print(&text);
     Ok(ExitCode::SUCCESS)
 }

@@ -73,6 +73,12 @@ fn plain(text: &str) -> String {
     text.chars().map(|c| if is_plain(c) { c } else { '?' }).collect()
 }
 
+/// Prints text on standard output.
+fn print(text: &str) {
+    // A reader that closes the pipe early is no failure.
+    let _ = std::io::stdout().write_all(plain(text).as_bytes());
+}
+
 impl std::error::Error for Failure {}
 
 impl From<MachineError> for Failure {

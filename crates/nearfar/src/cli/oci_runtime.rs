@@ -23,7 +23,7 @@ use nearfar_containers::runtime::{self, Call, State};
 use nearfar_containers::seat::Seat;
 use nearfar_containers::verify::{Report, Verdict, verify};
 use nearfar_kernel::clock;
-use nearfar_kernel::fs::RootFs;
+use nearfar_kernel::fs::{RootFs, read_input};
 use nearfar_kernel::mempolicy::{self, PolicyError};
 use nearfar_kernel::watch::{self, Placement};
 
@@ -371,9 +371,12 @@ fn code(status: ExitStatus) -> ExitCode {
     Exit::Command(status.code().map(byte).or(signal).unwrap_or(1)).into()
 }
 
+/// Larger files are no classes.
+const CLASSES_MAX: u64 = 16 << 20;
+
 /// Reads policies by class.
 pub(super) fn read_classes(path: &std::path::Path) -> anyhow::Result<Classes> {
-    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let text = read_input(path, CLASSES_MAX).with_context(|| path.display().to_string())?;
     let parsed = annotations::classes(&text).map_err(anyhow::Error::msg);
     parsed.with_context(|| format!("--classes {}", path.display())).ends_with(Exit::Usage)
 }
