@@ -51,6 +51,8 @@ pub(crate) struct State {
     /// Slots of the newest slab that were never used: the first number, and their count.
     fresh: (usize, usize),
     pub(crate) policy: Box<dyn Evict>,
+    /// Slots of victims that are written to disk, without the lock; those freed meanwhile leave.
+    away: Vec<u32>,
     pub(crate) counts: Counts,
     /// Recent evictions.
     pub(crate) recent: Recent,
@@ -65,6 +67,19 @@ pub(crate) struct Class {
 }
 
 impl State {
+    /// Notes that the lock is given up before the fate of a victim is decided.
+    pub(crate) fn goes_away(&mut self, victim: &Victim) {
+        self.away.push(victim.slot);
+    }
+
+    /// Tells the policy that a victim stays, unless its slot was freed meanwhile: then the policy was notified.
+    pub(crate) fn stays(&mut self, victim: &Victim) {
+        if let Some(at) = self.away.iter().position(|slot| *slot == victim.slot) {
+            self.away.swap_remove(at);
+            self.policy.kept(victim.slot);
+        }
+    }
+
     /// The slab at a position in the numbering; `Some(None)` if it was given away, `None` beyond the last position.
     pub(crate) fn slab(&self, place: usize) -> Option<Option<u32>> {
         self.slabs.get(place).copied()
@@ -158,6 +173,7 @@ impl Space {
                     leaving: None,
                     fresh: (0, 0),
                     policy: eviction.make(),
+                    away: Vec::new(),
                     counts: Counts::default(),
                     recent: Recent::default(),
                 },
@@ -346,6 +362,10 @@ impl Space {
             item.begin(header.at(Stage::Free));
         }
         state.used -= 1;
+        if !state.away.is_empty() {
+            let slot = self.slot_of(at);
+            state.away.retain(|away| *away != slot);
+        }
         if state.leaving.is_some_and(|slab| slab as usize == at / self.slab_words) {
             return;
         }

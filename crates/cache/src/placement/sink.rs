@@ -66,6 +66,7 @@ impl<'a> Sink<'a> {
             };
             let Some(victim) = space.victim(class, &mut state, key).filter(is_new) else { break };
             contents.index().prefetch(victim.hash);
+            state.goes_away(&victim);
             victims[number] = Some(victim);
         }
         drop(state);
@@ -76,10 +77,7 @@ impl<'a> Sink<'a> {
         let mut state = space.class(class).lock();
         for (victim, went) in victims.into_iter().flatten() {
             if went == Went::Nowhere {
-                // Unless it was removed otherwise, and its slot reused: then the policy was notified.
-                if space.item(victim.at).is_still(victim.header) {
-                    state.policy.kept(victim.slot);
-                }
+                state.stays(&victim);
                 state.counts.contended += 1;
                 continue;
             }
