@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -172,18 +173,33 @@ pub(crate) fn serve(mut plan: Plan) -> anyhow::Result<()> {
     attended.and(closed)
 }
 
-/// Notifies the supervisor that the server is ready, and then that its cache responds, until the result is dropped.
-fn watched(cache: Arc<Cache>, mut supervisor: Supervisor) -> mpsc::Sender<()> {
+/// Notifies the supervisor that the server is ready, and then that its cache responds, until the result is dropped: then
+/// that it is stopping.
+fn watched(cache: Arc<Cache>, mut supervisor: Supervisor) -> Watched {
     let (stop, stopped) = mpsc::channel();
     supervisor.ready("serving");
-    std::thread::spawn(move || {
+    let thread = std::thread::spawn(move || {
         while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
             // Takes each lock once: a deadlocked cache sends no notification.
             let _ = cache.counted();
             supervisor.alive();
         }
     });
-    stop
+    Watched { stop: Some(stop), thread: Some(thread) }
+}
+
+/// The thread that notifies the supervisor; ended when this is dropped.
+struct Watched {
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        // Else the process might end before the last notification.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
 }
 
 /// Waits until a signal, or a failed thread, has ended the server, then ends the movers.
