@@ -76,6 +76,10 @@ demo: build
 	@scripts/setup demo
 	$(RELEASE)/nearfar demo --html $(CARGO_TARGET_DIR)/nearfar-demo.html
 
+# Tests use the libraries without optimisation across crates, which takes minutes.
+test test-all test-repeat: export CARGO_PROFILE_ABI_LTO = false
+test test-all test-repeat: export CARGO_PROFILE_ABI_CODEGEN_UNITS = 16
+
 test: plugin library
 	@scripts/setup test
 	scripts/test
