@@ -3,10 +3,10 @@
 //! A test is a function with the machines and kernels it is for. Each pair is booted once: all its tests run in that
 //! guest one after another, and their results return line by line. Only one guest runs at a time: beside another, time
 //! quotas of the kernel would be too small to move anything. The tests cover system calls, sysfs and page placement, so
-//! timing is off except in the guest that needs it. Arguments are parts of test names. Without any, the tests of
-//! [`FIRST`] run; `LAB=all` runs every test, `LAB=off` boots nothing and prints a message. A test that is chosen by name runs
-//! on all its guests. `NEARFAR_TEST_UNTIL`, a time in seconds since the epoch, ends the whole run: tests that were not
-//! reached by then are ignored, by name.
+//! timing is off except in the guest that needs it. Arguments are parts of test names, or of guests' names (with an `@`).
+//! Without any, the tests of [`FIRST`] run; `LAB=all` runs every test, `LAB=off` boots nothing and prints a message. A test
+//! that is chosen by name runs on all its guests. `NEARFAR_TEST_UNTIL`, a time in seconds since the epoch, ends the whole
+//! run: tests that were not reached by then are ignored, by name.
 //!
 //! Here: the machines and the list. `runner.rs` boots guests and counts results.
 
@@ -233,11 +233,11 @@ fn main() -> ExitCode {
     if std::env::var_os(damon::KILLED).is_some() {
         damon::killed();
     }
-    let filters: Vec<String> =
-        std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let words = std::env::args().skip(1).filter(|word| !word.starts_with('-'));
+    let (only, filters): (Vec<String>, Vec<String>) = words.partition(|word| word.contains('@'));
     let lab = std::env::var("LAB").unwrap_or_default();
     let is_named = filters.iter().any(|part| part.starts_with(NAMED));
-    let is_first = filters.is_empty() && lab != "all";
+    let is_first = filters.is_empty() && only.is_empty() && lab != "all";
     let wanted = |name: &str| {
         if is_first {
             return FIRST.iter().any(|beginning| name.starts_with(beginning));
@@ -259,8 +259,10 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let all: &[Guest] = if is_first { &FIRST_GUESTS } else { &ALL };
-    let guests: Vec<(&Guest, Vec<&str>)> =
-        all.iter().map(|guest| (guest, of(guest))).filter(|(_, tests)| !tests.is_empty()).collect();
+    let is_wanted =
+        |guest: &&Guest| only.is_empty() || only.iter().any(|part| guest.name().contains(part));
+    let all = all.iter().filter(is_wanted).map(|guest| (guest, of(guest)));
+    let guests: Vec<(&Guest, Vec<&str>)> = all.filter(|(_, tests)| !tests.is_empty()).collect();
     let total: usize = guests.iter().map(|(_, tests)| tests.len()).sum();
     println!("\nrunning {total} tests");
     let mut outcome = runner::Outcome::default();
