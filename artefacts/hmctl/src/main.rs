@@ -103,7 +103,8 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let failure = run(&args);
-    let _ = writeln!(io::stderr(), "hmctl: {failure}");
+    let text = failure.to_string().replace(|c: char| c.is_control() && c != '\n', "?");
+    let _ = writeln!(io::stderr(), "hmctl: {text}");
     ExitCode::from(failure.status())
 }
 

@@ -24,8 +24,9 @@ pub(super) fn look(
     match load(device).map_err(fail)? {
         Held::Super(found) => {
             // Formatting a device for another use may leave the superblocks intact.
-            let others = vacant::part(device, len, 2 * wide(BLOCK)..TABLE_AT).map_err(fail)?;
-            if let Some(others) = others {
+            let front = vacant::part(device, len, 2 * wide(BLOCK)..TABLE_AT).map_err(fail)?;
+            let end = vacant::label_at_end(device, len, found.bytes).map_err(fail)?;
+            if let Some(others) = front.or(end) {
                 return Err(foreign(others));
             }
             match found.differs(&geometry) {
@@ -59,7 +60,7 @@ pub(super) fn prepare(
     if let Some(found) = found {
         return Ok((found, false));
     }
-    let mut made = Superblock::new(&Geometry::new(config)?, device.unique());
+    let mut made = Superblock::new(&Geometry::new(config)?, device.unique(), device.unique());
     let stored = made.store(device);
     stored.map_err(|source| Error::Io { path: path.into(), call: "write", source })?;
     Ok((made, true))

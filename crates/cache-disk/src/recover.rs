@@ -53,6 +53,9 @@ pub struct Opened {
     pub older: u64,
     /// Reported objects.
     pub objects: u64,
+    /// A number that an attacker can't know, the same as long as any object of this tier is found: the seed of a caller's
+    /// hashes of keys.
+    pub seed: u64,
 }
 
 /// Records read so far.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! magic 64 | crc32c of the rest 32 | version 32 | generation 64 | epoch 64 | closed 64 |
-//! bytes 64 | region bytes 64 | sets 64 | next sequence number 64 | crc32c of the table 64 (if closed)
+//! bytes 64 | region bytes 64 | sets 64 | next sequence number 64 | crc32c of the table 64 (if closed) | seed 64
 //! ```
 //! Both copies are equal, unless the process ended while they were written: then the one with the larger generation
 //! counts. A single damaged copy is harmless, because before the next change the other has the same contents. The rest
@@ -20,10 +20,10 @@ const MAGIC: u64 = u64::from_le_bytes(*b"nearfar\xd1");
 /// No device lives to write this many generations or regions: a larger number is damage, and would overflow.
 pub(super) const COUNTED: u64 = 1 << 62;
 /// The version of all formats on the device.
-pub(super) const VERSION: u32 = 3;
-const END: usize = 88;
-/// Where the fields of version 2 ended.
-const END_2: usize = 80;
+pub(super) const VERSION: u32 = 4;
+const END: usize = 96;
+/// Where the fields of earlier versions ended.
+const ENDS: [usize; 2] = [80, 88];
 
 /// A superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,8 @@ pub(super) struct Superblock {
     pub(super) sets: u64,
     /// Checksum of the table, if it was closed.
     pub(super) table_sum: u32,
+    /// What hashes of keys depend on. It stays while there are objects, which are found by them.
+    pub(super) seed: u64,
 }
 
 /// Contents of the first two blocks.
@@ -55,7 +57,7 @@ pub(super) enum Held {
 }
 
 impl Superblock {
-    pub(super) fn new(geometry: &Geometry, epoch: u64) -> Self {
+    pub(super) fn new(geometry: &Geometry, epoch: u64, seed: u64) -> Self {
         Self {
             generation: 0,
             epoch,
@@ -65,12 +67,13 @@ impl Superblock {
             region_bytes: wide(geometry.region_bytes),
             sets: u64::from(geometry.sets),
             table_sum: 0,
+            seed,
         }
     }
 
     /// The first size that differs: its name, the value found, the value configured.
     pub(super) fn differs(&self, geometry: &Geometry) -> Option<(&'static str, u64, u64)> {
-        let asked = Self::new(geometry, 0);
+        let asked = Self::new(geometry, 0, 0);
         let sizes = [
             ("bytes", self.bytes, asked.bytes),
             ("region_bytes", self.region_bytes, asked.region_bytes),
@@ -89,6 +92,7 @@ impl Superblock {
             self.sets,
             self.next_seq,
             u64::from(self.table_sum),
+            self.seed,
         ];
         put(block, 0, &MAGIC.to_le_bytes());
         put(block, 12, &VERSION.to_le_bytes());
@@ -107,7 +111,8 @@ impl Superblock {
             return Held::Foreign;
         }
         let (sum, version) = (u32_at(block, 8), u32_at(block, 12));
-        if crc32c::crc32c(&block[12..END_2]) == sum && version != VERSION {
+        let is_earlier = |end: usize| crc32c::crc32c(&block[12..end]) == sum;
+        if version != VERSION && ENDS.into_iter().any(is_earlier) {
             return Held::Version(version);
         }
         if crc32c::crc32c(&block[12..END]) != sum {
@@ -129,6 +134,7 @@ impl Superblock {
             sets: word(5),
             next_seq: word(6),
             table_sum: low32(word(7)),
+            seed: word(8),
         })
     }
 
@@ -202,14 +208,30 @@ mod tests {
     #[test]
     fn more_sets_than_any_device_holds_differ_from_what_is_configured() {
         let geometry = Geometry::new(&Config::default()).unwrap();
-        let found = Superblock { sets: u64::MAX, ..Superblock::new(&geometry, 1) };
+        let found = Superblock { sets: u64::MAX, ..Superblock::new(&geometry, 1, 2) };
         let (what, found, _) = found.differs(&geometry).unwrap();
         assert_eq!((what, found), ("small_bytes", u64::MAX));
     }
+
+    #[test]
+    fn earlier_versions_are_told_from_damage() {
+        let geometry = Geometry::new(&Config::default()).unwrap();
+        for (version, end) in [(2_u32, 80), (3, 88)] {
+            let mut block = vec![0; BLOCK];
+            Superblock::new(&geometry, 1, 0).encode(&mut block);
+            put(&mut block, 12, &version.to_le_bytes());
+            let sum = crc32c::crc32c(&block[12..end]);
+            put(&mut block, 8, &sum.to_le_bytes());
+            assert_eq!(Superblock::decode(&block), Held::Version(version));
+            put(&mut block, 16, &[9]);
+            assert_eq!(Superblock::decode(&block), Held::Damaged);
+        }
+    }
+
     #[test]
     fn a_counter_that_would_overflow_is_damage() {
         let geometry = Geometry::new(&Config::default()).unwrap();
-        let new = Superblock::new(&geometry, 1);
+        let new = Superblock::new(&geometry, 1, 2);
         let found = |one: Superblock| {
             let mut block = vec![0; BLOCK];
             one.encode(&mut block);

@@ -111,6 +111,7 @@ impl Disk {
         };
         if discarded {
             superblock.epoch = device.unique();
+            superblock.seed = device.unique();
         }
         let counters = Arc::new(Counters::default());
         let admission = Arc::new(Admission::new(config, Arc::clone(&counters)));
@@ -143,6 +144,7 @@ impl Disk {
         opened.is_new = is_new;
         opened.was_closed = superblock.closed;
         opened.discarded = discarded;
+        opened.seed = superblock.seed;
         superblock.closed = false;
         superblock.next_seq = log.next_seq.load(Relaxed);
         superblock.store(&**device).map_err(|source| fail("write", source))?;

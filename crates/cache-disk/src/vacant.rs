@@ -47,13 +47,23 @@ const LABELS: [(&str, u64, &[u8]); 25] = [
     ("a boot sector or an MBR partition table", 510, &[0x55, 0xaa]),
 ];
 
-/// Labels near the end: name, address from the end, bytes.
-const LABELS_AT_END: [(&str, u64, &[u8]); 4] = [
-    ("a GPT partition table", 512, b"EFI PART"),
-    ("md RAID", 8192, MD),
-    ("a ZFS label", (256 << 10) - 16_384, ZFS),
-    ("a ZFS label", (512 << 10) - 16_384, ZFS),
+/// Labels near the end: name, the multiple of bytes down to which the end is rounded, the distance from there, bytes.
+const LABELS_AT_END: [(&str, u64, u64, &[u8]); 6] = [
+    ("a GPT partition table", 512, 512, b"EFI PART"),
+    ("a GPT partition table", 4096, 4096, b"EFI PART"),
+    ("md RAID", 4096, 8192, MD),
+    ("md RAID", 64 << 10, 64 << 10, MD),
+    ("a ZFS label", 256 << 10, (256 << 10) - 16_384, ZFS),
+    ("a ZFS label", 256 << 10, (512 << 10) - 16_384, ZFS),
 ];
+
+/// These labels with their addresses on a device of `len` bytes.
+fn at_end(len: u64) -> impl Iterator<Item = (&'static str, Option<u64>, &'static [u8])> {
+    let at = move |step: u64, distance: u64| (len / step * step).checked_sub(distance);
+    LABELS_AT_END
+        .iter()
+        .map(move |(name, step, distance, label)| (*name, at(*step, *distance), *label))
+}
 
 /// Foreign data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +86,21 @@ pub(super) fn others(device: &dyn Device, len: u64) -> io::Result<Option<Others>
         }
         found => Ok(found),
     }
+}
+
+/// Searches for a known label near the end, beyond `from`: a mirror may have one there and our data at the front.
+///
+/// # Errors
+/// The device's.
+pub(super) fn label_at_end(device: &dyn Device, len: u64, from: u64) -> io::Result<Option<Others>> {
+    for at in at_end(len).filter_map(|(_, at, _)| at).filter(|at| *at >= from) {
+        let block = at / wide(BLOCK) * wide(BLOCK);
+        let found = part(device, len, block..len.min(block + wide(BLOCK)))?;
+        if let Some(found) = found.filter(|found| found.at == at) {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
 }
 
 /// Checks one part, which begins at a multiple of a block.
@@ -109,10 +134,8 @@ pub(super) fn part(
         let from = at.checked_sub(part.start).map(size);
         from.and_then(|from| found.get(from..from + label.len())) == Some(label)
     };
-    let at_end =
-        LABELS_AT_END.iter().map(|(name, at, label)| (*name, len.checked_sub(*at), *label));
     let mut labels =
-        LABELS.iter().map(|(name, at, label)| (*name, Some(*at), *label)).chain(at_end);
+        LABELS.iter().map(|(name, at, label)| (*name, Some(*at), *label)).chain(at_end(len));
     let label = labels.find_map(|(name, at, label)| {
         at.filter(|at| is_there(*at, label)).map(|at| Others { at, name })
     });

@@ -59,12 +59,17 @@ impl Contents {
             let what = what.to_owned();
             move |source| Error::Memory { what, bytes, source }
         };
-        // Objects on disk are found again by their hashes, so the seed must be fixed.
-        let is_fixed = config.disk.is_some() || cfg!(test);
-        let hasher = if is_fixed { Hasher::FIXED } else { Hasher::random() };
         let items = config.item_count();
         let index = Index::new(items, config.pages, &Policy::Default)
             .map_err(memory("the index", items as u64 * WORD as u64))?;
+        let disk = config.disk.as_ref();
+        let below = disk.map(|disk| below::open(&index, disk, device)).transpose()?;
+        let hasher = match &below {
+            _ if cfg!(test) => Hasher::FIXED,
+            // Objects on disk are found by the hashes of their keys.
+            Some(below) => Hasher::seeded(below.opened.seed),
+            None => Hasher::random(),
+        };
         let space = |(number, tier): (usize, &crate::config::Tier)| {
             let bytes = usize::try_from(tier.bytes).unwrap_or(usize::MAX);
             Space::new(
@@ -76,14 +81,16 @@ impl Contents {
             )
             .map_err(memory(&format!("tier {number}"), tier.bytes))
         };
-        let spaces = config.tiers.iter().enumerate().map(space).collect::<Result<Vec<_>, _>>()?;
-        let disk = config.disk.as_ref();
-        let below = disk.map(|disk| below::open(&index, disk, device)).transpose()?;
+        let spaces = config.tiers.iter().enumerate().map(space).collect::<Result<Vec<_>, _>>();
+        if let (Err(_), Some(below)) = (&spaces, &below) {
+            // Its objects are kept for the next attempt. The error to report is that of the memory.
+            let _ = below.disk.close();
+        }
         Ok(Self {
             hasher,
             index,
             below: below.map(Box::new),
-            spaces,
+            spaces: spaces?,
             sizes,
             now: AtomicU32::new(1),
             flush_at: AtomicU32::new(0),

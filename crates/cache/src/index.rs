@@ -38,7 +38,7 @@ pub(crate) struct Hash(pub(crate) u64);
 pub(crate) struct Hasher(RapidSecrets);
 
 impl Hasher {
-    /// The same seed in all processes: for hashes that are stored, as those of objects on disk.
+    /// The same seed in all processes: for tests.
     pub(crate) const FIXED: Self = Self(DEFAULT_RAPID_SECRETS);
 
     pub(crate) const fn seeded(seed: u64) -> Self {

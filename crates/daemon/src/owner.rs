@@ -20,6 +20,7 @@ use anyhow::Context as _;
 use nearfar_kernel::claim::{Claim, ClaimError, Holder};
 use nearfar_kernel::fs::{Fs, RootFs};
 use nearfar_kernel::journal::Journal;
+use nearfar_kernel::lock;
 use nearfar_kernel::process::{self, Identity};
 
 use crate::tier::service::NAP;
@@ -80,6 +81,12 @@ impl Service {
 
     fn refused(self, fs: &dyn Fs, holder: &Holder) -> anyhow::Error {
         let pid = holder.identity.pid;
+        if !holder.is_recorded() {
+            return anyhow::anyhow!(
+                "process {pid} ({}) has the claim on moving pages and has not written which service it is; try again, or end it",
+                process::command(fs, pid)
+            );
+        }
         if is_stopping(holder) {
             return anyhow::anyhow!(
                 "process {pid} is restoring the settings of a service; try again when it has ended"
@@ -158,8 +165,9 @@ impl Service {
                 Err(ClaimError::Held { holder, .. }) => holder,
                 Err(other) => return Err(other.into()),
             };
-            // Another stop is waited for.
-            let is_known = holder.identity.is_running() && !is_stopping(&holder);
+            // Another stop is waited for, and a process that is just taking the claim.
+            let is_recorded = holder.is_recorded();
+            let is_known = is_recorded && holder.identity.is_running() && !is_stopping(&holder);
             let is_ours = self.is(&holder) && whom.is(holder.identity);
             if is_known && !is_ours {
                 return Ok(Ended { pid: ended.map(|ended| ended.pid), claim: None });
@@ -170,6 +178,12 @@ impl Service {
                 holder.identity.terminate().with_context(ending)?;
                 ended = Some(holder.identity);
             }
+            anyhow::ensure!(
+                is_recorded || waited.elapsed() < lock::PATIENCE,
+                "process {pid} keeps {}.claim locked and has not written which service it is; end it, then run nearfar {} stop again",
+                journal.dir().join(CLAIMED).display(),
+                self.word()
+            );
             anyhow::ensure!(
                 waited.elapsed() < PATIENCE,
                 "process {pid} did not end within {} s; end it with SIGKILL, then run nearfar {} stop again",
@@ -228,6 +242,25 @@ mod tests {
     use super::*;
     use nearfar_kernel::fs::TreeFs;
     use nearfar_topology::Tree;
+
+    #[test]
+    fn a_lock_without_a_record_is_not_waited_for_long_and_its_process_is_named() {
+        let (dir, fs) = (tempfile::tempdir().unwrap(), TreeFs(Tree::new()));
+        let journal = Journal::new(dir.path(), &fs, "/");
+        let file = dir.path().join("moves-pages.claim");
+        let own = format!("process {}", std::process::id());
+        let is_named = |error: anyhow::Error| {
+            let error = error.to_string();
+            assert!(error.contains(&own) && error.contains("not written"), "{error}");
+        };
+        let kept = std::fs::File::create(&file).unwrap();
+        kept.lock().unwrap();
+        for text in ["", "{\"schema\":\"nearfar.claim/1\",\"pi", "{}\n"] {
+            std::fs::write(&file, text).unwrap();
+            is_named(Service::Tier.claim(&fs, &journal).unwrap_err());
+        }
+        is_named(Service::Tier.end(&journal, Whom::Any).unwrap_err());
+    }
 
     #[test]
     fn a_second_service_is_refused_with_the_name_of_the_first_and_runs_after_it() {

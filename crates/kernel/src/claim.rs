@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
+use crate::lock;
 use crate::process::Identity;
 
 const SCHEMA: &str = "nearfar.claim/1";
@@ -53,7 +54,7 @@ pub enum ClaimError {
     Held {
         /// The claimed path.
         path: PathBuf,
-        /// The holder; pid 0 while it is being recorded.
+        /// The holder.
         holder: Holder,
     },
     /// Other users could have written a file that must be trusted.
@@ -97,6 +98,18 @@ impl Holder {
     fn own(of: Option<&str>) -> Self {
         let of = of.map(str::to_owned);
         Self { schema: SCHEMA.into(), identity: Identity::own(), of }
+    }
+
+    /// The process that has the lock on a file without a readable record, as far as the kernel shows it (else pid 0).
+    fn unrecorded(file: &File) -> Self {
+        let identity = lock::holder_of(file).and_then(Identity::of).unwrap_or_default();
+        Self { identity, ..Self::default() }
+    }
+
+    /// Whether the claim says what it is for. A holder that has just taken it has not yet written that.
+    #[must_use]
+    pub fn is_recorded(&self) -> bool {
+        !self.schema.is_empty()
     }
 }
 
@@ -230,7 +243,8 @@ impl Claim {
         let Some((file, found)) = open(&path, make)? else { return Ok(None) };
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => {
-                let holder = said(&file).lines().next().and_then(holder).unwrap_or_default();
+                let recorded = said(&file).lines().next().and_then(holder);
+                let holder = recorded.unwrap_or_else(|| Holder::unrecorded(&file));
                 return Err(ClaimError::Held { path: about.into(), holder });
             }
             locked => locked.map_err(io::Error::from).map_err(failed("lock", &path))?,

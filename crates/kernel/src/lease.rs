@@ -4,23 +4,21 @@
 //! Taking one, and checking whether one's own is the only one, happens in a [`Turn`], one process at a time: so no
 //! process joins while the only holder sets or undoes something.
 //!
-//! Every user may take a lease, and can therefore hold the files without limit. Waiting ends after [`PATIENCE`] with an
-//! error that names a holder; callers then continue without the lease.
+//! Only the user who may change the setting can hold these files: another user's lock would keep a setting changed.
+//! Programs of other users that rely on a setting take a [`Lease::of_anyone`] on a second file, which is looked at only
+//! before the setting is changed, never before it is restored.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::lock::{LockError, failed, wait};
-
-/// Timeout of waiting for a turn or a lease. Turns take milliseconds.
-pub const PATIENCE: Duration = Duration::from_secs(3);
+use crate::lock::{Lock, LockError, PATIENCE, failed, open, wait};
 
 /// The right to take leases and to count them; others wait until it is dropped.
 #[derive(Debug)]
 pub struct Turn {
     leases: PathBuf,
-    _lock: File,
+    _lock: Lock,
 }
 
 /// A held lease; dropping it releases it.
@@ -37,9 +35,7 @@ impl Turn {
     /// # Errors
     /// [`LockError`].
     pub fn wait(file: &Path) -> Result<Self, LockError> {
-        let path = file.with_extension("turn");
-        let lock = open(&path)?;
-        wait(&lock, &path, PATIENCE, File::try_lock)?;
+        let lock = Lock::take(&file.with_extension("turn"), PATIENCE)?;
         Ok(Self { leases: file.into(), _lock: lock })
     }
 
@@ -48,9 +44,7 @@ impl Turn {
     /// # Errors
     /// [`LockError`].
     pub fn take(&self) -> Result<Lease, LockError> {
-        let file = open(&self.leases)?;
-        wait(&file, &self.leases, PATIENCE, File::try_lock_shared)?;
-        Ok(Lease { file, path: self.leases.clone() })
+        Lease::on(open(&self.leases)?, &self.leases)
     }
 
     /// Whether `lease` is the only one.
@@ -70,10 +64,37 @@ impl Turn {
     }
 }
 
-/// Opens for reading, which suffices for flock and is all that other users may do; creates the file if it is missing.
-fn open(path: &Path) -> Result<File, LockError> {
-    let made = || File::options().read(true).append(true).create(true).open(path);
-    File::open(path).or_else(|_| made()).map_err(failed("open", path))
+impl Lease {
+    /// Takes a lease as any user, on a file that [`Self::make_for_anyone`] has created.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub fn of_anyone(path: &Path) -> Result<Self, LockError> {
+        Self::on(File::open(path).map_err(failed("open", path))?, path)
+    }
+
+    /// Creates the file for leases of all users if it is missing.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub fn make_for_anyone(path: &Path) -> Result<(), LockError> {
+        File::options().append(true).create(true).open(path).map_err(failed("open", path))?;
+        Ok(())
+    }
+
+    /// Succeeds if no user holds a lease on this file.
+    ///
+    /// # Errors
+    /// [`LockError::Held`] names a holder.
+    pub fn is_free_of_anyone(path: &Path) -> Result<(), LockError> {
+        let file = File::open(path).map_err(failed("open", path))?;
+        wait(&file, path, Duration::ZERO, File::try_lock)
+    }
+
+    fn on(file: File, path: &Path) -> Result<Self, LockError> {
+        wait(&file, path, PATIENCE, File::try_lock_shared)?;
+        Ok(Self { file, path: path.into() })
+    }
 }
 
 #[cfg(test)]
@@ -93,6 +114,34 @@ mod tests {
         assert!(!turn.is_only(&second).unwrap(), "looking does not give up the lease");
         drop(second);
         assert!(turn.is_only(&third).unwrap());
+    }
+
+    #[test]
+    fn leases_of_anyone_are_apart_from_those_that_keep_a_setting() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, anyone) = (dir.path().join("run.lease"), dir.path().join("run.anyone"));
+        assert!(Lease::of_anyone(&anyone).is_err(), "not created by who only relies");
+        Lease::make_for_anyone(&anyone).unwrap();
+        let other = Lease::of_anyone(&anyone).unwrap();
+        let error = Lease::is_free_of_anyone(&anyone).unwrap_err().to_string();
+        assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
+        let turn = Turn::wait(&file).unwrap();
+        assert!(turn.is_only(&turn.take().unwrap()).unwrap());
+        drop(other);
+        Lease::is_free_of_anyone(&anyone).unwrap();
+    }
+
+    #[test]
+    fn only_the_user_who_may_change_the_setting_can_hold_the_files() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("run.lease");
+        let turn = Turn::wait(&file).unwrap();
+        let _lease = turn.take().unwrap();
+        for path in [file.with_extension("turn"), file] {
+            let mode = path.metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{}", path.display());
+        }
     }
 
     #[test]

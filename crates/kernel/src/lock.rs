@@ -115,7 +115,7 @@ pub(crate) fn failed(call: &'static str, path: &Path) -> impl Fn(io::Error) -> L
     move |source| LockError::Call { call, path: path.clone(), source }
 }
 
-fn open(path: &Path) -> Result<File, LockError> {
+pub(crate) fn open(path: &Path) -> Result<File, LockError> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
     let mut options = File::options();
     options.create(true).truncate(false).write(true).mode(0o600);
@@ -134,9 +134,11 @@ fn open(path: &Path) -> Result<File, LockError> {
 }
 
 /// The process that holds a flock on `file`, as far as this user may see it.
-fn holder_of(file: &File) -> Option<u32> {
+pub(crate) fn holder_of(file: &File) -> Option<u32> {
     let found = file.metadata().ok()?;
-    listed(&found).or_else(|| by_descriptor(&found))
+    // Who took the lock may have ended, and have left it to a child.
+    let runs = |pid: &u32| Path::new(&format!("/proc/{pid}")).exists();
+    listed(&found).filter(runs).or_else(|| by_descriptor(&found))
 }
 
 /// From `/proc/locks`, which all users may read: device and inode are in hexadecimal and decimal there.

@@ -123,7 +123,9 @@ fn main() -> ExitCode {
         Err(error) => {
             #[expect(clippy::print_stderr, reason = "the one place errors are shown")]
             {
-                eprintln!("nearfar-load: {error:#}");
+                // A server's reply may be in it.
+                let text = format!("{error:#}").replace(|c: char| c.is_control() && c != '\n', "?");
+                eprintln!("nearfar-load: {text}");
             }
             ExitCode::FAILURE
         }

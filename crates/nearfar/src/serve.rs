@@ -155,7 +155,7 @@ pub(crate) fn serve(mut plan: Plan) -> anyhow::Result<()> {
     }
     let unix = plan.server.unix.as_ref().map(|unix| unix.path.as_path());
     let supervisor = Supervisor::find();
-    let sandbox = sandbox::enter(plan.user.as_ref(), unix)?;
+    let sandbox = sandbox::enter(plan.user.as_ref(), unix, !disk.is_empty())?;
     bound.config().about = sandbox.figures();
     plan.sandbox = Some(sandbox);
     let mut movers = Movers::start(&cache, plan.movers).context("movers")?;

@@ -185,6 +185,33 @@ fn a_cache_with_a_label_of_another_program_is_refused() {
 }
 
 #[test]
+fn a_cache_on_one_half_of_a_mirror_is_refused() {
+    let folder = folder();
+    let path = file(&folder);
+    let config = Config { bytes: 32 * MIB, format: true, ..config() };
+    let md = [0xfc, 0x4e, 0x2b, 0xa9];
+    // Metadata 1.0 is 8 KiB before the end, 0.90 in the last whole 64 KiB but one; the array's data begin at 0.
+    for (size, at) in [
+        (33 * MIB, 33 * MIB - 8192),
+        (33 * MIB + 512, 33 * MIB - 8192),
+        (33 * MIB, 33 * MIB - 65_536),
+        (33 * MIB + 12_288, 33 * MIB - 65_536),
+    ] {
+        let made = create(&path);
+        made.set_len(size).unwrap();
+        drop(open(&path, &config).unwrap());
+        drop(open(&path, &config).unwrap());
+        made.write_all_at(&md, at).unwrap();
+        let refused = open(&path, &config).unwrap_err();
+        let said = refused.to_string();
+        assert!(said.contains(&format!("holds md RAID at byte {at}, ")), "{said}");
+        made.write_all_at(&[0; 4], at).unwrap();
+        drop(open(&path, &config).unwrap());
+        fs::remove_file(&path).unwrap();
+    }
+}
+
+#[test]
 fn a_blank_file_is_overwritten_only_if_that_is_allowed() {
     let folder = folder();
     let path = file(&folder);

@@ -4,6 +4,9 @@
 //!   process remains that could restore them);
 //! - `run`: set for one `run -w auto --report`. Each such run holds a lease; the last to end restores the previous weights.
 //!   If it was killed, the next run or `--restore` does.
+//!
+//! Runs of users who may not set weights only mark that they rely on them: no such run sets weights for a while, and restoring
+//! does not wait for them.
 
 use std::path::PathBuf;
 
@@ -19,12 +22,14 @@ use crate::output;
 
 const KEPT: &str = "weights";
 const FOR_A_RUN: &str = "run";
+const USED: &str = "another `nearfar run -w auto` is using the weights as they are; wait for it to end, or use the same weights with -w NODES";
 
 /// Sets the weights of one system through the journal.
 pub struct Setter<'a> {
     fs: &'a dyn Fs,
     journal: Journal<'a>,
     lease: PathBuf,
+    anyone: PathBuf,
 }
 
 impl std::fmt::Debug for Setter<'_> {
@@ -42,7 +47,8 @@ impl<'a> Setter<'a> {
     #[must_use]
     pub fn new(fs: &'a dyn Fs, root: PathBuf) -> Self {
         let dir = Journal::default_dir();
-        Self { fs, lease: dir.join("run.lease"), journal: Journal::new(dir, fs, root) }
+        let (lease, anyone) = (dir.join("run.lease"), dir.join("run.anyone"));
+        Self { fs, lease, anyone, journal: Journal::new(dir, fs, root) }
     }
 
     /// Sets `wanted` until [`Self::restore`].
@@ -55,10 +61,11 @@ impl<'a> Setter<'a> {
 
     /// Takes a lease on the current weights.
     ///
-    /// `None` if the journal's directory is not accessible: then no run can have set weights.
+    /// `None` if its file can't be opened: then no run has set weights, or their end is not to be delayed by this user.
     #[must_use]
     pub fn rely(&self) -> Option<ForARun> {
-        Turn::wait(&self.lease).and_then(|turn| turn.take()).ok().map(ForARun)
+        let lease = Turn::wait(&self.lease).and_then(|turn| turn.take());
+        lease.or_else(|_| Lease::of_anyone(&self.anyone)).ok().map(ForARun)
     }
 
     /// Sets `wanted` for one run.
@@ -69,10 +76,9 @@ impl<'a> Setter<'a> {
         self.journal.make_dir()?;
         let turn = Turn::wait(&self.lease)?;
         let lease = turn.take()?;
-        anyhow::ensure!(
-            turn.is_only(&lease)?,
-            "another `nearfar run -w auto` is using the weights as they are; wait for it to end, or use the same weights with -w NODES"
-        );
+        anyhow::ensure!(turn.is_only(&lease)?, "{USED}");
+        Lease::make_for_anyone(&self.anyone)?;
+        Lease::is_free_of_anyone(&self.anyone).context(USED)?;
         // Weights left by a killed run are not the state to restore later.
         self.journal.restore(FOR_A_RUN, OnConflict::Refuse)?;
         let written = weights::apply(&self.journal, self.fs, FOR_A_RUN, wanted)
@@ -83,10 +89,9 @@ impl<'a> Setter<'a> {
     /// Ends a run's lease; the last run restores the weights.
     ///
     /// # Errors
-    /// The lock of another user, or a failed restore.
+    /// A turn that does not come, or a failed restore.
     pub fn end(&self, run: &ForARun) -> anyhow::Result<Restored> {
-        let turn = Turn::wait(&self.lease)
-            .context("the weights stay as this run has set them: nearfar weights --restore")?;
+        let turn = Turn::wait(&self.lease).context("the weights stay as this run has set them")?;
         if turn.is_only(&run.0)? {
             return Ok(self.journal.restore(FOR_A_RUN, OnConflict::Refuse)?);
         }

@@ -7,6 +7,9 @@ use std::io::Read as _;
 /// Upper bound of a kernel's size.
 const KERNEL_MAX: u64 = 512 << 20;
 
+/// Bytes at the front that contain the version: its pointer has 16 bits.
+pub(super) const HEAD: u64 = 128 << 10;
+
 /// The version the image states: `kernel_version`, a pointer at 0x20e to text.
 pub(super) fn version(image: &[u8]) -> Option<String> {
     signed(image)?;

@@ -1,6 +1,7 @@
 //! Kernels: from the cache, downloaded into it, or named by path.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -71,10 +72,12 @@ impl Kernel {
             });
             std::iter::once(path.join("vmlinuz")).chain(named).find(|path| path.is_file())
         } else {
-            Some(path)
+            Some(path).filter(|path| path.is_file())
         };
         let image = image.ok_or_else(unknown)?;
-        let head = fs::read(&image).map_err(|_| unknown())?;
+        let mut head = Vec::new();
+        let opened = File::open(&image).map_err(|_| unknown())?;
+        opened.take(bzimage::HEAD).read_to_end(&mut head).map_err(|_| unknown())?;
         let version = bzimage::version(&head).ok_or_else(unknown)?;
         let above = image.ancestors().skip(1).take(3);
         let places = above.flat_map(|dir| {

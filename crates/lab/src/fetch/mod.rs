@@ -7,6 +7,7 @@
 //! is complete, nothing is locked, written or downloaded.
 
 use std::fs;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// Passes arbitrary bytes to the parsers of downloaded data, for fuzz targets.
@@ -218,11 +219,15 @@ impl Cache {
             .map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
     }
 
-    /// Holds the cache's lock until dropped.
+    /// Holds the cache's lock until dropped. Only this user can open the file, so no other one can hold it.
     fn lock(&self, say: &dyn Say) -> Result<fs::File, FetchError> {
         fs::create_dir_all(&self.dir).map_err(self.failed("creating", &self.dir))?;
         let path = self.dir.join("lock");
-        let file = fs::File::create(&path).map_err(self.failed("writing", &path))?;
+        let mut options = fs::File::options();
+        let file = options.create(true).truncate(false).write(true).mode(0o600).open(&path);
+        let file = file.map_err(self.failed("writing", &path))?;
+        let private = fs::Permissions::from_mode(0o600);
+        file.set_permissions(private).map_err(self.failed("restricting", &path))?;
         if file.try_lock().is_err() {
             say.line("waiting for another nearfar that is downloading");
             file.lock().map_err(self.failed("locking", &path))?;

@@ -1,5 +1,6 @@
 //! TLS by rustls, over a non-blocking socket.
 
+use std::fs::File;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +21,8 @@ pub(super) fn server(tls: &Tls) -> Result<Arc<ServerConfig>, Error> {
         why: why.to_string(),
     };
     let chain = certificates(&tls.certificate)?;
-    let key = PrivateKeyDer::from_pem_file(&tls.key).map_err(|error| wrong(&tls.key, &error))?;
+    let key = open(&tls.key).map_err(|error| wrong(&tls.key, &error))?;
+    let key = PrivateKeyDer::from_pem_reader(key).map_err(|error| wrong(&tls.key, &error))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -41,10 +43,15 @@ pub(super) fn server(tls: &Tls) -> Result<Arc<ServerConfig>, Error> {
     Ok(Arc::new(config.map_err(|error| wrong(&tls.certificate, &error))?))
 }
 
+/// Opens a file of certificates or keys, of which at most 1 MiB is read.
+fn open(path: &Path) -> io::Result<impl io::Read> {
+    Ok(File::open(path)?.take(1 << 20))
+}
+
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     let wrong = |why: String| Error::Tls { path: path.to_owned(), why };
-    let all: Result<Vec<_>, _> =
-        CertificateDer::pem_file_iter(path).map_err(|error| wrong(error.to_string()))?.collect();
+    let file = open(path).map_err(|error| wrong(error.to_string()))?;
+    let all: Result<Vec<_>, _> = CertificateDer::pem_reader_iter(file).collect();
     let all = all.map_err(|error| wrong(error.to_string()))?;
     if all.is_empty() { Err(wrong("no certificate in it".to_owned())) } else { Ok(all) }
 }

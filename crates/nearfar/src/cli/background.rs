@@ -52,25 +52,38 @@ pub(super) fn start<S>(
             return Err(WithExit { exit, error: anyhow::anyhow!("{said}") }.into());
         }
         if stop.load(Ordering::Relaxed) {
-            end(&mut child)?;
+            end(&mut child, service)?;
             anyhow::bail!("interrupted: nothing was started, and all settings are as before");
         }
         sleep(NAP);
     }
-    let _ = child.kill();
+    // Not by SIGKILL: it restores what it has set.
+    end(&mut child, service)?;
     anyhow::bail!(
-        "it did not start within {} s; nearfar {} start --foreground shows why",
+        "it did not start within {} s and was ended; all settings are as before. nearfar {} start --foreground shows why",
         PATIENCE.as_secs(),
         service.word()
     )
 }
 
-fn end(child: &mut Child) -> anyhow::Result<()> {
-    if let Some(process) = Identity::of(child.id()) {
+/// Asks the child to end, and waits until it has restored its settings.
+fn end(child: &mut Child, service: Service) -> anyhow::Result<()> {
+    let pid = child.id();
+    if let Some(process) = Identity::of(pid) {
         process.terminate().context("ending the process that was to do the work")?;
     }
-    child.wait().context("waiting for the process that was to do the work")?;
-    Ok(())
+    let waited = Stopwatch::start();
+    while waited.elapsed() < PATIENCE {
+        if child.try_wait().context("waiting for the process that was to do the work")?.is_some() {
+            return Ok(());
+        }
+        sleep(NAP);
+    }
+    anyhow::bail!(
+        "process {pid} was to do the work, was asked to end, and still runs; end it with SIGKILL, then restore what it has set: \
+         nearfar {} stop",
+        service.word()
+    )
 }
 
 fn said(mut log: std::fs::File) -> anyhow::Result<String> {

@@ -70,6 +70,11 @@ const REFUSED: [i64; 42] = [
     libc::SYS_personality,
 ];
 
+/// System calls that only a cache with a disk tier needs. io_uring can open sockets past this filter, and its requests are
+/// not seen by one.
+const FOR_DISKS: [i64; 3] =
+    [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+
 /// The state of a process's confinement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sandbox {
@@ -128,10 +133,15 @@ pub(crate) fn is_root() -> bool {
 }
 
 /// Confines this process permanently, as `user`. Only files beside `unix`, the server's own socket, can be removed.
+/// `disk`: whether the cache has a disk tier.
 ///
 /// # Errors
 /// The user can't be changed.
-pub(crate) fn enter(user: Option<&User>, unix: Option<&Path>) -> anyhow::Result<Sandbox> {
+pub(crate) fn enter(
+    user: Option<&User>,
+    unix: Option<&Path>,
+    disk: bool,
+) -> anyhow::Result<Sandbox> {
     for capability in CapabilitySet::all().iter() {
         // Only root can, and a capability that this kernel does not know need not be dropped.
         let _ = remove_capability_from_bounding_set(capability);
@@ -141,7 +151,7 @@ pub(crate) fn enter(user: Option<&User>, unix: Option<&Path>) -> anyhow::Result<
     }
     drop_capabilities().context("dropping capabilities")?;
     let me = User::from_uid(geteuid()).ok().flatten();
-    Ok(confine(me.map_or_else(|| geteuid().to_string(), |me| me.name), unix))
+    Ok(confine(me.map_or_else(|| geteuid().to_string(), |me| me.name), unix, disk))
 }
 
 fn become_user(user: &User) -> anyhow::Result<()> {
@@ -168,10 +178,10 @@ fn drop_capabilities() -> anyhow::Result<()> {
 }
 
 /// Confines this thread, and those it starts.
-fn confine(user: String, unix: Option<&Path>) -> Sandbox {
+fn confine(user: String, unix: Option<&Path>, disk: bool) -> Sandbox {
     let no_new_privs = set_no_new_privs(true).is_ok();
     let landlock = confine_files(unix).unwrap_or_else(|error| format!("no ({error:#})"));
-    Sandbox { user, no_new_privs, landlock, seccomp: refuse_calls().is_ok() }
+    Sandbox { user, no_new_privs, landlock, seccomp: refuse_calls(disk).is_ok() }
 }
 
 fn confine_files(unix: Option<&Path>) -> anyhow::Result<String> {
@@ -194,8 +204,9 @@ fn confine_files(unix: Option<&Path>) -> anyhow::Result<String> {
     })
 }
 
-fn refuse_calls() -> anyhow::Result<()> {
-    let rules = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
+fn refuse_calls(disk: bool) -> anyhow::Result<()> {
+    let refused = REFUSED.iter().chain(FOR_DISKS.iter().filter(|_| !disk));
+    let rules = refused.map(|call| (*call, Vec::new())).collect();
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let filter = SeccompFilter::new(
         rules,
@@ -218,7 +229,7 @@ mod tests {
     #[test]
     fn a_confined_thread_runs_no_program_and_opens_no_socket() {
         let confined = std::thread::spawn(|| {
-            let sandbox = confine("me".to_owned(), None);
+            let sandbox = confine("me".to_owned(), None, false);
             assert!(sandbox.no_new_privs && sandbox.seccomp, "{sandbox}");
             let ran = Command::new("true").status().map_err(|error| error.kind());
             assert_eq!(ran.unwrap_err(), ErrorKind::PermissionDenied);
@@ -226,6 +237,8 @@ mod tests {
             assert_eq!(bound.unwrap_err(), ErrorKind::PermissionDenied);
             let moved = rustix::process::chroot("/").map_err(|error| error.kind());
             assert_eq!(moved.unwrap_err(), ErrorKind::PermissionDenied);
+            let ring = io_uring::IoUring::new(1).map_err(|error| error.kind());
+            assert_eq!(ring.err(), Some(ErrorKind::PermissionDenied));
             assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7, "threads are started still");
             if sandbox.landlock.parse::<i32>().is_ok() {
                 assert!(std::fs::File::open("/proc/self/stat").is_err());
@@ -243,7 +256,7 @@ mod tests {
 
     #[test]
     fn no_call_is_refused_twice() {
-        let once: std::collections::BTreeSet<_> = REFUSED.iter().collect();
-        assert_eq!(once.len(), REFUSED.len());
+        let once: std::collections::BTreeSet<_> = REFUSED.iter().chain(&FOR_DISKS).collect();
+        assert_eq!(once.len(), REFUSED.len() + FOR_DISKS.len());
     }
 }
