@@ -3,9 +3,9 @@
 //! changes acknowledged before it began; a change must find exactly the last acknowledged state.
 //!
 //! `cargo run --release -p nearfar-cache --example stress -- [--operations 10000000] [--threads 4] [--keys 6000]
-//! [--movers 2] [--seed 1] [--directory DIR]` At the end the cache is closed and reopened from its disk, in DIR or else
-//! the system's directory for temporary files, and its contents must be exactly the last acknowledged ones. Prints a
-//! summary; exit status 1 on any error.
+//! [--movers 2] [--seed 1] [--restarts 9] [--directory DIR]` After each of `1 + restarts` equal parts the cache is closed and
+//! reopened from its disk, in DIR or else the system's directory for temporary files, and its contents must be exactly the
+//! last acknowledged ones. Prints a summary; exit status 1 on any error.
 
 mod expected;
 mod worker;
@@ -36,12 +36,21 @@ struct Options {
     keys: u64,
     movers: u64,
     seed: u64,
+    restarts: u64,
     directory: Option<PathBuf>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { operations: 10_000_000, threads: 4, keys: 6000, movers: 2, seed: 1, directory: None }
+        Self {
+            operations: 10_000_000,
+            threads: 4,
+            keys: 6000,
+            movers: 2,
+            seed: 1,
+            restarts: 9,
+            directory: None,
+        }
     }
 }
 
@@ -56,6 +65,7 @@ impl Options {
                 "--keys" => &mut options.keys,
                 "--movers" => &mut options.movers,
                 "--seed" => &mut options.seed,
+                "--restarts" => &mut options.restarts,
                 "--directory" => {
                     options.directory = Some(value.into());
                     continue;
@@ -100,41 +110,48 @@ fn run(options: &Options) -> Result<(Tally, String), Box<dyn std::error::Error>>
         None => tempfile::tempdir()?,
     };
     let config = config(options, folder.path().join("disk"));
-    let cache = Arc::new(Cache::new(&config)?);
-    let movers = Movers::start(&cache, usize::try_from(options.movers)?)?;
     let expected = Expected::new(options.keys);
-    let mut tally = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..options.threads)
-            .map(|number| {
-                let share = options.operations / options.threads;
-                let seed = options.seed.wrapping_mul(1_000_003).wrapping_add(number);
-                let mut worker =
-                    Worker::new((&cache, &expected), seed, (options.operations / FLUSHES).max(1));
-                scope.spawn(move || {
-                    (0..share).rev().for_each(|left| worker.step(left));
-                    worker.tally
-                })
+    let (mut tally, mut figures) = (Tally::default(), String::new());
+    let mut cache = Arc::new(Cache::new(&config)?);
+    for part in 0..=options.restarts {
+        let movers = Movers::start(&cache, usize::try_from(options.movers)?)?;
+        work(options, part, (&cache, &expected), &mut tally);
+        movers.end()?;
+        figures.clear();
+        for (name, value) in stats(&cache) {
+            figures.push_str(&format!("{name} {value}\n"));
+        }
+        cache.close()?;
+        drop(cache);
+        cache = Arc::new(Cache::new(&config)?);
+        Worker::new((&cache, &expected), 0, 1).look_again(&mut tally);
+    }
+    cache.close()?;
+    Ok((tally, figures))
+}
+
+/// One part of the operations, by all threads.
+fn work(options: &Options, part: u64, (cache, expected): (&Cache, &Expected), tally: &mut Tally) {
+    std::thread::scope(|scope| {
+        let start = |number: u64| {
+            let share = options.operations / options.threads / (options.restarts + 1);
+            let seed = options.seed.wrapping_mul(1_000_003).wrapping_add(number);
+            let seed = seed.wrapping_mul(1_000_003).wrapping_add(part);
+            let flushes = (options.operations / FLUSHES).max(1);
+            let mut worker = Worker::new((cache, expected), seed, flushes);
+            scope.spawn(move || {
+                (0..share).rev().for_each(|left| worker.step(left));
+                worker.tally
             })
-            .collect();
-        let mut tally = Tally::default();
+        };
+        let threads: Vec<_> = (0..options.threads).map(start).collect();
         for thread in threads {
             match thread.join() {
                 Ok(one) => tally.add(&one),
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
-        tally
     });
-    movers.end()?;
-    let mut figures = String::new();
-    for (name, value) in stats(&cache) {
-        figures.push_str(&format!("{name} {value}\n"));
-    }
-    cache.close()?;
-    drop(cache);
-    let cache = Cache::new(&config)?;
-    Worker::new((&cache, &expected), 0, 1).look_again(&mut tally);
-    Ok((tally, figures))
 }
 
 /// Figures that show whether all parts of the cache were active.
@@ -187,7 +204,7 @@ mod tests {
     #[test]
     fn a_short_run_finds_nothing_wrong_and_has_all_parts_at_work() {
         for movers in [0, 2] {
-            let options = Options { operations: 80_000, movers, ..Options::default() };
+            let options = Options { operations: 80_000, movers, restarts: 1, ..Options::default() };
             let (tally, figures) = run(&options).unwrap();
             assert_eq!(tally.wrong, 0, "{tally}");
             assert!(tally.hits > 10_000 && tally.edits > 1000 && tally.found_again > 0, "{tally}");
