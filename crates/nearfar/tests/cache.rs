@@ -340,6 +340,7 @@ fn what_can_not_be_served_is_refused_before_anything_is_made() {
         (&["-vv"], "supported options of memcached are"),
         (&["-d", "-m", "64"], "supported options of memcached are"),
         (&["-o", "modern"], "supported options of memcached are"),
+        (&["-Y", "/nowhere"], "supported options of memcached are"),
         (&["--unix-mode", "999"], "octal"),
         (&["--threads", "0"], "--threads"),
         (&["--tls-key", "/nowhere"], "--tls-certificate"),

@@ -103,7 +103,9 @@ impl<'a> Dispatch<'a> {
             b"touch" => self.touch(args, out),
             _ => return self.admin(line, out),
         }
-        if verb[0] != b'm' && is_quiet(args) {
+        // As in memcached, a `noreply` in place of a required word does not suppress the error.
+        let least = usize::from(verb != b"delete");
+        if verb[0] != b'm' && is_quiet(args) && words(args).nth(least).is_some() {
             out.truncate(mark);
         }
         Step::Done(0)

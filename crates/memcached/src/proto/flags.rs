@@ -17,6 +17,7 @@ const WORDS_MAX: usize = 20;
 const OPAQUE_MAX: usize = 32;
 
 const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
+pub(super) const OPAQUE_TOO_LONG: &[u8] = b"CLIENT_ERROR opaque token too long\r\n";
 
 /// A key as it was written, and its decoded bytes.
 #[derive(Debug)]
@@ -154,9 +155,7 @@ impl<'a> Flags<'a> {
                 let wrong = &b"CLIENT_ERROR invalid numeric delta value\r\n"[..];
                 self.delta = unsigned(token).ok_or(wrong)?;
             }
-            b'O' if token.len() >= OPAQUE_MAX => {
-                return Err(b"CLIENT_ERROR opaque token too long\r\n");
-            }
+            b'O' if token.len() >= OPAQUE_MAX => return Err(OPAQUE_TOO_LONG),
             b'c' | b'f' | b'h' | b'k' | b'l' | b'q' | b's' | b't' | b'u' | b'v' | b'x' => (),
             b'I' | b'L' | b'O' | b'P' => (),
             _ => return Err(b"CLIENT_ERROR invalid flag\r\n"),

@@ -7,7 +7,7 @@
 
 use super::deferred::{Ask, Deferred, Gap};
 use super::dispatch::{BAD_FORMAT, Dispatch, NOT_A_NUMBER, Way, stepped};
-use super::flags::{Flags, Key, push_flag, push_kept, push_left};
+use super::flags::{Flags, Key, OPAQUE_TOO_LONG, push_flag, push_kept, push_left};
 use super::pending_reads;
 use super::text::{push, words};
 use nearfar_cache::store::{Edit, Meta};
@@ -316,7 +316,9 @@ impl Dispatch<'_> {
     pub(super) fn marith(&self, args: &[u8], room: &mut Vec<u8>, out: &mut Vec<u8>) {
         let flags = match self.flags(args) {
             Ok(flags) => flags,
-            Err(BAD_FORMAT) => return out.extend_from_slice(BAD_FORMAT),
+            Err(OPAQUE_TOO_LONG) => return out.extend_from_slice(OPAQUE_TOO_LONG),
+            Err(_) if words(args).next().is_none() => return out.extend_from_slice(BAD_FORMAT),
+            // memcached's reply to any other wrong flag, and to a key that is too long.
             Err(_) => {
                 return out.extend_from_slice(b"CLIENT_ERROR invalid or duplicate flag\r\n");
             }

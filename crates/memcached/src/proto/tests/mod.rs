@@ -4,6 +4,7 @@
 mod admin;
 mod classic;
 mod limits;
+mod memcached_fixes;
 mod meta;
 mod pipelines;
 mod splits;

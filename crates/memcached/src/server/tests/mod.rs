@@ -7,6 +7,7 @@ mod below;
 mod commands;
 mod ends;
 mod limits;
+mod memcached_fixes;
 mod metrics;
 mod sockets;
 mod threads;
