@@ -57,9 +57,34 @@ pub fn of_node(fs: &dyn Fs, node: NodeId) -> Option<Meminfo> {
     Some(Meminfo::parse(&text))
 }
 
+/// Free huge pages of a node in bytes, by page size, where the kernel has pools of them (hugetlbpage.rst).
+#[must_use]
+pub fn huge_pages(fs: &dyn Fs, node: NodeId) -> Vec<(Bytes, Bytes)> {
+    let dir = format!("sys/devices/system/node/node{node}/hugepages");
+    let pools = fs.list(&dir).ok().flatten().unwrap_or_default();
+    let pool = |name: &str| {
+        let kib = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok()?;
+        let free = fs.read(&format!("{dir}/{name}/free_hugepages")).ok().flatten()?;
+        let size = kib.checked_mul(1024)?;
+        Some((Bytes(size), Bytes(free.trim().parse::<u64>().ok()?.checked_mul(size)?)))
+    };
+    pools.iter().filter_map(|entry| pool(&entry.name)).collect()
+}
+
+/// The default size of huge pages.
+#[must_use]
+pub fn huge_page_size(fs: &dyn Fs) -> Option<Bytes> {
+    let text = fs.read("proc/meminfo").ok().flatten()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Hugepagesize:"))?;
+    let kib = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
+    kib.checked_mul(1024).map(Bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fs::TreeFs;
+    use nearfar_topology::Tree;
     use proptest::prelude::*;
 
     #[test]
@@ -74,6 +99,23 @@ mod tests {
         assert_eq!(found.room(), BasisPoints(5205));
         assert_eq!(Meminfo { free: Bytes(u64::MAX), ..found }.room(), BasisPoints(10_000));
         assert_eq!(Meminfo::default().room(), BasisPoints(0));
+    }
+
+    #[test]
+    fn huge_pages_are_read_by_their_size() {
+        let mut tree = Tree::new();
+        let dir = "sys/devices/system/node/node1/hugepages";
+        tree.insert(&format!("{dir}/hugepages-2048kB/free_hugepages"), "3\n");
+        tree.insert(&format!("{dir}/hugepages-1048576kB/free_hugepages"), "0\n");
+        tree.insert(&format!("{dir}/hugepages-64kB/free_hugepages"), "none\n");
+        tree.insert("proc/meminfo", "MemFree: 1 kB\nHugepagesize:       2048 kB\n");
+        let fs = TreeFs(tree);
+        let expected = [(Bytes(1 << 30), Bytes(0)), (Bytes(2 << 20), Bytes(6 << 20))];
+        let mut found = huge_pages(&fs, NodeId(1));
+        found.sort_by(|a, b| b.cmp(a));
+        assert_eq!(found, expected);
+        assert_eq!(huge_pages(&fs, NodeId(0)), []);
+        assert_eq!(huge_page_size(&fs), Some(Bytes(2 << 20)));
     }
 
     #[test]

@@ -255,6 +255,24 @@ fn qemu_accepts_the_form_of_options() {
 }
 
 #[test]
+fn running_machines_are_listed_with_their_memory() {
+    let object = "memory-backend-ram,id=far0,size=64M,prealloc=on,host-mem-type=cxl";
+    let Some(guest) = run(&["-name", "guest=listed", "-object", object]) else { return };
+    let list = nearfar(&["list", "--json"]).output().unwrap();
+    let list: Value = serde_json::from_slice(&list.stdout).unwrap();
+    let is_it = |one: &&Value| one["pid"] == guest.child.id();
+    let one = list["machines"].as_array().unwrap().iter().find(is_it).unwrap();
+    assert_eq!(
+        (&one["vmm"], &one["name"], &one["libvirt"]),
+        (&json!("qemu"), &json!("listed"), &json!(false))
+    );
+    assert!(one["resident_by_node"]["0"].as_u64().unwrap() >= 64 << 20, "{one}");
+    assert_eq!(one["resident_by_tier"].as_array().unwrap().len(), 1, "{one}");
+    let line = shown(&["list"]);
+    assert!(line.lines().any(|line| line.contains("listed") && line.contains("qemu")), "{line}");
+}
+
+#[test]
 fn qemu_accepts_json() {
     let object = r#"{"qom-type":"memory-backend-memfd","host-mem-type":"0","id":"far0","size":67108864,"host-mem-policy":"interleave"}"#;
     let Some(mut guest) = run(&["-object", object]) else { return };

@@ -21,8 +21,15 @@ pub(crate) struct Demand {
     pub(crate) nodes: NodeSet,
 }
 
-/// Refuses demands that the `room` of their nodes can't hold together.
-pub(crate) fn check(demands: &[Demand], room: &BTreeMap<NodeId, Bytes>) -> Result<(), VmError> {
+/// The room of nodes without pools of huge pages, for messages.
+pub(crate) const FREE: &str = "free or in reclaimable file cache";
+
+/// Refuses demands that the `room` of their nodes, in words `sort`, can't hold together.
+pub(crate) fn check(
+    demands: &[Demand],
+    room: &BTreeMap<NodeId, Bytes>,
+    sort: &str,
+) -> Result<(), VmError> {
     let sum = |sizes: &mut dyn Iterator<Item = Bytes>| {
         Bytes(sizes.fold(0_u64, |sum, size| sum.saturating_add(size.0)))
     };
@@ -38,15 +45,23 @@ pub(crate) fn check(demands: &[Demand], room: &BTreeMap<NodeId, Bytes>) -> Resul
         let backends: Vec<_> = bound.iter().map(|demand| demand.id.as_str()).collect();
         let by_node: Vec<_> =
             nodes.iter().map(|node| format!("node {node}: {}", of(node))).collect();
-        let is_one = nodes.len() == 1;
+        let others = room.iter().filter(|(node, room)| !nodes.contains(**node) && **room >= need);
+        let others: Vec<_> = others.map(|(node, _)| node.to_string()).collect();
+        let elsewhere = match others.len() {
+            0 => String::new(),
+            1 => format!(", node {} would hold it", others[0]),
+            _ => format!(", each of nodes {} would hold it", others.join(", ")),
+        };
         return Err(VmError::NoRoom {
             backends: backends.join(", "),
             need,
-            plural: if is_one { "" } else { "s" },
-            nodes,
-            have: if is_one { "has" } else { "have" },
+            nodes: match nodes.len() {
+                1 => format!("node {nodes}, which has"),
+                _ => format!("nodes {nodes}, which have"),
+            },
             room: has,
-            by_node: by_node.join(", "),
+            sort: sort.to_owned(),
+            by_node: format!("({}){elsewhere}", by_node.join(", ")),
         });
     }
     Ok(())
@@ -91,20 +106,23 @@ mod tests {
     #[test]
     fn two_backends_on_one_node_count_together() {
         let error =
-            check(&[demand("a", 2, "1"), demand("b", 3, "1")], &room(&[16, 4])).unwrap_err();
+            check(&[demand("a", 2, "1"), demand("b", 3, "1")], &room(&[16, 4]), FREE).unwrap_err();
         let text = error.to_string();
         assert!(
             text.starts_with("a, b: 5 GiB are to be bound to node 1, which has 4 GiB free"),
             "{text}"
         );
-        assert_eq!(check(&[demand("a", 2, "1"), demand("b", 2, "1")], &room(&[16, 4])), Ok(()));
+        assert!(text.contains("(node 1: 4 GiB), node 0 would hold it; use less"), "{text}");
+        let both = [demand("a", 2, "1"), demand("b", 2, "1")];
+        assert_eq!(check(&both, &room(&[16, 4]), FREE), Ok(()));
     }
 
     #[test]
     fn a_wide_backend_uses_room_that_narrow_ones_leave() {
         let narrow = demand("a", 4, "1");
-        assert_eq!(check(&[narrow.clone(), demand("b", 5, "1-2")], &room(&[0, 4, 5])), Ok(()));
-        let error = check(&[narrow, demand("b", 6, "1-2")], &room(&[0, 4, 5])).unwrap_err();
+        let both = [narrow.clone(), demand("b", 5, "1-2")];
+        assert_eq!(check(&both, &room(&[0, 4, 5]), FREE), Ok(()));
+        let error = check(&[narrow, demand("b", 6, "1-2")], &room(&[0, 4, 5]), FREE).unwrap_err();
         let text = error.to_string();
         assert!(
             text.contains("a, b: 10 GiB") && text.contains("nodes 1-2, which have 9 GiB"),
@@ -116,8 +134,8 @@ mod tests {
     #[test]
     fn chains_of_overlapping_sets_are_found() {
         let demands = [demand("a", 3, "0-1"), demand("b", 3, "1-2"), demand("c", 3, "0,2")];
-        assert_eq!(check(&demands, &room(&[3, 3, 3])), Ok(()));
-        assert!(check(&demands, &room(&[3, 3, 2])).is_err());
+        assert_eq!(check(&demands, &room(&[3, 3, 3]), FREE), Ok(()));
+        assert!(check(&demands, &room(&[3, 3, 2]), FREE).is_err());
     }
 
     proptest! {
@@ -149,7 +167,7 @@ mod tests {
             let units = demands.iter().zip(&sizes);
             let units = units.flat_map(|(demand, (size, _))| vec![demand.nodes.clone(); usize::from(*size)]);
             let units: Vec<_> = units.collect();
-            prop_assert_eq!(check(&demands, &room).is_ok(), fits(&units, &mut free));
+            prop_assert_eq!(check(&demands, &room, FREE).is_ok(), fits(&units, &mut free));
         }
     }
 }

@@ -93,7 +93,7 @@ pub fn arguments(
         demands.push(Demand { id: zone.id.clone(), size: zone.size, nodes });
     }
     if !overcommit {
-        capacity::check(&demands, &host.room)?;
+        capacity::check(&demands, &host.room, capacity::FREE)?;
     }
     let memory = |demand: &Demand| Memory { nodes: demand.nodes.clone(), policy: Policy::Bind };
     let all: Vec<Memory> = demands.iter().map(memory).collect();
@@ -134,7 +134,7 @@ mod tests {
 
     fn host(machine: &nearfar_topology::Topology) -> Host<'_> {
         let room = machine.nodes.iter().map(|(id, node)| (*id, node.free)).collect();
-        Host { machine, room, figures: None }
+        Host { machine, room, huge: Default::default(), figures: None }
     }
 
     fn zones(texts: &[&str]) -> Vec<Zone> {

@@ -1,6 +1,6 @@
 //! Reasons why a command line or a document is refused: the place, the finding, the remedy.
 
-use nearfar_topology::{Bytes, NodeSet, NodeSetError};
+use nearfar_topology::{Bytes, NodeSetError};
 
 /// A refusal. Nothing is changed or started after one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,23 +72,21 @@ pub enum VmError {
     },
     /// Nodes with less memory than is to be bound to them.
     #[error(
-        "{backends}: {need} are to be bound to node{plural} {nodes}, which {have} {room} free or in reclaimable file cache \
-         ({by_node}); use less, other nodes, host-mem-policy=preferred, or --overcommit"
+        "{backends}: {need} are to be bound to {nodes} {room} {sort} {by_node}; use less, other nodes, \
+         host-mem-policy=preferred, or --overcommit"
     )]
     NoRoom {
         /// The backends.
         backends: String,
         /// Their size together.
         need: Bytes,
-        /// Ending of the word node.
-        plural: &'static str,
-        /// The nodes.
-        nodes: NodeSet,
-        /// The verb for the nodes.
-        have: &'static str,
+        /// The nodes, with a verb.
+        nodes: String,
         /// Available memory of the nodes together.
         room: Bytes,
-        /// Available memory of each.
+        /// The sort of available memory.
+        sort: String,
+        /// Available memory of each, and other nodes that have enough.
         by_node: String,
     },
     /// An id that two backends have.

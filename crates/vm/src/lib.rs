@@ -25,4 +25,4 @@ pub mod wish;
 pub use error::VmError;
 pub use figures::{Figure, Figures};
 pub use policy::Policy;
-pub use wish::Host;
+pub use wish::{Host, HugePages};

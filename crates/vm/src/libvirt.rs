@@ -91,7 +91,7 @@ pub fn patch(
     let guests = guests((numa, tune), cells, host)?;
     let demands = demands(xml, &guests, cells)?;
     if !overcommit {
-        capacity::check(&demands, &host.room)?;
+        capacity::check(&demands, &host.room, capacity::FREE)?;
     }
     let mut notes = Vec::new();
     let mut changes = memnodes(xml, (domain, tune), (&guests, cells))?;
@@ -342,7 +342,12 @@ pub fn fuzz(data: &[u8]) {
     let mut machine = nearfar_topology::Topology::default();
     let node = nearfar_topology::Node { size: Bytes(1 << 40), ..Default::default() };
     machine.nodes.insert(nearfar_topology::NodeId(0), node);
-    let host = Host { machine: &machine, room: std::collections::BTreeMap::new(), figures: None };
+    let host = Host {
+        machine: &machine,
+        room: Default::default(),
+        huge: Default::default(),
+        figures: None,
+    };
     let cell = Cell { id: 0, kind: "0".into(), policy: Policy::Preferred };
     if let Ok(domain) = patch(&text, &[cell], &host, true) {
         assert!(Document::parse(&domain.text).is_ok(), "{}", domain.text);

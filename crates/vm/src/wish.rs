@@ -24,8 +24,19 @@ pub struct Host<'a> {
     pub machine: &'a Topology,
     /// Memory of each node that is free or can be reclaimed at once.
     pub room: BTreeMap<NodeId, Bytes>,
+    /// Its huge pages.
+    pub huge: HugePages,
     /// Latency and bandwidth of its nodes, if known.
     pub figures: Option<Figures>,
+}
+
+/// Pools of huge pages, which free memory does not count.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HugePages {
+    /// The size that is used unless another one is named.
+    pub default: Option<Bytes>,
+    /// Free pages in bytes, by page size and node. Empty if unknown.
+    pub free: BTreeMap<Bytes, BTreeMap<NodeId, Bytes>>,
 }
 
 /// The nodes of the host that the type `text` names; `place` is the option, for messages.

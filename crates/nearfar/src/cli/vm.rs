@@ -9,6 +9,7 @@ use clap::Subcommand;
 
 mod args;
 mod command;
+mod list;
 mod memory;
 mod moving;
 mod native;
@@ -32,6 +33,8 @@ enum Vm {
     Run(run::Args),
     /// Place the cells of a libvirt domain by kind of memory: XML in, XML out
     Xml(xml::Args),
+    /// List the virtual machines that run here, with the memory of each by tier
+    List(list::Args),
     /// Show the memory of a running QEMU: requested and actual placement of each backend
     Show(memory::Args),
     /// The same, with exit status 1 if a backend's memory is not placed as requested
@@ -48,6 +51,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Vm::Args(args) => args::run(args),
         Vm::Run(args) => run::run(args),
         Vm::Xml(args) => xml::run(args),
+        Vm::List(args) => list::run(args),
         Vm::Show(args) => memory::run(args),
         Vm::Verify(args) => memory::verify(args),
         Vm::Move(args) => moving::run(args),

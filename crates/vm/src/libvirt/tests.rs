@@ -28,7 +28,7 @@ const PLAIN: &str = "<?xml version='1.0'?>
 
 fn host(machine: &Topology) -> Host<'_> {
     let room = machine.nodes.iter().map(|(id, node)| (*id, node.free)).collect();
-    Host { machine, room, figures: Figures::of_firmware(machine) }
+    Host { machine, room, huge: Default::default(), figures: Figures::of_firmware(machine) }
 }
 
 fn patched(xml: &str, cells: &[&str]) -> Result<Domain, VmError> {

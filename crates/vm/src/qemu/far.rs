@@ -176,6 +176,25 @@ fn cpus(options: &[Opt]) -> Result<u64, VmError> {
     Ok(count)
 }
 
+/// Refuses a machine without CXL: `configured` is its type in a configuration file.
+pub(super) fn needs_cxl(options: &[Opt], configured: Option<&str>) -> Result<(), VmError> {
+    let mut types = options.iter().filter(|opt| opt.name == "machine").filter_map(|opt| {
+        keyval::get(&keyval::parse(&opt.value, Some("type")), "type").map(str::to_owned)
+    });
+    let named = types.next_back().or_else(|| configured.map(str::to_owned));
+    let has_cxl =
+        |name: &str| ["q35", "pc-q35", "virt"].iter().any(|known| name.starts_with(known));
+    if named.as_deref().is_some_and(has_cxl) {
+        return Ok(());
+    }
+    Err(VmError::Conflict {
+        place: "--far".into(),
+        ours: "--shape type3".into(),
+        theirs: named.map_or("QEMU's default machine".into(), |name| format!("-machine {name}")),
+        remedy: "only some machines have CXL: add -M q35, or leave --shape out".into(),
+    })
+}
+
 /// The devices, behind one host bridge of their own.
 fn type3(options: &[Opt], far: &[Far]) -> Result<Vec<String>, VmError> {
     let takes = |opt: &&Opt| opt.name == "machine" && opt.value.contains("cxl-fmw");
@@ -258,6 +277,29 @@ mod tests {
         assert!(error.contains("--far and -numa exclude each other"), "{error}");
         let line = "qemu -M q35,cxl=on,cxl-fmw.0.size=4G";
         assert!(expanded(line, &["1G"], Shape::Type3).is_err());
+    }
+
+    #[test]
+    fn a_machine_without_cxl_is_refused() {
+        let checked = |line: &str, configured: Option<&str>| {
+            let words: Vec<_> = line.split(' ').map(OsString::from).collect();
+            let checked = needs_cxl(&words::options(&words), configured);
+            checked.map_err(|error| error.to_string())
+        };
+        for line in
+            ["qemu -M q35", "qemu -machine type=pc-q35-9.0,cxl=on", "qemu -M q35 -M accel=kvm"]
+        {
+            assert_eq!(checked(line, None), Ok(()), "{line}");
+        }
+        assert_eq!(checked("qemu -m 1G", Some("q35")), Ok(()));
+        for (line, theirs) in [
+            ("qemu -m 1G", "QEMU's default machine"),
+            ("qemu -M pc", "-machine pc"),
+            ("qemu -M q35 -M microvm", "-machine microvm"),
+        ] {
+            let error = checked(line, None).unwrap_err();
+            assert!(error.contains(theirs) && error.contains("add -M q35"), "{error}");
+        }
     }
 
     #[test]

@@ -69,6 +69,11 @@ pub(crate) fn get<'a>(fields: &'a [Field], key: &str) -> Option<&'a str> {
     fields.iter().rev().find(|field| field.key == key).map(|field| field.value.as_str())
 }
 
+/// Whether a value switches something off.
+pub(crate) fn is_off(value: &str) -> bool {
+    ["off", "false", "no"].contains(&value)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,7 @@
 //! byte stays. Three steps: `expand` turns `-m` and `--far` into objects, [`plan`] resolves and checks the objects,
 //! `hmat` describes the memory to the guest. Not here: starting QEMU; a [`Plan`] lists the work for the caller.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 
@@ -14,6 +14,7 @@ use nearfar_topology::{Bytes, NodeSet};
 use crate::capacity::{self, Demand};
 use crate::error::VmError;
 use crate::policy::Policy;
+use crate::size;
 use crate::splice::{self, Splice};
 use crate::wish::{self, Host, POLICY, TYPE};
 
@@ -30,7 +31,7 @@ pub(crate) mod words;
 pub use far::{Far, Shape};
 pub use weighted::{Mount, Way};
 
-use object::{Location, Object, Target};
+use object::{Location, Object, Pool, Target};
 use words::Opt;
 
 /// Prefix of our keys; a command line without it is returned as it is.
@@ -53,6 +54,8 @@ pub struct Request<'a> {
     pub overcommit: bool,
     /// Reads a file of `-readconfig`.
     pub read: &'a dyn Fn(&str) -> Result<String, String>,
+    /// The page size of the file system of huge pages that contains a path; `None` if it is another file system.
+    pub huge_pages_at: &'a dyn Fn(&str) -> Option<Bytes>,
 }
 
 impl<'a> Request<'a> {
@@ -66,6 +69,7 @@ impl<'a> Request<'a> {
             native: None,
             overcommit: false,
             read: &|_| Err("files are not read".into()),
+            huge_pages_at: &|_| None,
         }
     }
 }
@@ -89,6 +93,8 @@ pub struct Plan {
     pub process: Option<NodeSet>,
     /// The way to weighted interleave, if a backend needs it.
     pub way: Option<Way>,
+    /// Why this way.
+    pub why: Option<String>,
     /// Where each backend's memory will be.
     pub backends: Vec<Placed>,
     /// Messages for the user.
@@ -168,26 +174,34 @@ pub fn plan(request: &Request<'_>, host: &Host<'_>) -> Result<Plan, VmError> {
     readable(&words, is_ours)?;
     misplaced(&words)?;
     let wish = plain::take(&mut words)?;
+    if !request.far.is_empty() || wish.is_some() {
+        divided(&loaded, if request.far.is_empty() { "-m" } else { "--far" })?;
+    }
+    if !request.far.is_empty() && request.shape == Shape::Type3 {
+        far::needs_cxl(&words::options(&words), machine_type(&loaded).as_deref())?;
+    }
     let is_used = far::expand(&mut words, request.far, (request.shape, wish.as_deref()))?;
     if let Some(wish) = wish.filter(|_| !is_used) {
         plain::expand(&mut words, &wish)?;
     }
     let objects = objects(&words, &loaded)?;
+    objects.iter().try_for_each(known)?;
     let wished = objects.iter().filter(|object| object.has_wish());
-    let wished = wished.map(|object| Ok((object, placed(object, host)?)));
+    let wished = wished.map(|object| Ok((object, placed(object, host, request.native)?)));
     let wished = wished.collect::<Result<Vec<_>, VmError>>()?;
     if wished.is_empty() {
         return Ok(unchanged(notes));
     }
     unique(&objects)?;
     if !request.overcommit {
-        room(&objects, &wished, host)?;
+        room(&words::options(&words), (&objects, &wished), host, request)?;
     }
     let way = weighted::way(&wished, (&objects, &words::options(&words)), request.native);
+    let (way, why) = way.unzip();
     let mut plan = Plan { argv: words, notes, ..Plan::default() };
     rewrite(&mut plan, (&loaded, way.as_ref()), &wished)?;
     plan.process = weighted::process(&wished, way.as_ref());
-    plan.way = way;
+    (plan.way, plan.why) = (way, why);
     plan.backends = wished.into_iter().map(|(_, placed)| placed).collect();
     let in_file =
         loaded.iter().find(|file| config::parse(&file.text).iter().any(|one| one.group == "numa"));
@@ -213,7 +227,7 @@ pub fn fuzz(data: &[u8]) {
         machine.nodes.insert(nearfar_topology::NodeId(id), node);
     }
     let room = machine.nodes.keys().map(|id| (*id, Bytes(1 << 40))).collect();
-    let host = Host { machine: &machine, room, figures: None };
+    let host = Host { machine: &machine, room, huge: Default::default(), figures: None };
     let read = |_: &str| Ok(file.to_owned());
     let request = Request { read: &read, ..Request::new(&argv) };
     let Ok(first) = plan(&request, &host) else { return };
@@ -278,12 +292,50 @@ fn objects(words: &[OsString], loaded: &[Loaded]) -> Result<Vec<Object>, VmError
     Ok(objects)
 }
 
+/// Refuses a misspelt key of ours on an object.
+fn known(object: &Object) -> Result<(), VmError> {
+    let is_unknown = |key: &str| key.starts_with(OURS) && ![TYPE, POLICY].contains(&key);
+    let unknown = object.fields.iter().find(|field| is_unknown(&field.key));
+    unknown.map_or(Ok(()), |field| {
+        let problem = format!("{} is unknown; the keys are {TYPE} and {POLICY}", field.key);
+        Err(VmError::Unreadable { place: object.place.clone(), problem })
+    })
+}
+
+/// Refuses files of `-readconfig` that divide the guest's memory, for `ours`, which divides that of the command line.
+fn divided(loaded: &[Loaded], ours: &str) -> Result<(), VmError> {
+    for file in loaded {
+        let has = |section: &config::Section| match section.group.as_str() {
+            "memory" | "smp-opts" | "numa" => true,
+            "machine" => keyval::get(&section.fields, "memory-backend").is_some(),
+            _ => false,
+        };
+        if let Some(section) = config::parse(&file.text).iter().find(|section| has(section)) {
+            return Err(VmError::Conflict {
+                place: format!("-readconfig {}", file.path),
+                ours: ours.into(),
+                theirs: format!("section [{}]", section.group),
+                remedy: "write its options on the command line instead".into(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The type of machine that files of `-readconfig` have.
+fn machine_type(loaded: &[Loaded]) -> Option<String> {
+    let sections = loaded.iter().flat_map(|file| config::parse(&file.text));
+    let machines = sections.filter(|section| section.group == "machine");
+    let types = machines.filter_map(|one| keyval::get(&one.fields, "type").map(str::to_owned));
+    types.reduce(|_, last| last)
+}
+
 /// Refuses our keys on options that look as if they took them.
 fn misplaced(words: &[OsString]) -> Result<(), VmError> {
     for opt in words::options(words) {
         let takes_none = ["machine", "numa", "device"].contains(&opt.name.as_str());
-        let has = |key| keyval::get(&keyval::parse(&opt.value, Some("type")), key).is_some();
-        if takes_none && (has(TYPE) || has(POLICY)) {
+        let fields = keyval::parse(&opt.value, Some("type"));
+        if takes_none && fields.iter().any(|field| field.key.starts_with(OURS)) {
             return Err(VmError::Conflict {
                 place: format!("-{}", opt.name),
                 ours: TYPE.into(),
@@ -297,7 +349,7 @@ fn misplaced(words: &[OsString]) -> Result<(), VmError> {
 }
 
 /// Resolves the wish of an object.
-fn placed(object: &Object, host: &Host<'_>) -> Result<Placed, VmError> {
+fn placed(object: &Object, host: &Host<'_>, native: Option<&str>) -> Result<Placed, VmError> {
     let place = || object.place.clone();
     let kind = object.get("qom-type").unwrap_or_default();
     let conflict = |ours: &str, theirs: String, remedy: &str| VmError::Conflict {
@@ -339,7 +391,18 @@ fn placed(object: &Object, host: &Host<'_>) -> Result<Placed, VmError> {
         (None, Some("default")) => {
             return Err(conflict(TYPE, "policy=default".into(), "leave policy out to bind"));
         }
-        (None, Some(own)) => wish::policy(&object.place, own)?,
+        (None, Some(own)) => {
+            let policy = wish::policy(&object.place, own)?;
+            if policy == Policy::WeightedInterleave && native != Some(own) {
+                return Err(VmError::Value {
+                    place: place(),
+                    key: "policy".into(),
+                    text: own.into(),
+                    problem: format!("this QEMU has no such policy; write {POLICY}={own}"),
+                });
+            }
+            policy
+        }
         (None, None) => Policy::Bind,
     };
     let nodes = wish::nodes(&object.place, text, host.machine)?;
@@ -358,21 +421,27 @@ fn unique(objects: &[Object]) -> Result<(), VmError> {
 }
 
 /// Refuses memory that the nodes it is bound to can't hold, together with memory that the user has bound.
-fn room(objects: &[Object], wished: &[(&Object, Placed)], host: &Host<'_>) -> Result<(), VmError> {
-    let bound =
-        wished.iter().filter(|(object, placed)| placed.policy == Policy::Bind && !object.is_huge());
-    let mut demands: Vec<_> = bound
-        .map(|(_, Placed { id, size, nodes, .. })| Demand {
-            id: id.clone(),
-            size: *size,
-            nodes: nodes.clone(),
-        })
-        .collect();
+fn room(
+    options: &[Opt],
+    (objects, wished): (&[Object], &[(&Object, Placed)]),
+    host: &Host<'_>,
+    request: &Request<'_>,
+) -> Result<(), VmError> {
+    let pool = |object: &Object| object.pool(host.huge.default, request.huge_pages_at);
+    let mut demands: BTreeMap<Pool, Vec<Demand>> = BTreeMap::new();
+    let mut add = |object: &Object, id: &str, size: Bytes, nodes: NodeSet| {
+        // Huge pages of a device's whole memory are reserved at the start, unless that is off.
+        let is_reserved =
+            pool(object) != Pool::Plain && !object.get("reserve").is_some_and(keyval::is_off);
+        let size = plugged(options, id).filter(|_| !is_reserved).unwrap_or(size);
+        let demand = Demand { id: id.to_owned(), size, nodes };
+        demands.entry(pool(object)).or_default().push(demand);
+    };
+    for (object, placed) in wished.iter().filter(|(_, placed)| placed.policy == Policy::Bind) {
+        add(object, &placed.id, placed.size, placed.nodes.clone());
+    }
     let own = objects.iter().filter(|object| {
-        object.is_memory()
-            && !object.has_wish()
-            && !object.is_huge()
-            && object.get("policy") == Some("bind")
+        object.is_memory() && !object.has_wish() && object.get("policy") == Some("bind")
     });
     for object in own {
         let nodes = object.own_nodes();
@@ -380,10 +449,37 @@ fn room(objects: &[Object], wished: &[(&Object, Placed)], host: &Host<'_>) -> Re
         if let (Some(id), Ok(size), true) =
             (&object.id, object.size(), all_known && !nodes.is_empty())
         {
-            demands.push(Demand { id: id.clone(), size, nodes });
+            add(object, id, size, nodes);
         }
     }
-    capacity::check(&demands, &host.room)
+    for (pool, demands) in demands {
+        match pool {
+            Pool::Plain => capacity::check(&demands, &host.room, capacity::FREE)?,
+            Pool::Huge(Some(size)) if !host.huge.free.is_empty() => {
+                let free = host.huge.free.get(&size).cloned().unwrap_or_default();
+                capacity::check(&demands, &free, &format!("in free huge pages of {size}"))?;
+            }
+            // The size is unknown here; QEMU reports pages that it does not get.
+            Pool::Huge(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// The memory that a virtio-mem device over this backend has at the start; `None` if there is no such device.
+fn plugged(options: &[Opt], id: &str) -> Option<Bytes> {
+    let devices = options.iter().filter(|opt| opt.name == "device");
+    let fields = devices.map(|opt| match opt.value.strip_prefix('{') {
+        Some(_) => json::parse(&opt.value).unwrap_or_default(),
+        None => keyval::parse(&opt.value, Some("driver")),
+    });
+    let mut devices = fields.filter(|fields| {
+        let is_it =
+            keyval::get(fields, "driver").is_some_and(|name| name.starts_with("virtio-mem"));
+        is_it && keyval::get(fields, "memdev") == Some(id)
+    });
+    let device = devices.next()?;
+    keyval::get(&device, "requested-size").map_or(Some(Bytes(0)), |text| size::parse(text, 1))
 }
 
 /// Puts the changes into the words and files.

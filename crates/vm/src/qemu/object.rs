@@ -43,6 +43,15 @@ pub(super) struct Object {
     pub(super) place: String,
 }
 
+/// Where a backend's pages are taken from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Pool {
+    /// Free memory.
+    Plain,
+    /// Huge pages of a size, if it is known.
+    Huge(Option<Bytes>),
+}
+
 /// The place of a backend's memory, in the keys that QEMU has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
@@ -116,10 +125,15 @@ impl Object {
         self.get("qom-type").is_some_and(|kind| kind.starts_with("memory-backend"))
     }
 
-    /// Whether its pages come from a pool of huge pages, which a node's free memory does not count.
-    pub(super) fn is_huge(&self) -> bool {
-        let is_on = self.get("hugetlb").is_some_and(|value| ["on", "true", "yes"].contains(&value));
-        is_on || self.get("mem-path").is_some_and(|path| path.contains("huge"))
+    /// The pool of its pages. `default` is the host's default size of huge pages; `at` gives the page size of the file
+    /// system of huge pages at a path.
+    pub(super) fn pool(&self, default: Option<Bytes>, at: &dyn Fn(&str) -> Option<Bytes>) -> Pool {
+        if self.get("hugetlb").is_some_and(|value| ["on", "true", "yes"].contains(&value)) {
+            let named = self.get("hugetlbsize").and_then(|text| size::parse(text, 1));
+            return Pool::Huge(named.filter(|size| size.0 > 0).or(default));
+        }
+        let huge = self.get("mem-path").and_then(at);
+        huge.map_or(Pool::Plain, |size| Pool::Huge(Some(size)))
     }
 
     /// Its size.
@@ -184,22 +198,30 @@ impl Object {
                 ([self.text("mem-path", path)].into_iter().chain(share).collect(), Vec::new())
             }
         };
+        let is_file = matches!(target, Target::File { .. });
+        // A backend of a file has no pages of its own kind; where this is reached they are off.
+        let goes = |field: &Field| {
+            let key = field.key.as_str();
+            [TYPE, POLICY].contains(&key)
+                || is_file && ["hugetlb", "hugetlbsize", "seal"].contains(&key)
+        };
         let mut changes = Vec::new();
         for (index, field) in self.fields.iter().enumerate() {
             let members = match field.key.as_str() {
                 TYPE => &at_type,
                 POLICY => &at_policy,
-                "qom-type" if matches!(target, Target::File { .. }) => {
+                "qom-type" if is_file => {
                     let kind = "memory-backend-file";
                     let member =
                         if field.is_implied { kind.into() } else { self.text("qom-type", kind) };
                     changes.push(Splice::new(field.span.clone(), member));
                     continue;
                 }
+                _ if goes(field) => &Vec::new(),
                 _ => continue,
             };
             if members.is_empty() {
-                changes.push(Splice::new(self.removed(text, index), ""));
+                changes.push(Splice::new(self.removed(text, index, goes), ""));
             } else {
                 let between = self.between(text, &field.span);
                 changes.push(Splice::new(field.span.clone(), members.join(&between)));
@@ -208,8 +230,8 @@ impl Object {
         changes
     }
 
-    /// The bytes to remove with a field of ours: the field and one separator.
-    fn removed(&self, text: &str, index: usize) -> Range<usize> {
+    /// The bytes to remove with a field: the field and one separator. `goes` holds for fields that are removed or replaced.
+    fn removed(&self, text: &str, index: usize, goes: impl Fn(&Field) -> bool) -> Range<usize> {
         let span = &self.fields[index].span;
         if self.form == Form::Config {
             let start = text[..span.start].rfind('\n').map_or(0, |newline| newline + 1);
@@ -217,9 +239,8 @@ impl Object {
                 text[span.end..].find('\n').map_or(text.len(), |length| span.end + length + 1);
             return start..end;
         }
-        let is_ours = |field: &Field| [TYPE, POLICY].contains(&field.key.as_str());
         let next = self.fields.get(index + 1).map(|next| next.span.start);
-        if self.fields[..index].iter().all(is_ours) {
+        if self.fields[..index].iter().all(goes) {
             return span.start..next.unwrap_or(span.end);
         }
         self.fields[index - 1].span.end..span.end

@@ -16,7 +16,7 @@ fn words(line: &str) -> Vec<OsString> {
 
 fn host(machine: &Topology) -> Host<'_> {
     let room = machine.nodes.iter().map(|(id, node)| (*id, node.free)).collect();
-    Host { machine, room, figures: Figures::of_firmware(machine) }
+    Host { machine, room, huge: Default::default(), figures: Figures::of_firmware(machine) }
 }
 
 /// Two sockets and two CXL devices, 4 GiB each, half of it free.
@@ -385,4 +385,163 @@ fn nodes_that_are_unknown_to_the_machine_have_no_room() {
     let host = Host { room: BTreeMap::from([(NodeId(0), Bytes(1 << 40))]), ..host(&machine) };
     let argv = words("qemu -object memory-backend-ram,id=a,size=1G,host-mem-type=cxl");
     assert!(plan(&Request::new(&argv), &host).is_err());
+}
+
+#[test]
+fn huge_pages_are_counted_in_their_own_pools() {
+    let machine = dram_and_cxl();
+    let gib = |number: u64| Bytes(number << 30);
+    let with = |line: &str, free: u64, requested: &str| {
+        let pool = BTreeMap::from([(NodeId(1), gib(free))]);
+        let huge = crate::HugePages {
+            default: Some(Bytes(2 << 20)),
+            free: BTreeMap::from([(Bytes(2 << 20), pool.clone()), (gib(1), pool)]),
+        };
+        let at = |path: &str| path.starts_with("/dev/hugepages").then_some(Bytes(2 << 20));
+        let words =
+            words(&format!("qemu -object {line},id=a,size=1G,host-mem-type=cxl {requested}"));
+        let request = Request { huge_pages_at: &at, ..Request::new(&words) };
+        let host = Host { huge, room: BTreeMap::new(), ..host(&machine) };
+        plan(&request, &host).map(drop).map_err(|error| error.to_string())
+    };
+    for line in [
+        "memory-backend-memfd,hugetlb=on",
+        "memory-backend-memfd,hugetlb=on,hugetlbsize=1G",
+        "memory-backend-file,mem-path=/dev/hugepages/a",
+    ] {
+        assert_eq!(with(line, 1, ""), Ok(()), "{line}");
+        let error = with(line, 0, "").unwrap_err();
+        assert!(error.contains("node 1, which has 0 B in free huge pages of"), "{error}");
+    }
+    // A path is no evidence by its name.
+    let error = with("memory-backend-file,mem-path=/srv/huge/a", 1, "").unwrap_err();
+    assert!(error.contains("free or in reclaimable file cache"), "{error}");
+    let device = "-device virtio-mem-pci,memdev=a,requested-size=512M";
+    let error = with("memory-backend-memfd,hugetlb=on", 0, device).unwrap_err();
+    assert!(error.contains("1 GiB are to be bound"), "pages are reserved: {error}");
+    let error = with("memory-backend-memfd,hugetlb=on,reserve=off", 0, device).unwrap_err();
+    assert!(error.contains("512 MiB are to be bound"), "{error}");
+    let none = "-device {\"driver\":\"virtio-mem-pci\",\"memdev\":\"a\"}";
+    assert_eq!(
+        with("memory-backend-ram,reserve=off", 0, none),
+        Ok(()),
+        "none is plugged at the start"
+    );
+}
+
+#[test]
+fn keys_that_are_nearly_ours_and_policies_that_qemu_lacks_are_refused() {
+    let error = refused("qemu -object memory-backend-ram,id=a,size=1G,host-mem-typ=cxl");
+    assert!(
+        error.contains("host-mem-typ is unknown; the keys are host-mem-type and host-mem-policy"),
+        "{error}"
+    );
+    let error = refused("qemu -machine q35,host-mem-kind=cxl");
+    assert!(error.contains("write it on -m"), "{error}");
+    let error = refused(
+        "qemu -object memory-backend-ram,id=a,size=1G,host-mem-type=0,,1,policy=weighted-interleave",
+    );
+    assert!(error.contains("write host-mem-policy=weighted-interleave"), "{error}");
+    assert_eq!(rewritten("qemu -append host-mem-kind=1"), "qemu -append host-mem-kind=1");
+}
+
+#[test]
+fn a_file_that_divides_the_memory_is_refused_beside_ours() {
+    let machine = dram_and_cxl();
+    let refused = |text: &str, line: &str, far: &[Far]| {
+        let read = |_: &str| Ok(text.to_owned());
+        let words = words(line);
+        let request = Request { read: &read, far, ..Request::new(&words) };
+        plan(&request, &host(&machine)).map(drop).map_err(|error| error.to_string())
+    };
+    let far: Vec<Far> = vec!["1G:cxl".parse().unwrap()];
+    for (text, section) in [
+        ("[memory]\nsize = \"2G\"\n", "[memory]"),
+        ("[smp-opts]\ncpus = \"4\"\n", "[smp-opts]"),
+        ("[machine]\nmemory-backend = \"a\"\n", "[machine]"),
+    ] {
+        let error = refused(text, "qemu -readconfig f", &far).unwrap_err();
+        assert!(error.contains(section) && error.contains("--far"), "{error}");
+        let error = refused(text, "qemu -readconfig f -m 1G,host-mem-type=cxl", &[]).unwrap_err();
+        assert!(error.contains(section) && error.contains("-m and"), "{error}");
+        assert_eq!(refused(text, "qemu -readconfig f -m 1G", &[]), Ok(()));
+    }
+    assert_eq!(refused("[machine]\ntype = \"q35\"\n", "qemu -readconfig f", &far), Ok(()));
+}
+
+#[test]
+fn a_file_on_a_tmpfs_has_no_keys_of_other_backends() {
+    let line = "qemu -object memory-backend-memfd,seal=off,hugetlb=off,id=a,size=1G,host-mem-type=0,,1,host-mem-policy=weighted-interleave \
+        -object memory-backend-ram,id=b,size=1G";
+    let text = rewritten(line);
+    assert!(
+        text.contains(
+            "-object memory-backend-file,id=a,size=1G,mem-path=/run/nearfar/vm/a/memory,share=on "
+        ),
+        "{text}"
+    );
+}
+
+/// The words of a line of the corpus: separated by spaces; one in single quotes may have some.
+fn split(line: &str) -> Vec<OsString> {
+    let mut parts = line.split('\'');
+    let mut words = Vec::new();
+    while let Some(bare) = parts.next() {
+        words.extend(bare.split_whitespace().map(OsString::from));
+        words.extend(parts.next().map(OsString::from));
+    }
+    words
+}
+
+fn corpus() -> Vec<Vec<OsString>> {
+    let text = include_str!("../../../../fixtures/qemu/command-lines");
+    text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(split).collect()
+}
+
+#[test]
+fn command_lines_without_our_keys_come_out_as_they_went_in() {
+    let (machine, lines) = (dram_and_cxl(), corpus());
+    assert!(lines.len() >= 60, "{}", lines.len());
+    for argv in lines {
+        let plan = plan(&Request::new(&argv), &host(&machine)).unwrap();
+        assert_eq!(plan.argv, argv);
+        assert!(plan.configs.is_empty() && plan.mounts.is_empty() && plan.process.is_none());
+    }
+}
+
+#[test]
+fn a_key_on_any_backend_of_them_changes_that_backend_alone() {
+    let machine = dram_and_cxl();
+    let mut rewritten = 0;
+    for argv in corpus() {
+        for at in 0..argv.len() {
+            let text = argv[at].to_str().unwrap();
+            let takes = ["memory-backend-ram,", "memory-backend-memfd,", "memory-backend-file,"];
+            let is_free = !text.contains("host-nodes") && !text.contains("policy");
+            if !takes.iter().any(|kind| text.starts_with(kind)) || !is_free {
+                continue;
+            }
+            let with = |keys: &str| {
+                let mut words = argv.clone();
+                words[at] = format!("{text},{keys}").into();
+                words
+            };
+            let asked = with("host-mem-type=cxl");
+            let request = Request { overcommit: true, ..Request::new(&asked) };
+            let Ok(plan) = plan(&request, &host(&machine)) else {
+                let ids = argv.iter().filter(|word| *word == &argv[at]).count();
+                assert!(ids > 1, "{text}");
+                continue;
+            };
+            let expected = with("host-nodes=1,policy=bind");
+            for (index, (found, expected)) in plan.argv.iter().zip(&expected).enumerate() {
+                // The guest's HMAT may add to its nodes.
+                let is_node = index > 0 && argv[index - 1] == "-numa";
+                let (found, expected) = (found.to_str().unwrap(), expected.to_str().unwrap());
+                assert!(found == expected || is_node && found.starts_with(expected), "{found}");
+            }
+            rewritten += 1;
+        }
+    }
+    assert!(rewritten > 25, "{rewritten}");
 }

@@ -59,21 +59,23 @@ impl Mount {
     }
 }
 
-/// The way for all backends under weighted interleave; `None` if there are none.
+/// The way for all backends under weighted interleave, and why; `None` if there are none.
 pub(super) fn way(
     wished: &[(&Object, Placed)],
     (objects, options): (&[Object], &[Opt]),
     native: Option<&str>,
-) -> Option<Way> {
+) -> Option<(Way, String)> {
     let is_weighted = |placed: &&Placed| placed.policy == Policy::WeightedInterleave;
     let weighted: Vec<_> = wished.iter().map(|(_, placed)| placed).filter(is_weighted).collect();
     let first = weighted.first()?;
     if let Some(native) = native {
-        return Some(Way::Native(native.to_owned()));
+        let why = "this QEMU has such a policy itself";
+        return Some((Way::Native(native.to_owned()), why.to_owned()));
     }
-    let agree = weighted.iter().all(|placed| placed.nodes == first.nodes);
-    let has_policy = |object: &Object| object.has_wish() || object.has_own_nodes();
-    let all_placed = objects.iter().filter(|object| object.is_memory()).all(has_policy);
+    let other = weighted.iter().find(|placed| placed.nodes != first.nodes);
+    let has_policy = |object: &&Object| object.has_wish() || object.has_own_nodes();
+    let mut memory = objects.iter().filter(|object| object.is_memory());
+    let free = memory.find(|object| !has_policy(object));
     let is_whole = options.iter().any(|opt| {
         let fields = keyval::parse(&opt.value, Some("type"));
         let key = match opt.name.as_str() {
@@ -83,7 +85,21 @@ pub(super) fn way(
         };
         keyval::get(&fields, key).is_some()
     });
-    Some(if agree && all_placed && is_whole { Way::Process } else { Way::Tmpfs })
+    let why = match (other, free) {
+        (Some(other), _) => format!(
+            "{} and {} have different nodes, and a process has one policy",
+            first.id, other.id
+        ),
+        (None, Some(free)) => format!("{} has no policy, and would follow that of the process", free.place),
+        (None, None) if !is_whole => {
+            "the guest has memory besides these backends, which would follow the policy of the process".to_owned()
+        }
+        (None, None) => {
+            let why = "all of the guest's memory has a policy, and QEMU inherits that of its process";
+            return Some((Way::Process, why.to_owned()));
+        }
+    };
+    Some((Way::Tmpfs, why))
 }
 
 /// The target of a backend under weighted interleave.

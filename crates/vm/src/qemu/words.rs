@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 
 /// Options without a value, of QEMU 4 to 10 and all targets.
-const FLAGS: [&str; 42] = [
+const FLAGS: [&str; 51] = [
     "h",
     "help",
     "version",
@@ -49,6 +49,15 @@ const FLAGS: [&str; 42] = [
     "enable-sync-profile",
     "perfmap",
     "jitdump",
+    "enable-fips",
+    "tdf",
+    "no-kvm-irqchip",
+    "no-kvm-pit",
+    "no-kvm-pit-reinjection",
+    "show-cursor",
+    "virtfs_synth",
+    "async-teardown",
+    "enable-nesting",
 ];
 
 /// An option with a value that is UTF-8.

@@ -14,8 +14,8 @@ use super::qmp::{Qmp, QmpError, socket_of};
 const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Objects that make QEMU encrypt or hide the memory of its guest, so that pages can't be migrated.
-const CONFIDENTIAL: [&str; 5] =
-    ["sev-guest", "sev-snp-guest", "tdx-guest", "s390-pv-guest", "pef-guest"];
+const CONFIDENTIAL: [&str; 6] =
+    ["sev-guest", "sev-snp-guest", "tdx-guest", "rme-guest", "s390-pv-guest", "pef-guest"];
 
 /// A virtual machine as named by the user.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,11 +5,15 @@
 //! are skipped. Commands are sent one at a time, so results need no ids. Source: docs/interop/qmp-spec.rst of QEMU.
 
 use std::ffi::OsString;
+use std::fs;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nearfar_kernel::clock::{Stopwatch, sleep};
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::{Value, json};
 
 use crate::qemu::{keyval, words};
@@ -75,11 +79,15 @@ impl Qmp {
     /// [`QmpError`].
     pub fn connect(path: &Path, deadline: Duration) -> Result<Self, QmpError> {
         let failed = |source| QmpError::Socket { path: path.to_owned(), source };
-        let stream = UnixStream::connect(path).map_err(failed)?;
+        let stream = open(path, deadline).map_err(|source| match source.kind() {
+            io::ErrorKind::TimedOut => QmpError::Silent { path: path.to_owned(), after: deadline },
+            _ => failed(source),
+        })?;
         stream.set_read_timeout(Some(deadline)).map_err(failed)?;
         stream.set_write_timeout(Some(deadline)).map_err(failed)?;
         let peer = rustix::net::sockopt::socket_peercred(&stream).ok();
         let pid = peer.and_then(|peer| u32::try_from(peer.pid.as_raw_nonzero().get()).ok());
+        let pid = pid.map(|pid| listening(path, pid));
         let mut qmp = Self { path: path.to_owned(), reader: BufReader::new(stream), pid };
         let greeting = qmp.line()?;
         if greeting.get("QMP").is_none() {
@@ -150,6 +158,53 @@ impl Qmp {
     }
 }
 
+/// Connects. While a monitor serves one client, a few others wait in its queue, and if that is full, a call would wait too.
+fn open(path: &Path, deadline: Duration) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let waited = Stopwatch::start();
+    while let Err(error) = net::connect(&socket, &address) {
+        if error != Errno::AGAIN {
+            return Err(error.into());
+        }
+        if waited.elapsed() >= deadline {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        sleep(Duration::from_millis(10));
+    }
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// The process that has the listening socket at `path`: `made` is the one that made it, which may have left it to another,
+/// as libvirt does. If none can be found, `made`.
+fn listening(path: &Path, made: u32) -> u32 {
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let path = path.to_string_lossy();
+    let inode = sockets.lines().find_map(|line| {
+        // Number, references, protocol, flags (of which 0x10000 is that it listens), type, state, inode, path.
+        let mut fields = line.split_whitespace();
+        let listens = u32::from_str_radix(fields.nth(3)?, 16).ok()? & 0x1_0000 != 0;
+        let inode = fields.nth(2)?;
+        (listens && fields.next()? == path).then(|| inode.to_owned())
+    });
+    let Some(inode) = inode else { return made };
+    let link = format!("socket:[{inode}]");
+    let has = |pid: u32| {
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        open.filter_map(|entry| fs::read_link(entry.path()).ok())
+            .any(|to| to.as_os_str() == link.as_str())
+    };
+    if has(made) {
+        return made;
+    }
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.find(|pid| has(*pid)).unwrap_or(made)
+}
+
 /// The socket of a monitor in QMP mode on a QEMU command line: of `-qmp unix:PATH,...` or `-qmp-pretty`, or of a `-mon`
 /// with `mode=control` and its `-chardev socket`. A relative path is relative to QEMU's working directory.
 #[must_use]
@@ -178,6 +233,7 @@ pub fn socket_of(arguments: &[String]) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixListener;
 
     /// A monitor that sends `lines`, one after each line it receives but the first at once.
@@ -223,6 +279,41 @@ mod tests {
         assert_eq!(refused.to_string(), "QEMU refuses query-y: no such thing");
         drop(qmp);
         served.join().unwrap();
+    }
+
+    #[test]
+    fn the_process_is_the_one_that_has_the_socket_not_the_one_that_made_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("qmp");
+        let listener = UnixListener::bind(&path).unwrap();
+        let own = std::process::id();
+        assert_eq!(listening(&path, own), own);
+        // As libvirt does: another process has it as its standard input, and this one closes it.
+        let mut other = std::process::Command::new("sleep");
+        let mut other = other.arg("600").stdin(OwnedFd::from(listener)).spawn().unwrap();
+        let found = listening(&path, own);
+        let pid = other.id();
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert_eq!(found, pid);
+        assert_eq!(listening(&path, own), own, "nobody has it");
+    }
+
+    #[test]
+    fn a_monitor_with_a_full_queue_is_not_waited_for_without_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("qmp");
+        let _listener = UnixListener::bind(&path).unwrap();
+        let mut waiting = Vec::new();
+        let full = loop {
+            match open(&path, Duration::ZERO) {
+                Ok(stream) => waiting.push(stream),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(full.kind(), io::ErrorKind::TimedOut);
+        let silent = Qmp::connect(&path, Duration::from_millis(50)).unwrap_err();
+        assert!(matches!(silent, QmpError::Silent { .. }), "{silent}");
     }
 
     #[test]

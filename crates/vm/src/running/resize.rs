@@ -4,7 +4,7 @@
 //! driver; unplugging needs blocks that the guest can empty (`online_movable`). The request is QEMU's property
 //! `requested-size`; the guest approaches it in its own time. Source: Documentation of QEMU, `virtio-mem-pci`.
 
-use nearfar_topology::{Bytes, NodeSet};
+use nearfar_topology::{Bytes, NodeId, NodeSet};
 
 use super::machine::{Backend, VirtioMem};
 
@@ -53,6 +53,22 @@ pub enum ResizeError {
         size: Bytes,
         /// Its maximum.
         max: Bytes,
+    },
+    /// More than its host nodes have free.
+    #[error(
+        "{size} are {more} more than device {id} has now, and host nodes {nodes} have {free} free; ask for less, or add --overcommit"
+    )]
+    NoRoom {
+        /// The device.
+        id: String,
+        /// The size.
+        size: Bytes,
+        /// The growth.
+        more: Bytes,
+        /// The nodes.
+        nodes: NodeSet,
+        /// Their free memory.
+        free: Bytes,
     },
     /// Not a multiple of its block size.
     #[error("{size} is no multiple of the block size of device {id}, {block}; try {near}")]
@@ -127,6 +143,28 @@ pub fn device<'a>(
     Ok(device)
 }
 
+/// Refuses growth for which the host nodes of the device's backend lack free memory; `free` is that of a node.
+///
+/// # Errors
+/// [`ResizeError::NoRoom`].
+pub fn room(
+    device: &VirtioMem,
+    backends: &[Backend],
+    size: Bytes,
+    free: impl Fn(NodeId) -> Bytes,
+) -> Result<(), ResizeError> {
+    let more = Bytes(size.0.saturating_sub(device.size.0));
+    let Some(backend) = backends.iter().find(|backend| backend.id == device.backend) else {
+        return Ok(());
+    };
+    let nodes = backend.nodes.clone();
+    let free = Bytes(nodes.iter().map(|node| free(node).0).sum());
+    if backend.policy == "bind" && !nodes.is_empty() && more > free {
+        return Err(ResizeError::NoRoom { id: device.id.clone(), size, more, nodes, free });
+    }
+    Ok(())
+}
+
 fn check(device: &VirtioMem, size: Bytes) -> Result<(), ResizeError> {
     let id = device.id.clone();
     if size > device.max {
@@ -196,6 +234,24 @@ mod tests {
         );
         let none = device(&[], &backends, &Select::Device("d".into()), Bytes(0));
         assert_eq!(none, Err(ResizeError::NoDevice));
+    }
+
+    #[test]
+    fn growth_beyond_the_free_memory_of_its_nodes_is_refused() {
+        let one = VirtioMem { size: Bytes(128 * MIB), ..virtio("a", "far") };
+        let free = |_| Bytes(256 * MIB);
+        let backends = [backend("far", "2")];
+        assert_eq!(room(&one, &backends, Bytes(384 * MIB), free), Ok(()));
+        assert_eq!(room(&one, &backends, Bytes(0), |_| Bytes(0)), Ok(()));
+        let error = room(&one, &backends, Bytes(512 * MIB), free).unwrap_err().to_string();
+        assert!(
+            error.starts_with(
+                "512 MiB are 384 MiB more than device a has now, and host nodes 2 have 256 MiB free"
+            ),
+            "{error}"
+        );
+        let anywhere = [Backend { policy: "preferred".into(), ..backend("far", "2") }];
+        assert_eq!(room(&one, &anywhere, Bytes(512 * MIB), free), Ok(()));
     }
 
     #[test]

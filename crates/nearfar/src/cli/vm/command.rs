@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
+use std::path::Path;
 
 use nearfar_kernel::fs::Fs;
 use nearfar_kernel::meminfo;
 use nearfar_topology::{Bytes, Nanoseconds, NodeId, Topology};
 use nearfar_vm::qemu::{self, Far, Plan, Request, Shape};
-use nearfar_vm::{Figure, Figures, Host, Policy};
+use nearfar_vm::{Figure, Figures, Host, HugePages, Policy};
 
 use super::super::machine::MachineArgs;
 use super::native;
@@ -75,6 +76,7 @@ impl CommandArgs {
             native: native.as_deref(),
             overcommit: self.overcommit,
             read: &read,
+            huge_pages_at: &|path| huge_pages_at(Path::new(path)),
         };
         qemu::plan(&request, &host).ends_with(Exit::Usage)
     }
@@ -82,16 +84,42 @@ impl CommandArgs {
 
 /// The host: its nodes, available memory and figures.
 pub(super) fn host<'a>(fs: &dyn Fs, machine: &'a Topology) -> anyhow::Result<Host<'a>> {
-    Ok(Host { room: room(fs, machine), figures: figures(machine)?, machine })
+    let huge = huge_pages(fs, machine);
+    Ok(Host { room: room(fs, machine), huge, figures: figures(machine)?, machine })
 }
 
 /// Memory of each node that is free or holds file pages, which the kernel reclaims at once.
-fn room(fs: &dyn Fs, machine: &Topology) -> BTreeMap<NodeId, Bytes> {
+pub(super) fn room(fs: &dyn Fs, machine: &Topology) -> BTreeMap<NodeId, Bytes> {
     let room = |(id, node): (&NodeId, &nearfar_topology::Node)| {
         let cached = meminfo::of_node(fs, *id).map_or(Bytes(0), |info| info.cached);
         (*id, Bytes(node.free.0.saturating_add(cached.0)))
     };
     machine.nodes.iter().map(room).collect()
+}
+
+/// Free huge pages of each node, by their size.
+fn huge_pages(fs: &dyn Fs, machine: &Topology) -> HugePages {
+    let mut free: BTreeMap<Bytes, BTreeMap<NodeId, Bytes>> = BTreeMap::new();
+    for node in machine.nodes.keys() {
+        for (size, bytes) in meminfo::huge_pages(fs, *node) {
+            free.entry(size).or_default().insert(*node, bytes);
+        }
+    }
+    HugePages { default: meminfo::huge_page_size(fs), free }
+}
+
+/// The page size of the file system of huge pages that has, or will have, a file.
+fn huge_pages_at(path: &Path) -> Option<Bytes> {
+    /// HUGETLBFS_MAGIC of linux/magic.h.
+    const HUGETLBFS: u64 = 0x9584_58f6;
+    let found = rustix::fs::statfs(path).or_else(|error| match path.parent() {
+        Some(parent) => rustix::fs::statfs(parent),
+        None => Err(error),
+    });
+    let found = found.ok()?;
+    // The field is signed and narrower on some architectures.
+    let kind = u64::try_from(found.f_type).ok()? & 0xffff_ffff;
+    (kind == HUGETLBFS).then(|| u64::try_from(found.f_bsize).ok().map(Bytes)).flatten()
 }
 
 /// Figures of the machine's nodes: firmware's if it has them for all nodes, else those of the saved probe.

@@ -190,19 +190,25 @@ fn print(args: &Args, rows: &[Row], machine: &Topology, pid: u32) -> anyhow::Res
         return output::print_json(&json!({
             "schema": "nearfar.vm/1",
             "pid": pid,
-            "backends": rows.iter().map(json_of).collect::<Vec<_>>(),
+            "backends": rows.iter().map(|row| json_of(row, machine)).collect::<Vec<_>>(),
         }));
     }
     output::print(&text(rows, machine, pid))
 }
 
-fn json_of(row: &Row) -> Value {
+fn json_of(row: &Row, machine: &Topology) -> Value {
     let by_node = |nodes: &BTreeMap<NodeId, Bytes>| {
         nodes
             .iter()
             .map(|(node, bytes)| (node.to_string(), json!(bytes.0)))
             .collect::<serde_json::Map<_, _>>()
     };
+    // For machines that read this: the kind and the tier of each node.
+    let about = |node: &NodeId| {
+        let kind = machine.nodes.get(node).map(|node| node.kind.word());
+        (node.to_string(), json!({ "kind": kind, "tier": machine.tier_of(*node) }))
+    };
+    let nodes: serde_json::Map<_, _> = row.fact.nodes.keys().map(about).collect();
     let reason = match &row.verdict {
         Verdict::Wrong(reason) => json!(reason),
         _ => Value::Null,
@@ -213,6 +219,7 @@ fn json_of(row: &Row) -> Value {
         "requested": { "policy": row.request.policy.map_or("default", Policy::word), "nodes": ids(&row.request.nodes) },
         "kernel_policies": row.fact.policies,
         "resident": by_node(&row.fact.nodes),
+        "nodes": nodes,
         "verdict": row.verdict.word(),
         "reason": reason,
     })

@@ -67,14 +67,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let select = args.topology.select();
     let (topology, _) = select.read(select.open()?.as_ref())?;
     let targets = args.to.resolve(&topology, &[]).context("--to").ends_with(Exit::Usage)?;
-    anyhow::ensure!(args.rate > Bytes(0), "--rate: it must be above zero");
+    let usage = || anyhow::anyhow!("--rate: it must be above zero");
+    (args.rate > Bytes(0)).then_some(()).ok_or_else(usage).ends_with(Exit::Usage)?;
     let mut machine = Machine::connect(&fs, &Target::parse(&args.machine))?;
-    if let Some(kind) = machine.confidential()? {
-        anyhow::bail!(
-            "this is a confidential guest ({kind}): its memory is pinned and can't be migrated; choose its nodes when it is \
-             started"
-        );
-    }
+    not_confidential(&mut machine, "can't be migrated; choose its nodes when it is started")?;
     let pid = machine.pid;
     let backends = machine.backends()?;
     let mappings = mapped::of_process(&fs, pid)?;
@@ -105,6 +101,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let took = watch.elapsed();
     report(args, &Report { targets, before, after, migration, took, rebound })?;
     Ok(if is_whole { Exit::Done } else { Exit::Failed }.into())
+}
+
+/// Refuses confidential guests, of whose memory `so` holds.
+pub(super) fn not_confidential(machine: &mut Machine, so: &str) -> anyhow::Result<()> {
+    match machine.confidential()? {
+        Some(kind) => {
+            anyhow::bail!("this is a confidential guest ({kind}): its memory is pinned, and {so}")
+        }
+        None => Ok(()),
+    }
 }
 
 /// The cgroup of a virtual machine that has one to itself, with a cpuset.
@@ -150,6 +156,15 @@ fn selected(
     mappings: &[Mapping],
 ) -> anyhow::Result<Vec<(u64, u64)>> {
     let Some(id) = &args.backend else {
+        if let Some((backend, page)) = backends.iter().find_map(|backend| {
+            let block = backend.blocks.iter().find(|block| block.page > PAGE_MAX)?;
+            Some((&backend.id, block.page))
+        }) {
+            anyhow::bail!(
+                "--all: backend {backend} has pages of {page}, which the kernel can't migrate one by one; name the others with \
+                 --backend"
+            );
+        }
         let resident = mappings.iter().filter(|mapping| mapping.resident() > Bytes(0));
         return Ok(resident.map(|mapping| (mapping.start, mapping.end)).collect());
     };

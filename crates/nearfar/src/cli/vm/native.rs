@@ -4,9 +4,11 @@
 //! started without a machine, asked, and ended.
 
 use std::ffi::OsStr;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -24,11 +26,16 @@ const ARGUMENTS: [&str; 9] = [
 ];
 const QUESTIONS: &str = "{\"execute\":\"qmp_capabilities\"}\n{\"execute\":\"query-qmp-schema\"}\n{\"execute\":\"quit\"}\n";
 
+/// How long QEMU may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of its answers that are read; a schema has some 200 KiB.
+const ANSWERS_MAX: u64 = 16 << 20;
+
 /// The name; `None` if QEMU has none or does not answer, or if `program` is named otherwise.
 pub(super) fn policy(program: &OsStr) -> Option<String> {
-    // A wrapper, such as taskset or a script, could do anything with these arguments.
+    // A wrapper, such as taskset or a script, could do anything with these arguments, and qemu-img is no emulator.
     let name = Path::new(program).file_name()?.to_str()?;
-    if !name.starts_with("qemu") {
+    if !name.starts_with("qemu-system-") && !["qemu-kvm", "kvm"].contains(&name) {
         return None;
     }
     let mut command = Command::new(program);
@@ -36,8 +43,17 @@ pub(super) fn policy(program: &OsStr) -> Option<String> {
     let mut child: Child = command.spawn().ok()?;
     // A program that is no QEMU may have ended; its answer is then no schema.
     let _ = child.stdin.take().map(|mut input| input.write_all(QUESTIONS.as_bytes()));
-    let output = child.wait_with_output().ok()?;
-    in_schema(&String::from_utf8_lossy(&output.stdout))
+    let output = child.stdout.take()?;
+    let (sender, answer) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut answers = Vec::new();
+        let _ = output.take(ANSWERS_MAX).read_to_end(&mut answers);
+        let _ = sender.send(answers);
+    });
+    let answers = answer.recv_timeout(PATIENCE);
+    let _ = child.kill();
+    let _ = child.wait();
+    in_schema(&String::from_utf8_lossy(&answers.ok()?))
 }
 
 /// The name in QMP's answers, one document a line: the enumeration with `bind` and `interleave` has it.

@@ -12,10 +12,11 @@ use nearfar_kernel::clock::{self, Stopwatch};
 use nearfar_kernel::fs::RootFs;
 use nearfar_topology::{Bytes, NodeExpr};
 use nearfar_vm::running::machine::{Machine, Target, VirtioMem};
-use nearfar_vm::running::resize::{Select, device};
+use nearfar_vm::running::resize::{Select, device, room};
 use serde_json::json;
 
 use super::super::machine::MachineArgs;
+use super::command;
 
 /// Maximum of `--wait`, in seconds.
 const WAIT_MAX: i64 = 86_400;
@@ -36,6 +37,9 @@ pub(super) struct Args {
     /// The device of this name
     #[arg(long, value_name = "ID", group = "which")]
     device: Option<String>,
+    /// Grow it also if the host's nodes have less free memory than that
+    #[arg(long)]
+    overcommit: bool,
     /// Seconds to wait for the guest; 0 does not wait
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = whole::<u64>(0..=WAIT_MAX))]
     wait: u64,
@@ -59,8 +63,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         (None, None) => anyhow::bail!("neither --tier nor --device is given"),
     };
     let mut machine = Machine::connect(&fs, &Target::parse(&args.machine))?;
+    super::moving::not_confidential(&mut machine, "its size can't be changed")?;
     let (devices, backends) = (machine.virtio_mem()?, machine.backends()?);
     let before = device(&devices, &backends, &select, args.size)?.clone();
+    if !args.overcommit {
+        let free = command::room(&fs, &topology);
+        room(&before, &backends, args.size, |node| free.get(&node).copied().unwrap_or_default())?;
+    }
     let path = format!("/machine/peripheral/{}", before.id);
     machine.execute(
         "qom-set",

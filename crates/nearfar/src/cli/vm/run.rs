@@ -32,6 +32,9 @@ pub(super) struct Args {
     /// Print the plan without running QEMU
     #[arg(long)]
     dry_run: bool,
+    /// With --dry-run: print JSON (schema nearfar.vm-args/1)
+    #[arg(long, requires = "dry_run")]
+    json: bool,
     #[command(flatten)]
     command: CommandArgs,
 }
@@ -46,6 +49,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let mut plan = args.command.plan()?;
     if args.dry_run {
+        if args.json {
+            output::print_json(&show::Document::new(&plan, &[]))?;
+            return Ok(Exit::Done.into());
+        }
         output::print(&show::plan(&plan))?;
         return Ok(Exit::Done.into());
     }

@@ -17,6 +17,7 @@ pub(super) struct Document<'a> {
     backends: &'a [Placed],
     /// The way to weighted interleave; null if no backend needs it.
     weighted: Option<&'a Way>,
+    weighted_reason: Option<&'a str>,
     /// Nodes over which the process must interleave its memory by weights before it becomes QEMU.
     process_nodes: Option<String>,
     /// Mounts that must exist before QEMU starts.
@@ -44,6 +45,7 @@ impl<'a> Document<'a> {
             argv: argv(&plan.argv),
             backends: &plan.backends,
             weighted: plan.way.as_ref(),
+            weighted_reason: plan.why.as_deref(),
             process_nodes: plan.process.as_ref().map(NodeSet::to_string),
             mounts: &plan.mounts,
             configs: plan.configs.iter().zip(copies).map(copied).collect(),
@@ -63,6 +65,14 @@ pub(super) fn plan(plan: &Plan) -> String {
     let _ = writeln!(out, "command  {}", shell::join(&plan.argv));
     for Placed { id, size, kind, nodes, policy } in &plan.backends {
         let _ = writeln!(out, "memory   {id}: {size}, {kind}, {policy} over nodes {nodes}");
+    }
+    if let (Some(way), Some(why)) = (&plan.way, &plan.why) {
+        let way = match way {
+            Way::Native(name) => format!("QEMU's policy {name}"),
+            Way::Process => "the policy of QEMU's process".to_owned(),
+            Way::Tmpfs => "a file on a tmpfs for each weighted backend".to_owned(),
+        };
+        let _ = writeln!(out, "way      {way}: {why}");
     }
     if let Some(nodes) = &plan.process {
         let _ = writeln!(out, "process  weighted-interleave over nodes {nodes}, inherited by QEMU");
