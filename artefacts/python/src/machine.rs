@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_void};
 
 use nearfar_alloc::ffi::{
-    NF_MEMORY_CXL, NF_MEMORY_DRAM, NF_MEMORY_HBM, NF_MEMORY_PMEM, nf_node, nf_node_t, nf_nodes,
-    nf_residency,
+    NF_MEMORY_CXL, NF_MEMORY_DRAM, NF_MEMORY_GPU, NF_MEMORY_HBM, NF_MEMORY_PMEM, nf_node,
+    nf_node_t, nf_nodes, nf_residency,
 };
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyValueError};
@@ -40,6 +40,7 @@ fn about(node: u32) -> Option<Node> {
         NF_MEMORY_CXL => "cxl",
         NF_MEMORY_HBM => "hbm",
         NF_MEMORY_PMEM => "pmem",
+        NF_MEMORY_GPU => "gpu",
         _ => "unknown",
     };
     let tier = Some(into.tier).filter(|tier| *tier != u32::MAX);

@@ -48,6 +48,11 @@
 #define NF_MEMORY_PMEM 4
 
 /*
+ Memory of a GPU, which no set but `gpu` names.
+ */
+#define NF_MEMORY_GPU 5
+
+/*
  The settings of a cache: values by name, both as text. Not for concurrent use.
  */
 typedef struct nf_cache_config_t nf_cache_config_t;

@@ -236,6 +236,8 @@ pub const NF_MEMORY_CXL: u32 = 2;
 pub const NF_MEMORY_HBM: u32 = 3;
 /// Persistent memory.
 pub const NF_MEMORY_PMEM: u32 = 4;
+/// Memory of a GPU, which no set but `gpu` names.
+pub const NF_MEMORY_GPU: u32 = 5;
 
 /// A memory node.
 #[repr(C)]
@@ -270,6 +272,7 @@ pub unsafe extern "C" fn nf_node(node: u32, into: *mut nf_node_t) -> c_int {
         MemoryKind::Cxl => NF_MEMORY_CXL,
         MemoryKind::Hbm => NF_MEMORY_HBM,
         MemoryKind::Pmem => NF_MEMORY_PMEM,
+        MemoryKind::Gpu => NF_MEMORY_GPU,
         _ => NF_MEMORY_UNKNOWN,
     };
     let nodes::About { tier, cpus, size, free, .. } = about;

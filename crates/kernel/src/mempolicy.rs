@@ -12,8 +12,10 @@ use nearfar_topology::{NodeId, NodeSet};
 
 use crate::sys::mempolicy as sys;
 
+mod error;
 mod flags;
 
+pub use error::PolicyError;
 pub use flags::Flags;
 
 /// Linux's modes by number (include/uapi/linux/mempolicy.h).
@@ -56,52 +58,6 @@ pub enum Existing {
     Stay,
     /// Those mapped only by this process migrate to conform to the policy.
     Move,
-}
-
-/// A policy the kernel refused.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PolicyError {
-    /// The kernel does not know the mode.
-    #[error("{policy}: this kernel lacks {feature} (it needs Linux {since} or later)")]
-    Unsupported {
-        /// The requested policy.
-        policy: Policy,
-        /// The feature, as `nearfar doctor` names it.
-        feature: &'static str,
-        /// The first release with it.
-        since: &'static str,
-    },
-    /// This process may not use the nodes.
-    #[error(
-        "{policy}: the kernel refused ({source}); no node of these has memory that this process may use (Mems_allowed_list \
-         in /proc/self/status)"
-    )]
-    Nodes {
-        /// The requested policy.
-        policy: Policy,
-        /// The errno.
-        source: io::Error,
-    },
-    /// Any other error.
-    #[error("{policy}: {call} failed: {source}")]
-    Call {
-        /// The requested policy.
-        policy: Policy,
-        /// The call.
-        call: &'static str,
-        /// The errno.
-        source: io::Error,
-    },
-    /// The current policy is unknown to this version.
-    #[error("the policy in force has the unknown mode {mode}")]
-    Unknown {
-        /// The number.
-        mode: i32,
-    },
-    /// The current policy could not be read.
-    #[error("can't read the memory policy: {0}")]
-    Get(io::Error),
 }
 
 impl fmt::Display for Policy {
@@ -230,6 +186,7 @@ impl Policy {
                 PolicyError::Unsupported { policy, feature, since }
             }
             (Some(libc::EINVAL), _) if call == SET => PolicyError::Nodes { policy, source },
+            (Some(libc::EPERM), _) => PolicyError::Refused { policy, call, source },
             _ => PolicyError::Call { policy, call, source },
         }
     }

@@ -135,7 +135,7 @@ fn a_kind_that_can_not_be_is_refused() {
     let tree = machines().join("laptop.tree").display().to_string();
     for (kind, part) in [
         ("1=cxl", "no node 1 here; this machine has node 0 (dram"),
-        ("0=flash", "kinds are dram, cxl, hbm, pmem, unknown"),
+        ("0=flash", "kinds are dram, cxl, hbm, pmem, gpu, unknown"),
         ("0", "NODE=KIND"),
         ("5000=cxl", "0 to 1023"),
     ] {

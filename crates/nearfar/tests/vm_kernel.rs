@@ -49,7 +49,7 @@ const TIERS: &str = r#"#!/bin/busybox sh
 /bin/busybox mount -t sysfs none /sys
 echo 1 > /sys/kernel/mm/numa/demotion_enabled
 echo 2 > /proc/sys/kernel/numa_balancing
-/warm cold=176 hot=48 seconds=25
+/warm cold=176 hot=48 near=44 seconds=500
 /bin/busybox grep -E 'pgpromote_success|pgdemote' /proc/vmstat
 /bin/busybox poweroff -f
 "#;
@@ -275,7 +275,7 @@ fn boot(machine: &str, lab: &Lab, image: &Path, initrd: &Path, nodes: &[(&str, &
         word.replace("host-nodes=1", "host-nodes=0").replace("host-nodes=2", "host-nodes=0")
     };
     let argv: Vec<String> = argv.iter().map(here).collect();
-    let argv = [&["timeout".to_owned(), "300".to_owned()][..], &argv].concat();
+    let argv = [&["timeout".to_owned(), "600".to_owned()][..], &argv].concat();
     let output = lab.command(&argv).output().unwrap();
     assert!(output.status.success(), "{argv:?}: {output:?}");
     String::from_utf8_lossy(&output.stdout).into_owned()

@@ -24,10 +24,9 @@
 //!
 //! # What this is not
 //! Not a recommendation to interleave. It helps programs that need more bandwidth than near memory has; for all others
-//! far pages are only slower. Nor does it know a program's mix of reads and writes: bandwidths are given for one mix
-//! ([`crate::bandwidth`]).
+//! far pages are only slower. Bandwidths are given for one mix of reads and writes ([`crate::bandwidth`]).
 //!
-//! Source of the mechanism: Linux 6.9, mm/mempolicy.c. The kernel's own automatic weights (6.16) are
+//! Source: Linux 6.9, mm/mempolicy.c. The kernel's own automatic weights (6.16) are
 //! `max(1, floor(32 b_i / sum(b)))` over the greatest common divisor: 24:7 for 40 and 13 GB/s, which loses 2.5 %.
 
 use alloc::collections::BTreeMap;
@@ -170,7 +169,7 @@ impl fmt::Display for Weights {
 }
 
 /// The smallest weights with a loss of at most `tolerance`; the least lossy if no round of at most [`ROUND_MAX`] pages
-/// is within it.
+/// is within it, or the fastest node alone has more.
 ///
 /// # Errors
 /// [`Unweighable`]; its text names the node and the way out.
@@ -186,7 +185,15 @@ pub fn weights(
         return Err(Unweighable::Unmeasured { node: *node });
     }
     let (best, loss) = shortest(bandwidth, tolerance).ok_or(Unweighable::NoNodes)?;
-    if loss <= tolerance { Ok(best) } else { unless_hindered(best, bandwidth, tolerance) }
+    if loss > tolerance {
+        return unless_hindered(best, bandwidth, tolerance);
+    }
+    if best.aggregate(bandwidth) >= bandwidth.values().max().copied() {
+        return Ok(best);
+    }
+    // Little is lost, and yet the fastest node alone has more.
+    let (least, _) = shortest(bandwidth, BasisPoints(0)).ok_or(Unweighable::NoNodes)?;
+    unless_hindered(least, bandwidth, BasisPoints(0))
 }
 
 /// The first round within `tolerance`, else the least lossy of all rounds up to [`ROUND_MAX`], with its loss.
@@ -246,7 +253,8 @@ fn add_page(round: &mut Weights, bandwidth: &BTreeMap<NodeId, BytesPerSecond>) {
     }
 }
 
-/// `best`, or the error that names the slowest node if the others reach more without it.
+/// `best`, or the error that names the slowest node if some of the others reach more without it. Of all sets of as many
+/// nodes, the fastest nodes reach the most, so only those are tried: down to the fastest node alone.
 fn unless_hindered(
     best: Weights,
     bandwidth: &BTreeMap<NodeId, BytesPerSecond>,
@@ -258,7 +266,13 @@ fn unless_hindered(
     let mut others = bandwidth.clone();
     others.remove(&node);
     let with = best.aggregate(bandwidth).unwrap_or_default();
-    let without = shortest(&others, tolerance).and_then(|(weights, _)| weights.aggregate(&others));
+    let mut fastest: Vec<_> = others.iter().collect();
+    fastest.sort_by_key(|(_, bandwidth)| core::cmp::Reverse(**bandwidth));
+    let reached = |count: usize| {
+        let some = fastest[..count].iter().map(|(node, bandwidth)| (**node, **bandwidth)).collect();
+        shortest(&some, tolerance)?.0.aggregate(&some)
+    };
+    let without = (1..=fastest.len()).filter_map(reached).max();
     match without {
         Some(without) if with < without => {
             Err(Unweighable::Hinders { node, bandwidth: slowest, with, without })

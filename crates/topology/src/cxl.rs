@@ -125,6 +125,11 @@ fn devices(reader: &mut Reader<'_>, region: &str) -> Vec<String> {
 /// The node of the memory block at a region's start.
 fn block_node(reader: &mut Reader<'_>, region: &str) -> Option<NodeId> {
     let start = reader.number(&format!("{region}/resource"))?;
+    node_of_address(reader, start)
+}
+
+/// The node of the memory block at a physical address.
+pub(crate) fn node_of_address(reader: &Reader<'_>, start: u64) -> Option<NodeId> {
     let block = reader.text(&format!("{MEMORY}/block_size_bytes"))?;
     let index = start.checked_div(u64::from_str_radix(block, 16).ok()?)?;
     let tree = reader.tree;

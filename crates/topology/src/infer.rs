@@ -4,22 +4,28 @@
 //! 1. A dax device of a persistent-memory region names the node as its target: `pmem`.
 //! 2. A CXL region's dax device, or the memory block at the region's start, names the node: `cxl`. A node with CPUs
 //!    stays `dram`, with a finding: firmware put CXL memory beside the CPUs' own.
-//! 3. The node has CPUs: `dram`. (The CPUs' own memory; a machine whose only memory is HBM shows as `dram` too.)
-//! 4. The node has no CPUs and firmware's attributes (HMAT, CDAT) compare it with the DRAM of the CPU nodes, taking the
+//! 3. A GPU's driver names the node, or has added its memory (`/proc/iomem`): `gpu`.
+//! 4. The node has CPUs: `dram`, or `hbm` if the CPU's model has no other memory (A64FX), or firmware gives the node at
+//!    least five times the bandwidth of other CPU nodes.
+//! 5. The node has no CPUs and firmware's attributes (HMAT, CDAT) compare it with the DRAM of the CPU nodes, taking the
 //!    best of those: at least 1.5 times the read bandwidth at less than 1.5 times the latency is `hbm`; at least 1.5
 //!    times the latency, or at most half the bandwidth where no latency is given, is `cxl`; within a quarter of both is
 //!    `dram`. HBM on a package has a latency like DRAM's (at most a fifth more in published values), memory behind a
 //!    link more than twice DRAM's, so that the two do not overlap. The kind `cxl` then means "behaves like memory
 //!    behind a link", which is the meaning needed by the node sets `cxl` and `far`; its source is `hmat`, not
 //!    `cxl_region`.
-//! 5. The node has no CPUs and the kernel has it in another memory tier than all CPU nodes: slower `cxl`, faster `hbm`.
-//! 6. Otherwise `unknown`.
+//! 6. The node has no CPUs, and the CPU's model has HBM on its package (Xeon Phi, Xeon Max): `hbm`.
+//! 7. The node has no CPUs and the kernel has it in another memory tier than all CPU nodes: slower `cxl`, faster `hbm`.
+//! 8. Otherwise `unknown`.
+//!
+//! Figures from an initiator without CPUs (a generic initiator, such as an accelerator) are not those of the CPUs.
 
 use alloc::format;
 use alloc::vec::Vec;
 
+use crate::cxl;
 use crate::kind::{KnownBy, MemoryKind};
-use crate::machine::{Attributes, Node, Topology};
+use crate::machine::{Attributes, Initiator, Node, Topology};
 use crate::nodeset::NodeSet;
 use crate::reader::{NODES, Reader};
 use crate::tiers;
@@ -37,6 +43,17 @@ pub(crate) fn kinds(reader: &mut Reader<'_>, machine: &mut Topology) {
             );
             reader.note(&format!("{NODES}/node{id}"), note);
         }
+        if evidence.pmem.contains(id) && kind != MemoryKind::Pmem {
+            let names =
+                machine.dax.iter().filter(|dax| dax.persistent && dax.target_node == Some(id));
+            let names: Vec<&str> = names.map(|dax| dax.name.as_str()).collect();
+            let note = format!(
+                "persistent memory ({}) is on this node, too, with that of its CPUs; the kernel does not tell one from the \
+                 other by node, so this is taken as {kind}",
+                names.join(", ")
+            );
+            reader.note(&format!("{NODES}/node{id}"), note);
+        }
         if let Some(node) = machine.nodes.get_mut(&id) {
             (node.kind, node.known_by) = (kind, known_by);
         }
@@ -47,9 +64,25 @@ pub(crate) fn kinds(reader: &mut Reader<'_>, machine: &mut Topology) {
 struct Evidence {
     pmem: NodeSet,
     cxl: NodeSet,
+    gpu: NodeSet,
+    package: Package,
+    cpus: NodeSet,
+    /// CPU nodes whose memory has several times the bandwidth of other CPU nodes'.
+    quick: NodeSet,
     dram: Figures,
     slower: NodeSet,
     faster: NodeSet,
+}
+
+/// The memory on the CPU's package, by its model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Package {
+    /// None that is known.
+    None,
+    /// HBM beside other memory.
+    SomeHbm,
+    /// HBM only.
+    OnlyHbm,
 }
 
 impl Evidence {
@@ -57,11 +90,71 @@ impl Evidence {
         let dax = machine.dax.iter();
         let pmem = dax.filter(|dax| dax.persistent).filter_map(|dax| dax.target_node).collect();
         let cxl = machine.cxl_regions.iter().filter_map(|region| region.target_node).collect();
-        let own = |node: &&Node| !node.cpus.is_empty() && node.size > Bytes(0);
-        let figures: Vec<Figures> = machine.nodes.values().filter(own).map(figures).collect();
+        let cpus = machine.cpu_nodes();
+        let own = |node: &Node| !node.cpus.is_empty() && node.size > Bytes(0);
+        let told = |owned: bool| -> Vec<(NodeId, Figures)> {
+            let nodes =
+                machine.nodes.iter().filter(|(_, node)| own(node) == owned && node.size > Bytes(0));
+            nodes.map(|(id, node)| (*id, figures(node, &cpus))).collect()
+        };
+        let owned = told(true);
+        let slowest = owned.iter().filter_map(|(_, node)| node.bandwidth).min();
+        let is_quick = |node: &Figures| {
+            let (Some(most), Some(least)) = (node.bandwidth, slowest) else { return false };
+            most / 5 >= least
+        };
+        let quick = owned.iter().filter(|(_, node)| is_quick(node)).map(|(id, _)| *id).collect();
+        let dram: Vec<Figures> =
+            owned.iter().filter(|(_, node)| !is_quick(node)).map(|(_, node)| *node).collect();
+        // Where no CPU has memory of its own, the quickest of the others stands for it.
+        let others: Vec<Figures> = told(false).iter().map(|(_, node)| *node).collect();
+        let dram = if owned.is_empty() { best(&others) } else { best(&dram) };
         let (faster, slower) = tiers::beside_cpu_nodes(reader, machine);
-        Self { pmem, cxl, dram: best(&figures), slower, faster }
+        let (gpu, package) = (gpus(reader), package(reader));
+        Self { pmem, cxl, gpu, package, cpus, quick, dram, slower, faster }
     }
+}
+
+/// Nodes of GPUs' memory: `Node: N` in NVIDIA's `numa_status` of each GPU (POWER9, Grace), and memory that a driver other
+/// than dax has added, `System RAM (DRIVER)` in /proc/iomem, by its memory block.
+fn gpus(reader: &mut Reader<'_>) -> NodeSet {
+    const GPUS: &str = "proc/driver/nvidia/gpus";
+    let tree = reader.tree;
+    let mut found = NodeSet::new();
+    for gpu in tree.children(GPUS) {
+        let text = reader.text(&format!("{GPUS}/{gpu}/numa_status")).unwrap_or_default();
+        let node =
+            text.lines().find_map(|line| line.trim().strip_prefix("Node:")?.trim().parse().ok());
+        found.extend(node.map(NodeId).filter(|id| *id <= NodeId::MAX));
+    }
+    let added = reader.text("proc/iomem").unwrap_or_default().lines().filter_map(|line| {
+        let (range, name) = line.split_once(" : ")?;
+        let driver = name.trim().strip_prefix("System RAM (")?.strip_suffix(')')?;
+        let start = u64::from_str_radix(range.trim().split('-').next()?, 16).ok()?;
+        (driver != "kmem" && start > 0).then_some(start)
+    });
+    found.extend(added.filter_map(|start| cxl::node_of_address(reader, start)));
+    found
+}
+
+/// The memory on the package of the machine's CPUs, from the first CPU in /proc/cpuinfo.
+fn package(reader: &Reader<'_>) -> Package {
+    let text = reader.text("proc/cpuinfo").unwrap_or_default();
+    let field = |name: &str| {
+        text.lines().find_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            (key.trim() == name).then(|| value.trim())
+        })
+    };
+    let model = field("model name").unwrap_or_default();
+    if model.contains("Xeon") && (model.contains("Phi") || model.contains("CPU Max")) {
+        return Package::SomeHbm;
+    }
+    // Fujitsu's A64FX has no other memory.
+    if field("CPU implementer") == Some("0x46") && field("CPU part") == Some("0x001") {
+        return Package::OnlyHbm;
+    }
+    Package::None
 }
 
 fn kind_of(evidence: &Evidence, id: NodeId, node: &Node) -> (MemoryKind, KnownBy) {
@@ -71,11 +164,21 @@ fn kind_of(evidence: &Evidence, id: NodeId, node: &Node) -> (MemoryKind, KnownBy
     if evidence.cxl.contains(id) && node.cpus.is_empty() {
         return (MemoryKind::Cxl, KnownBy::CxlRegion);
     }
-    if !node.cpus.is_empty() {
-        return (MemoryKind::Dram, KnownBy::Cpus);
+    if evidence.gpu.contains(id) && node.cpus.is_empty() {
+        return (MemoryKind::Gpu, KnownBy::Driver);
     }
-    if let Some(kind) = by_figures(&evidence.dram, &figures(node)) {
+    if !node.cpus.is_empty() {
+        return match evidence.package {
+            Package::OnlyHbm => (MemoryKind::Hbm, KnownBy::CpuModel),
+            _ if evidence.quick.contains(id) => (MemoryKind::Hbm, KnownBy::Hmat),
+            _ => (MemoryKind::Dram, KnownBy::Cpus),
+        };
+    }
+    if let Some(kind) = by_figures(&evidence.dram, &figures(node, &evidence.cpus)) {
         return (kind, KnownBy::Hmat);
+    }
+    if evidence.package == Package::SomeHbm {
+        return (MemoryKind::Hbm, KnownBy::CpuModel);
     }
     if evidence.slower.contains(id) {
         return (MemoryKind::Cxl, KnownBy::MemoryTier);
@@ -93,9 +196,12 @@ pub(crate) struct Figures {
     bandwidth: Option<u64>,
 }
 
-/// A node's values for its best CPU, else for its best initiator.
-pub(crate) fn figures(node: &Node) -> Figures {
-    let access = node.access();
+/// A node's values for its best CPU, else for its best initiator, if that is one of the CPU nodes `cpus` or unknown.
+pub(crate) fn figures(node: &Node, cpus: &NodeSet) -> Figures {
+    let is_cpus = |access: &&Initiator| {
+        access.nodes.is_empty() || access.nodes.iter().any(|from| cpus.contains(from))
+    };
+    let access = node.access1.as_ref().or(node.access0.as_ref().filter(is_cpus));
     let Attributes { read_latency, read_bandwidth, .. } =
         access.map(|access| access.attributes).unwrap_or_default();
     Figures { latency: read_latency.map(|ns| ns.0), bandwidth: read_bandwidth.map(|rate| rate.0) }

@@ -16,6 +16,8 @@ pub enum MemoryKind {
     Hbm,
     /// Persistent memory.
     Pmem,
+    /// Memory of a GPU that is coherent with the CPUs. It belongs to the GPU's programs: `near`, `far` and `all` leave it out.
+    Gpu,
     /// Unknown: the machine provides no evidence.
     #[default]
     Unknown,
@@ -23,7 +25,8 @@ pub enum MemoryKind {
 
 impl MemoryKind {
     /// All kinds, in the order help texts list them.
-    pub const ALL: [Self; 5] = [Self::Dram, Self::Cxl, Self::Hbm, Self::Pmem, Self::Unknown];
+    pub const ALL: [Self; 6] =
+        [Self::Dram, Self::Cxl, Self::Hbm, Self::Pmem, Self::Gpu, Self::Unknown];
 
     /// The word used in commands, configuration and JSON.
     #[must_use]
@@ -33,6 +36,7 @@ impl MemoryKind {
             Self::Cxl => "cxl",
             Self::Hbm => "hbm",
             Self::Pmem => "pmem",
+            Self::Gpu => "gpu",
             Self::Unknown => "unknown",
         }
     }
@@ -83,8 +87,12 @@ pub enum KnownBy {
     CxlRegion,
     /// A persistent-memory (nd) region's dax device names the node.
     NdRegion,
+    /// The device's driver names the node (NVIDIA's `numa_status`), or has added its memory.
+    Driver,
     /// Firmware's HMAT attributes: clearly more bandwidth, or more latency, than the CPUs' own DRAM.
     Hmat,
+    /// The CPU's model has such memory on its package (Xeon Phi, Xeon Max, A64FX).
+    CpuModel,
     /// The kernel's memory tier differs from DRAM's.
     MemoryTier,
     /// Measured by `nearfar probe`.
@@ -106,7 +114,9 @@ impl KnownBy {
             Self::User => "user",
             Self::CxlRegion => "cxl_region",
             Self::NdRegion => "nd_region",
+            Self::Driver => "driver",
             Self::Hmat => "hmat",
+            Self::CpuModel => "cpu_model",
             Self::MemoryTier => "memory_tier",
             Self::Probe => "probe",
             Self::Cpus => "cpus",

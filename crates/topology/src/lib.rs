@@ -37,7 +37,7 @@ pub mod units;
 pub use curve::{Curve, CurveError, Curves};
 pub use kind::{KnownBy, MemoryKind, UnknownKind};
 pub use machine::{
-    Attributes, CxlDevice, CxlRegion, Dax, Finding, Initiator, Node, Tier, Topology,
+    Attributes, CxlDevice, CxlRegion, Dax, Finding, Initiator, Node, SideCache, Tier, Topology,
 };
 pub use median::median;
 pub use mix::{Mix, MixError};

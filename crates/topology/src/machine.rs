@@ -52,6 +52,24 @@ pub struct Node {
     pub access0: Option<Initiator>,
     /// Access from the best CPU (`access1`).
     pub access1: Option<Initiator>,
+    /// Caches of other memory in front of this node's (DRAM before persistent memory in memory mode), nearest to the
+    /// memory last.
+    pub caches: Vec<SideCache>,
+}
+
+/// A memory-side cache, as HMAT describes it. Its memory is no part of any node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SideCache {
+    /// The level, from 1.
+    pub level: u32,
+    /// Its size.
+    pub size: Option<Bytes>,
+    /// Bytes of a line.
+    pub line: Option<Bytes>,
+    /// `direct-mapped`, `associative`, or the kernel's number.
+    pub associativity: Option<String>,
+    /// `write-back`, `write-through`, or the kernel's number.
+    pub write: Option<String>,
 }
 
 /// The best initiators of a node, and their access attributes: the values of the HMAT or CDAT as the kernel shows them.
@@ -170,10 +188,10 @@ impl Node {
 }
 
 impl Topology {
-    /// Online nodes with memory.
+    /// Online nodes with memory for any program: all but those of GPUs.
     #[must_use]
     pub fn memory_nodes(&self) -> NodeSet {
-        self.select(|node| node.size > Bytes(0))
+        self.select(|node| node.size > Bytes(0) && node.kind != MemoryKind::Gpu)
     }
 
     /// Online nodes with CPUs.
@@ -229,13 +247,31 @@ impl Topology {
         self.memory_nodes().iter().filter(|id| !near.contains(*id)).collect()
     }
 
-    /// The near nodes of `cpus`, and near nodes without CPUs (HBM) to which no other CPUs are closer. All near nodes if
-    /// `cpus` is empty (any CPU), or none belongs to one.
+    /// The near nodes of `cpus`, and near nodes without CPUs (HBM) to which no other CPUs are closer; for CPUs that have
+    /// neither, as those of a node without memory, the near nodes at the least distance. All near nodes if `cpus` is empty
+    /// (any CPU), or distances are unknown.
     #[must_use]
     pub fn local(&self, cpus: &[CpuId]) -> NodeSet {
         let near = self.near();
         let own: NodeSet = near.iter().filter(|id| self.belongs(*id, cpus)).collect();
-        if own.is_empty() { near } else { own }
+        if !own.is_empty() {
+            return own;
+        }
+        let homes = self.select(|node| node.cpus.iter().any(|cpu| cpus.contains(cpu)));
+        let distance = |to: NodeId| {
+            homes.iter().filter_map(|from| self.distances.get(&(from, to))).min().copied()
+        };
+        let Some(least) = near.iter().filter_map(distance).min() else { return near };
+        near.iter().filter(|id| distance(*id) == Some(least)).collect()
+    }
+
+    /// All nodes for any program that are not [`Topology::local`] to a CPU node, cheapest first.
+    #[must_use]
+    pub fn others(&self, from: NodeId) -> Vec<NodeId> {
+        let cpus = self.nodes.get(&from).map(|node| node.cpus.as_slice()).unwrap_or_default();
+        let local = self.local(cpus);
+        let others = self.memory_nodes().iter().filter(|id| !local.contains(*id)).collect();
+        self.nearest_first(&others, &NodeSet::from_iter([from]))
     }
 
     /// The near nodes that are not [`Topology::local`]: those of other sockets.

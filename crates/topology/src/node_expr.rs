@@ -1,6 +1,6 @@
 //! Node sets: one grammar for command line, configuration and C API.
 //!
-//! `0`, `0,2-3`, `all`, `near`, `far`, `local`, `remote`, `dram`, `cxl`, `hbm`, `pmem`, `tier:N`, and any of them
+//! `0`, `0,2-3`, `all`, `near`, `far`, `local`, `remote`, `dram`, `cxl`, `hbm`, `pmem`, `gpu`, `tier:N`, and any of them
 //! joined by commas. Text parses to a [`NodeExpr`], which resolves against a [`Topology`] to a [`NodeSet`]; both print
 //! back. A term that matches no node is an error that lists the machine's nodes, even if other terms match. `near` is
 //! the machine's fastest tier and `far` all slower ones, for any CPU; `local` and `remote` divide the near nodes by the
@@ -73,7 +73,7 @@ pub enum NodeSetError {
 
 impl fmt::Display for NodeSetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const GRAMMAR: &str = "write nodes as 0 or 0,2-3, or all, near, far, local, remote, dram, cxl, hbm, pmem, tier:N";
+        const GRAMMAR: &str = "write nodes as 0 or 0,2-3, or all, near, far, local, remote, dram, cxl, hbm, pmem, gpu, tier:N";
         match self {
             Self::Empty => write!(f, "the node set is empty; {GRAMMAR}"),
             Self::BadTerm { term } => write!(f, "`{term}` is not a node set; {GRAMMAR}"),
@@ -123,6 +123,7 @@ fn parse_term(term: &str) -> Result<Term, NodeSetError> {
         "cxl" => Some(Term::Kind(MemoryKind::Cxl)),
         "hbm" => Some(Term::Kind(MemoryKind::Hbm)),
         "pmem" => Some(Term::Kind(MemoryKind::Pmem)),
+        "gpu" => Some(Term::Kind(MemoryKind::Gpu)),
         _ => None,
     };
     if let Some(word) = word {
@@ -195,13 +196,14 @@ impl NodeExpr {
     pub fn resolve(&self, machine: &Topology, cpus: &[CpuId]) -> Result<NodeSet, NodeSetError> {
         let mut found = NodeSet::new();
         let mut absent = NodeSet::new();
-        let present = machine.memory_nodes();
+        let (present, gpu) = (machine.memory_nodes(), machine.of_kind(MemoryKind::Gpu));
         for term in &self.0 {
             let nodes = match *term {
                 Term::Range(first, last) => {
                     let asked = (first.0..=last.0).map(NodeId);
-                    absent.extend(asked.clone().filter(|id| !present.contains(*id)));
-                    asked.filter(|id| present.contains(*id)).collect()
+                    let is_there = |id: &NodeId| present.contains(*id) || gpu.contains(*id);
+                    absent.extend(asked.clone().filter(|id| !is_there(id)));
+                    asked.filter(is_there).collect()
                 }
                 Term::All => present.clone(),
                 Term::Near => machine.near(),
@@ -248,6 +250,7 @@ mod tests {
             "dram,cxl",
             "hbm",
             "pmem",
+            "gpu",
             "tier:2,7",
         ] {
             assert_eq!(text.parse::<NodeExpr>().map(|expr| expr.to_string()), Ok(text.into()));

@@ -82,6 +82,25 @@ impl CpuId {
         ids.dedup();
         Some(ids.into_iter().map(Self).collect())
     }
+
+    /// Reads the kernel's map format (`00000000,0000000f`: words of 32 bits, the last has CPU 0), in order; `None` for any
+    /// other text, or more than 65,536 CPUs.
+    #[must_use]
+    pub fn parse_map(text: &str) -> Option<Vec<Self>> {
+        const WORDS: usize = 65_536 / 32;
+        let words: Vec<&str> = text.trim().split(',').collect();
+        let is_hex =
+            |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let mut ids = Vec::new();
+        for (at, word) in (0_u32..).zip(words.iter().rev()) {
+            if words.len() > WORDS || word.len() > 8 || !is_hex(word) {
+                return None;
+            }
+            let bits = u32::from_str_radix(word, 16).ok()?;
+            ids.extend((0..32).filter(|bit| bits >> bit & 1 == 1).map(|bit| Self(at * 32 + bit)));
+        }
+        Some(ids)
+    }
 }
 
 /// Reads the kernel's list format of numbers (`0-3,8`, or nothing), at most 65,536 of them.
@@ -120,4 +139,34 @@ pub(crate) fn write_list(
         comma = ",";
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn maps_that_are_none_are_refused() {
+        for text in ["", ",", "0000000g", "-1", "000000001", "0,,1", "+1"] {
+            assert_eq!(CpuId::parse_map(text), None, "{text}");
+        }
+        assert_eq!(CpuId::parse_map("0"), Some(Vec::new()));
+        assert_eq!(
+            CpuId::parse_map("8000,00000000,00000003\n"),
+            Some([0, 1, 79].map(CpuId).to_vec())
+        );
+        assert_eq!(CpuId::parse_map(&"f,".repeat(3000)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_map_and_a_list_of_the_same_cpus_are_read_alike(cpus in proptest::collection::btree_set(0_u32..2000, 0..40)) {
+            let mut words = std::vec![0_u32; 64];
+            cpus.iter().for_each(|cpu| words[(cpu / 32) as usize] |= 1 << (cpu % 32));
+            let map: Vec<_> = words.iter().rev().map(|word| std::format!("{word:08x}")).collect();
+            let list: Vec<_> = cpus.iter().map(std::string::ToString::to_string).collect();
+            prop_assert_eq!(CpuId::parse_map(&map.join(",")), CpuId::parse_list(&list.join(",")));
+        }
+    }
 }

@@ -16,7 +16,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use crate::kind::{KnownBy, MemoryKind};
-use crate::machine::{Attributes, Finding, Initiator, Node, Topology};
+use crate::machine::{Attributes, Finding, Initiator, Node, SideCache, Topology};
 use crate::nodeset::NodeSet;
 use crate::reader::{NODES, Reader, brief};
 use crate::tree::Tree;
@@ -44,6 +44,7 @@ impl Topology {
             ..Self::default()
         };
         nodes(&mut reader, &mut machine);
+        claimed_twice(&mut reader, &machine);
         cxl::read(&mut reader, &mut machine);
         infer::kinds(&mut reader, &mut machine);
         for (id, kind) in overrides {
@@ -88,6 +89,25 @@ fn nodes(reader: &mut Reader<'_>, machine: &mut Topology) {
     }
 }
 
+/// Notes CPUs that several nodes claim.
+fn claimed_twice(reader: &mut Reader<'_>, machine: &Topology) {
+    let mut owners: BTreeMap<CpuId, NodeId> = BTreeMap::new();
+    for (id, node) in &machine.nodes {
+        let others: Vec<(CpuId, NodeId)> = node
+            .cpus
+            .iter()
+            .filter_map(|cpu| Some((*cpu, owners.insert(*cpu, *id).filter(|other| other != id)?)))
+            .collect();
+        if let Some((cpu, other)) = others.first() {
+            let count = others.len();
+            reader.note(
+                &format!("{NODES}/node{id}"),
+                format!("{count} of its CPUs, such as {cpu}, are those of node {other}, too; taken as CPUs of both"),
+            );
+        }
+    }
+}
+
 /// The nodes that have a directory.
 fn directories(tree: &Tree) -> NodeSet {
     let ids = tree.children(NODES).filter_map(|name| name.strip_prefix("node")?.parse().ok());
@@ -106,17 +126,47 @@ fn node(reader: &mut Reader<'_>, id: NodeId) -> Node {
         free: memory(reader, &path, "MemFree"),
         access0: initiator(reader, &format!("{path}/access0/initiators")),
         access1: initiator(reader, &format!("{path}/access1/initiators")),
+        caches: caches(reader, &format!("{path}/memory_side_cache")),
         ..Node::default()
     }
 }
 
+/// From `cpulist`, or else from `cpumap`, which some recordings have alone.
 fn cpus(reader: &mut Reader<'_>, node: &str) -> Vec<CpuId> {
-    let path = format!("{node}/cpulist");
-    let Some(text) = reader.tree.text(&path) else { return Vec::new() };
-    CpuId::parse_list(text).unwrap_or_else(|| {
-        reader.note(&path, format!("`{}` is not a list of CPUs; ignored", brief(text)));
+    let (list, map) = (format!("{node}/cpulist"), format!("{node}/cpumap"));
+    let (path, what, parsed, text) = match (reader.tree.text(&list), reader.tree.text(&map)) {
+        (Some(text), _) => (list, "list", CpuId::parse_list(text), text),
+        (None, Some(text)) => (map, "map", CpuId::parse_map(text), text),
+        (None, None) => return Vec::new(),
+    };
+    parsed.unwrap_or_else(|| {
+        reader.note(&path, format!("`{}` is not a {what} of CPUs; ignored", brief(text)));
         Vec::new()
     })
+}
+
+/// Memory-side caches: `indexN/{size,line_size,indexing,write_policy}` (numaperf.rst).
+fn caches(reader: &mut Reader<'_>, path: &str) -> Vec<SideCache> {
+    let tree = reader.tree;
+    let levels = tree.children(path).filter_map(|name| name.strip_prefix("index")?.parse().ok());
+    let mut levels: Vec<u32> = levels.collect();
+    levels.sort_unstable();
+    let word = |number: Option<u64>, words: [&str; 2]| {
+        let number = number?;
+        let known = usize::try_from(number).ok().and_then(|number| words.get(number).copied());
+        Some(known.map_or_else(|| number.to_string(), ToString::to_string))
+    };
+    let mut cache = |level: u32| {
+        let mut number = |name: &str| reader.number(&format!("{path}/index{level}/{name}"));
+        SideCache {
+            level,
+            size: number("size").map(Bytes),
+            line: number("line_size").map(Bytes),
+            associativity: word(number("indexing"), ["direct-mapped", "associative"]),
+            write: word(number("write_policy"), ["write-back", "write-through"]),
+        }
+    };
+    levels.into_iter().map(&mut cache).collect()
 }
 
 /// A field of `meminfo`, which is in kB; zero where it is missing.

@@ -95,6 +95,7 @@ pub fn machine(nodes: impl IntoIterator<Item = NodeSpec>) -> Topology {
             MemoryKind::Cxl => KnownBy::CxlRegion,
             MemoryKind::Pmem => KnownBy::NdRegion,
             MemoryKind::Dram | MemoryKind::Hbm => KnownBy::Hmat,
+            MemoryKind::Gpu => KnownBy::Driver,
         };
         machine.nodes.insert(id, node);
     }

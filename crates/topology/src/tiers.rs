@@ -6,7 +6,8 @@
 //! `hbm`, then `dram`, then `cxl`, then `pmem`. Only tiers with CPU nodes are split. There, kinds known by a CXL or nd
 //! region or by the user always count; weaker evidence (HMAT, and for nodes of unknown kind the SLIT distance to the
 //! nearest CPUs) only where the kernel has all memory in one tier, because a kernel that made several has used the same
-//! HMAT already. `known_by` is the evidence for a tier. Kernels before 6.1 report no tiers: that counts as one for all,
+//! HMAT already. A distance is the weakest evidence: it counts only for memory of unknown kind, and only if it is 14
+//! or more (HBM on the package has been seen at 13 and, on Xeon Phi, at 31, and is not slower). `known_by` is the evidence for a tier. Kernels before 6.1 report no tiers: that counts as one for all,
 //! which is then split.
 //!
 //! Sockets are not tiers: DRAM of all CPU nodes is one rank, within which nodes are local or remote to a CPU
@@ -23,8 +24,8 @@ use crate::reader::Reader;
 use crate::units::NodeId;
 
 const TIERING: &str = "sys/devices/virtual/memory_tiering";
-/// The SLIT's distance of a node to itself.
-const LOCAL_DISTANCE: u32 = 10;
+/// The SLIT's least distance of memory behind a link: 14 has been seen for CXL memory, 13 for HBM on the package.
+const DISTANT: u32 = 14;
 
 /// The tiers of `machine`; its kinds are already set. Together they contain every node with memory exactly once.
 pub(crate) fn tiers(reader: &mut Reader<'_>, machine: &Topology) -> Vec<Tier> {
@@ -121,7 +122,7 @@ fn split(
 
 fn rank(machine: &Topology, id: NodeId, weak_evidence_counts: bool) -> (Rank, KnownBy) {
     let node = machine.nodes.get(&id).cloned().unwrap_or_default();
-    let strong = matches!(node.known_by, KnownBy::User | KnownBy::CxlRegion | KnownBy::NdRegion);
+    let strong = node.known_by <= KnownBy::Driver;
     if !strong && !weak_evidence_counts {
         return (Rank::Dram, node.known_by);
     }
@@ -129,7 +130,7 @@ fn rank(machine: &Topology, id: NodeId, weak_evidence_counts: bool) -> (Rank, Kn
         MemoryKind::Hbm => Rank::Hbm,
         MemoryKind::Dram => Rank::Dram,
         MemoryKind::Cxl => Rank::Cxl,
-        MemoryKind::Pmem => Rank::Pmem,
+        MemoryKind::Pmem | MemoryKind::Gpu => Rank::Pmem,
         MemoryKind::Unknown if is_distant(machine, id, &node) => {
             return (Rank::Cxl, KnownBy::Distance);
         }
@@ -138,11 +139,11 @@ fn rank(machine: &Topology, id: NodeId, weak_evidence_counts: bool) -> (Rank, Kn
     (rank, node.known_by)
 }
 
-/// Whether all CPUs are farther from the node's memory than from their own.
+/// Whether the node's memory is as far from all CPUs as that behind a link, or farther.
 fn is_distant(machine: &Topology, id: NodeId, node: &Node) -> bool {
     let cpus = machine.cpu_nodes();
     let nearest = cpus.iter().filter_map(|from| machine.distances.get(&(from, id))).min();
-    node.cpus.is_empty() && nearest.is_some_and(|distance| *distance > LOCAL_DISTANCE)
+    node.cpus.is_empty() && nearest.is_some_and(|distance| *distance >= DISTANT)
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ pub enum Extent {
 const RANKS: &[&str] = &[
     "sys/devices/system/node/online",
     "sys/devices/system/node/node*/cpulist",
+    "sys/devices/system/node/node*/cpumap",
     "sys/devices/system/node/node*/distance",
     "sys/devices/system/node/node*/meminfo",
     "sys/devices/system/node/node*/access0/initiators/*",
@@ -41,6 +42,7 @@ const RANKS: &[&str] = &[
     "sys/devices/virtual/memory_tiering/memory_tier*/nodelist",
     "sys/bus/cxl/devices/region*/resource",
     "sys/bus/dax/devices/*/target_node",
+    "proc/driver/nvidia/gpus/*/numa_status",
 ];
 
 /// Everything else. All of it is readable without privilege on an ordinary system. Patterns that end in a directory
@@ -94,6 +96,10 @@ const REST: &[&str] = &[
     "sys/kernel/mm/page_idle/bitmap",
 ];
 
+/// The model of the CPUs, and the bytes of it that are read.
+const CPUINFO: &str = "proc/cpuinfo";
+const CPUINFO_HEAD: usize = 4096;
+
 /// Files that are not text, are large, or do work when read.
 const NEVER: &[&str] = &["sys/kernel/mm/page_idle/bitmap", "proc/self/numa_maps"];
 
@@ -113,6 +119,7 @@ fn gather_part(fs: &dyn Fs, extent: Extent) -> (Tree, Vec<Finding>) {
             gather.matching("", &segments);
         }
     }
+    gather.cpu_model();
     gather.blocks_of_regions();
     (gather.tree, gather.findings)
 }
@@ -210,6 +217,23 @@ impl Gather<'_> {
         }
     }
 
+    /// The lines of /proc/cpuinfo that name the first CPU's model: the whole has a part for each CPU.
+    fn cpu_model(&mut self) {
+        const MODEL: [&str; 3] = ["model name", "CPU implementer", "CPU part"];
+        let head = self.fs.read_parts(CPUINFO, &[0], CPUINFO_HEAD).ok().flatten();
+        let text = match head {
+            Some(head) => String::from_utf8_lossy(&head).into_owned(),
+            None => self.fs.read(CPUINFO).ok().flatten().unwrap_or_default(),
+        };
+        let first = text.split("\n\n").next().unwrap_or_default().lines();
+        let is_model =
+            |line: &&str| line.split_once(':').is_some_and(|(key, _)| MODEL.contains(&key.trim()));
+        let model: Vec<&str> = first.filter(is_model).collect();
+        if !model.is_empty() {
+            self.record(CPUINFO, &(model.join("\n") + "\n"));
+        }
+    }
+
     /// The node of the first memory block of each CXL region: this ties memory that firmware made plain system RAM,
     /// without a dax device, to its node.
     fn blocks_of_regions(&mut self) {
@@ -254,8 +278,15 @@ impl Gather<'_> {
             Some(text) if text.len() > TEXT_BYTES_MAX => {
                 self.note(path, format!("{} bytes are more than expected; left out", text.len()));
             }
-            Some(text) if text.contains('\0') => {}
-            Some(text) => self.record(path, &text),
+            Some(text) => match text.trim_end_matches('\0') {
+                // Devices have files that are no text at all.
+                text if text.contains('\0') => {
+                    if path.starts_with("sys/devices/system/") {
+                        self.note(path, "has bytes of zero within its text; left out".to_owned());
+                    }
+                }
+                text => self.record(path, text),
+            },
             None => {}
         }
     }

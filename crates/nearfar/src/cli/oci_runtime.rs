@@ -352,16 +352,13 @@ fn judge(pid: u32, policy: &MemoryPolicy) -> anyhow::Result<Report> {
 /// Sets this process's policy, which the runtime and the container inherit.
 fn set(policy: &MemoryPolicy) -> anyhow::Result<()> {
     mempolicy::set_flagged(&policy.kernel(), policy.flags).map_err(|error| {
-        let is_refused = matches!(&error, PolicyError::Call { source, .. }
-            if source.raw_os_error() == Some(libc::EPERM));
-        let error = anyhow::Error::from(error);
-        if is_refused {
-            return error.context(
-                "set_mempolicy is not permitted here: a seccomp profile refuses it, as in a container without CAP_SYS_NICE; \
-                 run the OCI runtime on the host",
-            );
+        match error {
+            PolicyError::Refused { policy, call, source } => anyhow::anyhow!(
+                "{policy}: {call} is not permitted here ({source}): a seccomp profile refuses it, as in a container without \
+                 CAP_SYS_NICE; run the OCI runtime on the host"
+            ),
+            error => error.into(),
         }
-        error
     })
 }
 

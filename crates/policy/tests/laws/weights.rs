@@ -50,7 +50,29 @@ proptest! {
     }
 
     #[test]
-    fn with_any_loss_allowed_every_node_has_one_page(b in some_nodes()) {
+    fn no_set_of_nodes_reaches_more_than_what_is_worthwhile(b in prop::collection::vec(1u64..5000, 1..5)) {
+        let all = nodes(&b);
+        let (found, _) = worthwhile(&all, BasisPoints(0)).unwrap();
+        let found = found.aggregate(&all).unwrap();
+        for mask in 1_u32..1 << b.len() {
+            let some: BTreeMap<_, _> = all.iter().filter(|(id, _)| mask >> id.0 & 1 == 1).map(|(id, b)| (*id, *b)).collect();
+            if let Ok(other) = weights(&some, BasisPoints(0)) {
+                prop_assert!(other.aggregate(&some).unwrap() <= found, "{:?}", other);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_worthwhile_is_never_worse_than_a_node_alone(b in prop::collection::vec(1u64..1_000_000, 1..7)) {
+        let all = nodes(&b);
+        let (found, _) = worthwhile(&all, TOLERANCE).unwrap();
+        prop_assert!(found.aggregate(&all).unwrap().0 >= *b.iter().max().unwrap());
+    }
+
+    #[test]
+    fn with_any_loss_allowed_every_node_has_one_page_unless_one_alone_has_more(b in some_nodes()) {
+        let (least, most) = (b.iter().min().unwrap(), b.iter().max().unwrap());
+        prop_assume!(least * b.len() as u64 >= *most);
         let found = weights(&nodes(&b), BasisPoints(10_000)).unwrap();
         prop_assert_eq!(found, Weights::even((0..).map(NodeId).take(b.len())).unwrap());
     }
@@ -149,4 +171,12 @@ fn as_many_equal_nodes_as_a_round_has_pages_get_one_page_each() {
     }
     let error = weights(&nodes(&vec![7; most + 1]), BasisPoints(0)).unwrap_err();
     assert!(error.to_string().contains("65") && error.to_string().contains("64"), "{error}");
+}
+
+#[test]
+fn hbm_dram_and_persistent_memory_of_a_reported_machine_are_not_all_weighed() {
+    let machine = nodes(&[1000, 1000, 10_000, 10_000, 100, 100, 100].map(|gb| gb * 1_000_000_000));
+    let (found, left_out) = worthwhile(&machine, TOLERANCE).unwrap();
+    assert!(found.aggregate(&machine).unwrap().0 >= 21_000 * 1_000_000_000, "{found}");
+    assert_eq!(left_out.len(), 3);
 }

@@ -69,9 +69,27 @@ proptest! {
     }
 
     #[test]
-    fn a_cpu_node_is_dram_whatever_its_attributes(latency in 1u64..10_000, bandwidth in 1u64..1_000_000) {
+    fn a_cpu_node_is_dram_below_five_times_the_bandwidth_of_another(latency in 1u64..10_000, bandwidth in 1u64..1_000_000) {
         let machine = pair().node(2, "4-7", GIB).hmat(2, latency, bandwidth).machine();
-        prop_assert_eq!(kind(&machine, 2), (MemoryKind::Dram, KnownBy::Cpus));
+        let expected = match bandwidth {
+            200_000.. => (MemoryKind::Hbm, KnownBy::Hmat),
+            _ => (MemoryKind::Dram, KnownBy::Cpus),
+        };
+        prop_assert_eq!(kind(&machine, 2), expected);
+    }
+
+    #[test]
+    fn figures_from_an_initiator_without_cpus_tell_nothing(latency in 1u64..10_000, bandwidth in 1u64..500_000) {
+        let from = |node: &str| {
+            let machine = pair()
+                .file("node1/access0/initiators/read_latency", &latency.to_string())
+                .file("node1/access0/initiators/read_bandwidth", &bandwidth.to_string())
+                .file(&format!("node1/access0/initiators/node{node}"), "-> ../../../node")
+                .machine();
+            kind(&machine, 1)
+        };
+        prop_assert_eq!(from("1"), kind(&pair().machine(), 1));
+        prop_assert_eq!(from("0"), kind(&pair().hmat(1, latency, bandwidth).machine(), 1));
     }
 
     #[test]

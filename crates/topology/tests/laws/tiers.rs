@@ -13,7 +13,7 @@ fn speed(kind: MemoryKind) -> u8 {
         MemoryKind::Hbm => 0,
         MemoryKind::Dram | MemoryKind::Unknown => 1,
         MemoryKind::Cxl => 2,
-        MemoryKind::Pmem => 3,
+        MemoryKind::Pmem | MemoryKind::Gpu => 3,
     }
 }
 

@@ -5,19 +5,17 @@
 //! byte stays. Three steps: `expand` turns `-m` and `--far` into objects, [`plan`] resolves and checks the objects,
 //! `hmat` describes the memory to the guest. Not here: starting QEMU; a [`Plan`] lists the work for the caller.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 
 use nearfar_topology::{Bytes, NodeSet};
 
-use crate::capacity::{self, Demand};
 use crate::error::VmError;
 use crate::policy::Policy;
-use crate::size;
 use crate::splice::{self, Splice};
 use crate::wish::{self, Host, POLICY, TYPE};
 
+mod checks;
 mod config;
 mod far;
 mod hmat;
@@ -31,7 +29,8 @@ pub(crate) mod words;
 pub use far::{Far, Shape};
 pub use weighted::{Mount, Way};
 
-use object::{Location, Object, Pool, Target};
+use checks::{divided, known, machine_type, misplaced, room, unique};
+use object::{Location, Object, Target};
 use words::Opt;
 
 /// Prefix of our keys; a command line without it is returned as it is.
@@ -245,6 +244,8 @@ pub fn fuzz(data: &[u8]) {
 }
 
 #[cfg(test)]
+mod corpus;
+#[cfg(test)]
 mod tests;
 
 /// The files of `-readconfig`. QEMU reports those that can't be read.
@@ -290,62 +291,6 @@ fn objects(words: &[OsString], loaded: &[Loaded]) -> Result<Vec<Object>, VmError
         }
     }
     Ok(objects)
-}
-
-/// Refuses a misspelt key of ours on an object.
-fn known(object: &Object) -> Result<(), VmError> {
-    let is_unknown = |key: &str| key.starts_with(OURS) && ![TYPE, POLICY].contains(&key);
-    let unknown = object.fields.iter().find(|field| is_unknown(&field.key));
-    unknown.map_or(Ok(()), |field| {
-        let problem = format!("{} is unknown; the keys are {TYPE} and {POLICY}", field.key);
-        Err(VmError::Unreadable { place: object.place.clone(), problem })
-    })
-}
-
-/// Refuses files of `-readconfig` that divide the guest's memory, for `ours`, which divides that of the command line.
-fn divided(loaded: &[Loaded], ours: &str) -> Result<(), VmError> {
-    for file in loaded {
-        let has = |section: &config::Section| match section.group.as_str() {
-            "memory" | "smp-opts" | "numa" => true,
-            "machine" => keyval::get(&section.fields, "memory-backend").is_some(),
-            _ => false,
-        };
-        if let Some(section) = config::parse(&file.text).iter().find(|section| has(section)) {
-            return Err(VmError::Conflict {
-                place: format!("-readconfig {}", file.path),
-                ours: ours.into(),
-                theirs: format!("section [{}]", section.group),
-                remedy: "write its options on the command line instead".into(),
-            });
-        }
-    }
-    Ok(())
-}
-
-/// The type of machine that files of `-readconfig` have.
-fn machine_type(loaded: &[Loaded]) -> Option<String> {
-    let sections = loaded.iter().flat_map(|file| config::parse(&file.text));
-    let machines = sections.filter(|section| section.group == "machine");
-    let types = machines.filter_map(|one| keyval::get(&one.fields, "type").map(str::to_owned));
-    types.reduce(|_, last| last)
-}
-
-/// Refuses our keys on options that look as if they took them.
-fn misplaced(words: &[OsString]) -> Result<(), VmError> {
-    for opt in words::options(words) {
-        let takes_none = ["machine", "numa", "device"].contains(&opt.name.as_str());
-        let fields = keyval::parse(&opt.value, Some("type"));
-        if takes_none && fields.iter().any(|field| field.key.starts_with(OURS)) {
-            return Err(VmError::Conflict {
-                place: format!("-{}", opt.name),
-                ours: TYPE.into(),
-                theirs: "this option".into(),
-                remedy: "write it on -m for all of the memory, or on -object for one backend"
-                    .into(),
-            });
-        }
-    }
-    Ok(())
 }
 
 /// Resolves the wish of an object.
@@ -407,79 +352,6 @@ fn placed(object: &Object, host: &Host<'_>, native: Option<&str>) -> Result<Plac
     };
     let nodes = wish::nodes(&object.place, text, host.machine)?;
     Ok(Placed { id, size: object.size()?, kind: text.to_owned(), nodes, policy })
-}
-
-/// Refuses two objects with one id: QEMU does so too, but after our changes its message names the wrong option.
-fn unique(objects: &[Object]) -> Result<(), VmError> {
-    let mut seen = BTreeSet::new();
-    for object in objects {
-        if let Some(id) = object.id.as_ref().filter(|id| !seen.insert((*id).clone())) {
-            return Err(VmError::DuplicateId { place: object.place.clone(), id: id.clone() });
-        }
-    }
-    Ok(())
-}
-
-/// Refuses memory that the nodes it is bound to can't hold, together with memory that the user has bound.
-fn room(
-    options: &[Opt],
-    (objects, wished): (&[Object], &[(&Object, Placed)]),
-    host: &Host<'_>,
-    request: &Request<'_>,
-) -> Result<(), VmError> {
-    let pool = |object: &Object| object.pool(host.huge.default, request.huge_pages_at);
-    let mut demands: BTreeMap<Pool, Vec<Demand>> = BTreeMap::new();
-    let mut add = |object: &Object, id: &str, size: Bytes, nodes: NodeSet| {
-        // Huge pages of a device's whole memory are reserved at the start, unless that is off.
-        let is_reserved =
-            pool(object) != Pool::Plain && !object.get("reserve").is_some_and(keyval::is_off);
-        let size = plugged(options, id).filter(|_| !is_reserved).unwrap_or(size);
-        let demand = Demand { id: id.to_owned(), size, nodes };
-        demands.entry(pool(object)).or_default().push(demand);
-    };
-    for (object, placed) in wished.iter().filter(|(_, placed)| placed.policy == Policy::Bind) {
-        add(object, &placed.id, placed.size, placed.nodes.clone());
-    }
-    let own = objects.iter().filter(|object| {
-        object.is_memory() && !object.has_wish() && object.get("policy") == Some("bind")
-    });
-    for object in own {
-        let nodes = object.own_nodes();
-        let all_known = nodes.iter().all(|node| host.room.contains_key(&node));
-        if let (Some(id), Ok(size), true) =
-            (&object.id, object.size(), all_known && !nodes.is_empty())
-        {
-            add(object, id, size, nodes);
-        }
-    }
-    for (pool, demands) in demands {
-        match pool {
-            Pool::Plain => capacity::check(&demands, &host.room, capacity::FREE)?,
-            Pool::Huge(Some(size)) if !host.huge.free.is_empty() => {
-                let free = host.huge.free.get(&size).cloned().unwrap_or_default();
-                capacity::check(&demands, &free, &format!("in free huge pages of {size}"))?;
-            }
-            // The size is unknown here; QEMU reports pages that it does not get.
-            Pool::Huge(_) => {}
-        }
-    }
-    Ok(())
-}
-
-/// The memory that a virtio-mem device over this backend has at the start; `None` if there is no such device.
-fn plugged(options: &[Opt], id: &str) -> Option<Bytes> {
-    let devices = options.iter().filter(|opt| opt.name == "device");
-    let fields = devices.map(|opt| match opt.value.strip_prefix('{') {
-        Some(_) => json::parse(&opt.value).unwrap_or_default(),
-        None => keyval::parse(&opt.value, Some("driver")),
-    });
-    let mut devices = fields.filter(|fields| {
-        let is_it =
-            keyval::get(fields, "driver").is_some_and(|name| name.starts_with("virtio-mem"));
-        is_it && keyval::get(fields, "memdev") == Some(id)
-    });
-    let device = devices.next()?;
-    keyval::get(&device, "requested-size").map_or(Some(Bytes(0)), |text| size::parse(text, 1))
 }
 
 /// Puts the changes into the words and files.

@@ -289,8 +289,11 @@ mod tests {
         let own = std::process::id();
         assert_eq!(listening(&path, own), own);
         // As libvirt does: another process has it as its standard input, and this one closes it.
-        let mut other = std::process::Command::new("sleep");
-        let mut other = other.arg("600").stdin(OwnedFd::from(listener)).spawn().unwrap();
+        let mut other = std::process::Command::new("sleep")
+            .arg("600")
+            .stdin(OwnedFd::from(listener))
+            .spawn()
+            .unwrap();
         let found = listening(&path, own);
         let pid = other.id();
         other.kill().unwrap();

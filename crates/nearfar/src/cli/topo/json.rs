@@ -5,7 +5,7 @@
 
 use nearfar_topology::{
     Attributes, Bytes, CpuId, CxlDevice, CxlRegion, Dax, Finding, Initiator, KnownBy, MemoryKind,
-    Node, NodeId, NodeSet, Topology,
+    Node, NodeId, NodeSet, SideCache, Topology,
 };
 use serde::Serialize;
 
@@ -33,6 +33,9 @@ pub(crate) struct Report {
     far: Vec<NodeId>,
     /// Local and remote near nodes, relative to the CPUs of each node that has some.
     near_from: Vec<NearFrom>,
+    /// For each node with CPUs: the near nodes closest to it, and all others (for any program) in order of cost, other
+    /// sockets' near memory among them.
+    near_far: Vec<NearFar>,
     cxl_regions: Vec<RegionReport>,
     cxl_devices: Vec<DeviceReport>,
     dax: Vec<DaxReport>,
@@ -45,12 +48,13 @@ pub(crate) struct Report {
 struct NodeReport {
     id: NodeId,
     kind: MemoryKind,
-    /// The evidence for the kind: user, cxl_region, nd_region, hmat, memory_tier, probe, cpus, nothing.
+    /// The evidence for the kind: user, cxl_region, nd_region, driver, hmat, cpu_model, memory_tier, probe, cpus,
+    /// nothing.
     known_by: KnownBy,
     size_bytes: Bytes,
     free_bytes: Bytes,
     cpus: Vec<CpuId>,
-    /// The rank of its tier, as in `tier:N`; null for a node without memory.
+    /// The rank of its tier, as in `tier:N`; null for a node without memory, or with memory of a GPU.
     tier: Option<usize>,
     /// SLIT distances from this node.
     distances: Vec<Distance>,
@@ -58,6 +62,8 @@ struct NodeReport {
     access0: Option<Access>,
     /// Firmware's figures from the best CPUs.
     access1: Option<Access>,
+    /// Caches in front of its memory, which are no part of any node.
+    memory_side_caches: Vec<CacheReport>,
 }
 
 #[derive(Debug, Serialize)]
@@ -93,6 +99,13 @@ struct NearFrom {
 }
 
 #[derive(Debug, Serialize)]
+struct NearFar {
+    cpu_node: NodeId,
+    near: Vec<NodeId>,
+    far: Vec<NodeId>,
+}
+
+#[derive(Debug, Serialize)]
 struct RegionReport {
     name: String,
     size_bytes: Option<Bytes>,
@@ -115,6 +128,16 @@ struct DeviceReport {
     /// The node its host bridge is nearest to.
     numa_node: Option<NodeId>,
     pci: Option<String>,
+}
+
+/// A memory-side cache.
+#[derive(Debug, Serialize)]
+struct CacheReport {
+    level: u32,
+    size_bytes: Option<Bytes>,
+    line_bytes: Option<Bytes>,
+    associativity: Option<String>,
+    write_policy: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -158,6 +181,7 @@ impl Report {
             tiers: tiers.collect(),
             near: ids(&machine.near()),
             far: ids(&machine.far()),
+            near_far: machine.cpu_nodes().iter().map(|id| near_far(machine, id)).collect(),
             near_from: machine.cpu_nodes().iter().map(|id| near_from(machine, id)).collect(),
             cxl_regions: machine.cxl_regions.iter().map(RegionReport::from).collect(),
             cxl_devices: machine.cxl_devices.iter().map(DeviceReport::from).collect(),
@@ -185,6 +209,25 @@ fn node_report(machine: &Topology, id: NodeId, node: &Node) -> NodeReport {
         distances: distances.collect(),
         access0: node.access0.as_ref().map(Access::from),
         access1: node.access1.as_ref().map(Access::from),
+        memory_side_caches: node.caches.iter().map(CacheReport::from).collect(),
+    }
+}
+
+fn near_far(machine: &Topology, id: NodeId) -> NearFar {
+    let cpus = machine.nodes.get(&id).map(|node| node.cpus.clone()).unwrap_or_default();
+    NearFar { cpu_node: id, near: ids(&machine.local(&cpus)), far: machine.others(id) }
+}
+
+impl From<&SideCache> for CacheReport {
+    fn from(cache: &SideCache) -> Self {
+        let cache = cache.clone();
+        Self {
+            level: cache.level,
+            size_bytes: cache.size,
+            line_bytes: cache.line,
+            associativity: cache.associativity,
+            write_policy: cache.write,
+        }
     }
 }
 

@@ -5,8 +5,8 @@
 use std::fmt::Write as _;
 
 use nearfar_topology::{
-    Bytes, CxlDevice, CxlRegion, Dax, Finding, Initiator, KnownBy, Node, NodeId, NodeSet, Tier,
-    Topology,
+    Bytes, CxlDevice, CxlRegion, Dax, Finding, Initiator, KnownBy, MemoryKind, Node, NodeId,
+    NodeSet, SideCache, Tier, Topology,
 };
 
 use nearfar_command::machine;
@@ -26,6 +26,7 @@ pub(crate) fn of(
     for (rank, tier) in machine.tiers.iter().enumerate() {
         self::tier(&mut out, machine, rank, tier);
     }
+    gpus(&mut out, machine);
     without_memory(&mut out, machine);
     local_and_remote(&mut out, machine);
     distances(&mut out, machine);
@@ -67,7 +68,9 @@ fn evidence(known_by: KnownBy) -> &'static str {
         KnownBy::User => "--kind",
         KnownBy::CxlRegion => "CXL region",
         KnownBy::NdRegion => "persistent-memory region",
+        KnownBy::Driver => "its driver",
         KnownBy::Hmat => "firmware's figures",
+        KnownBy::CpuModel => "the CPU's model",
         KnownBy::MemoryTier => "the kernel's tier",
         KnownBy::Probe => "measurement",
         KnownBy::Cpus => "its CPUs",
@@ -95,6 +98,9 @@ fn node(out: &mut String, machine: &Topology, id: NodeId, node: &Node) {
     if !node.cpus.is_empty() {
         cpus(out, &margin, node);
     }
+    for cache in &node.caches {
+        wrapped(out, &margin, &side_cache(cache), indent + 2);
+    }
     let (any, cpu) = (node.access0.as_ref(), node.access1.as_ref());
     if let Some(access) = cpu.or(any) {
         wrapped(out, &margin, &format!("firmware: {}", figures(access)), indent + 10);
@@ -105,6 +111,16 @@ fn node(out: &mut String, machine: &Topology, id: NodeId, node: &Node) {
         let text = format!("firmware, best initiator of any kind: {}", figures(any));
         wrapped(out, &margin, &text, indent + 10);
     }
+}
+
+/// `behind a memory-side cache of 96 GiB (level 1, direct-mapped, write-back, lines of 64 B)`
+fn side_cache(cache: &SideCache) -> String {
+    let mut parts = vec![format!("level {}", cache.level)];
+    parts.extend(cache.associativity.clone());
+    parts.extend(cache.write.clone());
+    parts.extend(cache.line.filter(|line| *line > Bytes(0)).map(|line| format!("lines of {line}")));
+    let size = size(cache.size.filter(|size| *size > Bytes(0)));
+    format!("behind a memory-side cache of {size} ({})", parts.join(", "))
 }
 
 fn cpus(out: &mut String, margin: &str, node: &Node) {
@@ -162,10 +178,25 @@ fn figures(access: &Initiator) -> String {
     parts.join(", ") + &from
 }
 
+/// Nodes with memory of GPUs, which is in no tier.
+fn gpus(out: &mut String, machine: &Topology) {
+    let nodes = machine.of_kind(MemoryKind::Gpu);
+    if nodes.is_empty() {
+        return;
+    }
+    out.push('\n');
+    let text = "gpu  memory of GPUs, for their programs: not in near, far or all; named by gpu or by number";
+    wrapped(out, "", text, 5);
+    for id in nodes.iter() {
+        if let Some(node) = machine.nodes.get(&id) {
+            self::node(out, machine, id, node);
+        }
+    }
+}
+
 /// Nodes without memory, and nodes that are not online.
 fn without_memory(out: &mut String, machine: &Topology) {
-    let memory = machine.memory_nodes();
-    let empty: Vec<_> = machine.nodes.iter().filter(|(id, _)| !memory.contains(**id)).collect();
+    let empty: Vec<_> = machine.nodes.iter().filter(|(_, node)| node.size == Bytes(0)).collect();
     if !empty.is_empty() {
         out.push_str("\nwithout memory\n");
         for (id, node) in empty {
@@ -319,10 +350,25 @@ fn notes(out: &mut String, machine: &Topology, findings: &[Finding]) {
     let behind = |name: &String| machine.cxl_regions.iter().any(|r| r.devices.contains(name));
     for device in machine.cxl_devices.iter().filter(|device| !behind(&device.name)) {
         let name = &device.name;
-        notes.push(format!(
-            "{name} is in no region, so its memory is not in use; make one with {} (package cxl; cxl list -D names the root decoders)",
-            tied(format_args!("cxl create-region -m -d DECODER {name}"))
-        ));
+        let unused = |kind: &str, then: String| {
+            format!(
+                "{name} is in no region, so its {kind} memory is not in use; make one with {} (package cxl; cxl list -D names the \
+                 root decoders){then}",
+                tied(format_args!("cxl create-region -m -t {kind} -d DECODER {name}"))
+            )
+        };
+        if device.ram_size.is_some() || device.pmem_size.is_none() {
+            let then = tied(format_args!("daxctl reconfigure-device --mode=system-ram daxX.Y"));
+            notes.push(unused(
+                "ram",
+                format!(
+                    "; if the kernel then has a dax device and no node, {then} (package daxctl)"
+                ),
+            ));
+        }
+        if device.pmem_size.is_some() {
+            notes.push(unused("pmem", String::new()));
+        }
     }
     for dax in machine.dax.iter().filter(|dax| dax.driver.as_deref() == Some("device_dax")) {
         let name = &dax.name;
