@@ -21,6 +21,7 @@ use rustix::io::Errno;
 mod error;
 pub mod gather;
 mod input;
+mod links;
 mod plant;
 
 pub use error::FsError;
@@ -160,7 +161,14 @@ impl RootFs {
 
     /// Opens `path`; `None` if it does not exist.
     fn open(&self, path: &str, flags: OFlags) -> Result<Option<OwnedFd>, FsError> {
-        self.open_with(path, flags, Mode::empty())
+        let opened = self.open_with(path, flags, Mode::empty())?;
+        if opened.is_some() || self.is_live() {
+            return Ok(opened);
+        }
+        match self.through_texts(path) {
+            Some(path) => self.open_with(&path, flags, Mode::empty()),
+            None => Ok(None),
+        }
     }
 
     fn open_with(&self, path: &str, flags: OFlags, mode: Mode) -> Result<Option<OwnedFd>, FsError> {
@@ -298,6 +306,7 @@ impl Fs for RootFs {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let Some(fd) = self.open(path, flags)? else { return Ok(None) };
         let mut entries = Vec::new();
+        let followed = if self.is_live() { None } else { self.through_texts(path) };
         let dir = Dir::read_from(fd.as_fd()).map_err(|errno| self.failed("list", path, errno))?;
         for item in dir {
             let item = item.map_err(|errno| self.failed("list", path, errno))?;
@@ -310,7 +319,13 @@ impl Fs for RootFs {
             }
             // A process or device may end between its listing and its check.
             match self.kind(&fd, &name, path, item.file_type()) {
-                Ok(kind) => entries.push(Entry { name: name.into_owned(), kind }),
+                Ok(kind) => {
+                    let entry = format!("{}/{name}", followed.as_deref().unwrap_or(path));
+                    let target =
+                        (kind == EntryKind::File).then(|| self.target_text(&entry)).flatten();
+                    let kind = target.map_or(kind, EntryKind::Link);
+                    entries.push(Entry { name: name.into_owned(), kind });
+                }
                 Err(error) if error.errno() == Some(Errno::NOENT.raw_os_error()) => {}
                 Err(error) => return Err(error),
             }

@@ -223,7 +223,8 @@ fn a_program_that_is_killed_leaves_no_parent_waiting() {
 #[test]
 fn node_sets_are_resolved_against_the_machine_and_the_cpus() {
     for (machine, arguments, expected) in [
-        ("two-sockets.tree", &["-m", "near", "-N", "1"][..], "memory   binding to nodes 0-1"),
+        ("two-sockets.tree", &["-m", "near"][..], "memory   binding to nodes 0-1"),
+        ("two-sockets.tree", &["-m", "near", "-N", "1"], "memory   binding to nodes 1"),
         ("two-sockets.tree", &["-m", "local", "--cpubind", "1"], "memory   binding to nodes 1"),
         ("two-sockets.tree", &["-m", "remote", "-N", "1"], "memory   binding to nodes 0"),
         ("two-sockets.tree", &["-N", "1", "-C", "33"], "cpus     33"),
@@ -351,4 +352,46 @@ fn preload() -> PathBuf {
     let library = target.ancestors().nth(3).unwrap().join("abi/libnearfar_preload.so");
     assert!(library.is_file(), "no {}: make library", library.display());
     library
+}
+
+/// Runs `act` in a thread, and programs it starts, without the calls for memory policies, as in a container with the default
+/// profile.
+fn without_policies<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+    let calls = [libc::SYS_mbind, libc::SYS_set_mempolicy, libc::SYS_get_mempolicy];
+    let rules = calls.into_iter().map(|call| (call, Vec::new())).collect();
+    let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    let arch = std::env::consts::ARCH.try_into().unwrap();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch).unwrap();
+    let program: BpfProgram = filter.try_into().unwrap();
+    let confined = std::thread::spawn(move || {
+        seccompiler::apply_filter(&program).unwrap();
+        act()
+    });
+    confined.join().unwrap()
+}
+
+#[test]
+fn a_sandbox_that_refuses_policies_is_named_with_the_way_out_and_nothing_runs() {
+    without_policies(|| {
+        assert!(run(&["--", "true"]).status.success(), "no policy is asked for");
+        for policy in [&["-m", "0"][..], &["-i", "0"], &["-p", "0"], &["-l"]] {
+            let said = refused(&[policy, &["--", "echo", "started"]].concat(), 125);
+            assert!(said.contains("set_mempolicy is not permitted here"), "{said}");
+            assert!(said.contains("seccomp") && said.contains("CAP_SYS_NICE"), "{said}");
+            assert_eq!(said.matches("not permitted").count(), 2, "said once: {said}");
+        }
+    });
+}
+
+#[test]
+fn near_and_far_are_those_of_the_cpus_that_n_names() {
+    let on = |node: &str, memory: &[&str]| {
+        planned("two-sockets.tree", &[&["-N", node], memory].concat())
+    };
+    assert!(on("0", &["-p", "near"]).contains("preferring node 0"));
+    assert!(on("1", &["-p", "near"]).contains("preferring node 1"));
+    assert!(on("1", &["-m", "far"]).contains("binding to nodes 0"));
+    // Without -N, the machine has one tier and so no far memory.
+    assert!(refused_on("two-sockets.tree", &["-m", "far"], 2).contains("names no node"));
 }

@@ -185,30 +185,29 @@ pub fn weights(
         return Err(Unweighable::Unmeasured { node: *node });
     }
     let (best, loss) = shortest(bandwidth, tolerance).ok_or(Unweighable::NoNodes)?;
-    if loss > tolerance {
-        return unless_hindered(best, bandwidth, tolerance);
-    }
-    if best.aggregate(bandwidth) >= bandwidth.values().max().copied() {
-        return Ok(best);
-    }
-    // Little is lost, and yet the fastest node alone has more.
-    let (least, _) = shortest(bandwidth, BasisPoints(0)).ok_or(Unweighable::NoNodes)?;
-    unless_hindered(least, bandwidth, BasisPoints(0))
+    let alone = bandwidth.values().max().copied();
+    let is_good = loss <= tolerance && best.aggregate(bandwidth) >= alone;
+    if is_good { Ok(best) } else { unless_hindered(best, bandwidth, tolerance) }
 }
 
-/// The first round within `tolerance`, else the least lossy of all rounds up to [`ROUND_MAX`], with its loss.
+/// The first round within `tolerance` that has no less than the fastest node alone, else the least lossy of all rounds up
+/// to [`ROUND_MAX`]; with its loss.
 fn shortest(
     bandwidth: &BTreeMap<NodeId, BytesPerSecond>,
     tolerance: BasisPoints,
 ) -> Option<(Weights, BasisPoints)> {
     let mut round = Weights::even(bandwidth.keys().copied())?;
     let mut best = (round.clone(), BasisPoints(u32::MAX));
+    let alone = bandwidth.values().max().copied();
     loop {
         let loss = round.loss(bandwidth)?;
         if loss < best.1 {
             best = (round.clone(), loss);
         }
-        if loss <= tolerance || round.round() == ROUND_MAX {
+        if loss <= tolerance && round.aggregate(bandwidth) >= alone {
+            return Some((round, loss));
+        }
+        if round.round() == ROUND_MAX {
             return Some(best);
         }
         add_page(&mut round, bandwidth);
@@ -266,13 +265,14 @@ fn unless_hindered(
     let mut others = bandwidth.clone();
     others.remove(&node);
     let with = best.aggregate(bandwidth).unwrap_or_default();
-    let mut fastest: Vec<_> = others.iter().collect();
-    fastest.sort_by_key(|(_, bandwidth)| core::cmp::Reverse(**bandwidth));
+    let mut by_speed: Vec<_> = others.iter().collect();
+    by_speed.sort_by_key(|(_, bandwidth)| core::cmp::Reverse(**bandwidth));
     let reached = |count: usize| {
-        let some = fastest[..count].iter().map(|(node, bandwidth)| (**node, **bandwidth)).collect();
+        let some =
+            by_speed[..count].iter().map(|(node, bandwidth)| (**node, **bandwidth)).collect();
         shortest(&some, tolerance)?.0.aggregate(&some)
     };
-    let without = (1..=fastest.len()).filter_map(reached).max();
+    let without = (1..=by_speed.len()).filter_map(reached).max();
     match without {
         Some(without) if with < without => {
             Err(Unweighable::Hinders { node, bandwidth: slowest, with, without })

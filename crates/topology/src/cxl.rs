@@ -2,6 +2,7 @@
 //!
 //! Formats, below `sys/bus/cxl/devices` (each entry a link into sys/devices):
 //! `memN/{serial,firmware_version,numa_node}` and `memN/{ram,pmem}/size`;
+//! `decoder0.N/cap_{ram,pmem}` of root decoders;
 //! `regionN/{size,mode,commit,interleave_ways,interleave_granularity,resource}` and `regionN/targetK`, which names an
 //! endpoint decoder; that decoder's link leads through its endpoint, whose `uport` link names the memory device.
 //! `sys/bus/dax/devices/daxX.Y` links through the region it belongs to and has `size`, `target_node` and a `driver`
@@ -14,7 +15,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use crate::machine::{CxlDevice, CxlRegion, Dax, Topology};
+use crate::machine::{CxlDecoder, CxlDevice, CxlRegion, Dax, Topology};
 use crate::reader::Reader;
 use crate::units::{Bytes, NodeId};
 
@@ -28,6 +29,8 @@ pub(crate) fn read(reader: &mut Reader<'_>, machine: &mut Topology) {
     machine.dax = named(tree.children(DAX), "dax").map(|name| dax(reader, name)).collect();
     machine.cxl_devices =
         named(tree.children(CXL), "mem").map(|name| device(reader, name)).collect();
+    machine.cxl_decoders =
+        named(tree.children(CXL), "decoder").filter_map(|name| decoder(reader, name)).collect();
     machine.cxl_regions = named(tree.children(CXL), "region")
         .map(|name| region(reader, name, &machine.dax))
         .collect();
@@ -81,6 +84,15 @@ fn device(reader: &mut Reader<'_>, name: &str) -> CxlDevice {
         numa_node: reader.node(&format!("{path}/numa_node")),
         pci: link.split('/').rfind(|part| is_pci(part)).map(ToString::to_string),
     }
+}
+
+/// A root decoder; `None` for one of a port or device, which has no capabilities of a window.
+fn decoder(reader: &mut Reader<'_>, name: &str) -> Option<CxlDecoder> {
+    let path = format!("{CXL}/{name}");
+    let mut takes = |what: &str| reader.number(&format!("{path}/cap_{what}"));
+    let (ram, pmem) = (takes("ram"), takes("pmem"));
+    let is_root = ram.is_some() || pmem.is_some();
+    is_root.then(|| CxlDecoder { name: name.into(), ram: ram == Some(1), pmem: pmem == Some(1) })
 }
 
 fn region(reader: &mut Reader<'_>, name: &str, dax: &[Dax]) -> CxlRegion {

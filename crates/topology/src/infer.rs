@@ -9,7 +9,7 @@
 //!    least five times the bandwidth of other CPU nodes.
 //! 5. The node has no CPUs and firmware's attributes (HMAT, CDAT) compare it with the DRAM of the CPU nodes, taking the
 //!    best of those: at least 1.5 times the read bandwidth at less than 1.5 times the latency is `hbm`; at least 1.5
-//!    times the latency, or at most half the bandwidth where no latency is given, is `cxl`; within a quarter of both is
+//!    times the latency, or at most half the bandwidth where no latency is given, is `cxl`, and three times the bandwidth then `hbm`; within a quarter of both is
 //!    `dram`. HBM on a package has a latency like DRAM's (at most a fifth more in published values), memory behind a
 //!    link more than twice DRAM's, so that the two do not overlap. The kind `cxl` then means "behaves like memory
 //!    behind a link", which is the meaning needed by the node sets `cxl` and `far`; its source is `hmat`, not
@@ -227,6 +227,7 @@ fn by_figures(dram: &Figures, node: &Figures) -> Option<MemoryKind> {
         (Some(_), Some(bandwidth)) if bandwidth >= 150 => Some(MemoryKind::Hbm),
         (Some(75..=125), Some(75..=125)) => Some(MemoryKind::Dram),
         (None, Some(0..=50)) => Some(MemoryKind::Cxl),
+        (None, Some(300..)) => Some(MemoryKind::Hbm),
         _ => None,
     }
 }
@@ -254,7 +255,8 @@ mod tests {
             (figures(130, 40), None),
             (figures(100, 20), None),
             (figures(0, 13), Some(MemoryKind::Cxl)),
-            (figures(0, 400), None),
+            (figures(0, 400), Some(MemoryKind::Hbm)),
+            (figures(0, 80), None),
             (figures(0, 0), None),
         ] {
             assert_eq!(by_figures(&dram, &node), kind, "{node:?}");

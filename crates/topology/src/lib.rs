@@ -33,11 +33,13 @@ pub mod testkit;
 mod tiers;
 pub mod tree;
 pub mod units;
+mod view;
 
 pub use curve::{Curve, CurveError, Curves};
 pub use kind::{KnownBy, MemoryKind, UnknownKind};
 pub use machine::{
-    Attributes, CxlDevice, CxlRegion, Dax, Finding, Initiator, Node, SideCache, Tier, Topology,
+    Attributes, CxlDecoder, CxlDevice, CxlRegion, Dax, Finding, Initiator, Node, SideCache, Tier,
+    Topology,
 };
 pub use median::median;
 pub use mix::{Mix, MixError};
@@ -47,3 +49,4 @@ pub use range::AddrRange;
 pub use read::Overrides;
 pub use tree::Tree;
 pub use units::{BasisPoints, Bytes, BytesPerSecond, CpuId, Nanoseconds, NodeId, SizeError};
+pub use view::View;

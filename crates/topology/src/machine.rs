@@ -27,6 +27,8 @@ pub struct Topology {
     pub cxl_regions: Vec<CxlRegion>,
     /// CXL memory devices, in order of name.
     pub cxl_devices: Vec<CxlDevice>,
+    /// CXL root decoders, in order of name.
+    pub cxl_decoders: Vec<CxlDecoder>,
     /// dax devices, in order of name.
     pub dax: Vec<Dax>,
     /// Vendor and product, from firmware.
@@ -147,6 +149,17 @@ pub struct CxlDevice {
     pub pci: Option<String>,
 }
 
+/// A CXL root decoder: a window of addresses in which regions are made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CxlDecoder {
+    /// `decoder0.N`.
+    pub name: String,
+    /// Whether it takes volatile memory.
+    pub ram: bool,
+    /// Whether it takes persistent memory.
+    pub pmem: bool,
+}
+
 /// A dax device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dax {
@@ -226,7 +239,7 @@ impl Topology {
             from.min().copied().unwrap_or(u32::MAX)
         };
         let mut nodes: Vec<_> = nodes.iter().collect();
-        nodes.sort_by_key(|node| (self.tier_of(*node), distance(*node), *node));
+        nodes.sort_by_cached_key(|node| (self.tier_of(*node), distance(*node), *node));
         nodes
     }
 
@@ -245,52 +258,6 @@ impl Topology {
     pub fn far(&self) -> NodeSet {
         let near = self.near();
         self.memory_nodes().iter().filter(|id| !near.contains(*id)).collect()
-    }
-
-    /// The near nodes of `cpus`, and near nodes without CPUs (HBM) to which no other CPUs are closer; for CPUs that have
-    /// neither, as those of a node without memory, the near nodes at the least distance. All near nodes if `cpus` is empty
-    /// (any CPU), or distances are unknown.
-    #[must_use]
-    pub fn local(&self, cpus: &[CpuId]) -> NodeSet {
-        let near = self.near();
-        let own: NodeSet = near.iter().filter(|id| self.belongs(*id, cpus)).collect();
-        if !own.is_empty() {
-            return own;
-        }
-        let homes = self.select(|node| node.cpus.iter().any(|cpu| cpus.contains(cpu)));
-        let distance = |to: NodeId| {
-            homes.iter().filter_map(|from| self.distances.get(&(from, to))).min().copied()
-        };
-        let Some(least) = near.iter().filter_map(distance).min() else { return near };
-        near.iter().filter(|id| distance(*id) == Some(least)).collect()
-    }
-
-    /// All nodes for any program that are not [`Topology::local`] to a CPU node, cheapest first.
-    #[must_use]
-    pub fn others(&self, from: NodeId) -> Vec<NodeId> {
-        let cpus = self.nodes.get(&from).map(|node| node.cpus.as_slice()).unwrap_or_default();
-        let local = self.local(cpus);
-        let others = self.memory_nodes().iter().filter(|id| !local.contains(*id)).collect();
-        self.nearest_first(&others, &NodeSet::from_iter([from]))
-    }
-
-    /// The near nodes that are not [`Topology::local`]: those of other sockets.
-    #[must_use]
-    pub fn remote(&self, cpus: &[CpuId]) -> NodeSet {
-        let local = self.local(cpus);
-        self.near().iter().filter(|id| !local.contains(*id)).collect()
-    }
-
-    /// Whether `cpus` are on the node, or, if it has none, whether no other CPUs are closer to it.
-    fn belongs(&self, id: NodeId, cpus: &[CpuId]) -> bool {
-        let on = |id: &NodeId| self.nodes[id].cpus.iter().any(|cpu| cpus.contains(cpu));
-        let cpu_nodes = self.cpu_nodes();
-        if cpu_nodes.contains(id) {
-            return on(&id);
-        }
-        let distance = |from: &NodeId| self.distances.get(&(*from, id));
-        let nearest = cpu_nodes.iter().filter_map(|from| distance(&from)).min();
-        nearest.is_some() && cpu_nodes.iter().any(|from| on(&from) && distance(&from) == nearest)
     }
 
     /// The machine's nodes in a few words, for an error: `node 0 (dram, 16 GiB), node 1 (cxl, 8 GiB)`.

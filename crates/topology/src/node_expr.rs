@@ -194,6 +194,34 @@ impl NodeExpr {
     /// [`NodeSetError::Absent`] if a number names a node that is absent or has no memory, and
     /// [`NodeSetError::NoSuchNodes`] if a word matches no node.
     pub fn resolve(&self, machine: &Topology, cpus: &[CpuId]) -> Result<NodeSet, NodeSetError> {
+        self.resolve_with(machine, cpus, &machine.near(), &machine.far())
+    }
+
+    /// As [`Self::resolve`], for a program on `cpus` (empty: any CPU): `near` is their local near memory, and `far` all other
+    /// memory, that of other sockets included.
+    ///
+    /// # Errors
+    /// As [`Self::resolve`].
+    pub fn resolve_from(
+        &self,
+        machine: &Topology,
+        cpus: &[CpuId],
+    ) -> Result<NodeSet, NodeSetError> {
+        if cpus.is_empty() {
+            return self.resolve(machine, cpus);
+        }
+        let near = machine.local(cpus);
+        let far = machine.memory_nodes().iter().filter(|id| !near.contains(*id)).collect();
+        self.resolve_with(machine, cpus, &near, &far)
+    }
+
+    fn resolve_with(
+        &self,
+        machine: &Topology,
+        cpus: &[CpuId],
+        near: &NodeSet,
+        far: &NodeSet,
+    ) -> Result<NodeSet, NodeSetError> {
         let mut found = NodeSet::new();
         let mut absent = NodeSet::new();
         let (present, gpu) = (machine.memory_nodes(), machine.of_kind(MemoryKind::Gpu));
@@ -206,8 +234,8 @@ impl NodeExpr {
                     asked.filter(is_there).collect()
                 }
                 Term::All => present.clone(),
-                Term::Near => machine.near(),
-                Term::Far => machine.far(),
+                Term::Near => near.clone(),
+                Term::Far => far.clone(),
                 Term::Local => machine.local(cpus),
                 Term::Remote => machine.remote(cpus),
                 Term::Kind(kind) => machine.of_kind(kind),

@@ -204,7 +204,8 @@ mod tests {
     #[test]
     fn a_short_run_finds_nothing_wrong_and_has_all_parts_at_work() {
         for movers in [0, 2] {
-            let options = Options { operations: 80_000, movers, restarts: 1, ..Options::default() };
+            let options =
+                Options { operations: 160_000, movers, restarts: 1, ..Options::default() };
             let (tally, figures) = run(&options).unwrap();
             assert_eq!(tally.wrong, 0, "{tally}");
             assert!(tally.hits > 10_000 && tally.edits > 1000 && tally.found_again > 0, "{tally}");

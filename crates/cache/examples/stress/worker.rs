@@ -15,7 +15,7 @@ const TOLD: u64 = 10;
 /// One operation in this many is a resize.
 const RESIZE: u64 = 20_000;
 /// The last operations of a thread, without flushes, so that items are found afterwards.
-const LAST: u64 = 5_000;
+const LAST: u64 = 10_000;
 /// Bytes of the cache's tiers of memory.
 const MEMORY: u64 = 6 << 20;
 

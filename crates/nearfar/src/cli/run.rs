@@ -246,6 +246,6 @@ fn resolve(
     machine: &Topology,
     cpus: &[nearfar_topology::CpuId],
 ) -> anyhow::Result<NodeSet> {
-    let named = nodes.resolve(machine, cpus);
+    let named = nodes.resolve_from(machine, cpus);
     named.map_err(|error| anyhow::anyhow!("{option}: {error}")).ends_with(Exit::Usage)
 }

@@ -14,6 +14,7 @@ use super::machine::MachineArgs;
 use nearfar_command::machine;
 use nearfar_command::output;
 
+mod draw;
 pub(crate) mod json;
 mod text;
 
@@ -23,6 +24,9 @@ pub(crate) struct Args {
     /// Print JSON (schema nearfar.topo/2)
     #[arg(long)]
     json: bool,
+    /// Draw sockets, nodes and what is attached to them; --draw=svg for a browser or a document
+    #[arg(long, value_enum, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "text", conflicts_with = "json")]
+    draw: Option<draw::Form>,
     #[command(flatten)]
     machine: MachineArgs,
     /// Also write all files read into FILE (`-` prints it instead), for --sysfs on any machine; it contains serial
@@ -46,7 +50,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             .with_context(|| format!("--record: can't write {}", file.display()))?;
         output::note(format_args!("recorded to {}", file.display()));
     }
-    if args.json {
+    if let Some(form) = args.draw {
+        output::print(&draw::of(&machine, form))?;
+    } else if args.json {
         output::print_json(&json::Report::of(&machine, lab, &findings))?;
     } else {
         output::print(&text::of(&machine, lab.as_ref(), &findings))?;

@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
+mod corpus;
 mod fingerprint;
 mod kinds;
 mod nodeset;

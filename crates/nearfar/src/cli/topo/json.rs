@@ -4,8 +4,8 @@
 //! text (`0x...`): it is a name, and may not fit a double.
 
 use nearfar_topology::{
-    Attributes, Bytes, CpuId, CxlDevice, CxlRegion, Dax, Finding, Initiator, KnownBy, MemoryKind,
-    Node, NodeId, NodeSet, SideCache, Topology,
+    Attributes, Bytes, CpuId, CxlDecoder, CxlDevice, CxlRegion, Dax, Finding, Initiator, KnownBy,
+    MemoryKind, Node, NodeId, NodeSet, SideCache, Topology, View,
 };
 use serde::Serialize;
 
@@ -33,11 +33,12 @@ pub(crate) struct Report {
     far: Vec<NodeId>,
     /// Local and remote near nodes, relative to the CPUs of each node that has some.
     near_from: Vec<NearFrom>,
-    /// For each node with CPUs: the near nodes closest to it, and all others (for any program) in order of cost, other
-    /// sockets' near memory among them.
+    /// For each node with CPUs: the near nodes closest to it, and all others for any program, other sockets' near memory
+    /// among them, as `run -N NODE` takes `near` and `far`.
     near_far: Vec<NearFar>,
     cxl_regions: Vec<RegionReport>,
     cxl_devices: Vec<DeviceReport>,
+    cxl_root_decoders: Vec<DecoderReport>,
     dax: Vec<DaxReport>,
     /// Files that could not be read, and contradictions between them.
     findings: Vec<FindingReport>,
@@ -103,6 +104,8 @@ struct NearFar {
     cpu_node: NodeId,
     near: Vec<NodeId>,
     far: Vec<NodeId>,
+    /// All of them, cheapest first.
+    by_cost: Vec<NodeId>,
 }
 
 #[derive(Debug, Serialize)]
@@ -128,6 +131,23 @@ struct DeviceReport {
     /// The node its host bridge is nearest to.
     numa_node: Option<NodeId>,
     pci: Option<String>,
+}
+
+/// A window of addresses in which regions can be made.
+#[derive(Debug, Serialize)]
+struct DecoderReport {
+    name: String,
+    /// Whether it takes volatile memory.
+    ram: bool,
+    /// Whether it takes persistent memory.
+    pmem: bool,
+}
+
+impl From<&CxlDecoder> for DecoderReport {
+    fn from(decoder: &CxlDecoder) -> Self {
+        let CxlDecoder { name, ram, pmem } = decoder.clone();
+        Self { name, ram, pmem }
+    }
 }
 
 /// A memory-side cache.
@@ -164,6 +184,7 @@ impl Report {
         lab: Option<serde_json::Value>,
         findings: &[Finding],
     ) -> Self {
+        let views = machine.views();
         let tiers = machine.tiers.iter().enumerate().map(|(rank, tier)| TierReport {
             rank,
             nodes: ids(&tier.nodes),
@@ -181,10 +202,11 @@ impl Report {
             tiers: tiers.collect(),
             near: ids(&machine.near()),
             far: ids(&machine.far()),
-            near_far: machine.cpu_nodes().iter().map(|id| near_far(machine, id)).collect(),
-            near_from: machine.cpu_nodes().iter().map(|id| near_from(machine, id)).collect(),
+            near_far: views.iter().map(|view| near_far(machine, view)).collect(),
+            near_from: views.iter().map(near_from).collect(),
             cxl_regions: machine.cxl_regions.iter().map(RegionReport::from).collect(),
             cxl_devices: machine.cxl_devices.iter().map(DeviceReport::from).collect(),
+            cxl_root_decoders: machine.cxl_decoders.iter().map(DecoderReport::from).collect(),
             dax: machine.dax.iter().map(DaxReport::from).collect(),
             findings: findings.iter().map(FindingReport::from).collect(),
         }
@@ -213,9 +235,15 @@ fn node_report(machine: &Topology, id: NodeId, node: &Node) -> NodeReport {
     }
 }
 
-fn near_far(machine: &Topology, id: NodeId) -> NearFar {
-    let cpus = machine.nodes.get(&id).map(|node| node.cpus.clone()).unwrap_or_default();
-    NearFar { cpu_node: id, near: ids(&machine.local(&cpus)), far: machine.others(id) }
+fn near_far(machine: &Topology, view: &View) -> NearFar {
+    let near = machine.nearest_first(&view.near, &NodeSet::from_iter([view.cpu_node]));
+    let far: NodeSet = view.others.iter().copied().collect();
+    NearFar {
+        cpu_node: view.cpu_node,
+        near: ids(&view.near),
+        far: ids(&far),
+        by_cost: near.into_iter().chain(view.others.iter().copied()).collect(),
+    }
 }
 
 impl From<&SideCache> for CacheReport {
@@ -231,13 +259,8 @@ impl From<&SideCache> for CacheReport {
     }
 }
 
-fn near_from(machine: &Topology, id: NodeId) -> NearFrom {
-    let cpus = machine.nodes.get(&id).map(|node| node.cpus.clone()).unwrap_or_default();
-    NearFrom {
-        cpu_node: id,
-        local: ids(&machine.local(&cpus)),
-        remote: ids(&machine.remote(&cpus)),
-    }
+fn near_from(view: &View) -> NearFrom {
+    NearFrom { cpu_node: view.cpu_node, local: ids(&view.near), remote: ids(&view.remote) }
 }
 
 impl From<&Initiator> for Access {

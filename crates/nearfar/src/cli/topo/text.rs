@@ -5,8 +5,8 @@
 use std::fmt::Write as _;
 
 use nearfar_topology::{
-    Bytes, CxlDevice, CxlRegion, Dax, Finding, Initiator, KnownBy, MemoryKind, Node, NodeId,
-    NodeSet, SideCache, Tier, Topology,
+    Bytes, CxlDecoder, CxlDevice, CxlRegion, Dax, Finding, Initiator, KnownBy, MemoryKind, Node,
+    NodeId, NodeSet, SideCache, Tier, Topology, View,
 };
 
 use nearfar_command::machine;
@@ -222,14 +222,13 @@ fn local_and_remote(out: &mut String, machine: &Topology) {
         return;
     }
     out.push_str("\nnear memory, from the CPUs of\n");
-    for id in cpu_nodes.iter() {
-        let cpus = machine.nodes.get(&id).map(|node| node.cpus.as_slice()).unwrap_or_default();
-        let text = |nodes: NodeSet| match nodes.is_empty() {
-            true => String::from("nothing"),
-            false => nodes.to_string(),
-        };
-        let (local, remote) = (text(machine.local(cpus)), text(machine.remote(cpus)));
-        let _ = writeln!(out, "  node {id:<4} local {local}, remote {remote}");
+    let text = |nodes: &NodeSet| match nodes.is_empty() {
+        true => String::from("nothing"),
+        false => nodes.to_string(),
+    };
+    for View { cpu_node, near, remote, .. } in machine.views() {
+        let _ =
+            writeln!(out, "  node {cpu_node:<4} local {}, remote {}", text(&near), text(&remote));
     }
 }
 
@@ -351,10 +350,18 @@ fn notes(out: &mut String, machine: &Topology, findings: &[Finding]) {
     for device in machine.cxl_devices.iter().filter(|device| !behind(&device.name)) {
         let name = &device.name;
         let unused = |kind: &str, then: String| {
+            let takes =
+                |decoder: &&CxlDecoder| if kind == "ram" { decoder.ram } else { decoder.pmem };
+            let able: Vec<&str> =
+                machine.cxl_decoders.iter().filter(takes).map(|one| one.name.as_str()).collect();
+            let (decoder, which) = match able.as_slice() {
+                [] => ("DECODER", "; cxl list -D names the root decoders".to_owned()),
+                [one] => (*one, String::new()),
+                several => ("DECODER", format!("; DECODER is one of {}", several.join(", "))),
+            };
+            let make = tied(format_args!("cxl create-region -m -t {kind} -d {decoder} {name}"));
             format!(
-                "{name} is in no region, so its {kind} memory is not in use; make one with {} (package cxl; cxl list -D names the \
-                 root decoders){then}",
-                tied(format_args!("cxl create-region -m -t {kind} -d DECODER {name}"))
+                "{name} is in no region, so its {kind} memory is not in use; make one with {make} (package cxl{which}){then}"
             )
         };
         if device.ram_size.is_some() || device.pmem_size.is_none() {

@@ -1,0 +1,88 @@
+//! Near and far memory as the CPUs of one node see them.
+//!
+//! *Near* is the machine's fastest tier. Of it, the memory of the CPUs' own node is *local*, and so is a node without CPUs
+//! (HBM) if they are on one of its best initiators (HMAT), or, where firmware names none, if no other CPUs are closer. CPUs
+//! that have neither, as those of a node without memory, have the near nodes at the least distance. All else is *far* for
+//! them, other sockets' near memory (*remote*) included. Memory of GPUs is neither.
+
+use alloc::vec::Vec;
+
+use crate::machine::Topology;
+use crate::nodeset::NodeSet;
+use crate::units::{CpuId, NodeId};
+
+/// The memory of a machine as the CPUs of a node see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// The node with the CPUs.
+    pub cpu_node: NodeId,
+    /// Local near nodes.
+    pub near: NodeSet,
+    /// Near nodes that are not local.
+    pub remote: NodeSet,
+    /// All other nodes for any program, cheapest first.
+    pub others: Vec<NodeId>,
+}
+
+impl Topology {
+    /// The views of all nodes with CPUs.
+    #[must_use]
+    pub fn views(&self) -> Vec<View> {
+        let (near, memory, cpu_nodes) = (self.near(), self.memory_nodes(), self.cpu_nodes());
+        let view = |cpu_node: NodeId| {
+            let homes = NodeSet::from_iter([cpu_node]);
+            let local = self.local_to(&near, &cpu_nodes, &homes);
+            let beyond = |nodes: &NodeSet| -> NodeSet {
+                nodes.iter().filter(|id| !local.contains(*id)).collect()
+            };
+            let others = self.nearest_first(&beyond(&memory), &homes);
+            View { cpu_node, remote: beyond(&near), others, near: local }
+        };
+        cpu_nodes.iter().map(view).collect()
+    }
+
+    /// The local near nodes of `cpus`. All near nodes if `cpus` is empty (any CPU), or distances are unknown.
+    #[must_use]
+    pub fn local(&self, cpus: &[CpuId]) -> NodeSet {
+        let cpu_nodes = self.cpu_nodes();
+        let homes =
+            cpu_nodes.iter().filter(|id| self.nodes[id].cpus.iter().any(|cpu| cpus.contains(cpu)));
+        self.local_to(&self.near(), &cpu_nodes, &homes.collect())
+    }
+
+    /// The near nodes that are not [`Topology::local`]: those of other sockets.
+    #[must_use]
+    pub fn remote(&self, cpus: &[CpuId]) -> NodeSet {
+        let local = self.local(cpus);
+        self.near().iter().filter(|id| !local.contains(*id)).collect()
+    }
+
+    /// Those of the near nodes that are local to CPUs of the nodes `homes`.
+    fn local_to(&self, near: &NodeSet, cpu_nodes: &NodeSet, homes: &NodeSet) -> NodeSet {
+        if homes.is_empty() {
+            return near.clone();
+        }
+        let own: NodeSet = near.iter().filter(|id| self.belongs(*id, cpu_nodes, homes)).collect();
+        if !own.is_empty() {
+            return own;
+        }
+        let distance = |to: NodeId| {
+            homes.iter().filter_map(|from| self.distances.get(&(from, to))).min().copied()
+        };
+        let Some(least) = near.iter().filter_map(distance).min() else { return near.clone() };
+        near.iter().filter(|id| distance(*id) == Some(least)).collect()
+    }
+
+    fn belongs(&self, id: NodeId, cpu_nodes: &NodeSet, homes: &NodeSet) -> bool {
+        if cpu_nodes.contains(id) {
+            return homes.contains(id);
+        }
+        let told = self.nodes[&id].access1.as_ref().map(|best| &best.nodes);
+        if let Some(best) = told.filter(|best| best.iter().any(|from| cpu_nodes.contains(from))) {
+            return best.iter().any(|from| homes.contains(from));
+        }
+        let distance = |from: NodeId| self.distances.get(&(from, id));
+        let nearest = cpu_nodes.iter().filter_map(distance).min();
+        nearest.is_some() && homes.iter().any(|from| distance(from) == nearest)
+    }
+}
