@@ -28,12 +28,13 @@ pub enum Extent {
     Whole,
 }
 
+mod excerpts;
+
 /// Nodes, and the evidence for their kinds and tiers: access attributes, the kernel's tiers, and CXL and dax devices'
 /// nodes.
 const RANKS: &[&str] = &[
     "sys/devices/system/node/online",
     "sys/devices/system/node/node*/cpulist",
-    "sys/devices/system/node/node*/cpumap",
     "sys/devices/system/node/node*/distance",
     "sys/devices/system/node/node*/meminfo",
     "sys/devices/system/node/node*/access0/initiators/*",
@@ -50,6 +51,8 @@ const RANKS: &[&str] = &[
 const REST: &[&str] = &[
     // Other attributes of nodes, and CPUs.
     "sys/devices/system/node/has_*",
+    // In place of cpulist, which live kernels have, in some copies.
+    "sys/devices/system/node/node*/cpumap",
     "sys/devices/system/node/possible",
     "sys/devices/system/node/node*/memory_side_cache/*/*",
     "sys/devices/system/node/node*/hugepages/*/*",
@@ -96,10 +99,6 @@ const REST: &[&str] = &[
     "sys/kernel/mm/page_idle/bitmap",
 ];
 
-/// The model of the CPUs, and the bytes of it that are read.
-const CPUINFO: &str = "proc/cpuinfo";
-const CPUINFO_HEAD: usize = 4096;
-
 /// Files that are not text, are large, or do work when read.
 const NEVER: &[&str] = &["sys/kernel/mm/page_idle/bitmap", "proc/self/numa_maps"];
 
@@ -120,7 +119,8 @@ fn gather_part(fs: &dyn Fs, extent: Extent) -> (Tree, Vec<Finding>) {
         }
     }
     gather.cpu_model();
-    gather.blocks_of_regions();
+    gather.added_memory();
+    gather.blocks();
     (gather.tree, gather.findings)
 }
 
@@ -217,26 +217,9 @@ impl Gather<'_> {
         }
     }
 
-    /// The lines of /proc/cpuinfo that name the first CPU's model: the whole has a part for each CPU.
-    fn cpu_model(&mut self) {
-        const MODEL: [&str; 3] = ["model name", "CPU implementer", "CPU part"];
-        let head = self.fs.read_parts(CPUINFO, &[0], CPUINFO_HEAD).ok().flatten();
-        let text = match head {
-            Some(head) => String::from_utf8_lossy(&head).into_owned(),
-            None => self.fs.read(CPUINFO).ok().flatten().unwrap_or_default(),
-        };
-        let first = text.split("\n\n").next().unwrap_or_default().lines();
-        let is_model =
-            |line: &&str| line.split_once(':').is_some_and(|(key, _)| MODEL.contains(&key.trim()));
-        let model: Vec<&str> = first.filter(is_model).collect();
-        if !model.is_empty() {
-            self.record(CPUINFO, &(model.join("\n") + "\n"));
-        }
-    }
-
-    /// The node of the first memory block of each CXL region: this ties memory that firmware made plain system RAM,
-    /// without a dax device, to its node.
-    fn blocks_of_regions(&mut self) {
+    /// The nodes of the first memory blocks of CXL regions and of memory that drivers have added: this ties memory
+    /// without a dax device to its node.
+    fn blocks(&mut self) {
         let memory = "sys/devices/system/memory";
         let block = self.tree.text(&format!("{memory}/block_size_bytes"));
         let Some(block) = block.and_then(|text| u64::from_str_radix(text, 16).ok()) else { return };
@@ -247,7 +230,8 @@ impl Gather<'_> {
             .filter(|name| name.starts_with("region"))
             .filter_map(|name| self.tree.number(&format!("{cxl}/{name}/resource")))
             .collect();
-        for start in regions {
+        let added = self.added();
+        for start in regions.into_iter().chain(added) {
             if let Some(index) = start.checked_div(block) {
                 let base = format!("{memory}/memory{index}");
                 self.matching(&base, &["node*"]);
