@@ -37,7 +37,7 @@ pub(super) struct Superblock {
     pub(super) sets: u64,
     /// Checksum of the table, if it was closed.
     pub(super) table_sum: u32,
-    /// What hashes of keys depend on. It stays while there are objects, which are found by them.
+    /// The seed of the hashes of keys. It stays while there are objects, which are found by these hashes.
     pub(super) seed: u64,
 }
 

@@ -72,7 +72,7 @@ impl State {
         self.away.push(victim.slot);
     }
 
-    /// Tells the policy that a victim stays, unless its slot was freed meanwhile: then the policy was notified.
+    /// Notifies the policy that a victim stays, unless its slot was freed meanwhile: then the policy was notified.
     pub(crate) fn stays(&mut self, victim: &Victim) {
         if let Some(at) = self.away.iter().position(|slot| *slot == victim.slot) {
             self.away.swap_remove(at);

@@ -106,7 +106,7 @@ impl Holder {
         Self { identity, ..Self::default() }
     }
 
-    /// Whether the claim says what it is for. A holder that has just taken it has not yet written that.
+    /// Whether the claim has its record, with its purpose. A holder that has just taken it has not yet written that.
     #[must_use]
     pub fn is_recorded(&self) -> bool {
         !self.schema.is_empty()

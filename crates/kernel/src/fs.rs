@@ -304,9 +304,10 @@ impl Fs for RootFs {
 
     fn list(&self, path: &str) -> Result<Option<Vec<Entry>>, FsError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let Some(fd) = self.open(path, flags)? else { return Ok(None) };
-        let mut entries = Vec::new();
         let followed = if self.is_live() { None } else { self.through_texts(path) };
+        let path = followed.as_deref().unwrap_or(path);
+        let Some(fd) = self.open_with(path, flags, Mode::empty())? else { return Ok(None) };
+        let mut entries = Vec::new();
         let dir = Dir::read_from(fd.as_fd()).map_err(|errno| self.failed("list", path, errno))?;
         for item in dir {
             let item = item.map_err(|errno| self.failed("list", path, errno))?;
@@ -320,7 +321,7 @@ impl Fs for RootFs {
             // A process or device may end between its listing and its check.
             match self.kind(&fd, &name, path, item.file_type()) {
                 Ok(kind) => {
-                    let entry = format!("{}/{name}", followed.as_deref().unwrap_or(path));
+                    let entry = format!("{path}/{name}");
                     let target =
                         (kind == EntryKind::File).then(|| self.target_text(&entry)).flatten();
                     let kind = target.map_or(kind, EntryKind::Link);

@@ -136,7 +136,7 @@ pub(crate) fn open(path: &Path) -> Result<File, LockError> {
 /// The process that holds a flock on `file`, as far as this user may see it.
 pub(crate) fn holder_of(file: &File) -> Option<u32> {
     let found = file.metadata().ok()?;
-    // Who took the lock may have ended, and have left it to a child.
+    // The process that took the lock may have ended, and have left it to a child.
     let runs = |pid: &u32| Path::new(&format!("/proc/{pid}")).exists();
     listed(&found).filter(runs).or_else(|| by_descriptor(&found))
 }

@@ -9,8 +9,8 @@
 //!    least five times the bandwidth of other CPU nodes.
 //! 5. The node has no CPUs and firmware's attributes (HMAT, CDAT) compare it with the DRAM of the CPU nodes, taking the
 //!    best of those: at least 1.5 times the read bandwidth at less than 1.5 times the latency is `hbm`; at least 1.5
-//!    times the latency, or at most half the bandwidth where no latency is given, is `cxl`, and three times the bandwidth then `hbm`; within a quarter of both is
-//!    `dram`. HBM on a package has a latency like DRAM's (at most a fifth more in published values), memory behind a
+//!    times the latency, or at most half the bandwidth where no latency is given, is `cxl`, and three times the
+//!    bandwidth then `hbm`; within a quarter of both is `dram`. HBM on a package has a latency like DRAM's (at most a fifth more in published values), memory behind a
 //!    link more than twice DRAM's, so that the two do not overlap. The kind `cxl` then means "behaves like memory
 //!    behind a link", which is the meaning needed by the node sets `cxl` and `far`; its source is `hmat`, not
 //!    `cxl_region`.

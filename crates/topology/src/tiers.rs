@@ -7,8 +7,8 @@
 //! region or by the user always count; weaker evidence (HMAT, and for nodes of unknown kind the SLIT distance to the
 //! nearest CPUs) only where the kernel has all memory in one tier, because a kernel that made several has used the same
 //! HMAT already. A distance is the weakest evidence: it counts only for memory of unknown kind, and only if it is 14
-//! or more (HBM on the package has been seen at 13 and, on Xeon Phi, at 31, and is not slower). `known_by` is the evidence for a tier. Kernels before 6.1 report no tiers: that counts as one for all,
-//! which is then split.
+//! or more (HBM on the package has been seen at 13 and, on Xeon Phi, at 31, and is not slower). `known_by` is the
+//! evidence for a tier. Kernels before 6.1 report no tiers: that counts as one for all, which is then split.
 //!
 //! Sockets are not tiers: DRAM of all CPU nodes is one rank, within which nodes are local or remote to a CPU
 //! ([`Topology::local`]).

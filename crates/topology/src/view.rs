@@ -20,25 +20,46 @@ pub struct View {
     pub near: NodeSet,
     /// Near nodes that are not local.
     pub remote: NodeSet,
-    /// All other nodes for any program, cheapest first.
-    pub others: Vec<NodeId>,
 }
 
 impl Topology {
     /// The views of all nodes with CPUs.
     #[must_use]
     pub fn views(&self) -> Vec<View> {
-        let (near, memory, cpu_nodes) = (self.near(), self.memory_nodes(), self.cpu_nodes());
+        let (near, cpu_nodes) = (self.near(), self.cpu_nodes());
         let view = |cpu_node: NodeId| {
-            let homes = NodeSet::from_iter([cpu_node]);
-            let local = self.local_to(&near, &cpu_nodes, &homes);
-            let beyond = |nodes: &NodeSet| -> NodeSet {
-                nodes.iter().filter(|id| !local.contains(*id)).collect()
-            };
-            let others = self.nearest_first(&beyond(&memory), &homes);
-            View { cpu_node, remote: beyond(&near), others, near: local }
+            let local = self.local_to(&near, &cpu_nodes, &NodeSet::from_iter([cpu_node]));
+            let remote = near.iter().filter(|id| !local.contains(*id)).collect();
+            View { cpu_node, remote, near: local }
         };
         cpu_nodes.iter().map(view).collect()
+    }
+
+    /// All nodes for any program that are not near in a view, cheapest first.
+    #[must_use]
+    pub fn others(&self, view: &View) -> Vec<NodeId> {
+        let others = self.memory_nodes().iter().filter(|id| !view.near.contains(*id)).collect();
+        self.nearest_first(&others, &NodeSet::from_iter([view.cpu_node]))
+    }
+
+    /// The nodes with CPUs to which a node is attached: itself if it has some, else its best initiators by firmware, or,
+    /// where that names none, the closest ones.
+    #[must_use]
+    pub fn attached_to(&self, id: NodeId, cpu_nodes: &NodeSet) -> NodeSet {
+        if cpu_nodes.contains(id) {
+            return NodeSet::from_iter([id]);
+        }
+        let best = self.nodes.get(&id).and_then(|node| node.access1.as_ref());
+        let best = best.into_iter().flat_map(|best| best.nodes.iter());
+        let named: NodeSet = best.filter(|from| cpu_nodes.contains(*from)).collect();
+        if !named.is_empty() {
+            return named;
+        }
+        let distance = |from: NodeId| self.distances.get(&(from, id));
+        let Some(least) = cpu_nodes.iter().filter_map(distance).min() else {
+            return NodeSet::new();
+        };
+        cpu_nodes.iter().filter(|from| distance(*from) == Some(least)).collect()
     }
 
     /// The local near nodes of `cpus`. All near nodes if `cpus` is empty (any CPU), or distances are unknown.
@@ -62,7 +83,9 @@ impl Topology {
         if homes.is_empty() {
             return near.clone();
         }
-        let own: NodeSet = near.iter().filter(|id| self.belongs(*id, cpu_nodes, homes)).collect();
+        let is_own =
+            |id: NodeId| self.attached_to(id, cpu_nodes).iter().any(|from| homes.contains(from));
+        let own: NodeSet = near.iter().filter(|id| is_own(*id)).collect();
         if !own.is_empty() {
             return own;
         }
@@ -71,18 +94,5 @@ impl Topology {
         };
         let Some(least) = near.iter().filter_map(distance).min() else { return near.clone() };
         near.iter().filter(|id| distance(*id) == Some(least)).collect()
-    }
-
-    fn belongs(&self, id: NodeId, cpu_nodes: &NodeSet, homes: &NodeSet) -> bool {
-        if cpu_nodes.contains(id) {
-            return homes.contains(id);
-        }
-        let told = self.nodes[&id].access1.as_ref().map(|best| &best.nodes);
-        if let Some(best) = told.filter(|best| best.iter().any(|from| cpu_nodes.contains(from))) {
-            return best.iter().any(|from| homes.contains(from));
-        }
-        let distance = |from: NodeId| self.distances.get(&(from, id));
-        let nearest = cpu_nodes.iter().filter_map(distance).min();
-        nearest.is_some() && homes.iter().any(|from| distance(from) == nearest)
     }
 }

@@ -5,8 +5,8 @@
 //! - `run`: set for one `run -w auto --report`. Each such run holds a lease; the last to end restores the previous weights.
 //!   If it was killed, the next run or `--restore` does.
 //!
-//! Runs of users who may not set weights only mark that they rely on them: no such run sets weights for a while, and restoring
-//! does not wait for them.
+//! A run without the right to set weights only marks that it relies on them: then no other run changes them; restoring does not
+//! wait for it.
 
 use std::path::PathBuf;
 

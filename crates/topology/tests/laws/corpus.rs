@@ -176,7 +176,7 @@ fn every_machine_has_its_kinds_tiers_and_near_and_far_memory() {
         let tiers: Vec<_> = machine.tiers.iter().map(|tier| list(tier.nodes.iter())).collect();
         let near = from_each(&machine, |view| list(view.near.iter()));
         let far = from_each(&machine, |view| {
-            let mut others = view.others.clone();
+            let mut others = machine.others(view);
             others.sort_unstable();
             list(others)
         });
@@ -196,7 +196,9 @@ fn every_machine_has_its_kinds_tiers_and_near_and_far_memory() {
 fn near_and_far_divide_the_memory_of_every_machine() {
     for described in corpus() {
         let (machine, _) = Topology::read(&described.tree);
-        for View { cpu_node, near, remote, others } in machine.views() {
+        for view in machine.views() {
+            let others = machine.others(&view);
+            let View { cpu_node, near, remote } = view;
             let mut all: Vec<NodeId> = near.iter().chain(others.iter().copied()).collect();
             all.sort_unstable();
             let memory: Vec<NodeId> = machine.memory_nodes().iter().collect();

@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use nearfar_command::output::COLUMNS;
-use nearfar_topology::{Bytes, MemoryKind, Node, NodeId, NodeSet, Topology};
+use nearfar_topology::{Bytes, MemoryKind, NodeId, Topology};
 
 /// The form of the picture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -47,7 +47,7 @@ fn blocks(machine: &Topology) -> Vec<Block> {
         .nodes
         .iter()
         .filter(|(_, node)| node.cpus.is_empty() && node.size > Bytes(0))
-        .map(|(id, node)| (*id, home(machine, &cpu_nodes, *id, node)))
+        .map(|(id, _)| (*id, machine.attached_to(*id, &cpu_nodes).iter().next()))
         .collect();
     let of_home = |home: Option<NodeId>| -> Vec<Block> {
         let own = alone.iter().filter(|(_, of)| *of == home);
@@ -57,17 +57,6 @@ fn blocks(machine: &Topology) -> Vec<Block> {
         cpu_nodes.iter().map(|id| block(machine, id, of_home(Some(id)))).collect();
     blocks.extend(of_home(None));
     blocks
-}
-
-/// The node with CPUs to which a node without is attached.
-fn home(machine: &Topology, cpu_nodes: &NodeSet, id: NodeId, node: &Node) -> Option<NodeId> {
-    let told = node.access1.as_ref().map(|best| &best.nodes);
-    let told = told.and_then(|nodes| nodes.iter().find(|from| cpu_nodes.contains(*from)));
-    told.or_else(|| {
-        let near =
-            cpu_nodes.iter().filter_map(|from| Some((machine.distances.get(&(from, id))?, from)));
-        near.min().map(|(_, from)| from)
-    })
 }
 
 fn block(machine: &Topology, id: NodeId, inside: Vec<Block>) -> Block {

@@ -237,12 +237,13 @@ fn node_report(machine: &Topology, id: NodeId, node: &Node) -> NodeReport {
 
 fn near_far(machine: &Topology, view: &View) -> NearFar {
     let near = machine.nearest_first(&view.near, &NodeSet::from_iter([view.cpu_node]));
-    let far: NodeSet = view.others.iter().copied().collect();
+    let others = machine.others(view);
+    let far: NodeSet = others.iter().copied().collect();
     NearFar {
         cpu_node: view.cpu_node,
         near: ids(&view.near),
         far: ids(&far),
-        by_cost: near.into_iter().chain(view.others.iter().copied()).collect(),
+        by_cost: near.into_iter().chain(others).collect(),
     }
 }
 

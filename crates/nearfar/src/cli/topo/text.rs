@@ -226,7 +226,7 @@ fn local_and_remote(out: &mut String, machine: &Topology) {
         true => String::from("nothing"),
         false => nodes.to_string(),
     };
-    for View { cpu_node, near, remote, .. } in machine.views() {
+    for View { cpu_node, near, remote } in machine.views() {
         let _ =
             writeln!(out, "  node {cpu_node:<4} local {}, remote {}", text(&near), text(&remote));
     }
