@@ -18,6 +18,7 @@ use crate::image::{self, ImageError};
 use crate::machine::Machine;
 use crate::wire::Start;
 
+mod boot;
 mod files;
 mod qemu;
 mod session;
@@ -30,7 +31,7 @@ pub(crate) use vm::shim;
 
 /// Most attempts to boot. QEMU 10.0 crashes about once in a hundred boots, where one CPU changes the memory map under
 /// another: an assertion in `iotlb_to_section`. More rarely a CPU executes a breakpoint of the kernel that another has
-/// just removed, and the kernel panics.
+/// just removed, and the kernel panics. A kernel that prints nothing for half of the boot's limit counts, too.
 const BOOTS: u32 = 3;
 
 /// A run, ready to start: all errors that can be found beforehand have been reported.

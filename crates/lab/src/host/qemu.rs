@@ -10,13 +10,15 @@ use crate::fetch::Kernel;
 use crate::guest::PORT;
 use crate::machine::{self, Machine};
 
-/// Parameters of every guest kernel: few console messages, and a power-off on a panic. The emulated CPU does not
+/// Parameters of every guest kernel: all console messages from the first on (they tell how far a boot got, and
+/// whether it goes on), and a power-off on a panic. The time-stamp counter is the host's and needs no watchdog: that of
+/// Linux 7.2 compares CPUs while all others wait, and with more of them than the host has it may never end. The emulated CPU does not
 /// speculate, so mitigations are off; a fixed layout of the kernel and of programs makes runs repeatable (the modelled
 /// first level is direct-mapped: with random layouts, Redis ran up to 6 % faster or slower from boot to boot). Under
 /// emulation a boot takes a few seconds, a quarter of it in the ciphers' self-tests, type information for BPF programs
 /// and key rings, which are unrelated to memory and so disabled; so are watchdogs, sampling checks, and the search for
 /// serial ports.
-const KERNEL_PARAMETERS: &str = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr norandmaps \
+const KERNEL_PARAMETERS: &str = "console=ttyS0 earlyprintk=ttyS0 panic=-1 tsc=reliable mitigations=off nokaslr norandmaps \
     cryptomgr.notests random.trust_cpu=on no_timer_check nowatchdog kfence.sample_interval=0 audit=0 apparmor=0 \
     8250.nr_uarts=1 initcall_blacklist=bpf_dummy_struct_ops_init,bpf_tcp_ca_kfunc_init,init_encrypted,\
     load_system_certificate_list,jent_mod_init,crypto_kdf108_init";

@@ -15,6 +15,7 @@ use std::time::Duration;
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::Signals;
 
+use super::boot::{Boot, LOOK};
 use super::files::RunFiles;
 use super::terminal::{self, Raw};
 use super::vm::Vm;
@@ -62,6 +63,7 @@ pub(super) struct Session<'a> {
     files: &'a RunFiles,
     plan: &'a Plan,
     stage: Stage,
+    boot: Boot,
     deadline: Deadline,
     unanswered: Option<Deadline>,
     /// The last signal received by this process.
@@ -87,6 +89,7 @@ impl<'a> Session<'a> {
             files,
             plan,
             stage: Stage::Booting,
+            boot: Boot::new(files.console(), plan.boot_limit / 2),
             deadline: Deadline::after(Some(plan.boot_limit)),
             unanswered: None,
             asked: None,
@@ -221,7 +224,7 @@ impl<'a> Session<'a> {
     /// How long to wait for the next event.
     fn patience(&self) -> Duration {
         let signals = [self.unanswered, self.ending.map(|(_, deadline)| deadline)];
-        let longest = Duration::from_secs(3600);
+        let longest = if self.stage == Stage::Booting { LOOK } else { Duration::from_secs(3600) };
         let left = signals.into_iter().flatten().map(|deadline| deadline.left(longest)).min();
         self.deadline.left(longest).min(left.unwrap_or(longest))
     }
@@ -241,6 +244,12 @@ impl<'a> Session<'a> {
 
     /// Handles a passed deadline.
     fn too_long(&mut self) -> Result<Option<Ended>, RunError> {
+        if self.stage == Stage::Booting && self.boot.hangs() {
+            let silence = self.plan.boot_limit.as_secs() / 2;
+            let found =
+                format!("the guest hangs: nothing for {silence} s, and {}", self.boot.last());
+            return Err(RunError::Boot { found, log: self.files.keep_console() });
+        }
         if !self.deadline.passed() {
             return Ok(None);
         }
@@ -248,8 +257,9 @@ impl<'a> Session<'a> {
         match self.stage {
             Stage::Booting | Stage::Starting => {
                 let found = format!(
-                    "the guest did not come up within {} s (--boot-timeout gives it more)",
-                    self.plan.boot_limit.as_secs()
+                    "the guest did not come up within {} s (--boot-timeout gives it more), and {}",
+                    self.plan.boot_limit.as_secs(),
+                    self.boot.last()
                 );
                 Err(self.failed(found))
             }

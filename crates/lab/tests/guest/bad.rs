@@ -48,15 +48,15 @@ pub(crate) fn a_panic_is_one_message_with_the_console_kept() {
 }
 
 pub(crate) fn a_guest_that_does_not_come_up_is_given_up() {
-    // The kernel waits for a root device that never appears.
+    // The kernel waits for a root device that never appears, and says nothing.
     let mut command = lab(&["run", "--timing", "off", "--boot-timeout", "4", "--append"]);
-    command.args(["rdinit=/none root=/dev/none rootwait", "--", "true"]);
+    command.args(["quiet rdinit=/none root=/dev/none rootwait", "--", "true"]);
     let ended = Ended::from(command.output().unwrap());
     assert_eq!((ended.status, ended.err.lines().count()), (125, 1), "{ended:?}");
     assert!(
         ended
             .err
-            .contains("did not come up within 4 s (--boot-timeout gives it more); its console: "),
+            .contains("did not come up within 4 s (--boot-timeout gives it more), and its kernel"),
         "{ended:?}"
     );
     let _ = fs::remove_file(ended.err.trim().rsplit("its console: ").next().unwrap());
@@ -73,11 +73,28 @@ pub(crate) fn a_qemu_that_crashes_as_the_guest_boots_is_tried_thrice() {
     fs::write(&qemu, script).unwrap();
     fs::set_permissions(&qemu, fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = lab(&["run", "--timing", "off", "--qemu"]);
-    let ended = Ended::from(command.arg(&qemu).args(["--", "true"]).output().unwrap());
+    let ended = Ended::as_printed(command.arg(&qemu).args(["--", "true"]).output().unwrap());
     assert_eq!((ended.status, ended.err.lines().count()), (125, 3), "{ended:?}");
     assert!(ended.err.contains("QEMU ended: some assertion failed; booting again"), "{ended:?}");
     assert!(ended.err.contains("QEMU ended: some assertion failed; its console: "), "{ended:?}");
     assert_eq!(fs::read_to_string(boots).unwrap(), "boot\n".repeat(3));
+    let _ = fs::remove_file(ended.err.trim().rsplit("its console: ").next().unwrap());
+}
+
+pub(crate) fn a_kernel_that_stops_printing_as_it_boots_is_tried_thrice() {
+    let dir = tempfile::tempdir().unwrap();
+    let qemu = dir.path().join("qemu");
+    let script = "#!/bin/sh\n[ \"$1\" = --version ] && echo QEMU emulator && exit\n\
+         for arg; do case $arg in file,id=console,path=*) console=${arg#*path=};; esac; done\n\
+         printf '[ 0.0] Linux version 1\\n[ 0.1] smp: up\\n' >$console; exec sleep 1000\n";
+    fs::write(&qemu, script).unwrap();
+    fs::set_permissions(&qemu, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = lab(&["run", "--timing", "off", "--boot-timeout", "12", "--qemu"]);
+    let ended = Ended::as_printed(command.arg(&qemu).args(["--", "true"]).output().unwrap());
+    assert_eq!((ended.status, ended.err.lines().count()), (125, 3), "{ended:?}");
+    let hangs = "the guest hangs: nothing for 6 s, and its kernel's last line was `[ 0.1] smp: up`";
+    assert!(ended.err.contains(&format!("{hangs}; booting again")), "{ended:?}");
+    assert!(ended.err.contains(&format!("{hangs}; its console: ")), "{ended:?}");
     let _ = fs::remove_file(ended.err.trim().rsplit("its console: ").next().unwrap());
 }
 

@@ -27,7 +27,22 @@ pub(crate) struct Ended {
 }
 
 impl From<Output> for Ended {
+    /// The result; a boot that the emulator spoilt is none of the test's: its line goes to the summary.
     fn from(output: Output) -> Self {
+        let mut ended = Self::as_printed(output);
+        let restarts = |line: &&str| line.ends_with("; booting again");
+        for line in ended.err.lines().filter(restarts) {
+            println!("guest restarted: {line}");
+        }
+        ended.err =
+            ended.err.split_inclusive('\n').filter(|line| !restarts(&line.trim_end())).collect();
+        ended
+    }
+}
+
+impl Ended {
+    /// The result with every line.
+    pub(crate) fn as_printed(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Self {
             status: output.status.code().unwrap_or(-1),

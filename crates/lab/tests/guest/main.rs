@@ -53,6 +53,7 @@ const TESTS: &[Test] = tests! {
         a_command_that_ignores_sigterm_is_ended_with_the_guest,
         a_panic_is_one_message_with_the_console_kept,
         a_qemu_that_crashes_as_the_guest_boots_is_tried_thrice,
+        a_kernel_that_stops_printing_as_it_boots_is_tried_thrice,
         a_guest_that_does_not_come_up_is_given_up,
         no_qemu_survives_a_killed_lab,
         no_qemu_survives_an_interrupted_boot,

@@ -1,0 +1,79 @@
+//! Signs of life of a guest that boots: what its kernel prints on the console.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::clock::Deadline;
+
+/// The first words of every Linux kernel; one that was told to be quiet does not print them, and is not watched.
+const FIRST: &str = "Linux version ";
+
+/// How often to look.
+pub(super) const LOOK: Duration = Duration::from_secs(1);
+
+/// The console of a guest that boots.
+#[derive(Debug)]
+pub(super) struct Boot {
+    console: PathBuf,
+    patience: Duration,
+    printed: usize,
+    silent: Deadline,
+}
+
+impl Boot {
+    /// A boot whose kernel hangs if it prints nothing for `patience`. (A kernel prints some forty lines a second; on
+    /// emulated CPUs the longest silence was 2.4 s.)
+    pub(super) fn new(console: PathBuf, patience: Duration) -> Self {
+        Self { console, patience, printed: 0, silent: Deadline::default() }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned()
+    }
+
+    /// Whether the kernel has printed nothing for too long.
+    pub(super) fn hangs(&mut self) -> bool {
+        let text = self.text();
+        if text.len() != self.printed {
+            self.printed = text.len();
+            if text.contains(FIRST) {
+                self.silent = Deadline::after(Some(self.patience));
+            }
+        }
+        self.silent.passed()
+    }
+
+    /// How far the boot got: the kernel's last line, for messages.
+    pub(super) fn last(&self) -> String {
+        let text = self.text();
+        match text.lines().rev().map(str::trim).find(|line| line.starts_with('[')) {
+            Some(line) => format!("its kernel's last line was `{line}`"),
+            None => "its kernel printed nothing".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_hangs_once_it_prints_no_more() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut boot = Boot::new(file.path().to_owned(), Duration::ZERO);
+        assert!(!boot.hangs());
+        fs::write(file.path(), "SeaBIOS\r\nBooting from ROM..").unwrap();
+        assert!(!boot.hangs(), "firmware is not a kernel");
+        assert_eq!(boot.last(), "its kernel printed nothing");
+        fs::write(
+            file.path(),
+            "Booting from ROM..[    0.0] Linux version 6.12\r\n[ 0.1] smp: up\r\n",
+        )
+        .unwrap();
+        assert!(boot.hangs());
+        assert_eq!(boot.last(), "its kernel's last line was `[ 0.1] smp: up`");
+        let mut patient = Boot::new(file.path().to_owned(), Duration::from_secs(3600));
+        assert!(!patient.hangs());
+    }
+}
