@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 type Target = fn(&[u8]);
 
 /// The targets; each has a directory of the same name in seeds.
-const TARGETS: [(&str, Target); 14] = [
+const TARGETS: [(&str, Target); 16] = [
     ("containers", nearfar_containers::fuzz::texts),
     ("disk", nearfar_cache_disk::fuzz::fuzz),
     ("http", nearfar_memcached::server::fuzz::http),
@@ -32,6 +32,12 @@ const TARGETS: [(&str, Target); 14] = [
     ("records", nearfar_record::fuzz),
     ("states", nearfar_daemon::fuzz::states),
     ("tls", nearfar_memcached::server::fuzz::tls),
+    ("topology", |data| {
+        let tree = nearfar_topology::Tree::parse(&String::from_utf8_lossy(data));
+        let (machine, _) = nearfar_topology::Topology::read(&tree);
+        let _ = (machine.near(), machine.far(), machine.inventory());
+    }),
+    ("traces", nearfar_load::fuzz::traces),
     ("vm", |data| {
         nearfar_vm::qemu::fuzz(data);
         nearfar_vm::libvirt::fuzz(data);

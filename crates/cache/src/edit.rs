@@ -166,6 +166,10 @@ impl Store for Cache {
         }
     }
 
+    fn class_of(&self, key: usize, value: usize) -> usize {
+        self.contents().sizes().class_of_item(key, value) + 1
+    }
+
     fn stats(&self, each: &mut dyn FnMut(&str, u64)) {
         let stats = self.counted();
         each("get_hits", stats.hits);

@@ -6,6 +6,7 @@
 //! eight items.
 
 use crate::arena::WORD;
+use crate::item::{Header, Shape, size};
 
 /// Sizes grow by an eighth from class to class.
 const GROWTH: usize = 8;
@@ -60,6 +61,17 @@ impl Sizes {
             Some(class) => usize::from(*class),
             None => self.words.partition_point(|slot| *slot < words),
         }
+    }
+
+    /// The class of an item with metadata, by the bytes of its key and value; the last one if it does not fit.
+    pub(crate) fn class_of_item(&self, key: usize, value: usize) -> usize {
+        let class = self.class(size(key, value, true).div_ceil(WORD));
+        if class < self.count() {
+            return class;
+        }
+        let shape = Shape { key, value, extra: true, copy: false, chained: true };
+        let before = Header::new(Header::ZERO, shape).before_slots() + 1;
+        self.cut(before, value).map_or(self.count() - 1, |cut| cut.class)
     }
 
     pub(crate) const fn count(&self) -> usize {

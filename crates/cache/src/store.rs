@@ -188,6 +188,12 @@ pub trait Store: Sync {
     /// Non-empty size classes, by number, small ones first; none if the cache has no classes.
     fn classes(&self, _each: &mut dyn FnMut(usize, &Class)) {}
 
+    /// The number in [`Self::classes`] of the size class for an item with metadata, by the bytes of its key and value;
+    /// 0 if there is none.
+    fn class_of(&self, _key: usize, _value: usize) -> usize {
+        0
+    }
+
     /// Counters, each with its name, as `stats` prints them.
     fn stats(&self, each: &mut dyn FnMut(&str, u64));
 }

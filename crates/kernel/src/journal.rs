@@ -110,6 +110,26 @@ impl Restored {
     }
 }
 
+/// Changes made together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Their owner.
+    pub by: String,
+    /// The process that made them.
+    pub pid: u32,
+    /// The changes.
+    pub changes: Vec<Recorded>,
+}
+
+/// All that the journal has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pending {
+    /// Batches that are not restored, oldest first.
+    pub batches: Vec<Batch>,
+    /// Files that are not batches of this version.
+    pub unreadable: Vec<Unreadable>,
+}
+
 /// A directory of recorded batches, for one root.
 pub struct Journal<'a> {
     dir: PathBuf,
@@ -288,6 +308,19 @@ impl<'a> Journal<'a> {
             .filter(ours)
             .flat_map(|entry| entry.changes)
             .collect())
+    }
+
+    /// The batches of all owners that are not restored. Those of an earlier boot are left out.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub fn all_pending(&self) -> Result<Pending, JournalError> {
+        let boot_id = self.value(BOOT_ID)?;
+        let listed = files::list(&self.dir)?;
+        let ours = |entry: &Entry| entry.root == self.root && entry.boot_id == boot_id;
+        let batch = |entry: Entry| Batch { by: entry.by, pid: entry.pid, changes: entry.changes };
+        let batches = listed.entries.into_iter().filter(ours).map(batch).collect();
+        Ok(Pending { batches, unreadable: listed.unreadable })
     }
 
     /// Moves each change of `entry` that a kept, newer batch builds on into that batch, durably. A change that was

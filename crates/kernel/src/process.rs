@@ -107,6 +107,58 @@ pub fn lives(fs: &dyn Fs, pid: u32) -> bool {
     state.is_some_and(|state| !matches!(state, "Z" | "X" | "x"))
 }
 
+/// A process found by its program's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// Its id.
+    pub pid: u32,
+    /// Its arguments, the program included.
+    pub arguments: Vec<String>,
+    /// Its user: the name in /etc/passwd, else the number.
+    pub user: String,
+    /// Seconds since it was started.
+    pub running_s: u64,
+}
+
+/// The processes whose program has this file name, in order of id.
+#[must_use]
+pub fn running(program: &str) -> Vec<Running> {
+    let uptime = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let uptime = uptime.split('.').next().and_then(|seconds| seconds.parse::<u64>().ok());
+    let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut found: Vec<Running> = pids
+        .filter_map(|pid| {
+            let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            let arguments: Vec<String> = arguments
+                .strip_suffix(b"\0")?
+                .split(|byte| *byte == 0)
+                .map(|word| String::from_utf8_lossy(word).into_owned())
+                .collect();
+            let name = std::path::Path::new(arguments.first()?).file_name()?;
+            let identity = Identity::of(pid).filter(|_| name == program)?;
+            let started = identity.started_ticks / rustix::param::clock_ticks_per_second().max(1);
+            let running_s = uptime.unwrap_or(started).saturating_sub(started);
+            Some(Running { pid, arguments, user: user(pid)?, running_s })
+        })
+        .collect();
+    found.sort_by_key(|one| one.pid);
+    found
+}
+
+/// The user of a process.
+fn user(pid: u32) -> Option<String> {
+    use std::os::unix::fs::MetadataExt as _;
+    let uid = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid().to_string();
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == uid).then(|| name.to_owned())
+    });
+    Some(name.unwrap_or(uid))
+}
+
 /// CPU time of a process (or of its first thread, if it has several), in nanoseconds; 0 if it is gone. `self` is this
 /// one. The first figure of schedstat (Documentation/scheduler/sched-stats.rst).
 #[must_use]

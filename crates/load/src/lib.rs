@@ -12,6 +12,8 @@
 
 pub mod cache;
 pub mod drive;
+#[cfg(fuzzing)]
+pub mod fuzz;
 pub mod inference;
 pub mod popularity;
 pub mod random;

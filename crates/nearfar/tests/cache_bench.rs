@@ -296,7 +296,11 @@ fn what_can_not_be_is_refused_before_anything_is_asked() {
     refused("", 2, "--workload");
     refused("--workload zipf", 2, "zipf:EXPONENT");
     refused("--workload zipf:99", 2, "exponent 99");
-    refused("--workload /nowhere/at/all", 2, "zipf:EXPONENT, uniform, trace:FILE or a directory");
+    refused(
+        "--workload /nowhere/at/all",
+        2,
+        "zipf:EXPONENT, uniform, trace:FILE, oracle-general:FILE, csv:COLUMNS:FILE or a directory",
+    );
     for (words, with) in [
         ("--rate 0", "requests a second"),
         ("--rate=-5", "requests a second"),

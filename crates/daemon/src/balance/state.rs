@@ -36,7 +36,7 @@ pub struct State {
     pub(crate) sampling: String,
     /// Source of latencies and bandwidths: `probe`, `firmware`, `assumed`.
     pub(crate) model: String,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: Option<Metrics>,
     pub(crate) nodes: Vec<Node>,
     /// The last decision.
     pub decision: Decided,
@@ -89,8 +89,8 @@ pub(crate) struct Node {
     pub(crate) node: u16,
     pub(crate) total_bytes: u64,
     pub(crate) free_bytes: u64,
-    /// The share of all accesses served by its memory,
-    pub(crate) share_bp: u32,
+    /// The share of all accesses served by its memory; `None` if there were none,
+    pub(crate) share_bp: Option<u32>,
     /// and the share of its CPUs' accesses served by itself; `None` without CPUs or accesses.
     pub(crate) local_access_ratio_bp: Option<u32>,
     /// Loaded latency of its memory by CPU node, as far as measured.

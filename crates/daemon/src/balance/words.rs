@@ -24,7 +24,8 @@ impl State {
         if let Some(machine) = self.emulated.as_ref().map(|lab| lab["machine"].to_string()) {
             let _ = writeln!(text, "  this machine is emulated: {}", machine.trim_matches('"'));
         }
-        let _ = writeln!(text, "  {}", self.metrics.text());
+        let metrics = self.metrics.as_ref().map(Metrics::text);
+        let _ = writeln!(text, "  {}", metrics.as_deref().unwrap_or("no accesses seen yet"));
         self.nodes.iter().for_each(|node| text.push_str(&node.text()));
         let decision = &self.decision;
         let gain = decision.gain_bp.map(|gain| format!(", gain {}", percent(gain)));
@@ -112,9 +113,11 @@ impl Metrics {
 impl Node {
     fn text(&self) -> String {
         let mut text = format!(
-            "    node {}: serves {} of accesses, {} of {} free",
+            "    node {}: {}{} of {} free",
             self.node,
-            percent(self.share_bp),
+            self.share_bp
+                .map(|share| format!("serves {} of accesses, ", percent(share)))
+                .unwrap_or_default(),
             Bytes(self.free_bytes),
             Bytes(self.total_bytes)
         );
@@ -171,7 +174,7 @@ mod tests {
         };
         let state = State {
             scope: "the machine".into(),
-            metrics: of(180_000, 700),
+            metrics: Some(of(180_000, 700)),
             effect: Effect {
                 moved_pages: 300,
                 predicted_gain_bp: Some(9_000),
@@ -194,5 +197,15 @@ mod tests {
         ] {
             assert!(text.contains(says), "{says}: {text}");
         }
+    }
+
+    #[test]
+    fn figures_that_are_unknown_are_not_shown_as_zero() {
+        let node = Node { node: 1, total_bytes: 1 << 30, free_bytes: 1 << 20, ..Node::default() };
+        let text = State { nodes: vec![node], ..State::default() }.text();
+        assert!(
+            text.contains("\n  no accesses seen yet\n    node 1: 1 MiB of 1 GiB free\n"),
+            "{text}"
+        );
     }
 }

@@ -20,6 +20,12 @@ pub mod server;
 mod source;
 pub mod spec;
 pub mod tally;
+mod unpack;
+/// For fuzz targets.
+#[cfg(fuzzing)]
+pub(crate) mod fuzz {
+    pub(crate) use super::unpack::unpacked;
+}
 mod values;
 
 #[cfg(test)]

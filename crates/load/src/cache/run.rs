@@ -1,6 +1,5 @@
 //! Runs a plan: one thread per worker, this one to sample their progress, and the result.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, ScopedJoinHandle};
@@ -15,7 +14,7 @@ use super::job::{Job, Meter, NEVER, Phase, Shared, Span};
 use super::look::Look;
 use super::pace::{Pace, Rate};
 use super::plan::{Loop, Plan};
-use super::source::{self, Passing, Source};
+use super::source::{self, Passing, Source, TraceFile};
 use super::spec::Workload;
 use super::tally::Tally;
 use super::values::Values;
@@ -220,11 +219,11 @@ fn operations(plan: &Plan, worker: u32) -> u64 {
 }
 
 /// Each worker's source of requests, and the reader of a trace.
-fn sources(plan: &Plan, phase: Phase) -> (Option<(Passing, &Path)>, Vec<Source>) {
+fn sources(plan: &Plan, phase: Phase) -> (Option<(Passing, &TraceFile)>, Vec<Source>) {
     let workers = 0..u64::from(plan.threads);
     let drawn = match &plan.workload {
         Workload::Drawn(drawn) => drawn,
-        Workload::Trace(file, _) => {
+        Workload::Trace(file) => {
             let (passing, sources) = source::passing(plan.threads as usize);
             return (Some((passing, file)), sources);
         }

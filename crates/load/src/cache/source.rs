@@ -3,13 +3,15 @@
 //! A trace's requests are assigned to workers by the hash of their key, so that those of a key stay in order. Batches
 //! pass through channels of bounded length: a trace is never held in memory as a whole.
 
+use std::fmt;
 use std::fs::File;
-use std::io::BufReader;
-use std::path::Path;
-use std::sync::Arc;
+use std::io::{self, BufRead};
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::requests::{Random, Request, Stream, Synthetic, Trace};
+use super::unpack::unpacked;
+use crate::requests::{Format, Layout, Random, Request, Stream, Synthetic, Trace};
 use anyhow::Context as _;
 
 /// Requests per batch, and batches queued for a worker.
@@ -100,10 +102,10 @@ pub(crate) fn passing(workers: usize) -> (Passing, Vec<Source>) {
 
 impl Passing {
     /// Reads the trace to its end, up to this many requests, or until no worker receives any more.
-    pub(crate) fn read(mut self, path: &Path, limit: u64) -> anyhow::Result<()> {
-        let (mut trace, mut request) = (open(path)?, Request::default());
+    pub(crate) fn read(mut self, file: &TraceFile, limit: u64) -> anyhow::Result<()> {
+        let (mut trace, mut request) = (file.trace()?, Request::default());
         let mut batches = vec![Vec::with_capacity(BATCH); self.workers.len()];
-        let named = || path.display().to_string();
+        let named = || file.name();
         let mut left = limit;
         while left > 0 && trace.next(&mut request).with_context(named)? {
             left -= 1;
@@ -142,11 +144,63 @@ impl Passing {
     }
 }
 
-/// Opens a trace.
-pub(crate) fn open(path: &Path) -> anyhow::Result<Trace<BufReader<File>>> {
+type Opened = Trace<Box<dyn BufRead + Send>>;
+
+/// A trace in a file, or at standard input (`-`).
+pub struct TraceFile {
+    path: PathBuf,
+    layout: Layout,
+    fill: bool,
+    format: Format,
+    /// As opened for its format: a pipe can't be opened again.
+    opened: Mutex<Option<Opened>>,
+}
+
+impl TraceFile {
+    /// Opens a trace, and finds its format. Without `fill` no read that misses stores.
+    ///
+    /// # Errors
+    /// It can't be read, or its first line is of no known format.
+    pub(crate) fn open(path: &Path, layout: &Layout, fill: bool) -> anyhow::Result<Self> {
+        let trace = opened(path, layout, fill)?;
+        let format = trace.format();
+        let opened = Mutex::new(Some(trace));
+        Ok(Self { path: path.to_owned(), layout: layout.clone(), fill, format, opened })
+    }
+
+    /// Its format.
+    pub(crate) const fn format(&self) -> Format {
+        self.format
+    }
+
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    /// The trace from its beginning.
+    fn trace(&self) -> anyhow::Result<Opened> {
+        match self.opened.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(trace) => Ok(trace),
+            None => opened(&self.path, &self.layout, self.fill),
+        }
+    }
+}
+
+impl fmt::Debug for TraceFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, format, fill, .. } = self;
+        write!(f, "TraceFile({}, {format:?}, fill: {fill})", path.display())
+    }
+}
+
+fn opened(path: &Path, layout: &Layout, fill: bool) -> anyhow::Result<Opened> {
     let named = || path.display().to_string();
-    let file = File::open(path).with_context(named)?;
-    Trace::new(BufReader::with_capacity(1 << 20, file)).with_context(named)
+    let reader = if path == Path::new("-") {
+        unpacked(io::stdin())
+    } else {
+        File::open(path).and_then(unpacked)
+    };
+    Trace::new(reader.with_context(named)?, layout, fill).with_context(named)
 }
 
 #[cfg(test)]
@@ -176,7 +230,8 @@ mod tests {
         std::fs::write(file.path(), text).unwrap();
         let (passing, mut sources) = passing(3);
         let shares: Vec<Vec<Request>> = std::thread::scope(|scope| {
-            let reader = scope.spawn(|| passing.read(file.path(), 3000));
+            let trace = TraceFile::open(file.path(), &Layout::Recognised, true).unwrap();
+            let reader = scope.spawn(move || passing.read(&trace, 3000));
             let workers: Vec<_> =
                 sources.iter_mut().map(|source| scope.spawn(|| all(source))).collect();
             let shares = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
@@ -203,13 +258,15 @@ mod tests {
             .unwrap();
         let (reader, sources) = passing(1);
         drop(sources);
-        assert!(reader.read(file.path(), u64::MAX).is_ok());
+        let trace = TraceFile::open(file.path(), &Layout::Recognised, true).unwrap();
+        assert!(reader.read(&trace, u64::MAX).is_ok());
         std::fs::write(file.path(), "key,op,size\nk,SET,1\nk,SAT,1\n").unwrap();
         let (reader, mut sources) = passing(1);
-        let error = format!("{:#}", reader.read(file.path(), u64::MAX).unwrap_err());
+        let trace = TraceFile::open(file.path(), &Layout::Recognised, true).unwrap();
+        let error = format!("{:#}", reader.read(&trace, u64::MAX).unwrap_err());
         assert!(error.contains("line 3: operation \"SAT\""), "{error}");
         assert_eq!(all(&mut sources[0]), []);
-        assert!(open(Path::new("/nowhere.csv")).is_err());
+        assert!(TraceFile::open(Path::new("/nowhere.csv"), &Layout::Recognised, true).is_err());
     }
 
     #[test]

@@ -10,11 +10,12 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::requests::{
-    Format, KEY_MAX, Parts, Popularity, Ratios, Sizes, Synthetic, VALUE_MAX, Zipf, cachebench,
+    Format, KEY_MAX, Layout, Parts, Picked, Popularity, Ratios, Sizes, Synthetic, VALUE_MAX, Zipf,
+    cachebench,
 };
 use anyhow::{Context as _, bail};
 
-use super::source;
+use super::source::TraceFile;
 use nearfar_report::words;
 
 /// Default number of keys.
@@ -26,6 +27,9 @@ const CONFIG: &str = "config.json";
 /// The most bytes of a file of sizes or popularity.
 const FILE_MAX: u64 = 64 << 20;
 
+/// How workloads are written.
+const FORMS: &str = "zipf:EXPONENT, uniform, trace:FILE, oracle-general:FILE, csv:COLUMNS:FILE or a directory of cachebench's";
+
 /// As typed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Spec {
@@ -35,6 +39,10 @@ pub enum Spec {
     Uniform,
     /// `trace:FILE`.
     Trace(PathBuf),
+    /// `oracle-general:FILE`.
+    OracleGeneral(PathBuf),
+    /// `csv:COLUMNS:FILE`.
+    Table(Picked, PathBuf),
     /// A configuration of cachebench, or its directory.
     Cachebench(PathBuf),
 }
@@ -54,10 +62,16 @@ impl FromStr for Spec {
         if let Some(file) = text.strip_prefix("trace:") {
             return Ok(Self::Trace(file.into()));
         }
+        if let Some(file) = text.strip_prefix("oracle-general:") {
+            return Ok(Self::OracleGeneral(file.into()));
+        }
+        if let Some(rest) = text.strip_prefix("csv:") {
+            let (columns, file) =
+                rest.split_once(':').ok_or("write csv:key=COLUMN,size=COLUMN:FILE")?;
+            return Ok(Self::Table(columns.parse()?, file.into()));
+        }
         if text.is_empty() || text == "zipf" {
-            return Err(
-                "write zipf:EXPONENT, uniform, trace:FILE or a directory of cachebench's".into()
-            );
+            return Err(format!("write {FORMS}"));
         }
         Ok(Self::Cachebench(text.into()))
     }
@@ -69,6 +83,8 @@ impl fmt::Display for Spec {
             Self::Zipf(exponent) => write!(f, "zipf:{exponent}"),
             Self::Uniform => f.write_str("uniform"),
             Self::Trace(file) => write!(f, "trace:{}", file.display()),
+            Self::OracleGeneral(file) => write!(f, "oracle-general:{}", file.display()),
+            Self::Table(picked, file) => write!(f, "csv:{picked}:{}", file.display()),
             Self::Cachebench(path) => write!(f, "{}", path.display()),
         }
     }
@@ -158,7 +174,7 @@ pub enum Workload {
     /// Generated.
     Drawn(Arc<Synthetic>),
     /// Read from a file.
-    Trace(PathBuf, Format),
+    Trace(Arc<TraceFile>),
 }
 
 impl Workload {
@@ -168,7 +184,9 @@ impl Workload {
     /// A file can't be read or parsed.
     pub fn load(spec: &Spec, shape: Shape, seed: u64) -> anyhow::Result<Self> {
         let mut parts = match spec {
-            Spec::Trace(file) => return trace(file, shape),
+            Spec::Trace(file) => return trace(file, &Layout::Recognised, shape),
+            Spec::OracleGeneral(file) => return trace(file, &Layout::OracleGeneral, shape),
+            Spec::Table(picked, file) => return trace(file, &Layout::Table(picked.clone()), shape),
             Spec::Cachebench(path) => configured(path, shape)?,
             Spec::Zipf(exponent) => {
                 let zipf = Zipf::new(shape.keys.unwrap_or(KEYS), *exponent)?;
@@ -184,8 +202,17 @@ impl Workload {
     /// Its composition, in words.
     pub(crate) fn made_of(&self) -> String {
         let parts = match self {
-            Self::Trace(_, Format::Meta(_)) => return "a trace with Meta's columns".into(),
-            Self::Trace(_, Format::Twitter) => return "a trace with Twitter's columns".into(),
+            Self::Trace(file) => {
+                return match file.format() {
+                    Format::Meta(_) => "a trace with Meta's columns",
+                    Format::Twitter => "a trace with Twitter's columns",
+                    Format::OracleGeneral => {
+                        "a trace with libCacheSim's records, all of them reads"
+                    }
+                    Format::Table(_) => "a trace with the given columns",
+                }
+                .into();
+            }
             Self::Drawn(drawn) => drawn.parts(),
         };
         let fill = if parts.fill { "; a read that finds nothing stores the key" } else { "" };
@@ -247,10 +274,9 @@ fn refuse(shape: Shape, whose: &str, keys_too: Option<u64>) -> anyhow::Result<()
     Ok(())
 }
 
-fn trace(file: &Path, shape: Shape) -> anyhow::Result<Workload> {
+fn trace(file: &Path, layout: &Layout, shape: Shape) -> anyhow::Result<Workload> {
     refuse(shape, "a trace", shape.keys)?;
-    let format = source::open(file)?.format();
-    Ok(Workload::Trace(file.into(), format))
+    Ok(Workload::Trace(Arc::new(TraceFile::open(file, layout, shape.fill == Fill::AsIs)?)))
 }
 
 /// A configuration of cachebench.
@@ -258,9 +284,9 @@ fn configured(path: &Path, shape: Shape) -> anyhow::Result<Parts> {
     refuse(shape, "a configuration of cachebench's", None)?;
     let file = if path.is_dir() { path.join(CONFIG) } else { path.into() };
     let dir = file.parent().unwrap_or(Path::new("."));
-    let text = read(&file).map_err(anyhow::Error::msg).context(
-        "--workload: write zipf:EXPONENT, uniform, trace:FILE or a directory of cachebench's",
-    )?;
+    let text = read(&file)
+        .map_err(anyhow::Error::msg)
+        .with_context(|| format!("--workload: write {FORMS}"))?;
     let mut beside = |name: &str| read(&dir.join(name));
     cachebench::parse(&text, shape.keys, &mut beside).with_context(|| file.display().to_string())
 }
@@ -295,11 +321,27 @@ mod tests {
             ("zipf:1", Spec::Zipf(1.0)),
             ("uniform", Spec::Uniform),
             ("trace:a.csv", Spec::Trace("a.csv".into())),
+            ("trace:-", Spec::Trace("-".into())),
+            ("oracle-general:a.bin", Spec::OracleGeneral("a.bin".into())),
+            (
+                "csv:key=5,size=4:a:b.csv",
+                Spec::Table("key=5,size=4".parse().unwrap(), "a:b.csv".into()),
+            ),
             ("dir/cdn", Spec::Cachebench("dir/cdn".into())),
         ] {
             assert_eq!((text.parse(), spec.to_string()), (Ok(spec), text.to_string()));
         }
-        for text in ["", "zipf", "zipf:", "zipf:-1", "zipf:x", "zipf:NaN", "zipf:inf"] {
+        for text in [
+            "",
+            "zipf",
+            "zipf:",
+            "zipf:-1",
+            "zipf:x",
+            "zipf:NaN",
+            "zipf:inf",
+            "csv:a",
+            "csv:key=1:a",
+        ] {
             assert!(text.parse::<Spec>().is_err(), "{text}");
         }
     }

@@ -1,8 +1,8 @@
 //! Requests to a cache, as functions of a seed or of a trace's lines.
 //!
 //! [`Synthetic`] generates requests by popularity, sizes and a mix of operations: a Zipf distribution of any exponent,
-//! a uniform one, or the distributions of a cachebench configuration ([`cachebench`]). [`Trace`] reads the public
-//! traces of Meta and Twitter line by line. [`Arrivals`] has the due times of requests, [`value`] the content of
+//! a uniform one, or the distributions of a cachebench configuration ([`cachebench`]). [`Trace`] reads public
+//! traces (Meta's, Twitter's, libCacheSim's) line by line. [`Arrivals`] has the due times of requests, [`value`] the content of
 //! values, by which a wrong one is detected. Not here: clocks, files, sockets, threads. The same seed gives the same
 //! requests on any machine.
 
@@ -22,7 +22,7 @@ pub use popularity::{BUCKETS, Buckets};
 pub use random::Random;
 pub use sizes::Sizes;
 pub use synthetic::{Parts, Popularity, Ratios, Stream, Synthetic};
-pub use trace::{Format, Reason, Trace, TraceError};
+pub use trace::{Format, Layout, Picked, Reason, Table, Trace, TraceError};
 pub use zipf::Zipf;
 
 /// The most bytes of a key, as in memcached.

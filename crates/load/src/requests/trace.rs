@@ -1,5 +1,5 @@
 //! Parser of the public traces of cache requests: Meta's key-value caches and Twitter's cache clusters, as CSV, line by
-//! line.
+//! line; others are in `listed.rs`.
 //!
 //! ```text
 //! Meta     a head that names columns: key, op, size, and if there are any op_time, key_size, op_count, cache_hits, ttl, ...
@@ -7,6 +7,9 @@
 //! Twitter  no head: timestamp, key, key size, value size, client, operation, TTL; the key may have commas in it
 //!          operation: get, gets; set, add, replace, cas, append, prepend, incr, decr (all of them stores); delete
 //! ```
+//!
+//! These two are recognised by the first line. A line of Meta's may lack the last column if that is the ttl, and may end
+//! with a comma, as CacheLib has it.
 //!
 //! A key is padded with dots to its key size, up to the limit of keys. A read that misses stores the key if the trace
 //! has its size: a miss in the trace itself has size 0. Timestamps are ignored: requests are read as fast as they are
@@ -18,6 +21,10 @@ use std::io::{self, BufRead, Read as _};
 use super::synthetic::FILLER;
 use super::{KEY_MAX, Op, Request, VALUE_MAX};
 
+mod listed;
+
+pub use listed::{Picked, Table};
+
 /// The most bytes of a line.
 const LINE_MAX: usize = 1 << 16;
 
@@ -28,6 +35,22 @@ pub enum Format {
     Meta(Columns),
     /// Twitter's.
     Twitter,
+    /// libCacheSim's records.
+    OracleGeneral,
+    /// A table with these columns.
+    Table(Table),
+}
+
+/// What must be known about a trace before it is read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Layout {
+    /// Meta's or Twitter's: the first line tells.
+    #[default]
+    Recognised,
+    /// libCacheSim's records.
+    OracleGeneral,
+    /// A table with these columns.
+    Table(Picked),
 }
 
 /// Positions of Meta's columns.
@@ -44,8 +67,10 @@ pub struct Columns {
 
 /// A line that is malformed, or could not be read.
 #[derive(Debug, thiserror::Error)]
-#[error("line {line}: {reason}")]
+#[error("{} {line}: {reason}", if *binary { "record" } else { "line" })]
 pub struct TraceError {
+    /// Whether the trace has records instead of lines.
+    pub binary: bool,
     /// Its number, from 1.
     pub line: u64,
     /// The error.
@@ -59,10 +84,17 @@ pub enum Reason {
     #[error("reading it: {0}")]
     Read(#[from] io::Error),
     /// The trace is empty.
-    #[error(
-        "the trace is empty; expected a head with key, op and size (Meta) or seven columns (Twitter)"
-    )]
+    #[error("the trace is empty; {KNOWN}")]
     Empty,
+    /// The first line is of no known format.
+    #[error("{0}, so it is not Twitter's; {KNOWN}")]
+    Unknown(Box<Reason>),
+    /// A record is incomplete.
+    #[error("{0} of {size} bytes; the trace is cut off, or not libCacheSim's oracleGeneral", size = listed::RECORD)]
+    Cut(usize),
+    /// The head lacks a column.
+    #[error("no column is called {0:?}; the first line names columns, or give their numbers")]
+    NoColumn(String),
     /// The line is too long.
     #[error("longer than {LINE_MAX} bytes; is that a trace as text?")]
     Long,
@@ -100,6 +132,8 @@ pub enum Reason {
     Key(String),
 }
 
+const KNOWN: &str = "known are a head with key, op and size (Meta) and seven columns without a head (Twitter); name \
+    others: oracle-general:FILE (libCacheSim), csv:key=COLUMN,size=COLUMN:FILE";
 const META_OPS: &str = "GET, GET_LEASE, SET, SET_LEASE, DELETE";
 const TWITTER_OPS: &str = "get, gets, set, add, replace, cas, append, prepend, incr, decr, delete";
 const TWITTER_COLUMNS: usize = 7;
@@ -115,25 +149,39 @@ pub struct Trace<R> {
     unread: bool,
     current: Request,
     repeats: u64,
+    fill: bool,
 }
 
 impl<R: BufRead> Trace<R> {
-    /// Reads the first line, which determines the format.
+    /// Reads the first line, which determines the format or its columns. Without `fill` no read that misses stores.
     ///
     /// # Errors
-    /// It can't be read, or is neither a head nor a line of Twitter's.
-    pub fn new(reader: R) -> Result<Self, TraceError> {
+    /// It can't be read, or has none of the known formats, or not the columns of `layout`.
+    pub fn new(reader: R, layout: &Layout, fill: bool) -> Result<Self, TraceError> {
         let (text, current) = (Vec::new(), Request::default());
         let (format, unread) = (Format::Twitter, true);
-        let mut trace = Self { reader, format, text, line: 0, unread, current, repeats: 0 };
-        let wrong = |reason| TraceError { line: 1, reason };
+        let mut trace = Self { reader, format, text, line: 0, unread, current, repeats: 0, fill };
+        if *layout == Layout::OracleGeneral {
+            trace.format = Format::OracleGeneral;
+            return Ok(trace);
+        }
+        let wrong = |reason| TraceError { binary: false, line: 1, reason };
         if !trace.read_line()? {
             return Err(wrong(Reason::Empty));
+        }
+        if let Layout::Table(picked) = layout {
+            let (table, is_head) = Table::of(picked, &trace.text).map_err(wrong)?;
+            trace.format = Format::Table(table);
+            trace.unread = !is_head;
+            return Ok(trace);
         }
         let fields = || trace.text.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
         if fields().any(|name| name == b"key") && fields().any(|name| name == b"op") {
             trace.format = Format::Meta(Columns::of(&fields()).map_err(wrong)?);
             trace.unread = false;
+        } else if !trace.text.is_empty() {
+            let unknown = |reason| wrong(Reason::Unknown(Box::new(reason)));
+            twitter(&trace.text, &mut trace.current).map_err(unknown)?;
         }
         Ok(trace)
     }
@@ -150,6 +198,15 @@ impl<R: BufRead> Trace<R> {
     /// The next line can't be read or is malformed.
     pub fn next(&mut self, request: &mut Request) -> Result<bool, TraceError> {
         while self.repeats == 0 {
+            if self.format == Format::OracleGeneral {
+                self.line += 1;
+                let wrong = |reason| TraceError { binary: true, line: self.line, reason };
+                if !listed::record(&mut self.reader, &mut self.current).map_err(wrong)? {
+                    return Ok(false);
+                }
+                self.repeats = 1;
+                break;
+            }
             if !std::mem::take(&mut self.unread) && !self.read_line()? {
                 return Ok(false);
             }
@@ -158,12 +215,15 @@ impl<R: BufRead> Trace<R> {
             }
             let parsed = match self.format {
                 Format::Meta(columns) => columns.parse(&self.text, &mut self.current),
-                Format::Twitter => twitter(&self.text, &mut self.current),
+                Format::Table(table) => table.parse(&self.text, &mut self.current),
+                Format::Twitter | Format::OracleGeneral => twitter(&self.text, &mut self.current),
             };
-            self.repeats = parsed.map_err(|reason| TraceError { line: self.line, reason })?;
+            let wrong = |reason| TraceError { binary: false, line: self.line, reason };
+            self.repeats = parsed.map_err(wrong)?;
         }
         self.repeats -= 1;
         request.clone_from(&self.current);
+        request.fill &= self.fill;
         Ok(true)
     }
 
@@ -171,7 +231,7 @@ impl<R: BufRead> Trace<R> {
     fn read_line(&mut self) -> Result<bool, TraceError> {
         self.line += 1;
         self.text.clear();
-        let wrong = |line, reason| TraceError { line, reason };
+        let wrong = |line, reason| TraceError { binary: false, line, reason };
         let mut limited = self.reader.by_ref().take(LINE_MAX as u64 + 1);
         let read = limited.read_until(b'\n', &mut self.text);
         let read = read.map_err(|error| wrong(self.line, error.into()))?;
@@ -220,10 +280,14 @@ impl Columns {
                 _ if Some(at) == self.key_size => key_size = field,
                 _ if Some(at) == self.op_count => op_count = field,
                 _ if Some(at) == self.ttl => ttl = field,
+                _ if at >= self.all && !field.is_empty() => {
+                    return Err(Reason::Columns { found, expected: self.all });
+                }
                 _ => {}
             }
         }
-        if found != self.all {
+        let least = if self.ttl == Some(self.all - 1) { self.all - 1 } else { self.all };
+        if found < least {
             return Err(Reason::Columns { found, expected: self.all });
         }
         request.op = match op {

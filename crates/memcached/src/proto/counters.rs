@@ -26,12 +26,70 @@ impl Count {
     }
 }
 
+/// Counters of size classes, in the order of memcached's; the last one is of `stats items`.
+pub(crate) const BY_CLASS: [&str; 9] = [
+    "get_hits",
+    "cmd_set",
+    "delete_hits",
+    "incr_hits",
+    "decr_hits",
+    "cas_hits",
+    "cas_badval",
+    "touch_hits",
+    "outofmemory",
+];
+
+/// An event of a size class: its place in [`BY_CLASS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    GetHit,
+    Set,
+    DeleteHit,
+    IncrHit,
+    DecrHit,
+    CasHit,
+    CasBadValue,
+    TouchHit,
+    OutOfMemory,
+}
+
+/// Number of size classes that are counted apart. Sizes grow by an eighth, so that it is never reached.
+const CLASSES: usize = 192;
+
+/// Counters of each size class.
+#[derive(Debug)]
+pub(crate) struct ByClass(Box<[[Count; BY_CLASS.len()]]>);
+
+impl Default for ByClass {
+    fn default() -> Self {
+        Self((0..CLASSES).map(|_| Default::default()).collect())
+    }
+}
+
+impl ByClass {
+    #[inline]
+    pub(crate) fn one(&self, class: usize, event: Event) {
+        self.0[class.min(CLASSES - 1)][event as usize].one();
+    }
+
+    /// The values of a class, in the order of [`BY_CLASS`].
+    pub(crate) fn values(&self, class: usize) -> [u64; BY_CLASS.len()] {
+        self.0.get(class).map_or([0; BY_CLASS.len()], |counts| counts.each_ref().map(Count::get))
+    }
+
+    /// Numbers of classes.
+    pub(crate) fn numbers() -> core::ops::Range<usize> {
+        0..CLASSES
+    }
+}
+
 macro_rules! counters {
     ($($name:ident: $what:literal,)*) => {
         /// Counters of one worker.
         #[derive(Debug, Default)]
         #[repr(align(128))]
         pub struct Counters {
+            pub(crate) by_class: ByClass,
             $(#[doc = $what] pub(crate) $name: Count,)*
         }
 

@@ -4,12 +4,12 @@
 //! appended to `out`; `noreply` truncates it afterwards.
 
 use super::connection::Step;
-use super::counters::Counters;
+use super::counters::{Counters, Event};
 use super::deferred::{Ask, Gap};
 use super::detail::Did;
 use super::pending_reads::{Found, PendingReads};
 use super::service::{KEY_MAX, Service, Settings};
-use super::text::{cut, push, signed_32, unsigned, words};
+use super::text::{counted, cut, push, signed_32, words};
 use nearfar_cache::store::{Edit, Head, Meta, Old, Refused, Store};
 
 pub(super) const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
@@ -25,7 +25,7 @@ pub(super) const ERROR: &[u8] = b"ERROR\r\n";
 pub(super) const OK: &[u8] = b"OK\r\n";
 
 /// Values of at most this many bytes may be numbers.
-const DIGITS_MAX: usize = 32;
+const DIGITS_MAX: usize = 1024;
 
 /// Dispatcher of commands. Created for each turn of a connection, as it contains the current time.
 #[derive(Clone, Copy)]
@@ -126,21 +126,24 @@ impl<'a> Dispatch<'a> {
         }
         self.service.detail.note(key, Did::Delete);
         let found = self.remove(key);
-        if found {
-            self.counts.delete_hits.one()
-        } else {
-            self.counts.delete_misses.one()
+        match found {
+            Some(bytes) => {
+                self.counts.delete_hits.one();
+                self.count_of_class(Event::DeleteHit, key, bytes);
+            }
+            None => self.counts.delete_misses.one(),
         }
-        out.extend_from_slice(if found { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" });
+        let reply: &[u8] = if found.is_some() { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" };
+        out.extend_from_slice(reply);
     }
 
-    /// Removes an item. Returns whether there was one.
-    pub(super) fn remove(&self, key: &[u8]) -> bool {
-        let mut found = false;
+    /// Removes an item. Returns the bytes of its value, if there was one.
+    pub(super) fn remove(&self, key: &[u8]) -> Option<usize> {
+        let mut found = None;
         // A removal stores nothing, so it can't be refused.
         let _ = self.store.edit(key, &mut Vec::new(), &mut |old, _| {
-            found = old.is_some();
-            if found { Edit::Remove } else { Edit::Keep }
+            found = old.map(Old::len);
+            if found.is_some() { Edit::Remove } else { Edit::Keep }
         });
         found
     }
@@ -157,21 +160,16 @@ impl<'a> Dispatch<'a> {
             return out.extend_from_slice(BAD_EXPTIME);
         };
         let expires = self.service.second(expires, self.now);
-        let mut found = false;
+        let mut found = None;
         let done = self.store.edit(key, &mut Vec::new(), &mut |old, _| {
             let Some(old) = old else { return Edit::Keep };
-            found = true;
+            found = Some(old.len());
             Edit::Set(Meta { expires, accessed: self.now, fetched: true, ..old.meta() })
         });
-        self.counts.cmd_touch.one();
-        if found {
-            self.counts.touch_hits.one()
-        } else {
-            self.counts.touch_misses.one()
-        }
+        self.count_touch(key, found);
         out.extend_from_slice(match done {
             Err(refused) => self.refused(refused),
-            Ok(()) if found => b"TOUCHED\r\n",
+            Ok(()) if found.is_some() => b"TOUCHED\r\n",
             Ok(()) => b"NOT_FOUND\r\n",
         });
     }
@@ -184,13 +182,14 @@ impl<'a> Dispatch<'a> {
         if key.len() > KEY_MAX {
             return out.extend_from_slice(BAD_FORMAT);
         }
-        let Some(delta) = unsigned(delta) else {
+        let Some(delta) = counted(delta) else {
             return out.extend_from_slice(BAD_DELTA);
         };
-        let mut sum = Err(&b"NOT_FOUND\r\n"[..]);
+        let (mut sum, mut bytes) = (Err(&b"NOT_FOUND\r\n"[..]), 0);
         room.clear();
         let done = self.store.edit(key, room, &mut |old, value| {
             let Some(old) = old else { return Edit::Keep };
+            bytes = old.len();
             sum = stepped(old, (way, delta), value).ok_or(NOT_A_NUMBER);
             let Ok(_) = sum else { return Edit::Keep };
             let cas = self.service.next_cas();
@@ -205,18 +204,43 @@ impl<'a> Dispatch<'a> {
                 out.extend_from_slice(error);
             }
             (Ok(()), Ok(sum)) => {
-                self.count_arith_hit(way);
+                self.count_arith_hit(way, key, bytes);
                 push(out, sum);
                 out.extend_from_slice(b"\r\n");
             }
         }
     }
 
-    pub(super) fn count_arith_hit(&self, way: Way) {
-        match way {
-            Way::Up => self.counts.incr_hits.one(),
-            Way::Down => self.counts.decr_hits.one(),
+    /// Counts an event of an item, by its key and the bytes of its value, in its size class.
+    #[inline]
+    pub(super) fn count_of_class(&self, event: Event, key: &[u8], bytes: usize) {
+        self.counts.by_class.one(self.store.class_of(key.len(), bytes), event);
+    }
+
+    /// Counts a touch; `found` has the bytes of the item's value.
+    pub(super) fn count_touch(&self, key: &[u8], found: Option<usize>) {
+        self.counts.cmd_touch.one();
+        match found {
+            Some(bytes) => {
+                self.counts.touch_hits.one();
+                self.count_of_class(Event::TouchHit, key, bytes);
+            }
+            None => self.counts.touch_misses.one(),
         }
+    }
+
+    pub(super) fn count_arith_hit(&self, way: Way, key: &[u8], bytes: usize) {
+        let event = match way {
+            Way::Up => {
+                self.counts.incr_hits.one();
+                Event::IncrHit
+            }
+            Way::Down => {
+                self.counts.decr_hits.one();
+                Event::DecrHit
+            }
+        };
+        self.count_of_class(event, key, bytes);
     }
 
     pub(super) fn count_arith_miss(&self, way: Way) {
@@ -233,30 +257,33 @@ impl<'a> Dispatch<'a> {
                 self.counts.store_too_large.one();
                 TOO_LARGE
             }
-            Refused::NoMemory { .. } => {
+            Refused::NoMemory { bytes } => {
                 self.counts.store_no_memory.one();
+                self.count_of_class(Event::OutOfMemory, b"", bytes);
                 NO_MEMORY
             }
         }
     }
 }
 
-/// Writes to `value` the number of an item changed by `delta`. Increments wrap around, decrements stop at 0. `None` if
-/// it has no number.
+/// Writes to `value` the number of an item changed by `delta`, padded with spaces to its previous length, as in
+/// memcached. Increments wrap around, decrements stop at 0. `None` if it has no number.
 pub(super) fn stepped(old: &dyn Old, (way, delta): (Way, u64), value: &mut Vec<u8>) -> Option<u64> {
     if old.len() > DIGITS_MAX {
         return None;
     }
     value.clear();
     old.read(value);
-    // memcached pads a number with spaces when it has become shorter, and clients store such values again.
-    let number = unsigned(value.trim_ascii());
+    let number = counted(value);
     value.clear();
     let sum = match way {
         Way::Up => number?.wrapping_add(delta),
         Way::Down => number?.saturating_sub(delta),
     };
     push(value, sum);
+    if value.len() < old.len() {
+        value.resize(old.len(), b' ');
+    }
     Some(sum)
 }
 

@@ -1,5 +1,6 @@
 //! get, gets, gat and gats: items by key, any number of them per line.
 
+use super::counters::Event;
 use super::deferred::{Ask, Deferred, Gap};
 use super::detail::Did;
 use super::dispatch::{BAD_EXPTIME, BAD_FORMAT, Dispatch};
@@ -115,8 +116,10 @@ impl Dispatch<'_> {
         out: &mut Vec<u8>,
         deferred: &mut Deferred,
     ) -> Option<bool> {
+        let mut size = 0;
         let mut head = |meta: &Meta, bytes: usize, out: &mut Vec<u8>| {
-            push_head(key, (meta, shows), bytes, out)
+            size = bytes;
+            push_head(key, (meta, shows), bytes, out);
         };
         let found = match self.find(key, out, &mut head) {
             Found::Later(token, bytes) => {
@@ -130,7 +133,7 @@ impl Dispatch<'_> {
         if found {
             out.extend_from_slice(b"\r\n");
         }
-        self.count_get(found);
+        self.count_get(key, found.then_some(size));
         Some(found)
     }
 
@@ -147,26 +150,29 @@ impl Dispatch<'_> {
             out.extend_from_slice(value);
             out.extend_from_slice(b"\r\n");
         }
-        self.count_get(item.is_some());
+        self.count_get(key, item.map(|(_, value)| value.len()));
         self.service.detail.note(key, if item.is_some() { Did::Hit } else { Did::Miss });
     }
 
+    /// Counts a read; `found` has the bytes of the item's value.
     #[inline]
-    pub(super) fn count_get(&self, found: bool) {
+    pub(super) fn count_get(&self, key: &[u8], found: Option<usize>) {
         self.counts.cmd_get.one();
-        if found {
-            self.counts.get_hits.one();
-        } else {
-            self.counts.get_misses.one();
+        match found {
+            Some(bytes) => {
+                self.counts.get_hits.one();
+                self.count_of_class(Event::GetHit, key, bytes);
+            }
+            None => self.counts.get_misses.one(),
         }
     }
 
     fn touch_item(&self, (shows, expires): (Shows, u32), key: &[u8], out: &mut Vec<u8>) -> bool {
-        let mut found = false;
+        let mut found = None;
         let mark = out.len();
         let done = self.store.edit(key, &mut Vec::new(), &mut |old, _| {
             let Some(old) = old else { return Edit::Keep };
-            found = true;
+            found = Some(old.len());
             let meta = old.meta();
             push_head(key, (&meta, shows), old.len(), out);
             old.read(out);
@@ -175,15 +181,10 @@ impl Dispatch<'_> {
         });
         if done.is_err() {
             out.truncate(mark);
-            found = false;
+            found = None;
         }
-        self.counts.cmd_touch.one();
-        if found {
-            self.counts.touch_hits.one()
-        } else {
-            self.counts.touch_misses.one()
-        }
-        found
+        self.count_touch(key, found);
+        found.is_some()
     }
 }
 

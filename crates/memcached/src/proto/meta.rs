@@ -5,6 +5,7 @@
 //! read must leave no trace (u). Its reply shows the item's state before it, so a read that turns into an edit passes
 //! on the state it saw.
 
+use super::counters::Event;
 use super::deferred::{Ask, Deferred, Gap};
 use super::dispatch::{BAD_FORMAT, Dispatch, NOT_A_NUMBER, Way, stepped};
 use super::flags::{Flags, Key, OPAQUE_TOO_LONG, push_flag, push_kept, push_left};
@@ -80,8 +81,19 @@ impl Flags<'_> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     No,
-    Yes,
+    /// With a value of so many bytes.
+    Yes(usize),
     Made,
+}
+
+impl Found {
+    /// Bytes of the value that was found.
+    const fn bytes(self) -> Option<usize> {
+        match self {
+            Self::Yes(bytes) => Some(bytes),
+            Self::No | Self::Made => None,
+        }
+    }
 }
 
 /// The result of a read.
@@ -158,7 +170,7 @@ impl Dispatch<'_> {
                     out.extend_from_slice(value);
                     out.extend_from_slice(b"\r\n");
                 }
-                Found::Yes
+                Found::Yes(value.len())
             }
             None if flags.vivify.is_none() => Found::No,
             item => self.mget_edit(&flags, item.map(|(meta, _)| *meta), &mut room, out),
@@ -167,15 +179,11 @@ impl Dispatch<'_> {
     }
 
     fn mget_end(&self, flags: &Flags<'_>, found: Found, out: &mut Vec<u8>) {
+        let (key, bytes) = (flags.key.bytes(), found.bytes());
         if flags.ttl.is_some() {
-            self.counts.cmd_touch.one();
-            if found == Found::Yes {
-                self.counts.touch_hits.one();
-            } else {
-                self.counts.touch_misses.one();
-            }
+            self.count_touch(key, bytes);
         } else {
-            self.count_get(found == Found::Yes);
+            self.count_get(key, bytes);
         }
         if found == Found::No && !flags.has(b'q') {
             out.extend_from_slice(b"EN");
@@ -186,13 +194,13 @@ impl Dispatch<'_> {
     /// Reads, and appends the reply; appends nothing if the item must change, and returns its state.
     fn mget_read(&self, flags: &Flags<'_>, out: &mut Vec<u8>) -> Read {
         let mark = out.len();
-        let (mut end, mut before) = (mark, None);
+        let (mut end, mut before, mut size) = (mark, None, 0);
         let found =
             self.find(flags.key.bytes(), out, &mut |meta: &Meta, bytes, out: &mut Vec<u8>| {
                 let seen = Seen { meta: *meta, before: *meta, bytes, is_new: false };
                 flags.answer(self.now, &seen, out);
                 end = out.len();
-                before = Some(*meta);
+                (before, size) = (Some(*meta), bytes);
             });
         match (found, before) {
             (pending_reads::Found::Later(token, bytes), _) => {
@@ -209,7 +217,7 @@ impl Dispatch<'_> {
                 } else {
                     out.truncate(end);
                 }
-                Read::Done(Found::Yes)
+                Read::Done(Found::Yes(size))
             }
             _ => {
                 out.truncate(mark);
@@ -243,7 +251,7 @@ impl Dispatch<'_> {
                 }
                 return Edit::Put(made);
             };
-            found = Found::Yes;
+            found = Found::Yes(old.len());
             let meta = old.meta();
             let seen =
                 Seen { meta, before: before.unwrap_or(meta), bytes: old.len(), is_new: false };
@@ -270,11 +278,12 @@ impl Dispatch<'_> {
             Ok(flags) => flags,
             Err(error) => return out.extend_from_slice(error),
         };
-        let mut code = b"NF";
+        let (mut code, mut bytes) = (b"NF", 0);
         room.clear();
         let done = self.store.edit(flags.key.bytes(), room, &mut |old, _| {
             let Some(old) = old else { return Edit::Keep };
             let was = old.meta();
+            bytes = old.len();
             if flags.cas.is_some_and(|cas| cas != was.cas) {
                 code = b"EX";
                 return Edit::Keep;
@@ -301,7 +310,10 @@ impl Dispatch<'_> {
             }
         });
         match code {
-            b"HD" if !flags.has(b'I') => self.counts.delete_hits.one(),
+            b"HD" if !flags.has(b'I') => {
+                self.counts.delete_hits.one();
+                self.count_of_class(Event::DeleteHit, flags.key.bytes(), bytes);
+            }
             b"HD" => (),
             _ => self.counts.delete_misses.one(),
         }
@@ -330,7 +342,7 @@ impl Dispatch<'_> {
                 return out.extend_from_slice(b"CLIENT_ERROR invalid mode for ma M token\r\n");
             }
         };
-        let mut came = Came::NotFound;
+        let (mut came, mut bytes) = (Came::NotFound, 0);
         room.clear();
         let done = self.store.edit(flags.key.bytes(), room, &mut |old, value| {
             let cas = || flags.new_cas.unwrap_or_else(|| self.service.next_cas());
@@ -342,6 +354,7 @@ impl Dispatch<'_> {
                 return Edit::Put(Meta { expires: flags.ttl.unwrap_or(expires), ..meta });
             };
             let was = old.meta();
+            bytes = old.len();
             if flags.cas.is_some_and(|cas| cas != 0 && cas != was.cas) {
                 came = Came::OtherCas;
                 return Edit::Keep;
@@ -361,7 +374,7 @@ impl Dispatch<'_> {
                 if let Came::Made(..) = came {
                     self.count_arith_miss(way);
                 } else {
-                    self.count_arith_hit(way);
+                    self.count_arith_hit(way, flags.key.bytes(), bytes);
                 }
                 if !flags.has(b'q') {
                     flags.answer_number(self.now, &was, number, out);

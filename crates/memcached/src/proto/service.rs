@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use std::sync::{Mutex, PoisonError};
 
-use super::counters::{COUNTED, Counters};
+use super::counters::{BY_CLASS, ByClass, COUNTED, Counters};
 use super::detail::Detail;
 use nearfar_cache::store::Store;
 
@@ -99,6 +99,8 @@ impl Host for () {}
 #[derive(Debug)]
 struct Before {
     counted: [u64; COUNTED.len()],
+    /// Of each size class.
+    by_class: Vec<[u64; BY_CLASS.len()]>,
     stored: Vec<(String, u64)>,
 }
 
@@ -146,7 +148,11 @@ impl Service {
             verbosity: AtomicU64::new(0),
             detail: Detail::default(),
             workers: (0..workers.max(1)).map(|_| Counters::default()).collect(),
-            before: Mutex::new(Before { counted: [0; COUNTED.len()], stored: Vec::new() }),
+            before: Mutex::new(Before {
+                counted: [0; COUNTED.len()],
+                by_class: Vec::new(),
+                stored: Vec::new(),
+            }),
             host,
         }
     }
@@ -226,6 +232,26 @@ impl Service {
         sums
     }
 
+    fn all_of_class(&self, class: usize) -> [u64; BY_CLASS.len()] {
+        let mut sums = [0u64; BY_CLASS.len()];
+        for worker in &self.workers {
+            for (sum, value) in sums.iter_mut().zip(worker.by_class.values(class)) {
+                *sum = sum.wrapping_add(value);
+            }
+        }
+        sums
+    }
+
+    /// Counts of a size class since the last reset, in the order of [`BY_CLASS`].
+    pub(super) fn of_class(&self, class: usize) -> [u64; BY_CLASS.len()] {
+        let mut sums = self.all_of_class(class);
+        let before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
+        for (sum, before) in sums.iter_mut().zip(before.by_class.get(class).into_iter().flatten()) {
+            *sum = sum.saturating_sub(*before);
+        }
+        sums
+    }
+
     /// The store's figures, less their values at the last reset, and without those counted here.
     pub fn stored(&self, store: &dyn Store, each: &mut dyn FnMut(&str, u64)) {
         let before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
@@ -245,7 +271,8 @@ impl Service {
                 stored.push((name.to_owned(), value));
             }
         });
-        let before = Before { counted: self.all_counted(), stored };
+        let by_class = ByClass::numbers().map(|class| self.all_of_class(class)).collect();
+        let before = Before { counted: self.all_counted(), by_class, stored };
         *self.before.lock().unwrap_or_else(PoisonError::into_inner) = before;
         self.detail.clear();
         self.host.reset();

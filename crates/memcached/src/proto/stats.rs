@@ -1,13 +1,14 @@
 //! stats: counters of the server and figures of the store, by memcached's names where it has them.
 //!
-//! Classes of `stats slabs` and `stats items` are the store's, over all tiers; they differ from memcached's. `stats
+//! Classes of `stats slabs` and `stats items` are the store's, over all tiers; they differ from memcached's. A command
+//! counts in the class of the item it found or stored. `stats
 //! sizes` is off, as it is by default in memcached; `lru_crawler metadump` has all sizes.
 
 use core::fmt::Display;
 use core::sync::atomic::Ordering::Relaxed;
 use std::io::Write as _;
 
-use super::counters::COUNTED;
+use super::counters::{BY_CLASS, COUNTED, Event};
 use super::dispatch::{BAD_FORMAT, Dispatch, ERROR, OK};
 use super::service::VERSION;
 use super::text::{unsigned_32, words};
@@ -77,8 +78,11 @@ impl Dispatch<'_> {
                 ("used_chunks", class.used),
                 ("free_chunks", slots.saturating_sub(class.used)),
                 ("free_chunks_end", 0),
+                ("mem_requested", class.item_bytes),
             ];
-            for (name, value) in figures {
+            let counted = BY_CLASS.into_iter().zip(self.service.of_class(number));
+            let counted = counted.filter(|(name, _)| *name != "outofmemory");
+            for (name, value) in figures.into_iter().chain(counted) {
                 each(&format!("{number}:{name}"), &value);
             }
             classes += 1;
@@ -94,6 +98,7 @@ impl Dispatch<'_> {
                 ("number", class.items),
                 ("mem_requested", class.item_bytes),
                 ("evicted", class.evicted),
+                ("outofmemory", self.service.of_class(number)[Event::OutOfMemory as usize]),
                 ("reclaimed", class.expired.saturating_sub(class.reaped)),
                 ("expired_unfetched", class.unfetched),
                 ("crawler_reclaimed", class.reaped),

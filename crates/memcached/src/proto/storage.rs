@@ -4,6 +4,7 @@
 //! it is not parsed as commands; else the bytes that follow are parsed as lines, as memcached does. Too large values
 //! are refused here and, by its own limit, by the store.
 
+use super::counters::Event;
 use super::detail::Did;
 use super::dispatch::{BAD_FORMAT, Dispatch, TOO_LARGE, is_quiet};
 use super::flags::{Flags, Key, push_flag};
@@ -236,6 +237,7 @@ impl Dispatch<'_> {
     /// Stores a value, if its condition holds.
     pub(super) fn store(&self, storage: &Storage<'_>, data: Data<'_>, out: &mut Vec<u8>) {
         self.counts.cmd_set.one();
+        self.count_of_class(Event::Set, storage.key(), storage.bytes);
         if storage.flags.is_some() {
             self.counts.cmd_meta.one();
         } else {
@@ -279,7 +281,7 @@ impl Dispatch<'_> {
         meta: &Meta,
         value: &mut Vec<u8>,
     ) -> Result<Outcome, Refused> {
-        let (mut outcome, mut is_longer) = (Outcome::NotStored, false);
+        let (mut outcome, mut is_longer, mut was) = (Outcome::NotStored, false, 0);
         let stored = |bytes| Outcome::Stored { cas: meta.cas, bytes };
         let done = self.store.edit(storage.key(), value, &mut |old, value| {
             is_longer = old.is_some() && matches!(storage.mode, Mode::Append | Mode::Prepend);
@@ -296,6 +298,7 @@ impl Dispatch<'_> {
                     Edit::Keep
                 };
             };
+            was = old.len();
             let edit = self.decide(storage, meta, old, value);
             match edit {
                 Ok(new) => {
@@ -315,9 +318,15 @@ impl Dispatch<'_> {
         }
         if storage.mode == Mode::Cas {
             match outcome {
-                Outcome::Stored { .. } => self.counts.cas_hits.one(),
+                Outcome::Stored { .. } => {
+                    self.counts.cas_hits.one();
+                    self.count_of_class(Event::CasHit, storage.key(), was);
+                }
                 Outcome::NotFound => self.counts.cas_misses.one(),
-                Outcome::Exists | Outcome::NotStored => self.counts.cas_badval.one(),
+                Outcome::Exists | Outcome::NotStored => {
+                    self.counts.cas_badval.one();
+                    self.count_of_class(Event::CasBadValue, storage.key(), was);
+                }
             }
         }
         Ok(outcome)

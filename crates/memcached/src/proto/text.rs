@@ -58,6 +58,16 @@ pub(super) fn unsigned(word: &[u8]) -> Option<u64> {
     Some(sum)
 }
 
+/// A number as memcached reads values and deltas, by strtoull: white space and a plus sign may precede it, and white space
+/// or a NUL (C clients store one) ends it.
+pub(super) fn counted(text: &[u8]) -> Option<u64> {
+    let text = text.trim_ascii_start();
+    let text = text.strip_prefix(b"+").unwrap_or(text);
+    let end = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
+    let is_end = |byte: &u8| *byte == 0 || byte.is_ascii_whitespace() || *byte == 0x0b;
+    unsigned(&text[..end]).filter(|_| text.get(end).is_none_or(is_end))
+}
+
 /// A number of 32 bits that is not negative.
 #[inline]
 pub(super) fn unsigned_32(word: &[u8]) -> Option<u32> {

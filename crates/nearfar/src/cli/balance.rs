@@ -257,6 +257,17 @@ fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
     Ok(Exit::Done.into())
 }
 
+/// The process that balances.
+pub(crate) fn pid() -> Option<u32> {
+    running().map(|(process, _)| process.pid)
+}
+
+/// Ends balancing, if it runs, and restores its settings, also those of a killed process. Returns the process that was
+/// ended.
+pub(crate) fn end_any(on_conflict: OnConflict) -> anyhow::Result<Option<u32>> {
+    end(Whom::Any, on_conflict).map(|(pid, _)| pid)
+}
+
 /// Ends balancing, or the process named. Returns the process that was ended, and whether a killed one had left
 /// settings changed.
 fn end(whom: Whom, on_conflict: OnConflict) -> anyhow::Result<(Option<u32>, bool)> {

@@ -18,6 +18,7 @@ use super::sense::report::{Described, described};
 use nearfar_command::output;
 use nearfar_sensors::{self as sense, Scene as SenseScene};
 
+mod movers;
 mod state;
 mod text;
 mod verdict;
@@ -52,6 +53,8 @@ struct Report {
     features: Vec<FeatureReport>,
     /// The kernel's settings.
     settings: Vec<state::Setting>,
+    /// Mechanisms of the kernel and other managers that are on and move pages, too.
+    movers: Vec<movers::Mover>,
     /// This process's privileges; null for a recording.
     privileges: Option<Vec<state::Privilege>>,
     /// Sensors of memory traffic with the results of their self-tests; null for a recording.
@@ -115,6 +118,7 @@ fn report(scene: &Scene<'_>, lab: Option<serde_json::Value>, findings: &[Finding
         verdicts: verdict::all(scene, privileges.as_deref().unwrap_or_default()),
         features: features(scene.features),
         settings: state::settings(scene),
+        movers: movers::all(scene),
         privileges,
         sensors: None,
         findings: findings.iter().map(ToString::to_string).collect(),

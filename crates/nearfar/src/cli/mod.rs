@@ -17,6 +17,7 @@ mod lab;
 pub(crate) mod machine;
 mod nri;
 mod oci_runtime;
+mod off;
 mod pages;
 mod probe;
 mod record;
@@ -24,6 +25,7 @@ mod report;
 mod run;
 mod sense;
 mod sim;
+mod status;
 mod tier;
 pub(crate) mod tips;
 mod topo;
@@ -35,12 +37,16 @@ mod weights;
 #[command(name = "nearfar", version, propagate_version = true, max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 // One line per command, in the order of the help; each module has `Args` and `run(Args) -> Result<ExitCode>`.
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Show the machine, what nearfar does on it now, and what to try next (also: nearfar without a command)
+    Status(status::Args),
+    /// End the services that move pages and restore all settings that nearfar has changed; needs root
+    Off(off::Args),
     /// Show nodes, kinds of memory, tiers, CXL regions and devices, firmware's figures
     Topo(topo::Args),
     /// Report the capabilities of this kernel and machine, missing ones and how to get them
@@ -88,7 +94,10 @@ enum Command {
 impl Cli {
     /// Runs the command.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        match self.command {
+        let Some(command) = self.command else { return status::run(&status::Args::default()) };
+        match command {
+            Command::Status(args) => status::run(&args),
+            Command::Off(args) => off::run(&args),
             Command::Topo(args) => topo::run(&args),
             Command::Doctor(args) => doctor::run(&args),
             Command::Probe(args) => probe::run(&args),

@@ -138,6 +138,17 @@ fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
     Ok(Exit::Done.into())
 }
 
+/// The process that tiers.
+pub(crate) fn pid() -> Option<u32> {
+    running().map(|(process, _)| process.pid)
+}
+
+/// Ends tiering, if it runs, and restores its settings, also those of a killed process. Returns the process that was
+/// ended.
+pub(crate) fn end_any(on_conflict: OnConflict) -> anyhow::Result<Option<u32>> {
+    end(Whom::Any, on_conflict).map(|(pid, _)| pid)
+}
+
 /// Ends this process, if it still runs, and restores the settings it had changed. A later process is left alone.
 pub(crate) fn end_and_put_back(state: &State) -> anyhow::Result<()> {
     end(Whom::Only(state.identity), OnConflict::Refuse).map(drop)

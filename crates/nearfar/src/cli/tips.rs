@@ -12,12 +12,7 @@ const ANY: &str = "*";
 const NO_LEVELS: &str = "messages have no levels; errors and notes go to standard error";
 
 /// A command (`""` for none), a word or option typed after it, and its equivalent here.
-const TIPS: [(&str, &str, &str); 47] = [
-    (
-        "",
-        "status",
-        "nearfar topo shows the machine; nearfar tier status, balance status and daemon status what runs",
-    ),
+const TIPS: [(&str, &str, &str); 45] = [
     ("", "list", "nearfar topo shows nodes; nearfar lab machines emulated machines"),
     ("", "ls", "nearfar topo shows nodes; nearfar lab machines emulated machines"),
     ("", "version", "nearfar --version"),
@@ -43,8 +38,7 @@ const TIPS: [(&str, &str, &str); 47] = [
     ("", "ps", "nearfar run --report and nearfar record --pid show a program's memory by node"),
     ("", "metrics", "nearfar cache serve --metrics ADDRESS:PORT; other commands have --json"),
     ("", "logs", "nearfar writes to standard error; of services: journalctl -u UNIT"),
-    ("", "undo", "nearfar tier stop, nearfar balance stop, nearfar weights --restore"),
-    ("", "off", "nearfar tier stop, nearfar balance stop, nearfar weights --restore"),
+    ("", "undo", "nearfar off"),
     ("", "restore", "nearfar weights --restore"),
     ("", "enable", "nearfar tier start, nearfar balance start"),
     ("", "disable", "nearfar tier stop, nearfar balance stop"),
@@ -140,7 +134,7 @@ mod tests {
     #[test]
     fn words_of_other_tools_are_answered_with_what_does_it_here() {
         for (words, tip) in [
-            ("status", "nearfar tier status"),
+            ("undo", "nearfar off"),
             ("lab list", "nearfar lab machines"),
             ("daemon start", "nearfar daemon starts it"),
             ("report x.nfr", "nearfar report heatmap"),

@@ -175,7 +175,8 @@ const TESTS: &[Test] = tests! {
         tiering_goes_on_for_what_a_run_leaves_and_can_be_stopped_without_the_run on [SMALL_OLD, SMALL_NEW];
     races: whoever_wins_a_race_of_starts_stops_and_kills_all_is_as_before on [SMALL_OLD, SMALL_NEW],
         another_users_lock_ends_in_an_error_with_its_holder_and_settings_are_put_back on [SMALL_OLD];
-    readme: plain_commands_work_and_leave_nothing on [OLD, NEW];
+    readme: plain_commands_work_and_leave_nothing on [OLD, NEW],
+        off_ends_and_restores_all_after_any_end_of_a_service on [OLD, NEW];
     goals: goals_are_taken_where_the_kernel_has_them_and_refused_whole_elsewhere on [OLD, NEW],
         a_quota_holds_from_the_start_for_a_scheme_that_slept_its_first_interval on [OLD, NEW],
         what_the_user_tells_steers_the_quota_in_steps_from_a_byte on [OLD, NEW],

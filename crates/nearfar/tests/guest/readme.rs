@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use nearfar_kernel::process;
+
 use crate::inside::{done, error, nearfar};
 use crate::tier::system;
 
@@ -44,4 +46,38 @@ pub(crate) fn plain_commands_work_and_leave_nothing() {
         assert_eq!(system(), before, "{service}");
     }
     assert!(Path::new(RECORD).exists());
+}
+
+/// Ends what runs as this service, as a power failure of it would.
+fn kill(service: &str) {
+    let runs = |one: &process::Running| one.arguments.get(1).is_some_and(|word| word == service);
+    let process = process::running("nearfar").into_iter().find(runs).unwrap().pid;
+    process::Identity::of(process).unwrap().kill().unwrap();
+}
+
+pub(crate) fn off_ends_and_restores_all_after_any_end_of_a_service() {
+    const NOTHING: &str = "nearfar moves no pages and has changed no settings.\n";
+    assert!(README.contains("nearfar off"));
+    let before = system();
+    assert_eq!(done(&["off"]), NOTHING);
+    for (service, what) in [("tier", "tiering"), ("balance", "balancing")] {
+        for killed in [false, true] {
+            done(&["weights", "--from", "hmat", "--apply"]);
+            done(&[service, "start"]);
+            let status = done(&[]);
+            assert!(status.contains(&format!("nearfar {service} start")), "{status}");
+            assert!(status.contains("weighted_interleave/node"), "{status}");
+            if killed {
+                kill(service);
+            }
+            let said = done(&["off"]);
+            assert_eq!(said.contains(&format!("ended {what} (process ")), !killed, "{said}");
+            assert!(
+                said.contains("restored /sys/kernel/mm/mempolicy/weighted_interleave"),
+                "{said}"
+            );
+            assert_eq!(system(), before, "{service}, killed: {killed}");
+            assert_eq!(done(&["off"]), NOTHING);
+        }
+    }
 }

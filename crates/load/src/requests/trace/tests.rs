@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 
 fn all(text: &[u8]) -> Result<Vec<Request>, TraceError> {
-    let mut trace = Trace::new(text)?;
+    let mut trace = Trace::new(text, &Layout::Recognised, true)?;
     let (mut requests, mut request) = (Vec::new(), Request::default());
     while trace.next(&mut request)? {
         requests.push(request.clone());
@@ -87,7 +87,14 @@ fn a_line_that_is_not_understood_is_named_with_its_number_and_why() {
         assert!(found.starts_with(why), "{line}: {found}");
     }
     assert!(said("0,k,1,2,3,get,0\n0,k,1,2,3,got,0\n").starts_with("line 2: operation \"got\""));
-    assert!(said("0,k,1\n").starts_with("line 1: 3 columns, 7 are expected"));
+    let found = said("0,k,1\n");
+    assert!(
+        found.starts_with("line 1: 3 columns, 7 are expected, so it is not Twitter's"),
+        "{found}"
+    );
+    for format in ["(Meta)", "(Twitter)", "oracle-general:FILE (libCacheSim)", "csv:key=COLUMN"] {
+        assert!(found.contains(format), "{found}");
+    }
     assert!(said("x,k,1,2,3,get,0\n").starts_with("line 1: timestamp is \"x\""));
     let long = format!("0,{},1,2,3,get,0", "k".repeat(251));
     assert!(said(&long).starts_with("line 1: key \"kkkk"));
@@ -95,6 +102,121 @@ fn a_line_that_is_not_understood_is_named_with_its_number_and_why() {
     assert!(said("").starts_with("line 1: the trace is empty"));
     assert!(said("key,op\n").starts_with("line 1: the head names column size 0 times"));
     assert!(said("key,op,size,key\n").starts_with("line 1: the head names column key 2 times"));
+}
+
+#[test]
+fn metas_lines_may_lack_the_ttl_and_end_with_a_comma() {
+    let text = b"key,op,size,ttl\na,SET,9\na,SET,9,5,\na,SET,9,,,\n";
+    let stored = |ttl| request(Op::Set, "a", 9, ttl);
+    assert_eq!(all(text).unwrap(), [stored(0), stored(5), stored(0)]);
+    assert!(said("key,op,size,ttl\na,SET\n").starts_with("line 2: 2 columns, 4 are expected"));
+    assert!(
+        said("key,op,size,ttl\na,SET,9,5,6\n").starts_with("line 2: 5 columns, 4 are expected")
+    );
+    assert!(said("key,op,ttl,size\na,SET,9\n").starts_with("line 2: 3 columns, 4 are expected"));
+}
+
+#[test]
+fn without_fill_no_read_stores() {
+    let mut trace = Trace::new(&b"key,op,size\na,GET,9\n"[..], &Layout::Recognised, false).unwrap();
+    let mut request = Request::default();
+    assert!(trace.next(&mut request).unwrap() && !request.fill);
+}
+
+fn records(all: &[(u64, u32)]) -> Vec<u8> {
+    let record = |(object, size): &(u64, u32)| {
+        [
+            &7_u32.to_le_bytes()[..],
+            &object.to_le_bytes(),
+            &size.to_le_bytes(),
+            &(-1_i64).to_le_bytes(),
+        ]
+        .concat()
+    };
+    all.iter().flat_map(record).collect()
+}
+
+fn read(text: &[u8], layout: &Layout) -> Result<Vec<Request>, String> {
+    let mut trace = Trace::new(text, layout, true).map_err(|error| error.to_string())?;
+    let (mut requests, mut request) = (Vec::new(), Request::default());
+    while trace.next(&mut request).map_err(|error| error.to_string())? {
+        requests.push(request.clone());
+    }
+    Ok(requests)
+}
+
+#[test]
+fn oracle_general_records_are_reads() {
+    let layout = Layout::OracleGeneral;
+    let text = records(&[(u64::MAX, 4096), (0, 0), (5, 128 << 20)]);
+    assert_eq!(
+        read(&text, &layout).unwrap(),
+        [
+            request(Op::Get, "18446744073709551615", 4096, 0),
+            request(Op::Get, "0", 0, 0),
+            request(Op::Get, "5", 128 << 20, 0),
+        ]
+    );
+    assert_eq!(read(b"", &layout).unwrap(), []);
+    let cut = read(&text[..30], &layout).unwrap_err();
+    assert!(cut.starts_with("record 2: 6 of 24 bytes; the trace is cut off"), "{cut}");
+    let large = read(&records(&[(1, u32::MAX)]), &layout).unwrap_err();
+    assert!(large.starts_with("record 1: size is \"4294967295\"; a whole number"), "{large}");
+}
+
+#[test]
+fn a_table_has_its_columns_by_number_or_name_and_any_delimiter() {
+    let table = |columns: &str| Layout::Table(columns.parse().unwrap());
+    let two = [request(Op::Get, "A", 8371, 0), request(Op::Get, "B", 31, 0)];
+    for (columns, text) in [
+        (
+            "key=3,size=4",
+            "# timestamp (ms), op type [Put:0, Get:1], object, size\n0,1,A,8371\n1,1,B,31\n",
+        ),
+        ("key=3,size=4", "0,1,A,8371\n1,1,B,31"),
+        ("key=3,size=4", "time op object bytes\n0 1 A 8371\n1 1 B 31\n"),
+        ("key=obj,size=bytes", "bytes;obj\r\n8371;A\r\n\r\n31;B\r\n"),
+        ("key=obj,size=bytes", "# bytes\tobj\n8371\tA\n31\tB\n"),
+        ("key=1,size=2,op=3", "A|8371|Read\nB|31|GET\n"),
+    ] {
+        assert_eq!(read(text.as_bytes(), &table(columns)).unwrap(), two, "{text}");
+    }
+    assert_eq!(
+        read(
+            b"id,bytes,what,life\na,9,PUT,60\na,0,delete,\n",
+            &table("op=what,ttl=life,key=id,size=bytes")
+        ),
+        Ok(vec![request(Op::Set, "a", 9, 60), request(Op::Delete, "a", 0, 0)])
+    );
+    for (columns, text, found) in [
+        ("key=5,size=4", "1,2,3\n", "line 1: 3 columns, 5 are expected"),
+        ("key=1,size=2", "a,1\na\n", "line 2: 1 columns, 2 are expected"),
+        ("key=id,size=2", "a,1\n", "line 1: no column is called \"id\""),
+        ("key=1,size=2,op=3", "a,1,get\na,1,28\n", "line 2: operation \"28\"; known are get, read"),
+        ("key=1,size=2", "a,1\na,x\n", "line 2: size is \"x\""),
+    ] {
+        let error = read(text.as_bytes(), &table(columns)).unwrap_err();
+        assert!(error.starts_with(found), "{error}");
+    }
+}
+
+#[test]
+fn columns_of_a_table_are_read_and_shown_as_typed() {
+    for text in ["key=5,size=4", "key=id,size=2,op=what,ttl=9", "key=1,size=1,ttl=2"] {
+        assert_eq!(text.parse::<Picked>().unwrap().to_string(), text);
+    }
+    for text in [
+        "",
+        "key=1",
+        "size=1",
+        "key=0,size=1",
+        "key=,size=1",
+        "key=1,size=2,key=3",
+        "key=1,size=2,time=3",
+        "1,2",
+    ] {
+        assert!(text.parse::<Picked>().unwrap_err().contains("key=COLUMN,size=COLUMN"), "{text}");
+    }
 }
 
 #[test]
@@ -106,7 +228,7 @@ fn a_reader_that_fails_is_an_error_of_its_line() {
         }
     }
     let text = b"key,op,size\na,SET,1\n".chain(io::BufReader::new(Failing));
-    let mut trace = Trace::new(text).unwrap();
+    let mut trace = Trace::new(text, &Layout::Recognised, true).unwrap();
     let mut request = Request::default();
     assert!(trace.next(&mut request).unwrap());
     let error = trace.next(&mut request).unwrap_err().to_string();
@@ -122,7 +244,7 @@ proptest! {
     ) {
         let text = [head.as_bytes(), &lines.join(&b'\n')].concat();
         let mut request = Request::default();
-        if let Ok(mut trace) = Trace::new(&text[..]) {
+        if let Ok(mut trace) = Trace::new(&text[..], &Layout::Recognised, true) {
             for _ in 0..100 {
                 if !matches!(trace.next(&mut request), Ok(true)) {
                     break;

@@ -114,8 +114,8 @@ fn numbers_go_up_and_around_and_down_to_zero() {
          > decr a 1
          < 9
          > get a
-         < VALUE a 3 1
-         < 9
+         < VALUE a 3 2
+         < 9\u{20}
          < END
          > decr a 100
          < 0

@@ -80,6 +80,90 @@ fn commands_of_every_class_are_answered() {
 }
 
 #[test]
+fn commands_are_counted_in_the_class_of_their_item() {
+    const COUNTED: [&str; 8] = [
+        "cmd_set",
+        "get_hits",
+        "touch_hits",
+        "incr_hits",
+        "decr_hits",
+        "cas_hits",
+        "cas_badval",
+        "delete_hits",
+    ];
+    let server = serve(config());
+    let mut client = dial(&server);
+    let large = format!("set large 0 0 5000\r\n{}\r\n", "x".repeat(5000));
+    for (said, heard) in [
+        ("set n 0 0 1\r\n7\r\n", "STORED\r\n"),
+        ("ms n 1 E500\r\n7\r\n", "HD\r\n"),
+        (&large, "STORED\r\n"),
+        ("get n none\r\n", "VALUE n 0 1\r\n7\r\nEND\r\n"),
+        ("mg n\r\n", "HD\r\n"),
+        ("touch n 0\r\n", "TOUCHED\r\n"),
+        ("cas n 0 0 1 499\r\n7\r\n", "EXISTS\r\n"),
+        ("cas n 0 0 1 500\r\n7\r\n", "STORED\r\n"),
+        ("incr n 1\r\n", "8\r\n"),
+        ("ma n\r\n", "HD\r\n"),
+        ("decr n 1\r\n", "8\r\n"),
+        ("mg large\r\n", "HD\r\n"),
+        ("delete large\r\n", "DELETED\r\n"),
+    ] {
+        client.ask(said, heard);
+    }
+    let classes = |text: &str| -> Vec<Vec<u64>> {
+        let line = |class: &str, name: &str| format!("STAT {class}:{name} ");
+        let numbers =
+            text.lines().filter_map(|line| line.strip_prefix("STAT ")?.split_once(":chunk_size "));
+        let of = |class: &str, name: &&str| {
+            let start = line(class, name);
+            let value = text.lines().find_map(|line| line.strip_prefix(&start));
+            value.unwrap_or_else(|| panic!("{start} in {text}")).parse().unwrap()
+        };
+        numbers.map(|(class, _)| COUNTED.iter().map(|name| of(class, name)).collect()).collect()
+    };
+    let found = classes(&client.ask_until("stats slabs\r\n", "END\r\n"));
+    // The class of the large item is empty now, but keeps its slab.
+    assert_eq!(found, [vec![4, 2, 1, 2, 1, 1, 1, 0], vec![1, 1, 0, 0, 0, 0, 0, 1]]);
+    client.ask("stats reset\r\n", "RESET\r\n");
+    let found = classes(&client.ask_until("stats slabs\r\n", "END\r\n"));
+    assert_eq!(found.concat().iter().sum::<u64>(), 0);
+    let items = client.ask_until("stats items\r\n", "END\r\n");
+    assert!(items.contains(":outofmemory 0\r\n"), "{items}");
+}
+
+#[test]
+fn numbers_are_read_as_memcached_reads_them() {
+    let server = serve(config());
+    let mut client = dial(&server);
+    for (value, sum) in [
+        ("5", "6"),
+        ("+5", "6"),
+        (" 5", "6"),
+        ("5 6", "6"),
+        ("5\0", "6"),
+        ("5\r\nx", "6"),
+        ("18446744073709551615", "0"),
+    ] {
+        client.ask(format!("set n 0 0 {}\r\n{value}\r\n", value.len()), "STORED\r\n");
+        client.ask("incr n 1\r\n", format!("{sum}\r\n"));
+        // A number that has become shorter is padded.
+        let length = value.len();
+        client.ask("get n\r\n", format!("VALUE n 0 {length}\r\n{sum:<length$}\r\nEND\r\n"));
+    }
+    for value in ["", "+", "-5", "5a", "a5", "++5", "18446744073709551616"] {
+        client.ask(format!("set n 0 0 {}\r\n{value}\r\n", value.len()), "STORED\r\n");
+        let refusal = "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
+        client.ask("incr n 1\r\n", refusal);
+    }
+    client.ask(
+        "set n 0 0 3\r\n100\r\ndecr n +99\r\nget n\r\n",
+        "STORED\r\n1\r\nVALUE n 0 3\r\n1  \r\nEND\r\n",
+    );
+    client.ask("incr n x\r\n", "CLIENT_ERROR invalid numeric delta argument\r\n");
+}
+
+#[test]
 fn a_store_in_a_map_answers_the_same() {
     let server = Server::start(Arc::new(MapStore::default()), config()).unwrap();
     let mut client = dial(&server);

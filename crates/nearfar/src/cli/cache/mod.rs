@@ -26,8 +26,8 @@ enum Cache {
     Serve(Box<serve::Args>),
     /// Put a load on the cache in this process or on a memcached server; show throughput, latencies and hit ratio
     ///
-    /// The workload is synthetic (zipf:0.99, uniform, or a directory of cachebench's) or a trace (trace:FILE, with
-    /// Meta's or Twitter's columns). With --rate, requests are due at fixed times, independently of earlier replies,
+    /// The workload is synthetic (zipf:0.99, uniform, or a directory of cachebench's) or a trace (trace:FILE with
+    /// Meta's or Twitter's columns, oracle-general:FILE, csv:COLUMNS:FILE). With --rate, requests are due at fixed times, independently of earlier replies,
     /// and latency counts from the due time.
     Bench(Box<bench::Args>),
 }

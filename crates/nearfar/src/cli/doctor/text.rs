@@ -1,6 +1,7 @@
 //! The text of `nearfar doctor`: verdicts first, then the evidence; at most 80 columns.
 
 use super::Report;
+use super::movers::Mover;
 use super::state::{Privilege, Setting};
 use super::verdict::{Answer, Verdict};
 use crate::cli::sense::report::Described;
@@ -24,6 +25,10 @@ pub(super) fn of(report: &Report) -> String {
     features(&mut out, report);
     out.push_str("\nsettings\n");
     report.settings.iter().for_each(|setting| self::setting(&mut out, setting));
+    if !report.movers.is_empty() {
+        out.push_str("\nother movers of pages\n");
+        report.movers.iter().for_each(|mover| self::mover(&mut out, mover));
+    }
     if let Some(privileges) = &report.privileges {
         out.push_str("\nprivileges of this process\n");
         privileges.iter().for_each(|privilege| self::privilege(&mut out, privilege));
@@ -96,6 +101,13 @@ fn setting(out: &mut String, setting: &Setting) {
     let value = setting.value.as_deref().unwrap_or("?");
     let first = format!("  {:<INDENT$}", setting.name, INDENT = INDENT - 2);
     wrapped(out, &first, &format!("{value}  {}", setting.meaning), INDENT);
+}
+
+fn mover(out: &mut String, mover: &Mover) {
+    const INDENT: usize = 30;
+    let first = format!("  {:<INDENT$}", mover.name, INDENT = INDENT - 2);
+    wrapped(out, &first, &mover.effect, INDENT);
+    wrapped(out, &" ".repeat(INDENT), &format!("off: {}", mover.off), INDENT + 5);
 }
 
 fn privilege(out: &mut String, privilege: &Privilege) {

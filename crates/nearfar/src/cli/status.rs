@@ -1,0 +1,299 @@
+//! `nearfar` without a command, and `nearfar status`: the machine in short, what nearfar does on it now, what is wrong,
+//! and the next command to try.
+//!
+//! It only reads, and needs no privilege: services are found as processes, settings in the journal. What only root may
+//! read is said to be unknown.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use nearfar_command::machine;
+use nearfar_command::output::{self, wrapped};
+use nearfar_command::weighing::source;
+use nearfar_kernel::fs::Fs;
+use nearfar_kernel::journal::{Batch, Journal};
+use nearfar_kernel::process::{self, Running};
+use nearfar_topology::{Finding, Topology};
+use serde::Serialize;
+
+use super::machine::MachineArgs;
+
+/// Arguments of `nearfar status`.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Args {
+    /// Print JSON (schema nearfar.status/1)
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+/// The JSON of `nearfar.status/1`.
+#[derive(Debug, Serialize)]
+struct Report {
+    schema: &'static str,
+    product: Option<String>,
+    kernel: Option<String>,
+    /// In a guest of the lab, the lab's description of it; else null.
+    lab: Option<serde_json::Value>,
+    /// A short description of the machine.
+    machine: String,
+    near: String,
+    far: String,
+    /// nearfar's processes; null for a recorded machine.
+    services: Option<Vec<Service>>,
+    /// Settings that nearfar has changed and not restored yet; null if unknown.
+    settings: Option<Vec<Setting>>,
+    /// What is wrong.
+    problems: Vec<String>,
+    /// The next commands to try.
+    next: Vec<Next>,
+}
+
+/// A process of nearfar.
+#[derive(Debug, Serialize)]
+struct Service {
+    pid: u32,
+    command: String,
+    user: String,
+    running_s: u64,
+}
+
+/// A changed setting.
+#[derive(Debug, Serialize)]
+struct Setting {
+    path: String,
+    value: String,
+    before: String,
+    /// The part of nearfar that has changed it.
+    by: String,
+    pid: u32,
+    /// Whether that process still runs.
+    running: bool,
+}
+
+/// A command to try.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Next {
+    command: &'static str,
+    purpose: &'static str,
+}
+
+/// Parts of nearfar whose settings stay when their process has ended, as was asked for.
+const STAYS: &str = "weights";
+
+/// Prints the status.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let selected = args.machine.select();
+    let fs = selected.open()?;
+    let (topology, findings) = selected.read(fs.as_ref())?;
+    let mut report = report(&topology, &findings, selected.lab(fs.as_ref()));
+    if selected.is_live() {
+        add_live(&mut report, fs.as_ref());
+    }
+    report.next = next(&report, &topology, selected.is_live());
+    if args.json {
+        output::print_json(&report)?;
+    } else {
+        output::print(&report.text())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn report(topology: &Topology, findings: &[Finding], lab: Option<serde_json::Value>) -> Report {
+    Report {
+        schema: "nearfar.status/1",
+        product: topology.product.clone(),
+        kernel: topology.kernel.clone(),
+        lab,
+        machine: topology.inventory(),
+        near: topology.near().to_string(),
+        far: topology.far().to_string(),
+        services: None,
+        settings: None,
+        problems: findings.iter().map(ToString::to_string).collect(),
+        next: Vec::new(),
+    }
+}
+
+/// Adds processes and settings of the running machine.
+fn add_live(report: &mut Report, fs: &dyn Fs) {
+    let own = std::process::id();
+    let running = process::running("nearfar").into_iter().filter(|one| one.pid != own);
+    report.services = Some(running.filter_map(service).collect());
+    match Journal::new(Journal::default_dir(), fs, "/").all_pending() {
+        Ok(pending) => {
+            let settings: Vec<_> =
+                pending.batches.iter().flat_map(|batch| settings(batch, fs)).collect();
+            let left = settings.iter().filter(|one| !one.running && one.by != STAYS).count();
+            if left > 0 {
+                report.problems.push(format!(
+                    "{left} settings are as a killed process has left them; nearfar off restores them"
+                ));
+            }
+            let unreadable = pending.unreadable.iter();
+            report
+                .problems
+                .extend(unreadable.map(|one| format!("{}: {}", one.path.display(), one.found)));
+            report.settings = Some(settings);
+        }
+        Err(error) => report.problems.push(format!("changed settings are unknown: {error}")),
+    }
+}
+
+/// A process as a service, unless it is this command or one that only looks.
+fn service(running: Running) -> Option<Service> {
+    const LOOKS: [&str; 6] = ["status", "topo", "doctor", "off", "man", "completions"];
+    let words = running.arguments.get(1..).unwrap_or_default();
+    if words.first().is_none_or(|first| LOOKS.contains(&first.as_str())) {
+        return None;
+    }
+    // Options tell little, and may be private.
+    let words = words.iter().take_while(|word| !word.starts_with('-')).take(2);
+    let command = words.fold("nearfar".to_owned(), |text, word| text + " " + word);
+    let Running { pid, user, running_s, .. } = running;
+    Some(Service { pid, command, user, running_s })
+}
+
+fn settings<'a>(batch: &'a Batch, fs: &'a dyn Fs) -> impl Iterator<Item = Setting> + 'a {
+    let running = process::lives(fs, batch.pid);
+    batch.changes.iter().map(move |change| Setting {
+        path: format!("/{}", change.path),
+        value: change.new.clone(),
+        before: change.old.clone(),
+        by: batch.by.clone(),
+        pid: batch.pid,
+        running,
+    })
+}
+
+fn next(report: &Report, topology: &Topology, is_live: bool) -> Vec<Next> {
+    let to = |command, purpose| Next { command, purpose };
+    let has_two = topology.memory_nodes().len() > 1;
+    let is_measured = is_live && source::saved(topology).is_ok_and(|saved| saved.is_some());
+    let mut next = Vec::new();
+    if report.settings.as_ref().is_some_and(|all| all.iter().any(|one| !one.running)) {
+        next.push(to("nearfar off", "end nearfar's services and restore all settings"));
+    }
+    if !has_two {
+        next.push(to("nearfar demo", "see near and far memory in the lab, on an emulated machine"));
+        next.push(to("nearfar doctor", "see what this kernel can do"));
+        return next;
+    }
+    if !is_measured {
+        next.push(to("nearfar probe", "measure latency and bandwidth of each kind of memory"));
+    }
+    next.push(to(
+        "nearfar run -p near -- CMD",
+        "run a program with its memory near, as far as that goes",
+    ));
+    let tiers = report.services.iter().flatten().any(|one| one.command.starts_with("nearfar tier"));
+    next.push(match tiers {
+        true => to("nearfar tier status", "see which pages are moved, and why"),
+        false => to("nearfar tier start", "keep hot pages near and cold ones far (root)"),
+    });
+    next
+}
+
+impl Report {
+    fn text(&self) -> String {
+        let mut out = String::new();
+        let product = self.product.as_deref().unwrap_or("Unnamed machine");
+        let kernel = self.kernel.as_deref().unwrap_or("of unknown release");
+        wrapped(&mut out, "", &format!("{product}, Linux {kernel}: {}", self.machine), 2);
+        if let Some(lab) = &self.lab {
+            machine::emulated(&mut out, lab);
+        }
+        match self.far.is_empty() {
+            true => out.push_str("All memory is near.\n"),
+            false => {
+                let _ = writeln!(out, "Near nodes: {}; far nodes: {}.", self.near, self.far);
+            }
+        }
+        if let Some(services) = &self.services {
+            out.push_str("\nrunning\n");
+            if services.is_empty() {
+                out.push_str("  nothing of nearfar\n");
+            }
+            for one in services {
+                let Service { pid, command, user, running_s } = one;
+                let text = format!("process {pid} of {user}, for {}", duration(*running_s));
+                wrapped(&mut out, &format!("  {command:<24} "), &text, 27);
+            }
+        }
+        if let Some(settings) = &self.settings {
+            out.push_str("\nchanged settings\n");
+            if settings.is_empty() {
+                out.push_str("  none\n");
+            }
+            for one in settings {
+                let Setting { path, value, before, by, pid, running } = one;
+                let whose = if *running { format!("process {pid}") } else { "ended".into() };
+                wrapped(
+                    &mut out,
+                    "  ",
+                    &format!("{path}: {value}, before {before} (by {by}, {whose})"),
+                    4,
+                );
+            }
+        }
+        if !self.problems.is_empty() {
+            out.push_str("\nproblems\n");
+            self.problems.iter().for_each(|one| wrapped(&mut out, "  ", one, 4));
+        }
+        out.push_str("\nnext\n");
+        for Next { command, purpose } in &self.next {
+            wrapped(&mut out, &format!("  {command:<28} "), purpose, 31);
+        }
+        out
+    }
+}
+
+fn duration(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min", seconds / 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_two_units_at_most() {
+        for (seconds, text) in [
+            (0, "0 s"),
+            (59, "59 s"),
+            (60, "1 min"),
+            (3599, "59 min"),
+            (3600, "1 h 0 min"),
+            (90_061, "1 d 1 h"),
+        ] {
+            assert_eq!(duration(seconds), text);
+        }
+    }
+
+    #[test]
+    fn services_are_named_without_their_options() {
+        let running = |arguments: &[&str]| {
+            let arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
+            service(Running { pid: 1, arguments, user: "root".into(), running_s: 1 })
+                .map(|one| one.command)
+        };
+        assert_eq!(
+            running(&["/usr/bin/nearfar", "tier", "start", "--foreground"]).as_deref(),
+            Some("nearfar tier start")
+        );
+        assert_eq!(
+            running(&["nearfar", "daemon", "--interval", "5"]).as_deref(),
+            Some("nearfar daemon")
+        );
+        assert_eq!(running(&["nearfar", "run", "-m", "near", "x"]).as_deref(), Some("nearfar run"));
+        for looks in [&["nearfar"][..], &["nearfar", "status"], &["nearfar", "topo", "--json"]] {
+            assert_eq!(running(looks), None);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! `nearfar`, `nearfar status` and `nearfar off` from a user's view, on this machine, on recorded ones, and with a
+//! journal of processes that were killed.
+
+#![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+struct State(tempfile::TempDir);
+
+impl State {
+    fn new() -> Self {
+        let state = Self(tempfile::tempdir().unwrap());
+        std::fs::create_dir(state.journal()).unwrap();
+        state
+    }
+
+    fn journal(&self) -> std::path::PathBuf {
+        self.0.path().join("journal")
+    }
+
+    /// A batch of a process that is gone, for a file that no kernel has, so that restoring writes nothing.
+    fn batch(&self, number: u32, by: &str, node: u32) {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        let path = format!("sys/kernel/mm/mempolicy/weighted_interleave/node{node}");
+        let entry = json!({"schema": "nearfar.journal/1", "by": by, "pid": 4_194_305, "root": "/", "boot_id": boot.trim(),
+            "changes": [{"path": path, "old": "1", "new": "3"}]});
+        std::fs::write(self.journal().join(format!("{number:010}.json")), entry.to_string())
+            .unwrap();
+    }
+
+    fn nearfar(&self, words: &[&str]) -> (Option<i32>, String, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+        command.args(words).env("NEARFAR_STATE", self.0.path());
+        command.env("NEARFAR_ADVICE", self.0.path().join("advice"));
+        let Output { status, stdout, stderr } = command.output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (status.code(), text(stdout), text(stderr))
+    }
+
+    fn json(&self, words: &[&str]) -> Value {
+        let (code, out, err) = self.nearfar(&[&["status", "--json"], words].concat());
+        assert_eq!((code, err.as_str()), (Some(0), ""));
+        serde_json::from_str(&out).unwrap()
+    }
+}
+
+fn fixture(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/machines").join(name);
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn nearfar_alone_is_the_status_of_this_machine() {
+    let state = State::new();
+    let (code, out, err) = state.nearfar(&[]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    for part in ["Linux", "\nrunning\n", "\nchanged settings\n  none\n", "\nnext\n  nearfar "] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
+    let found = state.json(&[]);
+    assert_eq!((&found["schema"], &found["settings"]), (&json!("nearfar.status/1"), &json!([])));
+    assert!(
+        found["services"].is_array() && !found["next"].as_array().unwrap().is_empty(),
+        "{found}"
+    );
+}
+
+#[test]
+fn a_recorded_machine_has_tiers_and_no_services() {
+    let state = State::new();
+    let found = state.json(&["--sysfs", &fixture("cxl-region-two-devices.tree")]);
+    assert_eq!((&found["services"], &found["settings"]), (&Value::Null, &Value::Null));
+    assert_eq!((&found["near"], &found["far"]), (&json!("0-1"), &json!("2")));
+    let next: Vec<_> =
+        found["next"].as_array().unwrap().iter().map(|one| &one["command"]).collect();
+    assert_eq!(next[0], "nearfar probe", "{next:?}");
+    let laptop = state.json(&["--sysfs", &fixture("laptop.tree")]);
+    assert_eq!(laptop["next"][0]["command"], "nearfar demo");
+}
+
+#[test]
+fn settings_of_killed_processes_are_shown_and_restored_whoever_has_changed_them() {
+    let state = State::new();
+    for (number, by) in [(1, "tier"), (2, "damon"), (3, "balance"), (4, "weights"), (5, "another")]
+    {
+        state.batch(number, by, 70 + number);
+    }
+    let found = state.json(&[]);
+    let settings = found["settings"].as_array().unwrap();
+    assert_eq!(settings.len(), 5);
+    assert_eq!(settings[0]["path"], "/sys/kernel/mm/mempolicy/weighted_interleave/node71");
+    assert_eq!((&settings[0]["value"], &settings[0]["before"]), (&json!("3"), &json!("1")));
+    assert_eq!((&settings[0]["by"], &settings[0]["running"]), (&json!("tier"), &json!(false)));
+    // Weights stay until they are restored; that is no problem.
+    let problem = found["problems"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .any(|one| one.as_str().unwrap().starts_with("4 settings"));
+    assert!(problem, "{found}");
+    assert_eq!(found["next"][0]["command"], "nearfar off");
+    if !rustix::process::geteuid().is_root() {
+        let (code, _, err) = state.nearfar(&["off"]);
+        assert!(code != Some(0) && err.contains("root"), "{err}");
+        return;
+    }
+    let (code, planned, _) = state.nearfar(&["off", "--dry-run"]);
+    assert_eq!((code, planned.matches("would restore ").count()), (Some(0), 5), "{planned}");
+    assert_eq!(
+        state.json(&[])["settings"].as_array().unwrap().len(),
+        5,
+        "a dry run changes nothing"
+    );
+    let (code, out, err) = state.nearfar(&["off"]);
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    for line in ["node71: 3 to 1 (changed by tier)\n", "node75: 3 to 1 (changed by another)\n"] {
+        assert!(out.contains(line), "{line}: {out}");
+    }
+    assert_eq!(out.matches("restored ").count(), 5, "{out}");
+    assert_eq!(state.json(&[])["settings"], json!([]));
+    let (code, out, _) = state.nearfar(&["off"]);
+    assert_eq!(
+        (code, out.as_str()),
+        (Some(0), "nearfar moves no pages and has changed no settings.\n")
+    );
+}
+
+#[test]
+fn an_entry_that_can_not_be_read_is_named_and_keeps_no_other_from_being_restored() {
+    let state = State::new();
+    state.batch(1, "tier", 71);
+    std::fs::write(state.journal().join("0000000009.json"), "not json").unwrap();
+    let problems = state.json(&[])["problems"].to_string();
+    assert!(problems.contains("0000000009.json"), "{problems}");
+    if rustix::process::geteuid().is_root() {
+        let (code, out, err) = state.nearfar(&["off"]);
+        assert_eq!(code, Some(1), "{out}");
+        assert!(out.contains("restored ") && err.contains("0000000009.json"), "{out}{err}");
+    }
+}
