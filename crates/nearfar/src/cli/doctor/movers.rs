@@ -1,4 +1,4 @@
-//! What else moves or places pages on this machine: mechanisms of the kernel that are on, and other managers.
+//! Other movers of pages on this machine: mechanisms of the kernel that are on, and managers of memory placement.
 //!
 //! Each row is evidence from a file or a process, its effect, and how to end it; a mechanism that is off, or can't be
 //! read, has none. Only reads. Sources: Documentation/admin-guide/sysctl (numa_balancing, zone_reclaim_mode), mm/ksm.rst,
