@@ -40,7 +40,7 @@ const RATE_MAX: f64 = 1e9;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Workload: zipf:EXPONENT, uniform, trace:FILE (Meta's, Twitter's), oracle-general:FILE (libCacheSim's),
-    /// csv:key=COLUMN,size=COLUMN[,op=COLUMN][,ttl=COLUMN]:FILE, or a directory (or file) of cachebench's; a FILE may be
+    /// csv:key=COLUMN,size=COLUMN:FILE (op= and ttl= are optional), or a directory (or file) of cachebench's; a FILE may be
     /// compressed by gzip or zstd, and - is standard input
     #[arg(long, value_name = "SPEC")]
     workload: Spec,
