@@ -12,6 +12,7 @@
 #   make python           the Python package's wheel, checked and tested (part of make test-all)
 #   make kubernetes       pods of a real kubelet in the lab, the driver with a real API server; builds them first (12 min, Go)
 #   make lint             rustfmt, clippy -D warnings, licences and crate directions, doc links
+#   make corpus           hwloc's snapshots of Linux machines (Debian's source package), compared with what hwloc expects of each
 #   make sbom             target/nearfar.cdx.json: the software bill of materials (CycloneDX) of all that is shipped
 #   make bench-bandwidth  bandwidth of -w auto against its peers, ratios in one run (make bench-bandwidth SMOKE=1: a look)
 #   make bench-tiering    tiering systems side by side on emulated machines, with a page (SMOKE=1: a look; KERNEL=7.2; BOOTS=3)
@@ -33,10 +34,10 @@ PEERS := $${NEARFAR_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/nearfar}/peers
 export NEARFAR_LAB_PLUGIN ?= $(PLUGIN)
 SMOKE_FLAG := $(if $(SMOKE),--smoke,)
 
-.PHONY: demo test test-all test-repeat build plugin library library-checked sanitize fuzz python kubernetes lint sbom bench-bandwidth bench-tiering bench-balance bench-alloc bench-cache bench-lab install uninstall setup clean help
+.PHONY: corpus demo test test-all test-repeat build plugin library library-checked sanitize fuzz python kubernetes lint sbom bench-bandwidth bench-tiering bench-balance bench-alloc bench-cache bench-lab install uninstall setup clean help
 
 help:
-	@sed -n '3,23s/^# *//p' Makefile
+	@sed -n '3,24s/^# *//p' Makefile
 
 setup:
 	@scripts/setup build
@@ -112,6 +113,10 @@ kubernetes: plugin library
 lint:
 	@scripts/setup lint
 	scripts/lint
+
+corpus:
+	@scripts/setup build
+	scripts/corpus
 
 sbom:
 	@scripts/setup sbom

@@ -39,6 +39,7 @@ pub mod process;
 pub mod ranges;
 pub mod resctrl;
 pub mod residency;
+pub mod smbios;
 mod sys;
 pub mod tierd;
 pub mod watch;

@@ -6,7 +6,11 @@
 //! second with reads and write-backs counted together; each is the median of repeats, with the extremes and
 //! `spread_bp`, their distance as a share of the median. Readers accept unknown keys and refuse another major number.
 
-use nearfar_topology::{BasisPoints, Bytes, BytesPerSecond, CpuId, Mix, NodeId, NodeSet};
+use std::collections::BTreeMap;
+
+use nearfar_topology::{
+    BasisPoints, Bytes, BytesPerSecond, CpuId, Measured, Mix, Nanoseconds, NodeId, NodeSet,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::stats::Spread;
@@ -231,6 +235,27 @@ impl ProbeReport {
     /// None in practice: every field has a JSON form.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string_pretty(self).map(|text| text + "\n")
+    }
+
+    /// The figures of each memory node from its best CPUs: the least idle latency, the most read bandwidth.
+    #[must_use]
+    pub fn best(&self) -> BTreeMap<NodeId, Measured> {
+        let mut best: BTreeMap<NodeId, Measured> = BTreeMap::new();
+        for pair in &self.pairs {
+            let reads = |one: &&Bandwidth| one.mix == Mix::READS;
+            let Some(rate) = pair.bandwidth.iter().find(reads) else { continue };
+            // A load takes less than a second.
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+            let latency = Nanoseconds(pair.idle_latency.median_ns.round().clamp(1.0, 1e9) as u64);
+            let rate = rate.median_bytes_per_s;
+            best.entry(pair.memory_node)
+                .and_modify(|of| {
+                    of.latency = of.latency.min(latency);
+                    of.read_bandwidth = of.read_bandwidth.max(rate);
+                })
+                .or_insert(Measured { latency, read_bandwidth: rate });
+        }
+        best
     }
 
     /// The results of one pair.

@@ -2,12 +2,15 @@
 //!
 //! One file per machine, `probe-<fingerprint>.json`, in a directory for state: `$NEARFAR_STATE` if set, else
 //! `/var/lib/nearfar` for root, else `$XDG_STATE_HOME/nearfar` or `~/.local/state/nearfar`. Each is written to a
-//! temporary file beside it and renamed, so a reader sees the old report or the new one, never a part.
+//! temporary file beside it and renamed, so a reader sees the old report or the new one, never a part. Beside it is
+//! `measured`, with the figures of the last one that rank nodes (`nearfar_topology::measured`); root's counts.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+
+use nearfar_topology::measured;
 
 use crate::report::{ProbeReport, ReportError};
 
@@ -96,6 +99,13 @@ pub fn save(dir: &Path, report: &ProbeReport) -> Result<PathBuf, StoreError> {
         source,
     })?;
     save_file(&path, report)?;
+    let beside = dir.join("measured");
+    let text = measured::text(&report.machine.fingerprint, &report.best());
+    replace(&beside, &text).map_err(|source| StoreError::Io {
+        verb: "writing",
+        path: beside.clone(),
+        source,
+    })?;
     Ok(path)
 }
 
@@ -110,14 +120,18 @@ pub fn save_file(path: &Path, report: &ProbeReport) -> Result<(), StoreError> {
     if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
         return fs::write(path, text).map_err(failed);
     }
+    replace(path, &text).map_err(failed)
+}
+
+/// Writes a file atomically.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut name = OsString::from(".");
-    name.push(path.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?);
+    name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = path.with_file_name(name);
-    let written = write_synced(&temporary, &text).and_then(|()| fs::rename(&temporary, path));
-    written.map_err(|source| {
+    let written = write_synced(&temporary, text).and_then(|()| fs::rename(&temporary, path));
+    written.inspect_err(|_| {
         let _ = fs::remove_file(&temporary);
-        failed(source)
     })
 }
 

@@ -6,7 +6,7 @@
 //! `regionN/{size,mode,commit,interleave_ways,interleave_granularity,resource}` and `regionN/targetK`, which names an
 //! endpoint decoder; that decoder's link leads through its endpoint, whose `uport` link names the memory device.
 //! `sys/bus/dax/devices/daxX.Y` links through the region it belongs to and has `size`, `target_node` and a `driver`
-//! link. Source: Linux, Documentation/ABI/testing/sysfs-bus-cxl and sysfs-bus-dax.
+//! link, and on later kernels `hotplug` and `uuid`. Source: Linux, Documentation/ABI/testing/sysfs-bus-cxl and sysfs-bus-dax.
 //!
 //! A region that firmware set up as plain system RAM has no dax device; its node is then that of the memory block at
 //! its start (`sys/devices/system/memory/memoryK/nodeN`, where K is the address divided by the block size).
@@ -66,6 +66,11 @@ fn dax(reader: &mut Reader<'_>, name: &str) -> Dax {
         // An nd region has the same name; only a CXL region is below a decoder.
         region: segments(link, "region").next().filter(|_| !persistent).map(ToString::to_string),
         persistent,
+        hotplug: reader.text(&format!("{path}/hotplug")).map(ToString::to_string),
+        uuid: reader
+            .text(&format!("{path}/uuid"))
+            .filter(|uuid| uuid.bytes().any(|byte| !matches!(byte, b'0' | b'-')))
+            .map(ToString::to_string),
     }
 }
 
@@ -215,6 +220,25 @@ mod tests {
         }
         let (machine, _) = Topology::read(&tree);
         assert_eq!(machine.cxl_regions[0].target_node, Some(NodeId(3)));
+    }
+
+    #[test]
+    fn a_dax_device_has_a_tag_and_a_state_where_the_kernel_says_so() {
+        let mut tree = Tree::new();
+        for (path, text) in [
+            ("dax0.0/size", "1073741824"),
+            ("dax0.0/hotplug", "unplugged"),
+            ("dax0.0/uuid", "6c5b3f0e-8a53-4d2a-9f0e-2d8a1a3c9b11"),
+            ("dax0.1/size", "1073741824"),
+            ("dax0.1/uuid", "00000000-0000-0000-0000-000000000000"),
+        ] {
+            tree.insert(&format!("{DAX}/{path}"), text);
+        }
+        let (machine, _) = Topology::read(&tree);
+        let [tagged, plain] = &machine.dax[..] else { panic!("{:?}", machine.dax) };
+        assert_eq!(tagged.hotplug.as_deref(), Some("unplugged"));
+        assert!(tagged.uuid.as_deref().is_some_and(|uuid| uuid.starts_with("6c5b3f0e")));
+        assert_eq!((&plain.hotplug, &plain.uuid), (&None, &None));
     }
 
     #[test]

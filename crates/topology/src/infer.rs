@@ -25,7 +25,7 @@ use alloc::vec::Vec;
 
 use crate::cxl;
 use crate::kind::{KnownBy, MemoryKind};
-use crate::machine::{Attributes, Initiator, Node, Topology};
+use crate::machine::{Attributes, Initiator, Measured, Node, Topology};
 use crate::nodeset::NodeSet;
 use crate::reader::{NODES, Reader};
 use crate::tiers;
@@ -196,6 +196,13 @@ pub(crate) struct Figures {
     bandwidth: Option<u64>,
 }
 
+impl From<Measured> for Figures {
+    fn from(measured: Measured) -> Self {
+        let Measured { latency, read_bandwidth } = measured;
+        Self { latency: Some(latency.0), bandwidth: Some(read_bandwidth.0) }
+    }
+}
+
 /// A node's values for its best CPU, else for its best initiator, if that is one of the CPU nodes `cpus` or unknown.
 pub(crate) fn figures(node: &Node, cpus: &NodeSet) -> Figures {
     let is_cpus = |access: &&Initiator| {
@@ -207,15 +214,16 @@ pub(crate) fn figures(node: &Node, cpus: &NodeSet) -> Figures {
     Figures { latency: read_latency.map(|ns| ns.0), bandwidth: read_bandwidth.map(|rate| rate.0) }
 }
 
-fn best(nodes: &[Figures]) -> Figures {
+/// The best of each.
+pub(crate) fn best(nodes: &[Figures]) -> Figures {
     Figures {
         latency: nodes.iter().filter_map(|node| node.latency).min(),
         bandwidth: nodes.iter().filter_map(|node| node.bandwidth).max(),
     }
 }
 
-/// Rule 4 of the head.
-fn by_figures(dram: &Figures, node: &Figures) -> Option<MemoryKind> {
+/// Rule 5 of the head.
+pub(crate) fn by_figures(dram: &Figures, node: &Figures) -> Option<MemoryKind> {
     let per_cent = |of: Option<u64>, to: Option<u64>| {
         let to = to.filter(|to| *to > 0)?;
         u64::try_from(u128::from(of?) * 100 / u128::from(to)).ok()

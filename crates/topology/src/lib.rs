@@ -19,6 +19,7 @@ mod fingerprint;
 mod infer;
 pub mod kind;
 pub mod machine;
+pub mod measured;
 mod median;
 pub mod mix;
 pub mod node_expr;
@@ -38,8 +39,8 @@ mod view;
 pub use curve::{Curve, CurveError, Curves};
 pub use kind::{KnownBy, MemoryKind, UnknownKind};
 pub use machine::{
-    Attributes, CxlDecoder, CxlDevice, CxlRegion, Dax, Finding, Initiator, Node, SideCache, Tier,
-    Topology,
+    Attributes, CxlDecoder, CxlDevice, CxlRegion, Dax, Finding, Initiator, Measured, Node,
+    SideCache, Tier, Topology,
 };
 pub use median::median;
 pub use mix::{Mix, MixError};

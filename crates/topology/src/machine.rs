@@ -54,9 +54,20 @@ pub struct Node {
     pub access0: Option<Initiator>,
     /// Access from the best CPU (`access1`).
     pub access1: Option<Initiator>,
+    /// Figures measured by a saved probe of this machine.
+    pub measured: Option<Measured>,
     /// Caches of other memory in front of this node's (DRAM before persistent memory in memory mode), nearest to the
     /// memory last.
     pub caches: Vec<SideCache>,
+}
+
+/// Figures of a node's memory from its best CPUs, measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// Latency of a load on an idle machine.
+    pub latency: Nanoseconds,
+    /// Read bandwidth.
+    pub read_bandwidth: BytesPerSecond,
 }
 
 /// A memory-side cache, as HMAT describes it. Its memory is no part of any node.
@@ -175,6 +186,11 @@ pub struct Dax {
     pub region: Option<String>,
     /// Whether it belongs to a persistent-memory (nd) region.
     pub persistent: bool,
+    /// The state of its memory blocks where the kernel has one attribute for all of them: `unplugged`, `offline`, `online`,
+    /// `online_kernel`, `online_movable`.
+    pub hotplug: Option<String>,
+    /// The tag of its extents, on a device of dynamic capacity.
+    pub uuid: Option<String>,
 }
 
 /// An entry of the tree that could not be understood, or that contradicts others. Never fatal.

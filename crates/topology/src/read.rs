@@ -2,7 +2,7 @@
 //!
 //! The order: nodes as sysfs lists them (here), CXL regions, devices and dax (`cxl.rs`), the kind of each node's memory
 //! (`infer.rs`), and the tiers (`tiers.rs`). The user's statements about a node's kind ([`Overrides`]) come last and
-//! override the rest.
+//! override the rest. A saved probe (`measured.rs`) is evidence for tiers only.
 //!
 //! Formats, below `sys/devices/system/node`: `online` and `possible` are lists (`0-1,4`); `nodeN/meminfo` has lines
 //! `Node N MemTotal: K kB`; `nodeN/distance` has one number per online node, in order of id; `nodeN/accessC/initiators`
@@ -10,7 +10,7 @@
 //! initiator, 1: CPUs only). Sources: Linux, Documentation/ABI/stable/sysfs-devices-node and
 //! Documentation/admin-guide/mm/numaperf.rst.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -21,7 +21,7 @@ use crate::nodeset::NodeSet;
 use crate::reader::{NODES, Reader, brief};
 use crate::tree::Tree;
 use crate::units::{Bytes, BytesPerSecond, CpuId, Nanoseconds, NodeId};
-use crate::{cxl, infer, tiers};
+use crate::{cxl, infer, measured, tiers};
 
 /// Kinds of nodes stated by the user; they override everything read.
 pub type Overrides = BTreeMap<NodeId, MemoryKind>;
@@ -56,6 +56,7 @@ impl Topology {
                 ),
             }
         }
+        measured::read(&mut reader, &mut machine);
         machine.tiers = tiers::tiers(&mut reader, &machine);
         (machine, reader.findings)
     }
@@ -75,8 +76,18 @@ fn product(tree: &Tree) -> Option<String> {
 fn nodes(reader: &mut Reader<'_>, machine: &mut Topology) {
     let listed = reader.nodes(&format!("{NODES}/online"));
     let online = listed.unwrap_or_else(|| directories(reader.tree));
+    let cpus_online = cpus_online(reader);
     for id in online.iter() {
-        let node = node(reader, id);
+        let mut node = node(reader, id);
+        if let Some(online) = &cpus_online {
+            let listed = node.cpus.len();
+            node.cpus.retain(|cpu| online.contains(cpu));
+            let gone = listed - node.cpus.len();
+            if gone > 0 {
+                let note = format!("{gone} of its CPUs are offline; left out");
+                reader.note(&format!("{NODES}/node{id}"), note);
+            }
+        }
         machine.nodes.insert(id, node);
     }
     for id in directories(reader.tree).iter().filter(|id| !online.contains(*id)) {
@@ -87,6 +98,17 @@ fn nodes(reader: &mut Reader<'_>, machine: &mut Topology) {
     for from in online.iter() {
         distances(reader, machine, from);
     }
+}
+
+/// The CPUs that are online, if the kernel lists them.
+fn cpus_online(reader: &mut Reader<'_>) -> Option<BTreeSet<CpuId>> {
+    const ONLINE: &str = "sys/devices/system/cpu/online";
+    let text = reader.text(ONLINE)?;
+    let parsed = CpuId::parse_list(text).filter(|cpus| !cpus.is_empty());
+    if parsed.is_none() {
+        reader.note(ONLINE, format!("`{}` is not a list of CPUs; ignored", brief(text)));
+    }
+    parsed.map(|cpus| cpus.into_iter().collect())
 }
 
 /// Notes CPUs that several nodes claim.

@@ -1,5 +1,9 @@
 //! Tiers: ranks of nodes with memory, fastest first.
 //!
+//! The user's statement of a node's kind decides its rank. Then a saved probe of this machine decides, where it compares a
+//! node without CPUs with DRAM clearly (`infer.rs` has the bounds): as DRAM, as memory behind a link, as HBM; if its tiers
+//! differ from those without it, a finding says so. Without a probe, the rest follows.
+//!
 //! The kernel's memory tiers come first (`sys/devices/virtual/memory_tiering/memory_tierN/nodelist`; a smaller N is
 //! faster). But a kernel puts memory in DRAM's tier if it has no other information: CXL memory that firmware set up, a
 //! kernel without HMAT, or one older than tiers. So each of its tiers is split where a node's kind has another rank:
@@ -17,8 +21,10 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
 
+use crate::infer::{self, Figures};
 use crate::kind::{KnownBy, MemoryKind};
 use crate::machine::{Node, Tier, Topology};
+use crate::measured;
 use crate::nodeset::NodeSet;
 use crate::reader::Reader;
 use crate::units::NodeId;
@@ -29,6 +35,77 @@ const DISTANT: u32 = 14;
 
 /// The tiers of `machine`; its kinds are already set. Together they contain every node with memory exactly once.
 pub(crate) fn tiers(reader: &mut Reader<'_>, machine: &Topology) -> Vec<Tier> {
+    let told = told(reader, machine);
+    let Some(probed) = probed(machine, &told) else { return told };
+    let nodes =
+        |tiers: &[Tier]| -> Vec<NodeSet> { tiers.iter().map(|tier| tier.nodes.clone()).collect() };
+    if nodes(&told) != nodes(&probed) {
+        let shown = |tiers: &[Tier]| {
+            let nodes: Vec<_> = tiers.iter().map(|tier| format!("{}", tier.nodes)).collect();
+            nodes.join(" | ")
+        };
+        let by = told.iter().map(|tier| tier.known_by).max().unwrap_or_default();
+        reader.note(
+            measured::FILE,
+            format!(
+                "the saved probe ranks nodes {}, {by} would rank them {}; the probe's ranks are used",
+                shown(&probed),
+                shown(&told)
+            ),
+        );
+    }
+    probed
+}
+
+/// The tiers by a saved probe and the user's statements; `None` without a probe. `told` are those without it.
+fn probed(machine: &Topology, told: &[Tier]) -> Option<Vec<Tier>> {
+    let memory = machine.memory_nodes();
+    let figures = |id: NodeId| machine.nodes.get(&id)?.measured.map(Figures::from);
+    if memory.is_empty() || memory.iter().any(|id| figures(id).is_none()) {
+        return None;
+    }
+    let has_cpus = |id: &NodeId| machine.nodes.get(id).is_some_and(|node| !node.cpus.is_empty());
+    let is_dram =
+        |id: &NodeId| machine.nodes.get(id).is_some_and(|node| node.kind == MemoryKind::Dram);
+    let own: Vec<NodeId> = memory.iter().filter(has_cpus).collect();
+    let dram: Vec<Figures> = own.iter().copied().filter(is_dram).filter_map(figures).collect();
+    let all: Vec<Figures> = match own.is_empty() {
+        true => memory.iter().filter_map(figures).collect(),
+        false => own.iter().copied().filter_map(figures).collect(),
+    };
+    let reference = infer::best(if dram.is_empty() { &all } else { &dram });
+    let mut ranks: BTreeMap<Rank, Tier> = BTreeMap::new();
+    for id in memory.iter() {
+        let by_kind = rank(machine, id, true);
+        let node = machine.nodes.get(&id)?;
+        let like = figures(id).and_then(|own| infer::by_figures(&reference, &own));
+        let (rank, known_by) = match like {
+            _ if node.known_by == KnownBy::User => by_kind,
+            _ if !node.cpus.is_empty() => (by_kind.0, KnownBy::Probe),
+            Some(MemoryKind::Hbm) => (Rank::Hbm, KnownBy::Probe),
+            Some(MemoryKind::Dram) => (Rank::Dram, KnownBy::Probe),
+            Some(_) if node.kind == MemoryKind::Pmem => (Rank::Pmem, KnownBy::Probe),
+            Some(_) => (Rank::Cxl, KnownBy::Probe),
+            None => by_kind,
+        };
+        let kernel_id = told.iter().find(|tier| tier.nodes.contains(id))?.kernel_id;
+        let tier = ranks.entry(rank).or_insert_with(|| Tier { kernel_id, ..Tier::default() });
+        tier.nodes.insert(id);
+        tier.kernel_id = tier.kernel_id.min(kernel_id);
+        let is_probe = known_by == KnownBy::Probe && tier.known_by != KnownBy::User;
+        tier.known_by = if is_probe || known_by == KnownBy::User {
+            known_by
+        } else if tier.known_by == KnownBy::Probe {
+            KnownBy::Probe
+        } else {
+            known_by.min(tier.known_by)
+        };
+    }
+    Some(ranks.into_values().collect())
+}
+
+/// The tiers without a probe.
+fn told(reader: &mut Reader<'_>, machine: &Topology) -> Vec<Tier> {
     let memory = machine.memory_nodes();
     let mut groups = kernel_tiers(reader, &memory);
     let told: NodeSet = groups.values().flat_map(NodeSet::iter).collect();
@@ -152,6 +229,7 @@ mod tests {
     use crate::Tree;
     use crate::read::Overrides;
     use crate::testkit::{machine, node};
+    use crate::{BytesPerSecond, Measured, Nanoseconds};
     use std::string::{String, ToString};
 
     fn tiers_of(machine: &Topology, kernel: &[(u32, &str)]) -> Vec<(String, KnownBy)> {
@@ -213,6 +291,70 @@ mod tests {
             node(2).kind(MemoryKind::Cxl),
         ]);
         assert_eq!(tiers_of(&three, &[(4, "0-1"), (22, "2")]), expect(&expected));
+    }
+
+    fn probed(machine: &Topology, nodes: &[(u16, u64, u64)]) -> Topology {
+        let mut machine = machine.clone();
+        for (id, ns, rate) in nodes {
+            let (latency, read_bandwidth) = (Nanoseconds(*ns), BytesPerSecond(*rate));
+            machine.nodes.get_mut(&NodeId(*id)).unwrap().measured =
+                Some(Measured { latency, read_bandwidth });
+        }
+        machine
+    }
+
+    #[test]
+    fn a_saved_probe_decides_after_the_user_and_before_all_else() {
+        let dram = (0, 100, 40);
+        let (far, like, hbm) = ((1, 250, 13), (1, 105, 38), (1, 110, 160));
+        let probe = |nodes: &'static str| (nodes, KnownBy::Probe);
+        for (kind, known_by, own, expected) in [
+            // A distance of 21, an unknown kind, and a measurement that tells.
+            (MemoryKind::Unknown, KnownBy::Nothing, far, &[probe("0"), probe("1")][..]),
+            (MemoryKind::Unknown, KnownBy::Nothing, like, &[probe("0-1")][..]),
+            (MemoryKind::Unknown, KnownBy::Nothing, hbm, &[probe("1"), probe("0")][..]),
+            (MemoryKind::Cxl, KnownBy::Hmat, like, &[probe("0-1")][..]),
+            (MemoryKind::Hbm, KnownBy::Hmat, far, &[probe("0"), probe("1")][..]),
+            (MemoryKind::Pmem, KnownBy::NdRegion, far, &[probe("0"), probe("1")][..]),
+            (MemoryKind::Cxl, KnownBy::User, like, &[probe("0"), ("1", KnownBy::User)][..]),
+            // Between two kinds: the kind's other evidence decides.
+            (
+                MemoryKind::Cxl,
+                KnownBy::CxlRegion,
+                (1, 135, 40),
+                &[probe("0"), ("1", KnownBy::CxlRegion)][..],
+            ),
+        ] {
+            let machine = probed(&known(kind, known_by), &[dram, own]);
+            for kernel in [&[][..], &[(4, "0-1")], &[(4, "0"), (22, "1")], &[(4, "1"), (22, "0")]] {
+                assert_eq!(tiers_of(&machine, kernel), expect(expected), "{kind} {own:?}");
+            }
+        }
+        // One node without figures: the probe says nothing.
+        let machine = probed(&known(MemoryKind::Cxl, KnownBy::CxlRegion), &[dram]);
+        assert_eq!(
+            tiers_of(&machine, &[]),
+            expect(&[("0", KnownBy::Cpus), ("1", KnownBy::CxlRegion)])
+        );
+    }
+
+    #[test]
+    fn a_conflict_of_the_probe_with_other_evidence_is_a_finding() {
+        let findings = |own| {
+            let machine = probed(&known(MemoryKind::Cxl, KnownBy::Hmat), &[(0, 100, 40), own]);
+            let tree = Tree::new();
+            let mut reader = Reader { tree: &tree, findings: Vec::new() };
+            tiers(&mut reader, &machine);
+            reader.findings.into_iter().map(|found| found.message).collect::<Vec<_>>()
+        };
+        assert!(findings((1, 250, 13)).is_empty());
+        let said = findings((1, 100, 40));
+        assert_eq!(
+            said,
+            [
+                "the saved probe ranks nodes 0-1, hmat would rank them 0 | 1; the probe's ranks are used"
+            ]
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_topology::{Finding, Overrides, Topology, Tree};
+use nearfar_topology::{Finding, Overrides, Topology, Tree, measured};
 
 use super::{Entry, EntryKind, Fs, FsError};
 
@@ -39,11 +39,14 @@ const RANKS: &[&str] = &[
     "sys/devices/system/node/node*/meminfo",
     "sys/devices/system/node/node*/access0/initiators/*",
     "sys/devices/system/node/node*/access1/initiators/*",
+    "sys/devices/system/cpu/online",
     "sys/devices/system/memory/block_size_bytes",
     "sys/devices/virtual/memory_tiering/memory_tier*/nodelist",
     "sys/bus/cxl/devices/region*/resource",
     "sys/bus/dax/devices/*/target_node",
     "proc/driver/nvidia/gpus/*/numa_status",
+    // Figures of a saved probe.
+    measured::FILE,
 ];
 
 /// Everything else. All of it is readable without privilege on an ordinary system. Patterns that end in a directory
@@ -56,7 +59,6 @@ const REST: &[&str] = &[
     "sys/devices/system/node/possible",
     "sys/devices/system/node/node*/memory_side_cache/*/*",
     "sys/devices/system/node/node*/hugepages/*/*",
-    "sys/devices/system/cpu/online",
     "sys/devices/system/cpu/possible",
     "sys/devices/system/cpu/present",
     "sys/devices/system/memory/auto_online_blocks",

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use nearfar_kernel::fs::{self, Fs};
+use nearfar_kernel::smbios;
 use nearfar_topology::Topology;
 
 use super::machine::MachineArgs;
@@ -50,12 +51,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             .with_context(|| format!("--record: can't write {}", file.display()))?;
         output::note(format_args!("recorded to {}", file.display()));
     }
+    let is_live = args.machine.select().is_live();
+    let modules = if is_live { smbios::modules() } else { smbios::Modules::new() };
     if let Some(form) = args.draw {
         output::print(&draw::of(&machine, form))?;
     } else if args.json {
-        output::print_json(&json::Report::of(&machine, lab, &findings))?;
+        output::print_json(&json::Report::of(&machine, lab, &findings, &modules))?;
     } else {
-        output::print(&text::of(&machine, lab.as_ref(), &findings))?;
+        output::print(&text::of(&machine, lab.as_ref(), &findings, &modules))?;
     }
     Ok(ExitCode::SUCCESS)
 }

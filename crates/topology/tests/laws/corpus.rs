@@ -6,12 +6,15 @@
 //! - `kernel-tier NUMBER LIST`; `cxl NUMBER node=ID`: a region with a dax device; `cxl-block`: one known by its first block;
 //! - `pmem NUMBER node=ID`: a dax device of persistent memory; `cache ID gib=N`: a memory-side cache;
 //! - `gpu ID`: in NVIDIA's numa_status; `gpu-memory ID DRIVER`: memory that a driver has added;
+//! - `measured ID NS BYTES_PER_S`: by a saved probe;
 //! - `cpu MODEL`; `cpu-arm IMPLEMENTER PART`;
 //! - `= kinds`, `= tiers`, `= near`, `= far` (from each node with CPUs), `= findings COUNT`: what is right.
 
 use std::collections::BTreeMap;
 
-use nearfar_topology::{NodeId, Topology, Tree, View};
+use nearfar_topology::{
+    BytesPerSecond, Measured, Nanoseconds, NodeId, Topology, Tree, View, measured,
+};
 
 const NODES: &str = "sys/devices/system/node";
 /// Bytes of a memory block; the block of node N's region or GPU begins at N times this.
@@ -23,6 +26,7 @@ struct Machine {
     name: String,
     tree: Tree,
     ids: Vec<u16>,
+    measured: BTreeMap<NodeId, Measured>,
     right: BTreeMap<String, String>,
 }
 
@@ -44,6 +48,7 @@ fn corpus() -> Vec<Machine> {
             machine.line(word, &rest.split(' ').collect::<Vec<_>>());
         }
     }
+    machines.iter_mut().for_each(Machine::finish);
     machines
 }
 
@@ -53,6 +58,14 @@ fn value<'a>(words: &[&'a str], key: &str) -> Option<&'a str> {
 }
 
 impl Machine {
+    /// Adds what a saved probe has measured.
+    fn finish(&mut self) {
+        if !self.measured.is_empty() {
+            let print = Topology::read(&self.tree).0.fingerprint();
+            self.put(measured::FILE, &measured::text(&print, &self.measured.clone()));
+        }
+    }
+
     fn put(&mut self, path: &str, text: &str) {
         self.tree.insert(path, text);
     }
@@ -70,6 +83,12 @@ impl Machine {
                 self.put(&format!("{path}/node{from}"), &format!("-> ../../../node{from}"));
                 self.put(&format!("{path}/read_latency"), words[2]);
                 self.put(&format!("{path}/read_bandwidth"), words[3]);
+            }
+            "measured" => {
+                let [id, ns, rate] = [0, 1, 2].map(|at| words[at].parse::<u64>().unwrap());
+                let id = NodeId(u16::try_from(id).unwrap());
+                let (latency, read_bandwidth) = (Nanoseconds(ns), BytesPerSecond(rate));
+                self.measured.insert(id, Measured { latency, read_bandwidth });
             }
             "kernel-tier" => {
                 let tiers = "sys/devices/virtual/memory_tiering";

@@ -3,6 +3,7 @@
 //! Sizes are bytes, latencies nanoseconds, bandwidths bytes per second. Unknown values are `null`. A serial number is
 //! text (`0x...`): it is a name, and may not fit a double.
 
+use nearfar_kernel::smbios::{Module, Modules};
 use nearfar_topology::{
     Attributes, Bytes, CpuId, CxlDecoder, CxlDevice, CxlRegion, Dax, Finding, Initiator, KnownBy,
     MemoryKind, Node, NodeId, NodeSet, SideCache, Topology, View,
@@ -22,6 +23,8 @@ pub(crate) struct Report {
     lab: Option<serde_json::Value>,
     /// Equal for equal nodes, CPUs, sizes and kinds; saved measurements are found by it.
     fingerprint: String,
+    /// Memory modules by firmware's table (SMBIOS), alike ones together; empty unless root reads it on the machine itself.
+    memory_modules: Vec<ModuleReport>,
     /// Online nodes, by id.
     nodes: Vec<NodeReport>,
     /// Possible nodes that are not online.
@@ -63,6 +66,8 @@ struct NodeReport {
     access0: Option<Access>,
     /// Firmware's figures from the best CPUs.
     access1: Option<Access>,
+    /// Figures of a saved probe from its best CPUs.
+    measured: Option<MeasuredReport>,
     /// Caches in front of its memory, which are no part of any node.
     memory_side_caches: Vec<CacheReport>,
 }
@@ -83,10 +88,16 @@ struct Access {
 }
 
 #[derive(Debug, Serialize)]
+struct MeasuredReport {
+    latency_ns: u64,
+    read_bandwidth_bytes_per_second: u64,
+}
+
+#[derive(Debug, Serialize)]
 struct TierReport {
     rank: usize,
     nodes: Vec<NodeId>,
-    /// Evidence for the ranking: memory_tier (the kernel's own), else the evidence for the kinds, or distance.
+    /// Evidence for the ranking: probe, memory_tier (the kernel's own), else the evidence for the kinds, or distance.
     known_by: KnownBy,
     /// N of the kernel's memory_tierN that contains these nodes.
     kernel_tier: Option<u32>,
@@ -169,6 +180,34 @@ struct DaxReport {
     region: Option<String>,
     /// Whether it is persistent memory.
     persistent: bool,
+    /// The state of its memory blocks: unplugged, offline, online, online_kernel, online_movable.
+    hotplug: Option<String>,
+    /// The tag of its extents, on a device of dynamic capacity.
+    uuid: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct ModuleReport {
+    count: usize,
+    size_bytes: Bytes,
+    /// `DDR5` and the like; null for another type.
+    #[serde(rename = "type")]
+    kind: Option<&'static str>,
+    /// What they are made for, and what they run at, in MT/s.
+    speed_mt_s: Option<u32>,
+    configured_mt_s: Option<u32>,
+}
+
+impl From<(&Module, &usize)> for ModuleReport {
+    fn from((module, count): (&Module, &usize)) -> Self {
+        Self {
+            count: *count,
+            size_bytes: module.size,
+            kind: module.kind,
+            speed_mt_s: module.speed,
+            configured_mt_s: module.configured,
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -183,6 +222,7 @@ impl Report {
         machine: &Topology,
         lab: Option<serde_json::Value>,
         findings: &[Finding],
+        modules: &Modules,
     ) -> Self {
         let views = machine.views();
         let tiers = machine.tiers.iter().enumerate().map(|(rank, tier)| TierReport {
@@ -197,6 +237,7 @@ impl Report {
             kernel: machine.kernel.clone(),
             lab,
             fingerprint: machine.fingerprint(),
+            memory_modules: modules.iter().map(ModuleReport::from).collect(),
             nodes: machine.nodes.iter().map(|(id, node)| node_report(machine, *id, node)).collect(),
             offline_nodes: ids(&machine.offline),
             tiers: tiers.collect(),
@@ -231,6 +272,10 @@ fn node_report(machine: &Topology, id: NodeId, node: &Node) -> NodeReport {
         distances: distances.collect(),
         access0: node.access0.as_ref().map(Access::from),
         access1: node.access1.as_ref().map(Access::from),
+        measured: node.measured.map(|of| MeasuredReport {
+            latency_ns: of.latency.0,
+            read_bandwidth_bytes_per_second: of.read_bandwidth.0,
+        }),
         memory_side_caches: node.caches.iter().map(CacheReport::from).collect(),
     }
 }
@@ -320,6 +365,8 @@ impl From<&Dax> for DaxReport {
             driver: dax.driver,
             region: dax.region,
             persistent: dax.persistent,
+            hotplug: dax.hotplug,
+            uuid: dax.uuid,
         }
     }
 }

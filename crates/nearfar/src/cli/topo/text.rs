@@ -5,21 +5,24 @@
 use std::fmt::Write as _;
 
 use nearfar_topology::{
-    Bytes, CxlDecoder, CxlDevice, CxlRegion, Dax, Finding, Initiator, KnownBy, MemoryKind, Node,
-    NodeId, NodeSet, SideCache, Tier, Topology, View,
+    Bytes, CxlDecoder, CxlDevice, CxlRegion, Dax, Finding, Initiator, KnownBy, Measured,
+    MemoryKind, Node, NodeId, NodeSet, SideCache, Tier, Topology, View,
 };
 
 use nearfar_command::machine;
 use nearfar_command::output::{COLUMNS, tied, wrapped};
+use nearfar_kernel::smbios::{Module, Modules};
 
 /// The whole text.
 pub(crate) fn of(
     machine: &Topology,
     lab: Option<&serde_json::Value>,
     findings: &[Finding],
+    modules: &Modules,
 ) -> String {
     let mut out = String::new();
     head(&mut out, machine);
+    self::modules(&mut out, modules);
     if let Some(lab) = lab {
         machine::emulated(&mut out, lab);
     }
@@ -44,6 +47,30 @@ fn head(out: &mut String, machine: &Topology) {
         count => format!("{count} nodes"),
     };
     wrapped(out, "", &format!("{product}, Linux {kernel}: {nodes}, {}", Bytes(total)), 2);
+}
+
+/// `Memory modules: 16 of 32 GiB, DDR5 at 4800 MT/s (made for 5600)`
+fn modules(out: &mut String, modules: &Modules) {
+    let shown = |(module, count): (&Module, &usize)| {
+        let mut text = format!("{count} of {}", module.size);
+        if let Some(kind) = module.kind {
+            let _ = write!(text, ", {kind}");
+        }
+        match (module.configured.or(module.speed), module.speed) {
+            (Some(now), Some(most)) if now != most => {
+                let _ = write!(text, " at {now} MT/s (made for {most})");
+            }
+            (Some(now), _) => {
+                let _ = write!(text, " at {now} MT/s");
+            }
+            _ => {}
+        }
+        text
+    };
+    let all: Vec<String> = modules.iter().map(shown).collect();
+    if !all.is_empty() {
+        wrapped(out, "", &format!("Memory modules: {}", all.join("; ")), 2);
+    }
 }
 
 fn tier(out: &mut String, machine: &Topology, rank: usize, tier: &Tier) {
@@ -72,7 +99,7 @@ fn evidence(known_by: KnownBy) -> &'static str {
         KnownBy::Hmat => "firmware's figures",
         KnownBy::CpuModel => "the CPU's model",
         KnownBy::MemoryTier => "the kernel's tier",
-        KnownBy::Probe => "measurement",
+        KnownBy::Probe => "a saved probe",
         KnownBy::Cpus => "its CPUs",
         KnownBy::Distance => "distance",
         KnownBy::Nothing => "nothing that tells",
@@ -100,6 +127,9 @@ fn node(out: &mut String, machine: &Topology, id: NodeId, node: &Node) {
     }
     for cache in &node.caches {
         wrapped(out, &margin, &side_cache(cache), indent + 2);
+    }
+    if let Some(Measured { latency, read_bandwidth }) = node.measured {
+        wrapped(out, &margin, &format!("measured: {latency}, reads {read_bandwidth}"), indent + 10);
     }
     let (any, cpu) = (node.access0.as_ref(), node.access1.as_ref());
     if let Some(access) = cpu.or(any) {
@@ -379,10 +409,31 @@ fn notes(out: &mut String, machine: &Topology, findings: &[Finding]) {
     }
     for dax in machine.dax.iter().filter(|dax| dax.driver.as_deref() == Some("device_dax")) {
         let name = &dax.name;
+        let tag = dax.uuid.as_ref().map(|uuid| format!(" (tag {uuid})")).unwrap_or_default();
+        let node = dax.target_node.filter(|node| !machine.nodes.contains_key(node));
+        let node = node.map(|node| format!(", on a new node {node}")).unwrap_or_default();
         notes.push(format!(
-            "{name} is no system memory; {} makes it so (package daxctl)",
+            "{name}{tag} is no system memory; {} makes it so{node} (package daxctl)",
             tied(format_args!("daxctl reconfigure-device --mode=system-ram {name}"))
         ));
+    }
+    for dax in &machine.dax {
+        let path = format!("/sys/bus/dax/devices/{}/hotplug", dax.name);
+        let online = tied(format_args!("echo online_movable >{path}"));
+        match dax.hotplug.as_deref() {
+            Some("unplugged" | "unplug") => {
+                notes
+                    .push(format!("{}'s memory is unplugged; {online} brings it online", dax.name));
+            }
+            Some("offline") => {
+                let unplug = tied(format_args!("echo unplugged >{path}"));
+                let name = &dax.name;
+                notes.push(format!(
+                    "{name}'s memory is offline; {unplug} and {online} bring it online"
+                ));
+            }
+            _ => {}
+        }
     }
     if !notes.is_empty() {
         out.push_str("\nnotes\n");
