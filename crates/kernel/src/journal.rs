@@ -299,15 +299,8 @@ impl<'a> Journal<'a> {
     /// # Errors
     /// [`JournalError`].
     pub fn pending(&self, by: &str) -> Result<Vec<Recorded>, JournalError> {
-        let boot_id = self.value(BOOT_ID)?;
-        let ours =
-            |entry: &Entry| entry.root == self.root && entry.by == by && entry.boot_id == boot_id;
-        Ok(files::list(&self.dir)?
-            .entries
-            .into_iter()
-            .filter(ours)
-            .flat_map(|entry| entry.changes)
-            .collect())
+        let batches = self.all_pending()?.batches.into_iter();
+        Ok(batches.filter(|batch| batch.by == by).flat_map(|batch| batch.changes).collect())
     }
 
     /// The batches of all owners that are not restored. Those of an earlier boot are left out.

@@ -136,8 +136,11 @@ pub fn running(program: &str) -> Vec<Running> {
                 .map(|word| String::from_utf8_lossy(word).into_owned())
                 .collect();
             let name = std::path::Path::new(arguments.first()?).file_name()?;
-            let identity = Identity::of(pid).filter(|_| name == program)?;
-            let started = identity.started_ticks / rustix::param::clock_ticks_per_second().max(1);
+            if name != program {
+                return None;
+            }
+            let started =
+                Identity::of(pid)?.started_ticks / rustix::param::clock_ticks_per_second().max(1);
             let running_s = uptime.unwrap_or(started).saturating_sub(started);
             Some(Running { pid, arguments, user: user(pid)?, running_s })
         })
