@@ -211,7 +211,7 @@ fn by_cpu(machine: &Topology, nodes: &[NodeId]) -> Vec<u16> {
     let mut here = Vec::new();
     for (from, node) in &machine.nodes {
         let distance = |to: &NodeId| {
-            let stated = machine.distances.get(&(*from, *to)).copied();
+            let stated = machine.distance(*from, *to);
             if from == to { 0 } else { stated.unwrap_or(u32::MAX) }
         };
         let nearest = nodes.iter().enumerate().min_by_key(|(_, to)| distance(to));
@@ -252,7 +252,7 @@ mod tests {
             machine.nodes.insert(NodeId(id), node);
         }
         for (from, to, distance) in [(2, 0, 30), (2, 1, 20), (3, 0, 11), (3, 1, 40)] {
-            machine.distances.insert((NodeId(from), NodeId(to)), distance);
+            machine.distances.entry(NodeId(from)).or_default().insert(NodeId(to), distance);
         }
         let here = by_cpu(&machine, &[NodeId(0), NodeId(1)]);
         assert_eq!((here.len(), here[70], here[71]), (72, 1, 0));

@@ -217,7 +217,7 @@ impl Nodes {
         };
         let homes: NodeSet =
             machine.nodes.keys().filter(|id| has(id, around.cpus)).copied().collect();
-        let distance = |from, to| machine.distances.get(&(from, to)).copied();
+        let distance = |from, to| machine.distance(from, to);
         match self {
             Self::None => NodeSet::new(),
             Self::All => with_memory,
@@ -315,7 +315,7 @@ mod tests {
             (1, 2, 28),
             (1, 3, 17),
         ] {
-            machine.distances.insert((NodeId(from), NodeId(to)), distance);
+            machine.distances.entry(NodeId(from)).or_default().insert(NodeId(to), distance);
         }
         let packages: BTreeMap<_, _> = (0..4).map(|cpu| (CpuId(cpu), cpu / 2)).collect();
         let mems = NodeSet::parse_list("0,2").unwrap();

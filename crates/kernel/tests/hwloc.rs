@@ -1,7 +1,7 @@
 //! hwloc's snapshots of Linux machines, compared with what hwloc expects of them: nodes, their CPUs and sizes. Run by
 //! `make corpus`, which unpacks them from Debian's source package; hwloc's outputs are text (lstopo -v) or XML.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "this is a test program")]
+#![expect(clippy::unwrap_used, reason = "this is a test program")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -159,8 +159,8 @@ pub fn devices(machine: &Topology, reserves: &Reserves) -> Vec<Device> {
 fn nearest(machine: &Topology, node: NodeId) -> Option<(NodeId, u32)> {
     let cpus = machine.cpu_nodes();
     let distances = cpus.iter().filter_map(|from| {
-        let distance = machine.distances.get(&(from, node)).copied();
-        Some((distance?, from))
+        let distance = machine.distance(from, node)?;
+        Some((distance, from))
     });
     distances.min().map(|(distance, from)| (from, distance))
 }

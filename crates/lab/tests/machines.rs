@@ -50,7 +50,7 @@ fn a_bad_machine_is_one_line_and_status_2() {
     for (name, part) in [
         (
             "cxl2tier",
-            "built in are cxl-2tier, cxl-2tier-small, cxl-2tier-ample, cxl-2tier-narrow, hbm-dram-cxl, hbm-dram-cxl-small, cxl-2socket-small, numa-4node, spr-cxl, cxl-2socket, xeon-max, cxl-device",
+            "built in are cxl-2tier, cxl-2tier-small, cxl-2tier-ample, cxl-2tier-narrow, hbm-dram-cxl, hbm-dram-cxl-small, cxl-2socket-small, numa-4node, spr-cxl, cxl-2socket, xeon-max, cxl-device, cxl-idle",
         ),
         ("/nonexistent/m.toml", "/nonexistent/m.toml: No such file"),
         (file.to_str().expect("a path that is text"), "mine.toml: node 1: read_gbps = 0: allowed"),

@@ -130,6 +130,26 @@ fn a_wrong_place_to_look_is_refused_with_what_was_found_and_what_to_do() {
     }
 }
 
+/// Links that lead in circles, files that may not be read, and no /proc: the rest is shown, with findings.
+#[test]
+fn a_damaged_directory_is_shown_as_far_as_it_can_be_read() {
+    let text = std::fs::read_to_string(machines().join("cxl-region-two-devices.tree")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    nearfar_kernel::fs::plant(&nearfar_topology::Tree::parse(&text), dir.path()).unwrap();
+    let at = |path: &str| dir.path().join(path);
+    std::fs::remove_dir_all(at("proc")).unwrap();
+    std::os::unix::fs::symlink("mem9", at("sys/bus/cxl/devices/mem9")).unwrap();
+    std::os::unix::fs::symlink("..", at("sys/devices/system/node/node0/up")).unwrap();
+    std::fs::remove_dir_all(at("sys/devices/system/node/node1")).unwrap();
+    std::os::unix::fs::symlink("node1", at("sys/devices/system/node/node1")).unwrap();
+    std::fs::write(at("sys/devices/system/node/node0/cpulist"), "0-3\0\0\0").unwrap();
+    let machine = json(&shown(&["--json", "--sysfs", dir.path().to_str().unwrap()]));
+    assert_eq!(machine["nodes"][0]["cpus"], serde_json::json!([0, 1, 2, 3]));
+    assert_eq!(machine["nodes"][2]["kind"], "cxl");
+    let findings = machine["findings"].to_string();
+    assert!(findings.contains("node1"), "{findings}");
+}
+
 #[test]
 fn a_kind_that_can_not_be_is_refused() {
     let tree = machines().join("laptop.tree").display().to_string();

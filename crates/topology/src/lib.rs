@@ -39,8 +39,8 @@ mod view;
 pub use curve::{Curve, CurveError, Curves};
 pub use kind::{KnownBy, MemoryKind, UnknownKind};
 pub use machine::{
-    Attributes, CxlDecoder, CxlDevice, CxlRegion, Dax, Finding, Initiator, Measured, Node,
-    SideCache, Tier, Topology,
+    Attributes, Controller, CxlDecoder, CxlDevice, CxlRegion, Dax, Failures, Finding, Initiator,
+    Measured, Node, SideCache, Tier, Topology,
 };
 pub use median::median;
 pub use mix::{Mix, MixError};

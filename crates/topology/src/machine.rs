@@ -21,8 +21,8 @@ pub struct Topology {
     pub offline: NodeSet,
     /// Tiers, fastest first; the index is the rank of `tier:N`.
     pub tiers: Vec<Tier>,
-    /// SLIT distances, `(from, to)`.
-    pub distances: BTreeMap<(NodeId, NodeId), u32>,
+    /// SLIT distances, by origin and target.
+    pub distances: BTreeMap<NodeId, BTreeMap<NodeId, u32>>,
     /// CXL memory regions, in order of name.
     pub cxl_regions: Vec<CxlRegion>,
     /// CXL memory devices, in order of name.
@@ -31,6 +31,8 @@ pub struct Topology {
     pub cxl_decoders: Vec<CxlDecoder>,
     /// dax devices, in order of name.
     pub dax: Vec<Dax>,
+    /// Memory controllers that the kernel counts errors of (EDAC), in order of name.
+    pub controllers: Vec<Controller>,
     /// Vendor and product, from firmware.
     pub product: Option<String>,
     /// The kernel's release (`uname -r`). For display: no decision may depend on it.
@@ -59,6 +61,38 @@ pub struct Node {
     /// Caches of other memory in front of this node's (DRAM before persistent memory in memory mode), nearest to the
     /// memory last.
     pub caches: Vec<SideCache>,
+    /// Whether its memory is its driver's and no program's (`has_private_memory`).
+    pub private: bool,
+    /// Pages with memory errors, where the kernel counts them.
+    pub failures: Option<Failures>,
+}
+
+/// Pages of a node that hardware reported as corrupted, since the restart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Failures {
+    /// All of them.
+    pub total: u64,
+    /// Those taken out of use in time;
+    pub recovered: u64,
+    /// left for later;
+    pub delayed: u64,
+    /// not taken out of use;
+    pub failed: u64,
+    /// of no kind that the kernel handles.
+    pub ignored: u64,
+}
+
+/// A memory controller and its errors since the restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Controller {
+    /// `mcN`.
+    pub name: String,
+    /// The driver's name for it.
+    pub model: Option<String>,
+    /// Errors that were corrected.
+    pub corrected: u64,
+    /// Errors that were not.
+    pub uncorrected: u64,
 }
 
 /// Figures of a node's memory from its best CPUs, measured.
@@ -209,6 +243,12 @@ impl fmt::Display for Finding {
 }
 
 impl Node {
+    /// Whether it has memory that programs may use.
+    #[must_use]
+    pub fn has_memory(&self) -> bool {
+        self.size > Bytes(0) && !self.private
+    }
+
     /// Access attributes from the best CPU, or else from the best initiator of any type.
     #[must_use]
     pub fn access(&self) -> Option<&Initiator> {
@@ -217,10 +257,10 @@ impl Node {
 }
 
 impl Topology {
-    /// Online nodes with memory for any program: all but those of GPUs.
+    /// Online nodes with memory for any program: all but those of GPUs and private ones.
     #[must_use]
     pub fn memory_nodes(&self) -> NodeSet {
-        self.select(|node| node.size > Bytes(0) && node.kind != MemoryKind::Gpu)
+        self.select(|node| node.has_memory() && node.kind != MemoryKind::Gpu)
     }
 
     /// Online nodes with CPUs.
@@ -232,13 +272,19 @@ impl Topology {
     /// Nodes with memory of `kind`.
     #[must_use]
     pub fn of_kind(&self, kind: MemoryKind) -> NodeSet {
-        self.select(|node| node.size > Bytes(0) && node.kind == kind)
+        self.select(|node| node.has_memory() && node.kind == kind)
     }
 
     /// The nodes of tier `rank` (0 is the fastest), empty if there is no such tier.
     #[must_use]
     pub fn tier(&self, rank: u16) -> NodeSet {
         self.tiers.get(usize::from(rank)).map(|tier| tier.nodes.clone()).unwrap_or_default()
+    }
+
+    /// The SLIT distance between two nodes, if firmware gives it.
+    #[must_use]
+    pub fn distance(&self, from: NodeId, to: NodeId) -> Option<u32> {
+        self.distances.get(&from)?.get(&to).copied()
     }
 
     /// The rank of a node's tier; `None` if it is in no tier.
@@ -251,8 +297,7 @@ impl Topology {
     #[must_use]
     pub fn nearest_first(&self, nodes: &NodeSet, homes: &NodeSet) -> Vec<NodeId> {
         let distance = |node: NodeId| {
-            let from = homes.iter().filter_map(|home| self.distances.get(&(home, node)));
-            from.min().copied().unwrap_or(u32::MAX)
+            homes.iter().filter_map(|home| self.distance(home, node)).min().unwrap_or(u32::MAX)
         };
         let mut nodes: Vec<_> = nodes.iter().collect();
         nodes.sort_by_cached_key(|node| (self.tier_of(*node), distance(*node), *node));
@@ -283,7 +328,9 @@ impl Topology {
         let mut text = String::new();
         for (id, node) in &self.nodes {
             let comma = if text.is_empty() { "" } else { ", " };
-            let _ = if node.size > Bytes(0) {
+            let _ = if node.private {
+                write!(text, "{comma}node {id} (private memory of its driver)")
+            } else if node.size > Bytes(0) {
                 write!(text, "{comma}node {id} ({}, {})", node.kind, node.size)
             } else {
                 write!(text, "{comma}node {id} (no memory)")

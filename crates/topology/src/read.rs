@@ -7,8 +7,11 @@
 //! Formats, below `sys/devices/system/node`: `online` and `possible` are lists (`0-1,4`); `nodeN/meminfo` has lines
 //! `Node N MemTotal: K kB`; `nodeN/distance` has one number per online node, in order of id; `nodeN/accessC/initiators`
 //! has a link per best initiator, latencies in nanoseconds and bandwidths in 10^6 bytes per second (access class 0: any
-//! initiator, 1: CPUs only). Sources: Linux, Documentation/ABI/stable/sysfs-devices-node and
-//! Documentation/admin-guide/mm/numaperf.rst.
+//! initiator, 1: CPUs only); `nodeN/memory_failure` has counts of pages with memory errors. Sources: Linux,
+//! Documentation/ABI/stable/sysfs-devices-node and Documentation/admin-guide/mm/numaperf.rst. Errors by memory controller:
+//! `sys/devices/system/edac/mc/mcN/{mc_name,ce_count,ue_count}` (Documentation/admin-guide/RAS/main.rst).
+//! `has_private_memory` is a list of nodes whose memory their driver keeps from programs; no released kernel has it yet
+//! (patches "N_MEMORY_PRIVATE", G. Price, February 2026).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -16,7 +19,9 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use crate::kind::{KnownBy, MemoryKind};
-use crate::machine::{Attributes, Finding, Initiator, Node, SideCache, Topology};
+use crate::machine::{
+    Attributes, Controller, Failures, Finding, Initiator, Node, SideCache, Topology,
+};
 use crate::nodeset::NodeSet;
 use crate::reader::{NODES, Reader, brief};
 use crate::tree::Tree;
@@ -25,6 +30,12 @@ use crate::{cxl, infer, measured, tiers};
 
 /// Kinds of nodes stated by the user; they override everything read.
 pub type Overrides = BTreeMap<NodeId, MemoryKind>;
+
+/// The most that firmware's figures may be: a millisecond, and 100 TB/s.
+const NS_MAX: u64 = 1_000_000;
+const MBPS_MAX: u64 = 100_000_000;
+/// A node's distance from itself, and the least that a distance may be (ACPI, SLIT).
+const DISTANCE_MIN: u32 = 10;
 
 impl Topology {
     /// Returns the machine in `tree`, and findings on parts that could not be understood. Never fails: an empty tree
@@ -43,6 +54,7 @@ impl Topology {
             kernel: reader.text("proc/sys/kernel/osrelease").map(ToString::to_string),
             ..Self::default()
         };
+        machine.controllers = controllers(&mut reader);
         nodes(&mut reader, &mut machine);
         claimed_twice(&mut reader, &machine);
         cxl::read(&mut reader, &mut machine);
@@ -77,8 +89,9 @@ fn nodes(reader: &mut Reader<'_>, machine: &mut Topology) {
     let listed = reader.nodes(&format!("{NODES}/online"));
     let online = listed.unwrap_or_else(|| directories(reader.tree));
     let cpus_online = cpus_online(reader);
+    let private = reader.nodes(&format!("{NODES}/has_private_memory")).unwrap_or_default();
     for id in online.iter() {
-        let mut node = node(reader, id);
+        let mut node = Node { private: private.contains(id), ..node(reader, id) };
         if let Some(online) = &cpus_online {
             let listed = node.cpus.len();
             node.cpus.retain(|cpu| online.contains(cpu));
@@ -149,6 +162,7 @@ fn node(reader: &mut Reader<'_>, id: NodeId) -> Node {
         access0: initiator(reader, &format!("{path}/access0/initiators")),
         access1: initiator(reader, &format!("{path}/access1/initiators")),
         caches: caches(reader, &format!("{path}/memory_side_cache")),
+        failures: failures(reader, &format!("{path}/memory_failure")),
         ..Node::default()
     }
 }
@@ -165,6 +179,37 @@ fn cpus(reader: &mut Reader<'_>, node: &str) -> Vec<CpuId> {
         reader.note(&path, format!("`{}` is not a {what} of CPUs; ignored", brief(text)));
         Vec::new()
     })
+}
+
+fn failures(reader: &mut Reader<'_>, path: &str) -> Option<Failures> {
+    let mut count = |name: &str| reader.number(&format!("{path}/{name}"));
+    let total = count("total")?;
+    let mut part = |name: &str| count(name).unwrap_or_default();
+    Some(Failures {
+        total,
+        recovered: part("recovered"),
+        delayed: part("delayed"),
+        failed: part("failed"),
+        ignored: part("ignored"),
+    })
+}
+
+fn controllers(reader: &mut Reader<'_>) -> Vec<Controller> {
+    const EDAC: &str = "sys/devices/system/edac/mc";
+    let tree = reader.tree;
+    let numbers = tree.children(EDAC).filter_map(|name| name.strip_prefix("mc")?.parse().ok());
+    let mut numbers: Vec<u32> = numbers.collect();
+    numbers.sort_unstable();
+    let mut controller = |number: u32| {
+        let path = format!("{EDAC}/mc{number}");
+        Some(Controller {
+            name: format!("mc{number}"),
+            model: reader.text(&format!("{path}/mc_name")).map(ToString::to_string),
+            corrected: reader.number(&format!("{path}/ce_count"))?,
+            uncorrected: reader.number(&format!("{path}/ue_count"))?,
+        })
+    };
+    numbers.into_iter().filter_map(&mut controller).collect()
 }
 
 /// Memory-side caches: `indexN/{size,line_size,indexing,write_policy}` (numaperf.rst).
@@ -204,6 +249,10 @@ fn memory(reader: &mut Reader<'_>, node: &str, field: &str) -> Bytes {
     Bytes(bytes.unwrap_or_default())
 }
 
+fn bytes_per_second(mbps: u64) -> BytesPerSecond {
+    BytesPerSecond(mbps.saturating_mul(1_000_000))
+}
+
 fn initiator(reader: &mut Reader<'_>, path: &str) -> Option<Initiator> {
     if !reader.tree.exists(path) {
         return None;
@@ -211,19 +260,20 @@ fn initiator(reader: &mut Reader<'_>, path: &str) -> Option<Initiator> {
     let tree = reader.tree;
     let ids = tree.children(path).filter_map(|name| name.strip_prefix("node")?.parse().ok());
     let nodes = ids.map(NodeId).filter(|id| *id <= NodeId::MAX).collect();
-    let mut figure = |name: &str| {
-        let figure = reader.number(&format!("{path}/{name}"))?;
+    let mut figure = |name: &str, most: u64| {
+        let file = format!("{path}/{name}");
+        let figure = reader.number(&file)?;
+        if figure > most {
+            reader.note(&file, format!("{figure} is above {most}, as no memory has; ignored"));
+        }
         // The kernel shows 0 where firmware reported nothing.
-        (figure > 0).then_some(figure)
+        (1..=most).contains(&figure).then_some(figure)
     };
-    let latency = |figure: Option<u64>| figure.map(Nanoseconds);
-    let bandwidth =
-        |figure: Option<u64>| figure.and_then(|mb| mb.checked_mul(1_000_000)).map(BytesPerSecond);
     let attributes = Attributes {
-        read_latency: latency(figure("read_latency")),
-        write_latency: latency(figure("write_latency")),
-        read_bandwidth: bandwidth(figure("read_bandwidth")),
-        write_bandwidth: bandwidth(figure("write_bandwidth")),
+        read_latency: figure("read_latency", NS_MAX).map(Nanoseconds),
+        write_latency: figure("write_latency", NS_MAX).map(Nanoseconds),
+        read_bandwidth: figure("read_bandwidth", MBPS_MAX).map(bytes_per_second),
+        write_bandwidth: figure("write_bandwidth", MBPS_MAX).map(bytes_per_second),
     };
     Some(Initiator { nodes, attributes })
 }
@@ -233,9 +283,14 @@ fn distances(reader: &mut Reader<'_>, machine: &mut Topology, from: NodeId) {
     let Some(text) = reader.text(&path) else { return };
     let values: Option<Vec<u32>> = text.split_whitespace().map(|word| word.parse().ok()).collect();
     match values {
+        Some(values) if values.iter().any(|distance| *distance < DISTANCE_MIN) => {
+            let note =
+                format!("distances below {DISTANCE_MIN}, that of a node from itself; ignored");
+            reader.note(&path, note);
+        }
         Some(values) if values.len() == machine.nodes.len() => {
-            let ids: Vec<NodeId> = machine.nodes.keys().copied().collect();
-            machine.distances.extend(ids.into_iter().map(|to| (from, to)).zip(values));
+            let row = machine.nodes.keys().copied().zip(values).collect();
+            machine.distances.insert(from, row);
         }
         _ => {
             let nodes = machine.nodes.len();
@@ -287,7 +342,7 @@ Node 1023 MemFree:        4096 kB
         assert_eq!(machine.nodes[&NodeId(0)].cpus, [CpuId(0), CpuId(1)]);
         assert_eq!(machine.nodes[&NodeId(1023)].size, Bytes(4 << 20));
         assert_eq!(machine.offline.to_string(), "1-3");
-        assert_eq!(machine.distances[&(NodeId(0), NodeId(1023))], 20);
+        assert_eq!(machine.distance(NodeId(0), NodeId(1023)), Some(20));
         let access = machine.nodes[&NodeId(1023)].access1.clone().unwrap();
         assert_eq!(access.nodes.to_string(), "0");
         assert_eq!(access.attributes.read_latency, Some(Nanoseconds(250)));
@@ -311,6 +366,46 @@ Node 1023 MemFree:        4096 kB
             assert!(found.message.contains(part), "{found}");
             assert!(machine.nodes.contains_key(&NodeId(1023)), "{path}");
         }
+    }
+
+    #[test]
+    fn memory_that_a_driver_keeps_is_in_no_set_and_can_not_be_named() {
+        let mut tree = Tree::parse(TWO);
+        tree.insert("sys/devices/system/node/has_private_memory", "1023");
+        let (machine, findings) = Topology::read(&tree);
+        assert_eq!(findings, []);
+        assert!(machine.nodes[&NodeId(1023)].private);
+        assert_eq!((machine.memory_nodes().to_string(), machine.far().len()), ("0".into(), 0));
+        let expr: crate::NodeExpr = "1023".parse().unwrap();
+        let refused = expr.resolve(&machine, &[]).unwrap_err().to_string();
+        assert!(refused.contains("node 1023 (private memory of its driver)"), "{refused}");
+    }
+
+    #[test]
+    fn errors_are_counted_by_node_and_by_controller() {
+        let mut tree = Tree::parse(TWO);
+        for (path, text) in [
+            ("node/node1023/memory_failure/total", "3"),
+            ("node/node1023/memory_failure/recovered", "2"),
+            ("node/node1023/memory_failure/failed", "1"),
+            ("edac/mc/mc10/ce_count", "0"),
+            ("edac/mc/mc10/ue_count", "0"),
+            ("edac/mc/mc2/ce_count", "7"),
+            ("edac/mc/mc2/ue_count", "1"),
+            ("edac/mc/mc2/mc_name", "F19h"),
+            ("edac/mc/mc3/ce_count", "7"),
+        ] {
+            tree.insert(&format!("sys/devices/system/{path}"), text);
+        }
+        let (machine, _) = Topology::read(&tree);
+        let failures = Failures { total: 3, recovered: 2, failed: 1, ..Failures::default() };
+        assert_eq!(machine.nodes[&NodeId(1023)].failures, Some(failures));
+        assert_eq!(machine.nodes[&NodeId(0)].failures, None);
+        let [first, last] = &machine.controllers[..] else {
+            std::panic!("{:?}", machine.controllers)
+        };
+        assert_eq!((first.name.as_str(), first.corrected, first.uncorrected), ("mc2", 7, 1));
+        assert_eq!((first.model.as_deref(), last.name.as_str()), (Some("F19h"), "mc10"));
     }
 
     #[test]

@@ -101,8 +101,8 @@ pub fn machine(nodes: impl IntoIterator<Item = NodeSpec>) -> Topology {
     }
     let ids: Vec<NodeId> = machine.nodes.keys().copied().collect();
     for from in &ids {
-        let row = ids.iter().map(|to| ((*from, *to), if from == to { 10 } else { 20 }));
-        machine.distances.extend(row);
+        let row = ids.iter().map(|to| (*to, if from == to { 10 } else { 20 }));
+        machine.distances.insert(*from, row.collect());
     }
     let cpus = machine.cpu_nodes();
     for node in machine.nodes.values_mut() {
@@ -145,8 +145,8 @@ mod tests {
             node(2).kind(MemoryKind::Hbm),
             node(3).kind(MemoryKind::Hbm),
         ]);
-        sockets.distances.insert((NodeId(0), NodeId(2)), 13);
-        sockets.distances.insert((NodeId(1), NodeId(3)), 13);
+        sockets.distances.entry(NodeId(0)).or_default().insert(NodeId(2), 13);
+        sockets.distances.entry(NodeId(1)).or_default().insert(NodeId(3), 13);
         assert_eq!(sockets.near().to_string(), "2-3");
         assert_eq!(sockets.local(&[CpuId(3)]).to_string(), "3");
         assert_eq!(sockets.remote(&[CpuId(3)]).to_string(), "2");

@@ -39,12 +39,15 @@ pub(crate) fn tiers(reader: &mut Reader<'_>, machine: &Topology) -> Vec<Tier> {
     let Some(probed) = probed(machine, &told) else { return told };
     let nodes =
         |tiers: &[Tier]| -> Vec<NodeSet> { tiers.iter().map(|tier| tier.nodes.clone()).collect() };
-    if nodes(&told) != nodes(&probed) {
+    let other = told
+        .iter()
+        .map(|tier| tier.known_by)
+        .filter(|by| !matches!(by, KnownBy::User | KnownBy::Cpus | KnownBy::Nothing));
+    if let Some(by) = other.min().filter(|_| nodes(&told) != nodes(&probed)) {
         let shown = |tiers: &[Tier]| {
             let nodes: Vec<_> = tiers.iter().map(|tier| format!("{}", tier.nodes)).collect();
             nodes.join(" | ")
         };
-        let by = told.iter().map(|tier| tier.known_by).max().unwrap_or_default();
         reader.note(
             measured::FILE,
             format!(
@@ -92,14 +95,10 @@ fn probed(machine: &Topology, told: &[Tier]) -> Option<Vec<Tier>> {
         let tier = ranks.entry(rank).or_insert_with(|| Tier { kernel_id, ..Tier::default() });
         tier.nodes.insert(id);
         tier.kernel_id = tier.kernel_id.min(kernel_id);
-        let is_probe = known_by == KnownBy::Probe && tier.known_by != KnownBy::User;
-        tier.known_by = if is_probe || known_by == KnownBy::User {
-            known_by
-        } else if tier.known_by == KnownBy::Probe {
-            KnownBy::Probe
-        } else {
-            known_by.min(tier.known_by)
-        };
+        let weakness = |by: KnownBy| (by != KnownBy::User, by != KnownBy::Probe, by);
+        if weakness(known_by) < weakness(tier.known_by) {
+            tier.known_by = known_by;
+        }
     }
     Some(ranks.into_values().collect())
 }
@@ -219,8 +218,8 @@ fn rank(machine: &Topology, id: NodeId, weak_evidence_counts: bool) -> (Rank, Kn
 /// Whether the node's memory is as far from all CPUs as that behind a link, or farther.
 fn is_distant(machine: &Topology, id: NodeId, node: &Node) -> bool {
     let cpus = machine.cpu_nodes();
-    let nearest = cpus.iter().filter_map(|from| machine.distances.get(&(from, id))).min();
-    node.cpus.is_empty() && nearest.is_some_and(|distance| *distance >= DISTANT)
+    let nearest = cpus.iter().filter_map(|from| machine.distance(from, id)).min();
+    node.cpus.is_empty() && nearest.is_some_and(|distance| distance >= DISTANT)
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ impl Topology {
         if !named.is_empty() {
             return named;
         }
-        let distance = |from: NodeId| self.distances.get(&(from, id));
+        let distance = |from: NodeId| self.distance(from, id);
         let Some(least) = cpu_nodes.iter().filter_map(distance).min() else {
             return NodeSet::new();
         };
@@ -89,9 +89,7 @@ impl Topology {
         if !own.is_empty() {
             return own;
         }
-        let distance = |to: NodeId| {
-            homes.iter().filter_map(|from| self.distances.get(&(from, to))).min().copied()
-        };
+        let distance = |to: NodeId| homes.iter().filter_map(|from| self.distance(from, to)).min();
         let Some(least) = near.iter().filter_map(distance).min() else { return near.clone() };
         near.iter().filter(|id| distance(*id) == Some(least)).collect()
     }

@@ -91,8 +91,9 @@ impl Memory {
     /// Its distance to `other`, which is another node of the guest: above 10, the distance of a node to itself.
     pub(crate) fn distance(&self, other: &Self, machine: &Topology) -> u32 {
         let (a, b) = (self.seat(machine), other.seat(machine));
-        let known = [(a, b), (b, a)].into_iter().filter_map(|pair| machine.distances.get(&pair));
-        known.max().copied().unwrap_or(20).clamp(11, 254)
+        let known =
+            [(a, b), (b, a)].into_iter().filter_map(|(from, to)| machine.distance(from, to));
+        known.max().unwrap_or(20).clamp(11, 254)
     }
 
     /// Its figure as seen by the CPUs of `home`: interleaved nodes add up their bandwidth (page by page, the slowest

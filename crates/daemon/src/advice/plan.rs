@@ -84,7 +84,7 @@ fn nearest(machine: &Topology, id: NodeId, node: &Node) -> Vec<CpuId> {
     let first = told.into_iter().map(cpus_of).find(|cpus| !cpus.is_empty());
     let by_distance = || {
         let homes = machine.cpu_nodes();
-        let distance = |home: &NodeId| machine.distances.get(&(*home, id)).copied();
+        let distance = |home: &NodeId| machine.distance(*home, id);
         homes.iter().min_by_key(|home| (distance(home).unwrap_or(u32::MAX), *home)).map(cpus_of)
     };
     first.or_else(by_distance).unwrap_or_default()
@@ -155,7 +155,7 @@ mod tests {
             node(1).cpus(4..8).access(100, 90_000, 30_000),
         ]);
         for (pair, distance) in [((0, 0), 10), ((0, 1), 21), ((1, 0), 21), ((1, 1), 10)] {
-            machine.distances.insert((NodeId(pair.0), NodeId(pair.1)), distance);
+            machine.distances.entry(NodeId(pair.0)).or_default().insert(NodeId(pair.1), distance);
         }
         let plan = Plan::new(&machine, &cpus(0..8)).unwrap();
         let [zero, one] = [NodeId(0), NodeId(1)];

@@ -119,7 +119,7 @@ impl<'a> Known<'a> {
 
     fn distance(&self, from: NodeId, to: NodeId) -> f64 {
         let usual = if from == to { 10 } else { 20 };
-        f64::from(self.machine.distances.get(&(from, to)).copied().unwrap_or(usual).max(1))
+        f64::from(self.machine.distance(from, to).unwrap_or(usual).max(1))
     }
 
     fn idle(&self, cpu: NodeId, node: NodeId) -> Nanoseconds {
@@ -229,9 +229,9 @@ mod tests {
             node(0).cpus(0..2).access(100, 60_000, 30_000),
             node(1).cpus(2..4).access(110, 50_000, 30_000),
         ]);
-        two.distances = [((0, 0), 10), ((0, 1), 21), ((1, 0), 21), ((1, 1), 10)]
-            .map(|((from, to), far)| ((NodeId(from), NodeId(to)), far))
-            .into();
+        for (from, to) in [(0, 1), (1, 0)] {
+            two.distances.entry(NodeId(from)).or_default().insert(NodeId(to), 21);
+        }
         let known = Known::new(&two, None);
         let idle = |from, to| known.idle(NodeId(from), NodeId(to)).0;
         // Firmware determines the nearest CPU node of each memory node; the testkit has node 0.

@@ -29,8 +29,8 @@ pub struct Plan {
     pub(crate) tiers: Vec<NodeSet>,
     /// Between each tier and the next.
     pub boundaries: Vec<Boundary>,
-    /// As reported by firmware, `(from, to)`.
-    distances: BTreeMap<(NodeId, NodeId), u32>,
+    /// As reported by firmware, by origin and target.
+    distances: BTreeMap<NodeId, BTreeMap<NodeId, u32>>,
 }
 
 /// The limits of migration between two neighbouring tiers.
@@ -71,7 +71,8 @@ impl Plan {
         let to = |tier: Option<usize>, up| {
             let nodes = tier.and_then(|tier| self.tiers.get(tier));
             // Far, if firmware does not report it.
-            let distance = |to| self.distances.get(&(node, to)).copied().unwrap_or(u32::MAX);
+            let row = self.distances.get(&node);
+            let distance = |to| row.and_then(|row| row.get(&to)).copied().unwrap_or(u32::MAX);
             let ways = nodes.into_iter().flat_map(NodeSet::iter);
             let mut ways: Vec<MigrationTarget> =
                 ways.map(|to| MigrationTarget::new(to, up, distance(to))).collect();

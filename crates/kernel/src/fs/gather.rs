@@ -34,6 +34,7 @@ mod excerpts;
 /// nodes.
 const RANKS: &[&str] = &[
     "sys/devices/system/node/online",
+    "sys/devices/system/node/has_private_memory",
     "sys/devices/system/node/node*/cpulist",
     "sys/devices/system/node/node*/distance",
     "sys/devices/system/node/node*/meminfo",
@@ -59,6 +60,10 @@ const REST: &[&str] = &[
     "sys/devices/system/node/possible",
     "sys/devices/system/node/node*/memory_side_cache/*/*",
     "sys/devices/system/node/node*/hugepages/*/*",
+    "sys/devices/system/node/node*/memory_failure/*",
+    "sys/devices/system/edac/mc/mc*/mc_name",
+    "sys/devices/system/edac/mc/mc*/ce_count",
+    "sys/devices/system/edac/mc/mc*/ue_count",
     "sys/devices/system/cpu/possible",
     "sys/devices/system/cpu/present",
     "sys/devices/system/memory/auto_online_blocks",

@@ -157,10 +157,10 @@ pub fn run(plan: &Plan, say: &dyn Say) -> Result<Ended, RunError> {
     let program = std::env::current_exe()
         .map_err(|source| RunError::Process { what: "finding this program", source })?;
     let reenter: Vec<&str> = plan.reenter.iter().map(String::as_str).collect();
-    let device =
-        plan.machine.nodes.iter().find_map(|node| {
-            node.cxl_device.as_ref().map(|device| (node.size.0, device.granularity))
-        });
+    let device = plan.machine.nodes.iter().find_map(|node| {
+        let device = node.cxl_device.as_ref()?;
+        Some((if device.idle { 0 } else { node.size.0 }, device.granularity))
+    });
     let settings = image::Settings {
         runner: (&program, &reenter),
         out: plan.out.is_some(),

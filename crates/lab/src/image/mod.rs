@@ -68,7 +68,7 @@ pub(crate) struct Settings<'a> {
     pub(crate) hostname: &'a str,
     /// How long, by the guest's clock, its CPUs keep translations, milliseconds; 0: no limit beyond the emulator's.
     pub(crate) translations_ms: u64,
-    /// A CXL device to bring up: bytes of memory and granularity.
+    /// A CXL device: bytes of the region to make of it (0: none), and granularity.
     pub(crate) cxl: Option<(u64, u32)>,
 }
 

@@ -11,7 +11,7 @@ use super::Machine;
 use super::file::{self, Refusal};
 
 /// Built-in machine files, the default first.
-pub const FILES: [(&str, &str); 12] = [
+pub const FILES: [(&str, &str); 13] = [
     ("cxl-2tier", include_str!("../../../../lab/machines/cxl-2tier.toml")),
     ("cxl-2tier-small", include_str!("../../../../lab/machines/cxl-2tier-small.toml")),
     ("cxl-2tier-ample", include_str!("../../../../lab/machines/cxl-2tier-ample.toml")),
@@ -24,6 +24,7 @@ pub const FILES: [(&str, &str); 12] = [
     ("cxl-2socket", include_str!("../../../../lab/machines/cxl-2socket.toml")),
     ("xeon-max", include_str!("../../../../lab/machines/xeon-max.toml")),
     ("cxl-device", include_str!("../../../../lab/machines/cxl-device.toml")),
+    ("cxl-idle", include_str!("../../../../lab/machines/cxl-idle.toml")),
 ];
 
 /// Built-in curve files: loaded latency as measured.

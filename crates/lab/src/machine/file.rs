@@ -84,6 +84,8 @@ fn whole() -> f64 {
 struct CxlTable {
     serial: u64,
     granularity: u32,
+    #[serde(default)]
+    idle: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -264,7 +266,11 @@ fn node(id: u16, table: &NodeTable, curve: CurveText<'_>) -> Result<Node, Refusa
         Some(_) if !size.0.is_multiple_of(2 * BLOCK) => {
             return refuse(&key("size"), size, "a cxl_device has a multiple of 256 MiB");
         }
-        Some(device) => Some(CxlDevice { serial: device.serial, granularity: device.granularity }),
+        Some(device) => Some(CxlDevice {
+            serial: device.serial,
+            granularity: device.granularity,
+            idle: device.idle,
+        }),
     };
     Ok(Node {
         kind: table.kind,

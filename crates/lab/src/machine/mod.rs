@@ -81,6 +81,8 @@ pub struct CxlDevice {
     pub serial: u64,
     /// Consecutive bytes on one device of an interleaved region.
     pub granularity: u32,
+    /// Whether it is left in no region, so that its memory is on no node.
+    pub idle: bool,
 }
 
 /// One direction of an interconnect link.

@@ -88,7 +88,11 @@ pub fn table(machines: &[Machine]) -> String {
                 true => "each way",
                 false => "shared",
             };
-            let device = if node.cxl_device.is_some() { ", by its driver" } else { "" };
+            let device = match &node.cxl_device {
+                None => "",
+                Some(device) if device.idle => ", in no region",
+                Some(_) => ", by its driver",
+            };
             let _ = writeln!(
                 out,
                 "  {id:>4}  {:<4}  {:>4}  {:>7}  {:>4} ns  {}/{} {shared}{device}",

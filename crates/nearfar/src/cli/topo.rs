@@ -17,6 +17,7 @@ use nearfar_command::output;
 
 mod draw;
 pub(crate) mod json;
+mod notes;
 mod text;
 
 /// Arguments of `nearfar topo`.

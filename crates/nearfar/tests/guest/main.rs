@@ -34,6 +34,7 @@ mod scope;
 mod sense;
 mod tier;
 mod tiers;
+mod topo;
 mod vm;
 mod weights;
 mod workload;
@@ -70,8 +71,10 @@ const FOUR_OLD: Guest = Guest { machine: "numa-4node", kernel: "6.12", ..OLD };
 const FOUR_NEW: Guest = Guest { machine: "numa-4node", kernel: "7.2", ..OLD };
 const FOUR_TIMED: Guest = Guest { timing: "auto", ..FOUR_NEW };
 const DEVICE_OLD: Guest = Guest { machine: "cxl-device", kernel: "6.12", ..OLD };
+const IDLE_OLD: Guest = Guest { machine: "cxl-idle", kernel: "6.12", ..OLD };
+const IDLE_NEW: Guest = Guest { machine: "cxl-idle", kernel: "7.2", ..OLD };
 const GUESTS: [Guest; 3] = [OLD, NEW, THREE];
-const ALL: [Guest; 14] = [
+const ALL: [Guest; 16] = [
     OLD,
     TIMED,
     NEW,
@@ -83,6 +86,8 @@ const ALL: [Guest; 14] = [
     SOCKETS_OLD,
     SOCKETS_NEW,
     DEVICE_OLD,
+    IDLE_OLD,
+    IDLE_NEW,
     FOUR_OLD,
     FOUR_NEW,
     FOUR_TIMED,
@@ -211,6 +216,8 @@ const TESTS: &[Test] = tests! {
         more_than_a_node_has_is_refused_by_its_name on [FOUR_NEW],
         threads_on_all_nodes_see_rows_whole_and_never_older on [FOUR_OLD, FOUR_NEW];
     placement: programs_run_in_memory_of_an_emulated_cxl_device on [DEVICE_OLD];
+    topo: printed_commands_make_memory_of_a_cxl_device_in_no_region on [IDLE_OLD, IDLE_NEW],
+        pages_with_memory_errors_are_counted on [OLD, NEW];
     vm: a_backend_of_cxl_memory_is_on_the_cxl_node_and_verified on [THREE, DEVICE_OLD],
         weights_of_three_to_one_are_three_to_one_within_a_huge_page on [OLD, NEW],
         a_kind_that_is_absent_is_refused_before_qemu_starts on [NEW],

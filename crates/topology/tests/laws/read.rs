@@ -83,7 +83,7 @@ fn check(machine: &Topology) -> Result<(), TestCaseError> {
         machine.nodes.keys().all(|id| *id <= NodeId::MAX && !machine.offline.contains(*id))
     );
     let known = |id: &NodeId| machine.nodes.contains_key(id);
-    prop_assert!(machine.distances.keys().all(|(from, to)| known(from) && known(to)));
+    prop_assert!(machine.distances.iter().all(|(from, row)| known(from) && row.keys().all(known)));
     Ok(())
 }
 
@@ -135,8 +135,8 @@ proptest! {
             let cpus: Vec<CpuId> = (0..4).map(|cpu| CpuId(first + at * 4 + cpu)).collect();
             prop_assert_eq!(&node.cpus, &cpus);
             for to in &ids {
-                let distance = machine.distances[&(NodeId(*id), NodeId(*to))];
-                prop_assert_eq!(distance, if id == to { 10 } else { 20 });
+                let distance = machine.distance(NodeId(*id), NodeId(*to));
+                prop_assert_eq!(distance, Some(if id == to { 10 } else { 20 }));
             }
         }
         check(&machine)?;
@@ -150,7 +150,7 @@ proptest! {
         sysfs = sysfs.file(&format!("node{}/distance", sorted[0]), &row.join(" "));
         let machine = sysfs.machine();
         for (at, to) in (0..).zip(&sorted) {
-            prop_assert_eq!(machine.distances[&(NodeId(sorted[0]), NodeId(*to))], base + at);
+            prop_assert_eq!(machine.distance(NodeId(sorted[0]), NodeId(*to)), Some(base + at));
         }
     }
 
@@ -163,11 +163,13 @@ proptest! {
     }
 
     #[test]
-    fn attributes_are_read_in_their_units_and_zero_is_none(latency in 0u64..10_000, mbps in any::<u64>()) {
-        let machine = Sysfs::default().node(0, "0", 1024).hmat(0, latency, mbps).machine();
+    fn attributes_are_read_in_their_units_and_zero_is_none(latency in 0u64..10_000, mbps in prop_oneof![0u64..200_000_000, any::<u64>()]) {
+        let (machine, findings) = Sysfs::default().node(0, "0", 1024).hmat(0, latency, mbps).read();
+        prop_assert_eq!(findings.len(), usize::from(mbps > 100_000_000));
         let attributes = machine.nodes[&NodeId(0)].access().unwrap().attributes;
         prop_assert_eq!(attributes.read_latency, (latency > 0).then_some(Nanoseconds(latency)));
-        let bandwidth = mbps.checked_mul(1_000_000).filter(|rate| *rate > 0).map(BytesPerSecond);
+        let is_possible = (1..=100_000_000).contains(&mbps);
+        let bandwidth = is_possible.then(|| BytesPerSecond(mbps * 1_000_000));
         prop_assert_eq!(attributes.read_bandwidth, bandwidth);
         prop_assert_eq!((attributes.write_latency, attributes.write_bandwidth), (None, None));
     }
@@ -183,13 +185,16 @@ proptest! {
     }
 
     #[test]
-    fn one_bad_file_is_one_finding_at_its_path(which in 0usize..6) {
+    fn one_bad_file_is_one_finding_at_its_path(which in 0usize..9) {
         let (path, text) = [
             ("node1/cpulist", "4-x"),
             ("node1/distance", "10 20 30"),
             ("node1/access1/initiators/read_latency", "fast"),
             ("possible", "0-9999"),
             ("node7/cpulist", "1"),
+            ("node1/distance", "0 0"),
+            ("node1/access1/initiators/read_latency", "18446744073709551615"),
+            ("node1/access1/initiators/read_bandwidth", "18446744073709"),
             ("node1/meminfo", "Node 1 MemTotal: 4 kB"),
         ][which];
         let good = Sysfs::default().node(0, "0-3", 1024).node(1, "", 1024).hmat(1, 250, 13_000);

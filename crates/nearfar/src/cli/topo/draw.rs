@@ -101,7 +101,7 @@ fn links(machine: &Topology) -> Vec<String> {
         .flat_map(|(at, from)| nodes[at + 1..].iter().map(move |to| (*from, *to)));
     pairs
         .filter_map(|(from, to)| {
-            let distance = machine.distances.get(&(from, to))?;
+            let distance = machine.distance(from, to)?;
             Some(format!("node {from} to node {to}: distance {distance}"))
         })
         .collect()
@@ -224,7 +224,7 @@ mod tests {
             node(3).kind(MemoryKind::Gpu),
         ]);
         for (from, to, distance) in [(0, 2, 24), (1, 2, 14), (0, 3, 40), (1, 3, 80)] {
-            machine.distances.insert((NodeId(from), NodeId(to)), distance);
+            machine.distances.entry(NodeId(from)).or_default().insert(NodeId(to), distance);
         }
         let drawn = of(&machine, Form::Text);
         let expected = "\

@@ -3,10 +3,11 @@
 //! Sizes are bytes, latencies nanoseconds, bandwidths bytes per second. Unknown values are `null`. A serial number is
 //! text (`0x...`): it is a name, and may not fit a double.
 
+use super::notes;
 use nearfar_kernel::smbios::{Module, Modules};
 use nearfar_topology::{
-    Attributes, Bytes, CpuId, CxlDecoder, CxlDevice, CxlRegion, Dax, Finding, Initiator, KnownBy,
-    MemoryKind, Node, NodeId, NodeSet, SideCache, Topology, View,
+    Attributes, Bytes, Controller, CpuId, CxlDecoder, CxlDevice, CxlRegion, Dax, Failures, Finding,
+    Initiator, KnownBy, MemoryKind, Node, NodeId, NodeSet, SideCache, Topology, View,
 };
 use serde::Serialize;
 
@@ -43,6 +44,10 @@ pub(crate) struct Report {
     cxl_devices: Vec<DeviceReport>,
     cxl_root_decoders: Vec<DecoderReport>,
     dax: Vec<DaxReport>,
+    /// Memory of CXL and dax devices that is not in use, each with the commands that make it system memory.
+    unused_memory: Vec<String>,
+    /// Memory controllers with their errors since the restart (EDAC).
+    memory_controllers: Vec<ControllerReport>,
     /// Files that could not be read, and contradictions between them.
     findings: Vec<FindingReport>,
 }
@@ -70,6 +75,28 @@ struct NodeReport {
     measured: Option<MeasuredReport>,
     /// Caches in front of its memory, which are no part of any node.
     memory_side_caches: Vec<CacheReport>,
+    /// Whether its memory is its driver's and no program's.
+    private: bool,
+    /// Pages with memory errors since the restart; null where the kernel does not count them.
+    memory_errors: Option<ErrorsReport>,
+}
+
+/// Pages.
+#[derive(Debug, Serialize)]
+struct ErrorsReport {
+    total: u64,
+    recovered: u64,
+    delayed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct ControllerReport {
+    name: String,
+    model: Option<String>,
+    corrected: u64,
+    uncorrected: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -249,6 +276,11 @@ impl Report {
             cxl_devices: machine.cxl_devices.iter().map(DeviceReport::from).collect(),
             cxl_root_decoders: machine.cxl_decoders.iter().map(DecoderReport::from).collect(),
             dax: machine.dax.iter().map(DaxReport::from).collect(),
+            unused_memory: notes::unused(machine)
+                .iter()
+                .map(|note| note.replace('\u{a0}', " "))
+                .collect(),
+            memory_controllers: machine.controllers.iter().map(ControllerReport::from).collect(),
             findings: findings.iter().map(FindingReport::from).collect(),
         }
     }
@@ -259,8 +291,8 @@ fn ids(nodes: &NodeSet) -> Vec<NodeId> {
 }
 
 fn node_report(machine: &Topology, id: NodeId, node: &Node) -> NodeReport {
-    let from = machine.distances.range((id, NodeId(0))..=(id, NodeId::MAX));
-    let distances = from.map(|((_, to), distance)| Distance { node: *to, distance: *distance });
+    let row = machine.distances.get(&id).into_iter().flatten();
+    let distances = row.map(|(to, distance)| Distance { node: *to, distance: *distance });
     NodeReport {
         id,
         kind: node.kind,
@@ -277,6 +309,8 @@ fn node_report(machine: &Topology, id: NodeId, node: &Node) -> NodeReport {
             read_bandwidth_bytes_per_second: of.read_bandwidth.0,
         }),
         memory_side_caches: node.caches.iter().map(CacheReport::from).collect(),
+        private: node.private,
+        memory_errors: node.failures.map(ErrorsReport::from),
     }
 }
 
@@ -289,6 +323,20 @@ fn near_far(machine: &Topology, view: &View) -> NearFar {
         near: ids(&view.near),
         far: ids(&far),
         by_cost: near.into_iter().chain(others).collect(),
+    }
+}
+
+impl From<Failures> for ErrorsReport {
+    fn from(of: Failures) -> Self {
+        let Failures { total, recovered, delayed, failed, ignored } = of;
+        Self { total, recovered, delayed, failed, ignored }
+    }
+}
+
+impl From<&Controller> for ControllerReport {
+    fn from(of: &Controller) -> Self {
+        let Controller { name, model, corrected, uncorrected } = of.clone();
+        Self { name, model, corrected, uncorrected }
     }
 }
 

@@ -5,8 +5,8 @@
 use std::fmt::Write as _;
 
 use nearfar_topology::{
-    Bytes, CxlDecoder, CxlDevice, CxlRegion, Dax, Finding, Initiator, KnownBy, Measured,
-    MemoryKind, Node, NodeId, NodeSet, SideCache, Tier, Topology, View,
+    Bytes, CxlDevice, CxlRegion, Dax, Failures, Finding, Initiator, KnownBy, Measured, MemoryKind,
+    Node, NodeId, NodeSet, SideCache, Tier, Topology, View,
 };
 
 use nearfar_command::machine;
@@ -23,6 +23,7 @@ pub(crate) fn of(
     let mut out = String::new();
     head(&mut out, machine);
     self::modules(&mut out, modules);
+    errors(&mut out, machine);
     if let Some(lab) = lab {
         machine::emulated(&mut out, lab);
     }
@@ -30,6 +31,7 @@ pub(crate) fn of(
         self::tier(&mut out, machine, rank, tier);
     }
     gpus(&mut out, machine);
+    private(&mut out, machine);
     without_memory(&mut out, machine);
     local_and_remote(&mut out, machine);
     distances(&mut out, machine);
@@ -70,6 +72,19 @@ fn modules(out: &mut String, modules: &Modules) {
     let all: Vec<String> = modules.iter().map(shown).collect();
     if !all.is_empty() {
         wrapped(out, "", &format!("Memory modules: {}", all.join("; ")), 2);
+    }
+}
+
+/// `Memory errors: mc0 (Intel_10nm) 3 corrected`
+fn errors(out: &mut String, machine: &Topology) {
+    let bad = machine.controllers.iter().filter(|one| one.corrected > 0 || one.uncorrected > 0);
+    let shown = bad.map(|one| {
+        let model = one.model.as_ref().map(|model| format!(" ({model})")).unwrap_or_default();
+        format!("{}{model} {} corrected, {} uncorrected", one.name, one.corrected, one.uncorrected)
+    });
+    let shown: Vec<String> = shown.collect();
+    if !shown.is_empty() {
+        wrapped(out, "", &format!("Memory errors: {}", shown.join("; ")), 2);
     }
 }
 
@@ -131,6 +146,9 @@ fn node(out: &mut String, machine: &Topology, id: NodeId, node: &Node) {
     if let Some(Measured { latency, read_bandwidth }) = node.measured {
         wrapped(out, &margin, &format!("measured: {latency}, reads {read_bandwidth}"), indent + 10);
     }
+    if let Some(failures) = node.failures.filter(|failures| failures.total > 0) {
+        wrapped(out, &margin, &self::failures(failures), indent + 2);
+    }
     let (any, cpu) = (node.access0.as_ref(), node.access1.as_ref());
     if let Some(access) = cpu.or(any) {
         wrapped(out, &margin, &format!("firmware: {}", figures(access)), indent + 10);
@@ -141,6 +159,17 @@ fn node(out: &mut String, machine: &Topology, id: NodeId, node: &Node) {
         let text = format!("firmware, best initiator of any kind: {}", figures(any));
         wrapped(out, &margin, &text, indent + 10);
     }
+}
+
+/// `memory errors on 2 pages (1 recovered, 1 failed)`
+fn failures(failures: Failures) -> String {
+    let Failures { total, recovered, delayed, failed, ignored } = failures;
+    let parts =
+        [(recovered, "recovered"), (delayed, "delayed"), (failed, "failed"), (ignored, "ignored")];
+    let parts = parts.iter().filter(|(count, _)| *count > 0);
+    let parts: Vec<String> = parts.map(|(count, what)| format!("{count} {what}")).collect();
+    let pages = if total == 1 { "page" } else { "pages" };
+    format!("memory errors on {total} {pages} ({})", parts.join(", "))
 }
 
 /// `behind a memory-side cache of 96 GiB (level 1, direct-mapped, write-back, lines of 64 B)`
@@ -224,6 +253,20 @@ fn gpus(out: &mut String, machine: &Topology) {
     }
 }
 
+/// Nodes with memory that no program may use.
+fn private(out: &mut String, machine: &Topology) {
+    let mut nodes = machine.nodes.iter().filter(|(_, node)| node.private).peekable();
+    if nodes.peek().is_none() {
+        return;
+    }
+    out.push('\n');
+    let text = "private  memory that its driver keeps from programs: in no set of nodes, and can't be named";
+    wrapped(out, "", text, 9);
+    for (id, node) in nodes {
+        self::node(out, machine, *id, node);
+    }
+}
+
 /// Nodes without memory, and nodes that are not online.
 fn without_memory(out: &mut String, machine: &Topology) {
     let empty: Vec<_> = machine.nodes.iter().filter(|(_, node)| node.size == Bytes(0)).collect();
@@ -281,7 +324,7 @@ fn distances(out: &mut String, machine: &Topology) {
     for from in &ids {
         let _ = write!(out, "  {:<8}", from.0);
         for to in &ids {
-            match machine.distances.get(&(*from, *to)) {
+            match machine.distance(*from, *to) {
                 Some(distance) => write!(out, "{distance:>width$}"),
                 None => write!(out, "{:>width$}", "?"),
             }
@@ -375,66 +418,7 @@ fn dax(out: &mut String, dax: &Dax, margin: &str) {
 }
 
 fn notes(out: &mut String, machine: &Topology, findings: &[Finding]) {
-    let mut notes: Vec<String> = findings.iter().map(ToString::to_string).collect();
-    let behind = |name: &String| machine.cxl_regions.iter().any(|r| r.devices.contains(name));
-    for device in machine.cxl_devices.iter().filter(|device| !behind(&device.name)) {
-        let name = &device.name;
-        let unused = |kind: &str, then: String| {
-            let takes =
-                |decoder: &&CxlDecoder| if kind == "ram" { decoder.ram } else { decoder.pmem };
-            let able: Vec<&str> =
-                machine.cxl_decoders.iter().filter(takes).map(|one| one.name.as_str()).collect();
-            let (decoder, which) = match able.as_slice() {
-                [] => ("DECODER", "; cxl list -D names the root decoders".to_owned()),
-                [one] => (*one, String::new()),
-                several => ("DECODER", format!("; DECODER is one of {}", several.join(", "))),
-            };
-            let make = tied(format_args!("cxl create-region -m -t {kind} -d {decoder} {name}"));
-            format!(
-                "{name} is in no region, so its {kind} memory is not in use; make one with {make} (package cxl{which}){then}"
-            )
-        };
-        if device.ram_size.is_some() || device.pmem_size.is_none() {
-            let then = tied(format_args!("daxctl reconfigure-device --mode=system-ram daxX.Y"));
-            notes.push(unused(
-                "ram",
-                format!(
-                    "; if the kernel then has a dax device and no node, {then} (package daxctl)"
-                ),
-            ));
-        }
-        if device.pmem_size.is_some() {
-            notes.push(unused("pmem", String::new()));
-        }
-    }
-    for dax in machine.dax.iter().filter(|dax| dax.driver.as_deref() == Some("device_dax")) {
-        let name = &dax.name;
-        let tag = dax.uuid.as_ref().map(|uuid| format!(" (tag {uuid})")).unwrap_or_default();
-        let node = dax.target_node.filter(|node| !machine.nodes.contains_key(node));
-        let node = node.map(|node| format!(", on a new node {node}")).unwrap_or_default();
-        notes.push(format!(
-            "{name}{tag} is no system memory; {} makes it so{node} (package daxctl)",
-            tied(format_args!("daxctl reconfigure-device --mode=system-ram {name}"))
-        ));
-    }
-    for dax in &machine.dax {
-        let path = format!("/sys/bus/dax/devices/{}/hotplug", dax.name);
-        let online = tied(format_args!("echo online_movable >{path}"));
-        match dax.hotplug.as_deref() {
-            Some("unplugged" | "unplug") => {
-                notes
-                    .push(format!("{}'s memory is unplugged; {online} brings it online", dax.name));
-            }
-            Some("offline") => {
-                let unplug = tied(format_args!("echo unplugged >{path}"));
-                let name = &dax.name;
-                notes.push(format!(
-                    "{name}'s memory is offline; {unplug} and {online} bring it online"
-                ));
-            }
-            _ => {}
-        }
-    }
+    let notes = super::notes::of(machine, findings);
     if !notes.is_empty() {
         out.push_str("\nnotes\n");
         for note in notes {
