@@ -11,6 +11,7 @@
 pub mod access;
 pub mod chart;
 pub mod document;
+pub mod drawing;
 pub mod lines;
 pub mod model;
 pub mod page;

@@ -24,11 +24,11 @@ use alloc::format;
 use alloc::vec::Vec;
 
 use crate::cxl;
+use crate::kernel_tiers;
 use crate::kind::{KnownBy, MemoryKind};
 use crate::machine::{Attributes, Initiator, Measured, Node, Topology};
 use crate::nodeset::NodeSet;
 use crate::reader::{NODES, Reader};
-use crate::tiers;
 use crate::units::{Bytes, NodeId};
 
 /// Sets kind and source of every node with memory.
@@ -109,7 +109,7 @@ impl Evidence {
         // Where no CPU has memory of its own, the quickest of the others stands for it.
         let others: Vec<Figures> = told(false).iter().map(|(_, node)| *node).collect();
         let dram = if owned.is_empty() { best(&others) } else { best(&dram) };
-        let (faster, slower) = tiers::beside_cpu_nodes(reader, machine);
+        let (faster, slower) = kernel_tiers::beside_cpu_nodes(reader, machine);
         let (gpu, package) = (gpus(reader), package(reader));
         Self { pmem, cxl, gpu, package, cpus, quick, dram, slower, faster }
     }

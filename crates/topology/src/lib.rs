@@ -17,6 +17,7 @@ pub mod curve;
 mod cxl;
 mod fingerprint;
 mod infer;
+mod kernel_tiers;
 pub mod kind;
 pub mod machine;
 pub mod measured;

@@ -22,6 +22,7 @@ use alloc::format;
 use alloc::vec::Vec;
 
 use crate::infer::{self, Figures};
+use crate::kernel_tiers::{self, TIERING};
 use crate::kind::{KnownBy, MemoryKind};
 use crate::machine::{Node, Tier, Topology};
 use crate::measured;
@@ -29,7 +30,6 @@ use crate::nodeset::NodeSet;
 use crate::reader::Reader;
 use crate::units::NodeId;
 
-const TIERING: &str = "sys/devices/virtual/memory_tiering";
 /// The SLIT's least distance of memory behind a link: 14 has been seen for CXL memory, 13 for HBM on the package.
 const DISTANT: u32 = 14;
 
@@ -106,7 +106,7 @@ fn probed(machine: &Topology, told: &[Tier]) -> Option<Vec<Tier>> {
 /// The tiers without a probe.
 fn told(reader: &mut Reader<'_>, machine: &Topology) -> Vec<Tier> {
     let memory = machine.memory_nodes();
-    let mut groups = kernel_tiers(reader, &memory);
+    let mut groups = kernel_tiers::read(reader, &memory);
     let told: NodeSet = groups.values().flat_map(NodeSet::iter).collect();
     let untold: NodeSet = memory.iter().filter(|id| !told.contains(*id)).collect();
     if !untold.is_empty() && !told.is_empty() {
@@ -126,44 +126,6 @@ fn told(reader: &mut Reader<'_>, machine: &Topology) -> Vec<Tier> {
         false => Vec::from([Tier { kernel_id: id, nodes, known_by: KnownBy::MemoryTier }]),
     };
     groups.into_iter().flat_map(split_or_whole).collect()
-}
-
-/// CPU-less nodes that the kernel has in a tier faster, and slower, than all nodes with CPUs.
-pub(crate) fn beside_cpu_nodes(reader: &mut Reader<'_>, machine: &Topology) -> (NodeSet, NodeSet) {
-    let groups = kernel_tiers(reader, &machine.memory_nodes());
-    let cpus = machine.cpu_nodes();
-    let has_cpus = |nodes: &NodeSet| nodes.iter().any(|id| cpus.contains(id));
-    let own: Vec<u32> =
-        groups.iter().filter(|(_, nodes)| has_cpus(nodes)).filter_map(|(id, _)| *id).collect();
-    let (Some(first), Some(last)) = (own.iter().min(), own.iter().max()) else {
-        return Default::default();
-    };
-    let nodes = |wanted: &dyn Fn(u32) -> bool| {
-        let wanted = groups.iter().filter(|(id, _)| id.is_some_and(wanted));
-        wanted.flat_map(|(_, nodes)| nodes.iter()).collect()
-    };
-    (nodes(&|id| id < *first), nodes(&|id| id > *last))
-}
-
-/// The kernel's tiers, each restricted to nodes with memory; a node counts once.
-fn kernel_tiers(reader: &mut Reader<'_>, memory: &NodeSet) -> BTreeMap<Option<u32>, NodeSet> {
-    let mut tiers = BTreeMap::new();
-    let mut seen = NodeSet::new();
-    let tree = reader.tree;
-    let names = tree.children(TIERING).filter_map(|name| {
-        let id: u32 = name.strip_prefix("memory_tier")?.parse().ok()?;
-        Some((id, name))
-    });
-    let names: BTreeMap<u32, &str> = names.collect();
-    for (id, name) in names {
-        let listed = reader.nodes(&format!("{TIERING}/{name}/nodelist")).unwrap_or_default();
-        let nodes: NodeSet =
-            listed.iter().filter(|node| memory.contains(*node) && seen.insert(*node)).collect();
-        if !nodes.is_empty() {
-            tiers.insert(Some(id), nodes);
-        }
-    }
-    tiers
 }
 
 /// Ranks within one tier, fastest first.

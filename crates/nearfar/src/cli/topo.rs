@@ -9,13 +9,13 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use nearfar_kernel::fs::{self, Fs};
 use nearfar_kernel::smbios;
+use nearfar_report::drawing;
 use nearfar_topology::Topology;
 
 use super::machine::MachineArgs;
 use nearfar_command::machine;
 use nearfar_command::output;
 
-mod draw;
 pub(crate) mod json;
 mod notes;
 mod text;
@@ -28,13 +28,23 @@ pub(crate) struct Args {
     json: bool,
     /// Draw sockets, nodes and what is attached to them; --draw=svg for a browser or a document
     #[arg(long, value_enum, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "text", conflicts_with = "json")]
-    draw: Option<draw::Form>,
+    draw: Option<Form>,
     #[command(flatten)]
     machine: MachineArgs,
     /// Also write all files read into FILE (`-` prints it instead), for --sysfs on any machine; it contains serial
     /// numbers of CXL devices
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+}
+
+/// Forms of the drawing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Form {
+    /// Lines of text
+    #[default]
+    Text,
+    /// A drawing for a browser or a document
+    Svg,
 }
 
 /// Prints the machine.
@@ -55,7 +65,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let is_live = args.machine.select().is_live();
     let modules = if is_live { smbios::modules() } else { smbios::Modules::new() };
     if let Some(form) = args.draw {
-        output::print(&draw::of(&machine, form))?;
+        output::print(&match form {
+            Form::Text => drawing::text(&machine, output::COLUMNS),
+            Form::Svg => drawing::svg(&machine),
+        })?;
     } else if args.json {
         output::print_json(&json::Report::of(&machine, lab, &findings, &modules))?;
     } else {

@@ -216,7 +216,7 @@ const TESTS: &[Test] = tests! {
         more_than_a_node_has_is_refused_by_its_name on [FOUR_NEW],
         threads_on_all_nodes_see_rows_whole_and_never_older on [FOUR_OLD, FOUR_NEW];
     placement: programs_run_in_memory_of_an_emulated_cxl_device on [DEVICE_OLD];
-    topo: printed_commands_make_memory_of_a_cxl_device_in_no_region on [IDLE_OLD, IDLE_NEW],
+    topo: printed_commands_make_a_node_of_cxl_memory_that_is_not_in_use on [IDLE_OLD, IDLE_NEW],
         pages_with_memory_errors_are_counted on [OLD, NEW];
     vm: a_backend_of_cxl_memory_is_on_the_cxl_node_and_verified on [THREE, DEVICE_OLD],
         weights_of_three_to_one_are_three_to_one_within_a_huge_page on [OLD, NEW],

@@ -1,12 +1,40 @@
-//! `nearfar topo` on real kernels: the commands that it prints for a CXL device in no region, as it prints them, make its memory
-//! a node; pages with memory errors are counted.
+//! `nearfar topo` on real kernels: the commands that it prints for CXL memory not in use, as it prints them, make it a node;
+//! pages with memory errors are counted.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nearfar_lab::fetch::Cache;
 use serde_json::Value;
 
 use crate::inside::done;
+
+/// A directory with cxl and daxctl, which have their libraries beside them.
+fn tools() -> PathBuf {
+    let root = Cache::from_env().unwrap().dir().join("peers/ndctl/usr");
+    let libraries = root.join("lib/x86_64-linux-gnu").display().to_string();
+    let tools = Path::new("/tmp/cxl-tools");
+    std::fs::create_dir_all(tools).unwrap();
+    for name in ["cxl", "daxctl"] {
+        let program = root.join("bin").join(name);
+        assert!(program.exists(), "{}: scripts/setup test gets it", program.display());
+        let (path, program) = (tools.join(name), program.display());
+        let script = format!(
+            "#!/bin/sh\nexec {libraries}/ld-linux-x86-64.so.2 --library-path {libraries} {program} \"$@\"\n"
+        );
+        std::fs::write(&path, script).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    tools.to_path_buf()
+}
+
+fn run(command: &str) {
+    let path = format!("{}:{}", tools().display(), std::env::var("PATH").unwrap());
+    let output = Command::new("sh").args(["-c", command]).env("PATH", path).output().unwrap();
+    assert!(output.status.success(), "{command}: {output:?}");
+}
 
 /// The command in the first note that has one.
 fn command(topo: &str) -> Option<String> {
@@ -16,28 +44,37 @@ fn command(topo: &str) -> Option<String> {
         rest.split_once(after).map(|(command, _)| command.to_owned())
     };
     notes.lines().find_map(|note| {
-        between(note, "make one with ", " (package")
+        between(note, "make one with ", " (cxl")
             .or_else(|| between(note, "; ", " makes it so"))
             .or_else(|| between(note, "; ", " brings it online"))
     })
 }
 
-pub(crate) fn printed_commands_make_memory_of_a_cxl_device_in_no_region() {
+/// Runs printed commands until there is none; returns them.
+fn as_printed() -> Vec<String> {
     let mut ran = Vec::new();
-    let topo = loop {
+    loop {
         let topo = done(&["topo"]);
-        let Some(command) = command(&topo) else { break topo };
+        let Some(command) = command(&topo) else { break };
         assert!(!ran.contains(&command), "{command} changed nothing: {topo}");
-        let output = Command::new("sh").args(["-c", &command]).output().unwrap();
-        assert!(output.status.success(), "{command}: {output:?}");
+        run(&command);
         ran.push(command);
-    };
-    assert!(ran.first().is_some_and(|first| first.starts_with("cxl create-region")), "{ran:?}");
+    }
     let report: Value = serde_json::from_str(&done(&["topo", "--json"])).unwrap();
     let node = &report["nodes"][1];
-    assert!(node["kind"] == "cxl" && node["known_by"] == "cxl_region", "{ran:?}: {topo}");
-    assert!(node["size_bytes"].as_u64().unwrap() > 256 << 20, "{ran:?}: {topo}");
+    assert!(node["kind"] == "cxl" && node["known_by"] == "cxl_region", "{ran:?}: {report}");
+    assert!(node["size_bytes"].as_u64().unwrap() > 256 << 20, "{ran:?}: {report}");
     done(&["run", "-m", "cxl", "--", "true"]);
+    ran
+}
+
+pub(crate) fn printed_commands_make_a_node_of_cxl_memory_that_is_not_in_use() {
+    std::fs::write("/sys/devices/system/memory/auto_online_blocks", "offline").unwrap();
+    let made = as_printed();
+    assert!(made[0].starts_with("cxl create-region"), "{made:?}");
+    assert_eq!(made[1..], ["daxctl online-memory dax0.0"]);
+    run("daxctl offline-memory dax0.0 && daxctl reconfigure-device --mode=devdax dax0.0");
+    assert_eq!(as_printed(), ["daxctl reconfigure-device --mode=system-ram dax0.0"]);
 }
 
 pub(crate) fn pages_with_memory_errors_are_counted() {

@@ -33,7 +33,7 @@ fn in_no_region(machine: &Topology, device: &CxlDevice) -> Vec<String> {
         };
         let make = tied(format_args!("cxl create-region -m -t {kind} -d {decoder} {name}"));
         format!(
-            "{name} is in no region, so its {kind} memory is not in use; make one with {make} (package ndctl or cxl-cli{which}){then}"
+            "{name} is in no region, so its {kind} memory is not in use; make one with {make} (cxl 77 or later, in package ndctl or cxl-cli{which}){then}"
         )
     };
     let mut notes = Vec::new();

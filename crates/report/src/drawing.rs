@@ -1,4 +1,4 @@
-//! The picture of `nearfar topo --draw`: boxes of nodes, as text and as SVG.
+//! A machine's memory as a drawing: boxes of nodes, as text and as SVG.
 //!
 //! A node with CPUs is a box with its own memory and, inside, boxes of the memory that is attached to it: nodes without
 //! CPUs whose best initiator it is by firmware, or else to which it is the closest. Memory that belongs to no CPUs is
@@ -6,18 +6,7 @@
 
 use std::fmt::Write as _;
 
-use nearfar_command::output::COLUMNS;
 use nearfar_topology::{Bytes, MemoryKind, NodeId, Topology};
-
-/// The form of the picture.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Form {
-    /// Lines of text
-    #[default]
-    Text,
-    /// A drawing for a browser or a document
-    Svg,
-}
 
 /// A box.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,13 +21,59 @@ struct Block {
 /// Width of a box in text, at least.
 const WIDTH: usize = 38;
 
-/// The picture of a machine.
-pub(crate) fn of(machine: &Topology, form: Form) -> String {
+/// Pixels of a line, of a character (a generous one), and of the margin.
+const LINE: usize = 18;
+const CHAR: usize = 8;
+const MARGIN: usize = 10;
+
+/// The drawing in lines of at most `columns` characters, if no box needs more.
+#[must_use]
+pub fn text(machine: &Topology, columns: usize) -> String {
     let (blocks, links) = (blocks(machine), links(machine));
-    match form {
-        Form::Text => text(&blocks, &links),
-        Form::Svg => svg(&blocks, &links),
+    let width = blocks.iter().map(Block::width).max().unwrap_or(0).clamp(WIDTH, columns);
+    let per_row = (columns + 2) / (width + 2);
+    let mut out = String::new();
+    for row in blocks.chunks(per_row.max(1)) {
+        let drawn: Vec<Vec<String>> = row.iter().map(|block| block.draw(width)).collect();
+        let height = drawn.iter().map(Vec::len).max().unwrap_or(0);
+        for at in 0..height {
+            let blank = " ".repeat(width);
+            let line: Vec<&str> = drawn
+                .iter()
+                .map(|lines| lines.get(at).map_or(blank.as_str(), String::as_str))
+                .collect();
+            let _ = writeln!(out, "{}", line.join("  ").trim_end());
+        }
     }
+    links.iter().for_each(|link| out.push_str(&format!("{link}\n")));
+    out
+}
+
+/// The drawing for a browser or a document.
+#[must_use]
+pub fn svg(machine: &Topology) -> String {
+    let (blocks, links) = (blocks(machine), links(machine));
+    let width = blocks.iter().map(Block::width).max().unwrap_or(0).max(WIDTH / 2) * CHAR;
+    let per_row = blocks.len().clamp(1, 4);
+    let mut body = String::new();
+    let mut y = MARGIN;
+    for row in blocks.chunks(per_row) {
+        for (column, block) in row.iter().enumerate() {
+            rectangle(&mut body, block, (MARGIN + column * (width + 2 * MARGIN), y), width);
+        }
+        let height = row.iter().map(Block::height).max().unwrap_or(0);
+        y += height * LINE + 2 * MARGIN;
+    }
+    for link in links {
+        y += LINE;
+        label(&mut body, (MARGIN, y), &link, "#333333");
+    }
+    let wide = per_row * (width + 2 * MARGIN);
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{wide}\" height=\"{}\" font-family=\"sans-serif\" font-size=\"13\" \
+         role=\"img\" aria-label=\"Memory of the machine\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n{body}</svg>\n",
+        y + MARGIN
+    )
 }
 
 fn blocks(machine: &Topology) -> Vec<Block> {
@@ -135,55 +170,6 @@ impl Block {
     }
 }
 
-fn text(blocks: &[Block], links: &[String]) -> String {
-    let width = blocks.iter().map(Block::width).max().unwrap_or(0).clamp(WIDTH, COLUMNS);
-    let per_row = (COLUMNS + 2) / (width + 2);
-    let mut out = String::new();
-    for row in blocks.chunks(per_row.max(1)) {
-        let drawn: Vec<Vec<String>> = row.iter().map(|block| block.draw(width)).collect();
-        let height = drawn.iter().map(Vec::len).max().unwrap_or(0);
-        for at in 0..height {
-            let blank = " ".repeat(width);
-            let line: Vec<&str> = drawn
-                .iter()
-                .map(|lines| lines.get(at).map_or(blank.as_str(), String::as_str))
-                .collect();
-            let _ = writeln!(out, "{}", line.join("  ").trim_end());
-        }
-    }
-    links.iter().for_each(|link| out.push_str(&format!("{link}\n")));
-    out
-}
-
-/// Pixels of a line, of a character (a generous one), and of the margin.
-const LINE: usize = 18;
-const CHAR: usize = 8;
-const MARGIN: usize = 10;
-
-fn svg(blocks: &[Block], links: &[String]) -> String {
-    let width = blocks.iter().map(Block::width).max().unwrap_or(0).max(WIDTH / 2) * CHAR;
-    let per_row = blocks.len().clamp(1, 4);
-    let mut body = String::new();
-    let mut y = MARGIN;
-    for row in blocks.chunks(per_row) {
-        for (column, block) in row.iter().enumerate() {
-            rectangle(&mut body, block, (MARGIN + column * (width + 2 * MARGIN), y), width);
-        }
-        let height = row.iter().map(Block::height).max().unwrap_or(0);
-        y += height * LINE + 2 * MARGIN;
-    }
-    for link in links {
-        y += LINE;
-        label(&mut body, (MARGIN, y), link, "#333333");
-    }
-    let wide = per_row * (width + 2 * MARGIN);
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{wide}\" height=\"{}\" font-family=\"sans-serif\" font-size=\"13\" \
-         role=\"img\" aria-label=\"Memory of the machine\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n{body}</svg>\n",
-        y + MARGIN
-    )
-}
-
 fn rectangle(out: &mut String, block: &Block, (x, y): (usize, usize), width: usize) {
     let height = block.height() * LINE;
     let _ = writeln!(
@@ -226,7 +212,7 @@ mod tests {
         for (from, to, distance) in [(0, 2, 24), (1, 2, 14), (0, 3, 40), (1, 3, 80)] {
             machine.distances.entry(NodeId(from)).or_default().insert(NodeId(to), distance);
         }
-        let drawn = of(&machine, Form::Text);
+        let drawn = text(&machine, 80);
         let expected = "\
 ┌ node 0 ────────────────────────────┐  ┌ node 1 ────────────────────────────┐
 │ 4 CPUs, 0 to 3                     │  │ 4 CPUs, 4 to 7                     │
@@ -238,14 +224,14 @@ mod tests {
 node 0 to node 1: distance 20
 ";
         assert_eq!(drawn, expected, "{drawn}");
-        let svg = of(&machine, Form::Svg);
+        let svg = svg(&machine);
         assert_eq!(svg.matches("<rect x=").count(), 4, "{svg}");
         assert!(svg.contains(">node 3</text>") && svg.ends_with("</svg>\n"), "{svg}");
     }
 
     #[test]
     fn a_machine_without_nodes_has_an_empty_picture() {
-        assert_eq!(of(&Topology::default(), Form::Text), "");
-        assert!(of(&Topology::default(), Form::Svg).contains("</svg>"));
+        assert_eq!(text(&Topology::default(), 80), "");
+        assert!(svg(&Topology::default()).contains("</svg>"));
     }
 }
