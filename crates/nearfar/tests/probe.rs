@@ -95,12 +95,16 @@ fn a_whole_probe_is_kept_where_others_look_and_a_part_is_not() {
     assert!(!state.exists());
     let output = probe(&["--quick"], &vars);
     assert!(text(&output.stdout).starts_with("Emulated, not measured on hardware"), "{output:?}");
-    let kept: Vec<_> =
-        std::fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert_eq!(kept.len(), 1, "{kept:?}");
+    let entries = std::fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().path());
+    // The report, and its figures for those who rank nodes.
+    let (kept, figures): (Vec<_>, Vec<_>) =
+        entries.partition(|path| path.extension().is_some_and(|kind| kind == "json"));
+    assert_eq!((kept.len(), figures), (1, vec![state.join("measured")]));
     assert!(text(&output.stderr).contains(kept[0].to_str().unwrap()), "{output:?}");
     let report = load_file(&kept[0]).unwrap();
     assert!(kept[0].display().to_string().contains(&report.machine.fingerprint));
+    let figures = std::fs::read_to_string(state.join("measured")).unwrap();
+    assert!(figures.starts_with(&format!("machine {}\n", report.machine.fingerprint)), "{figures}");
 }
 
 #[test]
