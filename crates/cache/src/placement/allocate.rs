@@ -18,14 +18,14 @@ use crate::contents::Contents;
 use crate::index::{Hash, Held};
 use crate::item::KEY_MAX;
 use crate::sizes::Cut;
-use crate::space::{Space, State};
+use crate::space::State;
 
 use super::{BATCH, Placement};
 
 /// Number of retries, as other threads may take the freed slots.
 const ATTEMPTS: usize = 4;
-/// Number of rounds in which all evictable items may be in use by other threads: each of two edits may need the item
-/// that the other edits.
+/// Number of rounds in which all evictable items, or emptied slabs, may be in the hands of other threads: each of two edits may
+/// need the item that the other edits.
 const ROUNDS: u32 = 1000;
 /// Rounds after which a thread sleeps between two, because the others may be waiting for a CPU.
 const YIELDS: u32 = 16;
@@ -129,7 +129,6 @@ impl Placement {
     ) -> Option<(usize, usize)> {
         let tiers = self.contents.spaces().len();
         for round in 0..ROUNDS {
-            let mut is_used = false;
             for tier in (0..tiers).rev() {
                 let mut state = self.contents.space(tier).class(class).lock();
                 let free = |state: &mut State| self.take(tier, class, state, hash);
@@ -141,21 +140,12 @@ impl Placement {
                 if let Some(at) = found {
                     return Some((tier, at));
                 }
-                is_used |= state.used > 0;
             }
-            let took = (0..tiers).any(|tier| self.take_slab_with(tier, class, own, key));
-            if !took && !is_used && !self.is_any_used() {
-                break;
-            }
+            // Where this fails although no item is left, other threads have the slabs, between two classes.
+            let _ = (0..tiers).any(|tier| self.take_slab_with(tier, class, own, key));
             pause(round);
         }
         None
-    }
-
-    /// Whether a slot of any class is in use.
-    fn is_any_used(&self) -> bool {
-        let mut classes = self.contents.spaces().iter().flat_map(Space::classes);
-        classes.any(|class| class.lock().used > 0)
     }
 
     /// Allocates the slots of a chain in one tier; returns the tier and the words at which they begin.
