@@ -20,6 +20,7 @@
 #   make bench-alloc      allocation by kind beside jemalloc and other peers, ratios in one run, then heaps in the lab (SMOKE=1: a look)
 #   make bench-cache      the cache beside segcache, quick_cache, foyer and moka, in memory: ratios in one run (ROUNDS=3)
 #   make bench-lab        accuracy and cost of the emulation
+#   make bench-topo       time of nearfar topo on a machine of 1,024 nodes and 8,192 CPUs, made up
 #   make install          what make build has made, below PREFIX (/usr/local) and DESTDIR; make uninstall takes it away again
 #   make setup            only the set-up; make clean: only the build artefacts
 
@@ -34,10 +35,10 @@ PEERS := $${NEARFAR_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/nearfar}/peers
 export NEARFAR_LAB_PLUGIN ?= $(PLUGIN)
 SMOKE_FLAG := $(if $(SMOKE),--smoke,)
 
-.PHONY: corpus demo test test-all test-repeat build plugin library library-checked sanitize fuzz python kubernetes lint sbom bench-bandwidth bench-tiering bench-balance bench-alloc bench-cache bench-lab install uninstall setup clean help
+.PHONY: corpus demo test test-all test-repeat build plugin library library-checked sanitize fuzz python kubernetes lint sbom bench-bandwidth bench-tiering bench-balance bench-alloc bench-cache bench-lab bench-topo install uninstall setup clean help
 
 help:
-	@sed -n '3,24s/^# *//p' Makefile
+	@sed -n '3,25s/^# *//p' Makefile
 
 setup:
 	@scripts/setup build
@@ -153,6 +154,9 @@ bench-alloc: build library
 	@scripts/setup lab
 	NEARFAR=$(RELEASE)/nearfar $(CARGO) bench --locked -q -p nearfar-alloc --bench replicated -- $(SMOKE_FLAG)
 	$(RELEASE)/nearfar-bench heap $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) --save $(CARGO_TARGET_DIR)/nearfar-heap.json
+
+bench-topo: build
+	scripts/bench-topo
 
 bench-lab: build
 	@scripts/setup lab

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 type Target = fn(&[u8]);
 
 /// The targets; each has a directory of the same name in seeds.
-const TARGETS: [(&str, Target); 16] = [
+const TARGETS: [(&str, Target); 19] = [
     ("containers", nearfar_containers::fuzz::texts),
     ("disk", nearfar_cache_disk::fuzz::fuzz),
     ("http", nearfar_memcached::server::fuzz::http),
@@ -28,8 +28,32 @@ const TARGETS: [(&str, Target); 16] = [
         nearfar_daemon::fuzz::options(data);
         nearfar_bench::fuzz::workloads(data);
     }),
+    ("probes", |data| {
+        let text = String::from_utf8_lossy(data);
+        if let Ok(report) = nearfar_probe::ProbeReport::parse(&text) {
+            let written = report.to_json().unwrap_or_default();
+            assert!(nearfar_probe::ProbeReport::parse(&written).is_ok(), "{written}");
+            let _ = (report.best(), report.memory_nodes());
+        }
+    }),
     ("protocol", nearfar_memcached::proto::testkit::fuzz),
     ("records", nearfar_record::fuzz),
+    ("samples", |data| {
+        nearfar_kernel::perf::record::fuzz(data);
+        let _ = nearfar_kernel::perf::spe::accesses(data);
+        nearfar_kernel::smbios::fuzz(data);
+    }),
+    ("settings", |data| {
+        // One in a line: the variables that libraries read when a program starts, and node sets.
+        for line in String::from_utf8_lossy(data).lines() {
+            let _ = line.parse::<nearfar_spec::conf::Conf>();
+            let _ = line.parse::<nearfar_spec::region::RegionSpec>();
+            let _ = line.parse::<nearfar_spec::spec::Spec>();
+            if let Ok(nodes) = line.parse::<nearfar_topology::NodeExpr>() {
+                assert_eq!(nodes.to_string().parse(), Ok(nodes));
+            }
+        }
+    }),
     ("states", nearfar_daemon::fuzz::states),
     ("tls", nearfar_memcached::server::fuzz::tls),
     ("topology", |data| {

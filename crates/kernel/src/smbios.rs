@@ -93,6 +93,12 @@ fn module(fields: &[u8]) -> Option<Module> {
     })
 }
 
+/// Arbitrary bytes as a table, for fuzz targets.
+#[cfg(fuzzing)]
+pub fn fuzz(data: &[u8]) {
+    let _ = parse(data);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

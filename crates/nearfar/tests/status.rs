@@ -83,6 +83,25 @@ fn a_recorded_machine_has_tiers_and_no_services() {
 }
 
 #[test]
+fn errors_of_memory_are_problems() {
+    let state = State::new();
+    let tree = state.0.path().join("errors.tree");
+    let errors = "\n@ sys/devices/system/node/node1/memory_failure/total\n2\n\
+                  @ sys/devices/system/node/node1/memory_failure/failed\n2\n\
+                  @ sys/devices/system/edac/mc/mc3/mc_name\nF19h\n\
+                  @ sys/devices/system/edac/mc/mc3/ce_count\n7\n\
+                  @ sys/devices/system/edac/mc/mc3/ue_count\n1\n";
+    let machine = std::fs::read_to_string(fixture("two-sockets.tree")).unwrap();
+    std::fs::write(&tree, machine + errors).unwrap();
+    let report = state.json(&["--sysfs", tree.to_str().unwrap()]);
+    let expected = [
+        "node 1: memory errors on 2 pages (2 failed)",
+        "memory controller mc3 (F19h): 7 errors corrected, 1 uncorrected",
+    ];
+    assert_eq!(report["problems"], json!(expected));
+}
+
+#[test]
 fn settings_of_killed_processes_are_shown_and_restored_whoever_has_changed_them() {
     let state = State::new();
     for (number, by) in [(1, "tier"), (2, "damon"), (3, "balance"), (4, "weights"), (5, "another")]

@@ -4,6 +4,7 @@
 //! is an `Option` or an empty list; "unknown" is never an invented number.
 
 use alloc::collections::BTreeMap;
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -239,6 +240,37 @@ pub struct Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.path, self.message)
+    }
+}
+
+/// `memory errors on 2 pages (1 recovered, 1 failed)`
+impl fmt::Display for Failures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { total, recovered, delayed, failed, ignored } = *self;
+        write!(f, "memory errors on {total} page{}", if total == 1 { "" } else { "s" })?;
+        let parts = [
+            (recovered, "recovered"),
+            (delayed, "delayed"),
+            (failed, "failed"),
+            (ignored, "ignored"),
+        ];
+        let parts: Vec<String> = parts
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{count} {what}"))
+            .collect();
+        if parts.is_empty() { Ok(()) } else { write!(f, " ({})", parts.join(", ")) }
+    }
+}
+
+/// `mc0 (Intel_10nm): 3 errors corrected, 1 uncorrected`
+impl fmt::Display for Controller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        if let Some(model) = &self.model {
+            write!(f, " ({model})")?;
+        }
+        write!(f, ": {} errors corrected, {} uncorrected", self.corrected, self.uncorrected)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Node sets: one grammar for command line, configuration and C API.
 //!
 //! `0`, `0,2-3`, `all`, `near`, `far`, `local`, `remote`, `dram`, `cxl`, `hbm`, `pmem`, `gpu`, `tier:N`, and any of them
-//! joined by commas. Text parses to a [`NodeExpr`], which resolves against a [`Topology`] to a [`NodeSet`]; both print
+//! joined by commas; with `!` before, all other nodes, as in numactl. Text parses to a [`NodeExpr`], which resolves against a [`Topology`] to a [`NodeSet`]; both print
 //! back. A term that matches no node is an error that lists the machine's nodes, even if other terms match. `near` is
 //! the machine's fastest tier and `far` all slower ones, for any CPU; `local` and `remote` divide the near nodes by the
 //! CPUs passed.
@@ -17,7 +17,11 @@ use crate::units::{CpuId, NodeId};
 
 /// A parsed node set, not yet resolved on a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeExpr(Vec<Term>);
+pub struct NodeExpr {
+    terms: Vec<Term>,
+    /// Whether the nodes with memory are meant that the terms do not name.
+    others: bool,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Term {
@@ -73,7 +77,7 @@ pub enum NodeSetError {
 
 impl fmt::Display for NodeSetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const GRAMMAR: &str = "write nodes as 0 or 0,2-3, or all, near, far, local, remote, dram, cxl, hbm, pmem, gpu, tier:N";
+        const GRAMMAR: &str = "write nodes as 0 or 0,2-3, or all, near, far, local, remote, dram, cxl, hbm, pmem, gpu, tier:N; !0 is all but 0";
         match self {
             Self::Empty => write!(f, "the node set is empty; {GRAMMAR}"),
             Self::BadTerm { term } => write!(f, "`{term}` is not a node set; {GRAMMAR}"),
@@ -105,10 +109,16 @@ impl core::str::FromStr for NodeExpr {
     type Err = NodeSetError;
 
     fn from_str(text: &str) -> Result<Self, NodeSetError> {
+        let text = text.trim();
+        let (others, text) = match text.strip_prefix('!') {
+            Some(rest) => (true, rest),
+            None => (false, text),
+        };
         if text.trim().is_empty() {
             return Err(NodeSetError::Empty);
         }
-        text.split(',').map(|term| parse_term(term.trim())).collect::<Result<_, _>>().map(Self)
+        let terms: Result<_, _> = text.split(',').map(|term| parse_term(term.trim())).collect();
+        Ok(Self { terms: terms?, others })
     }
 }
 
@@ -154,7 +164,10 @@ fn digits(text: &str) -> Option<Result<u16, ()>> {
 
 impl fmt::Display for NodeExpr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, term) in self.0.iter().enumerate() {
+        if self.others {
+            f.write_str("!")?;
+        }
+        for (index, term) in self.terms.iter().enumerate() {
             if index > 0 {
                 f.write_str(",")?;
             }
@@ -184,7 +197,7 @@ impl NodeExpr {
     /// Whether it names nodes by number only, or all of them: without kinds and tiers.
     #[must_use]
     pub fn is_by_number(&self) -> bool {
-        self.0.iter().all(|term| matches!(term, Term::Range(..) | Term::All))
+        self.terms.iter().all(|term| matches!(term, Term::Range(..) | Term::All))
     }
 
     /// The nodes with memory that this expression names on `machine`; `local` and `remote` are relative to `cpus`
@@ -225,7 +238,7 @@ impl NodeExpr {
         let mut found = NodeSet::new();
         let mut absent = NodeSet::new();
         let (present, gpu) = (machine.memory_nodes(), machine.of_kind(MemoryKind::Gpu));
-        for term in &self.0 {
+        for term in &self.terms {
             let nodes = match *term {
                 Term::Range(first, last) => {
                     let asked = (first.0..=last.0).map(NodeId);
@@ -257,7 +270,15 @@ impl NodeExpr {
                 has: machine.inventory(),
             });
         }
-        Ok(found)
+        if !self.others {
+            return Ok(found);
+        }
+        let others: NodeSet = present.iter().filter(|id| !found.contains(*id)).collect();
+        if others.is_empty() {
+            let (asked, has) = (self.to_string(), machine.inventory());
+            return Err(NodeSetError::NoSuchNodes { term: asked.clone(), asked, has });
+        }
+        Ok(others)
     }
 }
 
@@ -280,6 +301,8 @@ mod tests {
             "pmem",
             "gpu",
             "tier:2,7",
+            "!0,2-3",
+            "!far",
         ] {
             assert_eq!(text.parse::<NodeExpr>().map(|expr| expr.to_string()), Ok(text.into()));
         }
@@ -296,6 +319,9 @@ mod tests {
             ("tier:", "`tier:`"),
             ("-1", "`-1`"),
             ("0x1", "`0x1`"),
+            ("!", "empty"),
+            ("!!0", "`!0`"),
+            ("0,!1", "`!1`"),
         ] {
             let error = text.parse::<NodeExpr>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
@@ -313,9 +339,22 @@ mod tests {
         assert_eq!(local.unwrap().to_string(), "0");
     }
 
+    #[test]
+    fn an_exclamation_mark_names_all_other_nodes() {
+        use crate::testkit::{machine, node};
+        let far = node(2).kind(MemoryKind::Cxl);
+        let machine = machine([node(0).cpus(0..4), node(1).cpus(4..8), far]);
+        let resolve = |text: &str| text.parse::<NodeExpr>().unwrap().resolve(&machine, &[]);
+        for (text, nodes) in [("!0", "1-2"), ("!far", "0-1"), ("!0,2", "1"), ("! 0-1", "2")] {
+            assert_eq!(resolve(text).map(|found| found.to_string()), Ok(nodes.into()), "{text}");
+        }
+        assert!(resolve("!all").unwrap_err().to_string().contains("`!all` names no node here"));
+        assert!(resolve("!7").unwrap_err().to_string().contains("no node 7"));
+    }
+
     proptest! {
         #[test]
-        fn any_text_parses_or_is_refused_and_what_parses_prints_to_the_same(text in "[a-z0-9:, -]{0,24}") {
+        fn any_text_parses_or_is_refused_and_what_parses_prints_to_the_same(text in "!?[a-z0-9:, -]{0,24}") {
             if let Ok(expr) = text.parse::<NodeExpr>() {
                 prop_assert_eq!(expr.to_string().parse::<NodeExpr>(), Ok(expr));
             }

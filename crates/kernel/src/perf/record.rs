@@ -101,6 +101,14 @@ pub enum Record {
     },
 }
 
+/// Arbitrary bytes as the parts of samples and records, for fuzz targets.
+#[cfg(fuzzing)]
+pub fn fuzz(data: &[u8]) {
+    if let Some((parts, bytes)) = data.split_first_chunk() {
+        let _ = records(bytes, Parts(u64::from_le_bytes(*parts) & Parts::KNOWN));
+    }
+}
+
 /// The records in `bytes`; and the number of invalid ones.
 #[must_use]
 pub fn records(bytes: &[u8], parts: Parts) -> (Vec<Record>, u64) {

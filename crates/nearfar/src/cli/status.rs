@@ -111,9 +111,18 @@ fn report(topology: &Topology, findings: &[Finding], lab: Option<serde_json::Val
         far: topology.far().to_string(),
         services: None,
         settings: None,
-        problems: findings.iter().map(ToString::to_string).collect(),
+        problems: findings.iter().map(ToString::to_string).chain(errors(topology)).collect(),
         next: Vec::new(),
     }
+}
+
+/// Memory errors that were not corrected.
+fn errors(topology: &Topology) -> impl Iterator<Item = String> {
+    let pages = topology.nodes.iter().filter_map(|(id, node)| {
+        node.failures.filter(|of| of.total > 0).map(|of| format!("node {id}: {of}"))
+    });
+    let controllers = topology.controllers.iter().filter(|one| one.uncorrected > 0);
+    pages.chain(controllers.map(|one| format!("memory controller {one}")))
 }
 
 /// Adds processes and settings of the running machine.

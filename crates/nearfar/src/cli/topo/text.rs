@@ -5,8 +5,8 @@
 use std::fmt::Write as _;
 
 use nearfar_topology::{
-    Bytes, CxlDevice, CxlRegion, Dax, Failures, Finding, Initiator, KnownBy, Measured, MemoryKind,
-    Node, NodeId, NodeSet, SideCache, Tier, Topology, View,
+    Bytes, CxlDevice, CxlRegion, Dax, Finding, Initiator, KnownBy, Measured, MemoryKind, Node,
+    NodeId, NodeSet, SideCache, Tier, Topology, View,
 };
 
 use nearfar_command::machine;
@@ -75,17 +75,10 @@ fn modules(out: &mut String, modules: &Modules) {
     }
 }
 
-/// `Memory errors: mc0 (Intel_10nm) 3 corrected`
+/// Memory controllers with errors.
 fn errors(out: &mut String, machine: &Topology) {
     let bad = machine.controllers.iter().filter(|one| one.corrected > 0 || one.uncorrected > 0);
-    let shown = bad.map(|one| {
-        let model = one.model.as_ref().map(|model| format!(" ({model})")).unwrap_or_default();
-        format!("{}{model} {} corrected, {} uncorrected", one.name, one.corrected, one.uncorrected)
-    });
-    let shown: Vec<String> = shown.collect();
-    if !shown.is_empty() {
-        wrapped(out, "", &format!("Memory errors: {}", shown.join("; ")), 2);
-    }
+    bad.for_each(|one| wrapped(out, "", &format!("Memory controller {one}"), 2));
 }
 
 fn tier(out: &mut String, machine: &Topology, rank: usize, tier: &Tier) {
@@ -147,7 +140,7 @@ fn node(out: &mut String, machine: &Topology, id: NodeId, node: &Node) {
         wrapped(out, &margin, &format!("measured: {latency}, reads {read_bandwidth}"), indent + 10);
     }
     if let Some(failures) = node.failures.filter(|failures| failures.total > 0) {
-        wrapped(out, &margin, &self::failures(failures), indent + 2);
+        wrapped(out, &margin, &failures.to_string(), indent + 2);
     }
     let (any, cpu) = (node.access0.as_ref(), node.access1.as_ref());
     if let Some(access) = cpu.or(any) {
@@ -159,17 +152,6 @@ fn node(out: &mut String, machine: &Topology, id: NodeId, node: &Node) {
         let text = format!("firmware, best initiator of any kind: {}", figures(any));
         wrapped(out, &margin, &text, indent + 10);
     }
-}
-
-/// `memory errors on 2 pages (1 recovered, 1 failed)`
-fn failures(failures: Failures) -> String {
-    let Failures { total, recovered, delayed, failed, ignored } = failures;
-    let parts =
-        [(recovered, "recovered"), (delayed, "delayed"), (failed, "failed"), (ignored, "ignored")];
-    let parts = parts.iter().filter(|(count, _)| *count > 0);
-    let parts: Vec<String> = parts.map(|(count, what)| format!("{count} {what}")).collect();
-    let pages = if total == 1 { "page" } else { "pages" };
-    format!("memory errors on {total} {pages} ({})", parts.join(", "))
 }
 
 /// `behind a memory-side cache of 96 GiB (level 1, direct-mapped, write-back, lines of 64 B)`
