@@ -1,4 +1,4 @@
-//! hwloc's snapshots of Linux machines, compared with what hwloc expects of them: nodes, their CPUs and sizes. Run by
+//! hwloc's snapshots of Linux machines, compared with hwloc's expected outputs: nodes, their CPUs and sizes. Run by
 //! `make corpus`, which unpacks them from Debian's source package; hwloc's outputs are text (lstopo -v) or XML.
 
 #![expect(clippy::unwrap_used, reason = "this is a test program")]
@@ -88,7 +88,7 @@ fn of_text(text: &str) -> Nodes {
     nodes.into_iter().map(|(id, bytes, parent)| (id, (bytes, cpus[parent].clone()))).collect()
 }
 
-/// The differences of a machine from what is expected.
+/// The differences of a machine from the expected output.
 fn differences(machine: &Topology, expected: &Nodes) -> Vec<String> {
     let has_memory = |id: &u16| expected.get(id).is_some_and(|(bytes, _)| *bytes > 0);
     let mut found = Vec::new();

@@ -96,7 +96,7 @@ fn a_whole_probe_is_kept_where_others_look_and_a_part_is_not() {
     let output = probe(&["--quick"], &vars);
     assert!(text(&output.stdout).starts_with("Emulated, not measured on hardware"), "{output:?}");
     let entries = std::fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().path());
-    // The report, and its figures for those who rank nodes.
+    // The report, and its figures for the ranks of nodes.
     let (kept, figures): (Vec<_>, Vec<_>) =
         entries.partition(|path| path.extension().is_some_and(|kind| kind == "json"));
     assert_eq!((kept.len(), figures), (1, vec![state.join("measured")]));

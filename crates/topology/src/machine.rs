@@ -70,6 +70,7 @@ pub struct Node {
 
 /// Pages of a node that hardware reported as corrupted, since the restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Failures {
     /// All of them.
     pub total: u64,
@@ -85,6 +86,7 @@ pub struct Failures {
 
 /// A memory controller and its errors since the restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Controller {
     /// `mcN`.
     pub name: String,

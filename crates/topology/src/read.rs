@@ -10,7 +10,7 @@
 //! initiator, 1: CPUs only); `nodeN/memory_failure` has counts of pages with memory errors. Sources: Linux,
 //! Documentation/ABI/stable/sysfs-devices-node and Documentation/admin-guide/mm/numaperf.rst. Errors by memory controller:
 //! `sys/devices/system/edac/mc/mcN/{mc_name,ce_count,ue_count}` (Documentation/admin-guide/RAS/main.rst).
-//! `has_private_memory` is a list of nodes whose memory their driver keeps from programs; no released kernel has it yet
+//! `has_private_memory` lists nodes with memory that is private to their driver; no released kernel has it yet
 //! (patches "N_MEMORY_PRIVATE", G. Price, February 2026).
 
 use alloc::collections::{BTreeMap, BTreeSet};

@@ -77,7 +77,7 @@ fn probed(machine: &Topology, told: &[Tier]) -> Option<Vec<Tier>> {
         false => own.iter().copied().filter_map(figures).collect(),
     };
     let reference = infer::best(if dram.is_empty() { &all } else { &dram });
-    let mut ranks: BTreeMap<Rank, Tier> = BTreeMap::new();
+    let mut ranks = Ranks::default();
     for id in memory.iter() {
         let by_kind = rank(machine, id, true);
         let node = machine.nodes.get(&id)?;
@@ -92,15 +92,9 @@ fn probed(machine: &Topology, told: &[Tier]) -> Option<Vec<Tier>> {
             None => by_kind,
         };
         let kernel_id = told.iter().find(|tier| tier.nodes.contains(id))?.kernel_id;
-        let tier = ranks.entry(rank).or_insert_with(|| Tier { kernel_id, ..Tier::default() });
-        tier.nodes.insert(id);
-        tier.kernel_id = tier.kernel_id.min(kernel_id);
-        let weakness = |by: KnownBy| (by != KnownBy::User, by != KnownBy::Probe, by);
-        if weakness(known_by) < weakness(tier.known_by) {
-            tier.known_by = known_by;
-        }
+        ranks.insert(id, (rank, known_by), kernel_id);
     }
-    Some(ranks.into_values().collect())
+    Some(ranks.0.into_values().collect())
 }
 
 /// The tiers without a probe.
@@ -137,6 +131,23 @@ enum Rank {
     Pmem,
 }
 
+/// A tier for each rank that has nodes.
+#[derive(Default)]
+struct Ranks(BTreeMap<Rank, Tier>);
+
+impl Ranks {
+    /// A tier has the strongest evidence and the fastest kernel tier of its nodes.
+    fn insert(&mut self, id: NodeId, (rank, known_by): (Rank, KnownBy), kernel_id: Option<u32>) {
+        let tier = self.0.entry(rank).or_insert_with(|| Tier { kernel_id, ..Tier::default() });
+        tier.nodes.insert(id);
+        tier.kernel_id = tier.kernel_id.min(kernel_id);
+        let weakness = |by: KnownBy| (by != KnownBy::User, by != KnownBy::Probe, by);
+        if weakness(known_by) < weakness(tier.known_by) {
+            tier.known_by = known_by;
+        }
+    }
+}
+
 /// One of the kernel's tiers, split by rank.
 fn split(
     machine: &Topology,
@@ -144,14 +155,11 @@ fn split(
     nodes: &NodeSet,
     weak_evidence_counts: bool,
 ) -> Vec<Tier> {
-    let mut ranks: BTreeMap<Rank, Tier> = BTreeMap::new();
+    let mut ranks = Ranks::default();
     for id in nodes.iter() {
-        let (rank, known_by) = rank(machine, id, weak_evidence_counts);
-        let tier = ranks.entry(rank).or_insert_with(|| Tier { kernel_id, ..Tier::default() });
-        tier.nodes.insert(id);
-        tier.known_by = known_by.min(tier.known_by);
+        ranks.insert(id, rank(machine, id, weak_evidence_counts), kernel_id);
     }
-    let mut tiers: Vec<Tier> = ranks.into_values().collect();
+    let mut tiers: Vec<Tier> = ranks.0.into_values().collect();
     if let ([whole], Some(_)) = (tiers.as_mut_slice(), kernel_id) {
         whole.known_by = KnownBy::MemoryTier;
     }
@@ -159,7 +167,7 @@ fn split(
 }
 
 fn rank(machine: &Topology, id: NodeId, weak_evidence_counts: bool) -> (Rank, KnownBy) {
-    let node = machine.nodes.get(&id).cloned().unwrap_or_default();
+    let Some(node) = machine.nodes.get(&id) else { return (Rank::Dram, KnownBy::Nothing) };
     let strong = node.known_by <= KnownBy::Driver;
     if !strong && !weak_evidence_counts {
         return (Rank::Dram, node.known_by);
@@ -169,7 +177,7 @@ fn rank(machine: &Topology, id: NodeId, weak_evidence_counts: bool) -> (Rank, Kn
         MemoryKind::Dram => Rank::Dram,
         MemoryKind::Cxl => Rank::Cxl,
         MemoryKind::Pmem | MemoryKind::Gpu => Rank::Pmem,
-        MemoryKind::Unknown if is_distant(machine, id, &node) => {
+        MemoryKind::Unknown if is_distant(machine, id, node) => {
             return (Rank::Cxl, KnownBy::Distance);
         }
         MemoryKind::Unknown => Rank::Dram,
@@ -270,7 +278,7 @@ mod tests {
         let (far, like, hbm) = ((1, 250, 13), (1, 105, 38), (1, 110, 160));
         let probe = |nodes: &'static str| (nodes, KnownBy::Probe);
         for (kind, known_by, own, expected) in [
-            // A distance of 21, an unknown kind, and a measurement that tells.
+            // A distance of 21, an unknown kind, and a conclusive measurement.
             (MemoryKind::Unknown, KnownBy::Nothing, far, &[probe("0"), probe("1")][..]),
             (MemoryKind::Unknown, KnownBy::Nothing, like, &[probe("0-1")][..]),
             (MemoryKind::Unknown, KnownBy::Nothing, hbm, &[probe("1"), probe("0")][..]),

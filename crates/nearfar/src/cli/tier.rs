@@ -39,7 +39,7 @@ enum Tier {
     /// Start tiering; needs root
     ///
     /// Hot pages are promoted to near memory; cold ones are demoted to make room for them. Programs need no change.
-    Start(start::Args),
+    Start(Box<start::Args>),
     /// Show the activity of tiering, migrated pages and reasons
     Status(StatusArgs),
     /// Show or change the options of running tiering; write or check an options file

@@ -128,7 +128,7 @@ proptest! {
         prop_assert!(other.served[0].per_ns <= one.served[0].per_ns * more * (1.0 + 1e-6), "nobody gains more than was added");
     }
 
-    // At two stations (reads and writes) they may: readers who slow each other down leave room to a writer.
+    // At two stations (reads and writes) they may: classes that wait longer for reads leave write capacity to others.
     #[test]
     fn more_lines_of_one_never_speed_up_the_others_at_one_station((machine, demands) in any_traffic(), more in 1.0f64..4.0) {
         let node = Node { duplex: false, waiting: CURVE, ..machine.nodes[0].clone() };

@@ -58,7 +58,7 @@ fn value<'a>(words: &[&'a str], key: &str) -> Option<&'a str> {
 }
 
 impl Machine {
-    /// Adds what a saved probe has measured.
+    /// Adds the figures of a saved probe.
     fn finish(&mut self) {
         if !self.measured.is_empty() {
             let print = Topology::read(&self.tree).0.fingerprint();

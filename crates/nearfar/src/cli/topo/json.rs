@@ -47,7 +47,7 @@ pub(crate) struct Report {
     /// Memory of CXL and dax devices that is not in use, each with the commands that make it system memory.
     unused_memory: Vec<String>,
     /// Memory controllers with their errors since the restart (EDAC).
-    memory_controllers: Vec<ControllerReport>,
+    memory_controllers: Vec<Controller>,
     /// Files that could not be read, and contradictions between them.
     findings: Vec<FindingReport>,
 }
@@ -78,25 +78,7 @@ struct NodeReport {
     /// Whether its memory is its driver's and no program's.
     private: bool,
     /// Pages with memory errors since the restart; null where the kernel does not count them.
-    memory_errors: Option<ErrorsReport>,
-}
-
-/// Pages.
-#[derive(Debug, Serialize)]
-struct ErrorsReport {
-    total: u64,
-    recovered: u64,
-    delayed: u64,
-    failed: u64,
-    ignored: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct ControllerReport {
-    name: String,
-    model: Option<String>,
-    corrected: u64,
-    uncorrected: u64,
+    memory_errors: Option<Failures>,
 }
 
 #[derive(Debug, Serialize)]
@@ -220,7 +202,7 @@ struct ModuleReport {
     /// `DDR5` and the like; null for another type.
     #[serde(rename = "type")]
     kind: Option<&'static str>,
-    /// What they are made for, and what they run at, in MT/s.
+    /// Rated and configured speed, in MT/s.
     speed_mt_s: Option<u32>,
     configured_mt_s: Option<u32>,
 }
@@ -280,7 +262,7 @@ impl Report {
                 .iter()
                 .map(|note| note.replace('\u{a0}', " "))
                 .collect(),
-            memory_controllers: machine.controllers.iter().map(ControllerReport::from).collect(),
+            memory_controllers: machine.controllers.clone(),
             findings: findings.iter().map(FindingReport::from).collect(),
         }
     }
@@ -310,7 +292,7 @@ fn node_report(machine: &Topology, id: NodeId, node: &Node) -> NodeReport {
         }),
         memory_side_caches: node.caches.iter().map(CacheReport::from).collect(),
         private: node.private,
-        memory_errors: node.failures.map(ErrorsReport::from),
+        memory_errors: node.failures,
     }
 }
 
@@ -323,20 +305,6 @@ fn near_far(machine: &Topology, view: &View) -> NearFar {
         near: ids(&view.near),
         far: ids(&far),
         by_cost: near.into_iter().chain(others).collect(),
-    }
-}
-
-impl From<Failures> for ErrorsReport {
-    fn from(of: Failures) -> Self {
-        let Failures { total, recovered, delayed, failed, ignored } = of;
-        Self { total, recovered, delayed, failed, ignored }
-    }
-}
-
-impl From<&Controller> for ControllerReport {
-    fn from(of: &Controller) -> Self {
-        let Controller { name, model, corrected, uncorrected } = of.clone();
-        Self { name, model, corrected, uncorrected }
     }
 }
 

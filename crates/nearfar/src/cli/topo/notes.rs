@@ -5,7 +5,7 @@
 //! Documentation/ABI/testing/sysfs-bus-dax.
 
 use nearfar_command::output::tied;
-use nearfar_topology::{Bytes, CxlDecoder, CxlDevice, Dax, Finding, Topology};
+use nearfar_topology::{CxlDecoder, CxlDevice, Dax, Finding, Node, Topology};
 
 /// All notes.
 pub(super) fn of(machine: &Topology, findings: &[Finding]) -> Vec<String> {
@@ -51,7 +51,7 @@ fn offline(machine: &Topology, dax: &Dax) -> Option<String> {
     let name = &dax.name;
     let path = format!("/sys/bus/dax/devices/{name}/hotplug");
     let online = tied(format_args!("echo online_movable >{path}"));
-    let has_memory = |id| machine.nodes.get(&id).is_some_and(|node| node.size > Bytes(0));
+    let has_memory = |id| machine.nodes.get(&id).is_some_and(Node::has_memory);
     match (dax.driver.as_deref(), dax.hotplug.as_deref()) {
         (Some("device_dax"), _) => {
             let tag = dax.uuid.as_ref().map(|uuid| format!(" (tag {uuid})")).unwrap_or_default();

@@ -30,8 +30,7 @@ pub(crate) fn of(
     for (rank, tier) in machine.tiers.iter().enumerate() {
         self::tier(&mut out, machine, rank, tier);
     }
-    gpus(&mut out, machine);
-    private(&mut out, machine);
+    apart(&mut out, machine);
     without_memory(&mut out, machine);
     local_and_remote(&mut out, machine);
     distances(&mut out, machine);
@@ -219,33 +218,29 @@ fn figures(access: &Initiator) -> String {
     parts.join(", ") + &from
 }
 
-/// Nodes with memory of GPUs, which is in no tier.
-fn gpus(out: &mut String, machine: &Topology) {
-    let nodes = machine.of_kind(MemoryKind::Gpu);
-    if nodes.is_empty() {
-        return;
-    }
-    out.push('\n');
-    let text = "gpu  memory of GPUs, for their programs: not in near, far or all; named by gpu or by number";
-    wrapped(out, "", text, 5);
-    for id in nodes.iter() {
-        if let Some(node) = machine.nodes.get(&id) {
+/// Nodes with memory that is in no tier: of GPUs, or private to a driver.
+fn apart(out: &mut String, machine: &Topology) {
+    let gpus = machine.of_kind(MemoryKind::Gpu);
+    let private = machine.nodes.iter().filter(|(_, node)| node.private).map(|(id, _)| *id);
+    for (heading, indent, nodes) in [
+        (
+            "gpu  memory of GPUs, for their programs: not in near, far or all; named by gpu or by number",
+            5,
+            gpus,
+        ),
+        (
+            "private  memory that its driver keeps from programs: in no set of nodes, and can't be named",
+            9,
+            private.collect(),
+        ),
+    ] {
+        if !nodes.is_empty() {
+            out.push('\n');
+            wrapped(out, "", heading, indent);
+        }
+        for (id, node) in nodes.iter().filter_map(|id| Some((id, machine.nodes.get(&id)?))) {
             self::node(out, machine, id, node);
         }
-    }
-}
-
-/// Nodes with memory that no program may use.
-fn private(out: &mut String, machine: &Topology) {
-    let mut nodes = machine.nodes.iter().filter(|(_, node)| node.private).peekable();
-    if nodes.peek().is_none() {
-        return;
-    }
-    out.push('\n');
-    let text = "private  memory that its driver keeps from programs: in no set of nodes, and can't be named";
-    wrapped(out, "", text, 9);
-    for (id, node) in nodes {
-        self::node(out, machine, *id, node);
     }
 }
 
