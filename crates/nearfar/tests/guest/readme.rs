@@ -4,6 +4,7 @@ use std::path::Path;
 
 use nearfar_kernel::process;
 
+use crate::damon::wait;
 use crate::inside::{done, error, nearfar};
 use crate::tier::system;
 
@@ -48,11 +49,16 @@ pub(crate) fn plain_commands_work_and_leave_nothing() {
     assert!(Path::new(RECORD).exists());
 }
 
-/// Ends what runs as this service, as a power failure of it would.
+/// Ends what runs as this service, as a power failure of it would. When it returns, the process has ended: one that is
+/// still ending has a service, which `off` would end.
 fn kill(service: &str) {
     let runs = |one: &process::Running| one.arguments.get(1).is_some_and(|word| word == service);
     let process = process::running("nearfar").into_iter().find(runs).unwrap().pid;
-    process::Identity::of(process).unwrap().kill().unwrap();
+    let process = process::Identity::of(process).unwrap();
+    process.kill().unwrap();
+    while process.is_running() {
+        wait();
+    }
 }
 
 pub(crate) fn off_ends_and_restores_all_after_any_end_of_a_service() {
