@@ -112,6 +112,7 @@ fn absent_nodes_are_refused_with_those_that_are_here() {
         ("-P", "64-70", "no node 64-70"),
         ("-i", "0-3", "no node 1-3"),
         ("-w", "1000", "no node 1000"),
+        ("-m", "!0", "`!0` names no node here"),
     ] {
         let why = refused(&[option, nodes, "echo", "ran"], 2);
         assert!(why.starts_with(&format!("hmctl: {option}: ")), "{why}");
@@ -127,7 +128,6 @@ fn what_is_no_node_set_is_refused() {
         ("", "empty"),
         ("x", "`x` is not a node set"),
         ("-1", "`-1`"),
-        ("!0", "`!0` is not"),
         ("0x1", "`0x1` is not"),
         ("3-1", "ends before it starts"),
         ("0,,1", "`` is not"),

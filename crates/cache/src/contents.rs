@@ -19,7 +19,7 @@ use crate::below::{self, Below, is_disk};
 use crate::config::{Config, Error};
 use crate::disk::Device;
 use crate::index::{At, Entry, Hash, Hasher, Held, Index};
-use crate::item::{Header, Item, KEY_MAX, Stage};
+use crate::item::{Header, Item, KEY_MAX, Last, Stage};
 use crate::sizes::Sizes;
 use crate::space::Space;
 use crate::store::Meta;
@@ -285,12 +285,11 @@ impl Contents {
         space.remove(&mut space.class_in_use(at).lock(), at);
     }
 
-    /// The metadata of an item, if it has expired.
+    /// The metadata of an item, and whether it has expired.
     #[inline]
-    pub(crate) fn over(&self, (tier, at): (usize, usize), header: Header) -> Option<Meta> {
-        let now = self.now();
-        let meta = || self.spaces[tier].item(at).meta(header);
-        header.has_extra().then(meta).filter(|meta| meta.is_over(now))
+    pub(crate) fn last(&self, (tier, at): (usize, usize), header: Header) -> Last {
+        let meta = self.spaces[tier].item(at).meta(header);
+        Last { meta, is_over: header.has_extra() && meta.is_over(self.now()) }
     }
 
     /// Calls `each` with tier and word of every slot that holds an item, until it returns false. Classes are locked one

@@ -181,6 +181,7 @@ impl Store for Cache {
         each("curr_items", sum(|tier| tier.items) + disk.map_or(0, |disk| disk.items));
         each("limit_maxbytes", sum(|tier| tier.bytes));
         each("evictions", sum(evicted) + disk.map_or(0, |disk| disk.evicted));
+        each("evicted_unfetched", sum(|tier| tier.counts.evicted_unfetched));
         each("total_items", sum(|tier| tier.counts.stored));
         each("reclaimed", sum(|tier| tier.counts.expired - tier.counts.reaped));
         each("expired_unfetched", sum(|tier| tier.counts.unfetched));

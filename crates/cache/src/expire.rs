@@ -105,7 +105,7 @@ fn expire_slots(
         let from = slab as usize * space.slab_words();
         for at in (slot..end).map(|slot| from + slot * class.words()) {
             let header = space.item(at).header();
-            if header.is_live() && contents.over((tier, at), header).is_some() {
+            if header.is_live() && contents.last((tier, at), header).is_over {
                 found[count] = Some((at, header));
                 count += 1;
             }

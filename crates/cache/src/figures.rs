@@ -83,6 +83,8 @@ pub(crate) fn class(contents: &Contents, number: usize) -> Class {
         sum.items += items as u64;
         sum.stored += state.counts.stored;
         sum.evicted += state.counts.evicted;
+        sum.evicted_unfetched += state.counts.evicted_unfetched;
+        sum.evicted_expiring += state.counts.evicted_expiring;
         sum.expired += state.counts.expired;
         sum.reaped += state.counts.reaped;
         sum.unfetched += state.counts.unfetched;

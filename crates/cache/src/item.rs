@@ -54,6 +54,13 @@ const FETCHED: u64 = 1;
 const STALE: u64 = 2;
 const WON: u64 = 4;
 
+/// An item as it goes.
+pub(crate) struct Last {
+    pub(crate) meta: Meta,
+    /// Whether it has expired.
+    pub(crate) is_over: bool,
+}
+
 /// State of a slot; in the low two bits of a header's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {

@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU64, AtomicUsize};
 
 use crate::disk;
+use crate::item::Last;
 use crate::slab_balance::READS_PER_NOTE;
 use crate::store::Meta;
 
@@ -93,8 +94,12 @@ impl Reads {
 pub struct Counts {
     /// Items stored by callers.
     pub stored: u64,
-    /// Items evicted for others.
+    /// Items evicted for others,
     pub evicted: u64,
+    /// those of them never read,
+    pub evicted_unfetched: u64,
+    /// and those that would have expired later.
+    pub evicted_expiring: u64,
     /// Items demoted to a slower tier.
     pub demoted: u64,
     /// Items promoted from a slower tier.
@@ -189,6 +194,8 @@ impl Counts {
     pub(crate) fn add(&mut self, other: &Self) {
         self.stored += other.stored;
         self.evicted += other.evicted;
+        self.evicted_unfetched += other.evicted_unfetched;
+        self.evicted_expiring += other.evicted_expiring;
         self.demoted += other.demoted;
         self.promoted += other.promoted;
         self.expired += other.expired;
@@ -197,12 +204,14 @@ impl Counts {
         self.contended += other.contended;
     }
 
-    /// Counts an evicted item; `over` is its metadata, if it had expired.
-    pub(crate) fn lost(&mut self, over: Option<Meta>) {
-        match over {
-            None => self.evicted += 1,
-            Some(meta) => self.over(&meta),
+    /// Counts an item that was evicted or, if it had expired before, removed.
+    pub(crate) fn lost(&mut self, last: &Last) {
+        if last.is_over {
+            return self.over(&last.meta);
         }
+        self.evicted += 1;
+        self.evicted_unfetched += u64::from(!last.meta.fetched);
+        self.evicted_expiring += u64::from(last.meta.expires != 0);
     }
 
     /// Counts an expired item.

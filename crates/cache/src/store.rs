@@ -86,6 +86,10 @@ pub struct Class {
     pub stored: u64,
     /// evicted for others,
     pub evicted: u64,
+    /// of which some were never read,
+    pub evicted_unfetched: u64,
+    /// and some would have expired later,
+    pub evicted_expiring: u64,
     /// or expired;
     pub expired: u64,
     /// those of them removed in the background,

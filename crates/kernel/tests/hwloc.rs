@@ -25,7 +25,8 @@ const DIFFERENT: &[(&str, &str)] = &[
     ("16em64t-4s2ca2c-cpusetreorder", CGROUP),
     ("20s390-2g6s4c", NO_NODES),
     ("2arm-2c", NO_NODES),
-    ("2ps3-2t", NO_NODES),
+    ("2i386-2c-nohugepage", NO_NODES),
+    ("2i386-2t-hugepagesizecount", NO_NODES),
     ("2s390-2c", NO_NODES),
     ("32amd64-4s2n4c-cgroup2", CGROUP),
     ("4em64t-2c2t-ignore-reorder", "hwloc's output is without details"),
@@ -46,7 +47,7 @@ fn mask(text: &str) -> BTreeSet<u32> {
 }
 
 fn of_xml(text: &str) -> Nodes {
-    let nodes = text.lines().filter(|line| line.contains("type=\"NUMANode\""));
+    let nodes = text.lines().filter(|line| line.contains("<object type=\"NUMANode\""));
     nodes
         .map(|line| {
             let number = |name: &str| attribute(line, name).map_or(0, |text| text.parse().unwrap());

@@ -150,6 +150,13 @@ fn package(reader: &Reader<'_>) -> Package {
     if model.contains("Xeon") && (model.contains("Phi") || model.contains("CPU Max")) {
         return Package::SomeHbm;
     }
+    // Xeon Phi (Knights Landing, Knights Mill); early firmware gives them no name.
+    if field("vendor_id") == Some("GenuineIntel")
+        && field("cpu family") == Some("6")
+        && matches!(field("model"), Some("87" | "133"))
+    {
+        return Package::SomeHbm;
+    }
     // Fujitsu's A64FX has no other memory.
     if field("CPU implementer") == Some("0x46") && field("CPU part") == Some("0x001") {
         return Package::OnlyHbm;

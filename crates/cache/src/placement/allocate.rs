@@ -279,9 +279,9 @@ impl Placement {
                 {
                     self.contents.forget_copy(&space.item(victim.at));
                     state.policy.evicted(victim.slot, victim.hash.low());
-                    let over = self.contents.over((tier, victim.at), victim.header);
+                    let last = self.contents.last((tier, victim.at), victim.header);
                     space.let_go(class, state, &victim);
-                    state.counts.lost(over);
+                    state.counts.lost(&last);
                     gone += 1;
                 } else {
                     state.policy.kept(victim.slot);

@@ -82,11 +82,11 @@ impl<'a> Sink<'a> {
                 continue;
             }
             state.policy.evicted(victim.slot, victim.hash.low());
-            let over = contents.over((tier, victim.at), victim.header);
+            let last = contents.last((tier, victim.at), victim.header);
             space.let_go(class, &mut state, &victim);
             match went {
                 Went::Down => state.counts.demoted += 1,
-                _ => state.counts.lost(over),
+                _ => state.counts.lost(&last),
             }
             gone += 1;
         }

@@ -138,11 +138,11 @@ impl<'a> SlabRebalance<'a> {
                 _ => went,
             };
             if went != Went::Nowhere {
-                let over = contents.over((tier, at), header);
+                let last = contents.last((tier, at), header);
                 space.remove(state, at);
                 match went {
                     Went::Down => state.counts.demoted += 1,
-                    _ => state.counts.lost(over),
+                    _ => state.counts.lost(&last),
                 }
             }
         }

@@ -82,6 +82,26 @@ fn an_eviction_of_what_has_expired_is_none() {
 }
 
 #[test]
+fn of_what_is_evicted_the_unread_and_the_expiring_are_counted() {
+    let cache = cache(&tiers(&[256 * KB], Eviction::Lru, Making::Inline));
+    let evicted = || {
+        let counts = cache.counted().tiers[0].counts;
+        (counts.evicted, counts.evicted_unfetched, counts.evicted_expiring)
+    };
+    (0..100).for_each(|number| put(&cache, number, 1000, number % 2 * 50));
+    assert_eq!(evicted(), (0, 0, 0));
+    (0..100).for_each(|number| assert!(get(&cache, &key(number)).is_some()));
+    (1000..3000).for_each(|number| put(&cache, number, 1000, 0));
+    let gone: Vec<u32> = (0..100).filter(|number| get(&cache, &key(*number)).is_none()).collect();
+    let of_them =
+        |is_counted: fn(&u32) -> bool| gone.iter().filter(|one| is_counted(one)).count() as u64;
+    let (read, expiring) = (of_them(|_| true), of_them(|number| number % 2 == 1));
+    let all = evicted().0;
+    assert!(all > 1000 && read > 10, "{all} evicted, {read} of them read before");
+    assert_eq!(evicted(), (all, all - read, expiring));
+}
+
+#[test]
 fn a_second_has_a_bounded_number_of_slots() {
     let small = tiers(&[32 * 1024 * KB], Eviction::S3Fifo, Making::Inline);
     let cache = cache(&Config { items: Some(400_000), ..small });

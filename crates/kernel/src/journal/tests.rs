@@ -291,14 +291,26 @@ fn a_lock_that_another_process_holds_ends_in_an_error_that_names_it() {
 }
 
 #[test]
-fn a_directory_that_anyone_may_write_is_not_trusted() {
+fn a_directory_of_another_user_or_that_others_may_write_is_not_trusted() {
     use std::os::unix::fs::PermissionsExt as _;
     let (dir, fs) = system();
+    let journal = Journal::new(dir.path(), &fs, "/");
+    let refused = |why: &str| {
+        for error in [
+            journal.change("weights", &[change(A, "2")]).unwrap_err(),
+            journal.restore("weights", OnConflict::Overwrite).unwrap_err(),
+        ] {
+            assert!(matches!(error, JournalError::Untrusted { .. }), "{why}: {error}");
+        }
+    };
     for mode in [0o777, 0o775] {
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
-        let error =
-            Journal::new(dir.path(), &fs, "/").change("weights", &[change(A, "2")]).unwrap_err();
-        assert!(matches!(error, JournalError::Untrusted { .. }), "{mode:o}: {error}");
+        refused(&format!("mode {mode:o}"));
+    }
+    if rustix::process::geteuid().is_root() {
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        std::os::unix::fs::chown(dir.path(), Some(1001), None).unwrap();
+        refused("another user's");
     }
     assert_eq!(fs.writes(), []);
 }

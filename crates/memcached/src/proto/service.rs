@@ -122,8 +122,9 @@ pub struct Service {
 }
 
 /// The store's counters that `stats reset` resets; its other figures are gauges.
-const SET_BACK: [&str; 6] = [
+const SET_BACK: [&str; 7] = [
     "evictions",
+    "evicted_unfetched",
     "total_items",
     "reclaimed",
     "expired_unfetched",

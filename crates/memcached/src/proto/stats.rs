@@ -98,6 +98,8 @@ impl Dispatch<'_> {
                 ("number", class.items),
                 ("mem_requested", class.item_bytes),
                 ("evicted", class.evicted),
+                ("evicted_nonzero", class.evicted_expiring),
+                ("evicted_unfetched", class.evicted_unfetched),
                 ("outofmemory", self.service.of_class(number)[Event::OutOfMemory as usize]),
                 ("reclaimed", class.expired.saturating_sub(class.reaped)),
                 ("expired_unfetched", class.unfetched),

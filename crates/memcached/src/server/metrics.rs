@@ -77,6 +77,7 @@ const ROWS: &[Row] = &[
     ("reclaimed", "expired_items_total", "found=\"by_demand\"", EXPIRED),
     ("crawler_reclaimed", "expired_items_total", "found=\"by_scan\"", EXPIRED),
     ("expired_unfetched", "expired_unread_items_total", "", "Expired items that were never read"),
+    ("evicted_unfetched", "evicted_unread_items_total", "", "Evicted items that were never read"),
     ("crawler_items_checked", "scanned_slots_total", "", "Slots scanned for expired items"),
     ("tier_bytes", "tier_used_bytes", "", "Memory or disk in use"),
     ("tier_limit_bytes", "tier_limit_bytes", "", "Size of the tier"),

@@ -7,7 +7,7 @@
 //! - `pmem NUMBER node=ID`: a dax device of persistent memory; `cache ID gib=N`: a memory-side cache;
 //! - `gpu ID`: in NVIDIA's numa_status; `gpu-memory ID DRIVER`: memory that a driver has added;
 //! - `measured ID NS BYTES_PER_S`: by a saved probe;
-//! - `cpu MODEL`; `cpu-arm IMPLEMENTER PART`;
+//! - `cpu MODEL`; `cpu-intel FAMILY MODEL`; `cpu-arm IMPLEMENTER PART`;
 //! - `= kinds`, `= tiers`, `= near`, `= far` (from each node with CPUs), `= findings COUNT`: what is right.
 
 use std::collections::BTreeMap;
@@ -130,6 +130,13 @@ impl Machine {
             }
             "cpu" => {
                 let text = format!("processor\t: 0\nmodel name\t: {}\n", words.join(" "));
+                self.put("proc/cpuinfo", &text);
+            }
+            "cpu-intel" => {
+                let text = format!(
+                    "vendor_id\t: GenuineIntel\ncpu family\t: {first}\nmodel\t\t: {}\nmodel name\t: unnamed\n",
+                    words[1]
+                );
                 self.put("proc/cpuinfo", &text);
             }
             "cpu-arm" => {

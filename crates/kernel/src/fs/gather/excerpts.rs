@@ -11,7 +11,8 @@ const IOMEM: &str = "proc/iomem";
 impl Gather<'_> {
     /// The lines of /proc/cpuinfo that name the first CPU's model: the whole has a part for each CPU.
     pub(super) fn cpu_model(&mut self) {
-        const MODEL: [&str; 3] = ["model name", "CPU implementer", "CPU part"];
+        const MODEL: [&str; 6] =
+            ["vendor_id", "cpu family", "model", "model name", "CPU implementer", "CPU part"];
         let head = self.fs.read_parts(CPUINFO, &[0], CPUINFO_HEAD).ok().flatten();
         let text = match head {
             Some(head) => String::from_utf8_lossy(&head).into_owned(),
