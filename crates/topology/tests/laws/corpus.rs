@@ -52,6 +52,16 @@ fn corpus() -> Vec<Machine> {
     machines
 }
 
+/// The lines of /proc/cpuinfo that name a model.
+fn cpuinfo(word: &str, words: &[&str]) -> String {
+    let first = words[0];
+    match word {
+        "cpu" => format!("processor\t: 0\nmodel name\t: {}\n", words.join(" ")),
+        "cpu-arm" => format!("CPU implementer\t: {first}\nCPU part\t: {}\n", words[1]),
+        _ => format!("vendor_id\t: GenuineIntel\ncpu family\t: {first}\nmodel\t\t: {}\n", words[1]),
+    }
+}
+
 /// The value of `key=value` among the words.
 fn value<'a>(words: &[&'a str], key: &str) -> Option<&'a str> {
     words.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
@@ -128,21 +138,7 @@ impl Machine {
                 self.put(&format!("{path}/size"), &(gib << 30).to_string());
                 self.put(&format!("{path}/indexing"), "0");
             }
-            "cpu" => {
-                let text = format!("processor\t: 0\nmodel name\t: {}\n", words.join(" "));
-                self.put("proc/cpuinfo", &text);
-            }
-            "cpu-intel" => {
-                let text = format!(
-                    "vendor_id\t: GenuineIntel\ncpu family\t: {first}\nmodel\t\t: {}\nmodel name\t: unnamed\n",
-                    words[1]
-                );
-                self.put("proc/cpuinfo", &text);
-            }
-            "cpu-arm" => {
-                let text = format!("CPU implementer\t: {first}\nCPU part\t: {}\n", words[1]);
-                self.put("proc/cpuinfo", &text);
-            }
+            "cpu" | "cpu-intel" | "cpu-arm" => self.put("proc/cpuinfo", &cpuinfo(word, words)),
             other => panic!("{}: no word {other}", self.name),
         }
     }
