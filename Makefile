@@ -35,7 +35,7 @@ PEERS := $${NEARFAR_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/nearfar}/peers
 export NEARFAR_LAB_PLUGIN ?= $(PLUGIN)
 SMOKE_FLAG := $(if $(SMOKE),--smoke,)
 
-.PHONY: corpus demo test test-all test-repeat build plugin library library-checked sanitize fuzz python kubernetes lint sbom bench-bandwidth bench-tiering bench-balance bench-alloc bench-cache bench-lab bench-topo install uninstall setup clean help
+.PHONY: corpus demo test test-all test-repeat test-libraries build plugin library library-checked sanitize fuzz python kubernetes lint sbom bench-bandwidth bench-tiering bench-balance bench-alloc bench-cache bench-lab bench-topo install uninstall setup clean help
 
 help:
 	@sed -n '3,25s/^# *//p' Makefile
@@ -78,23 +78,27 @@ demo: build
 	@scripts/setup demo
 	$(RELEASE)/nearfar demo --html $(CARGO_TARGET_DIR)/nearfar-demo.html
 
-# To optimise the libraries takes minutes; make test-all has them as they are shipped. (The emulator's plugin is always quick.)
-test test-repeat: export CARGO_PROFILE_ABI_LTO = false
-test test-repeat: export CARGO_PROFILE_ABI_CODEGEN_UNITS = 16
-test test-repeat: export CARGO_PROFILE_ABI_OPT_LEVEL = 1
-
-test: plugin library
+test:
 	@scripts/setup test
 	scripts/test
 
-test-all: plugin library
+# For make test: libraries that are not optimised in full, which takes minutes; make test-all has them as they are shipped. (The
+# emulator's plugin is always quick.) They take jemalloc as the tests have built it: it takes a CPU minutes, and each library one.
+JEMALLOC := s|.*"build-script-executed".*tikv-jemalloc-sys@.*"out_dir":"\([^"]*\)".*|\1/lib/libjemalloc_pic.a|p
+test-libraries:
+	$(CARGO) test -q --locked --workspace --no-run
+	jemalloc=$$($(CARGO) test -q --locked --workspace --no-run --message-format json | sed -n '$(JEMALLOC)') && \
+		JEMALLOC_OVERRIDE=$$jemalloc CARGO_PROFILE_ABI_LTO=false CARGO_PROFILE_ABI_CODEGEN_UNITS=16 CARGO_PROFILE_ABI_OPT_LEVEL=1 \
+		$(MAKE) plugin library
+
+test-all:
 	@scripts/setup test
 	@scripts/setup sanitize
 	@scripts/setup fuzz
 	@scripts/setup python
 	scripts/test all
 
-test-repeat: plugin library
+test-repeat:
 	@scripts/setup test
 	scripts/test-repeat $(or $(N),20) $(or $(LOAD),4)
 

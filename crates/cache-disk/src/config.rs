@@ -133,17 +133,13 @@ impl Geometry {
     pub(super) fn new(config: &Config) -> Result<Self, Error> {
         check(config)?;
         let sets = config.small_bytes / wide(BLOCK);
-        let align = REGIONS_ALIGN.min(wide(config.region_bytes));
-        let sets_at = TABLE_AT + table_bytes(config.bytes / wide(config.region_bytes), sets);
-        let regions_at = (sets_at + sets * wide(BLOCK)).next_multiple_of(align);
+        let (sets_at, regions_at) = starts(config);
         let left = config.bytes.saturating_sub(regions_at);
         let regions = left / wide(config.region_bytes);
-        let least = config.lanes + config.writing + config.free_regions + 1;
-        if regions < wide(least) {
-            let need = regions_at + wide(least) * wide(config.region_bytes);
+        if regions < least_regions(config) {
+            let (region, least) = (config.region_bytes >> 10, least_bytes(config) / wide(MIB));
             return Err(Error::Config(format!(
-                "bytes = {} leaves {regions} regions, needed are {least} (lanes + writing + free_regions + 1): configure {need} \
-                 bytes, or smaller regions",
+                "a disk of {} bytes is too small: with regions of {region} KiB the smallest has {least} MiB",
                 config.bytes
             )));
         }
@@ -171,6 +167,32 @@ impl Geometry {
     pub(super) fn units(&self) -> u64 {
         wide(self.region_bytes / UNIT)
     }
+}
+
+/// Starts of the sets and of the regions.
+fn starts(config: &Config) -> (u64, u64) {
+    let (sets, region) = (config.small_bytes / wide(BLOCK), wide(config.region_bytes));
+    let sets_at = TABLE_AT + table_bytes(config.bytes / region, sets);
+    (sets_at, (sets_at + sets * wide(BLOCK)).next_multiple_of(REGIONS_ALIGN.min(region)))
+}
+
+fn least_regions(config: &Config) -> u64 {
+    wide(config.lanes + config.writing + config.free_regions + 1)
+}
+
+/// The smallest size, in whole MiB, with the same share for small objects.
+fn least_bytes(config: &Config) -> u64 {
+    let regions = least_regions(config) * wide(config.region_bytes);
+    // The share was rounded down to whole sets.
+    let small = u128::from(config.small_bytes + wide(BLOCK) - 1);
+    let is_enough = |bytes: &u64| {
+        let small = small * u128::from(*bytes) / u128::from(config.bytes.max(1));
+        let small_bytes = u64::try_from(small).unwrap_or(u64::MAX).min(*bytes);
+        let config = Config { bytes: *bytes, small_bytes, ..config.clone() };
+        starts(&config).1.saturating_add(regions) <= *bytes
+    };
+    let first = regions.next_multiple_of(wide(MIB));
+    (0..1 << 16).map(|more| first + more * wide(MIB)).find(is_enough).unwrap_or(u64::MAX)
 }
 
 fn check(config: &Config) -> Result<(), Error> {
@@ -217,11 +239,32 @@ mod tests {
     }
 
     #[test]
+    fn the_smallest_size_that_is_named_is_enough_and_less_is_not() {
+        for (region_bytes, parts) in [(16 * MIB, 16), (16 * MIB, 2), (64 << 10, 16), (256 << 20, 3)]
+        {
+            let of = |bytes: u64| Config {
+                bytes,
+                small_bytes: bytes / parts / wide(BLOCK) * wide(BLOCK),
+                region_bytes,
+                ..Config::default()
+            };
+            let least = least_bytes(&of(64 << 20));
+            assert!(Geometry::new(&of(least)).is_ok(), "{region_bytes}, {parts}: {least}");
+            let less = least.saturating_sub(2 * wide(MIB));
+            assert!(Geometry::new(&of(less)).is_err(), "{region_bytes}, {parts}: {less}");
+            assert!(Geometry::new(&of(least_bytes(&of(5 << 20)))).is_ok());
+        }
+    }
+
+    #[test]
     fn what_can_not_be_is_named_with_its_value() {
         let wrong = [
             (Config { region_bytes: 5000, ..small() }, "region_bytes = 5000"),
             (Config { bytes: 1 << 19, ..small() }, "more than bytes"),
-            (Config { bytes: 1 << 20, small_bytes: 0, region_bytes: 1 << 20, ..small() }, "leaves"),
+            (
+                Config { bytes: 1 << 20, small_bytes: 0, region_bytes: 1 << 20, ..small() },
+                "the smallest has 7 MiB",
+            ),
             (Config { lanes: 0, ..small() }, "lanes"),
             (Config { small_max: 4000, ..small() }, "small_max = 4000"),
             (Config { errors_max: 0, ..small() }, "errors_max"),

@@ -11,4 +11,5 @@ pub mod number;
 pub mod output;
 pub mod progress;
 pub mod supervisor;
+pub mod topo;
 pub mod weighing;

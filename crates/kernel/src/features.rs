@@ -263,7 +263,7 @@ impl Asking<'_> {
             Ok(Some(types)) if types.contains(&format!("\0{name}\0")) => State::Present,
             Ok(Some(_)) => State::Lacking,
             Ok(None) if self.asked == Asked::Recorded => {
-                State::Unknown("a recording has no kernel types".into())
+                State::Unknown("a recording does not show the kernel's types (BTF); run nearfar doctor on the machine".into())
             }
             Ok(None) => State::Unknown(format!("no /{BTF} (CONFIG_DEBUG_INFO_BTF)")),
             Err(error) => State::Unknown(error.to_string()),

@@ -42,6 +42,7 @@ pub mod residency;
 pub mod smbios;
 mod sys;
 pub mod tierd;
+pub mod usage;
 pub mod watch;
 pub mod weights;
 mod whole;

@@ -99,6 +99,17 @@ pub fn tree(fs: &dyn Fs, root: u32) -> Result<Vec<u32>, FsError> {
     Ok(found.into_iter().collect())
 }
 
+/// The ids of all processes, in order.
+///
+/// # Errors
+/// [`FsError`], if `/proc` itself can't be listed.
+pub fn all(fs: &dyn Fs) -> Result<Vec<u32>, FsError> {
+    let entries = fs.list("proc")?.unwrap_or_default();
+    let mut pids: Vec<u32> = entries.iter().filter_map(|entry| entry.name.parse().ok()).collect();
+    pids.sort_unstable();
+    Ok(pids)
+}
+
 /// Whether a process exists and has memory: a zombie has none.
 #[must_use]
 pub fn lives(fs: &dyn Fs, pid: u32) -> bool {
@@ -197,8 +208,7 @@ fn children(fs: &dyn Fs, pid: u32) -> Vec<u32> {
 /// All processes by their parent.
 fn by_parent(fs: &dyn Fs) -> Result<BTreeMap<u32, Vec<u32>>, FsError> {
     let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-    for entry in fs.list("proc")?.unwrap_or_default() {
-        let Ok(pid) = entry.name.parse::<u32>() else { continue };
+    for pid in all(fs)? {
         let stat = fs.read(&format!("proc/{pid}/stat")).ok().flatten();
         if let Some(parent) = stat.as_deref().and_then(parent) {
             children.entry(parent).or_default().push(pid);

@@ -7,19 +7,15 @@
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
 mod cli;
 mod serve;
 
 /// The command: its arguments and its exit status are the process's.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = match cli::Cli::try_parse() {
+    let cli = match cli::Cli::of_process() {
         Ok(cli) => cli,
-        Err(refused) => {
-            let words = std::env::args_os().skip(1);
-            let words: Vec<_> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+        Err((refused, words)) => {
             let refused = cli::tips::improved(refused, &words);
             let _ = refused.print();
             return if refused.use_stderr() {

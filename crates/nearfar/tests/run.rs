@@ -181,7 +181,7 @@ fn a_report_without_a_file_goes_to_standard_error() {
     let output = run(&["--report", "--", "sleep", "0.1"]);
     let error = text(&output.stderr);
     assert_eq!(text(&output.stdout), "");
-    assert!(error.contains("where memory lay") && error.contains("at most"), "{error}");
+    assert!(error.contains("where memory lay") && error.contains("peak"), "{error}");
 }
 
 /// Starts a watched program that says when it is ready and how it was signalled.

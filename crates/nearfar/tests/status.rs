@@ -1,4 +1,4 @@
-//! `nearfar`, `nearfar status` and `nearfar off` from a user's view, on this machine, on recorded ones, and with a
+//! `nearfar`, `nearfar status`, `nearfar off` and `nearfar ps` from a user's view, on this machine, on recorded ones, and with a
 //! journal of processes that were killed.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
@@ -160,4 +160,73 @@ fn an_entry_that_can_not_be_read_is_named_and_keeps_no_other_from_being_restored
         assert_eq!(code, Some(1), "{out}");
         assert!(out.contains("restored ") && err.contains("0000000009.json"), "{out}{err}");
     }
+}
+
+#[test]
+fn ps_shows_running_processes_and_one_by_node_kind_and_policy() {
+    let state = State::new();
+    let own = std::process::id();
+    let (code, out, err) = state.nearfar(&["ps", "--json", "--sort", "memory"]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["schema"], "nearfar.ps/1");
+    let processes = report["processes"].as_array().unwrap();
+    let sizes: Vec<u64> = processes.iter().map(|one| one["bytes"].as_u64().unwrap()).collect();
+    assert!(sizes.is_sorted_by(|one, next| one >= next), "{sizes:?}");
+    let this = processes.iter().find(|one| one["pid"] == own).unwrap();
+    assert_eq!(
+        this["bytes"],
+        this["near_bytes"].as_u64().unwrap() + this["far_bytes"].as_u64().unwrap()
+    );
+    assert!(this["nodes"][0]["anonymous_bytes"].as_u64().unwrap() > 0, "{this}");
+    assert_eq!(this["policies"][0]["policy"], "default");
+
+    let (_, table, _) = state.nearfar(&["ps"]);
+    assert!(
+        table.starts_with("     PID      MEMORY        NEAR         FAR  FAR%  COMMAND\n"),
+        "{table}"
+    );
+    let (_, one, _) = state.nearfar(&["ps", &own.to_string()]);
+    for part in [&format!("{own} ")[..], "\n  node     anonymous", "\n  policy default: "] {
+        assert!(one.contains(part), "{part}: {one}");
+    }
+    for (words, said) in [
+        (&["ps", "4194304"][..], "process 4194304 does not exist"),
+        (&["ps", "x"], "write a whole number"),
+        (&["ps", "--cgroup", "no/such"], "no/such"),
+        (&["ps", "--sort", "size"], "[possible values: far, memory, pid]"),
+    ] {
+        let (code, out, err) = state.nearfar(words);
+        assert!(code != Some(0) && out.is_empty() && err.contains(said), "{words:?}: {err}");
+    }
+}
+
+#[test]
+fn ps_watches_until_it_is_interrupted() {
+    use std::io::BufRead as _;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+    command.args(["ps", "--watch", "100ms", "--json", &std::process::id().to_string()]);
+    let mut watch = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut lines = std::io::BufReader::new(watch.stdout.take().unwrap()).lines();
+    for _ in 0..3 {
+        let line: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert_eq!(line["processes"].as_array().unwrap().len(), 1);
+    }
+    let pid = rustix::process::Pid::from_child(&watch);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    lines.for_each(drop);
+    assert!(watch.wait().unwrap().success());
+}
+
+#[test]
+fn an_option_before_the_command_is_the_commands() {
+    let state = State::new();
+    for words in [&["--json", "status"][..], &["--json"]] {
+        let (code, out, err) = state.nearfar(words);
+        assert_eq!((code, err.as_str()), (Some(0), ""));
+        let report: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(report["schema"], "nearfar.status/1");
+    }
+    let (code, help, _) = state.nearfar(&["--help"]);
+    assert!(code == Some(0) && help.contains("\nPlace:\n  run "), "{help}");
 }

@@ -128,9 +128,9 @@ fn applied_weights_are_undone_by_restore() {
     assert_eq!((machine.values().as_str(), machine.value("auto").as_str()), ("1:1:2:2", "false"));
     assert!(machine.shown(&[]).contains("nearfar weights --restore"));
     let text = machine.shown(&["--restore"]);
-    assert!(text.contains("put back 7") && text.contains("put back true"), "{text}");
+    assert!(text.contains("restored 7") && text.contains("restored true"), "{text}");
     assert_eq!((machine.values().as_str(), machine.value("auto").as_str()), ("7:1:1:1", "true"));
-    assert_eq!(machine.shown(&["--restore"]), "nothing to put back\n");
+    assert_eq!(machine.shown(&["--restore"]), "nothing to restore\n");
 }
 
 #[test]

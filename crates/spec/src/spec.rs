@@ -118,7 +118,7 @@ pub enum SpecError {
         found: String,
     },
     /// A size is invalid.
-    #[error("`{found}` is not a size; write bytes, or 512k, 64m, 4g, 1t")]
+    #[error("`{found}` is not a size; write a number with a unit: 512k, 64m, 4g, 1t")]
     Size {
         /// The text given.
         found: String,

@@ -73,6 +73,10 @@ pub fn parse(text: &str) -> anyhow::Result<BTreeMap<NodeId, BandwidthByMix>> {
     json.with_context(|| format!("not JSON; {wanted}"))?;
     let found = schema(text)
         .map_or("no schema".into(), |found| format!("the schema `{}`", found.escape_debug()));
+    anyhow::ensure!(
+        schema(text).as_deref() != Some("nearfar.weights/1"),
+        "weights, not bandwidths from which weights follow; keep these: nearfar probe --save FILE"
+    );
     anyhow::ensure!(schema(text).as_deref() == Some(SCHEMA), "{found}; {wanted}");
     let file: Bandwidths = serde_json::from_str(text).with_context(|| format!("not {SCHEMA}"))?;
     let mut nodes = BTreeMap::new();
@@ -127,6 +131,7 @@ mod tests {
             (String::new(), "not JSON"),
             ("[1]".into(), "no schema"),
             (r#"{"schema":"nearfar.bandwidth/2"}"#.into(), "nearfar.bandwidth/2"),
+            (r#"{"schema":"nearfar.weights/1"}"#.into(), "nearfar probe --save"),
             (with("[]"), "no nodes"),
             (with(r#"[{"id":0}]"#), "either"),
             (with(r#"[{"id":0,"read_bytes_per_second":0}]"#), "can't be right"),

@@ -229,8 +229,8 @@ fn of(machine: &Topology, wishes: Wishes, tiers: Vec<NodeSet>) -> anyhow::Result
     if tiers.len() < 2 || tiers.iter().any(NodeSet::is_empty) {
         let has = machine.inventory();
         return Err(anyhow::anyhow!(
-            "tier: all memory of this machine is in one tier; it has {has}; name --near and --far nodes if you know better; \
-             nearfar lab shell gives a machine with two"
+            "tier: all memory of this machine is in one tier; it has {has}; nearfar tier start --near NODES --far NODES \
+             states them; nearfar lab shell gives a machine with two"
         ))
         .ends_with(Exit::Failed);
     }

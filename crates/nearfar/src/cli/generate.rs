@@ -10,11 +10,19 @@ use clap_complete::Shell;
 
 /// Arguments of `nearfar completions`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = COMPLETIONS)]
 pub(crate) struct CompletionsArgs {
     /// The shell
     #[arg(value_enum)]
     shell: Shell,
 }
+
+const COMPLETIONS: &str = "\
+make install puts the scripts of bash, zsh and fish in place. By hand, for one user:
+
+  nearfar completions bash > ~/.local/share/bash-completion/completions/nearfar
+  nearfar completions fish > ~/.config/fish/completions/nearfar.fish
+  nearfar completions zsh > DIR/_nearfar, where DIR is one of $fpath";
 
 /// Arguments of `nearfar man`.
 #[derive(Debug, clap::Args)]

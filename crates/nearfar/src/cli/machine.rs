@@ -12,7 +12,7 @@ pub(crate) struct MachineArgs {
     /// --record`
     #[arg(long, value_name = "DIR|FILE")]
     sysfs: Option<PathBuf>,
-    /// Set the kind of a node's memory, overriding detection: dram, cxl, hbm, pmem or unknown
+    /// Set the kind of a node's memory, overriding detection: dram, cxl, hbm, pmem, gpu or unknown
     #[arg(long = "kind", value_name = "NODE=KIND", value_parser = kind_override)]
     kinds: Vec<(NodeId, MemoryKind)>,
 }

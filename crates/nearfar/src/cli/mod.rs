@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 mod background;
 mod balance;
@@ -13,6 +13,7 @@ mod demo;
 mod doctor;
 mod dra;
 mod generate;
+mod groups;
 mod lab;
 pub(crate) mod machine;
 mod nri;
@@ -20,6 +21,7 @@ mod oci_runtime;
 mod off;
 mod pages;
 mod probe;
+mod ps;
 mod record;
 mod report;
 mod run;
@@ -49,6 +51,8 @@ enum Command {
     Off(off::Args),
     /// Show nodes, kinds of memory, tiers, CXL regions and devices, firmware's figures
     Topo(topo::Args),
+    /// Show the near and far memory of running processes
+    Ps(ps::Args),
     /// Report the capabilities of this kernel and machine, missing ones and how to get them
     Doctor(doctor::Args),
     /// Measure idle latency, bandwidth and loaded latency between every CPU node and memory node
@@ -92,6 +96,19 @@ enum Command {
 }
 
 impl Cli {
+    /// Parses the process's arguments. The error has the arguments after the program's name beside it, in the order in
+    /// which they were parsed.
+    pub(crate) fn of_process() -> Result<Self, (clap::Error, Vec<String>)> {
+        let mut command = groups::grouped(Self::command());
+        let words = groups::in_order(&command, std::env::args_os().collect());
+        let matches = command.try_get_matches_from_mut(&words);
+        let parsed = matches.and_then(|matches| Self::from_arg_matches(&matches));
+        parsed.map_err(|error| {
+            let words = words.iter().skip(1).map(|word| word.to_string_lossy().into_owned());
+            (error.format(&mut command), words.collect())
+        })
+    }
+
     /// Runs the command.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let Some(command) = self.command else { return status::run(&status::Args::default()) };
@@ -99,6 +116,7 @@ impl Cli {
             Command::Status(args) => status::run(&args),
             Command::Off(args) => off::run(&args),
             Command::Topo(args) => topo::run(&args),
+            Command::Ps(args) => ps::run(&args),
             Command::Doctor(args) => doctor::run(&args),
             Command::Probe(args) => probe::run(&args),
             Command::Record(args) => record::run(&args),
@@ -123,10 +141,19 @@ impl Cli {
     }
 }
 
+/// Prints the help of a command that has no option for it.
+fn help(name: &str) -> anyhow::Result<ExitCode> {
+    let mut root = Cli::command();
+    root.build();
+    let command = root.find_subcommand_mut(name);
+    let text = command.map(|command| command.render_long_help().to_string()).unwrap_or_default();
+    nearfar_command::output::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     /// Every command, subcommands included.
     fn commands() -> Vec<clap::Command> {

@@ -39,7 +39,7 @@ pub(crate) struct Args {
     #[arg(long, default_value = "nearfar")]
     name: String,
     /// The plugin's place among others, 0 to 99: those with lower numbers adjust containers first
-    #[arg(long, default_value = "10", value_parser = clap::value_parser!(u8).range(0..=99))]
+    #[arg(long, default_value = "10", value_parser = index)]
     index: u8,
     /// Reaction to a container with a wrong placement: report it, or evict and end it
     #[arg(long, value_enum, default_value = "event")]
@@ -76,6 +76,12 @@ enum OnMismatchArg {
 const WAIT_MIN: Duration = Duration::from_millis(500);
 const WAIT_MAX: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// Parses a plugin's place.
+fn index(text: &str) -> Result<u8, String> {
+    let index = text.parse().ok().filter(|index| *index < 100);
+    index.ok_or_else(|| "write a whole number from 0 to 99".into())
+}
 
 /// Runs the command; it does not return unless it can't start.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {

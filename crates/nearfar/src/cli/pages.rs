@@ -74,7 +74,7 @@ fn page(command: &Command, parent: Option<&Command>, man: Man) -> io::Result<Vec
     if let Some(notes) = command.get_after_long_help() {
         let _ = section(&mut page, "NOTES", &paragraphs(&notes.to_string()));
     }
-    let name = command.get_bin_name().unwrap_or_default();
+    let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
     let of_this = |(of, ..): &&(&str, &str, &str)| *of == name;
     let examples = EXAMPLES.iter().filter(of_this);
     let examples = examples.map(|(_, typed, what)| (*typed, *what)).collect::<Vec<_>>();
@@ -105,7 +105,7 @@ fn escaped(text: &str) -> String {
 
 /// Each option with its value; required ones without brackets.
 fn synopsis(command: &Command) -> String {
-    let name = escaped(command.get_bin_name().unwrap_or_default());
+    let name = escaped(command.get_bin_name().unwrap_or_else(|| command.get_name()));
     let mut out = format!(".SH SYNOPSIS\n.nh\n.ad l\n\\fB{name}\\fR\n");
     let shown = |argument: &&Arg| {
         let is_general = matches!(argument.get_id().as_str(), "help" | "version");

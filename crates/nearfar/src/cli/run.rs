@@ -97,8 +97,8 @@ pub(crate) struct Args {
 }
 
 const HELP: &str = "\
-NODES are numbers (0,2-3), all, near, far, local, remote, dram, cxl, hbm, pmem, tier:N, or several of these joined by \
-commas.
+NODES are numbers (0,2-3), all, near, far, local, remote, dram, cxl, hbm, pmem, gpu, tier:N, or several of these joined by \
+commas; '!0' is all but node 0.
 
 With --tier, pages move to the nodes that use them, so it can't be combined with -m, -i or -w; -p, -P and -l set where \
 pages are allocated. CMD runs in a memory cgroup of its own until it and its children end; processes that they move \

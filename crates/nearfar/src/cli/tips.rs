@@ -12,16 +12,12 @@ const ANY: &str = "*";
 const NO_LEVELS: &str = "messages have no levels; errors and notes go to standard error";
 
 /// A command (`""` for none), a word or option typed after it, and its equivalent here.
-const TIPS: [(&str, &str, &str); 45] = [
+const TIPS: [(&str, &str, &str); 47] = [
     ("", "list", "nearfar topo shows nodes; nearfar lab machines emulated machines"),
     ("", "ls", "nearfar topo shows nodes; nearfar lab machines emulated machines"),
     ("", "version", "nearfar --version"),
     ("", "numactl", "nearfar run takes numactl's letters; nearfar topo is numactl -H"),
-    (
-        "",
-        "numastat",
-        "nearfar run --report shows a program's memory by node; nearfar record --pid that of a running one",
-    ),
+    ("", "numastat", "nearfar ps shows programs' memory, nearfar ps PID one's by node"),
     (
         "",
         "migratepages",
@@ -35,7 +31,6 @@ const TIPS: [(&str, &str, &str); 45] = [
         "top",
         "nearfar sense shows current traffic; nearfar tier status and balance status what they do",
     ),
-    ("", "ps", "nearfar run --report and nearfar record --pid show a program's memory by node"),
     ("", "metrics", "nearfar cache serve --metrics ADDRESS:PORT; other commands have --json"),
     ("", "logs", "nearfar writes to standard error; of services: journalctl -u UNIT"),
     ("", "undo", "nearfar off"),
@@ -51,6 +46,13 @@ const TIPS: [(&str, &str, &str); 45] = [
     ("daemon", "stop", "end its process (SIGTERM); nearfar daemon status names it"),
     ("tier", "enable", "nearfar tier start"),
     ("tier", "disable", "nearfar tier stop"),
+    (
+        "tier",
+        "--dry-run",
+        "nearfar tier config shows the options; nearfar off --dry-run the changes now in force",
+    ),
+    ("balance", "--dry-run", "nearfar off --dry-run shows the changes now in force"),
+    ("topo", "svg", "nearfar topo --draw=svg"),
     ("balance", "enable", "nearfar balance start"),
     ("balance", "disable", "nearfar balance stop"),
     ("lab", "list", "nearfar lab machines"),

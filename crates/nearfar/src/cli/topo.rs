@@ -1,4 +1,4 @@
-//! `nearfar topo`: shows the machine's memory, as text ([`text`]) or as JSON ([`json`]).
+//! `nearfar topo`: shows the machine's memory, as text ([`text`](nearfar_command::topo::text)) or as JSON.
 //!
 //! It reads only and needs no privilege. `--record` writes everything that was read into one file, from which `--sysfs`
 //! shows the same machine elsewhere: in a bug report, in a test.
@@ -13,12 +13,8 @@ use nearfar_report::drawing;
 use nearfar_topology::Topology;
 
 use super::machine::MachineArgs;
-use nearfar_command::machine;
-use nearfar_command::output;
-
-pub(crate) mod json;
-mod notes;
-mod text;
+use nearfar_command::topo::{json, text};
+use nearfar_command::{machine, output};
 
 /// Arguments of `nearfar topo`.
 #[derive(Debug, clap::Args)]

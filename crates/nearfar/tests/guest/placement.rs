@@ -117,7 +117,7 @@ pub(crate) fn two_runs_share_weights_and_the_last_puts_them_back() {
     end(first);
     assert_eq!(weights(), "2:1", "the second still runs by them");
     let text = done(&["weights", "--restore"]);
-    assert_eq!((text.as_str(), weights().as_str()), ("nothing to put back\n", "2:1"));
+    assert_eq!((text.as_str(), weights().as_str()), ("nothing to restore\n", "2:1"));
     end(second);
     assert_eq!(weights(), before);
 }

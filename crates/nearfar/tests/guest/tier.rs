@@ -62,6 +62,10 @@ pub(crate) fn used_memory_comes_near_and_all_is_put_back() {
     let before = system();
     let mut program = far_program();
     assert!(mib_on(program.id(), 1) >= 60, "{} MiB", mib_on(program.id(), 1));
+    let shown: serde_json::Value = serde_json::from_str(&done(&["ps", "--json"])).unwrap();
+    let first = &shown["processes"][0];
+    assert_eq!(first["pid"], program.id(), "the most far memory is first: {shown}");
+    assert!(first["far_bytes"].as_u64().unwrap() >= 60 << 20, "{first}");
     let said = done(&START);
     assert!(said.contains("nodes 0 over 1"), "{said}");
     let now = system();

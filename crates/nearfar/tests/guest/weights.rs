@@ -45,7 +45,7 @@ pub(crate) fn applied_weights_are_in_force_and_restore_undoes_them() {
     assert_eq!((weight("node0").as_str(), weight("node1").as_str()), ("5", "2"));
     done(&["weights", "--restore"]);
     assert_eq!(weights(), before);
-    assert_eq!(done(&["weights", "--restore"]), "nothing to put back\n");
+    assert_eq!(done(&["weights", "--restore"]), "nothing to restore\n");
 }
 
 pub(crate) fn without_root_nothing_is_set_and_the_capability_is_named() {

@@ -69,8 +69,8 @@ fn read(path: &Path) -> anyhow::Result<(Record, Vec<String>)> {
         damo::import(&bytes)?
     } else {
         anyhow::bail!(
-            "it is neither a record of nearfar's nor damo's JSON (damo's other formats: damo convert_record_format \
-             --format json)"
+            "it is neither a record of nearfar's nor one of damo's (damon.data or JSON; other formats: damo \
+             convert_record_format --format json)"
         );
     };
     Ok((clean(record), findings))

@@ -61,7 +61,7 @@ pub(super) fn extent(record: &Record) -> String {
         if least == most { least } else { format!("{least} to {most}") }
     };
     format!(
-        "{} snapshots over {}; a look each {}, counted over {}",
+        "{} snapshots over {}; a sample each {}, aggregated over {}",
         record.accesses.len(),
         time(record.duration_ns()),
         span(&mut found().map(|of| of.sample_us), given.sample_us),
@@ -202,11 +202,12 @@ mod tests {
     #[test]
     fn intervals_that_were_tuned_are_given_from_and_to() {
         let mut record = nearfar_record::testkit::short();
-        assert!(extent(&record).ends_with("a look each 5 ms, counted over 100 ms"));
+        assert!(extent(&record).ends_with("a sample each 5 ms, aggregated over 100 ms"));
         record.accesses[1].intervals.sample_us = 20_000;
         record.accesses[1].intervals.aggregation_us = 400_000;
         assert!(
-            extent(&record).ends_with("a look each 5 ms to 20 ms, counted over 100 ms to 400 ms")
+            extent(&record)
+                .ends_with("a sample each 5 ms to 20 ms, aggregated over 100 ms to 400 ms")
         );
     }
 

@@ -68,7 +68,7 @@ struct Sockets {
     #[arg(short = 'a', long, value_name = "MODE", value_parser = mode, default_value = "700")]
     unix_mode: u32,
     /// Serve GET /metrics (Prometheus) on this address
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket)]
     metrics: Option<SocketAddr>,
     /// Use TLS on all addresses; FILE holds the server's certificate and its chain (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_key")]
@@ -130,6 +130,12 @@ struct Allowed {
     /// Allow the debugtime command, which moves the clock
     #[arg(long, hide = true)]
     debug_time: bool,
+}
+
+/// Parses the address of `--metrics`.
+fn socket(text: &str) -> Result<SocketAddr, String> {
+    let wanted = "write ADDRESS:PORT with a numeric address, such as 127.0.0.1:9150";
+    text.parse().map_err(|_| wanted.into())
 }
 
 fn mode(text: &str) -> Result<u32, String> {

@@ -196,7 +196,7 @@ fn residency(scene: &Scene<'_>) -> Verdict {
 
 /// Kernel support for migrating pages by access frequency.
 fn tiering(scene: &Scene<'_>, privileges: &[Privilege]) -> Verdict {
-    const COMMAND: &str = "kernel tiering";
+    const COMMAND: &str = "tier";
     if scene.machine.tiers.len() < 2 {
         return verdict(COMMAND, Answer::No, "one tier: there is no other to migrate pages to")
             .next(LAB);
@@ -208,11 +208,11 @@ fn tiering(scene: &Scene<'_>, privileges: &[Privilege]) -> Verdict {
             verdict(COMMAND, Answer::Partly, "the kernel can migrate pages by access frequency (DAMON), this user may not").next("sudo")
         }
         State::Present => verdict(COMMAND, Answer::Yes, "the kernel can migrate pages by access frequency between any nodes (DAMON)"),
-        _ if balancing => verdict(COMMAND, Answer::Partly, "the kernel promotes pages if numa_balancing is 2, and can't migrate them by access frequency between chosen nodes")
+        State::Unknown(why) => verdict(COMMAND, Answer::Unknown, why),
+        State::Lacking if balancing => verdict(COMMAND, Answer::Partly, "the kernel promotes pages if numa_balancing is 2, and can't migrate them by access frequency between chosen nodes")
             .next("Linux 6.11 or later with CONFIG_DAMON_SYSFS and CONFIG_DAMON_PADDR"),
         State::Lacking => verdict(COMMAND, Answer::No, "this kernel can't migrate pages by access frequency")
             .next("Linux 6.11 or later with CONFIG_DAMON_SYSFS and CONFIG_DAMON_PADDR"),
-        State::Unknown(why) => verdict(COMMAND, Answer::Unknown, why),
     }
 }
 

@@ -134,13 +134,13 @@ pub(super) fn written(writes: &[Recorded], dry_run: bool) -> String {
 pub(super) fn restored(report: &Restored) -> String {
     let mut out = String::new();
     for Recorded { path, old, new } in &report.put_back {
-        let _ = writeln!(out, "put back {old} to {} (was {new})", shown(path).display());
+        let _ = writeln!(out, "restored {old} in {} (was {new})", shown(path).display());
     }
     if report.void > 0 {
         let _ = writeln!(out, "the machine has been restarted since; earlier changes are gone");
     }
     if out.is_empty() && report.conflicts.is_empty() {
-        out.push_str("nothing to put back\n");
+        out.push_str("nothing to restore\n");
     }
     out
 }

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 /// A machine.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub struct Report {
     schema: &'static str,
     /// Vendor and product name from firmware.
     product: Option<String>,
@@ -227,7 +227,8 @@ struct FindingReport {
 
 impl Report {
     /// The report of `machine`.
-    pub(crate) fn of(
+    #[must_use]
+    pub fn of(
         machine: &Topology,
         lab: Option<serde_json::Value>,
         findings: &[Finding],

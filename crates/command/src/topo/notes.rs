@@ -4,8 +4,9 @@
 //! Sources: the manuals of cxl-create-region, daxctl-reconfigure-device and daxctl-online-memory; Linux,
 //! Documentation/ABI/testing/sysfs-bus-dax.
 
-use nearfar_command::output::tied;
 use nearfar_topology::{CxlDecoder, CxlDevice, Dax, Finding, Node, Topology};
+
+use crate::output::tied;
 
 /// All notes.
 pub(super) fn of(machine: &Topology, findings: &[Finding]) -> Vec<String> {

@@ -9,12 +9,14 @@ use nearfar_topology::{
     NodeId, NodeSet, SideCache, Tier, Topology, View,
 };
 
-use nearfar_command::machine;
-use nearfar_command::output::{COLUMNS, tied, wrapped};
 use nearfar_kernel::smbios::{Module, Modules};
 
+use crate::machine;
+use crate::output::{COLUMNS, tied, wrapped};
+
 /// The whole text.
-pub(crate) fn of(
+#[must_use]
+pub fn of(
     machine: &Topology,
     lab: Option<&serde_json::Value>,
     findings: &[Finding],

@@ -1,0 +1,101 @@
+//! Commands in groups: the list in `nearfar --help`, and an option before the command.
+//!
+//! The parser has groups of options only, so the list of commands is written here, in place of the parser's own.
+
+use std::ffi::OsString;
+
+use clap::Command;
+use nearfar_command::output::wrapped;
+
+/// The groups in the order of the help, each with its commands.
+const GROUPS: [(&str, &[&str]); 6] = [
+    ("Look", &["status", "topo", "ps", "doctor", "sense", "report"]),
+    ("Decide", &["weights", "off"]),
+    ("Place", &["run", "tier", "balance", "vm", "oci-runtime", "nri", "dra"]),
+    ("Measure", &["probe", "record"]),
+    ("Serve", &["cache", "daemon"]),
+    ("Learn", &["demo", "lab", "sim", "completions", "man"]),
+];
+
+/// The option that may stand before the command, as in kubectl and systemctl.
+const BEFORE: &str = "--json";
+
+/// The command, its subcommands listed by group in its help.
+pub(crate) fn grouped(command: Command) -> Command {
+    let mut list = String::new();
+    for (group, names) in GROUPS {
+        list += &format!("\n{group}:\n");
+        for name in names {
+            let about = command.find_subcommand(name).and_then(Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            let first = format!("  {name:<12} ");
+            wrapped(&mut list, &first, &about, first.len());
+        }
+    }
+    command.help_template(format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n{list}\nOptions:\n{{options}}\n\n\
+         nearfar COMMAND --help shows its options; nearfar alone is nearfar status.\n"
+    ))
+}
+
+/// The arguments, with an option that stands before the command moved behind it. Without a command it belongs to
+/// `status`.
+pub(crate) fn in_order(root: &Command, mut words: Vec<OsString>) -> Vec<OsString> {
+    let before = words.iter().skip(1).take_while(|word| *word == BEFORE).count();
+    if before == 0 {
+        return words;
+    }
+    words.drain(1..=before);
+    if words.len() == 1 {
+        words.push("status".into());
+    }
+    let (mut at, mut command) = (1, root);
+    while let Some(below) = words.get(at).and_then(|word| command.find_subcommand(word)) {
+        (at, command) = (at + 1, below);
+    }
+    words.insert(at, BEFORE.into());
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::CommandFactory as _;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    #[test]
+    fn each_command_is_in_one_group_with_its_description() {
+        let listed: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
+        let root = Cli::command();
+        let all: BTreeSet<&str> = root.get_subcommands().map(Command::get_name).collect();
+        assert_eq!(listed.iter().copied().collect::<BTreeSet<_>>(), all);
+        assert_eq!(listed.len(), all.len(), "a command is in two groups");
+        let help = grouped(root).render_help().to_string();
+        assert!(help.contains("\nLook:\n  status       Show the machine"), "{help}");
+        assert!(help.contains("\nOptions:\n  -h, --help"), "{help}");
+        assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
+    }
+
+    #[test]
+    fn an_option_before_the_command_belongs_to_the_command() {
+        let moved = |typed: &str| {
+            let words = typed.split(' ').map(OsString::from).collect();
+            let words = in_order(&Cli::command(), words);
+            words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
+        };
+        for (typed, meant) in [
+            ("nearfar --json", "nearfar status --json"),
+            ("nearfar --json topo", "nearfar topo --json"),
+            ("nearfar --json --json topo -h", "nearfar topo --json -h"),
+            ("nearfar --json report info FILE", "nearfar report info --json FILE"),
+            ("nearfar --json absent", "nearfar --json absent"),
+            ("nearfar topo --json", "nearfar topo --json"),
+            ("nearfar", "nearfar"),
+        ] {
+            assert_eq!(moved(typed), meant);
+        }
+    }
+}
