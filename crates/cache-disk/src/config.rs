@@ -133,7 +133,7 @@ impl Geometry {
     pub(super) fn new(config: &Config) -> Result<Self, Error> {
         check(config)?;
         let sets = config.small_bytes / wide(BLOCK);
-        let (sets_at, regions_at) = starts(config);
+        let (sets_at, regions_at) = starts(config.bytes, sets, wide(config.region_bytes));
         let left = config.bytes.saturating_sub(regions_at);
         let regions = left / wide(config.region_bytes);
         if regions < least_regions(config) {
@@ -169,10 +169,9 @@ impl Geometry {
     }
 }
 
-/// Starts of the sets and of the regions.
-fn starts(config: &Config) -> (u64, u64) {
-    let (sets, region) = (config.small_bytes / wide(BLOCK), wide(config.region_bytes));
-    let sets_at = TABLE_AT + table_bytes(config.bytes / region, sets);
+/// Starts of the sets and of the regions on a device of `bytes`, with this number of sets and bytes of a region.
+fn starts(bytes: u64, sets: u64, region: u64) -> (u64, u64) {
+    let sets_at = TABLE_AT + table_bytes(bytes / region, sets);
     (sets_at, (sets_at + sets * wide(BLOCK)).next_multiple_of(REGIONS_ALIGN.min(region)))
 }
 
@@ -182,14 +181,14 @@ fn least_regions(config: &Config) -> u64 {
 
 /// The smallest size, in whole MiB, with the same share for small objects.
 fn least_bytes(config: &Config) -> u64 {
-    let regions = least_regions(config) * wide(config.region_bytes);
+    let region = wide(config.region_bytes);
+    let regions = least_regions(config) * region;
     // The share was rounded down to whole sets.
     let small = u128::from(config.small_bytes + wide(BLOCK) - 1);
     let is_enough = |bytes: &u64| {
         let small = small * u128::from(*bytes) / u128::from(config.bytes.max(1));
-        let small_bytes = u64::try_from(small).unwrap_or(u64::MAX).min(*bytes);
-        let config = Config { bytes: *bytes, small_bytes, ..config.clone() };
-        starts(&config).1.saturating_add(regions) <= *bytes
+        let sets = u64::try_from(small).unwrap_or(u64::MAX).min(*bytes) / wide(BLOCK);
+        starts(*bytes, sets, region).1.saturating_add(regions) <= *bytes
     };
     let first = regions.next_multiple_of(wide(MIB));
     (0..1 << 16).map(|more| first + more * wide(MIB)).find(is_enough).unwrap_or(u64::MAX)

@@ -83,11 +83,8 @@ pub fn understand(numa_maps: &str) -> Usage {
             let bytes = pages.saturating_mul(line.page);
             let kind = usage.nodes.entry(*node).or_default().of(&line);
             kind.0 = kind.0.saturating_add(bytes);
-            if let Some(sum) = usage.policies.get_mut(&line.policy) {
-                sum.0 = sum.0.saturating_add(bytes);
-            } else {
-                usage.policies.insert(line.policy.clone(), Bytes(bytes));
-            }
+            let policy = usage.policies.entry(line.policy.clone()).or_default();
+            policy.0 = policy.0.saturating_add(bytes);
         }
     }
     usage.nodes.retain(|_, kinds| kinds.total() > Bytes(0));

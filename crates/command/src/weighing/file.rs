@@ -71,13 +71,14 @@ pub fn parse(text: &str) -> anyhow::Result<BTreeMap<NodeId, BandwidthByMix>> {
     );
     let json: Result<serde_json::Value, _> = serde_json::from_str(text);
     json.with_context(|| format!("not JSON; {wanted}"))?;
-    let found = schema(text)
-        .map_or("no schema".into(), |found| format!("the schema `{}`", found.escape_debug()));
-    anyhow::ensure!(
-        schema(text).as_deref() != Some("nearfar.weights/1"),
-        "weights, not bandwidths from which weights follow; keep these: nearfar probe --save FILE"
-    );
-    anyhow::ensure!(schema(text).as_deref() == Some(SCHEMA), "{found}; {wanted}");
+    match schema(text).as_deref() {
+        Some(SCHEMA) => {}
+        Some("nearfar.weights/1") => anyhow::bail!(
+            "weights, not bandwidths from which weights follow; keep these: nearfar probe --save FILE"
+        ),
+        Some(found) => anyhow::bail!("the schema `{}`; {wanted}", found.escape_debug()),
+        None => anyhow::bail!("no schema; {wanted}"),
+    }
     let file: Bandwidths = serde_json::from_str(text).with_context(|| format!("not {SCHEMA}"))?;
     let mut nodes = BTreeMap::new();
     for entry in file.nodes {

@@ -26,6 +26,7 @@ use super::machine::MachineArgs;
 use super::oci_runtime::read_classes;
 use super::run::preload_library;
 use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::number::whole;
 use nearfar_command::output;
 
 /// Arguments of `nearfar nri`.
@@ -39,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long, default_value = "nearfar")]
     name: String,
     /// The plugin's place among others, 0 to 99: those with lower numbers adjust containers first
-    #[arg(long, default_value = "10", value_parser = index)]
+    #[arg(long, default_value = "10", value_parser = whole::<u8>(0..=99))]
     index: u8,
     /// Reaction to a container with a wrong placement: report it, or evict and end it
     #[arg(long, value_enum, default_value = "event")]
@@ -76,12 +77,6 @@ enum OnMismatchArg {
 const WAIT_MIN: Duration = Duration::from_millis(500);
 const WAIT_MAX: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(20);
-
-/// Parses a plugin's place.
-fn index(text: &str) -> Result<u8, String> {
-    let index = text.parse().ok().filter(|index| *index < 100);
-    index.ok_or_else(|| "write a whole number from 0 to 99".into())
-}
 
 /// Runs the command; it does not return unless it can't start.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {

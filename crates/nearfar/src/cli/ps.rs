@@ -17,7 +17,7 @@ use nearfar_kernel::clock;
 use nearfar_kernel::fs::{Fs, RootFs};
 use nearfar_kernel::process;
 use nearfar_kernel::usage::{self, Usage};
-use nearfar_topology::{Bytes, Topology};
+use nearfar_topology::{Bytes, NodeId, NodeSet, Topology};
 use serde::Serialize;
 
 /// Interval at which an interruption is noticed.
@@ -131,23 +131,24 @@ fn report(fs: &dyn Fs, machine: &Topology, args: &Args) -> anyhow::Result<Report
         None if args.pids.is_empty() => process::all(fs)?,
         None => args.pids.clone(),
     };
+    let (near, far) = (machine.near(), machine.far());
+    let is_named = !args.pids.is_empty();
     let (mut processes, mut unreadable) = (Vec::new(), 0);
     for pid in pids {
         match usage::of_process(fs, pid) {
-            Ok(Some(usage)) => processes.push(Process::new(fs, machine, pid, &usage)),
-            Ok(None) if args.pids.is_empty() => {}
-            Ok(None) => anyhow::bail!("process {pid} does not exist, or has no memory"),
-            Err(error) if error.is_permission() && args.pids.is_empty() => unreadable += 1,
-            Err(error) if error.is_permission() => anyhow::bail!(
+            Ok(Some(usage)) => processes.push(Process::new(fs, pid, &usage, (&near, &far))),
+            Ok(None) if is_named => anyhow::bail!("process {pid} does not exist, or has no memory"),
+            Err(error) if is_named && error.is_permission() => anyhow::bail!(
                 "process {pid} is another user's: run it as that user or as root (CAP_SYS_PTRACE)"
             ),
-            // It has ended while it was read.
-            Err(_) if args.pids.is_empty() => {}
-            Err(error) => return Err(error.into()),
+            Err(error) if is_named => return Err(error.into()),
+            Err(error) if error.is_permission() => unreadable += 1,
+            // It has no memory, or has ended meanwhile.
+            Ok(None) | Err(_) => {}
         }
     }
     match args.sort {
-        _ if !args.pids.is_empty() => {}
+        _ if is_named => {}
         Order::Far => processes.sort_by_key(|one| Reverse((one.far_bytes, one.bytes))),
         Order::Memory => processes.sort_by_key(|one| Reverse(one.bytes)),
         Order::Pid => processes.sort_by_key(|one| one.pid),
@@ -156,9 +157,8 @@ fn report(fs: &dyn Fs, machine: &Topology, args: &Args) -> anyhow::Result<Report
 }
 
 impl Process {
-    fn new(fs: &dyn Fs, machine: &Topology, pid: u32, usage: &Usage) -> Self {
-        let (near, far) = (machine.near(), machine.far());
-        let on_node = |(node, kinds): (&nearfar_topology::NodeId, &usage::Kinds)| OnNode {
+    fn new(fs: &dyn Fs, pid: u32, usage: &Usage, (near, far): (&NodeSet, &NodeSet)) -> Self {
+        let on_node = |(node, kinds): (&NodeId, &usage::Kinds)| OnNode {
             node: node.0,
             anonymous_bytes: kinds.anonymous.0,
             file_bytes: kinds.file.0,
