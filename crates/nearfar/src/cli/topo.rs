@@ -1,4 +1,4 @@
-//! `nearfar topo`: shows the machine's memory, as text ([`text`](nearfar_command::topo::text)) or as JSON.
+//! `nearfar topo`: shows the machine's memory, as text ([`text`]) or as JSON.
 //!
 //! It reads only and needs no privilege. `--record` writes everything that was read into one file, from which `--sysfs`
 //! shows the same machine elsewhere: in a bug report, in a test.
