@@ -7,7 +7,7 @@
 use std::fs::{File, TryLockError};
 use std::path::Path;
 
-use rustix::fs::{FileType, Mode, OFlags, StatVfs, fstat, open, statvfs};
+use rustix::fs::{FileType, Mode, OFlags, StatVfs, fstat, lstat, open, statvfs};
 use rustix::io::Errno;
 
 use super::error::Error;
@@ -39,6 +39,15 @@ pub(super) fn claim(path: &Path, mode: OFlags) -> Result<Option<File>, Error> {
 pub(super) fn make(path: &Path) -> Result<File, Error> {
     let file = open(path, flags(OFlags::RDWR) | OFlags::CREATE, Mode::RUSR | Mode::WUSR);
     take(path, file.map_err(|errno| failed(path, errno))?.into(), OFlags::RDWR)
+}
+
+/// Removes a file that was created here, unless its name leads to another file now. An empty file left behind is harmless.
+pub(super) fn unmake(path: &Path, made: &File) {
+    let identity = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
+    let same = matches!((lstat(path), fstat(made)), (Ok(now), Ok(made)) if identity(now) == identity(made));
+    if same {
+        let _ = std::fs::remove_file(path);
+    }
 }
 
 /// The file system's free space for a file that does not exist, if it may be created.

@@ -50,11 +50,7 @@ impl BlockFile {
         let there = claim::claim(path, OFlags::RDWR)?;
         let is_new = there.is_none();
         let lock = there.map_or_else(|| claim::make(path), Ok)?;
-        Self::new(path, (lock, is_new), (OFlags::RDWR, access)).inspect_err(|_| {
-            if is_new {
-                let _ = std::fs::remove_file(path);
-            }
-        })
+        Self::new(path, (lock, is_new), (OFlags::RDWR, access))
     }
 
     /// Opens it read-only. `None` if it does not exist and could be created.
@@ -78,13 +74,17 @@ impl BlockFile {
         // By descriptor, so that it is the checked file, wherever its name leads now.
         let same = format!("/proc/self/fd/{}", lock.as_raw_fd());
         let again = |more: OFlags| open(&same, mode | OFlags::CLOEXEC | more, Mode::empty());
-        let (file, direct) = match again(OFlags::DIRECT) {
-            Ok(file) => (file, true),
-            Err(rustix::io::Errno::INVAL) => {
-                (again(OFlags::empty()).map_err(|errno| fail("open", errno.into()))?, false)
-            }
-            Err(errno) => return Err(fail("open O_DIRECT", errno.into())),
+        let opened = match again(OFlags::DIRECT) {
+            Ok(file) => Ok((file, true)),
+            Err(rustix::io::Errno::INVAL) => again(OFlags::empty())
+                .map(|file| (file, false))
+                .map_err(|errno| fail("open", errno.into())),
+            Err(errno) => Err(fail("open O_DIRECT", errno.into())),
         };
+        if opened.is_err() && is_new {
+            claim::unmake(path, &lock);
+        }
+        let (file, direct) = opened?;
         let file = Arc::new(File::from(file));
         Ok(Self { file, lock, path: path.into(), is_new, access, direct, align: BLOCK })
     }
@@ -92,8 +92,7 @@ impl BlockFile {
     /// Removes the file if it was created here.
     pub(super) fn undo(&self) {
         if self.is_new {
-            // An empty file left behind is harmless.
-            let _ = std::fs::remove_file(&self.path);
+            claim::unmake(&self.path, &self.lock);
         }
     }
 

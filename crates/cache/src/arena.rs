@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::io;
 
-use nearfar_kernel::mempolicy::{Existing, Policy};
+use nearfar_kernel::mempolicy::{self, Existing, Policy};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 /// Bytes of a word.
@@ -87,8 +87,8 @@ impl Arena {
             // advice about huge pages does not change its contents.
             let _ = unsafe { rustix::mm::madvise(base.cast(), bytes, advice) };
             if *policy != Policy::Default {
-                let bound = policy.prepare().bind(base.addr(), bytes, Existing::Stay);
-                bound?;
+                let bound = mempolicy::bind(base.addr(), bytes, policy, Existing::Stay);
+                bound.map_err(io::Error::other)?;
             }
         }
         Ok(arena)

@@ -128,7 +128,8 @@ impl Service {
     }
 
     /// The process that runs this service, or starts to.
-    pub(crate) fn running(self) -> Option<Identity> {
+    #[must_use]
+    pub fn running(self) -> Option<Identity> {
         let holder = Claim::holder(&Journal::default_dir().join(CLAIMED))?;
         self.is(&holder).then_some(holder.identity)
     }
@@ -186,8 +187,9 @@ impl Service {
             );
             anyhow::ensure!(
                 waited.elapsed() < PATIENCE,
-                "process {pid} did not end within {} s; end it with SIGKILL, then run nearfar {} stop again",
+                "process {pid} did not end within {} s ({}); end it with SIGKILL, then run nearfar {} stop again",
                 PATIENCE.as_secs(),
+                holder.identity.doing(),
                 self.word()
             );
             sleep(NAP);

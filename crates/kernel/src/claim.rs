@@ -58,7 +58,7 @@ pub enum ClaimError {
         holder: Holder,
     },
     /// Other users could have written a file that must be trusted.
-    #[error("{} belongs to another user or is writable by others, so it is not trusted; name another", path.display())]
+    #[error("{} belongs to another user or is writable by others, so it is not trusted; remove it, or name another", path.display())]
     Untrusted {
         /// The file or directory.
         path: PathBuf,

@@ -245,6 +245,17 @@ pub fn bind(
     bound.map_err(|error| policy.refused("mbind", error))
 }
 
+/// Checks that no sandbox refuses mbind(2), by a range of no length, which changes nothing.
+///
+/// # Errors
+/// [`PolicyError::Refused`].
+pub fn permitted() -> Result<(), PolicyError> {
+    match bind(0, 0, &Policy::Bind(allowed_nodes()), Existing::Stay) {
+        Err(error @ PolicyError::Refused { .. }) => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Whether the kernel supports preferring several nodes; tested by setting it, in a separate thread.
 ///
 /// # Errors

@@ -36,6 +36,26 @@ impl Identity {
         Self::of(pid).unwrap_or(Self { pid, started_ticks: 0 })
     }
 
+    /// The state of its first thread and the kernel functions it is in, innermost first (readable by root), for messages
+    /// about a process that does not end.
+    #[must_use]
+    pub fn doing(self) -> String {
+        let read = |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", self.pid));
+        let stat = read("stat").unwrap_or_default();
+        let state = stat_fields(&stat).next().unwrap_or("?").to_owned();
+        // A line is "[<0>] function+0x12/0x34".
+        let stack = read("stack").unwrap_or_default();
+        let function = |line: &str| {
+            let name = line.split_whitespace().nth(1)?.split('+').next()?;
+            Some(name.to_owned())
+        };
+        let functions: Vec<String> = stack.lines().filter_map(function).take(8).collect();
+        if functions.is_empty() {
+            return format!("state {state}");
+        }
+        format!("state {state}, in {}", functions.join(" of "))
+    }
+
     /// Whether it still runs.
     #[must_use]
     pub fn is_running(self) -> bool {
@@ -236,6 +256,18 @@ mod tests {
         }
         tree.insert("proc/meminfo", "MemTotal: 1 kB");
         TreeFs(tree)
+    }
+
+    #[test]
+    fn a_sleeping_process_is_described_by_its_state() {
+        let mut sleeper = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let process = Identity::of(sleeper.id()).unwrap();
+        while !process.doing().starts_with("state S") {
+            std::thread::yield_now();
+        }
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        assert_eq!(process.doing(), "state ?");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "this is a test program")]
 
+use std::os::unix::fs::{MetadataExt as _, chown};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -98,6 +99,30 @@ fn a_state_that_can_not_be_read_keeps_nobody_from_stopping() {
         assert_eq!(balance(state.path(), &["stop"]).0, Some(0), "{text}");
         assert!(!file.exists(), "{text}");
     }
+}
+
+#[test]
+fn files_of_another_user_are_not_believed() {
+    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+        println!("NOT RUN: only root can give files away");
+        return;
+    }
+    let state = tempfile::tempdir().unwrap();
+    claim(state.path(), started());
+    let [file, claimed] =
+        ["balance.json", "moves-pages.claim"].map(|name| state.path().join("journal").join(name));
+    std::fs::write(&file, state_of(7)).unwrap();
+    assert_eq!(balance(state.path(), &["status"]).0, Some(0));
+    chown(&file, Some(65534), None).unwrap();
+    let (code, said) = balance(state.path(), &["status"]);
+    assert!(code == Some(1) && said.contains("balance.json"), "{said}");
+    // Neither this process, which the claim names, nor any setting is touched.
+    chown(&claimed, Some(65534), None).unwrap();
+    let (code, said) = balance(state.path(), &["stop"]);
+    assert!(code == Some(1) && said.contains("moves-pages.claim"), "{said}");
+    assert!(said.contains("belongs to another user") && said.contains("remove it"), "{said}");
+    std::fs::remove_file(&claimed).unwrap();
+    assert_eq!(balance(state.path(), &["stop"]).0, Some(0));
 }
 
 /// A state of a process that runs (this one), with a number everywhere that there may be one.

@@ -42,6 +42,7 @@ fn a_laptop_is_told_that_there_is_nothing_to_place_over_and_where_there_is() {
     let report = report(&fixture("laptop.tree"));
     let answers = map(&report["verdicts"], "command", "answer");
     expect(&answers, &[("topo", "yes"), ("probe", "yes"), ("run", "no"), ("run -w", "no")]);
+    expect(&answers, &[("balance", "no"), ("cache serve", "yes")]);
     assert_eq!(answers.get("lab"), None, "a recording starts no machine");
     for verdict in report["verdicts"].as_array().unwrap() {
         assert!(verdict["why"].is_string() && verdict["because"].is_null(), "{verdict}");
@@ -55,7 +56,15 @@ fn a_machine_with_cxl_can_place_and_weigh() {
     let report = report(&fixture("cxl-region-two-devices.tree"));
     expect(
         &map(&report["verdicts"], "command", "answer"),
-        &[("topo", "yes"), ("run", "yes"), ("run -w", "yes"), ("run --report", "yes")],
+        &[
+            ("topo", "yes"),
+            ("run", "yes"),
+            ("run -w", "yes"),
+            ("run --report", "yes"),
+            ("balance", "yes"),
+            ("record", "yes"),
+            ("cache serve", "yes"),
+        ],
     );
     expect(
         &map(&report["features"], "name", "state"),

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use nearfar_record::{Record, Writer, testkit};
+use nearfar_record::{Access, Ending, Range, Record, Region, Snapshot, Writer, testkit};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -141,6 +141,44 @@ fn damos_records_are_shown_as_they_are_and_imported() {
     let error = files.refused(&["import", "record.nfr", "-o", "again.nfr"]);
     assert!(error.contains("a record of nearfar's already"), "{error}");
     assert!(!files.path("again.nfr").exists());
+}
+
+/// Regions of all sizes at addresses that are new in every snapshot, so that no two of them are alike.
+#[test]
+fn a_record_of_eight_megabytes_is_reported_in_every_way() {
+    let mut record = Record::new(testkit::header());
+    let mut state = 1_u64;
+    let mut random = move |below: u64| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let mut region = |start: &mut u64| {
+        *start += (1 + random(200)) << 12;
+        let range = Range { start: *start, end: *start + ((1 + random(1000)) << 12) };
+        *start = range.end;
+        Region {
+            range,
+            accesses: u32::try_from(random(21)).unwrap(),
+            age: u32::try_from(random(1 << 20)).unwrap(),
+        }
+    };
+    for second in 1..=1200 {
+        let mut at = 4 << 30;
+        let regions = (0..1200).map(|_| region(&mut at)).collect();
+        let targets = vec![Snapshot { target: 0, regions }];
+        let intervals = record.header.intervals;
+        record.accesses.push(Access { at_ns: second * 1_000_000_000, intervals, targets });
+    }
+    record.ending = Some(Ending { at_ns: 1_200_000_000_000, kernel_cpu_ns: 1, own_cpu_ns: 1 });
+    let files = Files::new(&record);
+    let bytes = fs::metadata(files.path("record.nfr")).unwrap().len();
+    assert!(bytes >= 8 << 20, "{bytes}");
+    for report in REPORTS {
+        assert!(files.shown(&[report, "record.nfr"]).lines().count() > 3, "{report}");
+    }
+    files.shown(&["heatmap", "record.nfr", "--html", "page.html"]);
+    assert!(fs::read_to_string(files.path("page.html")).unwrap().contains("</html>"));
 }
 
 #[test]

@@ -385,6 +385,34 @@ fn a_sandbox_that_refuses_policies_is_named_with_the_way_out_and_nothing_runs() 
 }
 
 #[test]
+fn a_heap_or_a_cache_that_a_sandbox_forbids_to_place_is_not_started() {
+    without_policies(|| {
+        let mut heap = nearfar();
+        heap.args(["--heap", "0", "--", "echo", "started"]);
+        let mut cache = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+        cache.args(["cache", "serve", "-l", "127.0.0.1", "-p", "0", "-m", "0=64m"]);
+        let mut topo = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+        let said = text(&topo.arg("topo").output().unwrap().stderr);
+        assert!(
+            said.contains("no memory can be placed here") && said.contains("seccomp"),
+            "{said}"
+        );
+        for (mut command, status) in [(heap, 125), (cache, 1)] {
+            let output = command.output().unwrap();
+            let said = text(&output.stderr);
+            assert_eq!(
+                (output.status.code(), text(&output.stdout).as_str()),
+                (Some(status), ""),
+                "{said}"
+            );
+            assert!(said.contains("mbind is not permitted here"), "{said}");
+            assert!(said.contains("seccomp") && said.contains("CAP_SYS_NICE"), "{said}");
+            assert_eq!(said.matches("mbind").count(), 1, "said once: {said}");
+        }
+    });
+}
+
+#[test]
 fn near_and_far_are_those_of_the_cpus_that_n_names() {
     let on = |node: &str, memory: &[&str]| {
         planned("two-sockets.tree", &[&["-N", node], memory].concat())

@@ -188,6 +188,9 @@ fn a_workload_file_is_compared_and_traffic_of_others_slows_it_down() {
 
 #[test]
 fn the_list_has_what_a_comparison_takes() {
+    let text = String::from_utf8(sim(&["list"]).stdout).unwrap();
+    let line = text.lines().find(|line| line.contains("carrefour-replicate")).unwrap();
+    assert!(line.contains("carrefour-replicate  the same"), "names and texts are columns: {line}");
     let found = json(&["list"]);
     let names = |of: &str| {
         let all = found[of].as_array().unwrap().iter();

@@ -151,6 +151,30 @@ fn applying_twice_goes_back_to_the_first_state() {
 }
 
 #[test]
+fn weights_of_ones_own_are_judged_set_and_undone() {
+    let machine = Machine::planted([7, 1, 1, 1], None);
+    let report = machine.json(&["0=3,2=1"]);
+    assert_eq!((&report["chosen"]["weights"], &report["given"]), (&json!([3, 1]), &json!(true)));
+    assert!(machine.shown(&["0=3,2=1"]).contains("computed"), "they stand beside computed ones");
+    assert_eq!(machine.values(), "7:1:1:1", "they are not set without being told");
+    assert!(machine.shown(&["0=3,2-3=4", "--apply"]).contains("wrote 3"));
+    assert_eq!(machine.values(), "3:1:4:4");
+    machine.shown(&["--restore"]);
+    assert_eq!(machine.values(), "7:1:1:1");
+    for (given, part) in [
+        ("0=3,0-1=2", "node 0 is given two weights"),
+        ("0:3", "write 0=3,1=1"),
+        ("0=0", "1 to 255"),
+        ("0=256", "1 to 255"),
+        ("9=1", "no node 9"),
+    ] {
+        let said = machine.refused(&[given, "--apply"], 2);
+        assert!(said.contains(part), "{given}: {said}");
+    }
+    assert_eq!(machine.values(), "7:1:1:1");
+}
+
+#[test]
 fn a_dry_run_says_what_it_would_write_and_writes_nothing() {
     let machine = Machine::planted([7, 1, 1, 1], Some("true"));
     let text = machine.shown(&["--apply", "--dry-run"]);

@@ -1,6 +1,10 @@
 //! The behaviour of the functions, with the pool and without.
 
-use super::{compile, printed, program, ready, scratch};
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::process::Command;
+
+use super::{built, compile, printed, program, ready, scratch, source};
 
 #[test]
 fn all_nine_functions_keep_their_word_with_the_pool_and_without() {
@@ -18,6 +22,34 @@ fn all_nine_functions_keep_their_word_with_the_pool_and_without() {
             calls.env("HMALLOC_MPOL_MODE", "3");
         }
         assert_eq!(printed(calls.env(name, value)), "right\n", "{calls:?}");
+    }
+}
+
+#[test]
+fn a_set_user_id_program_reads_no_variable_of_its_caller() {
+    // Only root can make such a program of root's and start it as another user.
+    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+        println!("NOT RUN: it needs root");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    for (name, file) in [("libhmalloc.so", "libhmalloc.so"), ("libnearfar.so.0", "libnearfar.so")] {
+        std::fs::copy(built().join(file), dir.path().join(name)).unwrap();
+    }
+    let program = dir.path().join("trusts");
+    let mut compile = Command::new("cc");
+    compile.args(["-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+    compile.arg(source("tests/library/trusts.c")).arg("-I").arg(source("include"));
+    // Of the older kind: the run path of libhmalloc's own needs, too.
+    let rpath = format!("-Wl,--disable-new-dtags,-rpath,{}", dir.path().display());
+    compile.arg("-L").arg(dir.path()).args(["-lhmalloc", "-l:libnearfar.so.0", &rpath]);
+    printed(&mut compile);
+    for (mode, expected) in [(0o755, "by the variable\n"), (0o4755, "plain\n")] {
+        std::fs::set_permissions(&program, Permissions::from_mode(mode)).unwrap();
+        let mut run = Command::new("setpriv");
+        run.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
+        assert_eq!(printed(run.env("HMALLOC_JEMALLOC", "1")), expected, "mode {mode:o}");
     }
 }
 

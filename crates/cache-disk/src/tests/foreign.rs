@@ -294,6 +294,45 @@ fn links_special_files_and_files_that_others_may_write_to_are_refused() {
     }
 }
 
+/// Names change hands all the time, as by an attacker who may write to the directory: the foreign file stays as it is.
+#[test]
+fn a_file_whose_name_leads_elsewhere_meanwhile_is_never_written() {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    let folder = folder();
+    let (path, foreign) = (file(&folder), folder.path().join("foreign"));
+    drop(open(&path, &config()).unwrap());
+    create(&foreign).write_all(&vec![7; usize::try_from(config().bytes).unwrap()]).unwrap();
+    let (both, before) = ([sum(&path), sum(&foreign)], sum(&foreign));
+    assert_ne!(both[0], both[1]);
+    let over = AtomicBool::new(false);
+    let exchange = || {
+        let cwd = rustix::fs::CWD;
+        rustix::fs::renameat_with(cwd, &path, cwd, &foreign, rustix::fs::RenameFlags::EXCHANGE)
+    };
+    let (mut opened, mut refused) = (0, 0);
+    let unexpected = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Relaxed) {
+                exchange().unwrap();
+            }
+        });
+        let mut unexpected = None;
+        while unexpected.is_none() && (opened < 20 || refused < 20) {
+            let format = (opened + refused) % 2 == 0;
+            match open(&path, &Config { format, ..config() }) {
+                Ok(_) => opened += 1,
+                Err(Error::Foreign { .. } | Error::Unformatted { .. }) => refused += 1,
+                Err(other) => unexpected = Some(other),
+            }
+        }
+        over.store(true, Relaxed);
+        unexpected
+    });
+    assert!(unexpected.is_none(), "{unexpected:?}");
+    let sums = [sum(&path), sum(&foreign)];
+    assert!(sums.contains(&before), "{sums:?}: the foreign file had {before}");
+}
+
 /// A loop device over a file; absent where loop devices are unsupported.
 struct Loop(String);
 

@@ -92,7 +92,7 @@ fn stands(
     kernel: Damon,
     kdamond: &Kdamond,
 ) -> Result<(), TestCaseError> {
-    let filters = if kernel == Damon::Linux7_2 { Filters::Layered } else { Filters::Together };
+    let filters = if kernel == Damon::Linux6_12 { Filters::Together } else { Filters::Layered };
     for setting in settings::of(kdamond, filters) {
         let reads = fs.value(&kdamond_path(index, &setting.path));
         let absent = reads.is_none() && setting.is_as_if_absent();
@@ -114,7 +114,7 @@ proptest! {
     fn a_session_starts_whole_or_not_at_all_and_a_commit_is_as_good_as_a_start(
         first in prop::collection::vec(kdamond(), 1..3),
         then in kdamond(),
-        kernel in prop::sample::select(vec![Damon::Linux6_12, Damon::Linux7_2]),
+        kernel in prop::sample::select(vec![Damon::Linux6_12, Damon::Linux7_2, Damon::WithoutFilters]),
     ) {
         let (dir, fs) = (tempfile::tempdir().unwrap(), FakeFs::damon(kernel));
         let (before, journal) = (fs.tree(), Journal::new(dir.path().join("journal"), &fs, "/"));

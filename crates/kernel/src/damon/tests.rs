@@ -9,7 +9,7 @@ use nearfar_topology::{Bytes, NodeId};
 use rustix::io::Errno;
 use tempfile::TempDir;
 
-const KERNELS: [Damon; 2] = [Damon::Linux6_12, Damon::Linux7_2];
+const KERNELS: [Damon; 3] = [Damon::Linux6_12, Damon::Linux7_2, Damon::WithoutFilters];
 const STAT: &str = "sys/module/damon_stat/parameters/enabled";
 
 fn journal<'a>(dir: &TempDir, fs: &'a FakeFs) -> Journal<'a> {
@@ -355,7 +355,8 @@ fn a_specification_that_makes_no_sense_touches_nothing() {
 
 #[test]
 fn a_trial_finds_what_there_is_and_leaves_nothing() {
-    for (kernel, has) in [(Damon::Linux6_12, false), (Damon::Linux7_2, true)] {
+    for kernel in KERNELS {
+        let has = kernel != Damon::Linux6_12;
         let (dir, fs) = (tempfile::tempdir().unwrap(), FakeFs::damon(kernel));
         let before = fs.tree();
         let found = offers::trial(&fs, &journal(&dir, &fs)).unwrap();

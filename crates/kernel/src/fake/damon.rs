@@ -20,6 +20,8 @@ pub enum Damon {
     Linux6_12,
     /// With all of these, and `damon_stat` on from boot.
     Linux7_2,
+    /// As 7.2, without the schemes' directory `filters`, which 7.2 deprecates in favour of `core_filters` and `ops_filters`.
+    WithoutFilters,
 }
 
 const METRICS: [&str; 9] = [
@@ -60,7 +62,7 @@ impl Damon {
     pub(super) fn fresh(self) -> Tree {
         let mut tree = Tree::new();
         tree.insert(&format!("{KDAMONDS}/nr_kdamonds"), "0");
-        if self == Self::Linux7_2 {
+        if self != Self::Linux6_12 {
             tree.insert(STAT, "Y");
         }
         tree
@@ -68,10 +70,22 @@ impl Damon {
 
     /// A kdamond with one of everything.
     fn template(self) -> Tree {
-        Tree::parse(match self {
+        let mut tree = Tree::parse(match self {
             Self::Linux6_12 => include_str!("../../../../fixtures/damon/linux-6.12.tree"),
-            Self::Linux7_2 => include_str!("../../../../fixtures/damon/linux-7.2.tree"),
-        })
+            Self::Linux7_2 | Self::WithoutFilters => {
+                include_str!("../../../../fixtures/damon/linux-7.2.tree")
+            }
+        });
+        if self == Self::WithoutFilters {
+            let mut kept = Tree::new();
+            for (path, text) in
+                tree.iter().filter(|(path, _)| !path.contains("/schemes/0/filters/"))
+            {
+                kept.insert(path, text);
+            }
+            tree = kept;
+        }
+        tree
     }
 
     pub(super) fn react(self, tree: &mut Tree, path: &str, text: &str) -> Result<(), Errno> {

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use nearfar_kernel::features::{Asked, Features, State, TABLE};
 use nearfar_kernel::fs::{Fs, RootFs};
 use nearfar_kernel::journal::Journal;
+use nearfar_kernel::mempolicy;
 use nearfar_topology::{Finding, Topology};
 use serde::Serialize;
 
@@ -19,6 +20,7 @@ use nearfar_command::output;
 use nearfar_sensors::{self as sense, Scene as SenseScene};
 
 mod movers;
+mod services;
 mod state;
 mod text;
 mod verdict;
@@ -86,6 +88,8 @@ struct Scene<'a> {
     machine: &'a Topology,
     features: &'a Features,
     live: bool,
+    /// The sandbox's refusal of memory policies, if it refuses them.
+    refused: Option<String>,
 }
 
 /// Prints the report.
@@ -95,7 +99,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let live = args.machine.select().is_live();
     let asked = if live { Asked::Live } else { Asked::Recorded };
     let features = Features::detect(fs.as_ref(), asked);
-    let scene = Scene { fs: fs.as_ref(), machine: &machine, features: &features, live };
+    let refused = if live { mempolicy::permitted().err() } else { None };
+    let refused = refused.map(|error| error.to_string());
+    let scene = Scene { fs: fs.as_ref(), machine: &machine, features: &features, live, refused };
     let mut report = report(&scene, args.machine.select().lab(fs.as_ref()), &findings);
     report.sensors = live.then(|| sensors(&machine)).transpose()?;
     if args.json {

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use nearfar_daemon::owner::Service;
 use nearfar_kernel::damon::{DamonError, DamonStat, Holder, Session, holders};
 use nearfar_kernel::features::{Asked, Feature, Features, State};
 use nearfar_kernel::fs::Fs;
@@ -275,10 +276,13 @@ fn said(
 /// Adds to an error the option that avoids it.
 fn explained(error: &DamonError, args: &Args) -> anyhow::Error {
     let stat = args.keep_damon_stat && error.to_string().contains("damon_stat");
-    let hint = if stat {
-        "; or leave --keep-damon-stat out, and nearfar pauses it during the recording"
-    } else {
-        ""
+    let tiers = |pid: &u32| Service::Tier.running().is_some_and(|tiering| tiering.pid == *pid);
+    let hint = match error {
+        _ if stat => "; or leave --keep-damon-stat out, and nearfar pauses it during the recording",
+        DamonError::InUse { pid: Some(pid) } if tiers(pid) => {
+            "; it is tiering: nearfar tier start --record FILE keeps a record meanwhile"
+        }
+        _ => "",
     };
     anyhow::anyhow!("{error}{hint}")
 }

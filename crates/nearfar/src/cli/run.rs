@@ -10,8 +10,10 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::str::FromStr;
 
+use anyhow::Context as _;
 use nearfar_kernel::features::{Asked, Feature, Features};
 use nearfar_kernel::fs::RootFs;
+use nearfar_kernel::mempolicy;
 use nearfar_topology::{Mix, NodeExpr, NodeSet, NodeSetError, Topology};
 
 use super::machine::MachineArgs;
@@ -175,6 +177,9 @@ fn prepare_and_run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     for note in &plan.notes {
         output::note(note);
+    }
+    if plan.heap.is_some() {
+        mempolicy::permitted().context("--heap")?;
     }
     let setter = Setter::new(fs.as_ref(), args.machine.select().root_dir());
     if args.report.is_none() && args.tier.is_none() && args.balance.is_none() {

@@ -72,7 +72,7 @@ const TIPS: [(&str, &str, &str); 47] = [
         "",
         "which report: nearfar report heatmap, wss, temperature, residency or info FILE",
     ),
-    ("weights", "--set", "weights follow from bandwidths: nearfar weights --from FILE --apply"),
+    ("weights", "--set", "nearfar weights 0=3,1=1 --apply sets weights of your own"),
     (ANY, "-v", NO_LEVELS),
     (ANY, "--verbose", NO_LEVELS),
     (ANY, "-q", NO_LEVELS),

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use nearfar_kernel::fs::{self, Fs};
+use nearfar_kernel::mempolicy;
 use nearfar_kernel::smbios;
 use nearfar_report::drawing;
 use nearfar_topology::Topology;
@@ -59,6 +60,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         output::note(format_args!("recorded to {}", file.display()));
     }
     let is_live = args.machine.select().is_live();
+    if is_live && let Err(error) = mempolicy::permitted() {
+        output::note(format_args!("no memory can be placed here: {error}"));
+    }
     let modules = if is_live { smbios::modules() } else { smbios::Modules::new() };
     if let Some(form) = args.draw {
         output::print(&match form {

@@ -18,6 +18,7 @@ use nearfar_command::weighing::set::Setter;
 use nearfar_command::weighing::source::{self, From, Wanted};
 use nearfar_command::weighing::{Figures, MIX, Outcome, refuse_one};
 
+mod given;
 mod json;
 mod text;
 
@@ -25,6 +26,9 @@ mod text;
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = FILE_HELP)]
 pub(crate) struct Args {
+    /// These weights in place of computed ones, as 0=3,1=1 or near=3,far=1: pages a round for each node
+    #[arg(value_name = "NODES=WEIGHT,...", conflicts_with_all = ["nodes", "restore"])]
+    given: Option<given::Given>,
     /// Source of bandwidths: `probe` (saved by nearfar probe), `hmat` (firmware), `kernel` (no bandwidths: its current
     /// weights), or a FILE [default: probe if one of this machine is saved, else hmat]
     #[arg(long, value_name = "probe|hmat|kernel|FILE")]
@@ -73,7 +77,9 @@ struct Plan<'a> {
     machine: &'a Topology,
     nodes: NodeSet,
     mix: Mix,
-    /// `None` if the kernel's own weights were requested.
+    /// Whether the user gave the weights.
+    is_given: bool,
+    /// `None` if the kernel's own weights were requested, and for given ones if no bandwidths are known.
     figures: Option<Figures>,
     /// The proposed weights.
     weights: Weights,
@@ -140,14 +146,22 @@ fn plan<'a>(
         args.cpunodebind.as_ref().map(|of| super::run::cpu_nodes(of, machine)).transpose()?;
     let cpus = cpu_nodes.as_ref().map(|of| super::run::cpus_of(of, machine)).unwrap_or_default();
     let cpus: Vec<_> = cpus.into_iter().collect();
-    let nodes = args.nodes.resolve(machine, &cpus).context("--nodes").ends_with(Exit::Usage)?;
+    let given = args.given.as_ref().map(|given| given.resolve(machine, &cpus)).transpose()?;
+    let nodes = match &given {
+        Some(weights) => weights.iter().map(|(node, _)| node).collect(),
+        None => args.nodes.resolve(machine, &cpus).context("--nodes").ends_with(Exit::Usage)?,
+    };
     let current = match weights::read(fs) {
         Ok(current) => Some(current),
         Err(WeightsError::Unsupported) if !args.apply && args.from != Some(From::Kernel) => None,
         Err(error) => return Err(error.into()),
     };
     let wanted = Wanted { machine, nodes: &nodes, cpu_nodes: cpu_nodes.as_ref(), mix: args.mix };
-    let (figures, weights) = if args.from == Some(From::Kernel) {
+    let is_given = given.is_some();
+    let (figures, weights) = if let Some(weights) = given {
+        let figures = source::figures(args.from.as_ref(), wanted);
+        (if args.from.is_some() { Some(figures?) } else { figures.ok() }, weights)
+    } else if args.from == Some(From::Kernel) {
         let current = current.as_ref().and_then(|current| current.over(nodes.iter()));
         (
             None,
@@ -167,7 +181,7 @@ fn plan<'a>(
         (Some(figures), best.weights)
     };
     let pending = setter.pending().unwrap_or_default();
-    Ok(Plan { machine, nodes, mix: args.mix, figures, weights, current, pending })
+    Ok(Plan { machine, nodes, mix: args.mix, is_given, figures, weights, current, pending })
 }
 
 /// Adds to the error the command that leaves the node out.

@@ -205,9 +205,13 @@ fn confine_files(unix: Option<&Path>) -> anyhow::Result<String> {
 }
 
 fn refuse_calls(disk: bool) -> anyhow::Result<()> {
-    let refused = REFUSED.iter().chain(FOR_DISKS.iter().filter(|_| !disk));
-    let rules = refused.map(|call| (*call, Vec::new())).collect();
-    let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    refuse(REFUSED.iter().chain(FOR_DISKS.iter().filter(|_| !disk)), libc::EPERM)
+}
+
+/// Has these calls of this thread and its children fail.
+fn refuse<'a>(calls: impl Iterator<Item = &'a i64>, errno: i32) -> anyhow::Result<()> {
+    let rules = calls.map(|call| (*call, Vec::new())).collect();
+    let refuse = SeccompAction::Errno(errno.unsigned_abs());
     let filter = SeccompFilter::new(
         rules,
         SeccompAction::Allow,
@@ -246,6 +250,26 @@ mod tests {
         });
         confined.join().unwrap();
         assert!(Command::new("true").status().unwrap().success(), "others are not confined");
+    }
+
+    #[test]
+    fn without_landlock_the_rest_is_enforced_and_the_lack_is_told() {
+        let landlock = [
+            libc::SYS_landlock_create_ruleset,
+            libc::SYS_landlock_add_rule,
+            libc::SYS_landlock_restrict_self,
+        ];
+        // As a container refuses it, and as a kernel without it does.
+        for errno in [libc::EPERM, libc::ENOSYS] {
+            let confined = std::thread::spawn(move || {
+                refuse(landlock.iter(), errno).unwrap();
+                let sandbox = confine("me".to_owned(), None, false);
+                assert!(sandbox.no_new_privs && sandbox.seccomp, "{sandbox}");
+                assert!(sandbox.landlock.starts_with("no"), "{sandbox}");
+                assert!(Command::new("true").status().is_err(), "{sandbox}");
+            });
+            confined.join().unwrap();
+        }
     }
 
     #[test]

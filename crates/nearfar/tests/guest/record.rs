@@ -198,6 +198,10 @@ pub(crate) fn an_interrupted_recording_is_whole_and_another_one_beside_it_is_ref
     assert_eq!(info["record"]["findings"], serde_json::json!([]));
     let nodes = info["record"]["nodes"].as_array().unwrap();
     assert!(nodes.iter().all(|node| !node["ranges"].as_array().unwrap().is_empty()), "{info}");
+    done(&["tier", "start"]);
+    let other = nearfar(&["record", "--machine", "-o", "/tmp/other.nfr"]).output().unwrap();
+    assert!(error(&other).contains("nearfar tier start --record FILE"), "{other:?}");
+    done(&["tier", "stop"]);
     assert_eq!(damon(), before);
 }
 

@@ -84,10 +84,12 @@ pub fn compared(document: &Document) -> String {
 /// The lists.
 pub fn list(list: &List) -> String {
     let mut out = String::new();
+    let all = [&list.machines, &list.workloads, &list.policies, &list.studies];
+    let column = all.into_iter().flatten().map(|of| of.name.len()).max().unwrap_or_default();
     let mut section = |title: &str, names: &[Named]| {
         let _ = writeln!(out, "{title}");
         for of in names {
-            wrapped(&mut out, &format!("  {:<14} ", of.name), &of.about, 17);
+            wrapped(&mut out, &format!("  {:<column$}  ", of.name), &of.about, column + 4);
         }
     };
     section("machines", &list.machines);

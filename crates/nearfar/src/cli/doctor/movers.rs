@@ -175,7 +175,8 @@ mod tests {
         let tier = Tier { kernel_id: None, nodes: NodeSet::default(), known_by: KnownBy::Cpus };
         machine.tiers = vec![tier; 2];
         let (fs, features) = (TreeFs(tree), Features::only(&[]));
-        let scene = Scene { fs: &fs, machine: &machine, features: &features, live: true };
+        let scene =
+            Scene { fs: &fs, machine: &machine, features: &features, live: true, refused: None };
         all(&scene).into_iter().map(|mover| (mover.name, mover.effect)).collect()
     }
 

@@ -289,7 +289,13 @@ mod tests {
         let mut tree = Tree::new();
         entries.iter().for_each(|(path, text)| tree.insert(path, text));
         let (fs, machine, features) = (TreeFs(tree), Topology::default(), Features::only(&[]));
-        settings(&Scene { fs: &fs, machine: &machine, features: &features, live: false })
+        settings(&Scene {
+            fs: &fs,
+            machine: &machine,
+            features: &features,
+            live: false,
+            refused: None,
+        })
     }
 
     #[test]

@@ -8,8 +8,8 @@ use nearfar_kernel::features::{Feature, State};
 use nearfar_topology::MemoryKind;
 use serde::Serialize;
 
-use super::Scene;
 use super::state::{Privilege, ROOT};
+use super::{Scene, services};
 
 /// Whether a command can work here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -45,12 +45,12 @@ pub(super) struct Verdict {
     pub(super) next: Option<String>,
 }
 
-fn verdict(command: &'static str, answer: Answer, why: impl Into<String>) -> Verdict {
+pub(super) fn verdict(command: &'static str, answer: Answer, why: impl Into<String>) -> Verdict {
     Verdict { command, answer, why: why.into(), next: None }
 }
 
 impl Verdict {
-    fn next(self, next: impl Into<String>) -> Self {
+    pub(super) fn next(self, next: impl Into<String>) -> Self {
         Self { next: Some(next.into()), ..self }
     }
 }
@@ -65,9 +65,14 @@ pub(super) fn all(scene: &Scene<'_>, privileges: &[Privilege]) -> Vec<Verdict> {
         apply(scene, privileges),
         residency(scene),
         tiering(scene, privileges),
+        services::balancing(scene, privileges),
+        services::recording(scene, privileges),
+        services::cache(scene),
         copying(scene),
     ];
-    verdicts.extend(scene.live.then(lab));
+    if scene.live {
+        verdicts.extend([services::machines(scene), lab()]);
+    }
     verdicts
 }
 
@@ -91,7 +96,7 @@ fn copying(scene: &Scene<'_>) -> Verdict {
     verdict(COMMAND, Answer::Yes, why)
 }
 
-const LAB: &str = "nearfar lab shell gives an emulated machine with two kinds of memory";
+pub(super) const LAB: &str = "nearfar lab shell gives an emulated machine with two kinds of memory";
 
 fn topo(scene: &Scene<'_>) -> Verdict {
     let unknown = scene.machine.of_kind(MemoryKind::Unknown);
@@ -137,6 +142,9 @@ fn place(scene: &Scene<'_>) -> Verdict {
         return verdict("run", Answer::No, "one node with memory: there is nothing to choose")
             .next(LAB);
     }
+    if let Some(refused) = &scene.refused {
+        return verdict("run", Answer::No, refused);
+    }
     verdict(
         "run",
         Answer::Yes,
@@ -148,6 +156,9 @@ fn weighted(scene: &Scene<'_>) -> Verdict {
     const COMMAND: &str = "run -w";
     if scene.machine.memory_nodes().len() < 2 {
         return verdict(COMMAND, Answer::No, "one node with memory: no bandwidth to add").next(LAB);
+    }
+    if let Some(refused) = &scene.refused {
+        return verdict(COMMAND, Answer::No, refused);
     }
     match scene.features.state(Feature::WeightedInterleave) {
         State::Present => {
@@ -180,7 +191,7 @@ fn apply(scene: &Scene<'_>, privileges: &[Privilege]) -> Verdict {
     }
 }
 
-fn held(privileges: &[Privilege], name: &str) -> bool {
+pub(super) fn held(privileges: &[Privilege], name: &str) -> bool {
     privileges.iter().any(|privilege| privilege.name == name && privilege.held)
 }
 

@@ -10,8 +10,10 @@ use super::{Outcome, Plan};
 #[derive(Debug, Serialize)]
 pub(super) struct Report<'a> {
     schema: &'static str,
-    /// `probe`, `hmat`, a file, or `kernel`.
+    /// `probe`, `hmat`, a file, `kernel`, or `none`: no bandwidths are known.
     source: &'a str,
+    /// Whether the user gave the weights.
+    given: bool,
     /// Whether the bandwidths are of an emulated machine; null if the source does not say.
     emulated: Option<bool>,
     mix: Mix,
@@ -68,7 +70,8 @@ impl<'a> Report<'a> {
         };
         Self {
             schema: "nearfar.weights/1",
-            source: figures.map_or("kernel", |figures| &figures.source),
+            source: figures.map_or(if plan.is_given { "none" } else { "kernel" }, |of| &of.source),
+            given: plan.is_given,
             emulated: figures.and_then(|figures| figures.emulated),
             mix: plan.mix,
             tolerance_basis_points: nearfar_policy::TOLERANCE.0,

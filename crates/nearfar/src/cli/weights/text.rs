@@ -22,11 +22,15 @@ fn head(out: &mut String, plan: &Plan<'_>) {
     let _ = match &plan.figures {
         Some(figures) => {
             let emulated = if figures.emulated == Some(true) { ", emulated" } else { "" };
+            let given = if plan.is_given { " as given" } else { "" };
             writeln!(
                 out,
-                "Weights at {} reads:writes, bandwidths from {}{emulated}",
+                "Weights{given} at {} reads:writes, bandwidths from {}{emulated}",
                 plan.mix, figures.source
             )
+        }
+        None if plan.is_given => {
+            writeln!(out, "Weights as given; no bandwidths are known (nearfar probe)")
         }
         None => writeln!(out, "Weights as the kernel has them"),
     };
@@ -64,6 +68,9 @@ fn choices(out: &mut String, plan: &Plan<'_>) {
         }
     };
     line("these weights", plan.chosen());
+    if plan.is_given {
+        line("computed", figures.best().ok());
+    }
     line("1:1", plan.even());
     line("kernel now", plan.kernel());
     if let Some(near) = plan.near_alone() {
@@ -79,7 +86,7 @@ fn percent(loss: BasisPoints) -> String {
 
 fn advice(out: &mut String, plan: &Plan<'_>, applying: bool) {
     let loss = plan.chosen().map(|outcome| outcome.loss);
-    if let Some(loss) = loss.filter(|loss| *loss > TOLERANCE) {
+    if let Some(loss) = loss.filter(|loss| *loss > TOLERANCE && !plan.is_given) {
         let (loss, aim) = (percent(loss), percent(TOLERANCE));
         let _ = writeln!(
             out,
@@ -101,7 +108,7 @@ fn advice(out: &mut String, plan: &Plan<'_>, applying: bool) {
     }
     if to_be_set(plan) && !applying {
         let suits = plan.kernel().is_some_and(|now| now.loss <= TOLERANCE);
-        let what = if suits {
+        let what = if suits && !plan.is_given {
             format!(
                 "No need to set them: the kernel's weights lose {} or less, too.",
                 percent(TOLERANCE)

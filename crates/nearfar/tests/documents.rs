@@ -1,0 +1,205 @@
+//! Commands shown in the documents: each is run, here or in a guest (`guest/documents.rs`), or has a reason why not
+//! (`documents/commands.rs`).
+//!
+//! A block ```` ```sh ```` has a command a line, `#` begins a comment, and `\` at the end of a line continues it. A block
+//! ```` ```console ```` has commands after `$` and their output: `nearfar vm` for the recorded machine `lab-cxl-2tier`, with
+//! lines broken for the page, and `...` for lines left out.
+
+#![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Output};
+
+#[path = "documents/commands.rs"]
+mod commands;
+#[path = "tidy/files.rs"]
+mod files;
+
+use commands::{COMMANDS, PRELUDE, Run};
+use files::{complain, root};
+
+/// The documents: paths from the root, and texts.
+fn documents() -> Vec<(String, String)> {
+    let top = ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md"].map(String::from).into_iter();
+    let mut all: Vec<_> = top
+        .map(|name| {
+            let text = std::fs::read_to_string(root().join(&name)).unwrap();
+            (name, text)
+        })
+        .collect();
+    all.extend(files::below(&["artefacts", "crates", "docs", "examples", "lab"], "md"));
+    all
+}
+
+/// The contents of the document's blocks in this language.
+fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
+    let opening = format!("```{language}\n");
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let Some((_, after)) = rest.split_once(&opening) {
+        let (block, after) = after.split_once("```").unwrap();
+        found.push(block);
+        rest = after;
+    }
+    found
+}
+
+/// The commands of a block, without comments.
+fn commands_of(block: &str) -> Vec<String> {
+    let joined = block.replace("\\\n", " ");
+    let bare = joined.lines().map(|line| {
+        let line = if line.starts_with('#') { "" } else { line };
+        let command = line.split_once(" #").map_or(line, |(command, _)| command);
+        command.split_whitespace().collect::<Vec<_>>().join(" ")
+    });
+    bare.filter(|command| !command.is_empty()).collect()
+}
+
+#[test]
+fn a_block_is_read_as_a_shell_reads_it() {
+    let text =
+        "a\n```sh\nnearfar topo   # all\n# none\nnearfar run \\\n  -- CMD # x\n```\n```c\nx\n```\n";
+    let found: Vec<String> = blocks(text, "sh").into_iter().flat_map(commands_of).collect();
+    assert_eq!(found, ["nearfar topo", "nearfar run -- CMD"]);
+}
+
+#[test]
+fn every_command_shown_is_run_or_has_a_reason() {
+    let mut findings = Vec::new();
+    let documents = documents();
+    for (name, text) in &documents {
+        let blocks = blocks(text, "sh").into_iter().chain(blocks(text, "bash"));
+        let shown: BTreeSet<String> = blocks.flat_map(commands_of).collect();
+        let listed: &[(&str, Run)] =
+            COMMANDS.iter().find(|(file, _)| file == name).map_or(&[], |(_, listed)| listed);
+        let all = listed.iter().any(|(command, _)| *command == "*");
+        for command in &shown {
+            if !all && !listed.iter().any(|(one, _)| one == command) {
+                findings.push(format!("{name}: documents/commands.rs does not run `{command}`"));
+            }
+        }
+        for (command, _) in listed {
+            if *command != "*" && !shown.contains(*command) {
+                findings.push(format!("{name}: does not show `{command}`"));
+            }
+        }
+    }
+    for (file, _) in COMMANDS {
+        if !documents.iter().any(|(name, _)| name == file) {
+            findings.push(format!("documents/commands.rs: there is no {file}"));
+        }
+    }
+    complain(&findings);
+}
+
+#[test]
+fn tests_that_are_named_exist_and_reasons_are_given() {
+    let sources = files::below(&["artefacts", "crates"], "rs");
+    let mut findings = Vec::new();
+    for (command, run) in COMMANDS.iter().flat_map(|(_, listed)| *listed) {
+        match run {
+            Run::Test(name) => {
+                let function = format!("fn {name}()");
+                if !sources.iter().any(|(_, text)| text.contains(&function)) {
+                    findings.push(format!("{command}: there is no test {name}"));
+                }
+            }
+            Run::Never(text) | Run::HostBy(text) | Run::GuestBy(text) => {
+                assert!(!text.is_empty(), "{command}");
+            }
+            Run::Host | Run::Guest => {}
+        }
+    }
+    complain(&findings);
+}
+
+/// Runs a script in an empty directory, with built programs in PATH.
+fn run(script: &str) -> Output {
+    let directory = tempfile::tempdir().unwrap();
+    let programs = Path::new(env!("CARGO_BIN_EXE_nearfar")).parent().unwrap();
+    let path = std::env::var_os("PATH").unwrap();
+    let mut paths = vec![programs.to_path_buf()];
+    paths.extend(std::env::split_paths(&path));
+    Command::new("bash")
+        .args(["-euo", "pipefail", "-c", &format!("{PRELUDE}{script}")])
+        .current_dir(directory.path())
+        .env("PATH", std::env::join_paths(paths).unwrap())
+        .env("ROOT", root())
+        .env("ABI", programs.join("../abi"))
+        .env("NEARFAR_STATE", directory.path().join("state"))
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn commands_that_need_no_second_kind_of_memory_succeed_here() {
+    for (command, run_by) in COMMANDS.iter().flat_map(|(_, listed)| *listed) {
+        let script = match run_by {
+            Run::Host => command,
+            Run::HostBy(script) => script,
+            Run::Guest | Run::GuestBy(_) | Run::Test(_) | Run::Never(_) => continue,
+        };
+        let output = run(script);
+        assert!(output.status.success(), "{script}: {output:?}");
+    }
+}
+
+/// Words of a text.
+fn words(text: &str) -> Vec<&str> {
+    // Elements of XML are words, even if none of them begins a line.
+    text.split_inclusive('>').flat_map(str::split_whitespace).collect()
+}
+
+/// Whether the output is the shown one, apart from breaks of lines and what `...` stands for.
+fn matches(shown: &str, output: &str) -> bool {
+    let parts: Vec<Vec<&str>> = shown.split("...").map(words).collect();
+    let output = words(output);
+    let mut at = 0;
+    for (index, part) in parts.iter().enumerate() {
+        let here = output[at..].windows(part.len().max(1)).position(|window| window == part);
+        match here {
+            _ if part.is_empty() => {}
+            Some(0) => at += part.len(),
+            Some(skipped) if index > 0 => at += skipped + part.len(),
+            _ => return false,
+        }
+    }
+    parts.last().is_none_or(Vec::is_empty) || at == output.len()
+}
+
+#[test]
+fn what_is_shown_as_output_is_compared_word_by_word() {
+    assert!(matches("a b\n c", "a\nb c\n") && matches("a ... d", "a b c d"));
+    assert!(!matches("a b", "a b c") && !matches("a c", "a b") && !matches("a ... d", "a b"));
+}
+
+#[test]
+fn what_a_document_shows_as_output_is_printed() {
+    let machine = root().join("fixtures/machines/lab-cxl-2tier.tree");
+    let domain = "<domain type='kvm'><memory unit='GiB'>2</memory><vcpu>4</vcpu>\
+                  <cpu><numa><cell id='0' cpus='0-3' memory='1' unit='GiB'/>\
+                  <cell id='1' memory='1' unit='GiB'/></numa></cpu></domain>";
+    let mut runs = 0;
+    for (name, text) in documents() {
+        for block in blocks(&text, "console") {
+            for session in block.replace("\\\n", " ").split("$ ").skip(1) {
+                let (command, shown) = session.split_once('\n').unwrap();
+                let on_machine = format!(" --sysfs {} ", machine.display());
+                let command = ["args", "run --dry-run", "xml"].iter().fold(
+                    command.to_owned(),
+                    |command, word| {
+                        let from = format!("nearfar vm {word} ");
+                        command.replace(&from, &format!("nearfar vm {word}{on_machine}"))
+                    },
+                );
+                let output =
+                    run(&format!("printf '%s' \"{domain}\" > domain.xml; {command} 2>&1 || true"));
+                let output = String::from_utf8(output.stdout).unwrap();
+                assert!(matches(shown, &output), "{name}: {command}\n{output}\nshown:\n{shown}");
+                runs += 1;
+            }
+        }
+    }
+    assert!(runs > 5, "{runs} commands: are blocks found?");
+}
