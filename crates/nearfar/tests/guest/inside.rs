@@ -112,8 +112,21 @@ pub(crate) fn done(arguments: &[&str]) -> String {
 /// The standard output of a command that must succeed.
 pub(crate) fn printed(mut command: Command) -> String {
     let output = command.output().unwrap();
+    if error(&output).contains("did not end within") {
+        tell_of_timers();
+    }
     assert!(output.status.success(), "{command:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// Prints the kernel's time and the time of each CPU's next timer: one that has passed long ago means that the emulator
+/// has lost an interrupt, and not that the program under test hangs.
+fn tell_of_timers() {
+    let list = std::fs::read_to_string("/proc/timer_list").unwrap_or_default();
+    let tells = ["now at", "cpu:", "next_event", "expires_next", "Per CPU device"];
+    list.lines().filter(|line| tells.iter().any(|part| line.contains(part))).for_each(|line| {
+        println!("timers: {line}");
+    });
 }
 
 pub(crate) fn error(output: &Output) -> String {
