@@ -4,6 +4,7 @@
 //! - [`budget`]: limits of near memory for cgroups (`nearfar tier start --near-max`), in place of the loop of `tier`.
 //! - [`balance`]: traffic management between the nodes of a tier (`nearfar balance`).
 //! - [`advice`]: publishes the load of each node to programs that place memory (`nearfar daemon`).
+//! - [`history`]: the last decisions, for `nearfar why`.
 //! - [`owner`]: one of the first two runs at a time; the claim says which, and how it is stopped.
 //! - [`recording`]: access records written while pages move.
 //!
@@ -16,6 +17,7 @@ pub mod balance;
 pub mod budget;
 #[cfg(fuzzing)]
 pub mod fuzz;
+pub mod history;
 pub mod owner;
 pub mod recording;
 pub mod tier;

@@ -53,6 +53,33 @@ fn fixture(name: &str) -> String {
 }
 
 #[test]
+fn a_snapshot_shows_the_same_machine_elsewhere_and_has_no_serial_numbers() {
+    let state = State::new();
+    let machine = fixture("cxl-region-two-devices.tree");
+    let file = state.0.path().join("snapshot.json");
+    let (code, out, err) =
+        state.nearfar(&["snapshot", file.to_str().unwrap(), "--sysfs", &machine]);
+    assert_eq!((code, out.as_str()), (Some(0), ""), "{err}");
+    assert!(err.contains("read it before you send it"), "{err}");
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(!text.contains("5cd0a00000001000"), "a serial number of the fixture");
+    let snapshot: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(snapshot["doctor"]["schema"], "nearfar.doctor/1");
+    assert_eq!(snapshot["status"]["schema"], "nearfar.status/1");
+    assert_eq!((&snapshot["tiering"], &snapshot["balancing"]), (&Value::Null, &Value::Null));
+    let tree = state.0.path().join("machine.tree");
+    std::fs::write(&tree, snapshot["topology"].as_str().unwrap()).unwrap();
+    let shown = |machine: &str| state.nearfar(&["topo", "--sysfs", machine]);
+    assert_eq!(shown(tree.to_str().unwrap()), shown(&machine));
+    // On this machine, and into a place that can't be written to.
+    let (code, out, err) = state.nearfar(&["snapshot", "-"]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["schema"], "nearfar.snapshot/1");
+    let (code, _, err) = state.nearfar(&["snapshot", "/nonexistent/file", "--sysfs", &machine]);
+    assert!(code == Some(1) && err.contains("/nonexistent/file"), "{err}");
+}
+
+#[test]
 fn nearfar_alone_is_the_status_of_this_machine() {
     let state = State::new();
     let (code, out, err) = state.nearfar(&[]);

@@ -25,6 +25,7 @@ use super::pages::Live;
 use super::scope::Scope;
 use super::telling::{self, More};
 use super::{rivals, state};
+use crate::history::History;
 use crate::tier::service::refuse_conflicts;
 use nearfar_command::exit;
 use nearfar_command::machine::Machine;
@@ -175,7 +176,7 @@ impl Service<'_> {
         });
         let left_alone: Vec<String> = left_alone.into_iter().collect();
         let (identity, mut due, mut tell) = (Identity::own(), Duration::ZERO, Duration::ZERO);
-        let mut supervisor = Supervisor::find();
+        let (mut supervisor, mut history) = (Supervisor::find(), History::default());
         while !stop.load(Ordering::Relaxed) {
             supervisor.alive();
             let now = clock.elapsed();
@@ -198,7 +199,8 @@ impl Service<'_> {
                     layout: told.layout,
                     running_s: now.as_secs(),
                 };
-                let state = telling::state(one, live, &more);
+                let mut state = telling::state(one, live, &more);
+                telling::continue_history(&mut state, &mut history);
                 state::write(self.journal.dir(), &state)?;
                 output::print(&state.text())?;
                 supervisor.ready(&format!("balancing {}", state.scope));

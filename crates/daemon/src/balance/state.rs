@@ -49,6 +49,9 @@ pub struct State {
     pub(crate) splits: Splits,
     /// The cost of balancing.
     pub cost: Cost,
+    /// The last decisions.
+    #[serde(default)]
+    pub history: History,
 }
 
 /// A sensor.

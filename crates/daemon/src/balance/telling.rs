@@ -20,6 +20,7 @@ use super::choice::Eye as Sees;
 use super::options::Options;
 use super::pages::Live;
 use super::state::{self, SCHEMA, State};
+use crate::history::{Decision, History};
 use crate::tier::state::Moves;
 
 /// Further parts of the status.
@@ -79,7 +80,27 @@ pub(super) fn state(one: &Loop<Sees<'_>>, live: &Live<'_>, more: &More<'_>) -> S
             interruptions: cost.interruptions,
             calls: tally.calls,
         },
+        history: History::default(),
     }
+}
+
+/// Adds the present decision to the last ones, and has the state take these over.
+pub(super) fn continue_history(state: &mut State, history: &mut History) {
+    let decided = &state.decision;
+    let share = |bp: u32| format!("{}.{} %", bp / 100, bp % 100 / 10);
+    let figures = [
+        decided.gain_bp.map(|gain| format!("predicted gain {}", share(gain))),
+        decided.confidence_bp.map(|sure| format!("confidence {}", share(sure))),
+        Some(format!("{} pages to move, {} huge ones split", decided.moves, decided.splits)),
+    ];
+    history.note(Decision {
+        at_s: state.running_s,
+        about: String::new(),
+        reason: decided.what.clone(),
+        why: decided.why.clone(),
+        figures: figures.into_iter().flatten().collect::<Vec<_>>().join(", "),
+    });
+    state.history.clone_from(history);
 }
 
 fn eye(watch: &nearfar_control::balancing::Watch<Sees<'_>>) -> state::Eye {

@@ -30,6 +30,7 @@ use super::plan::{self, Plan};
 use super::schemes::specifications;
 use super::scope::Whose;
 use super::state::{self, Ledger, More, State};
+use crate::history::History;
 use nearfar_command::exit;
 use nearfar_command::machine::Machine;
 use nearfar_command::output;
@@ -110,6 +111,7 @@ fn set_and_serve(
         whose,
         log,
         ledger,
+        history: History::default(),
         us,
         clock,
         supervisor: Supervisor::find(),
@@ -182,6 +184,7 @@ struct Service<'a> {
     whose: Whose,
     log: Option<Log>,
     ledger: Ledger,
+    history: History,
     us: Identity,
     clock: Stopwatch,
     supervisor: Supervisor,
@@ -310,7 +313,7 @@ impl Service<'_> {
     }
 
     /// Reports the present state, in the status file and on the output.
-    fn show(&self, turns: &Turns, pages: &DamonMigrator<'_>) -> anyhow::Result<()> {
+    fn show(&mut self, turns: &Turns, pages: &DamonMigrator<'_>) -> anyhow::Result<()> {
         let more = More {
             identity: self.us,
             tree: self.whose.root(),
@@ -320,7 +323,8 @@ impl Service<'_> {
             ledger: &self.ledger,
             running_s: self.clock.elapsed().as_secs(),
         };
-        let state = State::of(turns, pages, &more);
+        let mut state = State::of(turns, pages, &more);
+        state.continue_history(&mut self.history);
         state::write(self.journal.dir(), &state)?;
         output::print(&state.text())
     }

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::damon::DamonMigrator;
 use super::options::InForce;
 use super::plan::Plan;
+use crate::history::{Decision, History};
 use nearfar_policy::tiering::scale;
 use nearfar_policy::tiering::segments::PAGE;
 
@@ -52,6 +53,9 @@ pub struct State {
     /// CPU time of DAMON's threads and of this program.
     pub(crate) cpu_ms: u64,
     pub(crate) moves: Vec<Moves>,
+    /// The last decisions of all boundaries.
+    #[serde(default)]
+    pub history: History,
 }
 
 /// The access record.
@@ -125,7 +129,31 @@ impl State {
             gone: more.ledger.gone.to_string(),
             cpu_ms: pages.cpu().0.saturating_add(more.ledger.cpu.0) / 1_000_000,
             moves: more.ledger.moves(pages),
+            history: History::default(),
         }
+    }
+
+    /// Adds the present decisions to the last ones, and takes these over.
+    pub(crate) fn continue_history(&mut self, history: &mut History) {
+        let share = |basis_points: u32| format!("{} %", basis_points / 100);
+        for one in &self.boundaries {
+            history.note(Decision {
+                at_s: self.running_s,
+                about: format!("{} over {}", one.near.nodes, one.far.nodes),
+                reason: one.reason.clone(),
+                why: why(&one.reason).into(),
+                figures: format!(
+                    "referenced within {} ms: {}, {} of near and {} of far memory; {} to promote, {} to demote",
+                    one.window_ms,
+                    Bytes(one.hot_bytes),
+                    share(one.near_used_bp),
+                    share(one.far_used_bp),
+                    Bytes(one.promote_bytes),
+                    Bytes(one.demote_bytes)
+                ),
+            });
+        }
+        self.history.clone_from(history);
     }
 
     /// For people.

@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use super::machine::MachineArgs;
 use super::sense::report::{Described, described};
+use nearfar_command::machine::Machine;
 use nearfar_command::output;
 use nearfar_sensors::{self as sense, Scene as SenseScene};
 
@@ -37,7 +38,7 @@ pub(crate) struct Args {
 
 /// The complete report; the JSON of `nearfar.doctor/1`. Key names are stable; new keys may be added.
 #[derive(Debug, Serialize)]
-struct Report {
+pub(crate) struct Report {
     schema: &'static str,
     /// Vendor and product name from firmware.
     product: Option<String>,
@@ -94,22 +95,28 @@ struct Scene<'a> {
 
 /// Prints the report.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let fs = args.machine.select().open()?;
-    let (machine, findings) = args.machine.select().read(fs.as_ref())?;
-    let live = args.machine.select().is_live();
-    let asked = if live { Asked::Live } else { Asked::Recorded };
-    let features = Features::detect(fs.as_ref(), asked);
-    let refused = if live { mempolicy::permitted().err() } else { None };
-    let refused = refused.map(|error| error.to_string());
-    let scene = Scene { fs: fs.as_ref(), machine: &machine, features: &features, live, refused };
-    let mut report = report(&scene, args.machine.select().lab(fs.as_ref()), &findings);
-    report.sensors = live.then(|| sensors(&machine)).transpose()?;
+    let report = of(&args.machine.select())?;
     if args.json {
         output::print_json(&report)?;
     } else {
         output::print(&text::of(&report))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The report on a machine.
+pub(crate) fn of(selected: &Machine) -> anyhow::Result<Report> {
+    let fs = selected.open()?;
+    let (machine, findings) = selected.read(fs.as_ref())?;
+    let live = selected.is_live();
+    let asked = if live { Asked::Live } else { Asked::Recorded };
+    let features = Features::detect(fs.as_ref(), asked);
+    let refused = if live { mempolicy::permitted().err() } else { None };
+    let refused = refused.map(|error| error.to_string());
+    let scene = Scene { fs: fs.as_ref(), machine: &machine, features: &features, live, refused };
+    let mut report = report(&scene, selected.lab(fs.as_ref()), &findings);
+    report.sensors = live.then(|| sensors(&machine)).transpose()?;
+    Ok(report)
 }
 
 fn report(scene: &Scene<'_>, lab: Option<serde_json::Value>, findings: &[Finding]) -> Report {

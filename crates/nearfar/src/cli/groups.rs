@@ -9,8 +9,8 @@ use nearfar_command::output::wrapped;
 
 /// The groups in the order of the help, each with its commands.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Look", &["status", "topo", "ps", "doctor", "sense", "report"]),
-    ("Decide", &["weights", "off"]),
+    ("Look", &["status", "topo", "ps", "doctor", "sense", "report", "snapshot"]),
+    ("Decide", &["weights", "why", "off"]),
     ("Place", &["run", "tier", "balance", "vm", "oci-runtime", "nri", "dra"]),
     ("Measure", &["probe", "record"]),
     ("Serve", &["cache", "daemon"]),

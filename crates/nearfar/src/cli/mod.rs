@@ -27,12 +27,14 @@ mod report;
 mod run;
 mod sense;
 mod sim;
+mod snapshot;
 mod status;
 mod tier;
 pub(crate) mod tips;
 mod topo;
 mod vm;
 mod weights;
+mod why;
 
 /// Near and far memory for Linux: find it, measure it, place data over it.
 #[derive(Debug, Parser)]
@@ -47,6 +49,8 @@ pub(crate) struct Cli {
 enum Command {
     /// Show the machine, what nearfar does on it now, and what to try next (also: nearfar without a command)
     Status(status::Args),
+    /// Explain the last decisions of tiering and balancing with their figures
+    Why(why::Args),
     /// End the services that move pages and restore all settings that nearfar has changed; needs root
     Off(off::Args),
     /// Show nodes, kinds of memory, tiers, CXL regions and devices, firmware's figures
@@ -55,6 +59,8 @@ enum Command {
     Ps(ps::Args),
     /// Report the capabilities of this kernel and machine, missing ones and how to get them
     Doctor(doctor::Args),
+    /// Write what a report of a problem needs into one file, without names and serial numbers
+    Snapshot(snapshot::Args),
     /// Measure idle latency, bandwidth and loaded latency between every CPU node and memory node
     Probe(probe::Args),
     /// Show, set or restore interleave weights that add up the bandwidth of several nodes
@@ -114,10 +120,12 @@ impl Cli {
         let Some(command) = self.command else { return status::run(&status::Args::default()) };
         match command {
             Command::Status(args) => status::run(&args),
+            Command::Why(args) => why::run(&args),
             Command::Off(args) => off::run(&args),
             Command::Topo(args) => topo::run(&args),
             Command::Ps(args) => ps::run(&args),
             Command::Doctor(args) => doctor::run(&args),
+            Command::Snapshot(args) => snapshot::run(&args),
             Command::Probe(args) => probe::run(&args),
             Command::Record(args) => record::run(&args),
             Command::Report(args) => report::run(&args),

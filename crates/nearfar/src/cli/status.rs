@@ -30,7 +30,7 @@ pub(crate) struct Args {
 
 /// The JSON of `nearfar.status/1`.
 #[derive(Debug, Serialize)]
-struct Report {
+pub(crate) struct Report {
     schema: &'static str,
     product: Option<String>,
     kernel: Option<String>,
@@ -84,7 +84,17 @@ const STAYS: &str = "weights";
 
 /// Prints the status.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let selected = args.machine.select();
+    let report = of(&args.machine.select())?;
+    if args.json {
+        output::print_json(&report)?;
+    } else {
+        output::print(&report.text())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The status of a machine.
+pub(crate) fn of(selected: &machine::Machine) -> anyhow::Result<Report> {
     let fs = selected.open()?;
     let (topology, findings) = selected.read(fs.as_ref())?;
     let mut report = report(&topology, &findings, selected.lab(fs.as_ref()));
@@ -92,12 +102,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         add_live(&mut report, fs.as_ref());
     }
     report.next = next(&report, &topology, selected.is_live());
-    if args.json {
-        output::print_json(&report)?;
-    } else {
-        output::print(&report.text())?;
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(report)
 }
 
 fn report(topology: &Topology, findings: &[Finding], lab: Option<serde_json::Value>) -> Report {
@@ -152,7 +157,8 @@ fn add_live(report: &mut Report, fs: &dyn Fs) {
 
 /// A process as a service, unless it is this command or one that only looks.
 fn service(running: Running) -> Option<Service> {
-    const LOOKS: [&str; 6] = ["status", "topo", "doctor", "off", "man", "completions"];
+    const LOOKS: [&str; 8] =
+        ["status", "topo", "doctor", "snapshot", "why", "off", "man", "completions"];
     let words = running.arguments.get(1..).unwrap_or_default();
     if words.first().is_none_or(|first| LOOKS.contains(&first.as_str())) {
         return None;

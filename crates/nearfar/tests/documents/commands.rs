@@ -101,6 +101,7 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
         &[
             ("nearfar balance start", Guest),
             ("nearfar balance status --json", Guest),
+            ("nearfar why", Guest),
             ("nearfar balance stop", Guest),
             (
                 "nearfar balance start --policy carrefour",
@@ -363,6 +364,7 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
         &[
             ("nearfar tier start", Guest),
             ("nearfar tier status --json", Guest),
+            ("nearfar why", Guest),
             ("nearfar tier config", Guest),
             ("nearfar tier stop", Guest),
             ("nearfar run --tier -- CMD", GuestBy("nearfar run --tier -- sleep 1")),
@@ -401,6 +403,7 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
                 "nearfar topo --sysfs machine.tree",
                 GuestBy("nearfar topo --sysfs /tmp/machine.tree"),
             ),
+            ("nearfar snapshot problem.json", Guest),
             ("nearfar topo --kind 2=hbm", GuestBy("nearfar topo --kind 1=hbm")),
             ("nearfar doctor", Guest),
             ("nearfar ps", Guest),

@@ -83,6 +83,8 @@ pub(crate) fn faults_alone_show_what_is_used_and_settings_are_put_back() {
         text.contains("imbalance of controllers") && text.contains("sensor hint-faults"),
         "{text}"
     );
+    let why = done(&["why"]);
+    assert!(why.contains("balance (process ") && why.contains("pages to move"), "{why}");
     // Two at once undo each other's work.
     let again = nearfar(&START).output().unwrap();
     assert!(!again.status.success() && error(&again).contains("already running"), "{again:?}");

@@ -83,6 +83,9 @@ pub(crate) fn used_memory_comes_near_and_all_is_put_back() {
     assert!(promoted(&status) >= 48, "{status}");
     let text = done(&["tier", "status"]);
     assert!(text.contains("node 1 to 0") && text.contains("CPU time"), "{text}");
+    let why = done(&["why"]);
+    assert!(why.contains("0 over 1: ") && why.contains("to promote"), "{why}");
+    assert!(why.contains("balance: it does not run"), "{why}");
 
     let again = nearfar(&START).output().unwrap();
     assert!(!again.status.success() && error(&again).contains("already running"), "{again:?}");
