@@ -21,11 +21,13 @@ use nearfar_topology::{Bytes, BytesPerSecond, Nanoseconds, NodeId, NodeSet};
 use crate::sys::remote as sys;
 
 mod batch;
+mod migration;
 mod owner;
 mod rate;
 #[cfg(test)]
 mod tests;
 
+pub use migration::{Migration, Next, Run};
 pub use owner::{Owner, OwnerError};
 pub use rate::Rate;
 

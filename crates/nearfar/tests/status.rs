@@ -53,6 +53,33 @@ fn fixture(name: &str) -> String {
 }
 
 #[test]
+fn a_move_that_can_not_be_is_refused_before_a_page_moves() {
+    let state = State::new();
+    let own = std::process::id().to_string();
+    let file = state.0.path().join("moved.json");
+    std::fs::write(&file, "{}").unwrap();
+    let file = file.to_str().unwrap();
+    for (words, status, part) in [
+        (&["move"][..], 2, "PID|CGROUP"),
+        (&["move", &own], 2, "NODES"),
+        (&["move", &own, "900"], 2, "no node 900"),
+        (&["move", &own, "0", "--rate", "0"], 2, "above zero"),
+        (&["move", "4194304", "0"], 1, "process 4194304 does not exist"),
+        (&["move", "/no/such/cgroup", "0"], 2, "/no/such/cgroup"),
+        (&["move", "--undo", "/nonexistent"], 1, "/nonexistent"),
+        (&["move", "--undo", file], 1, "moved.json"),
+    ] {
+        let (code, out, err) = state.nearfar(words);
+        assert!(code == Some(status) && err.contains(part), "{words:?}: {code:?} {err}");
+        assert_eq!(out, "", "{words:?}");
+    }
+    let (code, out, err) = state.nearfar(&["move", &own, "all", "--json"]);
+    assert_eq!(code, Some(0), "{err}");
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&report["schema"], &report["processes"][0]["moved_bytes"]), (&json!("nearfar.move/1"), &json!(0)));
+}
+
+#[test]
 fn a_snapshot_shows_the_same_machine_elsewhere_and_has_no_serial_numbers() {
     let state = State::new();
     let machine = fixture("cxl-region-two-devices.tree");

@@ -11,7 +11,7 @@ use nearfar_command::output::wrapped;
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Look", &["status", "topo", "ps", "doctor", "sense", "report", "snapshot"]),
     ("Decide", &["weights", "why", "off"]),
-    ("Place", &["run", "tier", "balance", "vm", "oci-runtime", "nri", "dra"]),
+    ("Place", &["run", "move", "tier", "balance", "vm", "oci-runtime", "nri", "dra"]),
     ("Measure", &["probe", "record"]),
     ("Serve", &["cache", "daemon"]),
     ("Learn", &["demo", "lab", "sim", "completions", "man"]),

@@ -16,6 +16,7 @@ mod generate;
 mod groups;
 mod lab;
 pub(crate) mod machine;
+mod moving;
 mod nri;
 mod oci_runtime;
 mod off;
@@ -67,6 +68,8 @@ enum Command {
     Weights(weights::Args),
     /// Run a program with its memory and CPUs on given nodes, as numactl does, also by kind of memory
     Run(run::Args),
+    /// Move the memory of running processes to other nodes, and back
+    Move(moving::Args),
     /// Record how often memory is accessed and on which node it is, over time
     Record(record::Args),
     /// Show records of memory accesses: heatmap, working set, temperature, residency
@@ -120,6 +123,7 @@ impl Cli {
         let Some(command) = self.command else { return status::run(&status::Args::default()) };
         match command {
             Command::Status(args) => status::run(&args),
+            Command::Move(args) => moving::run(&args),
             Command::Why(args) => why::run(&args),
             Command::Off(args) => off::run(&args),
             Command::Topo(args) => topo::run(&args),

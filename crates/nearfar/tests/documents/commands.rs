@@ -404,6 +404,14 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
                 GuestBy("nearfar topo --sysfs /tmp/machine.tree"),
             ),
             ("nearfar snapshot problem.json", Guest),
+            (
+                "nearfar move 4711 far --save before.json",
+                GuestBy("nearfar move $$ far --save before.json; nearfar move --undo before.json"),
+            ),
+            (
+                "nearfar move --undo before.json",
+                Test("memory_of_a_program_is_moved_by_a_command_and_back_to_where_it_was"),
+            ),
             ("nearfar topo --kind 2=hbm", GuestBy("nearfar topo --kind 1=hbm")),
             ("nearfar doctor", Guest),
             ("nearfar ps", Guest),

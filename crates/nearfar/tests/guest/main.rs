@@ -161,6 +161,7 @@ const TESTS: &[Test] = tests! {
         budgets_of_attributes_come_and_go_with_them on [SMALL_OLD, SMALL_NEW],
         budgets_that_cannot_be_are_refused_before_anything_is_set on [SMALL_NEW];
     moving: pages_of_another_process_go_where_they_should_and_are_counted_right on [SMALL_OLD, SMALL_NEW],
+        memory_of_a_program_is_moved_by_a_command_and_back_to_where_it_was on [SMALL_OLD, SMALL_NEW],
         a_full_node_takes_no_more_and_nothing_is_lost on [SMALL_OLD, SMALL_NEW],
         a_process_that_ends_or_becomes_another_while_it_is_moved_is_left on [SMALL_OLD, SMALL_NEW],
         a_huge_page_of_another_process_is_split_joined_and_moved_whole on [SMALL_OLD, SMALL_NEW],

@@ -9,6 +9,7 @@ use nearfar_policy::traffic::{PIECES, Page, Process};
 use nearfar_topology::{BytesPerSecond, Nanoseconds, NodeId};
 
 use crate::damon::{Holder, live};
+use crate::inside::{done, error, nearfar};
 use crate::tier::mib_on;
 
 const PAGES: u64 = (64 << 20) / 4096;
@@ -62,6 +63,39 @@ pub(crate) fn pages_of_another_process_go_where_they_should_and_are_counted_righ
     assert_eq!(mover.tally().count(Outcome::NotAllowed), PAGES);
     assert_eq!(mover.tally().bytes(), tally.bytes());
     holder.end();
+}
+
+pub(crate) fn memory_of_a_program_is_moved_by_a_command_and_back_to_where_it_was() {
+    let holder = Holder::start_at("held", "input", 0);
+    let (pid, saved) = (holder.pid().to_string(), "/tmp/moved.json");
+    let _ = std::fs::remove_file(saved);
+    // Half of it is elsewhere, so that the way back is not to one node.
+    let mut mover = mover();
+    let half = held(holder.pid())..held(holder.pid()) + PAGES / 2;
+    let process = Process(holder.pid());
+    let request = |number| {
+        let page = Page { process, number };
+        Request { page, huge: false, from: None, to: NodeId(1) }
+    };
+    mover.ask(half.map(request));
+    let mut now = 0;
+    while mover.waiting() > 0 {
+        now += 100_000_000;
+        mover.step(Nanoseconds(now));
+    }
+    let before = [mib_on(holder.pid(), 0), mib_on(holder.pid(), 1)];
+    assert!(before.iter().all(|mib| *mib >= 28), "{before:?}");
+    let said = done(&["move", &pid, "far", "--save", saved]);
+    assert!(said.contains("nearfar move --undo /tmp/moved.json"), "{said}");
+    assert!(mib_on(holder.pid(), 1) >= 60, "{said}");
+    let shown = done(&["move", "--undo", saved, "--json"]);
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let after = [mib_on(holder.pid(), 0), mib_on(holder.pid(), 1)];
+    assert!(before[0].abs_diff(after[0]) <= 1 && before[1].abs_diff(after[1]) <= 1, "{before:?} {after:?} {shown}");
+    assert!(shown["processes"][0]["moved_bytes"].as_u64().unwrap() >= 28 << 20, "{shown}");
+    holder.end();
+    let ended = nearfar(&["move", "--undo", saved]).output().unwrap();
+    assert!(ended.status.success() && error(&ended).contains("has ended"), "{ended:?}");
 }
 
 pub(crate) fn a_full_node_takes_no_more_and_nothing_is_lost() {

@@ -11,17 +11,15 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use nearfar_command::exit::{EndsWith as _, Exit};
-use nearfar_command::progress::StatusLine;
-use nearfar_command::{interrupt, output};
+use nearfar_command::{moving, output};
 use nearfar_kernel::cgroup::{Hierarchy, Version};
-use nearfar_kernel::clock::{self, Stopwatch};
+use nearfar_kernel::clock::Stopwatch;
 use nearfar_kernel::fs::{Fs as _, RootFs};
 use nearfar_kernel::mapped::{self, Mapping};
-use nearfar_kernel::moving::{Outcome, Owner};
+use nearfar_kernel::moving::Migration;
 use nearfar_kernel::process;
-use nearfar_topology::{Bytes, BytesPerSecond, Nanoseconds, NodeExpr, NodeId, NodeSet, Topology};
+use nearfar_topology::{Bytes, BytesPerSecond, Nanoseconds, NodeExpr, NodeSet};
 use nearfar_vm::running::machine::{Backend, Machine, Target};
-use nearfar_vm::running::moves::{Migration, Next};
 use nearfar_vm::running::verify::{self, Fact};
 use serde_json::json;
 
@@ -82,16 +80,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let before = facts(&mappings);
     let outside = outside(&before, &targets);
-    check(&topology, &targets, outside, pid)?;
+    moving::has_room(&topology, &targets, outside)?;
+    moving::may_use(pid, &targets)?;
     let cpuset = args.rebind.then(|| Cpuset::of(&fs, pid)).transpose()?;
-    let free = targets
-        .iter()
-        .map(|node| (node, topology.nodes.get(&node).map_or(Bytes(0), |node| node.free)));
     let rate = BytesPerSecond(args.rate.0);
     let watch = Stopwatch::start();
-    let migration =
-        Migration::new(pid, ranges.iter().copied(), free.collect(), rate, Nanoseconds(0));
-    let (migration, is_whole) = carry_out(migration, &fs, watch)?;
+    let free = moving::free(&topology, &targets);
+    let mut migration =
+        Migration::new(pid, ranges.iter().copied(), free, rate, Nanoseconds(0));
+    let is_whole = moving::carry_out(&mut migration, &fs, watch)?;
     let rebound = match cpuset.filter(|_| is_whole) {
         Some(cpuset) => Some(cpuset.set(&fs, &targets)?),
         None => None,
@@ -194,55 +191,6 @@ fn outside(fact: &Fact, targets: &NodeSet) -> Bytes {
     Bytes(elsewhere.map(|(_, bytes)| bytes.0).sum())
 }
 
-/// Refuses a migration that cannot succeed, before a page moves.
-fn check(machine: &Topology, targets: &NodeSet, bytes: Bytes, pid: u32) -> anyhow::Result<()> {
-    let free: Vec<(NodeId, Bytes)> =
-        targets.iter().filter_map(|node| Some((node, machine.nodes.get(&node)?.free))).collect();
-    let sum = Bytes(free.iter().map(|(_, free)| free.0).sum());
-    if bytes > sum {
-        let list: Vec<String> =
-            free.iter().map(|(node, free)| format!("{free} on node {node}")).collect();
-        anyhow::bail!("{bytes} are to be moved, and {sum} are free: {}", list.join(", "));
-    }
-    let owner = Owner::open(pid)?;
-    if let Some(allowed) = owner.nodes_allowed() {
-        let denied: NodeSet = targets.iter().filter(|node| !allowed.contains(*node)).collect();
-        anyhow::ensure!(
-            denied.is_empty(),
-            "process {pid} may use memory of nodes {allowed} only, by its cpuset or its own binding; node {denied} is not \
-             among them"
-        );
-    }
-    Ok(())
-}
-
-/// Migrates; returns whether it was not interrupted.
-fn carry_out(
-    mut migration: Migration,
-    fs: &RootFs,
-    watch: Stopwatch,
-) -> anyhow::Result<(Migration, bool)> {
-    let line = StatusLine::new();
-    interrupt::listen()?;
-    let now = || Nanoseconds(u64::try_from(watch.elapsed().as_nanos()).unwrap_or(u64::MAX));
-    loop {
-        if interrupt::check().is_err() {
-            return Ok((migration, false));
-        }
-        let at = now();
-        match migration.step(fs, at) {
-            Next::Done => return Ok((migration, true)),
-            Next::Now => {}
-            Next::At(next) => {
-                clock::sleep(Duration::from_nanos(next.0.saturating_sub(at.0).min(200_000_000)))
-            }
-        }
-        let (done, all) = migration.progress();
-        let moved = migration.tally().bytes();
-        line.show(format_args!("{done} of {all} visited, {moved} moved"));
-    }
-}
-
 /// The result.
 struct Report {
     targets: NodeSet,
@@ -257,12 +205,7 @@ struct Report {
 fn report(args: &Args, report: &Report) -> anyhow::Result<()> {
     let tally = report.migration.tally();
     let left = outside(&report.after, &report.targets);
-    let stayed: BTreeMap<&str, u64> = Outcome::ALL
-        .iter()
-        .filter(|outcome| !matches!(outcome, Outcome::Moved | Outcome::There | Outcome::Absent))
-        .map(|outcome| (outcome.word(), tally.count(*outcome)))
-        .filter(|(_, count)| *count > 0)
-        .collect();
+    let stayed = moving::stayed(tally);
     let elsewhere: Vec<&String> = report
         .after
         .policies

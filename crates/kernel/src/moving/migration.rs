@@ -1,30 +1,44 @@
-//! Migrates the memory of a running virtual machine to other nodes, within a rate, while it runs.
+//! Migrates address ranges of a running process to other nodes, within a rate.
 //!
-//! Address ranges are visited once, in chunks of 64 MiB: the pages of a chunk that are on other nodes than the targets
-//! are requested from the kernel's mover (move_pages(2)), each for the target with the most free memory left. The
-//! guest keeps running: the kernel copies a page and exchanges the mapping. Pages that the guest touches for the first
-//! time later follow QEMU's own policy, which cannot be changed from outside, except by the cpuset of its cgroup.
+//! Ranges are visited once, in chunks of 64 MiB: the pages of a chunk that are on other nodes than the targets are
+//! requested from the [`Mover`], each for the target with the most free memory left. The process keeps running: the kernel
+//! copies a page and exchanges the mapping. Pages that it touches for the first time later follow its own policy. The
+//! former places of the pages that moved are kept as runs ([`Run`]), so that they can go back.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use nearfar_kernel::fs::Fs;
-use nearfar_kernel::moving::{Mover, Rate, Request, Shared, Tally};
-use nearfar_kernel::pages;
-use nearfar_policy::traffic::{PAGE, Page, Process};
+use nearfar_policy::traffic::{PAGE, PIECES, Page, Process};
 use nearfar_topology::{Bytes, BytesPerSecond, Nanoseconds, NodeId};
+
+use super::{Mover, Outcome, Rate, Request, Shared, Tally};
+use crate::fs::Fs;
+use crate::pages;
 
 /// Bytes of which the pages are requested at a time.
 const CHUNK: u64 = 64 << 20;
+
+/// Pages in a row that were on one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The number of the first page.
+    pub first: u64,
+    /// How many.
+    pub pages: u64,
+    /// Their node.
+    pub node: NodeId,
+}
 
 /// A migration in progress.
 #[derive(Debug)]
 pub struct Migration {
     process: Process,
     mover: Mover,
-    ranges: VecDeque<(u64, u64)>,
+    /// Addresses, and the one target of their pages if they go back.
+    ranges: VecDeque<(u64, u64, Option<NodeId>)>,
     targets: BTreeMap<NodeId, Bytes>,
     all: u64,
     left: u64,
+    moved: Vec<Run>,
 }
 
 /// The next step of a migration.
@@ -48,11 +62,44 @@ impl Migration {
         rate: BytesPerSecond,
         now: Nanoseconds,
     ) -> Self {
-        let ranges: VecDeque<(u64, u64)> =
-            ranges.into_iter().filter(|(start, end)| start < end).collect();
-        let all = ranges.iter().map(|(start, end)| end - start).sum();
+        let ranges = ranges.into_iter().map(|(start, end)| (start, end, None));
+        Self::over(pid, ranges, targets, Mover::new(Rate::new(rate, now), Shared::Move))
+    }
+
+    /// The way back: each run to its node, with this much free memory on the nodes.
+    #[must_use]
+    pub fn back(
+        pid: u32,
+        runs: &[Run],
+        targets: BTreeMap<NodeId, Bytes>,
+        rate: BytesPerSecond,
+        now: Nanoseconds,
+    ) -> Self {
+        let address = |page: u64| page.saturating_mul(PAGE);
+        let range = |run: &Run| {
+            (address(run.first), address(run.first.saturating_add(run.pages)), Some(run.node))
+        };
         let mover = Mover::new(Rate::new(rate, now), Shared::Move);
-        Self { process: Process(pid), mover, ranges, targets, all, left: all }
+        Self::over(pid, runs.iter().map(range), targets, mover)
+    }
+
+    fn over(
+        pid: u32,
+        ranges: impl IntoIterator<Item = (u64, u64, Option<NodeId>)>,
+        targets: BTreeMap<NodeId, Bytes>,
+        mover: Mover,
+    ) -> Self {
+        let ranges: VecDeque<_> =
+            ranges.into_iter().filter(|(start, end, _)| start < end).collect();
+        let all = ranges.iter().map(|(start, end, _)| end - start).sum();
+        let moved = Vec::new();
+        Self { process: Process(pid), mover, ranges, targets, all, left: all, moved }
+    }
+
+    /// Where the pages that moved were before, in the order in which they moved.
+    #[must_use]
+    pub fn moved(&self) -> &[Run] {
+        &self.moved
     }
 
     /// Bytes of address space visited, and of all ranges.
@@ -70,16 +117,32 @@ impl Migration {
     /// Migrates a batch, if the rate permits it.
     pub fn step(&mut self, fs: &dyn Fs, now: Nanoseconds) -> Next {
         if self.mover.waiting() == 0 {
-            let Some((start, end)) = self.chunk() else { return Next::Done };
+            let Some((start, end, back_to)) = self.chunk() else { return Next::Done };
             let numbers: Vec<u64> = (start / PAGE..end.div_ceil(PAGE)).collect();
             let places = pages::places(fs, self.process.0, &numbers);
             let found = numbers.into_iter().zip(places);
-            let requests = requests(self.process, found, &mut self.targets);
+            let mut only = BTreeMap::new();
+            let targets = match back_to {
+                Some(node) => {
+                    only.insert(node, self.targets.get(&node).copied().unwrap_or(Bytes(0)));
+                    &mut only
+                }
+                None => &mut self.targets,
+            };
+            let requests = requests(self.process, found, targets);
             self.mover.ask(requests);
             self.left -= end - start;
             return Next::Now;
         }
-        self.mover.step(now);
+        for done in self.mover.step(now) {
+            if let (Outcome::Moved, Some(node)) = (done.outcome, done.from) {
+                let (page, pages) = match done.request.huge {
+                    true => (done.request.page.whole(), PIECES),
+                    false => (done.request.page, 1),
+                };
+                note(&mut self.moved, Run { first: page.number, pages, node });
+            }
+        }
         match self.mover.next() {
             Some(next) if next.0 > 0 => Next::At(Nanoseconds(now.0.saturating_add(next.0))),
             _ => Next::Now,
@@ -87,13 +150,23 @@ impl Migration {
     }
 
     /// Takes the next chunk off the ranges.
-    fn chunk(&mut self) -> Option<(u64, u64)> {
-        let (start, end) = self.ranges.pop_front()?;
+    fn chunk(&mut self) -> Option<(u64, u64, Option<NodeId>)> {
+        let (start, end, back_to) = self.ranges.pop_front()?;
         let stop = end.min((start / CHUNK + 1) * CHUNK);
         if stop < end {
-            self.ranges.push_front((stop, end));
+            self.ranges.push_front((stop, end, back_to));
         }
-        Some((start, stop))
+        Some((start, stop, back_to))
+    }
+}
+
+/// Adds a run, joined with the last one if it continues that.
+fn note(runs: &mut Vec<Run>, run: Run) {
+    match runs.last_mut() {
+        Some(last) if last.node == run.node && last.first + last.pages == run.first => {
+            last.pages += run.pages;
+        }
+        _ => runs.push(run),
     }
 }
 
@@ -123,7 +196,8 @@ fn requests(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearfar_kernel::pages::Place;
+    use crate::fs::TreeFs;
+    use crate::pages::Place;
     use proptest::prelude::*;
 
     const MIB: u64 = 1 << 20;
@@ -163,12 +237,26 @@ mod tests {
             Migration::new(u32::MAX, ranges, targets(&[(0, 1)]), rate, Nanoseconds(0));
         let chunks: Vec<_> = std::iter::from_fn(|| migration.chunk()).collect();
         assert_eq!(chunks.len(), 5);
-        assert_eq!(chunks.iter().map(|(start, end)| end - start).sum::<u64>(), 200 * MIB);
-        let fs = nearfar_kernel::fs::TreeFs(nearfar_topology::Tree::new());
+        assert_eq!(chunks.iter().map(|(start, end, _)| end - start).sum::<u64>(), 200 * MIB);
+        let fs = TreeFs(nearfar_topology::Tree::new());
         let mut migration =
             Migration::new(u32::MAX, ranges, targets(&[(0, 1)]), rate, Nanoseconds(0));
         while migration.step(&fs, Nanoseconds(0)) != Next::Done {}
         assert_eq!(migration.progress(), (Bytes(200 * MIB), Bytes(200 * MIB)));
+    }
+
+    #[test]
+    fn pages_that_moved_are_kept_as_runs() {
+        let mut runs = Vec::new();
+        for (first, pages, node) in
+            [(512, 512, 0), (1024, 1, 0), (1025, 1, 0), (1026, 1, 2), (2000, 1, 2)]
+        {
+            note(&mut runs, Run { first, pages, node: NodeId(node) });
+        }
+        let shown: Vec<_> = runs.iter().map(|run| (run.first, run.pages, run.node.0)).collect();
+        assert_eq!(shown, [(512, 514, 0), (1026, 1, 2), (2000, 1, 2)]);
+        let back = Migration::back(7, &runs, targets(&[]), BytesPerSecond(1), Nanoseconds(0));
+        assert_eq!(back.progress().1, Bytes(516 * PAGE));
     }
 
     proptest! {

@@ -1,0 +1,252 @@
+//! Moving the memory of processes, and moving it back by a file with the former places of pages.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+use nearfar_kernel::cgroup::Hierarchy;
+use nearfar_kernel::clock::Stopwatch;
+use nearfar_kernel::fs::{self, RootFs};
+use nearfar_kernel::mapped;
+use nearfar_kernel::moving::{Migration, Run};
+use nearfar_kernel::process::Identity;
+use nearfar_topology::{Bytes, BytesPerSecond, Nanoseconds, NodeId, NodeSet, Topology};
+use serde::{Deserialize, Serialize};
+
+use super::{carry_out, free, has_room, may_use, stayed};
+use crate::exit::{EndsWith as _, Exit};
+use crate::output;
+
+/// The JSON of `nearfar.move/1`.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    schema: &'static str,
+    processes: Vec<Done>,
+    seconds: f64,
+    /// Whether all was visited.
+    pub complete: bool,
+}
+
+/// A process.
+#[derive(Debug, Serialize)]
+struct Done {
+    pid: u32,
+    moved_bytes: u64,
+    before: BTreeMap<NodeId, u64>,
+    after: BTreeMap<NodeId, u64>,
+    not_moved_pages: BTreeMap<&'static str, u64>,
+    policies: Vec<String>,
+}
+
+/// Former places of pages: `nearfar.moved/1`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Saved {
+    schema: String,
+    processes: Vec<SavedProcess>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct SavedProcess {
+    #[serde(flatten)]
+    identity: Identity,
+    /// First page, number of pages, node.
+    runs: Vec<(u64, u64, u16)>,
+}
+
+const SAVED: &str = "nearfar.moved/1";
+/// Larger files are none.
+const SAVED_MAX: u64 = 1 << 30;
+
+/// The work on one process.
+#[derive(Debug)]
+pub struct Job {
+    identity: Identity,
+    migration: Migration,
+    before: BTreeMap<NodeId, u64>,
+}
+
+/// Carries the migrations out, one after the other, and writes the former places into a file, if one is named.
+///
+/// # Errors
+/// The file can't be written, or a process not be read.
+pub fn all(fs: &RootFs, jobs: Vec<Job>, into: Option<&Path>) -> anyhow::Result<Report> {
+    let watch = Stopwatch::start();
+    let (mut processes, mut saved, mut complete) = (Vec::new(), Vec::new(), true);
+    for mut job in jobs {
+        complete = complete && carry_out(&mut job.migration, fs, watch)?;
+        saved.push(SavedProcess::of(&job));
+        processes.push(Done::of(fs, job)?);
+    }
+    if let Some(file) = into {
+        save(file, saved).with_context(|| format!("can't write {}", file.display()))?;
+    }
+    let seconds = watch.elapsed().as_secs_f64();
+    Ok(Report { schema: "nearfar.move/1", processes, seconds, complete })
+}
+
+/// Migrations of all resident pages of a process, or of those in a cgroup, to the nodes.
+///
+/// # Errors
+/// There is no such process or cgroup, it may not use the nodes, or they have no room.
+pub fn there(
+    fs: &RootFs,
+    machine: &Topology,
+    (whose, targets): (&str, &NodeSet),
+    rate: BytesPerSecond,
+) -> anyhow::Result<Vec<Job>> {
+    let pids = pids(fs, whose)?;
+    let (mut jobs, mut outside) = (Vec::new(), 0_u64);
+    for pid in pids {
+        let Some(identity) = Identity::of(pid) else { continue };
+        let mappings =
+            mapped::of_process(fs, pid).with_context(|| format!("memory of process {pid}"))?;
+        let before = by_node(&mappings);
+        let away = before.iter().filter(|(node, _)| !targets.contains(**node));
+        outside = outside.saturating_add(away.map(|(_, bytes)| *bytes).sum());
+        may_use(pid, targets)?;
+        let ranges = mappings.iter().filter(|mapping| mapping.resident() > Bytes(0));
+        let ranges: Vec<_> = ranges.map(|mapping| (mapping.start, mapping.end)).collect();
+        let free = free(machine, targets);
+        let migration = Migration::new(pid, ranges, free, rate, Nanoseconds(0));
+        jobs.push(Job { identity, migration, before });
+    }
+    has_room(machine, targets, Bytes(outside))?;
+    Ok(jobs)
+}
+
+/// The process, or those of the cgroup.
+fn pids(fs: &RootFs, whose: &str) -> anyhow::Result<Vec<u32>> {
+    if let Ok(pid) = whose.parse::<u32>() {
+        let gone = || anyhow::anyhow!("process {pid} does not exist");
+        Identity::of(pid).ok_or_else(gone)?;
+        return Ok(vec![pid]);
+    }
+    let hierarchy = Hierarchy::find(fs)?;
+    let path = hierarchy.named(fs, whose).ends_with(Exit::Usage)?;
+    let members = hierarchy.members(fs, &path)?;
+    anyhow::ensure!(!members.is_empty(), "cgroup {path} has no processes");
+    Ok(members)
+}
+
+/// Migrations of saved pages to their former nodes, for processes that still run.
+///
+/// # Errors
+/// The file is not one that was saved, or the nodes may not be used.
+pub fn back(
+    fs: &RootFs,
+    machine: &Topology,
+    file: &Path,
+    rate: BytesPerSecond,
+) -> anyhow::Result<Vec<Job>> {
+    let what = || format!("--undo {}", file.display());
+    let bytes = fs::read_own(file, SAVED_MAX).with_context(what)?;
+    let saved: Saved = serde_json::from_slice(&bytes).with_context(what)?;
+    anyhow::ensure!(saved.schema == SAVED, "{}: it is not of {SAVED}", what());
+    let mut jobs = Vec::new();
+    for one in saved.processes {
+        let pid = one.identity.pid;
+        if !one.identity.is_running() {
+            output::note(format_args!("process {pid} has ended"));
+            continue;
+        }
+        let runs = one.runs.iter();
+        let runs: Vec<Run> = runs
+            .map(|(first, pages, node)| Run { first: *first, pages: *pages, node: NodeId(*node) })
+            .collect();
+        let targets: NodeSet = runs.iter().map(|run| run.node).collect();
+        may_use(pid, &targets)?;
+        let before = by_node(&mapped::of_process(fs, pid)?);
+        let free = free(machine, &targets);
+        let migration = Migration::back(pid, &runs, free, rate, Nanoseconds(0));
+        jobs.push(Job { identity: one.identity, migration, before });
+    }
+    Ok(jobs)
+}
+
+fn by_node(mappings: &[mapped::Mapping]) -> BTreeMap<NodeId, u64> {
+    let mut sums = BTreeMap::new();
+    for (node, bytes) in mappings.iter().flat_map(|mapping| &mapping.nodes) {
+        let sum: &mut u64 = sums.entry(*node).or_default();
+        *sum = sum.saturating_add(bytes.0);
+    }
+    sums
+}
+
+impl SavedProcess {
+    fn of(job: &Job) -> Self {
+        let runs = job.migration.moved().iter().map(|run| (run.first, run.pages, run.node.0));
+        Self { identity: job.identity, runs: runs.collect() }
+    }
+}
+
+impl Done {
+    fn of(fs: &RootFs, job: Job) -> anyhow::Result<Self> {
+        let mappings = mapped::of_process(fs, job.identity.pid)?;
+        let mut policies: Vec<String> =
+            mappings.iter().map(|mapping| mapping.policy.clone()).collect();
+        policies.sort();
+        policies.dedup();
+        let tally = job.migration.tally();
+        Ok(Self {
+            pid: job.identity.pid,
+            moved_bytes: tally.bytes().0,
+            before: job.before,
+            after: by_node(&mappings),
+            not_moved_pages: stayed(tally),
+            policies,
+        })
+    }
+}
+
+/// Writes the file whole or not at all, readable by its owner alone.
+fn save(file: &Path, processes: Vec<SavedProcess>) -> anyhow::Result<()> {
+    let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let saved = Saved { schema: SAVED.into(), processes };
+    let mut whole = tempfile::NamedTempFile::new_in(dir)?;
+    whole.write_all(serde_json::to_string(&saved)?.as_bytes())?;
+    whole.persist(file)?;
+    Ok(())
+}
+
+impl Report {
+    /// For people.
+    #[must_use]
+    pub fn text(&self, saved: Option<&Path>) -> String {
+        let mut out = String::new();
+        for one in &self.processes {
+            let on = |sums: &BTreeMap<NodeId, u64>| {
+                let list =
+                    sums.iter().map(|(node, bytes)| format!("{} on node {node}", Bytes(*bytes)));
+                list.collect::<Vec<_>>().join(", ")
+            };
+            let line = format!(
+                "moved {}; before: {}; now: {}",
+                Bytes(one.moved_bytes),
+                on(&one.before),
+                on(&one.after)
+            );
+            output::wrapped(&mut out, &format!("process {}: ", one.pid), &line, 2);
+            for (reason, count) in &one.not_moved_pages {
+                output::wrapped(
+                    &mut out,
+                    "  ",
+                    &format!("{count} pages: {}", reason.replace('_', " ")),
+                    4,
+                );
+            }
+            let policies =
+                format!("pages touched later follow its policy: {}", one.policies.join("; "));
+            output::wrapped(&mut out, "  ", &policies, 4);
+        }
+        match saved {
+            Some(file) => {
+                let undo = format!("undo with: nearfar move --undo {}", file.display());
+                output::wrapped(&mut out, "", &undo, 0);
+            }
+            None if !self.complete => out.push_str("interrupted; the rest stays where it was\n"),
+            None => {}
+        }
+        out
+    }
+}
