@@ -94,6 +94,26 @@ fn every_command_shown_is_run_or_has_a_reason() {
 }
 
 #[test]
+fn every_schema_that_help_names_is_in_the_page_on_json() {
+    let page = std::fs::read_to_string(root().join("docs/json.md")).unwrap();
+    let mut findings = Vec::new();
+    for (name, text) in files::below(&["crates/nearfar/src", "crates/lab/src/cli"], "rs") {
+        for found in text.split("nearfar.").skip(1) {
+            let end = found.find(|c: char| !matches!(c, 'a'..='z' | '-' | '/' | '0'..='9'));
+            let schema = &found[..end.unwrap_or(found.len())];
+            let is_schema = schema.split_once('/').is_some_and(|(_, n)| n.parse::<u8>().is_ok());
+            if is_schema
+                && text.contains("schema nearfar.")
+                && !page.contains(&format!("`nearfar.{schema}`"))
+            {
+                findings.push(format!("{name}: docs/json.md does not have nearfar.{schema}"));
+            }
+        }
+    }
+    complain(&findings);
+}
+
+#[test]
 fn tests_that_are_named_exist_and_reasons_are_given() {
     let sources = files::below(&["artefacts", "crates"], "rs");
     let mut findings = Vec::new();

@@ -76,7 +76,10 @@ fn a_move_that_can_not_be_is_refused_before_a_page_moves() {
     let (code, out, err) = state.nearfar(&["move", &own, "all", "--json"]);
     assert_eq!(code, Some(0), "{err}");
     let report: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((&report["schema"], &report["processes"][0]["moved_bytes"]), (&json!("nearfar.move/1"), &json!(0)));
+    assert_eq!(
+        (&report["schema"], &report["processes"][0]["moved_bytes"]),
+        (&json!("nearfar.move/1"), &json!(0))
+    );
 }
 
 #[test]
@@ -96,7 +99,11 @@ fn a_snapshot_shows_the_same_machine_elsewhere_and_has_no_serial_numbers() {
     assert_eq!((&snapshot["tiering"], &snapshot["balancing"]), (&Value::Null, &Value::Null));
     let tree = state.0.path().join("machine.tree");
     std::fs::write(&tree, snapshot["topology"].as_str().unwrap()).unwrap();
-    let shown = |machine: &str| state.nearfar(&["topo", "--sysfs", machine]);
+    let shown = |machine: &str| {
+        let (_, out, _) = state.nearfar(&["topo", "--json", "--sysfs", machine]);
+        let topology: Value = serde_json::from_str(&out).unwrap();
+        ["nodes", "tiers", "near_far", "cxl_regions"].map(|key| topology[key].clone())
+    };
     assert_eq!(shown(tree.to_str().unwrap()), shown(&machine));
     // On this machine, and into a place that can't be written to.
     let (code, out, err) = state.nearfar(&["snapshot", "-"]);

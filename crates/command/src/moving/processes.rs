@@ -1,4 +1,8 @@
 //! Moving the memory of processes, and moving it back by a file with the former places of pages.
+//!
+//! Problem: a move can't be undone by the nodes alone, because pages were spread before. Approach: former places are kept
+//! as runs of pages, by process and start time. Limits: a page that the program has freed and allocated again since is
+//! taken for the former one; policies of the process are not changed, so later pages go where these say.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;

@@ -7,6 +7,7 @@ use nearfar_kernel::process::Identity;
 use serde::{Deserialize, Serialize};
 
 use super::options::Options;
+use crate::history::History;
 use crate::tier::state::{Moves, put, read_as};
 
 /// The `schema` of a [`State`].

@@ -73,8 +73,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         output::print_json(&snapshot)?;
         return Ok(ExitCode::SUCCESS);
     }
-    write(&args.file, &snapshot)
-        .with_context(|| format!("can't write {}", args.file.display()))?;
+    write(&args.file, &snapshot).with_context(|| format!("can't write {}", args.file.display()))?;
     output::note(format_args!(
         "wrote {}: no names or serial numbers; read it before you send it",
         args.file.display()
@@ -139,7 +138,8 @@ mod tests {
         let tree = Tree::parse(text);
         let kept = without_serials(&tree);
         assert!(tree.record().contains("/serial\n") && !kept.record().contains("/serial\n"));
-        let (before, after) = (nearfar_topology::Topology::read(&tree), nearfar_topology::Topology::read(&kept));
+        let (before, after) =
+            (nearfar_topology::Topology::read(&tree), nearfar_topology::Topology::read(&kept));
         assert_eq!(before.0.inventory(), after.0.inventory());
     }
 }

@@ -56,9 +56,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         (process.pid, state.map(|state| (state.running_s, state.history)))
     });
     let balancing = Service::Balance.described(balance::state::read, |state| state.identity);
-    let balancing = balancing.map(|(process, state)| {
-        (process.pid, state.map(|state| (state.running_s, state.history)))
-    });
+    let balancing = balancing
+        .map(|(process, state)| (process.pid, state.map(|state| (state.running_s, state.history))));
     let services = vec![
         one(Service::Tier, tiering, tier::state::read_ended(&dir)),
         one(Service::Balance, balancing, balance::state::read_ended(&dir)),
@@ -115,7 +114,8 @@ fn text(report: &Report) -> String {
 /// A decision: its age, the reason and the figures.
 fn line(out: &mut String, decision: &Decision, running_s: u64) {
     let age = running_s.saturating_sub(decision.at_s);
-    let about = if decision.about.is_empty() { String::new() } else { format!("{}: ", decision.about) };
+    let about =
+        if decision.about.is_empty() { String::new() } else { format!("{}: ", decision.about) };
     wrapped(out, &format!("  {age:>6} s ago  "), &format!("{about}{}", decision.why), 16);
     if !decision.figures.is_empty() {
         wrapped(out, &" ".repeat(16), &decision.figures, 16);
@@ -134,7 +134,8 @@ mod tests {
             one(Service::Tier, Some((7, Err(anyhow::anyhow!("damaged")))), None),
         ];
         let text = text(&Report { schema: "nearfar.why/1", services });
-        for part in ["nearfar tier start", "balance: it has ended by itself: no memory", "damaged"] {
+        for part in ["nearfar tier start", "balance: it has ended by itself: no memory", "damaged"]
+        {
             assert!(text.contains(part), "{text}");
         }
     }

@@ -91,7 +91,10 @@ pub(crate) fn memory_of_a_program_is_moved_by_a_command_and_back_to_where_it_was
     let shown = done(&["move", "--undo", saved, "--json"]);
     let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
     let after = [mib_on(holder.pid(), 0), mib_on(holder.pid(), 1)];
-    assert!(before[0].abs_diff(after[0]) <= 1 && before[1].abs_diff(after[1]) <= 1, "{before:?} {after:?} {shown}");
+    assert!(
+        before[0].abs_diff(after[0]) <= 1 && before[1].abs_diff(after[1]) <= 1,
+        "{before:?} {after:?} {shown}"
+    );
     assert!(shown["processes"][0]["moved_bytes"].as_u64().unwrap() >= 28 << 20, "{shown}");
     holder.end();
     let ended = nearfar(&["move", "--undo", saved]).output().unwrap();

@@ -52,7 +52,7 @@ pub(crate) struct Args {
     /// Seed of random numbers; the same seed gives the same result
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Print JSON (schema nearfar.sim-tiers/1)
+    /// Print JSON (schema nearfar.sim-tiers/2)
     #[arg(long)]
     json: bool,
     /// Write an HTML page with charts

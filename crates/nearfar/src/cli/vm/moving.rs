@@ -86,8 +86,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let rate = BytesPerSecond(args.rate.0);
     let watch = Stopwatch::start();
     let free = moving::free(&topology, &targets);
-    let mut migration =
-        Migration::new(pid, ranges.iter().copied(), free, rate, Nanoseconds(0));
+    let mut migration = Migration::new(pid, ranges.iter().copied(), free, rate, Nanoseconds(0));
     let is_whole = moving::carry_out(&mut migration, &fs, watch)?;
     let rebound = match cpuset.filter(|_| is_whole) {
         Some(cpuset) => Some(cpuset.set(&fs, &targets)?),
