@@ -93,6 +93,37 @@ fn every_command_shown_is_run_or_has_a_reason() {
     complain(&findings);
 }
 
+/// The anchor that a heading has in a browser.
+fn anchor(heading: &str) -> String {
+    let title = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = title.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+#[test]
+fn links_lead_to_files_and_headings_that_exist() {
+    let (mut findings, mut links) = (Vec::new(), 0);
+    for (name, text) in documents() {
+        let prose = text.split("```").step_by(2);
+        let targets = prose.flat_map(|part| part.split("](").skip(1));
+        let targets = targets.filter_map(|rest| rest.split([')', ' ', '\n']).next());
+        for target in targets.filter(|target| !target.contains("://")) {
+            links += 1;
+            let (path, heading) = target.split_once('#').unwrap_or((target, ""));
+            let from = Path::new(&name).parent().unwrap();
+            let file =
+                if path.is_empty() { root().join(&name) } else { root().join(from).join(path) };
+            let known = std::fs::read_to_string(&file).unwrap_or_default();
+            let mut headings = known.lines().filter(|line| line.starts_with('#')).map(anchor);
+            if !file.exists() || !heading.is_empty() && !headings.any(|one| one == heading) {
+                findings.push(format!("{name}: {target} leads nowhere"));
+            }
+        }
+    }
+    assert!(links > 80, "{links}: are links found?");
+    complain(&findings);
+}
+
 #[test]
 fn every_schema_that_help_names_is_in_the_page_on_json() {
     let page = std::fs::read_to_string(root().join("docs/json.md")).unwrap();

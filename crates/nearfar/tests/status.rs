@@ -67,6 +67,7 @@ fn a_move_that_can_not_be_is_refused_before_a_page_moves() {
         (&["move", "4194304", "0"], 1, "process 4194304 does not exist"),
         (&["move", "/no/such/cgroup", "0"], 2, "/no/such/cgroup"),
         (&["move", "--undo", "/nonexistent"], 1, "/nonexistent"),
+        (&["move", &own, "0", "--save", "/nonexistent/file"], 1, "/nonexistent/file"),
         (&["move", "--undo", file], 1, "moved.json"),
     ] {
         let (code, out, err) = state.nearfar(words);

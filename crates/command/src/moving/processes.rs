@@ -17,6 +17,7 @@ use nearfar_kernel::moving::{Migration, Run};
 use nearfar_kernel::process::Identity;
 use nearfar_topology::{Bytes, BytesPerSecond, Nanoseconds, NodeId, NodeSet, Topology};
 use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
 
 use super::{carry_out, free, has_room, may_use, stayed};
 use crate::exit::{EndsWith as _, Exit};
@@ -75,6 +76,10 @@ pub struct Job {
 /// # Errors
 /// The file can't be written, or a process not be read.
 pub fn all(fs: &RootFs, jobs: Vec<Job>, into: Option<&Path>) -> anyhow::Result<Report> {
+    let cannot = |file: &Path| format!("can't write {}", file.display());
+    // Before a page moves: else there would be no way back.
+    let open = |file: &Path| begin(file).with_context(|| cannot(file));
+    let into = into.map(|file| open(file).map(|begun| (file, begun))).transpose()?;
     let watch = Stopwatch::start();
     let (mut processes, mut saved, mut complete) = (Vec::new(), Vec::new(), true);
     for mut job in jobs {
@@ -82,8 +87,8 @@ pub fn all(fs: &RootFs, jobs: Vec<Job>, into: Option<&Path>) -> anyhow::Result<R
         saved.push(SavedProcess::of(&job));
         processes.push(Done::of(fs, job)?);
     }
-    if let Some(file) = into {
-        save(file, saved).with_context(|| format!("can't write {}", file.display()))?;
+    if let Some((file, begun)) = into {
+        save(file, begun, saved).with_context(|| cannot(file))?;
     }
     let seconds = watch.elapsed().as_secs_f64();
     Ok(Report { schema: "nearfar.move/1", processes, seconds, complete })
@@ -103,12 +108,21 @@ pub fn there(
     let (mut jobs, mut outside) = (Vec::new(), 0_u64);
     for pid in pids {
         let Some(identity) = Identity::of(pid) else { continue };
-        let mappings =
-            mapped::of_process(fs, pid).with_context(|| format!("memory of process {pid}"))?;
+        let mappings = match mapped::of_process(fs, pid) {
+            Ok(mappings) => mappings,
+            Err(error) if error.is_permission() => anyhow::bail!(
+                "process {pid} is another user's: run it as that user or as root (CAP_SYS_PTRACE, CAP_SYS_NICE)"
+            ),
+            Err(error) => return Err(error.into()),
+        };
         let before = by_node(&mappings);
         let away = before.iter().filter(|(node, _)| !targets.contains(**node));
         outside = outside.saturating_add(away.map(|(_, bytes)| *bytes).sum());
-        may_use(pid, targets)?;
+        match may_use(pid, targets) {
+            // It has ended meanwhile.
+            Err(_) if !identity.is_running() => continue,
+            allowed => allowed?,
+        }
         let ranges = mappings.iter().filter(|mapping| mapping.resident() > Bytes(0));
         let ranges: Vec<_> = ranges.map(|mapping| (mapping.start, mapping.end)).collect();
         let free = free(machine, targets);
@@ -203,13 +217,17 @@ impl Done {
     }
 }
 
-/// Writes the file whole or not at all, readable by its owner alone.
-fn save(file: &Path, processes: Vec<SavedProcess>) -> anyhow::Result<()> {
+/// A file beside the one to be written, readable by its owner alone.
+fn begin(file: &Path) -> std::io::Result<NamedTempFile> {
     let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    NamedTempFile::new_in(dir)
+}
+
+/// Writes it, and gives it its name.
+fn save(file: &Path, mut begun: NamedTempFile, processes: Vec<SavedProcess>) -> anyhow::Result<()> {
     let saved = Saved { schema: SAVED.into(), processes };
-    let mut whole = tempfile::NamedTempFile::new_in(dir)?;
-    whole.write_all(serde_json::to_string(&saved)?.as_bytes())?;
-    whole.persist(file)?;
+    begun.write_all(serde_json::to_string(&saved)?.as_bytes())?;
+    begun.persist(file)?;
     Ok(())
 }
 
