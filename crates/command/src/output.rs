@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
@@ -102,6 +103,15 @@ const TIE: char = '\u{a0}';
 #[must_use]
 pub fn tied(words: std::fmt::Arguments<'_>) -> String {
     words.to_string().replace(' ', &TIE.to_string())
+}
+
+/// A temporary file beside `file`, readable by its owner alone; `persist` gives it that name, so that it appears whole.
+///
+/// # Errors
+/// The directory can't be written to.
+pub fn begin(file: &Path) -> std::io::Result<tempfile::NamedTempFile> {
+    let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    tempfile::NamedTempFile::new_in(dir)
 }
 
 /// Appends one paragraph to `out`, wrapped at spaces; lines after the first are indented by `indent`. Control characters

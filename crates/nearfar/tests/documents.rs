@@ -9,14 +9,14 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 #[path = "documents/commands.rs"]
 mod commands;
 #[path = "tidy/files.rs"]
 mod files;
 
-use commands::{COMMANDS, PRELUDE, Run};
+use commands::{COMMANDS, Run};
 use files::{complain, root};
 
 /// The documents: paths from the root, and texts.
@@ -165,19 +165,13 @@ fn tests_that_are_named_exist_and_reasons_are_given() {
     complain(&findings);
 }
 
-/// Runs a script in an empty directory, with built programs in PATH.
+/// Runs a script in an empty directory.
 fn run(script: &str) -> Output {
     let directory = tempfile::tempdir().unwrap();
-    let programs = Path::new(env!("CARGO_BIN_EXE_nearfar")).parent().unwrap();
-    let path = std::env::var_os("PATH").unwrap();
-    let mut paths = vec![programs.to_path_buf()];
-    paths.extend(std::env::split_paths(&path));
-    Command::new("bash")
-        .args(["-euo", "pipefail", "-c", &format!("{PRELUDE}{script}")])
-        .current_dir(directory.path())
-        .env("PATH", std::env::join_paths(paths).unwrap())
+    let nearfar = Path::new(env!("CARGO_BIN_EXE_nearfar"));
+    commands::shell(script, directory.path(), nearfar)
         .env("ROOT", root())
-        .env("ABI", programs.join("../abi"))
+        .env("ABI", nearfar.with_file_name("../abi"))
         .env("NEARFAR_STATE", directory.path().join("state"))
         .output()
         .unwrap()
@@ -202,7 +196,7 @@ fn words(text: &str) -> Vec<&str> {
     text.split_inclusive('>').flat_map(str::split_whitespace).collect()
 }
 
-/// Whether the output is the shown one, apart from breaks of lines and what `...` stands for.
+/// Whether the output is the shown one, apart from breaks of lines and the parts left out (`...`).
 fn matches(shown: &str, output: &str) -> bool {
     let parts: Vec<Vec<&str>> = shown.split("...").map(words).collect();
     let output = words(output);

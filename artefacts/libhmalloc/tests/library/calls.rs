@@ -1,9 +1,8 @@
 //! The behaviour of the functions, with the pool and without.
 
-use std::fs::Permissions;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::process::Command;
 
+use super::rights::{as_nobody, public_dir};
 use super::{built, compile, printed, program, ready, scratch, source};
 
 #[test]
@@ -27,13 +26,7 @@ fn all_nine_functions_keep_their_word_with_the_pool_and_without() {
 
 #[test]
 fn a_set_user_id_program_reads_no_variable_of_its_caller() {
-    // Only root can make such a program of root's and start it as another user.
-    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
-        println!("NOT RUN: it needs root");
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    let Some(dir) = public_dir() else { return };
     for (name, file) in [("libhmalloc.so", "libhmalloc.so"), ("libnearfar.so.0", "libnearfar.so")] {
         std::fs::copy(built().join(file), dir.path().join(name)).unwrap();
     }
@@ -46,9 +39,7 @@ fn a_set_user_id_program_reads_no_variable_of_its_caller() {
     compile.arg("-L").arg(dir.path()).args(["-lhmalloc", "-l:libnearfar.so.0", &rpath]);
     printed(&mut compile);
     for (mode, expected) in [(0o755, "by the variable\n"), (0o4755, "plain\n")] {
-        std::fs::set_permissions(&program, Permissions::from_mode(mode)).unwrap();
-        let mut run = Command::new("setpriv");
-        run.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
+        let mut run = as_nobody(&program, mode);
         assert_eq!(printed(run.env("HMALLOC_JEMALLOC", "1")), expected, "mode {mode:o}");
     }
 }

@@ -11,6 +11,8 @@ mod calls;
 #[path = "../../../libsmalloc/tests/library/once.rs"]
 mod once;
 mod policies;
+#[path = "../../../libsmalloc/tests/library/rights.rs"]
+mod rights;
 mod shape;
 
 /// The directory to which `make library` builds: cargo builds none for a test.

@@ -1,11 +1,11 @@
 //! Nodes, sizes, tables, interleaving and the variable: checks of `machine.c`, and its messages on stderr.
 
-use std::fs::{File, Permissions};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
 use std::sync::OnceLock;
 
+use crate::rights::{as_nobody, public_dir};
 use crate::{Link, output, program, ready};
 
 fn programs() -> &'static [PathBuf; 2] {
@@ -185,19 +185,11 @@ fn a_variable_of_any_bytes_is_one_line_at_most_and_the_program_goes_on() {
 
 #[test]
 fn a_set_user_id_program_reads_no_variable_of_its_caller() {
-    // Only root can make such a program of root's and start it as another user.
-    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
-        println!("NOT RUN: it needs root");
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    let Some(dir) = public_dir() else { return };
     let program = dir.path().join("static");
     std::fs::copy(&programs()[1], &program).unwrap();
     for (mode, lines) in [(0o755, 1), (0o4755, 0)] {
-        std::fs::set_permissions(&program, Permissions::from_mode(mode)).unwrap();
-        let mut run = ready("setpriv");
-        run.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
+        let mut run = as_nobody(&program, mode);
         let output = run.arg("goes-on").env("SMALLOC_CONF", "wrong").output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "mode {mode:o}: {text}");

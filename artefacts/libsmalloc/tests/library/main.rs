@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 mod machine;
 mod memory;
 mod once;
+mod rights;
 mod types;
 
 /// All exported symbols: upstream's interface.

@@ -75,22 +75,23 @@ pub struct Job {
 ///
 /// # Errors
 /// The file can't be written, or a process not be read.
-pub fn all(fs: &RootFs, jobs: Vec<Job>, into: Option<&Path>) -> anyhow::Result<Report> {
+pub fn all(fs: &RootFs, mut jobs: Vec<Job>, into: Option<&Path>) -> anyhow::Result<Report> {
     let cannot = |file: &Path| format!("can't write {}", file.display());
     // Before a page moves: else there would be no way back.
-    let open = |file: &Path| begin(file).with_context(|| cannot(file));
+    let open = |file: &Path| output::begin(file).with_context(|| cannot(file));
     let into = into.map(|file| open(file).map(|begun| (file, begun))).transpose()?;
     let watch = Stopwatch::start();
-    let (mut processes, mut saved, mut complete) = (Vec::new(), Vec::new(), true);
-    for mut job in jobs {
+    let mut complete = true;
+    for job in &mut jobs {
         complete = complete && carry_out(&mut job.migration, fs, watch)?;
-        saved.push(SavedProcess::of(&job));
-        processes.push(Done::of(fs, job)?);
-    }
-    if let Some((file, begun)) = into {
-        save(file, begun, saved).with_context(|| cannot(file))?;
     }
     let seconds = watch.elapsed().as_secs_f64();
+    // First of all: an error after it must not cost the way back.
+    if let Some((file, begun)) = into {
+        let saved = jobs.iter().map(SavedProcess::of).collect();
+        save(file, begun, saved).with_context(|| cannot(file))?;
+    }
+    let processes = jobs.into_iter().map(|job| Done::of(fs, job)).collect::<Result<_, _>>()?;
     Ok(Report { schema: "nearfar.move/1", processes, seconds, complete })
 }
 
@@ -217,13 +218,7 @@ impl Done {
     }
 }
 
-/// A file beside the one to be written, readable by its owner alone.
-fn begin(file: &Path) -> std::io::Result<NamedTempFile> {
-    let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    NamedTempFile::new_in(dir)
-}
-
-/// Writes it, and gives it its name.
+/// Writes the file, and gives it its name.
 fn save(file: &Path, mut begun: NamedTempFile, processes: Vec<SavedProcess>) -> anyhow::Result<()> {
     let saved = Saved { schema: SAVED.into(), processes };
     begun.write_all(serde_json::to_string(&saved)?.as_bytes())?;

@@ -60,7 +60,7 @@ enum Command {
     Ps(ps::Args),
     /// Report the capabilities of this kernel and machine, missing ones and how to get them
     Doctor(doctor::Args),
-    /// Write what a report of a problem needs into one file, without names and serial numbers
+    /// Write the evidence for a bug report into one file, without names and serial numbers
     Snapshot(snapshot::Args),
     /// Measure idle latency, bandwidth and loaded latency between every CPU node and memory node
     Probe(probe::Args),

@@ -1,4 +1,4 @@
-//! `nearfar snapshot`: what a report of a problem needs, in one JSON file: the machine's files, the doctor's report, the
+//! `nearfar snapshot`: the evidence for a bug report in one JSON file: the machine's files, the doctor's report, the
 //! status, and the last decisions of tiering and balancing.
 //!
 //! Names of users, cgroups and files, and serial numbers are left out; the file is text, to be read before it is sent.
@@ -85,8 +85,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 const STATE_MAX: u64 = 16 << 20;
 
 fn write(file: &Path, snapshot: &Snapshot) -> anyhow::Result<()> {
-    let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut whole = tempfile::NamedTempFile::new_in(dir)?;
+    let mut whole = output::begin(file)?;
     whole.write_all(serde_json::to_string_pretty(snapshot)?.as_bytes())?;
     whole.write_all(b"\n")?;
     whole.persist(file)?;

@@ -3,6 +3,9 @@
 //! Scripts are bash, with [`PRELUDE`] before them and options `-eu -o pipefail`, in an empty directory. They have values
 //! for placeholders, and sizes that suit a small machine.
 
+use std::path::Path;
+use std::process::Command;
+
 /// How a test runs a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Run {
@@ -24,7 +27,7 @@ use Run::{Guest, GuestBy, Host, HostBy, Never, Test};
 
 /// `serve` starts a cache server with the given options and returns when it listens; it must end well when the script
 /// does. `service` starts a command in the background and returns when the second one succeeds.
-pub(crate) const PRELUDE: &str = r#"
+const PRELUDE: &str = r#"
 finish() {
     status=$?
     [ -z "${server:-}" ] || { kill "$server"; wait "$server" || status=$?; }
@@ -49,6 +52,17 @@ const CLUSTER: &str =
     "needs a cluster; make kubernetes runs a kubelet and an API server in the lab";
 const LONG: &str = "takes many minutes; a test runs a shorter one";
 const LAB: &str = "boots a guest of its own; tests of the lab do";
+
+/// A shell that runs a script in this directory, with the built programs first in PATH.
+pub(crate) fn shell(script: &str, directory: &Path, nearfar: &Path) -> Command {
+    let programs = nearfar.parent().map(Path::to_path_buf);
+    let others = std::env::var_os("PATH").unwrap_or_default();
+    let paths = programs.into_iter().chain(std::env::split_paths(&others));
+    let mut shell = Command::new("bash");
+    shell.args(["-euo", "pipefail", "-c", &format!("{PRELUDE}{script}")]);
+    shell.current_dir(directory).env("PATH", std::env::join_paths(paths).unwrap_or_default());
+    shell
+}
 
 /// By file: the commands in order of their runs. `*` stands for all commands of a file that are not listed.
 pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[

@@ -1,16 +1,14 @@
 //! Commands of the documents that need a second kind of memory or privilege, in the order of the documents.
 
-use std::process::Command;
+use std::path::Path;
 
 use crate::NEARFAR;
-use crate::commands::{COMMANDS, PRELUDE, Run};
+use crate::commands::{self, COMMANDS, Run};
 use crate::inside::{STATE, done, libraries};
 use crate::tier::system;
 
 pub(crate) fn commands_succeed_and_leave_nothing() {
     let (before, mut failed) = (system(), Vec::new());
-    let programs = std::path::Path::new(NEARFAR).parent().unwrap().to_str().unwrap();
-    let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
     for (command, run) in COMMANDS.iter().flat_map(|(_, listed)| *listed) {
         let script = match run {
             Run::Guest => command,
@@ -22,10 +20,7 @@ pub(crate) fn commands_succeed_and_leave_nothing() {
             }
         };
         let directory = tempfile::tempdir().unwrap();
-        let output = Command::new("bash")
-            .args(["-euo", "pipefail", "-c", &format!("{PRELUDE}{script}")])
-            .current_dir(directory.path())
-            .env("PATH", &path)
+        let output = commands::shell(script, directory.path(), Path::new(NEARFAR))
             .env("NEARFAR_STATE", STATE)
             .env("NEARFAR_PRELOAD", libraries().join("libnearfar_preload.so"))
             .output()

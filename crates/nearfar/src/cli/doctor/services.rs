@@ -4,7 +4,7 @@ use nearfar_kernel::features::{Feature, State};
 
 use super::Scene;
 use super::state::{Privilege, ROOT};
-use super::verdict::{Answer, LAB, Verdict, held, verdict};
+use super::verdict::{Answer, LAB, Verdict, held, is_in_path, verdict};
 
 const SUDO: &str = "sudo";
 
@@ -71,9 +71,7 @@ pub(super) fn machines(scene: &Scene<'_>) -> Verdict {
             .next(LAB);
     }
     let monitor = format!("qemu-system-{}", std::env::consts::ARCH);
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_there = |name: &str| std::env::split_paths(&path).any(|dir| dir.join(name).is_file());
-    match [monitor.as_str(), "cloud-hypervisor"].into_iter().find(|name| is_there(name)) {
+    match [monitor.as_str(), "cloud-hypervisor"].into_iter().find(|name| is_in_path(name)) {
         Some(name) => {
             verdict(COMMAND, Answer::Yes, format!("memory of a named kind for machines of {name}"))
         }

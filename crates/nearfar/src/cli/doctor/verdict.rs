@@ -227,6 +227,12 @@ fn tiering(scene: &Scene<'_>, privileges: &[Privilege]) -> Verdict {
     }
 }
 
+/// Whether a program can be run by its name.
+pub(super) fn is_in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
 /// Whether emulated machines can be started from here.
 fn lab() -> Verdict {
     const COMMAND: &str = "lab";
@@ -245,9 +251,7 @@ fn lab() -> Verdict {
     if filled("qemu") && filled("kernels") {
         return verdict(COMMAND, Answer::Yes, "emulator and kernel are in the cache");
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let there = |tool: &&&str| std::env::split_paths(&path).any(|dir| dir.join(tool).is_file());
-    match ["apt-get", "dpkg-deb", "xz"].iter().find(|tool| !there(tool)) {
+    match ["apt-get", "dpkg-deb", "xz"].iter().find(|tool| !is_in_path(tool)) {
         None => {
             verdict(COMMAND, Answer::Partly, "the first use downloads an emulator and a kernel")
                 .next("nearfar lab fetch does so now")

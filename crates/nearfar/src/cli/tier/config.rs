@@ -96,8 +96,7 @@ fn change(state: &State, changes: Options) -> anyhow::Result<State> {
 
 /// Writes the file atomically.
 fn save(path: &Path, options: &Options) -> anyhow::Result<()> {
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(dir)?;
+    let mut file = output::begin(path)?;
     file.write_all(options.text().as_bytes())?;
     file.as_file().sync_all()?;
     std::fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
