@@ -54,9 +54,29 @@ impl Boot {
     }
 }
 
+/// Whether the emulator caused a kernel panic: a temporary breakpoint in the kernel's own code, executed by another CPU
+/// after its removal.
+pub(super) fn is_the_emulators(console: &str) -> bool {
+    console.contains("Oops: int3:") && console.contains("Kernel panic - not syncing:")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_breakpoint_left_over_is_the_emulators_and_another_panic_is_not() {
+        let of = |oops: &str| {
+            format!(
+                "[    1.426346] {oops}: 0000 [#1] SMP NOPTI\n\
+                 [    1.427225] Kernel panic - not syncing: Fatal exception in interrupt\n"
+            )
+        };
+        assert!(is_the_emulators(&of("Oops: int3")));
+        assert!(!is_the_emulators(&of("Oops: general protection fault")));
+        let no_init = "[    1.2] Kernel panic - not syncing: No working init found.\n";
+        assert!(!is_the_emulators(no_init));
+    }
 
     #[test]
     fn a_kernel_hangs_once_it_prints_no_more() {

@@ -68,6 +68,11 @@ impl RunFiles {
         self.file("pmu")
     }
 
+    /// The socket of QEMU's monitor.
+    pub(super) fn monitor(&self) -> PathBuf {
+        self.file("monitor")
+    }
+
     /// Writes the image.
     pub(super) fn write_image(&mut self, image: &[u8]) -> Result<(), RunError> {
         let path = self.image();

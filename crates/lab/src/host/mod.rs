@@ -22,6 +22,7 @@ mod boot;
 mod files;
 mod qemu;
 mod session;
+mod stacks;
 mod terminal;
 mod timing;
 mod vm;

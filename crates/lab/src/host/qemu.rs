@@ -5,6 +5,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use super::files::RunFiles;
+use super::stacks;
 use super::timing::Method;
 use crate::fetch::Kernel;
 use crate::guest::PORT;
@@ -72,6 +73,9 @@ pub(super) fn arguments(board: &Board<'_>) -> Vec<OsString> {
     args.pair("-chardev", "socket,id=port,fd=0");
     args.pair("-device", &format!("virtio-serial-pci,bus=pcie.0{bounce}"));
     args.pair("-device", &format!("virtserialport,chardev=port,name={PORT}"));
+    let monitor = board.files.monitor();
+    args.path("-chardev", "socket,id=monitor,server=on,wait=off,path=", &monitor, "");
+    args.pair("-mon", "chardev=monitor,mode=control");
     if board.method.plugin().is_some() {
         args.path("-chardev", "socket,id=pmu,server=on,wait=off,path=", &board.files.pmu(), "");
         args.pair(
@@ -82,7 +86,7 @@ pub(super) fn arguments(board: &Board<'_>) -> Vec<OsString> {
     args.0.extend(["-kernel".into(), board.kernel.image.clone().into()]);
     args.0.extend(["-initrd".into(), board.files.image().into()]);
     let own = board.method.kernel_parameters(board.kernel);
-    let parameters = [KERNEL_PARAMETERS, &own, board.append].join(" ");
+    let parameters = [KERNEL_PARAMETERS, stacks::KERNEL_PARAMETERS, &own, board.append].join(" ");
     args.pair("-append", parameters.trim());
     if let Some(plugin) = board.method.plugin() {
         let mut value = escaped(plugin).into_vec();

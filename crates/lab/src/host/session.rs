@@ -15,8 +15,9 @@ use std::time::Duration;
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::Signals;
 
-use super::boot::{Boot, LOOK};
+use super::boot::{self, Boot, LOOK};
 use super::files::RunFiles;
+use super::stacks;
 use super::terminal::{self, Raw};
 use super::vm::Vm;
 use super::{Ended, Plan, RunError};
@@ -230,7 +231,7 @@ impl<'a> Session<'a> {
     }
 
     /// Reports a guest that has not acknowledged a signal in time, or a command that has not ended by one.
-    fn unheeded(&self) -> Option<Ended> {
+    fn unheeded(&mut self) -> Option<Ended> {
         let signal = self.ending.map_or(SIGTERM, |(signal, _)| signal);
         let message = if self.unanswered.is_some_and(Deadline::passed) {
             "the guest did not answer the signal; ended it"
@@ -239,7 +240,19 @@ impl<'a> Session<'a> {
         } else {
             return None;
         };
-        Some(Ended::new(by_signal(signal), Some(message.to_owned())))
+        Some(Ended::new(by_signal(signal), Some(self.with_stacks(message))))
+    }
+
+    /// Has a guest that is ended by force print the stacks of its tasks, and keeps its console.
+    fn with_stacks(&mut self, message: &str) -> String {
+        let patience = Deadline::after(Some(stacks::PRINTING));
+        if stacks::ask(&self.files.monitor()).is_ok() {
+            // The kernel then powers off.
+            while self.vm.ended().is_none() && !patience.passed() {
+                crate::clock::sleep(Duration::from_millis(5));
+            }
+        }
+        format!("{message}; the stacks of its processes: {}", self.files.keep_console().display())
     }
 
     /// Handles a passed deadline.
@@ -270,9 +283,9 @@ impl<'a> Session<'a> {
                 Ok(None)
             }
             Stage::OutOfTime => {
-                let message = format!(
+                let message = self.with_stacks(&format!(
                     "time limit of {limit} s reached, and SIGTERM did not end the command; ended the guest"
-                );
+                ));
                 Ok(Some(Ended::new(TIMED_OUT, Some(message))))
             }
         }
@@ -352,17 +365,11 @@ impl<'a> Session<'a> {
         };
         // A crash, unlike refused arguments, ends by a signal.
         let crashed = status.is_some_and(|status| status.signal().is_some());
-        if self.stage == Stage::Booting && (crashed || is_the_emulators(&console)) {
+        if self.stage == Stage::Booting && (crashed || boot::is_the_emulators(&console)) {
             return RunError::Boot { found, log: self.files.keep_console() };
         }
         self.failed(found)
     }
-}
-
-/// Whether the emulator caused a kernel panic: a temporary breakpoint in the kernel's own code, executed by another CPU
-/// after its removal.
-fn is_the_emulators(console: &str) -> bool {
-    console.contains("Oops: int3:") && console.contains("Kernel panic - not syncing:")
 }
 
 fn read_port(mut port: UnixStream, events: Sender<Event>) {
@@ -469,23 +476,4 @@ fn write_output(
         }
     });
     (stream, sender, thread)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_the_emulators;
-
-    #[test]
-    fn a_breakpoint_left_over_is_the_emulators_and_another_panic_is_not() {
-        let of = |oops: &str| {
-            format!(
-                "[    1.426346] {oops}: 0000 [#1] SMP NOPTI\n\
-                 [    1.427225] Kernel panic - not syncing: Fatal exception in interrupt\n"
-            )
-        };
-        assert!(is_the_emulators(&of("Oops: int3")));
-        assert!(!is_the_emulators(&of("Oops: general protection fault")));
-        let no_init = "[    1.2] Kernel panic - not syncing: No working init found.\n";
-        assert!(!is_the_emulators(no_init));
-    }
 }

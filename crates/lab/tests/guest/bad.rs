@@ -32,6 +32,11 @@ pub(crate) fn a_command_that_ignores_sigterm_is_ended_with_the_guest() {
     let ended = sh("--timeout 0.5", "trap '' TERM; while :; do sleep 1; done");
     assert_eq!(ended.status, 124);
     assert!(ended.err.contains("SIGTERM did not end the command"), "{ended:?}");
+    let log = ended.err.trim().rsplit("the stacks of its processes: ").next().unwrap();
+    let stacks = fs::read_to_string(log).unwrap();
+    assert!(stacks.contains("task:sleep") && stacks.contains("do_nanosleep"), "{log}");
+    assert!(stacks.contains("Kernel panic"), "{log}: the kernel did not print all of them");
+    fs::remove_file(log).unwrap();
 }
 
 pub(crate) fn a_panic_is_one_message_with_the_console_kept() {

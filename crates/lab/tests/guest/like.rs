@@ -77,6 +77,7 @@ pub(crate) fn a_command_that_does_not_end_by_a_signal_is_ended_with_the_guest() 
         child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(status), "{signals:?}: {said}");
         assert!(said.contains("did not end by the signal; ended the guest"), "{said}");
+        std::fs::remove_file(said.trim().rsplit("processes: ").next().unwrap()).unwrap();
     }
 }
 

@@ -1,10 +1,12 @@
 //! Boots guests, runs tests in them, and counts results.
 //!
 //! A busy host may slow a guest down any number of times, so the limit of a test is in the guest's time, and the host
-//! only waits for signs of life: a line from the guest at least every [`SILENCE`]. A guest that gives none, or whose
-//! emulator or kernel dies, is booted once more, for the tests without a result. A failed test is never repeated.
+//! only waits for signs of life: a line from the guest at least every [`SILENCE`]. A guest that gives none (its kernel's
+//! stacks are then shown), or whose emulator or kernel dies, is booted once more, for the tests without a result. A
+//! failed test is never repeated.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -22,6 +24,8 @@ const ALIVE: &str = "alive";
 const BEAT: Duration = Duration::from_secs(5);
 /// How long no line may come, in the host's time.
 const SILENCE: Duration = Duration::from_secs(300);
+/// How long a kernel may take to print its stacks.
+const PANIC: Duration = Duration::from_secs(60);
 /// The status of `nearfar lab` if the emulator or the guest's kernel died, or the guest did not come up.
 const LAB_FAILED: i32 = 125;
 
@@ -116,7 +120,7 @@ fn start(guest: &Guest, tests: &[&str]) -> Child {
         }
     }
     lab.arg("--").arg(std::env::current_exe().unwrap()).args(tests);
-    lab.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
+    lab.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 /// Shows the lines of a guest until it ends; tests with a result are counted, and no longer `missing`.
@@ -125,6 +129,11 @@ fn attend(mut lab: Child, name: &str, missing: &mut Vec<&str>, outcome: &mut Out
     let stdout = BufReader::new(lab.stdout.take().unwrap());
     std::thread::spawn(move || {
         stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+    });
+    let stderr = BufReader::new(lab.stderr.take().unwrap());
+    let said = std::thread::spawn(move || {
+        let lines = stderr.lines().map_while(Result::ok);
+        lines.inspect(|line| println!("{line}")).last().unwrap_or_default()
     });
     // Before the first line the guest boots, which `lab` limits.
     let mut patience = SILENCE * 2;
@@ -141,16 +150,48 @@ fn attend(mut lab: Child, name: &str, missing: &mut Vec<&str>, outcome: &mut Out
                 }
                 None => println!("{name}: {line}"),
             },
-            Err(RecvTimeoutError::Disconnected) => return Ended::Status(lab.wait().unwrap()),
+            Err(RecvTimeoutError::Disconnected) => {
+                let status = lab.wait().unwrap();
+                if status.code() == Some(LAB_FAILED) {
+                    show_console(&said.join().unwrap());
+                }
+                return Ended::Status(status);
+            }
             Err(RecvTimeoutError::Timeout) => {
-                // QEMU ends with it.
-                let _ = lab.kill();
-                let _ = lab.wait();
                 let is_over = left.is_some_and(|left| left < patience);
+                if is_over || !interrupt(&lab) {
+                    let _ = lab.kill();
+                }
+                lab.wait().unwrap();
+                show_console(&said.join().unwrap());
                 return if is_over { Ended::Over } else { Ended::Silent };
             }
         }
         patience = SILENCE;
+    }
+}
+
+/// Makes a guest's kernel print the stack of each task and panic, through QEMU's monitor in the run's directory; false
+/// if QEMU did not end then.
+fn interrupt(lab: &Child) -> bool {
+    let of_run = format!("nearfar-lab-{}-", lab.id());
+    let runs = std::fs::read_dir(std::env::temp_dir()).unwrap().map_while(Result::ok);
+    let run = runs.into_iter().find(|run| run.file_name().to_string_lossy().starts_with(&of_run));
+    let Some(Ok(mut monitor)) = run.map(|run| UnixStream::connect(run.path().join("monitor")))
+    else {
+        return false;
+    };
+    monitor.set_read_timeout(Some(PANIC)).unwrap();
+    let _ = writeln!(monitor, r#"{{"execute":"qmp_capabilities"}}{{"execute":"inject-nmi"}}"#);
+    BufReader::new(monitor).lines().all(|line| line.is_ok())
+}
+
+/// Shows the console that a message of `nearfar lab` names.
+fn show_console(message: &str) {
+    if let Some((_, log)) = message.rsplit_once(": ")
+        && let Ok(console) = std::fs::read_to_string(log)
+    {
+        println!("{console}");
     }
 }
 
