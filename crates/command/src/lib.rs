@@ -11,6 +11,7 @@ pub mod moving;
 pub mod number;
 pub mod output;
 pub mod progress;
+pub mod spread;
 pub mod supervisor;
 pub mod topo;
 pub mod weighing;

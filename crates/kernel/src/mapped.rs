@@ -25,6 +25,8 @@ pub struct Mapping {
     pub nodes: BTreeMap<NodeId, Bytes>,
     /// The mapped file, as numa_maps escapes it.
     pub file: Option<String>,
+    /// Whether it has private pages, and none of hugetlbfs.
+    pub is_private: bool,
 }
 
 impl Mapping {
@@ -63,7 +65,9 @@ pub fn join(maps: &str, numa_maps: &str) -> Vec<Mapping> {
             sum.0 = sum.0.saturating_add(count.saturating_mul(line.page));
         }
         let file = line.file.map(str::to_owned);
-        (end > start).then_some(Mapping { start, end, policy: line.policy, nodes, file })
+        let is_private = line.has_anon && !line.huge;
+        let mapping = Mapping { start, end, policy: line.policy, nodes, file, is_private };
+        (end > start).then_some(mapping)
     };
     let mut all: Vec<Mapping> = numa_maps.lines().filter_map(mapping).collect();
     all.sort_by_key(|mapping| mapping.start);
@@ -169,6 +173,10 @@ mod tests {
         );
         assert_eq!(found[0].nodes[&NodeId(0)], Bytes(768 * 4096));
         assert_eq!(found[1].resident(), Bytes(2 << 20));
+        assert_eq!(
+            found.iter().map(|one| one.is_private).collect::<Vec<_>>(),
+            [true, false, true, false]
+        );
         assert_eq!(found[1].file.as_deref(), Some("/memfd:x\\040y"));
         assert_eq!((found[3].end - found[3].start, found[3].resident()), (4096, Bytes(0)));
     }

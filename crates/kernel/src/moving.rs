@@ -24,12 +24,14 @@ mod batch;
 mod migration;
 mod owner;
 mod rate;
+mod spread;
 #[cfg(test)]
 mod tests;
 
 pub use migration::{Migration, Next, Run};
 pub use owner::{Owner, OwnerError};
 pub use rate::Rate;
+pub use spread::Spread;
 
 /// Maximum pages of a batch.
 pub const BATCH: usize = 1024;

@@ -61,8 +61,9 @@ pub fn once(
     })
 }
 
-/// The node of each page.
-fn nodes(process: u32, pages: &[u64]) -> Vec<Option<NodeId>> {
+/// The node of each page; `None` for one that is not present.
+#[must_use]
+pub fn nodes(process: u32, pages: &[u64]) -> Vec<Option<NodeId>> {
     let process = i32::try_from(process).unwrap_or(i32::MAX);
     let mut found = Vec::with_capacity(pages.len());
     for batch in pages.chunks(BATCH) {

@@ -235,6 +235,11 @@ fn node_sets_are_resolved_against_the_machine_and_the_cpus() {
         ("sparse-ids.tree", &["-m", "1023"], "binding to nodes 1023"),
         ("memoryless.tree", &["-N", "1"], "cpus     16-31"),
         ("hbm-flat.tree", &["-w", "0,2"], "weights  1:1, as they are"),
+        ("hbm-flat.tree", &["-w", "0=2,2=2"], "weights  1:1, as they are: they suit"),
+        ("hbm-flat.tree", &["-w", "0=3,2=1"], "memory   interleaving over nodes 0,2"),
+        ("hbm-flat.tree", &["-w", "0=3,2=1"], "weights  3:1, CMD's own"),
+        ("two-sockets.tree", &["-N", "1", "-m", "same"], "memory   binding to nodes 1"),
+        ("sparse-ids.tree", &["-m", "+0"], "binding to nodes 0"),
     ] {
         let plan = planned(machine, arguments);
         assert!(plan.contains(expected), "{machine} {arguments:?}: {plan}");
@@ -281,9 +286,17 @@ fn bad_usage_is_refused_with_what_was_asked_and_what_there_is() {
         ("two-sockets.tree", &["-p", "far"], "names no node here"),
         ("two-sockets.tree", &["-w", "near,far"], "`far` names no node here"),
         ("two-sockets.tree", &["--mix", "2:1"], "--mix 2:1: only -w auto"),
-        ("two-sockets.tree", &["-w", "0=3,1=1"], "--heap weighted:0=3,1=1"),
+        ("two-sockets.tree", &["-w", "0=3,7=1"], "no node 7 with memory here"),
+        ("two-sockets.tree", &["-w", "0=3,0-1=1"], "node 0 is given two weights"),
+        ("two-sockets.tree", &["-w", "0=3,1=0"], "`1=0` is not NODES=WEIGHT"),
         ("two-sockets.tree", &["-m", ""], "empty"),
-        ("two-sockets.tree", &["-p", "0-1"], "takes one node, these are 2 (0-1); -P"),
+        ("two-sockets.tree", &["-m", "same"], "-m same: stands for the nodes of -N"),
+        (
+            "two-sockets.tree",
+            &["-m", "+2"],
+            "`+2` names no node here; this machine has 2 allowed nodes",
+        ),
+        ("two-sockets.tree", &["-p", "0-1"], "-p: takes one node, these are 2 (0-1); -P"),
         ("two-sockets.tree", &["-p", "all"], "-P prefers several"),
         ("two-sockets.tree", &["-m", "0", "-i", "1"], "cannot be used with"),
         ("two-sockets.tree", &["-l", "-w", "all"], "cannot be used with"),

@@ -35,6 +35,8 @@ use core::fmt;
 
 use nearfar_topology::{BasisPoints, BytesPerSecond, NodeId};
 
+mod place;
+
 /// Losses up to this do not justify a longer round: 2 %.
 pub const TOLERANCE: BasisPoints = BasisPoints(200);
 
@@ -114,12 +116,6 @@ impl Weights {
     #[must_use]
     pub fn get(&self, node: NodeId) -> Option<u8> {
         self.0.get(&node).copied()
-    }
-
-    /// The pages of a round.
-    #[must_use]
-    pub fn round(&self) -> u32 {
-        self.0.values().map(|pages| u32::from(*pages)).sum()
     }
 
     /// Aggregate bandwidth, `round x min(b_i / w_i)`; `None` if a node has no bandwidth in `bandwidth`.

@@ -1,7 +1,8 @@
 //! Node sets: one grammar for command line, configuration and C API.
 //!
 //! `0`, `0,2-3`, `all`, `near`, `far`, `local`, `remote`, `dram`, `cxl`, `hbm`, `pmem`, `gpu`, `tier:N`, and any of them
-//! joined by commas; with `!` before, all other nodes, as in numactl. Text parses to a [`NodeExpr`], which resolves
+//! joined by commas; with `!` before, all other nodes, and with `+`, numbers relative to the allowed nodes, as in numactl.
+//! Text parses to a [`NodeExpr`], which resolves
 //! against a [`Topology`] to a [`NodeSet`]; both print back. A term that matches no node is an error that lists the
 //! machine's nodes, even if other terms match. `near` is the machine's fastest tier and `far` all slower ones, for any
 //! CPU; `local` and `remote` divide the near nodes by the CPUs passed.
@@ -21,6 +22,8 @@ pub struct NodeExpr {
     terms: Vec<Term>,
     /// Whether the nodes with memory are meant that the terms do not name.
     others: bool,
+    /// Whether numbers count the allowed nodes, from 0 on.
+    relative: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +80,7 @@ pub enum NodeSetError {
 
 impl fmt::Display for NodeSetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const GRAMMAR: &str = "write nodes as 0 or 0,2-3, or all, near, far, local, remote, dram, cxl, hbm, pmem, gpu, tier:N; !0 is all but 0";
+        const GRAMMAR: &str = "write nodes as 0 or 0,2-3, or all, near, far, local, remote, dram, cxl, hbm, pmem, gpu, tier:N; !0 is all but 0, +0 the first allowed one";
         match self {
             Self::Empty => write!(f, "the node set is empty; {GRAMMAR}"),
             Self::BadTerm { term } => write!(f, "`{term}` is not a node set; {GRAMMAR}"),
@@ -110,15 +113,22 @@ impl core::str::FromStr for NodeExpr {
 
     fn from_str(text: &str) -> Result<Self, NodeSetError> {
         let text = text.trim();
-        let (others, text) = match text.strip_prefix('!') {
+        let signed = |text, sign| match str::strip_prefix(text, sign) {
             Some(rest) => (true, rest),
             None => (false, text),
         };
+        let (others, text) = signed(text, '!');
+        let (relative, text) = signed(text.trim_start(), '+');
         if text.trim().is_empty() {
             return Err(NodeSetError::Empty);
         }
-        let terms: Result<_, _> = text.split(',').map(|term| parse_term(term.trim())).collect();
-        Ok(Self { terms: terms?, others })
+        let terms: Result<Vec<Term>, _> =
+            text.split(',').map(|term| parse_term(term.trim())).collect();
+        let terms = terms?;
+        match terms.iter().find(|term| relative && !matches!(term, Term::Range(..))) {
+            Some(word) => Err(NodeSetError::BadTerm { term: alloc::format!("+{word}") }),
+            None => Ok(Self { terms, others, relative }),
+        }
     }
 }
 
@@ -167,6 +177,9 @@ impl fmt::Display for NodeExpr {
         if self.others {
             f.write_str("!")?;
         }
+        if self.relative {
+            f.write_str("+")?;
+        }
         for (index, term) in self.terms.iter().enumerate() {
             if index > 0 {
                 f.write_str(",")?;
@@ -198,6 +211,30 @@ impl NodeExpr {
     #[must_use]
     pub fn is_by_number(&self) -> bool {
         self.terms.iter().all(|term| matches!(term, Term::Range(..) | Term::All))
+    }
+
+    /// The same with numbers of nodes, if they are relative (`+0`): they count the nodes in `allowed`, from 0 on.
+    ///
+    /// # Errors
+    /// [`NodeSetError::NoSuchNodes`] if there are not as many.
+    pub fn absolute(&self, allowed: &NodeSet) -> Result<Self, NodeSetError> {
+        if !self.relative {
+            return Ok(self.clone());
+        }
+        let mut terms = Vec::new();
+        for term in &self.terms {
+            let Term::Range(first, last) = *term else { continue };
+            for index in first.0..=last.0 {
+                let node = allowed.iter().nth(usize::from(index));
+                let node = node.ok_or_else(|| NodeSetError::NoSuchNodes {
+                    asked: self.to_string(),
+                    term: alloc::format!("+{index}"),
+                    has: alloc::format!("{} allowed nodes ({allowed})", allowed.len()),
+                })?;
+                terms.push(Term::Range(node, node));
+            }
+        }
+        Ok(Self { terms, others: self.others, relative: false })
     }
 
     /// The nodes with memory that this expression names on `machine`; `local` and `remote` are relative to `cpus`
@@ -235,6 +272,10 @@ impl NodeExpr {
         near: &NodeSet,
         far: &NodeSet,
     ) -> Result<NodeSet, NodeSetError> {
+        if self.relative {
+            let nodes = self.absolute(&machine.memory_nodes())?;
+            return nodes.resolve_with(machine, cpus, near, far);
+        }
         let mut found = NodeSet::new();
         let mut absent = NodeSet::new();
         let (present, gpu) = (machine.memory_nodes(), machine.of_kind(MemoryKind::Gpu));
@@ -303,6 +344,8 @@ mod tests {
             "tier:2,7",
             "!0,2-3",
             "!far",
+            "+0,2-3",
+            "!+1",
         ] {
             assert_eq!(text.parse::<NodeExpr>().map(|expr| expr.to_string()), Ok(text.into()));
         }
@@ -322,6 +365,9 @@ mod tests {
             ("!", "empty"),
             ("!!0", "`!0`"),
             ("0,!1", "`!1`"),
+            ("0,+1", "`+1`"),
+            ("+near", "`+near`"),
+            ("+", "empty"),
         ] {
             let error = text.parse::<NodeExpr>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
@@ -352,9 +398,28 @@ mod tests {
         assert!(resolve("!7").unwrap_err().to_string().contains("no node 7"));
     }
 
+    #[test]
+    fn a_plus_sign_counts_the_allowed_nodes() {
+        use crate::testkit::{machine, node};
+        let machine = machine([node(0).cpus(0..4), node(4).cpus(4..8), node(9)]);
+        let nodes = |text: &str| text.parse::<NodeExpr>().unwrap();
+        for (text, found) in [("+0", "0"), ("+1-2", "4,9"), ("!+1", "0,9")] {
+            let resolved = nodes(text).resolve(&machine, &[]);
+            assert_eq!(resolved.map(|found| found.to_string()), Ok(found.into()), "{text}");
+        }
+        let allowed = NodeSet::parse_list("4,9").unwrap();
+        assert_eq!(nodes("+0,1").absolute(&allowed).unwrap().to_string(), "4,9");
+        assert_eq!(nodes("near").absolute(&allowed).unwrap().to_string(), "near");
+        let error = nodes("+2").absolute(&allowed).unwrap_err().to_string();
+        assert!(
+            error.contains("`+2` names no node here; this machine has 2 allowed nodes (4,9)"),
+            "{error}"
+        );
+    }
+
     proptest! {
         #[test]
-        fn any_text_parses_or_is_refused_and_what_parses_prints_to_the_same(text in "!?[a-z0-9:, -]{0,24}") {
+        fn any_text_parses_or_is_refused_and_what_parses_prints_to_the_same(text in "!?[+]?[a-z0-9:, -]{0,24}") {
             if let Ok(expr) = text.parse::<NodeExpr>() {
                 prop_assert_eq!(expr.to_string().parse::<NodeExpr>(), Ok(expr));
             }

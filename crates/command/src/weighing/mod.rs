@@ -8,6 +8,7 @@ use nearfar_policy::{Unweighable, Weights};
 use nearfar_topology::{BasisPoints, BytesPerSecond, Mix, NodeId, NodeSet};
 
 pub mod file;
+pub mod given;
 pub mod set;
 pub mod source;
 

@@ -81,7 +81,7 @@ fn with_values(argument: Arg, path: &str) -> Arg {
             catalog::FILES.iter().map(|(name, _)| *name).collect()
         }
         ("kernel", "VERSION|PATH") => SERIES.into(),
-        (_, "NODES|auto") => NODES.into_iter().chain(["auto"]).collect(),
+        (_, "NODES|auto|NODES=N") => NODES.into_iter().chain(["auto", "same"]).collect(),
         (_, "NODE" | "NODES") => NODES.into(),
         _ => return argument,
     };

@@ -19,6 +19,7 @@ use nearfar_topology::{Mix, NodeExpr, NodeSet, NodeSetError, Topology};
 use super::machine::MachineArgs;
 use nearfar_command::exit::{EndsWith as _, Exit, WithExit};
 use nearfar_command::output;
+use nearfar_command::weighing::given::Given;
 use nearfar_command::weighing::set::{ForARun, Setter};
 
 mod balanced;
@@ -42,19 +43,19 @@ use tiered::Tiered;
 pub(crate) struct Args {
     /// Allocate only from these nodes
     #[arg(short, long, value_name = "NODES", group = "policy")]
-    membind: Option<NodeExpr>,
+    membind: Option<Named>,
     /// Allocate from this node; fall back to others when it is full
     #[arg(short, long, value_name = "NODE", group = "policy")]
-    preferred: Option<NodeExpr>,
+    preferred: Option<Named>,
     /// Allocate from these nodes; fall back to others when they are full
     #[arg(short = 'P', long, value_name = "NODES", group = "policy")]
-    preferred_many: Option<NodeExpr>,
+    preferred_many: Option<Named>,
     /// Interleave memory over these nodes, page by page
     #[arg(short, long, value_name = "NODES", group = "policy")]
-    interleave: Option<NodeExpr>,
+    interleave: Option<Named>,
     /// Interleave memory over these nodes by the machine's weights; `auto`: over all nodes, by weights from their
-    /// bandwidths (nearfar weights), which are set if they differ and the user is root
-    #[arg(short, long, value_name = "NODES|auto", group = "policy")]
+    /// bandwidths (nearfar weights), which are set if they differ and the user is root; 0=3,1=1: by weights of CMD's own
+    #[arg(short, long, value_name = "NODES|auto|NODES=N", group = "policy")]
     weighted_interleave: Option<Weighted>,
     /// Allocate from the node of the allocating CPU; fall back to others when it is full
     #[arg(short, long, group = "policy")]
@@ -100,7 +101,7 @@ pub(crate) struct Args {
 
 const HELP: &str = "\
 NODES are numbers (0,2-3), all, near, far, local, remote, dram, cxl, hbm, pmem, gpu, tier:N, or several of these joined by \
-commas; '!0' is all but node 0.
+commas; '!0' is all but node 0, +0 the first node that this process may use, and same those of -N.
 
 With --tier, pages move to the nodes that use them, so it can't be combined with -m, -i or -w; -p, -P and -l set where \
 pages are allocated. CMD runs in a memory cgroup of its own until it and its children end; processes that they move \
@@ -114,14 +115,36 @@ spill= falls back to plain memory when these nodes are almost full (spill=defaul
 -w auto without --report sets the machine's weights until `nearfar weights --restore` or a restart, because no parent \
 process remains that could restore them. With --report they are restored when CMD has ended.
 
+-w 0=3,1=1 leaves the machine's weights alone: nearfar stays as parent until CMD ends, CMD and its descendants allocate \
+evenly over these nodes, and their private pages then migrate to where these weights put them. Shared memory, hugetlbfs and \
+files stay spread evenly.
+
 Exit status: CMD's own (128 + the signal, if one ended it); 2 bad usage, 125 nearfar failed before CMD, 126 CMD can't \
 be executed, 127 CMD was not found.";
+
+/// Nodes for memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Named {
+    /// Those of `-N`.
+    Same,
+    Nodes(NodeExpr),
+}
+
+impl FromStr for Named {
+    type Err = NodeSetError;
+
+    fn from_str(text: &str) -> Result<Self, NodeSetError> {
+        if text == "same" { Ok(Self::Same) } else { text.parse().map(Self::Nodes) }
+    }
+}
 
 /// The value of `-w`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Weighted {
     Auto,
-    Nodes(NodeExpr),
+    Nodes(Named),
+    /// Weights of the program's own.
+    Own(Given),
 }
 
 impl FromStr for Weighted {
@@ -132,12 +155,9 @@ impl FromStr for Weighted {
             return Ok(Self::Auto);
         }
         if text.contains('=') {
-            return Err(format!(
-                "-w takes nodes, and the machine's weights; weights of a program's own are for its heap: --heap weighted:{}",
-                text.trim_start_matches("weighted:")
-            ));
+            return text.parse().map(Self::Own);
         }
-        let nodes: Result<NodeExpr, NodeSetError> = text.parse();
+        let nodes: Result<Named, NodeSetError> = text.parse();
         nodes.map(Self::Nodes).map_err(|error| format!("{error}, or auto"))
     }
 }
@@ -182,7 +202,7 @@ fn prepare_and_run(args: &Args) -> anyhow::Result<ExitCode> {
         mempolicy::permitted().context("--heap")?;
     }
     let setter = Setter::new(fs.as_ref(), args.machine.select().root_dir());
-    if args.report.is_none() && args.tier.is_none() && args.balance.is_none() {
+    if !plan.stays {
         set_weights(&plan, &setter, false)?;
         return become_command(args, &plan);
     }
@@ -202,7 +222,7 @@ fn set_weights(
     for_a_run: bool,
 ) -> anyhow::Result<Option<ForARun>> {
     match &plan.setting {
-        Setting::None => Ok(None),
+        Setting::None | Setting::Own(_) => Ok(None),
         Setting::Suits => Ok(if for_a_run { setter.rely() } else { None }),
         Setting::Set(weights) if for_a_run => {
             let (_, lease) = setter.for_a_run(weights)?;
@@ -244,13 +264,14 @@ fn not_started(args: &Args, error: std::io::Error) -> anyhow::Error {
     WithExit { exit, error }.into()
 }
 
-/// Resolves nodes; bad usage names the option.
+/// Resolves nodes, of which relative numbers count those in `allowed`; bad usage names the option.
 fn resolve(
     option: &str,
     nodes: &NodeExpr,
     machine: &Topology,
-    cpus: &[nearfar_topology::CpuId],
+    (cpus, allowed): (&[nearfar_topology::CpuId], Option<&NodeSet>),
 ) -> anyhow::Result<NodeSet> {
-    let named = nodes.resolve_from(machine, cpus);
+    let absolute = allowed.map_or_else(|| Ok(nodes.clone()), |allowed| nodes.absolute(allowed));
+    let named = absolute.and_then(|nodes| nodes.resolve_from(machine, cpus));
     named.map_err(|error| anyhow::anyhow!("{option}: {error}")).ends_with(Exit::Usage)
 }

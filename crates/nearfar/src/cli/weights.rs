@@ -14,11 +14,11 @@ use nearfar_topology::{Mix, NodeExpr, NodeSet, Topology};
 use super::machine::MachineArgs;
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::output;
+use nearfar_command::weighing::given::Given;
 use nearfar_command::weighing::set::Setter;
 use nearfar_command::weighing::source::{self, From, Wanted};
 use nearfar_command::weighing::{Figures, MIX, Outcome, refuse_one};
 
-mod given;
 mod json;
 mod text;
 
@@ -28,7 +28,7 @@ mod text;
 pub(crate) struct Args {
     /// These weights in place of computed ones, as 0=3,1=1 or near=3,far=1: pages a round for each node
     #[arg(value_name = "NODES=WEIGHT,...", conflicts_with_all = ["nodes", "restore"])]
-    given: Option<given::Given>,
+    given: Option<Given>,
     /// Source of bandwidths: `probe` (saved by nearfar probe), `hmat` (firmware), `kernel` (no bandwidths: its current
     /// weights), or a FILE [default: probe if one of this machine is saved, else hmat]
     #[arg(long, value_name = "probe|hmat|kernel|FILE")]

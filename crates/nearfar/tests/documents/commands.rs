@@ -1,7 +1,7 @@
 //! The commands of `sh` blocks in the documents, and for each how a test runs it, or the reason why none does.
 //!
 //! Scripts are bash, with [`PRELUDE`] before them and options `-eu -o pipefail`, in an empty directory. They have values
-//! for placeholders, and sizes that suit a small machine.
+//! for placeholders, and sizes that suit a small machine. `CMD` is a program that does nothing.
 
 use std::path::Path;
 use std::process::Command;
@@ -34,6 +34,7 @@ finish() {
     exit $status
 }
 trap finish EXIT
+mkdir bin; printf '#!/bin/sh\n' > bin/CMD; chmod +x bin/CMD; PATH=$PATH:$PWD/bin
 alive() { kill -0 "$server" || { cat server.log >&2; exit 1; }; sleep 0.1; }
 serve() {
     nearfar cache serve "$@" 2> server.log & server=$!
@@ -78,7 +79,7 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
             ("nearfar", Guest),
             ("nearfar doctor", Guest),
             ("nearfar probe", GuestBy("nearfar probe --quick")),
-            ("nearfar run -w auto -- CMD", GuestBy("nearfar run -w auto -- true")),
+            ("nearfar run -w auto -- CMD", Guest),
             ("nearfar off", Guest),
         ],
     ),
@@ -92,11 +93,8 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
     (
         "docs/alloc.md",
         &[
-            ("nearfar run --heap far -- CMD", GuestBy("nearfar run --heap far -- true")),
-            (
-                "nearfar run --heap 'far;limit=4g;spill=near' -- CMD",
-                GuestBy("nearfar run --heap 'far;limit=4g;spill=near' -- true"),
-            ),
+            ("nearfar run --heap far -- CMD", Guest),
+            ("nearfar run --heap 'far;limit=4g;spill=near' -- CMD", Guest),
             ("make library", Never(BUILD)),
             (
                 "cc -I crates/alloc/include program.c -L target/abi -lnearfar",
@@ -334,6 +332,18 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
                 GuestBy("nearfar record --machine --parquet DIR --duration 2s"),
             ),
             ("*", Never("draws the picture in the document; boots a guest of its own")),
+        ],
+    ),
+    (
+        "docs/run.md",
+        &[
+            ("nearfar run -p near -- CMD", Guest),
+            ("nearfar run -m far -- CMD", Guest),
+            ("nearfar run -w auto -- CMD", Guest),
+            ("nearfar run -w near=3,far=1 -- CMD", Guest),
+            ("nearfar run -N 0 -m same -- CMD", Guest),
+            ("nearfar run -m far --report -- CMD", Guest),
+            ("nearfar run -w auto --dry-run -- CMD", Guest),
         ],
     ),
     (

@@ -134,12 +134,15 @@ pub(crate) fn error(output: &Output) -> String {
 }
 
 /// With this environment variable, this program holds 64 MiB until its input ends, or until a child of it has slept for
-/// the given seconds; or it uses them, or copies or reads them by several threads, repeatedly until its input ends. See
+/// the given seconds; or it holds other parts of memory, or uses them, or copies or reads them by several threads, repeatedly until its input ends. See
 /// [`held`].
 pub(crate) const HOLD: &str = "NEARFAR_TEST_HOLD";
 
 pub(crate) fn hold() {
     let how = std::env::var(HOLD);
+    if how.as_deref() == Ok(crate::placement::PARTS) {
+        return crate::placement::hold_parts();
+    }
     let halves = how.as_deref().ok().and_then(|how| how.strip_prefix("halves "));
     halves.into_iter().for_each(settle);
     let cpus = affinity::get().unwrap();

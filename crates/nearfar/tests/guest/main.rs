@@ -145,7 +145,8 @@ const TESTS: &[Test] = tests! {
         weights_of_a_killed_run_are_put_back_by_the_next on [OLD],
         two_runs_share_weights_and_the_last_puts_them_back on [OLD],
         a_run_without_a_parent_leaves_weights_to_restore on [OLD],
-        without_root_a_run_uses_weights_that_suit_and_refuses_others on [OLD];
+        without_root_a_run_uses_weights_that_suit_and_refuses_others on [OLD],
+        weights_of_a_programs_own_hold_for_stack_static_data_and_children on [OLD, NEW];
     tier: used_memory_comes_near_and_all_is_put_back on [SMALL_OLD, SMALL_NEW],
         however_it_is_ended_the_system_is_as_before on [SMALL_OLD, SMALL_NEW],
         what_can_not_be_tiered_is_refused_and_nothing_is_changed on [SMALL_OLD, SMALL_NEW],

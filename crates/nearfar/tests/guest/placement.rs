@@ -1,7 +1,17 @@
 //! `nearfar run` on machines with near and far memory: pages land on the requested nodes; weights are set and restored.
 
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use nearfar_kernel::clock::sleep;
+use nearfar_kernel::fs::RootFs;
+use nearfar_kernel::mapped::{self, Mapping};
+use nearfar_kernel::process;
+use nearfar_topology::{Bytes, NodeId};
+
 use crate::inside::{
-    HOLD, STATE, done, end, error, held, long_run, nearfar, unprivileged, weight, weights,
+    HOLD, STATE, await_up, done, end, error, held, long_run, nearfar, unprivileged, weight, weights,
 };
 
 /// A holder holds 64 MiB and has a little more.
@@ -145,4 +155,56 @@ pub(crate) fn without_root_a_run_uses_weights_that_suit_and_refuses_others() {
     let output = unprivileged(&["run", "-w", "auto", "cat", "/proc/self/numa_maps"]);
     let maps = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(maps.contains("weighted interleave:0-1"), "{output:?}");
+}
+
+/// The value of [`HOLD`] for [`hold_parts`].
+pub(crate) const PARTS: &str = "parts";
+const PART: usize = 32 << 20;
+static DATA: [AtomicU8; PART] = [const { AtomicU8::new(0) }; PART];
+
+/// Holds at least 32 MiB of stack and as many of static data, and a child its heap, until the input ends.
+pub(crate) fn hold_parts() {
+    let stack = || {
+        let array = std::hint::black_box([1_u8; PART]);
+        DATA.iter().step_by(4096).for_each(|page| page.store(1, Ordering::Relaxed));
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        let mut child = child.env(HOLD, "input").stdout(Stdio::null()).spawn().unwrap();
+        println!("up");
+        child.wait().unwrap();
+        assert_eq!((array[PART - 1], DATA[0].load(Ordering::Relaxed)), (1, 1));
+    };
+    std::thread::Builder::new().stack_size(6 * PART).spawn(stack).unwrap().join().unwrap();
+}
+
+/// The large private mappings of a program and its descendants.
+fn large(fs: &RootFs, parent: u32) -> Vec<Mapping> {
+    let pids = process::tree(fs, parent).unwrap().into_iter().filter(|pid| *pid != parent);
+    let all = pids.flat_map(|pid| mapped::of_process(fs, pid).unwrap());
+    all.filter(|mapping| mapping.is_private && mapping.resident() >= Bytes(24 << 20)).collect()
+}
+
+pub(crate) fn weights_of_a_programs_own_hold_for_stack_static_data_and_children() {
+    let (fs, before) = (RootFs::live().unwrap(), weights());
+    let program = std::env::current_exe().unwrap();
+    let mut run = nearfar(&["run", "-w", "near=3,far=1", "--", program.to_str().unwrap()]);
+    run.env(HOLD, PARTS).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut run = run.spawn().unwrap();
+    await_up(&mut run);
+    // Huge pages take turns of 2 MiB, so a mapping of 32 MiB may have two turns more or less on a node.
+    let is_spread = |mapping: &Mapping| {
+        let far = mapping.nodes.get(&NodeId(1)).map_or(0, |bytes| bytes.0);
+        (far * 4).abs_diff(mapping.resident().0) <= 16 << 20
+    };
+    let mut found = large(&fs, run.id());
+    for _ in 0..400 {
+        if found.len() >= 3 && found.iter().all(is_spread) {
+            break;
+        }
+        sleep(Duration::from_millis(50));
+        found = large(&fs, run.id());
+    }
+    assert!(found.len() >= 3 && found.iter().all(is_spread), "{found:#?}");
+    assert_eq!(weights(), before, "the machine's");
+    drop(run.stdin.take());
+    assert!(run.wait().unwrap().success());
 }

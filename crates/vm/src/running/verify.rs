@@ -219,7 +219,7 @@ mod tests {
 
     fn mapping(start: u64, end: u64, policy: &str, mib: &[(u16, u64)]) -> Mapping {
         let nodes = mib.iter().map(|(node, mib)| (NodeId(*node), Bytes(mib * MIB))).collect();
-        Mapping { start, end, policy: policy.to_owned(), nodes, file: None }
+        Mapping { start, end, policy: policy.to_owned(), nodes, file: None, is_private: true }
     }
 
     fn facts(policy: &str, mib: &[(u16, u64)]) -> Fact {

@@ -48,6 +48,7 @@ fn usage(message: String) -> anyhow::Error {
 /// The nodes with CPUs that `-N` names. A node given by number needs no memory.
 pub(crate) fn cpu_nodes(named: &NodeExpr, machine: &Topology) -> anyhow::Result<NodeSet> {
     let have = machine.cpu_nodes();
+    let named = &named.absolute(&have).map_err(|error| usage(format!("-N: {error}")))?;
     let text = named.to_string();
     let without = |node: &_| !have.contains(*node);
     let nodes = match NodeSet::parse_list(&text) {
@@ -67,7 +68,7 @@ pub(crate) fn cpu_nodes(named: &NodeExpr, machine: &Topology) -> anyhow::Result<
         }
         None if text == "all" => have.clone(),
         None => {
-            let nodes = super::resolve("-N", named, machine, &[])?;
+            let nodes = super::resolve("-N", named, machine, (&[], None))?;
             nodes.iter().filter(|node| have.contains(*node)).collect()
         }
     };

@@ -13,11 +13,12 @@ use nearfar_kernel::mempolicy::{self, Policy};
 use nearfar_kernel::watch::Placement;
 use nearfar_kernel::{affinity, weights};
 use nearfar_policy::{TOLERANCE, Weights, worthwhile};
-use nearfar_topology::{CpuId, NodeExpr, NodeSet, Topology};
+use nearfar_topology::{CpuId, NodeSet, Topology};
 
 use super::heap::{self, Heap};
-use super::{Args, Weighted, cpus, resolve, tiered};
+use super::{Args, Named, Weighted, cpus, resolve, tiered};
 use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::weighing::given::Given;
 use nearfar_command::weighing::source::{self, Wanted};
 use nearfar_command::weighing::{MIX, Outcome, refuse_one};
 
@@ -29,7 +30,8 @@ pub(super) struct Plan {
     /// Messages for the user, on standard error.
     pub(super) notes: Vec<String>,
     command: Vec<String>,
-    stays: bool,
+    /// Whether nearfar stays as parent.
+    pub(super) stays: bool,
     /// The tiering of `--tier`, in words.
     tiering: Option<String>,
     /// The heap of `--heap`.
@@ -47,6 +49,8 @@ pub(super) enum Setting {
     Suits,
     /// Set these.
     Set(Weights),
+    /// None: these are CMD's own, by migration.
+    Own(Weights),
 }
 
 impl fmt::Display for Plan {
@@ -68,6 +72,12 @@ impl fmt::Display for Plan {
             Setting::Set(weights) => {
                 let until = if self.stays { "CMD ends" } else { "nearfar weights --restore" };
                 writeln!(f, "weights  set to {weights} (now {now}) until {until}")?;
+            }
+            Setting::Own(weights) => {
+                writeln!(
+                    f,
+                    "weights  {weights}, CMD's own: its private pages migrate until it ends"
+                )?;
             }
         }
         if let Some(tiering) = &self.tiering {
@@ -106,7 +116,7 @@ pub(super) fn plan(
         setting: Setting::None,
         notes: Vec::new(),
         command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
-        stays: args.report.is_some() || args.tier.is_some(),
+        stays: args.report.is_some() || args.tier.is_some() || args.balance.is_some(),
         tiering: args
             .tier
             .as_ref()
@@ -115,12 +125,15 @@ pub(super) fn plan(
         heap: args.heap.as_ref().map(|text| heap::plan(text, machine, &seen_from)).transpose()?,
         now: None,
     };
-    let planner = Planner { args, machine, features, fs, cpus: &seen_from };
+    let allowed_nodes = live.then(mempolicy::allowed_nodes);
+    let from = (&*seen_from, allowed_nodes.as_ref());
+    let planner = Planner { args, machine, features, fs, from };
     let policy = planner.policy(&mut plan)?;
     if let Some(policy) = policy.as_ref().filter(|_| live) {
         allowed(policy)?;
     }
     plan.placement.policy = policy;
+    plan.stays |= matches!(plan.setting, Setting::Own(_));
     Ok(plan)
 }
 
@@ -135,15 +148,15 @@ struct Planner<'a> {
     machine: &'a Topology,
     features: &'a Features,
     fs: &'a dyn Fs,
-    /// The CPUs relative to which memory is near or far.
-    cpus: &'a [CpuId],
+    /// The CPUs relative to which memory is near or far, and the nodes that relative numbers count.
+    from: (&'a [CpuId], Option<&'a NodeSet>),
 }
 
 impl Planner<'_> {
     /// The memory policy; for weighted interleave also the action on the weights.
     fn policy(&self, plan: &mut Plan) -> anyhow::Result<Option<Policy>> {
         let args = self.args;
-        let nodes = |option, named: &NodeExpr| resolve(option, named, self.machine, self.cpus);
+        let nodes = |option, named| self.nodes(option, named);
         Ok(Some(if let Some(named) = &args.membind {
             Policy::Bind(nodes("-m", named)?)
         } else if let Some(named) = &args.preferred {
@@ -154,7 +167,7 @@ impl Planner<'_> {
                 _ => {
                     let many = nodes.len();
                     let error = anyhow::anyhow!(
-                        "-p {named}: takes one node, these are {many} ({nodes}); -P prefers several"
+                        "-p: takes one node, these are {many} ({nodes}); -P prefers several"
                     );
                     return Err(error).ends_with(Exit::Usage);
                 }
@@ -174,19 +187,31 @@ impl Planner<'_> {
         }))
     }
 
+    /// The nodes that an option names.
+    fn nodes(&self, option: &str, named: &Named) -> anyhow::Result<NodeSet> {
+        let nodes = match (named, &self.args.cpunodebind) {
+            (Named::Nodes(nodes), _) | (Named::Same, Some(nodes)) => nodes,
+            (Named::Same, None) => {
+                let error = anyhow::anyhow!("{option} same: stands for the nodes of -N; add it");
+                return Err(error).ends_with(Exit::Usage);
+            }
+        };
+        resolve(option, nodes, self.machine, self.from)
+    }
+
     fn weighted(&self, weighted: &Weighted, plan: &mut Plan) -> anyhow::Result<Policy> {
         let (option, nodes) = match weighted {
             Weighted::Auto => ("-w auto", self.machine.memory_nodes()),
-            Weighted::Nodes(named) => ("-w", resolve("-w", named, self.machine, self.cpus)?),
+            Weighted::Nodes(named) => ("-w", self.nodes("-w", named)?),
+            Weighted::Own(given) => return self.own(given, plan),
         };
-        let weighed =
-            self.needs(Feature::WeightedInterleave, option).and_then(|()| match weighted {
-                Weighted::Auto => self.auto(&nodes, plan),
-                Weighted::Nodes(_) => {
-                    plan.now = weights::read(self.fs).ok().and_then(|now| now.over(nodes.iter()));
-                    Ok(nodes.clone())
-                }
-            });
+        let weighed = self.needs(Feature::WeightedInterleave, option).and_then(|()| {
+            if *weighted == Weighted::Auto {
+                return self.auto(&nodes, plan);
+            }
+            plan.now = weights::read(self.fs).ok().and_then(|now| now.over(nodes.iter()));
+            Ok(nodes.clone())
+        });
         match weighed {
             Ok(nodes) => Ok(Policy::WeightedInterleave(nodes)),
             Err(error) if self.args.fallback => {
@@ -198,13 +223,26 @@ impl Planner<'_> {
         }
     }
 
+    /// Weights of the program's own: the machine's if they have the same proportions, else by migration.
+    fn own(&self, given: &Given, plan: &mut Plan) -> anyhow::Result<Policy> {
+        let own = given.resolve(self.machine, self.from.0)?;
+        let nodes: NodeSet = own.iter().map(|(node, _)| node).collect();
+        let now = weights::read(self.fs).ok().and_then(|now| now.over(nodes.iter()));
+        if now.as_ref().is_some_and(|now| own.is_in_proportion_to(now)) {
+            (plan.now, plan.setting) = (now, Setting::Suits);
+            return Ok(Policy::WeightedInterleave(nodes));
+        }
+        plan.setting = Setting::Own(own);
+        Ok(Policy::Interleave(nodes))
+    }
+
     /// The nodes worth interleaving over; decides whether their weights must be set.
     fn auto(&self, nodes: &NodeSet, plan: &mut Plan) -> anyhow::Result<NodeSet> {
         let on = |cpus: &[CpuId]| -> NodeSet {
             let here = |id: &_| self.machine.nodes[id].cpus.iter().any(|cpu| cpus.contains(cpu));
             self.machine.nodes.keys().copied().filter(here).collect()
         };
-        let cpu_nodes = (!self.cpus.is_empty()).then(|| on(self.cpus));
+        let cpu_nodes = (!self.from.0.is_empty()).then(|| on(self.from.0));
         let seen = cpu_nodes.as_ref().map(|of| source::seen_from(self.machine, nodes, of));
         let nodes = seen.as_ref().filter(|seen| seen.len() > 1).unwrap_or(nodes);
         let wanted = Wanted {

@@ -116,7 +116,7 @@ impl Sink {
             cpus: plan.placement.cpus.as_ref().map(|cpus| cpus.iter().map(|cpu| cpu.0).collect()),
             weights_set: match &plan.setting {
                 Setting::Set(weights) => Some(weights.iter().collect()),
-                Setting::None | Setting::Suits => None,
+                Setting::None | Setting::Suits | Setting::Own(_) => None,
             },
             exit_status: if let Ended::Status(status) = ended { Some(status) } else { None },
             signal: if let Ended::Signal(signal) = ended { Some(signal) } else { None },

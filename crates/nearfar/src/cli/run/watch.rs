@@ -14,12 +14,13 @@ use nearfar_kernel::watch::{self, Ended, WatchError, Watched};
 use nearfar_topology::Topology;
 
 use super::balanced::Balanced;
-use super::plan::Plan;
+use super::plan::{Plan, Setting};
 use super::report::{Residencies, Sink};
 use super::tiered::Tiered;
 use super::{Args, command, not_started};
 use nearfar_command::exit::Exit;
 use nearfar_command::output;
+use nearfar_command::spread::Spreading;
 use nearfar_command::weighing::set::{ForARun, Setter};
 use nearfar_kernel::clock::Stopwatch;
 
@@ -58,12 +59,22 @@ pub(super) fn run(
         Some(tiered) => tiered.within(after.fs, start).and_then(|started| started),
         None => start(),
     };
-    let ended = started.and_then(|watched| match &after.sink {
-        Some(_) => {
-            let (residencies, ended) = watch(after.fs, &watched);
-            Ok((Some(residencies), ended?))
+    let ended = started.and_then(|watched| {
+        let spreading = match &plan.setting {
+            Setting::Own(weights) => Some(Spreading::start(watched.id(), weights.clone())?),
+            Setting::None | Setting::Suits | Setting::Set(_) => None,
+        };
+        let ended = match &after.sink {
+            Some(_) => {
+                let (residencies, ended) = watch(after.fs, &watched);
+                ended.map(|ended| (Some(residencies), ended))
+            }
+            None => until_it_ends(&watched).map(|ended| (None, ended)),
+        };
+        if let Some(spreading) = spreading {
+            spreading.end();
         }
-        None => Ok((None, until_it_ends(&watched)?)),
+        ended
     });
     after.put_back();
     let (residencies, ended) = ended?;

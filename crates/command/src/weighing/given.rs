@@ -1,15 +1,16 @@
-//! Weights that the user gives: `0=3,1=1`.
+//! Weights that the user gives: `0=3,1=1`, or `near=3,far=1`.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_policy::Weights;
 use nearfar_topology::{CpuId, NodeExpr, Topology};
 
+use crate::exit::{EndsWith as _, Exit};
+
 /// Node sets with the weight of each of their nodes.
-#[derive(Clone, Debug)]
-pub(super) struct Given(Vec<(NodeExpr, u8)>);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given(Vec<(NodeExpr, u8)>);
 
 impl FromStr for Given {
     type Err = String;
@@ -30,8 +31,11 @@ impl FromStr for Given {
 }
 
 impl Given {
-    /// The weight of each named node of this machine.
-    pub(super) fn resolve(&self, machine: &Topology, cpus: &[CpuId]) -> anyhow::Result<Weights> {
+    /// The weight of each named node of this machine, seen from these CPUs.
+    ///
+    /// # Errors
+    /// It has no such node, or one is named twice.
+    pub fn resolve(&self, machine: &Topology, cpus: &[CpuId]) -> anyhow::Result<Weights> {
         let mut weights = BTreeMap::new();
         for (nodes, weight) in &self.0 {
             for node in nodes.resolve_from(machine, cpus).ends_with(Exit::Usage)?.iter() {

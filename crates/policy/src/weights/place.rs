@@ -1,0 +1,56 @@
+//! The node of each page under weighted interleave.
+
+use nearfar_topology::NodeId;
+
+use super::Weights;
+
+impl Weights {
+    /// The pages of a round.
+    #[must_use]
+    pub fn round(&self) -> u32 {
+        self.0.values().map(|pages| u32::from(*pages)).sum()
+    }
+
+    /// The node of a page under weighted interleave, by its number (mm/mempolicy.c, weighted_interleave_nid).
+    #[must_use]
+    pub fn node_of(&self, page: u64) -> NodeId {
+        let mut at = page % u64::from(self.round().max(1));
+        for (node, pages) in self.iter() {
+            match at.checked_sub(u64::from(pages)) {
+                Some(rest) => at = rest,
+                None => return node,
+            }
+        }
+        NodeId::default()
+    }
+
+    /// Whether both spread pages in the same proportions over the same nodes.
+    #[must_use]
+    pub fn is_in_proportion_to(&self, other: &Self) -> bool {
+        let share = |(node, pages): (NodeId, u8), of: &Self| {
+            (node, u64::from(pages) * u64::from(of.round()))
+        };
+        self.iter().map(|one| share(one, other)).eq(other.iter().map(|one| share(one, self)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_has_the_pages_of_each_node_in_order() {
+        let weights = Weights::new([(NodeId(0), 3), (NodeId(4), 2)].into()).unwrap();
+        let nodes: alloc::vec::Vec<u16> = (0..12).map(|page| weights.node_of(page).0).collect();
+        assert_eq!(nodes, [0, 0, 0, 4, 4, 0, 0, 0, 4, 4, 0, 0]);
+    }
+
+    #[test]
+    fn proportions_count_and_not_the_length_of_a_round() {
+        let of = |near, far| Weights::new([(NodeId(0), near), (NodeId(1), far)].into()).unwrap();
+        assert!(of(3, 1).is_in_proportion_to(&of(6, 2)));
+        assert!(!of(3, 1).is_in_proportion_to(&of(1, 3)));
+        let other = Weights::new([(NodeId(0), 3), (NodeId(2), 1)].into()).unwrap();
+        assert!(!of(3, 1).is_in_proportion_to(&other));
+    }
+}
