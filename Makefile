@@ -22,6 +22,7 @@
 #   make bench-lab        accuracy and cost of the emulation
 #   make bench-topo       time of nearfar topo on a machine of 1,024 nodes and 8,192 CPUs, made up
 #   make install          what make build has made, below PREFIX (/usr/local) and DESTDIR; make uninstall takes it away again
+#   make package          Debian packages of what make build makes, in target/debian, checked; make package-test tries them in a bare root
 #   make setup            only the set-up; make clean: only the build artefacts
 
 SHELL := /bin/bash
@@ -35,10 +36,10 @@ PEERS := $${NEARFAR_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/nearfar}/peers
 export NEARFAR_LAB_PLUGIN ?= $(PLUGIN)
 SMOKE_FLAG := $(if $(SMOKE),--smoke,)
 
-.PHONY: corpus demo test test-all test-repeat test-libraries build plugin library library-checked sanitize fuzz python kubernetes lint sbom bench-bandwidth bench-tiering bench-balance bench-alloc bench-cache bench-lab bench-topo install uninstall setup clean help
+.PHONY: corpus demo test test-all test-repeat test-libraries build plugin library library-checked sanitize fuzz python kubernetes lint sbom bench-bandwidth bench-tiering bench-balance bench-alloc bench-cache bench-lab bench-topo install uninstall package package-test setup clean help
 
 help:
-	@sed -n '3,25s/^# *//p' Makefile
+	@sed -n '3,26s/^# *//p' Makefile
 
 setup:
 	@scripts/setup build
@@ -170,6 +171,14 @@ bench-lab: build
 	$(RELEASE)/nearfar-lab repeat
 
 # Copies, and builds nothing (scripts/install says where to): make build first, then this as who may write there.
+package: build
+	@scripts/setup package
+	scripts/package
+
+package-test: build
+	@scripts/setup package
+	scripts/package test
+
 install uninstall:
 	@scripts/install $@
 

@@ -1,7 +1,8 @@
 //! `nearfar run -w 0=3,1=1`: a thread that keeps the memory of a program and its descendants at weights of their own.
 //!
-//! Passes over the processes follow each other fast while they migrate pages. One that finds nothing to migrate doubles the
-//! pause to the next, and searching takes at most a twentieth of the time. Pages are migrated as [`Spread`] says.
+//! Passes over the processes follow each other fast while they migrate pages, for at most half of the time. One that finds
+//! nothing to migrate doubles the pause to the next, and searching takes at most a twentieth of the time. Pages are migrated
+//! as [`Spread`] says.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,7 +63,7 @@ fn work(root: u32, mut spread: Spread, is_over: &AtomicBool) {
         }
         pause = match moved {
             Bytes(0) => (pause * 2).min(LONGEST).max(begun.elapsed() * RUN_PER_COST),
-            _ => FIRST,
+            _ => begun.elapsed().max(FIRST),
         };
     }
 }

@@ -2,8 +2,8 @@
 //! (`documents/commands.rs`).
 //!
 //! A block ```` ```sh ```` has a command a line, `#` begins a comment, and `\` at the end of a line continues it. A block
-//! ```` ```console ```` has commands after `$` and their output: `nearfar vm` for the recorded machine `lab-cxl-2tier`, with
-//! lines broken for the page, and `...` for lines left out.
+//! ```` ```console ```` has commands after `$` and their output, with lines broken for the page, and `...` for lines left out:
+//! `nearfar vm` for the recorded machine `lab-cxl-2tier`, and the README's first session in a guest.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
 
@@ -15,9 +15,12 @@ use std::process::Output;
 mod commands;
 #[path = "tidy/files.rs"]
 mod files;
+#[path = "documents/shown.rs"]
+mod shown;
 
 use commands::{COMMANDS, Run};
 use files::{complain, root};
+use shown::{blocks, matches, sessions};
 
 /// The documents: paths from the root, and texts.
 fn documents() -> Vec<(String, String)> {
@@ -30,19 +33,6 @@ fn documents() -> Vec<(String, String)> {
         .collect();
     all.extend(files::below(&["artefacts", "crates", "docs", "examples", "lab"], "md"));
     all
-}
-
-/// The contents of the document's blocks in this language.
-fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
-    let opening = format!("```{language}\n");
-    let mut found = Vec::new();
-    let mut rest = text;
-    while let Some((_, after)) = rest.split_once(&opening) {
-        let (block, after) = after.split_once("```").unwrap();
-        found.push(block);
-        rest = after;
-    }
-    found
 }
 
 /// The commands of a block, without comments.
@@ -190,29 +180,6 @@ fn commands_that_need_no_second_kind_of_memory_succeed_here() {
     }
 }
 
-/// Words of a text.
-fn words(text: &str) -> Vec<&str> {
-    // Elements of XML are words, even if none of them begins a line.
-    text.split_inclusive('>').flat_map(str::split_whitespace).collect()
-}
-
-/// Whether the output is the shown one, apart from breaks of lines and the parts left out (`...`).
-fn matches(shown: &str, output: &str) -> bool {
-    let parts: Vec<Vec<&str>> = shown.split("...").map(words).collect();
-    let output = words(output);
-    let mut at = 0;
-    for (index, part) in parts.iter().enumerate() {
-        let here = output[at..].windows(part.len().max(1)).position(|window| window == part);
-        match here {
-            _ if part.is_empty() => {}
-            Some(0) => at += part.len(),
-            Some(skipped) if index > 0 => at += skipped + part.len(),
-            _ => return false,
-        }
-    }
-    parts.last().is_none_or(Vec::is_empty) || at == output.len()
-}
-
 #[test]
 fn what_is_shown_as_output_is_compared_word_by_word() {
     assert!(matches("a b\n c", "a\nb c\n") && matches("a ... d", "a b c d"));
@@ -227,24 +194,57 @@ fn what_a_document_shows_as_output_is_printed() {
                   <cell id='1' memory='1' unit='GiB'/></numa></cpu></domain>";
     let mut runs = 0;
     for (name, text) in documents() {
-        for block in blocks(&text, "console") {
-            for session in block.replace("\\\n", " ").split("$ ").skip(1) {
-                let (command, shown) = session.split_once('\n').unwrap();
-                let on_machine = format!(" --sysfs {} ", machine.display());
-                let command = ["args", "run --dry-run", "xml"].iter().fold(
-                    command.to_owned(),
-                    |command, word| {
-                        let from = format!("nearfar vm {word} ");
-                        command.replace(&from, &format!("nearfar vm {word}{on_machine}"))
-                    },
-                );
-                let output =
-                    run(&format!("printf '%s' \"{domain}\" > domain.xml; {command} 2>&1 || true"));
-                let output = String::from_utf8(output.stdout).unwrap();
-                assert!(matches(shown, &output), "{name}: {command}\n{output}\nshown:\n{shown}");
-                runs += 1;
-            }
+        // The first session is the guest's.
+        for (command, shown) in sessions(&text).iter().filter(|_| name != "README.md") {
+            let on_machine = format!(" --sysfs {} ", machine.display());
+            let command = ["args", "run --dry-run", "xml"].iter().fold(
+                command.to_owned(),
+                |command, word| {
+                    let from = format!("nearfar vm {word} ");
+                    command.replace(&from, &format!("nearfar vm {word}{on_machine}"))
+                },
+            );
+            let output =
+                run(&format!("printf '%s' \"{domain}\" > domain.xml; {command} 2>&1 || true"));
+            let output = String::from_utf8(output.stdout).unwrap();
+            assert!(matches(shown, &output), "{name}: {command}\n{output}\nshown:\n{shown}");
+            runs += 1;
         }
     }
     assert!(runs > 5, "{runs} commands: are blocks found?");
+}
+
+/// The text of a man page, with roff's escapes removed.
+fn manual(name: &str) -> String {
+    let page = std::fs::read_to_string(root().join("docs/man").join(name)).unwrap();
+    page.replace("\\-", "-").replace("\\fB", "").replace("\\fR", "")
+}
+
+#[test]
+fn pages_on_files_have_each_key_and_their_examples_are_valid() {
+    let keys = |text: &str, first: fn(&str) -> Option<&str>| -> BTreeSet<String> {
+        text.lines().filter_map(first).map(str::to_owned).collect()
+    };
+    let saved = run("nearfar tier config --save FILE > /dev/null 2>&1; cat FILE");
+    let options = String::from_utf8(saved.stdout).unwrap();
+    let options = keys(&options, |line| {
+        let (key, _) = line.trim_start_matches('#').split_once(" =")?;
+        (!key.contains(' ')).then_some(key)
+    });
+    let table = std::fs::read_to_string(root().join("lab/machines/README.md")).unwrap();
+    let figures = keys(&table, |line| line.strip_prefix("| `")?.split('`').next());
+    assert!(options.len() >= 12 && figures.len() >= 25, "{options:?} {figures:?}");
+    for (page, keys, check) in [
+        ("nearfar-tier.toml.5", options, "nearfar tier config --check FILE"),
+        ("nearfar-machine.5", figures, "nearfar lab machines ./FILE"),
+    ] {
+        let text = manual(page);
+        for key in keys {
+            assert!(text.contains(&key), "{page} does not have {key}");
+        }
+        let (_, example) = text.split_once(".nf\n").unwrap();
+        let (example, _) = example.split_once(".fi\n").unwrap();
+        let output = run(&format!("cat > FILE << 'END'\n{example}END\n{check}"));
+        assert!(output.status.success(), "{page}: {output:?}");
+    }
 }

@@ -128,6 +128,7 @@ fn a_package_is_made_below_destdir_and_names_it_nowhere() {
         "share/man/man3/nearfar.3",
         "share/man/man3/nf_malloc.3",
         "share/man/man3/hmmap.3",
+        "share/man/man5/nearfar-machine.5",
         "share/man/man8/hmctl.8",
         "share/bash-completion/completions/nearfar",
     ] {

@@ -7,26 +7,9 @@ use std::path::Path;
 use clap::{Arg, Command};
 use clap_mangen::Man;
 
-/// A command, an example of it, and the example's effect.
-const EXAMPLES: [(&str, &str, &str); 17] = [
-    ("nearfar", "nearfar topo", "Show this machine's nodes and kinds of memory."),
-    ("nearfar", "nearfar lab run -- nearfar topo", "The same on an emulated machine."),
-    ("nearfar topo", "nearfar topo --record machine.tree", "Record this machine."),
-    ("nearfar topo", "nearfar topo --sysfs machine.tree", "Show a recorded machine."),
-    ("nearfar probe", "nearfar probe --quick", "Measure this machine in a few seconds."),
-    ("nearfar weights", "nearfar weights --mix 2:1", "Show weights for two reads a write."),
-    ("nearfar weights", "nearfar weights --apply", "Set them; --restore undoes it."),
-    ("nearfar run", "nearfar run -p near -- redis-server", "Prefer near memory."),
-    ("nearfar run", "nearfar run -w auto -- ./stream", "Use the bandwidth of all nodes."),
-    ("nearfar run", "nearfar run -m cxl --report -- ./job", "Bind to CXL memory, then report."),
-    ("nearfar record", "nearfar record -o job.nfr -- ./job", "Record a command's accesses."),
-    ("nearfar report", "nearfar report heatmap job.nfr", "Show them by time and address."),
-    ("nearfar tier start", "nearfar tier start --headroom 5", "Tier the whole machine."),
-    ("nearfar balance start", "nearfar balance start --pid 4711", "Balance one process tree."),
-    ("nearfar daemon", "nearfar daemon --once", "Show node load once, publish nothing."),
-    ("nearfar cache serve", "nearfar cache serve -m near=4g -m far=16g", "Serve two tiers."),
-    ("nearfar lab run", "nearfar lab run -M numa-4node -- nearfar topo", "Use another machine."),
-];
+mod examples;
+
+use examples::EXAMPLES;
 
 const EXIT_STATUS: &str = "0 success; 1 failure; 2 bad usage. Commands that run CMD end with CMD's own status (128 plus \
     the signal, if one ended it), or with 125 if nearfar failed before CMD, 126 if CMD can't be executed and 127 if it \
@@ -164,14 +147,25 @@ fn listed(terms: &[(&str, &str)]) -> String {
     terms.iter().map(line).collect()
 }
 
-/// The pages of the parent, sibling and child commands.
+/// Commands, and the pages of the files that they read.
+const FORMATS: [(&str, &str); 5] = [
+    ("nearfar-tier-start", "nearfar-tier.toml"),
+    ("nearfar-tier-config", "nearfar-tier.toml"),
+    ("nearfar-daemon", "nearfar-daemon.toml"),
+    ("nearfar-lab", "nearfar-machine"),
+    ("nearfar-lab-machines", "nearfar-machine"),
+];
+
+/// The pages of the parent, sibling and child commands, and of files.
 fn related(command: &Command, parent: Option<&Command>) -> String {
     let beside = parent.into_iter().flat_map(Command::get_subcommands);
     let all = parent.into_iter().chain(beside).chain(command.get_subcommands());
     let names = all.filter(|other| !other.is_hide_set()).filter_map(Command::get_display_name);
     let own = command.get_display_name();
     let names = names.filter(|name| Some(*name) != own);
-    let pages = names.map(|name| format!("\\fB{}\\fR(1)", escaped(name)));
+    let files = FORMATS.iter().filter(|(of, _)| Some(*of) == own).map(|(_, page)| (*page, 5));
+    let pages = names.map(|name| (name, 1)).chain(files);
+    let pages = pages.map(|(name, section)| format!("\\fB{}\\fR({section})", escaped(name)));
     pages.collect::<Vec<_>>().join(",\n") + "\n"
 }
 
@@ -204,10 +198,23 @@ mod tests {
         assert!(run.contains("redis\\-server") && run.contains("\\fBnearfar\\-topo\\fR(1)"));
     }
 
+    /// The names of the commands below this one that have none below them.
+    fn leaves(command: &Command) -> Vec<String> {
+        let below: Vec<&Command> =
+            command.get_subcommands().filter(|below| !below.is_hide_set()).collect();
+        match below.is_empty() {
+            true => vec![command.get_bin_name().unwrap().to_owned()],
+            false => below.into_iter().flat_map(leaves).collect(),
+        }
+    }
+
     #[test]
-    fn every_example_is_of_a_command_and_is_understood() {
-        let mut command = crate::cli::Cli::command();
+    fn every_command_has_examples_that_are_understood() {
+        let mut command = crate::cli::Cli::command().disable_help_subcommand(true);
         command.build();
+        for leaf in leaves(&command) {
+            assert!(EXAMPLES.iter().any(|(of, ..)| *of == leaf), "{leaf} has no example");
+        }
         for (of, typed, _) in EXAMPLES {
             let parsed = command.clone().try_get_matches_from(typed.split(' '));
             assert!(typed.starts_with(of) && parsed.is_ok(), "{typed}: {parsed:?}");

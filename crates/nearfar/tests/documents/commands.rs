@@ -76,11 +76,6 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
                 Test("a_c_program_is_built_against_what_is_installed_shared_and_static"),
             ),
             ("make demo", Never(LONG)),
-            ("nearfar", Guest),
-            ("nearfar doctor", Guest),
-            ("nearfar probe", GuestBy("nearfar probe --quick")),
-            ("nearfar run -w auto -- CMD", Guest),
-            ("nearfar off", Guest),
         ],
     ),
     (

@@ -5,6 +5,7 @@ use std::path::Path;
 use crate::NEARFAR;
 use crate::commands::{self, COMMANDS, Run};
 use crate::inside::{STATE, done, libraries};
+use crate::shown::{matches, sessions};
 use crate::tier::system;
 
 pub(crate) fn commands_succeed_and_leave_nothing() {
@@ -31,5 +32,36 @@ pub(crate) fn commands_succeed_and_leave_nothing() {
     }
     assert!(failed.is_empty(), "\n{}", failed.join("\n"));
     done(&["weights", "--restore"]);
+    assert_eq!(system(), before);
+}
+
+/// The text with `#` for each number.
+fn without_figures(text: &str) -> String {
+    let mut figures = text.split(|c: char| c.is_ascii_digit()).peekable();
+    let mut masked = String::new();
+    while let Some(part) = figures.next() {
+        masked.push_str(part);
+        if figures.peek().is_some() && !masked.ends_with('#') {
+            masked.push('#');
+        }
+    }
+    masked
+}
+
+pub(crate) fn the_readmes_first_session_prints_what_it_shows() {
+    let before = system();
+    assert_eq!(without_figures("12 of 3.45 x"), "# of #.# x");
+    for (command, shown) in sessions(include_str!("../../../../README.md")) {
+        let directory = tempfile::tempdir().unwrap();
+        let script = format!("{command} 2>&1");
+        let output = commands::shell(&script, directory.path(), Path::new(NEARFAR))
+            .env("NEARFAR_STATE", STATE)
+            .output()
+            .unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{command}: {printed}");
+        let is_shown = matches(&without_figures(&shown), &without_figures(&printed));
+        assert!(is_shown, "{command}:\n{printed}\nshown:\n{shown}");
+    }
     assert_eq!(system(), before);
 }

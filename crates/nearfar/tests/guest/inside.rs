@@ -6,7 +6,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_kernel::fs::RootFs;
-use nearfar_kernel::{affinity, mempolicy, residency};
+use nearfar_kernel::mapped::{self, Mapping};
+use nearfar_kernel::{affinity, mempolicy};
 use nearfar_topology::{CpuId, NodeId};
 
 use crate::NEARFAR;
@@ -260,23 +261,49 @@ fn share(memory: &[u8], cpus: &[CpuId]) {
     });
 }
 
-/// MiB on nodes 0, 1 and 2 of a program that holds 64 MiB, run with `options`.
+/// MiB of anonymous memory on nodes 0, 1 and 2 of a program that holds 64 MiB, run with `options`. Pages of its files are
+/// where programs before it have had them read.
 pub(crate) fn held(options: &[&str]) -> [u64; 3] {
-    let program = std::env::current_exe().unwrap();
-    let mut command = nearfar(&[&["run"], options, &[program.to_str().unwrap()]].concat());
-    // nearfar becomes the program: the id is the same.
-    held_by(command.env(HOLD, "input"))
+    held_by(&mut holder(options))
 }
 
 /// The same of this program as it is started by `command`.
 pub(crate) fn held_by(command: &mut Command) -> [u64; 3] {
+    on_nodes(&mappings_of(command))
+}
+
+/// The same of the 64 MiB alone: a huge page of any other memory would be a whole turn of interleaving.
+pub(crate) fn spread(options: &[&str]) -> [u64; 3] {
+    let mut mappings = mappings_of(&mut holder(options));
+    mappings.sort_by_key(Mapping::resident);
+    on_nodes(&mappings[mappings.len() - 1..])
+}
+
+/// nearfar becomes the program: the id is the same.
+fn holder(options: &[&str]) -> Command {
+    let program = std::env::current_exe().unwrap();
+    let mut command = nearfar(&[&["run"], options, &[program.to_str().unwrap()]].concat());
+    command.env(HOLD, "input");
+    command
+}
+
+/// The anonymous mappings of a program that holds memory.
+fn mappings_of(command: &mut Command) -> Vec<Mapping> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     await_up(&mut child);
-    let residency = residency::of_process(&RootFs::live().unwrap(), child.id());
+    let mut mappings = mapped::of_process(&RootFs::live().unwrap(), child.id()).unwrap();
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());
-    [0, 1, 2].map(|node| residency.nodes.get(&NodeId(node)).map_or(0, |bytes| bytes.0 >> 20))
+    mappings.retain(|mapping| mapping.file.is_none());
+    mappings
+}
+
+fn on_nodes(mappings: &[Mapping]) -> [u64; 3] {
+    [0, 1, 2].map(|node| {
+        let bytes = mappings.iter().filter_map(|mapping| mapping.nodes.get(&NodeId(node)));
+        bytes.map(|bytes| bytes.0).sum::<u64>() >> 20
+    })
 }
 
 /// Waits for the line that a program prints when it has started.

@@ -111,7 +111,7 @@ fn heatmap(out: &mut Out, record: &Record, options: Options) {
     for level in 0..views::LEVELS {
         cells(&mut key, &[Some(level * 125)], out.screen.colour);
     }
-    key.push_str(" accessed at every look");
+    key.push_str(" in every sample");
     out.line(&key);
 }
 
