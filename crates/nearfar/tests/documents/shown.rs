@@ -1,5 +1,8 @@
 //! Output shown in documents, and its comparison with that of the commands.
 
+/// Documents with sessions in a guest that has near and far memory, in the order of their commands.
+pub(crate) const IN_GUEST: [&str; 2] = ["README.md", "docs/tutorial-redis.md"];
+
 /// The contents of the document's blocks in this language.
 pub(crate) fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
     let opening = format!("```{language}\n");

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::NEARFAR;
 use crate::commands::{self, COMMANDS, Run};
 use crate::inside::{STATE, done, libraries};
-use crate::shown::{matches, sessions};
+use crate::shown::{IN_GUEST, matches, sessions};
 use crate::tier::system;
 
 pub(crate) fn commands_succeed_and_leave_nothing() {
@@ -48,12 +48,14 @@ fn without_figures(text: &str) -> String {
     masked
 }
 
-pub(crate) fn the_readmes_first_session_prints_what_it_shows() {
+pub(crate) fn sessions_print_what_the_documents_show() {
     let before = system();
     assert_eq!(without_figures("12 of 3.45 x"), "# of #.# x");
-    for (command, shown) in sessions(include_str!("../../../../README.md")) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let texts = IN_GUEST.map(|name| std::fs::read_to_string(root.join(name)).unwrap());
+    for (command, shown) in texts.iter().flat_map(|text| sessions(text)) {
         let directory = tempfile::tempdir().unwrap();
-        let script = format!("{command} 2>&1");
+        let script = format!("{{ {command}; }} 2>&1");
         let output = commands::shell(&script, directory.path(), Path::new(NEARFAR))
             .env("NEARFAR_STATE", STATE)
             .output()

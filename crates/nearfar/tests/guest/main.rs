@@ -190,7 +190,7 @@ const TESTS: &[Test] = tests! {
     readme: plain_commands_work_and_leave_nothing on [OLD, NEW],
         off_ends_and_restores_all_after_any_end_of_a_service on [OLD, NEW];
     documents: commands_succeed_and_leave_nothing on [OLD, NEW],
-        the_readmes_first_session_prints_what_it_shows on [TIMED];
+        sessions_print_what_the_documents_show on [TIMED];
     goals: goals_are_taken_where_the_kernel_has_them_and_refused_whole_elsewhere on [OLD, NEW],
         a_quota_holds_from_the_start_for_a_scheme_that_slept_its_first_interval on [OLD, NEW],
         what_the_user_tells_steers_the_quota_in_steps_from_a_byte on [OLD, NEW],
