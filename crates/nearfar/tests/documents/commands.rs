@@ -75,6 +75,7 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
                 "make install",
                 Test("a_c_program_is_built_against_what_is_installed_shared_and_static"),
             ),
+            ("make package", Never("builds; make package-test tries the packages in a bare root")),
             ("make demo", Never(LONG)),
         ],
     ),
