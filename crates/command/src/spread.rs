@@ -52,8 +52,11 @@ fn work(root: u32, mut spread: Spread, is_over: &AtomicBool) {
     let is_over = || is_over.load(Ordering::Relaxed);
     let Ok(fs) = RootFs::live() else { return };
     let mut pause = FIRST;
-    while !is_over() {
+    loop {
         thread::park_timeout(pause);
+        if is_over() {
+            return;
+        }
         let begun = Stopwatch::start();
         let mut moved = Bytes(0);
         for pid in process::tree(&fs, root).unwrap_or_default() {

@@ -296,7 +296,7 @@ fn bad_usage_is_refused_with_what_was_asked_and_what_there_is() {
             &["-m", "+2"],
             "`+2` names no node here; this machine has 2 allowed nodes",
         ),
-        ("two-sockets.tree", &["-p", "0-1"], "-p: takes one node, these are 2 (0-1); -P"),
+        ("two-sockets.tree", &["-p", "0-1"], "-p 0-1: takes one node, these are 2 (0-1); -P"),
         ("two-sockets.tree", &["-p", "all"], "-P prefers several"),
         ("two-sockets.tree", &["-m", "0", "-i", "1"], "cannot be used with"),
         ("two-sockets.tree", &["-l", "-w", "all"], "cannot be used with"),

@@ -245,12 +245,9 @@ impl<'a> Session<'a> {
 
     /// Has a guest that is ended by force print the stacks of its tasks, and keeps its console.
     fn with_stacks(&mut self, message: &str) -> String {
-        let patience = Deadline::after(Some(stacks::PRINTING));
         if stacks::ask(&self.files.monitor()).is_ok() {
             // The kernel then powers off.
-            while self.vm.ended().is_none() && !patience.passed() {
-                crate::clock::sleep(Duration::from_millis(5));
-            }
+            self.vm.wait(stacks::PRINTING);
         }
         format!("{message}; the stacks of its processes: {}", self.files.keep_console().display())
     }
@@ -336,12 +333,7 @@ impl<'a> Session<'a> {
 
     /// Finds the reason why the port closed: QEMU or the guest has ended.
     fn lost(&mut self, why: Option<String>) -> RunError {
-        let patience = Deadline::after(Some(GRACE));
-        let mut status = self.vm.ended();
-        while status.is_none() && !patience.passed() {
-            crate::clock::sleep(Duration::from_millis(5));
-            status = self.vm.ended();
-        }
+        let status = self.vm.wait(GRACE);
         let console = String::from_utf8_lossy(&fs::read(self.files.console()).unwrap_or_default())
             .into_owned();
         let said = fs::read_to_string(self.files.qemu()).unwrap_or_default();

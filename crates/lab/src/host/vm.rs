@@ -71,18 +71,23 @@ impl Vm {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Asks it to end, which lets the timing plugin write its statistics; kills it after a timeout. Returns whether it
-    /// ended by itself.
-    pub(super) fn end(mut self) -> bool {
-        let patience = Deadline::after(Some(Duration::from_secs(5)));
-        let _ = rustix::process::kill_process(Pid::from_child(&self.child), Signal::TERM);
-        while self.ended().is_none() {
-            if patience.passed() {
-                return false;
+    /// Its exit status, if it ends within this time.
+    pub(super) fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let patience = Deadline::after(Some(limit));
+        loop {
+            let ended = self.ended();
+            if ended.is_some() || patience.passed() {
+                return ended;
             }
             clock::sleep(Duration::from_millis(5));
         }
-        true
+    }
+
+    /// Asks it to end, which lets the timing plugin write its statistics; kills it after a timeout. Returns whether it
+    /// ended by itself.
+    pub(super) fn end(mut self) -> bool {
+        let _ = rustix::process::kill_process(Pid::from_child(&self.child), Signal::TERM);
+        self.wait(Duration::from_secs(5)).is_some()
     }
 }
 

@@ -138,6 +138,15 @@ impl FromStr for Named {
     }
 }
 
+impl std::fmt::Display for Named {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Same => f.write_str("same"),
+            Self::Nodes(nodes) => nodes.fmt(f),
+        }
+    }
+}
+
 /// The value of `-w`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Weighted {

@@ -125,9 +125,9 @@ pub(super) fn plan(
         heap: args.heap.as_ref().map(|text| heap::plan(text, machine, &seen_from)).transpose()?,
         now: None,
     };
-    let allowed_nodes = live.then(mempolicy::allowed_nodes);
-    let from = (&*seen_from, allowed_nodes.as_ref());
-    let planner = Planner { args, machine, features, fs, from };
+    let countable = live.then(mempolicy::allowed_nodes);
+    let countable = countable.as_ref();
+    let planner = Planner { args, machine, features, fs, cpus: &seen_from, countable };
     let policy = planner.policy(&mut plan)?;
     if let Some(policy) = policy.as_ref().filter(|_| live) {
         allowed(policy)?;
@@ -148,36 +148,37 @@ struct Planner<'a> {
     machine: &'a Topology,
     features: &'a Features,
     fs: &'a dyn Fs,
-    /// The CPUs relative to which memory is near or far, and the nodes that relative numbers count.
-    from: (&'a [CpuId], Option<&'a NodeSet>),
+    /// The CPUs relative to which memory is near or far.
+    cpus: &'a [CpuId],
+    /// The nodes that relative numbers count.
+    countable: Option<&'a NodeSet>,
 }
 
 impl Planner<'_> {
     /// The memory policy; for weighted interleave also the action on the weights.
     fn policy(&self, plan: &mut Plan) -> anyhow::Result<Option<Policy>> {
         let args = self.args;
-        let nodes = |option, named| self.nodes(option, named);
         Ok(Some(if let Some(named) = &args.membind {
-            Policy::Bind(nodes("-m", named)?)
+            Policy::Bind(self.nodes("-m", named)?)
         } else if let Some(named) = &args.preferred {
-            let nodes = nodes("-p", named)?;
+            let nodes = self.nodes("-p", named)?;
             let mut each = nodes.iter();
             match (each.next(), each.next()) {
                 (Some(node), None) => Policy::Preferred(node),
                 _ => {
                     let many = nodes.len();
                     let error = anyhow::anyhow!(
-                        "-p: takes one node, these are {many} ({nodes}); -P prefers several"
+                        "-p {named}: takes one node, these are {many} ({nodes}); -P prefers several"
                     );
                     return Err(error).ends_with(Exit::Usage);
                 }
             }
         } else if let Some(named) = &args.preferred_many {
-            let nodes = nodes("-P", named)?;
+            let nodes = self.nodes("-P", named)?;
             self.needs(Feature::PreferredMany, "-P")?;
             Policy::PreferredMany(nodes)
         } else if let Some(named) = &args.interleave {
-            Policy::Interleave(nodes("-i", named)?)
+            Policy::Interleave(self.nodes("-i", named)?)
         } else if let Some(weighted) = &args.weighted_interleave {
             self.weighted(weighted, plan)?
         } else if args.localalloc {
@@ -196,7 +197,7 @@ impl Planner<'_> {
                 return Err(error).ends_with(Exit::Usage);
             }
         };
-        resolve(option, nodes, self.machine, self.from)
+        resolve(option, nodes, self.machine, (self.cpus, self.countable))
     }
 
     fn weighted(&self, weighted: &Weighted, plan: &mut Plan) -> anyhow::Result<Policy> {
@@ -225,7 +226,7 @@ impl Planner<'_> {
 
     /// Weights of the program's own: the machine's if they have the same proportions, else by migration.
     fn own(&self, given: &Given, plan: &mut Plan) -> anyhow::Result<Policy> {
-        let own = given.resolve(self.machine, self.from.0)?;
+        let own = given.resolve(self.machine, self.cpus)?;
         let nodes: NodeSet = own.iter().map(|(node, _)| node).collect();
         let now = weights::read(self.fs).ok().and_then(|now| now.over(nodes.iter()));
         if now.as_ref().is_some_and(|now| own.is_in_proportion_to(now)) {
@@ -242,7 +243,7 @@ impl Planner<'_> {
             let here = |id: &_| self.machine.nodes[id].cpus.iter().any(|cpu| cpus.contains(cpu));
             self.machine.nodes.keys().copied().filter(here).collect()
         };
-        let cpu_nodes = (!self.from.0.is_empty()).then(|| on(self.from.0));
+        let cpu_nodes = (!self.cpus.is_empty()).then(|| on(self.cpus));
         let seen = cpu_nodes.as_ref().map(|of| source::seen_from(self.machine, nodes, of));
         let nodes = seen.as_ref().filter(|seen| seen.len() > 1).unwrap_or(nodes);
         let wanted = Wanted {
