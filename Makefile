@@ -22,6 +22,7 @@
 #   make bench-lab        accuracy and cost of the emulation
 #   make bench-topo       time of nearfar topo on a machine of 1,024 nodes and 8,192 CPUs, made up
 #   make install          what make build has made, below PREFIX (/usr/local) and DESTDIR; make uninstall takes it away again
+#   make manual           the documents as a book for a browser, in target/manual/book
 #   make package          Debian packages of what make build makes, in target/debian, checked; make package-test tries them in a bare root
 #   make setup            only the set-up; make clean: only the build artefacts
 
@@ -36,10 +37,10 @@ PEERS := $${NEARFAR_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/nearfar}/peers
 export NEARFAR_LAB_PLUGIN ?= $(PLUGIN)
 SMOKE_FLAG := $(if $(SMOKE),--smoke,)
 
-.PHONY: corpus demo test test-all test-repeat test-libraries build plugin library library-checked sanitize fuzz python kubernetes lint sbom bench-bandwidth bench-tiering bench-balance bench-alloc bench-cache bench-lab bench-topo install uninstall package package-test setup clean help
+.PHONY: corpus demo test test-all test-repeat test-libraries build plugin library library-checked sanitize fuzz python kubernetes lint sbom bench-bandwidth bench-tiering bench-balance bench-alloc bench-cache bench-lab bench-topo install uninstall package package-test manual setup clean help
 
 help:
-	@sed -n '3,26s/^# *//p' Makefile
+	@sed -n '3,27s/^# *//p' Makefile
 
 setup:
 	@scripts/setup build
@@ -162,6 +163,10 @@ bench-alloc: build library
 
 bench-topo: build
 	scripts/bench-topo
+
+manual: build
+	@scripts/setup manual
+	scripts/manual
 
 bench-lab: build
 	@scripts/setup lab

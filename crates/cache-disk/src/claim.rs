@@ -30,9 +30,16 @@ fn failed(path: &Path, errno: Errno) -> Error {
 pub(super) fn claim(path: &Path, mode: OFlags) -> Result<Option<File>, Error> {
     match open(path, flags(mode), Mode::empty()) {
         Ok(file) => take(path, file.into(), mode).map(Some),
+        Err(Errno::NOENT) if is_among_devices(path) => Err(Error::NoDevice { path: path.into() }),
         Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(failed(path, errno)),
     }
+}
+
+/// Whether a new file would be one in /dev, which has its files in memory.
+fn is_among_devices(path: &Path) -> bool {
+    let dir = path.parent().and_then(|dir| dir.canonicalize().ok());
+    dir.is_some_and(|dir| dir.starts_with("/dev") && !dir.starts_with("/dev/shm"))
 }
 
 /// Creates a file that does not exist.

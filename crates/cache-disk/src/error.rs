@@ -16,6 +16,12 @@ pub enum Error {
         /// As given.
         path: PathBuf,
     },
+    /// There is none of this name in /dev.
+    #[error("{}: there is no such device; lsblk shows which there are", .path.display())]
+    NoDevice {
+        /// As given.
+        path: PathBuf,
+    },
     /// A symbolic link, which others may change.
     #[error("{}: is a symbolic link; give the file or device it leads to", .path.display())]
     Link {
@@ -86,7 +92,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// The file system has no room.
-    #[error("{}: no room for {bytes} bytes; free some, or configure fewer", .path.display())]
+    #[error("{}: no room for {} MiB; free some, or give a smaller size", .path.display(), .bytes >> 20)]
     Full {
         /// The file or device.
         path: PathBuf,

@@ -13,5 +13,6 @@ pub mod output;
 pub mod progress;
 pub mod spread;
 pub mod supervisor;
+pub mod terminal;
 pub mod topo;
 pub mod weighing;

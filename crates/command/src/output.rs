@@ -1,7 +1,7 @@
 //! Output of the commands: text and JSON on standard output, messages on standard error.
 //!
 //! Control characters are replaced before anything is written, because names of cgroups, processes and files may contain
-//! escape sequences. Paragraphs are wrapped at 80 columns.
+//! escape sequences. Paragraphs are wrapped at the terminal's width.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -16,6 +16,7 @@ use nearfar_kernel::fs::Fs;
 use nearfar_kernel::journal::Restored;
 
 use crate::exit::Exit;
+use crate::terminal;
 
 /// Prints `text` on standard output. A closed pipe (`nearfar topo | head -1`) is not an error.
 ///
@@ -66,7 +67,15 @@ pub fn set_program(name: &'static str) {
     let _ = PROGRAM.set(name);
 }
 
-/// Prints a message for the user on standard error, after the name of the program.
+/// Prints a message on standard error, after the name of the program, unless output is quiet: for what is good to know and
+/// can be missed, such as the name of a written file.
+pub fn remark(message: impl std::fmt::Display) {
+    if !terminal::get().quiet {
+        note(message);
+    }
+}
+
+/// Prints a warning or an error on standard error, after the name of the program.
 pub fn note(message: impl std::fmt::Display) {
     let program = PROGRAM.get().unwrap_or(&"nearfar");
     print_error(&format!("{program}: {message}\n"));
@@ -94,8 +103,6 @@ fn plain_but_colours(text: &str) -> String {
     out
 }
 
-/// Maximum width of a line of text.
-pub const COLUMNS: usize = 80;
 /// Stands for a space at which [`wrapped`] does not break a line.
 const TIE: char = '\u{a0}';
 
@@ -118,10 +125,11 @@ pub fn begin(file: &Path) -> std::io::Result<tempfile::NamedTempFile> {
 /// are replaced by `?`.
 pub fn wrapped(out: &mut String, first: &str, text: &str, indent: usize) {
     let text: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    let columns = terminal::get().paragraph();
     let mut line = String::from(first);
     let mut fresh = true;
     for word in text.split(' ') {
-        if !fresh && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+        if !fresh && line.chars().count() + 1 + word.chars().count() > columns {
             let _ = writeln!(out, "{}", line.trim_end().replace(TIE, " "));
             line = " ".repeat(indent);
             fresh = true;
@@ -192,7 +200,7 @@ pub fn status<T>(
 /// Reports each setting that was restored.
 pub fn note_restored(restored: &Restored) {
     for recorded in &restored.put_back {
-        note(format_args!("put back /{} to {}", recorded.path, recorded.old));
+        remark(format_args!("put back /{} to {}", recorded.path, recorded.old));
     }
 }
 
@@ -208,12 +216,26 @@ pub fn need_root(what: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The error that the kernel does not let this process access another one, for which it lacks these capabilities.
+#[must_use]
+pub fn forbidden(pid: u32, capabilities: &str) -> anyhow::Error {
+    match rustix::process::geteuid().is_root() {
+        true => anyhow::anyhow!(
+            "process {pid}: the kernel refuses access, also to root: {capabilities} may be missing in a container, or the \
+             process is the system's first"
+        ),
+        false => anyhow::anyhow!(
+            "process {pid} is another user's: run it as that user or as root ({capabilities})"
+        ),
+    }
+}
+
 /// Reports that the kernel's `damon_stat` is paused, if it runs and is to be paused.
 pub fn note_paused(fs: &dyn Fs, damon_stat: DamonStat) {
     let is_stat =
         |holder: &Holder| matches!(holder, Holder::Module { name, .. } if name == "damon_stat");
     if damon_stat == DamonStat::Pause && holders(fs).is_ok_and(|held| held.iter().any(is_stat)) {
-        note("the kernel's damon_stat is paused while this runs, and resumes afterwards");
+        remark("the kernel's damon_stat is paused while this runs, and resumes afterwards");
     }
 }
 

@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use nearfar_topology::Tree;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
@@ -38,6 +39,14 @@ const LIST_ENTRIES_MAX: usize = 1 << 16;
 const DAMON: &str = "sys/kernel/mm/damon/";
 /// Number of retries after EBUSY. If DAMON is held by another session, the error persists.
 const BUSY_TRIES: u32 = 10_000;
+
+/// Called with each value written.
+static OBSERVER: OnceLock<fn(&Path, &str)> = OnceLock::new();
+
+/// Calls `observer` with path and text after each write by a [`RootFs`]; the first call of this function counts.
+pub fn observe(observer: fn(&Path, &str)) {
+    let _ = OBSERVER.set(observer);
+}
 
 /// Reads, writes and lists below a root.
 pub trait Fs {
@@ -299,7 +308,13 @@ impl Fs for RootFs {
         let file = self.open_file(path, flags)?.ok_or_else(|| refused(Errno::NOENT.into()))?;
         // One call: sysfs takes every write as a whole new value.
         let written = once_free(path, || (&file).write(text.as_bytes())).map_err(refused)?;
-        if written == text.len() { Ok(()) } else { Err(refused(io::ErrorKind::WriteZero.into())) }
+        if written != text.len() {
+            return Err(refused(io::ErrorKind::WriteZero.into()));
+        }
+        if let Some(observer) = OBSERVER.get() {
+            observer(&self.full(path), text.trim_end());
+        }
+        Ok(())
     }
 
     fn list(&self, path: &str) -> Result<Option<Vec<Entry>>, FsError> {

@@ -63,6 +63,8 @@ fn what_can_not_be_is_bad_usage_and_says_what_to_write() {
         (vec!["--cpu-nodes", ""], "0,2-3"),
         (vec!["--cpus", "0"], "give 1 or more"),
         (vec!["--save", "x", "--no-save"], "cannot be used with"),
+        (vec!["--show", "--quick"], "cannot be used with"),
+        (vec!["--show=/nowhere/x"], "/nowhere/x"),
     ] {
         let error = refused(&arguments, &[], 2);
         assert!(error.contains(part), "{arguments:?}: {error}");
@@ -75,7 +77,7 @@ fn what_can_not_be_is_bad_usage_and_says_what_to_write() {
 fn json_is_all_there_is_on_standard_output_and_what_is_saved_is_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let file: PathBuf = dir.path().join("report.json");
-    let output = probe(&["--quick", "--json", "--save", file.to_str().unwrap()], &LAB);
+    let output = probe(&["-q", "--quick", "--json", "--save", file.to_str().unwrap()], &LAB);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!(text(&output.stderr), "");
     let report = ProbeReport::parse(&text(&output.stdout)).unwrap();
@@ -93,7 +95,11 @@ fn a_whole_probe_is_kept_where_others_look_and_a_part_is_not() {
     let output = probe(&["--quick", "--mixes", "1:0"], &vars);
     assert!(text(&output.stderr).contains("not saved"), "{output:?}");
     assert!(!state.exists());
+    assert!(refused(&["--show"], &vars, 1).contains("no probe of this machine is saved"));
     let output = probe(&["--quick"], &vars);
+    assert!(text(&output.stderr).contains("] CPU node 0, memory node 0\n"), "{output:?}");
+    let shown = probe(&["--show"], &vars);
+    assert_eq!((text(&shown.stdout), shown.status.code()), (text(&output.stdout), Some(0)));
     assert!(text(&output.stdout).starts_with("Emulated, not measured on hardware"), "{output:?}");
     let entries = std::fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().path());
     // The report, and its figures for the ranks of nodes.

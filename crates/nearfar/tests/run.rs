@@ -231,15 +231,17 @@ fn node_sets_are_resolved_against_the_machine_and_the_cpus() {
         ("cxl-region-two-devices.tree", &["-m", "cxl"], "binding to nodes 2"),
         ("cxl-region-two-devices.tree", &["-p", "far"], "preferring node 2"),
         ("cxl-region-two-devices.tree", &["-P", "dram"], "preferring nodes 0-1"),
+        ("cxl-region-two-devices.tree", &["-p", "near"], "preferring nodes 0-1"),
         ("hbm-flat.tree", &["-i", "tier:0"], "interleaving over nodes 2-3"),
         ("sparse-ids.tree", &["-m", "1023"], "binding to nodes 1023"),
         ("memoryless.tree", &["-N", "1"], "cpus     16-31"),
         ("hbm-flat.tree", &["-w", "0,2"], "weights  1:1, as they are"),
         ("hbm-flat.tree", &["-w", "0=2,2=2"], "weights  1:1, as they are: they suit"),
         ("hbm-flat.tree", &["-w", "0=3,2=1"], "memory   interleaving over nodes 0,2"),
-        ("hbm-flat.tree", &["-w", "0=3,2=1"], "weights  3:1, CMD's own"),
+        ("hbm-flat.tree", &["-w", "0=3,2=1"], "weights  3:1, CMD's own (75 %, 25 %)"),
         ("two-sockets.tree", &["-N", "1", "-m", "same"], "memory   binding to nodes 1"),
         ("sparse-ids.tree", &["-m", "+0"], "binding to nodes 0"),
+        ("two-sockets.tree", &["--balance"], "balance  balanced, CMD and its descendants"),
     ] {
         let plan = planned(machine, arguments);
         assert!(plan.contains(expected), "{machine} {arguments:?}: {plan}");
@@ -296,8 +298,6 @@ fn bad_usage_is_refused_with_what_was_asked_and_what_there_is() {
             &["-m", "+2"],
             "`+2` names no node here; this machine has 2 allowed nodes",
         ),
-        ("two-sockets.tree", &["-p", "0-1"], "-p 0-1: takes one node, these are 2 (0-1); -P"),
-        ("two-sockets.tree", &["-p", "all"], "-P prefers several"),
         ("two-sockets.tree", &["-m", "0", "-i", "1"], "cannot be used with"),
         ("two-sockets.tree", &["-l", "-w", "all"], "cannot be used with"),
         ("two-sockets.tree", &["-m", "0", "-m", "1"], "cannot be used multiple times"),

@@ -187,6 +187,16 @@ fn a_workload_file_is_compared_and_traffic_of_others_slows_it_down() {
 }
 
 #[test]
+fn the_example_of_an_expander_is_compared() {
+    let at = |name: &str| format!("{}/../../examples/sim/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+    let (machine, workload) = (at("expander-machine"), at("expander"));
+    let words = ["compare", "--machine", &machine, "--workload", &workload, "--policies"];
+    let found = json(&[&words[..], &["first-touch,interleave,oracle"]].concat());
+    let speedup = |at: usize| found["results"][at]["speedup_vs_first_touch"].as_f64().unwrap();
+    assert!(speedup(2) > 1.0 && speedup(1) < 1.0, "{found}");
+}
+
+#[test]
 fn the_list_has_what_a_comparison_takes() {
     let text = String::from_utf8(sim(&["list"]).stdout).unwrap();
     let line = text.lines().find(|line| line.contains("carrefour-replicate")).unwrap();

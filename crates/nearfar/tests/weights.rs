@@ -134,6 +134,18 @@ fn applied_weights_are_undone_by_restore() {
 }
 
 #[test]
+fn each_written_setting_is_printed_if_wanted() {
+    let machine = Machine::planted([7, 1, 1, 1], None);
+    let output = machine.weights(&["0=3,2-3=4", "--apply", "-v"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    let file = machine.root().join(DIR).join("node2");
+    assert!(said.contains(&format!("nearfar: wrote 4 to {}\n", file.display())), "{said}");
+    let quiet = machine.weights(&["--restore", "-q"]);
+    assert!(quiet.status.success() && quiet.stderr.is_empty(), "{quiet:?}");
+    assert!(machine.refused(&["-q", "-v"], 2).contains("--verbose"));
+}
+
+#[test]
 fn applying_twice_goes_back_to_the_first_state() {
     let machine = Machine::planted([7, 1, 1, 1], None);
     machine.shown(&["--apply"]);

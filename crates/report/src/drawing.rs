@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use nearfar_topology::{Bytes, MemoryKind, NodeId, Topology};
+use nearfar_topology::{Bytes, CpuList, MemoryKind, NodeId, Topology};
 
 /// A box.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -100,7 +100,7 @@ fn block(machine: &Topology, id: NodeId, inside: Vec<Block>) -> Block {
     match node.cpus.len() {
         0 => {}
         1 => lines.push(format!("CPU {}", node.cpus[0])),
-        count => lines.push(format!("{count} CPUs, {} to {}", node.cpus[0], node.cpus[count - 1])),
+        count => lines.push(format!("{count} CPUs: {}", CpuList(&node.cpus))),
     }
     if node.size > Bytes(0) {
         let tier = machine.tier_of(id).map(|rank| format!(", tier {rank}")).unwrap_or_default();
@@ -215,7 +215,7 @@ mod tests {
         let drawn = text(&machine, 80);
         let expected = "\
 ┌ node 0 ────────────────────────────┐  ┌ node 1 ────────────────────────────┐
-│ 4 CPUs, 0 to 3                     │  │ 4 CPUs, 4 to 7                     │
+│ 4 CPUs: 0-3                        │  │ 4 CPUs: 4-7                        │
 │ dram 4 GiB, tier 0                 │  │ dram 4 GiB, tier 0                 │
 │ ┌ node 3 ────────────────────────┐ │  │ ┌ node 2 ────────────────────────┐ │
 │ │ gpu 4 GiB                      │ │  │ │ cxl 4 GiB, tier 1              │ │

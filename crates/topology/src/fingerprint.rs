@@ -11,8 +11,8 @@ use alloc::string::String;
 use core::fmt::Write as _;
 
 use crate::machine::Topology;
-use crate::nodeset::write_list;
-use crate::units::{Bytes, CpuId};
+use crate::nodeset::CpuList;
+use crate::units::Bytes;
 
 impl Topology {
     /// The fingerprint: 16 hexadecimal digits.
@@ -21,17 +21,9 @@ impl Topology {
         let mut text = format!("1 {}\n", self.product.as_deref().unwrap_or_default());
         for (id, node) in &self.nodes {
             let size = rounded(node.size);
-            let _ = writeln!(text, "{id} {} {size} {}", Cpus(&node.cpus), node.kind);
+            let _ = writeln!(text, "{id} {} {size} {}", CpuList(&node.cpus), node.kind);
         }
         format!("{:016x}", fnv(text.as_bytes()))
-    }
-}
-
-struct Cpus<'a>(&'a [CpuId]);
-
-impl core::fmt::Display for Cpus<'_> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write_list(f, self.0.iter().map(|cpu| cpu.0))
     }
 }
 

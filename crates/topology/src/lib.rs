@@ -46,7 +46,7 @@ pub use machine::{
 pub use median::median;
 pub use mix::{Mix, MixError};
 pub use node_expr::{NodeExpr, NodeSetError};
-pub use nodeset::NodeSet;
+pub use nodeset::{CpuList, NodeSet};
 pub use range::AddrRange;
 pub use read::Overrides;
 pub use tree::Tree;

@@ -73,6 +73,19 @@ impl fmt::Display for NodeSet {
     }
 }
 
+/// CPUs in ascending order, printed as the kernel does: `0-3,8`.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuList<I>(
+    /// The CPUs.
+    pub I,
+);
+
+impl<'a, I: IntoIterator<Item = &'a CpuId> + Clone> fmt::Display for CpuList<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_list(f, self.0.clone().into_iter().map(|cpu| cpu.0))
+    }
+}
+
 impl CpuId {
     /// Reads the kernel's list format (`0-3,8`, or nothing), in order; `None` for any other text.
     #[must_use]
@@ -120,7 +133,7 @@ pub(crate) fn parse_id_list(text: &str) -> Option<Vec<u32>> {
 }
 
 /// Writes increasing numbers as the kernel does: runs joined by `-`, the rest by `,`.
-pub(crate) fn write_list(
+fn write_list(
     f: &mut fmt::Formatter<'_>,
     ids: impl Iterator<Item = u32>,
 ) -> fmt::Result {
@@ -128,7 +141,7 @@ pub(crate) fn write_list(
     let mut comma = "";
     while let Some(first) = ids.next() {
         let mut last = first;
-        while ids.peek() == Some(&(last + 1)) {
+        while last.checked_add(1).is_some_and(|next| ids.peek() == Some(&next)) {
             last += 1;
             ids.next();
         }

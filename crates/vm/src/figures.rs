@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use nearfar_topology::{BytesPerSecond, Nanoseconds, NodeId, NodeSet, Topology};
 
 use crate::policy::Policy;
+use crate::wish::Host;
 
 /// The figures of one memory node, seen from one CPU node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +40,12 @@ impl Figures {
             let known = accesses.filter_map(|access| {
                 let attributes = access.attributes;
                 let (latency, bandwidth) = (attributes.read_latency?, attributes.read_bandwidth?);
-                Some((&access.nodes, Figure { latency, bandwidth }))
+                // The kernel names no initiator of a CXL region's node.
+                let from = match access.nodes.is_empty() {
+                    true => closest(machine, *id),
+                    false => access.nodes.clone(),
+                };
+                Some((from, Figure { latency, bandwidth }))
             });
             for (from, figure) in known {
                 for cpu_node in from.iter() {
@@ -64,6 +70,32 @@ impl Figures {
     pub fn cover(&self, nodes: impl IntoIterator<Item = NodeId>) -> bool {
         nodes.into_iter().all(|node| self.of(None, node).is_some())
     }
+}
+
+/// The nodes with CPUs that are closest to a node.
+fn closest(machine: &Topology, node: NodeId) -> NodeSet {
+    let cpu_nodes = machine.cpu_nodes();
+    let distance = |cpu_node: &NodeId| machine.distance(*cpu_node, node).unwrap_or(u32::MAX);
+    let least = cpu_nodes.iter().map(|cpu_node| distance(&cpu_node)).min();
+    cpu_nodes.iter().filter(|cpu_node| Some(distance(cpu_node)) == least).collect()
+}
+
+/// The host's figures, if they cover the nodes that a guest's memory is on; else a message names the others.
+pub(crate) fn covering<'a>(
+    host: &'a Host<'_>,
+    needed: &NodeSet,
+    notes: &mut Vec<String>,
+) -> Option<&'a Figures> {
+    let lacks = |node: &NodeId| !host.figures.as_ref().is_some_and(|known| known.cover([*node]));
+    let unknown: NodeSet = needed.iter().filter(lacks).collect();
+    if unknown.is_empty() {
+        return host.figures.as_ref();
+    }
+    notes.push(format!(
+        "the guest is given no HMAT, so it may take far memory for near memory: latency and bandwidth of the host's nodes \
+         {unknown} are not known; run nearfar probe first"
+    ));
+    None
 }
 
 /// Entries of the HMAT are below this.
@@ -152,6 +184,26 @@ mod tests {
         assert_eq!((far.latency.0, far.bandwidth.0), (250, 13_000_000_000));
         assert_eq!(figures.of(Some(NodeId(7)), NodeId(1)), Some(far), "else from the best CPUs");
         assert!(figures.cover([NodeId(0), NodeId(1)]) && !figures.cover([NodeId(2)]));
+    }
+
+    #[test]
+    fn figures_without_an_initiator_are_those_of_the_closest_cpus() {
+        let mut machine = machine([
+            node(0).cpus(0..4).access(100, 60_000, 30_000),
+            node(1).cpus(4..8).access(100, 60_000, 30_000),
+            node(2).access(260, 48_000, 48_000),
+        ]);
+        for (from, distance) in [(0, 20), (1, 28)] {
+            machine.distances.entry(NodeId(from)).or_default().insert(NodeId(2), distance);
+        }
+        let far = machine.nodes.get_mut(&NodeId(2)).unwrap();
+        for access in [&mut far.access0, &mut far.access1].into_iter().flatten() {
+            access.nodes = NodeSet::new();
+        }
+        let figures = Figures::of_firmware(&machine).unwrap();
+        assert_eq!(figures.pairs[&(NodeId(0), NodeId(2))].latency.0, 260);
+        assert!(!figures.pairs.contains_key(&(NodeId(1), NodeId(2))));
+        assert!(figures.cover([NodeId(2)]));
     }
 
     #[test]

@@ -295,15 +295,8 @@ fn interconnects(
         notes.push("the document has interconnects; they are left as they are".into());
         return None;
     }
-    let needed = guests.iter().flat_map(|guest| guest.memory.nodes.iter());
-    let Some(known) = host.figures.as_ref().filter(|known| known.cover(needed)) else {
-        notes.push(
-            "the guest is given no HMAT, so it may take far memory for near memory: no latency and bandwidth of the \
-             host's nodes are known; run nearfar probe first"
-                .into(),
-        );
-        return None;
-    };
+    let needed = guests.iter().flat_map(|guest| guest.memory.nodes.iter()).collect();
+    let known = figures::covering(host, &needed, notes)?;
     if !guests.iter().any(|guest| guest.node.has_attribute("cpus")) {
         notes.push("the guest is given no HMAT: no cell has CPUs".into());
         return None;

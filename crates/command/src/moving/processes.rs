@@ -111,9 +111,9 @@ pub fn there(
         let Some(identity) = Identity::of(pid) else { continue };
         let mappings = match mapped::of_process(fs, pid) {
             Ok(mappings) => mappings,
-            Err(error) if error.is_permission() => anyhow::bail!(
-                "process {pid} is another user's: run it as that user or as root (CAP_SYS_PTRACE, CAP_SYS_NICE)"
-            ),
+            Err(error) if error.is_permission() => {
+                return Err(output::forbidden(pid, "CAP_SYS_PTRACE, CAP_SYS_NICE"));
+            }
             Err(error) => return Err(error.into()),
         };
         let before = by_node(&mappings);

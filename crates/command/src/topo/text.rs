@@ -1,18 +1,19 @@
-//! The text of `nearfar topo`: tiers with their nodes, distances, CXL, notes; at most 80 columns.
+//! The text of `nearfar topo`: tiers with their nodes, distances, CXL, notes; as wide as the terminal.
 //!
 //! Parts without content are left out: CXL without devices, distances of a single node. Not here: the JSON (`json.rs`).
 
 use std::fmt::Write as _;
 
 use nearfar_topology::{
-    Bytes, CxlDevice, CxlRegion, Dax, Finding, Initiator, KnownBy, Measured, MemoryKind, Node,
+    Bytes, CpuList, CxlDevice, CxlRegion, Dax, Finding, Initiator, KnownBy, Measured, MemoryKind, Node,
     NodeId, NodeSet, SideCache, Tier, Topology, View,
 };
 
 use nearfar_kernel::smbios::{Module, Modules};
 
 use crate::machine;
-use crate::output::{COLUMNS, tied, wrapped};
+use crate::output::{tied, wrapped};
+use crate::terminal;
 
 /// The whole text.
 #[must_use]
@@ -166,22 +167,7 @@ fn side_cache(cache: &SideCache) -> String {
 }
 
 fn cpus(out: &mut String, margin: &str, node: &Node) {
-    let mut ranges = String::new();
-    let mut runs: Vec<(u32, u32)> = Vec::new();
-    for cpu in &node.cpus {
-        match runs.last_mut() {
-            Some((_, last)) if last.checked_add(1) == Some(cpu.0) => *last = cpu.0,
-            _ => runs.push((cpu.0, cpu.0)),
-        }
-    }
-    for (first, last) in runs {
-        let comma = if ranges.is_empty() { "" } else { ", " };
-        let _ = if first == last {
-            write!(ranges, "{comma}{first}")
-        } else {
-            write!(ranges, "{comma}{first}-{last}")
-        };
-    }
+    let ranges = CpuList(&node.cpus).to_string().replace(',', ", ");
     let text = match node.cpus.len() {
         1 => format!("CPU {ranges}"),
         count => format!("{count} CPUs: {ranges}"),
@@ -291,7 +277,7 @@ fn distances(out: &mut String, machine: &Topology) {
         return;
     }
     let width = 6;
-    if (ids.len() + 2) * width > COLUMNS {
+    if (ids.len() + 2) * width > terminal::get().columns {
         out.push_str("\ndistances: too many nodes for a table; see --json\n");
         return;
     }

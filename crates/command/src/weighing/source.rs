@@ -143,7 +143,7 @@ fn from_firmware(wanted: Wanted<'_>) -> anyhow::Result<Figures> {
         }
     }
     let missing = if wanted.cpu_nodes.is_some() {
-        "firmware (HMAT, CDAT) has no figures for those CPUs; run `nearfar probe`, or leave out -N"
+        "firmware (HMAT, CDAT) has no figures for those CPUs; `nearfar probe` measures them"
     } else {
         "firmware (HMAT, CDAT) has no figure, and no probe of this machine is saved; run `nearfar probe`"
     };

@@ -72,7 +72,7 @@ pub fn serve(options: &Options) -> anyhow::Result<()> {
     let mut tierd = tierd
         .map(|dir| Tierd::start(dir, &first, publisher.claim()).context("--tierd"))
         .transpose()?;
-    output::note(service.about(&path, options.tierd.as_deref()));
+    output::remark(service.about(&path, options.tierd.as_deref()));
     // The cost of the start does not count as cost of sampling.
     service.begin();
     let mut supervisor = Supervisor::find();
@@ -108,7 +108,7 @@ pub fn say_removed(removed: &[PathBuf]) {
     let Some((last, others)) = removed.split_last() else { return };
     let more =
         if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
-    output::note(format_args!(
+    output::remark(format_args!(
         "removed {}{more}, left by a daemon that was killed",
         last.display()
     ));

@@ -146,7 +146,7 @@ pub fn say_removed(removed: &own::Removed) {
             "; processes still in it ({moved}) were moved back to the cgroup they were started from"
         )
     };
-    output::note(format_args!("removed cgroup {path}{still}"));
+    output::remark(format_args!("removed cgroup {path}{still}"));
     if let Some(parent) = stays_on {
         output::note(format_args!(
             "the memory controller stays enabled below cgroup {parent}: cgroups have been created there since"

@@ -21,7 +21,7 @@ pub enum JournalError {
         source: io::Error,
     },
     /// Another process holds the journal's lock.
-    #[error("the journal is in use: {0}; nothing was changed{hint}", hint = lock_needs_root(.0))]
+    #[error("the lock of the journal: {0}; nothing was changed{hint}", hint = lock_needs_root(.0))]
     Lock(LockError),
     /// The directory belongs to another user, or others may write to it.
     #[error(

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
 
@@ -125,6 +126,14 @@ pub fn run(args: Args, reenter: &[&str]) -> Result<ExitCode, Failure> {
     }
 }
 
+/// Whether progress is left out.
+static HIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// Leaves out the progress of downloads and boots.
+pub fn hide_progress() {
+    HIDDEN.store(true, Ordering::Relaxed);
+}
+
 /// Progress on standard error.
 #[derive(Debug)]
 struct Stderr {
@@ -133,7 +142,7 @@ struct Stderr {
 
 impl Stderr {
     fn new() -> Self {
-        Self { terminal: std::io::stderr().is_terminal() }
+        Self { terminal: std::io::stderr().is_terminal() && !HIDDEN.load(Ordering::Relaxed) }
     }
 }
 

@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let removed = service::recover(&options.advice())?;
         service::say_removed(&removed);
         if removed.is_empty() {
-            output::note("nothing was left to remove");
+            output::remark("nothing was left to remove");
         }
     } else if args.once {
         show(&service::once(&options)?, args.json)?;

@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Plan::Lab(lab) => {
             let (_temporary, dir) = directory(args)?;
             let progress = args.progress || std::io::stderr().is_terminal();
-            output::note(
+            output::remark(
                 "booting an emulated machine (nearfar lab); the demo takes some minutes there",
             );
             lab.run(&guest::demo_arguments(&args.only, progress), &dir)?;

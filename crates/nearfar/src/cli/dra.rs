@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     if args.remove {
         let removed = service::remove(&options, args.all_nodes).context("--remove")?;
-        output::note(format_args!(
+        output::remark(format_args!(
             "event=removed slices={} labelled_nodes={} cdi_files={} sockets={}",
             removed.slices, removed.nodes, removed.files, removed.sockets
         ));

@@ -17,7 +17,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Learn", &["demo", "lab", "sim", "completions", "man"]),
 ];
 
-/// The option that may stand before the command, as in kubectl and systemctl.
+/// The option of single commands that may stand before the command, as in kubectl and systemctl.
 const BEFORE: &str = "--json";
 
 /// The command, its subcommands listed by group in its help.
@@ -39,17 +39,25 @@ pub(crate) fn grouped(command: Command) -> Command {
 }
 
 /// The arguments, with an option that stands before the command moved behind it. Without a command it belongs to
-/// `status`.
+/// `status`. `-v` of an OCI runtime is the runtime's.
 pub(crate) fn in_order(root: &Command, mut words: Vec<OsString>) -> Vec<OsString> {
-    let before = words.iter().skip(1).take_while(|word| *word == BEFORE).count();
-    if before == 0 {
+    if matches!(words.get(1..3), Some([command, word]) if command == "oci-runtime" && word == "-v") {
+        words.insert(2, "--".into());
         return words;
     }
-    words.drain(1..=before);
-    if words.len() == 1 {
+    let is_option = |word: &&OsString| word.as_encoded_bytes().starts_with(b"-");
+    let options = 1 + words.iter().skip(1).take_while(is_option).count();
+    let (before, rest) = (words.drain(1..options).collect::<Vec<_>>(), words.split_off(1));
+    let others = before.iter().filter(|word| *word != BEFORE).cloned();
+    words.extend(others);
+    if words.len() == options {
+        return [words, rest].concat();
+    }
+    let (mut at, mut command) = (words.len(), root);
+    words.extend(rest);
+    if words.len() == at {
         words.push("status".into());
     }
-    let (mut at, mut command) = (1, root);
     while let Some(below) = words.get(at).and_then(|word| command.find_subcommand(word)) {
         (at, command) = (at + 1, below);
     }
@@ -90,6 +98,10 @@ mod tests {
             ("nearfar --json", "nearfar status --json"),
             ("nearfar --json topo", "nearfar topo --json"),
             ("nearfar --json --json topo -h", "nearfar topo --json -h"),
+            ("nearfar -q --json --color=never topo", "nearfar -q --color=never topo --json"),
+            ("nearfar --json -q", "nearfar -q status --json"),
+            ("nearfar -q topo", "nearfar -q topo"),
+            ("nearfar oci-runtime -v", "nearfar oci-runtime -- -v"),
             ("nearfar --json report info FILE", "nearfar report info --json FILE"),
             ("nearfar --json absent", "nearfar --json absent"),
             ("nearfar topo --json", "nearfar topo --json"),

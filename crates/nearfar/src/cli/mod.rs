@@ -30,6 +30,7 @@ mod sense;
 mod sim;
 mod snapshot;
 mod status;
+mod terminal;
 mod tier;
 pub(crate) mod tips;
 mod topo;
@@ -43,6 +44,8 @@ mod why;
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
+    #[command(flatten)]
+    terminal: terminal::Args,
 }
 
 // One line per command, in the order of the help; each module has `Args` and `run(Args) -> Result<ExitCode>`.
@@ -120,6 +123,7 @@ impl Cli {
 
     /// Runs the command.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        self.terminal.set();
         let Some(command) = self.command else { return status::run(&status::Args::default()) };
         match command {
             Command::Status(args) => status::run(&args),

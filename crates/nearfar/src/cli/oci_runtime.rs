@@ -53,7 +53,7 @@ pub(crate) struct Args {
 }
 
 const HELP: &str = "\
-The options above come before the runtime's own, --help among them: nearfar oci-runtime alone shows this text. create and run read the annotations of the container (docs/containers.md); \
+The options above come before the runtime's own. create and run read the annotations of the container (docs/containers.md); \
 start verifies its memory policy in /proc/PID/numa_maps. `verify ID` does so for a running container, with status 0 if the \
 placement is as asked and 1 if not.
 
@@ -69,7 +69,8 @@ const LONG: Duration = Duration::from_secs(3600);
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    if args.arguments.is_empty() {
+    let is_help = |word: &OsString| word == "--help" || word == "-h";
+    if args.arguments.first().is_none_or(is_help) {
         return super::help("oci-runtime");
     }
     let call = Call::parse(&args.arguments);

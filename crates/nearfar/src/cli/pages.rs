@@ -92,7 +92,8 @@ fn synopsis(command: &Command) -> String {
     let mut out = format!(".SH SYNOPSIS\n.nh\n.ad l\n\\fB{name}\\fR\n");
     let shown = |argument: &&Arg| {
         let is_general = matches!(argument.get_id().as_str(), "help" | "version");
-        !argument.is_hide_set() && !argument.is_positional() && !is_general
+        let is_special = !is_general && !argument.is_global_set();
+        !argument.is_hide_set() && !argument.is_positional() && is_special
     };
     for option in command.get_arguments().filter(shown) {
         let name = match (option.get_short(), option.get_long()) {

@@ -4,20 +4,21 @@
 //! partial report must not replace a complete one, on which `nearfar weights` and `nearfar run -w auto` rely.
 
 use std::collections::BTreeSet;
-use std::io::{self, IsTerminal as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use nearfar_kernel::affinity;
 use nearfar_probe::{
-    Identity, Plan, PlanError, ProbeReport, Progress, Request, marker, measure, store,
+    Identity, Plan, PlanError, ProbeReport, Request, marker, measure, store,
 };
 use nearfar_topology::{Mix, NodeExpr, NodeSet, Topology};
 
 use super::machine::MachineArgs;
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::output;
+use nearfar_command::progress::Progress;
+use nearfar_command::weighing::source;
 
 mod text;
 
@@ -33,7 +34,12 @@ pub(crate) struct Args {
     /// Measure for a few seconds instead of up to a minute
     #[arg(long)]
     quick: bool,
-    /// Write the report to FILE instead of the directory that other commands read
+    /// Show the saved report of this machine, or that in FILE, without measuring
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true,
+        conflicts_with_all = ["quick", "save", "no_save", "nodes", "cpu_nodes", "mixes", "cpus", "dry_run"])]
+    show: Option<Option<PathBuf>>,
+    /// Write the report to FILE instead of the directory that other commands read (/var/lib/nearfar for root, else
+    /// ~/.local/state/nearfar)
     #[arg(long, value_name = "FILE", conflicts_with = "no_save")]
     save: Option<PathBuf>,
     /// Do not save the report
@@ -67,6 +73,9 @@ fn node_list(text: &str) -> Result<NodeSet, String> {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let fs = args.machine.select().open()?;
     let (machine, _) = args.machine.select().read(fs.as_ref())?;
+    if let Some(file) = &args.show {
+        return print(args, &saved(file.as_deref(), &machine)?, &machine);
+    }
     if !args.machine.select().is_live() && !args.dry_run {
         return usage(anyhow::anyhow!(
             "probe: only the running machine can be measured; add --dry-run to --sysfs to show the plan"
@@ -85,12 +94,26 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let report = carry_out(&plan, &machine);
     anyhow::ensure!(!report.pairs.is_empty(), "probe: {}", text::failures(&report.skipped));
+    print(args, &report, &machine)?;
+    keep(args, &report, whole)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The report in a file, or the saved one of this machine.
+fn saved(file: Option<&Path>, machine: &Topology) -> anyhow::Result<ProbeReport> {
+    match file {
+        Some(file) => store::load_file(file).context("--show").ends_with(Exit::Usage),
+        None => source::saved(machine)?
+            .context("no probe of this machine is saved; nearfar probe measures it and saves the figures"),
+    }
+}
+
+fn print(args: &Args, report: &ProbeReport, machine: &Topology) -> anyhow::Result<ExitCode> {
     if args.json {
         output::print(&report.to_json()?)?;
     } else {
-        output::print(&text::of(&report, &machine))?;
+        output::print(&text::of(report, machine))?;
     }
-    keep(args, &report, whole)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -127,29 +150,24 @@ fn is_whole(request: &Request, machine: &Topology) -> bool {
         && MIXES.iter().all(|mix| request.mixes.contains(mix))
 }
 
-/// Measures, with a progress line on the terminal; nothing is shown in a pipe.
+/// Measures, and shows progress: each step on the terminal, elsewhere a line for each pair of nodes.
 fn carry_out(plan: &Plan, machine: &Topology) -> ProbeReport {
     let identity = Identity {
         fingerprint: machine.fingerprint(),
         kernel: machine.kernel.clone().unwrap_or_else(|| "unknown".into()),
     };
-    let terminal = io::stderr().is_terminal();
-    let steps = plan.steps();
-    let mut show = |progress: Progress<'_>| {
-        if terminal {
-            let Progress { done, cpu_node, memory_node, what } = progress;
-            let line = format!(
-                "[{}/{steps}] CPU node {cpu_node}, memory node {memory_node}: {what}",
-                done + 1
-            );
-            let _ = write!(io::stderr().lock(), "\r\x1b[K{line}");
+    let steps = Progress::new(plan.steps(), false);
+    let mut last = None;
+    let mut show = |progress: nearfar_probe::Progress<'_>| {
+        let nearfar_probe::Progress { done, cpu_node, memory_node, what } = progress;
+        let pair = format!("CPU node {cpu_node}, memory node {memory_node}");
+        if steps.is_line() {
+            steps.at(done, &format!("{pair}: {what}"));
+        } else if last.replace((cpu_node, memory_node)) != Some((cpu_node, memory_node)) {
+            steps.at(done, &pair);
         }
     };
-    let report = measure(plan, identity, &mut show);
-    if terminal {
-        let _ = write!(io::stderr().lock(), "\r\x1b[K");
-    }
-    report
+    measure(plan, identity, &mut show)
 }
 
 /// Saves the report to `--save`, or to the directory that other commands read. A failure is an error only if `--save`
@@ -162,13 +180,13 @@ fn keep(args: &Args, report: &ProbeReport, whole: bool) -> anyhow::Result<()> {
         return Ok(());
     }
     if !whole {
-        output::note(
+        output::remark(
             "not saved, as it covers only part of the machine; --save FILE saves it nevertheless",
         );
         return Ok(());
     }
     match store::state_dir().and_then(|dir| store::save(&dir, report)) {
-        Ok(path) => output::note(format_args!("kept in {}", path.display())),
+        Ok(path) => output::remark(format_args!("kept in {}", path.display())),
         Err(error) => output::note(format_args!(
             "not saved for other commands: {error}; --save FILE saves it elsewhere, --no-save not at all"
         )),

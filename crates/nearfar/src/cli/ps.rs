@@ -138,9 +138,9 @@ fn report(fs: &dyn Fs, machine: &Topology, args: &Args) -> anyhow::Result<Report
         match usage::of_process(fs, pid) {
             Ok(Some(usage)) => processes.push(Process::new(fs, pid, &usage, (&near, &far))),
             Ok(None) if is_named => anyhow::bail!("process {pid} does not exist, or has no memory"),
-            Err(error) if is_named && error.is_permission() => anyhow::bail!(
-                "process {pid} is another user's: run it as that user or as root (CAP_SYS_PTRACE)"
-            ),
+            Err(error) if is_named && error.is_permission() => {
+                return Err(output::forbidden(pid, "CAP_SYS_PTRACE"));
+            }
             Err(error) if is_named => return Err(error.into()),
             Err(error) if error.is_permission() => unreadable += 1,
             // It has no memory, or has ended meanwhile.
@@ -202,10 +202,11 @@ fn table(report: &Report) -> String {
         );
     }
     if report.unreadable > 0 {
-        let text = format!(
-            "{} processes of other users are not shown: sudo nearfar ps",
-            report.unreadable
-        );
+        let count = report.unreadable;
+        let text = match rustix::process::geteuid().is_root() {
+            true => format!("not shown: {count}, whose memory this container or kernel does not let root read"),
+            false => format!("not shown: {count} of other users (sudo nearfar ps)"),
+        };
         output::wrapped(&mut out, "", &text, 0);
     }
     out

@@ -68,7 +68,8 @@ pub(crate) struct Args {
     how: how::HowArgs,
     #[command(flatten)]
     parquet: parquet::ParquetArgs,
-    /// Stop after this time, such as 30s or 5m [default: when the recorded processes end, or at ctrl-C]
+    /// Stop after this time, such as 30s or 5m; CMD then runs on, and nearfar waits for it [default: when the recorded
+    /// processes end, or at ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = how::duration)]
     duration: Option<Duration>,
     /// Refuse to record while the kernel's own damon_stat holds DAMON [default: pause it and resume it afterwards]
@@ -110,7 +111,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let status = child.as_mut().map(Child::wait).transpose().context("can't wait for CMD")?;
     let done = if status.is_some() { done.ends_with(Exit::BeforeCommand) } else { done };
-    output::note(done?);
+    output::remark(done?);
     Ok(status.map_or(Exit::Done, of_status).into())
 }
 
@@ -141,8 +142,12 @@ fn start(command: &[String]) -> anyhow::Result<Child> {
     let name = command.first().map_or("", String::as_str);
     Command::new(name).args(&command[1..]).spawn().map_err(|error| {
         let exit = Exit::of_start(&error);
-        WithExit { exit, error: anyhow::Error::from(error).context(format!("can't run `{name}`")) }
-            .into()
+        let hint = match name.parse::<u32>() {
+            Ok(pid) => format!(" (a running process is recorded by --pid {pid})"),
+            Err(_) => String::new(),
+        };
+        let error = anyhow::Error::from(error).context(format!("can't run `{name}`{hint}"));
+        WithExit { exit, error }.into()
     })
 }
 

@@ -1,7 +1,6 @@
 //! `nearfar report`: shows access records as text, JSON, pictures and HTML; imports records of damo; converts to
 //! Parquet.
 
-use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -13,7 +12,7 @@ use nearfar_record::{Ending, Writer};
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::machine::Machine;
 use nearfar_command::number::{percent, whole};
-use nearfar_command::output;
+use nearfar_command::{output, terminal};
 use nearfar_report::access::{self, Kind, Loaded, Options, Screen};
 
 use super::record::parquet::{LabelArgs, said};
@@ -193,7 +192,7 @@ fn parquet(args: &ParquetArgs) -> anyhow::Result<()> {
     let fs = Machine::default().open()?;
     let mut dataset = args.labels.open(fs.as_ref(), &args.dir, &loaded.record.header)?;
     dataset.all(&loaded.record)?;
-    output::note(said(&args.dir, dataset.end()?));
+    output::remark(said(&args.dir, dataset.end()?));
     Ok(())
 }
 
@@ -221,16 +220,8 @@ fn other_than(read: &Path, written: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The terminal's width, or that of COLUMNS, or 80; colours on a terminal that supports them, unless NO_COLOR is set.
+/// Width and colours of standard output.
 fn screen() -> Screen {
-    let out = std::io::stdout();
-    let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse::<usize>().ok());
-    let seen = || rustix::termios::tcgetwinsize(&out).ok().map(|size| usize::from(size.ws_col));
-    let columns = said.or_else(seen).filter(|columns| *columns > 0).unwrap_or(output::COLUMNS);
-    let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-    Screen {
-        columns: columns.clamp(40, 1000),
-        colour: out.is_terminal() && !set("NO_COLOR") && !dumb,
-    }
+    let terminal = terminal::get();
+    Screen { columns: terminal.columns, colour: terminal.colours }
 }

@@ -44,17 +44,18 @@ pub(crate) struct Args {
     /// Allocate only from these nodes
     #[arg(short, long, value_name = "NODES", group = "policy")]
     membind: Option<Named>,
-    /// Allocate from this node; fall back to others when it is full
-    #[arg(short, long, value_name = "NODE", group = "policy")]
-    preferred: Option<Named>,
     /// Allocate from these nodes; fall back to others when they are full
+    #[arg(short, long, value_name = "NODES", group = "policy")]
+    preferred: Option<Named>,
+    /// As -p, which numactl has for one node only
     #[arg(short = 'P', long, value_name = "NODES", group = "policy")]
     preferred_many: Option<Named>,
     /// Interleave memory over these nodes, page by page
     #[arg(short, long, value_name = "NODES", group = "policy")]
     interleave: Option<Named>,
     /// Interleave memory over these nodes by the machine's weights; `auto`: over all nodes, by weights from their
-    /// bandwidths (nearfar weights), which are set if they differ and the user is root; 0=3,1=1: by weights of CMD's own
+    /// bandwidths (nearfar weights), which are set if they differ and the user is root; 0=3,1=1: by weights of CMD's own,
+    /// each that of one node
     #[arg(short, long, value_name = "NODES|auto|NODES=N", group = "policy")]
     weighted_interleave: Option<Weighted>,
     /// Allocate from the node of the allocating CPU; fall back to others when it is full
@@ -117,7 +118,8 @@ process remains that could restore them. With --report they are restored when CM
 
 -w 0=3,1=1 leaves the machine's weights alone: nearfar stays as parent until CMD ends, CMD and its descendants allocate \
 evenly over these nodes, and their private pages then migrate to where these weights put them. Shared memory, hugetlbfs and \
-files stay spread evenly.
+files stay spread evenly. A weight is that of each node: with two near nodes and one far one, near=3,far=1 puts six pages near \
+for one far.
 
 Exit status: CMD's own (128 + the signal, if one ended it); 2 bad usage, 125 nearfar failed before CMD, 126 CMD can't \
 be executed, 127 CMD was not found.";
@@ -167,7 +169,7 @@ impl FromStr for Weighted {
             return text.parse().map(Self::Own);
         }
         let nodes: Result<Named, NodeSetError> = text.parse();
-        nodes.map(Self::Nodes).map_err(|error| format!("{error}, or auto"))
+        nodes.map(Self::Nodes).map_err(|error| format!("{error}, or auto, or weights as near=3,far=1"))
     }
 }
 
@@ -235,12 +237,12 @@ fn set_weights(
         Setting::Suits => Ok(if for_a_run { setter.rely() } else { None }),
         Setting::Set(weights) if for_a_run => {
             let (_, lease) = setter.for_a_run(weights)?;
-            output::note(format_args!("set the machine's weights to {weights} until CMD ends"));
+            output::remark(format_args!("set the machine's weights to {weights} until CMD ends"));
             Ok(Some(lease))
         }
         Setting::Set(weights) => {
             setter.keep(weights)?;
-            output::note(format_args!(
+            output::remark(format_args!(
                 "set the machine's weights to {weights}; they stay until `nearfar weights --restore`"
             ));
             Ok(None)

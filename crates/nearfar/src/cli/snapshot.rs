@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     write(&args.file, &snapshot).with_context(|| format!("can't write {}", args.file.display()))?;
-    output::note(format_args!(
+    output::remark(format_args!(
         "wrote {}: no names or serial numbers; read it before you send it",
         args.file.display()
     ));

@@ -196,7 +196,12 @@ fn next(report: &Report, topology: &Topology, is_live: bool) -> Vec<Next> {
         return next;
     }
     if !is_measured {
-        next.push(to("nearfar probe", "measure latency and bandwidth of each kind of memory"));
+        next.push(to("nearfar probe", "measure latency and bandwidth of each node's memory"));
+    }
+    if !machine::has_two_tiers(topology) {
+        next.push(to("nearfar run -N 0 -p same -- CMD", "run a program on the CPUs and memory of one node"));
+        next.push(to("nearfar balance start", "spread the traffic of the sockets (root)"));
+        return next;
     }
     next.push(to(
         "nearfar run -p near -- CMD",

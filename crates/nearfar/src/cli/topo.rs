@@ -15,7 +15,7 @@ use nearfar_topology::Topology;
 
 use super::machine::MachineArgs;
 use nearfar_command::topo::{json, text};
-use nearfar_command::{machine, output};
+use nearfar_command::{machine, output, terminal};
 
 /// Arguments of `nearfar topo`.
 #[derive(Debug, clap::Args)]
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         std::fs::write(file, recording)
             .with_context(|| format!("--record: can't write {}", file.display()))?;
-        output::note(format_args!("recorded to {}", file.display()));
+        output::remark(format_args!("recorded to {}", file.display()));
     }
     let is_live = args.machine.select().is_live();
     if is_live && let Err(error) = mempolicy::permitted() {
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let modules = if is_live { smbios::modules() } else { smbios::Modules::new() };
     if let Some(form) = args.draw {
         output::print(&match form {
-            Form::Text => drawing::text(&machine, output::COLUMNS),
+            Form::Text => drawing::text(&machine, terminal::get().columns),
             Form::Svg => drawing::svg(&machine),
         })?;
     } else if args.json {

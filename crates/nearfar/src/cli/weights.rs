@@ -42,7 +42,8 @@ pub(crate) struct Args {
     /// Bandwidths as seen by the CPUs of these nodes [default: each node as seen by its best CPUs]
     #[arg(short = 'N', long, value_name = "NODES")]
     cpunodebind: Option<NodeExpr>,
-    /// Set the weights, for the whole machine and until --restore or a restart; needs root
+    /// Set the weights, for the whole machine and until --restore or a restart; programs use them that have a policy of
+    /// weighted interleave (nearfar run -w all); needs root
     #[arg(long)]
     apply: bool,
     /// Restore the weights from before nearfar set them
@@ -130,7 +131,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         output::print(&text::of(&plan, args.apply))?;
         if args.apply {
-            output::print(&text::written(&writes, args.dry_run))?;
+            output::print("\n")?;
+            output::print(&text::written(&writes, args.dry_run, "Nothing to write: the weights are set already."))?;
+            if !args.dry_run {
+                output::print("Programs use them with: nearfar run -w all -- CMD\n")?;
+            }
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -220,7 +225,7 @@ fn restore(args: &Args, setter: &Setter<'_>) -> anyhow::Result<ExitCode> {
         if args.json {
             output::print_json(&json::Restoring::planned(&back))?;
         } else {
-            output::print(&text::written(&back, true))?;
+            output::print(&text::written(&back, true, "nothing to restore"))?;
         }
         return Ok(ExitCode::SUCCESS);
     }

@@ -369,6 +369,10 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
                 "nearfar sim compare --workload FILE.toml --antagonist 1=40% --policies first-touch,balanced,oracle",
                 Test("a_workload_file_is_compared_and_traffic_of_others_slows_it_down"),
             ),
+            (
+                "nearfar sim compare --machine examples/sim/expander-machine.toml --workload examples/sim/expander.toml --policies first-touch,interleave,oracle",
+                Test("the_example_of_an_expander_is_compared"),
+            ),
             ("nearfar sim validate", Test("validation_holds_and_says_what_was_fitted")),
             (
                 "nearfar sim tiers --phases 10,20,40,80",

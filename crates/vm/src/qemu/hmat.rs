@@ -69,15 +69,8 @@ pub(super) fn describe(
         notes.push(format!("{theirs} is given; the guest's HMAT is left to the command line"));
         return;
     }
-    let needed = guests.iter().flat_map(|guest| guest.memory.nodes.iter());
-    let Some(known) = host.figures.as_ref().filter(|known| known.cover(needed)) else {
-        notes.push(
-            "the guest is given no HMAT, so it may take far memory for near memory: no latency and bandwidth of the \
-             host's nodes are known; run nearfar probe first"
-                .into(),
-        );
-        return;
-    };
+    let needed = guests.iter().flat_map(|guest| guest.memory.nodes.iter()).collect();
+    let Some(known) = figures::covering(host, &needed, notes) else { return };
     notes.push(format!("the guest's HMAT has the host's figures, from {}", known.source));
     initiators(words, &guests, host.machine);
     words.extend(["-machine".into(), "hmat=on".into()]);

@@ -34,7 +34,7 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "USER")]
     user: Option<String>,
     /// memcached's options that are not supported here.
-    #[arg(short = 'v', short_aliases = ABSENT, hide = true, num_args = 0..=1, default_missing_value = "")]
+    #[arg(short = 'd', short_aliases = ABSENT, hide = true, num_args = 0..=1, default_missing_value = "")]
     absent: Vec<String>,
     #[command(flatten)]
     engine: EngineArgs,
@@ -46,9 +46,9 @@ pub(super) struct Args {
     allowed: Allowed,
 }
 
-/// Letters of memcached's options that are not supported here, besides `-v`.
-const ABSENT: [char; 18] =
-    ['d', 'P', 'o', 'U', 'M', 'k', 'D', 'L', 'f', 'n', 'S', 'Y', 'B', 'C', 'r', 'i', 'Z', 'e'];
+/// Letters of memcached's options that are not supported here, besides `-d`.
+const ABSENT: [char; 17] =
+    ['P', 'o', 'U', 'M', 'k', 'D', 'L', 'f', 'n', 'S', 'Y', 'B', 'C', 'r', 'i', 'Z', 'e'];
 const PRESENT: &str = "supported options of memcached are -m -p -l -s -a -t -c -b -u -I -R -F -X -A; nearfar cache serve --help lists all options";
 
 /// Sockets to listen on.

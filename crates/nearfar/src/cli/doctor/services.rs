@@ -4,7 +4,7 @@ use nearfar_kernel::features::{Feature, State};
 
 use super::Scene;
 use super::state::{Privilege, ROOT};
-use super::verdict::{Answer, LAB, Verdict, held, is_in_path, verdict};
+use super::verdict::{Answer, LAB, Verdict, damon_holder, held, in_use, is_in_path, verdict};
 
 const SUDO: &str = "sudo";
 
@@ -42,7 +42,10 @@ pub(super) fn recording(scene: &Scene<'_>, privileges: &[Privilege]) -> Verdict 
             verdict(COMMAND, Answer::No, "DAMON counts accesses, this user may not start it")
                 .next(SUDO)
         }
-        State::Present => verdict(COMMAND, Answer::Yes, "DAMON counts accesses"),
+        State::Present => match damon_holder(scene) {
+            Some(holder) => in_use(COMMAND, &holder),
+            None => verdict(COMMAND, Answer::Yes, "DAMON counts accesses"),
+        },
         State::Lacking => {
             verdict(COMMAND, Answer::No, "this kernel has no DAMON to count accesses")
                 .next("a kernel with CONFIG_DAMON_SYSFS, CONFIG_DAMON_VADDR and CONFIG_DAMON_PADDR")

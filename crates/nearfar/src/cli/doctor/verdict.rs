@@ -4,6 +4,8 @@
 //! started. Evidence that cannot be read gives the verdict "unknown". Not here: reading the evidence (`state.rs`).
 
 use nearfar_cache::copy;
+use nearfar_daemon::owner::Service;
+use nearfar_kernel::damon::{Holder, holders};
 use nearfar_kernel::features::{Feature, State};
 use nearfar_topology::MemoryKind;
 use serde::Serialize;
@@ -218,13 +220,27 @@ fn tiering(scene: &Scene<'_>, privileges: &[Privilege]) -> Verdict {
         State::Present if scene.live && !held(privileges, ROOT) => {
             verdict(COMMAND, Answer::Partly, "the kernel can migrate pages by access frequency (DAMON), this user may not").next("sudo")
         }
-        State::Present => verdict(COMMAND, Answer::Yes, "the kernel can migrate pages by access frequency between any nodes (DAMON)"),
+        State::Present => match damon_holder(scene).filter(|_| Service::Tier.running().is_none()) {
+            Some(holder) => in_use(COMMAND, &holder),
+            None => verdict(COMMAND, Answer::Yes, "the kernel can migrate pages by access frequency between any nodes (DAMON)"),
+        },
         State::Unknown(why) => verdict(COMMAND, Answer::Unknown, why),
         State::Lacking if balancing => verdict(COMMAND, Answer::Partly, "the kernel promotes pages if numa_balancing is 2, and can't migrate them by access frequency between chosen nodes")
             .next("Linux 6.11 or later with CONFIG_DAMON_SYSFS and CONFIG_DAMON_PADDR"),
         State::Lacking => verdict(COMMAND, Answer::No, "this kernel can't migrate pages by access frequency")
             .next("Linux 6.11 or later with CONFIG_DAMON_SYSFS and CONFIG_DAMON_PADDR"),
     }
+}
+
+/// The user of DAMON, which has one at a time; the kernel's `damon_stat` is paused where necessary.
+pub(super) fn damon_holder(scene: &Scene<'_>) -> Option<Holder> {
+    let holders = if scene.live { holders(scene.fs).unwrap_or_default() } else { Vec::new() };
+    holders.into_iter().find(|holder| holder.name() != "damon_stat")
+}
+
+/// The verdict that DAMON is in use.
+pub(super) fn in_use(command: &'static str, holder: &Holder) -> Verdict {
+    verdict(command, Answer::No, format!("DAMON is in use by {holder}")).next(holder.way_out())
 }
 
 /// Whether a program can be run by its name.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
-use nearfar_topology::{CpuId, NodeExpr, NodeSet, Topology};
+use nearfar_topology::{CpuId, CpuList, NodeExpr, NodeSet, Topology};
 
 use nearfar_command::exit::{Exit, WithExit};
 
@@ -99,37 +99,22 @@ pub(super) fn resolve(
         (Some(CpuExpr::All), None) => all,
         (Some(CpuExpr::These(these)), by_node) => {
             if let Some(absent) = these.difference(&all).next() {
-                let have = list(&all);
+                let have = CpuList(&all);
                 return Err(usage(format!(
                     "-C {}: no CPU {absent} here; CPUs are {have}",
-                    list(these)
+                    CpuList(these)
                 )));
             }
             if let Some(outside) = by_node.iter().find_map(|nodes| these.difference(nodes).next()) {
                 return Err(usage(format!(
                     "-C {}: CPU {outside} is not on the nodes that -N names; give one of the two",
-                    list(these)
+                    CpuList(these)
                 )));
             }
             these.clone()
         }
     };
     Ok(Some(wanted.into_iter().collect()))
-}
-
-/// CPUs as the kernel lists them.
-pub(super) fn list<'a>(cpus: impl IntoIterator<Item = &'a CpuId>) -> String {
-    let mut runs: Vec<(u32, u32)> = Vec::new();
-    for CpuId(cpu) in cpus {
-        match runs.last_mut() {
-            Some((_, last)) if last.checked_add(1) == Some(*cpu) => *last = *cpu,
-            _ => runs.push((*cpu, *cpu)),
-        }
-    }
-    let run = |(first, last): (u32, u32)| {
-        if first == last { first.to_string() } else { format!("{first}-{last}") }
-    };
-    runs.into_iter().map(run).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -144,7 +129,7 @@ mod tests {
     fn resolved(nodes: Option<&str>, cpus: Option<&str>) -> Result<String, String> {
         let (nodes, cpus) = (nodes.map(|n| n.parse().unwrap()), cpus.map(|c| c.parse().unwrap()));
         let found = resolve(nodes.as_ref(), cpus.as_ref(), &sockets());
-        found.map(|cpus| list(&cpus.unwrap_or_default())).map_err(|error| error.to_string())
+        found.map(|cpus| CpuList(&cpus.unwrap_or_default()).to_string()).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -7,13 +7,14 @@
 use std::fmt;
 
 use anyhow::Context as _;
+use clap::ValueEnum as _;
 use nearfar_kernel::features::{Feature, Features, State, TABLE};
 use nearfar_kernel::fs::Fs;
 use nearfar_kernel::mempolicy::{self, Policy};
 use nearfar_kernel::watch::Placement;
 use nearfar_kernel::{affinity, weights};
 use nearfar_policy::{TOLERANCE, Weights, worthwhile};
-use nearfar_topology::{CpuId, NodeSet, Topology};
+use nearfar_topology::{CpuId, CpuList, NodeSet, Topology};
 
 use super::heap::{self, Heap};
 use super::{Args, Named, Weighted, cpus, resolve, tiered};
@@ -34,6 +35,8 @@ pub(super) struct Plan {
     pub(super) stays: bool,
     /// The tiering of `--tier`, in words.
     tiering: Option<String>,
+    /// The policy of `--balance`.
+    balancing: Option<String>,
     /// The heap of `--heap`.
     pub(super) heap: Option<Heap>,
     /// The kernel's current weights of the policy's nodes.
@@ -57,7 +60,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "command  {}", self.command.join(" "))?;
         match &self.placement.cpus {
-            Some(cpus) => writeln!(f, "cpus     {}", cpus::list(cpus))?,
+            Some(cpus) => writeln!(f, "cpus     {}", CpuList(cpus))?,
             None => writeln!(f, "cpus     as they are")?,
         }
         match &self.placement.policy {
@@ -74,14 +77,20 @@ impl fmt::Display for Plan {
                 writeln!(f, "weights  set to {weights} (now {now}) until {until}")?;
             }
             Setting::Own(weights) => {
+                let all = weights.iter().map(|(_, pages)| u32::from(pages)).sum::<u32>().max(1);
+                let part = |(_, pages)| format!("{} %", (u32::from(pages) * 100 + all / 2) / all);
+                let parts = weights.iter().map(part).collect::<Vec<_>>().join(", ");
                 writeln!(
                     f,
-                    "weights  {weights}, CMD's own: its private pages migrate until it ends"
+                    "weights  {weights}, CMD's own ({parts}): its private pages migrate until it ends"
                 )?;
             }
         }
         if let Some(tiering) = &self.tiering {
             writeln!(f, "tiering  {tiering}")?;
+        }
+        if let Some(policy) = &self.balancing {
+            writeln!(f, "balance  {policy}, CMD and its descendants")?;
         }
         if let Some(heap) = &self.heap {
             writeln!(f, "heap     {heap}")?;
@@ -122,6 +131,10 @@ pub(super) fn plan(
             .as_ref()
             .map(|file| tiered::plan(file.as_deref(), machine))
             .transpose()?,
+        balancing: args
+            .balance
+            .and_then(|policy| policy.to_possible_value())
+            .map(|policy| policy.get_name().to_owned()),
         heap: args.heap.as_ref().map(|text| heap::plan(text, machine, &seen_from)).transpose()?,
         now: None,
     };
@@ -163,15 +176,11 @@ impl Planner<'_> {
         } else if let Some(named) = &args.preferred {
             let nodes = self.nodes("-p", named)?;
             let mut each = nodes.iter();
-            match (each.next(), each.next()) {
-                (Some(node), None) => Policy::Preferred(node),
-                _ => {
-                    let many = nodes.len();
-                    let error = anyhow::anyhow!(
-                        "-p {named}: takes one node, these are {many} ({nodes}); -P prefers several"
-                    );
-                    return Err(error).ends_with(Exit::Usage);
-                }
+            if let (Some(node), None) = (each.next(), each.next()) {
+                Policy::Preferred(node)
+            } else {
+                self.needs(Feature::PreferredMany, "-p with several nodes")?;
+                Policy::PreferredMany(nodes)
             }
         } else if let Some(named) = &args.preferred_many {
             let nodes = self.nodes("-P", named)?;
@@ -303,7 +312,7 @@ impl Planner<'_> {
                 let instead = if feature == Feature::WeightedInterleave {
                     "; --fallback interleaves 1:1 instead"
                 } else {
-                    "; -p prefers one node"
+                    "; name one node"
                 };
                 anyhow::bail!(
                     "{option}: this kernel lacks {name}, which came with Linux {since}{instead}"

@@ -62,7 +62,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     if let Some(path) = &args.save {
         save(path, &force.options).with_context(|| format!("--save {}", path.display()))?;
-        output::note(format_args!(
+        output::remark(format_args!(
             "wrote {}; nearfar tier start --config {0} takes it",
             path.display()
         ));

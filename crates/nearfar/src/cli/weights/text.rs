@@ -120,13 +120,12 @@ fn advice(out: &mut String, plan: &Plan<'_>, applying: bool) {
     }
 }
 
-/// The values that were written, or would be.
-pub(super) fn written(writes: &[Recorded], dry_run: bool) -> String {
-    let mut out = String::from("\n");
+/// The values that were written, or would be; `none` says why there are none.
+pub(super) fn written(writes: &[Recorded], dry_run: bool, none: &str) -> String {
     if writes.is_empty() {
-        out.push_str("Nothing to write: the weights are set already.\n");
-        return out;
+        return format!("{none}\n");
     }
+    let mut out = String::new();
     let verb = if dry_run { "would write" } else { "wrote" };
     for Recorded { path, old, new } in writes {
         let _ = writeln!(out, "{verb} {new} to {} (was {old})", shown(path).display());

@@ -1,0 +1,100 @@
+//! The user's wishes for text output: set once by the command line, read wherever something is printed.
+//!
+//! Without a call of [`set`], output is as in a pipe: 80 columns, no colours, one line per step.
+
+use std::io::IsTerminal as _;
+use std::sync::OnceLock;
+
+/// Maximum width of a line where standard output is no terminal.
+pub const COLUMNS: usize = 80;
+/// Maximum width of a paragraph, however wide the terminal is: longer lines are hard to read.
+const PARAGRAPH: usize = 120;
+
+/// Output of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terminal {
+    /// Remarks and progress are left out.
+    pub quiet: bool,
+    /// Progress is shown.
+    pub progress: bool,
+    /// Width of standard output in characters.
+    pub columns: usize,
+    /// Standard output may have colours.
+    pub colours: bool,
+}
+
+impl Default for Terminal {
+    fn default() -> Self {
+        Self { quiet: false, progress: true, columns: COLUMNS, colours: false }
+    }
+}
+
+/// When colours are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Colours {
+    /// On a terminal that has them, unless `NO_COLOR` is set (<https://no-color.org>).
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+impl Terminal {
+    /// The terminal of this process: the width that COLUMNS gives, else that of the terminal.
+    #[must_use]
+    pub fn of_process(quiet: bool, progress: bool, colours: Colours) -> Self {
+        let out = std::io::stdout();
+        let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse::<usize>().ok());
+        let seen = || rustix::termios::tcgetwinsize(&out).ok().map(|size| usize::from(size.ws_col));
+        let columns = said.or_else(seen).filter(|columns| *columns > 0).unwrap_or(COLUMNS);
+        let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let is_dumb = || std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+        let colours = match colours {
+            Colours::Auto => out.is_terminal() && !is_set("NO_COLOR") && !is_dumb(),
+            Colours::Always => true,
+            Colours::Never => false,
+        };
+        Self { quiet, progress: progress && !quiet, columns: columns.clamp(40, 1000), colours }
+    }
+
+    /// Maximum width of a paragraph.
+    #[must_use]
+    pub const fn paragraph(&self) -> usize {
+        if self.columns < PARAGRAPH { self.columns } else { PARAGRAPH }
+    }
+}
+
+static TERMINAL: OnceLock<Terminal> = OnceLock::new();
+
+/// Sets the output of this process; the first call counts.
+pub fn set(terminal: Terminal) {
+    let _ = TERMINAL.set(terminal);
+}
+
+/// The output of this process.
+#[must_use]
+pub fn get() -> Terminal {
+    TERMINAL.get().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paragraphs_are_as_wide_as_the_terminal_up_to_what_can_be_read() {
+        let of = |columns| Terminal { columns, ..Terminal::default() }.paragraph();
+        assert_eq!([of(40), of(80), of(100), of(120), of(1000)], [40, 80, 100, 120, 120]);
+    }
+
+    #[test]
+    fn quiet_output_has_no_progress_and_colours_are_as_wanted() {
+        let quiet = Terminal::of_process(true, true, Colours::Always);
+        assert!(quiet.quiet && !quiet.progress && quiet.colours);
+        let plain = Terminal::of_process(false, true, Colours::Never);
+        assert!(!plain.quiet && plain.progress && !plain.colours);
+        assert!(!Terminal::of_process(false, false, Colours::Auto).progress);
+    }
+}

@@ -1,0 +1,50 @@
+//! Options of every command for its output on the terminal.
+
+use nearfar_command::output;
+use nearfar_command::terminal::{self, Colours, Terminal};
+
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(super) struct Args {
+    /// Print results, warnings and errors only: no remarks, no progress
+    #[arg(short, long, global = true, hide_short_help = true, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Print each value that is written to a file of the kernel, such as a setting in /sys
+    #[arg(short, long, global = true, hide_short_help = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// Use colours: always, never, or auto: on a terminal, unless NO_COLOR is set
+    #[arg(long, global = true, hide_short_help = true, value_enum, value_name = "WHEN", num_args = 0..=1, require_equals = true,
+        default_value = "auto", default_missing_value = "always", hide_default_value = true, hide_possible_values = true)]
+    color: When,
+    /// Show no progress
+    #[arg(long, global = true, hide_short_help = true)]
+    no_progress: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum When {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+impl Args {
+    /// Has them take effect for this process.
+    pub(super) fn set(self) {
+        let colours = match self.color {
+            When::Auto => Colours::Auto,
+            When::Always => Colours::Always,
+            When::Never => Colours::Never,
+        };
+        let terminal = Terminal::of_process(self.quiet, !self.no_progress, colours);
+        terminal::set(terminal);
+        if !terminal.progress {
+            nearfar_lab::cli::hide_progress();
+        }
+        if self.verbose > 0 {
+            nearfar_kernel::fs::observe(|path, text| {
+                output::note(format_args!("wrote {text} to {}", path.display()));
+            });
+        }
+    }
+}
