@@ -80,7 +80,9 @@ fn a_heatmap_on_a_terminal_has_colours() {
 #[test]
 fn colours_are_as_wanted_and_else_only_on_a_terminal() {
     let files = Files::moving();
-    for (color, coloured) in [(None, false), (Some("--color"), true), (Some("--color=never"), false)] {
+    for (color, coloured) in
+        [(None, false), (Some("--color"), true), (Some("--color=never"), false)]
+    {
         let text = files.shown(&[&["heatmap", "record.nfr"][..], color.as_slice()].concat());
         assert_eq!(text.contains("\u{1b}[48;5;"), coloured, "{color:?}: {text}");
     }

@@ -92,7 +92,8 @@ fn what_is_recorded_shows_the_same_machine_again() {
     let output =
         topo(&["--sysfs", tree.to_str().unwrap(), "--record", file.to_str().unwrap(), "--json"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("recorded to"));
-    let quiet = topo(&["-q", "--sysfs", tree.to_str().unwrap(), "--record", file.to_str().unwrap()]);
+    let quiet =
+        topo(&["-q", "--sysfs", tree.to_str().unwrap(), "--record", file.to_str().unwrap()]);
     assert!(quiet.status.success() && quiet.stderr.is_empty(), "{quiet:?}");
     assert_eq!(
         json(&shown(&["--json", "--sysfs", file.to_str().unwrap()])),

@@ -133,10 +133,7 @@ pub(crate) fn parse_id_list(text: &str) -> Option<Vec<u32>> {
 }
 
 /// Writes increasing numbers as the kernel does: runs joined by `-`, the rest by `,`.
-fn write_list(
-    f: &mut fmt::Formatter<'_>,
-    ids: impl Iterator<Item = u32>,
-) -> fmt::Result {
+fn write_list(f: &mut fmt::Formatter<'_>, ids: impl Iterator<Item = u32>) -> fmt::Result {
     let mut ids = ids.peekable();
     let mut comma = "";
     while let Some(first) = ids.next() {

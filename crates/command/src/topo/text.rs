@@ -5,8 +5,8 @@
 use std::fmt::Write as _;
 
 use nearfar_topology::{
-    Bytes, CpuList, CxlDevice, CxlRegion, Dax, Finding, Initiator, KnownBy, Measured, MemoryKind, Node,
-    NodeId, NodeSet, SideCache, Tier, Topology, View,
+    Bytes, CpuList, CxlDevice, CxlRegion, Dax, Finding, Initiator, KnownBy, Measured, MemoryKind,
+    Node, NodeId, NodeSet, SideCache, Tier, Topology, View,
 };
 
 use nearfar_kernel::smbios::{Module, Modules};

@@ -41,7 +41,8 @@ pub(crate) fn grouped(command: Command) -> Command {
 /// The arguments, with an option that stands before the command moved behind it. Without a command it belongs to
 /// `status`. `-v` of an OCI runtime is the runtime's.
 pub(crate) fn in_order(root: &Command, mut words: Vec<OsString>) -> Vec<OsString> {
-    if matches!(words.get(1..3), Some([command, word]) if command == "oci-runtime" && word == "-v") {
+    if matches!(words.get(1..3), Some([command, word]) if command == "oci-runtime" && word == "-v")
+    {
         words.insert(2, "--".into());
         return words;
     }

@@ -9,9 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use nearfar_kernel::affinity;
-use nearfar_probe::{
-    Identity, Plan, PlanError, ProbeReport, Request, marker, measure, store,
-};
+use nearfar_probe::{Identity, Plan, PlanError, ProbeReport, Request, marker, measure, store};
 use nearfar_topology::{Mix, NodeExpr, NodeSet, Topology};
 
 use super::machine::MachineArgs;
@@ -103,8 +101,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn saved(file: Option<&Path>, machine: &Topology) -> anyhow::Result<ProbeReport> {
     match file {
         Some(file) => store::load_file(file).context("--show").ends_with(Exit::Usage),
-        None => source::saved(machine)?
-            .context("no probe of this machine is saved; nearfar probe measures it and saves the figures"),
+        None => source::saved(machine)?.context(
+            "no probe of this machine is saved; nearfar probe measures it and saves the figures",
+        ),
     }
 }
 

@@ -204,7 +204,9 @@ fn table(report: &Report) -> String {
     if report.unreadable > 0 {
         let count = report.unreadable;
         let text = match rustix::process::geteuid().is_root() {
-            true => format!("not shown: {count}, whose memory this container or kernel does not let root read"),
+            true => format!(
+                "not shown: {count}, whose memory this container or kernel does not let root read"
+            ),
             false => format!("not shown: {count} of other users (sudo nearfar ps)"),
         };
         output::wrapped(&mut out, "", &text, 0);

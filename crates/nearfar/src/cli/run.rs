@@ -169,7 +169,9 @@ impl FromStr for Weighted {
             return text.parse().map(Self::Own);
         }
         let nodes: Result<Named, NodeSetError> = text.parse();
-        nodes.map(Self::Nodes).map_err(|error| format!("{error}, or auto, or weights as near=3,far=1"))
+        nodes
+            .map(Self::Nodes)
+            .map_err(|error| format!("{error}, or auto, or weights as near=3,far=1"))
     }
 }
 

@@ -199,7 +199,10 @@ fn next(report: &Report, topology: &Topology, is_live: bool) -> Vec<Next> {
         next.push(to("nearfar probe", "measure latency and bandwidth of each node's memory"));
     }
     if !machine::has_two_tiers(topology) {
-        next.push(to("nearfar run -N 0 -p same -- CMD", "run a program on the CPUs and memory of one node"));
+        next.push(to(
+            "nearfar run -N 0 -p same -- CMD",
+            "run a program on the CPUs and memory of one node",
+        ));
         next.push(to("nearfar balance start", "spread the traffic of the sockets (root)"));
         return next;
     }

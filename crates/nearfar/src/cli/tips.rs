@@ -24,11 +24,7 @@ const TIPS: [(&str, &str, &str); 83] = [
     ("", "heatmap", "nearfar report heatmap FILE"),
     ("", "wss", "nearfar report wss FILE"),
     ("", "config", "nearfar tier config"),
-    (
-        "",
-        "top",
-        "nearfar ps --watch shows programs' memory; nearfar sense shows current traffic",
-    ),
+    ("", "top", "nearfar ps --watch shows programs' memory; nearfar sense shows current traffic"),
     ("", "metrics", METRICS),
     ("", "exporter", METRICS),
     ("", "damo", ACCESSES),

@@ -129,7 +129,9 @@ mod tests {
     fn resolved(nodes: Option<&str>, cpus: Option<&str>) -> Result<String, String> {
         let (nodes, cpus) = (nodes.map(|n| n.parse().unwrap()), cpus.map(|c| c.parse().unwrap()));
         let found = resolve(nodes.as_ref(), cpus.as_ref(), &sockets());
-        found.map(|cpus| CpuList(&cpus.unwrap_or_default()).to_string()).map_err(|error| error.to_string())
+        found
+            .map(|cpus| CpuList(&cpus.unwrap_or_default()).to_string())
+            .map_err(|error| error.to_string())
     }
 
     #[test]
