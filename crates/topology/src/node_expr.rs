@@ -2,10 +2,9 @@
 //!
 //! `0`, `0,2-3`, `all`, `near`, `far`, `local`, `remote`, `dram`, `cxl`, `hbm`, `pmem`, `gpu`, `tier:N`, and any of them
 //! joined by commas; with `!` before, all other nodes, and with `+`, numbers relative to the allowed nodes, as in numactl.
-//! Text parses to a [`NodeExpr`], which resolves
-//! against a [`Topology`] to a [`NodeSet`]; both print back. A term that matches no node is an error that lists the
-//! machine's nodes, even if other terms match. `near` is the machine's fastest tier and `far` all slower ones, for any
-//! CPU; `local` and `remote` divide the near nodes by the CPUs passed.
+//! Text parses to a [`NodeExpr`], which resolves against a [`Topology`] to a [`NodeSet`]; both print back. A term that
+//! matches no node is an error that lists the machine's nodes, even if other terms match. `near` is the machine's fastest
+//! tier and `far` all slower ones, for any CPU; `local` and `remote` divide the near nodes by the CPUs passed.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;

@@ -102,10 +102,10 @@ pub fn all(fs: &RootFs, mut jobs: Vec<Job>, into: Option<&Path>) -> anyhow::Resu
 pub fn there(
     fs: &RootFs,
     machine: &Topology,
-    (whose, targets): (&str, &NodeSet),
+    (owner, targets): (&str, &NodeSet),
     rate: BytesPerSecond,
 ) -> anyhow::Result<Vec<Job>> {
-    let pids = pids(fs, whose)?;
+    let pids = pids(fs, owner)?;
     let (mut jobs, mut outside) = (Vec::new(), 0_u64);
     for pid in pids {
         let Some(identity) = Identity::of(pid) else { continue };
@@ -135,14 +135,14 @@ pub fn there(
 }
 
 /// The process, or those of the cgroup.
-fn pids(fs: &RootFs, whose: &str) -> anyhow::Result<Vec<u32>> {
-    if let Ok(pid) = whose.parse::<u32>() {
+fn pids(fs: &RootFs, owner: &str) -> anyhow::Result<Vec<u32>> {
+    if let Ok(pid) = owner.parse::<u32>() {
         let gone = || anyhow::anyhow!("process {pid} does not exist");
         Identity::of(pid).ok_or_else(gone)?;
         return Ok(vec![pid]);
     }
     let hierarchy = Hierarchy::find(fs)?;
-    let path = hierarchy.named(fs, whose).ends_with(Exit::Usage)?;
+    let path = hierarchy.named(fs, owner).ends_with(Exit::Usage)?;
     let members = hierarchy.members(fs, &path)?;
     anyhow::ensure!(!members.is_empty(), "cgroup {path} has no processes");
     Ok(members)
@@ -158,10 +158,10 @@ pub fn back(
     file: &Path,
     rate: BytesPerSecond,
 ) -> anyhow::Result<Vec<Job>> {
-    let what = || format!("--undo {}", file.display());
-    let bytes = fs::read_own(file, SAVED_MAX).with_context(what)?;
-    let saved: Saved = serde_json::from_slice(&bytes).with_context(what)?;
-    anyhow::ensure!(saved.schema == SAVED, "{}: it is not of {SAVED}", what());
+    let asked = || format!("--undo {}", file.display());
+    let bytes = fs::read_own(file, SAVED_MAX).with_context(asked)?;
+    let saved: Saved = serde_json::from_slice(&bytes).with_context(asked)?;
+    anyhow::ensure!(saved.schema == SAVED, "{}: it is not of {SAVED}", asked());
     let mut jobs = Vec::new();
     for one in saved.processes {
         let pid = one.identity.pid;

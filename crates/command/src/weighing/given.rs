@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use nearfar_policy::Weights;
-use nearfar_topology::{CpuId, NodeExpr, Topology};
+use nearfar_topology::{CpuId, NodeExpr, NodeSet, Topology};
 
 use crate::exit::{EndsWith as _, Exit};
 
@@ -31,14 +31,22 @@ impl FromStr for Given {
 }
 
 impl Given {
-    /// The weight of each named node of this machine, seen from these CPUs.
+    /// The weight of each named node of this machine, seen from these CPUs; relative numbers count the nodes in `allowed`,
+    /// or those with memory.
     ///
     /// # Errors
     /// It has no such node, or one is named twice.
-    pub fn resolve(&self, machine: &Topology, cpus: &[CpuId]) -> anyhow::Result<Weights> {
+    pub fn resolve(
+        &self,
+        machine: &Topology,
+        (cpus, allowed): (&[CpuId], Option<&NodeSet>),
+    ) -> anyhow::Result<Weights> {
         let mut weights = BTreeMap::new();
         for (nodes, weight) in &self.0 {
-            for node in nodes.resolve_from(machine, cpus).ends_with(Exit::Usage)?.iter() {
+            let absolute =
+                allowed.map_or_else(|| Ok(nodes.clone()), |allowed| nodes.absolute(allowed));
+            let named = absolute.and_then(|nodes| nodes.resolve_from(machine, cpus));
+            for node in named.ends_with(Exit::Usage)?.iter() {
                 if weights.insert(node, *weight).is_some() {
                     let error = anyhow::anyhow!("node {node} is given two weights");
                     return Err(error).ends_with(Exit::Usage);

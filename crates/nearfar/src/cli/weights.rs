@@ -155,7 +155,8 @@ fn plan<'a>(
         args.cpunodebind.as_ref().map(|of| super::run::cpu_nodes(of, machine)).transpose()?;
     let cpus = cpu_nodes.as_ref().map(|of| super::run::cpus_of(of, machine)).unwrap_or_default();
     let cpus: Vec<_> = cpus.into_iter().collect();
-    let given = args.given.as_ref().map(|given| given.resolve(machine, &cpus)).transpose()?;
+    let given =
+        args.given.as_ref().map(|given| given.resolve(machine, (&cpus, None))).transpose()?;
     let nodes = match &given {
         Some(weights) => weights.iter().map(|(node, _)| node).collect(),
         None => args.nodes.resolve(machine, &cpus).context("--nodes").ends_with(Exit::Usage)?,

@@ -8,6 +8,7 @@
 use nearfar_kernel::balancing::{self, NumaBalancing};
 use nearfar_kernel::damon::{Holder, holders};
 use nearfar_kernel::fs::Fs;
+use nearfar_kernel::process;
 use serde::Serialize;
 
 use super::Scene;
@@ -147,16 +148,10 @@ const MANAGERS: &[(&str, &str)] = &[
 ];
 
 fn managers(fs: &dyn Fs) -> Vec<Mover> {
-    let entries = fs.list("proc").ok().flatten().unwrap_or_default();
-    let pids = entries.iter().filter(|entry| entry.name.bytes().all(|b| b.is_ascii_digit()));
-    let found = pids.filter_map(|entry| {
-        let comm = fs.read(&format!("proc/{}/comm", entry.name)).ok()??;
+    let found = process::all(fs).unwrap_or_default().into_iter().filter_map(|pid| {
+        let comm = fs.read(&format!("proc/{pid}/comm")).ok()??;
         let (name, effect) = MANAGERS.iter().find(|(name, _)| *name == comm.trim())?;
-        Some(mover(
-            &format!("{name} ({})", entry.name),
-            effect,
-            &format!("end process {}", entry.name),
-        ))
+        Some(mover(&format!("{name} ({pid})"), effect, &format!("end process {pid}")))
     });
     found.collect()
 }

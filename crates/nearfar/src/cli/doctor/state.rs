@@ -5,6 +5,7 @@
 
 use nearfar_kernel::damon::{Holder, holders};
 use nearfar_kernel::fs::Fs;
+use nearfar_kernel::process;
 use serde::Serialize;
 
 use super::Scene;
@@ -207,9 +208,8 @@ fn damon_holder(scene: &Scene<'_>) -> Option<Setting> {
 
 /// The names of DAMON's threads.
 fn kdamonds(fs: &dyn Fs) -> Vec<String> {
-    let entries = fs.list("proc").ok().flatten().unwrap_or_default();
-    let processes = entries.iter().filter(|entry| entry.name.bytes().all(|b| b.is_ascii_digit()));
-    let names = processes.filter_map(|entry| fs.read(&format!("proc/{}/comm", entry.name)).ok()?);
+    let processes = process::all(fs).unwrap_or_default().into_iter();
+    let names = processes.filter_map(|pid| fs.read(&format!("proc/{pid}/comm")).ok()?);
     names.map(|name| name.trim().to_string()).filter(|name| name.starts_with("kdamond")).collect()
 }
 

@@ -235,7 +235,7 @@ impl Planner<'_> {
 
     /// Weights of the program's own: the machine's if they have the same proportions, else by migration.
     fn own(&self, given: &Given, plan: &mut Plan) -> anyhow::Result<Policy> {
-        let own = given.resolve(self.machine, self.cpus)?;
+        let own = given.resolve(self.machine, (self.cpus, self.countable))?;
         let nodes: NodeSet = own.iter().map(|(node, _)| node).collect();
         let now = weights::read(self.fs).ok().and_then(|now| now.over(nodes.iter()));
         if now.as_ref().is_some_and(|now| own.is_in_proportion_to(now)) {
