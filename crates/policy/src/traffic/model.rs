@@ -411,6 +411,9 @@ impl Curve {
 }
 
 #[cfg(test)]
+mod laws;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::traffic::testkit::{far_tier, near_tier, two_tiers};
