@@ -17,7 +17,7 @@ const PLAIN: [(&str, &[&str]); 12] = [
     ("nearfar doctor", &["doctor"]),
     ("nearfar probe", &["probe", "--quick"]),
     ("nearfar weights --mix 2:1", &["weights", "--mix", "2:1"]),
-    ("nearfar run -w auto -- CMD", &["run", "-w", "auto", "--", "true"]),
+    ("nearfar run -w auto --report -- CMD", &["run", "-w", "auto", "--report", "--", "true"]),
     ("nearfar run -p near --report -- CMD", &["run", "-p", "near", "--report", "--", "true"]),
     ("nearfar run --tier -- CMD", &["run", "--tier", "--", "sleep", "1"]),
     ("nearfar run --heap far -- CMD", &["run", "--heap", "far", "--", "true"]),
