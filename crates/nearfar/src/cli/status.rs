@@ -198,7 +198,7 @@ fn next(report: &Report, topology: &Topology, is_live: bool) -> Vec<Next> {
     if !is_measured {
         next.push(to("nearfar probe", "measure latency and bandwidth of each node's memory"));
     }
-    if !machine::has_two_tiers(topology) {
+    if topology.tiers.len() < 2 {
         next.push(to(
             "nearfar run -N 0 -p same -- CMD",
             "run a program on the CPUs and memory of one node",

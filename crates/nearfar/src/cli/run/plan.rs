@@ -175,8 +175,8 @@ impl Planner<'_> {
             Policy::Bind(self.nodes("-m", named)?)
         } else if let Some(named) = &args.preferred {
             let nodes = self.nodes("-p", named)?;
-            let mut each = nodes.iter();
-            if let (Some(node), None) = (each.next(), each.next()) {
+            let first = nodes.iter().next();
+            if let Some(node) = first.filter(|_| nodes.len() == 1) {
                 Policy::Preferred(node)
             } else {
                 self.needs(Feature::PreferredMany, "-p with several nodes")?;
