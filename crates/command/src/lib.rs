@@ -7,6 +7,7 @@
 pub mod exit;
 pub mod interrupt;
 pub mod machine;
+pub mod movers;
 pub mod moving;
 pub mod number;
 pub mod output;

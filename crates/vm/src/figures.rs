@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use nearfar_topology::{BytesPerSecond, Nanoseconds, NodeId, NodeSet, Topology};
 
 use crate::policy::Policy;
-use crate::wish::Host;
 
 /// The figures of one memory node, seen from one CPU node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,24 +77,6 @@ fn closest(machine: &Topology, node: NodeId) -> NodeSet {
     let distance = |cpu_node: &NodeId| machine.distance(*cpu_node, node).unwrap_or(u32::MAX);
     let least = cpu_nodes.iter().map(|cpu_node| distance(&cpu_node)).min();
     cpu_nodes.iter().filter(|cpu_node| Some(distance(cpu_node)) == least).collect()
-}
-
-/// The host's figures, if they cover the nodes that a guest's memory is on; else a message names the others.
-pub(crate) fn covering<'a>(
-    host: &'a Host<'_>,
-    needed: &NodeSet,
-    notes: &mut Vec<String>,
-) -> Option<&'a Figures> {
-    let lacks = |node: &NodeId| !host.figures.as_ref().is_some_and(|known| known.cover([*node]));
-    let unknown: NodeSet = needed.iter().filter(lacks).collect();
-    if unknown.is_empty() {
-        return host.figures.as_ref();
-    }
-    notes.push(format!(
-        "the guest is given no HMAT, so it may take far memory for near memory: latency and bandwidth of the host's nodes \
-         {unknown} are not known; run nearfar probe first"
-    ));
-    None
 }
 
 /// Entries of the HMAT are below this.

@@ -296,7 +296,7 @@ fn interconnects(
         return None;
     }
     let needed = guests.iter().flat_map(|guest| guest.memory.nodes.iter()).collect();
-    let known = figures::covering(host, &needed, notes)?;
+    let known = host.covering(&needed, notes)?;
     if !guests.iter().any(|guest| guest.node.has_attribute("cpus")) {
         notes.push("the guest is given no HMAT: no cell has CPUs".into());
         return None;

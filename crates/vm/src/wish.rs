@@ -30,6 +30,22 @@ pub struct Host<'a> {
     pub figures: Option<Figures>,
 }
 
+impl Host<'_> {
+    /// Its figures, if they cover the nodes that a guest's memory is on; else a message names the others.
+    pub(crate) fn covering(&self, needed: &NodeSet, notes: &mut Vec<String>) -> Option<&Figures> {
+        let lacks = |node: &NodeId| !self.figures.as_ref().is_some_and(|all| all.cover([*node]));
+        let unknown: NodeSet = needed.iter().filter(lacks).collect();
+        if unknown.is_empty() {
+            return self.figures.as_ref();
+        }
+        notes.push(format!(
+            "the guest is given no HMAT, so it may take far memory for near memory: latency and bandwidth of the host's \
+             nodes {unknown} are not known; run nearfar probe first"
+        ));
+        None
+    }
+}
+
 /// Pools of huge pages, which free memory does not count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HugePages {

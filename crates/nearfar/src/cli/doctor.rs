@@ -17,10 +17,9 @@ use serde::Serialize;
 use super::machine::MachineArgs;
 use super::sense::report::{Described, described};
 use nearfar_command::machine::Machine;
-use nearfar_command::output;
+use nearfar_command::{movers, output};
 use nearfar_sensors::{self as sense, Scene as SenseScene};
 
-mod movers;
 mod services;
 mod state;
 mod text;
@@ -131,7 +130,7 @@ fn report(scene: &Scene<'_>, lab: Option<serde_json::Value>, findings: &[Finding
         verdicts: verdict::all(scene, privileges.as_deref().unwrap_or_default()),
         features: features(scene.features),
         settings: state::settings(scene),
-        movers: movers::all(scene),
+        movers: movers::all(scene.fs, scene.machine, scene.live),
         privileges,
         sensors: None,
         findings: findings.iter().map(ToString::to_string).collect(),

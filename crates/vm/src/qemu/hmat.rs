@@ -70,7 +70,7 @@ pub(super) fn describe(
         return;
     }
     let needed = guests.iter().flat_map(|guest| guest.memory.nodes.iter()).collect();
-    let Some(known) = figures::covering(host, &needed, notes) else { return };
+    let Some(known) = host.covering(&needed, notes) else { return };
     notes.push(format!("the guest's HMAT has the host's figures, from {}", known.source));
     initiators(words, &guests, host.machine);
     words.extend(["-machine".into(), "hmat=on".into()]);

@@ -1,11 +1,11 @@
 //! The text of `nearfar doctor`: verdicts first, then the evidence; at most 80 columns.
 
 use super::Report;
-use super::movers::Mover;
 use super::state::{Privilege, Setting};
 use super::verdict::{Answer, Verdict};
 use crate::cli::sense::report::Described;
 use nearfar_command::machine;
+use nearfar_command::movers::Mover;
 use nearfar_command::output::wrapped;
 
 /// The whole text.

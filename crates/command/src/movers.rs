@@ -9,35 +9,34 @@ use nearfar_kernel::balancing::{self, NumaBalancing};
 use nearfar_kernel::damon::{Holder, holders};
 use nearfar_kernel::fs::Fs;
 use nearfar_kernel::process;
+use nearfar_topology::Topology;
 use serde::Serialize;
-
-use super::Scene;
 
 /// A mechanism or process that moves pages.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Mover {
+pub struct Mover {
     /// Its name.
-    pub(super) name: String,
+    pub name: String,
     /// Its effect on pages.
-    pub(super) effect: String,
+    pub effect: String,
     /// How to end it.
-    pub(super) off: String,
+    pub off: String,
 }
 
 fn mover(name: &str, effect: &str, off: &str) -> Mover {
     Mover { name: name.into(), effect: effect.into(), off: off.into() }
 }
 
-/// All of them.
-pub(super) fn all(scene: &Scene<'_>) -> Vec<Mover> {
-    let fs = scene.fs;
+/// All of a machine; processes only if it is the running one.
+#[must_use]
+pub fn all(fs: &dyn Fs, machine: &Topology, is_live: bool) -> Vec<Mover> {
     let mut movers = balancing(fs);
-    movers.extend(demotion(scene));
-    movers.extend(zswap(scene));
+    movers.extend(demotion(fs, machine));
+    movers.extend(zswap(fs, machine));
     movers.extend(ksm(fs));
     movers.extend(zone_reclaim(fs));
     movers.extend(damon(fs));
-    if scene.live {
+    if is_live {
         movers.extend(managers(fs));
     }
     movers
@@ -73,12 +72,12 @@ fn balancing(fs: &dyn Fs) -> Vec<Mover> {
     on.map(|(_, name, effect)| mover(name, effect, off)).collect()
 }
 
-fn demotion(scene: &Scene<'_>) -> Option<Mover> {
-    let is_on = balancing::demotion_enabled(scene.fs).ok().flatten()?;
-    if !is_on || scene.machine.tiers.len() < 2 {
+fn demotion(fs: &dyn Fs, machine: &Topology) -> Option<Mover> {
+    let is_on = balancing::demotion_enabled(fs).ok().flatten()?;
+    if !is_on || machine.tiers.len() < 2 {
         return None;
     }
-    let everywhere = is_before(scene.machine.kernel.as_deref(), (6, 16));
+    let everywhere = is_before(machine.kernel.as_deref(), (6, 16));
     let effect = match everywhere {
         true => {
             "reclaim demotes cold pages to slower nodes, before Linux 6.16 also to nodes outside a cgroup's cpuset.mems"
@@ -88,15 +87,15 @@ fn demotion(scene: &Scene<'_>) -> Option<Mover> {
     Some(mover("demotion", effect, "echo 0 >/sys/kernel/mm/numa/demotion_enabled"))
 }
 
-fn zswap(scene: &Scene<'_>) -> Option<Mover> {
-    let effect = match is_before(scene.machine.kernel.as_deref(), (6, 16)) {
+fn zswap(fs: &dyn Fs, machine: &Topology) -> Option<Mover> {
+    let effect = match is_before(machine.kernel.as_deref(), (6, 16)) {
         true => {
             "pages that are swapped out stay in memory, compressed, before Linux 6.16 on the reclaiming CPU's node: far pages come near"
         }
         false => "pages that are swapped out stay in memory, compressed",
     };
     let switch = "/sys/module/zswap/parameters/enabled";
-    is_on(scene.fs, &switch[1..]).then(|| mover("zswap", effect, &format!("echo N >{switch}")))
+    is_on(fs, &switch[1..]).then(|| mover("zswap", effect, &format!("echo N >{switch}")))
 }
 
 fn ksm(fs: &dyn Fs) -> Option<Mover> {
@@ -159,7 +158,6 @@ fn managers(fs: &dyn Fs) -> Vec<Mover> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearfar_kernel::features::Features;
     use nearfar_kernel::fs::TreeFs;
     use nearfar_topology::{KnownBy, NodeSet, Tier, Topology, Tree};
 
@@ -169,10 +167,10 @@ mod tests {
         let mut machine = Topology { kernel: Some(kernel.into()), ..Topology::default() };
         let tier = Tier { kernel_id: None, nodes: NodeSet::default(), known_by: KnownBy::Cpus };
         machine.tiers = vec![tier; 2];
-        let (fs, features) = (TreeFs(tree), Features::only(&[]));
-        let scene =
-            Scene { fs: &fs, machine: &machine, features: &features, live: true, refused: None };
-        all(&scene).into_iter().map(|mover| (mover.name, mover.effect)).collect()
+        all(&TreeFs(tree), &machine, true)
+            .into_iter()
+            .map(|mover| (mover.name, mover.effect))
+            .collect()
     }
 
     #[test]
