@@ -193,10 +193,6 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
                 "cargo run --release -p nearfar-cache --example disk_hybrid -- FILE seconds=20",
                 Never("a benchmark"),
             ),
-            (
-                "cargo run --release -p nearfar-cache-disk --example disk_simulator -- --seeds 1000000",
-                Never(LONG),
-            ),
         ],
     ),
     (

@@ -1,6 +1,6 @@
 //! Input on which memcached crashed, hung or replied wrongly until it was fixed in 2026.
 //!
-//! docs/cache-protocol.md lists the fixes with their tests; those that need a socket are in the tests of `server`.
+//! docs/cache-tests.md lists the fixes with their tests; those that need a socket are in the tests of `server`.
 
 use std::fs::File;
 use std::io;
