@@ -12,8 +12,9 @@ use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 
 use super::config::Config;
+use super::locks::lock;
 use super::stats::{Counters, one};
-use super::words::{lock, low32, mixed, size, wide};
+use super::words::{low32, mixed, size, wide};
 
 const DAY: u64 = 86_400;
 const HOURS: u64 = 24;

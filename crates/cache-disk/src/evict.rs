@@ -12,11 +12,12 @@ use super::buffer::{Aligned, BLOCK};
 use super::device::{read_exact, write_all};
 use super::entry::{self, Spot};
 use super::footer::{self, Footer, Record};
+use super::locks::lock;
 use super::log::{Flushed, Log, Object};
 use super::place::{Place, Places, UNIT};
 use super::region::Phase;
 use super::stats::{add, one};
-use super::words::{lock, wide};
+use super::words::wide;
 
 /// The decision about an object whose region is evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use super::buffer::{Aligned, BLOCK};
 use super::device::{Done, Job, Queue, Wait};
+use super::locks::lock;
 use super::set::{self, HEADER, Held, Merged};
 use super::sets::{BATCH, Flight, Sets};
 use super::stats::{add, one};
-use super::words::{lock, size, wide};
+use super::words::{size, wide};
 
 /// Consecutive failures to report completions after which the queue is given up.
 const REFUSED_MAX: u32 = 100;

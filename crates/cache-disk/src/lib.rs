@@ -21,6 +21,7 @@ mod flush;
 mod footer;
 #[cfg(any(fuzzing, test))]
 pub mod fuzz;
+mod locks;
 mod log;
 mod meta;
 mod open;

@@ -23,10 +23,11 @@ use super::device::Device;
 use super::entry::{self, Spot};
 use super::error::Refused;
 use super::footer::{self, Footer, Record};
+use super::locks::{lock, read, write};
 use super::place::{Place, Places, UNIT};
 use super::region::{Body, Fill, Phase, Region, largest};
 use super::stats::{Counters, add, one};
-use super::words::{lock, mixed, narrow, read, size, wide, write};
+use super::words::{mixed, narrow, size, wide};
 use super::writer::Writer;
 
 /// Number of retries when a buffer or region that seemed available is taken by another thread, or has no memory.

@@ -12,6 +12,7 @@ use core::sync::atomic::Ordering::Acquire;
 use super::buffer::{Aligned, BLOCK};
 use super::device::read_exact;
 use super::entry::{self, Found, Spot};
+use super::locks::read;
 use super::log::Log;
 use super::outcome::{Item, Outcome};
 use super::place::{Place, UNIT};
@@ -19,7 +20,7 @@ use super::region::Phase;
 use super::set::{self, Held};
 use super::sets::{Known, Sets};
 use super::stats::one;
-use super::words::{narrow, read, size, wide};
+use super::words::{narrow, size, wide};
 
 /// Number of retries while a region moves between memory and device.
 const CHANGES_MAX: usize = 1000;

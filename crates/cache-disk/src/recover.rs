@@ -12,12 +12,13 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::collections::HashSet;
 
 use super::footer::{Footer, Record};
+use super::locks::lock;
 use super::log::Log;
 use super::place::Place;
 use super::region::Phase;
 use super::stats::one;
 use super::table::{Known, Table};
-use super::words::{lock, wide};
+use super::words::wide;
 
 /// Sequence numbers that may have been given to regions that were not written.
 const SKIP: u64 = 4096;

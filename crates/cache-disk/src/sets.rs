@@ -19,10 +19,11 @@ use super::buffer::{Aligned, BLOCK};
 use super::config::{Config, Geometry};
 use super::device::{Device, Queue};
 use super::error::Refused;
+use super::locks::lock;
 use super::log::Object;
 use super::set::{self, HEADER, Held, Small};
 use super::stats::{Counters, add, one};
-use super::words::{lock, wide};
+use super::words::wide;
 
 const SHARDS: u32 = 64;
 /// Sets written at once.

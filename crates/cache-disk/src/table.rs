@@ -14,9 +14,10 @@ use std::io;
 use super::buffer::Aligned;
 use super::config::{Geometry, REGION, SET, TABLE_AT, table_bytes};
 use super::device::{Device, read_exact, write_all};
+use super::locks::lock;
 use super::log::Log;
 use super::sets::Sets;
-use super::words::{lock, put, size, u32_at, u64_at};
+use super::words::{put, size, u32_at, u64_at};
 
 /// A table that was read.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use super::event::{event, reset};
-use super::words::lock;
+use super::locks::lock;
 use super::{Access, Aligned, BLOCK, BlockFile, Device, Done, Job, Queue, Wait};
 
 pub use child::{kill_after, of_parent};

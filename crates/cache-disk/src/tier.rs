@@ -20,6 +20,7 @@ use super::device::Device;
 use super::error::{Error, Refused};
 use super::evict::Keeper;
 use super::file::BlockFile;
+use super::locks::lock;
 use super::log::{Flushed, Log, Object};
 use super::open::{look, prepare};
 use super::outcome::{Outcome, Where};
@@ -31,7 +32,7 @@ use super::shared::Core;
 use super::stats::{Counters, Stats};
 use super::superblock::Superblock;
 use super::table::{self, Table};
-use super::words::{lock, wide};
+use super::words::wide;
 
 /// Maximum number of regions evicted by one tick.
 const EVICT_MAX: usize = 64;

@@ -1,9 +1,7 @@
-//! Conversions between numbers and bytes or other widths, and locks that ignore poisoning.
+//! Conversions between numbers and bytes or other widths.
 //!
 //! All formats of the disk tier are little-endian. Reading beyond the end gives 0: formats are verified by checksums,
 //! so missing bytes are never taken for data. Lengths and addresses are 64 bits wide on all supported machines.
-
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let found = bytes.get(at..at + N).and_then(|part| part.try_into().ok());
@@ -65,16 +63,4 @@ pub(super) const fn mixed(hash: u64) -> u64 {
     let hash = (hash ^ (hash >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
     let hash = (hash ^ (hash >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
     hash ^ (hash >> 32)
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-pub(super) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-pub(super) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
 }

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use super::buffer::{Aligned, BLOCK};
 use super::device::{Done, Job, Queue, Wait};
 use super::footer;
+use super::locks::read;
 use super::region::Fill;
 use super::stats::{Counters, add, one};
-use super::words::{read, size, wide};
+use super::words::{size, wide};
 
 /// Bytes written at once.
 const PIECE: usize = 1 << 20;

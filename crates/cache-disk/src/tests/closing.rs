@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::super::words::lock;
+use super::super::locks::lock;
 use super::super::*;
 use super::testkit::*;
 

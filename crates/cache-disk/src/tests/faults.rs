@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::words::lock;
+use super::super::locks::lock;
 use super::super::*;
 use super::testkit::*;
 use proptest::prelude::*;

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
+use super::super::locks::lock;
 pub(super) use super::super::testkit::*;
-use super::super::words::{lock, low32};
+use super::super::words::low32;
 use super::super::*;
 use crate::Meta;
 

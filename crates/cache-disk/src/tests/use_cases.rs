@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::super::words::lock;
+use super::super::locks::lock;
 use super::super::*;
 use super::testkit::*;
 use crate::Meta;
