@@ -3,7 +3,7 @@
 //! The check is that of Linux's lockdep (Documentation/locking/lockdep-design.rst): locks of values of one type are a class. A
 //! thread that waits for a lock of class B while it holds one of class A states that B comes after A, for all threads of the
 //! process. A wait that contradicts what was stated before panics, whether or not threads would have waited for each other this
-//! time; so does a wait for a second lock of a class. Release builds record nothing.
+//! time; so does a wait for a second lock of a class, except by [`all`]. Release builds record nothing.
 
 use core::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -34,6 +34,17 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> Held<MutexGuard<'_, T>> {
     Held { guard: mutex.lock().unwrap_or_else(PoisonError::into_inner), _class: class }
 }
 
+/// All of these, in their order: the only way to hold several locks of a class.
+pub(super) fn all<T>(mutexes: &[Mutex<T>]) -> Vec<Held<MutexGuard<'_, T>>> {
+    let mut held = Vec::with_capacity(mutexes.len());
+    for mutex in mutexes {
+        let class = if held.is_empty() { Class::wait::<T>() } else { Class::again::<T>() };
+        let guard = mutex.lock().unwrap_or_else(PoisonError::into_inner);
+        held.push(Held { guard, _class: class });
+    }
+    held
+}
+
 pub(super) fn read<T>(lock: &RwLock<T>) -> Held<RwLockReadGuard<'_, T>> {
     let class = Class::wait::<T>();
     Held { guard: lock.read().unwrap_or_else(PoisonError::into_inner), _class: class }
@@ -56,6 +67,11 @@ mod unchecked {
     impl Class {
         #[inline]
         pub(super) const fn wait<T>() -> Self {
+            Self
+        }
+
+        #[inline]
+        pub(super) const fn again<T>() -> Self {
             Self
         }
     }
@@ -95,6 +111,13 @@ mod checked {
             });
             Self(class)
         }
+
+        /// Must be called before this thread waits for a further lock of a class whose locks have an order.
+        pub(crate) fn again<T>() -> Self {
+            let class = type_name::<T>();
+            HELD.with_borrow_mut(|held| held.push(class));
+            Self(class)
+        }
     }
 
     impl Drop for Class {
@@ -114,14 +137,15 @@ mod checked {
             return;
         }
         let is_contradicted = follows(&after, later, earlier);
-        // The lock is given back first: the panic must not be the end of all other checks.
-        if is_contradicted {
-            drop(after);
-            panic!(
-                "a lock of {later} may not be waited for by a thread that holds one of {earlier}: others wait in the opposite order"
-            );
+        if !is_contradicted {
+            after.entry(earlier).or_default().insert(later);
         }
-        after.entry(earlier).or_default().insert(later);
+        // The lock is given back first: a panic must not be the end of all other checks.
+        drop(after);
+        assert!(
+            !is_contradicted,
+            "a lock of {later} may not be waited for by a thread that holds one of {earlier}: others wait in the opposite order"
+        );
     }
 
     /// Whether `later` is `earlier`, or comes after it.
@@ -179,5 +203,6 @@ mod tests {
             drop(lock(&other));
         };
         assert!(is_refused(both));
+        assert!(!is_refused(|| drop(all(&[Mutex::new(Alone), Mutex::new(Alone)]))));
     }
 }

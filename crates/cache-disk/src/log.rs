@@ -23,7 +23,7 @@ use super::device::Device;
 use super::entry::{self, Spot};
 use super::error::Refused;
 use super::footer::{self, Footer, Record};
-use super::locks::{lock, read, write};
+use super::locks::{all, lock, read, write};
 use super::place::{Place, Places, UNIT};
 use super::region::{Body, Fill, Phase, Region, largest};
 use super::stats::{Counters, add, one};
@@ -420,7 +420,7 @@ impl Log {
 
     /// Drops all objects and removals. Appends wait meanwhile.
     pub(super) fn clear(&self, epoch: u64) {
-        let mut lanes: Vec<_> = self.lanes.iter().map(lock).collect();
+        let mut lanes = all(&self.lanes);
         for lane in &mut lanes {
             lane.removals.clear();
             if let Some(fill) = lane.fill.take() {

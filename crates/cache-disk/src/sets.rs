@@ -19,7 +19,7 @@ use super::buffer::{Aligned, BLOCK};
 use super::config::{Config, Geometry};
 use super::device::{Device, Queue};
 use super::error::Refused;
-use super::locks::lock;
+use super::locks::{all, lock};
 use super::log::Object;
 use super::set::{self, HEADER, Held, Small};
 use super::stats::{Counters, add, one};
@@ -334,7 +334,7 @@ impl Sets {
     pub(super) fn clear(&self, epoch: u64) {
         // Waits for a thread that writes sets.
         let _queue = lock(&self.queue);
-        let mut shards: Vec<_> = self.shards.iter().map(lock).collect();
+        let mut shards = all(&self.shards);
         for shard in &mut shards {
             let sets: Vec<u32> = shard.waiting.keys().copied().collect();
             for set in sets {

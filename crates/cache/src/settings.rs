@@ -121,6 +121,7 @@ fn on_disk(error: &disk::Error) -> i32 {
         | disk::Error::Version { .. }
         | disk::Error::Unformatted { .. } => Errno::EXIST,
         disk::Error::Kind { .. } => Errno::NOTBLK,
+        disk::Error::NoDevice { .. } => Errno::NODEV,
         disk::Error::Link { .. } => Errno::LOOP,
         disk::Error::Untrusted { .. } => Errno::PERM,
         disk::Error::InUse { .. } => Errno::BUSY,

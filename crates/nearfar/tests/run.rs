@@ -66,7 +66,7 @@ fn the_program_has_the_policy_and_no_parent() {
         (&["-m", "0"][..], "bind:0"),
         (&["-i", "0"], "interleave:0"),
         (&["-p", "0"], "prefer:0"),
-        (&["-P", "0"], "prefer (many):0"),
+        (&["-P", "0"], "prefer:0"),
         (&["-l"], "local"),
         (&["-w", "near"], "weighted interleave:0"),
         (&[], "default"),

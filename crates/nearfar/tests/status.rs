@@ -33,6 +33,7 @@ impl State {
 
     fn nearfar(&self, words: &[&str]) -> (Option<i32>, String, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+        command.env_remove("COLUMNS");
         command.args(words).env("NEARFAR_STATE", self.0.path());
         command.env("NEARFAR_ADVICE", self.0.path().join("advice"));
         let Output { status, stdout, stderr } = command.output().unwrap();

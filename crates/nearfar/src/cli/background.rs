@@ -10,7 +10,7 @@ use nearfar_kernel::journal::Journal;
 use nearfar_kernel::process::Identity;
 
 use nearfar_command::exit::{Exit, WithExit};
-use nearfar_command::output;
+use nearfar_command::{output, terminal};
 use nearfar_daemon::owner::{self, PATIENCE, Service};
 use nearfar_daemon::tier::service::NAP;
 use nearfar_kernel::clock::{Stopwatch, sleep};
@@ -32,6 +32,8 @@ pub(super) fn start<S>(
     let exe = std::env::current_exe().context("looking for this binary")?;
     let mut command = Command::new(exe);
     command.args([service.word(), "start", "--foreground", "--claimed"]).args(arguments);
+    // -v is left out: the process would write to the unnamed file for ever.
+    command.args(terminal::get().quiet.then_some("-q"));
     let log = tempfile::tempfile().context("creating a file for messages")?;
     let messages = log.try_clone().context("keeping messages")?;
     std::os::unix::process::CommandExt::process_group(&mut command, 0);

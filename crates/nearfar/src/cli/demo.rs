@@ -1,6 +1,5 @@
 //! `nearfar demo`: shows the main uses, on this machine if it has two tiers, else in the lab.
 
-use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -12,6 +11,7 @@ use nearfar_bench::demo::machine;
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::interrupt;
 use nearfar_command::output;
+use nearfar_command::progress::StatusLine;
 use nearfar_report::model::{Report, SCHEMA};
 use nearfar_report::{page, picture, text};
 
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         Plan::Lab(lab) => {
             let (_temporary, dir) = directory(args)?;
-            let progress = args.progress || std::io::stderr().is_terminal();
+            let progress = args.progress || StatusLine::new().is_shown();
             output::remark(
                 "booting an emulated machine (nearfar lab); the demo takes some minutes there",
             );

@@ -38,16 +38,37 @@ pub(crate) fn grouped(command: Command) -> Command {
     ))
 }
 
+/// The command that passes its arguments on, and its own options, each with a value.
+const RUNTIME: &str = "oci-runtime";
+const OWN: [&str; 5] = ["--runtime", "--memory", "--classes", "--sysfs", "--kind"];
+
+/// The arguments of an OCI runtime, which begin at `at`, with `--` before the first that is not nearfar's.
+fn runtimes(mut words: Vec<OsString>, mut at: usize) -> Vec<OsString> {
+    while let Some(word) = words.get(at) {
+        let word = word.to_string_lossy();
+        let name = word.split('=').next().unwrap_or_default();
+        if !OWN.contains(&name) {
+            break;
+        }
+        at += if word.contains('=') { 1 } else { 2 };
+    }
+    if words.get(at).is_some_and(|word| word != "--") {
+        words.insert(at, "--".into());
+    }
+    words
+}
+
 /// The arguments, with an option that stands before the command moved behind it. Without a command it belongs to
-/// `status`. `-v` of an OCI runtime is the runtime's.
+/// `status`. An OCI runtime's options are left to the runtime.
 pub(crate) fn in_order(root: &Command, mut words: Vec<OsString>) -> Vec<OsString> {
-    if matches!(words.get(1..3), Some([command, word]) if command == "oci-runtime" && word == "-v")
-    {
-        words.insert(2, "--".into());
+    if words.is_empty() {
         return words;
     }
     let is_option = |word: &&OsString| word.as_encoded_bytes().starts_with(b"-");
     let options = 1 + words.iter().skip(1).take_while(is_option).count();
+    if words.get(options).is_some_and(|command| command == RUNTIME) {
+        return runtimes(words, options + 1);
+    }
     let (before, rest) = (words.drain(1..options).collect::<Vec<_>>(), words.split_off(1));
     let others = before.iter().filter(|word| *word != BEFORE).cloned();
     words.extend(others);
@@ -102,7 +123,13 @@ mod tests {
             ("nearfar -q --json --color=never topo", "nearfar -q --color=never topo --json"),
             ("nearfar --json -q", "nearfar -q status --json"),
             ("nearfar -q topo", "nearfar -q topo"),
-            ("nearfar oci-runtime -v", "nearfar oci-runtime -- -v"),
+            ("nearfar oci-runtime", "nearfar oci-runtime"),
+            ("nearfar -q oci-runtime -v", "nearfar -q oci-runtime -- -v"),
+            (
+                "nearfar oci-runtime --runtime runc --kind=1=cxl -q create c",
+                "nearfar oci-runtime --runtime runc --kind=1=cxl -- -q create c",
+            ),
+            ("nearfar oci-runtime -- -v", "nearfar oci-runtime -- -v"),
             ("nearfar --json report info FILE", "nearfar report info --json FILE"),
             ("nearfar --json absent", "nearfar --json absent"),
             ("nearfar topo --json", "nearfar topo --json"),

@@ -123,7 +123,7 @@ impl Cli {
 
     /// Runs the command.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        self.terminal.set();
+        self.terminal.set()?;
         let Some(command) = self.command else { return status::run(&status::Args::default()) };
         match command {
             Command::Status(args) => status::run(&args),

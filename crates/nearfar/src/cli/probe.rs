@@ -179,7 +179,7 @@ fn keep(args: &Args, report: &ProbeReport, whole: bool) -> anyhow::Result<()> {
         return Ok(());
     }
     if !whole {
-        output::remark(
+        output::note(
             "not saved, as it covers only part of the machine; --save FILE saves it nevertheless",
         );
         return Ok(());

@@ -244,7 +244,7 @@ fn set_weights(
         }
         Setting::Set(weights) => {
             setter.keep(weights)?;
-            output::remark(format_args!(
+            output::note(format_args!(
                 "set the machine's weights to {weights}; they stay until `nearfar weights --restore`"
             ));
             Ok(None)

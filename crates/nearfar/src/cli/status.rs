@@ -160,6 +160,8 @@ fn service(running: Running) -> Option<Service> {
     const LOOKS: [&str; 8] =
         ["status", "topo", "doctor", "snapshot", "why", "off", "man", "completions"];
     let words = running.arguments.get(1..).unwrap_or_default();
+    let options = words.iter().take_while(|word| word.starts_with('-')).count();
+    let words = &words[options..];
     if words.first().is_none_or(|first| LOOKS.contains(&first.as_str())) {
         return None;
     }

@@ -1,14 +1,15 @@
 //! Options of every command for its output on the terminal.
 
+use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::output;
 use nearfar_command::terminal::{self, Colours, Terminal};
 
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(super) struct Args {
     /// Print results, warnings and errors only: no remarks, no progress
-    #[arg(short, long, global = true, hide_short_help = true, conflicts_with = "verbose")]
+    #[arg(short, long, global = true, hide_short_help = true)]
     quiet: bool,
-    /// Print each value that is written to a file of the kernel, such as a setting in /sys
+    /// Print each value that this process writes to a file of the kernel, such as a setting in /sys
     #[arg(short, long, global = true, hide_short_help = true, action = clap::ArgAction::Count)]
     verbose: u8,
     /// Use colours: always, never, or auto: on a terminal, unless NO_COLOR is set
@@ -30,7 +31,12 @@ enum When {
 
 impl Args {
     /// Has them take effect for this process.
-    pub(super) fn set(self) {
+    pub(super) fn set(self) -> anyhow::Result<()> {
+        // The parser sees a conflict only of options on the same side of the command.
+        if self.quiet && self.verbose > 0 {
+            return Err(anyhow::anyhow!("--quiet and --verbose can't be combined"))
+                .ends_with(Exit::Usage);
+        }
         let colours = match self.color {
             When::Auto => Colours::Auto,
             When::Always => Colours::Always,
@@ -46,5 +52,6 @@ impl Args {
                 output::note(format_args!("wrote {text} to {}", path.display()));
             });
         }
+        Ok(())
     }
 }

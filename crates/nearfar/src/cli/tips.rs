@@ -119,8 +119,8 @@ pub(crate) fn improved(error: clap::Error, words: &[String]) -> clap::Error {
     };
     let Some(ContextValue::String(invalid)) = error.get(kind) else { return error };
     let typed = invalid.split('=').next().unwrap_or_default();
-    let command = words.first().map(String::as_str).filter(|first| *first != typed);
-    let command = command.unwrap_or_default();
+    let before = words.iter().take_while(|word| *word != typed).map(String::as_str);
+    let command = before.into_iter().find(|word| !word.starts_with('-')).unwrap_or_default();
     let fits = |(of, word, _): &&(&str, &str, &str)| {
         // A file name stands in place of a report's name.
         *of == command && (*word == typed || word.is_empty() && typed.contains(['.', '/']))
@@ -170,6 +170,8 @@ mod tests {
             ("run --pid 1 -- true", "nearfar move PID"),
             ("top", "nearfar ps --watch"),
             ("tier status -j", "--json"),
+            ("-q tier enable", "nearfar tier start"),
+            ("-m far run true", "options follow the command"),
         ] {
             let said = said(words);
             assert!(said.contains(&format!("tip: {tip}")) || said.contains(tip), "{words}: {said}");

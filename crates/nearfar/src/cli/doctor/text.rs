@@ -1,4 +1,4 @@
-//! The text of `nearfar doctor`: verdicts first, then the evidence; at most 80 columns.
+//! The text of `nearfar doctor`: verdicts first, then the evidence; as wide as the terminal.
 
 use super::Report;
 use super::state::{Privilege, Setting};

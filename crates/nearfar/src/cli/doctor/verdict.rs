@@ -7,6 +7,8 @@ use nearfar_cache::copy;
 use nearfar_daemon::owner::Service;
 use nearfar_kernel::damon::{Holder, holders};
 use nearfar_kernel::features::{Feature, State};
+use nearfar_kernel::journal::{Journal, Recorded};
+use nearfar_kernel::process;
 use nearfar_topology::MemoryKind;
 use serde::Serialize;
 
@@ -232,8 +234,17 @@ fn tiering(scene: &Scene<'_>, privileges: &[Privilege]) -> Verdict {
     }
 }
 
-/// The user of DAMON, which has one at a time; the kernel's `damon_stat` is paused where necessary.
+/// The user of DAMON, which has one at a time. Not one that nearfar removes by itself: the kernel's `damon_stat`, and the
+/// session of a nearfar that was killed.
 pub(super) fn damon_holder(scene: &Scene<'_>) -> Option<Holder> {
+    let pending = Journal::new(Journal::default_dir(), scene.fs, "/").all_pending();
+    let of_killed = pending.unwrap_or_default().batches.iter().any(|batch| {
+        let is_damon = |change: &Recorded| change.path.starts_with("sys/kernel/mm/damon/");
+        batch.changes.iter().any(is_damon) && !process::lives(scene.fs, batch.pid)
+    });
+    if of_killed {
+        return None;
+    }
     let holders = if scene.live { holders(scene.fs).unwrap_or_default() } else { Vec::new() };
     holders.into_iter().find(|holder| holder.name() != "damon_stat")
 }

@@ -173,19 +173,16 @@ impl Planner<'_> {
         let args = self.args;
         Ok(Some(if let Some(named) = &args.membind {
             Policy::Bind(self.nodes("-m", named)?)
-        } else if let Some(named) = &args.preferred {
-            let nodes = self.nodes("-p", named)?;
+        } else if let Some(named) = args.preferred.as_ref().or(args.preferred_many.as_ref()) {
+            let option = if args.preferred.is_some() { "-p" } else { "-P" };
+            let nodes = self.nodes(option, named)?;
             let first = nodes.iter().next();
             if let Some(node) = first.filter(|_| nodes.len() == 1) {
                 Policy::Preferred(node)
             } else {
-                self.needs(Feature::PreferredMany, "-p with several nodes")?;
+                self.needs(Feature::PreferredMany, option)?;
                 Policy::PreferredMany(nodes)
             }
-        } else if let Some(named) = &args.preferred_many {
-            let nodes = self.nodes("-P", named)?;
-            self.needs(Feature::PreferredMany, "-P")?;
-            Policy::PreferredMany(nodes)
         } else if let Some(named) = &args.interleave {
             Policy::Interleave(self.nodes("-i", named)?)
         } else if let Some(weighted) = &args.weighted_interleave {

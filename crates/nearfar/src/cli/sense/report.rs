@@ -249,7 +249,7 @@ fn bytes(all: &[Heat], of: impl Fn(&Heat) -> bool) -> u64 {
     all.iter().filter(|heat| of(heat)).map(|heat| heat.end.saturating_sub(heat.start)).sum()
 }
 
-/// The text; at most 80 columns, except tables of wide machines.
+/// The text; as wide as the terminal, except tables of wide machines.
 pub(super) fn text(report: &Report) -> String {
     let mut out = String::new();
     if let Some(lab) = &report.lab {

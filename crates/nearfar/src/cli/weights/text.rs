@@ -1,4 +1,4 @@
-//! The text of `nearfar weights`: nodes with bandwidth and weight, then the results of each choice; at most 80 columns.
+//! The text of `nearfar weights`: nodes with bandwidth and weight, then the results of each choice; as wide as the terminal.
 
 use std::fmt::Write as _;
 

@@ -110,8 +110,6 @@ proptest! {
         let (machine, flow) = scene.solved();
         for queue in 0..machine.queues() {
             let carried = flow.used[queue] * machine.capacity(queue);
-            let is_crossed = scene.paths.iter().flatten().any(|path| path.through.contains(&queue));
-            prop_assert!(is_crossed && (0.0..=1.0).contains(&flow.used[queue]));
             let others = scene.foreign[queue] / machine.foreign_latency(queue, flow.wait[queue]);
             prop_assert!(near(flow.own[queue] + others, carried, 2e-2) || carried < 1e-3, "{queue}: {flow:?}");
         }
