@@ -85,6 +85,15 @@ pub fn patch(
         let found = domain.tag_name().name();
         return Err(unreadable(format!("the document is <{found}>, not <domain>")));
     }
+    // Cells, memnode and interconnects are those of QEMU.
+    match domain.attribute("type") {
+        None | Some("kvm" | "qemu" | "hvf") => {}
+        Some(other) => {
+            return Err(unreadable(format!(
+                "the domain is of type {other}; memory by kind is for QEMU's domains (type kvm or qemu)"
+            )));
+        }
+    }
     let tune = child(domain, "numatune");
     let numa = child(domain, "cpu").and_then(|cpu| child(cpu, "numa"));
     let numa = numa.ok_or_else(|| unreadable("the domain has no cells (cpu/numa/cell)".into()))?;

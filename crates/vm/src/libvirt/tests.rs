@@ -116,6 +116,7 @@ fn documents_and_wishes_that_are_wrong_are_refused() {
         ("<domain>\n <a></domain>", "1=cxl", "2:5"),
         ("<network/>", "1=cxl", "<network>, not <domain>"),
         ("<domain/>", "1=cxl", "no cells"),
+        ("<domain type='xen'/>", "1=cxl", "the domain is of type xen"),
         (PLAIN, "2=cxl", "its cells are 0, 1"),
         (PLAIN, "1=hbm", "names no node here"),
         (PLAIN, "1=cxl,weighted-interleave", "libvirt has no such mode"),

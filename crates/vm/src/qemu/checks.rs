@@ -143,3 +143,30 @@ fn plugged(options: &[Opt], id: &str) -> Option<Bytes> {
     let device = devices.next()?;
     keyval::get(&device, "requested-size").map_or(Some(Bytes(0)), |text| size::parse(text, 1))
 }
+
+/// A message for each backend whose id stands nowhere but in its own definition. QEMU allocates its memory; the guest does
+/// not have it, unless the monitor attaches it later.
+pub(super) fn unused<'a>(
+    words: &'a [OsString],
+    files: &'a [Loaded],
+    placed: &'a [Placed],
+) -> Vec<String> {
+    let texts = || {
+        let words = words.iter().filter_map(|word| word.to_str());
+        words.chain(files.iter().map(|file| file.text.as_str()))
+    };
+    let is_of_id = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let count = |id: &str| {
+        let names = texts().flat_map(|text| text.split(|c| !is_of_id(c)));
+        names.filter(|name| *name == id).count()
+    };
+    let alone = placed.iter().filter(|one| count(&one.id) < 2);
+    let message = |one: &Placed| {
+        format!(
+            "the guest does not use the memory of backend `{id}`: no option names it, such as -numa node,memdev={id} or \
+             -machine memory-backend={id}",
+            id = one.id
+        )
+    };
+    alone.map(message).collect()
+}

@@ -29,7 +29,7 @@ pub(crate) mod words;
 pub use far::{Far, Shape};
 pub use weighted::{Mount, Way};
 
-use checks::{divided, known, machine_type, misplaced, room, unique};
+use checks::{divided, known, machine_type, misplaced, room, unique, unused};
 use object::{Location, Object, Target};
 use words::Opt;
 
@@ -210,6 +210,8 @@ pub fn plan(request: &Request<'_>, host: &Host<'_>) -> Result<Plan, VmError> {
         }
         None => hmat::describe(&mut plan.argv, (&plan.backends, &objects), host, &mut plan.notes),
     }
+    let unused = unused(&plan.argv, &loaded, &plan.backends);
+    plan.notes.extend(unused);
     Ok(plan)
 }
 

@@ -42,6 +42,18 @@ fn refused(line: &str) -> String {
 }
 
 #[test]
+fn a_backend_that_no_option_names_has_a_note() {
+    let object = "qemu -m 4G -object memory-backend-ram,id=far0,size=1G,host-mem-type=cxl";
+    let notes = |line: &str| planned(line, &dram_and_cxl()).unwrap().notes;
+    let notes_of = notes(object);
+    assert!(notes_of[0].contains("does not use the memory of backend `far0`"), "{notes_of:?}");
+    for user in ["-numa node,memdev=far0", "-device virtio-mem-pci,id=m,memdev=far0"] {
+        let notes = notes(&format!("{object} {user}"));
+        assert!(!notes.iter().any(|note| note.contains("does not use")), "{user}: {notes:?}");
+    }
+}
+
+#[test]
 fn a_type_becomes_nodes_and_a_policy_and_the_rest_stays() {
     let line = |wish: &str| {
         format!("qemu -m 4G -object memory-backend-ram,id=a,size=1G,{wish},share=on -S")
