@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 
-use clap::Command;
+use clap::{Arg, Command};
 use nearfar_command::output::wrapped;
 
 /// The groups in the order of the help, each with its commands.
@@ -32,10 +32,30 @@ pub(crate) fn grouped(command: Command) -> Command {
             wrapped(&mut list, &first, &about, first.len());
         }
     }
+    let mut options = String::new();
+    for (option, meaning) in of_every_command(&command) {
+        let first = format!("  {option:<18} ");
+        wrapped(&mut options, &first, &meaning, first.len());
+    }
     command.help_template(format!(
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n{list}\nOptions:\n{{options}}\n\n\
+         Options of every command:\n{options}\n\
          nearfar COMMAND --help shows its options; nearfar alone is nearfar status.\n"
     ))
+}
+
+/// The options of every command, as written and with their meaning.
+pub(crate) fn of_every_command(root: &Command) -> Vec<(String, String)> {
+    let described = |option: &Arg| {
+        let long = option.get_long()?;
+        let short = option.get_short().map_or("    ".into(), |short| format!("-{short}, "));
+        let values = option.get_value_names().unwrap_or_default();
+        let takes = option.get_num_args().is_some_and(|number| number.takes_values());
+        let value = values.iter().filter(|_| takes).map(|value| format!("[={value}]"));
+        let meaning = option.get_help().map(ToString::to_string).unwrap_or_default();
+        Some((format!("{short}--{long}{}", value.collect::<String>()), meaning))
+    };
+    root.get_arguments().filter(|option| option.is_global_set()).filter_map(described).collect()
 }
 
 /// The command that passes its arguments on, and its own options, each with a value.
@@ -106,6 +126,8 @@ mod tests {
         let help = grouped(root).render_help().to_string();
         assert!(help.contains("\nLook:\n  status       Show the machine"), "{help}");
         assert!(help.contains("\nOptions:\n  -h, --help"), "{help}");
+        assert!(help.contains("\nOptions of every command:\n  -q, --quiet        Print"), "{help}");
+        assert!(help.contains("\n      --color[=WHEN] "), "{help}");
         assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
     }
 

@@ -62,7 +62,11 @@ fn page(command: &Command, parent: Option<&Command>, man: Man) -> io::Result<Vec
     let examples = EXAMPLES.iter().filter(of_this);
     let examples = examples.map(|(_, typed, what)| (*typed, *what)).collect::<Vec<_>>();
     let related = related(command, parent);
+    let general =
+        if parent.is_none() { super::groups::of_every_command(command) } else { Vec::new() };
+    let general: Vec<_> = general.iter().map(|(term, says)| (term.trim(), says.as_str())).collect();
     for (title, text) in [
+        ("OPTIONS OF EVERY COMMAND", listed(&general)),
         ("EXAMPLES", listed(&examples)),
         ("EXIT STATUS", escaped(EXIT_STATUS) + "\n"),
         ("ENVIRONMENT", listed(&ENVIRONMENT)),

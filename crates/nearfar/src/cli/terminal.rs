@@ -1,4 +1,4 @@
-//! Options of every command for its output on the terminal.
+//! Options of every command for its output on the terminal. They are in the help and the man page of nearfar itself.
 
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::output;
@@ -7,17 +7,17 @@ use nearfar_command::terminal::{self, Colours, Terminal};
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(super) struct Args {
     /// Print results, warnings and errors only: no remarks, no progress
-    #[arg(short, long, global = true, hide_short_help = true)]
+    #[arg(short, long, global = true, hide = true)]
     quiet: bool,
     /// Print each value that this process writes to a file of the kernel, such as a setting in /sys
-    #[arg(short, long, global = true, hide_short_help = true, action = clap::ArgAction::Count)]
+    #[arg(short, long, global = true, hide = true, action = clap::ArgAction::Count)]
     verbose: u8,
     /// Use colours: always, never, or auto: on a terminal, unless NO_COLOR is set
-    #[arg(long, global = true, hide_short_help = true, value_enum, value_name = "WHEN", num_args = 0..=1, require_equals = true,
+    #[arg(long, global = true, hide = true, value_enum, value_name = "WHEN", num_args = 0..=1, require_equals = true,
         default_value = "auto", default_missing_value = "always", hide_default_value = true, hide_possible_values = true)]
     color: When,
     /// Show no progress
-    #[arg(long, global = true, hide_short_help = true)]
+    #[arg(long, global = true, hide = true)]
     no_progress: bool,
 }
 
