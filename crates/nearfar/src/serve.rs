@@ -115,17 +115,21 @@ pub(crate) fn clock_zero() -> u32 {
     u32::try_from(unix_ns() / 1_000_000_000 - 1).unwrap_or(0)
 }
 
-/// Serves until a signal ends it.
-///
-/// # Errors
-/// Memory or sockets that are unavailable.
-pub(crate) fn serve(mut plan: Plan) -> anyhow::Result<()> {
+/// Warns of an address that other machines reach.
+pub(crate) fn warn(plan: &Plan) {
     if let Some(open) = plan.open_address() {
         output::note(format_args!(
             "{open} can be reached from other machines, and there is no authentication: any client may run every command \
              (--tls-clients asks for certificates)"
         ));
     }
+}
+
+/// Serves until a signal ends it.
+///
+/// # Errors
+/// Memory or sockets that are unavailable.
+pub(crate) fn serve(mut plan: Plan) -> anyhow::Result<()> {
     let (config, _) = &mut plan.cache;
     if plan.movers > 0 {
         config.making = Making::Background;

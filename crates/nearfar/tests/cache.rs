@@ -355,6 +355,20 @@ fn what_can_not_be_served_is_refused_before_anything_is_made() {
 }
 
 #[test]
+fn a_dry_run_warns_as_a_start_does() {
+    for (arguments, warning) in [
+        (&["-l", "0.0.0.0"][..], "no authentication"),
+        (&["-s", "/nowhere/socket", "-p", "11311"], "--unix opens no TCP port"),
+        (&["-s", "/nowhere/socket", "-p", "0"], ""),
+    ] {
+        let output = serve(&[&["--dry-run", "-m", "64"], arguments].concat()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(warning) && (said.is_empty() == warning.is_empty()), "{said}");
+    }
+}
+
+#[test]
 fn names_lists_and_repeated_addresses_are_all_listened_on() {
     let server =
         Running::start(&["-p", "0", "-m", "64", "-l", "localhost,127.0.0.2", "-l", "127.0.0.3"]);

@@ -58,9 +58,9 @@ struct Sockets {
     /// Listen on this address or name; may be repeated [default: 127.0.0.1, or none with --unix]
     #[arg(short, long, value_name = "ADDRESS[:PORT]", value_delimiter = ',')]
     listen: Vec<String>,
-    /// Default port of addresses; 0: any free port
-    #[arg(short, long, value_name = "PORT", default_value_t = PORT, value_parser = whole::<u16>(0..=65535))]
-    port: u16,
+    /// Default port of addresses; 0: any free port [default: 11211]
+    #[arg(short, long, value_name = "PORT", value_parser = whole::<u16>(0..=65535))]
+    port: Option<u16>,
     /// Listen on a Unix socket at this path
     #[arg(short = 's', long, value_name = "PATH")]
     unix: Option<PathBuf>,
@@ -146,6 +146,13 @@ fn mode(text: &str) -> Result<u32, String> {
 /// Runs the command.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = plan(args)?;
+    serve::warn(&plan);
+    let Sockets { listen, port, unix, .. } = &args.sockets;
+    if let (Some(1..), Some(_), true) = (port, unix, listen.is_empty()) {
+        output::note(
+            "--unix opens no TCP port, so --port has no effect; --listen ADDRESS opens one",
+        );
+    }
     if args.dry_run {
         output::print(&plan.to_string())?;
     } else {
@@ -204,12 +211,13 @@ impl Args {
 
 impl Sockets {
     fn addresses(&self) -> anyhow::Result<Vec<SocketAddr>> {
+        let port = self.port.unwrap_or(PORT);
         if self.listen.is_empty() && self.unix.is_some() {
             return Ok(Vec::new());
         }
         if self.listen.is_empty() {
-            return Ok(vec![(Ipv4Addr::LOCALHOST, self.port).into()]);
+            return Ok(vec![(Ipv4Addr::LOCALHOST, port).into()]);
         }
-        listen::addresses(&self.listen, self.port)
+        listen::addresses(&self.listen, port)
     }
 }
