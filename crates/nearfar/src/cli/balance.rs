@@ -23,6 +23,7 @@ use nearfar_daemon::balance::state::{self, State};
 use nearfar_daemon::owner::{Service, Whom};
 use nearfar_daemon::tier::options::PID_MAX;
 use nearfar_daemon::tier::service::refuse_conflicts;
+use nearfar_topology::Bytes;
 
 /// Arguments as typed.
 #[derive(Debug, clap::Args)]
@@ -65,6 +66,17 @@ impl clap::ValueEnum for PolicyArg {
     }
 }
 
+/// A number of megabytes, or a size, in whole megabytes rounded up.
+fn megabytes(text: &str) -> Result<u32, String> {
+    let number = text.parse::<u64>().ok();
+    let size = || text.parse::<Bytes>().ok().map(|size| size.0.div_ceil(1_000_000));
+    let rate = number
+        .or_else(size)
+        .filter(|rate| (1..=RATE_MAX).contains(&i64::try_from(*rate).unwrap_or(0)));
+    rate.and_then(|rate| u32::try_from(rate).ok())
+        .ok_or_else(|| format!("write MB a second, 1 to {RATE_MAX}, or a size such as 200m"))
+}
+
 #[derive(Debug, clap::Args)]
 struct StartArgs {
     /// Stay in the foreground and print a line each second, until a signal ends it
@@ -79,8 +91,8 @@ struct StartArgs {
     /// Only this process and its descendants
     #[arg(long, value_name = "PID", value_parser = whole::<u32>(1..=PID_MAX))]
     pid: Option<u32>,
-    /// Maximum migration rate, in MB/s
-    #[arg(long, value_name = "MBPS", default_value_t = RATE, value_parser = whole::<u32>(1..=RATE_MAX))]
+    /// Maximum migration a second, in MB or as a size such as 200m
+    #[arg(long, value_name = "MB|SIZE", default_value_t = RATE, value_parser = megabytes)]
     rate: u32,
     /// Use this sensor (names: nearfar doctor); may be repeated [default: all usable ones]
     #[arg(long = "sensor", value_name = "NAME")]
@@ -286,4 +298,16 @@ fn end(whom: Whom, on_conflict: OnConflict) -> anyhow::Result<(Option<u32>, bool
     output::note_restored(&restored);
     refuse_conflicts(&restored)?;
     Ok((ended.pid, left))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_megabytes_or_sizes() {
+        let of = |text| megabytes(text).ok();
+        assert_eq!([of("200"), of("200m"), of("1g"), of("1")], [200, 210, 1074, 1].map(Some));
+        assert_eq!([of("0"), of("much"), of("-1"), of("10000000"), of("")], [None; 5]);
+    }
 }
