@@ -42,7 +42,8 @@ fn what_was_evicted_does_not_come_back_after_a_crash() {
     drop(disk);
     let found = Index::default();
     drop(Disk::open(&file(&folder), &config(), &mut found.recover()).unwrap());
-    let (before, after) = (lock(&index.places).clone(), lock(&found.places).clone());
+    let before = lock(&index.places).clone();
+    let after = lock(&found.places).clone();
     assert!(after.len() > 100);
     assert!(after.iter().all(|(hash, place)| before.get(hash) == Some(place)));
 }
