@@ -1,9 +1,8 @@
-//! Locks that ignore poisoning, and whose order is checked where debug assertions are on.
+//! Locks that ignore poisoning, with a check of their order where debug assertions are on.
 //!
 //! The check is that of Linux's lockdep (Documentation/locking/lockdep-design.rst): locks of values of one type are a class. A
 //! thread that waits for a lock of class B while it holds one of class A states that B comes after A, for all threads of the
-//! process. A wait that contradicts what was stated before panics, whether or not threads would have waited for each other this
-//! time; so does a wait for a second lock of a class, except by [`all`]. Release builds record nothing.
+//! process. A wait in the opposite order panics, whether or not it would have been a deadlock this time; so does a wait for a second lock of a class, except by [`all`]. Release builds record nothing.
 
 use core::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -112,7 +111,7 @@ mod checked {
             Self(class)
         }
 
-        /// Must be called before this thread waits for a further lock of a class whose locks have an order.
+        /// Must be called before this thread waits for a further lock of a class with a fixed order.
         pub(crate) fn again<T>() -> Self {
             let class = type_name::<T>();
             HELD.with_borrow_mut(|held| held.push(class));
@@ -187,7 +186,7 @@ mod tests {
             drop(lock(&first));
         };
         assert!(is_refused(reversed));
-        // What was refused is not held, and orders that were allowed still are.
+        // A refused lock is not held, and permitted orders stay permitted.
         let _first = lock(&first);
         assert!(!is_refused(|| drop(lock(&third))));
     }

@@ -67,8 +67,8 @@ pub fn set_program(name: &'static str) {
     let _ = PROGRAM.set(name);
 }
 
-/// Prints a message on standard error, after the name of the program, unless output is quiet: for what is good to know and
-/// can be missed, such as the name of a written file.
+/// Prints a message on standard error, after the name of the program, unless output is quiet: for information that
+/// a script can do without, such as the name of a written file.
 pub fn remark(message: impl std::fmt::Display) {
     if !terminal::get().quiet {
         note(message);

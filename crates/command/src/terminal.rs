@@ -29,33 +29,19 @@ impl Default for Terminal {
     }
 }
 
-/// When colours are used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Colours {
-    /// On a terminal that has them, unless `NO_COLOR` is set (<https://no-color.org>).
-    #[default]
-    Auto,
-    /// Always.
-    Always,
-    /// Never.
-    Never,
-}
-
 impl Terminal {
-    /// The terminal of this process: the width that COLUMNS gives, else that of the terminal.
+    /// The terminal of this process: the width that COLUMNS gives, else that of the terminal. Without `colours`, there are
+    /// some on a terminal that has them, unless `NO_COLOR` is set (<https://no-color.org>).
     #[must_use]
-    pub fn of_process(quiet: bool, progress: bool, colours: Colours) -> Self {
+    pub fn of_process(quiet: bool, progress: bool, colours: Option<bool>) -> Self {
         let out = std::io::stdout();
         let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse::<usize>().ok());
         let seen = || rustix::termios::tcgetwinsize(&out).ok().map(|size| usize::from(size.ws_col));
         let columns = said.or_else(seen).filter(|columns| *columns > 0).unwrap_or(COLUMNS);
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_dumb = || std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-        let colours = match colours {
-            Colours::Auto => out.is_terminal() && !is_set("NO_COLOR") && !is_dumb(),
-            Colours::Always => true,
-            Colours::Never => false,
-        };
+        let has_colours = || out.is_terminal() && !is_set("NO_COLOR") && !is_dumb();
+        let colours = colours.unwrap_or_else(has_colours);
         Self { quiet, progress: progress && !quiet, columns: columns.clamp(40, 1000), colours }
     }
 
@@ -91,10 +77,10 @@ mod tests {
 
     #[test]
     fn quiet_output_has_no_progress_and_colours_are_as_wanted() {
-        let quiet = Terminal::of_process(true, true, Colours::Always);
+        let quiet = Terminal::of_process(true, true, Some(true));
         assert!(quiet.quiet && !quiet.progress && quiet.colours);
-        let plain = Terminal::of_process(false, true, Colours::Never);
+        let plain = Terminal::of_process(false, true, Some(false));
         assert!(!plain.quiet && plain.progress && !plain.colours);
-        assert!(!Terminal::of_process(false, false, Colours::Auto).progress);
+        assert!(!Terminal::of_process(false, false, None).progress);
     }
 }

@@ -264,6 +264,22 @@ impl NodeExpr {
         self.resolve_with(machine, cpus, &near, &far)
     }
 
+    /// As [`Self::resolve_from`]; relative numbers (`+0`) count the nodes in `allowed`, or those with memory.
+    ///
+    /// # Errors
+    /// As [`Self::resolve`].
+    pub fn resolve_among(
+        &self,
+        machine: &Topology,
+        cpus: &[CpuId],
+        allowed: Option<&NodeSet>,
+    ) -> Result<NodeSet, NodeSetError> {
+        match allowed {
+            Some(allowed) => self.absolute(allowed)?.resolve_from(machine, cpus),
+            None => self.resolve_from(machine, cpus),
+        }
+    }
+
     fn resolve_with(
         &self,
         machine: &Topology,

@@ -43,9 +43,7 @@ impl Given {
     ) -> anyhow::Result<Weights> {
         let mut weights = BTreeMap::new();
         for (nodes, weight) in &self.0 {
-            let absolute =
-                allowed.map_or_else(|| Ok(nodes.clone()), |allowed| nodes.absolute(allowed));
-            let named = absolute.and_then(|nodes| nodes.resolve_from(machine, cpus));
+            let named = nodes.resolve_among(machine, cpus, allowed);
             for node in named.ends_with(Exit::Usage)?.iter() {
                 if weights.insert(node, *weight).is_some() {
                     let error = anyhow::anyhow!("node {node} is given two weights");

@@ -58,16 +58,17 @@ pub(crate) fn of_every_command(root: &Command) -> Vec<(String, String)> {
     root.get_arguments().filter(|option| option.is_global_set()).filter_map(described).collect()
 }
 
-/// The command that passes its arguments on, and its own options, each with a value.
+/// The command that passes its arguments on.
 const RUNTIME: &str = "oci-runtime";
-const OWN: [&str; 5] = ["--runtime", "--memory", "--classes", "--sysfs", "--kind"];
 
-/// The arguments of an OCI runtime, which begin at `at`, with `--` before the first that is not nearfar's.
-fn runtimes(mut words: Vec<OsString>, mut at: usize) -> Vec<OsString> {
+/// The arguments of an OCI runtime, which begin at `at`, with `--` before the first that is not an option of `command`: each
+/// of these takes a value.
+fn runtimes(command: &Command, mut words: Vec<OsString>, mut at: usize) -> Vec<OsString> {
+    let own: Vec<&str> = command.get_arguments().filter_map(Arg::get_long).collect();
     while let Some(word) = words.get(at) {
         let word = word.to_string_lossy();
         let name = word.split('=').next().unwrap_or_default();
-        if !OWN.contains(&name) {
+        if !name.strip_prefix("--").is_some_and(|name| own.contains(&name)) {
             break;
         }
         at += if word.contains('=') { 1 } else { 2 };
@@ -86,8 +87,10 @@ pub(crate) fn in_order(root: &Command, mut words: Vec<OsString>) -> Vec<OsString
     }
     let is_option = |word: &&OsString| word.as_encoded_bytes().starts_with(b"-");
     let options = 1 + words.iter().skip(1).take_while(is_option).count();
-    if words.get(options).is_some_and(|command| command == RUNTIME) {
-        return runtimes(words, options + 1);
+    if let (Some(word), Some(command)) = (words.get(options), root.find_subcommand(RUNTIME))
+        && word == RUNTIME
+    {
+        return runtimes(command, words, options + 1);
     }
     let (before, rest) = (words.drain(1..options).collect::<Vec<_>>(), words.split_off(1));
     let others = before.iter().filter(|word| *word != BEFORE).cloned();

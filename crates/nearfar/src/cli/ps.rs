@@ -205,7 +205,7 @@ fn table(report: &Report) -> String {
         let count = report.unreadable;
         let text = match rustix::process::geteuid().is_root() {
             true => format!(
-                "not shown: {count}, whose memory this container or kernel does not let root read"
+                "not shown: {count} (this container or kernel lets not even root read their memory)"
             ),
             false => format!("not shown: {count} of other users (sudo nearfar ps)"),
         };

@@ -140,15 +140,6 @@ impl FromStr for Named {
     }
 }
 
-impl std::fmt::Display for Named {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Same => f.write_str("same"),
-            Self::Nodes(nodes) => nodes.fmt(f),
-        }
-    }
-}
-
 /// The value of `-w`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Weighted {
@@ -284,7 +275,6 @@ fn resolve(
     machine: &Topology,
     (cpus, allowed): (&[nearfar_topology::CpuId], Option<&NodeSet>),
 ) -> anyhow::Result<NodeSet> {
-    let absolute = allowed.map_or_else(|| Ok(nodes.clone()), |allowed| nodes.absolute(allowed));
-    let named = absolute.and_then(|nodes| nodes.resolve_from(machine, cpus));
+    let named = nodes.resolve_among(machine, cpus, allowed);
     named.map_err(|error| anyhow::anyhow!("{option}: {error}")).ends_with(Exit::Usage)
 }

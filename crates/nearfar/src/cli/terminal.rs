@@ -2,7 +2,7 @@
 
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::output;
-use nearfar_command::terminal::{self, Colours, Terminal};
+use nearfar_command::terminal::{self, Terminal};
 
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(super) struct Args {
@@ -38,9 +38,9 @@ impl Args {
                 .ends_with(Exit::Usage);
         }
         let colours = match self.color {
-            When::Auto => Colours::Auto,
-            When::Always => Colours::Always,
-            When::Never => Colours::Never,
+            When::Auto => None,
+            When::Always => Some(true),
+            When::Never => Some(false),
         };
         let terminal = Terminal::of_process(self.quiet, !self.no_progress, colours);
         terminal::set(terminal);

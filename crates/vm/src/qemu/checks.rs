@@ -144,7 +144,7 @@ fn plugged(options: &[Opt], id: &str) -> Option<Bytes> {
     keyval::get(&device, "requested-size").map_or(Some(Bytes(0)), |text| size::parse(text, 1))
 }
 
-/// A message for each backend whose id stands nowhere but in its own definition. QEMU allocates its memory; the guest does
+/// A message for each backend that only its own definition names. QEMU allocates its memory; the guest does
 /// not have it, unless the monitor attaches it later.
 pub(super) fn unused<'a>(
     words: &'a [OsString],

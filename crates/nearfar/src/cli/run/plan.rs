@@ -77,8 +77,9 @@ impl fmt::Display for Plan {
                 writeln!(f, "weights  set to {weights} (now {now}) until {until}")?;
             }
             Setting::Own(weights) => {
-                let all = weights.iter().map(|(_, pages)| u32::from(pages)).sum::<u32>().max(1);
-                let part = |(_, pages)| format!("{} %", (u32::from(pages) * 100 + all / 2) / all);
+                let round = weights.round().max(1);
+                let part =
+                    |(_, pages)| format!("{} %", (u32::from(pages) * 100 + round / 2) / round);
                 let parts = weights.iter().map(part).collect::<Vec<_>>().join(", ");
                 writeln!(
                     f,

@@ -1,4 +1,4 @@
-//! Laws of the queueing model on random machines: what flows in is what is outstanding, and the solution is one.
+//! Laws of the queueing model on random machines: conservation of outstanding lines, one solution, monotony.
 
 use proptest::prelude::*;
 
