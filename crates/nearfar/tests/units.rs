@@ -2,10 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "this is a test program")]
 
-use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
+
+#[path = "units/notified.rs"]
+mod notified;
 
 fn units() -> Vec<PathBuf> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../share/systemd");
@@ -53,36 +54,21 @@ fn systemd_understands_every_line() {
     assert!(about.is_empty(), "{about:?}");
 }
 
-/// Starts a service with a socket of a service manager, and follows it from ready to stopping.
-fn notifies(arguments: &[&str], ready: &str) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("notify");
-    let socket = UnixDatagram::bind(&path).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
-    let mut service = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-    service.args(arguments).env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "400000");
-    let mut service = service.current_dir(dir.path()).stderr(Stdio::null()).spawn().unwrap();
-    let heard = || {
-        let mut bytes = [0; 4096];
-        let length = socket.recv(&mut bytes).unwrap();
-        String::from_utf8(bytes[..length].to_vec()).unwrap()
-    };
-    let first = heard();
-    assert!(first.contains("READY=1") && first.contains(ready), "{first}");
-    assert!(heard().contains("WATCHDOG=1"));
-    let pid = rustix::process::Pid::from_child(&service);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    assert!((0..100).any(|_| heard().contains("STOPPING=1")));
-    assert!(service.wait().unwrap().success());
+fn nearfar(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+    command.args(arguments);
+    command
 }
 
+/// Those that need several nodes are followed in a guest.
 #[test]
 fn the_daemon_says_when_it_is_ready_alive_and_stopping() {
-    notifies(&["daemon", "--advice", "advice"], "STATUS=publishing at");
+    notified::notifies(&mut nearfar(&["daemon", "--advice", "advice"]), "STATUS=publishing at");
 }
 
 /// It may open no socket once it serves.
 #[test]
 fn the_cache_says_when_it_is_ready_alive_and_stopping() {
-    notifies(&["cache", "serve", "-p", "0", "-m", "16m"], "STATUS=serving");
+    let service = ["cache", "serve", "-p", "0", "-m", "16m"];
+    notified::notifies(&mut nearfar(&service), "STATUS=serving");
 }

@@ -9,6 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::damon::{Holder, live, wait};
 use crate::inside::{HOLD, STATE, await_up, done, error, nearfar, unprivileged};
+use crate::notified::notifies;
 use crate::tier::{START as TIER, mib_on, nap, random, system};
 
 /// Programs here are busy for a tenth of the time.
@@ -18,6 +19,13 @@ const ENDS: &str = "NEARFAR_TEST_BALANCE_ENDS";
 
 fn status() -> serde_json::Value {
     serde_json::from_str(&done(&["balance", "status", "--json"])).unwrap()
+}
+
+pub(crate) fn it_says_when_it_is_ready_alive_and_stopping() {
+    let before = system();
+    let service = [&START[..], &["--sensor", "hint-faults", "--foreground"]].concat();
+    notifies(&mut nearfar(&service), "STATUS=balancing");
+    assert_eq!(system(), before);
 }
 
 /// A program with 64 MiB on node 0, used by a thread of each node.

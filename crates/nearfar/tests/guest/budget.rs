@@ -6,6 +6,7 @@ use rustix::fs::XattrFlags;
 
 use crate::damon::{Holder, wait};
 use crate::inside::{done, error, nearfar};
+use crate::notified::notifies;
 use crate::tier::{START, status, system};
 
 const MIB: u64 = 1 << 20;
@@ -104,6 +105,13 @@ pub(crate) fn budgets_of_attributes_come_and_go_with_them() {
     }
     assert_eq!(status()["groups"], serde_json::json!([]));
     done(&["tier", "stop"]);
+    assert_eq!(system(), before);
+}
+
+pub(crate) fn they_say_when_they_are_ready_alive_and_stopping() {
+    let before = system();
+    let service = [&START[..], &["--foreground", "--near-attributes"]].concat();
+    notifies(&mut nearfar(&service), "STATUS=keeping budgets of near memory");
     assert_eq!(system(), before);
 }
 

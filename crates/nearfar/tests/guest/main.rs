@@ -1,9 +1,9 @@
 //! Tests on real kernels: this program runs itself inside guests of the lab, as root.
 //!
 //! A test is a function with the machines and kernels it is for. Each pair is booted once: all its tests run in that
-//! guest one after another, and their results return line by line. Only one guest runs at a time: beside another, time
-//! quotas of the kernel would be too small to move anything. The tests cover system calls, sysfs and page placement, so
-//! timing is off except in the guest that needs it. Arguments are parts of test names, or of guests' names (with an `@`).
+//! guest one after another, and their results return line by line. Two guests run at a time, because most tests wait for
+//! the kernel half of their time. The tests cover system calls, sysfs and page placement, so timing is off except in guests
+//! that need it; these run alone, at the end. Arguments are parts of test names, or of guests' names (with an `@`).
 //! Without any, the tests of [`FIRST`] run; `LAB=all` runs every test, `LAB=off` boots nothing and prints a message. A test
 //! that is chosen by name runs on all its guests. `NEARFAR_TEST_UNTIL`, a time in seconds since the epoch, ends the whole
 //! run: tests that were not reached by then are ignored, by name.
@@ -26,6 +26,8 @@ mod documents;
 mod goals;
 mod inside;
 mod moving;
+#[path = "../units/notified.rs"]
+mod notified;
 mod placement;
 mod pods;
 mod races;
@@ -154,7 +156,8 @@ const TESTS: &[Test] = tests! {
         what_can_not_be_tiered_is_refused_and_nothing_is_changed on [SMALL_OLD, SMALL_NEW],
         room_for_new_pages_is_kept_between_looks on [SMALL_OLD, SMALL_NEW],
         of_a_cgroup_only_its_own_memory_moves_and_when_it_goes_tiering_ends on [SMALL_OLD, SMALL_NEW],
-        what_someone_else_has_changed_is_left_alone on [SMALL_OLD];
+        what_someone_else_has_changed_is_left_alone on [SMALL_OLD],
+        it_says_when_it_is_ready_alive_and_stopping on [SMALL_NEW];
     tiers: what_is_hot_in_the_slowest_tier_ends_in_the_fastest_and_what_is_cold_goes_down on [THREE_OLD, THREE_NEW],
         tiers_are_those_that_are_named on [THREE_OLD, THREE_NEW],
         a_socket_demotes_to_its_own_far_node_first on [SOCKETS_OLD, SOCKETS_NEW],
@@ -162,7 +165,8 @@ const TESTS: &[Test] = tests! {
         without_its_last_far_node_tiering_ends_and_says_so on [DEVICE_OLD];
     budget: two_cgroups_under_load_stay_within_two_per_cent_of_their_budgets on [OLD, NEW],
         budgets_of_attributes_come_and_go_with_them on [SMALL_OLD, SMALL_NEW],
-        budgets_that_cannot_be_are_refused_before_anything_is_set on [SMALL_NEW];
+        budgets_that_cannot_be_are_refused_before_anything_is_set on [SMALL_NEW],
+        they_say_when_they_are_ready_alive_and_stopping on [SMALL_NEW];
     moving: pages_of_another_process_go_where_they_should_and_are_counted_right on [SMALL_OLD, SMALL_NEW],
         memory_of_a_program_is_moved_by_a_command_and_back_to_where_it_was on [SMALL_OLD, SMALL_NEW],
         a_full_node_takes_no_more_and_nothing_is_lost on [SMALL_OLD, SMALL_NEW],
@@ -174,7 +178,8 @@ const TESTS: &[Test] = tests! {
         a_process_is_balanced_alone_and_when_it_ends_balancing_does on [FOUR_TIMED],
         of_a_cgroup_its_processes_are_watched_and_no_others on [FOUR_OLD, FOUR_NEW],
         what_can_not_be_balanced_is_refused_and_nothing_is_changed on [FOUR_OLD, FOUR_NEW],
-        however_balancing_is_ended_settings_are_as_before on [FOUR_OLD, FOUR_NEW];
+        however_balancing_is_ended_settings_are_as_before on [FOUR_OLD, FOUR_NEW],
+        it_says_when_it_is_ready_alive_and_stopping on [FOUR_NEW];
     compared: programs_run_under_each_row_and_what_is_set_is_put_back on [FOUR_NEW],
         what_a_killed_comparison_has_set_is_put_back_by_the_next on [FOUR_OLD];
     scope: options_are_shown_changed_while_it_runs_saved_and_taken_from_a_file on [SMALL_OLD, SMALL_NEW],
@@ -282,14 +287,14 @@ fn main() -> ExitCode {
     let guests: Vec<(&Guest, Vec<&str>)> = all.filter(|(_, tests)| !tests.is_empty()).collect();
     let total: usize = guests.iter().map(|(_, tests)| tests.len()).sum();
     println!("\nrunning {total} tests");
-    let mut outcome = runner::Outcome::default();
-    for (guest, tests) in guests {
-        if lab == "off" {
-            outcome.ignore(guest, &tests, "LAB=off");
-        } else {
-            runner::boot(guest, tests, &mut outcome);
-        }
-    }
+    let outcome = if lab == "off" {
+        let mut outcome = runner::Outcome::default();
+        guests.iter().for_each(|(guest, tests)| outcome.ignore(guest, tests, "LAB=off"));
+        outcome
+    } else {
+        let (alone, together) = guests.into_iter().partition(|(guest, _)| guest.timing != "off");
+        runner::boot_all(together, 2) + runner::boot_all(alone, 1)
+    };
     if is_first {
         println!("those of users' first steps; LAB=all runs all {}", TESTS.len());
     }

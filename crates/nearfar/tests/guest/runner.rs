@@ -6,6 +6,7 @@
 //! failed test is never repeated.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::ops::Add;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
@@ -29,7 +30,7 @@ const PANIC: Duration = Duration::from_secs(60);
 /// The status of `nearfar lab` if the emulator or the guest's kernel died, or the guest did not come up.
 const LAB_FAILED: i32 = 125;
 
-/// Numbers of tests by result.
+/// Numbers of tests by result, and of guests that had to boot again.
 #[derive(Default)]
 pub(crate) struct Outcome {
     passed: usize,
@@ -59,6 +60,37 @@ impl Outcome {
     }
 }
 
+impl Add for Outcome {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            passed: self.passed + other.passed,
+            failed: self.failed + other.failed,
+            ignored: self.ignored + other.ignored,
+            restarted: self.restarted + other.restarted,
+        }
+    }
+}
+
+/// Runs the tests of each guest, `jobs` guests at a time; guests with most tests first.
+pub(crate) fn boot_all(mut guests: Vec<(&Guest, Vec<&str>)>, jobs: usize) -> Outcome {
+    guests.sort_by_key(|(_, tests)| tests.len());
+    let queue = Mutex::new(guests);
+    let next = || queue.lock().unwrap().pop();
+    let work = || {
+        let mut outcome = Outcome::default();
+        while let Some((guest, tests)) = next() {
+            boot(guest, tests, &mut outcome);
+        }
+        outcome
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).fold(Outcome::default(), Add::add)
+    })
+}
+
 /// Seconds until the run must end, if it must.
 fn left() -> Option<u64> {
     let until = std::env::var("NEARFAR_TEST_UNTIL").ok()?.parse::<u64>().unwrap();
@@ -76,7 +108,7 @@ enum Ended {
 }
 
 /// Runs `tests` in `guest`.
-pub(crate) fn boot(guest: &Guest, tests: Vec<&str>, outcome: &mut Outcome) {
+fn boot(guest: &Guest, tests: Vec<&str>, outcome: &mut Outcome) {
     let (name, mut missing) = (guest.name(), tests);
     for is_last in [false, true] {
         if left().is_some_and(|left| left < 60) {

@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::damon::{Holder, snapshot, wait};
 use crate::goals::total_and_free;
 use crate::inside::{HOLD, STATE, await_up, done, error, nearfar, unprivileged};
+use crate::notified::notifies;
 
 const BALANCING: &str = "proc/sys/kernel/numa_balancing";
 /// Scan interval of the kernel's NUMA balancing; debugfs.
@@ -96,6 +97,13 @@ pub(crate) fn used_memory_comes_near_and_all_is_put_back() {
     assert!(error(&none).contains("nearfar tier start"), "{none:?}");
     drop(program.stdin.take());
     assert!(program.wait().unwrap().success());
+}
+
+pub(crate) fn it_says_when_it_is_ready_alive_and_stopping() {
+    let before = system();
+    let service = [&START[..], &["--foreground"]].concat();
+    notifies(&mut nearfar(&service), "STATUS=tiering nodes 0 over 1");
+    assert_eq!(system(), before);
 }
 
 pub(crate) fn of_a_cgroup_only_its_own_memory_moves_and_when_it_goes_tiering_ends() {
