@@ -16,4 +16,5 @@ pub mod spread;
 pub mod supervisor;
 pub mod terminal;
 pub mod topo;
+pub mod usage;
 pub mod weighing;

@@ -263,6 +263,41 @@ impl Hierarchy {
         Ok(understand(&text, self.version))
     }
 
+    /// The memory by node of the cgroup at `path` and of each below it, by path; cgroups whose memory the kernel does not count
+    /// separately are left out.
+    ///
+    /// # Errors
+    /// [`CgroupError::Malformed`], [`CgroupError::Absent`], [`CgroupError::Read`].
+    pub fn numa_stats(
+        &self,
+        fs: &dyn Fs,
+        path: &str,
+    ) -> Result<BTreeMap<String, BTreeMap<NodeId, NodeMemory>>, CgroupError> {
+        let mut found = BTreeMap::new();
+        let top = self.directory(fs, path)?;
+        let mut open = vec![(path.trim_end_matches('/').to_owned(), top, 0)];
+        while let Some((path, directory, depth)) = open.pop() {
+            let text = fs.read(&format!("{directory}/memory.numa_stat"))?.unwrap_or_default();
+            let nodes = understand(&text, self.version);
+            if depth < DEPTH_MAX {
+                for entry in fs.list(&directory)?.unwrap_or_default() {
+                    if entry.kind == EntryKind::Directory {
+                        let name = entry.name;
+                        open.push((
+                            format!("{path}/{name}"),
+                            format!("{directory}/{name}"),
+                            depth + 1,
+                        ));
+                    }
+                }
+            }
+            if !nodes.is_empty() {
+                found.insert(if path.is_empty() { "/".into() } else { path }, nodes);
+            }
+        }
+        Ok(found)
+    }
+
     /// The directory of the cgroup at `path`, which must exist.
     fn directory(&self, fs: &dyn Fs, path: &str) -> Result<String, CgroupError> {
         if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
@@ -358,6 +393,11 @@ mod tests {
         let stat = found.numa_stat(&fs, "/app").unwrap();
         assert_eq!(stat[&NodeId(0)].total(), Bytes(8192));
         assert_eq!(stat[&NodeId(1)], NodeMemory { anon: Bytes(4096), file: Bytes(1) });
+        // The root and the worker are not counted separately.
+        for top in ["/", "/app"] {
+            let all = found.numa_stats(&fs, top).unwrap();
+            assert_eq!(all, BTreeMap::from([("/app".to_owned(), stat.clone())]));
+        }
     }
 
     #[test]

@@ -257,6 +257,7 @@ fn ps_shows_running_processes_and_one_by_node_kind_and_policy() {
         (&["ps", "4194304"][..], "process 4194304 does not exist"),
         (&["ps", "x"], "write a whole number"),
         (&["ps", "--cgroup", "no/such"], "no/such"),
+        (&["ps", "--cgroups", "1"], "--cgroups"),
         (&["ps", "--sort", "size"], "[possible values: far, memory, pid]"),
     ] {
         let (code, out, err) = state.nearfar(words);

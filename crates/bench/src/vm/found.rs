@@ -19,6 +19,9 @@ pub(crate) struct Found {
     pub(crate) machine: Machine,
     /// In display order.
     pub(crate) rows: Vec<Row>,
+    /// Redis in the first of them, by size of values.
+    #[serde(default)]
+    pub(crate) redis: Vec<RedisRow>,
 }
 
 impl Kept for Found {
@@ -76,6 +79,67 @@ pub(crate) struct Row {
     /// Bandwidth that one thread reads, in GB/s.
     pub(crate) gbps: Option<f64>,
     /// The output of its programs where they failed.
+    pub(crate) failed: Option<String>,
+}
+
+/// The memory of a Redis server in a virtual machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Memory {
+    /// The guest's DRAM alone.
+    Dram,
+    /// Its CXL memory alone.
+    Cxl,
+    /// Its CXL memory at first, then both, by `nearfar run --tier`.
+    Tiered,
+}
+
+impl Memory {
+    /// All of them, in display order.
+    pub(crate) const ALL: [Self; 3] = [Self::Dram, Self::Cxl, Self::Tiered];
+
+    /// Its name for people.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Dram => "DRAM only",
+            Self::Cxl => "CXL only",
+            Self::Tiered => "tiered",
+        }
+    }
+
+    /// Its name in files.
+    pub(crate) const fn id(self) -> &'static str {
+        match self {
+            Self::Dram => "dram",
+            Self::Cxl => "cxl",
+            Self::Tiered => "tiered",
+        }
+    }
+
+    /// The P50 of reads that the proposal published, in ms: memtier, values of 800 B or of 70 kB, real hardware (as
+    /// [`Setup::published_ns`]).
+    pub(crate) const fn published_ms(self, value_bytes: u64) -> f64 {
+        match (self, value_bytes < 10_000) {
+            (Self::Dram, true) => 13.43,
+            (Self::Cxl, true) => 29.18,
+            (Self::Tiered, true) => 13.76,
+            (Self::Dram, false) => 342.01,
+            (Self::Cxl, false) => 696.32,
+            (Self::Tiered, false) => 610.30,
+        }
+    }
+}
+
+/// The figures of a Redis server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RedisRow {
+    /// Its memory.
+    pub(crate) memory: Memory,
+    /// Bytes of a value.
+    pub(crate) value_bytes: u64,
+    /// P50 of reads, in ns.
+    pub(crate) p50_ns: Option<u64>,
+    /// The reason, where it failed.
     pub(crate) failed: Option<String>,
 }
 

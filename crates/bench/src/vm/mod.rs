@@ -1,5 +1,6 @@
 //! The memory of a virtual machine as it measures it: DRAM, CXL memory as a node of its own, and CXL memory as a type-3
-//! device. The evaluation of the proposal of `host-mem-type` for QEMU, by one command, emulated.
+//! device; then Redis in DRAM, in CXL memory and tiered. The evaluation of the proposal of `host-mem-type` for QEMU, by one
+//! command, emulated.
 //!
 //! The virtual machines are guests of the lab, whose memories are as fast as those of the modelled host. In each, the
 //! lab's C programs measure every node (`measure`). A guest within such a guest would not show the host's latency: of
@@ -12,6 +13,7 @@ use std::time::Duration;
 use nearfar_lab::check::programs::Programs;
 
 pub(crate) mod found;
+mod redis;
 
 use crate::demo::line::Line;
 use crate::demo::machine;
@@ -44,7 +46,8 @@ pub(crate) fn measure(dir: &Path, progress: bool) -> anyhow::Result<Found> {
     let nearfar = crate::demo::beside::program("nearfar")?;
     let launcher = Launcher { nearfar: &nearfar, dir };
     let has_device = Path::new(REGION).exists();
-    let mut progress = Progress::new(machine.nodes.len(), progress);
+    let servers = if has_device { 0 } else { redis::ROWS };
+    let mut progress = Progress::new(machine.nodes.len() + servers, progress);
     let mut rows = Vec::new();
     for node in &machine.nodes {
         let setup = match (node.kind.as_str(), has_device) {
@@ -59,7 +62,13 @@ pub(crate) fn measure(dir: &Path, progress: bool) -> anyhow::Result<Found> {
         }
         rows.push(Row::of(setup, lines.iter().map(|line| line.trim())));
     }
-    Ok(Found { schema: SCHEMA.into(), nearfar: env!("CARGO_PKG_VERSION").into(), machine, rows })
+    let slow_motion = machine.emulation.as_ref().map_or(1.0, |emulation| emulation.slow_motion);
+    let redis = match servers {
+        0 => Vec::new(),
+        _ => redis::measure(launcher, slow_motion, |step| progress.step(step)),
+    };
+    let nearfar = env!("CARGO_PKG_VERSION").into();
+    Ok(Found { schema: SCHEMA.into(), nearfar, machine, rows, redis })
 }
 
 /// The programs on a node. Those on a device are shorter: each of its accesses is emulated I/O.
@@ -82,7 +91,7 @@ pub(crate) fn plan(host: &str) -> String {
             out += &format!("  {line}\n");
         }
     }
-    out
+    out + &redis::plan()
 }
 
 /// The results of both virtual machines: that of the second is its device.
@@ -115,6 +124,7 @@ mod tests {
             nearfar: "0.0.0".into(),
             machine: crate::heap::sample::found().machine,
             rows: setups.map(row).into(),
+            redis: Vec::new(),
         };
         let found = joined(of([Setup::Dram, Setup::CxlNode]), of([Setup::Dram, Setup::CxlDevice]));
         let setups: Vec<Setup> = found.rows.iter().map(|row| row.setup).collect();

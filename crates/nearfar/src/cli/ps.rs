@@ -1,24 +1,22 @@
 //! `nearfar ps`: the memory of running processes, near and far.
 //!
-//! It reads `/proc/PID/numa_maps` of each process and needs neither DAMON nor, for one's own processes, root. Shared
-//! pages count in each process that maps them, so columns do not add up to the machine's memory. A process that ends
-//! meanwhile is left out.
+//! It reads `/proc/PID/numa_maps` of each process and needs neither DAMON nor, for one's own processes, root; of cgroups it reads
+//! `memory.numa_stat`. A process or cgroup that ends meanwhile is left out.
 
 use std::cmp::Reverse;
-use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::machine::Machine;
+use nearfar_command::usage::{Group, Process, Report, details, groups, table};
 use nearfar_command::{interrupt, output};
 use nearfar_kernel::cgroup::Hierarchy;
 use nearfar_kernel::clock;
 use nearfar_kernel::fs::{Fs, RootFs};
 use nearfar_kernel::process;
-use nearfar_kernel::usage::{self, Usage};
-use nearfar_topology::{Bytes, NodeId, NodeSet, Topology};
-use serde::Serialize;
+use nearfar_kernel::usage;
+use nearfar_topology::Topology;
 
 /// Interval at which an interruption is noticed.
 const TURN: Duration = Duration::from_millis(100);
@@ -32,7 +30,10 @@ pub(crate) struct Args {
     /// Only processes of this cgroup and its descendants
     #[arg(long, value_name = "CGROUP", conflicts_with = "pids")]
     cgroup: Option<String>,
-    /// Order of the processes
+    /// Cgroups instead of processes, each with its descendants and its page cache
+    #[arg(long, conflicts_with = "pids")]
+    cgroups: bool,
+    /// Order of the processes or cgroups
     #[arg(long, value_enum, default_value_t = Order::Far)]
     sort: Order,
     /// Print again at this interval until interrupted
@@ -50,46 +51,8 @@ enum Order {
     Far,
     /// Most memory first
     Memory,
-    /// By process id
+    /// By process id, or by path
     Pid,
-}
-
-/// The JSON of `nearfar.ps/1`.
-#[derive(Debug, Serialize)]
-struct Report {
-    schema: &'static str,
-    processes: Vec<Process>,
-    /// Processes that this user may not read.
-    unreadable: usize,
-}
-
-/// A process.
-#[derive(Debug, Serialize)]
-struct Process {
-    pid: u32,
-    command: String,
-    bytes: u64,
-    near_bytes: u64,
-    far_bytes: u64,
-    nodes: Vec<OnNode>,
-    policies: Vec<WithPolicy>,
-}
-
-/// Memory of a process on a node.
-#[derive(Debug, Serialize)]
-struct OnNode {
-    node: u16,
-    anonymous_bytes: u64,
-    file_bytes: u64,
-    shared_bytes: u64,
-    hugetlb_bytes: u64,
-}
-
-/// Memory of a process under a memory policy.
-#[derive(Debug, Serialize)]
-struct WithPolicy {
-    policy: String,
-    bytes: u64,
 }
 
 /// Prints the processes.
@@ -104,6 +67,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         match (args.json, args.watch) {
             (true, None) => output::print_json(&report)?,
             (true, Some(_)) => output::print(&(serde_json::to_string(&report)? + "\n"))?,
+            (false, _) if args.cgroups => output::print(&groups(&report))?,
             (false, _) if args.pids.is_empty() => output::print(&table(&report))?,
             (false, _) => output::print(&details(&report))?,
         }
@@ -121,7 +85,28 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// The cgroups with memory.
+fn cgroups(fs: &dyn Fs, machine: &Topology, args: &Args) -> anyhow::Result<Report> {
+    let hierarchy = Hierarchy::find(fs)?;
+    let top = hierarchy.named(fs, args.cgroup.as_deref().unwrap_or("/")).ends_with(Exit::Usage)?;
+    let (near, far) = (machine.near(), machine.far());
+    let found = hierarchy.numa_stats(fs, &top)?.into_iter();
+    let mut cgroups: Vec<Group> = found
+        .map(|(path, nodes)| Group::new(path, &nodes, (&near, &far)))
+        .filter(|one| one.memory.bytes > 0)
+        .collect();
+    match args.sort {
+        Order::Far => cgroups.sort_by_key(|one| Reverse(one.memory)),
+        Order::Memory => cgroups.sort_by_key(|one| Reverse(one.memory.bytes)),
+        Order::Pid => cgroups.sort_by(|one, other| one.cgroup.cmp(&other.cgroup)),
+    }
+    Ok(Report { schema: "nearfar.ps/1", processes: Vec::new(), cgroups, unreadable: 0 })
+}
+
 fn report(fs: &dyn Fs, machine: &Topology, args: &Args) -> anyhow::Result<Report> {
+    if args.cgroups {
+        return cgroups(fs, machine, args);
+    }
     let pids = match &args.cgroup {
         Some(name) => {
             let hierarchy = Hierarchy::find(fs)?;
@@ -136,7 +121,10 @@ fn report(fs: &dyn Fs, machine: &Topology, args: &Args) -> anyhow::Result<Report
     let (mut processes, mut unreadable) = (Vec::new(), 0);
     for pid in pids {
         match usage::of_process(fs, pid) {
-            Ok(Some(usage)) => processes.push(Process::new(fs, pid, &usage, (&near, &far))),
+            Ok(Some(usage)) => {
+                let command = process::command(fs, pid);
+                processes.push(Process::new(pid, command, &usage, (&near, &far)));
+            }
             Ok(None) if is_named => anyhow::bail!("process {pid} does not exist, or has no memory"),
             Err(error) if is_named && error.is_permission() => {
                 return Err(output::forbidden(pid, "CAP_SYS_PTRACE"));
@@ -149,94 +137,9 @@ fn report(fs: &dyn Fs, machine: &Topology, args: &Args) -> anyhow::Result<Report
     }
     match args.sort {
         _ if is_named => {}
-        Order::Far => processes.sort_by_key(|one| Reverse((one.far_bytes, one.bytes))),
-        Order::Memory => processes.sort_by_key(|one| Reverse(one.bytes)),
+        Order::Far => processes.sort_by_key(|one| Reverse(one.memory)),
+        Order::Memory => processes.sort_by_key(|one| Reverse(one.memory.bytes)),
         Order::Pid => processes.sort_by_key(|one| one.pid),
     }
-    Ok(Report { schema: "nearfar.ps/1", processes, unreadable })
-}
-
-impl Process {
-    fn new(fs: &dyn Fs, pid: u32, usage: &Usage, (near, far): (&NodeSet, &NodeSet)) -> Self {
-        let on_node = |(node, kinds): (&NodeId, &usage::Kinds)| OnNode {
-            node: node.0,
-            anonymous_bytes: kinds.anonymous.0,
-            file_bytes: kinds.file.0,
-            shared_bytes: kinds.shared.0,
-            hugetlb_bytes: kinds.hugetlb.0,
-        };
-        let policy = |(policy, bytes): (&String, &Bytes)| WithPolicy {
-            policy: policy.clone(),
-            bytes: bytes.0,
-        };
-        Self {
-            pid,
-            command: process::command(fs, pid),
-            bytes: usage.on(|_| true).0,
-            near_bytes: usage.on(|node| near.contains(node)).0,
-            far_bytes: usage.on(|node| far.contains(node)).0,
-            nodes: usage.nodes.iter().map(on_node).collect(),
-            policies: usage.policies.iter().map(policy).collect(),
-        }
-    }
-
-    /// The share of its memory that is far, in percent.
-    fn far_percent(&self) -> u64 {
-        self.far_bytes.saturating_mul(100) / self.bytes.max(1)
-    }
-}
-
-fn table(report: &Report) -> String {
-    let mut out = format!(
-        "{:>8} {:>11} {:>11} {:>11} {:>5}  COMMAND\n",
-        "PID", "MEMORY", "NEAR", "FAR", "FAR%"
-    );
-    for one in &report.processes {
-        let [bytes, near, far] =
-            [one.bytes, one.near_bytes, one.far_bytes].map(|bytes| Bytes(bytes).to_string());
-        let percent = one.far_percent();
-        let _ = writeln!(
-            out,
-            "{:>8} {bytes:>11} {near:>11} {far:>11} {percent:>5}  {}",
-            one.pid, one.command
-        );
-    }
-    if report.unreadable > 0 {
-        let count = report.unreadable;
-        let text = match rustix::process::geteuid().is_root() {
-            true => format!(
-                "not shown: {count} (this container or kernel lets not even root read their memory)"
-            ),
-            false => format!("not shown: {count} of other users (sudo nearfar ps)"),
-        };
-        output::wrapped(&mut out, "", &text, 0);
-    }
-    out
-}
-
-fn details(report: &Report) -> String {
-    let mut out = String::new();
-    for one in &report.processes {
-        let (bytes, percent) = (Bytes(one.bytes), one.far_percent());
-        let _ = writeln!(out, "{} {}: {bytes}, {percent} % far", one.pid, one.command);
-        let _ = writeln!(
-            out,
-            "  {:<6} {:>11} {:>11} {:>11} {:>11}",
-            "node", "anonymous", "file", "shared", "hugetlb"
-        );
-        for on in &one.nodes {
-            let [anonymous, file, shared, hugetlb] =
-                [on.anonymous_bytes, on.file_bytes, on.shared_bytes, on.hugetlb_bytes]
-                    .map(|bytes| Bytes(bytes).to_string());
-            let _ = writeln!(
-                out,
-                "  {:<6} {anonymous:>11} {file:>11} {shared:>11} {hugetlb:>11}",
-                on.node
-            );
-        }
-        for with in &one.policies {
-            let _ = writeln!(out, "  policy {}: {}", with.policy, Bytes(with.bytes));
-        }
-    }
-    out
+    Ok(Report { schema: "nearfar.ps/1", processes, cgroups: Vec::new(), unreadable })
 }

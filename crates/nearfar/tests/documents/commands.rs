@@ -440,6 +440,7 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
                 "nearfar ps --cgroup system.slice --watch 2s",
                 GuestBy("mkdir -p /sys/fs/cgroup/of-ps; nearfar ps --cgroup of-ps"),
             ),
+            ("nearfar ps --cgroups", Guest),
         ],
     ),
     (

@@ -133,9 +133,20 @@ pub(crate) fn what_a_recorded_command_starts_is_recorded_with_it() {
 pub(crate) fn of_more_processes_than_can_be_watched_the_record_says_so() {
     fresh();
     let before = damon();
-    let script = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18; do sleep 9 & done; wait";
-    let options = ["record", "--duration", "1s", "-o", FILE, "--"];
-    done(&[&options[..], &["sh", "-c", script]].concat());
+    // They live until nothing is recorded any more, however long it takes to find them all.
+    let script = "i=0; while [ $i -lt 18 ]; do sleep 9999 & all=\"$all $!\"; i=$((i + 1)); done
+        read go; kill $all";
+    let command = ["record", "--duration", "1s", "-o", FILE, "--", "sh", "-c", script];
+    let mut recorder = nearfar(&command).stdin(Stdio::piped()).spawn().unwrap();
+    let mut until = |is_so: &dyn Fn() -> bool| {
+        while recorder.try_wait().unwrap().is_none() && !is_so() {
+            Command::new("sleep").arg("0.1").status().unwrap();
+        }
+    };
+    until(&|| damon() != before);
+    until(&|| damon() == before);
+    drop(recorder.stdin.take());
+    recorder.wait().unwrap();
     let info = report("info");
     assert_eq!(info["record"]["processes"].as_array().unwrap().len(), 16, "{info}");
     let notes = info["notes"].as_array().unwrap();

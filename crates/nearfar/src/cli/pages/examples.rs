@@ -10,6 +10,11 @@ pub(super) const EXAMPLES: &[(&str, &str, &str)] = &[
     ("nearfar doctor", "nearfar doctor", "Show missing features, and how to get them."),
     ("nearfar ps", "nearfar ps --sort far", "Show processes with the most far memory first."),
     ("nearfar ps", "nearfar ps 4711", "Show one process by node, kind of page and policy."),
+    (
+        "nearfar ps",
+        "nearfar ps --cgroups",
+        "Show services, containers and pods with most far memory first.",
+    ),
     ("nearfar sense", "nearfar sense --duration 5s", "Show the traffic of five seconds."),
     ("nearfar report heatmap", "nearfar report heatmap job.nfr", "By time and address."),
     ("nearfar report wss", "nearfar report wss job.nfr", "Show the size of the working set."),

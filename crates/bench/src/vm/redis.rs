@@ -1,0 +1,144 @@
+//! Redis in a virtual machine with DRAM, CXL memory, or both under tiering: the proposal's second benchmark.
+//!
+//! A fresh server for each row, filled with several times the size of the lab's last-level caches, then read at random by
+//! redis-benchmark. Under tiering the data begins in CXL memory, as in the proposal, and is read for a while before the
+//! figures count. Unlike there, the guest's kernel is in DRAM in every row.
+
+use std::time::Duration;
+
+use super::found::{Memory, RedisRow};
+use crate::demo::clients::redis_benchmark;
+use crate::demo::line::{Line, find};
+use crate::demo::placements::prefix;
+use crate::demo::process::{Launcher, free_port};
+use nearfar_kernel::clock::Stopwatch;
+
+/// Bytes of a value, and requests in a pipeline: with single requests for small values, the network stack takes so long that
+/// placement hardly matters.
+const VALUES: [(u64, u64); 2] = [(800, 16), (70_000, 1)];
+/// Bytes of all values.
+const DATA: u64 = 32 << 20;
+/// Bytes that are read in a measurement.
+const READ: u64 = 64 << 20;
+/// How long data is read before a row with tiering counts.
+const WARM_UP: Duration = Duration::from_secs(30);
+/// Time limit of loading or of a measurement.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// The options of `nearfar run` for a server.
+const fn options(memory: Memory) -> &'static str {
+    match memory {
+        Memory::Dram => "-m near",
+        Memory::Cxl => "-m far",
+        Memory::Tiered => "-p far --tier",
+    }
+}
+
+/// The server, the command that fills it, and the client.
+fn lines(memory: Memory, (bytes, at_once): (u64, u64), port: u16) -> [Line; 3] {
+    let values = DATA / bytes;
+    let server = Line::words(&format!("redis-server --bind 127.0.0.1 --port {port}"));
+    let server = server.and(&Line::new(["--save", "", "--appendonly", "no"]));
+    // redis-benchmark's own keys: `key:` and twelve digits.
+    let script = "for i = 0, ARGV[1] - 1 do \
+                  redis.call('SET', string.format('key:%012d', i), string.rep('v', ARGV[2])) end";
+    let fill = Line::words(&format!("redis-cli -p {port} EVAL")).and(&Line::new([script]));
+    let client = format!(
+        "redis-benchmark -h 127.0.0.1 -p {port} -c 8 -P {at_once} -n {} -r {values} -t get --precision 3",
+        READ / bytes
+    );
+    [
+        prefix(options(memory)).and(&server),
+        fill.and(&Line::words(&format!("0 {values} {bytes}"))),
+        Line::words(&client),
+    ]
+}
+
+/// The programs of all rows, for the plan.
+pub(super) fn plan() -> String {
+    let mut out = String::from("Redis: in the same guest as DRAM\n");
+    for (memory, value) in rows() {
+        for line in lines(memory, value, 6379) {
+            out += &format!("  {line}\n");
+        }
+    }
+    out
+}
+
+/// In display order.
+fn rows() -> impl Iterator<Item = (Memory, (u64, u64))> {
+    VALUES.into_iter().flat_map(|value| Memory::ALL.map(|memory| (memory, value)))
+}
+
+/// Measures all rows. A row that fails has the reason; all of them fail without the programs.
+pub(super) fn measure(
+    launcher: Launcher<'_>,
+    slow_motion: f64,
+    mut step: impl FnMut(&str),
+) -> Vec<RedisRow> {
+    let missing = ["redis-server", "redis-cli", "redis-benchmark"]
+        .into_iter()
+        .find(|program| find(program).is_none());
+    let of = |(memory, value): (Memory, (u64, u64))| {
+        step(&format!("Redis, {}", memory.name()));
+        let measured = match missing {
+            Some(program) => Err(anyhow::anyhow!(
+                "{program} is not installed; apt-get install redis-server redis-tools"
+            )),
+            None => p50_ns(launcher, memory, value, slow_motion),
+        };
+        let (p50_ns, failed) = match measured {
+            Ok(p50_ns) => (Some(p50_ns), None),
+            Err(error) => (None, Some(format!("{error:#}"))),
+        };
+        RedisRow { memory, value_bytes: value.0, p50_ns, failed }
+    };
+    rows().map(of).collect()
+}
+
+/// Number of rows.
+pub(super) const ROWS: usize = VALUES.len() * Memory::ALL.len();
+
+fn p50_ns(
+    launcher: Launcher<'_>,
+    memory: Memory,
+    value: (u64, u64),
+    slow_motion: f64,
+) -> anyhow::Result<u64> {
+    let port = free_port()?;
+    let [server, fill, client] = lines(memory, value, port);
+    let file = |part: &str| format!("redis-{}-{}-{part}.txt", memory.id(), value.0);
+    let _server = launcher.serve(&server, port, &file("server"))?;
+    launcher.run(&fill, &file("fill"), LIMIT)?;
+    let read = || launcher.run(&client, &file("client"), LIMIT);
+    let begun = Stopwatch::start();
+    while memory == Memory::Tiered && begun.elapsed() < WARM_UP {
+        read()?;
+    }
+    let (_, latency) = redis_benchmark::parse(&read()?)?.unslowed(slow_motion);
+    latency.p50_ns.ok_or_else(|| anyhow::anyhow!("redis-benchmark printed no P50"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_exceeds_the_last_level_cache_and_is_read_more_than_once() {
+        const { assert!(DATA >= 4 * (8 << 20) && READ >= 2 * DATA) };
+        let [server, fill, client] =
+            lines(Memory::Tiered, VALUES[1], 7).map(|line| line.to_string());
+        assert!(server.starts_with("nearfar run -p far --tier -- redis-server "), "{server}");
+        assert!(fill.ends_with(" 0 479 70000"), "{fill}");
+        assert!(client.contains("-P 1 -n 958 -r 479 -t get"), "{client}");
+    }
+
+    #[test]
+    fn the_plan_has_every_memory_for_both_sizes() {
+        let plan = plan();
+        assert_eq!(plan.matches("redis-server").count(), ROWS);
+        for part in ["run -m near --", "run -m far --", "-P 16", "-r 41943"] {
+            assert!(plan.contains(part), "{part}:\n{plan}");
+        }
+    }
+}
