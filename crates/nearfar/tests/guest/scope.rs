@@ -106,7 +106,10 @@ pub(crate) fn a_file_of_options_that_is_wrong_is_refused_with_its_line_and_nothi
         assert_eq!(system(), before, "{text}");
     }
     assert_eq!(refused(&["tier", "start", "--config", "/none"], &["--config /none"]), Some(2));
-    assert_eq!(refused(&["tier", "config", "--check", "/dev/zero"], &["not a regular file"]), Some(2));
+    assert_eq!(
+        refused(&["tier", "config", "--check", "/dev/zero"], &["not a regular file"]),
+        Some(2)
+    );
     assert_eq!(system(), before);
 }
 
