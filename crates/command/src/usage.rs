@@ -230,7 +230,8 @@ mod tests {
 
     #[test]
     fn a_cgroup_has_its_memory_by_node_and_kind_of_page() {
-        let memory = |anon, file| NodeMemory { anon: Bytes(anon << 20), file: Bytes(file << 20) };
+        let memory =
+            |anon: u64, file: u64| NodeMemory { anon: Bytes(anon << 20), file: Bytes(file << 20) };
         let nodes = BTreeMap::from([
             (NodeId(0), memory(3, 1)),
             (NodeId(1), memory(12, 0)),
