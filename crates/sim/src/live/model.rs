@@ -9,7 +9,7 @@ use nearfar_topology::{BytesPerSecond, Nanoseconds};
 use super::number::whole;
 use crate::machine::{self, LINE, Waiting};
 
-/// Queues of nodes, in their order (of a full-duplex one: reads, then writes), then links.
+/// Queues of nodes, in their order (of a full-duplex one: writes, then reads), then links.
 fn queues(machine: &machine::Machine) -> (Vec<Queue>, Vec<Vec<usize>>) {
     let queue = |gbps: f64, waiting: &Waiting, carries: Carries| {
         // A line in a queue waits a service for each before it: u / (1 - u) of them.
