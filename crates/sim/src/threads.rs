@@ -45,4 +45,14 @@ mod tests {
         );
         assert!(map(&[], |item: &usize| *item).is_empty());
     }
+
+    #[test]
+    fn items_of_a_thread_that_panicked_are_computed_by_the_caller() {
+        let (caller, items) = (std::thread::current().id(), (0..64).collect::<Vec<u32>>());
+        let of = |item: &u32| {
+            assert!(std::thread::current().id() == caller, "a helper fails");
+            item + 1
+        };
+        assert_eq!(map(&items, of), (1..65).collect::<Vec<u32>>());
+    }
 }
