@@ -210,15 +210,20 @@ mod tests {
     }
 
     #[test]
-    fn equal_memories_are_best_used_by_halves_and_give_twice_the_bandwidth() {
+    fn the_fuller_memory_limits_a_share_of_pages_and_shares_as_bandwidths_add_them_up() {
         let memory = curves(100.0, 100.0);
-        // Two cards of 8 lanes are one device.
-        let setup = |cards| Setup { dram: &memory, channels: (8.0, 8.0), cxl: &memory, cards };
-        let (far, gain) = setup(2.0).best(1.0).unwrap();
-        assert!((far - 0.5).abs() < 1e-9 && (gain - 2.0).abs() < 0.02, "{far} {gain}");
-        // Half of the bandwidth: a third of the pages, and half as much again.
-        let (far, gain) = setup(1.0).best(1.0).unwrap();
-        assert!((far - 1.0 / 3.0).abs() < 0.02 && (gain - 1.5).abs() < 0.02, "{far} {gain}");
+        // Two cards of 8 lanes are one device; one of them has half of its bandwidth.
+        for (cards, far, expected) in [
+            (2.0, 0.25, 1.0 / 0.75),
+            (2.0, 0.5, 2.0),
+            (2.0, 0.75, 1.0 / 0.75),
+            (1.0, 1.0 / 3.0, 1.5),
+            (1.0, 0.5, 1.0),
+        ] {
+            let setup = Setup { dram: &memory, channels: (8.0, 8.0), cxl: &memory, cards };
+            let (_, gain) = setup.at(far, 1.0).unwrap();
+            assert!((gain / expected - 1.0).abs() < 0.02, "{cards} cards, {far} far: {gain}");
+        }
     }
 
     #[test]
