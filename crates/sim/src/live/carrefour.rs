@@ -226,17 +226,18 @@ mod tests {
     #[test]
     fn requests_count_as_carried_out_once_their_pages_are_there() {
         let machine = tiers(&[1 << 30, 1 << 30]);
-        let mut of = pages(&[1, 0, 0, 0], 4096);
+        let mut of = pages(&[1, 0, 0, 0, 1], 4096);
         of.copies[2] = 0b10;
         let asked = [
             Act::Move { page: 0, to: 1 },
             Act::Move { page: 1, to: 1 },
+            Act::Move { page: 4, to: 1 },
             Act::Copy { page: 2, to: 1 },
             Act::Copy { page: 3, to: 1 },
             Act::Split { page: 0 },
         ];
         let found = executed(&asked, &readings(&machine, &of));
-        assert_eq!(found, policy::Executed { moves: 1, replicas: 1 });
+        assert_eq!(found, policy::Executed { moves: 2, replicas: 1 });
     }
 
     #[test]
