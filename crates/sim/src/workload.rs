@@ -450,7 +450,7 @@ mod tests {
             builder.build().unwrap()
         };
         let found = find("hot-set", &of(40)).unwrap();
-        let bytes = |region: &Region| u64::from(region.pages) * found.page_bytes >> 30;
+        let bytes = |region: &Region| (u64::from(region.pages) * found.page_bytes) >> 30;
         assert_eq!(found.regions.iter().map(bytes).collect::<Vec<_>>(), [24, 48]);
         let error = find("hot-set", &of(39)).unwrap_err().to_string();
         assert!(error.contains("colloid-135ns") && error.contains("72 GiB in all"), "{error}");
