@@ -255,16 +255,6 @@ mod tests {
     }
 
     #[test]
-    fn near_memory_filled_first_serves_the_hot_set_and_eight_gib_of_the_rest() {
-        let machine = machine(135.0).unwrap();
-        let workload = crate::workload::find("hot-set", &machine).unwrap();
-        let mut pages = crate::pages::Pages::of(&workload, 1);
-        pages.first_touch(&workload, &machine);
-        let near = pages.demands(&workload, &machine)[0].shares[0];
-        assert!((near - NEAR_MOST).abs() < 1e-9 && (NEAR_MOST - 11.0 / 12.0).abs() < 1e-12);
-    }
-
-    #[test]
     fn equal_tiers_without_contention_are_equally_slow_at_half_the_lines() {
         let equal = Fitted { gbps: [100.0, 100.0], ..FITTED };
         // Both have 70 ns.
