@@ -172,4 +172,40 @@ mod tests {
             assert!(balanced > 1.0, "{name}: {found:#?}");
         }
     }
+
+    /// Moves the first 32 pages to far memory at its tick of this number.
+    struct Later(u32);
+
+    impl Controller for Later {
+        fn tick(&mut self, _: &crate::live::Readings<'_>) -> Vec<crate::live::Act> {
+            let pages = if self.0 == 1 { 32 } else { 0 };
+            self.0 = self.0.saturating_sub(1);
+            (0..pages).map(|page| crate::live::Act::Move { page, to: 1 }).collect()
+        }
+    }
+
+    #[test]
+    fn a_controller_is_measured_by_the_last_third_of_its_run_and_moves_count_from_the_first() {
+        let machine = colloid::machine(135.0).unwrap();
+        let workload =
+            workload::find("hot-set", &machine).unwrap().contended(colloid::CONTENDING_LINES);
+        let mut pages = Pages::of(&workload, 1);
+        pages.first_touch(&workload, &machine);
+        let before = steady(&machine, &workload, &pages);
+        let run = |seconds| {
+            let settings = Settings { tick_epochs: 1, ..Settings::default() };
+            let world = World::new(&machine, &workload, pages.clone(), settings);
+            settled(world, &mut Later(160), seconds).unwrap()
+        };
+        // 512 MiB take 0.27 s at 2 GB/s, from 1.6 s on: the last of three seconds is undisturbed.
+        let (figures, moved) = run(3);
+        assert_eq!(moved, 512 << 20);
+        let mut after = pages.clone();
+        (0..32).for_each(|page| after.put(page, 1));
+        let expected = steady(&machine, &workload, &after);
+        assert!((figures.gbps / expected.gbps - 1.0).abs() < 1e-9, "{figures:?} {expected:?}");
+        assert!((expected.gbps / before.gbps - 1.0).abs() > 1e-4);
+        let (figures, moved) = run(1);
+        assert!(moved == 0 && (figures.gbps / before.gbps - 1.0).abs() < 1e-12, "{figures:?}");
+    }
 }

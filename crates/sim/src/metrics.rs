@@ -110,6 +110,7 @@ pub fn steady(machine: &Machine, workload: &Workload, pages: &Pages) -> Figures 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flow::Served;
 
     #[test]
     fn a_mean_is_of_each_figure() {
@@ -125,6 +126,37 @@ mod tests {
         assert!(imbalance(&[3.0; 4]).abs() < 1e-12);
         for nothing in [&[][..], &[1.0], &[0.0, 0.0]] {
             assert!(imbalance(nothing).abs() < 1e-12);
+        }
+    }
+
+    #[test]
+    fn figures_are_weighted_by_lines_and_leave_out_the_traffic_of_others() {
+        let machine = crate::testkit::ring();
+        let mut workload = crate::workload::find("pca", &machine).unwrap();
+        workload.workers.truncate(2);
+        let served = |per_ns, latency_ns| Served { per_ns, latency_ns, loaded_ns: vec![0.0; 4] };
+        let flow = Flow {
+            // The last is an antagonist's.
+            served: vec![served(1.0, 100.0), served(3.0, 200.0), served(50.0, 900.0)],
+            controllers: vec![2.0, 2.0, 0.0, 0.0],
+            links: vec![3.0, 1.0],
+            controllers_busy: vec![0.3, 0.7, 0.0, 0.1],
+            links_busy: vec![0.9, 0.2],
+            settled: true,
+        };
+        let shares = [vec![0.5, 0.5, 0.0, 0.0], vec![0.2, 0.8, 0.0, 0.0]];
+        let found = figures(&machine, &workload, &shares, &flow);
+        for (found, expected) in [
+            // Half of one line and 80 % of three.
+            (found.local_access_ratio, 2.9 / 4.0),
+            (found.latency_ns, 700.0 / 4.0),
+            (found.gbps, 256.0),
+            (found.busiest_controller, 0.7),
+            // Deviations of one on four nodes: the root of 4 / 3, over a mean of 1. On two links: of 2 / 1, over 2.
+            (found.controller_imbalance, (4.0f64 / 3.0).sqrt()),
+            (found.interconnect_imbalance, 2.0f64.sqrt() / 2.0),
+        ] {
+            assert!((found - expected).abs() < 1e-12, "{found} {expected}");
         }
     }
 }

@@ -136,3 +136,46 @@ impl Policy {
 fn is_tiered(machine: &Machine) -> bool {
     machine.cpu_nodes == [0] && machine.nodes.len() == 2
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testkit::ring;
+
+    #[test]
+    fn every_controller_starts_from_first_touch() {
+        let machine = ring();
+        let workload = crate::workload::find("pca", &machine).unwrap();
+        let placed = |policy: Policy| {
+            let mut pages = Pages::of(&workload, 5);
+            policy.place(&mut pages, &workload, &machine);
+            pages
+        };
+        let first_touch = placed(Policy::FirstTouch);
+        for (name, policy, _) in
+            POLICIES.iter().filter(|(_, policy, _)| policy.controller().is_some())
+        {
+            assert_eq!(placed(*policy), first_touch, "{name}");
+        }
+        assert_ne!(placed(Policy::Interleave), first_touch);
+    }
+
+    #[test]
+    fn only_the_tiering_loop_reads_accessed_bits_and_it_needs_no_samples() {
+        for (name, policy, _) in POLICIES {
+            let Some(controller) = policy.controller() else { continue };
+            let is_tiering = policy == Policy::Tiering;
+            assert_eq!(controller.scans(), is_tiering, "{name}");
+            assert_eq!(controller.sampling() > 0.0, !is_tiering, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_tiered_machine_has_two_nodes_and_cpus_on_the_first_alone() {
+        let tiers = crate::published::colloid::machine(135.0).unwrap();
+        assert!(is_tiered(&tiers) && !is_tiered(&ring()));
+        let mut swapped = (*tiers).clone();
+        swapped.cpu_nodes = vec![1];
+        assert!(!is_tiered(&swapped.build().unwrap()));
+    }
+}

@@ -45,4 +45,21 @@ mod tests {
         );
         assert!(map(&[], |item: &usize| *item).is_empty());
     }
+
+    #[test]
+    fn items_of_a_thread_that_panicked_are_computed_by_the_caller() {
+        let (caller, items) = (std::thread::current().id(), (0..64).collect::<Vec<u32>>());
+        let helps = AtomicUsize::new(0);
+        let of = |item: &u32| {
+            if std::thread::current().id() != caller {
+                helps.fetch_add(1, Ordering::Relaxed);
+                panic!("a helper fails");
+            }
+            // Leaves an item to a helper, if there is one.
+            let is_waiting = || helps.load(Ordering::Relaxed) == 0;
+            (0..1_000).take_while(|_| is_waiting()).for_each(|_| std::thread::yield_now());
+            item + 1
+        };
+        assert_eq!(map(&items, of), (1..65).collect::<Vec<u32>>());
+    }
 }

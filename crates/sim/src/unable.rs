@@ -17,3 +17,25 @@ pub enum Unable {
     #[error(transparent)]
     Controller(#[from] Failed),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_shown_as_the_part_that_failed_states_it() {
+        let refusal = Refusal {
+            machine: "m".into(),
+            what: "nodes".into(),
+            value: 0.0,
+            allowed: "at least one",
+        };
+        let unsuited = Unsuited::Unknown("w".into());
+        let failed = Failed::Mismatch { policy: "p" };
+        let texts = [refusal.to_string(), unsuited.to_string(), failed.to_string()];
+        let all = [Unable::from(refusal), Unable::from(unsuited), Unable::from(failed)];
+        assert_eq!(all.map(|of| of.to_string()), texts);
+        assert!(texts[0].contains("machine m: nodes = 0: at least one"), "{}", texts[0]);
+        assert!(texts[1].contains("nearfar sim list"), "the way out: {}", texts[1]);
+    }
+}

@@ -361,3 +361,119 @@ fn hot_set(name: &str, about: &'static str) -> Workload {
         walk_ns: 0.0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::imbalance;
+    use crate::pages::Pages;
+    use crate::published::colloid;
+    use crate::testkit::ring;
+    use nearfar_topology::Bytes;
+    use proptest::prelude::{ProptestConfig, prop_assert, proptest};
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn an_antagonist_reads_what_it_is_asked_to_on_an_idle_machine(gbps in 0.1f64..5.0, row in 0usize..4, node in 0usize..4) {
+            let machine = ring();
+            let found = Antagonist::reading(&machine, (row, node), gbps).unwrap();
+            let mut shares = vec![0.0; 4];
+            shares[node] = 1.0;
+            let demand = Demand { row, lines: found.lines, think_ns: 0.0, reads: 1.0, shares };
+            let served = LINE * flow::solve(&machine, &[demand], &[]).served[0].per_ns;
+            prop_assert!((served / gbps - 1.0).abs() < 1e-6, "{served} of {gbps}");
+        }
+    }
+
+    #[test]
+    fn an_antagonist_has_no_lines_for_nothing_and_cannot_read_more_than_there_is() {
+        let machine = ring();
+        let found = Antagonist::reading(&machine, (1, 3), 0.0).unwrap();
+        assert!(found.lines.abs() < 1e-12 && (found.row, found.node) == (1, 3));
+        // A controller has 5.5 GB/s.
+        assert_eq!(Antagonist::reading(&machine, (1, 3), 6.0), None);
+    }
+
+    #[test]
+    fn the_published_programs_run_on_each_node_with_most_pages_touched_by_the_first() {
+        let machine = ring();
+        for (name, first, lines, cycles) in
+            [("streamcluster", 0.97, [12.9, 12.9], 194.0), ("pca", 0.83, [10.0, 7.2], 80.0)]
+        {
+            let found = find(name, &machine).unwrap();
+            let region = &found.regions[0];
+            let other = (1.0 - first) / 3.0;
+            for (touched, expected) in region.touched_by.iter().zip([first, other, other, other]) {
+                assert!((touched - expected).abs() < 1e-12, "{name}: {region:?}");
+            }
+            // 100 MiB.
+            assert_eq!(u64::from(region.pages) * found.page_bytes, 100 << 20);
+            for (row, worker) in found.workers.iter().enumerate() {
+                assert!((worker.lines - lines[usize::from(row > 0)]).abs() < 1e-12);
+                assert!((machine.cycles(worker.think_ns) - cycles).abs() < 1e-9);
+            }
+        }
+    }
+
+    #[test]
+    fn each_nodes_cpus_use_a_quarter_of_every_falsely_shared_huge_page() {
+        let machine = ring();
+        let workload = find("false-sharing", &machine).unwrap();
+        let mut pages = Pages::of(&workload, 1);
+        for huge in pages.region.chunks(PIECES) {
+            for region in 0..4 {
+                assert_eq!(huge.iter().filter(|of| **of == region).count(), PIECES / 4);
+            }
+        }
+        pages.first_touch(&workload, &machine);
+        assert!(pages.node.iter().all(|node| *node == 0), "the first piece decides");
+    }
+
+    #[test]
+    fn one_huge_page_has_two_fifths_of_all_accesses_to_a_hot_page() {
+        let machine = ring();
+        let workload = find("hot-page", &machine).unwrap();
+        let pages = Pages::of(&workload, 1);
+        let hot: f64 = pages.whole(0).map(|page| pages.heat[page]).sum();
+        assert!((hot * workload.workers[0].uses[0] - 0.4).abs() < 1e-9);
+        assert_eq!(pages.count(), PIECES + 4 * 6_144);
+        assert!(pages.region[PIECES..].iter().all(|region| *region == 1));
+    }
+
+    #[test]
+    fn the_hot_set_needs_72_gib_beside_cpus_of_the_first_node() {
+        let of = |far_gib: u64| {
+            let mut builder = (*colloid::machine(135.0).unwrap()).clone();
+            builder.nodes[1].size = Bytes(far_gib << 30);
+            builder.build().unwrap()
+        };
+        let found = find("hot-set", &of(40)).unwrap();
+        let bytes = |region: &Region| (u64::from(region.pages) * found.page_bytes) >> 30;
+        assert_eq!(found.regions.iter().map(bytes).collect::<Vec<_>>(), [24, 48]);
+        let error = find("hot-set", &of(39)).unwrap_err().to_string();
+        assert!(error.contains("colloid-135ns") && error.contains("72 GiB in all"), "{error}");
+        let error = find("hot-set", &ring()).unwrap_err().to_string();
+        assert!(error.contains("machine ring") && error.contains("node 0 alone"), "{error}");
+    }
+
+    #[test]
+    fn hot_pages_unbalance_interleaved_nodes_by_the_root_of_their_squared_heat() {
+        let machine = ring();
+        for name in ["streamcluster", "pca"] {
+            let workload = find(name, &machine).unwrap();
+            let draw = |seed| {
+                let mut pages = Pages::of(&workload, seed);
+                pages.interleave(&[1; 4], &machine);
+                let shares = pages.demands(&workload, &machine)[0].shares.clone();
+                let squares: f64 = pages.heat.iter().map(|heat| heat * heat).sum();
+                (imbalance(&shares).powi(2), 4.0 * squares)
+            };
+            let (found, expected): (Vec<f64>, Vec<f64>) = (0..200).map(draw).unzip();
+            let [found, expected] =
+                [found, expected].map(|of| (of.iter().sum::<f64>() / 200.0).sqrt());
+            assert!((found / expected - 1.0).abs() < 0.1, "{name}: {found} for {expected}");
+        }
+    }
+}

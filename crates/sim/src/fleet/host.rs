@@ -129,4 +129,18 @@ mod tests {
             assert!(own > 0.2 * host.lines && own <= host.lines && others <= host.others);
         }
     }
+
+    #[test]
+    fn a_host_has_all_of_its_demand_at_its_peak_and_three_tenths_half_a_day_later() {
+        let host = Host { peak: 15.0, busy: 0.0, lines: 200.0, ..Host::draw(&mut Rng::new(1)) };
+        for (hour, part) in [(15, 1.0), (9, 0.65), (21, 0.65), (3, 0.3)] {
+            let (own, others) = host.load(hour, &mut Rng::new(1));
+            assert!((own - 200.0 * part).abs() < 1e-9, "{hour}: {own}");
+            assert!(others.abs() < 1e-12, "others are never busy");
+        }
+        let busy = Host { busy: 1.0, others: 50.0, ..host };
+        let mut rng = Rng::new(2);
+        let loads: Vec<f64> = (0..24).map(|hour| busy.load(hour, &mut rng).1).collect();
+        assert!(loads.iter().all(|lines| (0.0..50.0).contains(lines) && *lines > 0.0), "{loads:?}");
+    }
 }

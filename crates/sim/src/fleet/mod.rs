@@ -235,4 +235,28 @@ mod tests {
         assert!((found.speedup.error - 1.106).abs() < 0.01, "{found:?}");
         assert!((found.worse - 0.1).abs() < 1e-9 && (found.better - 0.8).abs() < 1e-9);
     }
+
+    #[test]
+    fn percentiles_are_of_hosts_and_a_hosts_day_is_the_ratio_of_its_sums() {
+        let hour = |gbps, off| Hour { gbps, off, moved: 0.0 };
+        // Host n: n % faster, in reverse order.
+        let days: Vec<Vec<Hour>> =
+            (0..=100).rev().map(|host| vec![hour(100.0 + f64::from(host), 100.0); 3]).collect();
+        let found = summary(&days);
+        for (found, expected) in
+            found.percentiles.iter().zip([0.0, 1.0, 10.0, 50.0, 90.0, 99.0, 100.0])
+        {
+            assert!((found - 1.0 - expected / 100.0).abs() < 1e-9, "{found} {expected}");
+        }
+        // 3 to 100 % faster are better, none is slower.
+        assert!(
+            (found.better - 98.0 / 101.0).abs() < 1e-9 && found.worse.abs() < 1e-12,
+            "{found:?}"
+        );
+        // Half of little and three times of much: 1 + 30 + 1 over 2 + 10 + 2.
+        let found = summary(&[vec![hour(1.0, 2.0), hour(30.0, 10.0), hour(1.0, 2.0)]]);
+        assert!((found.percentiles[3] - 32.0 / 14.0).abs() < 1e-9);
+        assert!((found.speedup.mean - 4.0 / 3.0).abs() < 1e-9, "the mean over host-hours");
+        assert!(found.speedup.error.abs() < 1e-12, "one host has no deviation");
+    }
 }

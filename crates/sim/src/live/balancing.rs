@@ -443,29 +443,4 @@ impl PageMover for Mover {
 }
 
 #[cfg(test)]
-mod tests {
-    use nearfar_control::balancing::Wanted;
-    use nearfar_policy::traffic::balance::Decision;
-
-    use super::*;
-
-    #[test]
-    fn a_mismatch_is_a_failure_and_no_other_verdict_is() {
-        let said = |verdict| Said::Balance {
-            decision: Box::new(Decision {
-                verdict,
-                shifts: Vec::new(),
-                weights: Vec::new(),
-                costs: Vec::new(),
-                foreign: Vec::new(),
-                confidence: BasisPoints(10_000),
-            }),
-            wanted: Wanted::default(),
-        };
-        assert!(is_mismatch(Some(&said(Verdict::Mismatch))));
-        for other in [Verdict::Quiet, Verdict::Stale, Verdict::Settled { gain: BasisPoints(0) }] {
-            assert!(!is_mismatch(Some(&said(other))));
-        }
-        assert!(!is_mismatch(None));
-    }
-}
+mod tests;

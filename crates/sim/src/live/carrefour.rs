@@ -180,3 +180,94 @@ fn to_join(readings: &Readings<'_>) -> Vec<Act> {
 const fn part(share: f64) -> u32 {
     (share * 10_000.0).round() as u32
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::live::Sample as Seen;
+    use crate::live::testkit::{node, pages, readings, tiers};
+    use crate::machine::{Builder, Machine, Route};
+
+    /// Two nodes with CPUs.
+    fn two() -> Machine {
+        let mut of =
+            Builder::tiers("two", 2.0, vec![(100.0, node(1 << 30)), (160.0, node(1 << 30))]);
+        (of.cpu_nodes, of.routes) = (vec![0, 1], vec![vec![Route::default(); 2]; 2]);
+        of.latency_ns.push(vec![160.0, 100.0]);
+        of.build().unwrap()
+    }
+
+    #[test]
+    fn a_part_is_in_basis_points_and_nonsense_is_none() {
+        assert_eq!([0.25, 1.0, 0.000_04, 0.000_06].map(part), [2_500, 10_000, 0, 1]);
+        assert_eq!([-0.5, f64::NAN].map(part), [0, 0]);
+    }
+
+    #[test]
+    fn a_replication_is_a_copy_for_each_node() {
+        let page = Page { process: Process(0), number: 7 };
+        let action = policy::Action::Replicate { page, on: vec![NodeId(1), NodeId(3)] };
+        assert_eq!(acts_of(&action), [1, 3].map(|to| Act::Copy { page: 7, to }));
+        assert_eq!(acts_of(&policy::Action::Split { page }), [Act::Split { page: 7 }]);
+        let action = policy::Action::Move { page, to: NodeId(2) };
+        assert_eq!(acts_of(&action), [Act::Move { page: 7, to: 2 }]);
+    }
+
+    #[test]
+    fn only_small_pages_that_are_all_on_one_node_are_joined() {
+        let machine = tiers(&[1 << 30, 1 << 30]);
+        // A huge page, a place on node 1, one with a page elsewhere, and the rest of a place.
+        let mut of = pages(&vec![1; 3 * PIECES + 100], 4096);
+        of.huge[0] = true;
+        of.node[2 * PIECES + 5] = 0;
+        assert_eq!(to_join(&readings(&machine, &of)), [Act::Join { page: 512 }]);
+    }
+
+    #[test]
+    fn requests_count_as_carried_out_once_their_pages_are_there() {
+        let machine = tiers(&[1 << 30, 1 << 30]);
+        let mut of = pages(&[1, 0, 0, 0, 1], 4096);
+        of.copies[2] = 0b10;
+        let asked = [
+            Act::Move { page: 0, to: 1 },
+            Act::Move { page: 1, to: 1 },
+            Act::Move { page: 4, to: 1 },
+            Act::Copy { page: 2, to: 1 },
+            Act::Copy { page: 3, to: 1 },
+            Act::Split { page: 0 },
+        ];
+        let found = executed(&asked, &readings(&machine, &of));
+        assert_eq!(found, policy::Executed { moves: 2, replicas: 1 });
+    }
+
+    #[test]
+    fn counters_become_lines_of_the_tick_and_a_lost_reading_shortens_the_counted_time() {
+        let (machine, of) = (two(), pages(&[0, 1], 4096));
+        let mut seen = readings(&machine, &of);
+        seen.own_per_us = vec![vec![Some(2.0), None], vec![Some(0.5), Some(1.0)]];
+        seen.samples = [(0, false), (1, true), (1, true)]
+            .map(|(page, write)| Seen { page, row: 1, write })
+            .to_vec();
+        let mut round = Underway::begin(&seen);
+        round.take_in(&seen);
+        // 10 ms are 10,000 us.
+        assert_eq!(round.accesses, [[20_000.0, 0.0], [5_000.0, 10_000.0]]);
+        assert!((round.counted_ms - 7.5).abs() < 1e-9, "three of four: {}", round.counted_ms);
+        assert_eq!((round.since_ms, round.sampled), (10, [1, 2]));
+        round.take_in(&seen);
+        assert_eq!((round.since_ms, round.sampled), (20, [2, 4]));
+    }
+
+    #[test]
+    fn a_round_is_decided_at_its_period_and_begins_anew() {
+        let (machine, of) = (two(), pages(&[0, 1], 4096));
+        let mut controller = Carrefour::default();
+        assert!((controller.sampling() - 1.0).abs() < 1e-12, "all samples before the first round");
+        for tick in 1..=100 {
+            controller.tick(&readings(&machine, &of));
+            let since = controller.round.as_ref().unwrap().since_ms;
+            // The period is a second, and a tick 10 ms.
+            assert_eq!(since, if tick == 100 { 0 } else { 10 * tick });
+        }
+    }
+}

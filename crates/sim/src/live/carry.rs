@@ -150,3 +150,169 @@ fn join(world: &mut World<'_>, page: usize, done: &mut Done) -> u64 {
     done.flushes += 1.0;
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::live::Settings;
+    use crate::live::testkit::{pages, tiers};
+    use crate::machine::Machine;
+    use crate::pages::Pages;
+    use crate::workload::{Region, Worker, Workload};
+
+    const PAGE: u64 = 4096;
+
+    /// Two nodes with memory for this many pages each.
+    fn machine(room: u64) -> Machine {
+        tiers(&[room * PAGE; 2])
+    }
+
+    /// A world with these pages; the rate allows `epoch_bytes` in an epoch of 10 ms.
+    fn world<'a>(machine: &'a Machine, pages: Pages, epoch_bytes: f64) -> World<'a> {
+        let region = Region {
+            name: "all".into(),
+            pages: u32::try_from(pages.count()).unwrap(),
+            hot_pages: 0,
+            hot_share: 0.0,
+            touched_by: vec![1.0],
+            reads: 1.0,
+        };
+        let workload = Workload {
+            name: "carried".into(),
+            about: String::new(),
+            page_bytes: PAGE,
+            regions: vec![region],
+            workers: vec![Worker { row: 0, lines: 1.0, think_ns: 0.0, uses: vec![1.0] }],
+            antagonists: Vec::new(),
+            huge: false,
+            stripe: 0,
+            walk_ns: 0.0,
+        };
+        let settings = Settings { rate_gbps: epoch_bytes / 1e7, ..Settings::default() };
+        World::new(machine, &workload, pages, settings)
+    }
+
+    /// The results of an epoch in which these acts are added.
+    fn epoch(world: &mut World<'_>, acts: impl IntoIterator<Item = Act>) -> Done {
+        world.waiting.extend(acts);
+        out(world)
+    }
+
+    fn moves(pages: u32) -> impl Iterator<Item = Act> {
+        (0..pages).map(|page| Act::Move { page, to: 1 })
+    }
+
+    #[test]
+    fn pages_that_move_in_an_epoch_share_a_flush_for_each_two_mebibytes() {
+        let machine = machine(4_096);
+        for (count, flushes) in [(0, 0.0), (1, 1.0), (512, 1.0), (513, 2.0), (1_025, 3.0)] {
+            let done = epoch(&mut world(&machine, pages(&[0; 2_000], PAGE), 1e9), moves(count));
+            assert!((done.flushes - flushes).abs() < 1e-9, "{count}: {done:?}");
+            assert_eq!(done.bytes, u64::from(count) * PAGE);
+        }
+    }
+
+    #[test]
+    fn the_traffic_of_an_epoch_is_its_bytes_over_its_length_by_direction() {
+        let machine = machine(4_096);
+        let mut world = world(&machine, pages(&[0, 0, 0, 1], PAGE), 1e9);
+        let both = moves(3).chain([Act::Move { page: 3, to: 0 }]);
+        let done = epoch(&mut world, both);
+        // 4096 bytes in 10^7 ns.
+        let each = 4_096.0 / 1e7;
+        let found: Vec<(usize, usize)> = done.moves.iter().map(|of| (of.from, of.to)).collect();
+        assert_eq!(found, [(0, 1), (1, 0)]);
+        assert!((done.moves[0].gbps - 3.0 * each).abs() < 1e-12, "{done:?}");
+        assert!((done.moves[1].gbps - each).abs() < 1e-12, "{done:?}");
+    }
+
+    #[test]
+    fn an_allowance_is_saved_for_the_act_at_the_front_and_not_while_none_waits() {
+        let machine = machine(4_096);
+        let mut world = world(&machine, pages(&[0; 4], PAGE), 1_000.0);
+        (0..50).for_each(|_| assert_eq!(epoch(&mut world, []).bytes, 0));
+        // 1000 bytes are left of the last epoch, and 1000 more come in each: 4096 are there in the fourth.
+        let mut bytes = vec![epoch(&mut world, moves(2)).bytes];
+        bytes.extend((0..8).map(|_| epoch(&mut world, []).bytes));
+        // The first page leaves 904 bytes.
+        assert_eq!(bytes, [0, 0, 0, PAGE, 0, 0, 0, PAGE, 0]);
+    }
+
+    #[test]
+    fn a_refused_act_is_dropped_and_leaves_its_allowance_to_the_next() {
+        let machine = machine(3);
+        let mut world = world(&machine, pages(&[0, 0, 1, 1], PAGE), 4_096.0);
+        // One page is free on node 1; the second of three does not fit.
+        world.free[1] = i128::from(PAGE);
+        let done = epoch(&mut world, moves(2).chain([Act::Move { page: 2, to: 0 }]));
+        assert_eq!((done.bytes, done.refused, world.waiting.len()), (PAGE, 0, 2));
+        let done = epoch(&mut world, []);
+        assert_eq!((done.bytes, done.refused), (PAGE, 1), "page 2 moves in place of page 1");
+        assert_eq!(world.pages.node, [1, 0, 0, 1]);
+        assert!(world.waiting.is_empty());
+    }
+
+    #[test]
+    fn joining_copies_every_piece_to_the_node_of_the_named_one() {
+        let machine = machine(2_000);
+        let on: Vec<u16> = (0..600).map(|page| u16::from(page % 2 == 0)).collect();
+        let mut world = world(&machine, pages(&on, PAGE), 1e9);
+        let done = epoch(&mut world, [Act::Join { page: 511 }]);
+        assert!(world.pages.is_huge(0) && world.pages.node[..512].iter().all(|node| *node == 0));
+        assert_eq!(done.bytes, 512 * PAGE);
+        // One flush for the page itself, one for its 2 MiB.
+        assert!((done.flushes - 2.0).abs() < 1e-9, "{done:?}");
+        let half = 256.0 * 4_096.0 / 1e7;
+        assert!(done.moves.iter().all(|of| of.to == 0 && (of.gbps - half).abs() < 1e-9));
+        // 44 of the last 88 pages stay on each node.
+        let free = [2_000 - 512 - 44, 2_000 - 44].map(|pages: i128| pages * i128::from(PAGE));
+        assert_eq!(world.free, free);
+        assert_eq!(epoch(&mut world, [Act::Join { page: 0 }]).bytes, 0, "it is joined already");
+        assert_eq!(
+            epoch(&mut world, [Act::Join { page: 599 }]).bytes,
+            0,
+            "no room for a huge page there"
+        );
+    }
+
+    #[test]
+    fn a_huge_page_is_allocated_before_the_small_ones_are_freed() {
+        // 700 pages on the node, 512 of which are to be joined: 188 are free.
+        let machine = machine(700);
+        let mut world = world(&machine, pages(&[0; 512], PAGE), 1e9);
+        let before = world.pages.clone();
+        let done = epoch(&mut world, [Act::Join { page: 0 }]);
+        assert_eq!((done.bytes, done.refused, done.changed), (0, 1, false));
+        assert_eq!(world.pages, before);
+    }
+
+    #[test]
+    fn only_small_pages_are_copied_and_each_node_has_one_copy() {
+        let machine = machine(2_000);
+        let mut of = pages(&[0; 1_024], PAGE);
+        of.huge[0] = true;
+        let mut world = world(&machine, of, 1e9);
+        let copy = |page| Act::Copy { page, to: 1 };
+        let done =
+            epoch(&mut world, [copy(5), copy(600), copy(600), Act::Copy { page: 601, to: 0 }]);
+        assert_eq!(
+            (done.bytes, done.refused),
+            (PAGE, 0),
+            "the huge page and the second copy take nothing"
+        );
+        assert_eq!(epoch(&mut world, [Act::Split { page: 9 }, copy(5)]).bytes, PAGE);
+        assert_eq!((world.pages.copies[5], world.pages.copies[600]), (0b10, 0b10));
+    }
+
+    #[test]
+    fn splitting_costs_a_flush_once_and_moves_nothing() {
+        let machine = machine(2_000);
+        let mut of = pages(&[0; 512], PAGE);
+        of.huge[0] = true;
+        // Without a rate: a split takes none of it.
+        let mut world = world(&machine, of, 0.0);
+        let found = [0, 1].map(|_| epoch(&mut world, [Act::Split { page: 300 }]));
+        assert!((found[0].flushes - 1.0).abs() < 1e-9 && found[0].changed && found[0].bytes == 0);
+        assert!(found[1].flushes.abs() < 1e-9 && !found[1].changed, "{found:?}");
+    }
+}

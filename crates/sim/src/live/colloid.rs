@@ -125,3 +125,97 @@ fn choose(readings: &Readings<'_>, heat: &Heat, tiers: [usize; 2], wish: f64) ->
     }
     moves
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::live::testkit::{pages, readings, tiers as machine};
+    use crate::live::{Sample, testkit};
+    use crate::machine::Builder;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Samples: as many of each page as given.
+    fn samples(of: &[(u32, usize)]) -> Vec<Sample> {
+        let all = of.iter().flat_map(|(page, count)| {
+            std::iter::repeat_n(Sample { page: *page, row: 0, write: false }, *count)
+        });
+        all.collect()
+    }
+
+    fn heat(pages: usize, of: &[(u32, usize)]) -> Heat {
+        let mut heat = Heat::new(pages, HALF_LIFE);
+        heat.add(&samples(of));
+        heat
+    }
+
+    fn moves(of: &[(u32, u16)]) -> Vec<Act> {
+        of.iter().map(|(page, to)| Act::Move { page: *page, to: *to }).collect()
+    }
+
+    #[test]
+    fn near_is_the_node_of_the_lowest_latency_and_not_of_the_lowest_number() {
+        let nodes = [300.0, 90.0, 200.0].map(|ns| (ns, testkit::node(1 << 30)));
+        let machine = Builder::tiers("unsorted", 2.0, nodes.to_vec()).build().unwrap();
+        assert_eq!(tiers(&readings(&machine, &pages(&[0], MIB))), [1, 2]);
+    }
+
+    #[test]
+    fn the_hottest_pages_that_still_fit_into_the_wanted_change_move() {
+        let (machine, pages) = (machine(&[1 << 30, 1 << 30]), pages(&[1; 10], MIB));
+        let heat = heat(10, &[(3, 50), (7, 30), (1, 20)]);
+        let chosen = |wish| choose(&readings(&machine, &pages), &heat, [0, 1], wish);
+        // 30 % do not fit beside 50 % into 75 %, 20 % do.
+        assert_eq!(chosen(0.75), moves(&[(3, 0), (1, 0)]));
+        assert_eq!(chosen(1.0), moves(&[(3, 0), (7, 0), (1, 0)]));
+        assert_eq!(chosen(0.1), []);
+        assert_eq!(chosen(-1.0), [], "near memory has no page to give up");
+    }
+
+    #[test]
+    fn a_full_near_node_gives_up_its_coldest_page_for_each_hot_one() {
+        let (machine, pages) = (machine(&[2 * MIB, 1 << 30]), pages(&[0, 0, 1, 1], MIB));
+        let heat = heat(4, &[(0, 2), (2, 60), (3, 38)]);
+        let chosen = |wish| choose(&readings(&machine, &pages), &heat, [0, 1], wish);
+        assert_eq!(chosen(1.0), moves(&[(1, 1), (2, 0), (0, 1), (3, 0)]));
+        // Page 2 would gain 60 %.
+        assert_eq!(chosen(0.5), moves(&[(1, 1), (3, 0)]));
+    }
+
+    #[test]
+    fn hot_near_pages_move_far_where_less_near_is_wanted() {
+        let (machine, pages) = (machine(&[1 << 30, 1 << 30]), pages(&[0, 0, 0, 1], MIB));
+        let heat = heat(4, &[(0, 40), (1, 35), (2, 25)]);
+        // Page 2 has exactly the mean share, so it is not hot.
+        assert_eq!(
+            choose(&readings(&machine, &pages), &heat, [0, 1], -1.0),
+            moves(&[(0, 1), (1, 1)])
+        );
+    }
+
+    #[test]
+    fn a_round_requests_at_most_a_hundred_megabytes() {
+        let (machine, pages) = (machine(&[1 << 30, 1 << 30]), pages(&[1; 200], MIB));
+        let all: Vec<(u32, usize)> = (0..100).map(|page| (page, 1)).collect();
+        let chosen = choose(&readings(&machine, &pages), &heat(200, &all), [0, 1], 1.0);
+        // 95 MiB are 99.6 MB.
+        assert_eq!(chosen.len(), 95);
+    }
+
+    #[test]
+    fn the_search_waits_for_both_latencies_and_then_keeps_the_last_of_each() {
+        let (machine, pages) = (machine(&[1 << 30, 1 << 30]), pages(&[1; 10], MIB));
+        let mut controller = Colloid::default();
+        let mut tick = |loaded_ns: [Option<f64>; 2], waiting| {
+            let mut readings = readings(&machine, &pages);
+            readings.samples = samples(&[(0, 40), (1, 60)]);
+            (readings.loaded_ns, readings.waiting) = (vec![loaded_ns.to_vec()], waiting);
+            controller.tick(&readings)
+        };
+        assert_eq!(tick([Some(100.0), None], 0), []);
+        // With all accesses far, the middle of the range is half of them: page 0, as page 1 has 60 %.
+        assert_eq!(tick([None, Some(300.0)], 0), moves(&[(0, 0)]));
+        assert_eq!(tick([None, None], 1), [], "moves are waiting");
+        assert_eq!(tick([None, None], 0), moves(&[(0, 0)]));
+    }
+}

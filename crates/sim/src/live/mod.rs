@@ -16,6 +16,8 @@ pub mod heat;
 mod model;
 mod number;
 pub mod sense;
+#[cfg(test)]
+mod testkit;
 pub mod tiering;
 mod world;
 
@@ -196,5 +198,86 @@ impl Default for Settings {
             sensors: Sensors::default(),
             seed: 1,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testkit::{pages, readings, tiers};
+
+    /// A controller with fixed answers.
+    #[derive(Clone, Default)]
+    struct Fixed {
+        acts: Vec<Act>,
+        sampling: f64,
+        failed: Option<Failed>,
+        scans: bool,
+    }
+
+    impl Controller for Fixed {
+        fn tick(&mut self, _: &Readings<'_>) -> Vec<Act> {
+            self.acts.clone()
+        }
+
+        fn sampling(&self) -> f64 {
+            self.sampling
+        }
+
+        fn failed(&self) -> Option<Failed> {
+            self.failed.clone()
+        }
+
+        fn scans(&self) -> bool {
+            self.scans
+        }
+    }
+
+    #[test]
+    fn every_act_names_its_page() {
+        let acts = [
+            Act::Move { page: 3, to: 1 },
+            Act::Copy { page: 3, to: 0 },
+            Act::Split { page: 3 },
+            Act::Join { page: 3 },
+        ];
+        assert_eq!(acts.map(Act::page), [3; 4]);
+    }
+
+    #[test]
+    fn two_controllers_sample_as_the_denser_scan_if_one_does_and_fail_as_the_first() {
+        let failed = |policy| Some(Failed::Mismatch { policy });
+        let act = |page| Act::Split { page };
+        let one = Fixed { acts: vec![act(1)], sampling: 0.25, ..Fixed::default() };
+        let other =
+            Fixed { acts: vec![act(2), act(3)], sampling: 1.0, failed: failed("b"), scans: true };
+        let (machine, pages) = (tiers(&[1 << 20]), pages(&[0], 4096));
+        let mut both = Both(one.clone(), other.clone());
+        assert_eq!(both.tick(&readings(&machine, &pages)), [1, 2, 3].map(act));
+        assert!((both.sampling() - 1.0).abs() < 1e-12 && both.scans());
+        assert_eq!(both.failed(), failed("b"));
+        let both = Both(Fixed { failed: failed("a"), ..one.clone() }, other);
+        assert_eq!(both.failed(), failed("a"));
+        assert!(!Both(one.clone(), one).scans());
+    }
+
+    #[test]
+    fn a_boxed_controller_answers_as_the_one_in_it() {
+        let of = Fixed {
+            acts: vec![Act::Join { page: 9 }],
+            sampling: 0.5,
+            failed: Some(Failed::Mismatch { policy: "boxed" }),
+            scans: true,
+        };
+        let mut boxed: Box<dyn Controller> = Box::new(of.clone());
+        let (machine, pages) = (tiers(&[1 << 20]), pages(&[0], 4096));
+        assert_eq!(Controller::tick(&mut boxed, &readings(&machine, &pages)), of.acts);
+        assert!((Controller::sampling(&boxed) - 0.5).abs() < 1e-12 && Controller::scans(&boxed));
+        assert_eq!(Controller::failed(&boxed), of.failed);
+    }
+
+    #[test]
+    fn a_controller_that_never_moves_needs_no_samples_and_no_scans() {
+        assert!(Still.sampling().abs() < 1e-12 && !Still.scans() && Still.failed().is_none());
     }
 }

@@ -9,7 +9,7 @@ use nearfar_topology::{BytesPerSecond, Nanoseconds};
 use super::number::whole;
 use crate::machine::{self, LINE, Waiting};
 
-/// Queues of nodes, in their order (of a full-duplex one: reads, then writes), then links.
+/// Queues of nodes, in their order (of a full-duplex one: writes, then reads), then links.
 fn queues(machine: &machine::Machine) -> (Vec<Queue>, Vec<Vec<usize>>) {
     let queue = |gbps: f64, waiting: &Waiting, carries: Carries| {
         // A line in a queue waits a service for each before it: u / (1 - u) of them.
@@ -75,4 +75,67 @@ pub(super) fn of(machine: &machine::Machine) -> Result<Model, Unmodelled> {
     let controllers = of_node.iter().map(|own| (own[0], own.len() == 1)).collect();
     let machine = Machine::new(&queues, &paths)?;
     Ok(Model { machine, controllers, queues: queues.len() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::live::testkit::node;
+    use crate::machine::{Builder, Link, Node};
+
+    /// A half-duplex node, and a full-duplex one behind a link.
+    fn machine() -> machine::Machine {
+        let curve = Waiting::Curve { factor_ns: 2.66, power: 2.45 };
+        let full = Node {
+            read_gbps: 32.0,
+            write_gbps: 16.0,
+            duplex: true,
+            waiting: curve,
+            ..node(1 << 30)
+        };
+        let mut builder = Builder::tiers("model", 2.0, vec![(80.0, node(1 << 30)), (240.4, full)]);
+        builder.links = vec![Link { name: "1>0".into(), gbps: 8.0 }];
+        builder.routes[0][1].read_links = vec![0];
+        builder.concurrent_ns = 20.3;
+        builder.build().unwrap()
+    }
+
+    fn queue(gbps: u64, ps: u32, power_percent: u32, carries: Carries) -> Queue {
+        let capacity = BytesPerSecond(gbps * 1_000_000_000);
+        Queue { capacity, waits: Waits::Formula { ps, power_percent }, carries }
+    }
+
+    /// A line of 64 bytes takes 1 ns at 64 GB/s and 8 ns on the link.
+    fn expected() -> [Queue; 4] {
+        [
+            queue(64, 1_000, 100, Carries::All),
+            queue(16, 2_660, 245, Carries::Writes),
+            queue(32, 2_660, 245, Carries::Reads),
+            queue(8, 8_000, 100, Carries::All),
+        ]
+    }
+
+    #[test]
+    fn a_full_duplex_node_has_a_queue_for_each_direction_and_links_come_last() {
+        let (found, of_node) = queues(&machine());
+        assert_eq!(found, expected());
+        assert_eq!(of_node, [vec![0], vec![1, 2]]);
+    }
+
+    #[test]
+    fn a_path_is_the_idle_latency_in_whole_nanoseconds_and_the_links_before_the_controller() {
+        let found = of(&machine()).unwrap();
+        let path =
+            |idle, through: &[usize]| Path { idle: Nanoseconds(idle), through: through.to_vec() };
+        // 80 + 20.3 and 240.4 + 20.3.
+        let paths = [vec![path(100, &[0]), path(261, &[3, 1, 2])]];
+        assert_eq!(found.machine, Machine::new(&expected(), &paths).unwrap());
+    }
+
+    #[test]
+    fn only_a_node_with_one_queue_has_one_counter_for_all_its_lines() {
+        let found = of(&machine()).unwrap();
+        assert_eq!(found.controllers, [(0, true), (1, false)]);
+        assert_eq!(found.queues, 4);
+    }
 }

@@ -292,3 +292,173 @@ fn own(
     }
     own
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flow::Served;
+    use crate::live::testkit::{node, pages};
+    use crate::machine::{Builder, Route};
+    use crate::workload::{Region, Worker};
+
+    /// Three nodes, of which the first two have CPUs.
+    fn machine() -> Machine {
+        let mut of = Builder::tiers("sensed", 2.0, vec![(100.0, node(1 << 30)); 3]);
+        (of.cpu_nodes, of.routes) = (vec![0, 1], vec![vec![Route::default(); 3]; 2]);
+        of.latency_ns.push(vec![100.0; 3]);
+        of.build().unwrap()
+    }
+
+    /// Two workers on row 0, each of which uses a region alone: the first is written, the second read.
+    fn workload() -> Workload {
+        let region = |reads| Region {
+            name: "part".into(),
+            pages: 2,
+            hot_pages: 0,
+            hot_share: 0.0,
+            touched_by: vec![1.0, 0.0],
+            reads,
+        };
+        let worker =
+            |uses: [f64; 2]| Worker { row: 0, lines: 8.0, think_ns: 0.0, uses: uses.to_vec() };
+        Workload {
+            name: "sensed".into(),
+            about: String::new(),
+            page_bytes: 4096,
+            regions: vec![region(0.0), region(1.0)],
+            workers: vec![worker([1.0, 0.0]), worker([0.0, 1.0])],
+            antagonists: Vec::new(),
+            huge: false,
+            stripe: 0,
+            walk_ns: 0.0,
+        }
+    }
+
+    /// Four pages, two of each region; the first of each has all of its heat.
+    fn half_used() -> Pages {
+        let of = pages(&[0; 4], 4096);
+        Pages { heat: vec![1.0, 0.0, 1.0, 0.0], region: vec![0, 0, 1, 1], ..of }
+    }
+
+    fn served(per_ns: f64, loaded_ns: [f64; 3]) -> Served {
+        Served { per_ns, latency_ns: 100.0, loaded_ns: loaded_ns.to_vec() }
+    }
+
+    /// One line per nanosecond for the first worker, three for the second, and a probe of row 1.
+    fn flow() -> Flow {
+        Flow {
+            served: vec![
+                served(1.0, [100.0, 200.0, 300.0]),
+                served(3.0, [140.0, 240.0, 340.0]),
+                served(0.0, [500.0, 600.0, 700.0]),
+            ],
+            controllers: vec![4.5, 1.0, 0.5],
+            links: Vec::new(),
+            controllers_busy: vec![0.0; 3],
+            links_busy: Vec::new(),
+            settled: true,
+        }
+    }
+
+    const SHARES: [[f64; 3]; 2] = [[1.0, 0.0, 0.0], [0.5, 0.25, 0.25]];
+
+    fn exact() -> Sensors {
+        Sensors { noise: 0.0, delay_ticks: 0, samples: 4_000, ..Sensors::default() }
+    }
+
+    fn look(sense: &mut Sense, sensors: &Sensors, flow: &Flow) -> Option<Seen> {
+        let shares = SHARES.map(|row| row.to_vec());
+        sense.look(sensors, (flow, &shares), (&machine(), &workload()))
+    }
+
+    fn sense() -> Sense {
+        Sense::new(&workload(), &half_used(), Rng::new(7))
+    }
+
+    #[test]
+    fn a_latency_is_the_mean_over_a_rows_workers_by_lines_or_the_probes() {
+        let found = look(&mut sense(), &exact(), &flow()).unwrap().loaded_ns;
+        // (1 x 100 + 3 x 140) / 4 in the first column.
+        let expected = [[130.0, 230.0, 330.0], [500.0, 600.0, 700.0]];
+        for (found, expected) in found.iter().zip(expected) {
+            for (found, expected) in found.iter().zip(expected) {
+                assert!((found.unwrap() - expected).abs() < 1e-9, "{found:?} {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_bias_raises_every_latency_by_its_share_and_no_counter() {
+        let sensors = Sensors { bias: 0.2, ..exact() };
+        let [plain, biased] =
+            [exact(), sensors].map(|of| look(&mut sense(), &of, &flow()).unwrap());
+        for (plain, biased) in
+            plain.loaded_ns.iter().flatten().zip(biased.loaded_ns.iter().flatten())
+        {
+            assert!((biased.unwrap() / plain.unwrap() - 1.2).abs() < 1e-9);
+        }
+        assert_eq!(plain.controllers_per_us, biased.controllers_per_us);
+    }
+
+    #[test]
+    fn own_lines_are_counted_by_row_and_node_and_only_as_far_as_there_are_counters() {
+        let of = |counters| look(&mut sense(), &Sensors { counters, ..exact() }, &flow()).unwrap();
+        let all = of(Counters::All);
+        // In lines per microsecond: 1 + 3 x 0.5 on node 0, 3 x 0.25 on the others.
+        let own = [[Some(2_500.0), Some(750.0), Some(750.0)], [Some(0.0); 3]];
+        assert_eq!(all.own_per_us, own);
+        assert_eq!(all.controllers_per_us, [Some(4_500.0), Some(1_000.0), Some(500.0)]);
+        let only_own = of(Counters::Own);
+        assert_eq!(
+            (only_own.own_per_us, only_own.controllers_per_us),
+            (all.own_per_us, vec![None; 3])
+        );
+        let none = of(Counters::None);
+        assert!(
+            none.own_per_us.iter().flatten().chain(&none.controllers_per_us).all(Option::is_none)
+        );
+    }
+
+    #[test]
+    fn readings_arrive_in_order_after_their_delay() {
+        let (mut sense, sensors) = (sense(), Sensors { delay_ticks: 2, ..exact() });
+        let arrived: Vec<Option<f64>> = [1.0, 2.0, 3.0, 4.0]
+            .map(|lines| Flow { controllers: vec![lines, 0.0, 0.0], ..flow() })
+            .iter()
+            .map(|flow| {
+                look(&mut sense, &sensors, flow).and_then(|seen| seen.controllers_per_us[0])
+            })
+            .collect();
+        assert_eq!(arrived, [None, None, Some(1_000.0), Some(2_000.0)]);
+    }
+
+    #[test]
+    fn sensors_that_lose_everything_read_nothing() {
+        let seen = look(&mut sense(), &Sensors { loss: 1.0, ..exact() }, &flow()).unwrap();
+        assert!(seen.samples.is_empty());
+        let readings = seen.loaded_ns.iter().chain(&seen.own_per_us).flatten();
+        assert!(readings.chain(&seen.controllers_per_us).all(Option::is_none));
+    }
+
+    #[test]
+    fn samples_follow_throughput_regions_and_heat() {
+        let mut sense = sense();
+        let samples = look(&mut sense, &exact(), &flow()).unwrap().samples;
+        assert_eq!(samples.len(), 4_000);
+        assert!(samples.iter().all(|of| of.row == 0 && of.write == (of.page == 0)));
+        assert!(samples.iter().all(|of| [0, 2].contains(&of.page)), "the others have no heat");
+        let first = samples.iter().filter(|of| of.page == 0).count();
+        // A quarter of the lines: 1000, with a standard deviation of 27.
+        assert!(first.abs_diff(1_000) < 140, "{first}");
+        sense.learn(&workload(), &Pages { heat: vec![0.0, 1.0, 0.0, 1.0], ..half_used() });
+        let samples = look(&mut sense, &exact(), &flow()).unwrap().samples;
+        assert!(samples.iter().all(|of| [1, 3].contains(&of.page)), "heat has moved");
+    }
+
+    #[test]
+    fn a_row_without_a_worker_has_a_probe_of_its_own_memory() {
+        let found = probes(&machine(), &workload());
+        let shares = vec![0.0, 1.0, 0.0];
+        assert_eq!(found, [Demand { row: 1, lines: 0.0, think_ns: 0.0, reads: 1.0, shares }]);
+    }
+}

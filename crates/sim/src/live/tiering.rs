@@ -209,6 +209,12 @@ impl Memory {
         slot(range.start).min(last)..slot(range.end.next_multiple_of(self.page_bytes)).min(last)
     }
 
+    /// The slots of a node that begin within a range: neighbouring ranges have none in common.
+    fn beginning(&self, range: AddrRange, node: usize) -> std::ops::Range<usize> {
+        let start = range.start.next_multiple_of(self.page_bytes);
+        self.within(AddrRange { start, ..range }, node)
+    }
+
     /// The probability that a page's accessed bit is set.
     fn referenced(&self, page: u32) -> f64 {
         let lines = self.accesses[page as usize] - self.cleared[page as usize];
@@ -250,7 +256,7 @@ impl Memory {
             if both.is_empty() {
                 continue;
             }
-            let pages = self.slots[node][self.within(both, node)].iter().flatten();
+            let pages = self.slots[node][self.beginning(both, node)].iter().flatten();
             let found = pages.clone().map(|page| self.referenced(*page) * real(self.page_bytes));
             let (found, taken) = (whole(found.sum()), pages.count() as u64 * self.page_bytes);
             (at, used) = (at + taken, used + found);
@@ -369,90 +375,4 @@ impl TierPages for Memory {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::{Settings, World};
-    use super::*;
-    use crate::machine::Machine;
-    use crate::pages::Pages;
-    use crate::published::colloid;
-    use crate::workload::{self, Workload};
-
-    /// Colloid's machine and workload, smaller: 0.5 GiB of 2.5 are hot, 1 GiB fits near memory.
-    fn hot_set() -> (Machine, Workload) {
-        let large = colloid::machine(135.0).unwrap();
-        let mut workload = workload::find("hot-set", &large).unwrap();
-        workload.page_bytes = 64 << 10;
-        workload.regions[0].pages = 8 << 10;
-        workload.regions[1].pages = 32 << 10;
-        // Hot pages are accessed every 18 ms, cold ones every 640: a window of 50 ms tells them apart.
-        workload.workers[0].lines = colloid::LINES / 160.0;
-        let mut smaller = (*large).clone();
-        smaller.nodes[0].size = Bytes(1 << 30);
-        smaller.nodes[1].size = Bytes(4 << 30);
-        (smaller.build().unwrap(), workload)
-    }
-
-    fn settings() -> Settings {
-        Settings { tick_epochs: 1, rate_gbps: 1.0, ..Settings::default() }
-    }
-
-    /// The share of accesses that near memory serves.
-    fn near(pages: &Pages, workload: &Workload) -> f64 {
-        let uses = |page: usize| workload.workers[0].uses[usize::from(pages.region[page])];
-        (0..pages.count())
-            .filter(|page| pages.node[*page] == 0)
-            .map(|page| pages.heat[page] * uses(page))
-            .sum()
-    }
-
-    fn run(world: &mut World<'_>, tiering: &mut Tiering, seconds: u32) -> u64 {
-        (0..seconds * 100).map(|_| world.step(tiering).unwrap().moved_bytes).sum()
-    }
-
-    #[test]
-    fn a_hot_set_in_far_memory_is_promoted_and_found_again_once_it_has_moved() {
-        let (machine, workload) = hot_set();
-        let mut pages = Pages::of(&workload, 1);
-        pages.interleave(&[1, 2], &machine);
-        let mut world = World::new(&machine, &workload, pages, settings());
-        let mut tiering = Tiering::default();
-        assert!(near(world.pages(), &workload) < 0.5);
-        run(&mut world, &mut tiering, 300);
-        let found = near(world.pages(), &workload);
-        assert!(found > 0.8, "{found}");
-        world.rotate(world.pages().count() / 2);
-        let lost = near(world.pages(), &workload);
-        run(&mut world, &mut tiering, 300);
-        let again = near(world.pages(), &workload);
-        assert!(lost < 0.6 && again > 0.75, "{lost} {again}");
-    }
-
-    #[test]
-    fn once_the_hot_set_is_near_few_pages_move() {
-        let (machine, workload) = hot_set();
-        let mut pages = Pages::of(&workload, 1);
-        pages.first_touch(&workload, &machine);
-        let mut world = World::new(&machine, &workload, pages, settings());
-        let mut tiering = Tiering::default();
-        run(&mut world, &mut tiering, 60);
-        let moved = run(&mut world, &mut tiering, 60);
-        assert!(moved < 256 << 20, "{moved} bytes in a minute");
-        assert!(near(world.pages(), &workload) > 0.85);
-    }
-
-    #[test]
-    fn a_slot_holds_one_page_and_each_page_has_a_slot_of_its_node() {
-        let (machine, workload) = hot_set();
-        let mut pages = Pages::of(&workload, 3);
-        pages.interleave(&[1, 1], &machine);
-        let mut world = World::new(&machine, &workload, pages, settings());
-        let mut tiering = Tiering::default();
-        run(&mut world, &mut tiering, 20);
-        let (_, memory) = tiering.at_work.as_ref().unwrap();
-        for (page, (node, slot)) in (0u32..).zip(&memory.of) {
-            assert_eq!(memory.slots[*node][*slot as usize], Some(page));
-        }
-        let full: usize = memory.slots.iter().flatten().filter(|slot| slot.is_some()).count();
-        assert_eq!(full, memory.of.len());
-    }
-}
+mod tests;

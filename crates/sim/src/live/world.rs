@@ -274,3 +274,119 @@ impl<'a> World<'a> {
         self.waiting.extend(acts.into_iter().filter(known));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::live::Still;
+    use crate::live::testkit::{pages, tiers};
+    use crate::machine::LINE;
+    use crate::workload::{Region, Worker};
+
+    /// Two regions of two small pages each; of the worker's lines, 3 of 4 go to the first.
+    fn workload(lines: f64) -> Workload {
+        let region = |name: &str| Region {
+            name: name.into(),
+            pages: 2,
+            hot_pages: 0,
+            hot_share: 0.0,
+            touched_by: vec![1.0],
+            reads: 1.0,
+        };
+        Workload {
+            name: "timed".into(),
+            about: String::new(),
+            page_bytes: 4096,
+            regions: vec![region("one"), region("other")],
+            workers: vec![Worker { row: 0, lines, think_ns: 40.0, uses: vec![0.75, 0.25] }],
+            antagonists: Vec::new(),
+            huge: false,
+            stripe: 0,
+            walk_ns: 10.0,
+        }
+    }
+
+    fn placed() -> Pages {
+        let of = pages(&[0; 4], 4096);
+        Pages { heat: vec![0.5; 4], region: vec![0, 0, 1, 1], ..of }
+    }
+
+    /// Records one thing at each tick, and asks for this part of the samples.
+    struct Record<T, F>(Vec<T>, F, f64);
+
+    impl<T, F: FnMut(&Readings<'_>) -> T> Controller for Record<T, F> {
+        fn tick(&mut self, readings: &Readings<'_>) -> Vec<Act> {
+            self.0.push((self.1)(readings));
+            Vec::new()
+        }
+
+        fn sampling(&self) -> f64 {
+            self.2
+        }
+
+        fn scans(&self) -> bool {
+            true
+        }
+    }
+
+    fn settings() -> Settings {
+        let sensors =
+            super::super::Sensors { delay_ticks: 0, samples: 1_000, ..Default::default() };
+        Settings { tick_epochs: 1, sensors, ..Settings::default() }
+    }
+
+    #[test]
+    fn counted_accesses_are_the_served_lines_by_region_and_heat() {
+        let machine = tiers(&[1 << 20, 1 << 20]);
+        let mut world = World::new(&machine, &workload(8.0), placed(), settings());
+        let mut record = Record(Vec::new(), |of: &Readings<'_>| of.accesses.to_vec(), 0.0);
+        let gbps: Vec<f64> =
+            (0..3).map(|_| world.step(&mut record).unwrap().figures.gbps).collect();
+        for (at, accesses) in record.0.iter().enumerate() {
+            // An epoch is 10^7 ns.
+            let served: f64 = gbps[..=at].iter().map(|gbps| gbps / LINE * 1e7).sum();
+            for (found, share) in accesses.iter().zip([0.375, 0.375, 0.125, 0.125]) {
+                assert!((found / (served * share) - 1.0).abs() < 1e-9, "{found} of {served}");
+            }
+        }
+    }
+
+    #[test]
+    fn time_in_translation_is_its_share_of_a_lines_whole_time() {
+        let machine = tiers(&[1 << 20, 1 << 20]);
+        // Next to no line: 10 ns of 40 to think, 10 for the walk and 100 in memory.
+        let mut world = World::new(&machine, &workload(1e-6), placed(), settings());
+        let mut record = Record(Vec::new(), |of: &Readings<'_>| of.walks, 0.0);
+        world.step(&mut record).unwrap();
+        assert!((record.0[0] - 10.0 / 150.0).abs() < 1e-6, "{:?}", record.0);
+    }
+
+    #[test]
+    fn a_controller_gets_the_part_of_the_samples_that_it_asks_for() {
+        let machine = tiers(&[1 << 20, 1 << 20]);
+        for (part, wanted) in [(0.0, 0), (0.25, 250), (1.0, 1_000), (7.0, 1_000), (-1.0, 0)] {
+            let mut world = World::new(&machine, &workload(8.0), placed(), settings());
+            let mut record = Record(Vec::new(), |of: &Readings<'_>| of.samples.len(), part);
+            world.step(&mut record).unwrap();
+            assert_eq!(record.0, [wanted], "{part}");
+        }
+    }
+
+    #[test]
+    fn flushes_take_at_most_half_of_the_time_of_cpus() {
+        let machine = tiers(&[1 << 20, 1 << 20]);
+        // Few lines do not wait for each other, so throughput is as the time that is left.
+        let gbps = |flush_ns: f64, moving: bool| {
+            let settings = Settings { flush_ns, ..settings() };
+            let mut world = World::new(&machine, &workload(1e-6), placed(), settings);
+            world.waiting.extend(moving.then_some(Act::Split { page: 0 }));
+            world.waiting.extend(moving.then_some(Act::Copy { page: 0, to: 1 }));
+            world.step(&mut Still).unwrap().figures.gbps
+        };
+        let off = gbps(0.0, false);
+        // One flush: 10^6 of 10^7 ns.
+        assert!((gbps(1e6, true) / off - 0.9).abs() < 1e-3, "{} {off}", gbps(1e6, true));
+        assert!((gbps(1e9, true) / off - 0.5).abs() < 1e-3, "{} {off}", gbps(1e9, true));
+        assert!((gbps(1e9, false) / off - 1.0).abs() < 1e-9, "nothing moves");
+    }
+}

@@ -171,3 +171,65 @@ impl Table {
         Row { table: self.title, what, unit, paper, model, tolerance, how, because, left_out: None }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::steady;
+    use crate::pages::Pages;
+    use crate::testkit::ring;
+
+    /// The steady state of a program under a placement.
+    fn placed(table: &Table, policy: Policy) -> Figures {
+        let machine = ring();
+        let workload = workload::find(table.workload, &machine).unwrap();
+        let mut pages = Pages::of(&workload, 1);
+        policy.place(&mut pages, &workload, &machine);
+        steady(&machine, &workload, &pages)
+    }
+
+    #[test]
+    fn controllers_are_as_uneven_under_first_touch_as_the_touched_shares() {
+        // Of shares p, q, q, q: the root of ((p - 1/4)^2 + 3 (q - 1/4)^2) / 3, over 1/4.
+        for (table, expected) in TABLES.iter().zip([1.92, 1.547]) {
+            let found = placed(table, Policy::FirstTouch).controller_imbalance;
+            assert!((found / expected - 1.0).abs() < 0.005, "{}: {found}", table.title);
+            let row = table.row((String::new(), Unit::Share), found, table.controllers[0]);
+            assert!(row.within(), "{row:?}");
+        }
+    }
+
+    #[test]
+    fn a_quarter_of_interleaved_lines_is_local_and_the_figure_counts_as_implied() {
+        for table in &TABLES {
+            let found = placed(table, Policy::Interleave).local_access_ratio;
+            let row = table.row((String::new(), Unit::Share), found, table.local[1]);
+            assert!(row.within() && row.how == How::Implied && !row.because.is_empty(), "{row:?}");
+        }
+    }
+
+    #[test]
+    fn only_an_implied_figure_has_a_reason() {
+        for table in &TABLES {
+            let all = [table.latency, table.controllers, table.links, table.local];
+            for (paper, how, because) in all.into_iter().flatten().chain([table.gain]) {
+                assert!(paper > 0.0 && because.is_empty() == (how != How::Implied), "{because}");
+            }
+        }
+    }
+
+    #[test]
+    fn both_programs_have_parameters_of_their_own() {
+        let listed = crate::published::parameters::parameters(&ring());
+        for table in &TABLES {
+            assert!(listed.iter().any(|of| of.study == table.title), "{}", table.title);
+        }
+    }
+
+    #[test]
+    fn a_machine_with_cpus_on_one_node_alone_is_refused() {
+        let machine = crate::published::colloid::machine(135.0).unwrap();
+        let error = rows(&machine).unwrap_err().to_string();
+        assert!(error.contains("streamcluster") && error.contains("several nodes"), "{error}");
+    }
+}

@@ -220,3 +220,48 @@ pub(super) fn left_out(rows: &mut [Row]) {
         rows[place].left_out = off;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The publication's trends, as a check of the copied figures.
+    #[test]
+    fn published_gains_rise_with_contention_and_fall_with_the_latency_of_far_memory() {
+        assert!(PUBLISHED.iter().all(|row| row.is_sorted()));
+        for load in 0..4 {
+            assert!(PUBLISHED.map(|row| row[load]).iter().rev().is_sorted(), "{load}");
+        }
+    }
+
+    #[test]
+    fn a_row_at_the_end_of_the_range_is_implied_and_only_middle_latencies_are_predicted() {
+        let found = rows();
+        assert_eq!(found.len(), 16);
+        for (row, (far_ns, load, paper)) in found.iter().zip(published()) {
+            assert!(
+                (row.paper - paper).abs() < 1e-12 && row.what.contains(&format!("{far_ns} ns"))
+            );
+            // Contention of 1 leaves near memory the faster one if far memory is far enough.
+            let is_clamped = load == 0.0 || (load == 1.0 && far_ns > 140.0);
+            let is_fitted = far_ns == 135.0 || far_ns == 192.0;
+            if row.how == How::Implied {
+                assert!(is_clamped && (row.model - 1.0).abs() < 1e-12, "{row:?}");
+            } else {
+                assert_eq!(row.how == How::Fitted, is_fitted, "{row:?}");
+                assert!(row.model > 1.0, "{row:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn equal_tiers_without_contention_are_equally_slow_at_half_the_lines() {
+        let equal = Fitted { gbps: [100.0, 100.0], ..FITTED };
+        // Both have 70 ns.
+        let machine = equal.machine(70.0).unwrap();
+        let share = equal.equal_latency(&machine, 0.0);
+        assert!((share - 0.5).abs() < 1e-6, "{share}");
+        assert!(equal.ratio(70.0, 0.0) > 1.0);
+        assert!(equal.ratio(f64::NAN, 0.0).is_nan(), "no such machine");
+    }
+}

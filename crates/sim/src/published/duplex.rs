@@ -86,4 +86,31 @@ mod tests {
         let [even, more, only] = [best(0.5), best(2.0 / 3.0), best(1.0)];
         assert!(even >= more && more > only + 0.03, "{even} {more} {only}");
     }
+
+    #[test]
+    fn no_mix_reads_or_writes_more_than_the_memories_can_carry() {
+        let machine = machine().unwrap();
+        let alone = |reads| {
+            let shares = vec![1.0, 0.0];
+            let demand = Demand { row: 0, lines: LINES, think_ns: 0.0, reads, shares };
+            crate::machine::LINE * flow::solve(&machine, &[demand], &[]).served[0].per_ns
+        };
+        for (far, reads) in [(0.1, 1.0), (1.0 / 3.0, 0.5), (1.0 / 3.0, 1.0), (0.6, 0.5), (0.9, 0.0)]
+        {
+            // DRAM has 250 GB/s for both directions, CXL memory 68 for each.
+            let most = f64::min(250.0 / (1.0 - far), 68.0 / (far * f64::max(reads, 1.0 - reads)));
+            let found = (1.0 + gain(&machine, far, reads)) * alone(reads);
+            assert!(found <= most * 1.001, "{far} far, {reads} read: {found} of {most}");
+        }
+    }
+
+    #[test]
+    fn without_a_limit_in_dram_the_direction_that_is_used_more_limits_the_gain() {
+        let machine = machine().unwrap();
+        // All lines to CXL memory: 68 GB/s of reads, or twice as much half and half.
+        let [reads, both] = [1.0, 0.5].map(|reads| 1.0 + gain(&machine, 1.0, reads));
+        assert!((both / reads / 2.0 - 1.0).abs() < 0.02, "{both} {reads}");
+        let writes = 1.0 + gain(&machine, 1.0, 0.0);
+        assert!((writes / reads - 1.0).abs() < 1e-9, "{writes} {reads}");
+    }
 }

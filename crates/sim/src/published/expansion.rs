@@ -208,4 +208,41 @@ mod tests {
                     0.7,0,100\n0.7,12,110\n0.7,24,300\n1,0,100\n1,11,110\n1,22,300\n";
         assert_eq!(best_mix(&Curves::parse(text).unwrap()), 0.7);
     }
+
+    #[test]
+    fn the_fuller_memory_limits_a_share_of_pages_and_shares_as_bandwidths_add_them_up() {
+        let memory = curves(100.0, 100.0);
+        // Two cards of 8 lanes are one device; one of them has half of its bandwidth.
+        for (cards, far, expected) in [
+            (2.0, 0.25, 1.0 / 0.75),
+            (2.0, 0.5, 2.0),
+            (2.0, 0.75, 1.0 / 0.75),
+            (1.0, 1.0 / 3.0, 1.5),
+            (1.0, 0.5, 1.0),
+        ] {
+            let setup = Setup { dram: &memory, channels: (8.0, 8.0), cxl: &memory, cards };
+            let (_, gain) = setup.at(far, 1.0).unwrap();
+            assert!((gain / expected - 1.0).abs() < 0.02, "{cards} cards, {far} far: {gain}");
+        }
+    }
+
+    #[test]
+    fn no_page_in_cxl_memory_gains_nothing_and_the_best_share_never_loses() {
+        let (dram, slow) = (curves(100.0, 200.0), curves(2_000.0, 1.0));
+        let setup = Setup { dram: &dram, channels: (8.0, 8.0), cxl: &slow, cards: 1.0 };
+        let (far, gain) = setup.at(0.0, 1.0).unwrap();
+        assert!(far.abs() < 1e-12 && (gain - 1.0).abs() < 1e-12);
+        assert!(setup.best(1.0).unwrap().1 >= 1.0);
+        assert!(setup.at(0.5, 1.0).unwrap().1 < 0.1, "half of the pages wait for 1 GB/s");
+    }
+
+    #[test]
+    fn fewer_channels_have_their_part_of_the_measured_bandwidth() {
+        let dram = curves(100.0, 200.0);
+        let peak = |channels| {
+            let setup = Setup { dram: &dram, channels: (channels, 8.0), cxl: &dram, cards: 2.0 };
+            setup.machine().unwrap().nodes[0].read_gbps
+        };
+        assert!((peak(8.0) / peak(1.0) - 8.0).abs() < 1e-9 && (peak(8.0) - 200.0).abs() < 1e-9);
+    }
 }

@@ -120,4 +120,20 @@ mod tests {
         let found = fit(&[1.0, 7.0], &errors).unwrap();
         assert!((found[0] - 3.0).abs() < 1e-3 && (found[1] - 7.0).abs() < 1e-9, "{found:?}");
     }
+
+    #[test]
+    fn a_step_without_damping_solves_linear_errors_at_once() {
+        // Errors 3 + a + b and 5 + 2 a: no error at a = -2.5, b = -0.5.
+        let found = step(&[vec![1.0, 2.0], vec![1.0, 0.0]], &[3.0, 5.0], 0.0);
+        assert!((found[0] + 2.5).abs() < 1e-6 && (found[1] + 0.5).abs() < 1e-6, "{found:?}");
+        // Damping of 1 halves the step of a lone parameter.
+        let found = step(&[vec![2.0]], &[6.0], 1.0);
+        assert!((found[0] + 1.5).abs() < 1e-6, "{found:?}");
+    }
+
+    #[test]
+    fn a_sum_of_squares_with_a_number_missing_is_larger_than_any() {
+        assert!((squares(&[3.0, -4.0]) - 25.0).abs() < 1e-12);
+        assert!(squares(&[1.0, f64::NAN]).is_infinite() && squares(&[f64::MAX]).is_infinite());
+    }
 }

@@ -120,3 +120,56 @@ fn of_tiers() -> Vec<Parameter> {
         number(HMSDK, ("outstanding lines", duplex::LINES, "lines"), both),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::testkit::ring;
+
+    /// The value of a parameter.
+    fn value(all: &[Parameter], study: &str, name: &str) -> f64 {
+        let found = all.iter().find(|of| of.study == study && of.name == name);
+        found.and_then(|of| of.value).unwrap()
+    }
+
+    #[test]
+    fn each_parameter_is_listed_once_with_the_figures_that_it_was_fitted_to() {
+        let all = parameters(&ring());
+        let names: BTreeSet<(&str, &str)> = all.iter().map(|of| (of.study, of.name)).collect();
+        assert_eq!((all.len(), names.len()), (22, 22));
+        assert!(all.iter().all(|of| !of.fitted_to.is_empty()));
+        // Routes are a choice and not a number.
+        assert_eq!(all.iter().filter(|of| of.value.is_none()).count(), 1);
+    }
+
+    #[test]
+    fn values_are_those_of_the_model_in_the_units_of_the_list() {
+        let all = parameters(&ring());
+        for (study, name, expected) in [
+            // 58.26 ns at 2.3 GHz.
+            (BOTH, "latency of concurrent operation", 134.0),
+            (BOTH, "bandwidth of a link", 8.0),
+            (SC, "outstanding lines of a node", 12.9),
+            (PCA_TABLE, "lines of the first node over another's", 10.0 / 7.2),
+            (COLLOID, "outstanding lines of the application", 128.0),
+            (COLLOID, "bandwidth of far memory", 70.0),
+            (HMSDK, "bandwidth of CXL memory in each direction", 68.0),
+        ] {
+            let found = value(&all, study, name);
+            assert!((found / expected - 1.0).abs() < 1e-3, "{study}, {name}: {found} {expected}");
+        }
+    }
+
+    #[test]
+    fn a_change_of_the_machine_shows_in_its_own_parameter_and_in_no_other() {
+        let mut changed = (*ring()).clone();
+        changed.probe_lines = 0.5;
+        let [before, after] = [ring(), changed.build().unwrap()].map(|of| parameters(&of));
+        let differ: Vec<&Parameter> =
+            before.iter().zip(&after).filter(|(a, b)| a != b).map(|(_, after)| after).collect();
+        assert_eq!(differ.len(), 1);
+        assert_eq!((differ[0].name, differ[0].value), ("coherence probes of an access", Some(0.5)));
+    }
+}

@@ -107,4 +107,40 @@ proptest! {
         prop_assert!(about <= exact * (1.0 + 1e-9), "it never has more throughput: {about} {exact}");
         prop_assert!(about > 0.85 * exact, "{about} {exact}");
     }
+
+    #[test]
+    fn throughput_is_between_the_bounds_of_a_balanced_network_and_of_the_bottleneck(services in prop::collection::vec(0.5f64..30.0, 2..5), lines in 1u32..20, think in 0.0f64..200.0) {
+        let stations: Vec<Station> = services.iter().map(|ns| station(*ns)).collect();
+        let (sum, most) = (services.iter().sum::<f64>(), services.iter().copied().fold(0.0, f64::max));
+        let of = Class { think_ns: think, ..class(f64::from(lines), sum, &vec![1.0; services.len()]) };
+        let found = solve(&stations, &[of]).unwrap().per_ns[0];
+        let n = f64::from(lines);
+        // At best nobody waits, at worst every line waits for all others at every station.
+        prop_assert!(found <= (n / (think + sum)).min(1.0 / most) * (1.0 + 1e-9));
+        prop_assert!(found >= n / (think + sum * n) * (1.0 - 1e-9));
+    }
+
+    #[test]
+    fn a_line_more_adds_throughput_and_less_than_the_line_before(service in 0.5f64..30.0, base in 30.0f64..400.0, other in 0u32..5) {
+        let stations = [station(service), station(0.7 * service)];
+        let per_ns = |lines: u32| {
+            let others = class(f64::from(other), base, &[0.3, 0.7]);
+            solve(&stations, &[class(f64::from(lines), base, &[1.0, 0.4]), others]).unwrap().per_ns[0]
+        };
+        let found: Vec<f64> = (0..8).map(per_ns).collect();
+        let added: Vec<f64> = found.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        prop_assert!(added.iter().all(|more| *more > 0.0), "{found:?}");
+        prop_assert!(added.windows(2).all(|pair| pair[1] <= pair[0] * (1.0 + 1e-9)), "{added:?}");
+    }
+
+    #[test]
+    fn the_order_of_classes_and_of_stations_does_not_matter(a in 1u32..6, b in 1u32..6, base in 60.0f64..400.0) {
+        let stations = [station(5.0), station(12.0)];
+        let [one, other] = [class(f64::from(a), base, &[1.0, 0.2]), class(f64::from(b), base, &[0.1, 0.9])];
+        let plain = solve(&stations, &[one.clone(), other.clone()]).unwrap();
+        let turned = |of: &Class| Class { visits: of.visits.iter().rev().copied().collect(), ..of.clone() };
+        let found = solve(&[station(12.0), station(5.0)], &[turned(&other), turned(&one)]).unwrap();
+        prop_assert!(close(plain.per_ns[0], found.per_ns[1], 1e-9) && close(plain.per_ns[1], found.per_ns[0], 1e-9));
+        prop_assert!(close(plain.utilisation[0], found.utilisation[1], 1e-9));
+    }
 }

@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod best;
 mod built;
 mod chance;
 mod compare;
@@ -15,7 +16,9 @@ mod flow;
 mod hand;
 mod idle;
 mod links;
+mod loops;
 mod machines;
+mod moves;
 mod network;
 mod oracle;
 mod pages;

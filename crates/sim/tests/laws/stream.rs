@@ -133,3 +133,24 @@ fn a_refusal_names_what_is_allowed() {
         assert!(error.to_string().contains(part), "{error}");
     }
 }
+
+#[test]
+fn the_first_epoch_has_the_accesses_of_an_idle_machine_and_the_second_those_that_were_served() {
+    let machine = two_tiers(1_000, 1_000);
+    let mut drawn = workload(vec![region(100, 0, 1)], 1);
+    (drawn.workers[0].lines, drawn.workers[0].think_ns) = (12.0, 40.0);
+    let pages = Pages::of(&drawn, 1);
+    let stream = |accesses| {
+        let options = Options { accesses, epoch_ms: 2, threads: 2, seed: 3 };
+        run(&machine, &drawn, &pages, &Source::uniform(100).unwrap(), options)
+    };
+    // 12 lines, each 40 ns of thinking and 80 ns from near memory: 0.1 in a nanosecond, for 2 ms.
+    let first = stream(1);
+    assert_eq!((first.epochs, first.accesses), (1, 200_000));
+    let second = stream(200_001);
+    assert_eq!(second.epochs, 2);
+    #[expect(clippy::cast_precision_loss, reason = "a count of accesses")]
+    let served = (second.accesses - 200_000) as f64;
+    assert!(close(served, first.figures.gbps / 64.0 * 2e6, 1e-5), "{served} {first:?}");
+    assert_eq!(first.touched, 100, "of 2000 accesses a page, each has some");
+}
