@@ -76,10 +76,13 @@ pub struct Heat {
 
 impl Reading {
     /// Adds another sensor's reading of the same time. If both have a value, the first is kept; samples are combined
-    /// only if they are of one kind, otherwise the first's are kept.
+    /// only if they are of one kind, otherwise the first's are kept. Time and coverage are those of the counted lines,
+    /// else those of the samples.
     pub fn join(&mut self, other: Self) {
         let counts = other.counts;
-        if self.accesses.is_none() && self.served.iter().all(Option::is_none) {
+        let counted = |one: &Self| one.accesses.is_some() || one.served.iter().any(Option::is_some);
+        let sampled = self.per_sample.is_some() || !self.samples.is_empty();
+        if !counted(self) && (counted(&other) || !sampled) {
             (self.elapsed, self.coverage) = (other.elapsed, other.coverage);
         }
         if self.accesses.is_none() {
@@ -96,11 +99,14 @@ impl Reading {
             self.latency_fresh = other.latency_fresh;
         } else {
             self.latency_age = self.latency_age.max(other.latency_age);
+            self.latency_fresh =
+                joined_fresh(&self.latency, [&self.latency_fresh, &other.latency_fresh]);
             for (mine, other) in self.latency.iter_mut().zip(other.latency) {
                 fill(mine, other);
             }
         }
-        if self.samples.is_empty() {
+        // A sampler that met no access keeps its weight beside a sensor without samples.
+        if self.samples.is_empty() && (self.per_sample.is_none() || !other.samples.is_empty()) {
             (self.samples, self.per_sample) = (other.samples, other.per_sample);
         } else if self.per_sample == other.per_sample {
             self.samples.extend(other.samples);
@@ -131,8 +137,12 @@ impl Reading {
         }
         self.reads = self.reads.and(later.reads);
         if !later.latency.is_empty() {
+            self.latency_fresh = if self.latency.is_empty() {
+                later.latency_fresh
+            } else {
+                fresh(&self.latency_fresh, later.latency_fresh)
+            };
             (self.latency, self.latency_age) = (later.latency, later.latency_age);
-            self.latency_fresh = fresh(&self.latency_fresh, later.latency_fresh);
         }
         if !later.used.is_empty() {
             self.used = later.used;
@@ -211,6 +221,22 @@ fn fill<T>(mine: &mut Vec<Option<T>>, other: Vec<Option<T>>) {
             *mine = other;
         }
     }
+}
+
+/// The fresh values of two sensors together: of each latency as in the reading that has it, the first one's if both do;
+/// empty means all.
+fn joined_fresh(first: &[Vec<Option<Nanoseconds>>], fresh: [&[Vec<bool>]; 2]) -> Vec<Vec<bool>> {
+    if fresh.iter().all(|fresh| fresh.is_empty()) {
+        return Vec::new();
+    }
+    let is_fresh = |row: usize, (column, latency): (usize, &Option<Nanoseconds>)| {
+        let rows = fresh[usize::from(latency.is_none())];
+        rows.get(row).and_then(|row| row.get(column)).is_none_or(|fresh| *fresh)
+    };
+    let row = |(row, cells): (usize, &Vec<Option<Nanoseconds>>)| {
+        cells.iter().enumerate().map(|cell| is_fresh(row, cell)).collect()
+    };
+    first.iter().enumerate().map(row).collect()
 }
 
 /// The fresh values of either reading; empty means all.
@@ -324,5 +350,77 @@ mod tests {
         let mut table = Table::new(10, 2);
         reading.add_to(&mut table);
         assert_eq!(table.pages().len(), 1);
+    }
+
+    #[test]
+    fn time_and_coverage_are_those_of_the_counted_lines_or_else_of_the_samples() {
+        let timed = |elapsed, coverage| Reading {
+            elapsed: Nanoseconds(elapsed),
+            coverage: BasisPoints(coverage),
+            ..Reading::default()
+        };
+        let samples = || Reading {
+            samples: vec![sample(0, 4, false)],
+            per_sample: Some(9),
+            ..timed(7, 2_000)
+        };
+        let latency = || Reading { latency: vec![vec![Some(Nanoseconds(90))]], ..timed(8, 10_000) };
+        let counted = || Reading { served: vec![Some(5)], ..timed(9, 5_000) };
+        let joined = |readings: [Reading; 3]| {
+            let mut all = readings.into_iter();
+            let mut first = all.next().unwrap();
+            all.for_each(|other| first.join(other));
+            (first.elapsed.0, first.coverage.0)
+        };
+        // A sampler that observed a fifth of the time is not taken for one that observed all of it.
+        assert_eq!(joined([samples(), latency(), latency()]), (7, 2_000));
+        assert_eq!(joined([latency(), samples(), latency()]), (7, 2_000));
+        for readings in [
+            [counted(), samples(), latency()],
+            [samples(), counted(), latency()],
+            [latency(), samples(), counted()],
+        ] {
+            assert_eq!(joined(readings), (9, 5_000));
+        }
+        let silent = || Reading { samples: Vec::new(), ..samples() };
+        assert_eq!(joined([silent(), latency(), latency()]), (7, 2_000), "it saw no access");
+        for (mut first, other) in [(silent(), latency()), (latency(), silent())] {
+            first.join(other);
+            assert!(first.counts_lines(), "no sample of a known weight is a count of zero");
+        }
+    }
+
+    /// Latencies of one row, each with whether it is fresh.
+    fn latencies(row: [Option<(u64, bool)>; 3]) -> Reading {
+        Reading {
+            latency: vec![row.map(|cell| cell.map(|(ns, _)| Nanoseconds(ns))).to_vec()],
+            latency_fresh: vec![row.map(|cell| cell.is_some_and(|(_, fresh)| fresh)).to_vec()],
+            ..Reading::default()
+        }
+    }
+
+    #[test]
+    fn a_latency_taken_from_another_sensor_is_as_fresh_as_it_is_there() {
+        let other = latencies([Some((1, true)), Some((2, true)), Some((3, false))]);
+        let mut both = latencies([Some((9, false)), None, None]);
+        both.join(other.clone());
+        assert_eq!(both.latency, [[9, 2, 3].map(|ns| Some(Nanoseconds(ns)))]);
+        assert_eq!(both.latency_fresh, [[false, true, false]]);
+        // A sensor that marks none measures all it has in each reading.
+        let mut all =
+            Reading { latency_fresh: Vec::new(), ..latencies([Some((9, true)), None, None]) };
+        all.join(other);
+        assert_eq!(all.latency_fresh, [[true, true, false]]);
+    }
+
+    #[test]
+    fn a_latency_is_fresh_over_two_readings_if_it_was_in_one_of_them() {
+        let mut sum = latencies([Some((1, true)), Some((2, false)), None]);
+        sum.go_on(latencies([Some((1, false)), Some((2, false)), Some((3, true))]));
+        assert_eq!(sum.latency_fresh, [[true, false, true]]);
+        // Nothing was measured before: only the later reading's marks count.
+        let mut sum = Reading::default();
+        sum.go_on(latencies([Some((1, true)), Some((2, false)), None]));
+        assert_eq!(sum.latency_fresh, [[true, false, false]]);
     }
 }

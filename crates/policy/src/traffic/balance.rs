@@ -38,6 +38,8 @@ mod drift;
 #[cfg(test)]
 mod four_nodes;
 mod judge;
+#[cfg(test)]
+mod laws;
 mod outlook;
 mod pages;
 mod reading;

@@ -1,11 +1,13 @@
-//! Machines for tests: two tiers calibrated on published figures, and identical nodes.
+//! Machines for tests: two tiers calibrated on published figures, and identical nodes; and an observation without noise.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-use nearfar_topology::{BytesPerSecond, Nanoseconds};
+use nearfar_topology::{BasisPoints, Bytes, BytesPerSecond, Nanoseconds};
 
-use super::model::{Carries, Machine, Path, Queue, Waits};
+use super::balance::{Observation, Region};
+use super::model::{Carries, LINE, Loops, Machine, Path, Queue, Waits};
+use super::number::{basis_points, count};
 
 const fn queue(mbps: u64) -> Queue {
     Queue {
@@ -43,4 +45,30 @@ pub(super) fn alike(nodes: usize) -> Machine {
     let paths: Vec<Vec<Path>> =
         (0..nodes).map(|cpu| (0..nodes).map(|node| path(cpu, node)).collect()).collect();
     Machine::new(&vec![controller; nodes], &paths).unwrap()
+}
+
+/// A tenth of a second of a program with `lines` outstanding lines on two tiers, beside `foreign` lines of others: its
+/// region of 4 GB has this near share of accesses and may be anywhere.
+pub(super) fn observed(machine: &Machine, lines: f64, near: f64, foreign: [f64; 2]) -> Observation {
+    let at = [near, 1.0 - near];
+    let loops = Loops { lines: vec![lines], think: vec![0.0], reads: 1.0 };
+    let flow = machine.solve(&loops, &[at.to_vec()], &foreign);
+    let ns = |node| Some(Nanoseconds(count(machine.latency((0, node), 1.0, &flow.wait))));
+    let own = at.map(|at| BytesPerSecond(count(flow.rate[0] * at * LINE * 1e9)));
+    Observation {
+        elapsed: Nanoseconds(100_000_000),
+        latency: vec![vec![ns(0), ns(1)]],
+        used: vec![None; 2],
+        own: Some(vec![own.to_vec()]),
+        reads: BasisPoints(10_000),
+        regions: vec![Region {
+            by: vec![BasisPoints(10_000)],
+            at: at.map(basis_points).to_vec(),
+            least: vec![BasisPoints(0); 2],
+            most: vec![BasisPoints(10_000); 2],
+            bytes: Bytes(4_000_000_000),
+        }],
+        room: vec![Bytes(1 << 40); 2],
+        ..Observation::default()
+    }
 }

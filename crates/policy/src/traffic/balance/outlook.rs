@@ -94,3 +94,140 @@ pub(super) fn way_ns(
     let by_trust = share * 1e4 / f64::from(config.trust.0.max(1)) * real(config.period.0);
     by_rate.max(by_trust)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use nearfar_topology::{BasisPoints, Bytes};
+
+    use crate::traffic::balance::Region;
+    use crate::traffic::model::{Loops, Machine};
+    use crate::traffic::place::Spot;
+    use crate::traffic::testkit::{observed, two_tiers};
+
+    const OURS: f64 = 128.0;
+
+    /// The target after phases of these loads of others on near memory, each with a number of readings of a tenth of a
+    /// second; and the best near shares for the last two.
+    fn target(phases: &[(f64, usize)]) -> (Goal, [f64; 2]) {
+        let machine = two_tiers(135);
+        let mut senses = Senses::default();
+        let seen = |others| observed(&machine, OURS, 0.5, [others, 0.0]);
+        let mut last = [0.0; 2];
+        for (others, readings) in phases {
+            let seen = seen(*others);
+            (0..*readings).for_each(|_| _ = senses.take_in(&machine, &seen));
+            last = [last[1], *others];
+        }
+        let loops = Loops { lines: senses.own(), think: vec![0.0], reads: 1.0 };
+        let spots = [Spot { by: vec![1.0], least: vec![0.0; 2], most: vec![1.0; 2] }];
+        let (at, scenes) = (vec![vec![0.5, 0.5]], senses.scenes());
+        let problem = Problem { machine: &machine, loops: &loops, spots: &spots, scenes: &scenes };
+        let best = last.map(|others| {
+            let scenes = [Scene { foreign: vec![others, 0.0], weight: 1.0 }];
+            Problem { scenes: &scenes, ..problem }.best(&at).0[0][0]
+        });
+        (goal(problem, (&Config::default(), &senses), &seen(last[1]), &at), best)
+    }
+
+    fn near(goal: &Goal) -> f64 {
+        goal.to[0][0]
+    }
+
+    #[test]
+    fn without_an_earlier_phase_the_target_is_best_for_the_present_loads() {
+        for others in [0.0, 222.0, 666.0] {
+            let (goal, [_, best]) = target(&[(others, 50)]);
+            assert!((near(&goal) - best).abs() < 0.02, "{goal:?}, best {best}");
+            assert!((goal.lasts_ns / 30e9 - 1.0).abs() < 1e-9, "the horizon: {}", goal.lasts_ns);
+        }
+        // Loads that have lasted for longer than the horizon are expected to last as long again.
+        let (goal, _) = target(&[(222.0, 401)]);
+        assert!((goal.lasts_ns / 40e9 - 1.0).abs() < 1e-9, "{}", goal.lasts_ns);
+    }
+
+    #[test]
+    fn phases_much_longer_than_the_migration_are_followed() {
+        let (calm, busy) = ((0.0, 1200), (666.0, 1200));
+        for phases in [[calm, busy, calm, busy], [busy, calm, busy, calm]] {
+            let (goal, [other, best]) = target(&phases);
+            assert!((best - other).abs() > 0.5, "loads with different targets: {best} and {other}");
+            assert!((near(&goal) - best).abs() < 0.02, "{goal:?}, best {best}");
+            assert_eq!(goal.scenes.len(), 1);
+            assert!((goal.lasts_ns / 120e9 - 1.0).abs() < 0.01, "{}", goal.lasts_ns);
+        }
+    }
+
+    #[test]
+    fn phases_shorter_than_the_migration_have_one_target_that_is_the_same_in_each_of_them() {
+        let (calm, busy) = ((0.0, 10), (666.0, 10));
+        let during = |mut phases: Vec<(f64, usize)>| {
+            phases.push(phases[phases.len() - 2]);
+            let (goal, best) = target(&phases);
+            assert_eq!(goal.scenes.len(), 2, "{goal:?}");
+            (near(&goal), best)
+        };
+        let cycle = [calm, busy].repeat(6);
+        let ((first, best), (second, _)) = (during(cycle.clone()), during(cycle[..11].to_vec()));
+        assert!((first - second).abs() < 0.06, "{first} and {second}");
+        assert!(best.iter().any(|best| (first - best).abs() > 0.1), "{first} between {best:?}");
+    }
+
+    #[test]
+    fn a_phase_a_quarter_longer_than_expected_is_expected_to_last_as_long_again() {
+        let lasts = |readings: usize| {
+            let phases = [(0.0, 400), (666.0, 400), (0.0, 400), (666.0, readings)];
+            target(&phases).0.lasts_ns / 1e9
+        };
+        assert!((lasts(100) - 40.0).abs() < 1e-6, "{}", lasts(100));
+        assert!((lasts(490) - 40.0).abs() < 1e-6, "{}", lasts(490));
+        // The first five readings of a phase are needed to detect it and count as the phase before.
+        assert!((lasts(605) - 60.0).abs() < 1e-6, "{}", lasts(605));
+    }
+
+    fn regions(bytes: &[u64]) -> Observation {
+        let region = |bytes: &u64| Region { bytes: Bytes(*bytes), ..Region::default() };
+        Observation { regions: bytes.iter().map(region).collect(), ..Observation::default() }
+    }
+
+    #[test]
+    fn placements_are_apart_by_the_bytes_of_the_shares_that_differ() {
+        let seen = regions(&[1_000, 3_000]);
+        let one = vec![vec![0.7, 0.3], vec![1.0, 0.0]];
+        let other = vec![vec![0.5, 0.5], vec![0.9, 0.1]];
+        for (bytes, share) in [apart(&seen, (&one, &other)), apart(&seen, (&other, &one))] {
+            assert!((bytes - 500.0).abs() < 1e-9, "0.2 of 1000 and 0.1 of 3000: {bytes}");
+            assert!((share - 0.2).abs() < 1e-9, "{share}");
+        }
+        let (bytes, share) = apart(&seen, (&one, &one));
+        assert!(bytes.abs() < 1e-9 && share.abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_migration_takes_as_long_as_the_rate_or_the_steps_by_trust_require() {
+        let (near, even) = (vec![vec![1.0, 0.0]], vec![vec![0.5, 0.5]]);
+        let config = Config { trust: BasisPoints(1_000), ..Config::default() };
+        let seconds = |bytes| way_ns(&config, &regions(&[bytes]), (&near, &even)) / 1e9;
+        // Five steps of a tenth, half a second each; 10 GB at 2 GB/s.
+        assert!((seconds(1_000_000) - 2.5).abs() < 1e-9, "{}", seconds(1_000_000));
+        assert!((seconds(20_000_000_000) - 5.0).abs() < 1e-9, "{}", seconds(20_000_000_000));
+    }
+
+    #[test]
+    fn a_target_is_within_the_bounds_of_its_region() {
+        let machine: Machine = two_tiers(135);
+        let seen = observed(&machine, OURS, 0.5, [0.0, 0.0]);
+        let mut senses = Senses::default();
+        (0..20).for_each(|_| _ = senses.take_in(&machine, &seen));
+        let loops = Loops { lines: senses.own(), think: vec![0.0], reads: 1.0 };
+        let spots = [Spot { by: vec![1.0], least: vec![0.0, 0.4], most: vec![1.0; 2] }];
+        let (at, scenes) = (vec![vec![0.5, 0.5]], senses.scenes());
+        let problem = Problem { machine: &machine, loops: &loops, spots: &spots, scenes: &scenes };
+        let goal = goal(problem, (&Config::default(), &senses), &seen, &at);
+        assert!(
+            (near(&goal) - 0.6).abs() < 1e-6,
+            "near memory is faster, up to its bound: {goal:?}"
+        );
+    }
+}

@@ -241,3 +241,6 @@ impl Reading {
         used
     }
 }
+
+#[cfg(test)]
+mod tests;

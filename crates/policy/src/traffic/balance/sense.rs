@@ -267,3 +267,6 @@ fn root(square: f64) -> f64 {
     }
     (0..40).fold(square.max(1.0), |root, _| f64::midpoint(root, square / root))
 }
+
+#[cfg(test)]
+mod tests;
