@@ -252,6 +252,6 @@ mod tests {
             unreadable: 0,
         };
         let shown = groups(&report);
-        assert!(shown.ends_with("   20.0 MiB     4.0 MiB    12.0 MiB    60  /app\n"), "{shown}");
+        assert!(shown.ends_with("     20 MiB       4 MiB      12 MiB    60  /app\n"), "{shown}");
     }
 }

@@ -165,6 +165,7 @@ mod tests {
         assert!(!is_whole(&found));
         let shown = text(&found);
         assert!(shown.contains("failed: binding to node 2"), "{shown}");
+        assert!(html(&found).contains("failed: binding to node 2"));
         found.rows.pop();
         assert!(is_whole(&found));
         let server = &mut found.redis[1];
@@ -172,6 +173,5 @@ mod tests {
         assert!(!is_whole(&found));
         let none = "70000 B, CXL only                       –            –         2.04";
         assert!(text(&found).contains(none) && text(&found).contains("failed: no redis-server"));
-        assert!(html(&found).contains("failed: binding to node 2"));
     }
 }
