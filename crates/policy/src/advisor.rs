@@ -259,6 +259,45 @@ mod tests {
     }
 
     #[test]
+    fn a_node_is_busy_from_twice_its_idle_latency_until_its_average_is_below_one_and_a_half() {
+        let mut one = Advisor::new(&[known(0, Some(100), None)]);
+        let mut step = |load| {
+            one.step(&[look(load)]);
+            (pressures(&one)[0], !one.has_bandwidth(NodeId(0)))
+        };
+        assert_eq!(step(100), (100, false));
+        assert_eq!(step(298), (199, false));
+        assert_eq!(step(201), (200, true), "the average of 199 and 201");
+        assert_eq!(step(100), (150, true), "not relieved yet");
+        assert_eq!(step(149), (149, false));
+        assert_eq!(step(250), (199, false), "and busy only from 200 on again");
+    }
+
+    #[test]
+    fn the_first_sample_counts_in_full_and_each_further_one_counts_half() {
+        let mut one = Advisor::new(&[known(0, Some(100), None)]);
+        let loads = [100, 300, 300, 100].map(|load| {
+            one.step(&[look(load)]);
+            one.advice()[0].load.0
+        });
+        assert_eq!(loads, [100, 200, 250, 175]);
+    }
+
+    #[test]
+    fn bandwidth_in_use_is_compared_with_the_larger_of_the_read_and_the_write_figure() {
+        let most = |gbps: u64| Some(BytesPerSecond(gbps * GB));
+        for (read, write) in [(most(10), most(20)), (most(20), most(10)), (None, most(20))] {
+            let mut one = Advisor::new(&[Known { read, write, ..known(0, None, None) }]);
+            let mut busy = |tenths: u64| {
+                let used = Some(BytesPerSecond(tenths * GB / 10));
+                one.step(&[Look { used, ..look(100) }]);
+                !one.has_bandwidth(NodeId(0))
+            };
+            assert_eq!([busy(179), busy(180)], [false, true], "{read:?} {write:?}");
+        }
+    }
+
+    #[test]
     fn looks_that_cost_much_are_fewer() {
         let wait = |cpu, looks| pace(Nanoseconds(200_000_000), Nanoseconds(cpu), looks).0;
         assert_eq!(wait(0, 0), 200_000_000);

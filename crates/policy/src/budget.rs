@@ -260,6 +260,37 @@ mod tests {
     }
 
     #[test]
+    fn expected_growth_is_not_taken_up_by_promotion_and_decays_by_an_eighth_a_step() {
+        let mut keeper = keeper(1000, 0);
+        let mut promotes = |near: u64, far| {
+            let moves = keeper.step(Usage { near: Bytes(near), far: Bytes(far) }, TICK);
+            keeper.moved(moves.demote, moves.promote);
+            moves.promote.0
+        };
+        // Nothing is in far memory yet; then 80 MiB more are allocated in a tick.
+        assert_eq!(promotes(500 * MIB, 0), 0);
+        // Of the aim of 980 MiB 400 are left: less two bands of 5, a huge page, and the 80 expected.
+        let first = promotes(580 * MIB, 9000 * MIB);
+        assert_eq!(first, 308 * MIB);
+        // 92 left, less 12, and 70 expected.
+        let second = promotes(580 * MIB + first, 8000 * MIB);
+        assert_eq!(second / MIB, 10);
+        // 82 left, less 12, and 61.25 expected.
+        let third = promotes(580 * MIB + first + second, 8000 * MIB);
+        assert_eq!(third * 4 / MIB, 35);
+    }
+
+    #[test]
+    fn a_minimum_near_the_maximum_moves_the_aim_of_demotion_up_to_half_a_per_cent_below_it() {
+        for min in [995, 1000] {
+            let demotes = |near| keeper(1000, min).step(usage(near, 0), TICK).demote.0 / MIB;
+            assert_eq!([demotes(1000), demotes(1001), demotes(1100)], [0, 6, 105], "{min}");
+        }
+        let demotes = |near| keeper(1000, 900).step(usage(near, 0), TICK).demote.0 / MIB;
+        assert_eq!([demotes(995), demotes(996)], [0, 6], "a minimum below the aim does not matter");
+    }
+
+    #[test]
     fn a_minimum_alone_promotes_and_demotes_nothing() {
         let budget = Budget::new(None, Some(Bytes(300 * MIB)), CAPACITY).unwrap();
         let mut keeper = Keeper::new(budget);

@@ -255,4 +255,95 @@ mod tests {
         assert_eq!(lacking.but("load y").to_string(), "no /sys/x; load y");
         assert!(Whose::Machine.has(Process(1)) && !Whose::Processes([].into()).has(Process(1)));
     }
+
+    /// A sensor that records its calls in its cost and remembers the density.
+    #[derive(Debug)]
+    struct Fake {
+        calls: u64,
+        sampling: Option<Sampling>,
+        fails: bool,
+    }
+
+    impl Fake {
+        fn call(&mut self, call: u32) -> Result<(), Unusable> {
+            self.calls = self.calls * 10 + u64::from(call);
+            if self.fails { Err(Unusable::new(Why::Failed, "gone")) } else { Ok(()) }
+        }
+    }
+
+    impl Sensor for Fake {
+        fn name(&self) -> &'static str {
+            "fake"
+        }
+
+        fn sees(&self) -> Sees {
+            Sees {
+                addresses: Grain::Regions,
+                writes: true,
+                cpu: false,
+                traffic: false,
+                latency: true,
+                scope: Scope::Own,
+                nature: Nature::Emulated,
+            }
+        }
+
+        fn check(&mut self) -> Result<(), Unusable> {
+            self.call(1)
+        }
+
+        fn start(&mut self, _: &Whose, _: Nanoseconds) -> Result<(), Unusable> {
+            self.call(2)
+        }
+
+        fn read(&mut self, now: Nanoseconds) -> Result<Reading, Unusable> {
+            self.call(3).map(|()| Reading { elapsed: now, ..Reading::default() })
+        }
+
+        fn set_sampling(&mut self, sampling: Sampling) -> Result<(), Unusable> {
+            self.sampling = Some(sampling);
+            self.call(4)
+        }
+
+        fn cost(&self) -> Cost {
+            Cost { cpu: Nanoseconds(self.calls), interruptions: self.sampling.map_or(0, |_| 1) }
+        }
+
+        fn stop(&mut self) -> Result<(), Unusable> {
+            self.call(5)
+        }
+    }
+
+    #[test]
+    fn a_boxed_sensor_is_the_sensor_in_every_call() {
+        for fails in [false, true] {
+            let own = Fake { calls: 0, sampling: None, fails };
+            let mut boxed: Box<dyn Sensor> = Box::new(own);
+            let results = [
+                boxed.check(),
+                boxed.start(&Whose::Machine, Nanoseconds(1)),
+                boxed.read(Nanoseconds(7)).map(|reading| assert_eq!(reading.elapsed.0, 7)),
+                // Without forwarding the trait's own method would accept any density and do nothing.
+                boxed.set_sampling(Sampling::Sparse),
+                boxed.stop(),
+            ];
+            assert!(results.iter().all(|result| result.is_err() == fails), "{results:?}");
+            assert_eq!(boxed.cost(), Cost { cpu: Nanoseconds(12_345), interruptions: 1 });
+            assert_eq!((boxed.name(), boxed.sees().scope), ("fake", Scope::Own));
+        }
+    }
+
+    #[test]
+    fn each_reason_has_a_word_of_its_own() {
+        let all = [Why::Absent, Why::Forbidden, Why::Taken, Why::Mute, Why::Failed];
+        let words: BTreeSet<&str> = all.map(Why::word).into();
+        assert_eq!(words.len(), all.len());
+    }
+
+    #[test]
+    fn processes_outside_the_scope_are_left_out() {
+        let these = Whose::Processes([Process(3), Process(5)].into());
+        let has = [3, 4, 5].map(|process| these.has(Process(process)));
+        assert_eq!((has, Whose::default()), ([true, false, true], Whose::Machine));
+    }
 }

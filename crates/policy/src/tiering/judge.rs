@@ -149,3 +149,6 @@ impl Tiering {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

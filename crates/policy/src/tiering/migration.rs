@@ -199,4 +199,56 @@ mod tests {
         let boundary = Boundary { near: &near, far: &far, headroom: BasisPoints(0) };
         assert_eq!(mib(&boundary.promotions(&sockets(), MIB, &[])), []);
     }
+
+    fn decision(by_age: bool) -> Decision {
+        let window = Nanoseconds(1_000_000_000);
+        Decision {
+            promote: Bytes(0),
+            promote_window: window,
+            demote: Bytes(0),
+            by_age,
+            idle: window,
+            period: window,
+            reason: super::super::Reason::Exchange,
+        }
+    }
+
+    /// MiB from the beginning of the node's memory that migrations of these MiB cover.
+    fn covered(node: &mut TieredNode, near: bool, by_age: bool, mib: u64) -> Option<(u64, u64)> {
+        let last = LastScan {
+            window: Nanoseconds(2_000_000_000),
+            until_promotion: Nanoseconds(500_000_000),
+        };
+        let one = Migration { node: 0, target: 1, bytes: mib * MIB };
+        let found = ranges(node, (near, side(64, 0)), [one].into_iter(), &decision(by_age), last);
+        let start = node.ranges()[0].start;
+        found.get(&1).map(|range| ((range.start - start) / MIB, (range.end - start) / MIB))
+    }
+
+    #[test]
+    fn scenario_5_pages_counted_in_a_longer_window_are_expected_in_part() {
+        // Segments are of 4 MiB; all of the second one and half of the others was referenced in 2 s.
+        let counted = || {
+            let mut node = sockets().remove(2);
+            for (at, segment) in node.segments_mut().iter_mut().enumerate() {
+                segment.count(4 * MIB, if at == 1 { 4 * MIB } else { 2 * MIB });
+            }
+            node
+        };
+        // In 1 s three quarters of them: 3 MiB are the whole second segment.
+        assert_eq!(covered(&mut counted(), false, false, 3), Some((4, 8)));
+        // In half a second a quarter: 1 MiB.
+        assert_eq!(covered(&mut counted(), false, true, 1), Some((4, 8)));
+        let mut node = counted();
+        let ends = [(); 3].map(|()| covered(&mut node, true, false, 2));
+        assert_eq!(ends, [Some((0, 4)), Some((0, 4)), Some((0, 4))], "idle pages, from the start");
+    }
+
+    #[test]
+    fn scenario_6_demotion_by_age_goes_on_where_the_hand_was() {
+        let mut node = sockets().remove(0);
+        let ends = [8, 16, 1].map(|mib| covered(&mut node, true, true, mib));
+        assert_eq!(ends, [Some((0, 8)), Some((8, 24)), Some((24, 25))]);
+        assert_eq!(node.covered().map(|range| range.len()), Some(MIB));
+    }
 }

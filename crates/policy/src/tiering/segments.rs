@@ -325,6 +325,7 @@ fn shortest_run(has: &[u64], wanted: u64) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec;
 
     #[test]
     fn what_is_to_move_is_where_most_was_found_and_the_next_pass_goes_on_behind_it() {
@@ -404,6 +405,20 @@ mod tests {
         node.learn_outcome(0);
         node.learn_outcome(5);
         assert!(node.yields[0].share >= AS_EXPECTED / 8);
+    }
+
+    #[test]
+    fn background_migration_promotes_to_the_nearest_faster_node_and_demotes_to_the_nearest_slower()
+    {
+        let node = |targets: &[(u16, bool, u32)]| {
+            let target =
+                |(to, up, far): &(u16, bool, u32)| MigrationTarget::new(NodeId(*to), *up, *far);
+            let targets = targets.iter().map(target).collect();
+            TieredNode::new(NodeId(9), 1, targets, &[]).nearest().collect::<Vec<_>>()
+        };
+        let middle = [(4, false, 14), (0, true, 17), (5, false, 20), (1, true, 28)];
+        assert_eq!(node(&middle), [1, 0]);
+        assert_eq!([node(&middle[..1]), node(&middle[3..]), node(&[])], [vec![0], vec![0], vec![]]);
     }
 
     #[test]

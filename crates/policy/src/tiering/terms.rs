@@ -193,3 +193,72 @@ pub fn scale(value: u64, by: u64, of: u64) -> u64 {
     let scaled = u128::from(value) * u128::from(by) / u128::from(of.max(1));
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn side(total: u64, free: u64) -> TierUsage {
+        TierUsage { total: Bytes(total), free: Bytes(free) }
+    }
+
+    #[test]
+    fn near_memory_is_counted_if_at_least_half_of_it_was_scanned_and_else_sampled() {
+        let counted = |near: u64, far: u64| {
+            let scan = |at| Scanned { at: Bytes(at), ..Scanned::default() };
+            let seen = Observation {
+                near: side(120, 20),
+                near_scan: scan(near),
+                far_scan: scan(far),
+                ..Observation::default()
+            };
+            (seen.sampled(), seen.both())
+        };
+        assert_eq!([counted(50, 1), counted(49, 1)], [(true, true), (true, false)]);
+        assert_eq!([counted(50, 0), counted(0, 1)], [(false, false), (false, false)]);
+    }
+
+    #[test]
+    fn more_free_memory_than_there_is_in_all_is_none_in_use() {
+        assert_eq!([side(5, 2).taken(), side(2, 5).taken()], [3, 0]);
+    }
+
+    #[test]
+    fn background_migration_keeps_between_a_half_and_one_and_a_half_of_the_headroom_free() {
+        let upkeep = |mib: u64, far_used: Option<u64>| {
+            let mut tiering = Tiering::new(Goals::with_traffic(BytesPerSecond(mib * MIB)));
+            tiering.far_used = far_used;
+            let near = side(10_000 * MIB, 0);
+            tiering.background_migration(&Observation { near, ..Observation::default() })
+        };
+        // The headroom is 2 % of 10,000 MiB; 0.5 % of far pages are worth promoting.
+        let found = upkeep(512, Some(50));
+        assert_eq!(found.free_least, Bytes(100 * MIB));
+        assert_eq!(found.free_most, Some(Bytes(300 * MIB)));
+        assert_eq!(found.rate, BytesPerSecond(200 * MIB), "no more than the headroom");
+        assert_eq!(upkeep(300, Some(50)).rate, BytesPerSecond(150 * MIB), "half of the traffic");
+        assert_eq!([upkeep(512, Some(49)), upkeep(512, None)].map(|of| of.free_most), [None; 2]);
+    }
+
+    #[test]
+    fn each_reason_has_a_word_of_its_own() {
+        let rests = Reason::NoGain { again_in: Nanoseconds(1) };
+        let all = [Reason::Seeks, Reason::Fits, Reason::Fills, Reason::Exchange, Reason::Settled];
+        let words: alloc::collections::BTreeSet<_> =
+            all.into_iter().chain([rests]).map(Reason::word).collect();
+        assert_eq!(words.len(), 6);
+    }
+
+    proptest! {
+        #[test]
+        fn scaling_rounds_down_saturates_and_takes_a_divisor_of_zero_as_one(value in any::<u64>(), by in any::<u64>(), of in any::<u64>()) {
+            let found = u128::from(scale(value, by, of));
+            let (product, of) = (u128::from(value) * u128::from(by), u128::from(of.max(1)));
+            let exact = found * of <= product && product - found * of < of;
+            prop_assert!(exact || found == u128::from(u64::MAX) && product / of > found);
+        }
+    }
+}

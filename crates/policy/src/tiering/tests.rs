@@ -421,6 +421,35 @@ fn cold_pages_in_near_memory_make_room_for_new_ones() {
     assert!(hot_far < 300, "{hot_far} hot pages were demoted");
 }
 
+#[test]
+fn the_window_grows_until_the_hot_set_fills_half_of_near_memory_and_is_then_interpolated() {
+    let seen = |near: u64, far: u64| {
+        let scan = |used| Scanned { at: Bytes(8_000), used: Bytes(used), moved: Bytes(0) };
+        Observation {
+            elapsed: Nanoseconds(SECOND_NS),
+            near: TierUsage { total: Bytes(8_192), free: Bytes(192) },
+            far: TierUsage { total: Bytes(16_000), free: Bytes(8_000) },
+            near_scan: scan(near),
+            far_scan: scan(far),
+            ..Observation::default()
+        }
+    };
+    let mut tiering = Tiering::new(Goals::with_traffic(BytesPerSecond(1 << 30)));
+    let mut window = |near, far| {
+        tiering.step(&seen(near, far));
+        (tiering.scan().window.0 / 100_000, tiering.seek == Seek::Found)
+    };
+    // The hot set is to be half of 8192 less 163 of headroom: 4014. Found are 800 at 50 ms; 50 ms x 4014 / 800.
+    assert_eq!(window(400, 400), (2_508, false));
+    // 6000 at 250.8 ms: 50 ms + 200.8 ms x (4014 - 800) / (6000 - 800).
+    assert_eq!(window(4_000, 2_000), (1_741, true));
+    let mut tiering = Tiering::new(Goals::with_traffic(BytesPerSecond(1 << 30)));
+    tiering.step(&seen(100, 100));
+    assert_eq!(tiering.scan().window, Nanoseconds(400_000_000), "eight times at most");
+    tiering.step(&seen(1_900, 2_000));
+    assert_eq!(tiering.scan().window, Nanoseconds(800_000_000), "and at least twice");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]

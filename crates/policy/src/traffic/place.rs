@@ -431,4 +431,6 @@ pub fn promotion(terms: &Terms, heat: &[Heat]) -> Promotion {
 }
 
 #[cfg(test)]
+mod laws;
+#[cfg(test)]
 mod tests;

@@ -169,7 +169,53 @@ mod tests {
         assert_eq!(Shape::of(&Waits::Points(all)), None);
     }
 
+    #[test]
+    fn the_formula_is_a_power_of_utilisation_over_the_rest_and_its_slope_the_derivative() {
+        let shape = Shape::of(&Waits::Formula { ps: 2_000, power_percent: 200 }).unwrap();
+        // 2 ns x 0.25 / 0.5, and 1 ns x (2 / 0.5 + 1 / 0.5).
+        let (wait, slope) = shape.wait_and_slope(0.5);
+        assert!((wait - 1.0).abs() < 1e-12 && (slope - 6.0).abs() < 1e-9, "{wait} {slope}");
+        // A power beyond its bounds counts as the bound: a quarter.
+        let flat = Shape::of(&Waits::Formula { ps: 2_000, power_percent: 0 }).unwrap();
+        assert!((flat.wait(0.0625) - 2.0 * 0.5 / 0.9375).abs() < 1e-9, "{}", flat.wait(0.0625));
+    }
+
+    #[test]
+    fn measured_curves_are_met_at_their_points_and_the_peak_is_the_last() {
+        let text =
+            "# source: made up\nread_share,gbps,ns\n1,10,100\n1,40,104\n1,70,130\n1,100,220\n";
+        let curves = Curves::parse(text).unwrap();
+        let shape = Shape::of(&Waits::measured(&curves, 1.0)).unwrap();
+        let at = |gbps: f64| shape.wait(gbps / (100.0 * Curves::BEYOND_PEAK));
+        assert!((at(100.0) - 120.0).abs() < 0.5, "{}", at(100.0));
+        for gbps in [20.0, 55.0, 85.0, 95.0] {
+            let right = curves.waiting_ns(1.0, gbps);
+            assert!(
+                (at(gbps) - right).abs() < 0.1 * right + 1.0,
+                "{gbps}: {}, not {right}",
+                at(gbps)
+            );
+        }
+        assert!(at(101.99) > 5.0 * at(100.0), "beyond the peak waiting has no limit");
+    }
+
     proptest! {
+        #[test]
+        fn the_slope_is_that_of_a_segment_in_its_middle_and_in_between_elsewhere(
+            steps in proptest::array::uniform8(1u32..50_000), at in 0usize..POINTS - 1, part in 0.0f64..1.0,
+        ) {
+            let mut sum = 0;
+            let Shape::Points(points) = Shape::of(&points(steps.map(|step| { sum += step; sum }))).unwrap() else {
+                unreachable!()
+            };
+            let (low, high) = (middle(&points, at), middle(&points, at + 1));
+            let (before, after) = (slope(&points, at), slope(&points, at + 1));
+            let near = |found: f64, right: f64| (found - right).abs() < 1e-6 * right.max(1.0);
+            prop_assert!(near(measured(&points, low).1, before) && near(measured(&points, high).1, after));
+            let between = measured(&points, low + (high - low) * part).1;
+            prop_assert!(near(between, before + (after - before) * part), "{before} to {after}: {between}");
+        }
+
         #[test]
         fn waiting_never_falls_and_its_slope_does_not_jump(
             steps in proptest::array::uniform8(0u32..200_000),

@@ -37,6 +37,7 @@ impl Weights {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn a_round_has_the_pages_of_each_node_in_order() {
@@ -52,5 +53,34 @@ mod tests {
         assert!(!of(3, 1).is_in_proportion_to(&of(1, 3)));
         let other = Weights::new([(NodeId(0), 3), (NodeId(2), 1)].into()).unwrap();
         assert!(!of(3, 1).is_in_proportion_to(&other));
+    }
+
+    fn any_weights() -> impl Strategy<Value = Weights> {
+        prop::collection::btree_map((0_u16..64).prop_map(NodeId), 1_u8..12, 1..6)
+            .prop_map(|pages| Weights::new(pages).unwrap())
+    }
+
+    proptest! {
+        #[test]
+        fn any_pages_of_a_rounds_length_are_spread_exactly_by_the_weights(weights in any_weights(), from in 0_u64..1 << 52) {
+            let round = u64::from(weights.round());
+            for (node, pages) in weights.iter() {
+                let here = (from..from + round).filter(|page| weights.node_of(*page) == node).count();
+                prop_assert_eq!(here, usize::from(pages));
+            }
+            prop_assert_eq!(weights.node_of(from), weights.node_of(from + round));
+        }
+
+        #[test]
+        fn weights_are_in_proportion_to_their_multiples_and_to_no_others(weights in any_weights(), times in 1_u8..10, at in any::<prop::sample::Index>()) {
+            let multiple = weights.iter().map(|(node, pages)| (node, pages * times)).collect();
+            let multiple = Weights::new(multiple).unwrap();
+            prop_assert!(weights.is_in_proportion_to(&multiple) && multiple.is_in_proportion_to(&weights));
+            let mut more = multiple.0;
+            let changed = at.index(more.len());
+            *more.values_mut().nth(changed).unwrap() += 1;
+            let alone = more.len() == 1;
+            prop_assert_eq!(weights.is_in_proportion_to(&Weights::new(more).unwrap()), alone);
+        }
     }
 }

@@ -221,6 +221,23 @@ proptest! {
     }
 
     #[test]
+    fn scans_use_no_more_cpu_time_than_allowed_beyond_a_minute_of_it_and_one_scan(
+        scenes in scenes(), cost in SECOND / 1_000..5 * SECOND, percent in 1u64..50,
+    ) {
+        let cpu = BasisPoints(u32::try_from(percent * 100).unwrap());
+        let mut tiering = Tiering::new(Goals { cpu, ..goals() });
+        let (mut used, mut passed, mut elapsed) = (0, 0, SECOND);
+        for scene in scenes.iter().cycle().take(200) {
+            let seen = Observation { cpu: Nanoseconds(cost), elapsed: Nanoseconds(elapsed), ..scene.look() };
+            (used, passed) = (used + cost, passed + elapsed);
+            elapsed = tiering.step(&seen).period.0;
+            // A scan's time is allowed once it has passed; each figure is rounded to a nanosecond.
+            let allowed = (passed + 60 * SECOND) / 100 * percent;
+            prop_assert!(used <= allowed + cost + 1_000, "{used} of {allowed} after {passed}");
+        }
+    }
+
+    #[test]
     fn without_far_pages_and_with_headroom_there_is_nothing_to_look_for((total, free) in side(), far in 0u64..1 << 20) {
         let tiering = Tiering::new(goals());
         let near = TierUsage { total: Bytes(total * MIB), free: Bytes(free * MIB) };

@@ -135,3 +135,6 @@ fn locality(table: &Table, whole: &BTreeMap<Page, Sampled>, pages: &Pages<'_>) -
     let now = pieces.values().map(|one| pages.local(one)).sum();
     Locality { now: share(now, all), whole: placed(whole), split: placed(pieces) }
 }
+
+#[cfg(test)]
+mod tests;

@@ -212,3 +212,6 @@ impl<'a> Pages<'a> {
 fn part(hash: u64, of: u64) -> u64 {
     u64::try_from((u128::from(hash) * u128::from(of)) >> 64).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests;

@@ -186,3 +186,53 @@ proptest! {
         prop_assert!(near(machine.in_use(0, machine.wait(0, low)), low, 1e-3));
     }
 }
+
+/// Own lines per nanosecond through one queue of 64 GB/s (a line per nanosecond) beside `foreign` outstanding lines of
+/// others, and the waiting that they cause: load and waiting agree, found by bisection.
+fn waiting(machine: &Machine, own: f64, foreign: f64) -> f64 {
+    let (mut low, mut high) = (0.0, 1.0);
+    for _ in 0..60 {
+        let used = f64::midpoint(low, high);
+        let others = foreign / machine.foreign_latency(0, machine.wait(0, used));
+        if used < own + others { low = used } else { high = used }
+    }
+    machine.wait(0, low)
+}
+
+proptest! {
+    #[test]
+    fn the_price_of_a_line_is_the_growth_of_all_own_waiting(own in 5_u32..60, foreign in 0_u32..80, power in 100_u32..300) {
+        let waits = Waits::Formula { ps: 5_000, power_percent: power };
+        let queue = Queue { capacity: BytesPerSecond(64_000_000_000), waits, carries: Carries::All };
+        let machine = Machine::tiers(&[(Nanoseconds(100), queue)]).unwrap();
+        let (own, foreign) = (f64::from(own) / 100.0, f64::from(foreign));
+        let total = |own: f64| own * waiting(&machine, own, foreign);
+        let growth = (total(own + 1e-5) - total(own - 1e-5)) / 2e-5;
+        // The same state as a solution: a loop with as many lines as are outstanding.
+        let lines = own * (100.0 + waiting(&machine, own, foreign));
+        let loops = Loops { lines: vec![lines], think: vec![0.0], reads: 1.0 };
+        let flow = machine.solve(&loops, &[vec![1.0]], &[foreign]);
+        prop_assert!(near(flow.own[0], own, 1e-4), "{} {own}", flow.own[0]);
+        let price = machine.prices(&flow, &[foreign])[0];
+        prop_assert!(near(price, growth, 1e-2), "{price}, not {growth}");
+    }
+}
+
+#[test]
+fn a_price_falls_with_the_part_of_the_traffic_that_yields() {
+    let queue = Queue {
+        capacity: BytesPerSecond(64_000_000_000),
+        waits: Waits::Formula { ps: 10_000, power_percent: 100 },
+        carries: Carries::All,
+    };
+    let machine = Machine::tiers(&[(Nanoseconds(100), queue)]).unwrap();
+    let price = |own: f64, foreign: f64| {
+        let flow = Flow { rate: vec![own], used: vec![0.5], wait: vec![10.0], own: vec![own] };
+        machine.prices(&flow, &[foreign])[0]
+    };
+    // At half use W = 10 ns and dW/du = 40 ns: 0.5 own lines wait 20 ns more for a line more per nanosecond.
+    assert!((price(0.5, 0.0) - 30.0).abs() < 1e-6, "{}", price(0.5, 0.0));
+    // 11 outstanding lines of others are 0.1 per ns and yield 11 / 110^2 x 40 = 0.036 of it.
+    let right = 10.0 + 0.4 * 40.0 / (1.0 + 11.0 * 40.0 / (110.0 * 110.0));
+    assert!((price(0.4, 11.0) - right).abs() < 1e-6, "{}", price(0.4, 11.0));
+}
