@@ -422,7 +422,7 @@ fn cold_pages_in_near_memory_make_room_for_new_ones() {
 }
 
 #[test]
-fn the_window_grows_with_what_the_hot_set_lacks_and_is_then_interpolated() {
+fn the_window_grows_until_the_hot_set_fills_half_of_near_memory_and_is_then_interpolated() {
     let seen = |near: u64, far: u64| {
         let scan = |used| Scanned { at: Bytes(8_000), used: Bytes(used), moved: Bytes(0) };
         Observation {

@@ -39,7 +39,7 @@ fn the_gain_of_the_busy_node_that_gains_most_counts_up_to_the_average_times_the_
     };
     let cases: [(&[f64], &[f64], f64); 5] = [
         (&[1.0, 1.0], &[1.1, 1.3], 0.3),
-        // Of nodes with less than half of the average demand nobody waits for.
+        // A node with less than half of the average demand does not count.
         (&[1.0, 1.0, 0.1], &[1.0, 1.2, 0.4], 0.5 / 2.1),
         // One node doubles at the cost of the other: 2.5 % on average, 5 % at most.
         (&[1.0, 1.0], &[2.0, 0.05], 0.05),

@@ -64,8 +64,9 @@ fn throughput_is_averaged_over_scenes_by_their_weights() {
     let value = |scenes: &[Scene]| {
         Problem { machine: &machine, loops: &loops, spots: &spots, scenes }.value(&at)
     };
+    let alone = |others: f64| value(&[scene(&[others, 0.0], 1.0)]);
+    let right = (3.0 * alone(0.0) + alone(666.0)) / 4.0;
     let (calm, busy) = (scene(&[0.0; 2], 3.0), scene(&[666.0, 0.0], 1.0));
-    let right = (3.0 * value(core::slice::from_ref(&calm)) + value(core::slice::from_ref(&busy))) / 4.0;
     assert_near(&[value(&[calm.clone(), busy.clone()])], &[right]);
     assert_near(&[value(&[busy, calm])], &[right]);
 }

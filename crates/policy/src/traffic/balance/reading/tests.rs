@@ -72,13 +72,18 @@ fn without_counts_utilisation_is_that_of_the_waiting_beyond_the_part_in_doubt() 
 }
 
 #[test]
-fn a_latency_of_the_idle_machine_is_replaced_by_the_model_once_counts_show_load() {
+fn a_latency_measured_under_another_load_is_replaced_by_the_model_where_traffic_is_counted() {
     let machine = two_tiers(135);
     let idle = reading([Some(72), Some(135)], [0, 0], [Some(10), Some(0)]);
     let mut busy = reading([None; 2], [100, 0], [Some(2_200), Some(0)]);
     busy.fill(&idle);
     let own = busy.lines(&machine, 1.0)[2];
     assert_near(own, 0.1 * (70.0 + waiting(of_near(2_200.0))));
+    // And one of the busy machine on the idle one.
+    let loaded = reading([Some(160), Some(135)], [0, 0], [Some(2_200), Some(0)]);
+    let mut quiet = reading([None; 2], [100, 0], [Some(500), Some(0)]);
+    quiet.fill(&loaded);
+    assert_near(quiet.lines(&machine, 1.0)[2], 0.1 * (70.0 + waiting(of_near(500.0))));
     // With little more load than at that time the measurement holds.
     let mut calm = reading([None; 2], [100, 0], [Some(500), Some(0)]);
     calm.fill(&idle);

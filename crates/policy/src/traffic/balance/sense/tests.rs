@@ -96,7 +96,7 @@ fn a_change_of_own_demand_alone_is_followed_but_is_no_change_of_loads() {
 }
 
 #[test]
-fn a_reading_without_measurements_ages_the_estimate_and_changes_nothing_else() {
+fn without_latency_an_estimate_does_not_begin_and_without_own_traffic_it_restarts() {
     let machine = two_tiers(135);
     let mut senses = Senses::default();
     senses_after(&mut senses, 10, 222.0);

@@ -106,7 +106,8 @@ fn a_page_of_one_node_is_left_for_the_first_reason_that_applies() {
 }
 
 #[test]
-fn destinations_are_drawn_by_what_their_shares_lack_and_never_without_memory() {
+fn destinations_are_drawn_with_weights_of_100_per_cent_less_their_shares_and_never_without_memory()
+{
     let (config, round) = (
         Config::default(),
         round(&[Some(1 << 30), None, Some(1 << 30), Some(1 << 30)], &[60, 10, 30, 0]),
@@ -119,7 +120,7 @@ fn destinations_are_drawn_by_what_their_shares_lack_and_never_without_memory() {
         assert!(found.abs_diff(right) < 250, "{drawn:?}");
     }
     assert_eq!(drawn[1], 0);
-    let none = super::tests::round(&[None, None], &[1, 1]);
+    let none = self::round(&[None, None], &[1, 1]);
     assert_eq!(Pages::new(&config, &none, BOTH, 1).draw(page(1)), None);
 }
 
