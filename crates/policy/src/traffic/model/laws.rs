@@ -1,8 +1,8 @@
 //! Laws of the queueing model on random machines: conservation of outstanding lines, one solution, monotony.
 //!
 //! The model solves for throughputs by iteration (`model.rs`), so its results are compared with what any solution satisfies, not
-//! with figures. Machines have two to four nodes and loads from idle to far beyond saturation; the tolerance is that of the
-//! iteration.
+//! with figures. Machines have one to three memory nodes, a link for each path, and loads from idle to far beyond saturation. The
+//! tolerance is that of the iteration.
 
 use proptest::prelude::*;
 
