@@ -123,6 +123,8 @@ pub struct RootFs {
     dir: OwnedFd,
     path: PathBuf,
     confined: bool,
+    /// Whether it is a copy with files in place of links.
+    texts: OnceLock<bool>,
 }
 
 impl RootFs {
@@ -143,7 +145,7 @@ impl RootFs {
         let dir = rustix::fs::openat(CWD, &path, flags, Mode::empty()).map_err(|errno| {
             FsError::Call { call: "open", path: path.clone(), source: errno.into() }
         })?;
-        Ok(Self { dir, path, confined: true })
+        Ok(Self { dir, path, confined: true, texts: OnceLock::new() })
     }
 
     /// The live system.
@@ -171,7 +173,7 @@ impl RootFs {
     /// Opens `path`; `None` if it does not exist.
     fn open(&self, path: &str, flags: OFlags) -> Result<Option<OwnedFd>, FsError> {
         let opened = self.open_with(path, flags, Mode::empty())?;
-        if opened.is_some() || self.is_live() {
+        if opened.is_some() || !self.has_texts() {
             return Ok(opened);
         }
         match self.through_texts(path) {
@@ -319,7 +321,8 @@ impl Fs for RootFs {
 
     fn list(&self, path: &str) -> Result<Option<Vec<Entry>>, FsError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let followed = if self.is_live() { None } else { self.through_texts(path) };
+        let has_texts = self.has_texts();
+        let followed = if has_texts { self.through_texts(path) } else { None };
         let path = followed.as_deref().unwrap_or(path);
         let Some(fd) = self.open_with(path, flags, Mode::empty())? else { return Ok(None) };
         let mut entries = Vec::new();
@@ -337,8 +340,8 @@ impl Fs for RootFs {
             match self.kind(&fd, &name, path, item.file_type()) {
                 Ok(kind) => {
                     let entry = format!("{path}/{name}");
-                    let target =
-                        (kind == EntryKind::File).then(|| self.target_text(&entry)).flatten();
+                    let may_be = has_texts && kind == EntryKind::File;
+                    let target = may_be.then(|| self.target_text(&entry)).flatten();
                     let kind = target.map_or(kind, EntryKind::Link);
                     entries.push(Entry { name: name.into_owned(), kind });
                 }

@@ -56,7 +56,8 @@ enum Bench {
     /// A stand-in for inference (nearfar-load inference) under each, as ratios to near memory alone in one run. Exit
     /// status 1 if a threshold is not reached.
     Heap(heap::Args),
-    /// Measure the memory of a virtual machine in the lab: DRAM, CXL memory as a node, and as a type-3 device
+    /// Measure the memory of a virtual machine in the lab: DRAM, CXL memory as a node, and as a type-3 device; then Redis in
+    /// DRAM, in CXL memory, and tiered
     ///
     /// Latency and bandwidth of each as a guest of the lab measures them, beside the figures published with the proposal
     /// of host-mem-type for QEMU.

@@ -2,25 +2,50 @@
 //!
 //! Some ways to copy a tree (version control without symbolic links, downloads file by file) leave a file with the
 //! target in the place of a link: `../../../devices/platform/hmem.0/dax0.0`. Below a root that is not the live system
-//! such a file is taken for the link: its text begins with `../` and is short, which no attribute of sysfs is.
+//! such a file is taken for the link: its text begins with `../` and is short, which no attribute of sysfs is. To look into each
+//! file of a copy would take longer than all else, so this is done only where the links of buses, classes or nodes are such files.
 
-use std::path::Path;
+use rustix::fs::{Dir, FileType, Mode, OFlags};
 
-use rustix::fs::{FileType, Mode, OFlags};
-
-use super::RootFs;
+use super::{Fs as _, RootFs};
 
 /// Longer texts are no targets.
 const TARGET_MAX: usize = 255;
 /// Links that are followed in one path.
 const HOPS_MAX: usize = 16;
 
+/// Directories whose entries are links, or have entries that are; `*` is any name.
+const OF_LINKS: [&str; 3] = ["sys/bus/*/devices", "sys/class/*", "sys/devices/system/node/*"];
+
 impl RootFs {
+    /// Whether this is a copy with files in place of links.
+    pub(super) fn has_texts(&self) -> bool {
+        !self.is_live()
+            && *self.texts.get_or_init(|| OF_LINKS.iter().any(|links| self.has_texts_in(links)))
+    }
+
+    fn has_texts_in(&self, links: &str) -> bool {
+        let Some((above, below)) = links.split_once('*') else { return false };
+        let above = above.trim_end_matches('/');
+        // A few directories tell: in such a copy each link is a file.
+        self.names(above).into_iter().take(64).any(|name| {
+            let directory = format!("{above}/{name}{below}");
+            let names = self.names(&directory).into_iter();
+            names.take(64).any(|name| self.target_text(&format!("{directory}/{name}")).is_some())
+        })
+    }
+
+    /// The names in a directory; none if it can't be read.
+    fn names(&self, path: &str) -> Vec<String> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let Ok(Some(fd)) = self.open_with(path, flags, Mode::empty()) else { return Vec::new() };
+        let names = Dir::read_from(&fd).into_iter().flatten().map_while(Result::ok);
+        let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.filter(|name| name != "." && name != "..").collect()
+    }
+
     /// The target, if the entry `path` is a file that stands for a link.
     pub(super) fn target_text(&self, path: &str) -> Option<String> {
-        if self.path == Path::new("/") {
-            return None;
-        }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW;
         let file = self.open_with(path, flags, Mode::empty()).ok()??;
         let stat = rustix::fs::fstat(&file).ok()?;
