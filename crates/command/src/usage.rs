@@ -21,8 +21,8 @@ pub struct Report {
     /// In display order.
     pub processes: Vec<Process>,
     /// Instead of processes, if asked for; in display order.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub cgroups: Vec<Group>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cgroups: Option<Vec<Group>>,
     /// Processes that this user may not read.
     pub unreadable: usize,
 }
@@ -111,11 +111,7 @@ impl Process {
         Self {
             pid,
             command,
-            memory: Memory {
-                far_bytes: usage.on(|node| far.contains(node)).0,
-                bytes: usage.on(|_| true).0,
-                near_bytes: usage.on(|node| near.contains(node)).0,
-            },
+            memory: Memory::of((near, far), |is_counted| usage.on(is_counted)),
             nodes: usage.nodes.iter().map(on_node).collect(),
             policies: usage.policies.iter().map(policy).collect(),
         }
@@ -130,15 +126,10 @@ impl Group {
         nodes: &BTreeMap<NodeId, NodeMemory>,
         (near, far): (&NodeSet, &NodeSet),
     ) -> Self {
-        let on = |is_counted: &dyn Fn(NodeId) -> bool| {
+        let memory = Memory::of((near, far), |is_counted| {
             let counted = nodes.iter().filter(|(node, _)| is_counted(**node));
-            counted.fold(0, |sum: u64, (_, memory)| sum.saturating_add(memory.total().0))
-        };
-        let memory = Memory {
-            far_bytes: on(&|node| far.contains(node)),
-            bytes: on(&|_| true),
-            near_bytes: on(&|node| near.contains(node)),
-        };
+            Bytes(counted.fold(0, |sum: u64, (_, memory)| sum.saturating_add(memory.total().0)))
+        });
         let on_node = |(node, memory): (&NodeId, &NodeMemory)| GroupOnNode {
             node: node.0,
             anonymous_bytes: memory.anon.0,
@@ -149,6 +140,18 @@ impl Group {
 }
 
 impl Memory {
+    /// From the bytes `on` the nodes that a test names.
+    fn of(
+        (near, far): (&NodeSet, &NodeSet),
+        on: impl Fn(&dyn Fn(NodeId) -> bool) -> Bytes,
+    ) -> Self {
+        Self {
+            far_bytes: on(&|node| far.contains(node)).0,
+            bytes: on(&|_| true).0,
+            near_bytes: on(&|node| near.contains(node)).0,
+        }
+    }
+
     /// The share that is far, in percent.
     fn far_percent(self) -> u64 {
         self.far_bytes.saturating_mul(100) / self.bytes.max(1)
@@ -166,7 +169,7 @@ impl Memory {
 #[must_use]
 pub fn groups(report: &Report) -> String {
     let mut out = format!("{:>11} {:>11} {:>11} {:>5}  CGROUP\n", "MEMORY", "NEAR", "FAR", "FAR%");
-    for one in &report.cgroups {
+    for one in report.cgroups.iter().flatten() {
         let _ = writeln!(out, "{}  {}", one.memory.cells(), one.cgroup);
     }
     out
@@ -248,7 +251,7 @@ mod tests {
         let report = Report {
             schema: "nearfar.ps/1",
             processes: Vec::new(),
-            cgroups: vec![group],
+            cgroups: Some(vec![group]),
             unreadable: 0,
         };
         let shown = groups(&report);

@@ -195,18 +195,9 @@ impl Hierarchy {
     /// [`CgroupError::Malformed`], [`CgroupError::Absent`], [`CgroupError::Read`].
     pub fn members(&self, fs: &dyn Fs, path: &str) -> Result<Vec<u32>, CgroupError> {
         let mut members = Vec::new();
-        let mut open = vec![(self.directory(fs, path)?, 0)];
-        while let Some((directory, depth)) = open.pop() {
+        for directory in self.directories(fs, path)? {
             let text = fs.read(&format!("{directory}/cgroup.procs"))?.unwrap_or_default();
             members.extend(text.lines().filter_map(|line| line.trim().parse::<u32>().ok()));
-            if depth == DEPTH_MAX {
-                continue;
-            }
-            for entry in fs.list(&directory)?.unwrap_or_default() {
-                if entry.kind == EntryKind::Directory {
-                    open.push((format!("{directory}/{}", entry.name), depth + 1));
-                }
-            }
         }
         members.sort_unstable();
         members.dedup();
@@ -274,26 +265,29 @@ impl Hierarchy {
         path: &str,
     ) -> Result<BTreeMap<String, BTreeMap<NodeId, NodeMemory>>, CgroupError> {
         let mut found = BTreeMap::new();
-        let top = self.directory(fs, path)?;
-        let mut open = vec![(path.trim_end_matches('/').to_owned(), top, 0)];
-        while let Some((path, directory, depth)) = open.pop() {
+        for directory in self.directories(fs, path)? {
             let text = fs.read(&format!("{directory}/memory.numa_stat"))?.unwrap_or_default();
             let nodes = understand(&text, self.version);
+            if !nodes.is_empty() {
+                let path = directory.strip_prefix(&self.mount).filter(|path| !path.is_empty());
+                found.insert(path.unwrap_or("/").to_owned(), nodes);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The directories of the cgroup at `path` and of its descendants.
+    fn directories(&self, fs: &dyn Fs, path: &str) -> Result<Vec<String>, CgroupError> {
+        let (mut found, mut open) = (Vec::new(), vec![(self.directory(fs, path)?, 0)]);
+        while let Some((directory, depth)) = open.pop() {
             if depth < DEPTH_MAX {
                 for entry in fs.list(&directory)?.unwrap_or_default() {
                     if entry.kind == EntryKind::Directory {
-                        let name = entry.name;
-                        open.push((
-                            format!("{path}/{name}"),
-                            format!("{directory}/{name}"),
-                            depth + 1,
-                        ));
+                        open.push((format!("{directory}/{}", entry.name), depth + 1));
                     }
                 }
             }
-            if !nodes.is_empty() {
-                found.insert(if path.is_empty() { "/".into() } else { path }, nodes);
-            }
+            found.push(directory);
         }
         Ok(found)
     }

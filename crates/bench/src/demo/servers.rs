@@ -65,30 +65,35 @@ const REDIS: Service = Service {
     workload: "GET of random keys in pipelines of 16, 1 KiB values, 8 connections",
     operations: 30_000,
     note: Some("Latencies are of pipelines of 16 requests."),
-    start: |port| {
-        let save = Line::new(["--save", "", "--appendonly", "no"]);
-        Line::words(&format!("redis-server --bind 127.0.0.1 --port {port}")).and(&save)
-    },
-    load: |port| {
-        // redis-benchmark's own keys: `key:` and twelve digits.
-        let script = "for i = 0, ARGV[1] - 1 do \
-                      redis.call('SET', string.format('key:%012d', i), string.rep('v', ARGV[2])) end";
-        let arguments = Line::new(["0".into(), VALUES.to_string(), VALUE_BYTES.to_string()]);
-        Some(
-            Line::words(&format!("redis-cli -p {port} EVAL"))
-                .and(&Line::new([script]))
-                .and(&arguments),
-        )
-    },
-    measure: |port, operations| {
-        let what = "-t get --precision 3";
-        Line::words(&format!(
-            "redis-benchmark -h 127.0.0.1 -p {port} -c {CONNECTIONS} -P {AT_ONCE} -n {operations} \
-             -r {VALUES} {what}"
-        ))
-    },
+    start: redis_server,
+    load: |port| Some(redis_fill(port, VALUES, VALUE_BYTES)),
+    measure: |port, operations| redis_get(port, AT_ONCE, operations, VALUES),
     parse: redis_benchmark::parse,
 };
+
+/// A Redis server in memory alone.
+pub(crate) fn redis_server(port: u16) -> Line {
+    let save = Line::new(["--save", "", "--appendonly", "no"]);
+    Line::words(&format!("redis-server --bind 127.0.0.1 --port {port}")).and(&save)
+}
+
+/// The command that stores this many values.
+pub(crate) fn redis_fill(port: u16, values: u64, value_bytes: u64) -> Line {
+    // redis-benchmark's own keys: `key:` and twelve digits.
+    let script = "for i = 0, ARGV[1] - 1 do \
+                  redis.call('SET', string.format('key:%012d', i), string.rep('v', ARGV[2])) end";
+    Line::words(&format!("redis-cli -p {port} EVAL"))
+        .and(&Line::new([script]))
+        .and(&Line::words(&format!("0 {values} {value_bytes}")))
+}
+
+/// The client: reads of random values, in pipelines of `at_once` requests.
+pub(crate) fn redis_get(port: u16, at_once: u64, operations: u64, values: u64) -> Line {
+    Line::words(&format!(
+        "redis-benchmark -h 127.0.0.1 -p {port} -c {CONNECTIONS} -P {at_once} -n {operations} \
+         -r {values} -t get --precision 3"
+    ))
+}
 
 const MEMCACHED: Service = Service {
     id: "memcached",

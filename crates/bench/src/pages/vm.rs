@@ -29,11 +29,14 @@ pub(crate) fn is_whole(found: &Found) -> bool {
     failures.chain(found.redis.iter().map(|row| &row.failed)).all(Option::is_none)
 }
 
+fn or_none(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "–".into())
+}
+
 /// A server's name and cells.
 fn server(found: &Found, row: &RedisRow) -> (String, [String; SERVERS.len()]) {
     let is_base = |of: &&RedisRow| of.memory == Memory::Dram && of.value_bytes == row.value_bytes;
     let dram = found.redis.iter().find(is_base).and_then(|of| of.p50_ns);
-    let or_none = |text: Option<String>| text.unwrap_or_else(|| "–".into());
     #[expect(clippy::cast_precision_loss, reason = "nanoseconds of seconds")]
     let over = |(ns, dram): (u64, u64)| ns as f64 / dram.max(1) as f64;
     let published =
@@ -52,7 +55,6 @@ fn cells(found: &Found, row: &Row) -> [String; COLUMNS.len()] {
     let over = dram.filter(|_| is_far).and_then(|dram| Some(row.latency_ns? - dram.latency_ns?));
     let ns = row.setup.published_ns();
     let published_over = is_far.then(|| format!(" ({:+.1})", ns - Setup::Dram.published_ns()));
-    let or_none = |text: Option<String>| text.unwrap_or_else(|| "–".into());
     [
         or_none(row.latency_ns.map(|ns| format!("{ns:.1} ns"))),
         or_none(over.map(|over| format!("{over:+.1} ns"))),

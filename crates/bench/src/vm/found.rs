@@ -107,15 +107,6 @@ impl Memory {
         }
     }
 
-    /// Its name in files.
-    pub(crate) const fn id(self) -> &'static str {
-        match self {
-            Self::Dram => "dram",
-            Self::Cxl => "cxl",
-            Self::Tiered => "tiered",
-        }
-    }
-
     /// The P50 of reads that the proposal published, in ms: memtier, values of 800 B or of 70 kB, real hardware (as
     /// [`Setup::published_ns`]).
     pub(crate) const fn published_ms(self, value_bytes: u64) -> f64 {

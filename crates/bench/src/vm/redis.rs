@@ -11,6 +11,7 @@ use crate::demo::clients::redis_benchmark;
 use crate::demo::line::{Line, find};
 use crate::demo::placements::prefix;
 use crate::demo::process::{Launcher, free_port};
+use crate::demo::servers::{redis_fill, redis_get, redis_server};
 use nearfar_kernel::clock::Stopwatch;
 
 /// Bytes of a value, and requests in a pipeline: with single requests for small values, the network stack takes so long that
@@ -37,20 +38,10 @@ const fn options(memory: Memory) -> &'static str {
 /// The server, the command that fills it, and the client.
 fn lines(memory: Memory, (bytes, at_once): (u64, u64), port: u16) -> [Line; 3] {
     let values = DATA / bytes;
-    let server = Line::words(&format!("redis-server --bind 127.0.0.1 --port {port}"));
-    let server = server.and(&Line::new(["--save", "", "--appendonly", "no"]));
-    // redis-benchmark's own keys: `key:` and twelve digits.
-    let script = "for i = 0, ARGV[1] - 1 do \
-                  redis.call('SET', string.format('key:%012d', i), string.rep('v', ARGV[2])) end";
-    let fill = Line::words(&format!("redis-cli -p {port} EVAL")).and(&Line::new([script]));
-    let client = format!(
-        "redis-benchmark -h 127.0.0.1 -p {port} -c 8 -P {at_once} -n {} -r {values} -t get --precision 3",
-        READ / bytes
-    );
     [
-        prefix(options(memory)).and(&server),
-        fill.and(&Line::words(&format!("0 {values} {bytes}"))),
-        Line::words(&client),
+        prefix(options(memory)).and(&redis_server(port)),
+        redis_fill(port, values, bytes),
+        redis_get(port, at_once, READ / bytes, values),
     ]
 }
 
@@ -107,10 +98,9 @@ fn p50_ns(
 ) -> anyhow::Result<u64> {
     let port = free_port()?;
     let [server, fill, client] = lines(memory, value, port);
-    let file = |part: &str| format!("redis-{}-{}-{part}.txt", memory.id(), value.0);
-    let _server = launcher.serve(&server, port, &file("server"))?;
-    launcher.run(&fill, &file("fill"), LIMIT)?;
-    let read = || launcher.run(&client, &file("client"), LIMIT);
+    let _server = launcher.serve(&server, port, "redis-server.txt")?;
+    launcher.run(&fill, "redis-fill.txt", LIMIT)?;
+    let read = || launcher.run(&client, "redis-client.txt", LIMIT);
     let begun = Stopwatch::start();
     while memory == Memory::Tiered && begun.elapsed() < WARM_UP {
         read()?;

@@ -100,7 +100,12 @@ fn cgroups(fs: &dyn Fs, machine: &Topology, args: &Args) -> anyhow::Result<Repor
         Order::Memory => cgroups.sort_by_key(|one| Reverse(one.memory.bytes)),
         Order::Pid => cgroups.sort_by(|one, other| one.cgroup.cmp(&other.cgroup)),
     }
-    Ok(Report { schema: "nearfar.ps/1", processes: Vec::new(), cgroups, unreadable: 0 })
+    Ok(Report {
+        schema: "nearfar.ps/1",
+        processes: Vec::new(),
+        cgroups: Some(cgroups),
+        unreadable: 0,
+    })
 }
 
 fn report(fs: &dyn Fs, machine: &Topology, args: &Args) -> anyhow::Result<Report> {
@@ -141,5 +146,5 @@ fn report(fs: &dyn Fs, machine: &Topology, args: &Args) -> anyhow::Result<Report
         Order::Memory => processes.sort_by_key(|one| Reverse(one.memory.bytes)),
         Order::Pid => processes.sort_by_key(|one| one.pid),
     }
-    Ok(Report { schema: "nearfar.ps/1", processes, cgroups: Vec::new(), unreadable })
+    Ok(Report { schema: "nearfar.ps/1", processes, cgroups: None, unreadable })
 }
