@@ -148,7 +148,7 @@ fn all_allowed(placed: &Placed, allowed: Option<NodeSet>) -> Result<(), KindErro
         Placed::Bind(nodes)
         | Placed::Prefer(nodes)
         | Placed::Interleave(nodes)
-        | Placed::Weighted(nodes) => nodes.iter().filter(|node| !allowed.contains(*node)).collect(),
+        | Placed::Weighted(nodes) => nodes.without(&allowed),
         Placed::Weights(own) => {
             own.keys().copied().filter(|node| !allowed.contains(*node)).collect()
         }

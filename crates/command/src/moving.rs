@@ -45,7 +45,7 @@ pub fn has_room(machine: &Topology, targets: &NodeSet, bytes: Bytes) -> anyhow::
 pub fn may_use(pid: u32, targets: &NodeSet) -> anyhow::Result<()> {
     let owner = Owner::open(pid)?;
     let Some(allowed) = owner.nodes_allowed() else { return Ok(()) };
-    let denied: NodeSet = targets.iter().filter(|node| !allowed.contains(*node)).collect();
+    let denied: NodeSet = targets.without(&allowed);
     anyhow::ensure!(
         denied.is_empty(),
         "process {pid} may use memory of nodes {allowed} only, by its cpuset or its own binding; node {denied} is not among \

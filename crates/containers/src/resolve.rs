@@ -141,7 +141,7 @@ fn place(
         return Ok(());
     }
     let with_memory = seat.machine.memory_nodes();
-    let absent: NodeSet = policy.nodes.iter().filter(|id| !with_memory.contains(*id)).collect();
+    let absent: NodeSet = policy.nodes.without(&with_memory);
     if !absent.is_empty() {
         return Err(none(format!("no node {absent} with memory here")));
     }
@@ -163,7 +163,7 @@ fn within(
     (policy, resolved): (&mut MemoryPolicy, &mut Resolved),
 ) -> Result<(), ResolveError> {
     let Some(mems) = &seat.mems else { return Ok(()) };
-    let outside: NodeSet = policy.nodes.iter().filter(|id| !mems.contains(*id)).collect();
+    let outside: NodeSet = policy.nodes.without(mems);
     if outside.is_empty() {
         return Ok(());
     }

@@ -214,13 +214,14 @@ impl RootFs {
         Err(self.failed("open", path, Errno::AGAIN))
     }
 
-    fn open_file(&self, path: &str, flags: OFlags) -> Result<Option<File>, FsError> {
+    /// The file, and its size; zero where the file system makes texts up as they are read (procfs, cgroups).
+    fn open_file(&self, path: &str, flags: OFlags) -> Result<Option<(File, i64)>, FsError> {
         let Some(fd) = self.open(path, flags)? else { return Ok(None) };
         let stat = rustix::fs::fstat(&fd).map_err(|errno| self.failed("stat", path, errno))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(FsError::NotAFile { path: self.full(path) });
         }
-        Ok(Some(File::from(fd)))
+        Ok(Some((File::from(fd), stat.st_size)))
     }
 
     fn kind(
@@ -270,14 +271,15 @@ impl Fs for RootFs {
     }
 
     fn read(&self, path: &str) -> Result<Option<String>, FsError> {
-        let Some(file) = self.open_file(path, OFlags::RDONLY)? else { return Ok(None) };
+        let Some((file, size)) = self.open_file(path, OFlags::RDONLY)? else { return Ok(None) };
         let (mut file, mut bytes) = (file.take(READ_BYTES_MAX + 1), Vec::new());
         // Nearly all files of sysfs are read by one call.
         let mut first = [0; 4096];
         once_free(path, || {
             let read = file.read(&mut first)?;
             bytes.extend_from_slice(&first[..read]);
-            if read > 0 { file.read_to_end(&mut bytes) } else { Ok(0) }
+            let may_go_on = read == first.len() || read > 0 && size == 0;
+            if may_go_on { file.read_to_end(&mut bytes) } else { Ok(0) }
         })
         .map_err(|error| self.failed("read", path, error))?;
         if bytes.len() as u64 > READ_BYTES_MAX {
@@ -290,7 +292,7 @@ impl Fs for RootFs {
     }
 
     fn read_parts(&self, path: &str, at: &[u64], each: usize) -> Result<Option<Vec<u8>>, FsError> {
-        let Some(file) = self.open_file(path, OFlags::RDONLY)? else { return Ok(None) };
+        let Some((file, _)) = self.open_file(path, OFlags::RDONLY)? else { return Ok(None) };
         let (mut bytes, mut part) = (Vec::new(), vec![0; each]);
         for at in at {
             let read = rustix::io::pread(&file, &mut part[..], *at);
@@ -307,7 +309,8 @@ impl Fs for RootFs {
             source,
         };
         let flags = OFlags::WRONLY | OFlags::TRUNC;
-        let file = self.open_file(path, flags)?.ok_or_else(|| refused(Errno::NOENT.into()))?;
+        let opened = self.open_file(path, flags)?;
+        let (file, _) = opened.ok_or_else(|| refused(Errno::NOENT.into()))?;
         // One call: sysfs takes every write as a whole new value.
         let written = once_free(path, || (&file).write(text.as_bytes())).map_err(refused)?;
         if written != text.len() {

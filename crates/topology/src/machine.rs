@@ -352,7 +352,7 @@ impl Topology {
     #[must_use]
     pub fn far(&self) -> NodeSet {
         let near = self.near();
-        self.memory_nodes().iter().filter(|id| !near.contains(*id)).collect()
+        self.memory_nodes().without(&near)
     }
 
     /// The machine's nodes in a few words, for an error: `node 0 (dram, 16 GiB), node 1 (cxl, 8 GiB)`.

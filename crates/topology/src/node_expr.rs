@@ -260,7 +260,7 @@ impl NodeExpr {
             return self.resolve(machine, cpus);
         }
         let near = machine.local(cpus);
-        let far = machine.memory_nodes().iter().filter(|id| !near.contains(*id)).collect();
+        let far = machine.memory_nodes().without(&near);
         self.resolve_with(machine, cpus, &near, &far)
     }
 
@@ -329,7 +329,7 @@ impl NodeExpr {
         if !self.others {
             return Ok(found);
         }
-        let others: NodeSet = present.iter().filter(|id| !found.contains(*id)).collect();
+        let others: NodeSet = present.without(&found);
         if others.is_empty() {
             let (asked, has) = (self.to_string(), machine.inventory());
             return Err(NodeSetError::NoSuchNodes { term: asked.clone(), asked, has });

@@ -107,7 +107,7 @@ fn nodes(reader: &mut Reader<'_>, machine: &mut Topology) {
         reader.note(&format!("{NODES}/node{id}"), "present but not online; left out");
     }
     let possible = reader.nodes(&format!("{NODES}/possible")).unwrap_or_default();
-    machine.offline = possible.iter().filter(|id| !online.contains(*id)).collect();
+    machine.offline = possible.without(&online);
     for from in online.iter() {
         distances(reader, machine, from);
     }

@@ -102,7 +102,7 @@ fn told(reader: &mut Reader<'_>, machine: &Topology) -> Vec<Tier> {
     let memory = machine.memory_nodes();
     let mut groups = kernel_tiers::read(reader, &memory);
     let told: NodeSet = groups.values().flat_map(NodeSet::iter).collect();
-    let untold: NodeSet = memory.iter().filter(|id| !told.contains(*id)).collect();
+    let untold: NodeSet = memory.without(&told);
     if !untold.is_empty() && !told.is_empty() {
         reader.note(TIERING, format!("node {untold} has memory but no tier; ranked by its kind"));
     }

@@ -26,19 +26,18 @@ impl Topology {
     /// The views of all nodes with CPUs.
     #[must_use]
     pub fn views(&self) -> Vec<View> {
-        let (near, cpu_nodes) = (self.near(), self.cpu_nodes());
+        let (near, attached) = (self.near(), self.attached_near());
         let view = |cpu_node: NodeId| {
-            let local = self.local_to(&near, &cpu_nodes, &NodeSet::from_iter([cpu_node]));
-            let remote = near.iter().filter(|id| !local.contains(*id)).collect();
-            View { cpu_node, remote, near: local }
+            let local = self.local_to(&attached, &NodeSet::from_iter([cpu_node]));
+            View { cpu_node, remote: near.without(&local), near: local }
         };
-        cpu_nodes.iter().map(view).collect()
+        self.cpu_nodes().iter().map(view).collect()
     }
 
     /// All nodes for any program that are not near in a view, cheapest first.
     #[must_use]
     pub fn others(&self, view: &View) -> Vec<NodeId> {
-        let others = self.memory_nodes().iter().filter(|id| !view.near.contains(*id)).collect();
+        let others = self.memory_nodes().without(&view.near);
         self.nearest_first(&others, &NodeSet::from_iter([view.cpu_node]))
     }
 
@@ -68,29 +67,35 @@ impl Topology {
         let cpu_nodes = self.cpu_nodes();
         let homes =
             cpu_nodes.iter().filter(|id| self.nodes[id].cpus.iter().any(|cpu| cpus.contains(cpu)));
-        self.local_to(&self.near(), &cpu_nodes, &homes.collect())
+        self.local_to(&self.attached_near(), &homes.collect())
     }
 
     /// The near nodes that are not [`Topology::local`]: those of other sockets.
     #[must_use]
     pub fn remote(&self, cpus: &[CpuId]) -> NodeSet {
         let local = self.local(cpus);
-        self.near().iter().filter(|id| !local.contains(*id)).collect()
+        self.near().without(&local)
+    }
+
+    /// The near nodes, each with the nodes that it is attached to.
+    fn attached_near(&self) -> Vec<(NodeId, NodeSet)> {
+        let cpu_nodes = self.cpu_nodes();
+        self.near().iter().map(|id| (id, self.attached_to(id, &cpu_nodes))).collect()
     }
 
     /// Those of the near nodes that are local to CPUs of the nodes `homes`.
-    fn local_to(&self, near: &NodeSet, cpu_nodes: &NodeSet, homes: &NodeSet) -> NodeSet {
+    fn local_to(&self, near: &[(NodeId, NodeSet)], homes: &NodeSet) -> NodeSet {
+        let all = || near.iter().map(|(id, _)| *id);
         if homes.is_empty() {
-            return near.clone();
+            return all().collect();
         }
-        let is_own =
-            |id: NodeId| self.attached_to(id, cpu_nodes).iter().any(|from| homes.contains(from));
-        let own: NodeSet = near.iter().filter(|id| is_own(*id)).collect();
+        let is_own = |to: &NodeSet| homes.iter().any(|home| to.contains(home));
+        let own: NodeSet = near.iter().filter(|(_, to)| is_own(to)).map(|(id, _)| *id).collect();
         if !own.is_empty() {
             return own;
         }
         let distance = |to: NodeId| homes.iter().filter_map(|from| self.distance(from, to)).min();
-        let Some(least) = near.iter().filter_map(distance).min() else { return near.clone() };
-        near.iter().filter(|id| distance(*id) == Some(least)).collect()
+        let Some(least) = all().filter_map(distance).min() else { return all().collect() };
+        all().filter(|id| distance(*id) == Some(least)).collect()
     }
 }

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use nearfar_kernel::balancing::{Migrations, NumaBalancing, numa_balancing, set_numa_balancing};
-use nearfar_kernel::fs::{RootFs, gather};
+use nearfar_kernel::fs::{self, RootFs};
 use nearfar_kernel::journal::{Journal, OnConflict};
-use nearfar_topology::Topology;
+use nearfar_topology::Overrides;
 
 pub mod found;
 pub mod judge;
@@ -196,8 +196,7 @@ fn refuse_other_machines(
 }
 
 fn node_of_cpu(fs: &RootFs) -> Vec<u16> {
-    let (tree, _) = gather(fs);
-    let (topology, _) = Topology::read(&tree);
+    let (topology, _) = fs::topology(fs, &Overrides::new());
     let cpus =
         topology.nodes.iter().flat_map(|(node, of)| of.cpus.iter().map(|cpu| (cpu.0, node.0)));
     let by_cpu: std::collections::BTreeMap<_, _> = cpus.collect();

@@ -1,8 +1,8 @@
 //! The machine of a demo, and the residency of processes.
 
-use nearfar_kernel::fs::{RootFs, gather};
+use nearfar_kernel::fs::{self, RootFs};
 use nearfar_kernel::residency;
-use nearfar_topology::Topology;
+use nearfar_topology::{Overrides, Topology};
 
 use nearfar_report::model::{Emulation, Machine, Node, Resident};
 
@@ -11,9 +11,7 @@ use nearfar_report::model::{Emulation, Machine, Node, Resident};
 /// # Errors
 /// The system shows no nodes.
 pub fn read() -> anyhow::Result<Machine> {
-    let root = RootFs::live()?;
-    let (tree, _) = gather(&root);
-    let (topology, _) = Topology::read(&tree);
+    let (topology, _) = fs::topology(&RootFs::live()?, &Overrides::new());
     let lab = nearfar_probe::marker::read().map_err(anyhow::Error::msg)?;
     let emulation = lab.map(|lab| Emulation {
         machine: lab.machine,

@@ -159,9 +159,7 @@ impl Named<'_> {
             let sets = tiers.0.iter().map(|nodes| resolve(nodes, "--tiers"));
             return apart(sets.collect::<Result<_, _>>()?, &format!("--tiers {tiers}"));
         }
-        let others = |nodes: &NodeSet| -> NodeSet {
-            machine.memory_nodes().iter().filter(|node| !nodes.contains(*node)).collect()
-        };
+        let others = |nodes: &NodeSet| -> NodeSet { machine.memory_nodes().without(nodes) };
         let near = self.near.map(|nodes| resolve(nodes, "--near")).transpose()?;
         let far = self.far.map(|nodes| resolve(nodes, "--far")).transpose()?;
         let (near, far) = match (near, far) {
@@ -217,7 +215,7 @@ pub(crate) fn again(
     } else {
         tiers_of(machine)
     };
-    let gone: NodeSet = first.nodes().iter().filter(|node| !present.contains(*node)).collect();
+    let gone: NodeSet = first.nodes().without(&present);
     of(machine, wishes, tiers).with_context(|| {
         format!(
             "node {gone} has no memory online any more, and without it there is nothing to tier"

@@ -209,8 +209,7 @@ impl Service<'_> {
             let options = &self.force.options;
             self.plan = plan::again(&machine, options.wishes(), options.named(), &self.first)?;
             let now = self.plan.nodes();
-            self.ledger.gone =
-                self.first.nodes().iter().filter(|node| !now.contains(*node)).collect();
+            self.ledger.gone = self.first.nodes().without(&now);
             output::note(format_args!(
                 "nodes were added or removed; tiering continues with nodes {}",
                 self.plan.order()

@@ -24,7 +24,9 @@ const ENTRIES_MAX: usize = 200_000;
 pub enum Extent {
     /// Nodes with their CPUs, memory and distances, and the evidence for the kind and tier of their memory.
     Ranks,
-    /// Everything.
+    /// All that a [`Topology`] has.
+    Machine,
+    /// Evidence of the kernel's features besides: for a recording.
     Whole,
 }
 
@@ -50,28 +52,19 @@ const RANKS: &[&str] = &[
     measured::FILE,
 ];
 
-/// Everything else. All of it is readable without privilege on an ordinary system. Patterns that end in a directory
-/// without entries record its existence: an empty bus is a feature, too.
-const REST: &[&str] = &[
-    // Other attributes of nodes, and CPUs.
+/// Everything else of a topology. All of it is readable without privilege on an ordinary system.
+const MACHINE: &[&str] = &[
+    // Other attributes of nodes.
     "sys/devices/system/node/has_*",
     // In place of cpulist, which live kernels have, in some copies.
     "sys/devices/system/node/node*/cpumap",
     "sys/devices/system/node/possible",
     "sys/devices/system/node/node*/memory_side_cache/*/*",
-    "sys/devices/system/node/node*/hugepages/*/*",
     "sys/devices/system/node/node*/memory_failure/*",
     "sys/devices/system/edac/mc/mc*/mc_name",
     "sys/devices/system/edac/mc/mc*/ce_count",
     "sys/devices/system/edac/mc/mc*/ue_count",
-    "sys/devices/system/cpu/possible",
-    "sys/devices/system/cpu/present",
-    "sys/devices/system/memory/auto_online_blocks",
     // CXL, dax and persistent memory. Devices are links; their files are read through them.
-    "sys/bus/cxl/*",
-    "sys/bus/cxl/drivers/*",
-    "sys/bus/dax/*",
-    "sys/bus/dax/drivers/*",
     "sys/bus/cxl/devices/*/*",
     "sys/bus/cxl/devices/*/ram/*",
     "sys/bus/cxl/devices/*/pmem/*",
@@ -80,21 +73,34 @@ const REST: &[&str] = &[
     "sys/bus/nd/devices/*/size",
     "sys/bus/nd/devices/*/target_node",
     "sys/bus/nd/devices/*/mode",
-    // The kernel's settings for them.
+    "proc/sys/kernel/osrelease",
+    "sys/class/dmi/id/product_name",
+    "sys/class/dmi/id/sys_vendor",
+];
+
+/// What tells of the kernel's features. Patterns that end in a directory without entries record its existence: an empty
+/// bus is a feature, too.
+const REST: &[&str] = &[
+    "sys/devices/system/node/node*/hugepages/*/*",
+    "sys/devices/system/cpu/possible",
+    "sys/devices/system/cpu/present",
+    "sys/devices/system/memory/auto_online_blocks",
+    "sys/bus/cxl/*",
+    "sys/bus/cxl/drivers/*",
+    "sys/bus/dax/*",
+    "sys/bus/dax/drivers/*",
+    // The kernel's settings.
     "sys/kernel/mm/mempolicy/**",
     "sys/kernel/mm/numa/**",
     "sys/kernel/mm/transparent_hugepage/enabled",
     "sys/kernel/mm/transparent_hugepage/defrag",
     "sys/kernel/mm/hugepages/*/*",
     "proc/sys/kernel/numa_balancing",
-    "proc/sys/kernel/osrelease",
     "proc/sys/kernel/perf_event_paranoid",
     "proc/meminfo",
     "proc/vmstat",
     "proc/self/numa_maps",
     "proc/filesystems",
-    "sys/class/dmi/id/product_name",
-    "sys/class/dmi/id/sys_vendor",
     // The lab's description of its guest: a recording of an emulated machine must not pass for a real one.
     "run/nearfar-lab",
     // Evidence of features: presence and state, no payload.
@@ -118,7 +124,7 @@ pub fn gather(fs: &dyn Fs) -> (Tree, Vec<Finding>) {
 fn gather_part(fs: &dyn Fs, extent: Extent) -> (Tree, Vec<Finding>) {
     let (tree, listed) = (Tree::new(), BTreeMap::new());
     let mut gather = Gather { fs, tree, listed, findings: Vec::new(), full: false };
-    let parts = [(Extent::Ranks, RANKS), (Extent::Whole, REST)];
+    let parts = [(Extent::Ranks, RANKS), (Extent::Machine, MACHINE), (Extent::Whole, REST)];
     for (_, patterns) in parts.iter().filter(|(part, _)| *part <= extent) {
         for pattern in *patterns {
             let segments: Vec<&str> = pattern.split('/').collect();
@@ -135,14 +141,14 @@ fn gather_part(fs: &dyn Fs, extent: Extent) -> (Tree, Vec<Finding>) {
 /// interpretation.
 #[must_use]
 pub fn topology(fs: &dyn Fs, overrides: &Overrides) -> (Topology, Vec<Finding>) {
-    let (tree, mut findings) = gather(fs);
+    let (tree, mut findings) = gather_part(fs, Extent::Machine);
     let (machine, more) = Topology::read_with(&tree, overrides);
     findings.extend(more);
     (machine, findings)
 }
 
-/// The requested part of the machine: for a library that reads it in every process. Below [`Extent::Whole`] devices are
-/// incomplete.
+/// The requested part of the machine: for a library that reads it in every process. Below [`Extent::Machine`] devices
+/// are incomplete.
 #[must_use]
 pub fn part(fs: &dyn Fs, extent: Extent) -> Topology {
     Topology::read(&gather_part(fs, extent).0).0
@@ -409,6 +415,7 @@ Node 0 MemTotal: 4 kB
         assert!(recorded().len() > 5);
         for fs in recorded() {
             let (whole, ranks) = (part(&fs, Extent::Whole), part(&fs, Extent::Ranks));
+            assert_eq!(part(&fs, Extent::Machine), whole);
             assert_eq!(ranks.nodes, whole.nodes);
             assert_eq!(ranks.tiers, whole.tiers);
             assert_eq!(ranks.distances, whole.distances);

@@ -163,7 +163,7 @@ fn other_policy(requested: Policy, nodes: &NodeSet, text: &str) -> Option<String
     let (found, list) = text.rsplit_once(':').unwrap_or((text, ""));
     let found = found.split('=').next().unwrap_or_default().trim_end_matches(" (many)");
     let has = NodeSet::parse_list(list).unwrap_or_default();
-    let missing: NodeSet = nodes.iter().filter(|node| !has.contains(*node)).collect();
+    let missing: NodeSet = nodes.without(&has);
     if found == mode(requested) && !missing.is_empty() {
         return Some(format!(
             "the kernel's policy is {text}, without node {missing} of the requested {nodes}: it is absent, or the process's \

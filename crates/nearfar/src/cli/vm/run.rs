@@ -111,7 +111,7 @@ fn prepare(plan: &mut Plan) -> anyhow::Result<Vec<OwnedFd>> {
 fn allowed(plan: &Plan) -> anyhow::Result<()> {
     let Some(allowed) = mempolicy::nodes_allowed() else { return Ok(()) };
     for placed in &plan.backends {
-        let denied: NodeSet = placed.nodes.iter().filter(|node| !allowed.contains(*node)).collect();
+        let denied: NodeSet = placed.nodes.without(&allowed);
         anyhow::ensure!(
             denied.is_empty(),
             "{}: the cpuset of this process permits memory of nodes {allowed}, not {denied}; start it elsewhere, or choose other nodes",
