@@ -6,6 +6,7 @@
 
 pub mod exit;
 pub mod interrupt;
+pub mod json;
 pub mod machine;
 pub mod movers;
 pub mod moving;

@@ -16,6 +16,7 @@ use nearfar_kernel::fs::Fs;
 use nearfar_kernel::journal::Restored;
 
 use crate::exit::Exit;
+use crate::json;
 use crate::terminal;
 
 /// Prints `text` on standard output. A closed pipe (`nearfar topo | head -1`) is not an error.
@@ -44,12 +45,12 @@ fn write_out(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Prints `value` as indented JSON with a newline.
+/// Prints `value` as JSON ([`json::text`]) with a newline.
 ///
 /// # Errors
 /// As [`print()`]; a value that has no JSON form.
 pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
-    let text = serde_json::to_string_pretty(value).context("can't write JSON")?;
+    let text = json::text(value).context("can't write JSON")?;
     print(&(text + "\n"))
 }
 
@@ -84,7 +85,9 @@ pub fn note(message: impl std::fmt::Display) {
 /// Replaces control characters, except newline and tab, by `?`.
 fn plain(text: &str) -> Cow<'_, str> {
     let is_plain = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
-    if text.chars().all(is_plain) {
+    // Nearly all text is of ASCII alone, which bytes tell sooner; some has a hundred megabytes.
+    let is_plain_ascii = |byte: &u8| matches!(byte, b' '..=b'~' | b'\n' | b'\t');
+    if text.as_bytes().iter().all(is_plain_ascii) || text.chars().all(is_plain) {
         return text.into();
     }
     text.chars().map(|c| if is_plain(c) { c } else { '?' }).collect()

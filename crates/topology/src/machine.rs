@@ -330,8 +330,9 @@ impl Topology {
     /// `nodes` by tier, then by distance from the nearest of `homes` (if empty, by tier only), then by number.
     #[must_use]
     pub fn nearest_first(&self, nodes: &NodeSet, homes: &NodeSet) -> Vec<NodeId> {
+        let rows: Vec<_> = homes.iter().filter_map(|home| self.distances.get(&home)).collect();
         let distance = |node: NodeId| {
-            homes.iter().filter_map(|home| self.distance(home, node)).min().unwrap_or(u32::MAX)
+            rows.iter().filter_map(|row| row.get(&node)).min().copied().unwrap_or(u32::MAX)
         };
         let mut nodes: Vec<_> = nodes.iter().collect();
         nodes.sort_by_cached_key(|node| (self.tier_of(*node), distance(*node), *node));

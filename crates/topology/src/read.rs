@@ -22,7 +22,6 @@ use crate::kind::{KnownBy, MemoryKind};
 use crate::machine::{
     Attributes, Controller, Failures, Finding, Initiator, Node, SideCache, Topology,
 };
-use crate::nodeset::NodeSet;
 use crate::reader::{NODES, Reader, brief};
 use crate::tree::Tree;
 use crate::units::{Bytes, BytesPerSecond, CpuId, Nanoseconds, NodeId};
@@ -86,8 +85,10 @@ fn product(tree: &Tree) -> Option<String> {
 }
 
 fn nodes(reader: &mut Reader<'_>, machine: &mut Topology) {
-    let listed = reader.nodes(&format!("{NODES}/online"));
-    let online = listed.unwrap_or_else(|| directories(reader.tree));
+    let path = format!("{NODES}/online");
+    let present = directories(reader.tree);
+    let listed = reader.ids(&path).unwrap_or_else(|| present.clone());
+    let online = reader.possible(&path, &listed);
     let cpus_online = cpus_online(reader);
     let private = reader.nodes(&format!("{NODES}/has_private_memory")).unwrap_or_default();
     for id in online.iter() {
@@ -103,13 +104,13 @@ fn nodes(reader: &mut Reader<'_>, machine: &mut Topology) {
         }
         machine.nodes.insert(id, node);
     }
-    for id in directories(reader.tree).iter().filter(|id| !online.contains(*id)) {
+    for id in present.difference(&listed) {
         reader.note(&format!("{NODES}/node{id}"), "present but not online; left out");
     }
     let possible = reader.nodes(&format!("{NODES}/possible")).unwrap_or_default();
     machine.offline = possible.without(&online);
     for from in online.iter() {
-        distances(reader, machine, from);
+        distances(reader, machine, from, listed.len());
     }
 }
 
@@ -143,10 +144,9 @@ fn claimed_twice(reader: &mut Reader<'_>, machine: &Topology) {
     }
 }
 
-/// The nodes that have a directory.
-fn directories(tree: &Tree) -> NodeSet {
-    let ids = tree.children(NODES).filter_map(|name| name.strip_prefix("node")?.parse().ok());
-    ids.map(NodeId).filter(|id| *id <= NodeId::MAX).collect()
+/// The numbers of the nodes that have a directory.
+fn directories(tree: &Tree) -> BTreeSet<u32> {
+    tree.children(NODES).filter_map(|name| name.strip_prefix("node")?.parse().ok()).collect()
 }
 
 fn node(reader: &mut Reader<'_>, id: NodeId) -> Node {
@@ -278,7 +278,8 @@ fn initiator(reader: &mut Reader<'_>, path: &str) -> Option<Initiator> {
     Some(Initiator { nodes, attributes })
 }
 
-fn distances(reader: &mut Reader<'_>, machine: &mut Topology, from: NodeId) {
+/// The row of distances from a node, with a column for each of so many nodes.
+fn distances(reader: &mut Reader<'_>, machine: &mut Topology, from: NodeId, columns: usize) {
     let path = format!("{NODES}/node{from}/distance");
     let Some(text) = reader.text(&path) else { return };
     let values: Option<Vec<u32>> = text.split_whitespace().map(|word| word.parse().ok()).collect();
@@ -288,13 +289,12 @@ fn distances(reader: &mut Reader<'_>, machine: &mut Topology, from: NodeId) {
                 format!("distances below {DISTANCE_MIN}, that of a node from itself; ignored");
             reader.note(&path, note);
         }
-        Some(values) if values.len() == machine.nodes.len() => {
+        Some(values) if values.len() == columns => {
             let row = machine.nodes.keys().copied().zip(values).collect();
             machine.distances.insert(from, row);
         }
         _ => {
-            let nodes = machine.nodes.len();
-            reader.note(&path, format!("not one number per online node ({nodes}); ignored"));
+            reader.note(&path, format!("not one number per online node ({columns}); ignored"));
         }
     }
 }
@@ -302,6 +302,7 @@ fn distances(reader: &mut Reader<'_>, machine: &mut Topology, from: NodeId) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nodeset::NodeSet;
     use proptest::prelude::*;
     use std::string::String;
 
@@ -354,7 +355,8 @@ Node 1023 MemFree:        4096 kB
     fn what_can_not_be_understood_is_a_finding_and_the_rest_is_read() {
         for (from, to, path, part) in [
             ("0-1\n", "0-x\n", "node0/cpulist", "not a list of CPUs"),
-            ("0,1023", "0,70000", "online", "not a list of nodes"),
+            ("0,1023", "0;1023", "online", "not a list of nodes"),
+            ("0,1023", "0,1023,70000", "online", "1 with a number above 1023"),
             ("10 20\n", "10\n", "node0/distance", "one number per online node (2)"),
             ("2048 kB", "lots", "node0/meminfo", "no MemTotal"),
             ("\n250\n", "\nslow\n", "read_latency", "`slow` is not a number"),

@@ -1,11 +1,12 @@
 //! Reads single values of a [`Tree`]: text, numbers, nodes and node lists; a value that can't be understood is a finding.
 
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use crate::machine::Finding;
-use crate::nodeset::NodeSet;
+use crate::nodeset::{NodeSet, parse_id_list};
 use crate::tree::Tree;
 use crate::units::NodeId;
 
@@ -52,12 +53,37 @@ impl<'a> Reader<'a> {
         node
     }
 
-    /// The node list at `path`; a text that is no list is a finding.
+    /// The node list at `path`; a text that is no list is a finding, as are nodes that Linux can't have.
     pub(crate) fn nodes(&mut self, path: &str) -> Option<NodeSet> {
+        let ids = self.ids(path)?;
+        Some(self.possible(path, &ids))
+    }
+
+    /// The numbers of the node list at `path`; a text that is no list is a finding.
+    pub(crate) fn ids(&mut self, path: &str) -> Option<BTreeSet<u32>> {
         let text = self.tree.text(path)?;
-        let set = NodeSet::parse_list(text);
-        if set.is_none() {
+        let ids = parse_id_list(text);
+        if ids.is_none() {
             self.note(path, format!("`{}` is not a list of nodes; ignored", brief(text)));
+        }
+        ids.map(|ids| ids.into_iter().collect())
+    }
+
+    /// Those of the nodes that Linux can have; the others are a finding.
+    pub(crate) fn possible(&mut self, path: &str, ids: &BTreeSet<u32>) -> NodeSet {
+        let mut beyond = 0;
+        let known = |id: &u32| {
+            let known = u16::try_from(*id).ok().map(NodeId).filter(|id| *id <= NodeId::MAX);
+            beyond += usize::from(known.is_none());
+            known
+        };
+        let set = ids.iter().filter_map(known).collect();
+        if beyond > 0 {
+            let most = NodeId::MAX;
+            self.note(
+                path,
+                format!("left out: {beyond} with a number above {most}, Linux's greatest"),
+            );
         }
         set
     }

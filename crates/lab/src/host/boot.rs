@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::clock::Deadline;
 
-/// The first words of every Linux kernel; one that was told to be quiet does not print them, and is not watched.
+/// The first words of every Linux kernel.
 const FIRST: &str = "Linux version ";
 
 /// How often to look.
@@ -16,15 +16,18 @@ pub(super) const LOOK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Boot {
     console: PathBuf,
-    patience: Duration,
+    patience: Option<Duration>,
     printed: usize,
     silent: Deadline,
 }
 
 impl Boot {
     /// A boot whose kernel hangs if it prints nothing for `patience`. (A kernel prints some forty lines a second; on
-    /// emulated CPUs the longest silence was 2.4 s.)
-    pub(super) fn new(console: PathBuf, patience: Duration) -> Self {
+    /// emulated CPUs the longest silence was 2.4 s.) One with the parameter `quiet` is not watched: it prints its first
+    /// lines before it reads its parameters, and perhaps no more.
+    pub(super) fn new(console: PathBuf, parameters: &str, patience: Duration) -> Self {
+        let is_quiet = parameters.split_whitespace().any(|word| word == "quiet");
+        let patience = (!is_quiet).then_some(patience);
         Self { console, patience, printed: 0, silent: Deadline::default() }
     }
 
@@ -38,7 +41,7 @@ impl Boot {
         if text.len() != self.printed {
             self.printed = text.len();
             if text.contains(FIRST) {
-                self.silent = Deadline::after(Some(self.patience));
+                self.silent = Deadline::after(self.patience);
             }
         }
         self.silent.passed()
@@ -81,7 +84,8 @@ mod tests {
     #[test]
     fn a_kernel_hangs_once_it_prints_no_more() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let mut boot = Boot::new(file.path().to_owned(), Duration::ZERO);
+        let of = |parameters, patience| Boot::new(file.path().to_owned(), parameters, patience);
+        let mut boot = of("nokaslr", Duration::ZERO);
         assert!(!boot.hangs());
         fs::write(file.path(), "SeaBIOS\r\nBooting from ROM..").unwrap();
         assert!(!boot.hangs(), "firmware is not a kernel");
@@ -93,7 +97,7 @@ mod tests {
         .unwrap();
         assert!(boot.hangs());
         assert_eq!(boot.last(), "its kernel's last line was `[ 0.1] smp: up`");
-        let mut patient = Boot::new(file.path().to_owned(), Duration::from_secs(3600));
-        assert!(!patient.hangs());
+        assert!(!of("", Duration::from_secs(3600)).hangs());
+        assert!(!of("nokaslr quiet", Duration::ZERO).hangs(), "it was told to print nothing");
     }
 }

@@ -90,7 +90,7 @@ impl<'a> Session<'a> {
             files,
             plan,
             stage: Stage::Booting,
-            boot: Boot::new(files.console(), plan.boot_limit / 2),
+            boot: Boot::new(files.console(), &plan.append, plan.boot_limit / 2),
             deadline: Deadline::after(Some(plan.boot_limit)),
             unanswered: None,
             asked: None,

@@ -109,7 +109,7 @@ fn saved(file: Option<&Path>, machine: &Topology) -> anyhow::Result<ProbeReport>
 
 fn print(args: &Args, report: &ProbeReport, machine: &Topology) -> anyhow::Result<ExitCode> {
     if args.json {
-        output::print(&report.to_json()?)?;
+        output::print_json(&report)?;
     } else {
         output::print(&text::of(report, machine))?;
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use nearfar_command::output;
+use nearfar_command::{json, output};
 use nearfar_kernel::fs;
 use nearfar_kernel::journal::Journal;
 use nearfar_topology::Tree;
@@ -86,7 +86,7 @@ const STATE_MAX: u64 = 16 << 20;
 
 fn write(file: &Path, snapshot: &Snapshot) -> anyhow::Result<()> {
     let mut whole = output::begin(file)?;
-    whole.write_all(serde_json::to_string_pretty(snapshot)?.as_bytes())?;
+    whole.write_all(json::text(snapshot)?.as_bytes())?;
     whole.write_all(b"\n")?;
     whole.persist(file)?;
     Ok(())

@@ -208,6 +208,32 @@ proptest! {
 }
 
 #[test]
+fn of_4096_nodes_those_are_read_that_linux_can_have_and_one_finding_counts_the_others() {
+    let mut tree = Sysfs::default().at("sys/devices/system/node/online", "0-4095\n").tree;
+    let row: Vec<String> = (0..4096).map(|to: u32| (20 + to % 100).to_string()).collect();
+    for id in 0..4096 {
+        let node = format!("sys/devices/system/node/node{id}");
+        tree.insert(&format!("{node}/cpulist"), &id.to_string());
+        let meminfo = format!("Node {id} MemTotal: 4 kB\nNode {id} MemFree: 4 kB\n");
+        tree.insert(&format!("{node}/meminfo"), &meminfo);
+        if id % 1000 == 7 {
+            tree.insert(&format!("{node}/distance"), &row.join(" "));
+        }
+    }
+    let mut unlisted = tree.clone();
+    let (machine, findings) = Topology::read(&tree);
+    assert_eq!(machine.memory_nodes().to_string(), "0-1023");
+    assert_eq!(machine.distance(NodeId(7), NodeId(1023)), Some(43));
+    let found: Vec<String> = findings.iter().map(ToString::to_string).collect();
+    let expected =
+        "sys/devices/system/node/online: left out: 3072 with a number above 1023, Linux's greatest";
+    assert_eq!(found, [expected]);
+    unlisted.insert("sys/devices/system/node/online", "none");
+    let (machine, findings) = Topology::read(&unlisted);
+    assert_eq!((machine.nodes.len(), findings.len()), (1024, 2), "{findings:?}");
+}
+
+#[test]
 fn cxl_regions_and_dax_devices_are_in_the_order_of_their_numbers() {
     let sysfs =
         [10, 2, 1].into_iter().fold(Sysfs::default().node(0, "0", 1024), |sysfs, number| {

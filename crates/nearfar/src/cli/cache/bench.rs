@@ -20,7 +20,7 @@ use super::super::demo;
 use super::engine::{EngineArgs, item_size};
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::number::whole;
-use nearfar_command::output;
+use nearfar_command::{json, output};
 use nearfar_load::cache::engine::{InProcess, resident};
 use nearfar_load::cache::found::{Asking, Found, SCHEMA};
 use nearfar_load::cache::pages as report;
@@ -186,7 +186,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         None => args.in_process(&plan)?,
     };
     let Some(found) = found else { return Ok(Exit::Done.into()) };
-    let json = serde_json::to_string_pretty(&found).with_context(|| format!("writing {SCHEMA}"))?;
+    let json = json::text(&found).with_context(|| format!("writing {SCHEMA}"))?;
     if let Some(file) = &args.save {
         demo::write(file, &(json + "\n"))?;
     }

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::Args;
 use super::plan::{Plan, Setting};
-use nearfar_command::output;
+use nearfar_command::{json, output};
 
 /// Peak and final residency of a program.
 #[derive(Debug, Default)]
@@ -131,7 +131,7 @@ impl Sink {
         match self {
             Self::StandardError => output::print_error(&report.to_string()),
             Self::File(mut file) => {
-                let text = serde_json::to_string_pretty(&report).context("can't write JSON")?;
+                let text = json::text(&report).context("can't write JSON")?;
                 file.write_all((text + "\n").as_bytes()).context("can't write the file")?;
             }
         }
