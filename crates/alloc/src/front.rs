@@ -91,7 +91,7 @@ fn raw(object: Option<NonNull<u8>>) -> *mut c_void {
 fn when_full(again: impl Fn() -> Option<NonNull<u8>>) -> *mut c_void {
     let error = sys::errno();
     if RAISES.load(Ordering::Relaxed) {
-        kind::all().for_each(kind::Kind::raise_limit);
+        kind::all().for_each(|kind| kind.raise_limit());
         if let Some(object) = again() {
             return raw(Some(object));
         }

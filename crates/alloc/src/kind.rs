@@ -30,6 +30,7 @@ use crate::nursery::Nursery;
 use crate::placing::Placing;
 use crate::room::{Bound, Room};
 use crate::space::{self, KINDS, Role, SEGMENT};
+use crate::visitors::Visitors;
 use crate::{own, sys, thread};
 
 /// The default kind: plain memory, placed by the process's policy.
@@ -79,6 +80,7 @@ pub(crate) struct Kind {
     handle: AtomicU32,
     index: AtomicU32,
     generation: AtomicU32,
+    pub(crate) visitors: Visitors,
     /// The most bytes that may be set aside.
     limit: AtomicUsize,
     /// Address space set aside for arenas and objects.
@@ -100,6 +102,24 @@ pub(crate) struct Kind {
 
 // SAFETY: see the rules above for the cell; jemalloc reads hooks only.
 unsafe impl Sync for Kind {}
+
+/// A kind that exists at least as long as this does.
+#[derive(Debug)]
+pub(crate) struct Visit(&'static Kind);
+
+impl core::ops::Deref for Visit {
+    type Target = Kind;
+
+    fn deref(&self) -> &Kind {
+        self.0
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        self.0.visitors.leave();
+    }
+}
 
 impl core::fmt::Debug for Kind {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -138,9 +158,25 @@ pub(crate) fn at(index: usize) -> Option<&'static Kind> {
     (kind.handle() > BUSY).then_some(kind)
 }
 
+/// Visits the kind with a number, if it exists.
+pub(crate) fn visit(index: usize) -> Option<Visit> {
+    let kind = at(index)?;
+    kind.visitors.enter();
+    let visit = Visit(kind);
+    // It may have ended before the visitor was counted: then the visit ends here.
+    at(index).is_some().then_some(visit)
+}
+
 /// All existing kinds, except the default's.
-pub(crate) fn all() -> impl Iterator<Item = &'static Kind> {
-    (1..numbers()).filter_map(at)
+pub(crate) fn all() -> impl Iterator<Item = Visit> {
+    (1..numbers()).filter_map(visit)
+}
+
+/// All kinds that ever were, with the default's, whether they exist or not.
+pub(crate) fn made() -> impl Iterator<Item = &'static Kind> {
+    let kinds = TABLE[..numbers()].iter().map(|place| place.load(Ordering::Acquire));
+    // SAFETY: kinds are never freed.
+    kinds.filter_map(|kind| unsafe { kind.as_ref() })
 }
 
 /// Upper bound of all kind numbers ever used.
@@ -207,6 +243,7 @@ pub(crate) unsafe fn destroy(handle: u32) -> bool {
     if handle == DEFAULT || busy.is_err() {
         return false;
     }
+    kind.visitors.wait();
     let index = index_of(handle);
     // SAFETY: the caller's promise, here and below.
     unsafe { thread::forget_kind(index) };

@@ -63,6 +63,7 @@ mod sync;
 mod sys;
 mod thread;
 mod tls;
+mod visitors;
 
 pub use inner::Inner;
 pub use machine::{KindError, NamedNodes};

@@ -112,7 +112,7 @@ impl Kind {
 
 /// Frees all kept objects of all kinds; returns whether there were any.
 fn drop_all_kept() -> bool {
-    kind::all().chain(kind::at(0)).filter(|kind| kind.drop_all_kept()).count() > 0
+    kind::all().chain(kind::visit(0)).filter(|kind| kind.drop_all_kept()).count() > 0
 }
 
 /// Bytes that nodes can give before they are almost full; `None` if that is not known.

@@ -221,7 +221,10 @@ pub(crate) fn text(only: Option<&Kind>) -> Result<String, i32> {
 }
 
 fn kinds(only: Option<&Kind>) -> Result<Vec<About>, i32> {
-    only.map_or_else(|| kind::all().map(about).collect(), |kind| Ok(std::vec![about(kind)?]))
+    only.map_or_else(
+        || kind::all().map(|kind| about(&kind)).collect(),
+        |kind| Ok(std::vec![about(kind)?]),
+    )
 }
 
 /// All regions, if the request is not for a single kind.

@@ -254,17 +254,14 @@ unsafe extern "C" fn ended(record: *mut libc::c_void) {
     thread.taken.store(false, Ordering::Release);
 }
 
-/// Returns all objects of a kind from a thread's cache: the calling thread's, or an ended thread's. Magazines that are
-/// empty are not touched: they may be left from another kind, and the kind that has the number now may be being
-/// destroyed.
-pub(crate) fn flush(thread: &Thread, index: usize) {
+/// Returns all objects of a kind from the cache of the calling thread.
+fn flush(thread: &Thread, index: usize) {
+    // The objects of a destroyed kind are gone with it.
+    let Some(kind) = kind::visit(index) else { return };
     for class in (1..CLASSES).filter(|class| thread.magazine(index, *class).count() > 0) {
         let mut objects = [0; SLOTS];
         let count = thread.magazine(index, class).take_oldest(true, &mut objects);
-        // The objects of a destroyed kind are gone with it.
-        if let Some(kind) = kind::at(index) {
-            bring(kind, class, &objects[..count]);
-        }
+        bring(&kind, class, &objects[..count]);
     }
 }
 
@@ -367,7 +364,8 @@ unsafe extern "C" fn forked() {
     for thread in all().filter(|thread| !core::ptr::eq(*thread, own)) {
         thread.taken.store(false, Ordering::Release);
     }
-    for kind in kind::all().chain(kind::at(0)) {
+    for kind in kind::made() {
+        kind.visitors.forget();
         // SAFETY: the child has one thread, and it is here.
         unsafe { kind.kept.reset_if_locked() };
         for depot in kind.stocked_depots() {

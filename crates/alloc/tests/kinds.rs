@@ -278,6 +278,48 @@ fn threads_may_free_what_others_have_allocated() {
     destroy(kind);
 }
 
+/// A scope ends when the functions of its threads have returned, which is before the threads have ended.
+#[test]
+fn a_kind_may_be_destroyed_while_threads_that_used_it_end() {
+    for _ in 0..1000 {
+        let kind = kind("bind:0");
+        let use_it = || {
+            let objects: Vec<_> = (0..200).map(|at| nf_malloc(kind, at * 100 + 1)).collect();
+            for object in objects {
+                assert_eq!(nf_kind_of(object), kind);
+                free(object);
+            }
+        };
+        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(use_it))));
+        destroy(kind);
+    }
+}
+
+#[test]
+fn kinds_may_be_destroyed_while_another_thread_asks_for_all_of_them() {
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let mut text = [0_u8; 4096];
+                let (at, room) = (text.as_mut_ptr().cast(), text.len());
+                // SAFETY: as much room as is said.
+                let length = unsafe { nf_stats_text(NF_NONE, NF_JSON, at, room) };
+                let text = String::from_utf8_lossy(&text[..length]);
+                assert!(!text.contains("\"place\":\"\""), "a kind that has ended: {text}");
+            }
+        });
+        for _ in 0..3000 {
+            let kind = kind("bind:0");
+            for size in [10, 5000, 5 << 20] {
+                free(nf_malloc(kind, size));
+            }
+            destroy(kind);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
 #[test]
 fn a_thread_that_ends_leaves_alone_what_it_has_not_used() {
     let kind = kind("bind:0");
