@@ -34,7 +34,7 @@ pub struct Machine {
 /// The text is not of that form, with the valid forms.
 pub fn kind_override(text: &str) -> Result<(NodeId, MemoryKind), String> {
     let (node, kind) = text.split_once('=').ok_or("write it as NODE=KIND, for example 1=cxl")?;
-    let node = node.parse().ok().map(NodeId).filter(|id| *id <= NodeId::MAX);
+    let node = node.parse().ok().and_then(NodeId::new);
     let node = node.ok_or_else(|| format!("nodes are numbers from 0 to {}", NodeId::MAX))?;
     let kind = kind.parse::<MemoryKind>().map_err(|error| error.to_string())?;
     Ok((node, kind))

@@ -273,12 +273,13 @@ impl Fs for RootFs {
     fn read(&self, path: &str) -> Result<Option<String>, FsError> {
         let Some((file, size)) = self.open_file(path, OFlags::RDONLY)? else { return Ok(None) };
         let (mut file, mut bytes) = (file.take(READ_BYTES_MAX + 1), Vec::new());
-        // Nearly all files of sysfs are read by one call.
+        // Nearly all files of sysfs are read by one call; there a size is an upper bound, in a copy it is the text's.
         let mut first = [0; 4096];
         once_free(path, || {
             let read = file.read(&mut first)?;
             bytes.extend_from_slice(&first[..read]);
-            let may_go_on = read == first.len() || read > 0 && size == 0;
+            let is_short = size == 0 || !self.is_live() && i64::try_from(read) != Ok(size);
+            let may_go_on = read == first.len() || read > 0 && is_short;
             if may_go_on { file.read_to_end(&mut bytes) } else { Ok(0) }
         })
         .map_err(|error| self.failed("read", path, error))?;

@@ -31,9 +31,7 @@ pub fn reserve(text: &str) -> Result<(Place, Bytes), String> {
         .split_once('=')
         .ok_or("write it as NODE=SIZE or KIND=SIZE, for example 0=4g or dram=4g")?;
     let size = size.parse::<Bytes>().map_err(|error| error.to_string())?;
-    if let Ok(id) = place.parse().map(NodeId)
-        && id <= NodeId::MAX
-    {
+    if let Some(id) = place.parse().ok().and_then(NodeId::new) {
         return Ok((Place::Node(id), size));
     }
     let kind = place.parse::<MemoryKind>();
@@ -79,8 +77,8 @@ fn name(node: NodeId) -> String {
 /// The node of a device's name.
 #[must_use]
 pub fn node_of(device: &str) -> Option<NodeId> {
-    let number = device.strip_prefix("node")?.parse().ok().map(NodeId)?;
-    (number <= NodeId::MAX && name(number) == device).then_some(number)
+    let node = NodeId::new(device.strip_prefix("node")?.parse().ok()?)?;
+    (name(node) == device).then_some(node)
 }
 
 /// A reserve that can't be right on this machine.

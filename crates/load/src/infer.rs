@@ -54,7 +54,7 @@ fn not_negative(text: &str) -> Result<f64, String> {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let report = inference::run(&planned(args)?);
     let text = if args.json {
-        serde_json::to_string_pretty(&report).context("writing JSON")? + "\n"
+        nearfar_command::json::text(&report).context("writing JSON")? + "\n"
     } else {
         inference::text(&report)
     };

@@ -209,7 +209,7 @@ fn show(args: &CommonArgs, report: &Report) -> anyhow::Result<()> {
         let whole = Report { windows: Vec::new(), ..report.clone() };
         serde_json::to_string(&Said::done(&whole)).context("writing JSON")? + "\n"
     } else if args.json {
-        serde_json::to_string_pretty(report).context("writing JSON")? + "\n"
+        nearfar_command::json::text(report).context("writing JSON")? + "\n"
     } else {
         report::text(report)
     };

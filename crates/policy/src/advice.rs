@@ -212,10 +212,9 @@ impl Advice {
     fn of(words: [u64; NODE]) -> Result<Self, Unreadable> {
         let known = |word: u64| Some(BytesPerSecond(word)).filter(|_| word != u64::MAX);
         let ((id, pressure), (free, weight)) = (halves(words[0]), halves(words[6]));
-        let id = u16::try_from(id).ok().map(NodeId).filter(|id| *id <= NodeId::MAX);
         let share = Some(BasisPoints(free)).filter(|_| free <= 10_000);
         Ok(Self {
-            node: id.ok_or(Unreadable::Malformed("a node's id"))?,
+            node: NodeId::new(id.into()).ok_or(Unreadable::Malformed("a node's id"))?,
             idle: Nanoseconds(words[1]),
             load: Nanoseconds(words[2]),
             pressure,

@@ -338,8 +338,7 @@ fn flag(input: &mut In<'_>) -> Result<bool, Malformed> {
 }
 
 fn node_id(input: &mut In<'_>) -> Result<NodeId, Malformed> {
-    let id = u16::try_from(input.number()?).ok().map(NodeId);
-    id.filter(|id| *id <= NodeId::MAX).ok_or(Malformed("a node is above what Linux can have"))
+    NodeId::new(input.number()?).ok_or(Malformed("a node is above what Linux can have"))
 }
 
 #[cfg(test)]

@@ -106,7 +106,7 @@ impl core::str::FromStr for RegionSpec {
             seen.push(key);
             match key {
                 "home" => {
-                    let node = value.parse().ok().map(NodeId).filter(|node| *node <= NodeId::MAX);
+                    let node = value.parse().ok().and_then(NodeId::new);
                     spec.home = Some(node.ok_or_else(|| wrong(HOME))?);
                 }
                 "granule" => spec.granule = granule(value).ok_or_else(|| wrong(GRANULE))?,

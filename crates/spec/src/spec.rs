@@ -192,7 +192,7 @@ fn weights(text: &str) -> Result<BTreeMap<NodeId, u8>, SpecError> {
     for part in text.split(',') {
         let wrong = || SpecError::Weight { found: part.to_string() };
         let (node, weight) = part.split_once('=').ok_or_else(wrong)?;
-        let node = node.trim().parse().ok().map(NodeId).filter(|node| *node <= NodeId::MAX);
+        let node = node.trim().parse().ok().and_then(NodeId::new);
         let weight = weight.trim().parse().ok().filter(|weight| *weight > 0);
         let (node, weight) = node.zip(weight).ok_or_else(wrong)?;
         if weights.insert(node, weight).is_some() {

@@ -151,8 +151,7 @@ pub(crate) fn node_of_address(reader: &Reader<'_>, start: u64) -> Option<NodeId>
     let index = start.checked_div(u64::from_str_radix(block, 16).ok()?)?;
     let tree = reader.tree;
     let mut names = tree.children(&format!("{MEMORY}/memory{index}"));
-    let id = names.find_map(|name| name.strip_prefix("node")?.parse().ok());
-    id.map(NodeId).filter(|id| *id <= NodeId::MAX)
+    NodeId::new(names.find_map(|name| name.strip_prefix("node")?.parse().ok())?)
 }
 
 /// The segments of `path` that consist of `prefix` and a number, last first.

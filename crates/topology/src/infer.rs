@@ -125,7 +125,7 @@ fn gpus(reader: &mut Reader<'_>) -> NodeSet {
         let text = reader.text(&format!("{GPUS}/{gpu}/numa_status")).unwrap_or_default();
         let node =
             text.lines().find_map(|line| line.trim().strip_prefix("Node:")?.trim().parse().ok());
-        found.extend(node.map(NodeId).filter(|id| *id <= NodeId::MAX));
+        found.extend(node.and_then(NodeId::new));
     }
     let added = reader.text("proc/iomem").unwrap_or_default().lines().filter_map(|line| {
         let (range, name) = line.split_once(" : ")?;

@@ -9,6 +9,7 @@
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
+use core::str::FromStr;
 
 use crate::kind::MemoryKind;
 use crate::machine::Topology;
@@ -107,7 +108,7 @@ impl fmt::Display for NodeSetError {
 
 impl core::error::Error for NodeSetError {}
 
-impl core::str::FromStr for NodeExpr {
+impl FromStr for NodeExpr {
     type Err = NodeSetError;
 
     fn from_str(text: &str) -> Result<Self, NodeSetError> {
@@ -155,8 +156,9 @@ fn parse_term(term: &str) -> Result<Term, NodeSetError> {
     let (first, last) = term.split_once('-').unwrap_or((term, term));
     let node = |text: &str| {
         let id = digits(text).ok_or_else(bad)?;
-        let id = id.ok().map(NodeId).filter(|id| *id <= NodeId::MAX);
-        id.ok_or_else(|| NodeSetError::TooLarge { term: text.to_string() })
+        id.ok()
+            .and_then(NodeId::new)
+            .ok_or_else(|| NodeSetError::TooLarge { term: text.to_string() })
     };
     let (first, last) = (node(first)?, node(last)?);
     if last < first {
@@ -166,7 +168,7 @@ fn parse_term(term: &str) -> Result<Term, NodeSetError> {
 }
 
 /// `None` if `text` is not all digits, `Some(Err)` if it is but does not fit.
-fn digits(text: &str) -> Option<Result<u16, ()>> {
+fn digits<T: FromStr>(text: &str) -> Option<Result<T, ()>> {
     let all = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     all.then(|| text.parse().map_err(|_| ()))
 }

@@ -76,9 +76,7 @@ impl NodeSet {
     #[must_use]
     pub fn parse_list(text: &str) -> Option<Self> {
         let ids = parse_id_list(text)?;
-        ids.into_iter()
-            .map(|id| u16::try_from(id).ok().map(NodeId).filter(|id| *id <= NodeId::MAX))
-            .collect()
+        ids.into_iter().map(|id| NodeId::new(id.into())).collect()
     }
 }
 

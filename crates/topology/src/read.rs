@@ -258,8 +258,8 @@ fn initiator(reader: &mut Reader<'_>, path: &str) -> Option<Initiator> {
         return None;
     }
     let tree = reader.tree;
-    let ids = tree.children(path).filter_map(|name| name.strip_prefix("node")?.parse().ok());
-    let nodes = ids.map(NodeId).filter(|id| *id <= NodeId::MAX).collect();
+    let node = |name: &str| NodeId::new(name.strip_prefix("node")?.parse().ok()?);
+    let nodes = tree.children(path).filter_map(node).collect();
     let mut figure = |name: &str, most: u64| {
         let file = format!("{path}/{name}");
         let figure = reader.number(&file)?;

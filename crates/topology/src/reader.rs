@@ -46,7 +46,7 @@ impl<'a> Reader<'a> {
             return None;
         }
         let number = self.number(path)?;
-        let node = u16::try_from(number).ok().map(NodeId).filter(|id| *id <= NodeId::MAX);
+        let node = NodeId::new(number);
         if node.is_none() {
             self.note(path, format!("node {number} is above {}; ignored", NodeId::MAX));
         }
@@ -73,7 +73,7 @@ impl<'a> Reader<'a> {
     pub(crate) fn possible(&mut self, path: &str, ids: &BTreeSet<u32>) -> NodeSet {
         let mut beyond = 0;
         let known = |id: &u32| {
-            let known = u16::try_from(*id).ok().map(NodeId).filter(|id| *id <= NodeId::MAX);
+            let known = NodeId::new((*id).into());
             beyond += usize::from(known.is_none());
             known
         };

@@ -43,6 +43,12 @@ unit!(
 impl NodeId {
     /// The largest node id Linux can be built with (`CONFIG_NODES_SHIFT` = 10).
     pub const MAX: Self = Self(1023);
+
+    /// The node with a number; `None` above [`Self::MAX`].
+    #[must_use]
+    pub fn new(number: u64) -> Option<Self> {
+        u16::try_from(number).ok().map(Self).filter(|id| *id <= Self::MAX)
+    }
 }
 
 impl fmt::Display for NodeId {

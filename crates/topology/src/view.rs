@@ -26,7 +26,8 @@ impl Topology {
     /// The views of all nodes with CPUs.
     #[must_use]
     pub fn views(&self) -> Vec<View> {
-        let (near, attached) = (self.near(), self.attached_near());
+        let near = self.near();
+        let attached = self.attached(&near);
         let view = |cpu_node: NodeId| {
             let local = self.local_to(&attached, &NodeSet::from_iter([cpu_node]));
             View { cpu_node, remote: near.without(&local), near: local }
@@ -67,7 +68,7 @@ impl Topology {
         let cpu_nodes = self.cpu_nodes();
         let homes =
             cpu_nodes.iter().filter(|id| self.nodes[id].cpus.iter().any(|cpu| cpus.contains(cpu)));
-        self.local_to(&self.attached_near(), &homes.collect())
+        self.local_to(&self.attached(&self.near()), &homes.collect())
     }
 
     /// The near nodes that are not [`Topology::local`]: those of other sockets.
@@ -77,10 +78,10 @@ impl Topology {
         self.near().without(&local)
     }
 
-    /// The near nodes, each with the nodes that it is attached to.
-    fn attached_near(&self) -> Vec<(NodeId, NodeSet)> {
+    /// Each of the nodes with those that it is attached to.
+    fn attached(&self, nodes: &NodeSet) -> Vec<(NodeId, NodeSet)> {
         let cpu_nodes = self.cpu_nodes();
-        self.near().iter().map(|id| (id, self.attached_to(id, &cpu_nodes))).collect()
+        nodes.iter().map(|id| (id, self.attached_to(id, &cpu_nodes))).collect()
     }
 
     /// Those of the near nodes that are local to CPUs of the nodes `homes`.

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use nearfar_command::exit::Exit;
-use nearfar_command::output;
+use nearfar_command::{json, output};
 use serde::Serialize;
 
 use super::scratch;
@@ -40,8 +40,7 @@ impl Output {
         page: &str,
         reached: bool,
     ) -> anyhow::Result<ExitCode> {
-        let json =
-            serde_json::to_string_pretty(document).context("writing figures as JSON")? + "\n";
+        let json = json::text(document).context("writing figures as JSON")? + "\n";
         for (file, text) in [(&self.save, json.as_str()), (&self.html, page)] {
             if let Some(file) = file {
                 save(file, text)?;

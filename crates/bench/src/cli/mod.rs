@@ -21,7 +21,7 @@ use crate::demo::machine;
 use crate::{bandwidth, stream, verdict};
 use nearfar_command::exit::{self, Exit};
 use nearfar_command::number::whole;
-use nearfar_command::output;
+use nearfar_command::{json, output};
 
 /// Number of rounds, and of those in a smoke run, which is not judged.
 const ROUNDS: u32 = 3;
@@ -200,7 +200,7 @@ fn bandwidth(args: &BandwidthArgs) -> anyhow::Result<ExitCode> {
         reached &= args.smoke || checks.iter().all(|check| check.reached);
         documents.push(verdict::Document { found, checks });
     }
-    let json = serde_json::to_string_pretty(&documents).context("writing figures as JSON")? + "\n";
+    let json = json::text(&documents).context("writing figures as JSON")? + "\n";
     if args.json {
         output::print(&json)?;
     }

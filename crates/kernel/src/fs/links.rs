@@ -2,8 +2,9 @@
 //!
 //! Some ways to copy a tree (version control without symbolic links, downloads file by file) leave a file with the
 //! target in the place of a link: `../../../devices/platform/hmem.0/dax0.0`. Below a root that is not the live system
-//! such a file is taken for the link: its text begins with `../` and is short, which no attribute of sysfs is. To look into each
-//! file of a copy would take longer than all else, so this is done only where the links of buses, classes or nodes are such files.
+//! such a file is taken for the link: its text begins with `../` and is short, which no attribute of sysfs is. To look
+//! into each file of a copy would take longer than all else, so this is done only where the links of buses, classes or
+//! nodes are such files.
 
 use rustix::fs::{Dir, FileType, Mode, OFlags};
 
