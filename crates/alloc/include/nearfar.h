@@ -225,7 +225,7 @@ nf_kind_t nf_kind_create(const char *text);
 /*
  Destroys a kind with all that was allocated from it. Returns 0, or -1 with errno EINVAL if there is no such kind.
  Its number may be reused soon: only a checked build distinguishes allocations of a destroyed kind from those of the
- next.
+ next. Threads that used the kind may be ending, and others may be in `nf_stats_text`, for which this waits.
 
  The caller sees to it that:
  No thread uses the kind, or memory of it, any more.

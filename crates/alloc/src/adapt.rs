@@ -23,7 +23,7 @@ use nearfar_topology::{BasisPoints, Nanoseconds, NodeId, Topology};
 use crate::kind::{self, DEFAULT};
 use crate::machine::{self, KindError};
 use crate::page::{self, Advised, Found};
-use crate::{front, haste};
+use crate::{front, haste, sys};
 
 /// Interval between samples of the load.
 const TICK_MS: u64 = 20;
@@ -156,7 +156,7 @@ pub(crate) fn turn() {
     let is_time = now >= last + every;
     let (order, otherwise) = (Ordering::Relaxed, Ordering::Relaxed);
     if is_time && LAST_MS.compare_exchange(last, now, order, otherwise).is_ok() {
-        adapting.tick();
+        sys::uncancelled(|| adapting.tick());
     }
     adapting.choose();
 }

@@ -1,7 +1,8 @@
 //! The C interface, `nearfar.h`: each function is a line or two over `heap` and its neighbours.
 //!
-//! No function here panics, waits for another thread or writes outside of the memory passed to it. After a failure
-//! errno has the code, and `nf_error` the message where there is one. Replicated regions are in `ffi/replicated.rs`.
+//! No function here panics or writes outside of the memory passed to it, and only `nf_kind_destroy` waits for another
+//! thread. After a failure errno has the code, and `nf_error` the message where there is one. Replicated regions are in
+//! `ffi/replicated.rs`.
 #![expect(unsafe_code, reason = "functions that C calls")]
 
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -57,7 +58,7 @@ pub unsafe extern "C" fn nf_kind_create(text: *const c_char) -> nf_kind_t {
 
 /// Destroys a kind with all that was allocated from it. Returns 0, or -1 with errno EINVAL if there is no such kind.
 /// Its number may be reused soon: only a checked build distinguishes allocations of a destroyed kind from those of the
-/// next.
+/// next. Threads that used the kind may be ending, and others may be in `nf_stats_text`, for which this waits.
 ///
 /// # Safety
 /// No thread uses the kind, or memory of it, any more.

@@ -229,6 +229,12 @@ unsafe fn free_slowly(at: usize) {
 unsafe fn free_ours(at: usize, offset: usize) {
     let code = space::code_at(offset);
     let (index, role) = space::owner_at(offset);
+    if role == Role::Rest {
+        // Nothing of ours begins there, so this is a place that was lost.
+        // SAFETY: the caller's promise: not ours, so jemalloc's.
+        unsafe { je::free(at as *mut libc::c_void) };
+        return;
+    }
     let Some(kind) = kind::at(index) else { return };
     if let Role::Object(length) = role {
         // SAFETY: the caller's promise; objects with segments of their own are found by their first segment.
@@ -275,6 +281,8 @@ pub(crate) unsafe fn usable_size(at: usize) -> usize {
     match space::code_at(offset) {
         Code::NONE => match space::owner_at(offset) {
             (_, Role::Object(length)) => length,
+            // SAFETY: as above.
+            (_, Role::Rest) => unsafe { je::malloc_usable_size(at as *const libc::c_void) },
             // SAFETY: the caller's promise.
             _ => unsafe { arena::size_of_object(at) },
         },
@@ -339,18 +347,23 @@ unsafe fn shift(from: usize, to: usize) -> Shifted {
         return Shifted::Not;
     };
     let (index, from_role) = space::owner_at(from_offset);
-    let (_, to_role) = space::owner_at(to_offset);
+    let (to_index, to_role) = space::owner_at(to_offset);
     let (Role::Object(length), Role::Object(room), Some(kind)) =
         (from_role, to_role, kind::at(index))
     else {
         return Shifted::Not;
     };
     let length_moved = length.min(room);
-    if !sys::may_shift(from, length_moved) {
+    // The pages keep their memory policy, which is wrong for another kind: that of a spill.
+    if to_index != index || !sys::may_shift(from, length_moved) {
         return Shifted::Not;
     }
+    // As long as parts of them are not mapped, the kernel may map another thread's memory there.
+    space::lose(from_offset, length);
+    space::lose(to_offset, room);
     // SAFETY: the caller's promise: an object that becomes the other, to which no other pointer exists.
     if unsafe { sys::shift(from, length_moved, to, room) } {
+        space::find_again(index, to_offset, room);
         if sys::fill(from, length_moved) {
             // SAFETY: as above.
             // The mapping there now has no memory policy yet.
@@ -360,7 +373,9 @@ unsafe fn shift(from: usize, to: usize) -> Shifted {
         }
         return Shifted::Whole;
     }
+    space::find_again(index, from_offset, length);
     if sys::fill(to, room) && kind.place(to, room) {
+        space::find_again(index, to_offset, room);
         return Shifted::Not;
     }
     kind.lose_object(to_offset, room);
@@ -391,5 +406,25 @@ unsafe fn resize(handle: u32, at: usize, size: usize) -> bool {
         }
         Code::NONE => false,
         code => class_of(size) == Some(code.class()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::space::SEGMENT;
+
+    #[test]
+    fn memory_of_others_at_a_place_that_was_lost_goes_back_to_them() {
+        let kind = kind::find(kind::create(kind::Plan::default()).unwrap()).unwrap();
+        let arena = kind.arena(0).unwrap();
+        let object = arena.one(1 << 20, 1, false).unwrap();
+        let offset = space::offset_of(object.as_ptr() as usize).unwrap();
+        space::lose(offset / SEGMENT * SEGMENT, SEGMENT);
+        // SAFETY: an object of jemalloc's.
+        assert!(unsafe { usable_size(object.as_ptr() as usize) } >= 1 << 20);
+        // SAFETY: as above, and it is not used any more.
+        unsafe { free(object.as_ptr()) };
+        assert_eq!(arena.one(1 << 20, 1, false), Some(object));
     }
 }

@@ -202,10 +202,14 @@ fn numbers() -> Option<Topology> {
 /// change.
 pub(crate) fn read(fs: &RootFs) -> Arc<Topology> {
     static READ: Mutex<Option<(u64, Arc<Topology>)>> = Mutex::new(None);
+    // Another thread may be quicker from here to the lock, and be later than this.
     let now = haste::now_ms();
     // In a child of fork the lock may be held for ever; then the child reads the machine itself.
     let mut known = READ.try_lock().ok();
-    let fresh = known.as_deref().and_then(Option::as_ref).filter(|(at, _)| now - at < FRESH_MS);
+    let fresh = known
+        .as_deref()
+        .and_then(Option::as_ref)
+        .filter(|(at, _)| now.saturating_sub(*at) < FRESH_MS);
     if let Some((_, machine)) = fresh {
         return Arc::clone(machine);
     }

@@ -4,7 +4,8 @@
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::string::ToString as _;
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::vec::Vec;
 
 use nearfar_kernel::fs::{Fs, FsError, RootFs};
@@ -12,6 +13,7 @@ use nearfar_kernel::mempolicy::{self, PolicyError};
 use nearfar_kernel::{affinity, meminfo};
 use nearfar_topology::{Bytes, NodeId, NodeSet, NodeSetError, Topology};
 
+use crate::arena;
 use crate::granule::Rule;
 use crate::machine::{self, NamedNodes};
 use crate::region::Region;
@@ -117,12 +119,14 @@ static ACROSS_FORK: AcrossFork = AcrossFork(UnsafeCell::new(None));
 
 /// Takes the lock. No fork happens while it is held, so that no child finds it locked for ever.
 fn lock() -> MutexGuard<'static, All> {
-    static FORKS_WAIT: Once = Once::new();
-    FORKS_WAIT.call_once(|| {
-        // SAFETY: functions that may be called around any fork. If registration fails for lack of memory, only a child
-        // forked at the wrong moment is affected.
+    static FORKS_WAIT: AtomicBool = AtomicBool::new(false);
+    if !FORKS_WAIT.swap(true, Ordering::Relaxed) {
+        // jemalloc's handlers come first, so that before a fork this lock is taken before jemalloc's.
+        arena::wake();
+        // SAFETY: functions that may be called around any fork. A child that is forked before they are registered may
+        // find the lock held.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork)) };
-    });
+    }
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -234,18 +234,30 @@ pub(crate) fn take_object(kind: usize, bytes: usize, alignment: usize) -> Option
 
 /// Releases segments from an offset on. Their content was discarded before.
 pub(crate) fn give(offset: usize, bytes: usize) {
+    // An object that begins here next has no size at first.
+    set_bytes(offset, 0);
     let first = offset / SEGMENT;
     for index in first..first + bytes.div_ceil(SEGMENT).max(1) {
         segment(index).owner.store(FREE, Ordering::Release);
     }
 }
 
-/// Retires segments from an offset on, because the mapping there is not ours any more: they have no owner, and are not
-/// free.
+/// Retires the segments of an object, because the mapping there may not be ours any more: they have no owner, and are
+/// not free.
 pub(crate) fn lose(offset: usize, bytes: usize) {
     let first = offset / SEGMENT;
     for index in first..first + bytes.div_ceil(SEGMENT).max(1) {
         segment(index).owner.store(owner(0, REST), Ordering::Release);
+    }
+    (offset..offset + bytes).step_by(sys::PAGE).for_each(|page| set_code(page, Code::NONE));
+}
+
+/// Undoes [`lose`]: the mapping is the object's.
+pub(crate) fn find_again(kind: usize, offset: usize, bytes: usize) {
+    let first = offset / SEGMENT;
+    for index in first..first + bytes.div_ceil(SEGMENT).max(1) {
+        let role = if index == first { OBJECT } else { REST };
+        segment(index).owner.store(owner(kind, role), Ordering::Release);
     }
 }
 
@@ -310,6 +322,9 @@ mod tests {
             assert_eq!(owner_at(last), (7, role));
             give(offset, bytes);
             assert_eq!(owner_at(last).1, Role::Free);
+            let again = claim(offset / SEGMENT, 1, |_| owner(8, OBJECT));
+            assert!(again.is_ok() && owner_at(offset) == (8, Role::Object(0)), "no size of before");
+            give(offset, 1);
         }
     }
 
@@ -320,6 +335,10 @@ mod tests {
         lose(offset, 2 * SEGMENT);
         assert_eq!(owner_at(offset), (0, Role::Rest));
         assert!(of_kind(7).all(|(at, _)| at != offset && at != offset + SEGMENT));
+        find_again(7, offset, 2 * SEGMENT);
+        assert_eq!(owner_at(offset), (7, Role::Object(2 * SEGMENT)));
+        assert_eq!(owner_at(offset + SEGMENT), (7, Role::Rest));
+        lose(offset, 2 * SEGMENT);
         assert_eq!(claim(offset / SEGMENT, 1, |_| owner(7, ARENA)), Err(offset / SEGMENT));
     }
 

@@ -124,6 +124,25 @@ pub(crate) fn populate(at: usize, length: usize, writing: bool) {
     unsafe { libc::madvise(at as *mut libc::c_void, length, advice) };
 }
 
+/// Calls `act` without cancellation points: a thread that were cancelled in there (pthread_cancel(3)) would end in the
+/// middle of an allocation, with locks held.
+pub(crate) fn uncancelled<T>(act: impl FnOnce() -> T) -> T {
+    let mut before = 0;
+    // SAFETY: a place for the state.
+    unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
+    let done = act();
+    // SAFETY: a state that the call above has written.
+    unsafe { pthread_setcancelstate(before, core::ptr::null_mut()) };
+    done
+}
+
+/// Of POSIX's `pthread_setcancelstate`, as glibc numbers it.
+const PTHREAD_CANCEL_DISABLE: libc::c_int = 1;
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
+}
+
 /// Reads the first bytes of a file, at most `into.len()`; returns how many, or `None` if it can't be read. Bypasses the
 /// C library, whose calls are cancellation points (pthread_cancel(3)) that could end the thread in the middle of an
 /// allocation, with locks held.

@@ -48,6 +48,8 @@ pub(crate) struct Thread {
     magazines: [AtomicUsize; KINDS],
     next: AtomicPtr<Thread>,
     taken: AtomicBool,
+    /// Where [`tls`] has it.
+    key: AtomicUsize,
     shard: AtomicU32,
     error: UnsafeCell<[u8; TEXT]>,
 }
@@ -183,6 +185,9 @@ pub(crate) fn current() -> Option<&'static Thread> {
         thread.taken.store(false, Ordering::Release);
         return None;
     }
+    thread.key.store(tls::key(), Ordering::Relaxed);
+    // SAFETY: the calling thread's own, and there is no reference into it.
+    unsafe { (*thread.error.get())[0] = 0 };
     on_exit(thread);
     Some(thread)
 }
@@ -215,7 +220,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Thread> {
     core::iter::successors(first, move |thread| follow(thread.next.load(Ordering::Acquire)))
 }
 
-/// Registers [`ended`] for the thread's end, and the handler for forks.
+/// Registers [`ended`] for the thread's end.
 fn on_exit(thread: &'static Thread) {
     let mut key = EXIT.load(Ordering::Acquire);
     if key == NO_KEY {
@@ -226,11 +231,7 @@ fn on_exit(thread: &'static Thread) {
         }
         let (order, otherwise) = (Ordering::AcqRel, Ordering::Acquire);
         key = match EXIT.compare_exchange(NO_KEY, made, order, otherwise) {
-            Ok(_) => {
-                // SAFETY: a function that may be called in any child.
-                unsafe { libc::pthread_atfork(None, None, Some(forked)) };
-                made
-            }
+            Ok(_) => made,
             Err(other) => {
                 // SAFETY: ours, and no thread has set it.
                 unsafe { libc::pthread_key_delete(made) };
@@ -357,11 +358,23 @@ pub(crate) unsafe fn forget_kind(index: usize) {
     }
 }
 
+/// Registers the handler for forks when the library is loaded: before any other thread may be in here.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = {
+    extern "C" fn at_load() {
+        // SAFETY: a function that may be called in any child.
+        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+    }
+    at_load
+};
+
 /// In the child of a fork: frees the records of threads that do not exist here, and the places of depots that those
-/// owned.
+/// owned. A new thread may have the thread pointer of one of those, and must not find its record.
 unsafe extern "C" fn forked() {
     let own = tls::get().cast_const();
     for thread in all().filter(|thread| !core::ptr::eq(*thread, own)) {
+        tls::forget(thread.key.load(Ordering::Relaxed), thread);
         thread.taken.store(false, Ordering::Release);
     }
     for kind in kind::made() {

@@ -89,6 +89,24 @@ fn get_elsewhere(thread: usize) -> *mut Thread {
     found.map_or(null_mut(), |place| place.word.load(Ordering::Relaxed))
 }
 
+/// The calling thread's key in the table.
+pub(crate) fn key() -> usize {
+    thread_pointer()
+}
+
+/// Removes a thread's entry, if it is of this record. The thread does not exist in this process, a child of fork.
+pub(crate) fn forget(thread: usize, record: &Thread) {
+    let places = &TABLE[first(thread)..first(thread) + NEXT];
+    let is_its = |place: &&Place| {
+        place.thread.load(Ordering::Relaxed) == thread
+            && core::ptr::eq(place.word.load(Ordering::Relaxed), record)
+    };
+    if let Some(place) = places.iter().find(is_its) {
+        place.word.store(null_mut(), Ordering::Relaxed);
+        place.thread.store(0, Ordering::Release);
+    }
+}
+
 /// Sets the calling thread's record; false if there is no place left. A null frees the place.
 pub(crate) fn set(word: *mut Thread) -> bool {
     let thread = thread_pointer();

@@ -6,6 +6,8 @@
 
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_alloc::ffi::*;
 
@@ -297,15 +299,15 @@ fn a_kind_may_be_destroyed_while_threads_that_used_it_end() {
 
 #[test]
 fn kinds_may_be_destroyed_while_another_thread_asks_for_all_of_them() {
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+            while !stop.load(Ordering::Relaxed) {
                 let mut text = [0_u8; 4096];
                 let (at, room) = (text.as_mut_ptr().cast(), text.len());
                 // SAFETY: as much room as is said.
                 let length = unsafe { nf_stats_text(NF_NONE, NF_JSON, at, room) };
-                let text = String::from_utf8_lossy(&text[..length]);
+                let text = String::from_utf8_lossy(&text[..length.min(room - 1)]);
                 assert!(!text.contains("\"place\":\"\""), "a kind that has ended: {text}");
             }
         });
@@ -316,7 +318,7 @@ fn kinds_may_be_destroyed_while_another_thread_asks_for_all_of_them() {
             }
             destroy(kind);
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
     });
 }
 
@@ -351,10 +353,95 @@ fn thousands_of_kinds_come_and_go() {
     }
 }
 
+/// Asserts that a condition holds in the child of a fork.
+fn holds_in_a_child(holds: impl FnOnce() -> bool) {
+    // SAFETY: the child allocates, starts threads of its own, frees and leaves.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: nothing is to be done at the end; a child that hangs is ended.
+        unsafe { libc::alarm(60) };
+        let status = i32::from(!holds());
+        // SAFETY: as above.
+        unsafe { libc::_exit(status) };
+    }
+    let mut status = 0;
+    // SAFETY: our child, and a place for its status.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+}
+
+#[test]
+fn threads_of_a_child_share_no_cache_with_each_other() {
+    let kind = kind("bind:0");
+    let (used, end) = (Barrier::new(2), Barrier::new(2));
+    std::thread::scope(|scope| {
+        // In the child, the stack of this thread is free for another, whose thread pointer is the same then.
+        scope.spawn(|| {
+            free(nf_malloc(kind, 48));
+            used.wait();
+            end.wait();
+        });
+        used.wait();
+        holds_in_a_child(|| {
+            let (freed, end) = (Barrier::new(2), Barrier::new(2));
+            std::thread::scope(|scope| {
+                let first = scope.spawn(|| {
+                    let object = nf_malloc(kind, 48);
+                    free(object);
+                    freed.wait();
+                    end.wait();
+                    object as usize
+                });
+                freed.wait();
+                let second = scope.spawn(|| nf_malloc(kind, 48) as usize).join().unwrap();
+                end.wait();
+                first.join().unwrap() != second
+            })
+        });
+        end.wait();
+    });
+    destroy(kind);
+}
+
+#[test]
+fn a_child_does_not_wait_for_those_who_looked_at_a_kind_in_its_parent() {
+    let kind = kind("bind:0");
+    // Its pages are added up for a while, and a thread with nothing smaller has no cache.
+    let large = nf_malloc(kind, 512 << 20);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                // SAFETY: no room, so nothing is written.
+                assert!(unsafe { nf_stats_text(NF_NONE, NF_JSON, null_mut(), 0) } > 0);
+            }
+        });
+        for _ in 0..20 {
+            std::thread::yield_now();
+            // SAFETY: the child does not use it any more.
+            holds_in_a_child(|| unsafe { nf_kind_destroy(kind) } == 0);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    free(large);
+    destroy(kind);
+}
+
+#[test]
+fn a_thread_does_not_have_the_error_of_an_ended_one() {
+    let failed = || {
+        // SAFETY: a string.
+        assert_eq!(unsafe { nf_kind_create(c"nowhere".as_ptr()) }, NF_NONE);
+        error()
+    };
+    assert!(std::thread::spawn(failed).join().unwrap().contains("nowhere"));
+    assert_eq!(std::thread::spawn(error).join().unwrap(), "");
+}
+
 #[test]
 fn a_child_of_a_threaded_program_can_go_on() {
     let kind = kind("bind:0");
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
@@ -364,7 +451,7 @@ fn a_child_of_a_threaded_program_can_go_on() {
                     if kept.len() > 500 {
                         kept.drain(..250).for_each(|one| free(one as *mut c_void));
                     }
-                    if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    if stop.load(Ordering::Relaxed) {
                         break;
                     }
                 }
@@ -372,20 +459,13 @@ fn a_child_of_a_threaded_program_can_go_on() {
             });
         }
         for _ in 0..100 {
-            // SAFETY: the child allocates, frees and leaves.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
+            holds_in_a_child(|| {
                 let all: Vec<_> = (0..2000).map(|at| nf_malloc(kind, at * 17 % 50_000)).collect();
                 all.into_iter().for_each(free);
-                // SAFETY: nothing is to be done at the end.
-                unsafe { libc::_exit(0) };
-            }
-            let mut status = 0;
-            // SAFETY: our child, and a place for its status.
-            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-            assert_eq!(status, 0);
+                true
+            });
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
     });
     destroy(kind);
 }

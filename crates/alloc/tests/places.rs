@@ -121,6 +121,23 @@ fn what_can_not_be_mapped_or_bound_says_why() {
 }
 
 #[test]
+fn an_object_that_grows_into_the_spill_has_the_spills_policy() {
+    let full = kind("bind:0;limit=32m;spill=interleave:0");
+    let object = nf_malloc(full, 8 * MIB);
+    fill(object, 8 * MIB);
+    // SAFETY: an object that is not used any more.
+    let grown = unsafe { nf_realloc(full, object, 100 * MIB) };
+    assert!(!grown.is_null() && nf_kind_of(grown) != full);
+    const MPOL_INTERLEAVE: i32 = 3;
+    assert_eq!(policy_of(grown), (MPOL_INTERLEAVE, 1));
+    // SAFETY: it has that many bytes.
+    let content = unsafe { std::slice::from_raw_parts(grown.cast::<u8>(), 8 * MIB) };
+    assert!(content.iter().all(|byte| *byte == 1));
+    // SAFETY: ours.
+    unsafe { nf_free(grown) };
+}
+
+#[test]
 fn an_object_may_have_a_place_of_its_own() {
     let object = placed("weighted:0=3", 3 * MIB);
     assert!(!object.is_null());
