@@ -72,16 +72,8 @@ struct Server(Child);
 impl Server {
     fn start(command: &mut Command, port: u16) -> Self {
         let server = Self(command.spawn().unwrap());
-        for _ in 0..2400 {
-            if TcpStream::connect(("127.0.0.1", port)).is_ok() {
-                return server;
-            }
-            let _ = rustix::thread::nanosleep(&rustix::thread::Timespec {
-                tv_sec: 0,
-                tv_nsec: 50_000_000,
-            });
-        }
-        panic!("{command:?} does not listen on {port}");
+        soon("a server listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        server
     }
 
     fn end(mut self, with: Option<rustix::process::Signal>) {
@@ -99,6 +91,17 @@ impl Drop for Server {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+fn soon(what: &str, is_so: impl Fn() -> bool) {
+    for _ in 0..2400 {
+        if is_so() {
+            return;
+        }
+        let _ =
+            rustix::thread::nanosleep(&rustix::thread::Timespec { tv_sec: 0, tv_nsec: 50_000_000 });
+    }
+    panic!("{what}: not in two minutes");
 }
 
 fn free_port() -> u16 {
@@ -256,6 +259,9 @@ fn postgres() {
     let mut command = run("postgres", &options);
     let log = fs::File::create(room.path("log")).unwrap();
     let server = Server::start(command.stderr(log), port);
+    // It listens before it answers; this line of its file tells, as pg_ctl has it.
+    let said = || fs::read_to_string(room.path("data/postmaster.pid")).unwrap_or_default();
+    soon("it answers", || said().lines().any(|line| line.trim() == "ready"));
     let client = ["-h", "127.0.0.1", "-p", &number, "-U", owner, "-Atq", "-d", "postgres", "-c"];
     let query = "create table t as select i, repeat('x', i % 100) s from generate_series(1, 200000) i; create index on t (s); \
                  select count(distinct s), sum(i) from t;";

@@ -9,6 +9,8 @@
 
 use std::time::Duration;
 
+use nearfar_kernel::clock;
+
 use crate::sync::{self, AtomicU32, Ordering, fence};
 
 /// Attempts after which the destroyer sleeps, and for how long.
@@ -41,7 +43,7 @@ impl Visitors {
             match turn {
                 0..TURNS => sync::pause(turn),
                 // A visit that adds up the pages of a large kind takes a while.
-                _ => std::thread::sleep(PAUSE),
+                _ => clock::sleep(PAUSE),
             }
         }
     }

@@ -55,6 +55,15 @@ fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
+/// Has other threads stop at its end, also after a failed assertion.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Writes to all usable bytes.
 fn fill(memory: *mut c_void, length: usize, value: u8) {
     // SAFETY: tests fill what they have, as long as it is.
@@ -301,6 +310,7 @@ fn a_kind_may_be_destroyed_while_threads_that_used_it_end() {
 fn kinds_may_be_destroyed_while_another_thread_asks_for_all_of_them() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _end = Ends(&stop);
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 let mut text = [0_u8; 4096];
@@ -318,7 +328,6 @@ fn kinds_may_be_destroyed_while_another_thread_asks_for_all_of_them() {
             }
             destroy(kind);
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }
 
@@ -353,8 +362,8 @@ fn thousands_of_kinds_come_and_go() {
     }
 }
 
-/// Asserts that a condition holds in the child of a fork.
-fn holds_in_a_child(holds: impl FnOnce() -> bool) {
+/// Whether a condition holds in the child of a fork.
+fn holds_in_a_child(holds: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child allocates, starts threads of its own, frees and leaves.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -367,7 +376,7 @@ fn holds_in_a_child(holds: impl FnOnce() -> bool) {
     let mut status = 0;
     // SAFETY: our child, and a place for its status.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    assert_eq!(status, 0);
+    status == 0
 }
 
 #[test]
@@ -382,7 +391,7 @@ fn threads_of_a_child_share_no_cache_with_each_other() {
             end.wait();
         });
         used.wait();
-        holds_in_a_child(|| {
+        let apart = holds_in_a_child(|| {
             let (freed, end) = (Barrier::new(2), Barrier::new(2));
             std::thread::scope(|scope| {
                 let first = scope.spawn(|| {
@@ -399,6 +408,7 @@ fn threads_of_a_child_share_no_cache_with_each_other() {
             })
         });
         end.wait();
+        assert!(apart);
     });
     destroy(kind);
 }
@@ -410,6 +420,7 @@ fn a_child_does_not_wait_for_those_who_looked_at_a_kind_in_its_parent() {
     let large = nf_malloc(kind, 512 << 20);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _end = Ends(&stop);
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 // SAFETY: no room, so nothing is written.
@@ -419,9 +430,8 @@ fn a_child_does_not_wait_for_those_who_looked_at_a_kind_in_its_parent() {
         for _ in 0..20 {
             std::thread::yield_now();
             // SAFETY: the child does not use it any more.
-            holds_in_a_child(|| unsafe { nf_kind_destroy(kind) } == 0);
+            assert!(holds_in_a_child(|| unsafe { nf_kind_destroy(kind) } == 0));
         }
-        stop.store(true, Ordering::Relaxed);
     });
     free(large);
     destroy(kind);
@@ -443,6 +453,7 @@ fn a_child_of_a_threaded_program_can_go_on() {
     let kind = kind("bind:0");
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _end = Ends(&stop);
         for _ in 0..3 {
             scope.spawn(|| {
                 let mut kept = Vec::new();
@@ -459,13 +470,12 @@ fn a_child_of_a_threaded_program_can_go_on() {
             });
         }
         for _ in 0..100 {
-            holds_in_a_child(|| {
+            assert!(holds_in_a_child(|| {
                 let all: Vec<_> = (0..2000).map(|at| nf_malloc(kind, at * 17 % 50_000)).collect();
                 all.into_iter().for_each(free);
                 true
-            });
+            }));
         }
-        stop.store(true, Ordering::Relaxed);
     });
     destroy(kind);
 }

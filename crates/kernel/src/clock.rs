@@ -33,6 +33,13 @@ pub fn unix_ns() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// CPU time of the calling thread.
+#[must_use]
+pub fn of_thread() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    now.try_into().unwrap_or_default()
+}
+
 /// Time since boot, without the time spent suspended.
 #[must_use]
 pub fn since_boot() -> Duration {

@@ -212,12 +212,14 @@ pub fn run(plan: &Plan) -> Report {
         let mut instance = Instance::load(&plan, number);
         loaded.wait();
         let watch = Stopwatch::start();
-        let mut tokens_s = Vec::with_capacity(1 << 12);
+        let (mut tokens_s, mut counted) = (Vec::with_capacity(1 << 12), 0);
         let read_bytes = loop {
             let read_bytes = instance.token(&plan);
             let now_s = watch.elapsed().as_secs_f64();
             tokens_s.push(now_s);
-            if now_s >= plan.seconds {
+            counted += usize::from(now_s >= plan.warm_up_s);
+            // A rate needs two.
+            if now_s >= plan.seconds && counted >= 2 {
                 break read_bytes;
             }
         };

@@ -56,8 +56,8 @@ fn who_finds_no_descriptor_waits_for_one_and_others_go_on() {
         files.push(file);
     }
     files.truncate(files.len() - 2);
-    let mut scraper = TcpStream::connect(server.metrics_address().unwrap()).unwrap();
-    soon("the scraper is accepted", || File::open("/dev/null").is_err());
+    let mut last = TcpStream::connect(server.addresses()[0]).unwrap();
+    soon("it has the last descriptor", || File::open("/dev/null").is_err());
     files.pop();
     let mut second = TcpStream::connect(server.addresses()[0]).unwrap();
     soon("it can't be accepted", || counted(&server, "nearfar_cache_accept_errors_total") > 0);
@@ -70,6 +70,8 @@ fn who_finds_no_descriptor_waits_for_one_and_others_go_on() {
     second.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"MN\r\n");
     soon("it goes on", || counted(&server, "nearfar_cache_accepting") == 1);
+    assert_eq!(ask(&mut last, "mn\r\n"), "MN\r\n");
+    let mut scraper = TcpStream::connect(server.metrics_address().unwrap()).unwrap();
     assert_eq!(ask(&mut scraper, "GET /metrics HTTP/1.1\r\n\r\n"), "HTTP");
 
     // A server requests the descriptors it may need, and gets the permitted number.

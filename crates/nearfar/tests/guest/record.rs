@@ -47,8 +47,9 @@ pub(crate) fn memory_that_a_program_uses_is_found_accessed_and_placed() {
     let mut child = command.spawn().unwrap();
     await_up(&mut child);
     let pid = child.id().to_string();
-    let options = ["--pid", &pid, "--interval", "300ms", "--duration", "3s"];
-    done(&[&["record"], &options[..], &["-o", FILE]].concat());
+    // Aggregated over a whole interval, in which even a slow host passes over all of it.
+    let times = ["--interval", "300ms", "--aggregate", "300ms", "--duration", "3s"];
+    done(&[&["record", "--pid", &pid], &times[..], &["-o", FILE]].concat());
     drop(child.stdin.take());
     child.wait().unwrap();
     let wss = report("wss");

@@ -27,8 +27,8 @@ const DIALOGUE: &[(&str, &str)] = &[
     ("decr n 20\r\n", "0\r\n"),
     ("incr none 1\r\n", "NOT_FOUND\r\n"),
     ("touch a 100\r\n", "TOUCHED\r\n"),
-    ("gat 100 a\r\n", "VALUE a 0 1\r\ny\r\nEND\r\n"),
-    ("mg a v t\r\n", "VA 1 t100\r\ny\r\n"),
+    // Together, in the same second.
+    ("gat 100 a\r\nmg a v t\r\n", "VALUE a 0 1\r\ny\r\nEND\r\nVA 1 t100\r\ny\r\n"),
     ("mg none v\r\n", "EN\r\n"),
     ("mg none v q\r\nmn\r\n", "MN\r\n"),
     ("ma n D3 v\r\n", "VA 1\r\n3\r\n"),

@@ -1,8 +1,8 @@
 //! Runs CMD as a child, samples its residency until it ends if that is to be reported, then restores weights and stops
 //! tiering and balancing.
 //!
-//! A sample walks page tables, so its cost sets the sampling rate: the first 250 ms of sampling are not limited, as a
-//! short program has its peak early; beyond that, sampling takes at most a twentieth of the time. The final residency
+//! A sample walks page tables, so its CPU time sets the sampling rate: the first 250 ms of sampling are not limited, as
+//! a short program has its peak early; beyond that, sampling takes at most a twentieth of the time. The final residency
 //! is the last sample before the end.
 
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ use nearfar_command::exit::Exit;
 use nearfar_command::output;
 use nearfar_command::spread::Spreading;
 use nearfar_command::weighing::set::{ForARun, Setter};
-use nearfar_kernel::clock::Stopwatch;
+use nearfar_kernel::clock::{self, Stopwatch};
 
 const FIRST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(100);
@@ -121,7 +121,7 @@ impl After<'_> {
 fn watch(fs: &RootFs, watched: &Watched) -> (Residencies, anyhow::Result<Ended>) {
     let mut seen = Residencies::default();
     let running = Stopwatch::start();
-    let (mut pause, mut spent, mut next) = (FIRST, Duration::ZERO, FIRST);
+    let (mut pause, mut next, before) = (FIRST, FIRST, clock::of_thread());
     loop {
         let now = running.elapsed();
         if now < next {
@@ -134,8 +134,7 @@ fn watch(fs: &RootFs, watched: &Watched) -> (Residencies, anyhow::Result<Ended>)
         }
         let sample: Residency = residency::of_tree(fs, watched.id()).unwrap_or_default();
         seen.add(&sample);
-        let after = running.elapsed();
-        spent += after - now;
+        let (after, spent) = (running.elapsed(), clock::of_thread() - before);
         pause = (pause * 2).min(LONGEST);
         next = (after + pause).max(spent.saturating_sub(FREE) * RUN_PER_COST);
     }
