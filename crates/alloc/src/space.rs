@@ -226,8 +226,7 @@ pub(crate) fn take_segment(kind: usize) -> Option<usize> {
 pub(crate) fn take_object(kind: usize, bytes: usize, alignment: usize) -> Option<usize> {
     let count = bytes.checked_add(SEGMENT - 1)? / SEGMENT;
     let apart = alignment.div_ceil(SEGMENT).max(1);
-    let role = |at: usize| owner(kind, if at == 0 { OBJECT } else { REST });
-    let offset = take(count.max(1), apart, role)?;
+    let offset = take(count.max(1), apart, of_object(kind))?;
     set_bytes(offset, bytes);
     Some(offset)
 }
@@ -236,28 +235,29 @@ pub(crate) fn take_object(kind: usize, bytes: usize, alignment: usize) -> Option
 pub(crate) fn give(offset: usize, bytes: usize) {
     // An object that begins here next has no size at first.
     set_bytes(offset, 0);
-    let first = offset / SEGMENT;
-    for index in first..first + bytes.div_ceil(SEGMENT).max(1) {
-        segment(index).owner.store(FREE, Ordering::Release);
-    }
+    set_owner(offset, bytes, |_| FREE);
 }
 
 /// Retires the segments of an object, because the mapping there may not be ours any more: they have no owner, and are
 /// not free.
 pub(crate) fn lose(offset: usize, bytes: usize) {
-    let first = offset / SEGMENT;
-    for index in first..first + bytes.div_ceil(SEGMENT).max(1) {
-        segment(index).owner.store(owner(0, REST), Ordering::Release);
-    }
+    set_owner(offset, bytes, |_| owner(0, REST));
     (offset..offset + bytes).step_by(sys::PAGE).for_each(|page| set_code(page, Code::NONE));
 }
 
 /// Undoes [`lose`]: the mapping is the object's.
 pub(crate) fn find_again(kind: usize, offset: usize, bytes: usize) {
-    let first = offset / SEGMENT;
-    for index in first..first + bytes.div_ceil(SEGMENT).max(1) {
-        let role = if index == first { OBJECT } else { REST };
-        segment(index).owner.store(owner(kind, role), Ordering::Release);
+    set_owner(offset, bytes, of_object(kind));
+}
+
+/// The owner and role of each segment of an object, counted from its first.
+fn of_object(kind: usize) -> impl Fn(usize) -> u32 {
+    move |at| owner(kind, if at == 0 { OBJECT } else { REST })
+}
+
+fn set_owner(offset: usize, bytes: usize, role: impl Fn(usize) -> u32) {
+    for at in 0..bytes.div_ceil(SEGMENT).max(1) {
+        segment(offset / SEGMENT + at).owner.store(role(at), Ordering::Release);
     }
 }
 

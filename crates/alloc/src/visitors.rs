@@ -7,15 +7,7 @@
 //! A visitor is counted before it looks whether the kind exists, and the destroyer says that the kind no longer exists
 //! before it looks at the count; with a fence in between on both sides, at least one of the two sees the other.
 
-use std::time::Duration;
-
-use nearfar_kernel::clock;
-
 use crate::sync::{self, AtomicU32, Ordering, fence};
-
-/// Attempts after which the destroyer sleeps, and for how long.
-const TURNS: u32 = 64;
-const PAUSE: Duration = Duration::from_micros(200);
 
 /// The number of visitors of a kind. Zero is none.
 #[derive(Debug, Default)]
@@ -36,15 +28,11 @@ impl Visitors {
     /// Waits for all to leave. The kind no longer exists for new ones.
     pub(crate) fn wait(&self) {
         fence(Ordering::SeqCst);
-        for turn in 0.. {
-            if self.0.load(Ordering::Acquire) == 0 {
-                return;
-            }
-            match turn {
-                0..TURNS => sync::pause(turn),
-                // A visit that adds up the pages of a large kind takes a while.
-                _ => clock::sleep(PAUSE),
-            }
+        let mut turn = 0;
+        while self.0.load(Ordering::Acquire) > 0 {
+            // A visit that adds up the pages of a large kind takes a while.
+            sync::rest(turn);
+            turn = turn.saturating_add(1);
         }
     }
 

@@ -11,6 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_alloc::ffi::*;
 
+mod child;
+use child::holds_in_a_child;
+
 fn kind(text: &str) -> nf_kind_t {
     let written = CString::new(text).expect("no zero within");
     // SAFETY: a string.
@@ -360,23 +363,6 @@ fn thousands_of_kinds_come_and_go() {
         }
         kinds.into_iter().for_each(destroy);
     }
-}
-
-/// Whether a condition holds in the child of a fork.
-fn holds_in_a_child(holds: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child allocates, starts threads of its own, frees and leaves.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        // SAFETY: nothing is to be done at the end; a child that hangs is ended.
-        unsafe { libc::alarm(60) };
-        let status = i32::from(!holds());
-        // SAFETY: as above.
-        unsafe { libc::_exit(status) };
-    }
-    let mut status = 0;
-    // SAFETY: our child, and a place for its status.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    status == 0
 }
 
 #[test]

@@ -1,6 +1,7 @@
-//! Every interleaving of threads in a depot, and of threads that claim segments: loom's atomics replace the language's.
+//! Every interleaving of threads in a depot, of threads that claim segments, and of visitors of a kind with its end:
+//! loom's atomics replace the language's.
 //!
-//! The two files under test are the library's own; here `crate::sync` is loom. Not here: magazines, which one thread
+//! The files under test are the library's own; here `crate::sync` is loom. Not here: magazines, which one thread
 //! uses, and jemalloc.
 #![expect(unsafe_code, reason = "the depot's cell")]
 
@@ -11,11 +12,18 @@ mod classes;
 #[path = "../src/depot.rs"]
 #[expect(dead_code, reason = "what only forks and ends of kinds need")]
 mod depot;
+#[path = "../src/visitors.rs"]
+#[expect(dead_code, reason = "what only forks need")]
+mod visitors;
 
 /// Stands for the library's module of this name.
 mod sync {
     pub(crate) use loom::cell::UnsafeCell;
-    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+    pub(crate) fn rest(_turn: u32) {
+        loom::thread::yield_now();
+    }
 
     pub(crate) const PLACES: usize = 2;
 }
@@ -25,6 +33,7 @@ use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 
 use depot::{BATCH, Depot, VISITS};
+use visitors::Visitors;
 
 /// Threads leave and take four at once, and a depot has two places.
 const CLASS: usize = 41;
@@ -150,4 +159,30 @@ fn who_claims_what_another_has_given_up_sees_what_that_did_before() {
         }
     });
     assert!(claims.load(Ordering::Relaxed) > 0, "in some order it is given up first");
+}
+
+#[test]
+fn a_kind_ends_when_its_visitors_are_done() {
+    every_order(|| {
+        let (exists, visitors) = (Arc::new(AtomicU32::new(1)), Arc::new(Visitors::default()));
+        let content = Arc::new(loom::cell::UnsafeCell::new(1));
+        let visitor = || {
+            let (exists, visitors, content) =
+                (Arc::clone(&exists), Arc::clone(&visitors), Arc::clone(&content));
+            thread::spawn(move || {
+                visitors.enter();
+                if exists.load(Ordering::Acquire) == 1 {
+                    // SAFETY: loom fails if it is changed meanwhile.
+                    assert_eq!(content.with(|content| unsafe { *content }), 1);
+                }
+                visitors.leave();
+            })
+        };
+        let both = [visitor(), visitor()];
+        exists.store(0, Ordering::Release);
+        visitors.wait();
+        // SAFETY: as above.
+        content.with_mut(|content| unsafe { *content = 0 });
+        both.into_iter().for_each(|visitor| visitor.join().unwrap());
+    });
 }

@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nearfar_alloc::Replicated;
 use nearfar_alloc::ffi::*;
 
+mod child;
+use child::holds_in_a_child;
+
 fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
@@ -132,21 +135,7 @@ fn what_can_not_be_made_says_why() {
 
 /// Runs `act` in a child process, which must exit successfully.
 fn in_child(act: impl FnOnce() -> bool) {
-    assert!(in_child_is(act));
-}
-
-fn in_child_is(act: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child runs alone, and exits without exit handlers.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        let code = i32::from(!act());
-        // SAFETY: the child's end.
-        unsafe { libc::_exit(code) };
-    }
-    let mut status = 0;
-    // SAFETY: our child, and a place for its status.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    status == 0
+    assert!(holds_in_a_child(act));
 }
 
 #[test]
@@ -178,7 +167,7 @@ fn all_regions_are_told_of_while_others_are_made_and_in_a_child_made_meanwhile()
         });
         let here = (0..100).all(|_| told());
         let in_children = (0..100).all(|_| {
-            in_child_is(|| {
+            holds_in_a_child(|| {
                 let own = create("0", 1);
                 !own.is_null() && told()
             })

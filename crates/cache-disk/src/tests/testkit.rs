@@ -128,7 +128,8 @@ pub(super) fn store(disk: &Disk, index: &Index, number: u64, version: u64, len: 
     let key = key(number);
     let value = value(number, version, len);
     let object = Object { hash: hash(&key), key: &key, meta: meta(version) };
-    for _ in 0..100 {
+    // Each tick waits for the device for 10 ms at most: a minute, for one that is slow.
+    for _ in 0..6000 {
         // Held because an eviction between append and insertion would miss the place.
         let mut places = lock(&index.places);
         match disk.append(&object, &[&value[..4], &value[4..]]) {

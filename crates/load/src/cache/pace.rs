@@ -1,6 +1,7 @@
 //! Due times of a worker's requests: as soon as the previous one was answered (closed loop), or at a rate (open loop).
 
 use std::iter::Peekable;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -80,14 +81,17 @@ impl Pace {
         }
     }
 
-    /// Number of requests that were due before `end` and have not started; removes them.
-    pub(crate) fn overdue(&mut self, end: u64) -> u64 {
+    /// Number of requests that were due in this time and have not started; removes them, and those due before.
+    pub(crate) fn overdue(&mut self, time: Range<u64>) -> u64 {
         match self {
             Self::Closed => 0,
             Self::Open { arrivals, later, together, begun } => {
-                let due = |due: &u64| due.saturating_add(*later) < end;
-                let left = arrivals.take(COUNTED).take_while(due).count() as u64;
-                (left * u64::from(*together)).saturating_sub(u64::from(*begun))
+                let first = arrivals.peek().map(|due| due.saturating_add(*later));
+                let begun = if first.is_some_and(|due| due >= time.start) { *begun } else { 0 };
+                let due = arrivals.take(COUNTED).map(|due| due.saturating_add(*later));
+                let due = due.take_while(|due| *due < time.end);
+                let left = due.filter(|due| *due >= time.start).count() as u64;
+                (left * u64::from(*together)).saturating_sub(u64::from(begun))
             }
         }
     }
@@ -122,7 +126,8 @@ mod tests {
         assert_eq!((pace.due(), pace.due()), (Some(1_000_000), Some(1_000_000)));
         pace.begun();
         assert_eq!(pace.due(), Some(2_000_000));
-        assert_eq!(pace.overdue(10_000_000), 8);
+        assert_eq!(rate(1, 0).overdue(6_000_000..10_000_000), 4, "without those of a warm-up");
+        assert_eq!(pace.overdue(0..10_000_000), 8);
     }
 
     #[test]
@@ -143,14 +148,14 @@ mod tests {
                 .collect::<Vec<_>>()
         );
         // Three of the third arrival, and all of the fourth.
-        assert_eq!(pace.overdue(20_000_000), 7);
+        assert_eq!(pace.overdue(0..20_000_000), 7);
     }
 
     #[test]
     fn a_closed_loop_is_due_always_and_never_late() {
         let mut pace = Pace::Closed;
         pace.begun();
-        assert_eq!((pace.due(), pace.overdue(u64::MAX)), (None, 0));
+        assert_eq!((pace.due(), pace.overdue(0..u64::MAX)), (None, 0));
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(super) fn drive(door: &mut Door<'_>, job: &mut Job<'_>) {
             now = wait(clock, due.min(job.span.end), job.shared.stop);
         }
         if now >= job.span.end {
-            job.tally.overdue = job.pace.overdue(job.span.end);
+            job.tally.overdue = job.pace.overdue(job.span.counts_from..job.span.end);
             break;
         }
         let timed = due.is_some() || job.begun.is_multiple_of(TIMED);

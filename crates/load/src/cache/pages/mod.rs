@@ -33,7 +33,8 @@ pub(crate) fn how(load: &Load) -> Vec<String> {
     }
     let pace = match (load.rate, &load.arrivals) {
         (Some(rate), arrivals) => format!(
-            "Open loop: {rate} requests a second, {} arrivals; latencies are from when requests were due",
+            "Open loop: {} requests a second, {} arrivals; latencies are from when requests were due",
+            if rate < 1000.0 { rate.to_string() } else { words::grouped(whole(rate)) },
             arrivals.as_deref().unwrap_or("unknown")
         ),
         (None, _) => "Closed loop: each request as soon as one was answered".into(),

@@ -81,7 +81,7 @@ fn the_text_says_what_was_asked_and_what_came_of_it() {
     for part in [
         "cache.example:11211, version 1.6.18 <b>\n",
         "Seed 7, 2 threads, each with 3 connections and on each up to 1 command under",
-        "Open loop: 1000 requests a second, poisson arrivals;",
+        "Open loop: 1,000 requests a second, poisson arrivals;",
         "617,284 requests a second, hit ratio 0.500\n",
         "1,234,567 requests answered in 2.00 s; values read: 64 MiB, stored: 0 B\n",
         "resident memory 3 MiB, items have 1 MiB of 64 MiB, 1 item, 7 evictions\n",

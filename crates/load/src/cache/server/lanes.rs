@@ -171,7 +171,7 @@ impl<'a, 'b> Lanes<'a, 'b> {
         while self.ended.is_none() {
             let due = self.job.pace.due();
             if now >= end {
-                self.job.tally.overdue = self.job.pace.overdue(end);
+                self.job.tally.overdue = self.job.pace.overdue(self.job.span.counts_from..end);
                 self.ended = Some(now);
             } else if due.is_some_and(|due| due >= end) {
                 // No further request will be due in time.
