@@ -20,7 +20,7 @@
 #   make bench-alloc      allocation by kind beside jemalloc and other peers, ratios in one run, then heaps in the lab (SMOKE=1: a look)
 #   make bench-cache      the cache beside segcache, quick_cache, foyer and moka, in memory: ratios in one run (ROUNDS=3)
 #   make bench-lab        accuracy and cost of the emulation
-#   make bench-topo       time of nearfar topo on a machine of 1,024 nodes and 8,192 CPUs, made up
+#   make bench-commands   times of topo, status, ps and vm with 1,024 nodes, 2,000 processes and 50 virtual machines
 #   make install          what make build has made, below PREFIX (/usr/local) and DESTDIR; make uninstall takes it away again
 #   make manual           the documents as a book for a browser, in target/manual/book
 #   make package          Debian packages of what make build makes, in target/debian, checked; make package-test tries them in a bare root
@@ -37,7 +37,7 @@ PEERS := $${NEARFAR_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/nearfar}/peers
 export NEARFAR_LAB_PLUGIN ?= $(PLUGIN)
 SMOKE_FLAG := $(if $(SMOKE),--smoke,)
 
-.PHONY: corpus demo test test-all test-repeat test-libraries build plugin library library-checked sanitize fuzz python kubernetes lint sbom bench-bandwidth bench-tiering bench-balance bench-alloc bench-cache bench-lab bench-topo install uninstall package package-test manual setup clean help
+.PHONY: corpus demo test test-all test-repeat test-libraries build plugin library library-checked sanitize fuzz python kubernetes lint sbom bench-bandwidth bench-tiering bench-balance bench-alloc bench-cache bench-lab bench-commands install uninstall package package-test manual setup clean help
 
 help:
 	@sed -n '3,27s/^# *//p' Makefile
@@ -161,8 +161,9 @@ bench-alloc: build library
 	NEARFAR=$(RELEASE)/nearfar $(CARGO) bench --locked -q -p nearfar-alloc --bench replicated -- $(SMOKE_FLAG)
 	$(RELEASE)/nearfar-bench heap $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) --save $(CARGO_TARGET_DIR)/nearfar-heap.json
 
-bench-topo: build
-	scripts/bench-topo
+bench-commands: build
+	@scripts/setup lab
+	scripts/bench-commands
 
 manual: build
 	@scripts/setup manual

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Sources that are linked into other programs.
-const LIBRARIES: [&str; 10] = [
+const LIBRARIES: [&str; 13] = [
     "crates/alloc/src",
     "crates/cache-disk/src",
     "crates/cache/src",
@@ -15,8 +15,11 @@ const LIBRARIES: [&str; 10] = [
     "crates/spec/src",
     "crates/topology/src",
     "artefacts/libhmalloc/src",
+    "artefacts/libnearfar/src",
     "artefacts/libsmalloc/src",
+    "artefacts/libsmalloc-static/src",
     "artefacts/preload/src",
+    "artefacts/python/src",
 ];
 /// The function itself, and code compiled only for tests.
 const MAY: [&str; 4] = ["kernel/src/environment.rs", "kernel/src/fake/", "/tests/", "/testkit/"];

@@ -10,6 +10,7 @@ pub mod json;
 pub mod machine;
 pub mod movers;
 pub mod moving;
+pub mod new_file;
 pub mod number;
 pub mod output;
 pub mod progress;

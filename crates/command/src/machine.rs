@@ -140,7 +140,9 @@ pub fn emulated(out: &mut String, lab: &serde_json::Value) {
 }
 
 fn open_other(path: &Path) -> anyhow::Result<Box<dyn Fs>> {
-    let is_directory = std::fs::metadata(path)?.is_dir();
+    let found = std::fs::metadata(path);
+    let is_directory =
+        found.context("name a recording, or a directory that holds sys and proc")?.is_dir();
     let fs: Box<dyn Fs> = if is_directory {
         Box::new(RootFs::new(path)?)
     } else {

@@ -4,16 +4,18 @@
 //! escape sequences. Paragraphs are wrapped at the terminal's width.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anyhow::Context as _;
 use nearfar_kernel::damon::{DamonStat, Holder, holders};
 use nearfar_kernel::fs::Fs;
-use nearfar_kernel::journal::Restored;
+use nearfar_kernel::journal::{Restored, Unreadable};
 
 use crate::exit::Exit;
 use crate::json;
@@ -38,11 +40,21 @@ pub fn print_coloured(text: &str) -> anyhow::Result<()> {
 fn write_out(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(error).context("can't write to standard output")
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            UNREAD.store(true, Ordering::Relaxed);
+            Ok(())
         }
-        _ => Ok(()),
+        written => written.context("can't write to standard output"),
     }
+}
+
+/// Whether the reader of standard output has closed it.
+static UNREAD: AtomicBool = AtomicBool::new(false);
+
+/// Whether nobody reads standard output any more: a command that prints again and again ends then.
+#[must_use]
+pub fn is_unread() -> bool {
+    UNREAD.load(Ordering::Relaxed)
 }
 
 /// Prints `value` as JSON ([`json::text`]) with a newline.
@@ -113,15 +125,6 @@ const TIE: char = '\u{a0}';
 #[must_use]
 pub fn tied(words: std::fmt::Arguments<'_>) -> String {
     words.to_string().replace(' ', &TIE.to_string())
-}
-
-/// A temporary file beside `file`, readable by its owner alone; `persist` gives it that name, so that it appears whole.
-///
-/// # Errors
-/// The directory can't be written to.
-pub fn begin(file: &Path) -> std::io::Result<tempfile::NamedTempFile> {
-    let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    tempfile::NamedTempFile::new_in(dir)
 }
 
 /// Appends one paragraph to `out`, wrapped at spaces; lines after the first are indented by `indent`. Control characters
@@ -242,6 +245,19 @@ pub fn note_paused(fs: &dyn Fs, damon_stat: DamonStat) {
     }
 }
 
+/// Names journal files that can't be read, each once.
+pub fn note_unreadable(files: &[Unreadable]) {
+    static SAID: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    for file in files.iter().filter(|file| said.insert(file.path.clone())) {
+        note(format_args!(
+            "{} was left unchanged: it is not a journal file of this version ({}); if no other version of nearfar wrote it, inspect and delete it",
+            file.path.display(),
+            file.found
+        ));
+    }
+}
+
 /// Fails if a restore left settings alone because another process had changed them since.
 ///
 /// `left` describes the consequence; `overwrite` is the command that restores them regardless.
@@ -249,13 +265,7 @@ pub fn note_paused(fs: &dyn Fs, damon_stat: DamonStat) {
 /// # Errors
 /// The first conflict, or that a journal file can't be read.
 pub fn refuse_conflicts(report: &Restored, left: &str, overwrite: &str) -> anyhow::Result<()> {
-    for unreadable in &report.unreadable {
-        note(format_args!(
-            "{} was left unchanged: it is not a journal file of this version ({}); if no other version of nearfar wrote it, inspect and delete it",
-            unreadable.path.display(),
-            unreadable.found
-        ));
-    }
+    note_unreadable(&report.unreadable);
     let Some(conflict) = report.conflicts.first() else {
         anyhow::ensure!(
             report.unreadable.is_empty(),

@@ -3,6 +3,7 @@
 
 use crate::advice::options::Options as Daemon;
 use crate::balance::state::State as Balance;
+use crate::budget::state::State as Budgets;
 use crate::tier::options::Options as Tier;
 use crate::tier::state::State as Tiering;
 
@@ -13,6 +14,10 @@ pub fn states(data: &[u8]) {
         again(&state);
     }
     if let Ok(state) = serde_json::from_slice::<Balance>(data) {
+        let _ = state.text();
+        again(&state);
+    }
+    if let Ok(state) = serde_json::from_slice::<Budgets>(data) {
         let _ = state.text();
         again(&state);
     }

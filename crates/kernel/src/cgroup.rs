@@ -75,6 +75,9 @@ pub enum CgroupError {
         /// The path.
         path: String,
     },
+    /// An empty path, as of a variable that is not set.
+    #[error("the path of the cgroup is empty; that of the root is /")]
+    Empty,
     /// The process has ended.
     #[error("there is no process {pid}")]
     NoProcess {
@@ -163,6 +166,9 @@ impl Hierarchy {
     /// # Errors
     /// [`CgroupError::Malformed`], [`CgroupError::Absent`], [`CgroupError::Read`].
     pub fn named(&self, fs: &dyn Fs, name: &str) -> Result<String, CgroupError> {
+        if name.is_empty() {
+            return Err(CgroupError::Empty);
+        }
         let below = name
             .strip_prefix(&self.mount())
             .filter(|rest| rest.is_empty() || rest.starts_with('/'));
@@ -420,7 +426,9 @@ mod tests {
         for name in ["/app/worker", "app/worker/", "/sys/fs/cgroup/app/worker"] {
             assert_eq!(found.named(&fs, name).unwrap(), "/app/worker", "{name}");
         }
-        for (name, says) in [("/gone", "no cgroup /gone"), ("/app/../x", "`/app/../x`")] {
+        for (name, says) in
+            [("/gone", "no cgroup /gone"), ("/app/../x", "`/app/../x`"), ("", "is empty")]
+        {
             let error = found.named(&fs, name).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         }

@@ -411,8 +411,12 @@ fn failed(call: &'static str, path: &Path) -> impl Fn(io::Error) -> ClaimError +
 fn make_dir(dir: &Path) -> Result<bool, ClaimError> {
     match DirBuilder::new().mode(0o755).create(dir) {
         Ok(()) => {
-            let all = fs::Permissions::from_mode(0o755);
-            fs::set_permissions(dir, all).map_err(failed("open up", dir))?;
+            // By a descriptor: in a directory of another user the name may lead elsewhere by now.
+            let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
+            let flags = i32::try_from(flags.bits()).unwrap_or(0);
+            let made = File::options().read(true).custom_flags(flags).open(dir);
+            let open_up = |made: File| made.set_permissions(fs::Permissions::from_mode(0o755));
+            made.and_then(open_up).map_err(failed("open up", dir))?;
             Ok(true)
         }
         Err(why) if why.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(false),

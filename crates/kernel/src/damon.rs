@@ -19,6 +19,8 @@ use crate::fs::{Fs, FsError};
 use crate::journal::{Journal, JournalError};
 use crate::lock::{Lock, LockError};
 
+use spec::Operations;
+
 pub mod counters;
 pub mod holder;
 pub mod offers;
@@ -75,6 +77,12 @@ pub enum DamonError {
         text: String,
         /// The first Linux release that has it, if known.
         since: Option<&'static str>,
+    },
+    /// The kernel was built without the code that watches this kind of memory.
+    #[error("this kernel's DAMON can't watch {}; nothing was changed", watched(*.operations))]
+    Unwatched {
+        /// The kind of memory.
+        operations: Operations,
     },
     /// The kernel refused a setting.
     #[error("DAMON does not take this: {0}{hint}", hint = root(.0))]
@@ -140,6 +148,15 @@ pub enum DamonError {
 fn said(holders: &[Holder]) -> String {
     let each = holders.iter().map(|holder| format!("{holder}; to free it: {}", holder.way_out()));
     each.collect::<Vec<_>>().join(". Also ")
+}
+
+const fn watched(operations: Operations) -> &'static str {
+    match operations {
+        Operations::Paddr => "physical memory (CONFIG_DAMON_PADDR is off)",
+        Operations::Vaddr | Operations::Fvaddr => {
+            "the memory of processes (CONFIG_DAMON_VADDR is off)"
+        }
+    }
 }
 
 fn came_with(release: Option<&str>) -> String {

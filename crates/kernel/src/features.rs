@@ -47,6 +47,8 @@ pub enum Feature {
     DaxKmem,
     /// DAMON's user interface.
     Damon,
+    /// DAMON watches the memory of processes.
+    DamonVaddr,
     /// DAMON migrates hot and cold pages to a node.
     DamonMigrate,
     /// DAMON distributes them over several nodes by weight.

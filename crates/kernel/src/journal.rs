@@ -239,8 +239,8 @@ impl<'a> Journal<'a> {
     /// one's old value as the one to restore.
     ///
     /// # Errors
-    /// [`JournalError`], the first of them; all other batches are restored regardless. Values that were not restored are
-    /// still recorded, and another call continues.
+    /// [`JournalError`], the first of them; all other batches are restored regardless, unless the journal can't be
+    /// written. Values that were not restored are still recorded, and another call continues.
     pub fn restore(&self, by: &str, on_conflict: OnConflict) -> Result<Restored, JournalError> {
         let mut report = Restored::default();
         if !self.dir.exists() {
@@ -308,6 +308,9 @@ impl<'a> Journal<'a> {
     /// # Errors
     /// [`JournalError`].
     pub fn all_pending(&self) -> Result<Pending, JournalError> {
+        if self.dir.exists() {
+            self.check_dir()?;
+        }
         let boot_id = self.value(BOOT_ID)?;
         let listed = files::list(&self.dir)?;
         let ours = |entry: &Entry| entry.root == self.root && entry.boot_id == boot_id;
@@ -381,9 +384,13 @@ impl<'a> Journal<'a> {
     /// # Errors
     /// [`JournalError::Directory`] and [`JournalError::Untrusted`].
     pub fn make_dir(&self) -> Result<(), JournalError> {
-        let failed = |call| failed(call, &self.dir);
-        whole::create_all(&self.dir).map_err(failed("create"))?;
-        let owner = fs::metadata(&self.dir).map_err(failed("look at"))?;
+        whole::create_all(&self.dir).map_err(failed("create", &self.dir))?;
+        self.check_dir()
+    }
+
+    /// Checks the directory's owner and mode.
+    fn check_dir(&self) -> Result<(), JournalError> {
+        let owner = fs::metadata(&self.dir).map_err(failed("look at", &self.dir))?;
         let me = rustix::process::geteuid().as_raw();
         if ![0, me].contains(&owner.uid()) || owner.mode() & 0o022 != 0 {
             return Err(JournalError::Untrusted { path: self.dir.clone() });

@@ -65,12 +65,12 @@ impl fmt::Display for Policy {
         match self {
             Self::Default => f.write_str("the default policy"),
             Self::Local => f.write_str("local allocation"),
-            Self::Bind(nodes) => write!(f, "binding to nodes {nodes}"),
+            Self::Bind(nodes) => write!(f, "binding to {}", nodes.named()),
             Self::Preferred(node) => write!(f, "preferring node {node}"),
-            Self::PreferredMany(nodes) => write!(f, "preferring nodes {nodes}"),
-            Self::Interleave(nodes) => write!(f, "interleaving over nodes {nodes}"),
+            Self::PreferredMany(nodes) => write!(f, "preferring {}", nodes.named()),
+            Self::Interleave(nodes) => write!(f, "interleaving over {}", nodes.named()),
             Self::WeightedInterleave(nodes) => {
-                write!(f, "weighted interleaving over nodes {nodes}")
+                write!(f, "weighted interleaving over {}", nodes.named())
             }
         }
     }
@@ -424,7 +424,7 @@ mod tests {
     #[test]
     fn nodes_that_are_not_there_are_refused_with_the_way_to_look() {
         let error = apart(|| set(&Policy::Bind(nodes(&[1023]))).unwrap_err()).to_string();
-        assert!(error.contains("nodes 1023") && error.contains("Mems_allowed_list"), "{error}");
+        assert!(error.contains("node 1023") && error.contains("Mems_allowed_list"), "{error}");
     }
 
     #[test]

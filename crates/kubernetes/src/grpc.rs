@@ -10,12 +10,14 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use rustix::fs::Mode;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 use tonic::body::Body;
@@ -31,6 +33,9 @@ use crate::messages as api;
 
 /// Claims in a request at most; kubelet sends those of one pod.
 const CLAIMS_MAX: usize = 1024;
+
+/// Connections that wait for the driver.
+const BACKLOG: i32 = 128;
 
 /// The sockets of a driver.
 #[derive(Clone, Debug)]
@@ -83,9 +88,13 @@ fn remove(path: &Path) -> io::Result<bool> {
 
 fn bind(path: &Path) -> io::Result<UnixListenerStream> {
     remove(path)?;
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(UnixListenerStream::new(listener))
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // The file is created with the socket's mode.
+    rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600))?;
+    net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    net::listen(&socket, BACKLOG)?;
+    Ok(UnixListenerStream::new(UnixListener::from_std(socket.into())?))
 }
 
 /// Serves until `stop`, then removes the sockets. `registered` is notified when kubelet has registered the driver.

@@ -47,6 +47,13 @@ fn a_bad_machine_is_one_line_and_status_2() {
     let file = dir.path().join("mine.toml");
     let text = include_str!("../../../lab/machines/cxl-2tier.toml");
     std::fs::write(&file, text.replace("read_gbps = 27.0", "read_gbps = 0")).expect("written");
+    let hostile = dir.path().join("hostile.toml");
+    std::fs::write(&hostile, "name = \u{1b}]0;mine\u{7}").expect("written");
+    let (status, _, error) = machines(&[hostile.to_str().expect("a path that is text")]);
+    assert!(
+        status == 2 && error.contains("mine") && !error.contains(['\u{1b}', '\u{7}']),
+        "{error:?}"
+    );
     for (name, part) in [
         (
             "cxl2tier",

@@ -202,6 +202,7 @@ fn threads(server: &Running) -> Vec<String> {
 #[test]
 fn with_a_user_all_threads_are_that_users_without_capabilities_and_serve_from_memory_and_disk() {
     if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED: only root can switch to another user");
         return;
     }
     const KEYS: u32 = 2000;

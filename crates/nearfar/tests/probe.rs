@@ -125,6 +125,7 @@ fn a_directory_that_can_not_be_written_does_not_cost_the_measurement() {
     assert!(text(&output.stderr).contains("--no-save"), "{output:?}");
     let inside = file.join("report.json");
     let output = probe(&["--quick", "--save", inside.to_str().unwrap()], &LAB);
-    assert_eq!(output.status.code(), Some(1), "what was asked for and failed is a failure");
+    assert_eq!(output.status.code(), Some(2), "refused before anything is measured");
+    assert!(output.stdout.is_empty(), "{output:?}");
     assert!(text(&output.stderr).contains("report.json"), "{output:?}");
 }

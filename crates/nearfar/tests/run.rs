@@ -145,7 +145,7 @@ fn a_report_tells_where_the_tree_of_processes_had_its_memory() {
     );
     let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     assert_eq!((&report["schema"], &report["exit_status"]), (&"nearfar.run/1".into(), &3.into()));
-    assert_eq!(report["memory_policy"], "interleaving over nodes 0");
+    assert_eq!(report["memory_policy"], "interleaving over node 0");
     assert!(report["processes_max"].as_u64().unwrap() >= 2, "{report}");
     assert!(
         report["nodes"][0]["peak_bytes"].as_u64() >= report["nodes"][0]["final_bytes"].as_u64()
@@ -224,23 +224,23 @@ fn a_program_that_is_killed_leaves_no_parent_waiting() {
 fn node_sets_are_resolved_against_the_machine_and_the_cpus() {
     for (machine, arguments, expected) in [
         ("two-sockets.tree", &["-m", "near"][..], "memory   binding to nodes 0-1"),
-        ("two-sockets.tree", &["-m", "near", "-N", "1"], "memory   binding to nodes 1"),
-        ("two-sockets.tree", &["-m", "local", "--cpubind", "1"], "memory   binding to nodes 1"),
-        ("two-sockets.tree", &["-m", "remote", "-N", "1"], "memory   binding to nodes 0"),
+        ("two-sockets.tree", &["-m", "near", "-N", "1"], "memory   binding to node 1"),
+        ("two-sockets.tree", &["-m", "local", "--cpubind", "1"], "memory   binding to node 1"),
+        ("two-sockets.tree", &["-m", "remote", "-N", "1"], "memory   binding to node 0"),
         ("two-sockets.tree", &["-N", "1", "-C", "33"], "cpus     33"),
-        ("cxl-region-two-devices.tree", &["-m", "cxl"], "binding to nodes 2"),
+        ("cxl-region-two-devices.tree", &["-m", "cxl"], "binding to node 2"),
         ("cxl-region-two-devices.tree", &["-p", "far"], "preferring node 2"),
         ("cxl-region-two-devices.tree", &["-P", "dram"], "preferring nodes 0-1"),
         ("cxl-region-two-devices.tree", &["-p", "near"], "preferring nodes 0-1"),
         ("hbm-flat.tree", &["-i", "tier:0"], "interleaving over nodes 2-3"),
-        ("sparse-ids.tree", &["-m", "1023"], "binding to nodes 1023"),
+        ("sparse-ids.tree", &["-m", "1023"], "binding to node 1023"),
         ("memoryless.tree", &["-N", "1"], "cpus     16-31"),
         ("hbm-flat.tree", &["-w", "0,2"], "weights  1:1, as they are"),
         ("hbm-flat.tree", &["-w", "0=2,2=2"], "weights  1:1, as they are: they suit"),
         ("hbm-flat.tree", &["-w", "0=3,2=1"], "memory   interleaving over nodes 0,2"),
         ("hbm-flat.tree", &["-w", "0=3,2=1"], "weights  3:1, CMD's own (75 %, 25 %)"),
-        ("two-sockets.tree", &["-N", "1", "-m", "same"], "memory   binding to nodes 1"),
-        ("sparse-ids.tree", &["-m", "+0"], "binding to nodes 0"),
+        ("two-sockets.tree", &["-N", "1", "-m", "same"], "memory   binding to node 1"),
+        ("sparse-ids.tree", &["-m", "+0"], "binding to node 0"),
         ("two-sockets.tree", &["--balance"], "balance  balanced, CMD and its descendants"),
     ] {
         let plan = planned(machine, arguments);
@@ -432,7 +432,7 @@ fn near_and_far_are_those_of_the_cpus_that_n_names() {
     };
     assert!(on("0", &["-p", "near"]).contains("preferring node 0"));
     assert!(on("1", &["-p", "near"]).contains("preferring node 1"));
-    assert!(on("1", &["-m", "far"]).contains("binding to nodes 0"));
+    assert!(on("1", &["-m", "far"]).contains("binding to node 0"));
     // Without -N, the machine has one tier and so no far memory.
     assert!(refused_on("two-sockets.tree", &["-m", "far"], 2).contains("names no node"));
 }

@@ -67,9 +67,12 @@ fn a_move_that_can_not_be_is_refused_before_a_page_moves() {
         (&["move", &own, "0", "--rate", "0"], 2, "above zero"),
         (&["move", "4194304", "0"], 1, "process 4194304 does not exist"),
         (&["move", "/no/such/cgroup", "0"], 2, "/no/such/cgroup"),
-        (&["move", "--undo", "/nonexistent"], 1, "/nonexistent"),
+        (&["move", "", "0"], 2, "path of the cgroup is empty"),
+        (&["ps", "--cgroup", ""], 2, "path of the cgroup is empty"),
+        (&["move", "--undo", "/nonexistent"], 2, "/nonexistent"),
         (&["move", &own, "0", "--save", "/nonexistent/file"], 1, "/nonexistent/file"),
-        (&["move", "--undo", file], 1, "moved.json"),
+        (&["move", "--undo", file], 2, "no file of nearfar move --save"),
+        (&["move", &own, "0", "--save", file], 1, "may be the way back of an earlier move"),
     ] {
         let (code, out, err) = state.nearfar(words);
         assert!(code == Some(status) && err.contains(part), "{words:?}: {code:?} {err}");
@@ -218,10 +221,16 @@ fn an_entry_that_can_not_be_read_is_named_and_keeps_no_other_from_being_restored
     std::fs::write(state.journal().join("0000000009.json"), "not json").unwrap();
     let problems = state.json(&[])["problems"].to_string();
     assert!(problems.contains("0000000009.json"), "{problems}");
+    let (code, out, err) = state.nearfar(&["off", "--dry-run"]);
+    assert_eq!(code, Some(1), "{out}");
+    assert!(out.contains("would restore ") && err.contains("0000000009.json"), "{out}{err}");
     if rustix::process::geteuid().is_root() {
         let (code, out, err) = state.nearfar(&["off"]);
         assert_eq!(code, Some(1), "{out}");
-        assert!(out.contains("restored ") && err.contains("0000000009.json"), "{out}{err}");
+        assert!(out.contains("restored "), "{out}{err}");
+        assert_eq!(err.matches("0000000009.json").count(), 1, "{err}");
+        let (_, out, _) = state.nearfar(&["status"]);
+        assert!(out.contains("changed settings\n  unknown"), "{out}");
     }
 }
 

@@ -17,7 +17,7 @@ mod modules;
 use files::{complain, root};
 
 /// Modules that nothing uses but their own tests. No more may come.
-const UNUSED: [&str; 2] = ["nearfar_kernel::damon::offers", "nearfar_kernel::damon::sharing"];
+const UNUSED: [&str; 1] = ["nearfar_kernel::damon::sharing"];
 
 /// Modules that may hold unsafe code, each opened by a reasoned `expect`.
 const UNSAFE_HOMES: [&str; 16] = [

@@ -122,7 +122,7 @@ fn a_wrong_place_to_look_is_refused_with_what_was_found_and_what_to_do() {
     std::fs::create_dir_all(at("empty")).unwrap();
     std::fs::write(at("note.txt"), "no recording\n").unwrap();
     for (path, part) in [
-        (at("none"), "No such file"),
+        (at("none"), "name a recording, or a directory that holds sys and proc: No such file"),
         (at("empty"), "stands for /"),
         (at("sys-copy"), "copy of /sys"),
         (at("note.txt"), "nearfar topo --record"),

@@ -1,6 +1,7 @@
 //! `nearfar vm` with real kernels as guests. A guest's kernel believes the HMAT that `nearfar vm args` writes: it builds its
-//! memory tiers in the host's order, shows the host's figures, and demotes and promotes by itself. One with virtio-mem
-//! grows and shrinks by `nearfar vm resize`.
+//! memory tiers in the host's order, shows the host's figures, as `nearfar topo` does inside, and pages are demoted and
+//! promoted inside, by the kernel itself and by `nearfar run --tier`. One with virtio-mem grows and shrinks by `nearfar vm
+//! resize`.
 //!
 //! A real kernel boots under QEMU on the command line that was rewritten for a recorded machine with
 //! three kinds of memory; this machine may have one node, on which all backends then are. Without the lab's QEMU, kernels and
@@ -28,9 +29,10 @@ const RESIZED: &str = r#"#!/bin/busybox sh
 while true; do /bin/busybox sleep 60; done
 "#;
 
-/// First program of the guest: prints tiers and figures, and powers off.
+/// First program of the guest: prints tiers and figures, also as nearfar sees them, and powers off.
 const INIT: &str = r#"#!/bin/busybox sh
-/bin/busybox mkdir -p /sys
+/bin/busybox mkdir -p /sys /proc
+/bin/busybox mount -t proc none /proc
 /bin/busybox mount -t sysfs none /sys
 for tier in /sys/devices/virtual/memory_tiering/memory_tier*; do
   echo "TIER ${tier##*memory_tier} $(/bin/busybox cat $tier/nodelist)"
@@ -39,6 +41,7 @@ for node in /sys/devices/system/node/node*; do
   from=$node/access0/initiators
   echo "NODE ${node##*node} $(/bin/busybox cat $from/read_latency) $(/bin/busybox cat $from/read_bandwidth)"
 done
+echo $(/nearfar topo --json)
 /bin/busybox poweroff -f
 "#;
 
@@ -51,6 +54,18 @@ echo 1 > /sys/kernel/mm/numa/demotion_enabled
 echo 2 > /proc/sys/kernel/numa_balancing
 /warm cold=176 hot=48 near=44 seconds=500
 /bin/busybox grep -E 'pgpromote_success|pgdemote' /proc/vmstat
+/bin/busybox poweroff -f
+"#;
+
+/// First program of a guest in which nearfar tiers, while the kernel does not.
+const NEARFAR_TIERS: &str = r#"#!/bin/busybox sh
+/bin/busybox mkdir -p /sys /proc /tmp /run /var/lib
+/bin/busybox mount -t proc none /proc
+/bin/busybox mount -t sysfs none /sys
+/bin/busybox mount -t devtmpfs none /dev
+/bin/busybox mount -t cgroup2 none /sys/fs/cgroup
+/nearfar run --tier -- /warm cold=176 hot=48 near=44 seconds=500
+echo "LEFT $(/bin/busybox cat /sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds)"
 /bin/busybox poweroff -f
 "#;
 
@@ -67,7 +82,11 @@ type Figures = BTreeMap<u64, [u64; 2]>;
 
 /// Nodes of the recorded machine, fastest tier first, and their figures.
 fn host(machine: &str) -> (Vec<u64>, Figures) {
-    let topo = nearfar(&["topo", "--json", "--sysfs", machine]);
+    topology(&nearfar(&["topo", "--json", "--sysfs", machine]))
+}
+
+/// The same of a topology.
+fn topology(topo: &Value) -> (Vec<u64>, Figures) {
     let nodes = topo["nodes"].as_array().unwrap();
     let of = |node: &Value, key: &str| node["access0"][key].as_u64().unwrap();
     let figures = nodes.iter().map(|node| {
@@ -134,13 +153,31 @@ impl Lab {
     /// An initial file system with busybox, this first program, and files.
     fn initrd(&self, dir: &Path, init: &str, more: &[(&str, &[u8])]) -> PathBuf {
         let mut archive = Archive::default();
-        ["bin", "dev"].into_iter().for_each(|name| archive.dir(name));
+        let dirs = ["bin", "dev", "lib", "lib/x86_64-linux-gnu", "lib64"];
+        dirs.into_iter().for_each(|name| archive.dir(name));
         archive.file("bin/busybox", 0o755, &std::fs::read(&self.busybox.program).unwrap());
         archive.file("init", 0o755, init.as_bytes());
         more.iter().for_each(|(name, content)| archive.file(name, 0o755, content));
         let path = dir.join("initrd");
         std::fs::write(&path, archive.finish()).unwrap();
         path
+    }
+
+    /// The same with nearfar and the libraries it is linked with.
+    fn initrd_with_nearfar(&self, dir: &Path, init: &str, more: &[(&str, &[u8])]) -> PathBuf {
+        let program = dir.join("nearfar");
+        let build = env!("CARGO_BIN_EXE_nearfar");
+        let strip = Command::new("strip").arg("-o").arg(&program).arg(build).status();
+        assert!(strip.unwrap().success());
+        let linked = Command::new("ldd").arg(&program).output().unwrap();
+        let linked = String::from_utf8(linked.stdout).unwrap();
+        let paths = linked.split_whitespace().filter(|word| word.starts_with('/'));
+        let mut files = vec![("nearfar".to_owned(), std::fs::read(&program).unwrap())];
+        files.extend(paths.map(|path| (path[1..].to_owned(), std::fs::read(path).unwrap())));
+        files.extend(more.iter().map(|(name, content)| ((*name).to_owned(), content.to_vec())));
+        let files: Vec<(&str, &[u8])> =
+            files.iter().map(|(name, content)| (&**name, &**content)).collect();
+        self.initrd(dir, init, &files)
     }
 
     /// The words that start QEMU without devices, and a kernel with its console on standard output.
@@ -203,21 +240,19 @@ fn a_guest_kernel_builds_tiers_in_the_hosts_order_with_its_figures() {
     let machine = &machine("lab-hbm-dram-cxl");
     let Some(lab) = Lab::find() else { return };
     let dir = tempfile::tempdir().unwrap();
-    let initrd = lab.initrd(dir.path(), INIT, &[]);
+    let initrd = lab.initrd_with_nearfar(dir.path(), INIT, &[]);
     let (order, figures) = host(machine);
     assert_eq!(order, [1, 0, 2], "HBM is faster than DRAM, CXL slower");
     for series in ["6.12", "7.2"] {
-        let nodes = [("192M", "dram"), ("96M", "hbm"), ("96M", "cxl")];
+        let nodes = [("512M", "dram"), ("96M", "hbm"), ("96M", "cxl")];
         let console = boot(machine, &lab, &lab.kernel(series).image, &initrd, &nodes);
-        let (tiers, shown) = guest(&console);
-        assert_eq!(tiers, order, "{series}: {console}");
-        for (node, expected) in &figures {
-            for (found, expected) in shown[node].iter().zip(expected) {
+        let topo = topology(&document(&console));
+        for (seen_by, (tiers, shown)) in [("kernel", guest(&console)), ("topo", topo)] {
+            assert_eq!(tiers, order, "{series}, {seen_by}: {console}");
+            let figures = figures.iter().flat_map(|(node, of)| shown[node].iter().zip(of));
+            for (found, expected) in figures {
                 let off = found.abs_diff(*expected) * 100;
-                assert!(
-                    off <= expected * 5,
-                    "{series}: node {node}: {found}, {expected}: {console}"
-                );
+                assert!(off <= expected * 5, "{series}, {seen_by}: {found}, {expected}: {console}");
             }
         }
     }
@@ -227,27 +262,55 @@ fn a_guest_kernel_builds_tiers_in_the_hosts_order_with_its_figures() {
 fn a_guest_tiers_by_itself_from_the_hmat_it_was_given() {
     let Some(lab) = Lab::find() else { return };
     let dir = tempfile::tempdir().unwrap();
-    let program = dir.path().join("warm");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/programs/warm.c");
-    let cc = Command::new("cc").args(["-O2", "-static", "-o"]).arg(&program).arg(source).status();
-    assert!(cc.unwrap().success());
-    let program = std::fs::read(program).unwrap();
-    let initrd = lab.initrd(dir.path(), TIERS, &[("warm", &program)]);
+    let initrd = lab.initrd(dir.path(), TIERS, &[("warm", &warm(dir.path()))]);
     let nodes = [("256M", "dram"), ("256M", "cxl")];
     let console = boot(&machine("lab-cxl-2tier"), &lab, &lab.kernel("6.12").image, &initrd, &nodes);
-    let line = console.lines().find(|line| line.starts_with('{'));
-    let found: Value = serde_json::from_str(line.unwrap_or_else(|| panic!("{console}"))).unwrap();
-    let near = |when: &str| found[when][0].as_u64().unwrap();
-    println!("{console}");
-    // Cold memory was there first, so hot memory is far at first.
-    assert!(near("before_mib") <= 40, "{console}");
-    assert!(near("after_mib") >= 44, "{console}");
+    hot_memory_came_near(&console);
     let counter = |name: &str| -> u64 {
         let row = console.lines().find_map(|line| line.strip_prefix(name));
         row.unwrap_or_else(|| panic!("{console}")).trim().parse().unwrap()
     };
     assert!(counter("pgpromote_success ") >= 1024, "{console}");
     assert!(counter("pgdemote_kswapd ") + counter("pgdemote_direct ") >= 1024, "{console}");
+}
+
+#[test]
+fn nearfar_tiers_in_a_guest_as_on_a_real_machine() {
+    let Some(lab) = Lab::find() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let files = [("warm", &*warm(dir.path()))];
+    let initrd = lab.initrd_with_nearfar(dir.path(), NEARFAR_TIERS, &files);
+    let nodes = [("320M", "dram"), ("256M", "cxl")];
+    let machine = machine("lab-cxl-2tier");
+    for series in ["6.12", "7.2"] {
+        let console = boot(&machine, &lab, &lab.kernel(series).image, &initrd, &nodes);
+        hot_memory_came_near(&console);
+        assert!(console.lines().any(|line| line.trim() == "LEFT 0"), "{console}");
+    }
+}
+
+/// The program that needs tiering.
+fn warm(dir: &Path) -> Vec<u8> {
+    let program = dir.join("warm");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/programs/warm.c");
+    let cc = Command::new("cc").args(["-O2", "-static", "-o"]).arg(&program).arg(source).status();
+    assert!(cc.unwrap().success());
+    std::fs::read(program).unwrap()
+}
+
+/// Cold memory was there first, so hot memory was far at first.
+fn hot_memory_came_near(console: &str) {
+    let found = document(console);
+    let near = |when: &str| found[when][0].as_u64().unwrap();
+    println!("{console}");
+    assert!(near("before_mib") <= 40, "{console}");
+    assert!(near("after_mib") >= 44, "{console}");
+}
+
+/// The document in the console's output.
+fn document(console: &str) -> Value {
+    let line = console.lines().find(|line| line.starts_with('{')).ok_or(console).unwrap();
+    serde_json::from_str(line).unwrap()
 }
 
 /// A recorded machine.

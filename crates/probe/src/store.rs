@@ -6,8 +6,9 @@
 //! `measured`, with the figures of the last one that rank nodes (`nearfar_topology::measured`); root's counts.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use nearfar_topology::measured;
@@ -125,20 +126,13 @@ pub fn save_file(path: &Path, report: &ProbeReport) -> Result<(), StoreError> {
 
 /// Writes a file atomically.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let mut name = OsString::from(".");
-    name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = path.with_file_name(name);
-    let written = write_synced(&temporary, text).and_then(|()| fs::rename(&temporary, path));
-    written.inspect_err(|_| {
-        let _ = fs::remove_file(&temporary);
-    })
-}
-
-fn write_synced(path: &Path, text: &str) -> io::Result<()> {
-    let mut file = File::create(path)?;
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mode = Permissions::from_mode(0o644);
+    let mut file = tempfile::Builder::new().permissions(mode).tempfile_in(dir)?;
     file.write_all(text.as_bytes())?;
-    file.sync_all()
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
 }
 
 /// The saved report in `dir` for the machine with this fingerprint; `None` if there is none.

@@ -72,7 +72,9 @@ impl<'a> Regions<'a> {
 
 fn refused(error: &DamonError) -> Unusable {
     let why = match error {
-        DamonError::Absent | DamonError::Unsupported { .. } => Why::Absent,
+        DamonError::Absent | DamonError::Unsupported { .. } | DamonError::Unwatched { .. } => {
+            Why::Absent
+        }
         DamonError::Held(_) | DamonError::InUse { .. } => Why::Taken,
         DamonError::Gone { .. } => Why::Failed,
         _ => Why::Forbidden,

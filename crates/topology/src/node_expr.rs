@@ -313,11 +313,12 @@ impl NodeExpr {
                 Term::Tier(rank) => machine.tier(rank),
             };
             if nodes.is_empty() && !matches!(term, Term::Range(..)) {
-                return Err(NodeSetError::NoSuchNodes {
-                    asked: self.to_string(),
-                    term: term.to_string(),
-                    has: machine.inventory(),
-                });
+                let mut has = machine.inventory();
+                if matches!(term, Term::Far | Term::Remote) && present.iter().count() > 1 {
+                    has.push_str("; nodes of other sockets are `remote` if CPUs are chosen (-N)");
+                }
+                let (asked, term) = (self.to_string(), term.to_string());
+                return Err(NodeSetError::NoSuchNodes { asked, term, has });
             }
             found.extend(nodes.iter());
         }
@@ -397,6 +398,14 @@ mod tests {
         for text in ["far", "near,far", "0,remote", "cxl,0", "tier:1"] {
             let error = text.parse::<NodeExpr>().unwrap().resolve(&machine, &[]).unwrap_err();
             assert!(error.to_string().contains("names no node here; this machine has"), "{error}");
+        }
+        let sockets = crate::testkit::machine(
+            [0, 1]
+                .map(|id| crate::testkit::node(id).cpus(u32::from(id) * 4..u32::from(id) * 4 + 4)),
+        );
+        for text in ["far", "remote"] {
+            let error = text.parse::<NodeExpr>().unwrap().resolve(&sockets, &[]).unwrap_err();
+            assert!(error.to_string().contains("(-N)"), "{error}");
         }
         let local = "local".parse::<NodeExpr>().unwrap().resolve(&machine, &[CpuId(1)]);
         assert_eq!(local.unwrap().to_string(), "0");

@@ -1,5 +1,7 @@
 //! Sets of node ids, and the kernel's list format (`0,2-3`).
 
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 use core::fmt;
@@ -37,6 +39,13 @@ impl NodeSet {
         let is_new = *word & bit == 0;
         *word |= bit;
         is_new
+    }
+
+    /// For a sentence: `node 0`, or `nodes 0,2-3`.
+    #[must_use]
+    pub fn named(&self) -> String {
+        let nodes = if self.iter().nth(1).is_none() { "node" } else { "nodes" };
+        format!("{nodes} {self}")
     }
 
     /// The nodes, in order.

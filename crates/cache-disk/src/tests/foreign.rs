@@ -369,14 +369,23 @@ fn a_mounted_device_is_refused_and_a_blank_one_needs_permission() {
     drop(disk);
     let huge = Config { bytes: 17 * MIB, format: true, ..config() };
     assert!(matches!(Disk::check(path, &huge), Err(Error::Full { .. })));
-    run("mkfs.ext4", &["-q", "-F", &device.0], "");
+    drop(device);
     fs::create_dir(&mount).unwrap();
-    run("mount", &[&device.0, mount.to_str().unwrap()], "");
-    let refused = [open(path, &format).map(drop), Disk::check(path, &format)];
-    run("umount", &[mount.to_str().unwrap()], "");
-    for refused in refused {
-        assert!(matches!(refused, Err(Error::InUse { .. })), "{refused:?}");
+    for (program, force, mib, label) in
+        [("mkfs.ext4", "-F", 16, "ext2, ext3 or ext4"), ("mkfs.btrfs", "-f", 300, "btrfs")]
+    {
+        let image = folder.path().join(label);
+        create(&image).set_len(mib * MIB).unwrap();
+        let device = Loop::over(&image).unwrap();
+        let path = Path::new(&device.0);
+        run(program, &["-q", force, &device.0], "");
+        run("mount", &[&device.0, mount.to_str().unwrap()], "");
+        let refused = [open(path, &format).map(drop), Disk::check(path, &format)];
+        run("umount", &[mount.to_str().unwrap()], "");
+        for refused in refused {
+            assert!(matches!(refused, Err(Error::InUse { .. })), "{label}: {refused:?}");
+        }
+        let said = open(path, &format).unwrap_err().to_string();
+        assert!(said.contains(label), "{said}");
     }
-    let said = open(path, &format).unwrap_err().to_string();
-    assert!(said.contains("ext2, ext3 or ext4"), "{said}");
 }

@@ -17,10 +17,10 @@ use nearfar_kernel::moving::{Migration, Run};
 use nearfar_kernel::process::Identity;
 use nearfar_topology::{Bytes, BytesPerSecond, Nanoseconds, NodeId, NodeSet, Topology};
 use serde::{Deserialize, Serialize};
-use tempfile::NamedTempFile;
 
 use super::{carry_out, free, has_room, may_use, stayed};
 use crate::exit::{EndsWith as _, Exit};
+use crate::new_file::NewFile;
 use crate::output;
 
 /// The JSON of `nearfar.move/1`.
@@ -78,7 +78,15 @@ pub struct Job {
 pub fn all(fs: &RootFs, mut jobs: Vec<Job>, into: Option<&Path>) -> anyhow::Result<Report> {
     let cannot = |file: &Path| format!("can't write {}", file.display());
     // Before a page moves: else there would be no way back.
-    let open = |file: &Path| output::begin(file).with_context(|| cannot(file));
+    let open = |file: &Path| {
+        let is_there = file.metadata().is_ok_and(|there| there.is_file() && there.len() > 0);
+        anyhow::ensure!(
+            !is_there,
+            "{}: it exists, and may be the way back of an earlier move; name another file, or remove it",
+            cannot(file)
+        );
+        NewFile::begin(file, 0o600).with_context(|| cannot(file))
+    };
     let into = into.map(|file| open(file).map(|begun| (file, begun))).transpose()?;
     let watch = Stopwatch::start();
     let mut complete = true;
@@ -89,7 +97,7 @@ pub fn all(fs: &RootFs, mut jobs: Vec<Job>, into: Option<&Path>) -> anyhow::Resu
     // First of all: an error after it must not cost the way back.
     if let Some((file, begun)) = into {
         let saved = jobs.iter().map(SavedProcess::of).collect();
-        save(file, begun, saved).with_context(|| cannot(file))?;
+        save(begun, saved).with_context(|| cannot(file))?;
     }
     let processes = jobs.into_iter().map(|job| Done::of(fs, job)).collect::<Result<_, _>>()?;
     Ok(Report { schema: "nearfar.move/1", processes, seconds, complete })
@@ -159,9 +167,12 @@ pub fn back(
     rate: BytesPerSecond,
 ) -> anyhow::Result<Vec<Job>> {
     let asked = || format!("--undo {}", file.display());
-    let bytes = fs::read_own(file, SAVED_MAX).with_context(asked)?;
-    let saved: Saved = serde_json::from_slice(&bytes).with_context(asked)?;
-    anyhow::ensure!(saved.schema == SAVED, "{}: it is not of {SAVED}", asked());
+    let bytes = fs::read_own(file, SAVED_MAX).with_context(asked).ends_with(Exit::Usage)?;
+    let read = serde_json::from_slice::<Saved>(&bytes).ok();
+    let other = || anyhow::anyhow!("{}: no file of nearfar move --save ({SAVED})", asked());
+    let saved =
+        read.filter(|saved| saved.schema == SAVED).ok_or_else(other).ends_with(Exit::Usage)?;
+    let all = saved.processes.len();
     let mut jobs = Vec::new();
     for one in saved.processes {
         let pid = one.identity.pid;
@@ -180,6 +191,7 @@ pub fn back(
         let migration = Migration::back(pid, &runs, free, rate, Nanoseconds(0));
         jobs.push(Job { identity: one.identity, migration, before });
     }
+    anyhow::ensure!(!jobs.is_empty() || all == 0, "{}: nothing is left to move back", asked());
     Ok(jobs)
 }
 
@@ -218,12 +230,11 @@ impl Done {
     }
 }
 
-/// Writes the file, and gives it its name.
-fn save(file: &Path, mut begun: NamedTempFile, processes: Vec<SavedProcess>) -> anyhow::Result<()> {
+/// Writes the file.
+fn save(mut begun: NewFile, processes: Vec<SavedProcess>) -> anyhow::Result<()> {
     let saved = Saved { schema: SAVED.into(), processes };
     begun.write_all(serde_json::to_string(&saved)?.as_bytes())?;
-    begun.persist(file)?;
-    Ok(())
+    Ok(begun.finish()?)
 }
 
 impl Report {

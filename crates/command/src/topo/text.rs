@@ -249,7 +249,8 @@ fn without_memory(out: &mut String, machine: &Topology) {
     if !machine.offline.is_empty() {
         out.push('\n');
         let text = format!("{}: possible, not online", comma_spaced(&machine.offline));
-        wrapped(out, "offline node ", &text, 4);
+        let nodes = if machine.offline.iter().nth(1).is_none() { "node" } else { "nodes" };
+        wrapped(out, &format!("offline {nodes} "), &text, 4);
     }
 }
 

@@ -224,7 +224,7 @@ fn at_mix(
     let mut found = BTreeMap::new();
     for node in wanted.nodes.iter() {
         let kind = wanted.machine.nodes.get(&node).map(|node| node.kind).unwrap_or_default();
-        let who = || format!("weights for nodes {}: node {node} ({kind})", wanted.nodes);
+        let who = || format!("weights for {}: node {node} ({kind})", wanted.nodes.named());
         let known = by_mix
             .get(&node)
             .with_context(|| format!("{} has no known bandwidth: {missing}", who()))?;

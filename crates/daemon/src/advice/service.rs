@@ -234,10 +234,10 @@ impl Service {
             None => "bandwidth in use is not known (no counters of resctrl)".into(),
         };
         format!(
-            "process {} publishes {}{tierd}: nodes {} by timed loads every {} ms; {used}",
+            "process {} publishes {}{tierd}: {} by timed loads every {} ms; {used}",
             std::process::id(),
             path.display(),
-            self.machine.memory_nodes(),
+            self.machine.memory_nodes().named(),
             self.interval.0 / 1_000_000,
         )
     }

@@ -4,8 +4,6 @@
 //! removes the file. A file for another process, or without a valid request, is removed without effect. Only one
 //! client at a time may request a change ([`Turn`]).
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -68,10 +66,11 @@ impl Turn {
 
 /// The request to this process, if there is one. It is returned again until it is [removed](remove).
 pub(crate) fn asked(dir: &Path, us: Identity) -> Option<Options> {
-    let file = File::open(path(dir)).ok()?;
-    let mut bytes = Vec::new();
-    let read = file.take(SIZE_MAX + 1).read_to_end(&mut bytes);
-    let change = read.ok().and_then(|_| serde_json::from_slice::<Change>(&bytes).ok());
+    let read = nearfar_kernel::fs::read_own(&path(dir), SIZE_MAX);
+    if matches!(&read, Err(error) if error.kind() == std::io::ErrorKind::NotFound) {
+        return None;
+    }
+    let change = read.ok().and_then(|bytes| serde_json::from_slice::<Change>(&bytes).ok());
     let ours = change.filter(|change| change.schema == SCHEMA && change.of == us);
     if ours.is_none() {
         remove(dir);

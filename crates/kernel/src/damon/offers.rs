@@ -6,6 +6,7 @@
 //! removes it again, all through the journal, and only if there are no kdamonds. Regardless of either result,
 //! [`super::Session::start`] checks each setting and refuses those that the kernel lacks.
 
+use super::spec::Operations;
 use super::{BY, DamonError, Holder, KDAMONDS, holders, kdamond_path, lock};
 use crate::features::{Asked, Feature, Features, State};
 use crate::fs::Fs;
@@ -14,6 +15,7 @@ use crate::journal::{Change, Journal, OnConflict};
 /// The features that belong to DAMON.
 pub const FEATURES: &[Feature] = &[
     Feature::Damon,
+    Feature::DamonVaddr,
     Feature::DamonMigrate,
     Feature::DamonDests,
     Feature::DamonIntervalsGoal,
@@ -38,11 +40,32 @@ enum Shows {
     File(&'static str),
     /// The file accepts this word.
     Word(&'static str, &'static str),
+    /// The file lists this word.
+    Listed(&'static str, &'static str),
+}
+
+/// The kinds of memory that DAMON can watch, a word each (Linux 5.19).
+const OFFERED: &str = "contexts/0/avail_operations";
+
+/// Checks that a kdamond with a context can watch this kind of memory. The kernel itself accepts the word, and refuses to
+/// turn the kdamond on.
+///
+/// # Errors
+/// [`DamonError::Unwatched`], [`DamonError::Read`].
+pub(super) fn check_watched(
+    fs: &dyn Fs,
+    index: usize,
+    operations: Operations,
+) -> Result<(), DamonError> {
+    let offered = fs.read(&kdamond_path(index, OFFERED))?;
+    let lists = |text: String| text.split_whitespace().any(|word| word == operations.word());
+    if offered.is_none_or(lists) { Ok(()) } else { Err(DamonError::Unwatched { operations }) }
 }
 
 const GOAL: &str = "contexts/0/schemes/0/quotas/goals/0/target_metric";
 
 const TRIALS: &[(Feature, Shows)] = &[
+    (Feature::DamonVaddr, Shows::Listed(OFFERED, "vaddr")),
     (Feature::DamonMigrate, Shows::Word("contexts/0/schemes/0/action", "migrate_hot")),
     (Feature::DamonDests, Shows::File("contexts/0/schemes/0/dests/nr_dests")),
     (
@@ -102,6 +125,9 @@ fn tried(fs: &dyn Fs) -> Result<Features, DamonError> {
             Shows::Word(path, word) => {
                 fs.exists(&file(path))? && fs.write(&file(path), word).is_ok()
             }
+            Shows::Listed(path, word) => fs
+                .read(&file(path))?
+                .is_some_and(|text| text.split_whitespace().any(|one| one == *word)),
         };
         states.push((*feature, if present { State::Present } else { State::Lacking }));
     }

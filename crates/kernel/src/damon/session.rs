@@ -20,7 +20,7 @@ use super::counters::{self, Region, SchemeStats};
 use super::holder::{Holder, holders};
 use super::settings::{self, Filters, Setting};
 use super::spec::{GoalTuner, Intervals, Kdamond, Scheme};
-use super::{BY, DamonError, KDAMONDS, kdamond_path, lock};
+use super::{BY, DamonError, KDAMONDS, kdamond_path, lock, offers};
 use crate::fs::{Fs, FsError};
 use crate::journal::{Change, Journal, JournalError, OnConflict, Restored};
 use crate::lock::Lock;
@@ -149,6 +149,7 @@ impl<'a> Session<'a> {
         let filters = self.skeleton(index, spec)?;
         let settings = settings::of(spec, filters);
         self.write(index, settings.iter())?;
+        offers::check_watched(self.fs, index, spec.context.operations)?;
         Ok(Running { spec: spec.clone(), settings, filters })
     }
 

@@ -361,11 +361,33 @@ fn a_trial_finds_what_there_is_and_leaves_nothing() {
         let before = fs.tree();
         let found = offers::trial(&fs, &journal(&dir, &fs)).unwrap();
         assert!(found.has(Feature::Damon) && found.has(Feature::DamonMigrate));
-        for feature in &offers::FEATURES[2..] {
+        for feature in &offers::FEATURES[3..] {
             assert_eq!(found.has(*feature), has, "{feature:?} on {kernel:?}");
         }
         assert_eq!(fs.tree(), before);
     }
+}
+
+#[test]
+fn a_kernel_that_watches_no_processes_is_told_before_it_refuses() {
+    let (dir, fs) = (tempfile::tempdir().unwrap(), FakeFs::damon(Damon::WithoutVaddr));
+    let (before, journal) = (fs.tree(), journal(&dir, &fs));
+    let specs = [Kdamond::process(std::process::id())];
+    let error = Session::start(&fs, &journal, &specs, DamonStat::Pause).unwrap_err();
+    assert!(matches!(error, DamonError::Unwatched { .. }), "{error}");
+    assert_eq!(fs.tree(), before);
+    assert!(!offers::trial(&fs, &journal).unwrap().has(Feature::DamonVaddr));
+    let full = FakeFs::damon(Damon::Linux7_2);
+    assert!(offers::trial(&full, &self::journal(&dir, &full)).unwrap().has(Feature::DamonVaddr));
+    drop(
+        Session::start(
+            &fs,
+            &journal,
+            &[Kdamond::physical(&[AddrRange { start: 0, end: 1 << 30 }])],
+            DamonStat::Pause,
+        )
+        .unwrap(),
+    );
 }
 
 #[test]

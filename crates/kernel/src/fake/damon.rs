@@ -22,6 +22,8 @@ pub enum Damon {
     Linux7_2,
     /// As 7.2, without the schemes' directory `filters`, which 7.2 deprecates in favour of `core_filters` and `ops_filters`.
     WithoutFilters,
+    /// As 7.2, built without `CONFIG_DAMON_VADDR`.
+    WithoutVaddr,
 }
 
 const METRICS: [&str; 9] = [
@@ -72,7 +74,7 @@ impl Damon {
     fn template(self) -> Tree {
         let mut tree = Tree::parse(match self {
             Self::Linux6_12 => include_str!("../../../../fixtures/damon/linux-6.12.tree"),
-            Self::Linux7_2 | Self::WithoutFilters => {
+            Self::Linux7_2 | Self::WithoutFilters | Self::WithoutVaddr => {
                 include_str!("../../../../fixtures/damon/linux-7.2.tree")
             }
         });
@@ -84,6 +86,9 @@ impl Damon {
                 kept.insert(path, text);
             }
             tree = kept;
+        }
+        if self == Self::WithoutVaddr {
+            tree.insert("0/contexts/0/avail_operations", "paddr");
         }
         tree
     }

@@ -128,6 +128,14 @@ pub const TABLE: &[Row] = &[
         seen: Seen::Path(DAMON),
     },
     Row {
+        feature: Feature::DamonVaddr,
+        name: "damon_vaddr",
+        purpose: "which memory of a process is hot and which is cold",
+        since: "5.18",
+        without: "physical memory only (CONFIG_DAMON_VADDR is off)",
+        seen: Seen::Type { within: DAMON, name: "damon_va_check_accesses" },
+    },
+    Row {
         feature: Feature::DamonMigrate,
         name: "damon_migrate",
         purpose: "hot and cold pages moved to a node",

@@ -97,6 +97,18 @@ impl Default for Config {
     }
 }
 
+fn way_out(why: &io::Error) -> &'static str {
+    match why.kind() {
+        io::ErrorKind::AddrInUse => "give another address, or stop what uses it",
+        io::ErrorKind::AddrNotAvailable => "this machine has no such address; give another",
+        io::ErrorKind::NotFound => "create the socket's directory, or give another path",
+        io::ErrorKind::PermissionDenied => {
+            "ports below 1024 need root or CAP_NET_BIND_SERVICE, sockets a directory that this user may write to"
+        }
+        _ => "give another address",
+    }
+}
+
 /// Reasons why a server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -104,7 +116,7 @@ pub enum Error {
     #[error("nothing to listen on: give an address or the path of a socket")]
     Nowhere,
     /// An address on which it can't listen.
-    #[error("listening on {at}: {why}; give another address, or stop what uses it")]
+    #[error("listening on {at}: {why}; {}", way_out(.why))]
     Listen {
         /// The address or path.
         at: String,

@@ -10,8 +10,10 @@ use nearfar_bench::demo::here::{self, Part};
 use nearfar_bench::demo::machine;
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::interrupt;
-use nearfar_command::output;
 use nearfar_command::progress::StatusLine;
+use nearfar_command::{new_file, output};
+use nearfar_lab::fetch::{FetchError, SERIES};
+use nearfar_lab::machine::catalog;
 use nearfar_report::model::{Report, SCHEMA};
 use nearfar_report::{page, picture, text};
 
@@ -75,7 +77,7 @@ enum Plan {
 /// Runs the demo, or shows a saved one.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for file in args.html.iter().chain(&args.svg) {
-        writable(file)?;
+        new_file::check(file)?;
     }
     interrupt::listen()?;
     let report = match plan(args)? {
@@ -112,6 +114,15 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
         })
     };
     if args.lab || args.machine.is_some() || args.kernel.is_some() {
+        // Before anything is started.
+        if let Some(machine) = &args.machine {
+            catalog::find(machine).context("--machine").ends_with(Exit::Usage)?;
+        }
+        if let Some(kernel) = &args.kernel {
+            let is_known = SERIES.contains(&kernel.as_str()) || Path::new(kernel).exists();
+            let unknown = || FetchError::UnknownKernel(kernel.clone());
+            is_known.then_some(()).ok_or_else(unknown).ends_with(Exit::Usage)?;
+        }
         return Ok(lab());
     }
     let machine = machine::read()?;
@@ -167,36 +178,12 @@ fn show(args: &Args, report: &Report) -> anyhow::Result<()> {
         output::print(&format!("{}{}", text::table(report), text::commands(report)))?;
     }
     if let Some(path) = &args.html {
-        write(path, &page::html(report))?;
+        new_file::write(path, &page::html(report))?;
     }
     if let Some(path) = &args.svg {
         let picture =
             picture::svg(report).context("no picture: the bandwidth kernels were left out")?;
-        write(path, &picture)?;
+        new_file::write(path, &picture)?;
     }
     Ok(())
-}
-
-/// Refuses a file that can't be written, before the demo spends minutes on its contents.
-pub(super) fn writable(path: &Path) -> anyhow::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let reason = if path.is_dir() {
-        "it is a directory"
-    } else if parent.is_some_and(|parent| !parent.is_dir()) {
-        "its directory does not exist"
-    } else {
-        let written = if path.exists() { path } else { parent.unwrap_or(Path::new(".")) };
-        match rustix::fs::access(written, rustix::fs::Access::WRITE_OK) {
-            Ok(()) => return Ok(()),
-            Err(_) => "this user has no permission to write there",
-        }
-    };
-    Err(anyhow::anyhow!("{reason}; name a file"))
-        .with_context(|| format!("writing {}", path.display()))
-        .ends_with(Exit::Usage)
-}
-
-/// Writes a whole file.
-pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }

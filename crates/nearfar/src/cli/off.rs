@@ -12,7 +12,7 @@ use nearfar_command::output;
 use nearfar_command::weighing::set::Setter;
 use nearfar_daemon::advice::service;
 use nearfar_kernel::fs::{Fs, RootFs};
-use nearfar_kernel::journal::{Batch, Journal, OnConflict};
+use nearfar_kernel::journal::{Batch, Journal, OnConflict, Pending};
 use nearfar_kernel::{advice, process};
 
 use super::{balance, tier};
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let fs = RootFs::live()?;
     let journal = Journal::new(Journal::default_dir(), &fs, "/");
     if args.dry_run {
-        return dry(&journal.all_pending()?.batches);
+        return dry(&journal.all_pending()?);
     }
     output::need_root("restoring settings")?;
     let before = journal.all_pending()?.batches;
@@ -66,17 +66,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for change in &left {
         output::note(format_args!("not restored: {change}"));
     }
-    for one in &after.unreadable {
-        output::note(format_args!("not restored: {}: {}", one.path.display(), one.found));
-    }
+    output::note_unreadable(&after.unreadable);
     if restored.is_empty() && left.is_empty() && ended == 0 && failed.is_empty() {
         output::print("nearfar moves no pages and has changed no settings.\n")?;
     }
-    if let Some(first) = failed.pop() {
-        failed.iter().for_each(|error| output::note(format_args!("{error:#}")));
-        return Err(first);
-    }
-    let is_done = left.is_empty() && after.unreadable.is_empty();
+    // Several parts may have failed for one reason.
+    let failed: BTreeSet<String> = failed.iter().map(|error| format!("{error:#}")).collect();
+    failed.iter().for_each(output::note);
+    let is_done = left.is_empty() && after.unreadable.is_empty() && failed.is_empty();
     Ok(if is_done { Exit::Done } else { Exit::Failed }.into())
 }
 
@@ -114,19 +111,23 @@ fn compared(before: &[Batch], after: &[Batch]) -> (Vec<String>, Vec<String>) {
     (restored, left)
 }
 
-fn dry(batches: &[Batch]) -> anyhow::Result<ExitCode> {
+fn dry(pending: &Pending) -> anyhow::Result<ExitCode> {
     let mut text = String::new();
     for (what, pid) in [("tiering", tier::pid()), ("balancing", balance::pid())] {
         if let Some(pid) = pid {
             text += &format!("would end {what} (process {pid})\n");
         }
     }
-    for line in lines(batches) {
+    for line in lines(&pending.batches) {
         text += &format!("would restore {line}\n");
     }
-    if text.is_empty() {
+    let is_known = pending.unreadable.is_empty();
+    if text.is_empty() && is_known {
         text += "nearfar moves no pages and has changed no settings.\n";
     }
     output::print(&text)?;
-    Ok(Exit::Done.into())
+    for one in &pending.unreadable {
+        output::note(format_args!("would not restore {}: {}", one.path.display(), one.found));
+    }
+    Ok(if is_known { Exit::Done } else { Exit::Failed }.into())
 }

@@ -14,9 +14,9 @@ use nearfar_topology::{Mix, NodeExpr, NodeSet, Topology};
 
 use super::machine::MachineArgs;
 use nearfar_command::exit::{EndsWith as _, Exit};
-use nearfar_command::output;
 use nearfar_command::progress::Progress;
 use nearfar_command::weighing::source;
+use nearfar_command::{new_file, output};
 
 mod text;
 
@@ -89,6 +89,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.dry_run {
         output::print(&plan.to_string())?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(file) = &args.save {
+        new_file::check(file).context("--save")?;
     }
     let report = carry_out(&plan, &machine);
     anyhow::ensure!(!report.pairs.is_empty(), "probe: {}", text::failures(&report.skipped));

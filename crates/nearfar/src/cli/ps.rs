@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let since = clock::Stopwatch::start();
         while since.elapsed() < interval {
             clock::sleep(TURN.min(interval));
-            if interrupt::check().is_err() {
+            if interrupt::check().is_err() || output::is_unread() {
                 return Ok(Exit::Done.into());
             }
         }

@@ -26,8 +26,8 @@ use nearfar_topology::Bytes;
 
 use nearfar_command::exit::{EndsWith as _, Exit, WithExit};
 use nearfar_command::machine::Machine;
-use nearfar_command::output;
 use nearfar_command::progress::StatusLine;
+use nearfar_command::{new_file, output};
 use nearfar_kernel::clock;
 
 mod files;
@@ -90,7 +90,7 @@ can't be executed, 127 CMD was not found.";
 
 /// Records.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    super::demo::writable(&args.output)?;
+    new_file::check(&args.output)?;
     args.how.check().map_err(anyhow::Error::msg).ends_with(Exit::Usage)?;
     args.parquet.check()?;
     let machine = Machine::default();
@@ -124,7 +124,7 @@ fn possible(args: &Args, fs: &dyn Fs) -> anyhow::Result<()> {
         matches!(holder, Holder::Module { .. }) && !can_pause
     });
     if !held.is_empty() {
-        return Err(explained(&DamonError::Held(held), args));
+        return Err(explained(DamonError::Held(held), args));
     }
     let tunes = Feature::DamonIntervalsGoal;
     let lacks = || {
@@ -172,7 +172,7 @@ fn record(
     let dataset = args.parquet.open(fs, &plan.header)?;
     let (mut watched, kdamonds) = Watched::begin(args, plan, fs)?;
     let mut session = Session::start_with_room(fs, &journal, &kdamonds, watched.room(), stat)
-        .map_err(|error| explained(&error, args))?;
+        .map_err(|error| explained(error, args))?;
     let mut recording = Files::create(&args.output, &plan.header, dataset)?;
     let line = if child.is_none() { StatusLine::new() } else { StatusLine::hidden() };
     watched.introduce(fs, &mut recording)?;
@@ -264,14 +264,21 @@ fn said(
     ending: Ending,
     summary: Option<Summary>,
 ) -> String {
-    let mut text = format!(
-        "{snapshots} snapshot{} in {} ({}); recording took {} of a CPU in the kernel and {} in nearfar",
-        if snapshots == 1 { "" } else { "s" },
-        args.output.display(),
-        Bytes(bytes),
-        share(ending.kernel_cpu_ns, ending.at_ns),
-        share(ending.own_cpu_ns, ending.at_ns),
-    );
+    let file = args.output.display();
+    let mut text = if snapshots == 0 {
+        format!(
+            "no snapshot in {file}: it ended before the first one, after {} ms; --interval makes snapshots more frequent",
+            ending.at_ns / 1_000_000
+        )
+    } else {
+        format!(
+            "{snapshots} snapshot{} in {file} ({}); recording took {} of a CPU in the kernel and {} in nearfar",
+            if snapshots == 1 { "" } else { "s" },
+            Bytes(bytes),
+            share(ending.kernel_cpu_ns, ending.at_ns),
+            share(ending.own_cpu_ns, ending.at_ns),
+        )
+    };
     if let Some((dir, summary)) = args.parquet.dir.as_ref().zip(summary) {
         text += &format!("\n{}", parquet::said(dir, summary));
     }
@@ -279,15 +286,18 @@ fn said(
 }
 
 /// Adds to an error the option that avoids it.
-fn explained(error: &DamonError, args: &Args) -> anyhow::Error {
+fn explained(error: DamonError, args: &Args) -> anyhow::Error {
     let stat = args.keep_damon_stat && error.to_string().contains("damon_stat");
     let tiers = |pid: &u32| Service::Tier.running().is_some_and(|tiering| tiering.pid == *pid);
-    let hint = match error {
+    let hint = match &error {
         _ if stat => "; or leave --keep-damon-stat out, and nearfar pauses it during the recording",
+        DamonError::Unwatched { .. } if !args.machine => {
+            "; nearfar record --machine records physical memory"
+        }
         DamonError::InUse { pid: Some(pid) } if tiers(pid) => {
             "; it is tiering: nearfar tier start --record FILE keeps a record meanwhile"
         }
-        _ => "",
+        _ => return error.into(),
     };
     anyhow::anyhow!("{error}{hint}")
 }

@@ -12,7 +12,7 @@ use nearfar_record::{Ending, Writer};
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::machine::Machine;
 use nearfar_command::number::{percent, whole};
-use nearfar_command::{output, terminal};
+use nearfar_command::{new_file, output, terminal};
 use nearfar_report::access::{self, Kind, Loaded, Options, Screen};
 
 use super::record::parquet::{LabelArgs, said};
@@ -140,7 +140,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn show(args: &ShowArgs, kind: Kind, options: Options) -> anyhow::Result<()> {
     for file in args.html.iter().chain(&args.svg) {
-        super::demo::writable(file)?;
+        new_file::check(file)?;
         other_than(&args.file, file)?;
     }
     let loaded = load(&args.file)?;
@@ -151,10 +151,10 @@ fn show(args: &ShowArgs, kind: Kind, options: Options) -> anyhow::Result<()> {
                 loaded.name
             )
         })?;
-        super::demo::write(path, &picture)?;
+        new_file::write(path, &picture)?;
     }
     if let Some(path) = &args.html {
-        super::demo::write(path, &access::page::html(&loaded, options))?;
+        new_file::write(path, &access::page::html(&loaded, options))?;
     }
     if args.json {
         output::print_json(&access::json::report(&loaded, kind, options))
@@ -173,7 +173,7 @@ fn info(args: &InfoArgs) -> anyhow::Result<()> {
 }
 
 fn import(args: &ImportArgs) -> anyhow::Result<()> {
-    super::demo::writable(&args.output)?;
+    new_file::check(&args.output)?;
     other_than(&args.file, &args.output)?;
     let asked = || format!("importing {}", args.file.display());
     let loaded = access::load::load_damo(&args.file).with_context(asked).ends_with(Exit::Usage)?;

@@ -13,7 +13,7 @@ use nearfar_bench::pages::sim::validation::Validation;
 use nearfar_bench::pages::sim::{Document, page, text};
 use nearfar_bench::simulate::{self, antagonist::Wanted};
 use nearfar_command::exit::{EndsWith as _, Exit};
-use nearfar_command::output;
+use nearfar_command::{new_file, output};
 
 mod bench;
 mod fleet;
@@ -103,7 +103,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn side_by_side(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     for file in [&args.html, &args.svg].into_iter().flatten() {
-        super::demo::writable(file)?;
+        new_file::check(file)?;
     }
     let machine = simulate::machine(&args.machine).ends_with(Exit::Usage)?;
     let workload = loaded(args, &machine).ends_with(Exit::Usage)?;
@@ -113,10 +113,10 @@ fn side_by_side(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     };
     let document = Document::of((&machine, &workload), args.seed, args.contention, &found);
     if let Some(file) = &args.html {
-        super::demo::write(file, &page::html(&document))?;
+        new_file::write(file, &page::html(&document))?;
     }
     if let Some(file) = &args.svg {
-        super::demo::write(file, &page::svg(&document))?;
+        new_file::write(file, &page::svg(&document))?;
     }
     if args.json {
         output::print_json(&document)?;

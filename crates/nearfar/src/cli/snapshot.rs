@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use nearfar_command::new_file::NewFile;
 use nearfar_command::{json, output};
 use nearfar_kernel::fs;
 use nearfar_kernel::journal::Journal;
@@ -85,11 +86,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 const STATE_MAX: u64 = 16 << 20;
 
 fn write(file: &Path, snapshot: &Snapshot) -> anyhow::Result<()> {
-    let mut whole = output::begin(file)?;
+    let mut whole = NewFile::begin(file, 0o600)?;
     whole.write_all(json::text(snapshot)?.as_bytes())?;
     whole.write_all(b"\n")?;
-    whole.persist(file)?;
-    Ok(())
+    Ok(whole.finish()?)
 }
 
 fn without_serials(tree: &Tree) -> Tree {

@@ -145,11 +145,17 @@ fn add_live(report: &mut Report, fs: &dyn Fs) {
                     "{left} settings are as a killed process has left them; nearfar off restores them"
                 ));
             }
-            let unreadable = pending.unreadable.iter();
-            report
-                .problems
-                .extend(unreadable.map(|one| format!("{}: {}", one.path.display(), one.found)));
-            report.settings = Some(settings);
+            let unreadable = pending.unreadable.iter().map(|one| {
+                format!(
+                    "the settings that {} restores are unknown: {}",
+                    one.path.display(),
+                    one.found
+                )
+            });
+            report.problems.extend(unreadable);
+            // None is what can be read, and may not be all.
+            let is_known = !settings.is_empty() || pending.unreadable.is_empty();
+            report.settings = is_known.then_some(settings);
         }
         Err(error) => report.problems.push(format!("changed settings are unknown: {error}")),
     }
@@ -245,6 +251,9 @@ impl Report {
                 let text = format!("process {pid} of {user}, for {}", duration(*running_s));
                 wrapped(&mut out, &format!("  {command:<24} "), &text, 27);
             }
+        }
+        if self.services.is_some() && self.settings.is_none() {
+            out.push_str("\nchanged settings\n  unknown\n");
         }
         if let Some(settings) = &self.settings {
             out.push_str("\nchanged settings\n");

@@ -14,7 +14,7 @@ const METRICS: &str = "nearfar cache serve --metrics ADDRESS:PORT, nearfar nri -
 const ACCESSES: &str = "nearfar record, then nearfar report; nearfar tier start";
 
 /// A command (`""` for none), a word or option typed after it, and its equivalent here.
-const TIPS: [(&str, &str, &str); 83] = [
+const TIPS: &[(&str, &str, &str)] = &[
     ("", "list", "nearfar topo shows nodes; nearfar lab machines emulated machines"),
     ("", "ls", "nearfar topo shows nodes; nearfar lab machines emulated machines"),
     ("", "version", "nearfar --version"),
@@ -33,6 +33,15 @@ const TIPS: [(&str, &str, &str); 83] = [
     ("", "place", "nearfar run, or nearfar move for a running program"),
     ("", "migrate", "nearfar move PID NODES"),
     ("", "nodes", "nearfar topo"),
+    ("", "show", "nearfar topo shows the machine, nearfar status what nearfar does"),
+    ("", "info", "nearfar topo shows the machine, nearfar status what nearfar does"),
+    ("", "monitor", "nearfar ps --watch 1s, nearfar sense"),
+    ("", "trace", "nearfar record"),
+    ("", "exec", "nearfar run -- CMD"),
+    ("", "pin", "nearfar run -m NODES -- CMD"),
+    ("", "auto", "nearfar run -w auto -- CMD"),
+    ("", "dev", "nearfar-bench and nearfar-lab have the project's own tools"),
+    ("", "--sysfs", "nearfar status --sysfs FILE"),
     ("", "latency", "nearfar probe"),
     ("", "bandwidth", "nearfar probe"),
     ("", "mlc", "nearfar probe"),
@@ -62,6 +71,9 @@ const TIPS: [(&str, &str, &str); 83] = [
     ("why", "tier", "nearfar why explains tiering and balancing"),
     ("status", "tier", "nearfar tier status"),
     ("cache", "start", "nearfar cache serve"),
+    ("cache", "stop", "end its process (SIGTERM); nearfar status names it"),
+    ("cache", "status", "its statistics: stats, by any client of memcached"),
+    ("cache", "--daemon", "systemctl start nearfar-cache"),
     ("weights", "--undo", "nearfar weights --restore"),
     ("", "logs", "nearfar writes to standard error; of services: journalctl -u UNIT"),
     ("", "undo", "nearfar off"),
@@ -75,6 +87,12 @@ const TIPS: [(&str, &str, &str); 83] = [
     ("", "stop", "nearfar tier stop, nearfar balance stop"),
     ("daemon", "start", "nearfar daemon starts it"),
     ("daemon", "stop", "end its process (SIGTERM); nearfar daemon status names it"),
+    ("daemon", "restart", "end its process (SIGTERM), then nearfar daemon"),
+    ("tier", "restart", "nearfar tier stop, then nearfar tier start"),
+    ("balance", "restart", "nearfar balance stop, then nearfar balance start"),
+    ("tier", "--pause-damon-stat", "it is the default; --keep-damon-stat refuses instead"),
+    ("run", "--pause-damon-stat", "it is the default; --keep-damon-stat refuses instead"),
+    ("record", "--pause-damon-stat", "it is the default; --keep-damon-stat refuses instead"),
     ("tier", "enable", "nearfar tier start"),
     ("tier", "disable", "nearfar tier stop"),
     ("tier", "on", "nearfar tier start"),
@@ -92,8 +110,11 @@ const TIPS: [(&str, &str, &str); 83] = [
     ("lab", "list", "nearfar lab machines"),
     ("lab", "ls", "nearfar lab machines"),
     ("lab", "exec", "nearfar lab run -- CMD"),
+    ("lab", "start", "nearfar lab run -- CMD, or nearfar lab shell"),
+    ("lab", "stop", "a guest ends with its command"),
     ("run", "--all", "all nodes' CPUs are used unless -N or -C says otherwise"),
     ("run", "--show", "nearfar run --dry-run shows what would be done"),
+    ("run", "-s", "nearfar run --dry-run shows what would be done"),
     ("run", "--hardware", "nearfar topo shows the machine"),
     ("run", "-H", "nearfar topo shows the machine"),
     ("run", "--pid", "nearfar move PID NODES moves a running program's pages"),
@@ -119,19 +140,37 @@ pub(crate) fn improved(error: clap::Error, words: &[String]) -> clap::Error {
     };
     let Some(ContextValue::String(invalid)) = error.get(kind) else { return error };
     let typed = invalid.split('=').next().unwrap_or_default();
-    let before = words.iter().take_while(|word| *word != typed).map(String::as_str);
+    let is_negative =
+        typed.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    if is_negative
+        && let Some([option, value]) = words
+            .array_windows()
+            .find(|[option, value]| option.starts_with('-') && value.starts_with(typed))
+    {
+        let text = format!("invalid value '{value}' for '{option}': it can't be negative\n");
+        return clap::Error::raw(ErrorKind::ValueValidation, text);
+    }
+    let before: Vec<&str> =
+        words.iter().map(String::as_str).take_while(|word| *word != typed).collect();
     let command = before.into_iter().find(|word| !word.starts_with('-')).unwrap_or_default();
     let fits = |(of, word, _): &&(&str, &str, &str)| {
         // A file name stands in place of a report's name.
         *of == command && (*word == typed || word.is_empty() && typed.contains(['.', '/']))
             || *of == ANY && *word == typed
     };
-    let Some((_, _, tip)) = TIPS.iter().find(fits) else { return error };
+    let tip = TIPS.iter().find(fits).map(|(_, _, tip)| *tip);
+    // A misspelt option is hardly ever a value that begins with a hyphen.
+    let guess = error.get(ContextKind::Suggested).map(ToString::to_string).unwrap_or_default();
+    if tip.is_none() && !guess.contains("'-- -") {
+        return error;
+    }
     // The context of a clap error can be replaced, but not removed.
     let mut better = clap::Error::new(error.kind()).with_cmd(&Cli::command());
     better.insert(kind, ContextValue::String(invalid.clone()));
-    let tip = clap::builder::StyledStr::from((*tip).to_owned());
-    better.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+    if let Some(tip) = tip {
+        let tip = clap::builder::StyledStr::from(tip.to_owned());
+        better.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+    }
     better
 }
 
@@ -172,6 +211,7 @@ mod tests {
             ("tier status -j", "--json"),
             ("-q tier enable", "nearfar tier start"),
             ("-m far run true", "options follow the command"),
+            ("tier start --pause-damon-stat", "it is the default"),
         ] {
             let said = said(words);
             assert!(said.contains(&format!("tip: {tip}")) || said.contains(tip), "{words}: {said}");
@@ -191,6 +231,30 @@ mod tests {
             let said = said(words);
             assert!(said.contains("write a whole number"), "{words}: {said}");
             assert!(!said.contains("invalid digit") && !said.contains("..="), "{words}: {said}");
+        }
+    }
+
+    #[test]
+    fn options_that_do_not_exist_are_not_taken_for_values() {
+        for words in ["run --jsno -- true", "ps --sysfs x", "run -Z true"] {
+            let said = said(words);
+            assert!(
+                said.contains("unexpected argument") && !said.contains("'-- "),
+                "{words}: {said}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_negative_number_is_refused_for_its_option() {
+        for (words, option) in
+            [("tier start --headroom -1", "--headroom"), ("ps --watch -1s", "--watch")]
+        {
+            let said = said(words);
+            assert!(
+                said.contains(&format!("for '{option}': it can't be negative")),
+                "{words}: {said}"
+            );
         }
     }
 

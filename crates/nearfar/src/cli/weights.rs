@@ -198,9 +198,9 @@ fn plan<'a>(
 fn unweighable(error: &Unweighable, nodes: &NodeSet) -> anyhow::Error {
     if let Unweighable::Hinders { node, .. } = error {
         let rest: NodeSet = nodes.iter().filter(|id| id != node).collect();
-        return anyhow::anyhow!("weights for nodes {nodes}: {error} with --nodes {rest}");
+        return anyhow::anyhow!("weights for {}: {error} with --nodes {rest}", nodes.named());
     }
-    anyhow::anyhow!("weights for nodes {nodes}: {error}")
+    anyhow::anyhow!("weights for {}: {error}", nodes.named())
 }
 
 /// Sets the weights; returns the values written, or under `--dry-run` those that would be.

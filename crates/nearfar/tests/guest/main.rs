@@ -78,10 +78,11 @@ const FOUR_OLD: Guest = Guest { machine: "numa-4node", kernel: "6.12", ..OLD };
 const FOUR_NEW: Guest = Guest { machine: "numa-4node", kernel: "7.2", ..OLD };
 const FOUR_TIMED: Guest = Guest { timing: "auto", ..FOUR_NEW };
 const DEVICE_OLD: Guest = Guest { machine: "cxl-device", kernel: "6.12", ..OLD };
+const DEVICE_NEW: Guest = Guest { machine: "cxl-device", kernel: "7.2", ..OLD };
 const IDLE_OLD: Guest = Guest { machine: "cxl-idle", kernel: "6.12", ..OLD };
 const IDLE_NEW: Guest = Guest { machine: "cxl-idle", kernel: "7.2", ..OLD };
 const GUESTS: [Guest; 3] = [OLD, NEW, THREE];
-const ALL: [Guest; 16] = [
+const ALL: [Guest; 17] = [
     OLD,
     TIMED,
     NEW,
@@ -93,6 +94,7 @@ const ALL: [Guest; 16] = [
     SOCKETS_OLD,
     SOCKETS_NEW,
     DEVICE_OLD,
+    DEVICE_NEW,
     IDLE_OLD,
     IDLE_NEW,
     FOUR_OLD,
@@ -191,6 +193,7 @@ const TESTS: &[Test] = tests! {
         what_a_killed_run_with_tiering_has_set_is_put_back on [SMALL_OLD, SMALL_NEW],
         tiering_goes_on_for_what_a_run_leaves_and_can_be_stopped_without_the_run on [SMALL_OLD, SMALL_NEW];
     races: whoever_wins_a_race_of_starts_stops_and_kills_all_is_as_before on [SMALL_OLD, SMALL_NEW],
+        a_stop_ends_a_start_that_is_under_way on [SMALL_OLD, SMALL_NEW],
         another_users_lock_ends_in_an_error_with_its_holder_and_settings_are_put_back on [SMALL_OLD];
     readme: plain_commands_work_and_leave_nothing on [OLD, NEW],
         off_ends_and_restores_all_after_any_end_of_a_service on [OLD, NEW];
@@ -229,15 +232,16 @@ const TESTS: &[Test] = tests! {
         a_node_without_cpus_has_a_copy_only_if_it_is_named on [OLD],
         more_than_a_node_has_is_refused_by_its_name on [FOUR_NEW],
         threads_on_all_nodes_see_rows_whole_and_never_older on [FOUR_OLD, FOUR_NEW];
-    placement: programs_run_in_memory_of_an_emulated_cxl_device on [DEVICE_OLD];
+    placement: programs_run_in_memory_of_an_emulated_cxl_device on [DEVICE_OLD, DEVICE_NEW];
     topo: printed_commands_make_a_node_of_cxl_memory_that_is_not_in_use on [IDLE_OLD, IDLE_NEW],
         pages_with_memory_errors_are_counted on [OLD, NEW];
-    vm: a_backend_of_cxl_memory_is_on_the_cxl_node_and_verified on [THREE, DEVICE_OLD],
+    vm: a_backend_of_cxl_memory_is_on_the_cxl_node_and_verified
+            on [THREE, THREE_OLD, DEVICE_OLD, DEVICE_NEW],
         weights_of_three_to_one_are_three_to_one_within_a_huge_page on [OLD, NEW],
-        a_kind_that_is_absent_is_refused_before_qemu_starts on [NEW],
-        two_machines_have_their_memory_on_two_cxl_nodes on [SOCKETS_NEW],
-        a_running_machine_moves_to_far_memory_and_back_with_its_contents on [NEW],
-        all_of_a_machine_moves_and_its_policies_are_rebound_by_its_cpuset on [NEW];
+        a_kind_that_is_absent_is_refused_before_qemu_starts on [OLD, NEW],
+        two_machines_have_their_memory_on_two_cxl_nodes on [SOCKETS_OLD, SOCKETS_NEW],
+        a_running_machine_moves_to_far_memory_and_back_with_its_contents on [OLD, NEW],
+        all_of_a_machine_moves_and_its_policies_are_rebound_by_its_cpuset on [OLD, NEW];
     daemon: each_node_is_told_of_and_nothing_is_left on [OLD, NEW],
         memory_that_is_used_heavily_is_under_pressure_and_the_rest_is_not on [TIMED];
     pods: redis_in_a_pod_is_placed_by_each_annotation_and_nothing_is_left on [NEW],

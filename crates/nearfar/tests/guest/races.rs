@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use nearfar_kernel::claim::{Claim, Holder};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::inside::{STATE, await_up, done, error, nearfar};
@@ -59,9 +60,16 @@ fn quiet(command: &mut Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Stops the service, and checks the message.
+/// The process that moves pages, or is about to.
+fn holder() -> Option<Holder> {
+    Claim::holder(&Path::new(STATE).join("journal/moves-pages"))
+}
+
+/// Stops the service, and checks that it has ended and the message.
 fn stop(service: &str, seen: &mut Seen) {
+    let held = holder();
     let Output { status, stdout, stderr } = nearfar(&[service, "stop"]).output().unwrap();
+    assert!(held.is_none() || held != holder(), "{service} stop: {held:?} runs on");
     let said = String::from_utf8(stdout).unwrap();
     let why = String::from_utf8(stderr).unwrap();
     assert!(status.success(), "{service} stop: {status} {said} {why}");
@@ -120,6 +128,27 @@ pub(crate) fn whoever_wins_a_race_of_starts_stops_and_kills_all_is_as_before() {
         assert!(!claim.exists(), "round {round}: {}", claim.display());
     }
     println!("{times} races of starts, stops and kills: {seen:?}; each time all was as before");
+    drop(program.stdin.take());
+    assert!(program.wait().unwrap().success());
+}
+
+pub(crate) fn a_stop_ends_a_start_that_is_under_way() {
+    let before = system();
+    let mut program = far_program();
+    for (command, service) in &STARTED[..2] {
+        let mut front = quiet(&mut nearfar(command));
+        // The claim comes first; self-tests, first decisions and the state file follow.
+        while holder().is_none_or(|holder| holder.of.as_deref() != Some(service)) {
+            assert!(front.try_wait().unwrap().is_none(), "{command:?} ended without a claim");
+            nap(10);
+        }
+        let mut seen = Seen::default();
+        stop(service, &mut seen);
+        assert_eq!((seen.ended, seen.none), (1, 0), "{service} stop names the process it ended");
+        front.wait().unwrap();
+        assert_eq!(services(), [0; 0], "{command:?}");
+        assert_eq!(system(), before, "{command:?}");
+    }
     drop(program.stdin.take());
     assert!(program.wait().unwrap().success());
 }

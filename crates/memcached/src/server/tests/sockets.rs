@@ -155,6 +155,10 @@ fn what_can_not_be_listened_on_is_named() {
     assert!(error.contains("nothing to listen on"), "{error}");
     let error = refused(self::at(Path::new("/nowhere/at/all.sock")));
     assert!(error.contains("listening on /nowhere/at/all.sock: No such file"), "{error}");
+    assert!(error.contains("create the socket's directory"), "{error}");
+    // TEST-NET-1 (RFC 5737) belongs to nobody.
+    let error = refused(Config { tcp: vec!["192.0.2.1:0".parse().unwrap()], ..config() });
+    assert!(error.contains("this machine has no such address"), "{error}");
     let error = refused(self::at(Path::new(&"x".repeat(200))));
     assert!(error.contains("name too long"), "{error}");
     dial(&server).ask("mn\r\n", "MN\r\n");

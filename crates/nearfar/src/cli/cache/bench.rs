@@ -16,11 +16,10 @@ use nearfar_cache::{Cache, Config, Making};
 use nearfar_load::requests::Spacing;
 use nearfar_topology::Bytes;
 
-use super::super::demo;
 use super::engine::{EngineArgs, item_size};
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::number::whole;
-use nearfar_command::{json, output};
+use nearfar_command::{json, new_file, output};
 use nearfar_load::cache::engine::{InProcess, resident};
 use nearfar_load::cache::found::{Asking, Found, SCHEMA};
 use nearfar_load::cache::pages as report;
@@ -188,10 +187,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Some(found) = found else { return Ok(Exit::Done.into()) };
     let json = json::text(&found).with_context(|| format!("writing {SCHEMA}"))?;
     if let Some(file) = &args.save {
-        demo::write(file, &(json + "\n"))?;
+        new_file::write(file, &(json + "\n"))?;
     }
     if let Some(file) = &args.html {
-        demo::write(file, &report::page::html(&found))?;
+        new_file::write(file, &report::page::html(&found))?;
     }
     if args.json {
         output::print_json(&found)?;
@@ -204,7 +203,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 impl Args {
     fn plan(&self) -> anyhow::Result<Plan> {
         for file in self.save.iter().chain(&self.html) {
-            demo::writable(file)?;
+            new_file::check(file)?;
         }
         let ShapeArgs { keys, key_bytes, value_bytes, mix, no_fill, seed } = self.shape;
         let fill = if no_fill { Fill::Never } else { Fill::AsIs };

@@ -44,6 +44,12 @@ pub(super) fn recording(scene: &Scene<'_>, privileges: &[Privilege]) -> Verdict 
         }
         State::Present => match damon_holder(scene) {
             Some(holder) => in_use(COMMAND, &holder),
+            None if scene.features.state(Feature::DamonVaddr) == State::Lacking => verdict(
+                COMMAND,
+                Answer::Partly,
+                "DAMON counts accesses to physical memory, not to that of a process (CONFIG_DAMON_VADDR is off)",
+            )
+            .next("nearfar record --machine"),
             None => verdict(COMMAND, Answer::Yes, "DAMON counts accesses"),
         },
         State::Lacking => {

@@ -8,11 +8,10 @@ use nearfar_sim::Policy;
 use nearfar_sim::live::{Counters, Sensors, Settings};
 use nearfar_sim::studies::{adversaries, tiers};
 
-use crate::cli::demo;
 use nearfar_bench::pages::sim::tiers::{Document, How};
 use nearfar_command::exit::Exit;
 use nearfar_command::number::{percent, whole};
-use nearfar_command::output;
+use nearfar_command::{new_file, output};
 
 /// Length of a run against an adversarial workload, in phases, the longest: controllers need some of it to learn.
 const RUN: u32 = 8;
@@ -92,7 +91,7 @@ pub(super) fn rate(text: &str) -> Result<f64, String> {
 /// Runs the study.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for file in [&args.html, &args.svg].into_iter().flatten() {
-        demo::writable(file)?;
+        new_file::check(file)?;
     }
     let share = |percent: u32| f64::from(percent) / 100.0;
     let (counters, counted) = args.counters.counters();
@@ -131,10 +130,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     }
     if let Some(file) = &args.html {
-        demo::write(file, &document.html())?;
+        new_file::write(file, &document.html())?;
     }
     if let Some(file) = &args.svg {
-        demo::write(file, &document.svg())?;
+        new_file::write(file, &document.svg())?;
     }
     if args.json {
         output::print_json(&document)?;

@@ -11,6 +11,7 @@ use serde_json::json;
 use super::start::Limits;
 use super::{not_running, running, running_state};
 use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::new_file::NewFile;
 use nearfar_command::output;
 use nearfar_daemon::owner::PATIENCE;
 use nearfar_daemon::tier::change::Turn;
@@ -96,12 +97,9 @@ fn change(state: &State, changes: Options) -> anyhow::Result<State> {
 
 /// Writes the file atomically.
 fn save(path: &Path, options: &Options) -> anyhow::Result<()> {
-    let mut file = output::begin(path)?;
+    let mut file = NewFile::begin(path, 0o644)?;
     file.write_all(options.text().as_bytes())?;
-    file.as_file().sync_all()?;
-    std::fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
-    file.persist(path)?;
-    Ok(())
+    Ok(file.finish()?)
 }
 
 fn show(args: &Args, force: &InForce, state: Option<&State>) -> anyhow::Result<ExitCode> {

@@ -231,9 +231,9 @@ fn report(args: &Args, report: &Report) -> anyhow::Result<()> {
         }));
     }
     let mut out = format!(
-        "Moved {} to nodes {} in {:.1} s; {left} left elsewhere.\n",
+        "Moved {} to {} in {:.1} s; {left} left elsewhere.\n",
         tally.bytes(),
-        report.targets,
+        report.targets.named(),
         report.took.as_secs_f64()
     );
     for (reason, count) in stayed {
