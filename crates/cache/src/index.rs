@@ -106,7 +106,7 @@ impl Entry {
 struct Stripe {
     held: AtomicU32,
     /// Number of entries of this stripe that moved to their other bucket.
-    moves: AtomicU32,
+    moves: AtomicU64,
 }
 
 impl Stripe {

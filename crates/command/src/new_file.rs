@@ -10,12 +10,13 @@ use tempfile::NamedTempFile;
 
 use crate::exit::{EndsWith as _, Exit};
 
-/// A file that gets its name once it is whole. A pipe or a device, which must not be replaced, is written to directly.
+/// A file that gets its name once it is whole. A pipe or a device, which must not be replaced, is written to directly, and
+/// so is a file in a directory that this user may not write to.
 #[derive(Debug)]
 pub enum NewFile {
     /// Beside its place, under another name.
     Beside(NamedTempFile, PathBuf),
-    /// A pipe or a device.
+    /// In its place.
     Direct(File),
 }
 
@@ -36,8 +37,14 @@ impl NewFile {
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
         let create = |at: &Path| File::options().write(true).create_new(true).mode(mode).open(at);
         // An error of this one does not name the temporary file.
-        let file = tempfile::Builder::new().make_in(dir.unwrap_or(Path::new(".")), create)?;
-        Ok(Self::Beside(file, path))
+        match tempfile::Builder::new().make_in(dir.unwrap_or(Path::new(".")), create) {
+            Ok(file) => Ok(Self::Beside(file, path)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let there = File::options().write(true).truncate(true).open(path);
+                there.map(Self::Direct).map_err(|_| error)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Gives the file its name.

@@ -78,6 +78,11 @@ fn a_move_that_can_not_be_is_refused_before_a_page_moves() {
         assert!(code == Some(status) && err.contains(part), "{words:?}: {code:?} {err}");
         assert_eq!(out, "", "{words:?}");
     }
+    // In a namespace of its own, process 2 is any program.
+    if std::fs::read_to_string("/proc/2/statm").is_ok_and(|sizes| sizes.starts_with("0 ")) {
+        let (code, _, err) = state.nearfar(&["move", "2", "0"]);
+        assert!(code == Some(1) && err.contains("is a thread of the kernel"), "{err}");
+    }
     let (code, out, err) = state.nearfar(&["move", &own, "all", "--json"]);
     assert_eq!(code, Some(0), "{err}");
     let report: Value = serde_json::from_str(&out).unwrap();

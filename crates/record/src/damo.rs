@@ -87,7 +87,10 @@ pub fn import(bytes: &[u8]) -> Result<(Record, Vec<String>), NotDamo> {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "it has neither damon_records, a record_list nor intervals and snapshots"
+)]
 enum Holder {
     Outer { damon_records: Box<Holder> },
     Inner { record_list: Vec<DamonRecord> },

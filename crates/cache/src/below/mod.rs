@@ -19,7 +19,7 @@
 pub(crate) mod tests;
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
 use std::time::Duration;
@@ -69,7 +69,7 @@ pub(crate) struct Below {
     /// The Unix second at which the cache's clock was 0.
     clock_zero: u32,
     /// Incremented with each change of one of their keys; empty without small objects.
-    changes: Box<[AtomicU32]>,
+    changes: Box<[AtomicU64]>,
     /// Held by the ticking thread.
     ticking: Mutex<()>,
     /// Whether a tick is due.
@@ -147,7 +147,7 @@ impl Below {
             bytes,
             counted: Counted::default(),
             clock_zero,
-            changes: (0..changes).map(|_| AtomicU32::new(0)).collect(),
+            changes: (0..changes).map(|_| AtomicU64::new(0)).collect(),
             ticking: Mutex::new(()),
             due: (Mutex::new(false), Condvar::new()),
             closed: AtomicBool::new(false),
@@ -179,7 +179,7 @@ impl Below {
     /// The count of changes of a key.
     pub(crate) fn changes(&self, hash: Hash) -> u64 {
         let count = self.changes.get(usize::try_from(hash.0).unwrap_or(0) % CHANGES);
-        count.map_or(0, |count| u64::from(count.load(Acquire)))
+        count.map_or(0, |count| count.load(Acquire))
     }
 
     /// Counts a change of a key whose stripe is held.

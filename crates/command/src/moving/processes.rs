@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use nearfar_kernel::cgroup::Hierarchy;
 use nearfar_kernel::clock::Stopwatch;
-use nearfar_kernel::fs::{self, RootFs};
+use nearfar_kernel::fs::{self, Fs as _, RootFs};
 use nearfar_kernel::mapped;
 use nearfar_kernel::moving::{Migration, Run};
 use nearfar_kernel::process::Identity;
@@ -147,6 +147,11 @@ fn pids(fs: &RootFs, owner: &str) -> anyhow::Result<Vec<u32>> {
     if let Ok(pid) = owner.parse::<u32>() {
         let gone = || anyhow::anyhow!("process {pid} does not exist");
         Identity::of(pid).ok_or_else(gone)?;
+        let sizes = fs.read(&format!("proc/{pid}/statm"))?.unwrap_or_default();
+        anyhow::ensure!(
+            !sizes.starts_with("0 "),
+            "process {pid} is a thread of the kernel, which has no memory of its own"
+        );
         return Ok(vec![pid]);
     }
     let hierarchy = Hierarchy::find(fs)?;

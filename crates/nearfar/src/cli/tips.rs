@@ -176,10 +176,20 @@ pub(crate) fn improved(error: clap::Error, words: &[String]) -> clap::Error {
 
 /// The error of an invalid number, without Rust's own wording.
 fn without_rusts_words(error: clap::Error) -> clap::Error {
-    let allowed = match error.source() {
-        Some(source) if source.is::<std::num::ParseIntError>() => "write a whole number",
-        Some(source) if source.is::<std::num::ParseFloatError>() => "write a number such as 2.5",
-        _ => return error,
+    let Some(source) = error.source() else { return error };
+    let found = source.to_string();
+    let allowed = if source.is::<std::num::ParseIntError>() {
+        "write a whole number".to_owned()
+    } else if source.is::<std::num::ParseFloatError>() {
+        "write a number such as 2.5".to_owned()
+    } else if let Some((_, range)) = found.split_once(" is not in ") {
+        let (least, most) = range.split_once("..").unwrap_or((range, ""));
+        match most.trim_start_matches('=') {
+            "" => format!("write a number of at least {least}"),
+            most => format!("write a number from {least} to {most}"),
+        }
+    } else {
+        return error;
     };
     let said = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
     let (value, argument) = (said(ContextKind::InvalidValue), said(ContextKind::InvalidArg));
@@ -227,9 +237,14 @@ mod tests {
             "lab run --cpus x -- true",
             "tier start --headroom five",
             "tier start --headroom 200",
+            "ps 4294967296",
+            "lab run --boot-timeout 0 -- true",
         ] {
             let said = said(words);
-            assert!(said.contains("write a whole number"), "{words}: {said}");
+            assert!(
+                said.contains("write a whole number") || said.contains("write a number from"),
+                "{words}: {said}"
+            );
             assert!(!said.contains("invalid digit") && !said.contains("..="), "{words}: {said}");
         }
     }
