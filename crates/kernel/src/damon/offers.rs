@@ -58,8 +58,12 @@ pub(super) fn check_watched(
     operations: Operations,
 ) -> Result<(), DamonError> {
     let offered = fs.read(&kdamond_path(index, OFFERED))?;
-    let lists = |text: String| text.split_whitespace().any(|word| word == operations.word());
-    if offered.is_none_or(lists) { Ok(()) } else { Err(DamonError::Unwatched { operations }) }
+    let is_offered = offered.is_none_or(|text| lists(&text, operations.word()));
+    if is_offered { Ok(()) } else { Err(DamonError::Unwatched { operations }) }
+}
+
+fn lists(text: &str, word: &str) -> bool {
+    text.split_whitespace().any(|one| one == word)
 }
 
 const GOAL: &str = "contexts/0/schemes/0/quotas/goals/0/target_metric";
@@ -125,9 +129,9 @@ fn tried(fs: &dyn Fs) -> Result<Features, DamonError> {
             Shows::Word(path, word) => {
                 fs.exists(&file(path))? && fs.write(&file(path), word).is_ok()
             }
-            Shows::Listed(path, word) => fs
-                .read(&file(path))?
-                .is_some_and(|text| text.split_whitespace().any(|one| one == *word)),
+            Shows::Listed(path, word) => {
+                fs.read(&file(path))?.is_some_and(|text| lists(&text, word))
+            }
         };
         states.push((*feature, if present { State::Present } else { State::Lacking }));
     }
