@@ -131,7 +131,8 @@ impl FromStr for DiskExpr {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (path, bytes) = text.rsplit_once('=').ok_or("write it as PATH=SIZE")?;
+        let (path, bytes) =
+            text.rsplit_once('=').ok_or("write it as PATH=SIZE, such as /var/cache/items=100g")?;
         if path.is_empty() {
             return Err("a file or block device is wanted before =SIZE".into());
         }

@@ -1,5 +1,5 @@
 //! Shared by every command of nearfar, whichever binary or service it is part of: exit statuses, output and messages,
-//! progress, interruption, notifications to the service manager, and the machine a command works on.
+//! progress, interruption, notifications to the service manager, the confinement of servers, and the machine a command works on.
 //!
 //! No arguments are parsed here: the binaries do that, and pass values down.
 #![forbid(unsafe_code)]
@@ -14,6 +14,7 @@ pub mod new_file;
 pub mod number;
 pub mod output;
 pub mod progress;
+pub mod sandbox;
 pub mod spread;
 pub mod supervisor;
 pub mod terminal;

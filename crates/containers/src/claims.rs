@@ -341,6 +341,16 @@ fn check(id: &ShareId, entry: &str, dir: &str, fs: &dyn Fs) -> Result<(), ClaimE
     Err(ClaimError::Forged { variable: id.variable(), file })
 }
 
+/// Arbitrary text as a CDI file, which is written again with the same content.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(text: &str) {
+    if let Ok(spec) = serde_json::from_str::<CdiSpec>(text) {
+        let written = serde_json::to_string(&spec).unwrap_or_default();
+        let read = serde_json::from_str::<CdiSpec>(&written);
+        assert!(read.is_ok_and(|read| read == spec), "{written}");
+    }
+}
+
 #[cfg(test)]
 #[path = "claims/tests.rs"]
 mod tests;

@@ -25,6 +25,7 @@ pub fn texts(data: &[u8]) {
     if let Ok(share) = value.parse::<claims::Share>() {
         assert_eq!(share.to_string().parse(), Ok(share));
     }
+    claims::fuzz(&text);
     if let Some((policy, rest)) = MemoryPolicy::from_numa_maps(&text) {
         let _ = verify::judge(&text, &policy);
         assert!(text.ends_with(rest));

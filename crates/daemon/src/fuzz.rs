@@ -4,10 +4,11 @@
 use crate::advice::options::Options as Daemon;
 use crate::balance::state::State as Balance;
 use crate::budget::state::State as Budgets;
+use crate::tier::change::Change;
 use crate::tier::options::Options as Tier;
 use crate::tier::state::State as Tiering;
 
-/// State files: display must work for any numbers.
+/// State files and requests: display must work for any numbers.
 pub fn states(data: &[u8]) {
     if let Ok(state) = serde_json::from_slice::<Tiering>(data) {
         let _ = (state.text(), state.order());
@@ -20,6 +21,9 @@ pub fn states(data: &[u8]) {
     if let Ok(state) = serde_json::from_slice::<Budgets>(data) {
         let _ = state.text();
         again(&state);
+    }
+    if let Ok(change) = serde_json::from_slice::<Change>(data) {
+        again(&change);
     }
 }
 

@@ -160,6 +160,14 @@ impl<'a> Journal<'a> {
         PathBuf::from(state.unwrap_or_else(|| "/var/lib/nearfar".into())).join("journal")
     }
 
+    /// Whether its directory exists.
+    ///
+    /// # Errors
+    /// [`JournalError`]: the directory can't be looked for, such as below a file; changes may be recorded there.
+    pub fn is_there(&self) -> Result<bool, JournalError> {
+        self.dir.try_exists().map_err(files::failed("look for", &self.dir))
+    }
+
     /// Its directory, which need not exist yet.
     #[must_use]
     pub fn dir(&self) -> &Path {
@@ -243,7 +251,7 @@ impl<'a> Journal<'a> {
     /// written. Values that were not restored are still recorded, and another call continues.
     pub fn restore(&self, by: &str, on_conflict: OnConflict) -> Result<Restored, JournalError> {
         let mut report = Restored::default();
-        if !self.dir.exists() {
+        if !self.is_there()? {
             return Ok(report);
         }
         let _lock = self.lock()?;
@@ -308,7 +316,7 @@ impl<'a> Journal<'a> {
     /// # Errors
     /// [`JournalError`].
     pub fn all_pending(&self) -> Result<Pending, JournalError> {
-        if self.dir.exists() {
+        if self.is_there()? {
             self.check_dir()?;
         }
         let boot_id = self.value(BOOT_ID)?;

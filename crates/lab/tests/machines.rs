@@ -67,3 +67,16 @@ fn a_bad_machine_is_one_line_and_status_2() {
         assert!(error.contains(part), "{error}");
     }
 }
+
+#[test]
+fn output_that_cant_be_written_is_an_error() {
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("/dev/full opens");
+    let output = Command::new(env!("CARGO_BIN_EXE_nearfar-lab"))
+        .arg("machines")
+        .stdout(full)
+        .output()
+        .expect("nearfar-lab starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("can't write to standard output: No space left"), "{said}");
+}

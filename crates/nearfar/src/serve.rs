@@ -19,16 +19,13 @@ use nearfar_cache::tiers::Memory;
 use nearfar_cache::{Cache, Config, Making, PageSize, Tier};
 use nearfar_memcached::server::{self, Bound, Server, Stop};
 use nearfar_topology::Bytes;
-use nix::unistd::User;
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use nearfar_command::output;
+use nearfar_command::sandbox::{self, Sandbox, User};
 use nearfar_command::supervisor::Supervisor;
 use nearfar_kernel::clock::unix_ns;
-use sandbox::Sandbox;
-
-pub(crate) mod sandbox;
 
 /// Interval at which the supervisor is notified that the cache is alive.
 const LOOK: Duration = Duration::from_millis(500);

@@ -348,6 +348,7 @@ fn what_can_not_be_served_is_refused_before_anything_is_made() {
         (&["-o", "modern"], "supported options of memcached are"),
         (&["-Y", "/nowhere"], "supported options of memcached are"),
         (&["--unix-mode", "999"], "octal"),
+        (&["-a", "660"], "--unix"),
         (&["--threads", "0"], "--threads"),
         (&["--tls-key", "/nowhere"], "--tls-certificate"),
     ] {
@@ -358,7 +359,8 @@ fn what_can_not_be_served_is_refused_before_anything_is_made() {
     let device = ["-m", "64", "--dry-run", "--disk", "/dev/nowhere=1g"];
     assert!(refused(&device, 2).contains("/dev/nowhere: there is no such device"));
     let tls = ["-p", "0", "--tls-certificate", "/nowhere", "--tls-key", "/nowhere"];
-    assert!(refused(&tls, 1).contains("/nowhere"));
+    assert!(refused(&tls, 2).contains("/nowhere"));
+    assert!(refused(&[&tls[..], &["--dry-run"]].concat(), 2).contains("/nowhere"));
 }
 
 #[test]

@@ -323,9 +323,16 @@ fn the_plugin_retries_without_a_runtime_and_refuses_bad_options() {
         command.arg("nri").args(arguments).current_dir(dir.path());
         command
     };
-    for arguments in [&["--name", "a b"][..], &["--index", "100"], &["--classes", "absent"]] {
-        let output = nri(arguments).output().unwrap();
+    for (arguments, part) in [
+        (["--name", "a b"], "letters, digits"),
+        (["--index", "100"], "0 to 99"),
+        (["--classes", "absent"], "absent"),
+        (["--metrics-file", "metrics.txt"], "names end in .prom"),
+    ] {
+        let output = nri(&arguments).output().unwrap();
         assert!(!output.status.success(), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(part), "{said}");
     }
     let mut child = nri(&["--socket", "absent.sock"]).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));

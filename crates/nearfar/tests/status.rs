@@ -60,6 +60,11 @@ fn a_move_that_can_not_be_is_refused_before_a_page_moves() {
     let file = state.0.path().join("moved.json");
     std::fs::write(&file, "{}").unwrap();
     let file = file.to_str().unwrap();
+    let absurd = state.0.path().join("absurd.json");
+    let runs = json!([[0, u64::MAX, 0]]);
+    let process = json!({"pid": 1, "started_ticks": 1, "runs": runs});
+    let text = json!({"schema": "nearfar.moved/1", "processes": [process]}).to_string();
+    std::fs::write(&absurd, text).unwrap();
     for (words, status, part) in [
         (&["move"][..], 2, "PID|CGROUP"),
         (&["move", &own], 2, "NODES"),
@@ -72,6 +77,7 @@ fn a_move_that_can_not_be_is_refused_before_a_page_moves() {
         (&["move", "--undo", "/nonexistent"], 2, "/nonexistent"),
         (&["move", &own, "0", "--save", "/nonexistent/file"], 1, "/nonexistent/file"),
         (&["move", "--undo", file], 2, "no file of nearfar move --save"),
+        (&["move", "--undo", absurd.to_str().unwrap()], 2, "no file of nearfar move --save"),
         (&["move", &own, "0", "--save", file], 1, "may be the way back of an earlier move"),
     ] {
         let (code, out, err) = state.nearfar(words);

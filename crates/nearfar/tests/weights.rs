@@ -305,6 +305,7 @@ fn bad_input_is_refused_whole_with_the_status_of_bad_usage() {
         (&["--restore", "--apply"], "cannot be used"),
         (&["--restore", "--mix", "1:1"], "cannot be used"),
         (&["--overwrite"], "--restore"),
+        (&["--dry-run"], "--apply|--restore"),
     ] {
         let error = machine.refused(arguments, 2);
         assert!(error.contains(part), "{arguments:?}: {error}");

@@ -18,10 +18,11 @@ use super::process::{Launcher, free_port};
 use nearfar_command::progress::Progress;
 use nearfar_report::model::{Emulation, LeftOut, Placement, Server, ServerRun};
 
-/// Number of values: 32 MiB in total.
-const VALUES: u64 = 32 << 10;
+/// Number of values: 32 MiB in total. Few large ones, as the lab takes two milliseconds of the host for each that a client
+/// stores.
+const VALUES: u64 = 8 << 10;
 /// Bytes of each.
-const VALUE_BYTES: u64 = 1 << 10;
+const VALUE_BYTES: u64 = 4 << 10;
 /// Connections per client.
 const CONNECTIONS: u64 = 8;
 /// Requests per batch: in a pipeline, or as keys of one request.
@@ -62,8 +63,8 @@ const REDIS: Service = Service {
     also: &["redis-cli"],
     packages: "redis-server redis-tools",
     version: "redis-server --version",
-    workload: "GET of random keys in pipelines of 16, 1 KiB values, 8 connections",
-    operations: 30_000,
+    workload: "GET of random keys in pipelines of 16, 4 KiB values, 8 connections",
+    operations: 20_000,
     note: Some("Latencies are of pipelines of 16 requests."),
     start: redis_server,
     load: |port| Some(redis_fill(port, VALUES, VALUE_BYTES)),
@@ -102,7 +103,7 @@ const MEMCACHED: Service = Service {
     also: &[],
     packages: "memcached libmemcached-tools",
     version: "memcached --version",
-    workload: "GET of 16 keys at once, 1 KiB values, 8 connections",
+    workload: "GET of 16 keys at once, 4 KiB values, 8 connections",
     operations: 20_000,
     note: Some(memcaslap::NOTE),
     start: |port| {
@@ -241,8 +242,8 @@ mod tests {
     fn the_data_is_larger_than_the_last_level_cache_and_keys_are_the_clients() {
         const { assert!(VALUES * VALUE_BYTES >= 4 * (8 << 20)) };
         let load = (REDIS.load)(1).unwrap().to_string();
-        assert!(load.contains("key:%012d") && load.ends_with("0 32768 1024"), "{load}");
+        assert!(load.contains("key:%012d") && load.ends_with("0 8192 4096"), "{load}");
         let measure = (MEMCACHED.measure)(1, 6000).to_string();
-        assert!(measure.contains("-c 8 -d 16 -w 4k"), "{measure}");
+        assert!(measure.contains("-c 8 -d 16 -w 1k"), "{measure}");
     }
 }

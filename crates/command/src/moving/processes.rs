@@ -59,6 +59,14 @@ struct SavedProcess {
     runs: Vec<(u64, u64, u16)>,
 }
 
+impl Saved {
+    /// Whether all runs are in address spaces of processes, which have at most 56 bits (x86-64 with five levels).
+    fn has_addresses(&self) -> bool {
+        let mut runs = self.processes.iter().flat_map(|process| &process.runs);
+        runs.all(|(first, pages, _)| first.checked_add(*pages).is_some_and(|end| end <= 1 << 44))
+    }
+}
+
 const SAVED: &str = "nearfar.moved/1";
 /// Larger files are none.
 const SAVED_MAX: u64 = 1 << 30;
@@ -175,8 +183,8 @@ pub fn back(
     let bytes = fs::read_own(file, SAVED_MAX).with_context(asked).ends_with(Exit::Usage)?;
     let read = serde_json::from_slice::<Saved>(&bytes).ok();
     let other = || anyhow::anyhow!("{}: no file of nearfar move --save ({SAVED})", asked());
-    let saved =
-        read.filter(|saved| saved.schema == SAVED).ok_or_else(other).ends_with(Exit::Usage)?;
+    let is_sound = |saved: &Saved| saved.schema == SAVED && saved.has_addresses();
+    let saved = read.filter(is_sound).ok_or_else(other).ends_with(Exit::Usage)?;
     let all = saved.processes.len();
     let mut jobs = Vec::new();
     for one in saved.processes {

@@ -20,7 +20,7 @@ const SIZE_MAX: u64 = 64 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Change {
+pub(crate) struct Change {
     schema: String,
     of: Identity,
     options: Options,

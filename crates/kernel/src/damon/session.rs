@@ -69,7 +69,7 @@ impl std::fmt::Debug for Session<'_> {
 /// # Errors
 /// [`DamonError::InUse`] while a session lives, [`DamonError::Journal`].
 pub fn recover(journal: &Journal<'_>, on_conflict: OnConflict) -> Result<Restored, DamonError> {
-    if !journal.dir().exists() {
+    if !journal.is_there()? {
         return Ok(Restored::default());
     }
     let _lock = lock(journal)?;

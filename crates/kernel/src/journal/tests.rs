@@ -355,3 +355,14 @@ fn two_at_once_do_not_lose_the_first_value() {
         "as written back, without the newline"
     );
 }
+
+#[test]
+fn a_journal_that_cant_be_looked_for_is_an_error_and_not_an_empty_one() {
+    let (dir, fs) = system();
+    fs::write(dir.path().join("state"), "").unwrap();
+    let journal = Journal::new(dir.path().join("state/journal"), &fs, "/");
+    let restored = journal.restore("weights", OnConflict::Refuse).unwrap_err().to_string();
+    assert!(restored.contains("state/journal"), "{restored}");
+    let pending = journal.pending("weights").unwrap_err().to_string();
+    assert!(pending.contains("state/journal"), "{pending}");
+}

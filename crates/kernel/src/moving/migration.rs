@@ -91,7 +91,8 @@ impl Migration {
     ) -> Self {
         let ranges: VecDeque<_> =
             ranges.into_iter().filter(|(start, end, _)| start < end).collect();
-        let all = ranges.iter().map(|(start, end, _)| end - start).sum();
+        let lengths = ranges.iter().map(|(start, end, _)| end - start);
+        let all = lengths.fold(0, u64::saturating_add);
         let moved = Vec::new();
         Self { process: Process(pid), mover, ranges, targets, all, left: all, moved }
     }
@@ -131,7 +132,7 @@ impl Migration {
             };
             let requests = requests(self.process, found, targets);
             self.mover.ask(requests);
-            self.left -= end - start;
+            self.left = self.left.saturating_sub(end - start);
             return Next::Now;
         }
         for done in self.mover.step(now) {
@@ -152,7 +153,7 @@ impl Migration {
     /// Takes the next chunk off the ranges.
     fn chunk(&mut self) -> Option<(u64, u64, Option<NodeId>)> {
         let (start, end, back_to) = self.ranges.pop_front()?;
-        let stop = end.min((start / CHUNK + 1) * CHUNK);
+        let stop = end.min((start / CHUNK + 1).saturating_mul(CHUNK));
         if stop < end {
             self.ranges.push_front((stop, end, back_to));
         }
@@ -257,6 +258,9 @@ mod tests {
         assert_eq!(shown, [(512, 514, 0), (1026, 1, 2), (2000, 1, 2)]);
         let back = Migration::back(7, &runs, targets(&[]), BytesPerSecond(1), Nanoseconds(0));
         assert_eq!(back.progress().1, Bytes(516 * PAGE));
+        let absurd = [Run { first: 1, pages: u64::MAX, node: NodeId(0) }; 2];
+        let back = Migration::back(7, &absurd, targets(&[]), BytesPerSecond(1), Nanoseconds(0));
+        assert_eq!(back.progress().1, Bytes(u64::MAX));
     }
 
     proptest! {

@@ -99,12 +99,12 @@ pub(super) fn accuracy(args: &AccuracyArgs, reenter: Vec<String>) -> Result<Exit
     let setting = args.common.setting(reenter)?;
     if args.curves {
         let checked = curves::check(&setting, &curve_files(&args.machines)?, &Stderr::new())?;
-        print(&if args.common.json { curves::json(&checked) } else { curves::table(&checked) });
+        print(&if args.common.json { curves::json(&checked) } else { curves::table(&checked) })?;
         return Ok(status(curves::is_ok(&checked)));
     }
     let machines = machines(args)?;
     let guests = accuracy::check(&setting, &machines, &Stderr::new())?;
-    print(&if args.common.json { accuracy::json(&guests) } else { accuracy::table(&guests) });
+    print(&if args.common.json { accuracy::json(&guests) } else { accuracy::table(&guests) })?;
     Ok(status(accuracy::is_ok(&guests)))
 }
 
@@ -112,7 +112,7 @@ pub(super) fn overhead(args: &OverheadArgs, reenter: Vec<String>) -> Result<Exit
     let setting = args.common.setting(reenter)?;
     let machine = catalog::with_cpus(catalog::find(&args.machine)?, args.cpus)?;
     let cost = overhead::check(&setting, &machine, args.pairs.into(), &Stderr::new())?;
-    print(&if args.common.json { cost.json() } else { cost.text() });
+    print(&if args.common.json { cost.json() } else { cost.text() })?;
     Ok(status(cost.is_ok()))
 }
 
@@ -121,7 +121,7 @@ pub(super) fn repeat(args: &RepeatArgs, reenter: Vec<String>) -> Result<ExitCode
     let machine = catalog::find(&args.machine)?;
     let boots = (args.boots.into(), args.load.into());
     let found = repeats::check(&setting, &machine, boots, &Stderr::new())?;
-    print(&if args.common.json { found.json() } else { found.text() });
+    print(&if args.common.json { found.json() } else { found.text() })?;
     Ok(status(found.is_ok()))
 }
 

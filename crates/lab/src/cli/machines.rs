@@ -23,6 +23,6 @@ pub(super) fn run(args: &MachinesArgs) -> Result<ExitCode, Failure> {
         args.names.iter().map(|name| catalog::find(name)).collect::<Result<_, _>>()?
     };
     let text = if args.json { report::json(&machines) } else { report::table(&machines) };
-    print(&text);
+    print(&text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,7 +1,7 @@
 //! The command line: `nearfar-lab`, and `nearfar lab` with the same arguments.
 
 use std::fmt;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -74,10 +74,15 @@ fn plain(text: &str) -> String {
     text.chars().map(|c| if is_plain(c) { c } else { '?' }).collect()
 }
 
-/// Prints text on standard output.
-fn print(text: &str) {
-    // A reader that closes the pipe early is no failure.
-    let _ = std::io::stdout().write_all(plain(text).as_bytes());
+/// Prints text on standard output. A reader that closes the pipe early is no failure.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(plain(text).as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure { status: 1, message: format!("can't write to standard output: {error}") })
+        }
+        _ => Ok(()),
+    }
 }
 
 impl std::error::Error for Failure {}

@@ -46,7 +46,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value = "event")]
     on_mismatch: OnMismatchArg,
     /// Write metrics for Prometheus' node exporter into this file (textfile collector: a name that ends in .prom)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = prom)]
     metrics_file: Option<PathBuf>,
     /// Policies by class for class.memory-policy.nri.io, as JSON
     #[arg(long, value_name = "FILE")]
@@ -65,6 +65,14 @@ plugin; with earlier ones, kinds that bind become the container's cpuset.mems, a
 Each container is verified after its start; messages are lines of event=... on standard error.
 
 Needs root and the host's processes (in Kubernetes: hostPID).";
+
+/// A file that the node exporter reads.
+fn prom(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    let is_read = path.extension().is_some_and(|extension| extension == "prom");
+    let ignored = || "the node exporter reads files whose names end in .prom, and no others".into();
+    is_read.then_some(path).ok_or_else(ignored)
+}
 
 /// [`OnMismatch`] on the command line.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]

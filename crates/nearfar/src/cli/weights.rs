@@ -44,16 +44,16 @@ pub(crate) struct Args {
     cpunodebind: Option<NodeExpr>,
     /// Set the weights, for the whole machine and until --restore or a restart; programs use them that have a policy of
     /// weighted interleave (nearfar run -w all); needs root
-    #[arg(long)]
+    #[arg(long, group = "change")]
     apply: bool,
     /// Restore the weights from before nearfar set them
-    #[arg(long, conflicts_with_all = ["apply", "from", "mix", "nodes", "cpunodebind"])]
+    #[arg(long, group = "change", conflicts_with_all = ["from", "mix", "nodes", "cpunodebind"])]
     restore: bool,
     /// With --restore: also overwrite weights that another process has changed since
     #[arg(long, requires = "restore")]
     overwrite: bool,
     /// With --apply or --restore: only print the values that would be written
-    #[arg(long)]
+    #[arg(long, requires = "change")]
     dry_run: bool,
     /// Print JSON (schema nearfar.weights/1)
     #[arg(long)]

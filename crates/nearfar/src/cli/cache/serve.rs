@@ -13,11 +13,11 @@ use nearfar_topology::Bytes;
 
 use super::engine::{EngineArgs, item_size, size};
 use super::listen;
-use crate::serve::sandbox;
 use crate::serve::{self, Plan};
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::number::whole;
 use nearfar_command::output;
+use nearfar_command::sandbox;
 
 /// memcached's port.
 const PORT: u16 = 11211;
@@ -65,7 +65,7 @@ struct Sockets {
     #[arg(short = 's', long, value_name = "PATH")]
     unix: Option<PathBuf>,
     /// File mode of the Unix socket, which sets the users that may connect
-    #[arg(short = 'a', long, value_name = "MODE", value_parser = mode, default_value = "700")]
+    #[arg(short = 'a', long, value_name = "MODE", value_parser = mode, default_value = "700", requires = "unix")]
     unix_mode: u32,
     /// Serve GET /metrics (Prometheus) on this address
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket)]
@@ -170,6 +170,9 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
     let server = args.server(item_max).ends_with(Exit::Usage)?;
     if let Some(DiskTier { path, config, .. }) = &cache.0.disk {
         Disk::check(path, config).context("--disk").ends_with(Exit::Usage)?;
+    }
+    if let Some(tls) = &server.tls {
+        tls.check().ends_with(Exit::Usage)?;
     }
     let user = args.user.as_deref().map(sandbox::user).transpose().ends_with(Exit::Usage)?;
     Ok(Plan { cache, server, movers: args.engine.movers(), user, sandbox: None })

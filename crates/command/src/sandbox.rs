@@ -1,4 +1,4 @@
-//! Confines the server's process once all files are open: it changes user and drops every further right.
+//! Confines a server's process once all its files are open: it changes user and drops every further right.
 //!
 //! Sockets, disk and keys are opened first. Then, before any other thread exists, [`enter`] changes user, drops all
 //! capabilities (root's as well), forbids new privileges, access to the file system and new TCP connections
@@ -13,13 +13,16 @@ use landlock::{
     ABI, Access as _, AccessFs, AccessNet, LandlockStatus, Ruleset, RulesetAttr as _,
     RulesetCreatedAttr as _, RulesetStatus, Scope, path_beneath_rules,
 };
-use nix::unistd::{User, geteuid, setgroups, setresgid, setresuid};
+pub use nix::unistd::User;
+use nix::unistd::{geteuid, setgroups, setresgid, setresuid};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
-use seccompiler::{SeccompAction, SeccompFilter};
+#[cfg(target_arch = "x86_64")]
+use seccompiler::sock_filter;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 /// The newest Landlock ABI whose rights are known here; older kernels enforce those they know.
 const LANDLOCK: ABI = ABI::V6;
@@ -77,7 +80,7 @@ const FOR_DISKS: [i64; 3] =
 
 /// The state of a process's confinement.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sandbox {
+pub struct Sandbox {
     user: String,
     no_new_privs: bool,
     /// The enforced version of Landlock, or the reason there is none.
@@ -102,7 +105,7 @@ impl fmt::Display for Sandbox {
 
 impl Sandbox {
     /// Rows for `stats settings`.
-    pub(crate) fn figures(&self) -> Vec<(&'static str, String)> {
+    pub fn figures(&self) -> Vec<(&'static str, String)> {
         vec![
             ("user", self.user.clone()),
             ("no_new_privs", yes(self.no_new_privs).to_owned()),
@@ -116,7 +119,7 @@ impl Sandbox {
 ///
 /// # Errors
 /// An unknown user, or a process without the right to change.
-pub(crate) fn user(name: &str) -> anyhow::Result<User> {
+pub fn user(name: &str) -> anyhow::Result<User> {
     let user = User::from_name(name).with_context(|| format!("--user {name}"))?;
     let user = user.ok_or_else(|| anyhow!("--user {name}: no such user"))?;
     let is_fit = geteuid().is_root() || geteuid() == user.uid;
@@ -128,7 +131,7 @@ pub(crate) fn user(name: &str) -> anyhow::Result<User> {
 }
 
 /// Whether this process runs as root.
-pub(crate) fn is_root() -> bool {
+pub fn is_root() -> bool {
     geteuid().is_root()
 }
 
@@ -137,11 +140,7 @@ pub(crate) fn is_root() -> bool {
 ///
 /// # Errors
 /// The user can't be changed.
-pub(crate) fn enter(
-    user: Option<&User>,
-    unix: Option<&Path>,
-    disk: bool,
-) -> anyhow::Result<Sandbox> {
+pub fn enter(user: Option<&User>, unix: Option<&Path>, disk: bool) -> anyhow::Result<Sandbox> {
     for capability in CapabilitySet::all().iter() {
         // Only root can, and a capability that this kernel does not know need not be dropped.
         let _ = remove_capability_from_bounding_set(capability);
@@ -205,7 +204,31 @@ fn confine_files(unix: Option<&Path>) -> anyhow::Result<String> {
 }
 
 fn refuse_calls(disk: bool) -> anyhow::Result<()> {
+    #[cfg(target_arch = "x86_64")]
+    refuse_x32()?;
     refuse(REFUSED.iter().chain(FOR_DISKS.iter().filter(|_| !disk)), libc::EPERM)
+}
+
+/// Has all calls of the x32 ABI fail, which have numbers of their own (Linux, arch/x86/entry/syscalls/syscall_64.tbl).
+#[cfg(target_arch = "x86_64")]
+fn refuse_x32() -> anyhow::Result<()> {
+    /// Bit of their numbers.
+    const X32: u32 = 0x4000_0000;
+    let step = |code, k, (jt, jf)| Ok(sock_filter { code: u16::try_from(code)?, jt, jf, k });
+    let program: anyhow::Result<BpfProgram> = [
+        // The number is the first field of `struct seccomp_data`.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, (0, 0)),
+        step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, X32, (0, 1)),
+        step(
+            libc::BPF_RET | libc::BPF_K,
+            libc::SECCOMP_RET_ERRNO | libc::EPERM.unsigned_abs(),
+            (0, 0),
+        ),
+        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, (0, 0)),
+    ]
+    .into_iter()
+    .collect();
+    Ok(seccompiler::apply_filter(&program?)?)
 }
 
 /// Has these calls of this thread and its children fail.
@@ -218,7 +241,7 @@ fn refuse<'a>(calls: impl Iterator<Item = &'a i64>, errno: i32) -> anyhow::Resul
         refuse,
         std::env::consts::ARCH.try_into()?,
     )?;
-    let program: seccompiler::BpfProgram = filter.try_into()?;
+    let program: BpfProgram = filter.try_into()?;
     Ok(seccompiler::apply_filter(&program)?)
 }
 
@@ -270,6 +293,20 @@ mod tests {
             });
             confined.join().unwrap();
         }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn calls_of_the_x32_abi_are_refused() {
+        let confined = std::thread::spawn(|| {
+            set_no_new_privs(true).unwrap();
+            refuse_x32().unwrap();
+            // getpid, by its number in either ABI.
+            let script = "print syscall(0x40000000 + 39), ' ', $! + 0, ' ', syscall(39) > 0";
+            Command::new("perl").args(["-e", script]).output().unwrap().stdout
+        });
+        let said = String::from_utf8(confined.join().unwrap()).unwrap();
+        assert_eq!(said, format!("-1 {} 1", libc::EPERM));
     }
 
     #[test]
