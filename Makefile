@@ -24,6 +24,7 @@
 #   make install          what make build has made, below PREFIX (/usr/local) and DESTDIR; make uninstall takes it away again
 #   make manual           the documents as a book for a browser, in target/manual/book
 #   make package          Debian packages of what make build makes, in target/debian, checked; make package-test tries them in a bare root
+#   make tarball          what make install installs as one archive, with programs that need no library of the machine
 #   make setup            only the set-up; make clean: only the build artefacts
 
 SHELL := /bin/bash
@@ -37,10 +38,10 @@ PEERS := $${NEARFAR_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/nearfar}/peers
 export NEARFAR_LAB_PLUGIN ?= $(PLUGIN)
 SMOKE_FLAG := $(if $(SMOKE),--smoke,)
 
-.PHONY: corpus demo test test-all test-repeat test-libraries build plugin library library-checked sanitize fuzz python kubernetes lint sbom bench-bandwidth bench-tiering bench-balance bench-alloc bench-cache bench-lab bench-commands install uninstall package package-test manual setup clean help
+.PHONY: corpus demo test test-all test-repeat test-libraries build plugin library library-checked sanitize fuzz python kubernetes lint sbom bench-bandwidth bench-tiering bench-balance bench-alloc bench-cache bench-lab bench-commands install uninstall package package-test tarball manual setup clean help
 
 help:
-	@sed -n '3,27s/^# *//p' Makefile
+	@sed -n '3,28s/^# *//p' Makefile
 
 setup:
 	@scripts/setup build
@@ -184,6 +185,10 @@ package: build
 package-test: build
 	@scripts/setup package
 	scripts/package test
+
+tarball: plugin library
+	@scripts/setup tarball
+	scripts/tarball
 
 install uninstall:
 	@scripts/install $@

@@ -64,7 +64,7 @@ const REDIS: Service = Service {
     packages: "redis-server redis-tools",
     version: "redis-server --version",
     workload: "GET of random keys in pipelines of 16, 4 KiB values, 8 connections",
-    operations: 20_000,
+    operations: 10_000,
     note: Some("Latencies are of pipelines of 16 requests."),
     start: redis_server,
     load: |port| Some(redis_fill(port, VALUES, VALUE_BYTES)),
@@ -104,7 +104,7 @@ const MEMCACHED: Service = Service {
     packages: "memcached libmemcached-tools",
     version: "memcached --version",
     workload: "GET of 16 keys at once, 4 KiB values, 8 connections",
-    operations: 20_000,
+    operations: 10_000,
     note: Some(memcaslap::NOTE),
     start: |port| {
         Line::words(&format!("memcached -u root -l 127.0.0.1 -p {port} -U 0 -m 256 -t 1"))

@@ -1,4 +1,5 @@
-//! Additions to the generated completion scripts: words for values, and completion of the command after `--`.
+//! Additions to the generated completion scripts: words for values, processes and cgroups, and completion of the command
+//! after `--`.
 //!
 //! The parser accepts more than these words (node numbers, machine files), so they are added to the definition only
 //! when a script is generated.
@@ -26,8 +27,18 @@ const SENSORS: [&str; 10] = [
     "damon",
 ];
 
-/// In bash, words after `--` are completed as those of the command they belong to.
+/// In bash, words after `--` are completed as those of the command they belong to; process ids and cgroups are those of this
+/// moment.
 const BASH: &str = r#"
+_nearfar_pids() {
+    local pids=(/proc/[0-9]*)
+    COMPREPLY+=($(compgen -W "${pids[*]#/proc/}" -- "${COMP_WORDS[COMP_CWORD]}"))
+}
+_nearfar_cgroups() {
+    local root=/sys/fs/cgroup word=${COMP_WORDS[COMP_CWORD]} found
+    compopt -o nospace 2> /dev/null
+    while read -r found; do COMPREPLY+=("${found#"$root"}/"); done < <(compgen -d -- "$root/${word#/}")
+}
 _nearfar_or_command() {
     local at offset=_command_offset
     declare -F _comp_command_offset > /dev/null && offset=_comp_command_offset
@@ -43,6 +54,19 @@ _nearfar_or_command() {
             return
         fi
     done
+    COMPREPLY=()
+    case ${COMP_WORDS[COMP_CWORD - 1]} in
+        --pid) _nearfar_pids; return ;;
+        --cgroup) _nearfar_cgroups; return ;;
+    esac
+    case $COMP_CWORD-${COMP_WORDS[*]:1:2} in
+        2-move* | 2-ps* | 3-vm\ move | 3-vm\ resize | 3-vm\ show | 3-vm\ verify)
+            case ${COMP_WORDS[COMP_CWORD]} in
+                '' | [0-9]*) _nearfar_pids; return ;;
+                /*) [[ ${COMP_WORDS[1]} != move ]] || { _nearfar_cgroups; return; } ;;
+            esac
+            ;;
+    esac
     _nearfar "$@"
 }
 complete -F _nearfar_or_command -o bashdefault -o default nearfar
@@ -52,10 +76,40 @@ complete -F _nearfar_or_command -o bashdefault -o default nearfar
 pub(super) fn script(shell: Shell, command: Command) -> Vec<u8> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut with_words(command, ""), "nearfar", &mut script);
-    if shell == Shell::Bash {
-        script.extend(BASH.bytes());
+    match shell {
+        Shell::Bash => script.extend(BASH.bytes()),
+        Shell::Zsh | Shell::Fish => {
+            let text = String::from_utf8_lossy(&script);
+            let lines = text.lines().map(|line| with_live_values(line) + "\n");
+            script = lines.collect::<String>().into_bytes();
+        }
+        _ => {}
     }
     script
+}
+
+/// A line of the script of zsh or fish; those of options for processes and cgroups name the shell's way to list them.
+fn with_live_values(line: &str) -> String {
+    let zsh = [
+        ("--pid=[", ":_default'", ":_pids'"),
+        ("--cgroup=[", ":_default'", ":_files -W /sys/fs/cgroup -/'"),
+        ("::whose -- A process, or a cgroup", ":_default'", ":_pids'"),
+    ];
+    for (option, before, after) in zsh {
+        if line.contains(option) {
+            return line.replace(before, after);
+        }
+    }
+    let fish = [
+        (" -l pid -d ", "(__fish_complete_pids)"),
+        (" -l cgroup -d ", "(string replace /sys/fs/cgroup '' /sys/fs/cgroup/*/)"),
+    ];
+    for (option, values) in fish {
+        if line.contains(option) && line.ends_with(" -r") {
+            return format!("{line} -f -a \"{values}\"");
+        }
+    }
+    line.to_owned()
 }
 
 /// Adds the words to `command`, whose parents' names are `parents`, and to its subcommands.
@@ -132,10 +186,38 @@ mod tests {
     }
 
     #[test]
-    fn zsh_completes_a_command_after_its_options() {
-        assert!(
-            script_of(Shell::Zsh)
-                .contains("::command -- The program and its arguments:_cmdambivalent")
-        );
+    fn processes_and_cgroups_are_offered() {
+        let own = std::process::id().to_string();
+        for words in [
+            &["nearfar", "move", &own][..],
+            &["nearfar", "ps", &own],
+            &["nearfar", "tier", "start", "--pid", &own],
+            &["nearfar", "vm", "show", &own],
+        ] {
+            assert!(offered(words).contains(&own), "{words:?}");
+        }
+        let groups =
+            std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().filter_map(Result::ok);
+        let mut groups = groups.filter(|entry| entry.path().is_dir());
+        if let Some(group) = groups.next() {
+            let name = format!("/{}", group.file_name().to_str().unwrap());
+            for words in
+                [&["nearfar", "record", "--cgroup", &name][..], &["nearfar", "move", &name]]
+            {
+                assert!(offered(words).contains(&format!("{name}/")), "{words:?}");
+            }
+        }
+        let fish = script_of(Shell::Fish);
+        let pids = fish.lines().filter(|line| line.contains(" -l pid "));
+        assert!(pids.clone().count() > 2);
+        assert!(pids.into_iter().all(|line| line.ends_with("-f -a \"(__fish_complete_pids)\"")));
+    }
+
+    #[test]
+    fn zsh_completes_a_command_after_its_options_and_processes() {
+        let script = script_of(Shell::Zsh);
+        assert!(script.contains("::command -- The program and its arguments:_cmdambivalent"));
+        let pids: Vec<_> = script.lines().filter(|line| line.contains("--pid=[")).collect();
+        assert!(pids.len() > 2 && pids.iter().all(|line| line.contains(":PID:_pids'")), "{pids:?}");
     }
 }
