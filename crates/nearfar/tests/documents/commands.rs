@@ -331,7 +331,7 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
         &[
             ("nearfar run -p near -- CMD", Guest),
             ("nearfar run -m far -- CMD", Guest),
-            ("nearfar run -w auto -- CMD", Guest),
+            ("nearfar run -w auto --report -- CMD", Guest),
             ("nearfar run -w near=3,far=1 -- CMD", Guest),
             ("nearfar run -N 0 -m same -- CMD", Guest),
             ("nearfar run -m far --report -- CMD", Guest),
@@ -371,7 +371,7 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
             ),
             ("nearfar sim validate", Test("validation_holds_and_says_what_was_fitted")),
             (
-                "nearfar sim tiers --phases 10,20,40,80",
+                "nearfar sim tiers --seconds 10,20,40,80",
                 Test("controllers_over_time_have_a_row_for_each_latency"),
             ),
             ("nearfar sim lab FILE", Test("the_model_stands_beside_what_the_lab_saw")),
