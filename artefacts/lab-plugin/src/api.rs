@@ -66,12 +66,14 @@ pub(crate) const ADD: c_int = 0;
 pub(crate) const AT_LEAST: c_int = 7;
 
 pub(crate) type OnVcpu = extern "C" fn(PluginId, c_uint);
+pub(crate) type OnReset = extern "C" fn(PluginId);
 pub(crate) type OnBlock = extern "C" fn(PluginId, *mut Block);
 pub(crate) type OnExecution = extern "C" fn(c_uint, *mut c_void);
 pub(crate) type OnAccess = extern "C" fn(c_uint, MemInfo, u64, *mut c_void);
 pub(crate) type OnExit = extern "C" fn(PluginId, *mut c_void);
 
 unsafe extern "C" {
+    pub(crate) fn qemu_plugin_reset(id: PluginId, callback: OnReset);
     pub(crate) fn qemu_plugin_register_vcpu_init_cb(id: PluginId, callback: OnVcpu);
     pub(crate) fn qemu_plugin_register_vcpu_idle_cb(id: PluginId, callback: OnVcpu);
     pub(crate) fn qemu_plugin_register_vcpu_resume_cb(id: PluginId, callback: OnVcpu);

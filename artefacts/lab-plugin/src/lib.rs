@@ -4,7 +4,7 @@
 //! It only forwards: nearfar-timing decides the cost of an access, the current time and the length of waits. Here are
 //! the used part of QEMU's plugin interface (`api`), two internal function slots of QEMU by which the guest's clock
 //! shows modelled time (`internals`), the guest's page tables and flushes (`translation`), the callbacks (`callbacks`), their shared state (`state`), the connection on
-//! which the guest requests counts and samples (`pmu`), and the host's clock (`clock`). Argument: `config=FILE`, the
+//! which the guest requests counts and samples (`pmu`), the end of the boot (`begin`), and the host's clock (`clock`). Argument: `config=FILE`, the
 //! settings described in nearfar-timing's `config.rs`.
 //!
 //! QEMU plugins are under QEMU's licence, hence this crate is too. Built by `cargo build -p nearfar-lab-plugin
@@ -14,6 +14,7 @@
 use std::ffi::{CStr, c_char, c_int};
 
 mod api;
+mod begin;
 mod callbacks;
 mod clock;
 mod code;
@@ -49,7 +50,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
             unsafe { CStr::from_ptr(argument) }.to_string_lossy().into_owned()
         })
         .collect();
-    match state::set_up(info, &arguments) {
+    match state::set_up(id, info, &arguments) {
         Ok(()) => {
             callbacks::register(id);
             0

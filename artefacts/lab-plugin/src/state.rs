@@ -14,7 +14,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use nearfar_timing::config::{CPUS_MAX, Clock, Config};
 use nearfar_timing::{HostStats, Machine, Pacer, Sample, Timeline, Vcpu};
 
-use crate::api::{self, Counter};
+use crate::api::{self, Counter, PluginId};
+use crate::begin;
 use crate::clock::{Thread, exact_waits, precede_others, real_ns, wait};
 use crate::internals::Internals;
 use crate::translation::{look_up_registers, machine};
@@ -38,6 +39,7 @@ const NAP_NS: u64 = 20_000;
 /// State that all vCPUs share.
 pub(crate) struct Plugin {
     pub(crate) machine: Machine,
+    id: PluginId,
     /// QEMU's functions for the virtual clock, or the reason why they are unavailable.
     internals: Result<Internals, String>,
     /// Set when the first vCPU appears.
@@ -116,7 +118,7 @@ pub(crate) fn seat(vcpu: c_uint) -> Option<&'static Seat> {
 }
 
 /// Reads the settings and initialises the plugin.
-pub(crate) fn set_up(info: &api::Info, arguments: &[String]) -> Result<(), String> {
+pub(crate) fn set_up(id: PluginId, info: &api::Info, arguments: &[String]) -> Result<(), String> {
     if !info.system_emulation {
         return Err(
             "asked to serve a user-mode QEMU; this plugin is for qemu-system-x86_64".to_owned()
@@ -148,6 +150,7 @@ pub(crate) fn set_up(info: &api::Info, arguments: &[String]) -> Result<(), Strin
     let every = machine.config().stats.as_ref().and(machine.config().stats_every_ms);
     let plugin = Plugin {
         machine,
+        id,
         internals,
         time: OnceLock::new(),
         pending,
@@ -160,6 +163,11 @@ pub(crate) fn set_up(info: &api::Info, arguments: &[String]) -> Result<(), Strin
         && let Some(socket) = &plugin.machine.config().pmu
     {
         crate::pmu::serve(plugin, socket);
+    }
+    if let Some(plugin) = PLUGIN.get()
+        && let Some(socket) = &plugin.machine.config().begins
+    {
+        begin::wait_for(socket);
     }
     Ok(())
 }
@@ -394,6 +402,7 @@ impl Seat {
 
     /// Synchronises after a quantum.
     pub(crate) fn synchronise(&self, plugin: &Plugin) {
+        begin::if_asked(plugin.id);
         let own_ps = self.collect(plugin);
         match plugin.time() {
             Some(Time::Virtual(timeline, internals)) => {

@@ -171,14 +171,14 @@ fn one(
     let outcome = kernels::one(launcher, &line, "stream")?;
     let of = |run: &&mut Run| run.candidate == candidate && run.mix == mix;
     if let Some(run) = runs.iter_mut().find(of) {
-        run.rounds_bytes_per_second.push(outcome.median_bytes_per_s);
+        run.rounds_bytes_per_second.push(outcome.median_bytes_per_second);
         run.residency = outcome.residency;
     } else {
         runs.push(Run {
             candidate,
             mix,
             bytes_per_second: 0,
-            rounds_bytes_per_second: vec![outcome.median_bytes_per_s],
+            rounds_bytes_per_second: vec![outcome.median_bytes_per_second],
             residency: outcome.residency,
             command: line.to_string(),
         });

@@ -32,11 +32,11 @@ pub(crate) struct Outcome {
     /// Counted windows.
     pub(crate) repeats: u32,
     /// Median of the windows.
-    pub(crate) median_bytes_per_s: u64,
+    pub(crate) median_bytes_per_second: u64,
     /// The minimum.
-    pub(crate) min_bytes_per_s: u64,
+    pub(crate) min_bytes_per_second: u64,
     /// The maximum.
-    pub(crate) max_bytes_per_s: u64,
+    pub(crate) max_bytes_per_second: u64,
     /// Maximum less minimum, in hundredths of a per cent of the median.
     pub(crate) spread_bp: u32,
     /// Residency of the buffer.
@@ -57,9 +57,9 @@ pub(crate) fn run(request: Request) -> anyhow::Result<Outcome> {
         threads: u32::try_from(found.threads).unwrap_or(u32::MAX),
         buffer_bytes: found.size.0,
         repeats: found.repeats,
-        median_bytes_per_s: of.median_bytes_per_s.0,
-        min_bytes_per_s: of.min_bytes_per_s.0,
-        max_bytes_per_s: of.max_bytes_per_s.0,
+        median_bytes_per_second: of.median_bytes_per_second.0,
+        min_bytes_per_second: of.min_bytes_per_second.0,
+        max_bytes_per_second: of.max_bytes_per_second.0,
         spread_bp: of.spread_bp.0,
         residency: residency.collect(),
     })
@@ -70,7 +70,7 @@ pub(crate) fn text(found: &Outcome) -> String {
     let Outcome { source, mix, threads, buffer_bytes, .. } = found;
     format!(
         "{} at {mix} ({source}), {threads} threads over {}; memory: {}\n",
-        words::bandwidth(found.median_bytes_per_s),
+        words::bandwidth(found.median_bytes_per_second),
         Bytes(*buffer_bytes),
         words::residency(&found.residency),
     )

@@ -76,7 +76,7 @@ pub struct Report {
     /// Tokens per second of all instances together, after the warm-up; a batch counts as one.
     pub tokens_per_s: f64,
     /// Bytes of weights and contexts read per second, after the warm-up.
-    pub read_bytes_per_s: f64,
+    pub read_bytes_per_second: f64,
     /// Tokens per second of the slowest instance.
     pub slowest_tokens_per_s: f64,
     /// Throughput over time.
@@ -243,7 +243,7 @@ fn report(plan: &Plan, done: &[Done]) -> Report {
         plan: *plan,
         tokens: done.iter().map(|done| done.tokens_s.len() as u64).sum(),
         tokens_per_s: rates.iter().sum(),
-        read_bytes_per_s: read.sum(),
+        read_bytes_per_second: read.sum(),
         slowest_tokens_per_s: rates.iter().copied().reduce(f64::min).unwrap_or(0.0),
         windows: windows(plan, done),
         sum: done.iter().map(|done| done.sum).sum(),
@@ -266,7 +266,8 @@ fn windows(plan: &Plan, done: &[Done]) -> Vec<Window> {
 /// The result as text.
 #[must_use]
 pub fn text(report: &Report) -> String {
-    let Report { plan, tokens, tokens_per_s, read_bytes_per_s, slowest_tokens_per_s, .. } = report;
+    let Report { plan, tokens, tokens_per_s, read_bytes_per_second, slowest_tokens_per_s, .. } =
+        report;
     let mib = |bytes: usize| bytes >> 20;
     format!(
         "{} instances with {} MiB of weights in {} layers and {} MiB of context, batches of {}\n\
@@ -276,7 +277,7 @@ pub fn text(report: &Report) -> String {
         plan.layers,
         mib(plan.context_bytes),
         plan.batch,
-        read_bytes_per_s / 1e9
+        read_bytes_per_second / 1e9
     )
 }
 

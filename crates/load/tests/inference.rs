@@ -22,7 +22,7 @@ fn a_run_tells_its_plan_its_rates_and_its_windows() {
         let rate = |name: &str| said[name].as_f64().unwrap();
         let [all, slowest] = [rate("tokens_per_s"), rate("slowest_tokens_per_s")];
         assert!(slowest > 0.0 && all >= 2.0 * slowest, "{said}");
-        assert!(rate("read_bytes_per_s") > all, "{said}");
+        assert!(rate("read_bytes_per_second") > all, "{said}");
         let windows = said["windows"].as_array().unwrap();
         let counted: u64 = windows.iter().map(|of| of["tokens"].as_u64().unwrap()).sum();
         assert_eq!(windows.len(), 3);

@@ -71,6 +71,9 @@ fn an_output_that_can_t_be_written_is_refused_before_anything_runs() {
         assert!(message.contains(file) && message.contains(why), "{message}");
         assert_eq!(status, Some(2));
     }
+    let no_directory = ["demo", "--lab", "--out", sample.to_str().unwrap()];
+    let (message, status) = refused(&nearfar(&no_directory));
+    assert!(message.contains("it is not a directory") && status == Some(2), "{message}");
 }
 
 #[test]
@@ -101,7 +104,7 @@ fn the_stream_program_runs_here_and_says_where_its_buffer_is() {
     let nodes = json["residency"].as_array().unwrap();
     let bytes: u64 = nodes.iter().map(|node| node["bytes"].as_u64().unwrap()).sum();
     assert_eq!(bytes, 8 << 20);
-    assert!(json["median_bytes_per_s"].as_u64().unwrap() > 0);
+    assert!(json["median_bytes_per_second"].as_u64().unwrap() > 0);
 }
 
 #[test]

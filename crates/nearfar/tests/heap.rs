@@ -23,7 +23,7 @@ fn result(ratio: f64) -> Value {
         json!({
             "row": row, "instances": 4, "command": format!("run of {row}"), "failed": null,
             "outcome": {
-                "tokens_per_s": tokens_per_s, "read_bytes_per_s": 5e9, "slowest_tokens_per_s": 20.0,
+                "tokens_per_s": tokens_per_s, "read_bytes_per_second": 5e9, "slowest_tokens_per_s": 20.0,
                 "windows": [{ "end_s": 0.1, "tokens": 10 }],
             },
             "residency": [{ "node": 0, "bytes": 1 << 20 }, { "node": 1, "bytes": 1 << 20 }],

@@ -123,8 +123,8 @@ impl Gauge {
         let part = known.read.map_or(0, |read| read.0 / all.max(1) * loaders);
         let most = flat_out.loaders.max(BytesPerSecond(part));
         let alone = LoadedPoint {
-            offered_bytes_per_s: Some(BytesPerSecond(0)),
-            achieved_bytes_per_s: whole(LINE_BYTES * 1e9 / idle_ns),
+            offered_bytes_per_second: Some(BytesPerSecond(0)),
+            achieved_bytes_per_second: whole(LINE_BYTES * 1e9 / idle_ns),
             latency_ns: idle_ns,
         };
         let mut points = vec![alone];
@@ -157,8 +157,8 @@ impl Gauge {
         let latency_ns = stats::of_floats(&latencies).ok_or(GaugeError::Starved)?.median;
         let loaders = BytesPerSecond(stats::of_integers(&loads).ok_or(GaugeError::Starved)?.median);
         let point = LoadedPoint {
-            offered_bytes_per_s: offered.map(|offered| offered.rate),
-            achieved_bytes_per_s: BytesPerSecond(
+            offered_bytes_per_second: offered.map(|offered| offered.rate),
+            achieved_bytes_per_second: BytesPerSecond(
                 loaders.0 + whole(LINE_BYTES * 1e9 / latency_ns).0,
             ),
             latency_ns,
@@ -281,8 +281,8 @@ fn on<'w>(cpus: &[CpuId], streams: &'w mut [Stream<'_>]) -> Works<'w> {
     clippy::cast_sign_loss,
     reason = "casts saturate, and rates are not negative"
 )]
-fn whole(bytes_per_s: f64) -> BytesPerSecond {
-    BytesPerSecond(bytes_per_s.round() as u64)
+fn whole(bytes_per_second: f64) -> BytesPerSecond {
+    BytesPerSecond(bytes_per_second.round() as u64)
 }
 
 #[cfg(test)]
@@ -319,7 +319,7 @@ mod tests {
         assert!(idle.min_ns > 0.0);
         let known = Known { idle, read: Some(BytesPerSecond(1_000_000_000)) };
         let points = gauge.loaded(&view(1), &mut chase, &mut streamed, known).unwrap();
-        let offers: Vec<_> = points.iter().map(|point| point.offered_bytes_per_s).collect();
+        let offers: Vec<_> = points.iter().map(|point| point.offered_bytes_per_second).collect();
         assert_eq!(offers.first(), Some(&Some(BytesPerSecond(0))));
         assert_eq!(offers.last(), Some(&None));
         assert!(offers[..offers.len() - 1].is_sorted());

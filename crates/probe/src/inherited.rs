@@ -131,7 +131,7 @@ pub fn measure(fs: &dyn Fs, request: Request) -> Result<Inherited, InheritedErro
         if lab.as_ref().is_some_and(|lab| lab.clock == "virtual") { MODELLED } else { REAL };
     let slow_motion = lab.as_ref().map_or(1.0, |lab| lab.slow_motion);
     let rates = count(windows, &cpus, &mut works)?;
-    let samples: Vec<u64> = rates.iter().map(|rate| bytes_per_s(*rate, slow_motion)).collect();
+    let samples: Vec<u64> = rates.iter().map(|rate| bytes_per_second(*rate, slow_motion)).collect();
     let of = stats::of_integers(&samples).ok_or(InheritedError::Starved)?;
     let bandwidth = Bandwidth::new(mix, of);
     let repeats = u32::try_from(samples.len()).unwrap_or(u32::MAX);
@@ -188,7 +188,7 @@ fn outgrowing(fs: &dyn Fs, cpus: &[CpuId], lab: Option<&Lab>) -> Bytes {
     clippy::cast_precision_loss,
     reason = "saturates; figures are not negative"
 )]
-fn bytes_per_s(lines_per_s: f64, slow_motion: f64) -> u64 {
+fn bytes_per_second(lines_per_s: f64, slow_motion: f64) -> u64 {
     (lines_per_s * LINE as f64 * slow_motion).round() as u64
 }
 

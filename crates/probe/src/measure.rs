@@ -145,7 +145,7 @@ impl Run<'_> {
         } else {
             self.step(target, view, "loaded latency");
             let read = bandwidth.iter().find(|at| at.mix == Mix::READS);
-            let read = read.map(|at| at.median_bytes_per_s);
+            let read = read.map(|at| at.median_bytes_per_second);
             let known = Known { idle: idle_latency, read };
             let points = self.gauge.loaded(view, &mut chase, streamed, known)?;
             LoadedCurve { points, not_measured: None }

@@ -28,13 +28,13 @@ impl Pacer {
     /// Without a limit.
     pub(crate) const FLAT_OUT: Self = Self { interval: None, turn: 1, pause: 0, owed: 0 };
 
-    /// Bursts at `bytes_per_s`; `most_bytes_per_s` is the rate without pauses.
-    pub(crate) fn at_rate(bytes_per_s: u64, most_bytes_per_s: u64, burst: Burst) -> Self {
+    /// Bursts at `bytes_per_second`; `most_bytes_per_second` is the rate without pauses.
+    pub(crate) fn at_rate(bytes_per_second: u64, most_bytes_per_second: u64, burst: Burst) -> Self {
         let interval = |rate: u64| {
             let ps = u128::from(burst.bytes) * 1_000_000_000_000 / u128::from(rate.max(1));
             u64::try_from(ps).unwrap_or(u64::MAX)
         };
-        let (interval, busy) = (interval(bytes_per_s), interval(most_bytes_per_s));
+        let (interval, busy) = (interval(bytes_per_second), interval(most_bytes_per_second));
         let pause = interval.saturating_sub(busy);
         Self { interval: Some(interval), turn: burst.turn_ps.max(1), pause, owed: 0 }
     }

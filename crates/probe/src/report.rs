@@ -130,11 +130,11 @@ pub struct Bandwidth {
     /// The mix.
     pub mix: Mix,
     /// The median of repeats.
-    pub median_bytes_per_s: BytesPerSecond,
+    pub median_bytes_per_second: BytesPerSecond,
     /// The smallest.
-    pub min_bytes_per_s: BytesPerSecond,
+    pub min_bytes_per_second: BytesPerSecond,
     /// The largest.
-    pub max_bytes_per_s: BytesPerSecond,
+    pub max_bytes_per_second: BytesPerSecond,
     /// (largest - smallest) / median.
     pub spread_bp: BasisPoints,
 }
@@ -153,9 +153,9 @@ pub struct LoadedCurve {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadedPoint {
     /// Target read rate of the loading CPUs; absent for the maximum.
-    pub offered_bytes_per_s: Option<BytesPerSecond>,
+    pub offered_bytes_per_second: Option<BytesPerSecond>,
     /// Read rate achieved, including the measuring CPU.
-    pub achieved_bytes_per_s: BytesPerSecond,
+    pub achieved_bytes_per_second: BytesPerSecond,
     /// Median latency of a dependent load at this load.
     pub latency_ns: f64,
 }
@@ -202,9 +202,9 @@ impl Bandwidth {
     pub fn new(mix: Mix, of: Spread<u64>) -> Self {
         Self {
             mix,
-            median_bytes_per_s: BytesPerSecond(of.median),
-            min_bytes_per_s: BytesPerSecond(of.min),
-            max_bytes_per_s: BytesPerSecond(of.max),
+            median_bytes_per_second: BytesPerSecond(of.median),
+            min_bytes_per_second: BytesPerSecond(of.min),
+            max_bytes_per_second: BytesPerSecond(of.max),
             spread_bp: of.relative,
         }
     }
@@ -247,7 +247,7 @@ impl ProbeReport {
             // A load takes less than a second.
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
             let latency = Nanoseconds(pair.idle_latency.median_ns.round().clamp(1.0, 1e9) as u64);
-            let rate = rate.median_bytes_per_s;
+            let rate = rate.median_bytes_per_second;
             best.entry(pair.memory_node)
                 .and_modify(|of| {
                     of.latency = of.latency.min(latency);
@@ -274,7 +274,7 @@ impl ProbeReport {
     #[must_use]
     pub fn best_pair(&self, memory_node: NodeId) -> Option<&Pair> {
         let pairs = self.pairs.iter().filter(|pair| pair.memory_node == memory_node);
-        pairs.max_by_key(|pair| pair.bandwidth.first().map(|at| at.median_bytes_per_s))
+        pairs.max_by_key(|pair| pair.bandwidth.first().map(|at| at.median_bytes_per_second))
     }
 
     fn check(&self) -> Result<(), String> {
@@ -302,7 +302,7 @@ impl Pair {
     /// The bandwidth measured at `mix`.
     #[must_use]
     pub fn bandwidth(&self, mix: Mix) -> Option<BytesPerSecond> {
-        self.bandwidth.iter().find(|at| at.mix == mix).map(|at| at.median_bytes_per_s)
+        self.bandwidth.iter().find(|at| at.mix == mix).map(|at| at.median_bytes_per_second)
     }
 
     fn check(&self) -> Result<(), String> {
@@ -317,7 +317,7 @@ impl Pair {
         }
         for (index, at) in self.bandwidth.iter().enumerate() {
             let (min, median, max) =
-                (at.min_bytes_per_s, at.median_bytes_per_s, at.max_bytes_per_s);
+                (at.min_bytes_per_second, at.median_bytes_per_second, at.max_bytes_per_second);
             if !(BytesPerSecond(0) < min && min <= median && median <= max && max.0 < 1 << 50) {
                 return Err(format!("a bandwidth of {median} ({min} to {max}) at {}", at.mix));
             }
@@ -326,9 +326,14 @@ impl Pair {
             }
         }
         for point in &self.loaded.points {
-            let offered = point.offered_bytes_per_s.unwrap_or_default();
-            if !latency(point.latency_ns) || point.achieved_bytes_per_s.max(offered).0 >= 1 << 50 {
-                return Err(format!("{} ns at {}", point.latency_ns, point.achieved_bytes_per_s));
+            let offered = point.offered_bytes_per_second.unwrap_or_default();
+            if !latency(point.latency_ns)
+                || point.achieved_bytes_per_second.max(offered).0 >= 1 << 50
+            {
+                return Err(format!(
+                    "{} ns at {}",
+                    point.latency_ns, point.achieved_bytes_per_second
+                ));
             }
         }
         Ok(())
@@ -366,7 +371,7 @@ mod tests {
         let spoilt: [fn(&mut ProbeReport); 6] = [
             |report| report.pairs[1].idle_latency.min_ns = 0.0,
             |report| report.pairs[1].idle_latency.median_ns = 1e12,
-            |report| report.pairs[1].bandwidth[0].min_bytes_per_s = BytesPerSecond(0),
+            |report| report.pairs[1].bandwidth[0].min_bytes_per_second = BytesPerSecond(0),
             |report| report.pairs[1].bandwidth[1].mix = Mix::READS,
             |report| report.pairs[1].memory_node = NodeId(1024),
             |report| report.pairs[1].loaded.points[0].latency_ns = -1.0,
@@ -388,7 +393,7 @@ mod tests {
         let mut report = testkit::report();
         let mut slower = report.pairs[1].clone();
         slower.cpu_node = NodeId(1);
-        slower.bandwidth[0].median_bytes_per_s = BytesPerSecond(1);
+        slower.bandwidth[0].median_bytes_per_second = BytesPerSecond(1);
         report.pairs.insert(0, slower);
         assert_eq!(report.best_pair(NodeId(1)).map(|pair| pair.cpu_node), Some(NodeId(0)));
         assert_eq!(report.best_pair(NodeId(7)), None);

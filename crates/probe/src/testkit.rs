@@ -40,8 +40,8 @@ fn pair(memory_node: u16, rates: [u64; 3], latency_ns: f64) -> Pair {
     let same = |rate| Spread { median: rate, min: rate, max: rate, relative: BasisPoints(0) };
     let mixes = [Mix::READS, Mix::TWO_TO_ONE, Mix::ONE_TO_ONE];
     let point = |tenths: u64| LoadedPoint {
-        offered_bytes_per_s: (tenths < 10).then_some(BytesPerSecond(rates[0] / 10 * tenths)),
-        achieved_bytes_per_s: BytesPerSecond(rates[0] / 10 * tenths),
+        offered_bytes_per_second: (tenths < 10).then_some(BytesPerSecond(rates[0] / 10 * tenths)),
+        achieved_bytes_per_second: BytesPerSecond(rates[0] / 10 * tenths),
         latency_ns: latency_ns * (1.0 + f64::from(u8::from(tenths == 10))),
     };
     Pair {

@@ -111,7 +111,7 @@ impl<'a> Latency<'a> {
 /// A curve's points as whole numbers.
 fn points(curve: &LoadedCurve) -> Vec<(Nanoseconds, BytesPerSecond)> {
     let points = curve.points.iter();
-    points.map(|point| (whole(point.latency_ns), point.achieved_bytes_per_s)).collect()
+    points.map(|point| (whole(point.latency_ns), point.achieved_bytes_per_second)).collect()
 }
 
 fn whole(ns: f64) -> Nanoseconds {

@@ -51,6 +51,10 @@ pub struct Config {
     /// The socket over which the guest queries the emulated PMU ([`crate::pmu`]); no PMU if absent.
     #[serde(default)]
     pub pmu: Option<std::path::PathBuf>,
+    /// The socket on which the lab says that the guest is up; until then instructions alone take time. If absent, memory is
+    /// modelled from the start.
+    #[serde(default)]
+    pub begins: Option<std::path::PathBuf>,
 }
 
 /// How guest time passes.

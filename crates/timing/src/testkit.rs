@@ -47,5 +47,6 @@ pub(crate) fn two_tiers() -> Config {
         stats: None,
         stats_every_ms: None,
         pmu: None,
+        begins: None,
     }
 }

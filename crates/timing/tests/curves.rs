@@ -59,6 +59,7 @@ fn machine(curves: Curves) -> Machine {
         stats: None,
         stats_every_ms: None,
         pmu: None,
+        begins: None,
     };
     Machine::new(config).unwrap()
 }

@@ -45,6 +45,7 @@ fn two_tiers(cpus: usize) -> Config {
         stats: None,
         stats_every_ms: None,
         pmu: None,
+        begins: None,
     }
 }
 

@@ -49,6 +49,7 @@ fn config(reorder_buffer: u32) -> Config {
         stats: None,
         stats_every_ms: None,
         pmu: None,
+        begins: None,
     }
 }
 

@@ -45,12 +45,16 @@ pub(crate) fn run(
             (found.threads, found.buffer_bytes) = (outcome.threads, outcome.buffer_bytes);
             found.repeats = outcome.repeats;
             if let Some(node) = only_node(machine, &placement.id) {
-                found.peaks.push(Peak { node, mix, bytes_per_second: outcome.median_bytes_per_s });
+                found.peaks.push(Peak {
+                    node,
+                    mix,
+                    bytes_per_second: outcome.median_bytes_per_second,
+                });
             }
             found.runs.push(BandwidthRun {
                 placement: placement.id.clone(),
                 mix,
-                bytes_per_second: outcome.median_bytes_per_s,
+                bytes_per_second: outcome.median_bytes_per_second,
                 spread_bp: outcome.spread_bp,
                 residency: outcome.residency,
                 command: line.to_string(),
@@ -60,7 +64,7 @@ pub(crate) fn run(
             progress.step(&format!("bandwidth, {mix}, node {node} alone"));
             let line = placements::on_node(node).and(&stream(mix));
             let outcome = one(launcher, &line, &format!("stream-node{node}-{}", file(mix)))?;
-            found.peaks.push(Peak { node, mix, bytes_per_second: outcome.median_bytes_per_s });
+            found.peaks.push(Peak { node, mix, bytes_per_second: outcome.median_bytes_per_second });
         }
     }
     Ok(found)

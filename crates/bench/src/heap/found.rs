@@ -68,7 +68,7 @@ pub(crate) struct Outcome {
     /// Throughput of all instances, after the warm-up.
     pub(crate) tokens_per_s: f64,
     /// Read bandwidth.
-    pub(crate) read_bytes_per_s: f64,
+    pub(crate) read_bytes_per_second: f64,
     /// Throughput of the slowest instance.
     pub(crate) slowest_tokens_per_s: f64,
     /// Throughput over time.

@@ -40,7 +40,7 @@ fn ran(part: Part, row: Row) -> Ran {
         command: format!("nearfar-load inference <{}>", row.name()),
         outcome: Some(Outcome {
             tokens_per_s,
-            read_bytes_per_s: tokens_per_s * 2e7,
+            read_bytes_per_second: tokens_per_s * 2e7,
             slowest_tokens_per_s: tokens_per_s / 4.0,
             windows: vec![Window { end_s: 0.1, tokens: 10 }],
         }),

@@ -56,7 +56,7 @@ fn cells(tried: &Tried, ran: &Ran) -> [String; COLUMNS.len()] {
         clippy::cast_sign_loss,
         reason = "a bandwidth for people"
     )]
-    let read = of(&|outcome| words::bandwidth(outcome.read_bytes_per_s as u64));
+    let read = of(&|outcome| words::bandwidth(outcome.read_bytes_per_second as u64));
     [
         ran.instances.to_string(),
         of(&|outcome| format!("{:.1}", outcome.tokens_per_s)),

@@ -104,18 +104,19 @@ fn from_probe(report: &ProbeReport, wanted: Wanted<'_>, name: &str) -> anyhow::R
             .filter(|pair| wanted.cpu_nodes.is_none_or(|of| of.contains(pair.cpu_node)))
             .collect();
         // Where several CPU nodes see the node, the highest bandwidth comes closest to that of its controllers.
-        let best =
-            seen.iter().max_by_key(|pair| pair.bandwidth.first().map(|at| at.median_bytes_per_s));
+        let best = seen
+            .iter()
+            .max_by_key(|pair| pair.bandwidth.first().map(|at| at.median_bytes_per_second));
         let points = best.into_iter().flat_map(|pair| &pair.bandwidth);
         let points: Vec<_> = points
             .map(|at| {
                 // Interleaved pages are used by all CPU nodes alike, each over its own link.
                 let links = seen.iter().filter_map(|pair| {
                     let same = pair.bandwidth.iter().find(|other| other.mix == at.mix)?;
-                    Some(same.median_bytes_per_s.0.saturating_mul(seen.len() as u64))
+                    Some(same.median_bytes_per_second.0.saturating_mul(seen.len() as u64))
                 });
                 let bound = links.min().unwrap_or(u64::MAX);
-                (at.mix, BytesPerSecond(at.median_bytes_per_s.0.min(bound)))
+                (at.mix, BytesPerSecond(at.median_bytes_per_second.0.min(bound)))
             })
             .collect();
         if points.is_empty() {

@@ -126,9 +126,9 @@ pub fn json(page: &Page, lab: Option<&Value>) -> Value {
             "load_ns": node.load.0,
             "pressure_percent": node.pressure,
             "free_basis_points": node.free.0,
-            "used_bytes_per_s": bandwidth(node.used),
-            "read_bytes_per_s": bandwidth(node.read),
-            "write_bytes_per_s": bandwidth(node.write),
+            "used_bytes_per_second": bandwidth(node.used),
+            "read_bytes_per_second": bandwidth(node.read),
+            "write_bytes_per_second": bandwidth(node.write),
             "weight": node.weight,
         })
     };

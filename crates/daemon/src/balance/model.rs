@@ -145,9 +145,9 @@ impl<'a> Known<'a> {
 
     fn capacity(&self, node: NodeId) -> BytesPerSecond {
         let by_mix = self.pairs_of(node).flat_map(|pair| &pair.bandwidth);
-        let by_mix = by_mix.map(|at| at.median_bytes_per_s.0);
+        let by_mix = by_mix.map(|at| at.median_bytes_per_second.0);
         let points = self.pairs_of(node).flat_map(|pair| &pair.loaded.points);
-        let measured = by_mix.chain(points.map(|point| point.achieved_bytes_per_s.0)).max();
+        let measured = by_mix.chain(points.map(|point| point.achieved_bytes_per_second.0)).max();
         if let Some(most) = measured.filter(|most| *most > 0) {
             return BytesPerSecond(whole(real(most) * ABOVE / self.slower).max(1));
         }
@@ -176,7 +176,7 @@ impl<'a> Known<'a> {
 
     fn point(&self, point: &LoadedPoint) -> Point {
         Point {
-            gbps: real(point.achieved_bytes_per_s.0) / 1e9 / self.slower,
+            gbps: real(point.achieved_bytes_per_second.0) / 1e9 / self.slower,
             ns: point.latency_ns * self.slower,
         }
     }
@@ -193,7 +193,7 @@ impl<'a> Known<'a> {
         let (mut xy, mut xx) = (0.0, 0.0);
         for pair in self.pairs_of(node) {
             for point in &pair.loaded.points {
-                let used = real(point.achieved_bytes_per_s.0) / self.slower / real(capacity.0);
+                let used = real(point.achieved_bytes_per_second.0) / self.slower / real(capacity.0);
                 if used > 0.0 && used < USE_MOST {
                     let waits = (point.latency_ns - pair.idle_latency.median_ns) * self.slower;
                     let x = used.powf(f64::from(POWER_PERCENT) / 100.0) / (1.0 - used);
@@ -259,8 +259,8 @@ mod tests {
         let (idle, most) = (pair.idle_latency.median_ns, 50e9);
         let waits = |used: f64| 7.0 * used.powf(2.45) / (1.0 - used);
         let point = |used: f64| nearfar_probe::report::LoadedPoint {
-            offered_bytes_per_s: None,
-            achieved_bytes_per_s: BytesPerSecond(whole(used * most)),
+            offered_bytes_per_second: None,
+            achieved_bytes_per_second: BytesPerSecond(whole(used * most)),
             latency_ns: idle + waits(used),
         };
         pair.loaded.points = [0.2, 0.8].map(point).into();
@@ -282,8 +282,8 @@ mod tests {
         let mut report = nearfar_probe::testkit::report();
         report.pairs.truncate(1);
         let point = |(gbps, latency_ns): (u64, f64)| LoadedPoint {
-            offered_bytes_per_s: None,
-            achieved_bytes_per_s: BytesPerSecond(gbps * 1_000_000_000),
+            offered_bytes_per_second: None,
+            achieved_bytes_per_second: BytesPerSecond(gbps * 1_000_000_000),
             latency_ns,
         };
         let points = [(0, 100.0), (10, 110.0), (20, 109.0), (30, 130.0), (40, 200.0)];

@@ -68,6 +68,11 @@ impl RunFiles {
         self.file("pmu")
     }
 
+    /// The socket on which the plugin waits for the end of the boot.
+    pub(super) fn begins(&self) -> PathBuf {
+        self.file("begins")
+    }
+
     /// The socket of QEMU's monitor.
     pub(super) fn monitor(&self) -> PathBuf {
         self.file("monitor")

@@ -18,6 +18,7 @@ use crate::image::{self, ImageError};
 use crate::machine::Machine;
 use crate::wire::Start;
 
+mod begin;
 mod boot;
 mod files;
 mod qemu;

@@ -131,6 +131,7 @@ impl<'a> Session<'a> {
                     say.status("");
                     self.stage = Stage::Starting;
                     self.files.started();
+                    self.vm.begin().map_err(|found| self.failed(found))?;
                     self.send(&Frame::Start(start.clone()));
                 }
                 Event::Frame(Frame::Hello(hello)) => {

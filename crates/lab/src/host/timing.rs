@@ -137,6 +137,7 @@ pub(super) fn settle(
     let mut config = crate::machine::timing::config(&plan.machine, clock, Some(files.statistics()));
     config.stats_every_ms = plan.stats_every_ms;
     config.pmu = Some(files.pmu());
+    config.begins = Some(files.begins());
     let path = files.timing();
     // Numbers and names always become JSON.
     let text = serde_json::to_string_pretty(&config).unwrap_or_default();

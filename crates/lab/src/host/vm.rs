@@ -15,6 +15,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal};
 
 use super::RunError;
+use super::begin::Begin;
 use super::files::RunFiles;
 use crate::clock::{self, Deadline};
 use crate::fetch::Qemu;
@@ -23,6 +24,7 @@ use crate::fetch::Qemu;
 #[derive(Debug)]
 pub(super) struct Vm {
     child: Child,
+    begin: Option<Begin>,
 }
 
 impl Vm {
@@ -35,6 +37,7 @@ impl Vm {
     ) -> Result<(Self, UnixStream), RunError> {
         let failed = |source| RunError::Process { what: "connecting to the guest", source };
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+        let begin = Begin::listen(&files.begins()).map_err(failed)?;
         let path = files.qemu();
         let log = File::create(&path).map_err(|source| RunError::File {
             what: "writing QEMU's log",
@@ -46,7 +49,7 @@ impl Vm {
         let child = command
             .spawn()
             .map_err(|source| RunError::Process { what: "starting QEMU", source })?;
-        Ok((Self { child }, ours))
+        Ok((Self { child, begin: Some(begin) }, ours))
     }
 
     /// Starts a QEMU that has no guest.
@@ -63,7 +66,13 @@ impl Vm {
             .stderr(log)
             .spawn()
             .map_err(|source| RunError::Process { what: "starting QEMU", source })?;
-        Ok(Self { child })
+        Ok(Self { child, begin: None })
+    }
+
+    /// Has memory modelled from now on: the guest is up.
+    pub(super) fn begin(&self) -> Result<(), String> {
+        let told = self.begin.as_ref().map_or(Ok(()), Begin::tell);
+        told.map_err(|error| format!("the timing plugin does not answer ({error})"))
     }
 
     /// Its exit status, once it has ended.

@@ -33,6 +33,7 @@ pub fn config(machine: &Machine, clock: config::Clock, stats: Option<PathBuf>) -
         stats,
         stats_every_ms: None,
         pmu: None,
+        begins: None,
     }
 }
 

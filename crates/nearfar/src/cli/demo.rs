@@ -144,6 +144,9 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
 /// The directory of `--out`, or a temporary one that is removed when the first value is dropped.
 fn directory(args: &Args) -> anyhow::Result<(Option<tempfile::TempDir>, PathBuf)> {
     if let Some(dir) = &args.out {
+        let no_directory = || anyhow::anyhow!("--out {}: it is not a directory", dir.display());
+        let is_other = dir.exists() && !dir.is_dir();
+        (!is_other).then_some(()).ok_or_else(no_directory).ends_with(Exit::Usage)?;
         std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
         return Ok((None, dir.clone()));
     }

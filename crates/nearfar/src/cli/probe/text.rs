@@ -23,7 +23,7 @@ pub(super) fn of(report: &ProbeReport, machine: &Topology) -> String {
     for mix in mixes(report) {
         matrix(&mut out, report, machine, &format!("Bandwidth at {mix} in GB/s"), |pair| {
             let at = pair.bandwidth.iter().find(|at| at.mix == mix)?;
-            Some((gigabytes(at.median_bytes_per_s), at.spread_bp))
+            Some((gigabytes(at.median_bytes_per_second), at.spread_bp))
         });
     }
     let mut unmeasured = BTreeSet::new();
@@ -123,8 +123,8 @@ fn chart(out: &mut String, pair: &Pair, curve: &LoadedCurve) {
     let _ = writeln!(out, "{:>10}  {:>10}  {:>10}", "offered", "GB/s", "ns");
     let most = curve.points.iter().map(|point| point.latency_ns).fold(0.0, f64::max);
     for point in &curve.points {
-        let offered = point.offered_bytes_per_s.map_or("all".into(), gigabytes);
-        let (achieved, ns) = (gigabytes(point.achieved_bytes_per_s), point.latency_ns);
+        let offered = point.offered_bytes_per_second.map_or("all".into(), gigabytes);
+        let (achieved, ns) = (gigabytes(point.achieved_bytes_per_second), point.latency_ns);
         let _ = writeln!(out, "{offered:>10}  {achieved:>10}  {ns:>10.1}  {}", bar(ns / most));
     }
 }

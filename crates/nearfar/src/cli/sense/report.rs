@@ -89,7 +89,7 @@ struct Read {
     latency_age_ns: u64,
     /// The used bandwidth of each node's memory, by all programs, derived from its latency and this machine's saved
     /// probe; null where latency is too low to derive it.
-    used_bytes_per_s: Vec<Option<u64>>,
+    used_bytes_per_second: Vec<Option<u64>>,
     /// Regions of memory by access frequency: their number, their bytes, and the bytes of those with any access.
     regions: u64,
     region_bytes: u64,
@@ -226,7 +226,7 @@ fn read(scene: &Scene<'_>, reading: &Reading) -> Read {
             .map(|row| row.iter().map(|cell| cell.map(|ns| ns.0)).collect())
             .collect(),
         latency_age_ns: reading.latency_age.0,
-        used_bytes_per_s: reading.used.iter().map(|used| used.map(|used| used.0)).collect(),
+        used_bytes_per_second: reading.used.iter().map(|used| used.map(|used| used.0)).collect(),
         regions: reading.heat.len() as u64,
         region_bytes: bytes(&reading.heat, |_| true),
         used_region_bytes: bytes(&reading.heat, |heat| heat.used.0 > 0),
@@ -316,8 +316,8 @@ fn reading(out: &mut String, nodes: &[u16], read: &Read, writes: bool) {
             cell.map_or_else(|| "-".into(), |ns| ns.to_string())
         });
     }
-    if read.used_bytes_per_s.iter().any(Option::is_some) {
-        let of = nodes.iter().zip(&read.used_bytes_per_s);
+    if read.used_bytes_per_second.iter().any(Option::is_some) {
+        let of = nodes.iter().zip(&read.used_bytes_per_second);
         let text = |(node, used): (&u16, &Option<u64>)| {
             let unknown = || "unknown (its latency hardly rises yet)".into();
             let used = used.map_or_else(unknown, |used| BytesPerSecond(used).to_string());

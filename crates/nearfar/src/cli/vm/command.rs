@@ -130,7 +130,7 @@ fn figures(machine: &Topology) -> anyhow::Result<Option<Figures>> {
     }
     let Some(report) = source::saved(machine)? else { return Ok(firmware) };
     let pairs = report.pairs.iter().filter_map(|pair| {
-        let bandwidth = pair.bandwidth.first()?.median_bytes_per_s;
+        let bandwidth = pair.bandwidth.first()?.median_bytes_per_second;
         let latency = nanoseconds(pair.idle_latency.median_ns);
         Some(((pair.cpu_node, pair.memory_node), Figure { latency, bandwidth }))
     });
