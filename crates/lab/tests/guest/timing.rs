@@ -19,7 +19,9 @@ fn has_plugin() -> bool {
 }
 
 pub(crate) fn statistics_name_the_method_and_count_per_node() {
-    let script = "echo $NEARFAR_LAB_TIMING $NEARFAR_LAB_SLOW_MOTION";
+    // The command writes 16 MiB of memory, which are 262,144 lines: twice the last-level cache.
+    let script =
+        "echo $NEARFAR_LAB_TIMING $NEARFAR_LAB_SLOW_MOTION; head -c 16M /dev/zero > /dev/shm/lines";
     let (ended, stats) = statistics("--timing auto --cpus 2", script);
     assert_eq!(ended.status, 0, "{ended:?}");
     let method = stats["clock"].as_str().unwrap();
@@ -29,7 +31,8 @@ pub(crate) fn statistics_name_the_method_and_count_per_node() {
     assert_eq!((&stats["machine"], &stats["emulated"]), (&"cxl-2tier".into(), &true.into()));
     if has_plugin() {
         assert_eq!(method, "virtual", "Debian's QEMU lets guest clocks show modelled time");
-        assert!(stats["nodes"][0]["reads"].as_u64().unwrap() > 100_000, "{stats}");
+        assert!(stats["nodes"][0]["reads"].as_u64().unwrap() > 262_144, "{stats}");
+        assert!(stats["nodes"][0]["writes"].as_u64().unwrap() > 131_072, "{stats}");
     } else {
         assert_eq!(method, "off");
         assert!(ended.err.contains("timing off: no libnearfar_lab_plugin.so"), "{ended:?}");
