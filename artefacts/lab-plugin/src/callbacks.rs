@@ -67,12 +67,11 @@ extern "C" fn on_block(_: PluginId, block: *mut Block) {
     let Some(plugin) = plugin() else { return };
     // SAFETY: `block` is the one being translated, for this and the calls below.
     let count = unsafe { api::qemu_plugin_tb_n_insns(block) };
-    if begin::is_booting() {
-        return count_alone(plugin, block, count);
-    }
     let mut cost_ps = count as u64 * plugin.machine.config().processor.instruction_ps;
     let mut closes_loop = true;
-    let overlap = plugin.machine.config().processor.reorder_buffer > 0;
+    // While the guest boots, instructions take time and memory accesses none.
+    let is_booting = begin::is_booting();
+    let overlap = !is_booting && plugin.machine.config().processor.reorder_buffer > 0;
     let has_tlb = plugin.machine.config().processor.tlb_entries > 0;
     let mut code = code::Code::default();
     let mut insns = Vec::with_capacity(count);
@@ -84,6 +83,9 @@ extern "C" fn on_block(_: PluginId, block: *mut Block) {
         let instruction = decode(bytes);
         cost_ps += instruction.extra_ps();
         closes_loop = may_go_back(bytes);
+        if is_booting {
+            continue;
+        }
         code.push(bytes);
         if has_tlb && let Some(change) = change(bytes) {
             translation::watch(insn, change);
@@ -98,24 +100,6 @@ extern "C" fn on_block(_: PluginId, block: *mut Block) {
     if let Some(first) = origins.first() {
         follow(plugin, block, first);
     }
-    if closes_loop {
-        look_around(plugin, block);
-    }
-}
-
-/// Instruments a block while the guest boots: its instructions take time, its memory accesses none.
-fn count_alone(plugin: &Plugin, block: *mut Block, count: usize) {
-    let mut cost_ps = count as u64 * plugin.machine.config().processor.instruction_ps;
-    let mut closes_loop = true;
-    for index in 0..count {
-        // SAFETY: `block` is being translated; `index` is below its count.
-        let insn = unsafe { api::qemu_plugin_tb_get_insn(block, index) };
-        let mut bytes = [0u8; 16];
-        let bytes = bytes_of(insn, &mut bytes);
-        cost_ps += decode(bytes).extra_ps();
-        closes_loop = may_go_back(bytes);
-    }
-    charge(plugin, block, cost_ps);
     if closes_loop {
         look_around(plugin, block);
     }

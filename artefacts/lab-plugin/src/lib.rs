@@ -3,9 +3,10 @@
 //!
 //! It only forwards: nearfar-timing decides the cost of an access, the current time and the length of waits. Here are
 //! the used part of QEMU's plugin interface (`api`), two internal function slots of QEMU by which the guest's clock
-//! shows modelled time (`internals`), the guest's page tables and flushes (`translation`), the callbacks (`callbacks`), their shared state (`state`), the connection on
-//! which the guest requests counts and samples (`pmu`), the end of the boot (`begin`), and the host's clock (`clock`). Argument: `config=FILE`, the
-//! settings described in nearfar-timing's `config.rs`.
+//! shows modelled time (`internals`), the guest's page tables and flushes (`translation`), the callbacks (`callbacks`),
+//! their shared state (`state`), the connection on which the guest requests counts and samples (`pmu`), the end of the
+//! boot (`begin`), and the host's clock (`clock`). Argument: `config=FILE`, the settings described in nearfar-timing's
+//! `config.rs`.
 //!
 //! QEMU plugins are under QEMU's licence, hence this crate is too. Built by `cargo build -p nearfar-lab-plugin
 //! --profile abi`; the lab's tests, which boot guests, test it.

@@ -159,15 +159,14 @@ pub(crate) fn set_up(id: PluginId, info: &api::Info, arguments: &[String]) -> Re
         sample_ns: AtomicU64::new(if every.is_some() { 0 } else { u64::MAX }),
     };
     PLUGIN.set(plugin).map_err(|_| "loaded twice".to_owned())?;
-    if let Some(plugin) = PLUGIN.get()
-        && let Some(socket) = &plugin.machine.config().pmu
-    {
-        crate::pmu::serve(plugin, socket);
-    }
-    if let Some(plugin) = PLUGIN.get()
-        && let Some(socket) = &plugin.machine.config().begins
-    {
-        begin::wait_for(socket);
+    if let Some(plugin) = PLUGIN.get() {
+        let config = plugin.machine.config();
+        if let Some(socket) = &config.pmu {
+            crate::pmu::serve(plugin, socket);
+        }
+        if let Some(socket) = &config.begins {
+            begin::wait_for(socket);
+        }
     }
     Ok(())
 }

@@ -16,10 +16,8 @@ pub(super) struct Begin(UnixListener);
 impl Begin {
     /// Listens at `path`, in place of an earlier guest's socket.
     pub(super) fn listen(path: &Path) -> io::Result<Self> {
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        // One that stays is an error of the next call.
+        let _ = fs::remove_file(path);
         let listener = UnixListener::bind(path)?;
         listener.set_nonblocking(true)?;
         Ok(Self(listener))
