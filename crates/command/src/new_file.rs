@@ -78,11 +78,30 @@ impl Write for NewFile {
     }
 }
 
-/// Refuses a file that can't be written, before minutes are spent on its contents.
+/// Refuses files that can't be written, and one file for two things, before minutes are spent on the contents.
 ///
 /// # Errors
 /// Bad usage, with the reason.
-pub fn check(path: &Path) -> anyhow::Result<()> {
+pub fn check<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> anyhow::Result<()> {
+    let mut seen = Vec::new();
+    for path in paths {
+        writable(path)?;
+        let place =
+            path.canonicalize().unwrap_or_else(|_| std::path::absolute(path).unwrap_or_default());
+        let twice = seen.contains(&place) && !path.metadata().is_ok_and(|there| !there.is_file());
+        if twice {
+            return Err(anyhow::anyhow!(
+                "{} is named for two outputs; name two files",
+                path.display()
+            ))
+            .ends_with(Exit::Usage);
+        }
+        seen.push(place);
+    }
+    Ok(())
+}
+
+fn writable(path: &Path) -> anyhow::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let reason = if path.is_dir() {
         "it is a directory"
@@ -163,6 +182,17 @@ mod tests {
         write(&path, "text").unwrap();
         assert_eq!(reader.join().unwrap(), "text");
         assert!(path.symlink_metadata().unwrap().file_type().is_fifo());
+    }
+
+    #[test]
+    fn one_file_for_two_outputs_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = (dir.path().join("one"), dir.path().join("./two"));
+        check([&one, &two]).unwrap();
+        let error = check([&two, &one, &dir.path().join("two")]).unwrap_err().to_string();
+        assert!(error.ends_with("two is named for two outputs; name two files"), "{error}");
+        let nothing = PathBuf::from("/dev/null");
+        check([&nothing, &nothing]).unwrap();
     }
 
     #[test]

@@ -28,11 +28,12 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Creates the file `path`; an existing file is truncated.
+    /// Creates the file `path`; an existing file is kept as `path.old`, as perf-record(1) does.
     ///
     /// # Errors
-    /// It can't be written.
+    /// It can't be written, or the existing one not renamed.
     pub fn create(path: &Path, header: &Header) -> anyhow::Result<Self> {
+        keep(path).with_context(|| format!("renaming {} to .old", path.display()))?;
         let writer =
             Writer::create(path, header).with_context(|| format!("writing {}", path.display()))?;
         Ok(Self { writer, watch: Stopwatch::start(), path: path.to_path_buf() })
@@ -77,6 +78,18 @@ impl Recording {
         ended.with_context(|| format!("writing {}", self.path.display()))?;
         Ok(ending)
     }
+}
+
+/// Renames what is at `path`, unless that is empty or no file.
+fn keep(path: &Path) -> io::Result<()> {
+    let Ok(path) = path.canonicalize() else { return Ok(()) };
+    let there = path.metadata()?;
+    if there.is_file() && there.len() > 0 {
+        let mut old = path.clone().into_os_string();
+        old.push(".old");
+        std::fs::rename(path, old)?;
+    }
+    Ok(())
 }
 
 /// The header of a record of this machine that starts now.
@@ -184,6 +197,23 @@ mod tests {
         let (record, findings) = nearfar_record::read(File::open(&path).unwrap()).unwrap();
         assert_eq!((findings, record.ending), (vec![], Some(ending)));
         assert_eq!((record.moved[0].pairs[0], record.notes.len()), (pair, 1));
+    }
+
+    #[test]
+    fn the_previous_record_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, old] = ["x.nfr", "x.nfr.old"].map(|name| dir.path().join(name));
+        std::fs::write(&path, "previous").unwrap();
+        Recording::create(&path, &testkit::header()).unwrap();
+        assert_eq!(std::fs::read_to_string(&old).unwrap(), "previous");
+        nearfar_record::read(File::open(&path).unwrap()).unwrap();
+        std::fs::write(&path, "").unwrap();
+        Recording::create(&path, &testkit::header()).unwrap();
+        assert_eq!(
+            std::fs::read_to_string(&old).unwrap(),
+            "previous",
+            "an empty file is no record"
+        );
     }
 
     #[test]

@@ -123,6 +123,9 @@ pub enum SpecError {
         /// The text given.
         found: String,
     },
+    /// The limit is nothing at all.
+    #[error("limit=0 allows no memory at all; name a size, or leave limit= out for no limit")]
+    NoRoom,
     /// Firmware does not report the property.
     #[error(
         "{quality}: this machine's firmware states none for its nodes (no HMAT); name the nodes instead"
@@ -144,7 +147,10 @@ impl core::str::FromStr for Spec {
             let found = || part.to_string();
             let (key, value) = part.split_once('=').ok_or(SpecError::Option { found: found() })?;
             let twice = match key {
-                "limit" => spec.limit.replace(size(value)?).is_some(),
+                "limit" => match size(value)? {
+                    Bytes(0) => return Err(SpecError::NoRoom),
+                    limit => spec.limit.replace(limit).is_some(),
+                },
                 "spill" => spec.spill.replace(value.parse()?).is_some(),
                 "huge" => {
                     let no = || SpecError::Option { found: found() };
@@ -314,6 +320,7 @@ mod tests {
             ("weighted:0=1,x", "`x`"),
             ("far;limit=4q", "`4q`"),
             ("far;limit=", "``"),
+            ("far;limit=0", "leave limit= out for no limit"),
             ("far;limit=99999999999t", "99999999999t"),
             ("far;limit=1g;limit=2g", "twice"),
             ("far;huge=maybe", "`huge=maybe`"),

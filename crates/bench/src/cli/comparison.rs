@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use nearfar_command::exit::Exit;
-use nearfar_command::{json, output};
+use nearfar_command::{json, new_file, output};
 use serde::Serialize;
 
 use super::scratch;
@@ -32,6 +32,11 @@ pub(super) struct Output {
 }
 
 impl Output {
+    /// The files to be written.
+    pub(super) fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.save.iter().chain(&self.html)
+    }
+
     /// Saves and prints a result. Returns exit status 1 if it has not `reached` all thresholds.
     pub(super) fn show(
         &self,
@@ -43,17 +48,12 @@ impl Output {
         let json = json::text(document).context("writing figures as JSON")? + "\n";
         for (file, text) in [(&self.save, json.as_str()), (&self.html, page)] {
             if let Some(file) = file {
-                save(file, text)?;
+                new_file::write(file, text)?;
             }
         }
         output::print(if self.json { &json } else { text })?;
         Ok(if reached { Exit::Done } else { Exit::Failed }.into())
     }
-}
-
-/// Writes a file.
-pub(super) fn save(file: &Path, text: &str) -> anyhow::Result<()> {
-    std::fs::write(file, text).with_context(|| format!("writing {}", file.display()))
 }
 
 /// Options of a comparison within one boot.
@@ -95,6 +95,7 @@ impl OneBoot {
         prepare: impl FnOnce(&Path) -> anyhow::Result<()>,
         in_the_lab: impl FnOnce(&Path) -> anyhow::Result<Found>,
     ) -> anyhow::Result<Option<Found>> {
+        new_file::check(self.output.files())?;
         if self.dry_run {
             output::print(&plan())?;
             return Ok(None);

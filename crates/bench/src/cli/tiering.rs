@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use nearfar_lab::fetch::Cache;
 
-use super::comparison::{Output, save};
+use super::comparison::Output;
 use super::scratch;
 use crate::kept::kept;
 use crate::pages::tiering::{Document, page, picture, text};
@@ -14,7 +14,7 @@ use crate::tiering::rows::{Programs, Row};
 use crate::tiering::{self, Wishes};
 use nearfar_command::exit::Exit;
 use nearfar_command::number::{percent, whole};
-use nearfar_command::output;
+use nearfar_command::{new_file, output};
 
 /// Length of a phase and its warm-up part; and the same for a smoke run.
 const PHASE: [u64; 2] = [80, 60];
@@ -88,6 +88,7 @@ pub(super) struct Args {
 
 /// Runs it; exit status 1 if a threshold is not reached.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    new_file::check(args.output.files().chain(&args.svg))?;
     let found = match &args.result {
         Some(file) => kept(file)?,
         None => {
@@ -110,7 +111,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(file) = &args.svg {
         let picture = picture::svg(&document)
             .context("no picture: no workload ran under two rows that can be compared")?;
-        save(file, &picture)?;
+        new_file::write(file, &picture)?;
     }
     Ok(status)
 }

@@ -76,9 +76,7 @@ enum Plan {
 
 /// Runs the demo, or shows a saved one.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    for file in args.html.iter().chain(&args.svg) {
-        new_file::check(file)?;
-    }
+    new_file::check(args.html.iter().chain(&args.svg))?;
     interrupt::listen()?;
     let report = match plan(args)? {
         Plan::Saved(path) => saved(&path)?,

@@ -90,9 +90,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         output::print(&plan.to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(file) = &args.save {
-        new_file::check(file).context("--save")?;
-    }
+    new_file::check(&args.save).context("--save")?;
     let report = carry_out(&plan, &machine);
     anyhow::ensure!(!report.pairs.is_empty(), "probe: {}", text::failures(&report.skipped));
     print(args, &report, &machine)?;

@@ -61,7 +61,7 @@ pub(crate) struct Args {
     /// Record this process and its descendants
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
-    /// The file to write
+    /// The file to write; an existing one is kept as FILE.old
     #[arg(short, long, value_name = "FILE", default_value = "nearfar.nfr")]
     output: PathBuf,
     #[command(flatten)]
@@ -90,7 +90,7 @@ can't be executed, 127 CMD was not found.";
 
 /// Records.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    new_file::check(&args.output)?;
+    new_file::check([&args.output])?;
     args.how.check().map_err(anyhow::Error::msg).ends_with(Exit::Usage)?;
     args.parquet.check()?;
     let machine = Machine::default();

@@ -139,8 +139,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn show(args: &ShowArgs, kind: Kind, options: Options) -> anyhow::Result<()> {
+    new_file::check(args.html.iter().chain(&args.svg))?;
     for file in args.html.iter().chain(&args.svg) {
-        new_file::check(file)?;
         other_than(&args.file, file)?;
     }
     let loaded = load(&args.file)?;
@@ -173,7 +173,7 @@ fn info(args: &InfoArgs) -> anyhow::Result<()> {
 }
 
 fn import(args: &ImportArgs) -> anyhow::Result<()> {
-    new_file::check(&args.output)?;
+    new_file::check([&args.output])?;
     other_than(&args.file, &args.output)?;
     let asked = || format!("importing {}", args.file.display());
     let loaded = access::load::load_damo(&args.file).with_context(asked).ends_with(Exit::Usage)?;

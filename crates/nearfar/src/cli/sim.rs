@@ -102,9 +102,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn side_by_side(args: &CompareArgs) -> anyhow::Result<ExitCode> {
-    for file in [&args.html, &args.svg].into_iter().flatten() {
-        new_file::check(file)?;
-    }
+    new_file::check(args.html.iter().chain(&args.svg))?;
     let machine = simulate::machine(&args.machine).ends_with(Exit::Usage)?;
     let workload = loaded(args, &machine).ends_with(Exit::Usage)?;
     let found = match compare(&machine, &workload, &args.policies, args.seed) {

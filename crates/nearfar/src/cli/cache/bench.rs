@@ -202,9 +202,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 impl Args {
     fn plan(&self) -> anyhow::Result<Plan> {
-        for file in self.save.iter().chain(&self.html) {
-            new_file::check(file)?;
-        }
+        new_file::check(self.save.iter().chain(&self.html))?;
         let ShapeArgs { keys, key_bytes, value_bytes, mix, no_fill, seed } = self.shape;
         let fill = if no_fill { Fill::Never } else { Fill::AsIs };
         let shape = Shape { keys, key_bytes, value_bytes, mix, fill };

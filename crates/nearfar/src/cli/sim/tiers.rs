@@ -90,9 +90,7 @@ pub(super) fn rate(text: &str) -> Result<f64, String> {
 
 /// Runs the study.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    for file in [&args.html, &args.svg].into_iter().flatten() {
-        new_file::check(file)?;
-    }
+    new_file::check(args.html.iter().chain(&args.svg))?;
     let share = |percent: u32| f64::from(percent) / 100.0;
     let (counters, counted) = args.counters.counters();
     let sensors = Sensors {
