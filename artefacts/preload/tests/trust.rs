@@ -105,7 +105,7 @@ fn public_dir() -> tempfile::TempDir {
 fn a_set_user_id_program_reads_no_variable_of_its_caller() {
     if !rustix::process::geteuid().is_root() {
         eprintln!(
-            "NOT RUN: only root can make a set-user-ID program of root's and start it as another user"
+            "SKIPPED: only root can make a set-user-ID program of root's and start it as another user"
         );
         return;
     }

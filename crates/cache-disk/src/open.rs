@@ -31,7 +31,12 @@ pub(super) fn look(
             }
             match found.differs(&geometry) {
                 None => Ok(Some(found)),
-                Some(_) if config.format => Ok(None),
+                Some(_) if config.format && config.bytes <= found.bytes => Ok(None),
+                Some(_) if config.format => {
+                    // A larger tier overwrites what is behind the present one.
+                    let behind = vacant::behind(device, len, found.bytes).map_err(fail)?;
+                    behind.map_or(Ok(None), |others| Err(foreign(others)))
+                }
                 Some((what, found, asked)) => {
                     Err(Error::Geometry { path: path.into(), what, found, asked })
                 }

@@ -88,6 +88,15 @@ pub(super) fn others(device: &dyn Device, len: u64) -> io::Result<Option<Others>
     }
 }
 
+/// Searches for foreign data in the last MiB, beyond `from`.
+///
+/// # Errors
+/// The device's.
+pub(super) fn behind(device: &dyn Device, len: u64, from: u64) -> io::Result<Option<Others>> {
+    let begin = from.max(len.saturating_sub(ENDS)).next_multiple_of(wide(BLOCK));
+    part(device, len, begin..len.max(begin))
+}
+
 /// Searches for a known label near the end, beyond `from`: a mirror may have one there and our data at the front.
 ///
 /// # Errors

@@ -479,6 +479,7 @@ fn open(path: &Path, make: bool) -> Result<Option<(File, fs::Metadata)>, ClaimEr
     {
         return Err(ClaimError::Untrusted { path: path.into() });
     }
+    lock::restrict(&file, &found).map_err(failed("restrict", path))?;
     Ok(Some((file, found)))
 }
 

@@ -16,7 +16,7 @@
 use std::time::Duration;
 
 use crate::fs::{Fs, FsError};
-use crate::journal::{Journal, JournalError};
+use crate::journal::{Journal, JournalError, OnConflict, Restored};
 use crate::lock::{Lock, LockError};
 
 use spec::Operations;
@@ -31,7 +31,7 @@ pub mod spec;
 
 pub use counters::{Region, SchemeStats};
 pub use holder::{Holder, holders};
-pub use session::{DamonStat, Session, recover};
+pub use session::{DamonStat, Session};
 
 /// Directory of the kdamonds.
 pub const KDAMONDS: &str = "sys/kernel/mm/damon/admin/kdamonds";
@@ -175,6 +175,28 @@ fn of_nearfar(pid: Option<u32>) -> String {
     let words = words.split(|byte| *byte == 0).take(3).map(String::from_utf8_lossy);
     let words = words.collect::<Vec<_>>().join(" ");
     format!("process {pid} ({})", words.trim_end().escape_debug())
+}
+
+/// Restores the state before a killed session. Does nothing if there was none, or while another session lives, which
+/// restored that at its start.
+///
+/// # Errors
+/// [`DamonError::InUse`] if the lock's holder is not the process whose changes are recorded, [`DamonError::Journal`].
+pub fn recover(journal: &Journal<'_>, on_conflict: OnConflict) -> Result<Restored, DamonError> {
+    if !journal.is_there()? {
+        return Ok(Restored::default());
+    }
+    match lock(journal) {
+        Err(DamonError::InUse { pid }) => {
+            let pending = journal.all_pending()?.batches;
+            let is_left = pending.iter().any(|batch| batch.by == BY && Some(batch.pid) != pid);
+            if is_left { Err(DamonError::InUse { pid }) } else { Ok(Restored::default()) }
+        }
+        locked => {
+            let _lock = locked?;
+            Ok(journal.restore(BY, on_conflict)?)
+        }
+    }
 }
 
 /// The lock on DAMON, held for the lifetime of a session.

@@ -195,7 +195,7 @@ impl<'a> Journal<'a> {
         if recorded.is_empty() {
             return Ok(recorded);
         }
-        let number = files::list(&self.dir)?.newest + 1;
+        let number = files::next(&self.dir)?;
         let entry = Entry {
             schema: files::SCHEMA.into(),
             by: by.into(),

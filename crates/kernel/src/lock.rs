@@ -125,12 +125,16 @@ pub(crate) fn open(path: &Path) -> Result<File, LockError> {
     if found.uid() != rustix::process::geteuid().as_raw() || !found.is_file() {
         return Err(LockError::Untrusted { path: path.into() });
     }
-    if found.mode() & 0o077 != 0 {
-        // Created by an earlier version, which let others open it.
-        let private = fs::Permissions::from_mode(0o600);
-        file.set_permissions(private).map_err(failed("restrict", path))?;
-    }
+    restrict(&file, &found).map_err(failed("restrict", path))?;
     Ok(file)
+}
+
+/// Takes the access of others away, which an earlier version gave: whoever can open a file can keep it locked.
+pub(crate) fn restrict(file: &File, found: &fs::Metadata) -> io::Result<()> {
+    if found.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    file.set_permissions(fs::Permissions::from_mode(0o600))
 }
 
 /// The process that holds a flock on `file`, as far as this user may see it.

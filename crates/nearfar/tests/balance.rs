@@ -104,7 +104,7 @@ fn a_state_that_can_not_be_read_keeps_nobody_from_stopping() {
 #[test]
 fn files_of_another_user_are_not_believed() {
     if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
-        println!("NOT RUN: only root can give files away");
+        println!("SKIPPED: only root can give files away");
         return;
     }
     let state = tempfile::tempdir().unwrap();

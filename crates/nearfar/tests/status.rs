@@ -130,6 +130,16 @@ fn a_snapshot_shows_the_same_machine_elsewhere_and_has_no_serial_numbers() {
 }
 
 #[test]
+fn a_name_with_control_characters_does_not_reach_the_terminal() {
+    let state = State::new();
+    for words in [["ps", "--cgroup", "/a\u{1b}]0;title\u{7}"], ["topo", "--sysfs", "/a\u{1b}[2J"]] {
+        let (code, out, err) = state.nearfar(&words);
+        assert!(code != Some(0) && err.contains("/a"), "{code:?} {err}");
+        assert!(!(out + &err).contains(['\u{1b}', '\u{7}']), "{err:?}");
+    }
+}
+
+#[test]
 fn nearfar_alone_is_the_status_of_this_machine() {
     let state = State::new();
     let (code, out, err) = state.nearfar(&[]);

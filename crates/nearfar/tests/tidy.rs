@@ -203,6 +203,35 @@ fn temporary_files_have_names_that_nobody_can_foresee() {
 }
 
 #[test]
+fn scripts_install_pinned_versions_only_and_make_temporary_files_by_mktemp() {
+    let mut findings = Vec::new();
+    let mut installs = 0;
+    for file in fs::read_dir(root().join("scripts")).unwrap().map(|entry| entry.unwrap().path()) {
+        if file.is_dir() {
+            continue;
+        }
+        let text = fs::read_to_string(&file).unwrap().replace("\\\n", " ");
+        let code = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+        for line in code {
+            let wanted: &[&str] = match line {
+                _ if line.contains("pip install") || line.contains("pip download") => {
+                    &["--require-hashes"]
+                }
+                _ if line.contains("cargo install") => &["--locked", "--version \"="],
+                _ if line.contains("/tmp/") => &["mktemp"],
+                _ => continue,
+            };
+            installs += 1;
+            let missing = wanted.iter().filter(|word| !line.contains(**word));
+            findings
+                .extend(missing.map(|word| format!("{}: without {word}: {line}", file.display())));
+        }
+    }
+    complain(&findings);
+    assert!(installs >= 5, "{installs}: are they found?");
+}
+
+#[test]
 fn every_machine_of_the_lab_is_in_its_document() {
     let mut findings = Vec::new();
     let lab = fs::read_to_string(root().join("docs/lab.md")).unwrap();

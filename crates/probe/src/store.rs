@@ -68,7 +68,7 @@ pub enum StoreError {
 /// [`StoreError::NoDirectory`] if the environment names none.
 pub fn state_dir() -> Result<PathBuf, StoreError> {
     let root = rustix::process::geteuid().is_root();
-    state_dir_from(root, |name| std::env::var_os(name)).ok_or(StoreError::NoDirectory)
+    state_dir_from(root, nearfar_kernel::environment::var).ok_or(StoreError::NoDirectory)
 }
 
 fn state_dir_from(root: bool, get: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {

@@ -10,7 +10,7 @@ use std::process::Command;
 #[expect(clippy::print_stdout, reason = "a test that can't run here says so")]
 pub(crate) fn public_dir() -> Option<tempfile::TempDir> {
     if metadata("/proc/self").unwrap().uid() != 0 {
-        println!("NOT RUN: it needs root");
+        println!("SKIPPED: it needs root");
         return None;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -147,6 +147,22 @@ fn labels_far_from_the_front_are_found() {
 }
 
 #[test]
+fn a_cache_grows_only_over_what_is_blank() {
+    let folder = folder();
+    let path = file(&folder);
+    open(&path, &config()).unwrap().0.close().unwrap();
+    let larger = Config { bytes: 4 * config().bytes, format: true, ..config() };
+    let there = File::options().write(true).open(&path).unwrap();
+    there.write_all_at(&[7], larger.bytes - 1).unwrap();
+    let before = sum(&path);
+    let said = open(&path, &larger).map(drop).unwrap_err().to_string();
+    assert!(said.contains("unknown data") && sum(&path) == before, "{said}");
+    assert!(!open(&path, &config()).unwrap().1.is_new, "the present size is as it was");
+    there.write_all_at(&[0], larger.bytes - 1).unwrap();
+    assert!(open(&path, &larger).unwrap().1.is_new);
+}
+
+#[test]
 fn a_cache_with_a_label_of_another_program_is_refused() {
     let folder = folder();
     let path = file(&folder);
@@ -290,7 +306,7 @@ fn links_special_files_and_files_that_others_may_write_to_are_refused() {
         let said = open(&path, &config()).unwrap_err().to_string();
         assert!(said.contains("is owned by user 1001"), "{said}");
     } else {
-        println!("skipped: only root can give a file to another user");
+        println!("SKIPPED: only root can give a file to another user");
     }
 }
 
@@ -369,6 +385,13 @@ fn a_mounted_device_is_refused_and_a_blank_one_needs_permission() {
     drop(disk);
     let huge = Config { bytes: 17 * MIB, format: true, ..config() };
     assert!(matches!(Disk::check(path, &huge), Err(Error::Full { .. })));
+    for (program, foreign, usual) in [("chmod", "o+w", "o-w"), ("chown", "1001", "0")] {
+        run(program, &[foreign, &device.0], "");
+        let refused = open(path, &config()).map(drop);
+        run(program, &[usual, &device.0], "");
+        assert!(matches!(refused, Err(Error::Untrusted { .. })), "{foreign}: {refused:?}");
+    }
+    assert!(!open(path, &config()).unwrap().1.is_new);
     drop(device);
     fs::create_dir(&mount).unwrap();
     for (program, force, mib, label) in

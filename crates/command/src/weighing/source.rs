@@ -85,7 +85,7 @@ pub fn figures(from: Option<&From>, wanted: Wanted<'_>) -> anyhow::Result<Figure
 pub fn saved(machine: &Topology) -> anyhow::Result<Option<ProbeReport>> {
     let fingerprint = machine.fingerprint();
     let mut dirs: Vec<PathBuf> = nearfar_probe::state_dir().into_iter().collect();
-    if std::env::var_os("NEARFAR_STATE").is_none_or(|state| state.is_empty()) {
+    if nearfar_kernel::environment::var("NEARFAR_STATE").is_none_or(|state| state.is_empty()) {
         dirs.push("/var/lib/nearfar".into());
     }
     for dir in dirs {

@@ -475,6 +475,7 @@ mod tests {
             return;
         }
         if !rustix::process::geteuid().is_root() {
+            println!("SKIPPED: only root can mount a file system");
             return;
         }
         let dir = tempfile::tempdir().unwrap();

@@ -120,6 +120,18 @@ fn what_could_be_others_words_is_not_trusted() {
 }
 
 #[test]
+fn a_claim_that_others_may_read_becomes_private() {
+    let (dir, about) = place();
+    fs::create_dir(dir.path().join("new")).unwrap();
+    for open in [Claim::take, |about: &Path| Claim::clean(about).and_then(|_| Claim::take(about))] {
+        fs::write(beside(&about), "").unwrap();
+        fs::set_permissions(beside(&about), fs::Permissions::from_mode(0o644)).unwrap();
+        let _claim = open(&about).unwrap();
+        assert_eq!(fs::metadata(beside(&about)).unwrap().mode() & 0o777, 0o600);
+    }
+}
+
+#[test]
 fn a_claim_that_is_cut_off_or_absurd_frees_the_place_and_removes_nothing_else() {
     let (dir, about) = place();
     let kept = dir.path().join("kept");

@@ -1,7 +1,7 @@
 //! A run of DAMON: kdamonds are created, turned on, changed while on, queried, and removed.
 //!
 //! [`Session::start`] is atomic. A lock marks a live session to other processes of this project; a killed process loses
-//! the lock, and the next start, or [`recover`], restores the journaled values. A control loop calls
+//! the lock, and the next start, or [`super::recover`], restores the journaled values. A control loop calls
 //! [`Session::stats`], [`Session::regions`], [`Session::effective_quotas`] and [`Session::commit`] once per tick.
 //!
 //! Three properties of the kernel matter here. A query for regions blocks until schemes are next applied, up to an
@@ -62,18 +62,6 @@ impl std::fmt::Debug for Session<'_> {
             .field("room", &self.room)
             .finish_non_exhaustive()
     }
-}
-
-/// Restores the state before a killed session; does nothing if there was none.
-///
-/// # Errors
-/// [`DamonError::InUse`] while a session lives, [`DamonError::Journal`].
-pub fn recover(journal: &Journal<'_>, on_conflict: OnConflict) -> Result<Restored, DamonError> {
-    if !journal.is_there()? {
-        return Ok(Restored::default());
-    }
-    let _lock = lock(journal)?;
-    Ok(journal.restore(BY, on_conflict)?)
 }
 
 impl<'a> Session<'a> {
@@ -406,7 +394,7 @@ impl<'a> Session<'a> {
     /// Turns all kdamonds off and restores the former state.
     ///
     /// # Errors
-    /// [`DamonError::Journal`]; values not restored are still recorded, and [`recover`] continues.
+    /// [`DamonError::Journal`]; values not restored are still recorded, and [`super::recover`] continues.
     pub fn stop(mut self) -> Result<Restored, DamonError> {
         self.undo()
     }

@@ -4,7 +4,7 @@ use super::spec::*;
 use super::*;
 use crate::fake::{Damon, FakeFs};
 use crate::features::{Asked, Feature};
-use crate::journal::{Journal, OnConflict};
+use crate::journal::{Journal, OnConflict, Restored};
 use nearfar_topology::{Bytes, NodeId};
 use rustix::io::Errno;
 use tempfile::TempDir;
@@ -308,9 +308,28 @@ fn one_session_at_a_time_and_the_other_is_not_recovered_from_under_it() {
     let session = Session::start(&fs, &journal, &specs(), DamonStat::Keep).unwrap();
     let again = Session::start(&fs, &journal, &specs(), DamonStat::Keep);
     assert!(matches!(again, Err(DamonError::InUse { .. })), "{again:?}");
-    assert!(matches!(recover(&journal, OnConflict::Overwrite), Err(DamonError::InUse { .. })));
+    assert_eq!(recover(&journal, OnConflict::Overwrite).unwrap(), Restored::default());
     session.stop().unwrap();
     assert_eq!(recover(&journal, OnConflict::Refuse).unwrap().put_back, []);
+}
+
+#[test]
+fn a_lock_without_a_session_does_not_pass_for_one_that_has_restored_what_a_killed_one_left() {
+    let (dir, fs) = (tempfile::tempdir().unwrap(), FakeFs::damon(Damon::Linux6_12));
+    let journal = journal(&dir, &fs);
+    let session = Session::start(&fs, &journal, &specs(), DamonStat::Keep).unwrap();
+    let killed = std::fs::read_dir(journal.dir()).unwrap().map(|file| file.unwrap().path());
+    let killed: Vec<_> =
+        killed.filter(|path| path.extension().is_some_and(|is| is == "json")).collect();
+    let (own, none) = (format!("\"pid\":{}", std::process::id()), "\"pid\":4194304");
+    for path in &killed {
+        let text = std::fs::read_to_string(path).unwrap();
+        assert!(text.contains(&own), "{text}");
+        std::fs::write(path, text.replace(&own, none)).unwrap();
+    }
+    let held = recover(&journal, OnConflict::Refuse);
+    assert!(matches!(held, Err(DamonError::InUse { pid: Some(_) })), "{held:?}");
+    drop(session);
 }
 
 #[test]

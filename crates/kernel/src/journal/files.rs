@@ -113,6 +113,16 @@ pub(super) fn list(dir: &Path) -> Result<Listed, JournalError> {
     Ok(listed)
 }
 
+/// The number of the next batch.
+pub(super) fn next(dir: &Path) -> Result<u64, JournalError> {
+    let newest = list(dir)?.newest;
+    if newest < NUMBER_MAX {
+        return Ok(newest + 1);
+    }
+    let last = io::Error::other("no larger number is a batch; move this file away");
+    Err(failed("number the batch after", &dir.join(file_name(newest)))(last))
+}
+
 /// Writes a batch's file atomically and durably.
 pub(super) fn save(dir: &Path, entry: &Entry) -> Result<(), JournalError> {
     let name = file_name(entry.number);

@@ -259,6 +259,11 @@ fn names_that_are_not_exactly_ours_are_no_batches() {
     let report = journal.restore("weights", OnConflict::Refuse).unwrap();
     assert_eq!((report.put_back.len(), files(&dir)), (2, 5));
     assert_eq!(fs.value(A).as_deref(), Some("1"));
+    // After the largest number nothing is changed, as the change could not be restored.
+    fs::write(dir.path().join("journal/9223372036854775807.json"), "").unwrap();
+    let error = journal.change("weights", &[change(A, "4")]).unwrap_err().to_string();
+    assert!(error.contains("9223372036854775807.json"), "{error}");
+    assert_eq!(fs.value(A).as_deref(), Some("1"));
 }
 
 #[test]

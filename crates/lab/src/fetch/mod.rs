@@ -229,7 +229,10 @@ impl Cache {
         let private = fs::Permissions::from_mode(0o600);
         file.set_permissions(private).map_err(self.failed("restricting", &path))?;
         if file.try_lock().is_err() {
-            say.line("waiting for another nearfar that is downloading");
+            say.line(&format!(
+                "waiting for another nearfar that is downloading: it holds {}",
+                path.display()
+            ));
             file.lock().map_err(self.failed("locking", &path))?;
         }
         Ok(file)

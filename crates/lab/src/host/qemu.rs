@@ -121,7 +121,7 @@ impl Args {
 }
 
 /// A path inside an option list: commas are doubled.
-fn escaped(path: &Path) -> OsString {
+pub(super) fn escaped(path: &Path) -> OsString {
     let bytes = path.as_os_str().as_bytes();
     let doubled = bytes.iter().flat_map(|byte| {
         let times = if *byte == b',' { 2 } else { 1 };

@@ -10,6 +10,7 @@ use std::time::Duration;
 use nearfar_timing::config::{Clock, KERNEL_PARAMETERS};
 
 use super::files::RunFiles;
+use super::qemu::escaped;
 use super::vm::Vm;
 use super::{Plan, RunError};
 use crate::clock::{self, Deadline};
@@ -180,9 +181,9 @@ fn find_plugin() -> Result<PathBuf, String> {
 /// Starts this QEMU without a guest to find out which clock it gives the plugin.
 fn ask(plan: &Plan, qemu: &Qemu, files: &RunFiles, plugin: PathBuf) -> Result<Method, RunError> {
     let refused = |found: String| RunError::Timing { asked: plan.timing, found };
-    let mut option = plugin.clone().into_os_string();
+    let mut option = escaped(&plugin);
     option.push(",config=");
-    option.push(files.timing());
+    option.push(escaped(&files.timing()));
     // A board with a CPU, stopped before its first instruction: the clock is known once the CPU is created.
     let mut args: Vec<OsString> =
         "-machine q35 -cpu max -accel tcg,thread=multi -display none -nodefaults -S"

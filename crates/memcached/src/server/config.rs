@@ -73,7 +73,8 @@ pub struct Config {
     pub buffer_bytes_max: usize,
     /// Seconds without a request after which a connection is closed. 0: never.
     pub idle_seconds: u32,
-    /// Seconds after which a connection is closed that accepts none of its pending replies. Default: 60; 0: never.
+    /// Seconds after which a connection is closed that accepts none of its pending replies, or sends nothing of a TLS
+    /// handshake. Default: 60; 0: never.
     pub stalled_seconds: u32,
     /// Seconds for connections to complete their requests when the server is stopped. Default: 5.
     pub drain_seconds: u32,

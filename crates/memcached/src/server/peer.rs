@@ -111,9 +111,9 @@ impl Peer {
         }
     }
 
-    /// Whether replies wait.
+    /// Whether replies wait, or the rest of a handshake is awaited.
     pub(super) fn is_stalled(&self) -> bool {
-        self.sent < self.pending.len() || self.stream.holds()
+        self.sent < self.pending.len() || self.stream.holds() || !self.stream.is_open()
     }
 
     /// Whether it waits for the store, not for its socket.

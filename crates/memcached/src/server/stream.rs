@@ -126,6 +126,15 @@ impl Stream {
         }
     }
 
+    /// Whether requests can be read: over TLS, after the handshake.
+    pub(super) fn is_open(&self) -> bool {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.is_open(),
+            _ => true,
+        }
+    }
+
     /// Maximum bytes that it has accepted and still holds.
     pub(super) fn memory(&self) -> usize {
         match self {

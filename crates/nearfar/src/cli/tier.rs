@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Subcommand;
 use nearfar_kernel::cgroup::own;
-use nearfar_kernel::damon::{self, DamonError};
+use nearfar_kernel::damon;
 use nearfar_kernel::fs::RootFs;
 use nearfar_kernel::journal::{Journal, OnConflict, Restored};
 use nearfar_kernel::process::Identity;
@@ -163,11 +163,7 @@ fn end(whom: Whom, on_conflict: OnConflict) -> anyhow::Result<(Option<u32>, bool
     if ended.claim.is_none() && whom != Whom::Any {
         return Ok((ended.pid, false));
     }
-    // Any other holder of DAMON (a recorder) recovered the settings when it started.
-    let recovered = match damon::recover(&journal, on_conflict) {
-        Err(DamonError::InUse { .. }) => Ok(Restored::default()),
-        recovered => recovered.map_err(anyhow::Error::from),
-    };
+    let recovered = damon::recover(&journal, on_conflict).map_err(anyhow::Error::from);
     // What can't be restored keeps nothing else from being restored.
     let mut failed = Vec::new();
     let mut restored = Restored::default();

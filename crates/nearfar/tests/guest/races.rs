@@ -16,7 +16,7 @@ const RACES: &str = "NEARFAR_TEST_RACES";
 /// Commands that start a service, and the service for its stop command.
 const STARTED: [(&[&str], &str); 3] = [
     (&["tier", "start"], "tier"),
-    (&["balance", "start", "--sensor", "hint-faults"], "balance"),
+    (&["balance", "start", "--policy", "carrefour", "--sensor", "hint-faults"], "balance"),
     (&["run", "--tier", "--", "sleep", "0.5"], "tier"),
 ];
 
@@ -163,17 +163,29 @@ pub(crate) fn another_users_lock_ends_in_an_error_with_its_holder_and_settings_a
     let refused = unprivileged.arg("true").output().unwrap();
     assert!(!refused.status.success(), "{refused:?}");
     // Held by root without end: the stop names the lock holder, and the next stop restores all settings.
-    let mut held = Command::new("flock");
-    let held = held.args(["--no-fork", &lock, "sh", "-c", "echo up; exec sleep 1000"]);
-    let mut held = held.stdout(Stdio::piped()).spawn().unwrap();
-    await_up(&mut held);
-    let output = nearfar(&["tier", "stop"]).output().unwrap();
-    assert!(
-        !output.status.success() && error(&output).contains("is locked by process"),
-        "{output:?}"
-    );
-    kill(held.id(), Signal::KILL);
-    held.wait().unwrap();
+    refused_while_held(&lock, &["tier", "stop"]);
     done(&["tier", "stop"]);
     assert_eq!(system(), before);
+    done(&["balance", "start", "--policy", "carrefour", "--sensor", "hint-faults"]);
+    refused_while_held(&lock, &["balance", "stop"]);
+    done(&["balance", "stop"]);
+    assert_eq!(system(), before);
+    done(&["tier", "start"]);
+    kill(holder().unwrap().identity.pid, Signal::KILL);
+    refused_while_held(&format!("{STATE}/journal/damon.lock"), &["tier", "stop"]);
+    done(&["tier", "stop"]);
+    assert_eq!(system(), before);
+}
+
+/// Another process has the lock without end: the command fails, and names it.
+fn refused_while_held(lock: &str, command: &[&str]) {
+    let mut held = Command::new("flock");
+    let held = held.args(["--no-fork", lock, "sh", "-c", "echo up; exec sleep 1000"]);
+    let mut held = held.stdout(Stdio::piped()).spawn().unwrap();
+    await_up(&mut held);
+    let output = nearfar(command).output().unwrap();
+    let named = format!("process {}", held.id());
+    assert!(!output.status.success() && error(&output).contains(&named), "{output:?}");
+    kill(held.id(), Signal::KILL);
+    held.wait().unwrap();
 }

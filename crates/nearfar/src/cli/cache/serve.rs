@@ -106,7 +106,7 @@ struct Limits {
     /// Close connections without a request for this many seconds; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = whole::<u32>(0..=u32::MAX.into()))]
     idle: u32,
-    /// Close connections that accept no reply for this many seconds; 0: never
+    /// Close connections that accept no reply, or send nothing of a TLS handshake, for this many seconds; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = whole::<u32>(0..=u32::MAX.into()))]
     stalled: u32,
     /// Seconds for connections to complete their requests after SIGTERM

@@ -46,7 +46,7 @@ impl Heap {
 
 /// The library: `$NEARFAR_PRELOAD`, else beside this program, else in `../lib` or distributions' equivalents.
 pub(crate) fn find() -> anyhow::Result<PathBuf> {
-    let named = std::env::var_os("NEARFAR_PRELOAD").filter(|path| !path.is_empty());
+    let named = nearfar_kernel::environment::var("NEARFAR_PRELOAD").filter(|path| !path.is_empty());
     if let Some(named) = named {
         let path = std::path::absolute(&named)?;
         anyhow::ensure!(
