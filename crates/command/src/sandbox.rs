@@ -162,7 +162,10 @@ fn become_user(user: &User) -> anyhow::Result<()> {
 }
 
 /// Drops all capabilities, root's too: everything they are for has been done.
-fn drop_capabilities() -> anyhow::Result<()> {
+///
+/// # Errors
+/// Some are left.
+pub fn drop_capabilities() -> anyhow::Result<()> {
     let none = CapabilitySet::empty();
     let held = capabilities(None)?;
     // A service manager may have taken them, and the call with them.

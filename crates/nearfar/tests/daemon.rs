@@ -96,6 +96,8 @@ fn it_publishes_until_it_is_told_to_stop_and_leaves_nothing() {
         let found = status(&place.page()).unwrap();
         assert_eq!(found["schema"], "nearfar.daemon/1");
         assert_eq!(found["pid"], running.id());
+        let rights = fs::read_to_string(format!("/proc/{}/status", running.id())).unwrap();
+        assert!(rights.contains("CapPrm:\t0000000000000000\n"), "{rights}");
         assert_eq!(found["sources"]["pressure"], "timed loads");
         let nodes = found["nodes"].as_array().unwrap();
         assert!(!nodes.is_empty());

@@ -192,6 +192,7 @@ fn what_a_document_shows_as_output_is_printed() {
     let domain = "<domain type='kvm'><memory unit='GiB'>2</memory><vcpu>4</vcpu>\
                   <cpu><numa><cell id='0' cpus='0-3' memory='1' unit='GiB'/>\
                   <cell id='1' memory='1' unit='GiB'/></numa></cpu></domain>";
+    let prepared = "mkdir demo; cp \"$ROOT/fixtures/demo/cxl-2tier.json\" demo/demo.json";
     let mut runs = 0;
     for (name, text) in documents() {
         if IN_GUEST.contains(&&*name) {
@@ -206,8 +207,9 @@ fn what_a_document_shows_as_output_is_printed() {
                     command.replace(&from, &format!("nearfar vm {word}{on_machine}"))
                 },
             );
-            let output =
-                run(&format!("printf '%s' \"{domain}\" > domain.xml; {command} 2>&1 || true"));
+            let output = run(&format!(
+                "{prepared}; printf '%s' \"{domain}\" > domain.xml; {command} 2>&1 || true"
+            ));
             let output = String::from_utf8(output.stdout).unwrap();
             assert!(matches(&shown, &output), "{name}: {command}\n{output}\nshown:\n{shown}");
             runs += 1;

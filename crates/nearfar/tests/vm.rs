@@ -8,7 +8,10 @@
 #![expect(clippy::print_stdout, reason = "a test that can't run here says so")]
 
 use std::ffi::OsString;
+use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
@@ -273,6 +276,29 @@ fn running_machines_are_listed_with_their_memory() {
 }
 
 #[test]
+fn a_machine_of_another_user_is_refused_with_the_way_out() {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED: only root can run a command as another user");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    // The other user may not be able to reach the directory of this build.
+    let program = dir.path().join("nearfar");
+    std::fs::copy(env!("CARGO_BIN_EXE_nearfar"), &program).unwrap();
+    let monitor = format!("unix:{},server=on,wait=off", dir.path().join("qmp").display());
+    let Some(guest) = run(&["-m", "64M", "-qmp", &monitor]) else { return };
+    let pid = guest.child.id().to_string();
+    for words in [&["show"][..], &["verify"], &["move", "--all", "--to", "near"]] {
+        let mut command = Command::new(&program);
+        let command = command.arg("vm").args(words).arg(&pid).uid(65534).gid(65534);
+        let output = command.current_dir("/").output().unwrap();
+        assert!(!output.status.success(), "{words:?}: {output:?}");
+        assert!(text(&output.stderr).contains("needs QEMU's user, or root"), "{output:?}");
+    }
+}
+
+#[test]
 fn qemu_accepts_json() {
     let object = r#"{"qom-type":"memory-backend-memfd","host-mem-type":"0","id":"far0","size":67108864,"host-mem-policy":"interleave"}"#;
     let Some(mut guest) = run(&["-object", object]) else { return };
@@ -309,9 +335,14 @@ fn start_elsewhere(machine: &str, arguments: &[&str]) -> Option<Guest> {
 
 #[test]
 fn qemu_accepts_the_description_of_nodes() {
-    let added = ["--far", "64M:cxl", "--", "-m", "128M", "-smp", "2"];
-    let Some(mut guest) = start_elsewhere("lab-cxl-2tier.tree", &added) else { return };
-    assert_eq!(guest.memory("nearfar-far0"), ("bind".into(), json!([0])));
+    for nodes in [1, 2, 4] {
+        let added = [&["--far", "64M:cxl"].repeat(nodes)[..], &["--", "-m", "128M", "-smp", "2"]];
+        let Some(mut guest) = start_elsewhere("lab-cxl-2tier.tree", &added.concat()) else {
+            return;
+        };
+        let last = format!("nearfar-far{}", nodes - 1);
+        assert_eq!(guest.memory(&last), ("bind".into(), json!([0])));
+    }
     let written = [
         "--",
         "-m",
@@ -335,9 +366,13 @@ fn qemu_accepts_the_description_of_nodes() {
 
 #[test]
 fn qemu_accepts_the_cxl_devices() {
-    let added = ["--far", "256M:cxl", "--far", "256M:cxl", "--shape", "type3", "--", "-m", "128M"];
-    let Some(mut guest) = start_elsewhere("lab-cxl-2tier.tree", &added) else { return };
-    assert_eq!(guest.memory("nearfar-far1"), ("bind".into(), json!([0])));
+    for devices in [1, 2, 4] {
+        let far = ["--far", "256M:cxl"].repeat(devices);
+        let added = [&far[..], &["--shape", "type3", "--", "-m", "128M"]].concat();
+        let Some(mut guest) = start_elsewhere("lab-cxl-2tier.tree", &added) else { return };
+        let last = format!("nearfar-far{}", devices - 1);
+        assert_eq!(guest.memory(&last), ("bind".into(), json!([0])));
+    }
 }
 
 #[test]

@@ -23,8 +23,8 @@ use super::look::Eyes;
 use super::options::Options;
 use super::plan::Plan;
 use nearfar_command::machine::Machine;
-use nearfar_command::output;
 use nearfar_command::supervisor::Supervisor;
+use nearfar_command::{output, sandbox};
 use nearfar_kernel::clock::sleep;
 
 /// The kernel's list of nodes with memory.
@@ -72,6 +72,7 @@ pub fn serve(options: &Options) -> anyhow::Result<()> {
     let mut tierd = tierd
         .map(|dir| Tierd::start(dir, &first, publisher.claim()).context("--tierd"))
         .transpose()?;
+    sandbox::drop_capabilities().context("dropping capabilities")?;
     output::remark(service.about(&path, options.tierd.as_deref()));
     // The cost of the start does not count as cost of sampling.
     service.begin();

@@ -326,6 +326,7 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
             ("*", Never("draws the picture in the document; boots a guest of its own")),
         ],
     ),
+    ("docs/tutorial-demo.md", &[("nearfar demo --lab --out demo", Never(LONG))]),
     (
         "docs/run.md",
         &[

@@ -242,6 +242,7 @@ fn socket_of_process(fs: &dyn Fs, pid: u32) -> Result<PathBuf, MachineError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::qmp::tests::{HELLO, monitor};
     use super::*;
     use nearfar_kernel::fs::TreeFs;
     use nearfar_topology::Tree;
@@ -260,6 +261,24 @@ mod tests {
         assert_eq!(found(6), Ok("/proc/6/cwd/q.sock".into()));
         assert!(found(7).unwrap_err().starts_with("process 7 (redis-server) has no QMP socket"));
         assert_eq!(found(8), Err("process 8 does not exist".to_owned()));
+    }
+
+    #[test]
+    fn a_confidential_guest_is_known_by_its_objects() {
+        const READY: &str = "{\"return\": {}}\n";
+        const ENCRYPTED: &str = "{\"return\": [{\"name\": \"m\", \"type\": \"child<memory-backend-ram>\"}, \
+             {\"name\": \"s\", \"type\": \"child<sev-snp-guest>\"}]}\n";
+        const PLAIN: &str =
+            "{\"return\": [{\"name\": \"m\", \"type\": \"child<memory-backend-ram>\"}]}\n";
+        for (lines, kind) in
+            [(&[HELLO, READY, ENCRYPTED], Some("sev-snp-guest")), (&[HELLO, READY, PLAIN], None)]
+        {
+            let (_dir, path, served) = monitor(lines);
+            let qmp = Qmp::connect(&path, Duration::from_secs(60)).unwrap();
+            let found = Machine { qmp, pid: 1 }.confidential().unwrap();
+            assert_eq!(found.as_deref(), kind);
+            served.join().unwrap();
+        }
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub struct Qmp {
 #[non_exhaustive]
 pub enum QmpError {
     /// The socket can't be used.
-    #[error("QMP socket {}: {source}", .path.display())]
+    #[error("QMP socket {}: {source}{}", .path.display(), way_out(source))]
     Socket {
         /// The socket.
         path: PathBuf,
@@ -70,6 +70,14 @@ pub enum QmpError {
         /// QEMU's words.
         reason: String,
     },
+}
+
+fn way_out(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => "; it needs QEMU's user, or root",
+        io::ErrorKind::ConnectionRefused => "; no QEMU listens on it any more",
+        _ => "",
+    }
 }
 
 impl Qmp {
@@ -231,13 +239,13 @@ pub fn socket_of(arguments: &[String]) -> Option<PathBuf> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixListener;
 
     /// A monitor that sends `lines`, one after each line it receives but the first at once.
-    fn monitor(
+    pub(in super::super) fn monitor(
         lines: &'static [&str],
     ) -> (tempfile::TempDir, PathBuf, std::thread::JoinHandle<()>) {
         let dir = tempfile::tempdir().unwrap();
@@ -261,8 +269,9 @@ mod tests {
         (dir, path, served)
     }
 
-    const HELLO: &str = "{\"QMP\": {\"version\": {}, \"capabilities\": []}}\n";
-    const SECOND: Duration = Duration::from_secs(1);
+    pub(in super::super) const HELLO: &str = "{\"QMP\": {\"version\": {}, \"capabilities\": []}}\n";
+    /// Deadline where an answer comes.
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     #[test]
     fn a_command_has_its_result_also_after_events() {
@@ -272,7 +281,7 @@ mod tests {
             "{\"event\": \"RESUME\"}\n{\"return\": [7]}\n",
             "{\"error\": {\"class\": \"GenericError\", \"desc\": \"no such thing\"}}\n",
         ]);
-        let mut qmp = Qmp::connect(&path, SECOND).unwrap();
+        let mut qmp = Qmp::connect(&path, PATIENCE).unwrap();
         assert_eq!(qmp.pid(), Some(std::process::id()));
         assert_eq!(qmp.execute("query-x", &Value::Null).unwrap(), json!([7]));
         let refused = qmp.execute("query-y", &json!({"a": 1})).unwrap_err();
@@ -337,11 +346,11 @@ mod tests {
                 let (mut stream, _) = listener.accept().unwrap();
                 stream.write_all(greeting.as_bytes()).unwrap();
             });
-            let error = Qmp::connect(&path, SECOND).unwrap_err().to_string();
+            let error = Qmp::connect(&path, PATIENCE).unwrap_err().to_string();
             assert!(error.contains(found) || error.contains("line 1"), "{error}");
             served.join().unwrap();
         }
-        let absent = Qmp::connect(Path::new("/nonexistent/qmp"), SECOND).unwrap_err();
+        let absent = Qmp::connect(Path::new("/nonexistent/qmp"), PATIENCE).unwrap_err();
         assert!(absent.to_string().contains("No such file"), "{absent}");
     }
 
