@@ -12,7 +12,7 @@ use crate::demo::line::{Line, find};
 use crate::demo::placements::prefix;
 use crate::demo::process::{Launcher, free_port};
 use crate::demo::servers::{redis_fill, redis_get, redis_server};
-use nearfar_kernel::clock::Stopwatch;
+use nearfar_kernel::clock::{Stopwatch, sleep};
 
 /// Bytes of a value, and requests in a pipeline: with single requests for small values, the network stack takes so long that
 /// placement hardly matters.
@@ -21,8 +21,9 @@ const VALUES: [(u64, u64); 2] = [(800, 16), (70_000, 1)];
 const DATA: u64 = 32 << 20;
 /// Bytes that are read in a measurement.
 const READ: u64 = 64 << 20;
-/// How long data is read before a row with tiering counts.
+/// How long data is read before a row with tiering counts, with pauses: emulating a busy second takes most of a minute.
 const WARM_UP: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_secs(1);
 /// Time limit of loading or of a measurement.
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -104,6 +105,7 @@ fn p50_ns(
     let begun = Stopwatch::start();
     while memory == Memory::Tiered && begun.elapsed() < WARM_UP {
         read()?;
+        sleep(PAUSE);
     }
     let (_, latency) = redis_benchmark::parse(&read()?)?.unslowed(slow_motion);
     latency.p50_ns.ok_or_else(|| anyhow::anyhow!("redis-benchmark printed no P50"))

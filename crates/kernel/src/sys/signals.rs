@@ -61,7 +61,7 @@ pub(crate) fn keep_children() -> io::Result<()> {
 /// Waits for one of `set`, all of which are blocked, for at most `timeout`; `None` if none arrived.
 pub(crate) fn wait(set: &Set, timeout: Duration) -> io::Result<Option<Came>> {
     let timeout = timespec {
-        tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+        tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
         tv_nsec: timeout.subsec_nanos().into(),
     };
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
