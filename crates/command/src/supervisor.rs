@@ -14,6 +14,9 @@ use sd_notify::NotifyState;
 
 use nearfar_kernel::clock::Stopwatch;
 
+/// Interval of watchdog notifications, if that is not too long.
+const OFTEN: Duration = Duration::from_secs(1);
+
 /// The service manager, if there is one.
 #[derive(Debug)]
 pub struct Supervisor {
@@ -30,8 +33,8 @@ impl Supervisor {
     pub fn find() -> Self {
         // A service manager that does not listen is no error.
         let socket = std::env::var_os("NOTIFY_SOCKET").and_then(|address| connected(&address).ok());
-        // Twice as often as required, so that one late iteration is not a failure.
-        let interval = sd_notify::watchdog_enabled().map(|interval| interval / 2);
+        // Much more often than required, so that a long iteration has nearly all of the time.
+        let interval = sd_notify::watchdog_enabled().map(|interval| (interval / 2).min(OFTEN));
         Self { socket, interval, notified: Stopwatch::start(), is_ready: false }
     }
 

@@ -6,6 +6,7 @@
 //! - [`advice`]: publishes the load of each node to programs that place memory (`nearfar daemon`).
 //! - [`history`]: the last decisions, for `nearfar why`.
 //! - [`owner`]: one of the first two runs at a time; the claim says which, and how it is stopped.
+//! - `status`: a status file that can't be written ends no service.
 //! - [`recording`]: access records written while pages move.
 //!
 //! A service takes resolved values (a [`nearfar_command::machine::Machine`], options), never command-line arguments. Decisions are in
@@ -20,4 +21,5 @@ pub mod fuzz;
 pub mod history;
 pub mod owner;
 pub mod recording;
+mod status;
 pub mod tier;

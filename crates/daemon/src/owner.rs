@@ -12,6 +12,7 @@
 //! - State files beside the claim hold what `status` shows, and decide nothing. One that is missing, cut off or of
 //!   another version keeps nobody from stopping, starting or restoring.
 
+use std::io::ErrorKind;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::process::Stdio;
@@ -140,8 +141,15 @@ impl Service {
         read: impl FnOnce(&Path) -> anyhow::Result<Option<S>>,
         identity: impl Fn(&S) -> Identity,
     ) -> Option<(Identity, anyhow::Result<S>)> {
+        let dir = Journal::default_dir();
+        let claim = std::fs::File::open(dir.join(CLAIMED).with_added_extension("claim"));
+        if claim.is_err_and(|why| why.kind() == ErrorKind::PermissionDenied) {
+            // The claim is root's alone, the state is for all to read.
+            let state = read(&dir).ok().flatten()?;
+            return Some((identity(&state), Ok(state))).filter(|(process, _)| process.is_running());
+        }
         let process = self.running()?;
-        let state = read(&Journal::default_dir()).and_then(|state| {
+        let state = read(&dir).and_then(|state| {
             state.filter(|state| identity(state) == process).context("it has not begun yet")
         });
         Some((process, state))

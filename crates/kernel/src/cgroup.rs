@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use nearfar_topology::{Bytes, NodeId};
 
 use crate::fs::{EntryKind, Fs, FsError};
+use rustix::io::Errno;
 
 pub mod own;
 
@@ -201,8 +202,13 @@ impl Hierarchy {
     /// [`CgroupError::Malformed`], [`CgroupError::Absent`], [`CgroupError::Read`].
     pub fn members(&self, fs: &dyn Fs, path: &str) -> Result<Vec<u32>, CgroupError> {
         let mut members = Vec::new();
+        let top = self.directory(fs, path)?;
         for directory in self.directories(fs, path)? {
-            let text = fs.read(&format!("{directory}/cgroup.procs"))?.unwrap_or_default();
+            let text = match fs.read(&format!("{directory}/cgroup.procs")) {
+                // Processes of a threaded cgroup are in the list of an ancestor; one that has just gone has none.
+                Err(error) if directory != top && has_no_list(&error) => continue,
+                text => text?.unwrap_or_default(),
+            };
             members.extend(text.lines().filter_map(|line| line.trim().parse::<u32>().ok()));
         }
         members.sort_unstable();
@@ -311,6 +317,12 @@ impl Hierarchy {
     }
 }
 
+/// Whether a cgroup has no list of processes: it is threaded (EOPNOTSUPP), or it is gone (ENODEV).
+fn has_no_list(error: &FsError) -> bool {
+    let none = [Errno::OPNOTSUPP, Errno::NODEV].map(Errno::raw_os_error);
+    error.errno().is_some_and(|errno| none.contains(&errno))
+}
+
 /// Parses `memory.numa_stat`: `anon N0=4096 N1=0` in bytes (version 2), `hierarchical_anon=1 N0=1 N1=0` in pages
 /// (version 1). Other lines are skipped.
 fn understand(text: &str, version: Version) -> BTreeMap<NodeId, NodeMemory> {
@@ -378,6 +390,35 @@ mod tests {
             "anon=9 N0=9 N1=0\nhierarchical_file=1 N0=0 N1=1\nhierarchical_anon=3 N0=2 N1=1",
         ),
     ];
+
+    /// Where the worker's cgroup is threaded: its list of processes can't be read.
+    struct Threaded(TreeFs);
+
+    impl Fs for Threaded {
+        fn read(&self, path: &str) -> Result<Option<String>, FsError> {
+            if path != "sys/fs/cgroup/app/worker/cgroup.procs" {
+                return self.0.read(path);
+            }
+            let source = std::io::Error::from(Errno::OPNOTSUPP);
+            Err(FsError::Call { call: "read", path: path.into(), source })
+        }
+
+        fn write(&self, path: &str, text: &str) -> Result<(), FsError> {
+            self.0.write(path, text)
+        }
+
+        fn list(&self, path: &str) -> Result<Option<Vec<crate::fs::Entry>>, FsError> {
+            self.0.list(path)
+        }
+    }
+
+    #[test]
+    fn threaded_cgroups_have_no_processes_of_their_own() {
+        let fs = Threaded(system(V2));
+        let found = Hierarchy::find(&fs).unwrap();
+        assert_eq!(found.members(&fs, "/app").unwrap(), [9]);
+        assert!(found.members(&fs, "/app/worker").is_err(), "whoever names it is told");
+    }
 
     #[test]
     fn version_two_counts_bytes() {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use libc::c_int;
 use nearfar_topology::CpuId;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, wait};
+use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, wait};
 
 use crate::affinity::{self, AffinityError};
 use crate::mempolicy::{self, Policy, PolicyError};
@@ -171,15 +171,9 @@ impl Watched {
             .map_err(|source| WatchError::Call { call: "sigtimedwait", source })?;
         match came {
             Some(came) if came.signal == libc::SIGCHLD => {}
-            Some(came) => {
-                if let Some(signal) =
-                    Signal::from_named_raw(came.signal).filter(|_| !came.from_kernel)
-                {
-                    // It may have ended already; then the signal is dropped.
-                    let _ = kill_process(self.pid, signal);
-                }
-            }
-            None => {}
+            // It may have ended already; then the signal is dropped.
+            Some(came) if !came.from_kernel => signals::send(self.pid, came.signal),
+            Some(_) | None => {}
         }
         self.reap()
     }

@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "this is a test program")]
 
-use std::os::unix::fs::{MetadataExt as _, chown};
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -123,6 +125,33 @@ fn files_of_another_user_are_not_believed() {
     assert!(said.contains("belongs to another user") && said.contains("remove it"), "{said}");
     std::fs::remove_file(&claimed).unwrap();
     assert_eq!(balance(state.path(), &["stop"]).0, Some(0));
+}
+
+#[test]
+fn another_user_is_not_told_that_it_was_killed() {
+    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+        println!("SKIPPED: only root can run a command as another user");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    // The other user may not be able to reach the directory of this build.
+    let program = dir.path().join("nearfar");
+    std::fs::copy(env!("CARGO_BIN_EXE_nearfar"), &program).unwrap();
+    let status = |started| {
+        claim(dir.path(), started);
+        let claimed = dir.path().join("journal/moves-pages.claim");
+        std::fs::set_permissions(claimed, Permissions::from_mode(0o600)).unwrap();
+        let state = state_of(7).replace(&format!(":{},", self::started()), &format!(":{started},"));
+        std::fs::write(dir.path().join("journal/balance.json"), state).unwrap();
+        let mut command = Command::new(&program);
+        command.args(["balance", "status"]).env("NEARFAR_STATE", dir.path()).current_dir("/");
+        let Output { status, stderr, .. } = command.uid(65534).gid(65534).output().unwrap();
+        (status.code(), String::from_utf8(stderr).unwrap())
+    };
+    assert_eq!(status(started()), (Some(0), String::new()));
+    let (code, said) = status(1);
+    assert!(code == Some(1) && said.contains("was killed"), "{said}");
 }
 
 /// A state of a process that runs (this one), with a number everywhere that there may be one.

@@ -212,6 +212,18 @@ fn signals_sent_to_the_parent_reach_the_program() {
 }
 
 #[test]
+fn real_time_signals_reach_the_program() {
+    // SIGRTMIN+3, by which containers ask systemd to shut down.
+    let (mut child, mut lines) = signalled("37");
+    let kill = format!("kill -37 {}", child.id());
+    assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    assert_eq!(line, "got 37\n");
+    assert_eq!(child.wait().unwrap().code(), Some(9));
+}
+
+#[test]
 fn a_program_that_is_killed_leaves_no_parent_waiting() {
     let (mut child, _lines) = signalled("USR1");
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();

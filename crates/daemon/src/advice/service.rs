@@ -29,6 +29,8 @@ use nearfar_kernel::clock::sleep;
 
 /// The kernel's list of nodes with memory.
 const HAS_MEMORY: &str = "sys/devices/system/node/has_memory";
+/// The longest wait without a word to the watchdog.
+const ALIVE: Nanoseconds = Nanoseconds(5_000_000_000);
 /// Samples before a single page is shown.
 const ONCE: usize = 5;
 
@@ -78,8 +80,7 @@ pub fn serve(options: &Options) -> anyhow::Result<()> {
     service.begin();
     let mut supervisor = Supervisor::find();
     supervisor.ready(&format!("publishing at {}", path.display()));
-    while !stop.wait(service.interval)? {
-        supervisor.alive();
+    while !waited(&mut stop, service.interval, &mut supervisor)? {
         service.look()?;
         publisher.publish(service.page());
         if let Some(tierd) = &mut tierd {
@@ -89,6 +90,26 @@ pub fn serve(options: &Options) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Waits for a signal for at most `time`, and keeps the watchdog content; returns whether one arrived.
+fn waited(
+    stop: &mut Signals,
+    time: Nanoseconds,
+    supervisor: &mut Supervisor,
+) -> anyhow::Result<bool> {
+    let mut left = time;
+    loop {
+        let part = left.min(ALIVE);
+        if stop.wait(part)? {
+            return Ok(true);
+        }
+        supervisor.alive();
+        left.0 -= part.0;
+        if left.0 == 0 {
+            return Ok(false);
+        }
+    }
 }
 
 /// A page after a few samples, not published.

@@ -26,6 +26,7 @@ use super::scope::Scope;
 use super::telling::{self, More};
 use super::{rivals, state};
 use crate::history::History;
+use crate::status::Status;
 use crate::tier::service::refuse_conflicts;
 use nearfar_command::exit;
 use nearfar_command::machine::Machine;
@@ -177,6 +178,7 @@ impl Service<'_> {
         let left_alone: Vec<String> = left_alone.into_iter().collect();
         let (identity, mut due, mut tell) = (Identity::own(), Duration::ZERO, Duration::ZERO);
         let (mut supervisor, mut history) = (Supervisor::find(), History::default());
+        let mut status = Status::default();
         while !stop.load(Ordering::Relaxed) {
             supervisor.alive();
             let now = clock.elapsed();
@@ -201,7 +203,7 @@ impl Service<'_> {
                 };
                 let mut state = telling::state(one, live, &more);
                 telling::continue_history(&mut state, &mut history);
-                state::write(self.journal.dir(), &state)?;
+                status.written(state::write(self.journal.dir(), &state))?;
                 output::print(&state.text())?;
                 supervisor.ready(&format!("balancing {}", state.scope));
             }

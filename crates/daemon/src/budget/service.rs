@@ -31,12 +31,15 @@ use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use super::groups::{self, Limits};
 use super::pages::{Hand, Wanted, select};
 use super::state::{self, GroupState, State};
+use crate::status::Status;
 use crate::tier::service::{BY, refuse_conflicts};
 
 /// Interval of steps.
 const STEP: Duration = Duration::from_millis(100);
 /// Interval between searches for attributes, and between writes of the state.
 const SECOND: Duration = Duration::from_secs(1);
+/// The longest pause after attempts that moved little.
+const REST_MOST: Duration = Duration::from_secs(10);
 /// Maximum bytes that are migrated for a group in one step, so that no group waits long for another.
 const STEP_MOST: u64 = 256 << 20;
 /// Free memory of a target that migration leaves to others.
@@ -86,6 +89,9 @@ struct Group {
     named: bool,
     hands: [Hand; 2],
     stepped: Stopwatch,
+    /// The pause after an attempt that moved little, since when.
+    rest: Duration,
+    rested: Stopwatch,
     seen: GroupState,
 }
 
@@ -93,7 +99,15 @@ impl Group {
     fn new(path: &str, budget: Budget, named: bool) -> Self {
         let seen = GroupState::new(path, budget);
         let keeper = Keeper::new(budget);
-        Self { keeper, named, hands: [Hand::default(); 2], stepped: Stopwatch::start(), seen }
+        let hands = [Hand::default(); 2];
+        let (stepped, rested) = (Stopwatch::start(), Stopwatch::start());
+        Self { keeper, named, hands, stepped, rest: Duration::ZERO, rested, seen }
+    }
+
+    /// Searching for pages costs as much whether there are some or not, so attempts that move little become rare.
+    fn rest_after(&mut self, has_moved: bool) {
+        self.rest = if has_moved { Duration::ZERO } else { (self.rest * 2).clamp(STEP, REST_MOST) };
+        self.rested = Stopwatch::start();
     }
 }
 
@@ -150,12 +164,12 @@ impl<'a> Service<'a> {
 
     fn run(&mut self, journal: &Journal<'_>, stop: &AtomicBool) -> anyhow::Result<()> {
         let mut supervisor = Supervisor::find();
-        let mut shown: Option<Stopwatch> = None;
+        let (mut shown, mut status) = (None::<Stopwatch>, Status::default());
         while !stop.load(Ordering::Relaxed) {
             let begun = Stopwatch::start();
             if shown.is_none_or(|shown| shown.elapsed() >= SECOND) {
                 self.search()?;
-                self.show(journal)?;
+                status.written(self.show(journal))?;
                 shown = Some(Stopwatch::start());
                 supervisor.ready("keeping budgets of near memory");
             }
@@ -229,6 +243,9 @@ impl<'a> Service<'a> {
             let moves = group.keeper.step(usage, Nanoseconds(elapsed));
             group.seen.see(usage);
             let due = [(moves.demote, false), (moves.promote, true)];
+            if group.rested.elapsed() < group.rest {
+                continue;
+            }
             for (bytes, up) in due.into_iter().filter(|(bytes, _)| bytes.0 > 0) {
                 self.migrate(&path, Bytes(bytes.0.min(STEP_MOST)), up)?;
             }
@@ -264,6 +281,7 @@ impl<'a> Service<'a> {
         let moved = mover.tally().bytes();
         let (demoted, promoted) = if up { (Bytes(0), moved) } else { (moved, Bytes(0)) };
         group.keeper.moved(demoted, promoted);
+        group.rest_after(moved.0 >= bytes.0 / 8);
         group.seen.add(demoted, promoted);
         group.seen.blocked = match (asked, moved.0) {
             (0, _) => {

@@ -31,6 +31,7 @@ use super::schemes::specifications;
 use super::scope::Whose;
 use super::state::{self, Ledger, More, State};
 use crate::history::History;
+use crate::status::Status;
 use nearfar_command::exit;
 use nearfar_command::machine::Machine;
 use nearfar_command::output;
@@ -115,6 +116,7 @@ fn set_and_serve(
         us,
         clock,
         supervisor: Supervisor::find(),
+        status: Status::default(),
     };
     *begun = true;
     let ended = service.run(&stop);
@@ -188,6 +190,7 @@ struct Service<'a> {
     us: Identity,
     clock: Stopwatch,
     supervisor: Supervisor,
+    status: Status,
 }
 
 impl Service<'_> {
@@ -324,7 +327,7 @@ impl Service<'_> {
         };
         let mut state = State::of(turns, pages, &more);
         state.continue_history(&mut self.history);
-        state::write(self.journal.dir(), &state)?;
+        self.status.written(state::write(self.journal.dir(), &state))?;
         output::print(&state.text())
     }
 }

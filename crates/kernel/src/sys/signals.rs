@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use libc::{c_int, sigset_t, timespec};
+use rustix::process::Pid;
 
 /// A set of signals.
 #[derive(Clone, Copy)]
@@ -56,6 +57,12 @@ pub(crate) fn keep_children() -> io::Result<()> {
     // SAFETY: SIG_DFL is a valid disposition for SIGCHLD and runs no code of ours.
     let before = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     if before == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Sends any signal, real-time ones included; nothing happens if the process has ended.
+pub(crate) fn send(pid: Pid, signal: i32) {
+    // SAFETY: kill reads no memory of this process.
+    let _ = unsafe { libc::kill(pid.as_raw_nonzero().get(), signal) };
 }
 
 /// Waits for one of `set`, all of which are blocked, for at most `timeout`; `None` if none arrived.

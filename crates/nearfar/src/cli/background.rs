@@ -37,6 +37,10 @@ pub(super) fn start<S>(
     let log = tempfile::tempfile().context("creating a file for messages")?;
     let messages = log.try_clone().context("keeping messages")?;
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    // Another unit's service manager expects nothing of the service.
+    for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"] {
+        command.env_remove(name);
+    }
     command.stdin(owner::for_child(&claim)?).stdout(Stdio::null()).stderr(messages);
     let mut child = command.spawn().context("starting the process that does the work")?;
     claim.leave();

@@ -61,7 +61,10 @@ pub(super) fn run(
     };
     let ended = started.and_then(|watched| {
         let spreading = match &plan.setting {
-            Setting::Own(weights) => Some(Spreading::start(watched.id(), weights.clone())?),
+            // CMD runs already: its pages then stay where they are.
+            Setting::Own(weights) => Spreading::start(watched.id(), weights.clone())
+                .inspect_err(|error| output::note(format_args!("no pages are migrated: {error:#}")))
+                .ok(),
             Setting::None | Setting::Suits | Setting::Set(_) => None,
         };
         let ended = match &after.sink {
