@@ -24,6 +24,7 @@
 //! - A file that can't be read as a batch of this version is left unchanged and reported. Batches that change a file
 //!   named in it are left unchanged too; all others are restored.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -63,7 +64,7 @@ pub struct Recorded {
     pub path: String,
     /// The value before.
     pub old: String,
-    /// The value written.
+    /// The value written; in [`Restored`], the value found.
     pub new: String,
 }
 
@@ -286,6 +287,50 @@ impl<'a> Journal<'a> {
         failed.map_or(Ok(report), Err)
     }
 
+    /// What [`restore`](Self::restore) would do now. Nothing is written.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub fn planned(&self, by: &str, on_conflict: OnConflict) -> Result<Restored, JournalError> {
+        let mut report = Restored::default();
+        if !self.is_there()? {
+            return Ok(report);
+        }
+        let boot_id = self.value(BOOT_ID)?;
+        let listed = files::list(&self.dir)?;
+        report.unreadable = listed.unreadable;
+        let mut values = BTreeMap::new();
+        let mut kept: Vec<Entry> = Vec::new();
+        for mut entry in listed.entries.into_iter().rev().filter(|entry| entry.root == self.root) {
+            let is_blocked =
+                |change: &Recorded| report.unreadable.iter().any(|one| one.names(&change.path));
+            if entry.boot_id != boot_id {
+                report.void += 1;
+            } else if entry.by != by || entry.changes.iter().any(is_blocked) {
+                kept.push(entry);
+            } else {
+                entry.changes.retain(|change| heir(change, &kept).is_none());
+                let now = |path: &str| match values.get(path) {
+                    Some(value) => Ok(Some(String::clone(value))),
+                    None => self.value(path),
+                };
+                let conflicts = conflicts(&entry, now)?;
+                if on_conflict == OnConflict::Refuse && !conflicts.is_empty() {
+                    report.conflicts.extend(conflicts);
+                    kept.push(entry);
+                    continue;
+                }
+                for change in entry.changes.iter().rev() {
+                    if let Some(found) = now(&change.path)?.filter(|found| *found != change.old) {
+                        report.put_back.push(Recorded { new: found, ..change.clone() });
+                    }
+                }
+                values.extend(entry.changes.into_iter().map(|change| (change.path, change.old)));
+            }
+        }
+        Ok(report)
+    }
+
     /// Restores the values of a batch; false if it was left unchanged because of conflicts.
     fn restore_one(
         &self,
@@ -293,7 +338,7 @@ impl<'a> Journal<'a> {
         on_conflict: OnConflict,
         report: &mut Restored,
     ) -> Result<bool, JournalError> {
-        let conflicts = self.conflicts(entry)?;
+        let conflicts = conflicts(entry, |path| self.value(path))?;
         if on_conflict == OnConflict::Refuse && !conflicts.is_empty() {
             report.conflicts.extend(conflicts);
             return Ok(false);
@@ -332,18 +377,10 @@ impl<'a> Journal<'a> {
     fn hand_on(&self, entry: &mut Entry, kept: &mut [Entry]) -> Result<(), JournalError> {
         let mut rest = Vec::new();
         for change in std::mem::take(&mut entry.changes) {
-            let heir = kept.iter_mut().rev().find_map(|newer| {
-                let builds_on = |later: &Recorded| {
-                    later.path == change.path
-                        && (later.old == change.new || later.old == change.old)
-                };
-                let at = newer.changes.iter().position(builds_on)?;
-                Some((newer, at))
-            });
-            match heir {
+            match heir(&change, kept) {
                 Some((newer, at)) => {
-                    newer.changes[at].old.clone_from(&change.old);
-                    files::save(&self.dir, newer)?;
+                    kept[newer].changes[at].old.clone_from(&change.old);
+                    files::save(&self.dir, &kept[newer])?;
                 }
                 None => rest.push(change),
             }
@@ -352,31 +389,11 @@ impl<'a> Journal<'a> {
         Ok(())
     }
 
-    /// Values that another process has changed since: those that read neither old nor new, and, if a witness reads
-    /// otherwise, all that are not the old ones.
-    fn conflicts(&self, entry: &Entry) -> Result<Vec<Conflict>, JournalError> {
-        let mut conflicts = Vec::new();
-        let mut is_taken_over = false;
-        for Witness { path, reads } in &entry.witnesses {
-            // A kdamond that has ended shows this as its thread.
-            is_taken_over |= self.value(path)?.is_some_and(|now| now != *reads && now != "-1");
-        }
-        for change in &entry.changes {
-            match self.value(&change.path)? {
-                Some(found) if found != change.old && (is_taken_over || found != change.new) => {
-                    conflicts.push(Conflict { recorded: change.clone(), found });
-                }
-                _ => {}
-            }
-        }
-        Ok(conflicts)
-    }
-
     fn put_back(&self, entry: &Entry, report: &mut Restored) -> Result<(), JournalError> {
         for change in entry.changes.iter().rev() {
-            if self.value(&change.path)?.is_some_and(|found| found != change.old) {
+            if let Some(found) = self.value(&change.path)?.filter(|found| *found != change.old) {
                 self.fs.write(&change.path, &change.old).map_err(JournalError::PutBack)?;
-                report.put_back.push(change.clone());
+                report.put_back.push(Recorded { new: found, ..change.clone() });
             }
         }
         Ok(())
@@ -411,6 +428,39 @@ impl<'a> Journal<'a> {
         self.make_dir()?;
         Lock::take(&self.dir.join("lock"), lock::PATIENCE).map_err(JournalError::Lock)
     }
+}
+
+/// The change of a kept, newer batch that builds on this one: the batch's index, and the change's.
+fn heir(change: &Recorded, kept: &[Entry]) -> Option<(usize, usize)> {
+    let builds_on = |later: &Recorded| {
+        later.path == change.path && (later.old == change.new || later.old == change.old)
+    };
+    let of =
+        |(newer, entry): (usize, &Entry)| Some((newer, entry.changes.iter().position(builds_on)?));
+    kept.iter().enumerate().rev().find_map(of)
+}
+
+/// Values that another process has changed since: those that are `now` neither old nor new, and, if a witness reads
+/// otherwise, all that are not the old ones.
+fn conflicts(
+    entry: &Entry,
+    now: impl Fn(&str) -> Result<Option<String>, JournalError>,
+) -> Result<Vec<Conflict>, JournalError> {
+    let mut conflicts = Vec::new();
+    let mut is_taken_over = false;
+    for Witness { path, reads } in &entry.witnesses {
+        // A kdamond that has ended shows this as its thread.
+        is_taken_over |= now(path)?.is_some_and(|now| now != *reads && now != "-1");
+    }
+    for change in &entry.changes {
+        match now(&change.path)? {
+            Some(found) if found != change.old && (is_taken_over || found != change.new) => {
+                conflicts.push(Conflict { recorded: change.clone(), found });
+            }
+            _ => {}
+        }
+    }
+    Ok(conflicts)
 }
 
 /// Any bytes as a file of the journal, for fuzz targets.

@@ -45,6 +45,19 @@ fn bad_values_name_the_option_the_value_and_the_way_out() {
 }
 
 #[test]
+fn a_command_that_can_not_be_recorded_is_not_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let (started, record) = (dir.path().join("started"), dir.path().join("x.nfr"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+    command.args(["record", "-o"]).arg(&record).args(["--", "touch"]).arg(&started);
+    let output = command.env("NEARFAR_STATE", dir.path()).output().unwrap();
+    // Kernels without CONFIG_DAMON_VADDR, or without DAMON, can't; neither can users other than root.
+    let is_refused = output.status.code() == Some(125);
+    assert_eq!(started.exists(), !is_refused, "{output:?}");
+    assert!(!is_refused || error(&output).contains("DAMON"), "{output:?}");
+}
+
+#[test]
 fn one_thing_is_recorded_at_a_time_and_one_has_to_be_named() {
     for arguments in [&["-o", "x"][..], &["--machine", "--pid", "1", "-o", "x"]] {
         assert_eq!(record(arguments).status.code(), Some(2), "{arguments:?}");

@@ -161,6 +161,8 @@ fn what_is_not_there_is_refused_by_name() {
         (&["compare", "--policies", "oracle", "--antagonist", "7=1"], "allowed is 0 to 3"),
         (&["compare", "--policies", "oracle", "--antagonist", "1=200%"], "allowed is 0 to 95"),
         (&["bench", "--trace", "/dev/null"], "/dev/null"),
+        (&["tiers", "--policies", "colloid,oracle"], "--policies oracle: it does not migrate"),
+        (&["fleet", "--policy", "interleave"], "--policy interleave: it does not migrate"),
     ] {
         let done = sim(words);
         let said = String::from_utf8(done.stderr).unwrap();

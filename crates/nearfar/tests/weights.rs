@@ -187,6 +187,18 @@ fn weights_of_ones_own_are_judged_set_and_undone() {
 }
 
 #[test]
+fn figures_of_the_labs_firmware_are_called_emulated() {
+    for (recording, emulated) in [("lab-cxl-2tier", true), ("cxl-region-two-devices", false)] {
+        let path =
+            format!("{}/../../fixtures/machines/{recording}.tree", env!("CARGO_MANIFEST_DIR"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+        let output = command.args(["weights", "--json", "--sysfs", &path]).output().unwrap();
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&found["source"], &found["emulated"]), (&json!("hmat"), &json!(emulated)));
+    }
+}
+
+#[test]
 fn a_dry_run_says_what_it_would_write_and_writes_nothing() {
     let machine = Machine::planted([7, 1, 1, 1], Some("true"));
     let text = machine.shown(&["--apply", "--dry-run"]);
@@ -196,7 +208,7 @@ fn a_dry_run_says_what_it_would_write_and_writes_nothing() {
     assert!(!machine.dir.path().join("state").exists());
     machine.shown(&["--apply"]);
     let text = machine.shown(&["--restore", "--dry-run"]);
-    assert!(text.contains("would write true") && text.contains("(was false)"), "{text}");
+    assert!(text.contains("would restore true") && text.contains("(was false)"), "{text}");
     assert_eq!(machine.values(), "1:1:2:2");
 }
 
@@ -205,9 +217,13 @@ fn weights_someone_else_changed_since_are_left_alone_unless_told() {
     let machine = Machine::planted([7, 1, 1, 1], None);
     machine.shown(&["--apply"]);
     std::fs::write(machine.root().join(DIR).join("node2"), "9\n").unwrap();
-    let error = machine.refused(&["--restore"], 1);
-    assert!(error.contains("node2 reads 9") && error.contains("--overwrite"), "{error}");
-    assert_eq!(machine.values(), "1:1:9:2");
+    for words in [&["--restore", "--dry-run"][..], &["--restore"]] {
+        let error = machine.refused(words, 1);
+        assert!(error.contains("node2 reads 9") && error.contains("--overwrite"), "{error}");
+        assert_eq!(machine.values(), "1:1:9:2");
+    }
+    let text = machine.shown(&["--restore", "--overwrite", "--dry-run"]);
+    assert!(text.contains("node2 (was 9)"), "{text}");
     machine.shown(&["--restore", "--overwrite"]);
     assert_eq!(machine.values(), "7:1:1:1");
 }

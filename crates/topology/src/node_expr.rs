@@ -80,7 +80,7 @@ pub enum NodeSetError {
 
 impl fmt::Display for NodeSetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const GRAMMAR: &str = "write nodes as 0 or 0,2-3, or all, near, far, local, remote, dram, cxl, hbm, pmem, gpu, tier:N; !0 is all but 0, +0 the first allowed one";
+        const GRAMMAR: &str = "write nodes as 0 or 0,2-3, or all, near, far, local, remote, dram, cxl, hbm, pmem, gpu, tier:N; before the whole set may stand ! (!0 is all but 0) or + (+0 is the first allowed one)";
         match self {
             Self::Empty => write!(f, "the node set is empty; {GRAMMAR}"),
             Self::BadTerm { term } => write!(f, "`{term}` is not a node set; {GRAMMAR}"),

@@ -125,6 +125,16 @@ impl<'a> Setter<'a> {
         Ok(report)
     }
 
+    /// What [`Self::restore`] would do now, if no run uses the weights.
+    ///
+    /// # Errors
+    /// The journal can't be read.
+    pub fn planned(&self, on_conflict: OnConflict) -> anyhow::Result<Restored> {
+        let mut report = self.journal.planned(FOR_A_RUN, on_conflict)?;
+        report.add(self.journal.planned(KEPT, on_conflict)?);
+        Ok(report)
+    }
+
     /// Whether no run holds a lease.
     fn is_free(&self) -> Result<bool, LockError> {
         let turn = Turn::wait(&self.lease)?;

@@ -247,6 +247,31 @@ fn a_batch_is_left_alone_if_an_unreadable_one_changes_the_same_file() {
 }
 
 #[test]
+fn a_plan_says_what_a_restore_then_does_and_changes_nothing() {
+    for on_conflict in [OnConflict::Refuse, OnConflict::Overwrite] {
+        for meddled in [None, Some("2"), Some("9")] {
+            let (dir, fs) = system();
+            let journal = journal(&dir, &fs);
+            journal.change("weights", &[change(A, "2")]).unwrap();
+            journal.change("tier", &[change(B, "5")]).unwrap();
+            journal.change("weights", &[change(A, "3"), change(B, "6")]).unwrap();
+            if let Some(value) = meddled {
+                fs.meddle(A, value);
+            }
+            let before = (fs.value(A), fs.value(B), files(&dir));
+            for by in ["tier", "weights", "nobody"] {
+                let planned = journal.planned(by, on_conflict).unwrap();
+                let case = format!("{on_conflict:?} {meddled:?} {by}");
+                if by == "tier" {
+                    assert_eq!((fs.value(A), fs.value(B), files(&dir)), before, "{case}");
+                }
+                assert_eq!(planned, journal.restore(by, on_conflict).unwrap(), "{case}");
+            }
+        }
+    }
+}
+
+#[test]
 fn names_that_are_not_exactly_ours_are_no_batches() {
     let (dir, fs) = system();
     let journal = journal(&dir, &fs);

@@ -4,7 +4,8 @@
 //! process has changed it since, or if the process that has changed it still runs and restores it itself. What can't be
 //! restored keeps nothing else from being restored.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::process::ExitCode;
 
 use nearfar_command::exit::Exit;
@@ -12,7 +13,7 @@ use nearfar_command::output;
 use nearfar_command::weighing::set::Setter;
 use nearfar_daemon::advice::service;
 use nearfar_kernel::fs::{Fs, RootFs};
-use nearfar_kernel::journal::{Batch, Journal, OnConflict, Pending};
+use nearfar_kernel::journal::{Batch, Journal, OnConflict, Recorded};
 use nearfar_kernel::{advice, process};
 
 use super::{balance, tier};
@@ -32,12 +33,12 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let fs = RootFs::live()?;
     let journal = Journal::new(Journal::default_dir(), &fs, "/");
+    let on_conflict = if args.overwrite { OnConflict::Overwrite } else { OnConflict::Refuse };
     if args.dry_run {
-        return dry(&journal.all_pending()?);
+        return dry(&journal, on_conflict);
     }
     output::need_root("restoring settings")?;
-    let before = journal.all_pending()?.batches;
-    let on_conflict = if args.overwrite { OnConflict::Overwrite } else { OnConflict::Refuse };
+    let before = merged(&journal.all_pending()?.batches);
     let mut failed = Vec::new();
     let mut ended = 0;
     for (what, stopped) in
@@ -59,12 +60,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         service::say_removed(&removed);
     }
     let after = journal.all_pending()?;
-    let (restored, left) = compared(&before, &after.batches);
+    let left = merged(&after.batches);
+    let restored: Vec<_> =
+        before.iter().filter(|one| left.iter().all(|other| other.path != one.path)).collect();
     for change in &restored {
         output::print(&format!("restored {change}\n"))?;
     }
     for change in &left {
-        output::note(format_args!("not restored: {change}"));
+        let found = fs.read(&change.path).ok().flatten();
+        output::note(format_args!("not restored: {change}{}", change.why(found.as_deref())));
     }
     output::note_unreadable(&after.unreadable);
     if restored.is_empty() && left.is_empty() && ended == 0 && failed.is_empty() {
@@ -93,41 +97,84 @@ fn others(journal: &Journal<'_>, fs: &dyn Fs, on_conflict: OnConflict) -> Vec<an
     ended.filter_map(|by| journal.restore(by, on_conflict).err().map(Into::into)).collect()
 }
 
-fn lines(batches: &[Batch]) -> Vec<String> {
-    let of = |batch: &Batch| {
-        let by = batch.by.clone();
-        let line = move |change: &nearfar_kernel::journal::Recorded| {
-            format!("/{}: {} to {} (changed by {by})", change.path, change.new, change.old)
-        };
-        batch.changes.iter().map(line).collect::<Vec<_>>()
-    };
-    batches.iter().flat_map(of).collect()
+/// A file with all its changes: the value before the first, and the last one.
+#[derive(Debug, PartialEq, Eq)]
+struct Changed {
+    path: String,
+    old: String,
+    new: String,
+    by: String,
 }
 
-/// The changes that were restored, and those that were not.
-fn compared(before: &[Batch], after: &[Batch]) -> (Vec<String>, Vec<String>) {
-    let left = lines(after);
-    let restored = lines(before).into_iter().filter(|line| !left.contains(line)).collect();
-    (restored, left)
+impl fmt::Display for Changed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, old, new, by } = self;
+        write!(f, "/{path}: {new} to {old} (changed by {by})")
+    }
 }
 
-fn dry(pending: &Pending) -> anyhow::Result<ExitCode> {
+impl Changed {
+    /// Why it stays, if it is another process's value that was `found`.
+    fn why(&self, found: Option<&str>) -> String {
+        match found.map(str::trim) {
+            Some(found) if found != self.new && found != self.old => format!(
+                "; it reads {found}, which another process has set: --overwrite restores {} regardless",
+                self.old
+            ),
+            _ => String::new(),
+        }
+    }
+}
+
+/// The changes of batches, oldest first, by file.
+fn merged(batches: &[Batch]) -> Vec<Changed> {
+    let mut all: Vec<Changed> = Vec::new();
+    for batch in batches {
+        for Recorded { path, old, new } in &batch.changes {
+            match all.iter_mut().find(|one| one.path == *path) {
+                Some(one) => (one.new, one.by) = (new.clone(), batch.by.clone()),
+                None => all.push(Changed {
+                    path: path.clone(),
+                    old: old.clone(),
+                    new: new.clone(),
+                    by: batch.by.clone(),
+                }),
+            }
+        }
+    }
+    all
+}
+
+fn dry(journal: &Journal<'_>, on_conflict: OnConflict) -> anyhow::Result<ExitCode> {
+    let pending = journal.all_pending()?;
     let mut text = String::new();
     for (what, pid) in [("tiering", tier::pid()), ("balancing", balance::pid())] {
         if let Some(pid) = pid {
             text += &format!("would end {what} (process {pid})\n");
         }
     }
-    for line in lines(&pending.batches) {
-        text += &format!("would restore {line}\n");
+    let owners: BTreeSet<&str> = pending.batches.iter().map(|batch| batch.by.as_str()).collect();
+    let mut stays = BTreeMap::new();
+    for by in owners {
+        let conflicts = journal.planned(by, on_conflict)?.conflicts;
+        stays.extend(conflicts.into_iter().map(|one| (one.recorded.path, one.found)));
+    }
+    let (left, back): (Vec<_>, Vec<_>) =
+        merged(&pending.batches).into_iter().partition(|one| stays.contains_key(&one.path));
+    for change in back {
+        text += &format!("would restore {change}\n");
     }
     let is_known = pending.unreadable.is_empty();
-    if text.is_empty() && is_known {
+    if text.is_empty() && is_known && left.is_empty() {
         text += "nearfar moves no pages and has changed no settings.\n";
     }
     output::print(&text)?;
+    for change in &left {
+        let why = change.why(stays.get(&change.path).map(String::as_str));
+        output::note(format_args!("would not restore {change}{why}"));
+    }
     for one in &pending.unreadable {
         output::note(format_args!("would not restore {}: {}", one.path.display(), one.found));
     }
-    Ok(if is_known { Exit::Done } else { Exit::Failed }.into())
+    Ok(if is_known && left.is_empty() { Exit::Done } else { Exit::Failed }.into())
 }

@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use nearfar_daemon::owner::Service;
-use nearfar_kernel::damon::{DamonError, DamonStat, Holder, Session, holders};
+use nearfar_kernel::damon::spec::Operations;
+use nearfar_kernel::damon::{DamonError, DamonStat, Holder, Session, holders, offers};
 use nearfar_kernel::features::{Asked, Feature, Features, State};
 use nearfar_kernel::fs::Fs;
 use nearfar_kernel::journal::Journal;
@@ -125,6 +126,12 @@ fn possible(args: &Args, fs: &dyn Fs) -> anyhow::Result<()> {
     });
     if !held.is_empty() {
         return Err(explained(DamonError::Held(held), args));
+    }
+    let journal = Journal::new(Journal::default_dir(), fs, "/");
+    // Only a trial tells. Where it is impossible, the session says why.
+    let offered = (!args.command.is_empty()).then(|| offers::trial(fs, &journal));
+    if offered.is_some_and(|tried| tried.is_ok_and(|tried| !tried.has(Feature::DamonVaddr))) {
+        return Err(explained(DamonError::Unwatched { operations: Operations::Vaddr }, args));
     }
     let tunes = Feature::DamonIntervalsGoal;
     let lacks = || {

@@ -83,6 +83,17 @@ struct ShowArgs {
     json: bool,
 }
 
+/// Refuses policies that only place pages, and have no results over time.
+fn over_time(option: &str, policies: &[Policy]) -> anyhow::Result<()> {
+    let places = |policy: &&Policy| policy.controller().is_none() && **policy != Policy::FirstTouch;
+    let Some(policy) = policies.iter().find(places) else { return Ok(()) };
+    let name = policy.name();
+    Err(anyhow::anyhow!(
+        "{option} {name}: it does not migrate pages; use one that does: colloid, balanced, carrefour"
+    ))
+    .ends_with(Exit::Usage)
+}
+
 fn contention(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number| (0.0..=100.0).contains(number));
     number.ok_or_else(|| "allowed is 0 to 100".to_owned())

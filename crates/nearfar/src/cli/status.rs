@@ -4,6 +4,7 @@
 //! It only reads, and needs no privilege: services are found as processes, settings in the journal. What only root may
 //! read is said to be unknown.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
@@ -65,6 +66,9 @@ struct Setting {
     path: String,
     value: String,
     before: String,
+    /// The present value, if another process has changed it since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    found: Option<String>,
     /// The part of nearfar that has changed it.
     by: String,
     pid: u32,
@@ -137,8 +141,9 @@ fn add_live(report: &mut Report, fs: &dyn Fs) {
     report.services = Some(running.filter_map(service).collect());
     match Journal::new(Journal::default_dir(), fs, "/").all_pending() {
         Ok(pending) => {
-            let settings: Vec<_> =
+            let mut settings: Vec<_> =
                 pending.batches.iter().flat_map(|batch| settings(batch, fs)).collect();
+            mark_foreign(&mut settings, fs);
             let left = settings.iter().filter(|one| !one.running && one.by != STAYS).count();
             if left > 0 {
                 report.problems.push(format!(
@@ -184,10 +189,25 @@ fn settings<'a>(batch: &'a Batch, fs: &'a dyn Fs) -> impl Iterator<Item = Settin
         path: format!("/{}", change.path),
         value: change.new.clone(),
         before: change.old.clone(),
+        found: None,
         by: batch.by.clone(),
         pid: batch.pid,
         running,
     })
+}
+
+/// Adds present values that none of the changes has written or replaced.
+fn mark_foreign(settings: &mut [Setting], fs: &dyn Fs) {
+    let known: BTreeSet<(String, String)> = settings
+        .iter()
+        .flat_map(|one| [&one.value, &one.before].map(|value| (one.path.clone(), value.clone())))
+        .collect();
+    for one in settings {
+        // A value that this user may not read is not known to be another's.
+        let found = fs.read(one.path.trim_start_matches('/')).ok().flatten();
+        let found = found.map(|text| text.trim().to_owned());
+        one.found = found.filter(|value| !known.contains(&(one.path.clone(), value.clone())));
+    }
 }
 
 fn next(report: &Report, topology: &Topology, is_live: bool) -> Vec<Next> {
@@ -261,12 +281,15 @@ impl Report {
                 out.push_str("  none\n");
             }
             for one in settings {
-                let Setting { path, value, before, by, pid, running } = one;
+                let Setting { path, value, before, found, by, pid, running } = one;
+                let foreign = found.as_ref().map_or_else(String::new, |found| {
+                    format!("; another process has set {found} since")
+                });
                 let whose = if *running { format!("process {pid}") } else { "ended".into() };
                 wrapped(
                     &mut out,
                     "  ",
-                    &format!("{path}: {value}, before {before} (by {by}, {whose})"),
+                    &format!("{path}: {value}, before {before} (by {by}, {whose}){foreign}"),
                     4,
                 );
             }

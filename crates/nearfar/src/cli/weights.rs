@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use nearfar_kernel::fs::Fs;
-use nearfar_kernel::journal::{OnConflict, Recorded, Restored};
+use nearfar_kernel::journal::{OnConflict, Recorded};
 use nearfar_kernel::weights::{self, Current, WeightsError};
 use nearfar_policy::{Unweighable, Weights};
 use nearfar_topology::{Mix, NodeExpr, NodeSet, Topology};
@@ -168,7 +168,7 @@ fn plan<'a>(
     };
     let wanted = Wanted { machine, nodes: &nodes, cpu_nodes: cpu_nodes.as_ref(), mix: args.mix };
     let is_given = given.is_some();
-    let (figures, weights) = if let Some(weights) = given {
+    let (mut figures, weights) = if let Some(weights) = given {
         let figures = source::figures(args.from.as_ref(), wanted);
         (if args.from.is_some() { Some(figures?) } else { figures.ok() }, weights)
     } else if args.from == Some(From::Kernel) {
@@ -190,6 +190,11 @@ fn plan<'a>(
             figures.best().map_err(|error| unweighable(&error, &nodes)).ends_with(Exit::Failed)?;
         (Some(figures), best.weights)
     };
+    // Firmware does not say whether it is the lab's.
+    let firmware = figures.as_mut().filter(|figures| figures.source == "hmat");
+    if let Some(figures) = firmware {
+        figures.emulated = Some(args.machine.select().lab(fs).is_some());
+    }
     let pending = setter.pending().unwrap_or_default();
     Ok(Plan { machine, nodes, mix: args.mix, is_given, figures, weights, current, pending })
 }
@@ -222,32 +227,18 @@ fn apply(args: &Args, plan: &Plan<'_>, setter: &Setter<'_>) -> anyhow::Result<Ve
 }
 
 fn restore(args: &Args, setter: &Setter<'_>) -> anyhow::Result<ExitCode> {
-    if args.dry_run {
-        let back = setter.pending()?.into_iter().rev();
-        let back: Vec<_> = back
-            .map(|change| Recorded { path: change.path, old: change.new, new: change.old })
-            .collect();
-        if args.json {
-            output::print_json(&json::Restoring::planned(&back))?;
-        } else {
-            output::print(&text::written(&back, true, "nothing to restore"))?;
-        }
-        return Ok(ExitCode::SUCCESS);
-    }
     let on_conflict = if args.overwrite { OnConflict::Overwrite } else { OnConflict::Refuse };
-    let report = setter.restore(on_conflict)?;
+    let (report, what) = match args.dry_run {
+        true => (setter.planned(on_conflict)?, "the weights would be left unchanged"),
+        false => (setter.restore(on_conflict)?, "the weights were left unchanged"),
+    };
     if args.json {
-        output::print_json(&json::Restoring::done(&report))?;
+        output::print_json(&json::Restoring::of(&report, !args.dry_run))?;
     } else {
-        output::print(&text::restored(&report))?;
+        output::print(&text::restored(&report, args.dry_run))?;
     }
-    refuse_conflicts(&report)?;
+    output::refuse_conflicts(&report, what, "--restore --overwrite")?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Fails if a value was not restored because another process had changed it.
-fn refuse_conflicts(report: &Restored) -> anyhow::Result<()> {
-    output::refuse_conflicts(report, "the weights were left unchanged", "--restore --overwrite")
 }
 
 /// Whether the kernel's weights differ from these and can be set.

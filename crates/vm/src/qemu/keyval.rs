@@ -4,6 +4,11 @@
 
 use std::ops::Range;
 
+use nearfar_topology::NodeExpr;
+
+use crate::error::VmError;
+use crate::wish::TYPE;
+
 /// One parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Field {
@@ -67,6 +72,26 @@ pub(crate) fn escape(value: &str) -> String {
 /// The value of the last parameter `key`, which is the one QEMU uses.
 pub(crate) fn get<'a>(fields: &'a [Field], key: &str) -> Option<&'a str> {
     fields.iter().rev().find(|field| field.key == key).map(|field| field.value.as_str())
+}
+
+/// Refuses `host-mem-type=near,far`, which QEMU's syntax reads as `host-mem-type=near` and a key `far`.
+///
+/// # Errors
+/// [`VmError::Value`].
+pub(crate) fn one_comma(place: &str, fields: &[Field]) -> Result<(), VmError> {
+    for two in fields.windows(2).filter(|two| two[0].key == TYPE) {
+        let (first, next) = (&two[0].value, &two[1].key);
+        let has_no_value = two[1].span.len() == next.len();
+        if has_no_value && (next == "cxlram" || next.parse::<NodeExpr>().is_ok()) {
+            return Err(VmError::Value {
+                place: place.to_owned(),
+                key: TYPE.to_owned(),
+                text: format!("{first},{next}"),
+                problem: format!("a comma within a value is written twice: {first},,{next}"),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Whether a value switches something off.

@@ -319,6 +319,7 @@ fn placed(object: &Object, host: &Host<'_>, native: Option<&str>) -> Result<Plac
         key: key.into(),
         remedy: remedy.into(),
     };
+    keyval::one_comma(&object.place, &object.fields)?;
     let Some(text) = object.get(TYPE) else {
         return Err(missing(
             TYPE,

@@ -37,7 +37,7 @@ pub(super) fn memory(options: &[Opt]) -> Result<Bytes, VmError> {
 /// Takes our keys off `-m`, as text for an object.
 pub(super) fn take(words: &mut [OsString]) -> Result<Option<String>, VmError> {
     let is_ours = |key: &str| [TYPE, POLICY].contains(&key);
-    let mut wish: Option<String> = None;
+    let mut found: Option<String> = None;
     for opt in words::options(words).iter().filter(|opt| opt.name == "m") {
         let fields = keyval::parse(&opt.value, Some("size"));
         let ours: Vec<_> = fields.iter().filter(|field| is_ours(&field.key)).collect();
@@ -51,15 +51,24 @@ pub(super) fn take(words: &mut [OsString]) -> Result<Option<String>, VmError> {
                 remedy: "write the size first: -m 4G,host-mem-type=cxl".into(),
             });
         }
+        keyval::one_comma("-m", &fields)?;
+        for key in ["host-nodes", "policy"] {
+            if keyval::get(&fields, key).is_some() {
+                return Err(conflict(
+                    &format!("{key}="),
+                    "leave it out: host-mem-policy is the policy",
+                ));
+            }
+        }
         let texts: Vec<_> = ours.iter().map(|field| &opt.value[field.span.clone()]).collect();
-        if wish.replace(texts.join(",")).is_some() {
+        if found.replace(texts.join(",")).is_some() {
             return Err(conflict("another -m with it", "write it once"));
         }
         let removed = fields.windows(2).filter(|two| is_ours(&two[1].key));
         let removed = removed.map(|two| Splice::new(two[0].span.end..two[1].span.end, ""));
         words[opt.word] = splice::apply(&opt.value, removed.collect()).into();
     }
-    Ok(wish)
+    Ok(found)
 }
 
 /// Adds a backend with the keys `wish`, and makes it the machine's memory.

@@ -130,12 +130,17 @@ fn wishes_that_contradict_each_other_are_refused() {
         ("host-mem-type=hmb", "this machine has node 0 (dram, 16 GiB), node 1 (cxl, 8 GiB)"),
         ("host-mem-type=hbm", "names no node here"),
         ("host-mem-type=1-3", "no node 2-3 with memory"),
+        ("host-mem-type=dram,cxlram", "a comma within a value is written twice: dram,,cxlram"),
+        ("host-mem-type=0,1,share=on", "0,,1"),
     ] {
         let error = refused(&object(keys));
         assert!(error.starts_with("-object a: ") && error.contains(part), "{keys}: {error}");
     }
     for (line, part) in [
         ("qemu -object memory-backend-ram,size=1G,host-mem-type=cxl", "id is missing"),
+        ("qemu -m 1G,host-mem-type=near,far", "near,,far"),
+        ("qemu -m 1G,host-mem-type=cxl,host-nodes=0", "host-mem-type and host-nodes= exclude"),
+        ("qemu -m 1G,policy=bind,host-mem-type=cxl", "host-mem-type and policy= exclude"),
         ("qemu -object memory-backend-ram,id=a,host-mem-type=cxl", "size is missing"),
         ("qemu -object memory-backend-ram,id=a,size=1Q,host-mem-type=cxl", "not a size"),
         (

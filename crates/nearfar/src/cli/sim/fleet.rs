@@ -7,7 +7,7 @@ use nearfar_sim::fleet::{self, Options};
 
 use super::tiers::rate;
 use nearfar_bench::pages::sim::fleet::Document;
-use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::exit::Exit;
 use nearfar_command::number::whole;
 use nearfar_command::output;
 use nearfar_kernel::clock::Stopwatch;
@@ -34,13 +34,7 @@ pub(crate) struct Args {
 
 /// Simulates the day.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    if args.policy.controller().is_none() && args.policy != Policy::FirstTouch {
-        let error = anyhow::anyhow!(
-            "--policy {}: it does not migrate pages; use one that does: colloid, balanced, carrefour",
-            args.policy.name()
-        );
-        return Err(error).ends_with(Exit::Usage);
-    }
+    super::over_time("--policy", &[args.policy])?;
     let options =
         Options { hosts: args.hosts, policy: args.policy, rate_gbps: args.rate, seed: args.seed };
     let watch = Stopwatch::start();

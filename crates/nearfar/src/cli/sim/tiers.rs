@@ -91,6 +91,7 @@ pub(super) fn rate(text: &str) -> Result<f64, String> {
 /// Runs the study.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     new_file::check(args.html.iter().chain(&args.svg))?;
+    super::over_time("--policies", &args.policies)?;
     let share = |percent: u32| f64::from(percent) / 100.0;
     let (counters, counted) = args.counters.counters();
     let sensors = Sensors {

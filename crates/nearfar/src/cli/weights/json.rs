@@ -92,9 +92,9 @@ impl<'a> Report<'a> {
 #[derive(Debug, Serialize)]
 pub(super) struct Restoring<'a> {
     schema: &'static str,
-    /// Whether the values were restored (false: `--dry-run`).
+    /// Whether the values were restored (false: `--dry-run`, or some were not: `conflicts`).
     done: bool,
-    /// In order; `old` is the restored value, `new` the one nearfar had written.
+    /// In order; `old` is the restored value, `new` the one found before.
     put_back: &'a [Recorded],
     /// Batches whose values a restart of the machine had already undone.
     void: usize,
@@ -111,17 +111,7 @@ struct Conflict<'a> {
 }
 
 impl<'a> Restoring<'a> {
-    pub(super) fn planned(back: &'a [Recorded]) -> Self {
-        Self {
-            schema: "nearfar.restore/1",
-            done: false,
-            put_back: back,
-            void: 0,
-            conflicts: Vec::new(),
-        }
-    }
-
-    pub(super) fn done(report: &'a Restored) -> Self {
+    pub(super) fn of(report: &'a Restored, is_done: bool) -> Self {
         let conflict = |conflict: &'a nearfar_kernel::journal::Conflict| Conflict {
             path: &conflict.recorded.path,
             old: &conflict.recorded.old,
@@ -130,7 +120,7 @@ impl<'a> Restoring<'a> {
         };
         Self {
             schema: "nearfar.restore/1",
-            done: true,
+            done: is_done && report.conflicts.is_empty(),
             put_back: &report.put_back,
             void: report.void,
             conflicts: report.conflicts.iter().map(conflict).collect(),

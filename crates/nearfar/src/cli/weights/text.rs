@@ -136,11 +136,12 @@ pub(super) fn written(writes: &[Recorded], dry_run: bool, none: &str) -> String 
     out
 }
 
-/// The results of --restore.
-pub(super) fn restored(report: &Restored) -> String {
+/// The results of --restore, or of its plan.
+pub(super) fn restored(report: &Restored, dry_run: bool) -> String {
     let mut out = String::new();
+    let verb = if dry_run { "would restore" } else { "restored" };
     for Recorded { path, old, new } in &report.put_back {
-        let _ = writeln!(out, "restored {old} in {} (was {new})", shown(path).display());
+        let _ = writeln!(out, "{verb} {old} in {} (was {new})", shown(path).display());
     }
     if report.void > 0 {
         let _ = writeln!(out, "the machine has been restarted since; earlier changes are gone");
