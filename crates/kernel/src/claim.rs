@@ -34,7 +34,7 @@ const SIZE_MAX: u64 = 4 << 20;
 #[non_exhaustive]
 pub enum ClaimError {
     /// A file or directory can't be used.
-    #[error("can't {call} {}: {source}{}", path.display(), needs_root(source))]
+    #[error("can't {call} {}{}: {source}", path.display(), needs_root(source))]
     Call {
         /// `create`, `lock`, `write` and so on.
         call: &'static str,
@@ -76,7 +76,7 @@ pub enum ClaimError {
 fn needs_root(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            "; this needs root, or a directory of your own"
+            " (this needs root, or a directory of your own)"
         }
         _ => "",
     }

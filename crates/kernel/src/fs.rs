@@ -19,12 +19,14 @@ use nearfar_topology::Tree;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+mod busy;
 mod error;
 pub mod gather;
 mod input;
 mod links;
 mod plant;
 
+use busy::once_free;
 pub use error::FsError;
 pub use gather::{Extent, gather, part, topology};
 pub use input::{read_input, read_own};
@@ -34,11 +36,6 @@ pub use plant::plant;
 const READ_BYTES_MAX: u64 = 64 << 20;
 /// Larger directories are refused; 65,536 is twice the most processes or memory blocks a large machine lists.
 const LIST_ENTRIES_MAX: usize = 1 << 16;
-
-/// DAMON's files return EBUSY instead of waiting while the kernel, or one of its threads, handles another request.
-const DAMON: &str = "sys/kernel/mm/damon/";
-/// Number of retries after EBUSY. If DAMON is held by another session, the error persists.
-const BUSY_TRIES: u32 = 10_000;
 
 /// Called with each value written.
 static OBSERVER: OnceLock<fn(&Path, &str)> = OnceLock::new();
@@ -251,20 +248,6 @@ impl RootFs {
     }
 }
 
-/// Makes a call on an open file, with retries while DAMON is busy.
-fn once_free<T>(path: &str, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    let mut tries = if path.trim_start_matches('/').starts_with(DAMON) { BUSY_TRIES } else { 0 };
-    loop {
-        match call() {
-            Err(error) if tries > 0 && error.kind() == io::ErrorKind::ResourceBusy => {
-                tries -= 1;
-                std::thread::yield_now();
-            }
-            result => return result,
-        }
-    }
-}
-
 impl Fs for RootFs {
     fn is_live(&self) -> bool {
         self.path == Path::new("/")
@@ -423,21 +406,6 @@ mod tests {
         let (_dir, fs) = root();
         fs.write("/sys/a/value", "8").unwrap();
         assert_eq!(fs.read("sys/a/value").unwrap().as_deref(), Some("8"));
-    }
-
-    #[test]
-    fn only_damon_is_asked_again_when_it_is_busy() {
-        let tries_of = |path: &str, free_after: u32| {
-            let mut tries = 0;
-            let result = once_free(path, || {
-                tries += 1;
-                if tries > free_after { Ok(()) } else { Err(Errno::BUSY.into()) }
-            });
-            (result.is_ok(), tries)
-        };
-        assert_eq!(tries_of("/sys/kernel/mm/damon/admin/kdamonds/0/state", 5), (true, 6));
-        assert!(!tries_of("sys/kernel/mm/damon/admin/kdamonds/0/state", u32::MAX).0);
-        assert_eq!(tries_of("sys/kernel/mm/numa/demotion_enabled", 5), (false, 1));
     }
 
     #[test]

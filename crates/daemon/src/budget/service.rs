@@ -47,7 +47,7 @@ const TARGET_LEAVES: u64 = 16 << 20;
 /// A rate that is never used up.
 const UNLIMITED: BytesPerSecond = BytesPerSecond(1 << 42);
 
-/// Keeps budgets until it is stopped, or until the cgroups that were named have gone.
+/// Keeps budgets until it is stopped.
 ///
 /// # Errors
 /// The reason why it can't start or ended early.
@@ -87,6 +87,8 @@ pub fn serve(
 struct Group {
     keeper: Keeper,
     named: bool,
+    /// Whether its cgroup exists.
+    is_there: bool,
     hands: [Hand; 2],
     stepped: Stopwatch,
     /// The pause after an attempt that moved little, since when.
@@ -101,7 +103,7 @@ impl Group {
         let keeper = Keeper::new(budget);
         let hands = [Hand::default(); 2];
         let (stepped, rested) = (Stopwatch::start(), Stopwatch::start());
-        Self { keeper, named, hands, stepped, rest: Duration::ZERO, rested, seen }
+        Self { keeper, named, is_there: true, hands, stepped, rest: Duration::ZERO, rested, seen }
     }
 
     /// Searching for pages costs as much whether there are some or not, so attempts that move little become rare.
@@ -180,26 +182,24 @@ impl<'a> Service<'a> {
         Ok(())
     }
 
-    /// Adopts attributes of cgroups, and drops cgroups that have gone.
+    /// Adopts attributes of cgroups, and drops those of cgroups that have gone. A named cgroup may come again: a service
+    /// that is restarted gets a new one of the same path.
     fn search(&mut self) -> anyhow::Result<()> {
-        let gone: Vec<String> = self
-            .groups
-            .keys()
-            .filter(|path| self.hierarchy.named(self.fs, path).is_err())
-            .cloned()
-            .collect();
-        for path in gone {
-            output::note(format_args!("cgroup {path} has gone, and its budget with it"));
-            self.groups.remove(&path);
+        for (path, group) in &mut self.groups {
+            let is_there = self.hierarchy.named(self.fs, path).is_ok();
+            match (group.is_there, is_there) {
+                (true, false) if group.named => {
+                    output::note(format_args!("cgroup {path} has gone; its budget waits for it"));
+                    group.seen.blocked = Some("the cgroup does not exist at present".into());
+                }
+                (true, false) => output::note(format_args!("cgroup {path} has gone")),
+                (false, true) => group.seen.blocked = None,
+                _ => {}
+            }
+            group.is_there = is_there;
         }
-        if self.attributes {
-            self.adopt()?;
-        }
-        anyhow::ensure!(
-            self.attributes || !self.groups.is_empty(),
-            "all cgroups with a budget have gone"
-        );
-        Ok(())
+        self.groups.retain(|_, group| group.named || group.is_there);
+        if self.attributes { self.adopt() } else { Ok(()) }
     }
 
     fn adopt(&mut self) -> anyhow::Result<()> {

@@ -81,14 +81,16 @@ impl Spread {
     /// Migrates the misplaced pages of a range.
     fn search(&self, pid: u32, (first, end): (u64, u64), stops: &dyn Fn() -> bool) -> super::Tally {
         let mut mover = Mover::new(Rate::new(RATE, Nanoseconds(0)), Shared::Stay);
-        let mut from = first;
+        let (mut from, mut now) = (first, Nanoseconds(0));
         while from < end && !stops() {
             let to = end.min((from / CHUNK + 1) * CHUNK);
             let numbers: Vec<u64> = (from..to).collect();
             let nodes = pages::nodes(pid, &numbers);
             mover.ask(requests(&self.weights, Process(pid), &numbers, &nodes));
-            while mover.waiting() > 0 {
-                mover.step(Nanoseconds(1_000_000_000));
+            // A step's migration takes its time, so the rate need not be kept by waiting.
+            while mover.waiting() > 0 && !stops() {
+                now.0 += 1_000_000_000;
+                mover.step(now);
             }
             from = to;
         }

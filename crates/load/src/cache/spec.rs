@@ -60,21 +60,25 @@ impl FromStr for Spec {
             return Ok(Self::Zipf(exponent));
         }
         if let Some(file) = text.strip_prefix("trace:") {
-            return Ok(Self::Trace(file.into()));
+            return Ok(Self::Trace(named(file)?));
         }
         if let Some(file) = text.strip_prefix("oracle-general:") {
-            return Ok(Self::OracleGeneral(file.into()));
+            return Ok(Self::OracleGeneral(named(file)?));
         }
         if let Some(rest) = text.strip_prefix("csv:") {
             let (columns, file) =
                 rest.split_once(':').ok_or("write csv:key=COLUMN,size=COLUMN:FILE")?;
-            return Ok(Self::Table(columns.parse()?, file.into()));
+            return Ok(Self::Table(columns.parse()?, named(file)?));
         }
         if text.is_empty() || text == "zipf" {
             return Err(format!("write {FORMS}"));
         }
         Ok(Self::Cachebench(text.into()))
     }
+}
+
+fn named(file: &str) -> Result<PathBuf, String> {
+    if file.is_empty() { Err(format!("it names no file; write {FORMS}")) } else { Ok(file.into()) }
 }
 
 impl fmt::Display for Spec {
@@ -341,6 +345,8 @@ mod tests {
             "zipf:inf",
             "csv:a",
             "csv:key=1:a",
+            "trace:",
+            "csv:key=1,size=2:",
         ] {
             assert!(text.parse::<Spec>().is_err(), "{text}");
         }

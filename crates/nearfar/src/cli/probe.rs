@@ -50,13 +50,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIST", value_parser = node_list)]
     cpu_nodes: Option<NodeSet>,
     /// Read:write mixes, with no more writes than reads
-    #[arg(long, value_name = "MIXES", value_delimiter = ',', default_values_t = MIXES)]
+    #[arg(long, value_name = "MIX,...", value_delimiter = ',', default_value = "1:0,2:1,1:1")]
     mixes: Vec<Mix>,
     /// Use at most this many CPUs per node
     #[arg(long, value_name = "NUMBER")]
     cpus: Option<usize>,
     /// Print the plan without measuring
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     dry_run: bool,
     #[command(flatten)]
     machine: MachineArgs,

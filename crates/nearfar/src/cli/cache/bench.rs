@@ -44,7 +44,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "SPEC")]
     workload: Spec,
     /// Print the plan without running it
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     dry_run: bool,
     /// Print JSON (schema nearfar.cache-bench/1)
     #[arg(long)]
