@@ -33,7 +33,7 @@ pub(super) fn look(
                 None => Ok(Some(found)),
                 Some(_) if config.format && config.bytes <= found.bytes => Ok(None),
                 Some(_) if config.format => {
-                    // A larger tier overwrites what is behind the present one.
+                    // A larger tier overwrites the bytes behind the present one.
                     let behind = vacant::behind(device, len, found.bytes).map_err(fail)?;
                     behind.map_or(Ok(None), |others| Err(foreign(others)))
                 }

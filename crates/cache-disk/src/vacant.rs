@@ -80,20 +80,17 @@ pub(super) struct Others {
 /// The device's.
 pub(super) fn others(device: &dyn Device, len: u64) -> io::Result<Option<Others>> {
     match part(device, len, 0..ENDS.min(len))? {
-        None if len > ENDS => {
-            let begin = (len - ENDS) / wide(BLOCK) * wide(BLOCK);
-            part(device, len, begin..len)
-        }
+        None if len > ENDS => behind(device, len, 0),
         found => Ok(found),
     }
 }
 
-/// Searches for foreign data in the last MiB, beyond `from`.
+/// Searches for foreign data in the last MiB, from `from` on, a multiple of a block.
 ///
 /// # Errors
 /// The device's.
 pub(super) fn behind(device: &dyn Device, len: u64, from: u64) -> io::Result<Option<Others>> {
-    let begin = from.max(len.saturating_sub(ENDS)).next_multiple_of(wide(BLOCK));
+    let begin = from.max(len.saturating_sub(ENDS) / wide(BLOCK) * wide(BLOCK));
     part(device, len, begin..len.max(begin))
 }
 

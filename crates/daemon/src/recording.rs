@@ -80,14 +80,12 @@ impl Recording {
     }
 }
 
-/// Renames what is at `path`, unless that is empty or no file.
+/// Renames the file at `path`, unless it is empty.
 fn keep(path: &Path) -> io::Result<()> {
     let Ok(path) = path.canonicalize() else { return Ok(()) };
     let there = path.metadata()?;
     if there.is_file() && there.len() > 0 {
-        let mut old = path.clone().into_os_string();
-        old.push(".old");
-        std::fs::rename(path, old)?;
+        std::fs::rename(&path, path.with_added_extension("old"))?;
     }
     Ok(())
 }

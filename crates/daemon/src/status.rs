@@ -11,7 +11,8 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    /// Takes in the outcome of a write. Only the first one ends the service: whoever started it waits for the file.
+    /// Notes the outcome of a write. Only a failure of the first one ends the service: the command that started it waits
+    /// for the file.
     ///
     /// # Errors
     /// The first write failed.

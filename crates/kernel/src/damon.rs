@@ -181,7 +181,7 @@ fn of_nearfar(pid: Option<u32>) -> String {
 /// restored that at its start.
 ///
 /// # Errors
-/// [`DamonError::InUse`] if the lock's holder is not the process whose changes are recorded, [`DamonError::Journal`].
+/// [`DamonError::InUse`] if the lock's holder is not the process of the recorded changes, [`DamonError::Journal`].
 pub fn recover(journal: &Journal<'_>, on_conflict: OnConflict) -> Result<Restored, DamonError> {
     if !journal.is_there()? {
         return Ok(Restored::default());

@@ -24,7 +24,7 @@
 //! - A file that can't be read as a batch of this version is left unchanged and reported. Batches that change a file
 //!   named in it are left unchanged too; all others are restored.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -251,11 +251,51 @@ impl<'a> Journal<'a> {
     /// [`JournalError`], the first of them; all other batches are restored regardless, unless the journal can't be
     /// written. Values that were not restored are still recorded, and another call continues.
     pub fn restore(&self, by: &str, on_conflict: OnConflict) -> Result<Restored, JournalError> {
-        let mut report = Restored::default();
         if !self.is_there()? {
-            return Ok(report);
+            return Ok(Restored::default());
         }
         let _lock = self.lock()?;
+        self.undo(by, on_conflict, None)
+    }
+
+    /// The results that [`restore`](Self::restore) would have now. Nothing is written.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub fn planned(&self, by: &str, on_conflict: OnConflict) -> Result<Restored, JournalError> {
+        if !self.is_there()? {
+            return Ok(Restored::default());
+        }
+        self.undo(by, on_conflict, Some(BTreeMap::new()))
+    }
+
+    /// Values that other processes have set since, by file, in changes of all owners: a restore would leave these.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub fn foreign(
+        &self,
+        on_conflict: OnConflict,
+    ) -> Result<BTreeMap<String, String>, JournalError> {
+        let batches = self.all_pending()?.batches;
+        let owners: BTreeSet<&str> = batches.iter().map(|batch| batch.by.as_str()).collect();
+        let mut foreign = BTreeMap::new();
+        for by in owners {
+            let conflicts = self.planned(by, on_conflict)?.conflicts;
+            foreign.extend(conflicts.into_iter().map(|one| (one.recorded.path, one.found)));
+        }
+        Ok(foreign)
+    }
+
+    /// Restores the changes of `by`; with `planned`, writes nothing but the values that files would have, there.
+    fn undo(
+        &self,
+        by: &str,
+        on_conflict: OnConflict,
+        mut planned: Option<BTreeMap<String, String>>,
+    ) -> Result<Restored, JournalError> {
+        let is_real = planned.is_none();
+        let mut report = Restored::default();
         let boot_id = self.value(BOOT_ID)?;
         let (mut kept, mut failed): (Vec<Entry>, _) = (Vec::new(), None);
         let listed = files::list(&self.dir)?;
@@ -263,7 +303,9 @@ impl<'a> Journal<'a> {
         for mut entry in listed.entries.into_iter().rev().filter(|entry| entry.root == self.root) {
             if entry.boot_id != boot_id {
                 report.void += 1;
-                files::forget(&self.dir, &entry)?;
+                if is_real {
+                    files::forget(&self.dir, &entry)?;
+                }
             } else if entry.by != by {
                 kept.push(entry);
             } else {
@@ -273,9 +315,10 @@ impl<'a> Journal<'a> {
                     kept.push(entry);
                     continue;
                 }
-                self.hand_on(&mut entry, &mut kept)?;
-                match self.restore_one(&entry, on_conflict, &mut report) {
-                    Ok(true) => files::forget(&self.dir, &entry)?,
+                self.hand_on(&mut entry, &mut kept, is_real)?;
+                match self.restore_one(&entry, on_conflict, &mut report, planned.as_mut()) {
+                    Ok(true) if is_real => files::forget(&self.dir, &entry)?,
+                    Ok(true) => {}
                     Ok(false) => kept.push(entry),
                     Err(error) => {
                         failed.get_or_insert(error);
@@ -287,63 +330,30 @@ impl<'a> Journal<'a> {
         failed.map_or(Ok(report), Err)
     }
 
-    /// What [`restore`](Self::restore) would do now. Nothing is written.
-    ///
-    /// # Errors
-    /// [`JournalError`].
-    pub fn planned(&self, by: &str, on_conflict: OnConflict) -> Result<Restored, JournalError> {
-        let mut report = Restored::default();
-        if !self.is_there()? {
-            return Ok(report);
-        }
-        let boot_id = self.value(BOOT_ID)?;
-        let listed = files::list(&self.dir)?;
-        report.unreadable = listed.unreadable;
-        let mut values = BTreeMap::new();
-        let mut kept: Vec<Entry> = Vec::new();
-        for mut entry in listed.entries.into_iter().rev().filter(|entry| entry.root == self.root) {
-            let is_blocked =
-                |change: &Recorded| report.unreadable.iter().any(|one| one.names(&change.path));
-            if entry.boot_id != boot_id {
-                report.void += 1;
-            } else if entry.by != by || entry.changes.iter().any(is_blocked) {
-                kept.push(entry);
-            } else {
-                entry.changes.retain(|change| heir(change, &kept).is_none());
-                let now = |path: &str| match values.get(path) {
-                    Some(value) => Ok(Some(String::clone(value))),
-                    None => self.value(path),
-                };
-                let conflicts = conflicts(&entry, now)?;
-                if on_conflict == OnConflict::Refuse && !conflicts.is_empty() {
-                    report.conflicts.extend(conflicts);
-                    kept.push(entry);
-                    continue;
-                }
-                for change in entry.changes.iter().rev() {
-                    if let Some(found) = now(&change.path)?.filter(|found| *found != change.old) {
-                        report.put_back.push(Recorded { new: found, ..change.clone() });
-                    }
-                }
-                values.extend(entry.changes.into_iter().map(|change| (change.path, change.old)));
-            }
-        }
-        Ok(report)
-    }
-
-    /// Restores the values of a batch; false if it was left unchanged because of conflicts.
+    /// Restores the values of a batch, or notes them in `planned`; false if it was left unchanged because of conflicts.
     fn restore_one(
         &self,
         entry: &Entry,
         on_conflict: OnConflict,
         report: &mut Restored,
+        mut planned: Option<&mut BTreeMap<String, String>>,
     ) -> Result<bool, JournalError> {
-        let conflicts = conflicts(entry, |path| self.value(path))?;
+        let conflicts = self.conflicts(entry, planned.as_deref())?;
         if on_conflict == OnConflict::Refuse && !conflicts.is_empty() {
             report.conflicts.extend(conflicts);
             return Ok(false);
         }
-        self.put_back(entry, report)?;
+        for change in entry.changes.iter().rev() {
+            let found = self.now(&change.path, planned.as_deref())?;
+            let Some(found) = found.filter(|found| *found != change.old) else { continue };
+            match &mut planned {
+                Some(values) => drop(values.insert(change.path.clone(), change.old.clone())),
+                None => {
+                    self.fs.write(&change.path, &change.old).map_err(JournalError::PutBack)?;
+                }
+            }
+            report.put_back.push(Recorded { new: found, ..change.clone() });
+        }
         Ok(true)
     }
 
@@ -373,14 +383,29 @@ impl<'a> Journal<'a> {
     }
 
     /// Moves each change of `entry` that a kept, newer batch builds on into that batch, durably. A change that was
-    /// moved before a kill is recognised by the old value it left there.
-    fn hand_on(&self, entry: &mut Entry, kept: &mut [Entry]) -> Result<(), JournalError> {
+    /// moved before a kill is recognised by the old value it left there. Without `is_real` nothing is saved.
+    fn hand_on(
+        &self,
+        entry: &mut Entry,
+        kept: &mut [Entry],
+        is_real: bool,
+    ) -> Result<(), JournalError> {
         let mut rest = Vec::new();
         for change in std::mem::take(&mut entry.changes) {
-            match heir(&change, kept) {
+            let heir = kept.iter_mut().rev().find_map(|newer| {
+                let builds_on = |later: &Recorded| {
+                    later.path == change.path
+                        && (later.old == change.new || later.old == change.old)
+                };
+                let at = newer.changes.iter().position(builds_on)?;
+                Some((newer, at))
+            });
+            match heir {
                 Some((newer, at)) => {
-                    kept[newer].changes[at].old.clone_from(&change.old);
-                    files::save(&self.dir, &kept[newer])?;
+                    newer.changes[at].old.clone_from(&change.old);
+                    if is_real {
+                        files::save(&self.dir, newer)?;
+                    }
                 }
                 None => rest.push(change),
             }
@@ -389,14 +414,41 @@ impl<'a> Journal<'a> {
         Ok(())
     }
 
-    fn put_back(&self, entry: &Entry, report: &mut Restored) -> Result<(), JournalError> {
-        for change in entry.changes.iter().rev() {
-            if let Some(found) = self.value(&change.path)?.filter(|found| *found != change.old) {
-                self.fs.write(&change.path, &change.old).map_err(JournalError::PutBack)?;
-                report.put_back.push(Recorded { new: found, ..change.clone() });
+    /// Values that another process has changed since: those that read neither old nor new, and, if a witness reads
+    /// otherwise, all that are not the old ones.
+    fn conflicts(
+        &self,
+        entry: &Entry,
+        planned: Option<&BTreeMap<String, String>>,
+    ) -> Result<Vec<Conflict>, JournalError> {
+        let mut conflicts = Vec::new();
+        let mut is_taken_over = false;
+        for Witness { path, reads } in &entry.witnesses {
+            // A kdamond that has ended shows this as its thread.
+            is_taken_over |=
+                self.now(path, planned)?.is_some_and(|now| now != *reads && now != "-1");
+        }
+        for change in &entry.changes {
+            match self.now(&change.path, planned)? {
+                Some(found) if found != change.old && (is_taken_over || found != change.new) => {
+                    conflicts.push(Conflict { recorded: change.clone(), found });
+                }
+                _ => {}
             }
         }
-        Ok(())
+        Ok(conflicts)
+    }
+
+    /// The planned value of a file, or else the present one.
+    fn now(
+        &self,
+        path: &str,
+        planned: Option<&BTreeMap<String, String>>,
+    ) -> Result<Option<String>, JournalError> {
+        match planned.and_then(|values| values.get(path)) {
+            Some(value) => Ok(Some(value.clone())),
+            None => self.value(path),
+        }
     }
 
     fn value(&self, path: &str) -> Result<Option<String>, JournalError> {
@@ -428,39 +480,6 @@ impl<'a> Journal<'a> {
         self.make_dir()?;
         Lock::take(&self.dir.join("lock"), lock::PATIENCE).map_err(JournalError::Lock)
     }
-}
-
-/// The change of a kept, newer batch that builds on this one: the batch's index, and the change's.
-fn heir(change: &Recorded, kept: &[Entry]) -> Option<(usize, usize)> {
-    let builds_on = |later: &Recorded| {
-        later.path == change.path && (later.old == change.new || later.old == change.old)
-    };
-    let of =
-        |(newer, entry): (usize, &Entry)| Some((newer, entry.changes.iter().position(builds_on)?));
-    kept.iter().enumerate().rev().find_map(of)
-}
-
-/// Values that another process has changed since: those that are `now` neither old nor new, and, if a witness reads
-/// otherwise, all that are not the old ones.
-fn conflicts(
-    entry: &Entry,
-    now: impl Fn(&str) -> Result<Option<String>, JournalError>,
-) -> Result<Vec<Conflict>, JournalError> {
-    let mut conflicts = Vec::new();
-    let mut is_taken_over = false;
-    for Witness { path, reads } in &entry.witnesses {
-        // A kdamond that has ended shows this as its thread.
-        is_taken_over |= now(path)?.is_some_and(|now| now != *reads && now != "-1");
-    }
-    for change in &entry.changes {
-        match now(&change.path)? {
-            Some(found) if found != change.old && (is_taken_over || found != change.new) => {
-                conflicts.push(Conflict { recorded: change.clone(), found });
-            }
-            _ => {}
-        }
-    }
-    Ok(conflicts)
 }
 
 /// Any bytes as a file of the journal, for fuzz targets.

@@ -129,7 +129,7 @@ pub(crate) fn open(path: &Path) -> Result<File, LockError> {
     Ok(file)
 }
 
-/// Takes the access of others away, which an earlier version gave: whoever can open a file can keep it locked.
+/// Removes the access of other users, which an earlier version gave: any process that can open a file can keep it locked.
 pub(crate) fn restrict(file: &File, found: &fs::Metadata) -> io::Result<()> {
     if found.mode() & 0o077 == 0 {
         return Ok(());

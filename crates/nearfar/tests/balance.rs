@@ -4,9 +4,12 @@
 
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
-use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
+
+mod other_user;
+
+use other_user::OtherUser;
 
 /// On a machine with one node the command refuses for that reason; on others for the reason in the arguments.
 fn balance(state: &Path, arguments: &[&str]) -> (Option<i32>, String) {
@@ -129,24 +132,16 @@ fn files_of_another_user_are_not_believed() {
 
 #[test]
 fn another_user_is_not_told_that_it_was_killed() {
-    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
-        println!("SKIPPED: only root can run a command as another user");
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
-    // The other user may not be able to reach the directory of this build.
-    let program = dir.path().join("nearfar");
-    std::fs::copy(env!("CARGO_BIN_EXE_nearfar"), &program).unwrap();
+    let Some(user) = OtherUser::new() else { return };
     let status = |started| {
-        claim(dir.path(), started);
-        let claimed = dir.path().join("journal/moves-pages.claim");
+        claim(user.dir(), started);
+        let claimed = user.dir().join("journal/moves-pages.claim");
         std::fs::set_permissions(claimed, Permissions::from_mode(0o600)).unwrap();
         let state = state_of(7).replace(&format!(":{},", self::started()), &format!(":{started},"));
-        std::fs::write(dir.path().join("journal/balance.json"), state).unwrap();
-        let mut command = Command::new(&program);
-        command.args(["balance", "status"]).env("NEARFAR_STATE", dir.path()).current_dir("/");
-        let Output { status, stderr, .. } = command.uid(65534).gid(65534).output().unwrap();
+        std::fs::write(user.dir().join("journal/balance.json"), state).unwrap();
+        let mut command = user.nearfar(&["balance", "status"]);
+        let output = command.env("NEARFAR_STATE", user.dir()).output().unwrap();
+        let Output { status, stderr, .. } = output;
         (status.code(), String::from_utf8(stderr).unwrap())
     };
     assert_eq!(status(started()), (Some(0), String::new()));

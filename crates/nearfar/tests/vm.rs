@@ -8,15 +8,16 @@
 #![expect(clippy::print_stdout, reason = "a test that can't run here says so")]
 
 use std::ffi::OsString;
-use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use nearfar_lab::fetch::{Cache, Qemu, Silent};
 use serde_json::{Value, json};
+
+mod other_user;
+
+use other_user::OtherUser;
 
 const STATE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/vm-state");
 
@@ -277,22 +278,12 @@ fn running_machines_are_listed_with_their_memory() {
 
 #[test]
 fn a_machine_of_another_user_is_refused_with_the_way_out() {
-    if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED: only root can run a command as another user");
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
-    // The other user may not be able to reach the directory of this build.
-    let program = dir.path().join("nearfar");
-    std::fs::copy(env!("CARGO_BIN_EXE_nearfar"), &program).unwrap();
-    let monitor = format!("unix:{},server=on,wait=off", dir.path().join("qmp").display());
+    let Some(user) = OtherUser::new() else { return };
+    let monitor = format!("unix:{},server=on,wait=off", user.dir().join("qmp").display());
     let Some(guest) = run(&["-m", "64M", "-qmp", &monitor]) else { return };
     let pid = guest.child.id().to_string();
     for words in [&["show"][..], &["verify"], &["move", "--all", "--to", "near"]] {
-        let mut command = Command::new(&program);
-        let command = command.arg("vm").args(words).arg(&pid).uid(65534).gid(65534);
-        let output = command.current_dir("/").output().unwrap();
+        let output = user.nearfar(&[&["vm"], words, &[&pid]].concat()).output().unwrap();
         assert!(!output.status.success(), "{words:?}: {output:?}");
         assert!(text(&output.stderr).contains("needs QEMU's user, or root"), "{output:?}");
     }

@@ -125,7 +125,7 @@ impl<'a> Setter<'a> {
         Ok(report)
     }
 
-    /// What [`Self::restore`] would do now, if no run uses the weights.
+    /// The results that [`Self::restore`] would have now, if no run uses the weights.
     ///
     /// # Errors
     /// The journal can't be read.

@@ -60,15 +60,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         service::say_removed(&removed);
     }
     let after = journal.all_pending()?;
-    let left = merged(&after.batches);
+    let (left, foreign) = (merged(&after.batches), journal.foreign(on_conflict)?);
     let restored: Vec<_> =
         before.iter().filter(|one| left.iter().all(|other| other.path != one.path)).collect();
     for change in &restored {
         output::print(&format!("restored {change}\n"))?;
     }
     for change in &left {
-        let found = fs.read(&change.path).ok().flatten();
-        output::note(format_args!("not restored: {change}{}", change.why(found.as_deref())));
+        output::note(format_args!("not restored: {change}{}", change.why(&foreign)));
     }
     output::note_unreadable(&after.unreadable);
     if restored.is_empty() && left.is_empty() && ended == 0 && failed.is_empty() {
@@ -114,15 +113,13 @@ impl fmt::Display for Changed {
 }
 
 impl Changed {
-    /// Why it stays, if it is another process's value that was `found`.
-    fn why(&self, found: Option<&str>) -> String {
-        match found.map(str::trim) {
-            Some(found) if found != self.new && found != self.old => format!(
-                "; it reads {found}, which another process has set: --overwrite restores {} regardless",
-                self.old
-            ),
-            _ => String::new(),
-        }
+    /// The reason why it stays, if it has a `foreign` value.
+    fn why(&self, foreign: &BTreeMap<String, String>) -> String {
+        let Some(found) = foreign.get(&self.path) else { return String::new() };
+        format!(
+            "; it reads {found}, which another process has set: --overwrite restores {} regardless",
+            self.old
+        )
     }
 }
 
@@ -153,14 +150,9 @@ fn dry(journal: &Journal<'_>, on_conflict: OnConflict) -> anyhow::Result<ExitCod
             text += &format!("would end {what} (process {pid})\n");
         }
     }
-    let owners: BTreeSet<&str> = pending.batches.iter().map(|batch| batch.by.as_str()).collect();
-    let mut stays = BTreeMap::new();
-    for by in owners {
-        let conflicts = journal.planned(by, on_conflict)?.conflicts;
-        stays.extend(conflicts.into_iter().map(|one| (one.recorded.path, one.found)));
-    }
+    let foreign = journal.foreign(on_conflict)?;
     let (left, back): (Vec<_>, Vec<_>) =
-        merged(&pending.batches).into_iter().partition(|one| stays.contains_key(&one.path));
+        merged(&pending.batches).into_iter().partition(|one| foreign.contains_key(&one.path));
     for change in back {
         text += &format!("would restore {change}\n");
     }
@@ -170,8 +162,7 @@ fn dry(journal: &Journal<'_>, on_conflict: OnConflict) -> anyhow::Result<ExitCod
     }
     output::print(&text)?;
     for change in &left {
-        let why = change.why(stays.get(&change.path).map(String::as_str));
-        output::note(format_args!("would not restore {change}{why}"));
+        output::note(format_args!("would not restore {change}{}", change.why(&foreign)));
     }
     for one in &pending.unreadable {
         output::note(format_args!("would not restore {}: {}", one.path.display(), one.found));

@@ -128,7 +128,7 @@ fn possible(args: &Args, fs: &dyn Fs) -> anyhow::Result<()> {
         return Err(explained(DamonError::Held(held), args));
     }
     let journal = Journal::new(Journal::default_dir(), fs, "/");
-    // Only a trial tells. Where it is impossible, the session says why.
+    // Only a trial shows it. Where that is impossible, the session's error has the reason.
     let offered = (!args.command.is_empty()).then(|| offers::trial(fs, &journal));
     if offered.is_some_and(|tried| tried.is_ok_and(|tried| !tried.has(Feature::DamonVaddr))) {
         return Err(explained(DamonError::Unwatched { operations: Operations::Vaddr }, args));

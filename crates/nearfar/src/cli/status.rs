@@ -4,7 +4,7 @@
 //! It only reads, and needs no privilege: services are found as processes, settings in the journal. What only root may
 //! read is said to be unknown.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use nearfar_command::machine;
 use nearfar_command::output::{self, wrapped};
 use nearfar_command::weighing::source;
 use nearfar_kernel::fs::Fs;
-use nearfar_kernel::journal::{Batch, Journal};
+use nearfar_kernel::journal::{Batch, Journal, OnConflict};
 use nearfar_kernel::process::{self, Running};
 use nearfar_topology::{Finding, Topology};
 use serde::Serialize;
@@ -139,11 +139,13 @@ fn add_live(report: &mut Report, fs: &dyn Fs) {
     let own = std::process::id();
     let running = process::running("nearfar").into_iter().filter(|one| one.pid != own);
     report.services = Some(running.filter_map(service).collect());
-    match Journal::new(Journal::default_dir(), fs, "/").all_pending() {
+    let journal = Journal::new(Journal::default_dir(), fs, "/");
+    match journal.all_pending() {
         Ok(pending) => {
-            let mut settings: Vec<_> =
-                pending.batches.iter().flat_map(|batch| settings(batch, fs)).collect();
-            mark_foreign(&mut settings, fs);
+            // Values that this user may not read are not known to be another process's.
+            let foreign = journal.foreign(OnConflict::Refuse).unwrap_or_default();
+            let settings: Vec<_> =
+                pending.batches.iter().flat_map(|batch| settings(batch, fs, &foreign)).collect();
             let left = settings.iter().filter(|one| !one.running && one.by != STAYS).count();
             if left > 0 {
                 report.problems.push(format!(
@@ -183,31 +185,21 @@ fn service(running: Running) -> Option<Service> {
     Some(Service { pid, command, user, running_s })
 }
 
-fn settings<'a>(batch: &'a Batch, fs: &'a dyn Fs) -> impl Iterator<Item = Setting> + 'a {
+fn settings<'a>(
+    batch: &'a Batch,
+    fs: &'a dyn Fs,
+    foreign: &'a BTreeMap<String, String>,
+) -> impl Iterator<Item = Setting> + 'a {
     let running = process::lives(fs, batch.pid);
     batch.changes.iter().map(move |change| Setting {
         path: format!("/{}", change.path),
         value: change.new.clone(),
         before: change.old.clone(),
-        found: None,
+        found: foreign.get(&change.path).cloned(),
         by: batch.by.clone(),
         pid: batch.pid,
         running,
     })
-}
-
-/// Adds present values that none of the changes has written or replaced.
-fn mark_foreign(settings: &mut [Setting], fs: &dyn Fs) {
-    let known: BTreeSet<(String, String)> = settings
-        .iter()
-        .flat_map(|one| [&one.value, &one.before].map(|value| (one.path.clone(), value.clone())))
-        .collect();
-    for one in settings {
-        // A value that this user may not read is not known to be another's.
-        let found = fs.read(one.path.trim_start_matches('/')).ok().flatten();
-        let found = found.map(|text| text.trim().to_owned());
-        one.found = found.filter(|value| !known.contains(&(one.path.clone(), value.clone())));
-    }
 }
 
 fn next(report: &Report, topology: &Topology, is_live: bool) -> Vec<Next> {

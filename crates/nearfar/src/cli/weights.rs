@@ -132,11 +132,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         output::print(&text::of(&plan, args.apply))?;
         if args.apply {
             output::print("\n")?;
-            output::print(&text::written(
-                &writes,
-                args.dry_run,
-                "Nothing to write: the weights are set already.",
-            ))?;
+            output::print(&text::written(&writes, args.dry_run))?;
             if !args.dry_run {
                 output::print("Programs use them with: nearfar run -w all -- CMD\n")?;
             }

@@ -166,7 +166,7 @@ pub(crate) fn another_users_lock_ends_in_an_error_with_its_holder_and_settings_a
     refused_while_held(&lock, &["tier", "stop"]);
     done(&["tier", "stop"]);
     assert_eq!(system(), before);
-    done(&["balance", "start", "--policy", "carrefour", "--sensor", "hint-faults"]);
+    done(STARTED[1].0);
     refused_while_held(&lock, &["balance", "stop"]);
     done(&["balance", "stop"]);
     assert_eq!(system(), before);

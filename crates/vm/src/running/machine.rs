@@ -242,7 +242,7 @@ fn socket_of_process(fs: &dyn Fs, pid: u32) -> Result<PathBuf, MachineError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::qmp::tests::{HELLO, monitor};
+    use super::super::qmp::tests::{HELLO, PATIENCE, monitor};
     use super::*;
     use nearfar_kernel::fs::TreeFs;
     use nearfar_topology::Tree;
@@ -274,7 +274,7 @@ mod tests {
             [(&[HELLO, READY, ENCRYPTED], Some("sev-snp-guest")), (&[HELLO, READY, PLAIN], None)]
         {
             let (_dir, path, served) = monitor(lines);
-            let qmp = Qmp::connect(&path, Duration::from_secs(60)).unwrap();
+            let qmp = Qmp::connect(&path, PATIENCE).unwrap();
             let found = Machine { qmp, pid: 1 }.confidential().unwrap();
             assert_eq!(found.as_deref(), kind);
             served.join().unwrap();

@@ -271,7 +271,7 @@ pub(super) mod tests {
 
     pub(in super::super) const HELLO: &str = "{\"QMP\": {\"version\": {}, \"capabilities\": []}}\n";
     /// Deadline where an answer comes.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    pub(in super::super) const PATIENCE: Duration = Duration::from_secs(60);
 
     #[test]
     fn a_command_has_its_result_also_after_events() {

@@ -120,10 +120,10 @@ fn advice(out: &mut String, plan: &Plan<'_>, applying: bool) {
     }
 }
 
-/// The values that were written, or would be; `none` says why there are none.
-pub(super) fn written(writes: &[Recorded], dry_run: bool, none: &str) -> String {
+/// The values that were written, or would be.
+pub(super) fn written(writes: &[Recorded], dry_run: bool) -> String {
     if writes.is_empty() {
-        return format!("{none}\n");
+        return "Nothing to write: the weights are set already.\n".to_owned();
     }
     let mut out = String::new();
     let verb = if dry_run { "would write" } else { "wrote" };
