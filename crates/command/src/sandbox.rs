@@ -14,7 +14,7 @@ use landlock::{
     RulesetCreatedAttr as _, RulesetStatus, Scope, path_beneath_rules,
 };
 pub use nix::unistd::User;
-use nix::unistd::{geteuid, setgroups, setresgid, setresuid};
+use nix::unistd::{Gid, Uid, geteuid, setgroups, setresgid, setresuid};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
@@ -26,6 +26,9 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 /// The newest Landlock ABI whose rights are known here; older kernels enforce those they know.
 const LANDLOCK: ABI = ABI::V6;
+
+/// The user and group that have no files (overflowuid(5) in proc(5)).
+const NOBODY: u32 = 65534;
 
 /// System calls that fail with EPERM: other programs, other processes, the machine, and new sockets.
 const REFUSED: [i64; 42] = [
@@ -159,6 +162,23 @@ fn become_user(user: &User) -> anyhow::Result<()> {
     setresuid(user.uid, user.uid, user.uid).context("changing user")?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .context("denying other processes access to this one's memory")
+}
+
+/// Continues without any privilege, as an ordinary user: as nobody, if this is root.
+///
+/// # Errors
+/// Something is left.
+pub fn become_ordinary() -> anyhow::Result<()> {
+    if is_root() {
+        let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+        setgroups(&[]).context("giving up groups")?;
+        setresgid(group, group, group).context("changing group")?;
+        setresuid(user, user, user).context("changing user")?;
+        // The kernel has hidden this process's files from itself.
+        set_dumpable_behavior(DumpableBehavior::Dumpable)
+            .context("reading this process's files")?;
+    }
+    drop_capabilities().context("dropping capabilities")
 }
 
 /// Drops all capabilities, root's too: everything they are for has been done.

@@ -59,7 +59,9 @@ fn work(root: u32, mut spread: Spread, is_over: &AtomicBool) {
         }
         let begun = Stopwatch::start();
         let mut moved = Bytes(0);
-        for pid in process::tree(&fs, root).unwrap_or_default() {
+        let processes = process::tree(&fs, root).unwrap_or_default();
+        spread.keep(&processes);
+        for pid in processes {
             // One that has ended meanwhile, or that may not be read (a set-user-ID program), is left alone.
             let pass = spread.pass(&fs, pid, &is_over).unwrap_or_default();
             moved.0 = moved.0.saturating_add(pass.0);

@@ -248,8 +248,8 @@ impl<'a> Journal<'a> {
     /// one's old value as the one to restore.
     ///
     /// # Errors
-    /// [`JournalError`], the first of them; all other batches are restored regardless, unless the journal can't be
-    /// written. Values that were not restored are still recorded, and another call continues.
+    /// [`JournalError`], the first of them; all other batches are restored regardless, unless one must be handed on and
+    /// the journal can't be written. Values that were not restored are still recorded, and another call continues.
     pub fn restore(&self, by: &str, on_conflict: OnConflict) -> Result<Restored, JournalError> {
         if !self.is_there()? {
             return Ok(Restored::default());
@@ -298,14 +298,17 @@ impl<'a> Journal<'a> {
         let mut report = Restored::default();
         let boot_id = self.value(BOOT_ID)?;
         let (mut kept, mut failed): (Vec<Entry>, _) = (Vec::new(), None);
+        // One that stays is restored again by the next call, which then finds the old values.
+        let forget = |entry: &Entry, failed: &mut Option<JournalError>| {
+            let done = if is_real { files::forget(&self.dir, entry) } else { Ok(()) };
+            *failed = failed.take().or(done.err());
+        };
         let listed = files::list(&self.dir)?;
         report.unreadable = listed.unreadable;
         for mut entry in listed.entries.into_iter().rev().filter(|entry| entry.root == self.root) {
             if entry.boot_id != boot_id {
                 report.void += 1;
-                if is_real {
-                    files::forget(&self.dir, &entry)?;
-                }
+                forget(&entry, &mut failed);
             } else if entry.by != by {
                 kept.push(entry);
             } else {
@@ -317,8 +320,7 @@ impl<'a> Journal<'a> {
                 }
                 self.hand_on(&mut entry, &mut kept, is_real)?;
                 match self.restore_one(&entry, on_conflict, &mut report, planned.as_mut()) {
-                    Ok(true) if is_real => files::forget(&self.dir, &entry)?,
-                    Ok(true) => {}
+                    Ok(true) => forget(&entry, &mut failed),
                     Ok(false) => kept.push(entry),
                     Err(error) => {
                         failed.get_or_insert(error);

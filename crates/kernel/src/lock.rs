@@ -118,8 +118,12 @@ pub(crate) fn failed(call: &'static str, path: &Path) -> impl Fn(io::Error) -> L
 pub(crate) fn open(path: &Path) -> Result<File, LockError> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
     let mut options = File::options();
-    options.create(true).truncate(false).write(true).mode(0o600);
-    let file = options.custom_flags(i32::try_from(flags).unwrap_or(0)).open(path);
+    options.custom_flags(i32::try_from(flags).unwrap_or(0)).mode(0o600);
+    let mut file = options.clone().create(true).truncate(false).write(true).open(path);
+    if file.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ReadOnlyFilesystem) {
+        // Settings are restored by a journal on a file system with errors, too.
+        file = options.read(true).open(path);
+    }
     let file = file.map_err(failed("open", path))?;
     let found = file.metadata().map_err(failed("open", path))?;
     if found.uid() != rustix::process::geteuid().as_raw() || !found.is_file() {

@@ -201,6 +201,16 @@ pub fn cpu_ns(fs: &dyn Fs, process: &str) -> u64 {
     text.split_whitespace().next().and_then(|figure| figure.parse().ok()).unwrap_or(0)
 }
 
+/// Whether this process ignores a signal, as programs that nohup(1) starts ignore SIGHUP.
+#[must_use]
+pub fn ignores(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    u32::try_from(signal - 1)
+        .is_ok_and(|bit| mask.checked_shr(bit).is_some_and(|mask| mask & 1 == 1))
+}
+
 /// The fields of the text of `/proc/PID/stat` after the command, from the state on, which is field 3 of
 /// proc_pid_stat(5). The command, in brackets, may itself contain brackets and spaces.
 pub fn stat_fields(stat: &str) -> impl Iterator<Item = &str> {

@@ -1,6 +1,6 @@
 //! Runs the cache server: creates the cache, starts the movers and the server, and ends all of them at a signal.
 //!
-//! On SIGTERM and SIGINT, connections complete the requests they have begun; a second signal ends the server at once. A
+//! On SIGTERM, SIGINT and SIGHUP, connections complete the requests they have begun; a second signal ends the server at once. A
 //! thread that fails ends it, too, with an error.
 
 use std::fmt;
@@ -19,12 +19,11 @@ use nearfar_cache::tiers::Memory;
 use nearfar_cache::{Cache, Config, Making, PageSize, Tier};
 use nearfar_memcached::server::{self, Bound, Server, Stop};
 use nearfar_topology::Bytes;
-use signal_hook::consts::signal::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use nearfar_command::output;
 use nearfar_command::sandbox::{self, Sandbox, User};
 use nearfar_command::supervisor::Supervisor;
+use nearfar_command::{interrupt, output};
 use nearfar_kernel::clock::unix_ns;
 
 /// Interval at which the supervisor is notified that the cache is alive.
@@ -131,7 +130,7 @@ pub(crate) fn serve(mut plan: Plan) -> anyhow::Result<()> {
     if plan.movers > 0 {
         config.making = Making::Background;
     }
-    let signals = Signals::new([SIGTERM, SIGINT]).context("listening for signals")?;
+    let signals = Signals::new(interrupt::signals()).context("listening for signals")?;
     let allowed = server::allow_descriptors(plan.server.connections_max).context("descriptors")?;
     let wanted = plan.server.connections_max;
     if allowed < wanted as u64 {

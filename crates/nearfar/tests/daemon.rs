@@ -63,7 +63,11 @@ struct Running {
 
 impl Running {
     fn start(arguments: &[&str]) -> Self {
-        let mut child = daemon(arguments).stderr(Stdio::piped()).spawn().unwrap();
+        Self::begin(daemon(arguments))
+    }
+
+    fn begin(mut command: Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut said = String::new();
         let mut lines = BufReader::new(child.stderr.take().unwrap());
         while !said.contains("publishes") {
@@ -133,6 +137,22 @@ fn it_looks_again_and_again() {
     // On a busy machine a page may be old when it is looked at.
     let looks = || status(&place.page()).and_then(|found| found["looks"].as_u64());
     while looks().is_none_or(|looks| looks < 5) {}
+    assert_eq!(running.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn one_that_nohup_starts_goes_on_without_its_terminal() {
+    let place = Place::new();
+    let mut command = Command::new("nohup");
+    command.arg(env!("CARGO_BIN_EXE_nearfar")).args(["daemon", "--interval", "10"]);
+    command.args(["--advice", &place.page()]).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut running = Running::begin(command);
+    kill_process(Pid::from_child(&running.child), Signal::HUP).unwrap();
+    let looks = || status(&place.page()).and_then(|found| found["looks"].as_u64());
+    let before = looks().unwrap_or_default();
+    while looks().is_none_or(|looks| looks < before + 5) {
+        assert_eq!(running.child.try_wait().unwrap(), None);
+    }
     assert_eq!(running.end(Signal::TERM), Some(0));
 }
 

@@ -132,6 +132,17 @@ fn this_machine_is_asked_what_only_it_can_tell() {
 }
 
 #[test]
+fn without_privileges_root_is_answered_as_others_are() {
+    let output = doctor(&["--unprivileged", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let privileges = report["privileges"].as_array().unwrap();
+    assert!(privileges.iter().all(|one| one["held"] == false), "{privileges:?}");
+    let error = doctor(&["--unprivileged", "--sysfs", fixture("laptop.tree").to_str().unwrap()]);
+    assert_eq!(error.status.code(), Some(2), "a recording has no users");
+}
+
+#[test]
 fn sensors_are_told_of_with_what_they_see_or_why_they_can_not_be_used() {
     let output = doctor(&["--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();

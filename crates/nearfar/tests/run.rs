@@ -336,8 +336,18 @@ fn bad_usage_is_refused_with_what_was_asked_and_what_there_is() {
 fn a_report_that_can_not_be_written_stops_the_program_from_starting() {
     let dir = tempfile::tempdir().unwrap();
     let mark = dir.path().join("ran");
-    let error = refused(&["--report=/no/such/dir/x", "touch", mark.to_str().unwrap()], 125);
-    assert!(error.contains("/no/such/dir/x") && !mark.exists(), "{error}");
+    for dry in [&["--dry-run"][..], &[]] {
+        let arguments =
+            [dry, &["--report=/no/such/dir/x", "touch", mark.to_str().unwrap()]].concat();
+        let error = refused(&arguments, 2);
+        assert!(error.contains("/no/such/dir/x") && !mark.exists(), "{error}");
+    }
+}
+
+#[test]
+fn balancing_of_one_node_is_refused_in_a_dry_run_too() {
+    let error = refused_on("laptop.tree", &["--balance"], 125);
+    assert!(error.contains("--balance: there is one node with memory"), "{error}");
 }
 
 #[test]

@@ -134,6 +134,37 @@ fn applied_weights_are_undone_by_restore() {
 }
 
 #[test]
+fn settings_are_restored_though_the_journal_can_no_longer_be_written() {
+    let machine = Machine::planted([7, 1, 1, 1], Some("true"));
+    machine.shown(&["--apply"]);
+    let user = if rustix::process::geteuid().is_root() { "-m" } else { "-mr" };
+    let script = "mount --bind $NEARFAR_STATE $NEARFAR_STATE && mount -o remount,bind,ro $NEARFAR_STATE && \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args([
+        user,
+        "sh",
+        "-c",
+        script,
+        "sh",
+        env!("CARGO_BIN_EXE_nearfar"),
+        "weights",
+        "--restore",
+    ]);
+    let output = command
+        .args(["--sysfs", machine.root().to_str().unwrap()])
+        .env("NEARFAR_STATE", machine.dir.path().join("state"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.code() == Some(1) && said.contains("Read-only file system"),
+        "{output:?}"
+    );
+    assert_eq!((machine.values().as_str(), machine.value("auto").as_str()), ("7:1:1:1", "true"));
+    assert_eq!(machine.shown(&["--restore"]), "nothing to restore\n", "the values are old ones");
+}
+
+#[test]
 fn each_written_setting_is_printed_if_wanted() {
     let machine = Machine::planted([7, 1, 1, 1], None);
     let output = machine.weights(&["0=3,2-3=4", "--apply", "-v"]);

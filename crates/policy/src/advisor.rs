@@ -2,7 +2,7 @@
 //!
 //! Idle latency is the least ever sampled, since firmware's figure and a chain of dependent loads measure slightly
 //! different things. If that least is far above firmware's figure, the node was never idle while sampled, and
-//! firmware's figure counts. A load far below it was served by a cache, so no load counts as less than idle. One sample
+//! firmware's figure counts. It is found anew once the sampled memory had been migrated to another node. A load far below it was served by a cache, so no load counts as less than idle. One sample
 //! is short and may be disturbed, so it is averaged with earlier ones. Weights are those of
 //! [`interleave`](super::interleave) that equalise latencies. [`pace`] bounds the cost of sampling.
 
@@ -46,6 +46,8 @@ pub struct Look {
     pub free: BasisPoints,
     /// Bandwidth in use; `None` if not counted.
     pub used: Option<BytesPerSecond>,
+    /// Whether earlier loads may have been of other nodes, because the memory they read was migrated.
+    pub strayed: bool,
 }
 
 /// State of one node.
@@ -123,6 +125,9 @@ impl Advisor {
 impl Judged {
     fn step(&mut self, look: Look) {
         let cached = self.known.idle.map_or(0, |stated| stated.0.saturating_mul(CACHED) / 100);
+        if look.strayed {
+            self.least = Nanoseconds(u64::MAX);
+        }
         if look.load.0 >= cached {
             self.least = self.least.min(look.load);
         }
@@ -181,7 +186,7 @@ mod tests {
     }
 
     fn look(load: u64) -> Look {
-        Look { load: Nanoseconds(load), free: BasisPoints(5000), used: None }
+        Look { load: Nanoseconds(load), free: BasisPoints(5000), used: None, strayed: false }
     }
 
     fn pressures(one: &Advisor) -> Vec<u32> {
@@ -222,6 +227,15 @@ mod tests {
         assert_eq!(idle, [110, 250]);
         assert_eq!(pressures(&one), [100, 100]);
         assert_eq!(one.advice()[0].weight, 16, "far memory is not faster");
+    }
+
+    #[test]
+    fn a_load_of_another_node_is_not_idle_latency_for_ever() {
+        let mut one = Advisor::new(&[known(1, None, None)]);
+        (0..3).for_each(|_| one.step(&[look(100)]));
+        one.step(&[Look { strayed: true, ..look(250) }]);
+        assert_eq!(one.advice()[0].idle, Nanoseconds(250));
+        assert_eq!(pressures(&one), [100]);
     }
 
     #[test]
@@ -322,6 +336,7 @@ mod tests {
             for (load, free, used) in looks {
                 let look = Look {
                     load: Nanoseconds(load), free: BasisPoints(free), used: used.map(BytesPerSecond),
+                    strayed: free % 7 == 0,
                 };
                 one.step(&[look, look]);
                 let said = one.advice();

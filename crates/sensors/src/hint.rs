@@ -44,7 +44,8 @@ const THERE: u64 = 1;
 const WRITE: u64 = 2;
 /// Pages touched by the self-test.
 const TEST_PAGES: usize = 16;
-/// This many faults counted by the kernel without a sample mean that sampling does not work.
+/// This many faults counted by the kernel for each that a CPU may leave out, without a sample, mean that sampling does not
+/// work.
 const MUTE: u64 = 64;
 
 /// Source of the faults.
@@ -120,6 +121,8 @@ struct AtWork {
     /// The kernel's count at the last reading, and the faults since the last sample.
     counted: u64,
     unseen: u64,
+    /// CPUs that are sampled, each of which counts by itself.
+    cpus: u64,
 }
 
 /// Factor by which fewer samples are taken than requested, so that none is lost.
@@ -277,15 +280,16 @@ impl Sensor for HintFaults<'_> {
         self.check()?;
         let Some(by) = &self.by else { return Err(not_started(NAME)) };
         let failed = |error: perf::PerfError| refused(self.scene.fs, &error);
-        let cpus = perf::Whose::Cpus(self.scene.cpus());
-        let sampler = Sampler::open(NAME, by.event(1), &cpus).map_err(failed)?;
+        let cpus = self.scene.cpus();
+        let count = cpus.len() as u64;
+        let sampler = Sampler::open(NAME, by.event(1), &perf::Whose::Cpus(cpus)).map_err(failed)?;
         sampler.start().map_err(failed)?;
         self.switch_on()?;
         let (whose, counted) = (whose.clone(), self.counted());
         self.cost = Cost::default();
-        let (asked, thinning) = (1, Thinning::NONE);
+        let (asked, thinning, cpus, unseen) = (1, Thinning::NONE, count, 0);
         self.at_work =
-            Some(AtWork { sampler, whose, since: now, asked, thinning, counted, unseen: 0 });
+            Some(AtWork { sampler, whose, since: now, asked, thinning, counted, unseen, cpus });
         Ok(())
     }
 
@@ -306,9 +310,11 @@ impl Sensor for HintFaults<'_> {
             .collect();
         at_work.unseen += counted.saturating_sub(at_work.counted);
         at_work.counted = counted;
+        // Before the first sample, each CPU may have left out nearly a period.
+        let left_out = at_work.sampler.period().saturating_mul(at_work.cpus);
         if !drained.samples.is_empty() {
             at_work.unseen = 0;
-        } else if at_work.unseen >= MUTE {
+        } else if at_work.unseen >= MUTE.saturating_mul(left_out) {
             let found = format!(
                 "the kernel counts {} hinting faults (numa_hint_faults in /proc/vmstat), and none is seen",
                 at_work.unseen

@@ -288,7 +288,9 @@ impl Sensor for Latency<'_> {
         let elapsed = Nanoseconds(now.0.saturating_sub(at_work.read.0));
         at_work.read = now;
         if now.0.saturating_sub(at_work.settled.0) >= SETTLE {
-            at_work.chases.iter().flatten().for_each(Chase::settle);
+            for chase in at_work.chases.iter().flatten() {
+                let _ = chase.settle();
+            }
             at_work.settled = now;
         }
         let earned = i64::try_from(elapsed.0).unwrap_or(i64::MAX) / SHARE;

@@ -10,8 +10,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nearfar_policy::traffic::Page;
 use nearfar_policy::traffic::place::PARTS;
+use nearfar_policy::traffic::{Page, Process};
 
 use super::Layout;
 use super::regions::{self, Part};
@@ -92,6 +92,11 @@ impl Region {
             return moves;
         }
         self.go_by(weights);
+        if self.done.len() >= BLOCKS_MOST {
+            // Most are of processes that have ended, where many have.
+            let live: BTreeSet<Process> = of.iter().map(|part| part.first.process).collect();
+            self.done.retain(|page| live.contains(&page.process));
+        }
         let home = Home::new(&self.weights, (0, 0));
         for part in of.iter().filter(|part| !part.goes_whole()) {
             if moves.len() >= most || self.done.len() >= BLOCKS_MOST {
@@ -139,7 +144,7 @@ fn is_spread(parts: &[&Part], layout: &Layout, weights: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use nearfar_policy::traffic::{Process, Sample};
+    use nearfar_policy::traffic::Sample;
     use nearfar_topology::NodeId;
 
     use super::super::regions::Regions;
@@ -179,6 +184,16 @@ mod tests {
         // Weights that differ only by noise are the same.
         assert!(tidy.moves(&parts(PAGES / 2), &layout(), &weights(34)).is_empty());
         assert_eq!(tidy.moves(&parts(PAGES / 2 + 40), &layout(), &weights(40)).len() as u64, PAGES);
+    }
+
+    #[test]
+    fn a_record_full_of_ended_processes_makes_room() {
+        let ended = (0..BLOCKS_MOST as u64).map(|number| Page { process: Process(2), number });
+        let mut region = Region { weights: weights(32)[2].clone(), done: ended.collect() };
+        let parts = parts(PAGES / 2);
+        let parts: Vec<&Part> = parts.iter().collect();
+        let moves = region.moves(&parts, &layout(), &weights(32)[2], PAGES_MOST);
+        assert_eq!(moves.len() as u64, PAGES);
     }
 
     #[test]

@@ -82,8 +82,9 @@ impl Eyes {
             self.read_files(fs, passed);
             self.read = now;
         }
+        let mut strayed = vec![false; self.nodes.len()];
         if now.0.saturating_sub(self.settled.0) >= SETTLE.0 {
-            self.nodes.iter().for_each(|(_, chase)| chase.settle());
+            strayed = self.nodes.iter().map(|(_, chase)| chase.settle()).collect();
             self.settled = now;
         }
         let mut loads = vec![Nanoseconds(0); self.nodes.len()];
@@ -95,12 +96,14 @@ impl Eyes {
                 loads[*at] = middle(&self.nodes[*at].1);
             }
         }
-        let look = |((node, _), load): (&(NodeId, Chase), Nanoseconds)| Look {
+        let seen = self.nodes.iter().zip(loads).zip(strayed);
+        let look = |(((node, _), load), strayed): ((&(NodeId, Chase), _), _)| Look {
             load,
             free: self.free.get(node).copied().unwrap_or(BasisPoints(10_000)),
             used: self.used.get(node).copied(),
+            strayed,
         };
-        (self.nodes.iter().zip(loads).map(look).collect(), is_time)
+        (seen.map(look).collect(), is_time)
     }
 
     fn read_files(&mut self, fs: &dyn Fs, passed: Nanoseconds) {

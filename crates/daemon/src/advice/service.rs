@@ -17,14 +17,13 @@ use nearfar_kernel::{affinity, chase};
 use nearfar_policy::advice::{Page, Traffic};
 use nearfar_policy::advisor::{Advisor, pace};
 use nearfar_topology::{CpuId, Nanoseconds, NodeId, Topology};
-use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 
 use super::look::Eyes;
 use super::options::Options;
 use super::plan::Plan;
 use nearfar_command::machine::Machine;
 use nearfar_command::supervisor::Supervisor;
-use nearfar_command::{output, sandbox};
+use nearfar_command::{interrupt, output, sandbox};
 use nearfar_kernel::clock::sleep;
 
 /// The kernel's list of nodes with memory.
@@ -271,7 +270,7 @@ struct Signals(UnixStream);
 impl Signals {
     fn listen() -> anyhow::Result<Self> {
         let (reading, writing) = UnixStream::pair().context("listening for signals")?;
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
+        for signal in interrupt::signals() {
             let end = writing.try_clone().context("listening for signals")?;
             signal_hook::low_level::pipe::register(signal, end).context("listening for signals")?;
         }

@@ -16,3 +16,5 @@ pub mod service;
 pub mod state;
 mod telling;
 mod words;
+
+pub use model::layout;

@@ -38,7 +38,10 @@ pub(super) struct Model {
 }
 
 /// All nodes, and the indices of those with CPUs and with memory.
-pub(super) fn layout(machine: &Topology) -> anyhow::Result<Layout> {
+///
+/// # Errors
+/// A machine with one memory node.
+pub fn layout(machine: &Topology) -> anyhow::Result<Layout> {
     let nodes: Vec<NodeId> = machine.nodes.keys().copied().collect();
     let places = |has: &dyn Fn(NodeId) -> bool| {
         let all = nodes.iter().enumerate().filter(|(_, node)| has(**node));

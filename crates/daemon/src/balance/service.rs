@@ -3,7 +3,6 @@
 //!
 //! Migrated pages stay in place: placement is no setting.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -16,7 +15,6 @@ use nearfar_kernel::journal::{Journal, JournalError, OnConflict, Restored};
 use nearfar_kernel::process::Identity;
 use nearfar_policy::traffic::balance::Balance;
 use nearfar_topology::Nanoseconds;
-use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 
 use super::choice::{self, Eye};
 use super::model::{self, Model};
@@ -29,6 +27,7 @@ use crate::history::History;
 use crate::status::Status;
 use crate::tier::service::refuse_conflicts;
 use nearfar_command::exit;
+use nearfar_command::interrupt;
 use nearfar_command::machine::Machine;
 use nearfar_command::output;
 use nearfar_command::supervisor::Supervisor;
@@ -61,10 +60,7 @@ pub fn serve(machine: &Machine, options: &Options, claim: Claim) -> anyhow::Resu
 }
 
 fn set_and_serve(machine: &Machine, options: &Options, begun: &mut bool) -> anyhow::Result<()> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).context("listening for signals")?;
-    }
+    let stop = interrupt::flag()?;
     anyhow::ensure!(
         rustix::process::geteuid().is_root(),
         "balancing samples and migrates other processes' memory, which needs root; run it as root"

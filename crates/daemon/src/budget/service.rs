@@ -6,12 +6,12 @@
 //! after a kill by the next start or stop.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::interrupt;
 use nearfar_command::machine::Machine;
 use nearfar_command::output;
 use nearfar_command::supervisor::Supervisor;
@@ -26,7 +26,6 @@ use nearfar_kernel::process::Identity;
 use nearfar_kernel::zones;
 use nearfar_policy::budget::{Budget, Keeper, Usage};
 use nearfar_topology::{Bytes, BytesPerSecond, Nanoseconds, NodeId, NodeSet, Topology};
-use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 
 use super::groups::{self, Limits};
 use super::pages::{Hand, Wanted, select};
@@ -57,10 +56,7 @@ pub fn serve(
     keep_numa_balancing: bool,
     claim: Claim,
 ) -> anyhow::Result<()> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).context("listening for signals")?;
-    }
+    let stop = interrupt::flag()?;
     let fs = RootFs::live()?;
     let journal = Journal::new(Journal::default_dir(), &fs, "/");
     journal.make_dir()?;

@@ -173,6 +173,16 @@ impl Options {
         if options.tiers.is_some() && (options.near.is_some() || options.far.is_some()) {
             anyhow::bail!("tiers and near or far: tiers names all nodes, so leave the others out");
         }
+        if let Some(both) = options.near.as_ref().filter(|near| options.far.as_ref() == Some(near))
+        {
+            anyhow::bail!("near and far: both are {both}; name different nodes");
+        }
+        for (key, text) in [("cgroup", &options.cgroup), ("record", &options.record)] {
+            anyhow::ensure!(
+                text.as_deref() != Some(""),
+                "{key}: it is empty; leave it out for none"
+            );
+        }
         Ok(options)
     }
 
@@ -391,6 +401,9 @@ mod tests {
             ("kind = [\"1=fast\"]", ["line 1", "fast"]),
             ("cgroup = \"a\"\npid = 5", ["cgroup and pid", "one of them"]),
             ("tiers = \"0/1\"\nfar = \"1\"", ["tiers and near or far", "leave the others out"]),
+            ("near = \"1\"\nfar = \"1\"", ["near and far", "both are 1"]),
+            ("cgroup = \"\"", ["cgroup", "empty"]),
+            ("record = \"\"", ["record", "empty"]),
             ("tiers = \"0\"", ["line 1: `tiers = \"0\"`", "one tier"]),
             ("cpu_percent = 5\ncpu_percent = 6", ["line 2", "duplicate key"]),
             ("headroom_percent = 4\nnear = \"0", ["line 2: `near = \"0`", "string"]),

@@ -4,7 +4,6 @@
 //! Requests are refused before any setting changes. Options that can change at run time are requested by a file
 //! ([`super::change`]), which is polled as often as signals.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -20,7 +19,6 @@ use nearfar_kernel::journal::{Journal, OnConflict, Restored};
 use nearfar_kernel::process::Identity;
 use nearfar_policy::ports::{TierBoundaries as _, TierPages as _};
 use nearfar_topology::Nanoseconds;
-use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 
 use super::change;
 use super::damon::DamonMigrator;
@@ -33,6 +31,7 @@ use super::state::{self, Ledger, More, State};
 use crate::history::History;
 use crate::status::Status;
 use nearfar_command::exit;
+use nearfar_command::interrupt;
 use nearfar_command::machine::Machine;
 use nearfar_command::output;
 use nearfar_command::supervisor::Supervisor;
@@ -69,10 +68,7 @@ fn set_and_serve(
     for_run: bool,
     begun: &mut bool,
 ) -> anyhow::Result<()> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).context("listening for signals")?;
-    }
+    let stop = interrupt::flag()?;
     let fs = RootFs::live()?;
     let machine = machine.with_kinds(force.options.kind.as_deref().unwrap_or_default());
     let (topology, _) = machine.read(&fs)?;

@@ -47,6 +47,11 @@ impl Spread {
         Self { weights, failed: BTreeMap::new() }
     }
 
+    /// Forgets all processes but these: others have ended.
+    pub fn keep(&mut self, processes: &[u32]) {
+        self.failed.retain(|(process, _), _| processes.contains(process));
+    }
+
     /// Migrates the misplaced pages of a process, unless `stops` says to end before; returns the bytes that migrated.
     ///
     /// # Errors

@@ -25,11 +25,14 @@ const LOADS: u32 = 64;
 const HALF: u32 = LOADS / 2;
 
 const LENGTH: usize = LINES as usize * LINE;
+/// Bytes between the pages that are looked at to tell where the region is.
+const STEP: usize = 32 << 10;
 
 /// A region on a node, with a chain of loads through it.
 #[derive(Debug)]
 pub struct Chase {
     lines: NonNull<c_void>,
+    node: NodeId,
     on: Prepared,
     at: AtomicU32,
 }
@@ -51,7 +54,8 @@ impl Chase {
         // SAFETY: without MAP_FIXED the kernel chooses a free range, so no existing mapping is replaced.
         let lines = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), LENGTH, rights, flags) };
         let on = Policy::Bind([node].into_iter().collect()).prepare();
-        let chase = Self { lines: NonNull::new(lines.ok()?)?, on, at: AtomicU32::new(0) };
+        let lines = NonNull::new(lines.ok()?)?;
+        let chase = Self { lines, node, on, at: AtomicU32::new(0) };
         on.bind(chase.lines.as_ptr().addr(), LENGTH, Existing::Stay).ok()?;
         // SAFETY: advice about huge pages changes which pages hold the contents, never the contents.
         let _ = unsafe { rustix::mm::madvise(chase.lines.as_ptr(), LENGTH, Advice::LinuxHugepage) };
@@ -62,9 +66,19 @@ impl Chase {
         Some(chase)
     }
 
-    /// Migrates parts of the region back to the node that were moved elsewhere, as tiering does with idle memory.
-    pub fn settle(&self) {
-        let _ = self.on.bind(self.lines.as_ptr().addr(), LENGTH, Existing::Move);
+    /// Migrates parts of the region back to the node that were moved elsewhere, as tiering does with idle memory. Returns
+    /// whether there were any.
+    pub fn settle(&self) -> bool {
+        let begin = self.lines.as_ptr().addr();
+        let addresses: Vec<usize> = (begin..begin + LENGTH).step_by(STEP).collect();
+        let mut nodes = vec![-1; addresses.len()];
+        let is_known = super::mempolicy::nodes_of_pages(0, &addresses, &mut nodes).is_ok();
+        let strayed = |on: &i32| *on >= 0 && *on != i32::from(self.node.0);
+        let any = is_known && nodes.iter().any(strayed);
+        if any || !is_known {
+            let _ = self.on.bind(begin, LENGTH, Existing::Move);
+        }
+        any
     }
 
     fn line(&self, line: u32) -> &AtomicU32 {
@@ -147,7 +161,7 @@ mod tests {
         let at = chase.at.load(Ordering::Relaxed);
         assert_eq!(at, (0..LOADS).fold(0, |line, _| after(line)));
         let _ = chase.measure();
-        chase.settle();
+        assert!(!chase.settle());
         assert_ne!(chase.at.load(Ordering::Relaxed), at);
         assert!(Chase::new(NodeId(1023)).is_none());
     }

@@ -1,8 +1,7 @@
 //! Starts a service in the background: this binary again, with `--foreground`.
 
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use anyhow::Context as _;
 use nearfar_kernel::fs::RootFs;
@@ -10,7 +9,7 @@ use nearfar_kernel::journal::Journal;
 use nearfar_kernel::process::Identity;
 
 use nearfar_command::exit::{Exit, WithExit};
-use nearfar_command::{output, terminal};
+use nearfar_command::{interrupt, output, terminal};
 use nearfar_daemon::owner::{self, PATIENCE, Service};
 use nearfar_daemon::tier::service::NAP;
 use nearfar_kernel::clock::{Stopwatch, sleep};
@@ -22,10 +21,7 @@ pub(super) fn start<S>(
     arguments: &[std::ffi::OsString],
     runs: impl Fn(u32) -> Option<S>,
 ) -> anyhow::Result<S> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).context("listening for signals")?;
-    }
+    let stop = interrupt::flag()?;
     let fs = RootFs::live()?;
     let journal = Journal::new(Journal::default_dir(), &fs, "/");
     let claim = service.claim(&fs, &journal)?;

@@ -7,6 +7,7 @@
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use nearfar_kernel::features::{Asked, Features, State, TABLE};
 use nearfar_kernel::fs::{Fs, RootFs};
 use nearfar_kernel::journal::Journal;
@@ -17,7 +18,7 @@ use serde::Serialize;
 use super::machine::MachineArgs;
 use super::sense::report::{Described, described};
 use nearfar_command::machine::Machine;
-use nearfar_command::{movers, output};
+use nearfar_command::{movers, output, sandbox};
 use nearfar_sensors::{self as sense, Scene as SenseScene};
 
 mod services;
@@ -31,6 +32,9 @@ pub(crate) struct Args {
     /// Print JSON (schema nearfar.doctor/1)
     #[arg(long)]
     json: bool,
+    /// Answer for a user without privileges, also if root asks
+    #[arg(long, conflicts_with = "sysfs")]
+    unprivileged: bool,
     #[command(flatten)]
     machine: MachineArgs,
 }
@@ -94,6 +98,9 @@ struct Scene<'a> {
 
 /// Prints the report.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.unprivileged {
+        sandbox::become_ordinary().context("--unprivileged")?;
+    }
     let report = of(&args.machine.select())?;
     if args.json {
         output::print_json(&report)?;

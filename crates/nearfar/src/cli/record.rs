@@ -10,7 +10,6 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -28,7 +27,7 @@ use nearfar_topology::Bytes;
 use nearfar_command::exit::{EndsWith as _, Exit, WithExit};
 use nearfar_command::machine::Machine;
 use nearfar_command::progress::StatusLine;
-use nearfar_command::{new_file, output};
+use nearfar_command::{interrupt, new_file, output};
 use nearfar_kernel::clock;
 
 mod files;
@@ -96,10 +95,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.parquet.check()?;
     let machine = Machine::default();
     let fs = machine.open()?;
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).context("can't catch signals")?;
-    }
+    let stop = interrupt::flag()?;
     let before = if args.command.is_empty() { Exit::Failed } else { Exit::BeforeCommand };
     possible(args, fs.as_ref()).ends_with(before)?;
     let mut child = if args.command.is_empty() { None } else { Some(start(&args.command)?) };
@@ -116,8 +112,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(status.map_or(Exit::Done, of_status).into())
 }
 
-/// Refuses, before the command is started, if the kernel's own modules hold DAMON, or if the kernel lacks a requested
-/// feature. A kdamond may be left over from a killed recorder; the session removes it.
+/// Refuses, before the command is started, if DAMON is held, or if the kernel lacks a requested feature. A kdamond may be
+/// left over from a killed recorder; the trial and the session remove it.
 fn possible(args: &Args, fs: &dyn Fs) -> anyhow::Result<()> {
     let mut held = holders(fs).unwrap_or_default();
     held.retain(|holder| {
@@ -128,10 +124,12 @@ fn possible(args: &Args, fs: &dyn Fs) -> anyhow::Result<()> {
         return Err(explained(DamonError::Held(held), args));
     }
     let journal = Journal::new(Journal::default_dir(), fs, "/");
-    // Only a trial shows it. Where that is impossible, the session's error has the reason.
-    let offered = (!args.command.is_empty()).then(|| offers::trial(fs, &journal));
-    if offered.is_some_and(|tried| tried.is_ok_and(|tried| !tried.has(Feature::DamonVaddr))) {
-        return Err(explained(DamonError::Unwatched { operations: Operations::Vaddr }, args));
+    if !args.command.is_empty() {
+        // Only a trial shows whether DAMON is free for the session, and can monitor processes.
+        let offered = offers::trial(fs, &journal).map_err(|error| explained(error, args))?;
+        if !offered.has(Feature::DamonVaddr) {
+            return Err(explained(DamonError::Unwatched { operations: Operations::Vaddr }, args));
+        }
     }
     let tunes = Feature::DamonIntervalsGoal;
     let lacks = || {

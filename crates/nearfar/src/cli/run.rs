@@ -4,9 +4,11 @@
 //! Without `--report`, `--tier` and `--balance` this process execs the program and no parent remains. With any of them,
 //! a parent stays ([`watch`]).
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::str::FromStr;
 
@@ -15,6 +17,7 @@ use nearfar_kernel::features::{Asked, Feature, Features};
 use nearfar_kernel::fs::RootFs;
 use nearfar_kernel::mempolicy;
 use nearfar_topology::{Mix, NodeExpr, NodeSet, NodeSetError, Topology};
+use rustix::fs::Access;
 
 use super::machine::MachineArgs;
 use nearfar_command::exit::{EndsWith as _, Exit, WithExit};
@@ -205,6 +208,7 @@ fn prepare_and_run(args: &Args) -> anyhow::Result<ExitCode> {
     if plan.heap.is_some() {
         mempolicy::permitted().context("--heap")?;
     }
+    look_for(&args.command[0]).map_err(|error| not_started(args, error))?;
     let setter = Setter::new(fs.as_ref(), args.machine.select().root_dir());
     if !plan.stays {
         set_weights(&plan, &setter, false)?;
@@ -259,8 +263,25 @@ fn command(args: &Args, plan: &Plan) -> Command {
     command
 }
 
+/// Refuses a program that is not there, before anything is set for it. The order is that of execvp(3).
+fn look_for(program: &OsStr) -> io::Result<()> {
+    let may_run = |file: &Path| rustix::fs::access(file, Access::EXEC_OK).map_err(io::Error::from);
+    if program.as_bytes().contains(&b'/') {
+        return may_run(Path::new(program));
+    }
+    let mut refused = io::ErrorKind::NotFound.into();
+    for dir in std::env::split_paths(&std::env::var_os("PATH").unwrap_or("/bin:/usr/bin".into())) {
+        match may_run(&dir.join(program)) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => refused = error,
+            Err(_) => {}
+        }
+    }
+    Err(refused)
+}
+
 /// The reason why CMD was not started, with a shell's status for it.
-fn not_started(args: &Args, error: std::io::Error) -> anyhow::Error {
+fn not_started(args: &Args, error: io::Error) -> anyhow::Error {
     let name = args.command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
     let exit = Exit::of_start(&error);
     let what = if exit == Exit::NotFound { "was not found" } else { "can't be executed" };

@@ -5,11 +5,9 @@
 //! after a kill, by the next run.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::Context as _;
 use nearfar_kernel::fs::RootFs;
 use nearfar_kernel::journal::Journal;
 use nearfar_kernel::{chase, process};
@@ -19,7 +17,7 @@ use nearfar_topology::Nanoseconds;
 
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::machine::Machine;
-use nearfar_command::output;
+use nearfar_command::{interrupt, output};
 use nearfar_kernel::clock;
 use nearfar_sensors::{self as sense, Scene};
 
@@ -52,10 +50,7 @@ type Outcome<'a> = (Box<dyn Sensor + 'a>, Result<Reading, Unusable>);
 
 /// Measures and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).context("can't catch signals")?;
-    }
+    let stop = interrupt::flag()?;
     let machine_args = Machine::default();
     let fs = RootFs::live()?;
     let (machine, _) = machine_args.read(&fs)?;

@@ -103,8 +103,11 @@ pub(crate) fn weights_set_for_a_run_are_put_back_when_it_ends() {
     end(run);
     assert_eq!(weights(), before);
     // Also when the program can't even be started.
-    let output = nearfar(&["run", "-w", "auto", "--report", "no-such-command"]).output().unwrap();
-    assert_eq!((output.status.code(), weights()), (Some(127), before));
+    for stays in [&["--report"][..], &[]] {
+        let run = [&["run", "-w", "auto"], stays, &["no-such-command"]].concat();
+        let status = nearfar(&run).output().unwrap().status.code();
+        assert_eq!((status, weights()), (Some(127), before.clone()), "{run:?}");
+    }
 }
 
 pub(crate) fn weights_of_a_killed_run_are_put_back_by_the_next() {

@@ -10,7 +10,7 @@ fn known(node: u16, idle: Option<u64>) -> Known {
 }
 
 fn look(load: u64) -> Look {
-    Look { load: Nanoseconds(load), free: BasisPoints(5_000), used: None }
+    Look { load: Nanoseconds(load), free: BasisPoints(5_000), used: None, strayed: false }
 }
 
 fn loads() -> impl Strategy<Value = Vec<u64>> {

@@ -8,6 +8,7 @@ pub(super) const EXAMPLES: &[(&str, &str, &str)] = &[
     ("nearfar topo", "nearfar topo --record machine.tree", "Record this machine."),
     ("nearfar topo", "nearfar topo --sysfs machine.tree", "Show a recorded machine."),
     ("nearfar doctor", "nearfar doctor", "Show missing features, and how to get them."),
+    ("nearfar doctor", "nearfar doctor --unprivileged", "Show what works without root."),
     ("nearfar ps", "nearfar ps --sort far", "Show processes with the most far memory first."),
     ("nearfar ps", "nearfar ps 4711", "Show one process by node, kind of page and policy."),
     (

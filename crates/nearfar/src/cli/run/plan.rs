@@ -19,9 +19,11 @@ use nearfar_topology::{CpuId, CpuList, NodeSet, Topology};
 use super::heap::{self, Heap};
 use super::{Args, Named, Weighted, cpus, resolve, tiered};
 use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::new_file;
 use nearfar_command::weighing::given::Given;
 use nearfar_command::weighing::source::{self, Wanted};
 use nearfar_command::weighing::{MIX, Outcome, refuse_one};
+use nearfar_daemon::balance::layout;
 
 /// The resolved plan.
 #[derive(Debug)]
@@ -112,6 +114,12 @@ pub(super) fn plan(
             "--mix {mix}: only -w auto weighs nodes for a mix; add it, or leave --mix out"
         ))
         .ends_with(Exit::Usage);
+    }
+    if let Some(Some(file)) = &args.report {
+        new_file::check([file]).context("--report").ends_with(Exit::Usage)?;
+    }
+    if args.balance.is_some() {
+        layout(machine).context("--balance")?;
     }
     let cpus = cpus::resolve(args.cpunodebind.as_ref(), args.physcpubind.as_ref(), machine)?;
     let live = args.machine.select().is_live();
