@@ -125,8 +125,11 @@ impl Log {
         }
     }
 
-    /// Evicts one region. Returns whether there was one.
+    /// Evicts one region. Returns whether there was one, and the device accepts what frees it.
     pub(super) fn evict(&self, keeper: &dyn Keeper) -> bool {
+        if !self.free_retired() {
+            return false;
+        }
         let Some((seq, region, _)) = self.next_to_go() else { return false };
         let mut order = lock(&self.order);
         // Another tick may have taken it.
@@ -148,14 +151,25 @@ impl Log {
         // From here on, concurrent readers detect the change.
         let state = &self.regions[region as usize];
         state.set(seq, Phase::Retired);
-        let cleared = self.clear_footer(region);
-        if !cleared {
-            one(&self.counters.write_errors);
-        }
         if state.errors() >= self.errors_max {
+            // It is not used again. If its footer stays, recovery counts the errors of its objects anew.
+            let _ = self.clear_footer(region);
             self.worn.fetch_sub(1, AcqRel);
-        } else if cleared {
-            state.set(seq, Phase::Free);
+            return true;
+        }
+        lock(&self.retired).push((seq, region));
+        self.free_retired()
+    }
+
+    /// Frees evicted regions once their footers are cleared. A device that refuses writes for a while must not cost all
+    /// regions, so that one that can't be cleared is tried again by the next call, and none is evicted before.
+    fn free_retired(&self) -> bool {
+        while let Some((seq, region)) = { lock(&self.retired).pop() } {
+            if !(0..self.errors_max.max(1)).any(|_| self.clear_footer(region)) {
+                lock(&self.retired).push((seq, region));
+                return false;
+            }
+            self.regions[region as usize].set(seq, Phase::Free);
             lock(&self.free).push_back(region);
         }
         true
@@ -272,6 +286,10 @@ impl Log {
         let at = self.geometry.region_at(region) + wide(self.geometry.region_bytes - BLOCK);
         add(&self.counters.large_bytes_device, BLOCK);
         self.admission.spend(BLOCK);
-        write_all(&*self.device, &zeros, at).is_ok()
+        let is_cleared = write_all(&*self.device, &zeros, at).is_ok();
+        if !is_cleared {
+            one(&self.counters.write_errors);
+        }
+        is_cleared
     }
 }

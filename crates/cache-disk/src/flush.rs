@@ -29,16 +29,19 @@ struct Turn {
 }
 
 impl Sets {
-    /// Writes sets until at most `rest` bytes wait. Sets with fewer than `least` waiting objects are not written, and
-    /// those objects are dropped.
-    pub(super) fn flush(&self, rest: usize, least: usize, now: u32) {
-        let mut queue = lock(&self.queue);
-        while self.waiting.load(Relaxed) > rest {
-            let sets = self.fullest(self.waiting.load(Relaxed) - rest);
+    /// Writes sets until at most `rest` bytes wait, or `batches` are written: others wait for the queue, and so does the
+    /// eviction of regions. Sets with fewer than `least` waiting objects are not written, and those objects are dropped.
+    pub(super) fn flush(&self, rest: usize, least: usize, now: u32, mut batches: usize) {
+        loop {
+            let excess = self.waiting.load(Relaxed).saturating_sub(rest);
+            let sets = if excess > 0 { self.fullest(excess) } else { Vec::new() };
             if sets.is_empty() {
                 return;
             }
             for batch in sets.chunks(BATCH) {
+                let Some(left) = batches.checked_sub(1) else { return };
+                batches = left;
+                let mut queue = lock(&self.queue);
                 let turns = batch.iter().filter_map(|set| self.begin(*set, least));
                 self.write(queue.as_mut(), turns.collect(), now);
             }
@@ -82,6 +85,8 @@ impl Sets {
 
     fn write(&self, queue: &mut dyn Queue, mut turns: Vec<Turn>, now: u32) {
         let mut done = Vec::new();
+        // A queue that was given up may still complete jobs of earlier calls.
+        let base = self.tokens.fetch_add(wide(turns.len()), Relaxed);
         for (index, turn) in turns.iter_mut().enumerate() {
             // A set known to be empty need not be read.
             let known = self.filter(turn.set) == [0; 2];
@@ -89,7 +94,7 @@ impl Sets {
             match block.filter(|_| !known) {
                 Some(into) => {
                     let job = Job::Read { into, part: 0..BLOCK, at: self.at(turn.set) };
-                    if queue.push(wide(index), job).is_err() {
+                    if queue.push(base + wide(index), job).is_err() {
                         self.merge(turn, (Held::Corrupt, &[]), now);
                     }
                 }
@@ -98,8 +103,8 @@ impl Sets {
             }
         }
         drain(queue, &mut done, |_, Done { token, job, result }| {
-            let turn = &mut turns[size(token)];
-            let Job::Read { into, .. } = job else { return };
+            let turn = token.checked_sub(base).and_then(|index| turns.get_mut(size(index)));
+            let (Some(turn), Job::Read { into, .. }) = (turn, job) else { return };
             let whole = result.is_ok_and(|read| read == BLOCK);
             let held = if whole { self.held(turn.set, &into) } else { Held::Corrupt };
             if held == Held::Corrupt {
@@ -109,16 +114,17 @@ impl Sets {
             self.merge(turn, (held, &into), now);
         });
         for (index, turn) in turns.iter().enumerate() {
-            self.push(queue, index, turn);
+            self.push(queue, base + wide(index), turn);
         }
         drain(queue, &mut done, |queue, Done { token, result, .. }| {
-            let turn = &mut turns[size(token)];
+            let turn = token.checked_sub(base).and_then(|index| turns.get_mut(size(index)));
+            let Some(turn) = turn.filter(|turn| !turn.over) else { return };
             let whole = result.is_ok_and(|wrote| wrote == BLOCK);
             if !whole {
                 one(&self.counters.write_errors);
                 turn.errors += 1;
                 if turn.errors < self.errors_max {
-                    self.push(queue, size(token), turn);
+                    self.push(queue, token, turn);
                 }
                 return;
             }
@@ -130,12 +136,12 @@ impl Sets {
         turns.iter_mut().filter(|turn| !turn.over).for_each(|turn| self.end_failed(turn));
     }
 
-    fn push(&self, queue: &mut dyn Queue, index: usize, turn: &Turn) {
+    fn push(&self, queue: &mut dyn Queue, token: u64, turn: &Turn) {
         if let Some(block) = &turn.block {
             self.admission.spend(BLOCK);
             let job = Job::Write { from: Arc::clone(block), part: 0..BLOCK, at: self.at(turn.set) };
             // The queue is as long as a batch; a job that does not fit nevertheless counts as failed.
-            let _ = queue.push(wide(index), job);
+            let _ = queue.push(token, job);
         }
     }
 

@@ -86,6 +86,8 @@ pub(super) struct Log {
     /// Regions in memory: the lanes' and those being written.
     pub(super) fills: RwLock<Vec<Arc<Fill>>>,
     pub(super) free: Mutex<VecDeque<u32>>,
+    /// Evicted regions, with their sequence numbers, whose footers are still to be cleared.
+    pub(super) retired: Mutex<Vec<(u64, u32)>>,
     /// Regions on the device, by sequence number.
     pub(super) order: Mutex<BTreeMap<u64, u32>>,
     pub(super) next_seq: AtomicU64,
@@ -129,6 +131,7 @@ impl Log {
             regions: (0..geometry.regions).map(|_| Region::default()).collect(),
             lanes: (0..config.lanes).map(|_| Mutex::default()).collect(),
             fills: RwLock::default(),
+            retired: Mutex::default(),
             free: Mutex::default(),
             order: Mutex::default(),
             next_seq: AtomicU64::new(1),

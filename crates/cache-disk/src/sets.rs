@@ -81,6 +81,8 @@ pub(super) struct Sets {
     largest: usize,
     pub(super) errors_max: u32,
     pub(super) queue: Mutex<Box<dyn Queue>>,
+    /// The next token of a job.
+    pub(super) tokens: AtomicU64,
     pub(super) counters: Arc<Counters>,
     pub(super) admission: Arc<Admission>,
 }
@@ -107,6 +109,7 @@ impl Sets {
             largest: config.small_max,
             errors_max: config.errors_max,
             queue: Mutex::new(queue),
+            tokens: AtomicU64::new(0),
             counters,
             admission,
         })
@@ -234,9 +237,20 @@ impl Sets {
         let mut shard = lock(self.shard(set));
         let waits = shard.waiting.get(&set).is_some_and(|waiting| last(waiting, key).is_some());
         let below = shard.flying.contains_key(&set) || self.may_have(set, key);
-        if key.len() <= set::KEY_MAX && (waits || below) && !shard.dead.contains(&set) {
-            self.wait(&mut shard, set, key, (None, &Meta::default()));
+        if key.len() > set::KEY_MAX || !(waits || below) || shard.dead.contains(&set) {
+            return;
         }
+        let is_much = self.waiting.load(Relaxed) > 2 * self.waiting_max;
+        if is_much && !shard.flying.contains_key(&set) {
+            // A device that is slower than removals would have ever more of them wait: all of the set goes instead, as after a
+            // clear.
+            drop(self.take(&mut shard, set));
+            self.sums[set as usize].store(set::EMPTY, Release);
+            self.set_filter(set, [0; 2]);
+            one(&self.counters.sets_emptied);
+            return;
+        }
+        self.wait(&mut shard, set, key, (None, &Meta::default()));
     }
 
     /// Adds an object or a removal to the waiting ones, replacing any of the same key.

@@ -90,6 +90,8 @@ figures! {
     small_waiting_bytes,
     /// Sets no longer used because of errors, now.
     sets_retired,
+    /// Sets emptied because more removals waited than could be written.
+    sets_emptied,
     /// Checksum errors.
     checksum_errors,
     /// Reads that failed or came back short.

@@ -36,6 +36,8 @@ use super::words::wide;
 
 /// Maximum number of regions evicted by one tick.
 const EVICT_MAX: usize = 64;
+/// Maximum number of batches of sets written by one tick.
+const BATCHES_MAX: usize = 32;
 
 /// A cache on a file or block device. A clone is another handle to the same cache.
 #[derive(Clone, Debug)]
@@ -315,7 +317,7 @@ impl Disk {
         if let Some(sets) = sets
             && sets.waiting.load(Relaxed) > sets.waiting_max / 4 * 3
         {
-            sets.flush(sets.waiting_max / 2, sets.least, now);
+            sets.flush(sets.waiting_max / 2, sets.least, now, BATCHES_MAX);
         }
         ticked.is_behind = short();
         ticked
@@ -339,7 +341,7 @@ impl Disk {
     /// written.
     pub fn flush(&self) -> bool {
         if let Some(sets) = &self.core.sets {
-            sets.flush(0, 0, self.core.now.load(Relaxed));
+            sets.flush(0, 0, self.core.now.load(Relaxed), usize::MAX);
         }
         self.core.log.flush() == Flushed::All
     }
@@ -385,7 +387,7 @@ impl Disk {
     fn close_in_order(&self, superblock: &mut Superblock) -> io::Result<()> {
         let Core { log, sets, now, .. } = &*self.core;
         if let Some(sets) = sets {
-            sets.flush(0, 0, now.load(Relaxed));
+            sets.flush(0, 0, now.load(Relaxed), usize::MAX);
         }
         if !log.flush_to_close() {
             return Err(io::Error::other("some objects or removals could not be written"));

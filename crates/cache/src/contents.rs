@@ -293,16 +293,13 @@ impl Contents {
     }
 
     /// Calls `each` with tier and word of every slot that holds an item, until it returns false. Classes are locked one
-    /// after another, and only to see which slots they have.
+    /// after another, and only to see which slabs they have.
     pub(crate) fn for_each_item(&self, each: &mut dyn FnMut(usize, usize) -> bool) {
         for (tier, space) in self.spaces.iter().enumerate() {
             for class in 0..self.sizes.count() {
-                let mut slots = Vec::new();
-                {
-                    let state = space.class(class).lock();
-                    slots.extend(state.slabs().flat_map(|(_, slab)| space.slots_of(class, slab)));
-                }
-                let live = slots.into_iter().filter(|at| space.item(*at).header().is_live());
+                let slabs: Vec<_> = space.class(class).lock().slabs().collect();
+                let slots = slabs.into_iter().flat_map(|(_, slab)| space.slots_of(class, slab));
+                let live = slots.filter(|at| space.item(*at).header().is_live());
                 for at in live {
                     if !each(tier, at) {
                         return;
@@ -339,9 +336,10 @@ impl Contents {
     ) -> bool {
         let space = &self.spaces[tier];
         let (item, place) = (space.item(at), Self::place(tier, at));
-        loop {
+        let meta = loop {
             let header = item.header();
-            if !header.is_live() || !goes(&item.meta(header)) {
+            let meta = item.meta(header);
+            if !header.is_live() || !goes(&meta) {
                 return false;
             }
             let hash = item.hash(header, key, &self.hasher);
@@ -349,13 +347,13 @@ impl Contents {
             let Some(entry) = held.find_place(place) else { return false };
             if item.is_still(header) {
                 held.remove(entry);
-                break;
+                break meta;
             }
             // An edit, or a slab that changed its class and so ended the epoch: the item may be the same.
-        }
+        };
         let mut state = space.class_in_use(at).lock();
         space.remove(&mut state, at);
-        state.counts.expired += 1;
+        state.counts.expired += u64::from(meta.is_over(self.now()));
         true
     }
 

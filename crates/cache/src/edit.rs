@@ -75,8 +75,11 @@ impl Store for Cache {
         let contents = self.contents();
         let (held, mut found) = settle(contents, contents.hasher().hash(key), key);
         let mut gone = None;
-        let expired = |found: &mut Found<'_>| found.there.meta().is_over(self.now());
-        if let Some(Found { at, .. }) = found.take_if(expired) {
+        // While all items are being removed, none is carried over to a place where they have been removed already.
+        let is_gone = |found: &mut Found<'_>| {
+            found.there.meta().is_over(self.now()) || contents.are_moves_barred()
+        };
+        if let Some(Found { at, .. }) = found.take_if(is_gone) {
             gone = Contents::remove_held(&held, at);
             contents.changed(&held, key);
         }

@@ -112,11 +112,52 @@ impl Fetch for Fetcher {
         Ok(())
     }
 
+    fn forget(&mut self, whose: &dyn Fn(u64) -> bool) {
+        let asks = &mut self.asks;
+        self.waiting.retain(|token| {
+            let goes = whose(*token);
+            if goes {
+                asks.remove(token);
+            }
+            !goes
+        });
+    }
+
     fn under_way(&self) -> usize {
         self.asks.len()
     }
 
     fn ready(&self) -> BorrowedFd<'_> {
         self.reader.ready()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Making;
+    use crate::testkit::{config, flush, push_down};
+
+    #[test]
+    fn reads_that_were_not_started_are_forgotten_and_others_complete() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::new(&config(&folder.path().join("disk"), 60, Making::Inline)).unwrap();
+        let key = |token: u64| format!("k{token}").into_bytes();
+        (0..10).for_each(|token| cache.set(&key(token), &[7; 3000]).unwrap());
+        push_down(&cache);
+        flush(&cache);
+        let mut fetcher = Fetcher::new(Arc::new(cache), 2).unwrap();
+        for token in 0..10 {
+            let known = fetcher.get(token, &key(token), &mut Vec::new(), &mut |_, _, _| ());
+            assert!(matches!(known, Known::Later(_)), "{known:?}");
+        }
+        fetcher.forget(&|token| token >= 5);
+        assert_eq!(fetcher.under_way(), 5);
+        let mut found = Vec::new();
+        while fetcher.under_way() > 0 {
+            fetcher.take(&mut |token, item| found.push((token, item.is_some()))).unwrap();
+        }
+        found.sort_unstable();
+        assert_eq!(found, [0, 1, 2, 3, 4].map(|token| (token, true)));
     }
 }

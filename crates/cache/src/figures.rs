@@ -12,7 +12,7 @@ use crate::store::Class;
 
 /// Of a tier of memory.
 pub(crate) fn tier(space: &Space) -> TierStats {
-    let bytes = space.slab_count() * space.slab_words() * WORD;
+    let bytes = space.slab_limit() * space.slab_words() * WORD;
     let dealt = space.dealt();
     let mut stats = TierStats { bytes: bytes as u64, dealt, ..TierStats::default() };
     for class in space.classes() {

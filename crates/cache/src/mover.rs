@@ -171,6 +171,7 @@ fn work(cache: &Cache, stop: &AtomicBool) {
 fn work_expiring(cache: &Cache, stop: &AtomicBool) {
     while !stop.load(Acquire) {
         cache.expire_some();
+        cache.placement().keep_to_limits();
         cache.placement().wait_for_call(PAUSE);
     }
 }

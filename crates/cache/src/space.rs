@@ -255,6 +255,11 @@ impl Space {
         self.owners.len()
     }
 
+    /// Maximum number of slabs in use.
+    pub(crate) fn slab_limit(&self) -> usize {
+        self.owners.len() - self.stock().kept_back
+    }
+
     /// Takes a free slot without evicting: held, under no key. The caller writes it before it is published.
     #[inline]
     pub(crate) fn take(&self, class: usize, state: &mut State, hash: u32) -> Option<usize> {
@@ -297,16 +302,18 @@ impl Space {
 
     /// Gives a class a slab of the stock, if there is one.
     pub(crate) fn grow(&self, number: usize, state: &mut State) -> bool {
-        let slab = {
-            let mut stock = self.stock();
-            if stock.free.len() <= stock.kept_back {
-                return false;
-            }
-            stock.free.pop()
-        };
-        let Some(slab) = slab else { return false };
         let per_slab = self.classes[number].per_slab;
         let place = state.slabs.iter().position(Option::is_none).unwrap_or(state.slabs.len());
+        // Slots are numbered by 32 bits. With more memory of a class than that, its items replace each other.
+        if u32::try_from((place + 1) * per_slab).is_err() {
+            return false;
+        }
+        let slab = {
+            let mut stock = self.stock();
+            let is_kept = stock.free.len() <= stock.kept_back;
+            if is_kept { None } else { stock.free.pop() }
+        };
+        let Some(slab) = slab else { return false };
         if place == state.slabs.len() {
             state.slabs.push(None);
         }
@@ -449,7 +456,11 @@ impl Space {
         }
         state.slabs[place] = None;
         self.owners[slab as usize].store(FREE_SLAB, Relaxed);
-        self.stock().free.push(slab);
+        let mut stock = self.stock();
+        stock.free.push(slab);
+        if stock.free.len() <= stock.kept_back {
+            self.arena.discard(slab as usize * self.slab_words, self.slab_words);
+        }
         true
     }
 
@@ -468,12 +479,11 @@ impl Space {
 
     /// Whether a chain fits if the tier has nothing else.
     pub(crate) fn has_place_for(&self, cut: Cut) -> bool {
-        let slabs = self.owners.len() - self.stock().kept_back;
-        slabs * self.classes[cut.class].per_slab >= cut.pieces
+        self.slab_limit() * self.classes[cut.class].per_slab >= cut.pieces
     }
 
     /// Returns the memory of slabs that stay unused to the kernel.
-    pub(crate) fn settle(&self) {
+    fn settle(&self) {
         let stock = self.stock();
         let spare = stock.free.len().min(stock.kept_back);
         for slab in &stock.free[..spare] {

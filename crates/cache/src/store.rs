@@ -130,6 +130,9 @@ pub trait Fetch: Debug + Send {
     /// The system's; nothing is lost, and it may be called again.
     fn take(&mut self, each: &mut Landed<'_>) -> io::Result<()>;
 
+    /// Forgets reads that were not started yet, by their tokens.
+    fn forget(&mut self, whose: &dyn Fn(u64) -> bool);
+
     /// Number of reads not completed yet.
     fn under_way(&self) -> usize;
 

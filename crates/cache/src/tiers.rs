@@ -12,7 +12,7 @@ use nearfar_kernel::mempolicy::Policy;
 use nearfar_spec::spec::{self, Place, Placed, SpecError};
 use nearfar_topology::{Bytes, CpuId, NodeSet, Topology};
 
-use crate::config::DiskTier;
+use crate::config::{DiskTier, TIERS_MAX};
 use crate::disk::{self, AfterCrash};
 
 /// Bytes of a page of a disk.
@@ -193,16 +193,20 @@ pub fn resolve(
         Ok(Memory { name: kind.clone(), bytes: one.bytes, policy: policy(kind, placed)? })
     });
     let tiers = tiers.collect::<Result<Vec<_>, _>>()?;
-    for (at, tier) in tiers.iter().enumerate() {
-        let Some(nodes) = nodes(&tier.policy) else { continue };
-        // Memory taken by earlier tiers on the same nodes is not free.
-        let others = tiers[..at].iter().filter(|other| self::nodes(&other.policy) == Some(nodes));
-        let wanted = others.fold(tier.bytes.0, |sum, other| sum.saturating_add(other.bytes.0));
+    // The tiers within some nodes must fit there together: within those of each tier, and of several that overlap.
+    let placed = tiers.iter().filter_map(|tier| Some((tier, nodes(&tier.policy)?)));
+    let placed: Vec<(&Memory, &NodeSet)> = placed.take(TIERS_MAX).collect();
+    for group in 1_u32..1 << placed.len() {
+        let members = placed.iter().enumerate().filter(|(at, _)| group >> at & 1 == 1);
+        let union: NodeSet = members.flat_map(|(_, (_, nodes))| nodes.iter()).collect();
+        let is_within = |(_, nodes): &&(&Memory, &NodeSet)| nodes.without(&union).is_empty();
+        let within = || placed.iter().filter(is_within);
+        let wanted = within().fold(0, |sum: u64, (tier, _)| sum.saturating_add(tier.bytes.0));
         let free = |id| meminfo::of_node(fs, id).map_or(0, |has| has.free.0 + has.cached.0);
-        let free = Bytes(nodes.iter().map(free).sum());
-        if wanted > free.0 {
-            let (kind, bytes, nodes) = (tier.name.clone(), tier.bytes, nodes.clone());
-            return Err(TierError::Full { kind, bytes, nodes, free });
+        let free = Bytes(union.iter().map(free).sum());
+        if let Some((tier, _)) = within().next_back().filter(|_| wanted > free.0) {
+            let (kind, bytes) = (tier.name.clone(), tier.bytes);
+            return Err(TierError::Full { kind, bytes, nodes: union, free });
         }
     }
     Ok(tiers)

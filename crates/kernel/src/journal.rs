@@ -21,8 +21,7 @@
 //! - `lock` is held ([`crate::lock`]) while values are read, recorded, written or restored.
 //! - `witnesses` (optional) are files with their contents while the batch is in force: the thread id of a kdamond, for
 //!   example. If one reads otherwise, the values of the batch belong to another process, whatever they are.
-//! - A file that can't be read as a batch of this version is left unchanged and reported. Batches that change a file
-//!   named in it are left unchanged too; all others are restored.
+//! - A file that is no batch of this version is reported and left, and so are batches that change a file named in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -297,30 +296,32 @@ impl<'a> Journal<'a> {
         let is_real = planned.is_none();
         let mut report = Restored::default();
         let boot_id = self.value(BOOT_ID)?;
-        let (mut kept, mut failed): (Vec<Entry>, _) = (Vec::new(), None);
-        // One that stays is restored again by the next call, which then finds the old values.
-        let forget = |entry: &Entry, failed: &mut Option<JournalError>| {
-            let done = if is_real { files::forget(&self.dir, entry) } else { Ok(()) };
-            *failed = failed.take().or(done.err());
-        };
+        let (mut kept, mut failed, mut stuck) = (Vec::<Entry>::new(), None, BTreeSet::new());
+        let forget = |entry: &Entry| if is_real { files::forget(&self.dir, entry) } else { Ok(()) };
         let listed = files::list(&self.dir)?;
         report.unreadable = listed.unreadable;
         for mut entry in listed.entries.into_iter().rev().filter(|entry| entry.root == self.root) {
             if entry.boot_id != boot_id {
                 report.void += 1;
-                forget(&entry, &mut failed);
+                failed = failed.or(forget(&entry).err());
             } else if entry.by != by {
                 kept.push(entry);
             } else {
-                let names =
-                    |change: &Recorded| report.unreadable.iter().any(|one| one.names(&change.path));
-                if entry.changes.iter().any(names) {
+                let paths: Vec<String> = entry.changes.iter().map(|one| one.path.clone()).collect();
+                let is_named = |path| report.unreadable.iter().any(|one| one.names(path));
+                if paths.iter().any(|path| stuck.contains(path) || is_named(path)) {
                     kept.push(entry);
                     continue;
                 }
                 self.hand_on(&mut entry, &mut kept, is_real)?;
                 match self.restore_one(&entry, on_conflict, &mut report, planned.as_mut()) {
-                    Ok(true) => forget(&entry, &mut failed),
+                    // One that can't be removed is restored again by the next call; older ones wait.
+                    Ok(true) => {
+                        if let Err(error) = forget(&entry) {
+                            stuck.extend(paths);
+                            failed.get_or_insert(error);
+                        }
+                    }
                     Ok(false) => kept.push(entry),
                     Err(error) => {
                         failed.get_or_insert(error);

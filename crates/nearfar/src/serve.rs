@@ -14,7 +14,7 @@ use anyhow::{Context as _, ensure};
 use nearfar_cache::copy::Copying;
 use nearfar_cache::evict::Eviction;
 use nearfar_cache::mover::Movers;
-use nearfar_cache::store::cas_at;
+use nearfar_cache::store::{Store as _, cas_at};
 use nearfar_cache::tiers::Memory;
 use nearfar_cache::{Cache, Config, Making, PageSize, Tier};
 use nearfar_memcached::server::{self, Bound, Server, Stop};
@@ -108,7 +108,11 @@ pub(crate) fn cache(
 
 /// The Unix second at which a cache's clock is 0; the clock begins at 1.
 pub(crate) fn clock_zero() -> u32 {
-    u32::try_from(unix_ns() / 1_000_000_000 - 1).unwrap_or(0)
+    unix_second().saturating_sub(1)
+}
+
+fn unix_second() -> u32 {
+    u32::try_from(unix_ns() / 1_000_000_000).unwrap_or(0)
 }
 
 /// Warns of an address that other machines reach.
@@ -145,6 +149,7 @@ pub(crate) fn serve(mut plan: Plan) -> anyhow::Result<()> {
     if plan.user.is_none() && sandbox::is_root() {
         output::note("this runs as root; -u USER switches to another user once all files are open");
     }
+    let clock_zero = config.disk.as_ref().map(|disk| disk.clock_zero);
     let mut bound = Bound::new(plan.server.clone())?;
     let disk = config.disk.as_ref().map_or(String::new(), |disk| disk.path.display().to_string());
     let cache = Arc::new(Cache::new(config)?);
@@ -160,6 +165,10 @@ pub(crate) fn serve(mut plan: Plan) -> anyhow::Result<()> {
     plan.sandbox = Some(sandbox);
     let mut movers = Movers::start(&cache, plan.movers).context("movers")?;
     movers.expire_too().context("starting the thread that removes expired items")?;
+    if let Some(zero) = clock_zero {
+        // Opening the disk may have taken minutes, in which items have expired.
+        cache.set_now(unix_second().saturating_sub(zero).max(1));
+    }
     let server = bound.start(Arc::clone(&cache) as _)?;
     // Replaces ports given as 0 by the ports that were bound.
     plan.server.tcp = server.addresses().to_vec();

@@ -115,8 +115,8 @@ impl Evidence {
     }
 }
 
-/// Nodes of GPUs' memory: `Node: N` in NVIDIA's `numa_status` of each GPU (POWER9, Grace), and memory that a driver other
-/// than dax has added, `System RAM (DRIVER)` in /proc/iomem, by its memory block.
+/// Nodes of GPUs' memory: `Node: N` in NVIDIA's `numa_status` of each GPU (POWER9, Grace), and memory that its driver has
+/// added, `System RAM (NVIDIA)` in /proc/iomem, by its memory block. Other drivers add ordinary memory: virtio_mem and kmem.
 fn gpus(reader: &mut Reader<'_>) -> NodeSet {
     const GPUS: &str = "proc/driver/nvidia/gpus";
     let tree = reader.tree;
@@ -129,9 +129,8 @@ fn gpus(reader: &mut Reader<'_>) -> NodeSet {
     }
     let added = reader.text("proc/iomem").unwrap_or_default().lines().filter_map(|line| {
         let (range, name) = line.split_once(" : ")?;
-        let driver = name.trim().strip_prefix("System RAM (")?.strip_suffix(')')?;
         let start = u64::from_str_radix(range.trim().split('-').next()?, 16).ok()?;
-        (driver != "kmem" && start > 0).then_some(start)
+        (name.trim() == "System RAM (NVIDIA)" && start > 0).then_some(start)
     });
     found.extend(added.filter_map(|start| cxl::node_of_address(reader, start)));
     found

@@ -42,7 +42,8 @@ impl Figures {
                 // The kernel names no initiator of a CXL region's node.
                 let from = match access.nodes.is_empty() {
                     true => closest(machine, *id),
-                    false => access.nodes.clone(),
+                    // Accelerators are initiators, too.
+                    false => access.nodes.without(&access.nodes.without(&machine.cpu_nodes())),
                 };
                 Some((from, Figure { latency, bandwidth }))
             });

@@ -66,6 +66,8 @@ struct Guest<'a, 'x> {
     node: Node<'a, 'x>,
     memory: Memory,
     is_wished: bool,
+    /// Whether the document has nodes for it.
+    is_tuned: bool,
 }
 
 /// The domain `xml` with the wishes for its cells fulfilled on `host`.
@@ -98,9 +100,8 @@ pub fn patch(
     let numa = child(domain, "cpu").and_then(|cpu| child(cpu, "numa"));
     let numa = numa.ok_or_else(|| unreadable("the domain has no cells (cpu/numa/cell)".into()))?;
     let guests = guests((numa, tune), cells, host)?;
-    let demands = demands(xml, &guests, cells)?;
-    if !overcommit {
-        capacity::check(&demands, &host.room, capacity::FREE)?;
+    if !overcommit && guests.iter().any(|guest| guest.is_wished) {
+        capacity::check(&demands(xml, domain, &guests)?, &host.room, capacity::FREE)?;
     }
     let mut notes = Vec::new();
     let mut changes = memnodes(xml, (domain, tune), (&guests, cells))?;
@@ -134,11 +135,13 @@ fn guests<'a, 'x>(
         let counted = u32::try_from(index).unwrap_or(u32::MAX);
         let id = node.attribute("id").and_then(|id| id.parse().ok()).unwrap_or(counted);
         let wish = wishes.iter().find(|wish| wish.id == id);
+        let tuned = tuned(tune, id);
+        let (is_wished, is_tuned) = (wish.is_some(), tuned.is_some());
         let memory = match wish {
             Some(wish) => resolve(wish, host)?,
-            None => tuned(tune, id).unwrap_or_else(|| Memory::near(host.machine)),
+            None => tuned.unwrap_or_else(|| Memory::near(host.machine)),
         };
-        guests.push(Guest { id, node, memory, is_wished: wish.is_some() });
+        guests.push(Guest { id, node, memory, is_wished, is_tuned });
     }
     for (index, wish) in wishes.iter().enumerate() {
         let place = format!("--cell {}", wish.id);
@@ -187,12 +190,16 @@ fn memnode<'a, 'x>(tune: Node<'a, 'x>, id: u32) -> Option<Node<'a, 'x>> {
     children(tune, "memnode").find(|node| node.attribute("cellid") == Some(id.as_str()))
 }
 
-/// Memory that is to be bound, by wish or by the document.
-fn demands(xml: &str, guests: &[Guest<'_, '_>], wishes: &[Cell]) -> Result<Vec<Demand>, VmError> {
+/// Memory that is to be bound, by wish or by the document. Huge pages come from a pool of their own, which libvirt checks.
+fn demands(
+    xml: &str,
+    domain: Node<'_, '_>,
+    guests: &[Guest<'_, '_>],
+) -> Result<Vec<Demand>, VmError> {
     let mut demands = Vec::new();
     for guest in guests {
-        let wish = wishes.iter().find(|wish| wish.id == guest.id);
-        if wish.is_none_or(|wish| wish.policy != Policy::Bind) {
+        let is_placed = guest.is_wished || guest.is_tuned;
+        if guest.memory.policy != Policy::Bind || !is_placed || has_huge_pages(domain, guest.id) {
             continue;
         }
         let size = size(guest.node).ok_or_else(|| VmError::Unreadable {
@@ -208,18 +215,35 @@ fn demands(xml: &str, guests: &[Guest<'_, '_>], wishes: &[Cell]) -> Result<Vec<D
     Ok(demands)
 }
 
+fn has_huge_pages(domain: Node<'_, '_>, cell: u32) -> bool {
+    let backing = child(domain, "memoryBacking").and_then(|backing| child(backing, "hugepages"));
+    backing.is_some_and(|backing| {
+        let mut pages = children(backing, "page").peekable();
+        let of_cell = |page: Node<'_, '_>| {
+            let cells = page.attribute("nodeset").map(NodeSet::parse_list);
+            cells.is_none_or(|cells| {
+                let cell = u16::try_from(cell).map(nearfar_topology::NodeId);
+                cells.zip(cell.ok()).is_some_and(|(cells, cell)| cells.contains(cell))
+            })
+        };
+        pages.peek().is_none() || pages.any(of_cell)
+    })
+}
+
 /// The size of a cell, in libvirt's units.
 fn size(cell: Node<'_, '_>) -> Option<Bytes> {
-    let unit = match cell.attribute("unit").unwrap_or("KiB") {
-        "b" | "bytes" => 1,
-        "KB" => 1_000,
-        "k" | "KiB" => 1 << 10,
-        "MB" => 1_000_000,
-        "M" | "MiB" => 1 << 20,
-        "GB" => 1_000_000_000,
-        "G" | "GiB" => 1 << 30,
-        "TB" => 1_000_000_000_000,
-        "T" | "TiB" => 1 << 40,
+    let unit = match cell.attribute("unit").unwrap_or("KiB").to_ascii_lowercase().as_str() {
+        "b" | "byte" | "bytes" => 1,
+        "kb" => 1_000,
+        "k" | "kib" => 1 << 10,
+        "mb" => 1_000_000,
+        "m" | "mib" => 1 << 20,
+        "gb" => 1_000_000_000,
+        "g" | "gib" => 1 << 30,
+        "tb" => 1_000_000_000_000,
+        "t" | "tib" => 1 << 40,
+        "pb" => 1_000_000_000_000_000,
+        "p" | "pib" => 1 << 50,
         _ => return None,
     };
     cell.attribute("memory")?.trim().parse::<u64>().ok()?.checked_mul(unit).map(Bytes)

@@ -166,6 +166,51 @@ fn a_set_that_can_not_be_read_is_a_miss_and_is_written_anew() {
     assert_eq!(load_small(&disk, 1), Some(2));
 }
 
+#[test]
+fn a_device_that_refuses_writes_for_a_while_costs_one_region() {
+    let (folder, index) = (folder(), Index::default());
+    let (faulty, disk) = open(&folder, &config());
+    for number in 0..400 {
+        assert!(store(&disk, &index, number, 1, 3000));
+        disk.tick(1, &index);
+    }
+    // Too few regions are free now.
+    (400..430).for_each(|number| assert!(store(&disk, &index, number, 1, 3000)));
+    disk.flush();
+    let (total, used) = (disk.stats().regions_total, disk.stats().regions_used);
+    faulty.by(|asked| if asked.is_read { Fault::None } else { Fault::Error });
+    for _ in 0..5 {
+        disk.tick(1, &index);
+    }
+    assert_eq!(disk.stats().regions_used, used - 1);
+    faulty.by(|_| Fault::None);
+    disk.tick(1, &index);
+    let stats = disk.stats();
+    assert_eq!(stats.regions_free + stats.regions_used, total, "{stats:?}");
+    assert!(store(&disk, &index, 430, 1, 3000));
+}
+
+#[test]
+fn removals_that_a_device_is_too_slow_for_take_their_sets_with_them() {
+    let folder = folder();
+    let (_, disk) = open(&folder, &config());
+    for number in 0..400 {
+        let _ = store_small(&disk, number, 1, 100);
+        disk.tick(1, &Index::default());
+    }
+    disk.flush();
+    let found = (0..400).filter(|number| load_small(&disk, *number).is_some()).count();
+    assert!(found > 100, "{found}");
+    (0..4000).for_each(|number| disk.remove_small(hash(&key(number)), &key(number)));
+    let stats = disk.stats();
+    assert!(stats.small_waiting_bytes <= 3 * config().small_waiting as u64, "{stats:?}");
+    assert!((0..400).all(|number| load_small(&disk, number).is_none()));
+    disk.close().unwrap();
+    drop(disk);
+    let (_, disk) = open(&folder, &config());
+    assert!((0..400).all(|number| load_small(&disk, number).is_none()));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
     #[test]

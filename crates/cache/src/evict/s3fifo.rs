@@ -16,9 +16,14 @@ const YOUNG: usize = 10;
 
 #[derive(Debug, Default)]
 pub(super) struct S3Fifo {
-    /// Slots in order of arrival; those that are no longer young are skipped.
+    /// Slots in order of arrival, each once; those that are no longer young are skipped.
     young: VecDeque<u32>,
+    is_queued: Bits,
+    /// Those whose item is newer than their place in the queue.
+    is_renewed: Bits,
     is_young: Bits,
+    /// The number of young ones.
+    count: usize,
     ghosts: Ghosts,
     hand: u32,
     live: usize,
@@ -27,20 +32,42 @@ pub(super) struct S3Fifo {
 impl S3Fifo {
     fn next_young(&mut self, items: &dyn Items) -> Option<u32> {
         let slot = self.young.pop_front()?;
+        self.is_queued.clear(slot);
+        let is_renewed = self.is_renewed.get(slot);
+        self.is_renewed.clear(slot);
         if !self.is_young.get(slot) {
             return None;
         }
         match items.look(slot) {
-            Look::Busy => self.young.push_back(slot),
-            Look::Vacant => self.is_young.clear(slot),
+            Look::Vacant => self.leaves_young(slot),
+            Look::Busy => self.queue(slot),
+            _ if is_renewed => self.queue(slot),
             // It stays young until it is evicted or kept.
             Look::Item(0) => return Some(slot),
             Look::Item(_) => {
-                self.is_young.clear(slot);
+                self.leaves_young(slot);
                 items.set_reads(slot, 0);
             }
         }
         None
+    }
+
+    /// Adds a slot at the end of the queue. One that is still in it, from an item that was removed, stays and is renewed: an
+    /// item that is written again and again must not make the queue longer each time.
+    fn queue(&mut self, slot: u32) {
+        if self.is_queued.get(slot) {
+            self.is_renewed.set(slot);
+        } else {
+            self.is_queued.set(slot);
+            self.young.push_back(slot);
+        }
+    }
+
+    fn leaves_young(&mut self, slot: u32) {
+        if self.is_young.get(slot) {
+            self.is_young.clear(slot);
+            self.count -= 1;
+        }
     }
 
     fn next_of_all(&mut self, items: &dyn Items) -> Option<u32> {
@@ -65,19 +92,20 @@ impl Evict for S3Fifo {
         self.live += 1;
         if !self.ghosts.take(hash) {
             self.is_young.set(slot);
-            self.young.push_back(slot);
+            self.count += 1;
+            self.queue(slot);
         }
     }
 
     fn removed(&mut self, slot: u32) {
         self.live = self.live.saturating_sub(1);
-        self.is_young.clear(slot);
+        self.leaves_young(slot);
     }
 
     fn victim(&mut self, items: &dyn Items) -> Option<u32> {
         self.ghosts.fit(self.live);
         for _ in 0..8 * u64::from(items.slots()) + 64 {
-            let is_long = self.young.len() * YOUNG >= self.live;
+            let is_long = self.count * YOUNG >= self.live;
             let found = if is_long { self.next_young(items) } else { self.next_of_all(items) };
             if found.is_some() {
                 return found;
@@ -94,6 +122,22 @@ impl Evict for S3Fifo {
     }
 
     fn kept(&mut self, slot: u32) {
-        self.is_young.clear(slot);
+        self.leaves_young(slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_item_that_is_written_again_and_again_has_one_place_in_the_queue() {
+        let mut policy = S3Fifo::default();
+        policy.stored(0, 7);
+        for step in 0..100_000 {
+            policy.stored((step + 1) % 2, 7);
+            policy.removed(step % 2);
+        }
+        assert_eq!((policy.young.len(), policy.count, policy.live), (2, 1, 1));
     }
 }

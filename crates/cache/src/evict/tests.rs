@@ -140,6 +140,24 @@ fn one_pass_over_much_data_does_not_push_out_what_is_read_often() {
     }
 }
 
+#[test]
+fn a_new_item_in_a_slot_that_was_given_back_is_not_the_oldest() {
+    for policy in [Eviction::S3Fifo, Eviction::Sieve, Eviction::Lru] {
+        let mut keys = Keys::new(policy, 8);
+        (0..8).for_each(|key| assert!(!keys.ask(key)));
+        keys.drop_key(7);
+        keys.drop_key(0);
+        keys.ask(100);
+        keys.ask(101);
+        (200..203).for_each(|key| assert!(!keys.ask(key)));
+        assert!(
+            keys.of.contains_key(&100) && keys.of.contains_key(&101),
+            "{policy:?}: {:?}",
+            keys.of
+        );
+    }
+}
+
 proptest! {
     #[test]
     fn victims_are_items_and_slots_are_not_lost(steps in proptest::collection::vec((0..60_u32, 0..6_u8), 1..600)) {

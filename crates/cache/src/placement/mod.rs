@@ -211,15 +211,24 @@ impl Placement {
         count
     }
 
+    /// Takes a slab from the classes of a tier that has more in use than its limit; whether one was taken.
+    fn shrink(&self, tier: usize, key: &mut Vec<u8>) -> bool {
+        self.contents.space(tier).excess() > 0
+            && self.take_slab(tier, self.contents.sizes().count(), key)
+    }
+
+    /// The same for all tiers, where no mover frees slots.
+    pub(crate) fn keep_to_limits(&self) {
+        let mut key = Vec::with_capacity(KEY_MAX);
+        (0..self.contents.spaces().len()).for_each(|tier| while self.shrink(tier, &mut key) {});
+    }
+
     /// Frees slots where too few are free; returns the number of items moved, or slabs.
     pub(crate) fn keep_free(&self) -> usize {
         let (contents, mut moved) = (&self.contents, 0);
         let mut key = Vec::with_capacity(KEY_MAX);
         for (tier, space) in contents.spaces().iter().enumerate() {
-            if space.excess() > 0 && self.take_slab(tier, contents.sizes().count(), &mut key) {
-                space.settle();
-                moved += 1;
-            }
+            moved += usize::from(self.shrink(tier, &mut key));
             if space.unused_slabs() > 0 {
                 continue;
             }

@@ -6,6 +6,7 @@ use std::sync::{Mutex, OnceLock, Weak};
 
 use super::{Arc, Cache, Copying, Edit, Eviction, KB, Making, Meta, Store, get, tiers};
 use crate::copy::{Copier, Cpu, Job, Outcome};
+use crate::store::Old;
 
 type Then = Box<dyn FnOnce(&Cache) + Send>;
 
@@ -198,5 +199,36 @@ fn a_flush_leaves_nothing_while_slabs_change_their_class() {
             assert_eq!(left, 0);
         }
         is_over.store(true, Relaxed);
+    });
+}
+
+#[test]
+fn an_edit_carries_no_item_past_a_flush() {
+    let cache = super::cache(&tiers(&[512 * KB, 2048 * KB], Eviction::Lru, Making::Inline));
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let count = |key: &[u8]| {
+        let mut more = |old: Option<&dyn Old>, into: &mut Vec<u8>| {
+            let Some(old) = old else { return Edit::Keep };
+            old.read(into);
+            into.push(b'+');
+            Edit::Put(META)
+        };
+        cache.edit(key, &mut Vec::new(), &mut more).unwrap();
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                (0..4).for_each(|n| count(&name(n)));
+            }
+        });
+        let left: usize = (0..200)
+            .map(|_| {
+                (0..512).for_each(|n| cache.put(&name(n), &value(n), Some(&META)).unwrap());
+                cache.flush(0);
+                (0..512).filter(|n| get(&cache, &name(*n)).is_some()).count()
+            })
+            .sum();
+        is_over.store(true, Relaxed);
+        assert_eq!(left, 0);
     });
 }

@@ -4,6 +4,7 @@ use std::io;
 
 use nearfar_kernel::fake::FakeFs;
 use nearfar_kernel::fs::Fs;
+use nearfar_kernel::process::Identity;
 use nearfar_topology::{Bytes, Topology, Tree, testkit};
 
 use super::metrics::Metrics;
@@ -36,8 +37,12 @@ impl Host for Fake {
         self.metrics = *metrics;
     }
 
-    fn end(&mut self, pid: u32) -> io::Result<()> {
-        self.ended.push(pid);
+    fn process(&self, pid: u32) -> Option<Identity> {
+        Some(Identity { pid, started_ticks: 1 })
+    }
+
+    fn end(&mut self, process: Identity) -> io::Result<()> {
+        self.ended.push(process.pid);
         Ok(())
     }
 

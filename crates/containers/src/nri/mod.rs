@@ -6,6 +6,7 @@
 //! Sizes are bounded, and a malformed frame or message ends the connection.
 
 pub mod frame;
+mod log;
 pub mod messages;
 pub mod metrics;
 pub mod plugin;

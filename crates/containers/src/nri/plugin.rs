@@ -6,14 +6,16 @@
 //! can't be expressed there, and the container is refused. Refusals are answers with a reason, which the runtime shows
 //! as the error of the container.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
 
 use nearfar_kernel::fs::Fs;
+use nearfar_kernel::process::Identity;
 use nearfar_topology::{Bytes, Topology};
 use prost::Message;
 
+use super::log::{names, reason, word};
 use super::messages as nri;
 use super::messages::Event;
 use super::metrics::Metrics;
@@ -66,11 +68,13 @@ pub trait Host {
     fn log(&mut self, line: &str);
     /// The counters have changed.
     fn publish(&mut self, metrics: &Metrics);
-    /// Ends a process.
+    /// The process that has this id now.
+    fn process(&self, pid: u32) -> Option<Identity>;
+    /// Ends a process, if it still runs.
     ///
     /// # Errors
     /// The kernel's.
-    fn end(&mut self, pid: u32) -> io::Result<()>;
+    fn end(&mut self, process: Identity) -> io::Result<()>;
     /// Sets the budget of near memory (maximum, minimum) of the cgroup of process `pid`, until the cgroup is removed.
     ///
     /// # Errors
@@ -92,8 +96,11 @@ pub struct Plugin {
     metrics: Metrics,
     /// Placements by container.
     placed: BTreeMap<String, MemoryPolicy>,
-    /// Pods of the parts of a synchronisation.
+    /// Pods and containers of the parts of a synchronisation.
     pods: BTreeMap<String, nri::PodSandbox>,
+    containers: Vec<nri::Container>,
+    /// Containers found running, which are still to be verified.
+    unverified: VecDeque<(nri::PodSandbox, nri::Container, Option<Identity>)>,
     /// Whether the runtime knows memory policies.
     is_native: bool,
     /// Calls of the runtime to be made: method and argument.
@@ -127,6 +134,8 @@ impl Plugin {
             metrics: Metrics::default(),
             placed: BTreeMap::new(),
             pods: BTreeMap::new(),
+            containers: Vec::new(),
+            unverified: VecDeque::new(),
             is_native: false,
             outbox: Vec::new(),
         }
@@ -136,6 +145,8 @@ impl Plugin {
     pub fn connect(&mut self) -> nri::RegisterPluginRequest {
         self.placed.clear();
         self.pods.clear();
+        self.containers.clear();
+        self.unverified.clear();
         self.outbox.clear();
         self.is_native = false;
         self.metrics.connections += 1;
@@ -213,20 +224,39 @@ impl Plugin {
         Ok(nri::ConfigureResponse { events }.encode_to_vec())
     }
 
+    /// Notes what runs already. A runtime waits two seconds for the answer, and pods may come in a later part than their
+    /// containers, so the containers are verified afterwards, one by one.
     fn synchronize(&mut self, request: nri::SynchronizeRequest, host: &mut dyn Host) -> Answer {
         self.pods.extend(request.pods.into_iter().map(|pod| (pod.id.clone(), pod)));
-        for container in request.containers {
-            let pod = self.pods.get(&container.pod_sandbox_id).cloned();
-            if container.state == nri::RUNNING {
-                self.event(Event::PostStartContainer as i32, pod, Some(container), host);
+        let running = request.containers.into_iter().filter(|one| one.state == nri::RUNNING);
+        self.containers.extend(running);
+        if !request.more {
+            let pods = std::mem::take(&mut self.pods);
+            for container in self.containers.drain(..) {
+                let pod = pods.get(&container.pod_sandbox_id).cloned().unwrap_or_default();
+                let process = host.process(container.pid);
+                self.unverified.push_back((pod, container, process));
             }
         }
-        if !request.more {
-            self.pods.clear();
-        }
-        self.metrics.containers = self.placed.len() as u64;
         host.publish(&self.metrics);
         Ok(nri::SynchronizeResponse { more: request.more }.encode_to_vec())
+    }
+
+    /// Whether containers are still to be verified, while the runtime has no call.
+    #[must_use]
+    pub fn has_unverified(&self) -> bool {
+        !self.unverified.is_empty()
+    }
+
+    /// Verifies the next of them.
+    pub fn verify_next(&mut self, host: &mut dyn Host) {
+        let Some((pod, container, process)) = self.unverified.pop_front() else { return };
+        // Its id may be another's by now.
+        if process.is_some() && host.process(container.pid) == process {
+            self.started(&pod, &container, host);
+            self.metrics.containers = self.placed.len() as u64;
+            host.publish(&self.metrics);
+        }
     }
 
     /// The settings of a container, if its annotations or claims ask for any.
@@ -343,23 +373,27 @@ impl Plugin {
         let Some(container) = container else { return };
         let pod = pod.unwrap_or_default();
         if number == Event::PostStartContainer as i32 {
-            match self.resolved(&pod, &container, host) {
-                Ok(resolved) => {
-                    if let Some(policy) = &resolved.policy {
-                        self.verify(policy, (&pod, &container), host);
-                    }
-                    if let Some(budget) = resolved.near {
-                        set_budget(budget, (&pod, &container), host);
-                    }
-                }
-                Err(why) => host.log(&format!(
-                    "event=unresolved {} {}",
-                    names(&pod, &container),
-                    reason(&why)
-                )),
-            }
+            self.started(&pod, &container, host);
         } else if [Event::StopContainer as i32, Event::RemoveContainer as i32].contains(&number) {
             self.placed.remove(&container.id);
+            self.unverified.retain(|(_, other, _)| other.id != container.id);
+        }
+    }
+
+    /// Verifies a running container, and sets its budget.
+    fn started(&mut self, pod: &nri::PodSandbox, container: &nri::Container, host: &mut dyn Host) {
+        match self.resolved(pod, container, host) {
+            Ok(resolved) => {
+                if let Some(policy) = &resolved.policy {
+                    self.verify(policy, (pod, container), host);
+                }
+                if let Some(budget) = resolved.near {
+                    set_budget(budget, (pod, container), host);
+                }
+            }
+            Err(why) => {
+                host.log(&format!("event=unresolved {} {}", names(pod, container), reason(&why)))
+            }
         }
     }
 
@@ -369,6 +403,7 @@ impl Plugin {
         (pod, container): (&nri::PodSandbox, &nri::Container),
         host: &mut dyn Host,
     ) {
+        let process = host.process(container.pid);
         let mut report = self.check(policy, container.pid, host.fs());
         for _ in 1..TRIES {
             if !matches!(report.verdict, Verdict::Wrong(_)) {
@@ -388,7 +423,7 @@ impl Plugin {
         ));
         let is_wrong = matches!(report.verdict, Verdict::Wrong(_));
         if is_wrong && self.settings.on_mismatch == OnMismatch::Evict {
-            self.evict(&report, (pod, container), host);
+            self.evict(&report, (pod, container, process), host);
         }
     }
 
@@ -405,7 +440,7 @@ impl Plugin {
     fn evict(
         &mut self,
         report: &Report,
-        (pod, container): (&nri::PodSandbox, &nri::Container),
+        (pod, container, process): (&nri::PodSandbox, &nri::Container, Option<Identity>),
         host: &mut dyn Host,
     ) {
         let eviction = nri::ContainerEviction {
@@ -415,7 +450,7 @@ impl Plugin {
         let request = nri::UpdateContainersRequest { evict: vec![eviction] };
         self.outbox.push(("UpdateContainers", request.encode_to_vec()));
         self.metrics.evicted += 1;
-        let ended = host.end(container.pid);
+        let ended = process.map_or(Ok(()), |process| host.end(process));
         let result = ended.map_or_else(|error| error.to_string(), |()| "ended".into());
         host.log(&format!("event=evicted {} {}", names(pod, container), reason(&result)));
     }
@@ -438,25 +473,6 @@ fn set_budget(
         text(max),
         text(min)
     ));
-}
-
-/// The words that name a container in the log.
-fn names(pod: &nri::PodSandbox, container: &nri::Container) -> String {
-    let pod = format!("{}/{}", pod.namespace, pod.name);
-    format!("pod={} container={} id={}", word(&pod), word(&container.name), word(&container.id))
-}
-
-fn reason(text: &str) -> String {
-    format!("reason={}", word(text))
-}
-
-/// A value in the log: quoted as in JSON if it has anything but plain characters.
-fn word(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '=' | '\\');
-    if !text.is_empty() && text.chars().all(is_plain) {
-        return text.into();
-    }
-    serde_json::Value::from(text).to_string()
 }
 
 #[cfg(test)]

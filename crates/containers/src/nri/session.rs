@@ -1,6 +1,8 @@
 //! A connection to the runtime: reads frames, has the plugin answer, writes the answers.
 
 use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use prost::Message as _;
 
@@ -42,6 +44,24 @@ pub enum SessionError {
     },
 }
 
+/// The runtime's end of a connection.
+pub trait Stream: Read + Write {
+    /// Reads fail with [`io::ErrorKind::WouldBlock`] once nothing has come for this time; `None`: never.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn set_patience(&mut self, patience: Option<Duration>) -> io::Result<()>;
+}
+
+impl Stream for UnixStream {
+    fn set_patience(&mut self, patience: Option<Duration>) -> io::Result<()> {
+        self.set_read_timeout(patience)
+    }
+}
+
+/// Time without a call of the runtime after which a container is verified.
+const IDLE: Duration = Duration::from_millis(5);
+
 struct Session<'a, S> {
     stream: &'a mut S,
     plugin: &'a mut Plugin,
@@ -57,7 +77,7 @@ struct Session<'a, S> {
 /// # Errors
 /// [`SessionError`]: the connection ended otherwise.
 pub fn run(
-    stream: &mut (impl Read + Write),
+    stream: &mut impl Stream,
     plugin: &mut Plugin,
     host: &mut dyn Host,
 ) -> Result<(), SessionError> {
@@ -68,17 +88,27 @@ pub fn run(
     session.serve()
 }
 
-impl<S: Read + Write> Session<'_, S> {
+impl<S: Stream> Session<'_, S> {
     fn serve(&mut self) -> Result<(), SessionError> {
         const EACH: usize = 64 << 10;
         let mut frames = frame::Reader::default();
         let (mut calls, mut answers) = (ttrpc::Reader::default(), ttrpc::Reader::default());
         let mut buffer = vec![0; EACH];
+        let mut is_patient = true;
         loop {
+            if is_patient == self.plugin.has_unverified() {
+                is_patient = !is_patient;
+                self.stream.set_patience((!is_patient).then_some(IDLE))?;
+            }
             let read = match self.stream.read(&mut buffer) {
                 Ok(0) => return Err(SessionError::Closed { configured: self.is_configured }),
                 Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.plugin.verify_next(self.host);
+                    self.call_out()?;
+                    continue;
+                }
                 Err(error) => return Err(error.into()),
             };
             for frame in frames.add(&buffer[..read])? {
@@ -121,11 +151,17 @@ impl<S: Read + Write> Session<'_, S> {
         let payload = response.encode_to_vec();
         let response = Message { stream: message.stream, kind: ttrpc::RESPONSE, flags: 0, payload };
         self.send(frame::PLUGIN, &response)?;
+        self.call_out()?;
+        self.is_configured |= request.method == "Configure";
+        Ok(request.method == "Shutdown")
+    }
+
+    /// Makes the plugin's own calls.
+    fn call_out(&mut self) -> Result<(), SessionError> {
         for (method, payload) in self.plugin.take_calls() {
             self.call(method, payload)?;
         }
-        self.is_configured |= request.method == "Configure";
-        Ok(request.method == "Shutdown")
+        Ok(())
     }
 
     fn call(&mut self, method: &'static str, payload: Vec<u8>) -> Result<(), SessionError> {

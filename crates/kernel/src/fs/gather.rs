@@ -48,8 +48,10 @@ const RANKS: &[&str] = &[
     "sys/bus/cxl/devices/region*/resource",
     "sys/bus/dax/devices/*/target_node",
     "proc/driver/nvidia/gpus/*/numa_status",
-    // Figures of a saved probe.
+    // Figures of a saved probe, and what it belongs to besides the nodes.
     measured::FILE,
+    "sys/class/dmi/id/product_name",
+    "sys/class/dmi/id/sys_vendor",
 ];
 
 /// Everything else of a topology. All of it is readable without privilege on an ordinary system.
@@ -74,8 +76,6 @@ const MACHINE: &[&str] = &[
     "sys/bus/nd/devices/*/target_node",
     "sys/bus/nd/devices/*/mode",
     "proc/sys/kernel/osrelease",
-    "sys/class/dmi/id/product_name",
-    "sys/class/dmi/id/sys_vendor",
 ];
 
 /// What tells of the kernel's features. Patterns that end in a directory without entries record its existence: an empty
@@ -345,6 +345,7 @@ fn glob(pattern: &str, name: &str) -> bool {
 mod tests {
     use super::*;
     use crate::fs::{RootFs, TreeFs, plant};
+    use nearfar_topology::NodeId;
 
     const MACHINE: &str = "\
 @ sys/devices/system/node/online
@@ -413,8 +414,14 @@ Node 0 MemTotal: 4 kB
     #[test]
     fn kinds_and_tiers_of_nodes_need_no_more_than_their_evidence() {
         assert!(recorded().len() > 5);
-        for fs in recorded() {
+        for mut fs in recorded() {
+            let machine = part(&fs, Extent::Whole);
+            let figures = |id: NodeId| format!("node {id} {} 1000\n", 900 - id.0.min(800));
+            let figures: String = machine.memory_nodes().iter().map(figures).collect();
+            let text = format!("machine {}\n{figures}", machine.fingerprint());
+            fs.0.insert(measured::FILE, &text);
             let (whole, ranks) = (part(&fs, Extent::Whole), part(&fs, Extent::Ranks));
+            assert!(whole.nodes.values().any(|node| node.measured.is_some()));
             assert_eq!(part(&fs, Extent::Machine), whole);
             assert_eq!(ranks.nodes, whole.nodes);
             assert_eq!(ranks.tiers, whole.tiers);

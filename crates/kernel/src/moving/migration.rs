@@ -13,6 +13,7 @@ use nearfar_topology::{Bytes, BytesPerSecond, Nanoseconds, NodeId};
 use super::{Mover, Outcome, Rate, Request, Shared, Tally};
 use crate::fs::Fs;
 use crate::pages;
+use crate::process::Identity;
 
 /// Bytes of which the pages are requested at a time.
 const CHUNK: u64 = 64 << 20;
@@ -32,6 +33,9 @@ pub struct Run {
 #[derive(Debug)]
 pub struct Migration {
     process: Process,
+    /// The process when it began; its number may be another's later.
+    identity: Option<Identity>,
+    has_ended: bool,
     mover: Mover,
     /// Addresses, and the one target of their pages if they go back.
     ranges: VecDeque<(u64, u64, Option<NodeId>)>,
@@ -94,7 +98,8 @@ impl Migration {
         let lengths = ranges.iter().map(|(start, end, _)| end - start);
         let all = lengths.fold(0, u64::saturating_add);
         let moved = Vec::new();
-        Self { process: Process(pid), mover, ranges, targets, all, left: all, moved }
+        let (process, identity, has_ended) = (Process(pid), Identity::of(pid), false);
+        Self { process, identity, has_ended, mover, ranges, targets, all, left: all, moved }
     }
 
     /// Where the pages that moved were before, in the order in which they moved.
@@ -115,9 +120,20 @@ impl Migration {
         self.mover.tally()
     }
 
+    /// Whether the process ended before all ranges were visited.
+    #[must_use]
+    pub const fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
     /// Migrates a batch, if the rate permits it.
     pub fn step(&mut self, fs: &dyn Fs, now: Nanoseconds) -> Next {
         if self.mover.waiting() == 0 {
+            if !self.ranges.is_empty() && self.identity.is_some_and(|process| !process.is_running())
+            {
+                self.has_ended = true;
+                return Next::Done;
+            }
             let Some((start, end, back_to)) = self.chunk() else { return Next::Done };
             let numbers: Vec<u64> = (start / PAGE..end.div_ceil(PAGE)).collect();
             let places = pages::places(fs, self.process.0, &numbers);

@@ -109,7 +109,11 @@ impl Deferred {
 
     /// Bytes of memory held.
     pub(super) fn memory(&self) -> usize {
-        let filled = |gap: &Gap| gap.key.capacity() + gap.reply.as_ref().map_or(0, Vec::capacity);
-        self.kept.capacity() + self.all.iter().map(filled).sum::<usize>()
+        let held = |gap: &Gap| {
+            let words = if let Ask::Meta(words) = &gap.ask { words.capacity() } else { 0 };
+            gap.key.capacity() + words + gap.reply.as_ref().map_or(0, Vec::capacity)
+        };
+        let gaps = self.all.capacity() * size_of::<Gap>();
+        self.kept.capacity() + gaps + self.all.iter().map(held).sum::<usize>()
     }
 }

@@ -80,6 +80,11 @@ impl PendingReads {
         self.fetch.borrow_mut().take(each)
     }
 
+    /// Forgets the reads of a closed connection that were not started yet.
+    pub fn forget(&self, connection: usize) {
+        self.fetch.borrow_mut().forget(&|token| Self::connection(token) == connection);
+    }
+
     /// Whether requested reads are waiting for [`PendingReads::take`] to start them.
     #[must_use]
     pub fn is_asked(&self) -> bool {

@@ -183,7 +183,7 @@ fn cpu_seconds(process: &File) -> Option<(f64, f64)> {
     let stat = str::from_utf8(&stat[..bytes]).ok()?;
     // The name of the program is in parentheses and may have spaces.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
-    let mut next = || fields.next()?.parse::<u32>().ok().map(f64::from);
+    let mut next = || fields.next()?.parse::<f64>().ok();
     let per_second = u32::try_from(rustix::param::clock_ticks_per_second()).ok().map(f64::from)?;
     Some((next()? / per_second, next()? / per_second))
 }

@@ -276,6 +276,9 @@ impl Worker {
         if peer.is_queued {
             self.again.retain(|one| *one != at);
         }
+        if let Some(pending) = self.pending.as_ref().filter(|pending| pending.under_way() > 0) {
+            pending.forget(at);
+        }
         peer.stream.end();
         self.shared.state.close(peer.stream.number());
         drop(peer);

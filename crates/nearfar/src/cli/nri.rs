@@ -192,11 +192,12 @@ impl Host for Live {
         }
     }
 
-    fn end(&mut self, pid: u32) -> io::Result<()> {
-        match Identity::of(pid) {
-            Some(process) => process.kill(),
-            None => Ok(()),
-        }
+    fn process(&self, pid: u32) -> Option<Identity> {
+        Identity::of(pid)
+    }
+
+    fn end(&mut self, process: Identity) -> io::Result<()> {
+        process.kill()
     }
 
     fn set_budget(

@@ -94,7 +94,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = carry_out(&plan, &machine);
     anyhow::ensure!(!report.pairs.is_empty(), "probe: {}", text::failures(&report.skipped));
     print(args, &report, &machine)?;
-    keep(args, &report, whole)?;
+    keep(args, &report, whole && report.skipped.is_empty())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -147,6 +147,9 @@ fn is_whole(request: &Request, machine: &Topology) -> bool {
     request.nodes == machine.memory_nodes()
         && request.cpu_nodes == machine.cpu_nodes()
         && request.cpus_max.is_none()
+        && request.cpus_allowed.as_ref().is_none_or(|allowed| {
+            machine.nodes.values().flat_map(|node| &node.cpus).all(|cpu| allowed.contains(cpu))
+        })
         && MIXES.iter().all(|mix| request.mixes.contains(mix))
 }
 

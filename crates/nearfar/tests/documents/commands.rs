@@ -435,6 +435,7 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
             ),
             ("nearfar topo --kind 2=hbm", GuestBy("nearfar topo --kind 1=hbm")),
             ("nearfar doctor", Guest),
+            ("nearfar doctor --unprivileged", Guest),
             ("nearfar ps", Guest),
             ("nearfar ps 4711", GuestBy("nearfar ps $$")),
             (

@@ -84,7 +84,7 @@ pub(super) fn unique(objects: &[Object]) -> Result<(), VmError> {
 
 /// Refuses memory that the nodes it is bound to can't hold, together with memory that the user has bound.
 pub(super) fn room(
-    options: &[Opt],
+    (options, files): (&[Opt], &[Loaded]),
     (objects, wished): (&[Object], &[(&Object, Placed)]),
     host: &Host<'_>,
     request: &Request<'_>,
@@ -95,7 +95,7 @@ pub(super) fn room(
         // Huge pages of a device's whole memory are reserved at the start, unless that is off.
         let is_reserved =
             pool(object) != Pool::Plain && !object.get("reserve").is_some_and(keyval::is_off);
-        let size = plugged(options, id).filter(|_| !is_reserved).unwrap_or(size);
+        let size = plugged((options, files), id).filter(|_| !is_reserved).unwrap_or(size);
         let demand = Demand { id: id.to_owned(), size, nodes };
         demands.entry(pool(object)).or_default().push(demand);
     };
@@ -129,13 +129,15 @@ pub(super) fn room(
 }
 
 /// The memory that a virtio-mem device over this backend has at the start; `None` if there is no such device.
-fn plugged(options: &[Opt], id: &str) -> Option<Bytes> {
+fn plugged((options, files): (&[Opt], &[Loaded]), id: &str) -> Option<Bytes> {
+    let sections = files.iter().flat_map(|file| config::parse(&file.text));
+    let in_files = sections.filter(|one| one.group == "device").map(|one| one.fields);
     let devices = options.iter().filter(|opt| opt.name == "device");
     let fields = devices.map(|opt| match opt.value.strip_prefix('{') {
         Some(_) => json::parse(&opt.value).unwrap_or_default(),
         None => keyval::parse(&opt.value, Some("driver")),
     });
-    let mut devices = fields.filter(|fields| {
+    let mut devices = fields.chain(in_files).filter(|fields| {
         let is_it =
             keyval::get(fields, "driver").is_some_and(|name| name.starts_with("virtio-mem"));
         is_it && keyval::get(fields, "memdev") == Some(id)

@@ -129,18 +129,21 @@ fn free(options: &[Opt]) -> Result<(), VmError> {
     for opt in options {
         let fields = keyval::parse(&opt.value, Some("type"));
         let has_backend = keyval::get(&fields, "memory-backend").is_some();
-        let theirs = match opt.name.as_str() {
-            "numa" => "-numa",
-            "mem-path" => "-mem-path",
-            "machine" if has_backend => "-machine memory-backend=",
+        let has = |group| fields.iter().any(|field| field.key.starts_with(group));
+        let own = "write host-mem-type on the -object of a node instead";
+        let (theirs, remedy) = match opt.name.as_str() {
+            "numa" => ("-numa", own),
+            "mem-path" => ("-mem-path", own),
+            "machine" if has_backend => ("-machine memory-backend=", own),
+            "machine" if has("memory.") => {
+                ("-machine memory.*=", "write -m SIZE, which is the same")
+            }
+            "machine" if has("smp.") => ("-machine smp.*=", "write -smp CPUS, which is the same"),
             _ => continue,
         };
-        return Err(VmError::Conflict {
-            place: "--far".into(),
-            ours: "--far".into(),
-            theirs: theirs.into(),
-            remedy: "write host-mem-type on the -object of a node instead".into(),
-        });
+        let (place, ours) = ("--far".into(), "--far".into());
+        let (theirs, remedy) = (theirs.into(), remedy.into());
+        return Err(VmError::Conflict { place, ours, theirs, remedy });
     }
     Ok(())
 }
@@ -149,31 +152,26 @@ fn free(options: &[Opt]) -> Result<(), VmError> {
 fn cpus(options: &[Opt]) -> Result<u64, VmError> {
     const LEVELS: [&str; 8] =
         ["drawers", "books", "sockets", "dies", "clusters", "modules", "cores", "threads"];
-    let mut count = 1;
-    for opt in options.iter().filter(|opt| opt.name == "smp") {
-        let fields = keyval::parse(&opt.value, Some("cpus"));
-        let number = |key: &str| {
-            let text = keyval::get(&fields, key)?;
-            let number = text.parse::<u64>().ok().filter(|number| (1..=4096).contains(number));
-            Some(number.ok_or_else(|| VmError::Value {
-                place: "-smp".into(),
-                key: key.into(),
-                text: text.into(),
-                problem: "not a number of CPUs".into(),
-            }))
-        };
-        let product = || {
-            LEVELS
-                .iter()
-                .filter_map(|level| number(level))
-                .try_fold(1_u64, |product, number| Ok(product.saturating_mul(number?).min(4096)))
-        };
-        count = match number("maxcpus").or_else(|| number("cpus")) {
-            Some(number) => number?,
-            None => product()?,
-        };
+    // Parameters of several -smp count together, the last of each.
+    let all = options.iter().filter(|opt| opt.name == "smp");
+    let fields: Vec<_> = all.flat_map(|opt| keyval::parse(&opt.value, Some("cpus"))).collect();
+    let number = |key: &str| {
+        let text = keyval::get(&fields, key)?;
+        let number = text.parse::<u64>().ok().filter(|number| (1..=4096).contains(number));
+        Some(number.ok_or_else(|| VmError::Value {
+            place: "-smp".into(),
+            key: key.into(),
+            text: text.into(),
+            problem: "not a number of CPUs".into(),
+        }))
+    };
+    if let Some(number) = number("maxcpus").or_else(|| number("cpus")) {
+        return number;
     }
-    Ok(count)
+    let levels = LEVELS.iter().filter_map(|level| number(level));
+    levels
+        .into_iter()
+        .try_fold(1_u64, |product, number| Ok(product.saturating_mul(number?).min(4096)))
 }
 
 /// Refuses a machine without CXL: `configured` is its type in a configuration file.

@@ -178,7 +178,10 @@ fn initiators(words: &mut [OsString], guests: &[Guest], machine: &Topology) {
     for guest in guests {
         if let Some(text) = words[guest.word].to_str() {
             let added = format!(",initiator={}", initiator(guest, guests, machine));
-            words[guest.word] = splice::apply(text, vec![Splice::insert(text.len(), added)]).into();
+            // A comma may follow the last parameter.
+            let end =
+                keyval::parse(text, Some("type")).last().map_or(text.len(), |last| last.span.end);
+            words[guest.word] = splice::apply(text, vec![Splice::insert(end, added)]).into();
         }
     }
 }

@@ -94,9 +94,14 @@ pub(crate) fn one_comma(place: &str, fields: &[Field]) -> Result<(), VmError> {
     Ok(())
 }
 
+/// Whether a value switches something on.
+pub(crate) fn is_on(value: &str) -> bool {
+    ["on", "yes", "true", "y"].contains(&value)
+}
+
 /// Whether a value switches something off.
 pub(crate) fn is_off(value: &str) -> bool {
-    ["off", "false", "no"].contains(&value)
+    ["off", "no", "false", "n"].contains(&value)
 }
 
 #[cfg(test)]

@@ -193,7 +193,7 @@ pub fn plan(request: &Request<'_>, host: &Host<'_>) -> Result<Plan, VmError> {
     }
     unique(&objects)?;
     if !request.overcommit {
-        room(&words::options(&words), (&objects, &wished), host, request)?;
+        room((&words::options(&words), &loaded), (&objects, &wished), host, request)?;
     }
     let way = weighted::way(&wished, (&objects, &words::options(&words)), request.native);
     let (way, why) = way.unzip();
@@ -282,8 +282,11 @@ fn objects(words: &[OsString], loaded: &[Loaded]) -> Result<Vec<Object>, VmError
         if opt.name == "object" {
             match Object::of_word(opt.word, &opt.value) {
                 Ok(object) => objects.push(object),
-                Err(error) if opt.value.contains(OURS) => return Err(error),
-                // QEMU reports it.
+                // QEMU's JSON may have single quotes. Memory that is not known here would be left out of account.
+                Err(error) if opt.value.contains(OURS) || opt.value.contains("memory-backend") => {
+                    return Err(error);
+                }
+                // Where it is no JSON either, QEMU reports it.
                 Err(_) => {}
             }
         } else if opt.name == "readconfig"

@@ -97,12 +97,15 @@ impl Object {
     /// The objects of a configuration file.
     pub(super) fn of_config(index: usize, path: &str, text: &str) -> Vec<Self> {
         let sections = config::parse(text).into_iter().filter(|one| one.group == "object");
-        let object = |section: config::Section| Self {
-            form: Form::Config,
-            at: Location::Config(index),
-            place: format!("{path}: object {}", section.id.as_deref().unwrap_or("without an id")),
-            fields: section.fields,
-            id: section.id,
+        let object = |section: config::Section| {
+            let id = section.id.or_else(|| keyval::get(&section.fields, "id").map(str::to_owned));
+            Self {
+                form: Form::Config,
+                at: Location::Config(index),
+                place: format!("{path}: object {}", id.as_deref().unwrap_or("without an id")),
+                fields: section.fields,
+                id,
+            }
         };
         sections.map(object).collect()
     }
@@ -128,7 +131,7 @@ impl Object {
     /// The pool of its pages. `default` is the host's default size of huge pages; `at` gives the page size of the file
     /// system of huge pages at a path.
     pub(super) fn pool(&self, default: Option<Bytes>, at: &dyn Fn(&str) -> Option<Bytes>) -> Pool {
-        if self.get("hugetlb").is_some_and(|value| ["on", "true", "yes"].contains(&value)) {
+        if self.get("hugetlb").is_some_and(keyval::is_on) {
             let named = self.get("hugetlbsize").and_then(|text| size::parse(text, 1));
             return Pool::Huge(named.filter(|size| size.0 > 0).or(default));
         }

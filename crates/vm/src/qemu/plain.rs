@@ -91,6 +91,9 @@ fn free(options: &[Opt]) -> Result<(), VmError> {
             "machine" if keyval::get(&fields, "memory-backend").is_some() => {
                 return Err(conflict("-machine memory-backend=", remedy));
             }
+            "machine" if fields.iter().any(|field| field.key.starts_with("memory.")) => {
+                return Err(conflict("-machine memory.*=", "write -m SIZE, which is the same"));
+            }
             "numa" if keyval::get(&fields, "memdev").is_some() => {
                 return Err(conflict("-numa node,memdev=", remedy));
             }

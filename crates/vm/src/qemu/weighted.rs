@@ -116,7 +116,7 @@ pub(super) fn target(
         Way::Process => Ok(Target::Inherit),
         Way::Tmpfs => {
             for key in ["mem-path", "hugetlb", "hugetlbsize", "seal"] {
-                if object.get(key).is_some_and(|value| !["off", "false"].contains(&value)) {
+                if object.get(key).is_some_and(|value| !keyval::is_off(value)) {
                     return Err(VmError::Conflict {
                         place: object.place.clone(),
                         ours: format!("{POLICY}=weighted-interleave"),

@@ -55,6 +55,12 @@ impl Backend {
     pub fn ranges(&self) -> Vec<(u64, u64)> {
         self.blocks.iter().map(|block| (block.address, block.end())).collect()
     }
+
+    /// Size of its largest host pages.
+    #[must_use]
+    pub fn page(&self) -> Bytes {
+        self.blocks.iter().map(|block| block.page).max().unwrap_or_default()
+    }
 }
 
 /// A virtio-mem device.
@@ -117,6 +123,19 @@ pub enum MachineError {
         /// The socket.
         path: PathBuf,
     },
+    /// Another process has the path of the monitor now.
+    #[error(
+        "process {pid} was started with QMP socket {}, which process {other} serves now; give each QEMU a socket of its own",
+        .path.display()
+    )]
+    Another {
+        /// The process.
+        pid: u32,
+        /// The one that serves the socket.
+        other: u32,
+        /// The socket.
+        path: PathBuf,
+    },
     /// An answer lacks a part.
     #[error("QEMU's answer to {command} has no {part}")]
     Incomplete {
@@ -133,17 +152,20 @@ impl Machine {
     /// # Errors
     /// [`MachineError`].
     pub fn connect(fs: &dyn Fs, target: &Target) -> Result<Self, MachineError> {
-        let path = match target {
-            Target::Socket(path) => path.clone(),
-            Target::Pid(pid) => socket_of_process(fs, *pid)?,
+        let pid = match target {
+            Target::Socket(path) => {
+                let qmp = Qmp::connect(path, path, DEADLINE)?;
+                let pid = qmp.pid().ok_or_else(|| MachineError::Foreign { path: path.clone() })?;
+                return Ok(Self { qmp, pid });
+            }
+            Target::Pid(pid) => *pid,
         };
-        let qmp = Qmp::connect(&path, DEADLINE)?;
-        let named = match target {
-            Target::Pid(pid) => Some(*pid),
-            Target::Socket(_) => qmp.pid(),
-        };
-        let pid = named.ok_or(MachineError::Foreign { path })?;
-        Ok(Self { qmp, pid })
+        let (path, own) = socket_of_process(fs, pid)?;
+        let qmp = Qmp::connect(&path, &own, DEADLINE)?;
+        match qmp.serves().filter(|other| *other != pid) {
+            Some(other) => Err(MachineError::Another { pid, other, path: own }),
+            None => Ok(Self { qmp, pid }),
+        }
     }
 
     /// Executes a monitor command.
@@ -163,6 +185,13 @@ impl Machine {
         let table = self.execute("x-query-ramblock", &Value::Null)?;
         let text = table.get("human-readable-text").and_then(Value::as_str).unwrap_or_default();
         let blocks = blocks::parse(text);
+        if blocks.is_empty() {
+            // Every guest has some: the table has another form than those known here.
+            return Err(MachineError::Incomplete {
+                command: "x-query-ramblock",
+                part: "table of blocks",
+            });
+        }
         let devices = devices
             .as_array()
             .ok_or(MachineError::Incomplete { command: "query-memdev", part: "list" })?;
@@ -228,8 +257,9 @@ fn virtio_mem(device: &Value) -> Option<VirtioMem> {
     })
 }
 
-/// The monitor's socket on the command line of a process, as seen from here: below its root and working directory.
-fn socket_of_process(fs: &dyn Fs, pid: u32) -> Result<PathBuf, MachineError> {
+/// The monitor's socket on the command line of a process, as seen from here: below its root and working directory; and by
+/// the process's own name.
+fn socket_of_process(fs: &dyn Fs, pid: u32) -> Result<(PathBuf, PathBuf), MachineError> {
     let line = fs.read(&format!("proc/{pid}/cmdline"))?.ok_or(MachineError::NoProcess { pid })?;
     let words: Vec<String> = line.split_terminator('\0').map(str::to_owned).collect();
     let program = || words.first().cloned().unwrap_or_else(|| "a kernel thread".to_owned());
@@ -237,7 +267,7 @@ fn socket_of_process(fs: &dyn Fs, pid: u32) -> Result<PathBuf, MachineError> {
         socket_of(&words).ok_or_else(|| MachineError::NoMonitor { pid, program: program() })?;
     let from = if path.is_absolute() { "root" } else { "cwd" };
     let inside = path.strip_prefix("/").unwrap_or(&path).to_owned();
-    Ok(Path::new("/proc").join(pid.to_string()).join(from).join(inside))
+    Ok((Path::new("/proc").join(pid.to_string()).join(from).join(inside), path))
 }
 
 #[cfg(test)]
@@ -256,7 +286,9 @@ mod tests {
         tree.insert("proc/6/cmdline", "qemu\0-qmp\0unix:q.sock,server\0");
         tree.insert("proc/7/cmdline", "redis-server\0");
         let fs = TreeFs(tree);
-        let found = |pid| socket_of_process(&fs, pid).map_err(|error| error.to_string());
+        let found = |pid| {
+            socket_of_process(&fs, pid).map(|(path, _)| path).map_err(|error| error.to_string())
+        };
         assert_eq!(found(5), Ok("/proc/5/root/run/q".into()));
         assert_eq!(found(6), Ok("/proc/6/cwd/q.sock".into()));
         assert!(found(7).unwrap_err().starts_with("process 7 (redis-server) has no QMP socket"));
@@ -274,7 +306,7 @@ mod tests {
             [(&[HELLO, READY, ENCRYPTED], Some("sev-snp-guest")), (&[HELLO, READY, PLAIN], None)]
         {
             let (_dir, path, served) = monitor(lines);
-            let qmp = Qmp::connect(&path, PATIENCE).unwrap();
+            let qmp = Qmp::connect(&path, &path, PATIENCE).unwrap();
             let found = Machine { qmp, pid: 1 }.confidential().unwrap();
             assert_eq!(found.as_deref(), kind);
             served.join().unwrap();

@@ -29,6 +29,7 @@ pub struct Qmp {
     path: PathBuf,
     reader: BufReader<UnixStream>,
     pid: Option<u32>,
+    serves: Option<u32>,
 }
 
 /// Reasons why a command has no result.
@@ -81,11 +82,11 @@ fn way_out(source: &io::Error) -> &'static str {
 }
 
 impl Qmp {
-    /// Connects and negotiates; each later command has the same deadline.
+    /// Connects and negotiates; each later command has the same deadline. `own` is the path by the name that QEMU has for it.
     ///
     /// # Errors
     /// [`QmpError`].
-    pub fn connect(path: &Path, deadline: Duration) -> Result<Self, QmpError> {
+    pub fn connect(path: &Path, own: &Path, deadline: Duration) -> Result<Self, QmpError> {
         let failed = |source| QmpError::Socket { path: path.to_owned(), source };
         let stream = open(path, deadline).map_err(|source| match source.kind() {
             io::ErrorKind::TimedOut => QmpError::Silent { path: path.to_owned(), after: deadline },
@@ -95,8 +96,8 @@ impl Qmp {
         stream.set_write_timeout(Some(deadline)).map_err(failed)?;
         let peer = rustix::net::sockopt::socket_peercred(&stream).ok();
         let pid = peer.and_then(|peer| u32::try_from(peer.pid.as_raw_nonzero().get()).ok());
-        let pid = pid.map(|pid| listening(path, pid));
-        let mut qmp = Self { path: path.to_owned(), reader: BufReader::new(stream), pid };
+        let serves = pid.and_then(|pid| listening(own, pid));
+        let mut qmp = Self { path: path.to_owned(), reader: BufReader::new(stream), pid, serves };
         let greeting = qmp.line()?;
         if greeting.get("QMP").is_none() {
             return Err(qmp.not_qmp("its greeting has no version"));
@@ -105,10 +106,17 @@ impl Qmp {
         Ok(qmp)
     }
 
-    /// The process that listens on the socket: QEMU, unless something stands between.
+    /// The process that listens on the socket: QEMU, unless something stands between. Where the listening socket can't be
+    /// found, the process that made it.
     #[must_use]
-    pub const fn pid(&self) -> Option<u32> {
-        self.pid
+    pub fn pid(&self) -> Option<u32> {
+        self.serves.or(self.pid)
+    }
+
+    /// The process that was found to have the listening socket.
+    #[must_use]
+    pub const fn serves(&self) -> Option<u32> {
+        self.serves
     }
 
     /// Executes a command; `arguments` is an object, or null.
@@ -186,35 +194,35 @@ fn open(path: &Path, deadline: Duration) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// The process that has the listening socket at `path`: `made` is the one that made it, which may have left it to another,
-/// as libvirt does. If none can be found, `made`.
-fn listening(path: &Path, made: u32) -> u32 {
-    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+/// The process that has a listening socket at `path`, by its own name for it: `made`, which made it, or one that `made` has
+/// left it to, as libvirt does. Several can have had the path, one after another. `None` if none can be found.
+fn listening(path: &Path, made: u32) -> Option<u32> {
+    let sockets = fs::read_to_string(format!("/proc/{made}/net/unix"));
+    let sockets = sockets.or_else(|_| fs::read_to_string("/proc/net/unix")).unwrap_or_default();
     let path = path.to_string_lossy();
-    let inode = sockets.lines().find_map(|line| {
+    let link = |line: &str| {
         // Number, references, protocol, flags (of which 0x10000 is that it listens), type, state, inode, path.
         let mut fields = line.split_whitespace();
         let listens = u32::from_str_radix(fields.nth(3)?, 16).ok()? & 0x1_0000 != 0;
         let inode = fields.nth(2)?;
-        (listens && fields.next()? == path).then(|| inode.to_owned())
-    });
-    let Some(inode) = inode else { return made };
-    let link = format!("socket:[{inode}]");
+        (listens && fields.next()? == path).then(|| format!("socket:[{inode}]"))
+    };
+    let links: Vec<String> = sockets.lines().filter_map(link).collect();
     let has = |pid: u32| {
         let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
         open.filter_map(|entry| fs::read_link(entry.path()).ok())
-            .any(|to| to.as_os_str() == link.as_str())
+            .any(|to| links.iter().any(|link| to.as_os_str() == link.as_str()))
     };
-    if has(made) {
-        return made;
+    if links.is_empty() || has(made) {
+        return (!links.is_empty()).then_some(made);
     }
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.find(|pid| has(*pid)).unwrap_or(made)
+    pids.find(|pid| has(*pid))
 }
 
 /// The socket of a monitor in QMP mode on a QEMU command line: of `-qmp unix:PATH,...` or `-qmp-pretty`, or of a `-mon`
-/// with `mode=control` and its `-chardev socket`. A relative path is relative to QEMU's working directory.
+/// with `mode=control` and its `-chardev socket`, the last of several. A relative path is relative to QEMU's working directory.
 #[must_use]
 pub fn socket_of(arguments: &[String]) -> Option<PathBuf> {
     let words: Vec<OsString> = arguments.iter().map(OsString::from).collect();
@@ -223,19 +231,20 @@ pub fn socket_of(arguments: &[String]) -> Option<PathBuf> {
     let direct = named("qmp")
         .chain(named("qmp-pretty"))
         .find_map(|option| Some(keyval::value(option.value.strip_prefix("unix:")?).0));
-    let chardev = || {
-        let mut monitors = named("mon").map(|option| keyval::parse(&option.value, Some("chardev")));
-        let control = monitors.find(|fields| keyval::get(fields, "mode") == Some("control"))?;
-        let id = keyval::get(&control, "chardev")?;
+    let of_chardev = |id: &str| {
         let mut devices =
             named("chardev").map(|option| keyval::parse(&option.value, Some("backend")));
         let socket = devices.find(|fields| {
             keyval::get(fields, "backend") == Some("socket")
                 && keyval::get(fields, "id") == Some(id)
         })?;
-        keyval::get(&socket, "path").map(str::to_owned)
+        keyval::get(&socket, "path").filter(|path| !path.is_empty()).map(str::to_owned)
     };
-    direct.or_else(chardev).filter(|path| !path.is_empty()).map(PathBuf::from)
+    let monitors = named("mon").map(|option| keyval::parse(&option.value, Some("chardev")));
+    let control = monitors.filter(|fields| keyval::get(fields, "mode") == Some("control"));
+    // The first one may be a descriptor, as libvirt's is, and libvirt holds it.
+    let mut last = control.rev().filter_map(|fields| of_chardev(keyval::get(&fields, "chardev")?));
+    direct.filter(|path| !path.is_empty()).or_else(|| last.next()).map(PathBuf::from)
 }
 
 #[cfg(test)]
@@ -281,7 +290,7 @@ pub(super) mod tests {
             "{\"event\": \"RESUME\"}\n{\"return\": [7]}\n",
             "{\"error\": {\"class\": \"GenericError\", \"desc\": \"no such thing\"}}\n",
         ]);
-        let mut qmp = Qmp::connect(&path, PATIENCE).unwrap();
+        let mut qmp = Qmp::connect(&path, &path, PATIENCE).unwrap();
         assert_eq!(qmp.pid(), Some(std::process::id()));
         assert_eq!(qmp.execute("query-x", &Value::Null).unwrap(), json!([7]));
         let refused = qmp.execute("query-y", &json!({"a": 1})).unwrap_err();
@@ -296,7 +305,7 @@ pub(super) mod tests {
         let path = dir.path().join("qmp");
         let listener = UnixListener::bind(&path).unwrap();
         let own = std::process::id();
-        assert_eq!(listening(&path, own), own);
+        assert_eq!(listening(&path, own), Some(own));
         // As libvirt does: another process has it as its standard input, and this one closes it.
         let mut other = std::process::Command::new("sleep")
             .arg("600")
@@ -307,8 +316,8 @@ pub(super) mod tests {
         let pid = other.id();
         other.kill().unwrap();
         other.wait().unwrap();
-        assert_eq!(found, pid);
-        assert_eq!(listening(&path, own), own, "nobody has it");
+        assert_eq!(found, Some(pid));
+        assert_eq!(listening(&path, own), None, "nobody has it");
     }
 
     #[test]
@@ -324,14 +333,14 @@ pub(super) mod tests {
             }
         };
         assert_eq!(full.kind(), io::ErrorKind::TimedOut);
-        let silent = Qmp::connect(&path, Duration::from_millis(50)).unwrap_err();
+        let silent = Qmp::connect(&path, &path, Duration::from_millis(50)).unwrap_err();
         assert!(matches!(silent, QmpError::Silent { .. }), "{silent}");
     }
 
     #[test]
     fn a_monitor_that_is_silent_or_no_monitor_is_named() {
         let (_dir, path, served) = monitor(&[""]);
-        let silent = Qmp::connect(&path, Duration::from_millis(50)).unwrap_err();
+        let silent = Qmp::connect(&path, &path, Duration::from_millis(50)).unwrap_err();
         assert!(matches!(silent, QmpError::Silent { .. }), "{silent}");
         served.join().unwrap();
         for (greeting, found) in [
@@ -346,11 +355,12 @@ pub(super) mod tests {
                 let (mut stream, _) = listener.accept().unwrap();
                 stream.write_all(greeting.as_bytes()).unwrap();
             });
-            let error = Qmp::connect(&path, PATIENCE).unwrap_err().to_string();
+            let error = Qmp::connect(&path, &path, PATIENCE).unwrap_err().to_string();
             assert!(error.contains(found) || error.contains("line 1"), "{error}");
             served.join().unwrap();
         }
-        let absent = Qmp::connect(Path::new("/nonexistent/qmp"), PATIENCE).unwrap_err();
+        let absent =
+            Qmp::connect(Path::new("/nonexistent/qmp"), Path::new("q"), PATIENCE).unwrap_err();
         assert!(absent.to_string().contains("No such file"), "{absent}");
     }
 

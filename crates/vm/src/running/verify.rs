@@ -11,7 +11,7 @@
 //! - *as requested*; and *no request*, if the policy is the default.
 //!
 //! Interleaving deals pages out by address, in folios. So shares are compared only if the backend is wholly resident,
-//! and may differ by one huge page per node and one in a hundred.
+//! and may differ by the huge pages that a node has in one round, and by one in a hundred.
 
 use std::collections::BTreeMap;
 
@@ -123,9 +123,10 @@ pub fn fact(
     fact
 }
 
-/// Compares a request with the facts about memory of `size`.
+/// Compares a request with the facts about memory of `size`, in host pages of `page`.
 #[must_use]
-pub fn compare(request: &Request, fact: &Fact, size: Bytes) -> Verdict {
+pub fn compare(request: &Request, fact: &Fact, (size, page): (Bytes, Bytes)) -> Verdict {
+    let page = page.0.max(HUGE);
     let Some(requested) = request.policy else { return Verdict::NoRequest };
     for policy in &fact.policies {
         if let Some(reason) = other_policy(requested, &request.nodes, policy) {
@@ -151,8 +152,8 @@ pub fn compare(request: &Request, fact: &Fact, size: Bytes) -> Verdict {
             outside.iter().map(|(node, bytes)| format!("{bytes} on node {node}")).collect();
         return Verdict::Wrong(format!("{}, outside of {}", list.join(", "), request.nodes));
     }
-    match uneven(request, fact, size) {
-        Some(reason) if resident.0.saturating_add(HUGE) >= size.0 => Verdict::Wrong(reason),
+    match uneven(request, fact, (size.0, page)) {
+        Some(reason) if resident.0.saturating_add(page) >= size.0 => Verdict::Wrong(reason),
         _ => Verdict::AsRequested,
     }
 }
@@ -175,8 +176,8 @@ fn other_policy(requested: Policy, nodes: &NodeSet, text: &str) -> Option<String
     (!is_it).then(|| format!("the kernel's policy is {text}, requested was {asked}"))
 }
 
-/// The node whose share differs from its weight's most, if by more than a huge page and one in a hundred.
-fn uneven(request: &Request, fact: &Fact, size: Bytes) -> Option<String> {
+/// A node whose share differs from its weight's by more than a round of pages that is not complete, and one in a hundred.
+fn uneven(request: &Request, fact: &Fact, (size, page): (u64, u64)) -> Option<String> {
     let weight = |node: NodeId| match request.policy? {
         Policy::Interleave => Some(1_u64),
         Policy::WeightedInterleave => {
@@ -191,7 +192,7 @@ fn uneven(request: &Request, fact: &Fact, size: Bytes) -> Option<String> {
         let due = u128::from(fact.resident().0) * u128::from(*weight) / u128::from(all.max(1));
         let due = u64::try_from(due).unwrap_or(u64::MAX);
         let has = fact.nodes.get(node).map_or(0, |bytes| bytes.0);
-        if has.abs_diff(due) > HUGE + size.0 / 100 {
+        if has.abs_diff(due) > page.saturating_mul(*weight).saturating_add(size / 100) {
             return Some(format!(
                 "{} on node {node}, where {} is its share",
                 Bytes(has),
@@ -228,7 +229,7 @@ mod tests {
     }
 
     fn compared(request: &Request, policy: &str, mib: &[(u16, u64)]) -> Verdict {
-        compare(request, &facts(policy, mib), Bytes(64 * MIB))
+        compare(request, &facts(policy, mib), (Bytes(64 * MIB), Bytes(4096)))
     }
 
     #[test]
@@ -307,7 +308,7 @@ mod tests {
             let policy = Some(Policy::WeightedInterleave);
             let request = Request { policy, nodes: of.clone(), weights };
             let fact = facts(&format!("weighted interleave:{of}"), &shares);
-            prop_assert!(!matches!(compare(&request, &fact, Bytes(mib * MIB)), Verdict::Wrong(_)));
+            prop_assert!(!matches!(compare(&request, &fact, (Bytes(mib * MIB), Bytes(4096))), Verdict::Wrong(_)));
         }
 
         #[test]

@@ -164,14 +164,22 @@ fn existing_containers_are_verified_and_forgotten_once_stopped() {
     let (mut pod, mut container) = (pod.unwrap(), container.unwrap());
     pod.id = "p1".into();
     container.pod_sandbox_id = "p1".into();
-    // The pod comes in an earlier part than its container.
-    let first = nri::SynchronizeRequest { pods: vec![pod.clone()], containers: vec![], more: true };
-    let answer = plugin.call("Synchronize", &first.encode_to_vec(), &mut host).unwrap();
-    assert!(nri::SynchronizeResponse::decode(&answer[..]).unwrap().more);
-    let containers = vec![container.clone()];
-    let last = nri::SynchronizeRequest { pods: vec![], containers, more: false };
-    plugin.call("Synchronize", &last.encode_to_vec(), &mut host).unwrap();
-    assert_eq!((host.metrics.containers, host.metrics.verified), (1, [1, 0, 0, 0]));
+    // The pod comes in an earlier part than its container, or in a later one.
+    let (pods, containers) = (vec![pod.clone()], vec![container.clone()]);
+    for (verified, parts) in [
+        (1, [(pods.clone(), vec![]), (vec![], containers.clone())]),
+        (2, [(vec![], containers), (pods, vec![])]),
+    ] {
+        for ((pods, containers), more) in parts.into_iter().zip([true, false]) {
+            let part = nri::SynchronizeRequest { pods, containers, more };
+            let answer = plugin.call("Synchronize", &part.encode_to_vec(), &mut host).unwrap();
+            assert_eq!(nri::SynchronizeResponse::decode(&answer[..]).unwrap().more, more);
+        }
+        assert!(plugin.has_unverified(), "after the answer");
+        plugin.verify_next(&mut host);
+        assert!(!plugin.has_unverified());
+        assert_eq!((host.metrics.containers, host.metrics.verified), (1, [verified, 0, 0, 0]));
+    }
     let event = Event::StopContainer as i32;
     let stop = nri::StateChangeEvent { event, pod: Some(pod), container: Some(container) };
     plugin.call("StateChange", &stop.encode_to_vec(), &mut host).unwrap();

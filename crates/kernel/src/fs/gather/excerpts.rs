@@ -27,11 +27,10 @@ impl Gather<'_> {
         }
     }
 
-    /// The lines of /proc/iomem with memory that a driver has added, as a GPU's does (`System RAM (NVIDIA)`); dax devices
-    /// have files of their own. Addresses are zero for other users than root.
+    /// The lines of /proc/iomem with memory that a GPU's driver has added. Addresses are zero for other users than root.
     pub(super) fn added_memory(&mut self) {
         let text = self.fs.read(IOMEM).ok().flatten().unwrap_or_default();
-        let is_added = |line: &&str| line.contains("System RAM (") && !line.contains("(kmem)");
+        let is_added = |line: &&str| line.ends_with(": System RAM (NVIDIA)");
         let added: Vec<&str> = text.lines().map(str::trim).filter(is_added).collect();
         if !added.is_empty() {
             self.record(IOMEM, &(added.join("\n") + "\n"));

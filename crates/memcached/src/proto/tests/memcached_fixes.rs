@@ -388,6 +388,7 @@ impl Fetch for Below {
     fn take(&mut self, _: &mut Landed<'_>) -> io::Result<()> {
         Ok(())
     }
+    fn forget(&mut self, _: &dyn Fn(u64) -> bool) {}
     fn under_way(&self) -> usize {
         0
     }

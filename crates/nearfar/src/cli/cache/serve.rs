@@ -202,6 +202,16 @@ impl Args {
                 client_roots: sockets.tls_clients.clone(),
             },
         );
+        // A value is received and sent whole, and its buffer doubles as it grows.
+        let (needed, threads) = (2 * item_max, server.threads.max(1));
+        anyhow::ensure!(
+            server.buffer_bytes_max == 0 || server.buffer_bytes_max / threads >= needed,
+            "--buffers {}: each of {threads} threads has a share of it, which must be {} for items of {}; give {} or more",
+            limits.buffers,
+            Bytes(needed as u64),
+            Bytes(item_max as u64),
+            Bytes((needed * threads) as u64)
+        );
         server.protocol.item_bytes_max = item_max;
         server.protocol.requests_per_turn = usize::try_from(limits.requests_per_turn)?;
         server.protocol.flush = !allowed.no_flush;

@@ -14,6 +14,7 @@ use nearfar_vm::{Figure, Figures, Host, HugePages, Policy};
 use super::super::machine::MachineArgs;
 use super::native;
 use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::output;
 use nearfar_command::weighing::source;
 
 /// The longest configuration file that is read.
@@ -85,7 +86,7 @@ impl CommandArgs {
 /// The host: its nodes, available memory and figures.
 pub(super) fn host<'a>(fs: &dyn Fs, machine: &'a Topology) -> anyhow::Result<Host<'a>> {
     let huge = huge_pages(fs, machine);
-    Ok(Host { room: room(fs, machine), huge, figures: figures(machine)?, machine })
+    Ok(Host { room: room(fs, machine), huge, figures: figures(machine), machine })
 }
 
 /// Memory of each node that is free or holds file pages, which the kernel reclaims at once.
@@ -123,19 +124,23 @@ fn huge_pages_at(path: &Path) -> Option<Bytes> {
 }
 
 /// Figures of the machine's nodes: firmware's if it has them for all nodes, else those of the saved probe.
-fn figures(machine: &Topology) -> anyhow::Result<Option<Figures>> {
+fn figures(machine: &Topology) -> Option<Figures> {
     let firmware = Figures::of_firmware(machine);
     if firmware.as_ref().is_some_and(|known| known.cover(machine.memory_nodes().iter())) {
-        return Ok(firmware);
+        return firmware;
     }
-    let Some(report) = source::saved(machine)? else { return Ok(firmware) };
+    let saved = source::saved(machine).unwrap_or_else(|error| {
+        output::note(format_args!("{error:#}; the guest is told firmware's figures, if any"));
+        None
+    });
+    let Some(report) = saved else { return firmware };
     let pairs = report.pairs.iter().filter_map(|pair| {
         let bandwidth = pair.bandwidth.first()?.median_bytes_per_second;
         let latency = nanoseconds(pair.idle_latency.median_ns);
         Some(((pair.cpu_node, pair.memory_node), Figure { latency, bandwidth }))
     });
     let pairs = pairs.collect();
-    Ok(Some(Figures { pairs, source: "the saved probe".into() }))
+    Some(Figures { pairs, source: "the saved probe".into() })
 }
 
 /// A measured latency in whole nanoseconds.

@@ -142,7 +142,7 @@ fn rows(args: &Args, wants: &[Want]) -> anyhow::Result<(Vec<Row>, Topology, u32)
         });
         let verdict = match backend.blocks.is_empty() {
             true => Verdict::Unattached,
-            false => verify::compare(&request, &fact, backend.size),
+            false => verify::compare(&request, &fact, (backend.size, backend.page())),
         };
         rows.push(Row { backend, request, fact, verdict });
     }

@@ -71,6 +71,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     not_confidential(&mut machine, "can't be migrated; choose its nodes when it is started")?;
     let pid = machine.pid;
     let backends = machine.backends()?;
+    // A monitor serves one client at a time, and this may take long.
+    drop(machine);
     let mappings = mapped::of_process(&fs, pid)?;
     let ranges = selected(args, &backends, &mappings)?;
     let facts = |mappings: &[Mapping]| {
@@ -88,14 +90,19 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let free = moving::free(&topology, &targets);
     let mut migration = Migration::new(pid, ranges.iter().copied(), free, rate, Nanoseconds(0));
     let is_whole = moving::carry_out(&mut migration, &fs, watch)?;
-    let rebound = match cpuset.filter(|_| is_whole) {
-        Some(cpuset) => Some(cpuset.set(&fs, &targets)?),
-        None => None,
-    };
+    anyhow::ensure!(
+        !migration.has_ended(),
+        "process {pid} has ended; there is nothing left to move"
+    );
+    let rebound = cpuset.filter(|_| is_whole).map(|cpuset| cpuset.set(&fs, &targets)).transpose();
+    let (rebound, refused) = rebound.map_or_else(|error| (None, Some(error)), |done| (done, None));
     let after = mapped::of_process(&fs, pid)?;
     let after = facts(&after);
     let took = watch.elapsed();
     report(args, &Report { targets, before, after, migration, took, rebound })?;
+    if let Some(error) = refused {
+        return Err(error.context("the memory is moved, but --rebind failed"));
+    }
     Ok(if is_whole { Exit::Done } else { Exit::Failed }.into())
 }
 
