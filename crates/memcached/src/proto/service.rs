@@ -122,10 +122,11 @@ pub struct Service {
 }
 
 /// The store's counters that `stats reset` resets; its other figures are gauges.
-const SET_BACK: [&str; 7] = [
+const SET_BACK: [&str; 8] = [
     "evictions",
     "evicted_unfetched",
     "total_items",
+    "index_crowded",
     "reclaimed",
     "expired_unfetched",
     "crawler_reclaimed",
@@ -133,7 +134,8 @@ const SET_BACK: [&str; 7] = [
 ];
 
 fn is_set_back(name: &str) -> bool {
-    SET_BACK.iter().any(|one| name == *one || name.ends_with("_evictions"))
+    let of_tiers = ["_evictions", "_demoted", "_promoted", "_slabs_dealt"];
+    SET_BACK.contains(&name) || of_tiers.iter().any(|end| name.ends_with(end))
 }
 
 impl Service {

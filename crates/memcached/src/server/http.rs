@@ -1,7 +1,7 @@
 //! Serves `GET /metrics`, and a page at `/` with a link to it. One thread with non-blocking connections, so that a
 //! silent client delays no other.
 //!
-//! A connection has two seconds in total. At most [`OPEN_MAX`] are open: a new one replaces the oldest.
+//! A connection has ten seconds in total. At most [`OPEN_MAX`] are open: a new one replaces the oldest.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use super::metrics;
 use super::shared::Shared;
 use super::stream::{Got, Stream};
 
-const WAIT: Duration = Duration::from_secs(2);
+const WAIT: Duration = Duration::from_secs(10);
 /// Maximum interval of checks for new and overdue connections.
 const LOOK: Duration = Duration::from_millis(500);
 /// Maximum bytes of a request's line and headers.

@@ -12,7 +12,8 @@ use nearfar_cache::store::{Decide, Head, Meta, Refused, Store};
 #[test]
 fn what_was_begun_is_finished_before_the_end() {
     let cache = cache();
-    let server = Server::start(Arc::clone(&cache) as Arc<_>, config()).unwrap();
+    let config = Config { drain_seconds: 60, ..config() };
+    let server = Server::start(Arc::clone(&cache) as Arc<_>, config).unwrap();
     let (mut busy, mut idle) = (dial(&server), dial(&server));
     idle.ask("mn\r\n", "MN\r\n");
     busy.ask("mn\r\nset a 0 0 10\r\n01234", "MN\r\n");

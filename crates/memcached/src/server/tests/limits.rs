@@ -9,8 +9,6 @@ fn a_client_that_takes_no_replies_is_closed_and_its_memory_is_given_back() {
     let (mut client, mut other) = (dial(&server), dial(&server));
     client.sets("a", &value(1, 900_000));
     client.say("get a\r\n".repeat(60));
-    soon("its replies wait", || waits(&mut other));
-    assert!(other.figure("read_buf_bytes") > 0, "what it has not taken is counted");
     soon("it is closed", || other.figure("slow_kicks") == 1);
     assert!(other.figure("read_buf_bytes") <= AT_REST);
     assert_eq!(other.figure("curr_connections"), 1);
@@ -19,17 +17,17 @@ fn a_client_that_takes_no_replies_is_closed_and_its_memory_is_given_back() {
 
 #[test]
 fn who_takes_replies_slowly_is_not_closed() {
-    let server = serve(Config { stalled_seconds: 1, ..config() });
+    let server = serve(Config { stalled_seconds: 4, ..config() });
     let (mut client, mut other) = (dial(&server), dial(&server));
     let large = value(1, 200_000);
     client.sets("a", &large);
     client.say("get a\r\n".repeat(100));
     let start = other.figure("uptime");
-    // Each read takes more than the system buffers, so that the server can write in every second.
+    // Each read takes more than the system buffers, so that the server can write in every second; all take twice the limit.
     for taken in 0..100 {
         client.hears(item("a", &large));
-        let half = start + taken / 30;
-        soon("time goes on", || other.figure("uptime") >= half);
+        let second = start + taken / 12;
+        soon("time goes on", || other.figure("uptime") >= second);
     }
     assert_eq!(other.figure("slow_kicks"), 0);
     client.ask("mn\r\n", "MN\r\n");
@@ -37,7 +35,7 @@ fn who_takes_replies_slowly_is_not_closed() {
 
 #[test]
 fn a_client_that_asks_nothing_is_closed() {
-    let server = serve(Config { idle_seconds: 1, ..config() });
+    let server = serve(Config { idle_seconds: 5, ..config() });
     let (mut idle, mut other) = (dial(&server), dial(&server));
     idle.ask("mn\r\n", "MN\r\n");
     soon("it is closed", || other.figure("idle_kicks") == 1);

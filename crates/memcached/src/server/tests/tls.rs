@@ -137,7 +137,7 @@ fn a_client_that_takes_no_replies_over_tls_is_closed() {
 #[test]
 fn a_client_that_does_not_complete_the_handshake_is_closed() {
     let issuer = Issuer::new();
-    let server = serve(Config { stalled_seconds: 1, ..encrypted(issuer.tls()) });
+    let server = serve(Config { stalled_seconds: 5, ..encrypted(issuer.tls()) });
     let (mut silent, mut other) = (dial(&server), issuer.dial(&server, None));
     soon("it is closed", || other.figure("slow_kicks") == 1);
     let mut alert = Vec::new();
