@@ -41,8 +41,7 @@ fn a_kind_by_number_reads_two_files_and_makes_few_system_calls() {
 #[test]
 fn a_kind_in_words_reads_of_the_machine_what_ranks_its_nodes() {
     let (_, opened) = calls(Some("heap=near"));
-    // The product is read: a saved probe, which ranks nodes, belongs to it.
-    for part in ["damon", "resctrl", "hugepages", "/nd/", "/memory/memory"] {
+    for part in ["damon", "resctrl", "hugepages", "dmi", "/nd/", "/memory/memory"] {
         let read: Vec<_> = opened.iter().filter(|line| line.contains(part)).collect();
         assert!(read.is_empty(), "{read:?}");
     }

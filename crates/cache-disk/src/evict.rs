@@ -125,7 +125,7 @@ impl Log {
         }
     }
 
-    /// Evicts one region. Returns whether there was one, and the device accepts what frees it.
+    /// Evicts one region. Returns whether there was one, and the device accepted the write that frees it.
     pub(super) fn evict(&self, keeper: &dyn Keeper) -> bool {
         if !self.free_retired() {
             return false;

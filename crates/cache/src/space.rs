@@ -302,18 +302,18 @@ impl Space {
 
     /// Gives a class a slab of the stock, if there is one.
     pub(crate) fn grow(&self, number: usize, state: &mut State) -> bool {
+        let mut stock = self.stock();
+        if stock.free.len() <= stock.kept_back {
+            return false;
+        }
         let per_slab = self.classes[number].per_slab;
         let place = state.slabs.iter().position(Option::is_none).unwrap_or(state.slabs.len());
         // Slots are numbered by 32 bits. With more memory of a class than that, its items replace each other.
         if u32::try_from((place + 1) * per_slab).is_err() {
             return false;
         }
-        let slab = {
-            let mut stock = self.stock();
-            let is_kept = stock.free.len() <= stock.kept_back;
-            if is_kept { None } else { stock.free.pop() }
-        };
-        let Some(slab) = slab else { return false };
+        let Some(slab) = stock.free.pop() else { return false };
+        drop(stock);
         if place == state.slabs.len() {
             state.slabs.push(None);
         }

@@ -156,10 +156,15 @@ pub fn enter(user: Option<&User>, unix: Option<&Path>, disk: bool) -> anyhow::Re
     Ok(confine(me.map_or_else(|| geteuid().to_string(), |me| me.name), unix, disk))
 }
 
+/// Becomes the user and the group, for good. The kernel then denies the process its own files in /proc.
+fn become_ids(user: Uid, group: Gid) -> anyhow::Result<()> {
+    setgroups(&[group]).context("giving up groups")?;
+    setresgid(group, group, group).context("changing group")?;
+    setresuid(user, user, user).context("changing user")
+}
+
 fn become_user(user: &User) -> anyhow::Result<()> {
-    setgroups(&[user.gid]).context("giving up groups")?;
-    setresgid(user.gid, user.gid, user.gid).context("changing group")?;
-    setresuid(user.uid, user.uid, user.uid).context("changing user")?;
+    become_ids(user.uid, user.gid)?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .context("denying other processes access to this one's memory")
 }
@@ -170,11 +175,7 @@ fn become_user(user: &User) -> anyhow::Result<()> {
 /// Something is left.
 pub fn become_ordinary() -> anyhow::Result<()> {
     if is_root() {
-        let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
-        setgroups(&[]).context("giving up groups")?;
-        setresgid(group, group, group).context("changing group")?;
-        setresuid(user, user, user).context("changing user")?;
-        // The kernel has hidden this process's files from itself.
+        become_ids(Uid::from_raw(NOBODY), Gid::from_raw(NOBODY))?;
         set_dumpable_behavior(DumpableBehavior::Dumpable)
             .context("reading this process's files")?;
     }

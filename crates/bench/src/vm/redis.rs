@@ -21,7 +21,7 @@ const VALUES: [(u64, u64); 2] = [(800, 16), (70_000, 1)];
 const DATA: u64 = 32 << 20;
 /// Bytes that are read in a measurement.
 const READ: u64 = 64 << 20;
-/// Before a row with tiering counts, this many times some bytes are read, with a pause after each: tiering goes by seconds,
+/// Before a row with tiering counts, this many times some bytes are read, with a pause after each: tiering takes seconds,
 /// and emulating a busy second takes most of a minute.
 const WARM_UPS: usize = 12;
 const WARM_UP: u64 = 4 << 20;

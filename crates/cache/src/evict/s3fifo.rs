@@ -19,7 +19,7 @@ pub(super) struct S3Fifo {
     /// Slots in order of arrival, each once; those that are no longer young are skipped.
     young: VecDeque<u32>,
     is_queued: Bits,
-    /// Those whose item is newer than their place in the queue.
+    /// Slots with an item that is newer than their place in the queue.
     is_renewed: Bits,
     is_young: Bits,
     /// The number of young ones.

@@ -100,7 +100,7 @@ pub struct Plugin {
     pods: BTreeMap<String, nri::PodSandbox>,
     containers: Vec<nri::Container>,
     /// Containers found running, which are still to be verified.
-    unverified: VecDeque<(nri::PodSandbox, nri::Container, Option<Identity>)>,
+    unverified: VecDeque<(nri::PodSandbox, nri::Container, Identity)>,
     /// Whether the runtime knows memory policies.
     is_native: bool,
     /// Calls of the runtime to be made: method and argument.
@@ -224,7 +224,7 @@ impl Plugin {
         Ok(nri::ConfigureResponse { events }.encode_to_vec())
     }
 
-    /// Notes what runs already. A runtime waits two seconds for the answer, and pods may come in a later part than their
+    /// Notes the running containers. A runtime waits two seconds for the answer, and pods may come in a later part than their
     /// containers, so the containers are verified afterwards, one by one.
     fn synchronize(&mut self, request: nri::SynchronizeRequest, host: &mut dyn Host) -> Answer {
         self.pods.extend(request.pods.into_iter().map(|pod| (pod.id.clone(), pod)));
@@ -235,7 +235,7 @@ impl Plugin {
             for container in self.containers.drain(..) {
                 let pod = pods.get(&container.pod_sandbox_id).cloned().unwrap_or_default();
                 let process = host.process(container.pid);
-                self.unverified.push_back((pod, container, process));
+                self.unverified.extend(process.map(|process| (pod, container, process)));
             }
         }
         host.publish(&self.metrics);
@@ -252,7 +252,7 @@ impl Plugin {
     pub fn verify_next(&mut self, host: &mut dyn Host) {
         let Some((pod, container, process)) = self.unverified.pop_front() else { return };
         // Its id may be another's by now.
-        if process.is_some() && host.process(container.pid) == process {
+        if host.process(container.pid) == Some(process) {
             self.started(&pod, &container, host);
             self.metrics.containers = self.placed.len() as u64;
             host.publish(&self.metrics);

@@ -48,11 +48,12 @@ const RANKS: &[&str] = &[
     "sys/bus/cxl/devices/region*/resource",
     "sys/bus/dax/devices/*/target_node",
     "proc/driver/nvidia/gpus/*/numa_status",
-    // Figures of a saved probe, and what it belongs to besides the nodes.
+    // Figures of a saved probe.
     measured::FILE,
-    "sys/class/dmi/id/product_name",
-    "sys/class/dmi/id/sys_vendor",
 ];
+
+/// The product, to which a saved probe belongs.
+const PRODUCT: [&str; 2] = ["sys/class/dmi/id/product_name", "sys/class/dmi/id/sys_vendor"];
 
 /// Everything else of a topology. All of it is readable without privilege on an ordinary system.
 const MACHINE: &[&str] = &[
@@ -130,6 +131,9 @@ fn gather_part(fs: &dyn Fs, extent: Extent) -> (Tree, Vec<Finding>) {
             let segments: Vec<&str> = pattern.split('/').collect();
             gather.matching("", &segments);
         }
+    }
+    if extent > Extent::Ranks || gather.tree.text(measured::FILE).is_some() {
+        PRODUCT.iter().for_each(|file| gather.file(file));
     }
     gather.cpu_model();
     gather.added_memory();
@@ -418,8 +422,7 @@ Node 0 MemTotal: 4 kB
             let machine = part(&fs, Extent::Whole);
             let figures = |id: NodeId| format!("node {id} {} 1000\n", 900 - id.0.min(800));
             let figures: String = machine.memory_nodes().iter().map(figures).collect();
-            let text = format!("machine {}\n{figures}", machine.fingerprint());
-            fs.0.insert(measured::FILE, &text);
+            fs.0.insert(measured::FILE, &format!("machine {}\n{figures}", machine.fingerprint()));
             let (whole, ranks) = (part(&fs, Extent::Whole), part(&fs, Extent::Ranks));
             assert!(whole.nodes.values().any(|node| node.measured.is_some()));
             assert_eq!(part(&fs, Extent::Machine), whole);

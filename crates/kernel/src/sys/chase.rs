@@ -25,7 +25,7 @@ const LOADS: u32 = 64;
 const HALF: u32 = LOADS / 2;
 
 const LENGTH: usize = LINES as usize * LINE;
-/// Bytes between the pages that are looked at to tell where the region is.
+/// Bytes between the pages whose nodes are checked.
 const STEP: usize = 32 << 10;
 
 /// A region on a node, with a chain of loads through it.

@@ -168,9 +168,9 @@ fn cpus(options: &[Opt]) -> Result<u64, VmError> {
     if let Some(number) = number("maxcpus").or_else(|| number("cpus")) {
         return number;
     }
-    let levels = LEVELS.iter().filter_map(|level| number(level));
-    levels
-        .into_iter()
+    LEVELS
+        .iter()
+        .filter_map(|level| number(level))
         .try_fold(1_u64, |product, number| Ok(product.saturating_mul(number?).min(4096)))
 }
 

@@ -5,10 +5,12 @@ use crate::server::{Config, Overload};
 
 #[test]
 fn a_client_that_takes_no_replies_is_closed_and_its_memory_is_given_back() {
-    let server = serve(Config { stalled_seconds: 1, ..config() });
+    let server = serve(Config { stalled_seconds: 5, ..config() });
     let (mut client, mut other) = (dial(&server), dial(&server));
     client.sets("a", &value(1, 900_000));
     client.say("get a\r\n".repeat(60));
+    soon("its replies wait", || waits(&mut other));
+    assert!(other.figure("read_buf_bytes") > 0, "what it has not taken is counted");
     soon("it is closed", || other.figure("slow_kicks") == 1);
     assert!(other.figure("read_buf_bytes") <= AT_REST);
     assert_eq!(other.figure("curr_connections"), 1);
