@@ -57,10 +57,12 @@ impl Boot {
     }
 }
 
-/// Whether the emulator caused a kernel panic: a temporary breakpoint in the kernel's own code, executed by another CPU
-/// after its removal.
+/// Whether the emulator made the boot fail: by a kernel panic due to a temporary breakpoint in the kernel's own code, executed
+/// by another CPU after its removal; or by a timer that woke no CPU, for so long that RCU reported its thread (the kernel's
+/// work then comes late, and the port without its name).
 pub(super) fn is_the_emulators(console: &str) -> bool {
     console.contains("Oops: int3:") && console.contains("Kernel panic - not syncing:")
+        || console.contains("rcu_preempt kthread timer wakeup didn't happen")
 }
 
 #[cfg(test)]
@@ -79,6 +81,14 @@ mod tests {
         assert!(!is_the_emulators(&of("Oops: general protection fault")));
         let no_init = "[    1.2] Kernel panic - not syncing: No working init found.\n";
         assert!(!is_the_emulators(no_init));
+    }
+
+    #[test]
+    fn a_timer_that_wakes_no_cpu_is_the_emulators_and_a_stall_with_timers_is_not() {
+        let stall = "[   23.873889] rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:\n";
+        let lost = "[   23.898316] rcu: rcu_preempt kthread timer wakeup didn't happen for 5257 jiffies! g-1011 f0x0\n";
+        assert!(is_the_emulators(&[stall, lost].concat()));
+        assert!(!is_the_emulators(stall));
     }
 
     #[test]
