@@ -6,6 +6,7 @@ use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -353,6 +354,7 @@ fn what_can_not_be_served_is_refused_before_anything_is_made() {
         (&["-Y", "/nowhere"], "supported options of memcached are"),
         (&["--unix-mode", "999"], "octal"),
         (&["-a", "660"], "--unix"),
+        (&["-s", "/nowhere/socket"], "--unix /nowhere/socket: its directory is not there"),
         (&["--threads", "0"], "--threads"),
         (&["--tls-key", "/nowhere"], "--tls-certificate"),
     ] {
@@ -371,8 +373,8 @@ fn what_can_not_be_served_is_refused_before_anything_is_made() {
 fn a_dry_run_warns_as_a_start_does() {
     for (arguments, warning) in [
         (&["-l", "0.0.0.0"][..], "no authentication"),
-        (&["-s", "/nowhere/socket", "-p", "11311"], "--unix opens no TCP port"),
-        (&["-s", "/nowhere/socket", "-p", "0"], ""),
+        (&["-s", "/tmp/never-made", "-p", "11311"], "--unix opens no TCP port"),
+        (&["-s", "/tmp/never-made", "-p", "0"], ""),
     ] {
         let output = serve(&[&["--dry-run", "-m", "64"], arguments].concat()).output().unwrap();
         assert!(output.status.success(), "{output:?}");
@@ -431,6 +433,15 @@ fn memccapable_passes_its_text_tests() {
         }
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}"),
     }
+}
+
+#[test]
+fn a_dry_run_refuses_a_copier_that_is_not_there() {
+    let refuses = !Path::new("/dev/dsa").exists();
+    let output = serve(&["--dry-run", "-m", "64", "--copy", "dsa"]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!refuses || said.contains("--copy: copying by DSA: no work queue"), "{said}");
+    assert_eq!(output.status.code(), Some(refuses.into()), "{said}");
 }
 
 #[test]

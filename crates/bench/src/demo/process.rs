@@ -16,6 +16,8 @@ use nearfar_kernel::clock::{self, Stopwatch};
 const LOOK: Duration = Duration::from_millis(10);
 /// Time limit until a server listens; emulated machines start programs slowly.
 const START_LIMIT: Duration = Duration::from_secs(60);
+/// Time for a child to end before it is killed.
+const END_LIMIT: Duration = Duration::from_secs(20);
 
 /// Context for starting children.
 #[derive(Clone, Copy, Debug)]
@@ -189,8 +191,18 @@ pub(crate) fn wait_for(child: &mut Child) -> anyhow::Result<ExitStatus> {
     }
 }
 
+/// Ends a child, which may be a `nearfar run` that first ends its program and restores settings.
 fn stop(child: &mut Child) {
-    // Fails only if it has ended already.
+    let pid = rustix::process::Pid::from_child(child);
+    // Both fail only if it has ended already.
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    let asked = Stopwatch::start();
+    while asked.elapsed() < END_LIMIT {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        clock::sleep(LOOK);
+    }
     let _ = child.kill();
     let _ = child.wait();
 }
@@ -244,6 +256,20 @@ mod tests {
         let error =
             launch(|launcher| launcher.run(&line, "client", limit)).unwrap_err().to_string();
         assert!(error.contains("did not end"), "{error}");
+    }
+
+    #[test]
+    fn a_server_may_clean_up_before_it_is_killed() {
+        let line = "trap 'echo cleaned up; exit' TERM; echo ready; while :; do sleep 0.01; done";
+        launch(|launcher| {
+            let mut server = launcher.start(&Line::new(["sh", "-c", line]), "server").unwrap();
+            while server.said().unwrap().is_empty() {
+                clock::sleep(LOOK);
+            }
+            drop(server);
+            let said = std::fs::read_to_string(launcher.dir.join("server")).unwrap();
+            assert_eq!(said, "ready\ncleaned up\n");
+        });
     }
 
     #[test]

@@ -21,11 +21,11 @@ const VALUES: [(u64, u64); 2] = [(800, 16), (70_000, 1)];
 const DATA: u64 = 32 << 20;
 /// Bytes that are read in a measurement.
 const READ: u64 = 64 << 20;
-/// Before a row with tiering counts, this many times some bytes are read, with a pause after each: tiering takes seconds,
-/// and emulating a busy second takes most of a minute.
-const WARM_UPS: usize = 12;
+/// Before a row with tiering counts, this many times some bytes are read, with a pause after each: tiering takes seconds in
+/// which pages are in use, and emulating a busy second takes most of a minute.
+const WARM_UPS: usize = 40;
 const WARM_UP: u64 = 4 << 20;
-const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(100);
 /// Time limit of loading or of a measurement.
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -56,7 +56,7 @@ pub(super) fn plan() -> String {
         let [server, fill, warm_up, client] = lines(memory, value, 6379);
         out += &format!("  {server}\n  {fill}\n");
         if memory == Memory::Tiered {
-            out += &format!("  {warm_up}   ({WARM_UPS} times, {} s apart)\n", PAUSE.as_secs());
+            out += &format!("  {warm_up}   ({WARM_UPS} times, {} ms apart)\n", PAUSE.as_millis());
         }
         out += &format!("  {client}\n");
     }

@@ -2,7 +2,7 @@
 //! defaults.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -168,6 +168,9 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
     let item_max = usize::try_from(args.item_max.0)?;
     let cache = args.engine.cache(Some(args.item_max))?;
     let server = args.server(item_max).ends_with(Exit::Usage)?;
+    if args.dry_run {
+        cache.0.copying.open().context("--copy")?;
+    }
     if let Some(DiskTier { path, config, .. }) = &cache.0.disk {
         Disk::check(path, config).context("--disk").ends_with(Exit::Usage)?;
     }
@@ -183,7 +186,7 @@ impl Args {
         let Self { sockets, limits, allowed, .. } = self;
         let mut server = Config {
             tcp: sockets.addresses()?,
-            unix: sockets.unix.clone().map(|path| Unix { path, mode: sockets.unix_mode }),
+            unix: sockets.unix()?,
             metrics: sockets.metrics,
             threads: limits.threads.into(),
             connections_max: usize::try_from(limits.connections)?,
@@ -223,6 +226,15 @@ impl Args {
 }
 
 impl Sockets {
+    /// The Unix socket, whose directory is there.
+    fn unix(&self) -> anyhow::Result<Option<Unix>> {
+        let Some(path) = self.unix.clone() else { return Ok(None) };
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        let there = dir.is_none_or(Path::is_dir);
+        anyhow::ensure!(there, "--unix {}: its directory is not there; create it", path.display());
+        Ok(Some(Unix { path, mode: self.unix_mode }))
+    }
+
     fn addresses(&self) -> anyhow::Result<Vec<SocketAddr>> {
         let port = self.port.unwrap_or(PORT);
         if self.listen.is_empty() && self.unix.is_some() {
