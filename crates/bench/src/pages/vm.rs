@@ -19,8 +19,8 @@ const MEANING: &str = "The virtual machine is a guest of the lab. Latency is tha
 /// The columns of the servers' table.
 const SERVERS: [&str; 3] = ["P50", "over DRAM", "published"];
 const REDIS: &str = "Redis in the guest, 32 MiB of values, read at random by redis-benchmark with 8 connections: values of 800 B in \
-    pipelines of 16 requests, values of 70 kB one by one. Tiered: all data was in CXL memory, and was read for 30 s under `nearfar run \
-    --tier` before. Published: P50 over that with DRAM, in the same proposal (memtier), with a kernel that did not promote as \
+    pipelines of 16 requests, values of 70 kB one by one. Tiered: all data was in CXL memory, and was read for some seconds under \
+    `nearfar run --tier` before. Published: P50 over that with DRAM, in the same proposal (memtier), with a kernel that did not promote as \
     expected; there \"CXL only\" has the guest's kernel in CXL memory, too.";
 
 /// Whether every row has figures.

@@ -14,17 +14,17 @@ use crate::demo::process::{Launcher, free_port};
 use crate::demo::servers::{redis_fill, redis_get, redis_server};
 use nearfar_kernel::clock::sleep;
 
-/// Bytes of a value, and requests in a pipeline: with single requests for small values, the network stack takes so long that
-/// placement hardly matters.
-const VALUES: [(u64, u64); 2] = [(800, 16), (70_000, 1)];
+/// Bytes of a value; requests in a pipeline: with single requests for small values, the network stack takes so long that
+/// placement hardly matters; bytes read at once before a row with tiering counts: a page has several small values, and is read
+/// as often as one of a large value.
+const VALUES: [(u64, u64, u64); 2] = [(800, 16, 4 << 20), (70_000, 1, 16 << 20)];
 /// Bytes of all values.
 const DATA: u64 = 32 << 20;
 /// Bytes that are read in a measurement.
 const READ: u64 = 64 << 20;
-/// Before a row with tiering counts, this many times some bytes are read, with a pause after each: tiering takes seconds in
+/// Before a row with tiering counts, these bytes are read this many times, with a pause after each: tiering takes seconds in
 /// which pages are in use, and emulating a busy second takes most of a minute.
 const WARM_UPS: usize = 40;
-const WARM_UP: u64 = 4 << 20;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Time limit of loading or of a measurement.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -39,12 +39,12 @@ const fn options(memory: Memory) -> &'static str {
 }
 
 /// The server, the command that fills it, the client that warms it up, and the client that counts.
-fn lines(memory: Memory, (bytes, at_once): (u64, u64), port: u16) -> [Line; 4] {
+fn lines(memory: Memory, (bytes, at_once, warm_up): (u64, u64, u64), port: u16) -> [Line; 4] {
     let values = DATA / bytes;
     [
         prefix(options(memory)).and(&redis_server(port)),
         redis_fill(port, values, bytes),
-        redis_get(port, at_once, WARM_UP / bytes, values),
+        redis_get(port, at_once, warm_up / bytes, values),
         redis_get(port, at_once, READ / bytes, values),
     ]
 }
@@ -64,7 +64,7 @@ pub(super) fn plan() -> String {
 }
 
 /// In display order.
-fn rows() -> impl Iterator<Item = (Memory, (u64, u64))> {
+fn rows() -> impl Iterator<Item = (Memory, (u64, u64, u64))> {
     VALUES.into_iter().flat_map(|value| Memory::ALL.map(|memory| (memory, value)))
 }
 
@@ -77,7 +77,7 @@ pub(super) fn measure(
     let missing = ["redis-server", "redis-cli", "redis-benchmark"]
         .into_iter()
         .find(|program| find(program).is_none());
-    let of = |(memory, value): (Memory, (u64, u64))| {
+    let of = |(memory, value): (Memory, (u64, u64, u64))| {
         step(&format!("Redis, {}", memory.name()));
         let measured = match missing {
             Some(program) => Err(anyhow::anyhow!(
@@ -100,7 +100,7 @@ pub(super) const ROWS: usize = VALUES.len() * Memory::ALL.len();
 fn p50_ns(
     launcher: Launcher<'_>,
     memory: Memory,
-    value: (u64, u64),
+    value: (u64, u64, u64),
     slow_motion: f64,
 ) -> anyhow::Result<u64> {
     let port = free_port()?;
@@ -128,7 +128,7 @@ mod tests {
         assert!(server.starts_with("nearfar run -p far --tier -- redis-server "), "{server}");
         assert!(fill.ends_with(" 0 479 70000"), "{fill}");
         assert!(client.contains("-P 1 -n 958 -r 479 -t get"), "{client}");
-        assert!(warm_up.contains("-P 1 -n 59 -r 479 -t get"), "{warm_up}");
+        assert!(warm_up.contains("-P 1 -n 239 -r 479 -t get"), "{warm_up}");
     }
 
     #[test]
