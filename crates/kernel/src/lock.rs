@@ -170,11 +170,12 @@ fn listed(found: &fs::Metadata) -> Option<u32> {
     })
 }
 
-/// From the descriptors of all processes: on some file systems (overlayfs) files have other numbers in `/proc/locks`.
+/// From the descriptors of all processes: on some file systems (overlayfs) files have other numbers in `/proc/locks`, and a
+/// list longer than a page is read in parts, so that others' changes in between may leave a lock out.
 fn by_descriptor(found: &fs::Metadata) -> Option<u32> {
     let processes = fs::read_dir("/proc").ok()?.flatten();
-    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let mut others = pids.filter(|pid| *pid != std::process::id());
+    let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    // This process may hold it by another descriptor: each shows the locks of its own open file alone.
     let is_held = |pid: u32, fd: &str| {
         let is_it = fs::metadata(format!("/proc/{pid}/fd/{fd}"))
             .is_ok_and(|of| (of.dev(), of.ino()) == (found.dev(), found.ino()));
@@ -182,7 +183,7 @@ fn by_descriptor(found: &fs::Metadata) -> Option<u32> {
             && fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}"))
                 .is_ok_and(|text| text.lines().any(|line| line.contains(" FLOCK ")))
     };
-    others.find(|pid| {
+    pids.find(|pid| {
         let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
         let names = descriptors.map(|entry| entry.file_name().to_string_lossy().into_owned());
         names.into_iter().any(|fd| is_held(*pid, &fd))
@@ -217,6 +218,18 @@ mod tests {
         assert!(error.contains(&format!("process {} (", std::process::id())), "{error}");
         drop(held);
         Lock::take(&path, NOW).unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_the_list_leaves_out_is_found_by_its_descriptor_here() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let held = Lock::take(&path, NOW).unwrap();
+        let again = open(&path).unwrap();
+        let found = again.metadata().unwrap();
+        assert_eq!(by_descriptor(&found), Some(std::process::id()));
+        drop(held);
+        assert_eq!(by_descriptor(&found), None);
     }
 
     #[test]

@@ -125,6 +125,11 @@ fn applied_weights_are_undone_by_restore() {
     let machine = Machine::planted([7, 1, 1, 1], Some("true"));
     let report = machine.json(&["--apply"]);
     assert_eq!((&report["applied"], report["writes"].as_array().unwrap().len()), (&json!(true), 4));
+    let planned = machine.json(&["--restore", "--dry-run"]);
+    for writes in [&report["writes"], &planned["put_back"]] {
+        let of = |one: &Value| one["path"].as_str().unwrap().starts_with(&format!("/{DIR}/"));
+        assert!(writes.as_array().unwrap().iter().all(of), "{writes}");
+    }
     assert_eq!((machine.values().as_str(), machine.value("auto").as_str()), ("1:1:2:2", "false"));
     assert!(machine.shown(&[]).contains("nearfar weights --restore"));
     let text = machine.shown(&["--restore"]);

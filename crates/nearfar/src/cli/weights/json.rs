@@ -1,10 +1,12 @@
 //! The JSON of `nearfar weights`: `nearfar.weights/1`, and `nearfar.restore/1` for the results of --restore.
 
+use std::path::PathBuf;
+
 use nearfar_kernel::journal::{Recorded, Restored};
 use nearfar_topology::{MemoryKind, Mix, NodeId};
 use serde::Serialize;
 
-use super::{Outcome, Plan};
+use super::{Outcome, Plan, shown};
 
 /// `nearfar.weights/1`.
 #[derive(Debug, Serialize)]
@@ -29,7 +31,21 @@ pub(super) struct Report<'a> {
     kernel_auto: Option<bool>,
     /// Whether the weights were set.
     applied: bool,
-    writes: &'a [Recorded],
+    writes: Vec<Write<'a>>,
+}
+
+/// A setting with its former and its new value.
+#[derive(Debug, Serialize)]
+struct Write<'a> {
+    path: PathBuf,
+    old: &'a str,
+    new: &'a str,
+}
+
+impl<'a> From<&'a Recorded> for Write<'a> {
+    fn from(recorded: &'a Recorded) -> Self {
+        Self { path: shown(&recorded.path), old: &recorded.old, new: &recorded.new }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -83,7 +99,7 @@ impl<'a> Report<'a> {
             kernel: plan.kernel().map(Reached::from),
             kernel_auto: plan.current.as_ref().and_then(|now| now.auto),
             applied,
-            writes,
+            writes: writes.iter().map(Write::from).collect(),
         }
     }
 }
@@ -95,7 +111,7 @@ pub(super) struct Restoring<'a> {
     /// Whether the values were restored (false: `--dry-run`, or some were not: `conflicts`).
     done: bool,
     /// In order; `old` is the restored value, `new` the one found before.
-    put_back: &'a [Recorded],
+    put_back: Vec<Write<'a>>,
     /// Batches whose values a restart of the machine had already undone.
     void: usize,
     /// Values that another process has changed since; they were not restored.
@@ -104,24 +120,21 @@ pub(super) struct Restoring<'a> {
 
 #[derive(Debug, Serialize)]
 struct Conflict<'a> {
-    path: &'a str,
-    old: &'a str,
-    new: &'a str,
+    #[serde(flatten)]
+    write: Write<'a>,
     found: &'a str,
 }
 
 impl<'a> Restoring<'a> {
     pub(super) fn of(report: &'a Restored, is_done: bool) -> Self {
         let conflict = |conflict: &'a nearfar_kernel::journal::Conflict| Conflict {
-            path: &conflict.recorded.path,
-            old: &conflict.recorded.old,
-            new: &conflict.recorded.new,
+            write: Write::from(&conflict.recorded),
             found: &conflict.found,
         };
         Self {
             schema: "nearfar.restore/1",
             done: is_done && report.conflicts.is_empty(),
-            put_back: &report.put_back,
+            put_back: report.put_back.iter().map(Write::from).collect(),
             void: report.void,
             conflicts: report.conflicts.iter().map(conflict).collect(),
         }
