@@ -12,13 +12,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use libc::c_int;
-use nearfar_topology::CpuId;
+use nearfar_topology::{Bytes, CpuId};
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, wait};
 
 use crate::affinity::{self, AffinityError};
 use crate::mempolicy::{self, Policy, PolicyError};
-use crate::sys::signals;
+use crate::sys::{process, signals};
 
 /// CPUs and memory placement of a program; `None` leaves the present ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -160,6 +160,14 @@ impl Watched {
     #[must_use]
     pub fn id(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// The largest resident memory that a single process of the program had, by the kernel's own account, once the program
+    /// has ended; `None` if it does not exceed that of this process, which each of them had before it executed a program.
+    #[must_use]
+    pub fn peak_of_a_process(&self) -> Option<Bytes> {
+        let peak = process::peak_kib(libc::RUSAGE_CHILDREN);
+        (peak > process::peak_kib(libc::RUSAGE_SELF)).then(|| Bytes(peak.saturating_mul(1024)))
     }
 
     /// Waits at most `timeout` for its end, forwarding signals; `None` if it still runs.

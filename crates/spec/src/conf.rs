@@ -85,7 +85,7 @@ pub enum ConfError {
     /// There is no such setting.
     #[error(
         "`{found}` is not a setting; there are heap=KIND, from=SIZE, mmap=SIZE, mmap=off, adapt=POLICY, full=null, full=abort, \
-         wrong=say, wrong=abort, report=FILE and print=smdk, with spaces between"
+         wrong=say, wrong=abort, report=FILE and print=smdk, with spaces between; a kind beside others is heap=KIND"
     )]
     Word {
         /// The text given.

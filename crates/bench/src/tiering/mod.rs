@@ -137,7 +137,7 @@ fn job(
         |with_cpus: bool| machine.nodes.iter().position(|node| (node.cpus > 0) == with_cpus);
     let (Some(near), Some(far)) = (first(true), first(false)) else {
         anyhow::bail!(
-            "machine {tiered} has no node without CPUs, so none to tier with; lab/machines/README.md says how to describe one"
+            "machine {tiered} has no node without CPUs, so none to tier with; docs/machine-file.md says how to describe one"
         );
     };
     let id = |node: usize| u16::try_from(node).unwrap_or(u16::MAX);

@@ -262,8 +262,9 @@ impl Report {
                 list.collect::<Vec<_>>().join(", ")
             };
             let line = format!(
-                "moved {}; before: {}; now: {}",
+                "moved {} in {:.1} s; before: {}; now: {}",
                 Bytes(one.moved_bytes),
+                self.seconds,
                 on(&one.before),
                 on(&one.after)
             );

@@ -64,7 +64,8 @@ impl State {
                 self.splits.unusable.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
             );
         }
-        self.sensors.iter().for_each(|eye| text.push_str(&eye.text()));
+        let is_emulated = self.emulated.is_some();
+        self.sensors.iter().for_each(|eye| text.push_str(&eye.text(is_emulated)));
         for what in &self.left_alone {
             let _ = writeln!(text, "  excluded: {what}");
         }
@@ -78,12 +79,12 @@ impl State {
 }
 
 impl Eye {
-    fn text(&self) -> String {
+    fn text(&self, is_emulated: bool) -> String {
         let failed = self.failed.as_ref().map(|why| format!("; failed: {why}"));
         format!(
             "  sensor {} ({}): {} samples, {} lost, {} without a node{}\n",
             self.name,
-            self.nature,
+            if is_emulated { "emulated" } else { &self.nature },
             self.seen,
             self.lost,
             self.unplaced,
@@ -94,10 +95,10 @@ impl Eye {
 
 impl Metrics {
     fn text(&self) -> String {
-        let rate = if self.counted {
-            format!("{} accesses per microsecond", self.accesses_per_ms / 1000)
-        } else {
-            "accesses sampled, not counted".into()
+        let rate = match self.accesses_per_ms {
+            _ if !self.counted => "accesses sampled, not counted".into(),
+            ..1000 => "less than 1 access per microsecond".into(),
+            many => format!("{} accesses per microsecond", many / 1000),
         };
         let links =
             self.interconnect_imbalance_bp.map(|of| format!(", between nodes {}", percent(of)));

@@ -1,8 +1,18 @@
-//! Processes with a shared address space: kcmp(2).
-#![expect(unsafe_code, reason = "kcmp, which no safe crate offers")]
+//! Processes with a shared address space, by kcmp(2), and the largest memory of ended ones, by getrusage(2).
+#![expect(unsafe_code, reason = "calls that no safe crate offers")]
 
 /// `KCMP_VM` of linux/kcmp.h: compares address spaces.
 const KCMP_VM: libc::c_int = 1;
+
+/// The largest resident memory in KiB of this process (`RUSAGE_SELF`), or of any of its descendants that has ended and was
+/// waited for (`RUSAGE_CHILDREN`). It includes that of a process before it executed its program.
+pub(crate) fn peak_kib(of: libc::c_int) -> u64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: `usage` is a valid place for the figures.
+    unsafe { libc::getrusage(of, usage.as_mut_ptr()) };
+    // SAFETY: zeros are figures, if the call has written none.
+    unsafe { usage.assume_init() }.ru_maxrss.cast_unsigned()
+}
 
 /// Whether two processes have one address space; `None` if the kernel does not report it (CONFIG_KCMP, permission, or
 /// one has ended).

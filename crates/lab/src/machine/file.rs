@@ -1,7 +1,7 @@
 //! Parses machine files: TOML in; out either a [`Machine`] in which every value is valid, or one error with the file,
 //! the key, the value and the allowed values. A file is accepted completely or not at all.
 //!
-//! The format, with every key, is in `lab/machines/README.md`.
+//! The format, with every key, is in `docs/machine-file.md`.
 
 use std::fmt;
 
@@ -13,21 +13,22 @@ use super::{CxlDevice, Link, Machine, Node, Path, Traffic};
 
 /// An error in a machine file: a key with its value, and the allowed values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{key} = {}: {allowed}", shown(value))]
+#[error("{key}{}: {allowed}", shown(value))]
 pub struct Refusal {
     /// The key, with the table it stands in.
     pub key: String,
-    /// The value in the file.
+    /// The value in the file; empty if the key or a part of it is missing.
     pub value: String,
     /// The allowed values.
     pub allowed: String,
 }
 
-/// The first 80 characters of a value.
+/// The first 80 characters of a value, if there is one.
 fn shown(value: &str) -> String {
     match value.char_indices().nth(80) {
-        Some((end, _)) => format!("{}...", &value[..end]),
-        None => value.to_owned(),
+        _ if value.is_empty() => String::new(),
+        Some((end, _)) => format!(" = {}...", &value[..end]),
+        None => format!(" = {value}"),
     }
 }
 
@@ -175,14 +176,21 @@ fn within(key: &str, value: f64, least: f64, most: f64) -> Result<(), Refusal> {
 /// Describes a value of the wrong type, or a missing or unknown key: the line with it, and the expectation of the
 /// parser.
 fn syntax(text: &str, error: &toml::de::Error) -> Refusal {
+    let allowed = error.message().replace('\n', "; ");
     let at = error.span().map_or(0, |span| span.start).min(text.len());
     let number = text.get(..at).map_or(1, |before| before.matches('\n').count() + 1);
     let line = text.lines().nth(number - 1).unwrap_or_default().trim();
+    if allowed.starts_with("missing field") {
+        // Of a table it is at its name, of the file at any line.
+        let table = if line.starts_with('[') { line } else { "before the first table" };
+        let allowed = format!("{allowed}; nearfar-machine(5) has every key, and an example");
+        return Refusal { key: table.to_owned(), value: String::new(), allowed };
+    }
     let (key, value) = line.split_once('=').unwrap_or((line, ""));
     Refusal {
         key: format!("line {number}: {}", key.trim()),
         value: value.trim().to_owned(),
-        allowed: error.message().replace('\n', "; "),
+        allowed,
     }
 }
 

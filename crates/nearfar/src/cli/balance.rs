@@ -216,7 +216,7 @@ fn start(args: &StartArgs) -> anyhow::Result<ExitCode> {
     }
     let state = in_background(&args.as_arguments())?;
     output::print(&format!(
-        "Balancing {} by {}, with sensors {}, runs as process {}; nearfar balance status shows its activity, nearfar balance stop ends it.\n",
+        "Balancing has started: {}, policy {}, sensors {}, process {}; nearfar balance status shows its activity, nearfar balance stop ends it.\n",
         state.scope,
         state.settings.policy.word(),
         state.sensors.iter().map(|eye| eye.name.as_str()).collect::<Vec<_>>().join(", "),

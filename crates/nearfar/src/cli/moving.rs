@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// Move the pages in FILE back to their former places
     #[arg(long, value_name = "FILE", conflicts_with_all = ["whose", "save"])]
     undo: Option<PathBuf>,
-    /// Maximum bytes per second
+    /// Maximum bytes per second; units are powers of 1024
     #[arg(long, value_name = "SIZE", default_value = "1g")]
     rate: Bytes,
     /// Print JSON (schema nearfar.move/1)

@@ -156,6 +156,9 @@ fn show(args: &ShowArgs, kind: Kind, options: Options) -> anyhow::Result<()> {
     if let Some(path) = &args.html {
         new_file::write(path, &access::page::html(&loaded, options))?;
     }
+    for path in args.html.iter().chain(&args.svg) {
+        output::remark(format_args!("wrote {}", path.display()));
+    }
     if args.json {
         output::print_json(&access::json::report(&loaded, kind, options))
     } else {

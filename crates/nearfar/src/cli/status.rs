@@ -218,22 +218,31 @@ fn next(report: &Report, topology: &Topology, is_live: bool) -> Vec<Next> {
     if !is_measured {
         next.push(to("nearfar probe", "measure latency and bandwidth of each node's memory"));
     }
+    let runs = |command: &str| {
+        report.services.iter().flatten().any(|one| one.command.starts_with(command))
+    };
+    let balances = to("nearfar balance status", "see which pages are moved, and why");
     if topology.tiers.len() < 2 {
         next.push(to(
             "nearfar run -N 0 -p same -- CMD",
             "run a program on the CPUs and memory of one node",
         ));
-        next.push(to("nearfar balance start", "spread the traffic of the sockets (root)"));
+        next.push(match runs("nearfar balance") {
+            true => balances,
+            false => to("nearfar balance start", "spread the traffic of the sockets (root)"),
+        });
         return next;
     }
     next.push(to(
         "nearfar run -p near -- CMD",
         "run a program with its memory near, as far as that goes",
     ));
-    let tiers = report.services.iter().flatten().any(|one| one.command.starts_with("nearfar tier"));
-    next.push(match tiers {
-        true => to("nearfar tier status", "see which pages are moved, and why"),
-        false => to("nearfar tier start", "keep hot pages near and cold ones far (root)"),
+    next.push(if runs("nearfar tier") {
+        to("nearfar tier status", "see which pages are moved, and why")
+    } else if runs("nearfar balance") {
+        balances
+    } else {
+        to("nearfar tier start", "keep hot pages near and cold ones far (root)")
     });
     next
 }

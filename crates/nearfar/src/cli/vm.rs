@@ -37,7 +37,7 @@ enum Vm {
     List(list::Args),
     /// Show the memory of a running QEMU: requested and actual placement of each backend
     Show(memory::Args),
-    /// The same, with exit status 1 if a backend's memory is not placed as requested
+    /// The same, with exit status 1 if a backend's memory is not placed as requested, 2 if that can't be found out
     Verify(memory::VerifyArgs),
     /// Migrate memory of a running QEMU to other nodes
     Move(moving::Args),

@@ -116,7 +116,8 @@ fn line(out: &mut String, decision: &Decision, running_s: u64) {
     let age = running_s.saturating_sub(decision.at_s);
     let about =
         if decision.about.is_empty() { String::new() } else { format!("{}: ", decision.about) };
-    wrapped(out, &format!("  {age:>6} s ago  "), &format!("{about}{}", decision.why), 16);
+    let why = if decision.why.is_empty() { "starting" } else { &decision.why };
+    wrapped(out, &format!("  {age:>6} s ago  "), &format!("{about}{why}"), 16);
     if !decision.figures.is_empty() {
         wrapped(out, &" ".repeat(16), &decision.figures, 16);
     }

@@ -93,7 +93,7 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
             ("nearfar run --heap 'far;limit=4g;spill=near' -- CMD", Guest),
             ("make library", Never(BUILD)),
             (
-                "cc -I crates/alloc/include program.c -L target/abi -lnearfar",
+                "cc -I crates/alloc/include program.c -L target/abi -lnearfar -Wl,-rpath,$PWD/target/abi",
                 HostBy(
                     "cc -I $ROOT/crates/alloc/include $ROOT/artefacts/libnearfar/tests/example.c -L $ABI -lnearfar",
                 ),
@@ -467,7 +467,7 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
     ),
     ("examples/fleet/README.md", &[("*", Test("the_queries_find_the_misplaced_hosts"))]),
     (
-        "lab/machines/README.md",
+        "docs/machine-file.md",
         &[
             ("nearfar lab machines", Host),
             (

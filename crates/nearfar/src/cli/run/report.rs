@@ -16,6 +16,9 @@ use super::Args;
 use super::plan::{Plan, Setting};
 use nearfar_command::{json, output};
 
+/// Memory that a process may share with others.
+const SHARED: u64 = 8 << 20;
+
 /// Peak and final residency of a program.
 #[derive(Debug, Default)]
 pub(super) struct Residencies {
@@ -28,6 +31,8 @@ pub(super) struct Residencies {
     /// The last sample that found any memory.
     last: Residency,
     unreadable_max: usize,
+    /// The largest memory of a single process, by the kernel's own account, if that is known.
+    pub(super) peak_of_a_process: Option<Bytes>,
 }
 
 impl Residencies {
@@ -45,6 +50,13 @@ impl Residencies {
         self.peak_total = self.peak_total.max(sample.total());
         self.processes_max = self.processes_max.max(sample.processes);
         self.last = sample.clone();
+    }
+
+    /// The largest memory of a single process, if it was larger than all together in any sample.
+    fn unseen_peak(&self) -> Option<Bytes> {
+        // The kernel's figure counts pages of shared files whole.
+        let slack = SHARED.max(self.peak_total.0 / 16);
+        self.peak_of_a_process.filter(|peak| peak.0 > self.peak_total.0.saturating_add(slack))
     }
 }
 
@@ -66,6 +78,8 @@ struct Report {
     unreadable_processes_max: usize,
     nodes: Vec<Node>,
     peak_total_bytes: u64,
+    /// The peak of a single process, if larger than `peak_total_bytes`: it was between samples, on nodes not known.
+    unsampled_peak_bytes: Option<u64>,
     final_total_bytes: u64,
     final_huge_bytes: u64,
 }
@@ -125,6 +139,7 @@ impl Sink {
             unreadable_processes_max: seen.unreadable_max,
             nodes: nodes.map(node).collect(),
             peak_total_bytes: seen.peak_total.0,
+            unsampled_peak_bytes: seen.unseen_peak().map(|peak| peak.0),
             final_total_bytes: seen.last.total().0,
             final_huge_bytes: seen.last.huge.0,
         };
@@ -153,6 +168,13 @@ impl std::fmt::Display for Report {
         if self.peak_total_bytes == 0 {
             writeln!(out, "  (it ended before its memory was sampled)")?;
         }
+        if let Some(peak) = self.unsampled_peak_bytes {
+            let (peak, samples) = (Bytes(peak), self.samples);
+            writeln!(
+                out,
+                "  (one of its processes had {peak} at its peak, between two of {samples} samples)"
+            )?;
+        }
         if self.unreadable_processes_max > 0 {
             let many = self.unreadable_processes_max;
             writeln!(out, "  ({many} of its processes could not be read and are missing here)")?;
@@ -179,5 +201,16 @@ mod tests {
         assert_eq!(seen.peak, [(NodeId(0), Bytes(10)), (NodeId(1), Bytes(8))].into());
         assert_eq!((seen.peak_total, seen.samples), (Bytes(11), 4));
         assert_eq!(seen.last, sample(&[(0, 3)]));
+    }
+
+    #[test]
+    fn a_peak_between_samples_is_told_from_shared_pages() {
+        let mut seen = Residencies::default();
+        seen.add(&sample(&[(0, 100 << 20)]));
+        for (mib, told) in [(90, false), (106, false), (108, false), (109, true)] {
+            let peak = Bytes(mib << 20);
+            seen.peak_of_a_process = Some(peak);
+            assert_eq!(seen.unseen_peak(), told.then_some(peak), "{mib}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! A sample walks page tables, so its CPU time sets the sampling rate: the first 250 ms of sampling are not limited, as
 //! a short program has its peak early; beyond that, sampling takes at most a twentieth of the time. The final residency
-//! is the last sample before the end.
+//! is the last sample before the end. A peak between samples is found by the kernel's own figure of the largest process.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -130,7 +130,10 @@ fn watch(fs: &RootFs, watched: &Watched) -> (Residencies, anyhow::Result<Ended>)
         if now < next {
             // A signal ends the wait early; the next sample keeps its time.
             match watched.wait(next - now) {
-                Ok(Some(ended)) => return (seen, Ok(ended)),
+                Ok(Some(ended)) => {
+                    seen.peak_of_a_process = watched.peak_of_a_process();
+                    return (seen, Ok(ended));
+                }
                 Err(error) => return (seen, Err(error.into())),
                 Ok(None) => continue,
             }

@@ -201,7 +201,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let state = in_background(&args.as_arguments())?;
     output::print(&format!(
-        "Tiering nodes {}, near over far, runs as process {}; nearfar tier status shows its activity, nearfar tier stop ends it.\n",
+        "Tiering has started: nodes {}, near over far, process {}; nearfar tier status shows its activity, nearfar tier stop ends it.\n",
         state.order(),
         state.identity.pid
     ))?;

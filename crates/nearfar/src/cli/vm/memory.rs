@@ -60,7 +60,8 @@ A process id is enough if QEMU's command line has a QMP socket (-qmp unix:PATH,s
 client at a time; where libvirt holds it, give QEMU a second one.
 
 Verdicts: as requested; unattached (no part of the guest); untouched (no page is resident yet); elsewhere (a preferred node was full, which the policy \
-permits); WRONG, with the reason; no request (policy default). Only WRONG makes `verify` end with status 1.";
+permits); WRONG, with the reason; no request (policy default). Only WRONG makes `verify` end with status 1; it ends with 2 if there is no \
+verdict, as QEMU can't be asked or its memory not be read.";
 
 /// A placement that the user expects.
 #[derive(Clone, Debug)]
@@ -108,7 +109,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Runs `verify`.
 pub(super) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
-    let (rows, machine, pid) = rows(&args.show, &args.wants)?;
+    // Without a verdict: status 1 would say that memory is placed wrongly.
+    let (rows, machine, pid) = rows(&args.show, &args.wants).ends_with(Exit::Usage)?;
     print(&args.show, &rows, &machine, pid)?;
     let is_wrong = rows.iter().any(|row| matches!(row.verdict, Verdict::Wrong(_)));
     Ok(if is_wrong { Exit::Failed } else { Exit::Done }.into())
