@@ -19,7 +19,9 @@ pub mod budget;
 #[cfg(fuzzing)]
 pub mod fuzz;
 pub mod history;
+pub mod last;
 pub mod owner;
 pub mod recording;
 mod status;
 pub mod tier;
+pub mod why;

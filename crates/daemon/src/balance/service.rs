@@ -24,6 +24,7 @@ use super::scope::Scope;
 use super::telling::{self, More};
 use super::{rivals, state};
 use crate::history::History;
+use crate::last;
 use crate::status::Status;
 use crate::tier::service::refuse_conflicts;
 use nearfar_command::exit;
@@ -89,7 +90,7 @@ fn set_and_serve(machine: &Machine, options: &Options, begun: &mut bool) -> anyh
     *begun = true;
     let ended = service.run(Loop::new(layout.clone(), law, sensors), &told, &stop);
     let restored = put_back(&journal, OnConflict::Refuse);
-    let _ = std::fs::remove_file(state::path(journal.dir()));
+    last::retire(&state::path(journal.dir()));
     ended?;
     refuse_conflicts(&restored.context("restoring the settings of balancing")?)
 }

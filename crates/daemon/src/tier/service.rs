@@ -29,6 +29,7 @@ use super::schemes::specifications;
 use super::scope::Whose;
 use super::state::{self, Ledger, More, State};
 use crate::history::History;
+use crate::last;
 use crate::status::Status;
 use nearfar_command::exit;
 use nearfar_command::interrupt;
@@ -117,7 +118,7 @@ fn set_and_serve(
     *begun = true;
     let ended = service.run(&stop);
     let balancing = journal.restore(BY, OnConflict::Refuse);
-    let _ = std::fs::remove_file(state::path(journal.dir()));
+    last::retire(&state::path(journal.dir()));
     change::remove(journal.dir());
     if let Some(log) = service.log.take() {
         log.end(&fs, service.ledger.cpu());

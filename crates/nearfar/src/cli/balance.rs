@@ -20,6 +20,7 @@ use nearfar_command::output;
 use nearfar_daemon::balance::options::{Options, Policy, RATE, RATE_MAX};
 use nearfar_daemon::balance::service;
 use nearfar_daemon::balance::state::{self, State};
+use nearfar_daemon::last;
 use nearfar_daemon::owner::{Service, Whom};
 use nearfar_daemon::tier::options::PID_MAX;
 use nearfar_daemon::tier::service::refuse_conflicts;
@@ -292,9 +293,8 @@ fn end(whom: Whom, on_conflict: OnConflict) -> anyhow::Result<(Option<u32>, bool
     let restored =
         service::put_back(&journal, on_conflict).context("restoring the settings of balancing")?;
     let mut left = !restored.put_back.is_empty();
-    for gone in [state::path(&dir), state::ended_path(&dir)] {
-        left |= std::fs::remove_file(gone).is_ok();
-    }
+    left |= last::retire(&state::path(&dir));
+    left |= std::fs::remove_file(state::ended_path(&dir)).is_ok();
     output::note_restored(&restored);
     refuse_conflicts(&restored)?;
     Ok((ended.pid, left))

@@ -53,7 +53,7 @@ pub(crate) struct Cli {
 enum Command {
     /// Show the machine, what nearfar does on it now, and what to try next (also: nearfar without a command)
     Status(status::Args),
-    /// Explain the last decisions of running tiering and balancing with their figures
+    /// Explain the last decisions of tiering and balancing with their figures
     Why(why::Args),
     /// End the services that move pages and restore all settings that nearfar has changed; needs root
     Off(off::Args),

@@ -17,10 +17,10 @@ use nearfar_kernel::process::Identity;
 
 use nearfar_command::exit::Exit;
 use nearfar_command::output;
-use nearfar_daemon::budget;
 use nearfar_daemon::owner::{Service, Whom};
 use nearfar_daemon::tier::service::{BY, refuse_conflicts, say_removed};
 use nearfar_daemon::tier::state::{self, State};
+use nearfar_daemon::{budget, last};
 
 mod config;
 mod start;
@@ -181,7 +181,8 @@ fn end(whom: Whom, on_conflict: OnConflict) -> anyhow::Result<(Option<u32>, bool
     });
     removed.iter().for_each(say_removed);
     let mut left = removed.is_some() || !restored.put_back.is_empty();
-    for gone in [state::path(&dir), state::ended_path(&dir), budget::state::path(&dir)] {
+    left |= last::retire(&state::path(&dir));
+    for gone in [state::ended_path(&dir), budget::state::path(&dir)] {
         left |= std::fs::remove_file(gone).is_ok();
     }
     output::note_restored(&restored);
