@@ -34,7 +34,7 @@ struct One {
     ended_s_ago: Option<u64>,
     /// The oldest first.
     decisions: History,
-    /// Why there are none of a running service: it does not run, has ended by itself, or its state can't be read.
+    /// Why these are not of a running service: it does not run, has ended by itself, or its state can't be read.
     none: Option<String>,
 }
 

@@ -183,19 +183,22 @@ pub(crate) fn wait_for(child: &mut Child) -> anyhow::Result<ExitStatus> {
         }
         if !told && interrupt::check().is_err() {
             told = true;
-            let pid = rustix::process::Pid::from_child(child);
-            // It may have ended in between.
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            ask_to_end(child);
         }
         clock::sleep(LOOK);
     }
 }
 
+/// Sends a child, which has not been waited for, SIGTERM.
+fn ask_to_end(child: &Child) {
+    let pid = rustix::process::Pid::from_child(child);
+    // It may have ended in between.
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+}
+
 /// Ends a child, which may be a `nearfar run` that first ends its program and restores settings.
 fn stop(child: &mut Child) {
-    let pid = rustix::process::Pid::from_child(child);
-    // Both fail only if it has ended already.
-    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    ask_to_end(child);
     let asked = Stopwatch::start();
     while asked.elapsed() < END_LIMIT {
         if !matches!(child.try_wait(), Ok(None)) {
@@ -203,6 +206,7 @@ fn stop(child: &mut Child) {
         }
         clock::sleep(LOOK);
     }
+    // Fails only if it has ended already.
     let _ = child.kill();
     let _ = child.wait();
 }

@@ -14,10 +14,23 @@ use crate::demo::process::{Launcher, free_port};
 use crate::demo::servers::{redis_fill, redis_get, redis_server};
 use nearfar_kernel::clock::sleep;
 
-/// Bytes of a value; requests in a pipeline: with single requests for small values, the network stack takes so long that
-/// placement hardly matters; bytes read at once before a row with tiering counts: a page has several small values, and is read
-/// as often as one of a large value.
-const VALUES: [(u64, u64, u64); 2] = [(800, 16, 4 << 20), (70_000, 1, 16 << 20)];
+/// The values of a row.
+#[derive(Clone, Copy)]
+struct Values {
+    /// Bytes of a value.
+    bytes: u64,
+    /// Requests in a pipeline: with single requests for small values, the network stack takes so long that placement hardly
+    /// matters.
+    at_once: u64,
+    /// Bytes read at once before a row with tiering counts: a page has several small values, and is read as often as one of a
+    /// large value.
+    warm_up: u64,
+}
+
+const VALUES: [Values; 2] = [
+    Values { bytes: 800, at_once: 16, warm_up: 4 << 20 },
+    Values { bytes: 70_000, at_once: 1, warm_up: 16 << 20 },
+];
 /// Bytes of all values.
 const DATA: u64 = 32 << 20;
 /// Bytes that are read in a measurement.
@@ -39,7 +52,7 @@ const fn options(memory: Memory) -> &'static str {
 }
 
 /// The server, the command that fills it, the client that warms it up, and the client that counts.
-fn lines(memory: Memory, (bytes, at_once, warm_up): (u64, u64, u64), port: u16) -> [Line; 4] {
+fn lines(memory: Memory, Values { bytes, at_once, warm_up }: Values, port: u16) -> [Line; 4] {
     let values = DATA / bytes;
     [
         prefix(options(memory)).and(&redis_server(port)),
@@ -64,7 +77,7 @@ pub(super) fn plan() -> String {
 }
 
 /// In display order.
-fn rows() -> impl Iterator<Item = (Memory, (u64, u64, u64))> {
+fn rows() -> impl Iterator<Item = (Memory, Values)> {
     VALUES.into_iter().flat_map(|value| Memory::ALL.map(|memory| (memory, value)))
 }
 
@@ -77,7 +90,7 @@ pub(super) fn measure(
     let missing = ["redis-server", "redis-cli", "redis-benchmark"]
         .into_iter()
         .find(|program| find(program).is_none());
-    let of = |(memory, value): (Memory, (u64, u64, u64))| {
+    let of = |(memory, value): (Memory, Values)| {
         step(&format!("Redis, {}", memory.name()));
         let measured = match missing {
             Some(program) => Err(anyhow::anyhow!(
@@ -89,7 +102,7 @@ pub(super) fn measure(
             Ok(p50_ns) => (Some(p50_ns), None),
             Err(error) => (None, Some(format!("{error:#}"))),
         };
-        RedisRow { memory, value_bytes: value.0, p50_ns, failed }
+        RedisRow { memory, value_bytes: value.bytes, p50_ns, failed }
     };
     rows().map(of).collect()
 }
@@ -100,7 +113,7 @@ pub(super) const ROWS: usize = VALUES.len() * Memory::ALL.len();
 fn p50_ns(
     launcher: Launcher<'_>,
     memory: Memory,
-    value: (u64, u64, u64),
+    value: Values,
     slow_motion: f64,
 ) -> anyhow::Result<u64> {
     let port = free_port()?;

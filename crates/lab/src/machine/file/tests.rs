@@ -66,12 +66,7 @@ fn each_wrong_value_is_refused_by_key_with_what_is_allowed() {
             "slow_motion = 40\ntranslations_ms = 0.5",
             "translations_ms = 0.5",
         ),
-        (
-            GOOD,
-            "slow_motion = 40",
-            "",
-            "before the first table: missing field `slow_motion`; nearfar-machine(5)",
-        ),
+        (GOOD, "slow_motion = 40", "", "missing field `slow_motion`"),
         (GOOD, "slow_motion = 40", "slowmotion = 40", "slowmotion = 40: unknown field"),
         (GOOD, "duplex = false", "duplex = \"no\"", "duplex = \"no\": invalid type"),
         (GOOD, "llc_kib = 8192", "llc_kib = 5000", "processor.llc_kib = 5000: a power of two"),
@@ -82,7 +77,7 @@ fn each_wrong_value_is_refused_by_key_with_what_is_allowed() {
         (RING, "clock_ghz = 2.3", "clock_ghz = 0", "traffic.clock_ghz = 0: allowed is 0.1 to 10"),
         (RING, "concurrent_ns = 58.26", "concurrent_ns = -1", "traffic.concurrent_ns = -1"),
         (RING, "coherence_lines = 0.8", "coherence_lines = nan", "traffic.coherence_lines = NaN"),
-        (RING, "coherence_lines = 0.8", "", "[traffic]: missing field `coherence_lines`"),
+        (RING, "coherence_lines = 0.8", "", "missing field `coherence_lines`"),
         (RING, "gbps_max = 2.8", "gbps_max = 0", "path from 0 to 1: gbps_max = 0"),
         (RING, "name = \"0>1\"", "name = \"1>0\"", "link: name = \"1>0\""),
         (RING, "\"1>0\"]", "\"9>9\"]", "read_links = \"9>9\": the name of a [[link]]"),
@@ -93,6 +88,17 @@ fn each_wrong_value_is_refused_by_key_with_what_is_allowed() {
         let refusal = parse(&text.replacen(from, to, 1)).unwrap_err().to_string();
         assert!(refusal.contains(part), "{to}: {refusal}");
         assert!(!refusal.contains('\n'), "{refusal}");
+    }
+}
+
+#[test]
+fn a_missing_key_is_named_with_its_table() {
+    for (text, without, refused) in [
+        (GOOD, "slow_motion = 40", "before the first table: missing field `slow_motion`"),
+        (RING, "coherence_lines = 0.8", "[traffic]: missing field `coherence_lines`"),
+    ] {
+        let refusal = parse(&text.replacen(without, "", 1)).unwrap_err().to_string();
+        assert_eq!(refusal, format!("{refused}; nearfar-machine(5) has every key, and an example"));
     }
 }
 
