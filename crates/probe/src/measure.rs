@@ -112,9 +112,15 @@ impl Run<'_> {
             }
             let disturbed = self.gauge.take_disturbed();
             if disturbed > 0 {
+                let (who, quiet) = match self.plan.lab {
+                    None => ("other programs", "when the machine is quiet"),
+                    Some(_) => {
+                        ("the guest's kernel", "with fewer programs in the guest and on its host")
+                    }
+                };
                 self.warnings.push(format!(
-                    "CPU node {}, memory node {}: other programs kept taking the CPUs (measurements disturbed: \
-                     {disturbed}), so these figures are rough; measure again when the machine is quiet",
+                    "CPU node {}, memory node {}: {who} kept taking the CPUs (measurements disturbed: {disturbed}), so \
+                     these figures are rough; measure again {quiet}",
                     view.node, target.node
                 ));
             }

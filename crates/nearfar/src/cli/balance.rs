@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Subcommand;
 use nearfar_kernel::fs::RootFs;
-use nearfar_kernel::journal::{Journal, OnConflict};
+use nearfar_kernel::journal::{Journal, OnConflict, Restored};
 use nearfar_kernel::process::Identity;
 
 use super::background;
@@ -188,7 +188,7 @@ pub(super) fn for_run(policy: Policy) -> anyhow::Result<State> {
 
 /// Ends this process, if it still runs, and restores the settings it had changed. A later process is left alone.
 pub(super) fn end_and_put_back(state: &State) -> anyhow::Result<()> {
-    end(Whom::Only(state.identity), OnConflict::Refuse).map(drop)
+    end(Whom::Only(state.identity), OnConflict::Refuse, output::note_restored).map(drop)
 }
 
 /// The reason with which the service ended by itself, if it gave one.
@@ -252,7 +252,7 @@ fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
     output::need_root("stopping balancing")?;
     let on_conflict = if args.overwrite { OnConflict::Overwrite } else { OnConflict::Refuse };
     let whom = if args.if_dead { Whom::Nobody } else { Whom::Any };
-    let (ended, restored) = end(whom, on_conflict)?;
+    let (ended, restored) = end(whom, on_conflict, output::note_restored)?;
     if let (Whom::Nobody, Some((process, _))) = (whom, running()) {
         let pid = process.pid;
         output::print(&format!("Balancing runs as process {pid}; nothing was restored.\n"))?;
@@ -276,14 +276,18 @@ pub(crate) fn pid() -> Option<u32> {
 }
 
 /// Ends balancing, if it runs, and restores its settings, also those of a killed process. Returns the process that was
-/// ended.
+/// ended. The caller reports the restored settings.
 pub(crate) fn end_any(on_conflict: OnConflict) -> anyhow::Result<Option<u32>> {
-    end(Whom::Any, on_conflict).map(|(pid, _)| pid)
+    end(Whom::Any, on_conflict, |_| ()).map(|(pid, _)| pid)
 }
 
 /// Ends balancing, or the process named. Returns the process that was ended, and whether a killed one had left
 /// settings changed.
-fn end(whom: Whom, on_conflict: OnConflict) -> anyhow::Result<(Option<u32>, bool)> {
+fn end(
+    whom: Whom,
+    on_conflict: OnConflict,
+    note: fn(&Restored),
+) -> anyhow::Result<(Option<u32>, bool)> {
     let (dir, fs) = (Journal::default_dir(), RootFs::live()?);
     let journal = Journal::new(dir.clone(), &fs, "/");
     let ended = Service::Balance.end(&journal, whom)?;
@@ -295,7 +299,7 @@ fn end(whom: Whom, on_conflict: OnConflict) -> anyhow::Result<(Option<u32>, bool
     let mut left = !restored.put_back.is_empty();
     left |= last::retire(&state::path(&dir));
     left |= std::fs::remove_file(state::ended_path(&dir)).is_ok();
-    output::note_restored(&restored);
+    note(&restored);
     refuse_conflicts(&restored)?;
     Ok((ended.pid, left))
 }

@@ -120,7 +120,7 @@ fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
     output::need_root("stopping tiering")?;
     let on_conflict = if args.overwrite { OnConflict::Overwrite } else { OnConflict::Refuse };
     let whom = if args.if_dead { Whom::Nobody } else { Whom::Any };
-    let (ended, restored) = end(whom, on_conflict)?;
+    let (ended, restored) = end(whom, on_conflict, output::note_restored)?;
     if let (Whom::Nobody, Some((process, _))) = (whom, running()) {
         let pid = process.pid;
         output::print(&format!("Tiering runs as process {pid}; nothing was restored.\n"))?;
@@ -144,19 +144,23 @@ pub(crate) fn pid() -> Option<u32> {
 }
 
 /// Ends tiering, if it runs, and restores its settings, also those of a killed process. Returns the process that was
-/// ended.
+/// ended. The caller reports the restored settings.
 pub(crate) fn end_any(on_conflict: OnConflict) -> anyhow::Result<Option<u32>> {
-    end(Whom::Any, on_conflict).map(|(pid, _)| pid)
+    end(Whom::Any, on_conflict, |_| ()).map(|(pid, _)| pid)
 }
 
 /// Ends this process, if it still runs, and restores the settings it had changed. A later process is left alone.
 pub(crate) fn end_and_put_back(state: &State) -> anyhow::Result<()> {
-    end(Whom::Only(state.identity), OnConflict::Refuse).map(drop)
+    end(Whom::Only(state.identity), OnConflict::Refuse, output::note_restored).map(drop)
 }
 
 /// Ends tiering, or the process named. Returns the process that was ended, and whether a killed one had left
 /// settings changed.
-fn end(whom: Whom, on_conflict: OnConflict) -> anyhow::Result<(Option<u32>, bool)> {
+fn end(
+    whom: Whom,
+    on_conflict: OnConflict,
+    note: fn(&Restored),
+) -> anyhow::Result<(Option<u32>, bool)> {
     let (dir, fs) = (Journal::default_dir(), RootFs::live()?);
     let journal = Journal::new(dir.clone(), &fs, "/");
     let ended = Service::Tier.end(&journal, whom)?;
@@ -185,7 +189,7 @@ fn end(whom: Whom, on_conflict: OnConflict) -> anyhow::Result<(Option<u32>, bool
     for gone in [state::ended_path(&dir), budget::state::path(&dir)] {
         left |= std::fs::remove_file(gone).is_ok();
     }
-    output::note_restored(&restored);
+    note(&restored);
     if let Some(first) = failed.pop() {
         failed.iter().for_each(|error| output::note(format_args!("{error:#}")));
         return Err(first);

@@ -79,7 +79,7 @@ pub(crate) fn faults_alone_show_what_is_used_and_settings_are_put_back() {
     let before = system();
     let program = program("share");
     let said = done(&START);
-    assert!(said.contains("the machine by carrefour"), "{said}");
+    assert!(said.contains("the machine, policy carrefour"), "{said}");
     let seen = |status: &serde_json::Value| status["sensors"][0]["seen"].as_u64().unwrap_or(0);
     let status = until_status(|status| seen(status) >= 60);
     assert!(seen(&status) >= 60, "{status}");

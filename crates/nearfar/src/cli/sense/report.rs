@@ -249,13 +249,15 @@ fn bytes(all: &[Heat], of: impl Fn(&Heat) -> bool) -> u64 {
     all.iter().filter(|heat| of(heat)).map(|heat| heat.end.saturating_sub(heat.start)).sum()
 }
 
-/// The text; as wide as the terminal, except tables of wide machines.
+/// The text, sensors with readings first; as wide as the terminal, except tables of wide machines.
 pub(super) fn text(report: &Report) -> String {
     let mut out = String::new();
     if let Some(lab) = &report.lab {
         machine::emulated(&mut out, lab);
     }
-    for sensed in &report.sensors {
+    let (usable, unusable): (Vec<_>, Vec<_>) =
+        report.sensors.iter().partition(|sensed| sensed.reading.is_some());
+    for sensed in usable.into_iter().chain(unusable) {
         let described = &sensed.described;
         if !out.is_empty() {
             out.push('\n');
@@ -284,7 +286,7 @@ fn reading(out: &mut String, nodes: &[u16], read: &Read, writes: bool) {
     let samples = &read.samples;
     if samples.seen + samples.lost + samples.unplaced > 0 {
         let mut line =
-            format!("{} samples in {seconds:.1} s of {} pages", samples.seen, samples.pages);
+            format!("samples in {seconds:.1} s: {}, of pages: {}", samples.seen, samples.pages);
         if writes {
             let _ = write!(line, ", {} of writes", samples.writes);
         }
