@@ -216,6 +216,7 @@ impl Cache {
     pub fn put(&self, key: &[u8], value: &[u8], meta: Option<&Meta>) -> Result<(), Refused> {
         let contents = self.contents();
         let hash = contents.hasher().hash(key);
+        contents.index().prefetch(hash);
         let new = self.placement.write(hash, (key, value), (meta, None), Effort::Full(None));
         let held = contents.index().lock(hash);
         let (mut old, mut more) = (contents.find(&held, key), Vec::new());

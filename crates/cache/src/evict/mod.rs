@@ -32,6 +32,8 @@ pub trait Items {
     fn slots(&self) -> u32;
     /// The state of a slot.
     fn look(&self, slot: u32) -> Look;
+    /// Notes that [`Self::look`] will be called for a slot soon.
+    fn prefetch(&self, _slot: u32) {}
     /// Sets the read count of the item in a slot.
     fn set_reads(&self, slot: u32, reads: u8);
     /// 32 bits of the hash of the key of the item in a slot.

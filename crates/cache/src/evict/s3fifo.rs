@@ -13,6 +13,8 @@ use super::{Bits, Evict, Items, Look};
 
 /// One item in this many is in the small queue.
 const YOUNG: usize = 10;
+/// Places ahead in the small queue whose items are prefetched: they are anywhere in memory.
+const AHEAD: usize = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct S3Fifo {
@@ -32,6 +34,9 @@ pub(super) struct S3Fifo {
 impl S3Fifo {
     fn next_young(&mut self, items: &dyn Items) -> Option<u32> {
         let slot = self.young.pop_front()?;
+        if let Some(ahead) = self.young.get(AHEAD) {
+            items.prefetch(*ahead);
+        }
         self.is_queued.clear(slot);
         let is_renewed = self.is_renewed.get(slot);
         self.is_renewed.clear(slot);

@@ -33,6 +33,12 @@ impl Items for View<'_> {
         }
     }
 
+    fn prefetch(&self, slot: u32) {
+        if let Some(at) = self.space.word_of(self.class, self.slabs, slot) {
+            self.space.arena.prefetch(at);
+        }
+    }
+
     fn set_reads(&self, slot: u32, reads: u8) {
         if let Some((item, header)) = self.header(slot) {
             item.change(header, |now| now.with_reads(u64::from(reads)));
