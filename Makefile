@@ -33,7 +33,7 @@ CARGO ?= cargo
 export CARGO_TARGET_DIR ?= $(CURDIR)/target
 RELEASE := $(CARGO_TARGET_DIR)/release
 PLUGIN := $(RELEASE)/libnearfar_lab_plugin.so
-PRELOAD := $(CARGO_TARGET_DIR)/abi/libnearfar_preload.so
+PRELOADED := libnearfar_preload.so libnearfar_vm_interleave.so
 PEERS := $${NEARFAR_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/nearfar}/peers
 export NEARFAR_LAB_PLUGIN ?= $(PLUGIN)
 SMOKE_FLAG := $(if $(SMOKE),--smoke,)
@@ -61,8 +61,9 @@ library:
 	$(CARGO) build --locked -q -p nearfar-libsmalloc --profile abi
 	$(CARGO) build --locked -q -p nearfar-libsmalloc-static --profile abi
 	$(CARGO) build --locked -q -p nearfar-preload --profile abi
+	$(CARGO) build --locked -q -p nearfar-vm-interleave --profile abi
 	@mkdir -p $(RELEASE)
-	@cmp -s $(PRELOAD) $(RELEASE)/libnearfar_preload.so || cp $(PRELOAD) $(RELEASE)/
+	@for file in $(PRELOADED); do cmp -s $(CARGO_TARGET_DIR)/abi/$$file $(RELEASE)/$$file || cp $(CARGO_TARGET_DIR)/abi/$$file $(RELEASE)/; done
 
 library-checked:
 	@scripts/setup build
@@ -157,7 +158,7 @@ bench-alloc: build library
 	@scripts/setup alloc
 	LIBNEARFAR=$(CARGO_TARGET_DIR)/abi/libnearfar.so LIBUMF=$(PEERS)/umf/lib/libumf.so.1 \
 		$(CARGO) bench --locked -q -p nearfar-alloc --bench alloc -- $(SMOKE_FLAG)
-	LIBNEARFAR_PRELOAD=$(PRELOAD) $(CARGO) bench --locked -q -p nearfar-alloc --bench preload -- $(SMOKE_FLAG)
+	LIBNEARFAR_PRELOAD=$(CARGO_TARGET_DIR)/abi/libnearfar_preload.so $(CARGO) bench --locked -q -p nearfar-alloc --bench preload -- $(SMOKE_FLAG)
 	@scripts/setup lab
 	NEARFAR=$(RELEASE)/nearfar $(CARGO) bench --locked -q -p nearfar-alloc --bench replicated -- $(SMOKE_FLAG)
 	$(RELEASE)/nearfar-bench heap $(SMOKE_FLAG) $(if $(KERNEL),--kernel $(KERNEL),) --save $(CARGO_TARGET_DIR)/nearfar-heap.json

@@ -35,7 +35,7 @@ mod watch;
 
 use balanced::Balanced;
 pub(crate) use cpus::{cpu_nodes, cpus_of};
-pub(crate) use heap::find as preload_library;
+pub(crate) use heap::{find as preload_library, find_beside, preload};
 use plan::{Plan, Setting};
 use tiered::Tiered;
 

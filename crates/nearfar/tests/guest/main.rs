@@ -238,6 +238,7 @@ const TESTS: &[Test] = tests! {
     vm: a_backend_of_cxl_memory_is_on_the_cxl_node_and_verified
             on [THREE, THREE_OLD, DEVICE_OLD, DEVICE_NEW],
         weights_of_three_to_one_are_three_to_one_within_a_huge_page on [OLD, NEW],
+        huge_pages_have_weights_by_a_preloaded_library on [OLD, NEW],
         a_kind_that_is_absent_is_refused_before_qemu_starts on [OLD, NEW],
         two_machines_have_their_memory_on_two_cxl_nodes on [SOCKETS_OLD, SOCKETS_NEW],
         a_running_machine_moves_to_far_memory_and_back_with_its_contents on [OLD, NEW],

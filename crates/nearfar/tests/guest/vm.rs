@@ -185,6 +185,32 @@ pub(crate) fn weights_of_three_to_one_are_three_to_one_within_a_huge_page() {
     vm.end();
 }
 
+/// Huge pages of hugetlbfs, which no tmpfs has, by the preloaded library.
+pub(crate) fn huge_pages_have_weights_by_a_preloaded_library() {
+    let _ = write_weight("auto", "false");
+    for (node, weight) in [("node0", "3"), ("node1", "1")] {
+        write_weight(node, weight).unwrap();
+        let pool =
+            format!("/sys/devices/system/node/{node}/hugepages/hugepages-2048kB/nr_hugepages");
+        std::fs::write(pool, "30").unwrap();
+    }
+    let near = "memory-backend-ram,id=n0,size=32M";
+    let weighted = "memory-backend-memfd,hugetlb=on,id=w0,size=64M,prealloc=on,host-mem-type=0-1,\
+        host-mem-policy=weighted-interleave";
+    let nodes = ["-numa", "node,cpus=0,memdev=n0", "-numa", "node,memdev=w0"];
+    let words = ["-S", "-m", "96M", "-object", near, "-object", weighted];
+    let words = [&words[..], &nodes].concat();
+    let refused = nearfar(&[&["vm", "run", "--", "true"], &words[..]].concat()).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(error(&refused).contains("or use --preload"), "{refused:?}");
+    let vm = Machine::start("huge", &["--preload"], &words);
+    assert_eq!([vm.mib("w0", 0), vm.mib("w0", 1)], [48, 16], "{}", vm.backend("w0"));
+    assert_eq!(vm.backend("w0")["verdict"], "as_requested", "{}", vm.backend("w0"));
+    assert_eq!(vm.mib("n0", 1), 0, "{}", vm.backend("n0"));
+    vm.json(&["verify"]);
+    vm.end();
+}
+
 pub(crate) fn a_kind_that_is_absent_is_refused_before_qemu_starts() {
     let object = "memory-backend-ram,id=a,size=64M,host-mem-type=hbm";
     let marker = "/tmp/vm-started";

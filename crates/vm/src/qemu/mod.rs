@@ -49,6 +49,8 @@ pub struct Request<'a> {
     pub shape: Shape,
     /// The name of weighted interleave in QEMU's own policies, if it has one.
     pub native: Option<&'a str>,
+    /// Whether the library that turns QEMU's interleave into weighted interleave is to be preloaded.
+    pub preload: bool,
     /// Whether memory may be bound to nodes that lack free memory.
     pub overcommit: bool,
     /// Reads a file of `-readconfig`.
@@ -66,6 +68,7 @@ impl<'a> Request<'a> {
             far: &[],
             shape: Shape::Numa,
             native: None,
+            preload: false,
             overcommit: false,
             read: &|_| Err("files are not read".into()),
             huge_pages_at: &|_| None,
@@ -195,7 +198,8 @@ pub fn plan(request: &Request<'_>, host: &Host<'_>) -> Result<Plan, VmError> {
     if !request.overcommit {
         room((&words::options(&words), &loaded), (&objects, &wished), host, request)?;
     }
-    let way = weighted::way(&wished, (&objects, &words::options(&words)), request.native);
+    let own = (request.native, request.preload);
+    let way = weighted::way(&wished, (&objects, &words::options(&words)), own)?;
     let (way, why) = way.unzip();
     let mut plan = Plan { argv: words, notes, ..Plan::default() };
     rewrite(&mut plan, (&loaded, way.as_ref()), &wished)?;

@@ -10,6 +10,8 @@ use super::*;
 use crate::figures::Figures;
 use crate::shell;
 
+mod weighted;
+
 fn words(line: &str) -> Vec<OsString> {
     line.split_whitespace().map(OsString::from).collect()
 }
@@ -241,58 +243,6 @@ fn far_memory_is_added_in_both_shapes() {
     let text = shell::join(&plan(&devices).argv);
     assert!(text.contains("-m 4G -smp") && text.contains("volatile-memdev=nearfar-far0"), "{text}");
     assert!(text.contains("id=nearfar-ram,size=4G,host-nodes=0,policy=bind"), "{text}");
-}
-
-#[test]
-fn weighted_interleave_of_all_memory_is_the_policy_of_the_process() {
-    let line = "qemu -m 2G,host-mem-type=0,,1,host-mem-policy=weighted-interleave";
-    let plan = planned(line, &dram_and_cxl()).unwrap();
-    assert_eq!(plan.process.as_ref().map(NodeSet::to_string).as_deref(), Some("0-1"));
-    assert_eq!((plan.way.as_ref(), plan.mounts.len()), (Some(&Way::Process), 0));
-    let text = shell::join(&plan.argv);
-    assert!(text.contains("-object memory-backend-ram,id=nearfar-ram,size=2G -machine"), "{text}");
-}
-
-#[test]
-fn weighted_interleave_of_some_memory_is_a_file_on_a_tmpfs() {
-    let wish = "host-mem-type=0-1,host-mem-policy=weighted-interleave";
-    for line in [
-        format!("qemu -m 1G -object memory-backend-ram,id=b,size=1G,{wish}"),
-        NUMA.replace("host-mem-type=cxl", wish),
-    ] {
-        let plan = planned(&line, &dram_and_cxl()).unwrap();
-        let text = shell::join(&plan.argv);
-        let object = "memory-backend-file,id=b,size=1G,mem-path=/run/nearfar/vm/b/memory,share=on";
-        assert!(text.contains(object), "{text}");
-        assert_eq!((plan.process, plan.way), (None, Some(Way::Tmpfs)));
-        assert_eq!(plan.mounts[0].mpol, "weighted interleave:0-1");
-    }
-    let huge = format!("qemu -object memory-backend-memfd,id=b,size=1G,hugetlb=on,{wish}");
-    assert!(
-        refused(&huge).contains("weighted-interleave and hugetlb exclude"),
-        "{}",
-        refused(&huge)
-    );
-}
-
-#[test]
-fn a_bound_backend_beside_weighted_ones_does_not_need_a_tmpfs() {
-    let line = NUMA
-        .replace("size=1G,host", "size=1G,host-mem-policy=weighted-interleave,host")
-        .replace("id=a,size=1G", "id=a,size=1G,host-mem-type=0");
-    let plan = planned(&line, &dram_and_cxl()).unwrap();
-    assert_eq!(plan.way, Some(Way::Process));
-    assert!(shell::join(&plan.argv).contains("id=a,size=1G,host-nodes=0,policy=bind"));
-}
-
-#[test]
-fn a_policy_that_qemu_has_itself_is_used() {
-    let argv = words(
-        "qemu -object memory-backend-ram,id=b,size=1G,host-mem-type=0-1,host-mem-policy=weighted-interleave",
-    );
-    let request = Request { native: Some("weighted"), ..Request::new(&argv) };
-    let plan = plan(&request, &host(&dram_and_cxl())).unwrap();
-    assert!(shell::join(&plan.argv).contains("host-nodes=0-1,policy=weighted"), "{:?}", plan.argv);
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! Pages of a backend without a policy of its own follow the policy of the process, which QEMU inherits when it is started.
 //! That is enough if all such memory is to be interleaved over the same nodes. Else each backend gets a file on a tmpfs
-//! whose mount option is the policy. A QEMU with a policy of that name uses it.
+//! whose mount option is the policy. A QEMU with a policy of that name uses it. If the user asks for it, a preloaded
+//! library turns QEMU's policy `interleave` into the weighted one instead: for huge pages of hugetlbfs, and without root.
 
 use nearfar_topology::{Bytes, NodeSet};
 
@@ -26,6 +27,8 @@ pub enum Way {
     Process,
     /// A file on a tmpfs with a policy.
     Tmpfs,
+    /// QEMU's policy `interleave`, turned into the weighted one by a preloaded library.
+    Preload,
 }
 
 /// A tmpfs to mount before QEMU starts.
@@ -63,14 +66,18 @@ impl Mount {
 pub(super) fn way(
     wished: &[(&Object, Placed)],
     (objects, options): (&[Object], &[Opt]),
-    native: Option<&str>,
-) -> Option<(Way, String)> {
+    (native, preload): (Option<&str>, bool),
+) -> Result<Option<(Way, String)>, VmError> {
     let is_weighted = |placed: &&Placed| placed.policy == Policy::WeightedInterleave;
     let weighted: Vec<_> = wished.iter().map(|(_, placed)| placed).filter(is_weighted).collect();
-    let first = weighted.first()?;
+    let Some(first) = weighted.first() else { return Ok(None) };
     if let Some(native) = native {
         let why = "this QEMU has such a policy itself";
-        return Some((Way::Native(native.to_owned()), why.to_owned()));
+        return Ok(Some((Way::Native(native.to_owned()), why.to_owned())));
+    }
+    if preload {
+        only_weighted(objects)?;
+        return Ok(Some((Way::Preload, "asked for by --preload".to_owned())));
     }
     let other = weighted.iter().find(|placed| placed.nodes != first.nodes);
     let has_policy = |object: &&Object| object.has_wish() || object.has_own_nodes();
@@ -96,10 +103,26 @@ pub(super) fn way(
         }
         (None, None) => {
             let why = "all of the guest's memory has a policy, and QEMU inherits that of its process";
-            return Some((Way::Process, why.to_owned()));
+            return Ok(Some((Way::Process, why.to_owned())));
         }
     };
-    Some((Way::Tmpfs, why))
+    Ok(Some((Way::Tmpfs, why)))
+}
+
+/// Refuses backends that are interleaved without weights: the library can't tell them from the others.
+fn only_weighted(objects: &[Object]) -> Result<(), VmError> {
+    let plain = Policy::Interleave.word();
+    let is_plain =
+        |object: &&Object| [POLICY, "policy"].iter().any(|key| object.get(key) == Some(plain));
+    objects.iter().find(is_plain).map_or(Ok(()), |object| {
+        Err(VmError::Conflict {
+            place: object.place.clone(),
+            ours: "--preload".into(),
+            theirs: format!("policy {plain}"),
+            remedy: "the library makes every interleaved backend weighted; leave one of them out"
+                .into(),
+        })
+    })
 }
 
 /// The target of a backend under weighted interleave.
@@ -113,6 +136,10 @@ pub(super) fn target(
         Way::Native(name) => {
             Ok(Target::Nodes { nodes: placed.nodes.clone(), policy: Some(name.clone()) })
         }
+        Way::Preload => {
+            let policy = Some(Policy::Interleave.word().to_owned());
+            Ok(Target::Nodes { nodes: placed.nodes.clone(), policy })
+        }
         Way::Process => Ok(Target::Inherit),
         Way::Tmpfs => {
             for key in ["mem-path", "hugetlb", "hugetlbsize", "seal"] {
@@ -122,7 +149,7 @@ pub(super) fn target(
                         ours: format!("{POLICY}=weighted-interleave"),
                         theirs: key.into(),
                         remedy: "it needs a file on a tmpfs of its own, as not all of the guest's memory is to be \
-                            interleaved over the same nodes"
+                            interleaved over the same nodes; or use --preload"
                             .into(),
                     });
                 }

@@ -33,15 +33,28 @@ pub(super) fn plan(text: &str, machine: &Topology, cpus: &[CpuId]) -> anyhow::Re
 }
 
 impl Heap {
-    /// Puts the library first in `LD_PRELOAD`, before those that the user has named.
+    /// Has the command load the library, with its configuration.
     pub(super) fn prepare(&self, command: &mut Command) {
-        let mut libraries = OsString::from(&self.library);
-        if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-            libraries.push(":");
-            libraries.push(others);
-        }
-        command.env("LD_PRELOAD", libraries).env("NEARFAR_CONF", &self.conf);
+        preload(command, &self.library);
+        command.env("NEARFAR_CONF", &self.conf);
     }
+}
+
+/// Puts a library first in `LD_PRELOAD`, before those that the user has named.
+pub(crate) fn preload(command: &mut Command, library: &Path) {
+    let mut libraries = OsString::from(library);
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        libraries.push(":");
+        libraries.push(others);
+    }
+    command.env("LD_PRELOAD", libraries);
+}
+
+/// Another library beside the preload library.
+pub(crate) fn find_beside(name: &str) -> anyhow::Result<PathBuf> {
+    let path = find()?.with_file_name(name);
+    anyhow::ensure!(path.is_file(), "no {} (build it with: make library)", path.display());
+    Ok(path)
 }
 
 /// The library: `$NEARFAR_PRELOAD`, else beside this program, else in `../lib` or distributions' equivalents.

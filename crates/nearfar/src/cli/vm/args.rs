@@ -5,11 +5,12 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use nearfar_vm::cloud_hypervisor::{self, Zone};
-use nearfar_vm::qemu::Plan;
+use nearfar_vm::qemu::{Plan, Way};
 use nearfar_vm::shell;
 use serde::Serialize;
 
 use super::command::{CommandArgs, HELP, host};
+use super::run::INTERLEAVE;
 use super::show::{Document, argv};
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::output;
@@ -92,6 +93,11 @@ fn before(plan: &Plan) {
     if let Some(nodes) = &plan.process {
         output::note(format_args!(
             "start it under weighted interleave: nearfar run -w {nodes} -- ..., or use nearfar vm run"
+        ));
+    }
+    if plan.way == Some(Way::Preload) {
+        output::note(format_args!(
+            "start it with LD_PRELOAD={INTERLEAVE}, with its path; or use nearfar vm run"
         ));
     }
     for mount in &plan.mounts {

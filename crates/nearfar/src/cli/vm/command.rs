@@ -39,6 +39,10 @@ pub(super) struct CommandArgs {
     /// Also bind memory to nodes that have less free memory than that
     #[arg(long)]
     pub(super) overcommit: bool,
+    /// For weighted interleave, preload a library that makes QEMU's interleaved memory weighted: with huge pages
+    /// (hugetlb=on), and without root
+    #[arg(long)]
+    preload: bool,
     #[command(flatten)]
     pub(super) machine: MachineArgs,
     /// QEMU and its arguments
@@ -75,6 +79,7 @@ impl CommandArgs {
             far: &self.far,
             shape,
             native: native.as_deref(),
+            preload: self.preload,
             overcommit: self.overcommit,
             read: &read,
             huge_pages_at: &|path| huge_pages_at(Path::new(path)),

@@ -9,21 +9,26 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::Context as _;
 use nearfar_kernel::mempolicy::{self, Policy};
 use nearfar_topology::NodeSet;
-use nearfar_vm::qemu::{Mount, Plan};
+use nearfar_vm::qemu::{Mount, Plan, Way};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::FdFlags;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
+use super::super::run::{find_beside, preload};
 use super::command::{CommandArgs, HELP};
 use super::memory::REQUESTS;
 use super::show;
 use nearfar_command::exit::{EndsWith as _, Exit, WithExit};
 use nearfar_command::output;
+
+/// The library of --preload.
+pub(super) const INTERLEAVE: &str = "libnearfar_vm_interleave.so";
 
 /// Arguments of `nearfar vm run`.
 #[derive(Debug, clap::Args)]
@@ -64,6 +69,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let program = words.next().map(OsStr::new).unwrap_or_default();
     let mut command = Command::new(program);
     command.args(words).env(REQUESTS, requests(&plan));
+    if plan.way == Some(Way::Preload) {
+        preload(&mut command, &interleave().ends_with(Exit::BeforeCommand)?);
+    }
     let error = command.exec();
     drop(files);
     let exit = Exit::of_start(&error);
@@ -79,6 +87,16 @@ fn requests(plan: &Plan) -> String {
     let request =
         |one: &nearfar_vm::qemu::Placed| format!("{}={}:{}", one.id, one.policy, one.nodes);
     weighted.map(request).collect::<Vec<_>>().join(";")
+}
+
+/// The library that makes interleaved memory weighted.
+fn interleave() -> anyhow::Result<PathBuf> {
+    // The kernel refuses the policy without naming it, and QEMU reports that as a fault of the nodes.
+    anyhow::ensure!(
+        mempolicy::knows_weighted_interleave().unwrap_or(true),
+        "this kernel has no weighted interleave (Linux 6.9)"
+    );
+    find_beside(INTERLEAVE).context("--preload")
 }
 
 /// Makes mounts and copies, and sets the policy of this process. The files must stay open until QEMU has started.

@@ -71,6 +71,7 @@ pub(super) fn plan(plan: &Plan) -> String {
             Way::Native(name) => format!("QEMU's policy {name}"),
             Way::Process => "the policy of QEMU's process".to_owned(),
             Way::Tmpfs => "a file on a tmpfs for each weighted backend".to_owned(),
+            Way::Preload => "a library that QEMU loads first".to_owned(),
         };
         let _ = writeln!(out, "way      {way}: {why}");
     }
