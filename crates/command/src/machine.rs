@@ -95,7 +95,8 @@ impl Machine {
             let fs = RootFs::live()?;
             anyhow::ensure!(
                 fs.list(NODES)?.is_some(),
-                "this kernel shows no memory nodes (no /{NODES}): it was built without CONFIG_NUMA, or /sys is not mounted"
+                "this kernel shows no memory nodes (no /{NODES}): it was built without CONFIG_NUMA, or /sys is not mounted \
+                 (mount -t sysfs sysfs /sys); nearfar lab shell has near and far memory on an emulated machine"
             );
             return Ok(Box::new(fs));
         };

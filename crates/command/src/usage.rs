@@ -39,6 +39,9 @@ pub struct Process {
     pub memory: Memory,
     nodes: Vec<OnNode>,
     policies: Vec<WithPolicy>,
+    /// Memory in transparent huge pages, where it was read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transparent_huge_bytes: Option<u64>,
 }
 
 /// A cgroup with its descendants.
@@ -114,6 +117,7 @@ impl Process {
             memory: Memory::of((near, far), |is_counted| usage.on(is_counted)),
             nodes: usage.nodes.iter().map(on_node).collect(),
             policies: usage.policies.iter().map(policy).collect(),
+            transparent_huge_bytes: None,
         }
     }
 }
@@ -222,6 +226,9 @@ pub fn details(report: &Report) -> String {
         }
         for with in &one.policies {
             let _ = writeln!(out, "  policy {}: {}", with.policy, Bytes(with.bytes));
+        }
+        if let Some(bytes) = one.transparent_huge_bytes {
+            let _ = writeln!(out, "  in transparent huge pages: {}", Bytes(bytes));
         }
     }
     out

@@ -40,7 +40,7 @@ mod error;
 mod files;
 
 pub use error::JournalError;
-pub use files::Unreadable;
+pub use files::{Batch, Pending, Unreadable};
 
 use files::{Entry, Witness, check_path, failed};
 
@@ -108,26 +108,6 @@ impl Restored {
         let new: Vec<_> = new.collect();
         self.unreadable.extend(new);
     }
-}
-
-/// Changes made together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Batch {
-    /// Their owner.
-    pub by: String,
-    /// The process that made them.
-    pub pid: u32,
-    /// The changes.
-    pub changes: Vec<Recorded>,
-}
-
-/// All that the journal has.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pending {
-    /// Batches that are not restored, oldest first.
-    pub batches: Vec<Batch>,
-    /// Files that are not batches of this version.
-    pub unreadable: Vec<Unreadable>,
 }
 
 /// A directory of recorded batches, for one root.
@@ -205,6 +185,7 @@ impl<'a> Journal<'a> {
             changes: recorded,
             witnesses: Vec::new(),
             number,
+            since: None,
         };
         // The file may exist despite the error, and nothing was changed.
         files::save(&self.dir, &entry).inspect_err(|_| drop(files::forget(&self.dir, &entry)))?;
@@ -380,8 +361,7 @@ impl<'a> Journal<'a> {
         let boot_id = self.value(BOOT_ID)?;
         let listed = files::list(&self.dir)?;
         let ours = |entry: &Entry| entry.root == self.root && entry.boot_id == boot_id;
-        let batch = |entry: Entry| Batch { by: entry.by, pid: entry.pid, changes: entry.changes };
-        let batches = listed.entries.into_iter().filter(ours).map(batch).collect();
+        let batches = listed.entries.into_iter().filter(ours).map(Batch::from).collect();
         Ok(Pending { batches, unreadable: listed.unreadable })
     }
 

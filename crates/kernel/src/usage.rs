@@ -2,7 +2,7 @@
 //!
 //! `/proc/PID/numa_maps` alone is read. A page counts in every process that maps it, as in RSS; [`crate::residency`]
 //! has proportional shares for twice the cost. Transparent huge pages do not appear in numa_maps: only hugetlb pages
-//! are apart. Reading walks the page tables, milliseconds per gigabyte.
+//! are apart, and [`transparent_huge`] has the sum of a process. Reading walks the page tables, milliseconds per gigabyte.
 
 use std::collections::BTreeMap;
 
@@ -74,6 +74,20 @@ pub fn of_process(fs: &dyn Fs, pid: u32) -> Result<Option<Usage>, FsError> {
     Ok(text.map(|text| understand(&text)).filter(|usage| !usage.nodes.is_empty()))
 }
 
+/// Bytes of a process in transparent huge pages, of all nodes together; `None` if the kernel does not report them.
+#[must_use]
+pub fn transparent_huge(fs: &dyn Fs, pid: u32) -> Option<Bytes> {
+    let text = fs.read(&format!("proc/{pid}/smaps_rollup")).ok().flatten()?;
+    let kilobytes = |line: &str| -> Option<u64> {
+        let (name, value) = line.split_once(':')?;
+        let is_huge = ["AnonHugePages", "ShmemPmdMapped", "FilePmdMapped"].contains(&name);
+        is_huge.then(|| value.trim().strip_suffix(" kB")?.parse().ok()).flatten()
+    };
+    let found: Vec<u64> = text.lines().filter_map(kilobytes).collect();
+    (!found.is_empty())
+        .then(|| Bytes(found.iter().fold(0, |sum: u64, one| sum.saturating_add(*one)) << 10))
+}
+
 /// Parses numa_maps; other lines are skipped.
 #[must_use]
 pub fn understand(numa_maps: &str) -> Usage {
@@ -117,6 +131,18 @@ mod tests {
         let policies = policies.map(|(policy, bytes)| (policy.to_owned(), Bytes(bytes)));
         assert_eq!(usage.policies, BTreeMap::from(policies));
         assert_eq!(usage.on(|node| node == NodeId(1)), far.total());
+    }
+
+    #[test]
+    fn transparent_huge_pages_are_of_any_kind() {
+        let mut tree = nearfar_topology::Tree::new();
+        let text = "5600-7ff0 ---p 00000000 00:00 0 [rollup]\nRss: 9000 kB\nAnonHugePages:    4096 kB\n\
+            ShmemPmdMapped:  2048 kB\nFilePmdMapped: 0 kB\n";
+        tree.insert("proc/7/smaps_rollup", text);
+        tree.insert("proc/8/smaps_rollup", "Rss: 9000 kB\n");
+        let fs = crate::fake::FakeFs::new(tree);
+        assert_eq!(transparent_huge(&fs, 7), Some(Bytes(6 << 20)));
+        assert_eq!([8, 9].map(|pid| transparent_huge(&fs, pid)), [None, None]);
     }
 
     #[test]

@@ -61,6 +61,7 @@ fn every_output_says_that_it_is_simulated() {
     let text = sim(&[&COMPARE[..], &["--html", page.to_str().unwrap()]].concat());
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(text.starts_with("SIMULATED machine numa-4node") && text.contains("no claim about"));
+    assert!(text.contains("\nFastest here: "), "{text}");
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.contains("Simulated: ") && page.contains("latency-title"), "{page}");
     assert!(!page.contains("<script") && !page.contains("http://") && !page.contains("https://"));

@@ -146,7 +146,7 @@ fn from_firmware(wanted: Wanted<'_>) -> anyhow::Result<Figures> {
     let missing = if wanted.cpu_nodes.is_some() {
         "firmware (HMAT, CDAT) has no figures for those CPUs; `nearfar probe` measures them"
     } else {
-        "firmware (HMAT, CDAT) has no figure, and no probe of this machine is saved; run `nearfar probe`"
+        "firmware (HMAT, CDAT) has no figure; `nearfar probe` measures it, and weights from a saved probe are the default"
     };
     Ok(Figures {
         nodes: at_mix(&by_mix, wanted, missing)?,

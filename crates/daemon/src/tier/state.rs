@@ -194,7 +194,7 @@ impl State {
                     "kernel" =>
                         "between scans the kernel frees near memory for new pages, and fills the rest",
                     _ =>
-                        "the scan interval shrinks while near memory has too little, or much, free memory",
+                        "scans are more frequent while near memory has too little, or much, free memory",
                 }
             )
         };

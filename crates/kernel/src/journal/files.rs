@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +32,37 @@ pub(super) struct Entry {
     pub(super) witnesses: Vec<Witness>,
     #[serde(skip)]
     pub(super) number: u64,
+    /// The file's last change.
+    #[serde(skip)]
+    pub(super) since: Option<SystemTime>,
+}
+
+/// Changes made together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Their owner.
+    pub by: String,
+    /// The process that made them.
+    pub pid: u32,
+    /// The time at which they were recorded, where it is known.
+    pub since: Option<SystemTime>,
+    /// The changes.
+    pub changes: Vec<Recorded>,
+}
+
+/// All that the journal has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pending {
+    /// Batches that are not restored, oldest first.
+    pub batches: Vec<Batch>,
+    /// Files that are not batches of this version.
+    pub unreadable: Vec<Unreadable>,
+}
+
+impl From<Entry> for Batch {
+    fn from(Entry { by, pid, since, changes, .. }: Entry) -> Self {
+        Self { by, pid, since, changes }
+    }
 }
 
 /// A file that shows whether a batch is still in force.
@@ -104,7 +136,10 @@ pub(super) fn list(dir: &Path) -> Result<Listed, JournalError> {
         };
         let text = String::from_utf8_lossy(&bytes);
         match parse(number, &text) {
-            Ok(entry) => listed.entries.push(entry),
+            Ok(entry) => {
+                let since = fs::metadata(&path).and_then(|file| file.modified()).ok();
+                listed.entries.push(Entry { since, ..entry });
+            }
             Err(found) => listed.unreadable.push(Unreadable::new(path, found, &text)),
         }
     }

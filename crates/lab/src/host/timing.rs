@@ -174,7 +174,8 @@ fn find_plugin() -> Result<PathBuf, String> {
         vec![dir.join(PLUGIN), dir.join("../lib/nearfar").join(PLUGIN)]
     });
     places.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
-        format!("no {PLUGIN} beside this program, in ../lib/nearfar, or named by NEARFAR_LAB_PLUGIN (make build makes it)")
+        format!("no {PLUGIN} beside this program, in ../lib/nearfar, or named by NEARFAR_LAB_PLUGIN (the package nearfar-lab has it; from \
+             the sources, make build)")
     })
 }
 

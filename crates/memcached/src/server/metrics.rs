@@ -173,6 +173,35 @@ mod tests {
         }
     }
 
+    const HEAD: &str = "# Metrics of the cache server\n\n\
+        `nearfar cache serve --metrics ADDRESS:PORT` answers `GET /metrics` in Prometheus's format\n\
+        ([the protocol](cache-protocol.md#metrics)). Each name below begins with `nearfar_cache_`. The figures are those of\n\
+        `stats`; metrics of tiers have the label `tier` (0 is the fastest; the disk is the last). Counters of the disk that are\n\
+        not listed are named as in `stats`, with `_total`.\n\n\
+        | metric | labels | type | meaning | in `stats` |\n|---|---|---|---|---|\n";
+
+    #[test]
+    fn the_page_lists_every_metric() {
+        let row = |(stat, name, labels, what): &Row| {
+            let is_tier = stat.starts_with("tier_");
+            let stat = stat.replacen("tier_", if is_tier { "tier_N_" } else { "tier_" }, 1);
+            let labels = match (is_tier, labels.is_empty()) {
+                (true, _) => "`tier`".to_owned(),
+                (_, true) => String::new(),
+                (_, false) => format!("`{}`", labels.replace('"', "")),
+            };
+            let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+            format!("| `{name}` | {labels} | {kind} | {what} | `{stat}` |\n")
+        };
+        let rows: String = ROWS.iter().filter(|(_, name, ..)| !name.is_empty()).map(row).collect();
+        let page = HEAD.to_owned() + &rows;
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cache-metrics.md");
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(path, &page).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(path).unwrap(), page, "UPDATE=1 writes it");
+    }
+
     #[test]
     fn times_are_in_seconds() {
         let (name, _, _, value) = sample(MICROSECONDS, &1_500_000).unwrap();

@@ -13,7 +13,7 @@ use nearfar_command::usage::{Group, Process, Report, details, groups, table};
 use nearfar_command::{interrupt, output};
 use nearfar_kernel::cgroup::Hierarchy;
 use nearfar_kernel::clock;
-use nearfar_kernel::fs::{Fs, RootFs};
+use nearfar_kernel::fs::Fs;
 use nearfar_kernel::process;
 use nearfar_kernel::usage;
 use nearfar_topology::Topology;
@@ -57,13 +57,14 @@ enum Order {
 
 /// Prints the processes.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let fs = RootFs::live()?;
-    let (machine, _) = Machine::default().read(&fs)?;
+    // Fails with the reason where the kernel shows no nodes: then nothing is near or far.
+    let fs = Machine::default().open()?;
+    let (machine, _) = Machine::default().read(fs.as_ref())?;
     if args.watch.is_some() {
         interrupt::listen()?;
     }
     loop {
-        let report = report(&fs, &machine, args)?;
+        let report = report(fs.as_ref(), &machine, args)?;
         match (args.json, args.watch) {
             (true, None) => output::print_json(&report)?,
             (true, Some(_)) => output::print(&(serde_json::to_string(&report)? + "\n"))?,
@@ -128,7 +129,11 @@ fn report(fs: &dyn Fs, machine: &Topology, args: &Args) -> anyhow::Result<Report
         match usage::of_process(fs, pid) {
             Ok(Some(usage)) => {
                 let command = process::command(fs, pid);
-                processes.push(Process::new(pid, command, &usage, (&near, &far)));
+                let mut process = Process::new(pid, command, &usage, (&near, &far));
+                // It takes as long as the rest: not for all processes.
+                let huge = is_named.then(|| usage::transparent_huge(fs, pid)).flatten();
+                process.transparent_huge_bytes = huge.map(|bytes| bytes.0);
+                processes.push(process);
             }
             Ok(None) if is_named => anyhow::bail!("process {pid} does not exist, or has no memory"),
             Err(error) if is_named && error.is_permission() => {

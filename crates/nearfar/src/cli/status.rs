@@ -74,6 +74,9 @@ struct Setting {
     pid: u32,
     /// Whether that process still runs.
     running: bool,
+    /// The time since the change, if known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since_s: Option<u64>,
 }
 
 /// A command to try.
@@ -175,7 +178,9 @@ fn service(running: Running) -> Option<Service> {
     let words = running.arguments.get(1..).unwrap_or_default();
     let options = words.iter().take_while(|word| word.starts_with('-')).count();
     let words = &words[options..];
-    if words.first().is_none_or(|first| LOOKS.contains(&first.as_str())) {
+    // The first process of the lab's guests.
+    let is_guest = words.iter().take(2).eq(["lab", "guest"]);
+    if is_guest || words.first().is_none_or(|first| LOOKS.contains(&first.as_str())) {
         return None;
     }
     // Options tell little, and may be private.
@@ -191,6 +196,7 @@ fn settings<'a>(
     foreign: &'a BTreeMap<String, String>,
 ) -> impl Iterator<Item = Setting> + 'a {
     let running = process::lives(fs, batch.pid);
+    let since_s = batch.since.and_then(|since| since.elapsed().ok()).map(|since| since.as_secs());
     batch.changes.iter().map(move |change| Setting {
         path: format!("/{}", change.path),
         value: change.new.clone(),
@@ -199,6 +205,7 @@ fn settings<'a>(
         by: batch.by.clone(),
         pid: batch.pid,
         running,
+        since_s,
     })
 }
 
@@ -282,15 +289,16 @@ impl Report {
                 out.push_str("  none\n");
             }
             for one in settings {
-                let Setting { path, value, before, found, by, pid, running } = one;
+                let Setting { path, value, before, found, by, pid, running, since_s } = one;
                 let foreign = found.as_ref().map_or_else(String::new, |found| {
                     format!("; another process has set {found} since")
                 });
                 let whose = if *running { format!("process {pid}") } else { "ended".into() };
+                let since = since_s.map_or_else(String::new, |s| format!(", {} ago", duration(s)));
                 wrapped(
                     &mut out,
                     "  ",
-                    &format!("{path}: {value}, before {before} (by {by}, {whose}){foreign}"),
+                    &format!("{path}: {value}, before {before} (by {by}, {whose}{since}){foreign}"),
                     4,
                 );
             }
@@ -350,7 +358,12 @@ mod tests {
             Some("nearfar daemon")
         );
         assert_eq!(running(&["nearfar", "run", "-m", "near", "x"]).as_deref(), Some("nearfar run"));
-        for looks in [&["nearfar"][..], &["nearfar", "status"], &["nearfar", "topo", "--json"]] {
+        for looks in [
+            &["nearfar"][..],
+            &["nearfar", "status"],
+            &["nearfar", "topo", "--json"],
+            &["nearfar", "lab", "guest"],
+        ] {
             assert_eq!(running(looks), None);
         }
     }

@@ -123,6 +123,11 @@ const TIPS: &[(&str, &str, &str)] = &[
         "",
         "which report: nearfar report heatmap, wss, temperature, residency or info FILE",
     ),
+    (
+        "balance",
+        "config",
+        "nearfar balance start takes its options; nearfar balance status shows them",
+    ),
     ("weights", "--set", "nearfar weights 0=3,1=1 --apply sets weights of your own"),
     (ANY, "-j", "--json, in commands that print data"),
     (ANY, "--output", "--json, in commands that print data"),

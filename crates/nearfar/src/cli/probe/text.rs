@@ -117,15 +117,15 @@ fn matrix(
 fn chart(out: &mut String, pair: &Pair, curve: &LoadedCurve) {
     let _ = writeln!(
         out,
-        "\nLatency under load, CPU node {}, memory node {} (reads)",
+        "\nLatency under load, CPU node {}, memory node {} (reads; max: without pauses)",
         pair.cpu_node, pair.memory_node
     );
-    let _ = writeln!(out, "{:>10}  {:>10}  {:>10}", "offered", "GB/s", "ns");
+    let _ = writeln!(out, "{:>12}  {:>10}  {:>10}", "offered GB/s", "GB/s", "ns");
     let most = curve.points.iter().map(|point| point.latency_ns).fold(0.0, f64::max);
     for point in &curve.points {
-        let offered = point.offered_bytes_per_second.map_or("all".into(), gigabytes);
+        let offered = point.offered_bytes_per_second.map_or("max".into(), gigabytes);
         let (achieved, ns) = (gigabytes(point.achieved_bytes_per_second), point.latency_ns);
-        let _ = writeln!(out, "{offered:>10}  {achieved:>10}  {ns:>10.1}  {}", bar(ns / most));
+        let _ = writeln!(out, "{offered:>12}  {achieved:>10}  {ns:>10.1}  {}", bar(ns / most));
     }
 }
 
@@ -162,8 +162,8 @@ mod tests {
             "node 0 dram      node 1 cxl",
             "CPU node 0     116.0 (0.0 %)   250.0 (0.0 %)",
             "Bandwidth at 2:1 in GB/s",
-            "Latency under load, CPU node 0, memory node 1 (reads)",
-            "       all        27.0       500.0  ####",
+            "Latency under load, CPU node 0, memory node 1 (reads; max: without pauses)",
+            "         max        27.0       500.0  ####",
             "Not measured, CPU node 0, memory node 2: made up",
         ] {
             assert!(text.contains(part), "no `{part}` in:\n{text}");
