@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""hosts: access records of a simulated fleet, as `nearfar record --machine` writes them.
+"""hosts: access records of a simulated fleet, as `nearfar record --all` writes them.
 
     hosts.py DIR [SECONDS]        # DIR/HOST.nfr for each host; 120 seconds by default
 

@@ -8,9 +8,10 @@ use std::sync::OnceLock;
 type Target = fn(&[u8]);
 
 /// The targets; each has a directory of the same name in seeds.
-const TARGETS: [(&str, Target); 19] = [
+const TARGETS: [(&str, Target); 21] = [
     ("containers", nearfar_containers::fuzz::texts),
     ("disk", nearfar_cache_disk::fuzz::fuzz),
+    ("frames", nearfar_lab::fuzz::frames),
     ("http", nearfar_memcached::server::fuzz::http),
     ("images", |data| {
         nearfar_lab::fuzz::images(data);
@@ -22,7 +23,10 @@ const TARGETS: [(&str, Target); 19] = [
         nearfar_kernel::cgroup::own::fuzz(data);
     }),
     ("machines", nearfar_lab::fuzz::machines),
-    ("maps", nearfar_kernel::residency::fuzz),
+    ("maps", |data| {
+        nearfar_kernel::residency::fuzz(data);
+        nearfar_kernel::cgroup::fuzz(data);
+    }),
     ("nri", nearfar_containers::nri::fuzz),
     ("options", |data| {
         nearfar_daemon::fuzz::options(data);
@@ -38,6 +42,7 @@ const TARGETS: [(&str, Target); 19] = [
     }),
     ("protocol", nearfar_memcached::proto::testkit::fuzz),
     ("records", nearfar_record::fuzz),
+    ("replies", nearfar_load::fuzz::replies),
     ("samples", |data| {
         nearfar_kernel::perf::record::fuzz(data);
         let _ = nearfar_kernel::perf::spe::accesses(data);
@@ -47,6 +52,7 @@ const TARGETS: [(&str, Target); 19] = [
         // One in a line: the variables that libraries read when a program starts, and node sets.
         for line in String::from_utf8_lossy(data).lines() {
             let _ = line.parse::<nearfar_spec::conf::Conf>();
+            let _ = nearfar_spec::smdk::parse(line, || true).0.lines();
             let _ = line.parse::<nearfar_spec::region::RegionSpec>();
             let _ = line.parse::<nearfar_spec::spec::Spec>();
             if let Ok(nodes) = line.parse::<nearfar_topology::NodeExpr>() {

@@ -56,7 +56,6 @@ mod setup;
 #[cfg(feature = "checked")]
 mod shadow;
 mod shared;
-mod smdk;
 mod space;
 mod stats;
 mod sync;

@@ -11,10 +11,10 @@ use std::vec::Vec;
 
 use nearfar_kernel::environment;
 use nearfar_policy::interleave::Rule;
+use nearfar_spec::smdk::{self, BothFull, Smdk};
 
 use crate::conf::{Conf, ConfError, Full, Wrong};
 use crate::front::{self, Heap};
-use crate::smdk::{self, BothFull, Smdk};
 use crate::{adapt, machine, nodes, program, stats, sys};
 
 /// Sizes from here on count as no limit.

@@ -16,11 +16,11 @@ use nearfar_probe::stats;
 use nearfar_topology::{BasisPoints, BytesPerSecond, Mix, NodeId};
 use serde::{Deserialize, Serialize};
 
-use crate::demo::kept::KeptWeights;
 use crate::demo::kernels;
 use crate::demo::line::Line;
 use crate::demo::placements;
 use crate::demo::process::Launcher;
+use crate::demo::saved::KeptWeights;
 use nearfar_command::progress::Progress;
 use nearfar_report::model::{MIXES, Machine, Node, Resident};
 use nearfar_report::words;

@@ -7,7 +7,7 @@
 //! - [`heap`] compares heaps, [`balance`] traffic management on several sockets; [`mod@vm`] measures the
 //!   memory of a virtual machine.
 //! - [`demo`] is `nearfar demo`; [`simulate`] makes the simulator's machines from the lab's machine files.
-//! - [`pages`] shows results as text, pages and pictures, with crate report's charts. [`kept`] reads saved results.
+//! - [`pages`] shows results as text, pages and pictures, with crate report's charts. [`saved`] reads saved results.
 //!
 //! [`cli`] is the command line of `nearfar-bench`.
 #![forbid(unsafe_code)]
@@ -19,8 +19,8 @@ pub mod demo;
 #[cfg(fuzzing)]
 pub mod fuzz;
 pub mod heap;
-pub mod kept;
 pub mod pages;
+pub mod saved;
 pub mod simulate;
 pub mod stream;
 pub mod tiering;

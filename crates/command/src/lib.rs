@@ -4,6 +4,7 @@
 //! No arguments are parsed here: the binaries do that, and pass values down.
 #![forbid(unsafe_code)]
 
+pub mod disturbance;
 pub mod exit;
 pub mod interrupt;
 pub mod json;
@@ -13,6 +14,7 @@ pub mod moving;
 pub mod new_file;
 pub mod number;
 pub mod output;
+pub mod probed;
 pub mod progress;
 pub mod sandbox;
 pub mod spread;

@@ -347,6 +347,17 @@ fn understand(text: &str, version: Version) -> BTreeMap<NodeId, NodeMemory> {
     nodes
 }
 
+/// Arbitrary bytes as `memory.numa_stat` of both versions.
+#[cfg(any(fuzzing, test))]
+pub fn fuzz(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    for version in [Version::V1, Version::V2] {
+        for memory in understand(&text, version).values() {
+            assert!(memory.total() >= memory.anon.max(memory.file));
+        }
+    }
+}
+
 /// A path of the mount table, in which blanks are written as `\040` and the like.
 fn unescaped(path: &str) -> String {
     let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];

@@ -2,8 +2,11 @@
 
 use nearfar_topology::Nanoseconds;
 
-pub use crate::sys::chase::Chase;
 use crate::sys::clock;
+
+mod region;
+
+pub use region::Chase;
 
 /// Time on the monotonic clock, which all processes share.
 #[must_use]

@@ -26,7 +26,6 @@ pub mod holder;
 pub mod offers;
 pub mod session;
 mod settings;
-pub mod sharing;
 pub mod spec;
 
 pub use counters::{Region, SchemeStats};
@@ -222,9 +221,5 @@ fn numbered(fs: &dyn Fs, path: &str) -> Result<Vec<usize>, FsError> {
     Ok(numbers)
 }
 
-#[cfg(test)]
-mod kill;
-#[cfg(test)]
-mod laws;
 #[cfg(test)]
 mod tests;

@@ -3,8 +3,9 @@
 //! Reactions here: DAMON (in `fake/damon.rs`), and weighted interleave (a weight outside 1..=255 gives EINVAL, but
 //! kernels without `auto` take 0 for 1; writing one turns `auto` off; turning `auto` on restores the automatic
 //! weights). Each reaction has a lab test that shows a real kernel does the same. Not here: permissions and races. To
-//! have a write refused, see [`FakeFs::refuse`]; to die at one, [`crash_at_write`].
+//! have a write refused, see [`FakeFs::refuse`]; to die at one, `crash_at_write`.
 
+#[cfg(test)]
 pub mod crash_at_write;
 mod damon;
 

@@ -472,8 +472,4 @@ pub fn fuzz(data: &[u8]) {
 }
 
 #[cfg(test)]
-mod faults;
-#[cfg(test)]
-mod kill;
-#[cfg(test)]
 mod tests;

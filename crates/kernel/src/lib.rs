@@ -5,7 +5,7 @@
 //! processes' memory ([`residency`], [`mapped`], [`pages`], [`process`], [`cgroup`]), DAMON and the kernel's own page migration
 //! ([`damon`], [`balancing`]), the physical memory of nodes ([`ranges`]), its free ([`zones`]) and its movable part
 //! ([`pageflags`]), migration ([`moving`]) and splitting ([`huge`]) of pages of other processes, starting and
-//! supervising a program ([`watch`]), load latency of a node ([`chase`]), counted bandwidth ([`resctrl`]), sampled
+//! supervising a program ([`watch`]), load latency of a node ([`chase`]), CPU time ([`cpu_time`]), counted bandwidth ([`resctrl`]), sampled
 //! accesses ([`perf`]), published files ([`advice`], [`tierd`], [`claim`]), the environment of a library
 //! ([`environment`]), and the journal of all system-wide writes ([`journal`]). Raw system calls are in `sys/` only. Not
 //! here: interpreting the texts (crate topology) and decisions (crate policy).
@@ -18,6 +18,7 @@ pub mod cgroup;
 pub mod chase;
 pub mod claim;
 pub mod clock;
+pub mod cpu_time;
 pub mod damon;
 pub mod environment;
 #[cfg(any(test, feature = "testkit"))]

@@ -19,6 +19,7 @@ pub use nearfar_timing::pmu;
 #[cfg(fuzzing)]
 pub mod fuzz {
     pub use crate::fetch::fuzz::{images, listings};
+    pub use crate::wire::fuzz as frames;
 
     /// Parses any text as a curve file and as a machine file: the result is valid or an error.
     pub fn machines(data: &[u8]) {

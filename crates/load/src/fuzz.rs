@@ -3,7 +3,19 @@
 use std::io::{BufRead as _, Cursor};
 
 use crate::cache::fuzz::unpacked;
+use crate::reply::{self, Parsed, Reply};
 use crate::requests::{KEY_MAX, Layout, Request, Trace, VALUE_MAX, cachebench};
+
+/// Answers of a memcached server, piece by piece.
+pub fn replies(mut data: &[u8]) {
+    while let Parsed::Whole(length, reply) = reply::parse(data) {
+        assert!((1..=data.len()).contains(&length));
+        if let Reply::Value { key, value } = reply {
+            assert!(key.end <= value.start && value.end <= length);
+        }
+        data = &data[length..];
+    }
+}
 
 /// Traces, also compressed ones, and cachebench's configurations. The first byte selects the format.
 pub fn traces(data: &[u8]) {

@@ -221,5 +221,45 @@ fn a_recording_and_a_machine_with_one_node_have_nothing_to_balance() {
         let (code, said) = balance(state.path(), &["status"]);
         assert!(code == Some(1) && said.contains("is not running"), "{said}");
         assert!(!said.contains("ended by itself"), "a start that was refused never ran: {said}");
+        let is_root = rustix::process::geteuid().is_root();
+        for (arguments, says) in [
+            (&["tier", "start"][..], if is_root { "in one tier" } else { "needs root" }),
+            (&["tier", "status"], "is not running; start it"),
+            (&["weights"], "the only one to interleave over"),
+            (&["run", "-w", "auto", "--", "true"], "-w auto: node 0 is the only one"),
+        ] {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+            let output = command.args(arguments).env("NEARFAR_STATE", state.path()).output();
+            let said = String::from_utf8(output.unwrap().stderr).unwrap();
+            assert!(
+                said.contains(says) && !said.contains("nearfar probe"),
+                "{arguments:?}: {said}"
+            );
+            assert!(!said.contains("ended by itself"), "{arguments:?}: {said}");
+        }
     }
+}
+
+#[test]
+fn another_user_is_told_once_what_needs_root() {
+    let Some(user) = OtherUser::new() else { return };
+    for arguments in [
+        &["tier", "start"][..],
+        &["tier", "stop"],
+        &["balance", "start"],
+        &["balance", "stop"],
+        &["off"],
+    ] {
+        let mut command = user.nearfar(arguments);
+        let output = command.env("NEARFAR_STATE", user.dir().join("state")).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.contains("needs root: run it with sudo; nothing was changed"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{arguments:?}: {said}");
+    }
+    let record = user.nearfar(&["record", "-o", "/dev/null", "--all"]).output().unwrap();
+    let said = String::from_utf8(record.stderr).unwrap();
+    assert!(said.contains("needs root (sudo)") && said.lines().count() == 1, "{said}");
+    assert!(said.matches("Permission denied").count() <= 1, "{said}");
+    assert!(!user.dir().join("state").exists());
 }

@@ -272,6 +272,42 @@ fn cachebenchs_workloads_and_public_traces_are_asked_here_and_there() {
 }
 
 #[test]
+fn a_trace_is_read_from_standard_input_and_compressed() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = |at: usize| format!("k{},{},{}\n", at % 40, ["GET", "SET"][at % 2], at % 40 + 1);
+    let text = "key,op,size\n".to_owned() + &(0..500).map(line).collect::<String>();
+    let plain = dir.path().join("trace.csv");
+    std::fs::write(&plain, &text).unwrap();
+    let compressed = |program: &str, name: &str| {
+        let file = dir.path().join(name);
+        let out = std::fs::File::create(&file).unwrap();
+        let done = Command::new(program).arg("-c").arg(&plain).stdout(out).status();
+        done.is_ok_and(|done| done.success()).then_some(file)
+    };
+    let gzip = compressed("gzip", "trace.csv.gz").expect("gzip is part of every Debian");
+    let zstd = compressed("zstd", "trace.csv.zst");
+    for file in [&plain, &gzip].into_iter().chain(&zstd) {
+        let found = json(&format!("--memory 16m --workload trace:{} --verify", file.display()));
+        assert_eq!((&found["operations"], &found["wrong"]["count"]), (&500.into(), &0.into()));
+    }
+    let mut piped = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+    piped.args([
+        "cache",
+        "bench",
+        "--memory",
+        "16m",
+        "--workload",
+        "trace:-",
+        "--verify",
+        "--json",
+    ]);
+    let done = piped.stdin(std::fs::File::open(&gzip).unwrap()).output().unwrap();
+    assert!(done.status.success(), "{done:?}");
+    let found: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!((&found["operations"], &found["wrong"]["count"]), (&500.into(), &0.into()));
+}
+
+#[test]
 fn a_bad_line_of_a_trace_is_named_with_its_reason() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("trace.csv");

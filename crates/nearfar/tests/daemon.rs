@@ -258,6 +258,7 @@ fn what_can_not_be_is_refused_with_the_way_out() {
     for arguments in [
         &["--interval", "9"][..],
         &["--interval", "60001"],
+        &["--interval", "2m"],
         &["--interval", "soon"],
         &["--once", "--tierd"],
         &["--json"],
@@ -282,7 +283,7 @@ fn what_can_not_be_is_refused_with_the_way_out() {
 #[test]
 fn a_look_by_the_way_is_shown_and_published_nowhere() {
     let place = Place::new();
-    let once = output(&["--once", "--json", "--interval", "10", "--advice", &place.page()]);
+    let once = output(&["--once", "--json", "--interval", "10ms", "--advice", &place.page()]);
     assert!(once.status.success(), "{once:?}");
     let found: Value = serde_json::from_slice(&once.stdout).unwrap();
     assert_eq!(found["schema"], "nearfar.daemon/1");

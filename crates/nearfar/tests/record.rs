@@ -35,7 +35,7 @@ fn bad_values_name_the_option_the_value_and_the_way_out() {
         ("--duration 1", "'1' for '--duration <TIME>'"),
     ] {
         let file = file.to_str().unwrap();
-        let mut arguments = vec!["--machine", "-o", file];
+        let mut arguments = vec!["--all", "-o", file];
         arguments.extend(words.split(' '));
         let output = record(&arguments);
         assert_eq!(output.status.code(), Some(2), "{words}: {output:?}");

@@ -162,6 +162,10 @@ fn a_recorded_machine_has_tiers_and_no_services() {
     let found = state.json(&["--sysfs", &fixture("cxl-region-two-devices.tree")]);
     assert_eq!((&found["services"], &found["settings"]), (&Value::Null, &Value::Null));
     assert_eq!((&found["near"], &found["far"]), (&json!("0-1"), &json!("2")));
+    for memory in ["near_memory", "far_memory"] {
+        let [bytes, free] = ["bytes", "free_bytes"].map(|key| found[memory][key].as_u64().unwrap());
+        assert!(0 < free && free <= bytes, "{found}");
+    }
     let next: Vec<_> =
         found["next"].as_array().unwrap().iter().map(|one| &one["command"]).collect();
     assert_eq!(next[0], "nearfar probe", "{next:?}");
@@ -201,6 +205,7 @@ fn settings_of_killed_processes_are_shown_and_restored_whoever_has_changed_them(
     assert_eq!(settings[0]["path"], "/sys/kernel/mm/mempolicy/weighted_interleave/node71");
     assert_eq!((&settings[0]["value"], &settings[0]["before"]), (&json!("3"), &json!("1")));
     assert_eq!((&settings[0]["by"], &settings[0]["running"]), (&json!("tier"), &json!(false)));
+    assert!(settings[0]["since_s"].as_u64().unwrap() < 1000, "{found}");
     // Weights stay until they are restored; that is no problem.
     let problem = found["problems"]
         .as_array()

@@ -52,7 +52,7 @@ impl<'a> Bytes<'a> {
 fn find(fs: &dyn Fs, machine: &Topology) -> Result<Counters, Unusable> {
     let counters = Counters::find(fs, machine).ok_or_else(|| {
         Unusable::new(Why::Absent, "no bytes counted below /sys/fs/resctrl/mon_data")
-            .but("mount resctrl, on a processor with memory bandwidth monitoring")
+            .but("mount -t resctrl resctrl /sys/fs/resctrl, on a processor with memory bandwidth monitoring")
     })?;
     let homes = machine.nodes.values().filter(|node| !node.cpus.is_empty()).count();
     if homes > 1 || counters.file() != LOCAL {

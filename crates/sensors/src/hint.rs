@@ -196,7 +196,7 @@ impl<'a> HintFaults<'a> {
         let failed = |error: &dyn std::fmt::Display| {
             let found = format!("NUMA balancing can't be switched on: {error}");
             Unusable::new(Why::Forbidden, found)
-                .but("run as root, or set kernel.numa_balancing to 1")
+                .but("sudo nearfar sense, or sudo sysctl kernel.numa_balancing=1")
         };
         // First restores settings left by a killed process of the same name.
         let journal = self.scene.journal;

@@ -75,7 +75,7 @@ impl Port {
             let found = format!("/dev/{}: {error}", port.name);
             match error.kind() {
                 ErrorKind::PermissionDenied => {
-                    Unusable::new(Why::Forbidden, found).but("run as root")
+                    Unusable::new(Why::Forbidden, found).but("sudo nearfar sense")
                 }
                 ErrorKind::ResourceBusy => {
                     Unusable::new(Why::Taken, found).but("stop the other nearfar that reads it")

@@ -112,14 +112,14 @@ impl Sensor for Regions<'_> {
         }
         let held = holders(self.scene.fs).map_err(|error| {
             Unusable::new(Why::Forbidden, format!("DAMON can't be looked at: {error}"))
-                .but("run as root")
+                .but("sudo nearfar sense")
         })?;
         if !held.is_empty() && self.at_work.is_none() {
             return Err(refused(&DamonError::Held(held)));
         }
         if !rustix::process::geteuid().is_root() {
             let found = format!("/{KDAMONDS} is root's");
-            return Err(Unusable::new(Why::Forbidden, found).but("run as root"));
+            return Err(Unusable::new(Why::Forbidden, found).but("sudo nearfar sense"));
         }
         Ok(())
     }

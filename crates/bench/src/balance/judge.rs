@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::found::{Found, Tried};
+use super::results::{Found, Tried};
 use super::rows::{Kind, Program};
 
 /// Least ratio to the best static placement.

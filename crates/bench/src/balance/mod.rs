@@ -1,8 +1,8 @@
 //! Compares traffic management on an emulated machine with several nodes: throughput of programs by placement policy.
 //!
 //! One boot; within it, one run of a program per row and round, all rows of a program before any is repeated, so that
-//! drift affects all rows alike. [`rows`] has the compared programs and policies, [`said`] parses the programs' output,
-//! [`found`] has the results, [`traffic`] the emulator's counts, [`judge`] the thresholds; text and page are in
+//! drift affects all rows alike. [`rows`] has the compared programs and policies, [`program_output`] parses the programs' output,
+//! [`results`] has the results, [`traffic`] the emulator's counts, [`judge`] the thresholds; text and page are in
 //! `pages/balance`.
 //!
 //! The kernel's NUMA balancing is off except in its own row. It is set through the journal and restored after each row;
@@ -17,20 +17,20 @@ use nearfar_kernel::fs::{self, RootFs};
 use nearfar_kernel::journal::{Journal, OnConflict};
 use nearfar_topology::Overrides;
 
-pub mod found;
 pub mod judge;
+pub mod program_output;
+pub mod results;
 pub mod rows;
-pub mod said;
 #[cfg(test)]
 pub mod sample;
 pub mod traffic;
 
 use crate::demo::machine;
 use crate::demo::process::Launcher;
-use found::{Balancing, Found, Ran, Run, SCHEMA, Tried};
 use nearfar_command::progress::Progress;
 use nearfar_daemon::balance::state;
 use nearfar_kernel::clock::{self, Stopwatch};
+use results::{Balancing, Found, Ran, Run, SCHEMA, Tried};
 use rows::{Files, Kind, Program, Row, Shape, Size};
 
 /// Owner of the changes in the journal.
@@ -280,7 +280,7 @@ impl Stage<'_> {
             clock::sleep(POLL);
         }
         let said = running.said()?;
-        let said = said::understood(&said)
+        let said = program_output::understood(&said)
             .with_context(|| format!("understanding what `{line}` said: {said}"))?;
         let moved = Migrations::read(self.fs)?.since(&before);
         if row.kind.policy().is_some() && balancing.is_none() {
@@ -291,7 +291,7 @@ impl Stage<'_> {
         }
         #[expect(clippy::cast_precision_loss, reason = "seconds")]
         let settle_s = settle_s as f64;
-        let rate = found::settled_rate(&said.windows, settle_s);
+        let rate = results::settled_rate(&said.windows, settle_s);
         Ok(Run {
             operations_per_s: rate.with_context(|| {
                 format!("`{line}` ended before what counts began, {settle_s} s")

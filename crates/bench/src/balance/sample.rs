@@ -1,6 +1,6 @@
 //! A result for tests, in which every threshold is just reached.
 
-use super::found::{Balancing, Found, Ran, Run, SCHEMA, Traffic, Tried, Window};
+use super::results::{Balancing, Found, Ran, Run, SCHEMA, Traffic, Tried, Window};
 use super::rows::{FULL, Kind, Program, Row, rows};
 use nearfar_report::model::{Emulation, Machine, Node};
 

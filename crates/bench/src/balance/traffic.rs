@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde::Deserialize;
 
-use super::found::{Found, Run, Traffic};
+use super::results::{Found, Run, Traffic};
 
 /// The file of a guest's statistics, beside its result.
 pub(crate) const FILE: &str = "labstats.json";

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 
 use super::comparison::OneBoot;
-use crate::balance::found::Found;
+use crate::balance::results::Found;
 use crate::balance::rows::{self, FULL, Kind, Program, Shape, Size};
 use crate::balance::{self, Wishes, traffic};
 use crate::demo::guest::{Lab, names};

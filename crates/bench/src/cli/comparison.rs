@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::scratch;
 use crate::demo::guest::{self, Lab};
-use crate::kept::{Kept, kept};
+use crate::saved::{Kept, kept};
 
 /// Options to show a result.
 #[derive(Debug, clap::Args)]

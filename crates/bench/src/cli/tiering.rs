@@ -8,8 +8,8 @@ use nearfar_lab::fetch::Cache;
 
 use super::comparison::Output;
 use super::scratch;
-use crate::kept::kept;
 use crate::pages::tiering::{Document, page, picture, text};
+use crate::saved::kept;
 use crate::tiering::rows::{Programs, Row};
 use crate::tiering::{self, Wishes};
 use nearfar_command::exit::Exit;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use super::scratch;
 use crate::demo::guest::{Lab, hand_over};
-use crate::workload::found::{self, Found};
+use crate::workload::results::{self, Found};
 use crate::workload::{self, Placement, Request, file, guest, programs};
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::number::{percent, whole};
@@ -116,7 +116,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.json {
         output::print_json(&found)?;
     } else {
-        output::print(&found::text(&found))?;
+        output::print(&results::text(&found))?;
     }
     Ok(Exit::Done.into())
 }

@@ -3,12 +3,15 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::kept::KeptWeights;
 use super::line::Line;
 use super::process::Launcher;
+use super::saved::KeptWeights;
 use super::servers::{SERVICES, Service};
 use super::{kernels, placements};
+use nearfar_command::disturbance::Watch;
+use nearfar_command::output;
 use nearfar_command::progress::Progress;
+use nearfar_kernel::fs::RootFs;
 use nearfar_report::model::{LeftOut, Machine, Placement, Report, SCHEMA};
 
 /// Time limit for trying a placement.
@@ -49,6 +52,8 @@ pub fn run(machine: Machine, parts: &[Part], dir: &Path, progress: bool) -> anyh
     let bandwidth = parts.contains(&Part::Bandwidth);
     let (services, left_out) = services(parts);
     let each = if bandwidth { kernels::steps(&machine, &placements) } else { 0 };
+    let fs = RootFs::live()?;
+    let watch = Watch::start(&fs);
     let mut progress = Progress::new(each + services.len() * placements.len(), progress);
     let bandwidth = bandwidth
         .then(|| kernels::run(launcher, &machine, &placements, &mut progress))
@@ -57,6 +62,10 @@ pub fn run(machine: Machine, parts: &[Part], dir: &Path, progress: bool) -> anyh
     let mut servers = Vec::new();
     for service in services {
         servers.push(service.run(launcher, emulation, &placements, &mut progress)?);
+    }
+    // Emulated time does not depend on the load of the host.
+    if let Some(disturbance) = watch.end(&fs).filter(|_| emulation.is_none()) {
+        output::note(disturbance);
     }
     Ok(Report {
         schema: SCHEMA.into(),

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::found::{Found, Tried};
+use super::results::{Found, Tried};
 use super::rows::{Part, Row};
 
 /// Least ratio of an adaptive heap where near memory is saturated.

@@ -1,7 +1,7 @@
 //! Compares heaps on an emulated machine: throughput of programs by the placement of malloc's memory.
 //!
 //! One boot; within it, one run of `nearfar-load inference` per row, as a user would type it. [`rows`] has the compared
-//! uses and placements, [`found`] the results, [`judge`] the thresholds; text and page are in `pages/heap.rs`.
+//! uses and placements, [`results`] the results, [`judge`] the thresholds; text and page are in `pages/heap.rs`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use nearfar_kernel::fs::RootFs;
 use nearfar_kernel::meminfo;
 use nearfar_topology::{Bytes, NodeId};
 
-pub mod found;
 pub mod judge;
+pub mod results;
 pub mod rows;
 #[cfg(test)]
 pub mod sample;
@@ -20,10 +20,10 @@ pub mod sample;
 use crate::demo::line::Line;
 use crate::demo::machine;
 use crate::demo::process::Launcher;
-use found::{Found, Outcome, Ran, SCHEMA, Tried};
 use nearfar_command::progress::Progress;
 use nearfar_kernel::clock::{self, Stopwatch};
 use nearfar_report::model::{Machine, Resident};
+use results::{Found, Outcome, Ran, SCHEMA, Tried};
 use rows::{Part, Row};
 
 /// Time limit of a row, on the machine it runs on.

@@ -1,6 +1,6 @@
 //! A result for tests, in which every threshold is just reached.
 
-use super::found::{Found, Outcome, Ran, SCHEMA, Tried, Window};
+use super::results::{Found, Outcome, Ran, SCHEMA, Tried, Window};
 use super::rows::{Part, Row};
 use nearfar_report::model::{Emulation, Machine, Node, Resident};
 

@@ -8,8 +8,8 @@ use maud::{Markup, html};
 use serde::Serialize;
 
 use super::comparison;
-use crate::balance::found::{Found, Ran, Tried};
 use crate::balance::judge::{self, Check, What};
+use crate::balance::results::{Found, Ran, Tried};
 use crate::balance::rows::Kind;
 use nearfar_report::words;
 

@@ -8,8 +8,8 @@ use maud::{Markup, html};
 use serde::Serialize;
 
 use super::comparison;
-use crate::heap::found::{Found, Ran, Tried};
 use crate::heap::judge::{self, Check};
+use crate::heap::results::{Found, Ran, Tried};
 use nearfar_report::words;
 
 /// The results with the checks: JSON `nearfar.bench-heap/1`.
@@ -48,7 +48,7 @@ impl Document {
 }
 
 fn cells(tried: &Tried, ran: &Ran) -> [String; COLUMNS.len()] {
-    let of = |text: &dyn Fn(&crate::heap::found::Outcome) -> String| {
+    let of = |text: &dyn Fn(&crate::heap::results::Outcome) -> String| {
         ran.outcome.as_ref().map_or_else(|| "–".into(), text)
     };
     #[expect(

@@ -7,7 +7,7 @@ use maud::html;
 use nearfar_report::style;
 
 use super::comparison;
-use crate::vm::found::{Found, Memory, RedisRow, Row, Setup};
+use crate::vm::results::{Found, Memory, RedisRow, Row, Setup};
 
 /// The columns of a table.
 const COLUMNS: [&str; 4] = ["latency", "over DRAM", "read by 1 thread", "published"];
@@ -130,7 +130,7 @@ mod tests {
         let server =
             |(memory, ns)| RedisRow { memory, value_bytes: 70_000, p50_ns: Some(ns), failed: None };
         Found {
-            schema: crate::vm::found::SCHEMA.into(),
+            schema: crate::vm::results::SCHEMA.into(),
             nearfar: "0.0.0".into(),
             machine: crate::heap::sample::found().machine,
             rows: Setup::ALL.into_iter().zip(latencies).map(|(setup, ns)| row(setup, ns)).collect(),

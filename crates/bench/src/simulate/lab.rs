@@ -16,7 +16,7 @@ use nearfar_sim::policy::Policy;
 use nearfar_sim::workload::{Region, Worker, Workload};
 use serde::Serialize;
 
-use crate::balance::found::{Found, Tried};
+use crate::balance::results::{Found, Tried};
 use crate::balance::rows::{Kind, Program, Row};
 
 /// Maximum relative error of a figure.

@@ -11,10 +11,10 @@
 use nearfar_topology::median;
 use serde::Serialize;
 
-use super::found::{Compared, Found, Ran};
 use super::loads;
+use super::results::{Compared, Found, Ran};
 use super::rows::Row;
-use crate::workload::found::{Interval, Run};
+use crate::workload::results::{Interval, Run};
 use nearfar_report::model::Machine;
 use nearfar_report::words;
 
@@ -179,7 +179,7 @@ pub(crate) fn hot(run: &Run, machine: &Machine) -> Vec<(f64, f64)> {
 /// The share of the program's memory in near memory over time.
 pub(crate) fn data(run: &Run, machine: &Machine) -> Vec<(f64, f64)> {
     let near = |id: u16| machine.nodes.iter().any(|of| of.near && of.id == id);
-    let share = |look: &crate::workload::found::Look| {
+    let share = |look: &crate::workload::results::Look| {
         let shares = words::shares(&look.nodes);
         let near = shares.iter().filter(|(node, _)| near(*node));
         // Not `sum`: that of no elements is -0.

@@ -1,7 +1,7 @@
 //! Compares tiering systems: the same workloads on the same emulated machine and kernel, in one run.
 //!
 //! Each row is one boot of the lab's guest and one run of `nearfar-bench workload` in it, so all begin in the same
-//! state. [`rows`] has the compared systems, [`found`] the results, [`judge`] figures and thresholds; text and page are
+//! state. [`rows`] has the compared systems, [`results`] the results, [`judge`] figures and thresholds; text and page are
 //! in `pages/tiering`.
 
 use std::collections::VecDeque;
@@ -11,9 +11,9 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::Context as _;
 use nearfar_lab::machine::catalog;
 
-pub mod found;
 pub mod judge;
 pub mod loads;
+pub mod results;
 pub mod rows;
 #[cfg(test)]
 pub mod sample;
@@ -21,8 +21,8 @@ pub mod sample;
 use super::workload::file::{self, Workload};
 use super::workload::{self, Request};
 use crate::demo::guest::Lab;
-use found::{Compared, Found, Ran, SCHEMA};
 use nearfar_command::progress::Progress;
+use results::{Compared, Found, Ran, SCHEMA};
 use rows::{Commands, FIRST, Programs, ROOM, Row};
 
 /// Share of a node's memory that kernels leave to programs, in per cent: 180 and 170 MB of cxl-2tier-small's 256 MiB.

@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use super::found::{Compared, Found, Ran, SCHEMA};
 use super::loads::Loads;
+use super::results::{Compared, Found, Ran, SCHEMA};
 use super::rows::Row;
 use crate::workload::effort::Effort;
-use crate::workload::found::{Interval, Look, Run};
+use crate::workload::results::{Interval, Look, Run};
 use nearfar_report::model::{Emulation, Machine, Node, Resident};
 
 /// A machine with a near and a far node.

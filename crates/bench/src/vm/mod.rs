@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use nearfar_lab::check::programs::Programs;
 
-pub(crate) mod found;
 mod redis;
+pub(crate) mod results;
 
 use crate::demo::line::Line;
 use crate::demo::machine;
 use crate::demo::process::Launcher;
-use found::{Found, Row, SCHEMA, Setup};
 use nearfar_command::progress::Progress;
+use results::{Found, Row, SCHEMA, Setup};
 
 /// The virtual machine with a type-3 device: the other's CXL memory is a node of its firmware's.
 pub(crate) const DEVICE: &str = "cxl-device";

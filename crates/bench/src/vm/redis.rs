@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::found::{Memory, RedisRow};
+use super::results::{Memory, RedisRow};
 use crate::demo::clients::redis_benchmark;
 use crate::demo::line::{Line, find};
 use crate::demo::placements::prefix;

@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 
 use nearfar_lab::machine::catalog;
 
-use super::found::Found;
+use super::results::Found;
 use super::{Request, file, programs};
 use crate::demo::guest::{self, Lab};
 

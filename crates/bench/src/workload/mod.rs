@@ -8,7 +8,7 @@
 //! Under a modelled clock, server and client share a CPU as batch work (why: `demo/servers.rs`), and the other CPUs are
 //! left to the tiering system. It is an isolated one if there is one, as in the lab's guests, else CPU 0.
 //!
-//! [`mod@file`] is the format of a workload, [`programs`] the programs, [`found`] the results.
+//! [`mod@file`] is the format of a workload, [`programs`] the programs, [`results`] the results.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,18 +18,18 @@ use nearfar_topology::Bytes;
 
 pub mod effort;
 pub mod file;
-pub mod found;
 pub mod guest;
 pub mod programs;
+pub mod results;
 
 use crate::demo::line::Line;
 use crate::demo::process::{self, Launcher, Server, free_port};
 use crate::demo::{machine, placements};
 use effort::Effort;
 use file::{Fit, Fitted, Workload};
-use found::{Found, Look, Run, SCHEMA};
 use nearfar_command::progress::Progress;
 use nearfar_kernel::clock::{self, Stopwatch};
+use results::{Found, Look, Run, SCHEMA};
 
 /// Time limit of filling a server, or of allocating cold data.
 const FILL_LIMIT: Duration = Duration::from_secs(600);
@@ -218,7 +218,7 @@ impl Stage<'_> {
         let (text, residency) = timed?;
         let said_after = ended?;
         drop((server, filler, switches));
-        let (intervals, said) = found::understood(&text)?;
+        let (intervals, said) = results::understood(&text)?;
         let shells = |command: &Option<String>| {
             command.iter().map(shell).map(|line| line.to_string()).collect()
         };
@@ -231,7 +231,7 @@ impl Stage<'_> {
             began_s,
             cpu: self.cpu,
             operations_per_s: said["operations_per_s"].as_f64().unwrap_or(0.0),
-            steady_operations_per_s: found::steady(&intervals),
+            steady_operations_per_s: results::steady(&intervals),
             intervals,
             residency,
             effort: effort?.since(&before),

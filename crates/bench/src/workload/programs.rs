@@ -178,7 +178,7 @@ mod tests {
                 let options = format!("mb={mb} seconds=0 rounds=4 interval_ms=1 {options}");
                 let lines = lines(dir.path(), program, &options);
                 assert!(lines[0]["began_s"].as_f64() > Some(0.0), "{program}: {lines:?}");
-                crate::balance::said::understood(
+                crate::balance::program_output::understood(
                     &lines.iter().map(|line| format!("{line}\n")).collect::<String>(),
                 )
                 .unwrap();

@@ -3,18 +3,18 @@
 //! - [`service`]: the process: start, loop, stop, restore.
 //! - [`options`]: the options; `scope`: the processes it is about.
 //! - `choice`: the sensors in use; `model`: latencies and bandwidths of the machine; `pages`: migration of pages.
-//! - `rivals`: other programs that migrate the same pages.
-//! - [`state`]: the status file, filled by `telling`, formatted by `words`.
+//! - `other_movers`: other programs that migrate the same pages.
+//! - [`state`]: the status file, filled by `report`, formatted by `text`.
 
 mod choice;
 mod model;
 pub mod options;
+pub(crate) mod other_movers;
 mod pages;
-pub(crate) mod rivals;
+mod report;
 mod scope;
 pub mod service;
 pub mod state;
-mod telling;
-mod words;
+mod text;
 
 pub use model::layout;

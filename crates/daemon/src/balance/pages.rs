@@ -11,7 +11,7 @@ use nearfar_policy::ports::{Move, PageMover, Placed, Whose};
 use nearfar_policy::traffic::{Memory, Page, Process};
 use nearfar_topology::{Bytes, BytesPerSecond, Nanoseconds, NodeId};
 
-use super::rivals;
+use super::other_movers;
 use super::scope::Scope;
 
 /// Access to the live system.
@@ -43,7 +43,7 @@ impl<'a> Live<'a> {
             Ok(_) => Err("this kernel does not split huge pages when asked to".into()),
             Err(error) => Err(error.to_string()),
         };
-        let pods = rivals::kubelet(fs).and_then(|_| Hierarchy::find(fs).ok());
+        let pods = other_movers::kubelet(fs).and_then(|_| Hierarchy::find(fs).ok());
         Self {
             fs,
             scope,
@@ -74,7 +74,7 @@ impl<'a> Live<'a> {
     fn is_left_alone(&self, process: Process) -> bool {
         let Some(pods) = &self.pods else { return false };
         let of = pods.of_process(self.fs, process.0);
-        of.is_ok_and(|path| rivals::is_pod(&path))
+        of.is_ok_and(|path| other_movers::is_pod(&path))
     }
 }
 

@@ -20,9 +20,9 @@ use super::choice::{self, Eye};
 use super::model::{self, Model};
 use super::options::{Options, Policy};
 use super::pages::Live;
+use super::report::{self, More};
 use super::scope::Scope;
-use super::telling::{self, More};
-use super::{rivals, state};
+use super::{other_movers, state};
 use crate::history::History;
 use crate::last;
 use crate::status::Status;
@@ -70,10 +70,10 @@ fn set_and_serve(machine: &Machine, options: &Options, begun: &mut bool) -> anyh
     let (topology, _) = machine.read(&fs)?;
     let layout = model::layout(&topology)?;
     let scope = Scope::find(&fs, options)?;
-    rivals::refuse_pod(&fs, scope.cgroup())?;
+    other_movers::refuse_pod(&fs, scope.cgroup())?;
     let journal = Journal::new(Journal::default_dir(), &fs, "/");
     journal.make_dir()?;
-    rivals::refuse_kdamonds(&fs)?;
+    other_movers::refuse_kdamonds(&fs)?;
     // Settings left changed by a killed process.
     put_back(&journal, OnConflict::Refuse).context("restoring the settings of an earlier run")?;
     let scene = Scene { fs: &fs, machine: &topology, journal: &journal, by: BY };
@@ -167,7 +167,7 @@ impl Service<'_> {
         (told, clock): (&Told<'_>, Stopwatch),
         stop: &AtomicBool,
     ) -> anyhow::Result<()> {
-        let left_alone = rivals::kubelet(self.fs).map(|policy| {
+        let left_alone = other_movers::kubelet(self.fs).map(|policy| {
             format!(
                 "pods, for which the kubelet's memory manager (policy {policy}) has chosen nodes"
             )
@@ -198,8 +198,8 @@ impl Service<'_> {
                     layout: told.layout,
                     running_s: now.as_secs(),
                 };
-                let mut state = telling::state(one, live, &more);
-                telling::continue_history(&mut state, &mut history);
+                let mut state = report::state(one, live, &more);
+                report::continue_history(&mut state, &mut history);
                 status.written(state::write(self.journal.dir(), &state))?;
                 output::print(&state.text())?;
                 supervisor.ready(&format!("balancing {}", state.scope));

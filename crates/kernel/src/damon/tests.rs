@@ -1,4 +1,7 @@
-//! DAMON on a fake kernel: sessions that start, change, stop and are refused. Kill tests: `kill.rs`.
+//! DAMON on a fake kernel: sessions that start, change, stop and are refused. Kill tests: `kill.rs`; laws: `laws.rs`.
+
+mod kill;
+mod laws;
 
 use super::spec::*;
 use super::*;

@@ -3,7 +3,7 @@
 //! A victim is the test binary again, with an environment variable that makes it run one test, `victim`, which works
 //! without end on a [`CrashAtWrite`] file system. It kills itself at a write, before it or after it, or is killed by its
 //! parent at a moment drawn from a seed (while journaling, syncing, reading, ...). The work of victims, and the checks
-//! afterwards, are in `journal/kill.rs`, `damon/kill.rs` and similar files.
+//! afterwards, are in `journal/tests/kill.rs`, `damon/tests/kill.rs` and similar files.
 
 use std::cell::Cell;
 use std::fs;

@@ -1,4 +1,7 @@
-//! The journal against a fake kernel: restoring, conflicts, refusals, other owners. Kill tests: `kill.rs`.
+//! The journal against a fake kernel: restoring, conflicts, refusals, other owners. Kill tests: `kill.rs`; failing calls: `faults.rs`.
+
+mod faults;
+mod kill;
 
 use super::*;
 use crate::fake::FakeFs;

@@ -4,7 +4,6 @@
 //! and error texts, and test them.
 
 pub(crate) mod auxv;
-pub(crate) mod chase;
 pub(crate) mod clock;
 pub(crate) mod mempolicy;
 pub(crate) mod mount;

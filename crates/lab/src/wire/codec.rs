@@ -132,6 +132,18 @@ impl Decoder {
     }
 }
 
+/// Arbitrary bytes as frames: those that are decoded are encoded to what is decoded to the same.
+#[cfg(fuzzing)]
+pub fn fuzz(data: &[u8]) {
+    let mut decoder = Decoder::default();
+    data.chunks(7).for_each(|bytes| decoder.push(bytes));
+    while let Ok(Some(frame)) = decoder.next() {
+        let mut again = Decoder::default();
+        again.push(&frame.encode());
+        assert_eq!(again.next(), Ok(Some(frame)));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

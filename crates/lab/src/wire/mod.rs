@@ -24,6 +24,8 @@ mod start;
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(fuzzing)]
+pub use codec::fuzz;
 pub(crate) use codec::{Decoder, WireError};
 pub(crate) use start::Start;
 

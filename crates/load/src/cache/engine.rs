@@ -8,8 +8,8 @@ use nearfar_cache::Cache;
 use nearfar_cache::store::{Edit, Meta, Refused, Store};
 use nearfar_topology::Bytes;
 
-use super::found::Memory;
 use super::job::Job;
+use super::results::Memory;
 use super::run::Subject;
 
 mod drive;

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::found::{Window, ratio};
 use super::job::{Meter, Phase, Span};
+use super::results::{Window, ratio};
 use nearfar_command::progress::StatusLine;
 use nearfar_report::words;
 

@@ -6,7 +6,7 @@ use std::fmt;
 use crate::requests::Spacing;
 use anyhow::bail;
 
-use super::found::{Asking, Load};
+use super::results::{Asking, Load};
 use super::spec::{Spec, Workload};
 use crate::cache::pages::{count, how};
 

@@ -8,12 +8,12 @@ use std::time::Duration;
 use crate::requests::{Random, Spacing, Stream};
 use anyhow::anyhow;
 
-use super::found::{Found, Memory, Window};
 use super::gate::{Gate, Waiting};
 use super::job::{Job, Meter, NEVER, Phase, Shared, Span};
 use super::look::Look;
 use super::pace::{Pace, Rate};
 use super::plan::{Loop, Plan};
+use super::results::{Found, Memory, Window};
 use super::source::{self, Passing, Source, TraceFile};
 use super::spec::Workload;
 use super::tally::Tally;

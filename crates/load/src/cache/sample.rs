@@ -1,7 +1,7 @@
 //! Plans and results for tests.
 
-use super::found::{Asking, Found};
 use super::plan::{Besides, Length, Loop, Plan};
+use super::results::{Asking, Found};
 use super::spec::{Shape, Spec, Workload};
 use super::tally::Kind;
 

@@ -6,6 +6,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Subcommand;
@@ -14,10 +15,19 @@ use nearfar_kernel::{advice, chase, tierd};
 
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::machine::Machine;
-use nearfar_command::number::whole;
 use nearfar_command::output;
 use nearfar_daemon::advice::options::{INTERVAL_MS_MAX, INTERVAL_MS_MIN, Options};
 use nearfar_daemon::advice::{service, status};
+
+/// The sampling interval in milliseconds, as in the file of options.
+fn milliseconds(text: &str) -> Result<u32, String> {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    let text = if is_number { format!("{text}ms") } else { text.to_owned() };
+    let [least, most] =
+        [INTERVAL_MS_MIN, INTERVAL_MS_MAX].map(|ms| Duration::from_millis(ms.unsigned_abs()));
+    let time = super::record::time(&text, least, most)?;
+    Ok(u32::try_from(time.as_millis()).unwrap_or(u32::MAX))
+}
 
 /// Arguments as typed.
 #[derive(Debug, clap::Args)]
@@ -28,9 +38,9 @@ pub(crate) struct Args {
     /// Take options from this file (TOML, docs/daemon.md); options on the command line override them
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Sampling interval in milliseconds: 10 to 60000 [default: 200]; lengthened where sampling takes over 0.1 % of a
-    /// CPU
-    #[arg(long, value_name = "MS", value_parser = whole::<u32>(INTERVAL_MS_MIN..=INTERVAL_MS_MAX))]
+    /// Sampling interval, 10ms to 60s; a number alone is in milliseconds [default: 200ms]; lengthened where sampling takes
+    /// over 0.1 % of a CPU
+    #[arg(long, value_name = "TIME", value_parser = milliseconds)]
     interval: Option<u32>,
     /// The file of the advice page [default: $NEARFAR_ADVICE, else /run/nearfar/advice]
     #[arg(long, value_name = "FILE")]

@@ -213,6 +213,41 @@ mod tests {
         }
     }
 
+    /// Commands in the running text and the tables of a document, as words.
+    fn in_text(document: &str) -> Vec<Vec<String>> {
+        // Blocks of commands have tests of their own.
+        let text: String = document.split("```").step_by(2).collect();
+        let spans = text.split('`').skip(1).step_by(2).map(str::split_whitespace);
+        let spans = spans.map(|words| words.map(str::to_owned).collect::<Vec<_>>());
+        spans.filter(|words| words.first().is_some_and(|first| first == "nearfar")).collect()
+    }
+
+    #[test]
+    fn commands_in_the_text_of_documents_have_these_names_and_options() {
+        use clap::error::ErrorKind::{InvalidSubcommand, UnknownArgument};
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let documents = std::fs::read_dir(root.join("docs")).unwrap();
+        let documents =
+            documents.map(|entry| entry.unwrap().path()).chain([root.join("README.md")]);
+        let mut command = crate::cli::Cli::command();
+        command.build();
+        let mut seen = 0;
+        for path in documents.filter(|path| path.extension().is_some_and(|end| end == "md")) {
+            for words in in_text(&std::fs::read_to_string(&path).unwrap()) {
+                // `tier start|stop` is two commands; words after -- are another program's.
+                let own = words.iter().take_while(|word| *word != "--" && !word.contains('|'));
+                let own = own.filter(|word| *word != "...");
+                let wrong =
+                    command.clone().try_get_matches_from(own).err().filter(|error| {
+                        [InvalidSubcommand, UnknownArgument].contains(&error.kind())
+                    });
+                assert!(wrong.is_none(), "{}: {}: {wrong:?}", path.display(), words.join(" "));
+                seen += 1;
+            }
+        }
+        assert!(seen > 100, "{seen}");
+    }
+
     #[test]
     fn every_command_has_examples_that_are_understood() {
         let mut command = crate::cli::Cli::command().disable_help_subcommand(true);

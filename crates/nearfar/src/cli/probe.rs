@@ -16,9 +16,7 @@ use super::machine::MachineArgs;
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::progress::Progress;
 use nearfar_command::weighing::source;
-use nearfar_command::{new_file, output};
-
-mod text;
+use nearfar_command::{new_file, output, probed};
 
 /// The default mixes; a report that lacks one of these is incomplete.
 const MIXES: [Mix; 3] = [Mix::READS, Mix::TWO_TO_ONE, Mix::ONE_TO_ONE];
@@ -92,7 +90,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     new_file::check(&args.save).context("--save")?;
     let report = carry_out(&plan, &machine);
-    anyhow::ensure!(!report.pairs.is_empty(), "probe: {}", text::failures(&report.skipped));
+    anyhow::ensure!(!report.pairs.is_empty(), "probe: {}", probed::failures(&report.skipped));
     print(args, &report, &machine)?;
     keep(args, &report, whole && report.skipped.is_empty())?;
     Ok(ExitCode::SUCCESS)
@@ -112,7 +110,7 @@ fn print(args: &Args, report: &ProbeReport, machine: &Topology) -> anyhow::Resul
     if args.json {
         output::print_json(&report)?;
     } else {
-        output::print(&text::of(report, machine))?;
+        output::print(&probed::of(report, machine))?;
     }
     Ok(ExitCode::SUCCESS)
 }

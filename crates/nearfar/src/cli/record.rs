@@ -37,7 +37,7 @@ pub(crate) mod parquet;
 mod place;
 mod plan;
 
-pub(crate) use how::duration;
+pub(crate) use how::{duration, time};
 
 use files::Files;
 use follow::Watched;
@@ -50,11 +50,12 @@ const NAP: Duration = Duration::from_millis(50);
 /// Arguments as typed.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = HELP)]
-#[command(group = clap::ArgGroup::new("target").required(true).args(["machine", "cgroup", "pid", "command"]))]
+#[command(group = clap::ArgGroup::new("target").required(true).args(["all", "cgroup", "pid", "command"]))]
 pub(crate) struct Args {
     /// Record all of the machine's memory, by physical address
-    #[arg(long)]
-    machine: bool,
+    // In all other commands --machine names one.
+    #[arg(short, long, alias = "machine")]
+    all: bool,
     /// Record the processes of this cgroup
     #[arg(long, value_name = "PATH")]
     cgroup: Option<String>,
@@ -81,7 +82,7 @@ pub(crate) struct Args {
 }
 
 const HELP: &str = "\
-Recorded memory: with --machine physical memory; else the virtual memory of each process separately, by its own addresses. New descendants, or new processes in the cgroup, are found at each snapshot and recorded from then on; one that starts and ends between two snapshots is missed. At most 16 processes are recorded at once; the record notes the others, and `nearfar report info` lists the recorded ones with their start. Residency is counted for all processes.
+Recorded memory: with --all physical memory; else the virtual memory of each process separately, by its own addresses. New descendants, or new processes in the cgroup, are found at each snapshot and recorded from then on; one that starts and ends between two snapshots is missed. At most 16 processes are recorded at once; the record notes the others, and `nearfar report info` lists the recorded ones with their start. Residency is counted for all processes.
 
 On a terminal a line shows progress, except with CMD, which uses the terminal itself.
 
@@ -181,7 +182,7 @@ fn record(
     let mut recording = Files::create(&args.output, &plan.header, dataset)?;
     let line = if child.is_none() { StatusLine::new() } else { StatusLine::hidden() };
     watched.introduce(fs, &mut recording)?;
-    if !args.machine {
+    if !args.all {
         watched.follow(fs, &mut session, &mut recording)?;
     }
     let mut so_far = SoFar { line, second: None, snapshots: 0, cost: Cost::default() };
@@ -296,8 +297,8 @@ fn explained(error: DamonError, args: &Args) -> anyhow::Error {
     let tiers = |pid: &u32| Service::Tier.running().is_some_and(|tiering| tiering.pid == *pid);
     let hint = match &error {
         _ if stat => "; or leave --keep-damon-stat out, and nearfar pauses it during the recording",
-        DamonError::Unwatched { .. } if !args.machine => {
-            "; nearfar record --machine records physical memory"
+        DamonError::Unwatched { .. } if !args.all => {
+            "; nearfar record --all records physical memory"
         }
         DamonError::InUse { pid: Some(pid) } if tiers(pid) => {
             "; it is tiering: nearfar tier start --record FILE keeps a record meanwhile"

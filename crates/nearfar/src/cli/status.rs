@@ -11,10 +11,11 @@ use std::process::ExitCode;
 use nearfar_command::machine;
 use nearfar_command::output::{self, wrapped};
 use nearfar_command::weighing::source;
+use nearfar_kernel::damon;
 use nearfar_kernel::fs::Fs;
 use nearfar_kernel::journal::{Batch, Journal, OnConflict};
 use nearfar_kernel::process::{self, Running};
-use nearfar_topology::{Finding, Topology};
+use nearfar_topology::{Bytes, Finding, NodeSet, Topology};
 use serde::Serialize;
 
 use super::machine::MachineArgs;
@@ -41,6 +42,8 @@ pub(crate) struct Report {
     machine: String,
     near: String,
     far: String,
+    near_memory: Memory,
+    far_memory: Memory,
     /// nearfar's processes; null for a recorded machine.
     services: Option<Vec<Service>>,
     /// Settings that nearfar has changed and not restored yet; null if unknown.
@@ -49,6 +52,29 @@ pub(crate) struct Report {
     problems: Vec<String>,
     /// The next commands to try.
     next: Vec<Next>,
+}
+
+/// The memory of nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+struct Memory {
+    bytes: u64,
+    free_bytes: u64,
+}
+
+impl Memory {
+    fn of(topology: &Topology, nodes: &NodeSet) -> Self {
+        let nodes = || nodes.iter().filter_map(|node| topology.nodes.get(&node));
+        Self {
+            bytes: nodes().map(|node| node.size.0).sum(),
+            free_bytes: nodes().map(|node| node.free.0).sum(),
+        }
+    }
+}
+
+impl std::fmt::Display for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of {} free", Bytes(self.free_bytes), Bytes(self.bytes))
+    }
 }
 
 /// A process of nearfar.
@@ -121,6 +147,8 @@ fn report(topology: &Topology, findings: &[Finding], lab: Option<serde_json::Val
         machine: topology.inventory(),
         near: topology.near().to_string(),
         far: topology.far().to_string(),
+        near_memory: Memory::of(topology, &topology.near()),
+        far_memory: Memory::of(topology, &topology.far()),
         services: None,
         settings: None,
         problems: findings.iter().map(ToString::to_string).chain(errors(topology)).collect(),
@@ -168,6 +196,18 @@ fn add_live(report: &mut Report, fs: &dyn Fs) {
             report.settings = is_known.then_some(settings);
         }
         Err(error) => report.problems.push(format!("changed settings are unknown: {error}")),
+    }
+    let is_own = |one: &Setting| one.path.starts_with("/sys/kernel/mm/damon/");
+    if !report.settings.iter().flatten().any(is_own) {
+        let holders = damon::holders(fs).unwrap_or_default();
+        // nearfar pauses the kernel's statistics by itself.
+        let holder = holders.into_iter().find(|holder| holder.name() != "damon_stat");
+        report.problems.extend(holder.map(|holder| {
+            format!(
+                "nearfar tier and record can't start: DAMON is in use by {holder}; to release it: {}",
+                holder.way_out()
+            )
+        }));
     }
 }
 
@@ -264,9 +304,14 @@ impl Report {
             machine::emulated(&mut out, lab);
         }
         match self.far.is_empty() {
-            true => out.push_str("All memory is near.\n"),
+            true => {
+                let _ = writeln!(out, "All memory is near, {}.", self.near_memory);
+            }
             false => {
-                let _ = writeln!(out, "Near nodes: {}; far nodes: {}.", self.near, self.far);
+                let [near, far] = [self.near_memory, self.far_memory];
+                let text =
+                    format!("Near nodes: {}, {near}; far nodes: {}, {far}.", self.near, self.far);
+                wrapped(&mut out, "", &text, 2);
             }
         }
         if let Some(services) = &self.services {

@@ -289,8 +289,8 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
         "docs/fleet.md",
         &[
             (
-                "nearfar record --machine -o /dev/null --parquet /var/lib/nearfar/records",
-                GuestBy("nearfar record --machine -o /dev/null --parquet records --duration 2s"),
+                "nearfar record --all -o /dev/null --parquet /var/lib/nearfar/records",
+                GuestBy("nearfar record --all -o /dev/null --parquet records --duration 2s"),
             ),
             (
                 "nearfar record -o FILE --parquet DIR --workload search -- CMD",
@@ -320,8 +320,8 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
             ("nearfar report heatmap FILE", GuestBy("nearfar report heatmap /tmp/FILE")),
             ("nearfar report wss FILE", GuestBy("nearfar report wss /tmp/FILE")),
             (
-                "nearfar record --machine --parquet DIR",
-                GuestBy("nearfar record --machine --parquet DIR --duration 2s"),
+                "nearfar record --all --parquet DIR",
+                GuestBy("nearfar record --all --parquet DIR --duration 2s"),
             ),
             ("*", Never("draws the picture in the document; boots a guest of its own")),
         ],

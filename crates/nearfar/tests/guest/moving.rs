@@ -98,7 +98,9 @@ pub(crate) fn memory_of_a_program_is_moved_by_a_command_and_back_to_where_it_was
     assert!(shown["processes"][0]["moved_bytes"].as_u64().unwrap() >= 28 << 20, "{shown}");
     holder.end();
     let ended = nearfar(&["move", "--undo", saved]).output().unwrap();
-    assert!(ended.status.success() && error(&ended).contains("has ended"), "{ended:?}");
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    let said = error(&ended);
+    assert!(said.contains("has ended") && said.contains("nothing is left to move back"), "{said}");
 }
 
 pub(crate) fn a_full_node_takes_no_more_and_nothing_is_lost() {

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use nearfar_kernel::claim::{Claim, Holder};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::inside::{STATE, await_up, done, error, nearfar};
+use crate::inside::{STATE, await_up, done, error, nearfar, weights};
 use crate::tier::{far_program, nap, random, system};
 
 /// How often; the environment can ask for more.
@@ -26,6 +26,8 @@ struct Seen {
     /// Stops that ended a process, and stops that found none.
     ended: u32,
     none: u32,
+    /// Rounds that `nearfar off` ends, with changed weights.
+    offs: u32,
     fronts_killed: u32,
     services_killed: u32,
     stops_killed: u32,
@@ -86,13 +88,28 @@ fn stop(service: &str, seen: &mut Seen) {
     }
 }
 
+/// Ends and restores everything, and checks that nothing is left of it.
+fn off() {
+    let held = holder();
+    let Output { status, stdout, stderr } = nearfar(&["off"]).output().unwrap();
+    assert!(held.is_none() || held != holder(), "off: {held:?} runs on");
+    let said = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
+    assert!(status.success(), "off: {status} {said}");
+}
+
 pub(crate) fn whoever_wins_a_race_of_starts_stops_and_kills_all_is_as_before() {
     let times = std::env::var(RACES).ok().and_then(|times| times.parse().ok()).unwrap_or(6);
-    let before = system();
+    let before = (system(), weights());
     let mut program = far_program();
     let (mut state, mut seen) = (0x2545_f491_4f6c_dd1d, Seen::default());
     for round in 0..times {
         let (command, service) = STARTED[round % STARTED.len()];
+        let by_off = random(&mut state).is_multiple_of(3);
+        if by_off {
+            done(&["weights", "0=5,1=2", "--apply"]);
+            seen.offs += 1;
+        }
+        let end = |seen: &mut Seen| if by_off { off() } else { stop(service, seen) };
         let mut front = quiet(&mut nearfar(command));
         nap(random(&mut state) % 2_000);
         match random(&mut state) % 4 {
@@ -114,16 +131,16 @@ pub(crate) fn whoever_wins_a_race_of_starts_stops_and_kills_all_is_as_before() {
             killed.wait().unwrap();
             seen.stops_killed += 1;
         }
-        stop(service, &mut seen);
+        end(&mut seen);
         // The start may have come after the stop; the run ends by itself, and one more stop follows.
         if command[0] == "run" && random(&mut state).is_multiple_of(2) {
             kill(front.id(), Signal::TERM);
         }
         front.wait().unwrap();
-        seen.left += u32::from(system() != before);
-        stop(service, &mut seen);
+        seen.left += u32::from(system() != before.0);
+        end(&mut seen);
         assert_eq!(services(), [0; 0], "round {round}: {command:?}");
-        assert_eq!(system(), before, "round {round}: {command:?}");
+        assert_eq!((system(), weights()), before, "round {round}: {command:?}");
         let claim = Path::new(STATE).join("journal/moves-pages.claim");
         assert!(!claim.exists(), "round {round}: {}", claim.display());
     }

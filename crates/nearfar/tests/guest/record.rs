@@ -25,7 +25,7 @@ fn report(which: &str) -> Value {
 /// A machine being recorded until a signal, once its first snapshot is written.
 fn recording() -> Child {
     let _ = std::fs::remove_file(FILE);
-    let arguments = ["record", "--machine", "--interval", "200ms", "-o", FILE];
+    let arguments = ["record", "--all", "--interval", "200ms", "-o", FILE];
     let recorder = nearfar(&arguments).stderr(Stdio::piped()).spawn().unwrap();
     let written = || std::fs::metadata(FILE).map_or(0, |file| file.len()) > 400;
     // The assertions below fail by themselves if a minute was too short.
@@ -158,7 +158,7 @@ pub(crate) fn of_more_processes_than_can_be_watched_the_record_says_so() {
 
 pub(crate) fn intervals_are_tuned_where_the_kernel_can() {
     fresh();
-    let options = ["record", "--machine", "--sample", "auto"];
+    let options = ["record", "--all", "--sample", "auto"];
     let arguments = [&options[..], &["--duration", "6s", "-o", FILE]].concat();
     let output = nearfar(&arguments).output().unwrap();
     if Path::new("/sys/module/damon_stat").exists() {
@@ -179,7 +179,7 @@ pub(crate) fn intervals_are_tuned_where_the_kernel_can() {
 pub(crate) fn on_a_terminal_a_line_shows_how_far_it_is() {
     fresh();
     let nearfar = format!(
-        "NEARFAR_STATE={} {} record --machine --interval 500ms --duration 3s -o {FILE}",
+        "NEARFAR_STATE={} {} record --all --interval 500ms --duration 3s -o {FILE}",
         crate::inside::STATE,
         crate::NEARFAR
     );
@@ -198,7 +198,7 @@ pub(crate) fn an_interrupted_recording_is_whole_and_another_one_beside_it_is_ref
     fresh();
     let before = damon();
     let recorder = recording();
-    let other = nearfar(&["record", "--machine", "-o", "/tmp/other.nfr"]).output().unwrap();
+    let other = nearfar(&["record", "--all", "-o", "/tmp/other.nfr"]).output().unwrap();
     assert_eq!(other.status.code(), Some(1), "{other:?}");
     assert!(error(&other).contains("runs DAMON for nearfar"), "{other:?}");
     assert!(!Path::new("/tmp/other.nfr").exists());
@@ -211,7 +211,7 @@ pub(crate) fn an_interrupted_recording_is_whole_and_another_one_beside_it_is_ref
     let nodes = info["record"]["nodes"].as_array().unwrap();
     assert!(nodes.iter().all(|node| !node["ranges"].as_array().unwrap().is_empty()), "{info}");
     done(&["tier", "start"]);
-    let other = nearfar(&["record", "--machine", "-o", "/tmp/other.nfr"]).output().unwrap();
+    let other = nearfar(&["record", "--all", "-o", "/tmp/other.nfr"]).output().unwrap();
     assert!(error(&other).contains("nearfar tier start --record FILE"), "{other:?}");
     done(&["tier", "stop"]);
     assert_eq!(damon(), before);
@@ -227,16 +227,15 @@ pub(crate) fn what_a_killed_recording_left_is_put_back_by_the_next() {
     let info = report("info");
     assert!(info["record"]["snapshots"].as_u64().unwrap() > 0, "{info}");
     assert_eq!(info["record"]["findings"].as_array().unwrap().len(), 1, "{info}");
-    let options = ["--machine", "--duration", "500ms"];
+    let options = ["--all", "--duration", "500ms"];
     done(&[&["record"], &options[..], &["-o", FILE]].concat());
     assert_eq!(damon(), before);
 }
 
 pub(crate) fn damon_that_the_kernel_holds_stays_with_it_if_asked() {
     fresh();
-    let output = nearfar(&["record", "--machine", "--keep-damon-stat", "-o", "/tmp/none.nfr"])
-        .output()
-        .unwrap();
+    let output =
+        nearfar(&["record", "--all", "--keep-damon-stat", "-o", "/tmp/none.nfr"]).output().unwrap();
     let said = error(&output);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(said.contains("damon_stat") && said.contains("--keep-damon-stat"), "{said}");

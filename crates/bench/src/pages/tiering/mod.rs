@@ -3,8 +3,8 @@
 
 use serde::Serialize;
 
-use crate::tiering::found::{Compared, Found};
 use crate::tiering::judge::{self, Check, Figures, Unit};
+use crate::tiering::results::{Compared, Found};
 use crate::tiering::rows::Row;
 
 pub mod page;

@@ -5,10 +5,10 @@ use nearfar_report::style;
 
 use super::{COLUMNS, Document, cells, said, verdict, what};
 use crate::pages::comparison;
-use crate::tiering::found::{Compared, Ran};
 use crate::tiering::judge::{self, Figures};
+use crate::tiering::results::{Compared, Ran};
 use crate::tiering::rows::Row;
-use crate::workload::found::Run;
+use crate::workload::results::Run;
 use nearfar_report::chart::Caption;
 use nearfar_report::document::{document as page, swatch};
 use nearfar_report::lines::{self, Series};

@@ -11,8 +11,8 @@ use nearfar_cache::store::{Decide, Head, Old};
 use nearfar_cache::{Config, Making, Tier};
 
 use super::*;
-use crate::cache::found::Found;
 use crate::cache::plan::{Length, Loop, Plan};
+use crate::cache::results::Found;
 use crate::cache::run::run;
 use crate::cache::sample::{of, plan};
 use crate::cache::spec::{Shape, Workload};

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use maud::{Markup, html};
 
 use super::class;
-use crate::cache::found::{KindFound, Latency};
+use crate::cache::results::{KindFound, Latency};
 use nearfar_report::chart::{Caption, frame};
 use nearfar_report::words;
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use nearfar_topology::Bytes;
 
 use crate::cache::engine::TIMED;
-use crate::cache::found::{Asking, Found, KindFound, Latency, Load, Memory};
+use crate::cache::results::{Asking, Found, KindFound, Latency, Load, Memory};
 use crate::cache::tally::{Kind, Trouble};
 use nearfar_report::words;
 
@@ -120,7 +120,7 @@ fn memory(found: &Found) -> Option<String> {
 
 /// A row of the table.
 fn cells(of: &KindFound) -> [String; COLUMNS.len()] {
-    let ratio = crate::cache::found::ratio(of.found, of.operations);
+    let ratio = crate::cache::results::ratio(of.found, of.operations);
     let found = ratio.map_or_else(|| "–".into(), |ratio| format!("{:.2} %", 100.0 * ratio));
     let took = |at: fn(&Latency) -> u64| words::latency(of.latency.as_ref().map(at));
     [

@@ -6,7 +6,7 @@ use nearfar_report::style;
 use super::{
     COLUMNS, cells, chart, class, headline, how, memory, summary, timing, troubles, whole,
 };
-use crate::cache::found::{Found, Window};
+use crate::cache::results::{Found, Window};
 use nearfar_report::chart::Caption;
 use nearfar_report::document::{document, swatch};
 use nearfar_report::lines::{self, Series};
@@ -38,6 +38,7 @@ fn head(found: &Found) -> Markup {
             p { (found.target) @if let Some(version) = &found.target_version { ", version " (version) } "." }
             p.quiet { (found.load.workload) ": " (found.load.made_of) "." }
             p.quiet { (summary(found)) "." }
+            @if let Some(of) = &found.disturbance { p.note role="note" { (of) "." } }
             @for said in troubles(found) { p.note role="note" { (said) "." } }
         }
     }

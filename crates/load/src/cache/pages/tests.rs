@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::page::html;
 use super::text::text;
 use super::*;
-use crate::cache::found::{SCHEMA, Window};
+use crate::cache::results::{SCHEMA, Window};
 
 /// Reads with these latencies.
 pub(super) fn kind(histogram: &[(u64, u64)]) -> KindFound {
@@ -72,6 +72,7 @@ fn found() -> Found {
         windows: vec![window(1.0, None), window(2.0, Some(0.5))],
         memory_before: Memory { resident_bytes: None, figures: figures(5) },
         memory_after: Memory { resident_bytes: Some(3 << 20), figures: figures(12) },
+        disturbance: None,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{COLUMNS, cells, headline, how, memory, summary, timing, troubles};
-use crate::cache::found::Found;
+use crate::cache::results::Found;
 use nearfar_command::output::wrapped;
 
 /// The result, in lines of 80 columns.
@@ -34,6 +34,9 @@ pub fn text(found: &Found) -> String {
     }
     if let Some(said) = timing(found) {
         wrapped(&mut out, "", &said, 2);
+    }
+    if let Some(disturbance) = &found.disturbance {
+        wrapped(&mut out, "! ", &disturbance.to_string(), 2);
     }
     let troubles = troubles(found);
     if troubles.is_empty() {

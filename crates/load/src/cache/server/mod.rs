@@ -10,8 +10,8 @@ mod lane;
 mod lanes;
 mod stats;
 
-use super::found::Memory;
 use super::job::Job;
+use super::results::Memory;
 use super::run::Subject;
 use address::Address;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 
 use super::super::engine::resident;
-use super::super::found::Memory;
+use super::super::results::Memory;
 use super::address::Address;
 
 /// The most bytes that are read: memcached prints some 4 KiB.

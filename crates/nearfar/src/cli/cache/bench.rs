@@ -13,17 +13,19 @@ use nearfar_cache::evict::Eviction;
 use nearfar_cache::mover::Movers;
 use nearfar_cache::tiers::Memory;
 use nearfar_cache::{Cache, Config, Making};
+use nearfar_kernel::fs::RootFs;
 use nearfar_load::requests::Spacing;
 use nearfar_topology::Bytes;
 
 use super::engine::{EngineArgs, item_size};
+use nearfar_command::disturbance::Watch;
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::number::whole;
 use nearfar_command::{json, new_file, output};
 use nearfar_load::cache::engine::{InProcess, resident};
-use nearfar_load::cache::found::{Asking, Found, SCHEMA};
 use nearfar_load::cache::pages as report;
 use nearfar_load::cache::plan::{Besides, Length, Loop, Plan};
+use nearfar_load::cache::results::{Asking, Found, SCHEMA};
 use nearfar_load::cache::run;
 use nearfar_load::cache::server::address::Address;
 use nearfar_load::cache::server::{PATIENCE, Server};
@@ -250,10 +252,15 @@ impl Args {
         let resident_before = resident("self");
         let cache = Arc::new(Cache::new(&config)?);
         let movers = Movers::start(&cache, movers).context("starting movers")?;
+        let fs = RootFs::live()?;
+        let watch = Watch::start(&fs);
         let found = run::run(plan, &InProcess { name, engine: &*cache, resident_before });
+        let disturbance = watch.end(&fs);
         drop(movers);
         cache.close().context("--disk")?;
-        found.map(Some)
+        let mut found = found?;
+        found.disturbance = disturbance;
+        Ok(Some(found))
     }
 }
 

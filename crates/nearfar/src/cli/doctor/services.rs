@@ -49,7 +49,7 @@ pub(super) fn recording(scene: &Scene<'_>, privileges: &[Privilege]) -> Verdict 
                 Answer::Partly,
                 "DAMON counts accesses to physical memory, not to that of a process (CONFIG_DAMON_VADDR is off)",
             )
-            .next("nearfar record --machine"),
+            .next("nearfar record --all"),
             None => verdict(COMMAND, Answer::Yes, "DAMON counts accesses"),
         },
         State::Lacking => {

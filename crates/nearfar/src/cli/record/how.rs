@@ -116,7 +116,7 @@ fn aggregate(text: &str) -> Result<Duration, String> {
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Parses `100us`, `500ms`, `2s`, `1.5s`, `5m` or `1h`, between `least` and `most`.
-fn time(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {
+pub(crate) fn time(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {
     let unit = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let seconds = match &text[unit..] {
         "us" => 0.000_001,

@@ -90,7 +90,7 @@ fn who(args: &Args, child: Option<u32>, fs: &dyn Fs) -> anyhow::Result<(Who, Tar
         anyhow::ensure!(!members.is_empty(), "--cgroup {name}: no process is in it");
         anyhow::ensure!(
             members.len() <= PROCESSES_MAX,
-            "--cgroup {name}: {} processes are in it, and at most {PROCESSES_MAX} are recorded apart; record --machine, \
+            "--cgroup {name}: {} processes are in it, and at most {PROCESSES_MAX} are recorded apart; record --all, \
              or one of them with --pid",
             members.len()
         );

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-use nearfar_bench::balance::found::Found;
-use nearfar_bench::kept::kept;
+use nearfar_bench::balance::results::Found;
 use nearfar_bench::pages::sim::lab::{Document, text};
+use nearfar_bench::saved::kept;
 use nearfar_bench::simulate::lab;
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::output;

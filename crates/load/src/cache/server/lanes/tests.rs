@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::cache::found::Found;
 use crate::cache::plan::Plan;
+use crate::cache::results::Found;
 use crate::cache::run::run;
 use crate::cache::sample::{asked, of, plan};
 use crate::cache::server::address::Address;

@@ -7,14 +7,15 @@ use std::fmt::Write as _;
 use nearfar_probe::report::{LoadedCurve, Pair, ProbeReport, Skipped, Source};
 use nearfar_topology::{BasisPoints, BytesPerSecond, Mix, NodeId, Topology};
 
-use nearfar_command::output::wrapped;
+use crate::output::wrapped;
 
 /// Width of a matrix's columns and of the chart's bars.
 const CELL: usize = 16;
 const BAR: f64 = 36.0;
 
 /// The whole text.
-pub(super) fn of(report: &ProbeReport, machine: &Topology) -> String {
+#[must_use]
+pub fn of(report: &ProbeReport, machine: &Topology) -> String {
     let mut out = head(report);
     matrix(&mut out, report, machine, "Idle latency in ns", |pair| {
         let idle = pair.idle_latency;
@@ -50,7 +51,8 @@ pub(super) fn of(report: &ProbeReport, machine: &Topology) -> String {
 }
 
 /// The reasons why nothing was measured, without duplicates.
-pub(super) fn failures(skipped: &[Skipped]) -> String {
+#[must_use]
+pub fn failures(skipped: &[Skipped]) -> String {
     let reasons: BTreeSet<&str> = skipped.iter().map(|pair| pair.reason.as_str()).collect();
     format!("nothing could be measured: {}", reasons.into_iter().collect::<Vec<_>>().join("; "))
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
+use nearfar_command::disturbance::Disturbance;
 use serde::Serialize;
 
 use super::tally::{Kind, Of, Tally, Trouble};
@@ -51,6 +52,9 @@ pub struct Found {
     pub(crate) memory_before: Memory,
     /// Memory of the target after the run.
     pub(crate) memory_after: Memory,
+    /// Other load on the machine, if there was much of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disturbance: Option<Disturbance>,
 }
 
 /// Parameters of a load.
@@ -254,6 +258,7 @@ impl Found {
             windows: Vec::new(),
             memory_before: Memory::default(),
             memory_after: Memory::default(),
+            disturbance: None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! The journal with each system call failing in turn: the error names the file, and one restore gives back the old
 //! values.
 
-use super::{Change, Journal, JournalError, OnConflict};
+use super::super::{Change, Journal, JournalError, OnConflict};
 use crate::fake::{FakeFs, crash_at_write};
 use crate::fs::{Entry, Fs, FsError};
 use crate::whole::faults::{Failing, Fails, each};

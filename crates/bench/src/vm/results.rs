@@ -3,7 +3,7 @@
 use nearfar_report::model::Machine;
 use serde::{Deserialize, Serialize};
 
-use crate::kept::Kept;
+use crate::saved::Kept;
 
 /// The `schema` of a [`Found`].
 pub(crate) const SCHEMA: &str = "nearfar.bench-vm/1";

@@ -15,7 +15,7 @@ use crate::fs::{Entry, Fs, FsError};
 use crate::journal::{Journal, OnConflict};
 use nearfar_topology::{NodeId, Tree};
 
-const VICTIM: Victim = Victim("damon::kill::victim");
+const VICTIM: Victim = Victim("damon::tests::kill::victim");
 
 /// The fake kernel with its files on disk.
 struct OnDisk {

@@ -8,33 +8,38 @@
 //!
 //! As in SMDK, errors are reported on stderr and the other settings apply; unknown keys are ignored.
 
-use std::format;
-use std::string::{String, ToString as _};
-use std::vec::Vec;
-
 use nearfar_policy::interleave::Rule;
 
 /// The settings. Sizes in bytes; `None` is no limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Smdk {
-    pub(crate) use_exmem: bool,
-    pub(crate) normal_size: Option<u64>,
-    pub(crate) exmem_size: Option<u64>,
-    pub(crate) exmem_first: bool,
-    pub(crate) when_both_are_full: BothFull,
+pub struct Smdk {
+    /// Whether far memory is used at all.
+    pub use_exmem: bool,
+    /// Budget of near memory.
+    pub normal_size: Option<u64>,
+    /// Budget of far memory.
+    pub exmem_size: Option<u64>,
+    /// Whether far memory serves requests first.
+    pub exmem_first: bool,
+    /// What happens when both budgets are used up.
+    pub when_both_are_full: BothFull,
     /// The far nodes to use; `None` is all.
-    pub(crate) exmem_nodes: Option<String>,
-    pub(crate) adaptive: Option<Rule>,
+    pub exmem_nodes: Option<String>,
+    /// The rule of adaptive interleaving.
+    pub adaptive: Option<Rule>,
     /// Nodes of `weighted_interleaving`; `None` is all.
-    pub(crate) interleave_nodes: Option<String>,
+    pub interleave_nodes: Option<String>,
 }
 
 /// `maxmemory_policy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum BothFull {
+pub enum BothFull {
+    /// ENOMEM.
     #[default]
     Oom,
+    /// Both budgets are raised.
     Interleave,
+    /// The second type serves further requests.
     Remain,
 }
 
@@ -59,7 +64,7 @@ impl Default for Smdk {
 
 /// Parses the settings; returns them with the errors. Without a daemon to follow, adaptive interleaving is disabled, as
 /// upstream's is.
-pub(crate) fn parse(text: &str, has_daemon: impl Fn() -> bool) -> (Smdk, Vec<String>) {
+pub fn parse(text: &str, has_daemon: impl Fn() -> bool) -> (Smdk, Vec<String>) {
     let mut read = Reading::default();
     let pairs = pairs(text, &mut read.wrong);
     for (key, value) in pairs {
@@ -208,7 +213,8 @@ fn size(text: &str) -> Option<Option<u64>> {
 
 impl Smdk {
     /// The lines that SMDK's scripts look for, with the effective `priority`.
-    pub(crate) fn lines(&self) -> String {
+    #[must_use]
+    pub fn lines(&self) -> String {
         let size = |size: Option<u64>| {
             size.filter(|size| *size < TIB)
                 .map_or_else(|| "unlimited".to_string(), |size| format!("{} MB", size >> 20))

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::kept::Kept;
+use crate::saved::Kept;
 
 use super::rows::{Part, Row};
 use nearfar_report::model::{Machine, Resident};

@@ -1,8 +1,8 @@
 //! Laws of sessions, for any specification on either kernel: atomic start, and a commit equivalent to a start.
 
-use super::settings::{self, Filters};
-use super::spec::*;
-use super::*;
+use super::super::settings::{self, Filters};
+use super::super::spec::*;
+use super::super::*;
 use crate::fake::{Damon, FakeFs};
 use crate::journal::Journal;
 use nearfar_topology::NodeId;

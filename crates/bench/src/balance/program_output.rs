@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use serde_json::Value;
 
-use super::found::Window;
+use super::results::Window;
 
 /// The parsed output.
 #[derive(Clone, Debug, PartialEq)]

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nearfar_topology::{Nanoseconds, NodeId};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use super::clock;
 use crate::mempolicy::{Existing, Policy, Prepared};
+use crate::sys::clock;
 
 const LINE: usize = 64;
 /// Lines of a region, a power of two.
@@ -72,7 +72,7 @@ impl Chase {
         let begin = self.lines.as_ptr().addr();
         let addresses: Vec<usize> = (begin..begin + LENGTH).step_by(STEP).collect();
         let mut nodes = vec![-1; addresses.len()];
-        let is_known = super::mempolicy::nodes_of_pages(0, &addresses, &mut nodes).is_ok();
+        let is_known = crate::sys::mempolicy::nodes_of_pages(0, &addresses, &mut nodes).is_ok();
         let strayed = |on: &i32| *on >= 0 && *on != i32::from(self.node.0);
         let any = is_known && nodes.iter().any(strayed);
         if any || !is_known {

@@ -7,11 +7,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{Change, Journal, OnConflict};
+use super::super::{Change, Journal, OnConflict};
 use crate::fake::crash_at_write::{self, CrashAtWrite, Death, Victim};
 use crate::fs::{Entry, Fs, FsError};
 
-const VICTIM: Victim = Victim("journal::kill::victim");
+const VICTIM: Victim = Victim("journal::tests::kill::victim");
 const FILES: [(&str, &str); 3] = [("sys/a", "1"), ("sys/b", "true"), ("sys/c", "old words")];
 
 /// Files whose writes are atomic, as in sysfs.

@@ -4,11 +4,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::kept::Kept;
+use crate::saved::Kept;
 
 use super::loads::Loads;
 use super::rows::Row;
-use crate::workload::found::Run;
+use crate::workload::results::Run;
 use nearfar_report::model::Machine;
 
 /// The `schema` of a [`Found`].
