@@ -17,9 +17,6 @@ use crate::conf::{Conf, ConfError, Full, Wrong};
 use crate::front::{self, Heap};
 use crate::{adapt, machine, nodes, program, stats, sys};
 
-/// Sizes from here on count as no limit.
-const TIB: u64 = 1 << 40;
-
 /// Reads `NEARFAR_CONF`, or else `CXLMALLOC_CONF`, and configures the heap. Errors are reported on stderr, once, and
 /// memory stays where the system puts it.
 ///
@@ -105,9 +102,8 @@ fn configure_smdk(text: &str) -> Result<(), String> {
 
 /// Nodes with their budgets, in order of use; empty if near memory has no limit, which is plain memory.
 fn order(smdk: &Smdk, near: Vec<u32>, far: Vec<u32>) -> Vec<(Vec<u32>, Option<u64>)> {
-    let budget = |size: Option<u64>| size.filter(|size| *size < TIB);
-    let normal = (near, budget(smdk.normal_size));
-    let exmem = (far, budget(smdk.exmem_size));
+    let normal = (near, smdk::budget(smdk.normal_size));
+    let exmem = (far, smdk::budget(smdk.exmem_size));
     let mut order = if smdk.exmem_first { [exmem, normal] } else { [normal, exmem] }.to_vec();
     order.retain(|(nodes, _)| !nodes.is_empty());
     let normal_only = !smdk.exmem_first && order.first().is_none_or(|(_, budget)| budget.is_none());

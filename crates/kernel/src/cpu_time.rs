@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::fs::Fs;
-use crate::sys::process;
+use crate::sys::{clock, process};
 
 /// CPU time: of the machine since boot, of this process since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct CpuTime {
 #[must_use]
 pub fn now(fs: &dyn Fs) -> Option<CpuTime> {
     let text = fs.read("proc/stat").ok().flatten()?;
-    let own = process::cpu_time(libc::RUSAGE_SELF) + process::cpu_time(libc::RUSAGE_CHILDREN);
+    let own = Duration::from_nanos(clock::own_cpu().0) + process::cpu_of_children();
     understand(&text, rustix::param::clock_ticks_per_second().max(1))
         .map(|time| CpuTime { own, ..time })
 }

@@ -211,12 +211,18 @@ fn size(text: &str) -> Option<Option<u64>> {
     (1..=MIB_MOST).contains(&mib).then_some(Some(mib << 20))
 }
 
+/// A size as a budget: none from 1 TiB on.
+#[must_use]
+pub fn budget(size: Option<u64>) -> Option<u64> {
+    size.filter(|size| *size < TIB)
+}
+
 impl Smdk {
     /// The lines that SMDK's scripts look for, with the effective `priority`.
     #[must_use]
     pub fn lines(&self) -> String {
         let size = |size: Option<u64>| {
-            size.filter(|size| *size < TIB)
+            budget(size)
                 .map_or_else(|| "unlimited".to_string(), |size| format!("{} MB", size >> 20))
         };
         let policy = match self.when_both_are_full {

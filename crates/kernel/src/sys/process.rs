@@ -12,9 +12,9 @@ pub(crate) fn peak_kib(of: libc::c_int) -> u64 {
     usage(of).ru_maxrss.cast_unsigned()
 }
 
-/// CPU time of this process, or of its descendants that have ended and were waited for.
-pub(crate) fn cpu_time(of: libc::c_int) -> Duration {
-    let usage = usage(of);
+/// CPU time of descendants of this process that have ended and were waited for.
+pub(crate) fn cpu_of_children() -> Duration {
+    let usage = usage(libc::RUSAGE_CHILDREN);
     let time = |time: libc::timeval| {
         Duration::new(time.tv_sec.cast_unsigned(), 0)
             + Duration::from_micros(time.tv_usec.cast_unsigned())
