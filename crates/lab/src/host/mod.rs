@@ -23,6 +23,7 @@ mod boot;
 mod files;
 mod qemu;
 mod session;
+mod silence;
 mod stacks;
 mod terminal;
 mod timing;

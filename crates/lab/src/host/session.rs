@@ -17,6 +17,7 @@ use signal_hook::iterator::Signals;
 
 use super::boot::{self, Boot, LOOK};
 use super::files::RunFiles;
+use super::silence::{Due, NO_SIGNAL, REPORT, Silence};
 use super::stacks;
 use super::terminal::{self, Raw};
 use super::vm::Vm;
@@ -28,6 +29,8 @@ use crate::wire::{CHUNK, CREDIT, Decoder, Frame, Outcome, Start, Stream, VERSION
 /// How long a command may take to end after its time limit, and a guest to acknowledge a signal.
 const GRACE: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(3);
+/// The longest wait for an event.
+const LONG: Duration = Duration::from_secs(3600);
 /// Exit status of timeout(1) on expiry.
 const TIMED_OUT: u8 = 124;
 
@@ -71,6 +74,8 @@ pub(super) struct Session<'a> {
     asked: Option<i32>,
     /// The signal that must end the command, and its deadline.
     ending: Option<(i32, Deadline)>,
+    /// Questions to the guest while the command runs.
+    silence: Silence,
     to_guest: Sender<Vec<u8>>,
     outputs: Vec<(Stream, Sender<Vec<u8>>, thread::JoinHandle<()>)>,
     input_credit: Option<Sender<usize>>,
@@ -95,6 +100,7 @@ impl<'a> Session<'a> {
             unanswered: None,
             asked: None,
             ending: None,
+            silence: Silence::new(),
             to_guest,
             outputs: Vec::new(),
             input_credit: None,
@@ -115,6 +121,7 @@ impl<'a> Session<'a> {
             let event = match self.events.recv_timeout(self.patience()) {
                 Ok(event) => event,
                 Err(RecvTimeoutError::Timeout) => {
+                    self.watch(say);
                     let late = self.unheeded();
                     if let Some(ended) =
                         late.map_or_else(|| self.too_long(), |late| Ok(Some(late)))?
@@ -125,6 +132,9 @@ impl<'a> Session<'a> {
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(self.lost(None)),
             };
+            if matches!(event, Event::Frame(_)) && self.silence.heard() {
+                say.line("the guest answers again");
+            }
             match event {
                 Event::Frame(Frame::Hello(hello)) if hello.version == VERSION => {
                     // From here on the terminal is the command's.
@@ -226,9 +236,25 @@ impl<'a> Session<'a> {
     /// How long to wait for the next event.
     fn patience(&self) -> Duration {
         let signals = [self.unanswered, self.ending.map(|(_, deadline)| deadline)];
-        let longest = if self.stage == Stage::Booting { LOOK } else { Duration::from_secs(3600) };
+        let longest = match self.stage {
+            Stage::Booting => LOOK,
+            Stage::Running => self.silence.left(LONG),
+            Stage::Starting | Stage::OutOfTime => LONG,
+        };
         let left = signals.into_iter().flatten().map(|deadline| deadline.left(longest)).min();
         self.deadline.left(longest).min(left.unwrap_or(longest))
+    }
+
+    /// Asks the guest whether it is there, and tells the user if it has not answered.
+    fn watch(&mut self, say: &dyn Say) {
+        if self.stage != Stage::Running {
+            return;
+        }
+        match self.silence.due() {
+            Some(Due::Question) => self.send(&Frame::Signal(NO_SIGNAL)),
+            Some(Due::Report) => say.line(REPORT),
+            None => {}
+        }
     }
 
     /// Reports a guest that has not acknowledged a signal in time, or a command that has not ended by one.
@@ -246,11 +272,13 @@ impl<'a> Session<'a> {
 
     /// Has a guest that is ended by force print the stacks of its tasks, and keeps its console.
     fn with_stacks(&mut self, message: &str) -> String {
+        let mut log = "its console";
         if stacks::ask(&self.files.monitor()).is_ok() {
             // The kernel then powers off.
             self.vm.wait(stacks::PRINTING);
+            log = "the stacks of its processes";
         }
-        format!("{message}; the stacks of its processes: {}", self.files.keep_console().display())
+        format!("{message}; {log}: {}", self.files.keep_console().display())
     }
 
     /// Handles a passed deadline.

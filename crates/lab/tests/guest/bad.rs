@@ -121,6 +121,26 @@ pub(crate) fn no_qemu_survives_an_interrupted_boot() {
     wait_until("QEMU to end", || !alive(qemu));
 }
 
+pub(crate) fn a_guest_that_hangs_is_reported_and_ended_by_a_signal() {
+    let mut child = run("", &["sh", "-c", "echo up; sleep 1000"]).spawn().unwrap();
+    let qemu = qemu_of(&child);
+    let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(output.next().unwrap().unwrap(), "up");
+    let stopped = Pid::from_raw(i32::try_from(qemu).unwrap()).unwrap();
+    rustix::process::kill_process(stopped, Signal::STOP).unwrap();
+    let mut messages = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let report = messages.find(|line| line.contains("does not answer")).unwrap();
+    assert!(report.contains("SIGTERM ends it"), "{report}");
+    rustix::process::kill_process(stopped, Signal::CONT).unwrap();
+    assert!(messages.any(|line| line.contains("the guest answers again")));
+    rustix::process::kill_process(stopped, Signal::STOP).unwrap();
+    rustix::process::kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let end = messages.find(|line| line.contains("did not answer the signal")).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(143), "{end}");
+    wait_until("QEMU to end", || !alive(qemu));
+    let _ = fs::remove_file(end.rsplit("its console: ").next().unwrap());
+}
+
 pub(crate) fn bad_usage_is_named_and_nothing_boots() {
     let cases: [(&[&str], i32, &str); 12] = [
         (

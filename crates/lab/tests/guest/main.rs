@@ -57,6 +57,7 @@ const TESTS: &[Test] = tests! {
         a_guest_that_does_not_come_up_is_given_up,
         no_qemu_survives_a_killed_lab,
         no_qemu_survives_an_interrupted_boot,
+        a_guest_that_hangs_is_reported_and_ended_by_a_signal,
         bad_usage_is_named_and_nothing_boots,
         a_cache_that_cannot_be_written_is_named,
         a_full_disk_is_named_and_leaves_nothing_half,
