@@ -1,8 +1,7 @@
 //! Popularity of records: YCSB's request distributions.
 //!
-//! - **zipfian**: record 0 is the most popular, record k is requested in proportion to 1 / (k + 1)^0.99 (the method of
-//!   Gray et al., "Quickly generating billion-record synthetic databases", SIGMOD 1994, which is exact for the first
-//!   two ranks).
+//! - **zipfian**: record 0 is the most popular, record k is requested in proportion to 1 / (k + 1)^0.99 ([`Zipf`]; YCSB
+//!   draws by an approximation of the same law).
 //! - **scrambled**: a zipfian over ten thousand million items, hashed (FNV-1a, 64 bits) over the records, so that
 //!   popular records are scattered. This is YCSB's `requestdistribution=zipfian`.
 //! - **latest**: a zipfian counted back from the most recently inserted record.
@@ -13,12 +12,12 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::random::Random;
+use crate::requests::Zipf;
 
 /// YCSB's zipfian constant.
 const THETA: f64 = 0.99;
-/// Items of the zipfian behind the scrambled one, and their zeta: the sum of 1 / k^0.99 for k up to that number.
+/// Items of the zipfian behind the scrambled one.
 const ITEMS: u64 = 10_000_000_000;
-const ITEMS_ZETA: f64 = 26.469_028_201_783_02;
 
 /// A request distribution.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -94,7 +93,7 @@ impl fmt::Display for Popularity {
 #[derive(Clone, Debug)]
 pub struct Chooser {
     popularity: Popularity,
-    zipfian: Zipfian,
+    zipfian: Zipf,
     /// Records over which the scrambled numbers are spread: existing and expected ones.
     space: u64,
 }
@@ -103,28 +102,24 @@ impl Chooser {
     /// For this many records, and at most this many inserts.
     #[must_use]
     pub fn new(popularity: Popularity, records: u64, inserts: u64) -> Self {
-        let zipfian = match popularity {
-            Popularity::Zipfian | Popularity::Latest => Zipfian::new(records),
-            Popularity::Scrambled => Zipfian::with_zeta(ITEMS, ITEMS_ZETA),
-            Popularity::Uniform | Popularity::Hotspot { .. } => Zipfian::with_zeta(1, 1.0),
-        };
-        Self { popularity, zipfian, space: records + inserts }
+        let items = if popularity == Popularity::Scrambled { ITEMS } else { records };
+        Self { popularity, zipfian: Zipf::within(items, THETA), space: records + inserts }
     }
 
     /// Chooses one of the `records` that exist now; there must be at least one.
     pub fn choose(&mut self, random: &mut Random, records: u64) -> u64 {
         match self.popularity {
-            Popularity::Zipfian => self.zipfian.rank(random).min(records - 1),
+            Popularity::Zipfian => self.zipfian.draw(random).min(records - 1),
             Popularity::Scrambled => loop {
                 // A record that does not exist yet is drawn again, as in YCSB.
-                let chosen = fnv64(self.zipfian.rank(random)) % self.space;
+                let chosen = fnv64(self.zipfian.draw(random)) % self.space;
                 if chosen < records {
                     return chosen;
                 }
             },
             Popularity::Latest => {
-                self.zipfian.grow(records);
-                records - 1 - self.zipfian.rank(random).min(records - 1)
+                self.zipfian = Zipf::within(records, THETA);
+                records - 1 - self.zipfian.draw(random).min(records - 1)
             }
             Popularity::Uniform => random.below(records),
             Popularity::Hotspot { set_percent, share_percent } => {
@@ -137,62 +132,6 @@ impl Chooser {
             }
         }
     }
-}
-
-/// Ranks with probabilities in proportion to 1 / (rank + 1)^0.99.
-#[derive(Clone, Debug)]
-struct Zipfian {
-    items: u64,
-    zeta: f64,
-    eta: f64,
-}
-
-impl Zipfian {
-    fn new(items: u64) -> Self {
-        Self::with_zeta(items, terms(0, items))
-    }
-
-    fn with_zeta(items: u64, zeta: f64) -> Self {
-        let eta = (1.0 - (2.0 / float(items)).powf(1.0 - THETA)) / (1.0 - terms(0, 2) / zeta);
-        Self { items, zeta, eta }
-    }
-
-    /// Adds new items; only their terms are computed.
-    fn grow(&mut self, items: u64) {
-        if items > self.items {
-            *self = Self::with_zeta(items, self.zeta + terms(self.items, items));
-        }
-    }
-
-    fn rank(&self, random: &mut Random) -> u64 {
-        let unit = random.unit();
-        let scaled = unit * self.zeta;
-        if scaled < 1.0 {
-            return 0;
-        }
-        if scaled < 1.0 + 0.5f64.powf(THETA) {
-            return 1.min(self.items - 1);
-        }
-        let rank = float(self.items) * (self.eta * unit - self.eta + 1.0).powf(1.0 / (1.0 - THETA));
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a share of the items, from 0 up; the fraction is to go"
-        )]
-        let rank = rank as u64;
-        rank.min(self.items - 1)
-    }
-}
-
-/// Sum of 1 / k^0.99 for k from `from` + 1 to `to`.
-fn terms(from: u64, to: u64) -> f64 {
-    (from + 1..=to).map(|k| float(k).powf(-THETA)).sum()
-}
-
-fn float(items: u64) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "numbers of items are far below 2^53")]
-    let float = items as f64;
-    float
 }
 
 /// YCSB's hash of a number: FNV-1a over its eight bytes, least first, without the sign.
@@ -221,6 +160,21 @@ mod tests {
         counts
     }
 
+    /// Sum of 1 / k^0.99 for k up to `to`: the tail beyond 10^6 as an integral (Euler and Maclaurin).
+    fn terms(to: u64) -> f64 {
+        let exact = to.min(1_000_000);
+        let sum: f64 = (1..=exact).map(|k| float(k).powf(-THETA)).sum();
+        let (from, to) = (float(exact), float(to));
+        let integral = (to.powf(1.0 - THETA) - from.powf(1.0 - THETA)) / (1.0 - THETA);
+        sum + integral + (to.powf(-THETA) - from.powf(-THETA)) / 2.0
+    }
+
+    fn float(items: u64) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "numbers of items are far below 2^53")]
+        let float = items as f64;
+        float
+    }
+
     /// Whether a count is within five standard deviations of a share.
     fn is_share(count: u32, share: f64) -> bool {
         let expected = f64::from(DRAWS) * share;
@@ -228,22 +182,11 @@ mod tests {
     }
 
     #[test]
-    fn the_first_two_ranks_have_their_exact_shares() {
+    fn the_first_records_have_their_shares() {
         let counts = counts(Popularity::Zipfian, 1000);
-        let zeta: f64 = (1..=1000).map(|k| 1.0 / f64::from(k).powf(0.99)).sum();
-        assert!(is_share(counts[0], 1.0 / zeta), "{}", counts[0]);
-        assert!(is_share(counts[1], 1.0 / 2f64.powf(0.99) / zeta), "{}", counts[1]);
-    }
-
-    #[test]
-    fn the_first_tenth_and_hundredth_have_their_shares_within_the_methods_error() {
-        let counts = counts(Popularity::Zipfian, 1000);
-        let zeta = |to: i32| (1..=to).map(|k| 1.0 / f64::from(k).powf(0.99)).sum::<f64>();
-        for first in [10, 100, 500] {
+        for first in [1, 2, 10, 100, 500] {
             let drawn: u32 = counts[..usize::try_from(first).unwrap()].iter().sum();
-            let share = f64::from(drawn) / f64::from(DRAWS);
-            let expected = zeta(first) / zeta(1000);
-            assert!((share - expected).abs() < 0.02, "first {first}: {share} for {expected}");
+            assert!(is_share(drawn, terms(first) / terms(1000)), "first {first}: {drawn}");
         }
         assert!(counts.iter().all(|count| *count > 0), "every record is asked for");
     }
@@ -256,18 +199,9 @@ mod tests {
         let second = usize::try_from(fnv64(1) % 500).unwrap();
         assert!(first.abs_diff(second) > 1);
         // The first item's own share, and the shares of others that hash to the same record.
-        let own = 1.0 / ITEMS_ZETA;
+        let own = 1.0 / terms(ITEMS);
         let share = f64::from(counts[first]) / f64::from(DRAWS);
         assert!(share > own * 0.97 && share < own + 0.02, "{share} for {own}");
-    }
-
-    #[test]
-    fn the_zeta_of_the_scrambled_zipfian_is_that_of_its_items() {
-        // Euler and Maclaurin: the tail beyond 10^6 as an integral and half its last term.
-        let (from, to) = (1e6f64, 1e10f64);
-        let integral = (to.powf(0.01) - from.powf(0.01)) / 0.01;
-        let zeta = terms(0, 1_000_000) + integral + (to.powf(-0.99) - from.powf(-0.99)) / 2.0;
-        assert!((zeta - ITEMS_ZETA).abs() < 1e-6, "{zeta}");
     }
 
     #[test]
@@ -277,7 +211,7 @@ mod tests {
         for records in [100u64, 150, 1000] {
             let last = (0..20_000).filter(|_| chooser.choose(&mut random, records) == records - 1);
             let share = f64::from(u32::try_from(last.count()).unwrap()) / 20_000.0;
-            let expected = 1.0 / terms(0, records);
+            let expected = 1.0 / terms(records);
             assert!((share - expected).abs() < 0.02, "{records}: {share} for {expected}");
         }
     }

@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::requests::{Arrivals, Random, Spacing};
+use crate::random::Random;
+use crate::requests::{Arrivals, Spacing};
 
 use nearfar_kernel::clock::{self, Stopwatch};
 

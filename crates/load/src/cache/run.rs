@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, ScopedJoinHandle};
 use std::time::Duration;
 
-use crate::requests::{Random, Spacing, Stream};
+use crate::random::Random;
+use crate::requests::{Spacing, Stream};
 use anyhow::anyhow;
 
 use super::gate::{Gate, Waiting};

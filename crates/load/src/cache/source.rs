@@ -11,7 +11,8 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::unpack::unpacked;
-use crate::requests::{Format, Layout, Random, Request, Stream, Synthetic, Trace};
+use crate::random::Random;
+use crate::requests::{Format, Layout, Request, Stream, Synthetic, Trace};
 use anyhow::Context as _;
 
 /// Requests per batch, and batches queued for a worker.

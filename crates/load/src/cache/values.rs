@@ -3,7 +3,8 @@
 //! Deriving bytes from a key and its version takes about a nanosecond each, as does checking them, so this is done only
 //! with `--verify`; otherwise a value is a part of one buffer of random bytes.
 
-use crate::requests::{Random, value};
+use crate::random::Random;
+use crate::requests::value;
 
 /// One worker's values.
 #[derive(Debug)]

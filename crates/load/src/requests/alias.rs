@@ -56,7 +56,7 @@ fn part(share: f64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::requests::Random;
+    use crate::random::Random;
 
     #[test]
     fn each_is_drawn_by_its_weight() {

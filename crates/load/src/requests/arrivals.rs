@@ -3,7 +3,7 @@
 //! Latency is measured from these times, not from when a request could be sent, so that a slow target can't hide the
 //! waiting time of later requests (coordinated omission).
 
-use super::Random;
+use crate::random::Random;
 
 /// Distribution of the time between requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

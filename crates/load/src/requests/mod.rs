@@ -10,7 +10,6 @@ mod alias;
 mod arrivals;
 pub mod cachebench;
 mod popularity;
-mod random;
 mod sizes;
 mod synthetic;
 mod trace;
@@ -19,7 +18,6 @@ mod zipf;
 
 pub use arrivals::{Arrivals, Spacing};
 pub use popularity::{BUCKETS, Buckets};
-pub use random::Random;
 pub use sizes::Sizes;
 pub use synthetic::{Parts, Popularity, Ratios, Stream, Synthetic};
 pub use trace::{Format, Layout, Picked, Reason, Table, Trace, TraceError};

@@ -6,7 +6,8 @@
 //! a bucket's share keeps all of it (cachebench rounds each bucket up to a whole object, which spreads such an object
 //! over several keys).
 
-use super::{Random, Unusable};
+use super::Unusable;
+use crate::random::Random;
 
 /// Buckets of equal weight.
 pub const BUCKETS: usize = 2048;

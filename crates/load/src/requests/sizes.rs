@@ -6,7 +6,7 @@
 
 use super::Unusable;
 use super::alias::Alias;
-use super::random::{mix, scaled};
+use crate::random::{mix, scaled};
 
 /// A distribution of whole numbers.
 #[derive(Clone, Debug)]

@@ -9,8 +9,8 @@
 use std::sync::Arc;
 
 use super::alias::Alias;
-use super::random::mix;
-use super::{Buckets, KEY_MAX, Op, Random, Request, Sizes, Unusable, VALUE_MAX, Zipf};
+use super::{Buckets, KEY_MAX, Op, Request, Sizes, Unusable, VALUE_MAX, Zipf};
+use crate::random::{Random, mix};
 
 /// The most keys: numbers that a float represents exactly.
 pub(super) const KEYS_MAX: u64 = 1 << 53;

@@ -9,7 +9,7 @@
 //! is a truncated value or another key's. Whether a value is the newest is not checked: that would need a record of the
 //! stores.
 
-use super::random::mix;
+use crate::random::mix;
 
 /// Values of at least this many bytes contain a version.
 pub const VERSIONED: usize = 16;

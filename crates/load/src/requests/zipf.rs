@@ -4,7 +4,8 @@
 //! distributions", 1996): exact for every exponent, 1 and above included, without a table, in less than 1.2 tries on average.
 //! The area under x^-s, H below, is written with expm1 and ln_1p so that it passes smoothly through s = 1, where it is ln x.
 
-use super::{Random, Unusable};
+use super::Unusable;
+use crate::random::Random;
 
 /// Largest exponent: above it, practically every draw is rank 1.
 pub(super) const EXPONENT_MAX: f64 = 50.0;
@@ -34,13 +35,20 @@ impl Zipf {
         if !(0.0..=EXPONENT_MAX).contains(&exponent) {
             return Err(Unusable::Exponent(exponent));
         }
-        #[expect(clippy::cast_precision_loss, reason = "fewer than 2^53, checked above")]
+        Ok(Self::within(items, exponent))
+    }
+
+    /// Over this many ranks, or the closest number of ranks that is possible, with an exponent from 0 to
+    /// [`EXPONENT_MAX`].
+    pub(crate) fn within(items: u64, exponent: f64) -> Self {
+        let items = items.clamp(1, super::synthetic::KEYS_MAX);
+        #[expect(clippy::cast_precision_loss, reason = "at most 2^53, by the clamp above")]
         let last = items as f64;
         let mut zipf = Self { items, last, exponent, from: 0.0, to: 0.0, sure: 0.0 };
         zipf.from = zipf.area(1.5) - 1.0;
         zipf.to = zipf.area(last + 0.5);
         zipf.sure = 2.0 - zipf.edge(zipf.area(2.5) - zipf.height(2.0));
-        Ok(zipf)
+        zipf
     }
 
     /// Draws a rank from 0; 0 is the most frequent.
