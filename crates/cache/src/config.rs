@@ -167,11 +167,19 @@ impl Config {
         self.tiers.iter().map(|tier| tier.bytes).sum()
     }
 
+    /// A quarter of the smallest tier: the largest item that [`Self::item_max`] may allow.
+    #[must_use]
+    pub fn item_share(&self) -> usize {
+        let smallest = self.tiers.iter().map(|tier| tier.bytes).min().unwrap_or(0);
+        usize::try_from(smallest / ITEM_SHARE).unwrap_or(usize::MAX)
+    }
+
     /// Maximum bytes of key and value, if an item of one slot has at most `single`.
     pub(crate) fn largest(&self, single: usize) -> usize {
-        let smallest = self.tiers.iter().map(|tier| tier.bytes).min().unwrap_or(0);
-        let share = usize::try_from(smallest / ITEM_SHARE).unwrap_or(usize::MAX);
-        share.max(single).min(self.item_max.unwrap_or(usize::MAX)).min(VALUE_MAX + KEY_MAX)
+        self.item_share()
+            .max(single)
+            .min(self.item_max.unwrap_or(usize::MAX))
+            .min(VALUE_MAX + KEY_MAX)
     }
 
     pub(crate) fn item_count(&self) -> usize {

@@ -347,7 +347,7 @@ fn what_can_not_be_served_is_refused_before_anything_is_made() {
         (&["--listen", "no.such.name.invalid"], "--listen no.such.name.invalid"),
         (&["-m", "near=64m,far=64m"], "write -m near=64m -m far=64m"),
         (&["-p", "80x"], "write a whole number, 0 to 65535"),
-        (&["-m", "1"], "tier 0, which has 1 MiB"),
+        (&["-m", "1", "-I", "1m"], "tier 0, which has 1 MiB"),
         (&["-u", "no-such-user"], "--user no-such-user: no such user"),
         (&["-d", "-m", "64"], "supported options of memcached are"),
         (&["-o", "modern"], "supported options of memcached are"),
@@ -381,6 +381,15 @@ fn a_dry_run_warns_as_a_start_does() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(said.contains(warning) && (said.is_empty() == warning.is_empty()), "{said}");
     }
+}
+
+#[test]
+fn a_small_cache_takes_items_of_a_quarter_of_it() {
+    let server = Running::start(&["-p", "0", "-m", "2", "-t", "1"]);
+    let mut client = server.connect();
+    let set = |bytes: usize| format!("set a 0 0 {bytes}\r\n{}\r\n", "x".repeat(bytes));
+    ask(&mut client, &set((512 << 10) - 100), "STORED\r\n");
+    ask(&mut client, &set(512 << 10), "SERVER_ERROR object too large for cache\r\n");
 }
 
 #[test]

@@ -36,6 +36,11 @@ impl Clock {
         Duration::from_secs(1) - Duration::from_nanos(self.since().subsec_nanos().into())
     }
 
+    /// Nanoseconds since it was created.
+    pub(super) fn nanos(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
     /// Microseconds since it was created.
     pub(super) fn micros(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)

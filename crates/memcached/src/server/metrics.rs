@@ -3,6 +3,7 @@
 
 use core::fmt::{Display, Write as _};
 
+use super::latency::{ABOUT, NAME};
 use super::shared::{Shared, Teller};
 use crate::proto::{COUNTED, Host as _};
 
@@ -152,7 +153,7 @@ pub(super) fn text(shared: &Shared) -> String {
         let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
         let _ = writeln!(out, "nearfar_cache_{name}{labels} {value}");
     }
-    out
+    out + &shared.state.latencies.text("nearfar_cache_")
 }
 
 #[cfg(test)]
@@ -194,7 +195,8 @@ mod tests {
             format!("| `{name}` | {labels} | {kind} | {what} | `{stat}` |\n")
         };
         let rows: String = ROWS.iter().filter(|(_, name, ..)| !name.is_empty()).map(row).collect();
-        let page = HEAD.to_owned() + &rows;
+        let histogram = format!("| `{NAME}` | `le` | histogram | {ABOUT} | |\n");
+        let page = HEAD.to_owned() + &rows + &histogram;
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cache-metrics.md");
         if std::env::var_os("UPDATE").is_some() {
             std::fs::write(path, &page).unwrap();

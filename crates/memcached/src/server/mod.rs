@@ -8,6 +8,7 @@ mod clock;
 mod config;
 mod front;
 mod http;
+mod latency;
 mod listen;
 mod metrics;
 mod peer;

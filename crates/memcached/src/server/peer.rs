@@ -7,6 +7,7 @@
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
+use super::latency::EVERY;
 use super::shared::{Seen, Shared};
 use super::stream::{Got, Stream};
 use crate::proto::{Connection, Counters, Dispatch, PendingReads, Stop};
@@ -37,6 +38,16 @@ pub(super) enum Next {
 pub(super) struct Buffers {
     pub(super) input: Vec<u8>,
     pub(super) output: Vec<u8>,
+    /// Number of reads, to time one of many.
+    pub(super) reads: u32,
+}
+
+impl Buffers {
+    /// Whether the present read is to be timed.
+    fn is_timed(&mut self) -> bool {
+        self.reads = self.reads.wrapping_add(1);
+        self.reads.is_multiple_of(EVERY)
+    }
 }
 
 /// The environment of a turn.
@@ -80,6 +91,8 @@ pub(super) struct Peer {
     pending: Vec<u8>,
     sent: usize,
     is_leaving: bool,
+    /// When the requests under way were read, in nanoseconds since the start; `None` if they are not timed.
+    began: Option<u64>,
     /// The peer has closed its side: reads continue to the end.
     pub(super) is_ending: bool,
     /// Whether it is polled for writing.
@@ -103,6 +116,7 @@ impl Peer {
             pending: Vec::new(),
             sent: 0,
             is_leaving: false,
+            began: None,
             is_ending: false,
             is_watched: false,
             is_queued: false,
@@ -208,7 +222,7 @@ impl Peer {
 
     fn try_turn(&mut self, work: &Work<'_>, buffers: &mut Buffers) -> io::Result<Next> {
         let (counts, second) = (work.counts(), work.second);
-        let Buffers { input, output } = buffers;
+        let state = &work.shared.state;
         for _ in 0..READS {
             if self.is_stalled() && !self.flush(counts, second)? {
                 return Ok(Next::Wait);
@@ -219,6 +233,8 @@ impl Peer {
             if self.waits() {
                 return Ok(Next::Wait);
             }
+            let is_timed = !self.owes && buffers.is_timed();
+            let Buffers { input, output, .. } = &mut *buffers;
             let mut have = self.rest.len();
             input[..have].copy_from_slice(&self.rest);
             self.rest.clear();
@@ -237,6 +253,7 @@ impl Peer {
                 counts.bytes_read.add(got.bytes() as u64);
                 self.second = second;
                 have = filled;
+                self.began = is_timed.then(|| state.clock.nanos());
             }
             self.seen.asks(second);
             output.clear();
@@ -246,6 +263,12 @@ impl Peer {
             self.is_leaving = fed.stop == Stop::Close;
             if !output.is_empty() {
                 self.send(output, counts)?;
+            }
+            if fed.stop != Stop::Later
+                && let Some(began) = self.began.take()
+                && !output.is_empty()
+            {
+                state.latencies.add(state.clock.nanos().saturating_sub(began));
             }
             match fed.stop {
                 Stop::Input if is_last => return Ok(Next::Wait),

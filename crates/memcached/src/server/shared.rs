@@ -13,6 +13,7 @@ use mio::Waker;
 
 use super::clock::Clock;
 use super::config::{Config, Overload};
+use super::latency::Latencies;
 use super::listen::Listener;
 use crate::proto::{Doing, Figures, Host, Service, Shutdown};
 use nearfar_cache::store::Store;
@@ -87,6 +88,7 @@ pub(super) struct State {
     /// Seconds since the start, at the last check.
     pub(super) second: AtomicU32,
     pub(super) gauges: Gauges,
+    pub(super) latencies: Latencies,
     /// Connections by descriptor.
     seen: Mutex<BTreeMap<i32, Arc<Seen>>>,
     /// Listeners by descriptor.
@@ -106,6 +108,7 @@ impl State {
             clock,
             second: AtomicU32::new(0),
             gauges: Gauges::default(),
+            latencies: Latencies::default(),
             seen: Mutex::default(),
             listeners: listeners.iter().map(|one| (one.number(), one.name().into())).collect(),
             port: listeners.iter().find_map(Listener::address).map_or(0, |one| one.port()),
@@ -276,6 +279,7 @@ impl Host for Teller {
         ] {
             one.store(0, Relaxed);
         }
+        self.0.latencies.reset();
     }
 
     fn shutdown(&self, how: Shutdown) {

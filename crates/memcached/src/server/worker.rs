@@ -85,7 +85,7 @@ impl Worker {
             peers: Vec::new(),
             free: Vec::new(),
             again: VecDeque::new(),
-            buffers: Buffers { input: vec![0; INPUT], output: Vec::with_capacity(INPUT) },
+            buffers: Buffers { input: vec![0; INPUT], output: Vec::with_capacity(INPUT), reads: 0 },
             pending,
             landed: Vec::new(),
             held: 0,

@@ -79,6 +79,26 @@ fn commands_of_every_class_are_answered() {
     soon("its place is free", || dial(&server).figure("curr_connections") == 1);
 }
 
+/// Monitors refuse all statistics if one line has other words.
+#[test]
+fn each_statistic_is_a_name_and_a_number() {
+    const TEXTS: [&str; 2] = ["version", "libevent"];
+    let server = serve(config());
+    let mut client = dial(&server);
+    client.ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+    for of in ["", "slabs", "items", "settings"] {
+        let stats = client.ask_until(&format!("stats {of}\r\n"), "END\r\n");
+        let lines: Vec<Vec<&str>> = stats.lines().map(|line| line.split(' ').collect()).collect();
+        let (end, lines) = lines.split_last().unwrap();
+        assert!(*end == ["END"] && lines.len() > 5, "stats {of}: {stats}");
+        for line in lines {
+            let [word, name, value] = line[..] else { panic!("stats {of}: {line:?}") };
+            let is_text = of == "settings" || TEXTS.contains(&name);
+            assert!(word == "STAT" && (is_text || value.parse::<f64>().is_ok()), "{of}: {line:?}");
+        }
+    }
+}
+
 #[test]
 fn commands_are_counted_in_the_class_of_their_item() {
     const COUNTED: [&str; 8] = [

@@ -40,7 +40,12 @@ fn every_sample_has_its_type_before_it_and_stands_once() {
             assert!(typed.0.starts_with("nearfar_cache_"), "{}", typed.0);
         } else if !line.starts_with("# HELP ") {
             let (sample, value) = line.rsplit_once(' ').unwrap();
-            assert_eq!(sample.split('{').next(), Some(typed.0), "{line}");
+            let name = sample.split('{').next().unwrap();
+            let name = match typed.1 {
+                "histogram" => name.rsplit_once('_').unwrap().0,
+                _ => name,
+            };
+            assert_eq!(name, typed.0, "{line}");
             assert!(samples.insert(sample), "{sample} stands twice");
             let _: f64 = value.parse().unwrap();
         }
@@ -60,6 +65,25 @@ fn every_sample_has_its_type_before_it_and_stands_once() {
         assert!(body.lines().any(|one| one == line), "{line} in {body}");
     }
     assert_eq!(server.metrics().lines().count(), body.lines().count());
+}
+
+#[test]
+fn service_times_are_a_histogram_of_some_reads() {
+    let server = measured();
+    let mut client = dial(&server);
+    for _ in 0..64 {
+        client.ask("get none\r\n", "END\r\n");
+    }
+    let count = |server: &Server, name: &str| -> u64 {
+        let name = format!("nearfar_cache_service_seconds_{name} ");
+        let metrics = server.metrics();
+        metrics.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
+    };
+    let counted = count(&server, "count");
+    assert!((1..=64).contains(&counted), "{counted}");
+    assert_eq!(count(&server, "bucket{le=\"+Inf\"}"), counted);
+    client.ask("stats reset\r\n", "RESET\r\n");
+    assert!(count(&server, "count") <= 1);
 }
 
 #[test]

@@ -21,12 +21,15 @@ use nearfar_command::sandbox;
 
 /// memcached's port.
 const PORT: u16 = 11211;
+/// memcached's default of `-I`.
+const ITEM_MAX: usize = 1 << 20;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Maximum item size, counting key, value and 57 bytes of overhead, up to 16m
-    #[arg(short = 'I', long, value_name = "SIZE", value_parser = item_size, default_value = "1m")]
-    item_max: Bytes,
+    /// Maximum item size, counting key, value and 57 bytes of overhead, up to 16m [default: 1m, or a quarter of the
+    /// smallest tier]
+    #[arg(short = 'I', long, value_name = "SIZE", value_parser = item_size)]
+    item_max: Option<Bytes>,
     /// Show the plan without serving
     #[arg(long)]
     dry_run: bool,
@@ -165,8 +168,9 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
     if !args.absent.is_empty() {
         return Err(anyhow::anyhow!(PRESENT)).ends_with(Exit::Usage);
     }
-    let item_max = usize::try_from(args.item_max.0)?;
-    let cache = args.engine.cache(Some(args.item_max))?;
+    let mut cache = args.engine.cache(args.item_max)?;
+    let item_max = cache.0.item_max.unwrap_or_else(|| cache.0.item_share().min(ITEM_MAX));
+    cache.0.item_max = Some(item_max);
     let server = args.server(item_max).ends_with(Exit::Usage)?;
     if args.dry_run {
         cache.0.copying.open().context("--copy")?;
