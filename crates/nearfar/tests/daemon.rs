@@ -98,7 +98,7 @@ fn it_publishes_until_it_is_told_to_stop_and_leaves_nothing() {
         let place = Place::new();
         let running = Running::start(&["--interval", "10000", "--advice", &place.page()]);
         let found = status(&place.page()).unwrap();
-        assert_eq!(found["schema"], "nearfar.daemon/1");
+        assert_eq!(found["schema"], "nearfar.daemon/2");
         assert_eq!(found["pid"], running.id());
         let rights = fs::read_to_string(format!("/proc/{}/status", running.id())).unwrap();
         assert!(rights.contains("CapPrm:\t0000000000000000\n"), "{rights}");
@@ -107,8 +107,8 @@ fn it_publishes_until_it_is_told_to_stop_and_leaves_nothing() {
         assert!(!nodes.is_empty());
         for node in nodes {
             assert!(node["idle_ns"].as_u64().unwrap() > 0, "{node}");
-            assert!(node["pressure_percent"].as_u64().unwrap() >= 50, "{node}");
-            assert!(node["free_basis_points"].as_u64().unwrap() <= 10_000, "{node}");
+            assert!(node["pressure_bp"].as_u64().unwrap() >= 5000, "{node}");
+            assert!(node["free_bp"].as_u64().unwrap() <= 10_000, "{node}");
         }
         assert_eq!(nodes.iter().map(|node| node["weight"].as_u64().unwrap()).sum::<u64>(), 16);
         let table = output(&["status", "--advice", &place.page()]);
@@ -126,7 +126,7 @@ fn a_status_in_json_is_json_where_no_daemon_runs() {
     let none = output(&["status", "--json", "--advice", &Place::new().page()]);
     let found: Value = serde_json::from_slice(&none.stdout).unwrap();
     assert_eq!((none.status.code(), &found["running"]), (Some(1), &Value::Bool(false)));
-    assert_eq!(found["schema"], "nearfar.daemon/1");
+    assert_eq!(found["schema"], "nearfar.daemon/2");
     assert!(found["why"].as_str().unwrap().contains("the daemon is not running"), "{found}");
 }
 
@@ -286,7 +286,7 @@ fn a_look_by_the_way_is_shown_and_published_nowhere() {
     let once = output(&["--once", "--json", "--interval", "10ms", "--advice", &place.page()]);
     assert!(once.status.success(), "{once:?}");
     let found: Value = serde_json::from_slice(&once.stdout).unwrap();
-    assert_eq!(found["schema"], "nearfar.daemon/1");
+    assert_eq!(found["schema"], "nearfar.daemon/2");
     assert!(!found["nodes"].as_array().unwrap().is_empty());
     let table = output(&["--once", "--interval", "10"]);
     assert!(String::from_utf8_lossy(&table.stdout).contains("nothing is published"), "{table:?}");

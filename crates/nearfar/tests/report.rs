@@ -122,8 +122,8 @@ fn figures_in_json_are_numbers_with_their_units_in_the_names() {
     assert_eq!((&near["id"], near["bytes"].as_u64().unwrap() >> 20), (&json!(0), 243));
     let map = files.json(&["heatmap", "record.nfr", "--rows", "6", "--columns", "40"]);
     assert_eq!((&map["rows"], map["areas"].as_array().unwrap().len()), (&json!(6), 4));
-    let cells = map["areas"][1]["rate_permille"][5].as_array().unwrap();
-    assert!(cells.iter().all(|cell| *cell == 900), "{cells:?}");
+    let cells = map["areas"][1]["rate_bp"][5].as_array().unwrap();
+    assert!(cells.iter().all(|cell| *cell == 9000), "{cells:?}");
     let all = files.json(&["heatmap", "record.nfr", "--all"]);
     assert_eq!((&all["left_out_bytes"], all["areas"].as_array().unwrap().len()), (&json!(0), 2));
     let residency = files.json(&["residency", "record.nfr"]);

@@ -73,7 +73,7 @@ pub fn parse(text: &str) -> anyhow::Result<BTreeMap<NodeId, BandwidthByMix>> {
     json.with_context(|| format!("not JSON; {wanted}"))?;
     match schema(text).as_deref() {
         Some(SCHEMA) => {}
-        Some("nearfar.weights/1") => anyhow::bail!(
+        Some("nearfar.weights/2") => anyhow::bail!(
             "weights, not bandwidths from which weights follow; keep these: nearfar probe --save FILE"
         ),
         Some(found) => anyhow::bail!("the schema `{}`; {wanted}", found.escape_debug()),
@@ -132,7 +132,7 @@ mod tests {
             (String::new(), "not JSON"),
             ("[1]".into(), "no schema"),
             (r#"{"schema":"nearfar.bandwidth/2"}"#.into(), "nearfar.bandwidth/2"),
-            (r#"{"schema":"nearfar.weights/1"}"#.into(), "nearfar probe --save"),
+            (r#"{"schema":"nearfar.weights/2"}"#.into(), "nearfar probe --save"),
             (with("[]"), "no nodes"),
             (with(r#"[{"id":0}]"#), "either"),
             (with(r#"[{"id":0,"read_bytes_per_second":0}]"#), "can't be right"),

@@ -1,4 +1,4 @@
-//! Display of the advice page, as a table and as `nearfar.daemon/1`.
+//! Display of the advice page, as a table and as `nearfar.daemon/2`.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use nearfar_command::output::NotRunning;
 
 /// The `schema` of the JSON output.
-pub const SCHEMA: &str = "nearfar.daemon/1";
+pub const SCHEMA: &str = "nearfar.daemon/2";
 
 /// The page at `path`, if its writer is alive at the time `now`.
 ///
@@ -124,8 +124,8 @@ pub fn json(page: &Page, lab: Option<&Value>) -> Value {
             "node": node.node.0,
             "idle_ns": node.idle.0,
             "load_ns": node.load.0,
-            "pressure_percent": node.pressure,
-            "free_basis_points": node.free.0,
+            "pressure_bp": u32::from(node.pressure) * 100,
+            "free_bp": node.free.0,
             "used_bytes_per_second": bandwidth(node.used),
             "read_bytes_per_second": bandwidth(node.read),
             "write_bytes_per_second": bandwidth(node.write),

@@ -51,7 +51,7 @@ pub(crate) struct Args {
     /// Sample a few times, show the result without publishing it, and end; needs no write permission
     #[arg(long, conflicts_with_all = ["tierd", "recover"])]
     once: bool,
-    /// Print JSON with --once (schema nearfar.daemon/1)
+    /// Print JSON with --once (schema nearfar.daemon/2)
     #[arg(long, requires = "once")]
     json: bool,
     /// Remove files left by a killed daemon, and end
@@ -70,7 +70,7 @@ struct StatusArgs {
     /// The file of the advice page [default: $NEARFAR_ADVICE, else /run/nearfar/advice]
     #[arg(long, value_name = "FILE")]
     advice: Option<PathBuf>,
-    /// Print JSON (schema nearfar.daemon/1; if the daemon is not running, with "running": false and "why")
+    /// Print JSON (schema nearfar.daemon/2; if the daemon is not running, with "running": false and "why")
     #[arg(long)]
     json: bool,
 }

@@ -55,7 +55,7 @@ pub(crate) struct Args {
     /// With --apply or --restore: only print the values that would be written
     #[arg(long, requires = "change")]
     dry_run: bool,
-    /// Print JSON (schema nearfar.weights/1)
+    /// Print JSON (schema nearfar.weights/2)
     #[arg(long)]
     json: bool,
     #[command(flatten)]

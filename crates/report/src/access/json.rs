@@ -1,5 +1,5 @@
-//! The reports as JSON: plain numbers, with the unit in the key. Schemas `nearfar.heatmap/1`, `nearfar.wss/1`,
-//! `nearfar.temperature/1`, `nearfar.residency/1` and `nearfar.record-info/1`.
+//! The reports as JSON: plain numbers, with the unit in the key. Schemas `nearfar.heatmap/2`, `nearfar.wss/2`,
+//! `nearfar.temperature/2`, `nearfar.residency/1` and `nearfar.record-info/1`.
 
 use nearfar_record::reduce::residency::residency;
 use nearfar_record::reduce::temperature::temperature;
@@ -11,13 +11,15 @@ use super::{Kind, Loaded, Options, views};
 
 /// Default number of cells of a heatmap.
 const CELLS: (usize, usize) = (120, 60);
+/// Hundredths of a per cent in a thousandth, to which rates are rounded.
+const BP: u32 = 10;
 
 /// One report.
 pub fn report(loaded: &Loaded, kind: Kind, options: Options) -> Value {
     let (schema, mut value) = match kind {
-        Kind::Heatmap => ("nearfar.heatmap/1", heatmap(loaded, options)),
-        Kind::Wss => ("nearfar.wss/1", working_set(loaded, options)),
-        Kind::Temperature => ("nearfar.temperature/1", warmth(loaded)),
+        Kind::Heatmap => ("nearfar.heatmap/2", heatmap(loaded, options)),
+        Kind::Wss => ("nearfar.wss/2", working_set(loaded, options)),
+        Kind::Temperature => ("nearfar.temperature/2", warmth(loaded)),
         Kind::Residency => ("nearfar.residency/1", places(loaded)),
     };
     value["schema"] = schema.into();
@@ -99,13 +101,15 @@ fn heatmap(loaded: &Loaded, options: Options) -> Value {
         return json!({"rows": 0, "areas": [], "left_out_bytes": 0});
     };
     let areas = map.areas.iter().map(|column| {
-        let rows: Vec<&[Option<u16>]> = (0..map.rows).map(|row| column.row(row)).collect();
+        let in_bp = |cell: &Option<u16>| cell.map(|permille| u32::from(permille) * BP);
+        let row = |row| column.row(row).iter().map(in_bp).collect();
+        let rows: Vec<Vec<Option<u32>>> = (0..map.rows).map(row).collect();
         json!({
             "target": column.area.target,
             "start": column.area.range.start,
             "end": column.area.range.end,
             "columns": column.width,
-            "rate_permille": rows,
+            "rate_bp": rows,
         })
     });
     json!({
@@ -120,7 +124,7 @@ fn heatmap(loaded: &Loaded, options: Options) -> Value {
 fn working_set(loaded: &Loaded, options: Options) -> Value {
     let (sets, median) = hot::hot(&loaded.record);
     let hot_set = json!({
-        "share_permille": hot::SHARE_PERMILLE,
+        "share_bp": hot::SHARE_PERMILLE * u64::from(BP),
         "median_bytes": median,
         "series": sets.iter().map(|set| json!({
             "at_ns": set.at_ns, "bytes": set.bytes, "nodes": residents(&set.nodes),
@@ -132,7 +136,7 @@ fn working_set(loaded: &Loaded, options: Options) -> Value {
     let percentiles = found.percentiles.iter();
     let series = found.series.iter();
     json!({
-        "threshold_permille": found.threshold_permille,
+        "threshold_bp": found.threshold_permille * u64::from(BP),
         "mean_bytes": found.mean_bytes,
         "monitored_bytes": found.monitored_bytes,
         "percentiles": percentiles
@@ -148,7 +152,9 @@ fn warmth(loaded: &Loaded) -> Value {
         return json!({"by_rate": [], "by_age": []});
     };
     let by_rate = found.by_rate.iter().map(|of| {
-        json!({"from_permille": of.from_permille, "to_permille": of.to_permille, "bytes": of.bytes})
+        let [from, to] =
+            [of.from_permille, of.to_permille].map(|permille| permille * u64::from(BP));
+        json!({"from_bp": from, "to_bp": to, "bytes": of.bytes})
     });
     let by_age = found.by_age.iter().map(|of| {
         json!({

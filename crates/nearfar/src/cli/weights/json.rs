@@ -1,4 +1,4 @@
-//! The JSON of `nearfar weights`: `nearfar.weights/1`, and `nearfar.restore/1` for the results of --restore.
+//! The JSON of `nearfar weights`: `nearfar.weights/2`, and `nearfar.restore/1` for the results of --restore.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{Outcome, Plan, shown};
 
-/// `nearfar.weights/1`.
+/// `nearfar.weights/2`.
 #[derive(Debug, Serialize)]
 pub(super) struct Report<'a> {
     schema: &'static str,
@@ -19,7 +19,7 @@ pub(super) struct Report<'a> {
     /// Whether the bandwidths are of an emulated machine; null if the source does not say.
     emulated: Option<bool>,
     mix: Mix,
-    tolerance_basis_points: u32,
+    tolerance_bp: u32,
     nodes: Vec<Node>,
     ideal_bytes_per_second: Option<u64>,
     near_alone_bytes_per_second: Option<u64>,
@@ -61,7 +61,7 @@ struct Node {
 struct Reached {
     weights: Vec<u8>,
     aggregate_bytes_per_second: u64,
-    loss_basis_points: u32,
+    loss_bp: u32,
 }
 
 impl From<Outcome> for Reached {
@@ -69,7 +69,7 @@ impl From<Outcome> for Reached {
         Self {
             weights: outcome.weights.iter().map(|(_, pages)| pages).collect(),
             aggregate_bytes_per_second: outcome.aggregate.0,
-            loss_basis_points: outcome.loss.0,
+            loss_bp: outcome.loss.0,
         }
     }
 }
@@ -85,12 +85,12 @@ impl<'a> Report<'a> {
             kernel_weight: plan.current.as_ref().and_then(|now| now.nodes.get(&id)).copied(),
         };
         Self {
-            schema: "nearfar.weights/1",
+            schema: "nearfar.weights/2",
             source: figures.map_or(if plan.is_given { "none" } else { "kernel" }, |of| &of.source),
             given: plan.is_given,
             emulated: figures.and_then(|figures| figures.emulated),
             mix: plan.mix,
-            tolerance_basis_points: nearfar_policy::TOLERANCE.0,
+            tolerance_bp: nearfar_policy::TOLERANCE.0,
             nodes: plan.nodes.iter().map(node).collect(),
             ideal_bytes_per_second: figures.map(|figures| figures.ideal().0),
             near_alone_bytes_per_second: plan.near_alone().map(|bandwidth| bandwidth.0),
