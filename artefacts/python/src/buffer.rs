@@ -97,10 +97,13 @@ impl Buffer {
         let none = || {
             let words =
                 kind.repr().map_or_else(|_| String::from("the kind"), |repr| repr.to_string());
-            PyMemoryError::new_err(format!(
-                "{words} has no room for {length} bytes: its limit is reached, or so is that of the process; \
+            let why = if words.contains("limit=") {
+                "its limit is reached, or so is that of the process; \
                  a kind with a limit may spill (\"far;limit=4g;spill=near\")"
-            ))
+            } else {
+                "the process may have no more memory"
+            };
+            PyMemoryError::new_err(format!("{words} has no room for {length} bytes: {why}"))
         };
         let wanted = Wanted { length, alignment, zeroed };
         let memory = Memory::new(kind.get().hold()?, wanted).ok_or_else(none)?;

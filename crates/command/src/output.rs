@@ -127,7 +127,8 @@ pub fn tied(words: std::fmt::Arguments<'_>) -> String {
     words.to_string().replace(' ', &TIE.to_string())
 }
 
-/// Appends one paragraph to `out`, wrapped at spaces; lines after the first are indented by `indent`. Control characters
+/// Appends one paragraph to `out`, wrapped at spaces; lines after the first are indented by `indent`, at most by
+/// half of the width. Control characters
 /// are replaced by `?`.
 pub fn wrapped(out: &mut String, first: &str, text: &str, indent: usize) {
     let text: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
@@ -137,7 +138,7 @@ pub fn wrapped(out: &mut String, first: &str, text: &str, indent: usize) {
     for word in text.split(' ') {
         if !fresh && line.chars().count() + 1 + word.chars().count() > columns {
             let _ = writeln!(out, "{}", line.trim_end().replace(TIE, " "));
-            line = " ".repeat(indent);
+            line = " ".repeat(indent.min(columns / 2));
             fresh = true;
         }
         if !fresh {

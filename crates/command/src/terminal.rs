@@ -42,7 +42,7 @@ impl Terminal {
         let is_dumb = || std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let has_colours = || out.is_terminal() && !is_set("NO_COLOR") && !is_dumb();
         let colours = colours.unwrap_or_else(has_colours);
-        Self { quiet, progress: progress && !quiet, columns: columns.clamp(40, 1000), colours }
+        Self { quiet, progress: progress && !quiet, columns: columns.clamp(20, 1000), colours }
     }
 
     /// Maximum width of a paragraph.

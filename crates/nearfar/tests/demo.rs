@@ -4,7 +4,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 mod browser;
 
@@ -93,6 +95,29 @@ fn bad_usage_of_demo_and_bench_ends_with_2() {
     ] {
         assert_eq!(refused(&bench(arguments)).1, Some(2), "{arguments:?}");
     }
+}
+
+#[test]
+fn an_interrupted_demo_leaves_no_files() {
+    if std::env::var_os("LAB").is_some_and(|lab| lab == "off") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+    command.args(["demo", "--lab", "--only", "bandwidth"]).env("TMPDIR", dir.path());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut demo = command.spawn().unwrap();
+    let is_empty = || fs::read_dir(dir.path()).unwrap().next().is_none();
+    while is_empty() && demo.try_wait().unwrap().is_none() {
+        std::thread::yield_now();
+    }
+    assert!(!is_empty(), "it works in a directory of its own");
+    kill_process(Pid::from_child(&demo), Signal::INT).unwrap();
+    let output = demo.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("interrupted"), "{said}");
+    assert!(is_empty(), "its directory is removed");
 }
 
 #[test]

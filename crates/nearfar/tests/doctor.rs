@@ -132,6 +132,29 @@ fn this_machine_is_asked_what_only_it_can_tell() {
 }
 
 #[test]
+fn the_lab_is_judged_by_its_cache_and_by_where_doctor_runs() {
+    let cache = tempfile::tempdir().unwrap();
+    let lab = |guest: bool| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+        command.args(["doctor", "--json"]).env("NEARFAR_CACHE", cache.path());
+        if guest {
+            command.env("NEARFAR_LAB", "cxl-2tier");
+        }
+        let report: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+        let of = |key| map(&report["verdicts"], "command", key)["lab"].clone();
+        (of("answer"), of("why"))
+    };
+    let (answer, why) = lab(false);
+    assert!(answer != "yes" && why.contains("download"), "{answer}: {why}");
+    for kind in ["qemu", "kernels"] {
+        std::fs::create_dir_all(cache.path().join(kind).join("one")).unwrap();
+    }
+    assert_eq!(lab(false), ("yes".into(), "emulator and kernel are in the cache".into()));
+    let (answer, why) = lab(true);
+    assert!(answer == "no" && why.contains("guest of the lab"), "{answer}: {why}");
+}
+
+#[test]
 fn without_privileges_root_is_answered_as_others_are() {
     let output = doctor(&["--unprivileged", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");

@@ -426,12 +426,16 @@ fn a_heap_or_a_cache_that_a_sandbox_forbids_to_place_is_not_started() {
         heap.args(["--heap", "0", "--", "echo", "started"]);
         let mut cache = Command::new(env!("CARGO_BIN_EXE_nearfar"));
         cache.args(["cache", "serve", "-l", "127.0.0.1", "-p", "0", "-m", "0=64m"]);
-        let mut topo = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-        let said = text(&topo.arg("topo").output().unwrap().stderr);
-        assert!(
-            said.contains("no memory can be placed here") && said.contains("seccomp"),
-            "{said}"
-        );
+        let said = |command: &str| {
+            let output = Command::new(env!("CARGO_BIN_EXE_nearfar")).arg(command).output();
+            output.map(|output| text(&output.stdout) + &text(&output.stderr)).unwrap()
+        };
+        for (command, finding) in
+            [("topo", "no memory can be placed here"), ("doctor", "mbind is not permitted here")]
+        {
+            let said = said(command);
+            assert!(said.contains(finding) && said.contains("seccomp"), "{command}: {said}");
+        }
         for (mut command, status) in [(heap, 125), (cache, 1)] {
             let output = command.output().unwrap();
             let said = text(&output.stderr);

@@ -54,6 +54,35 @@ fn fixture(name: &str) -> String {
 }
 
 #[test]
+fn on_a_terminal_of_twenty_columns_commands_answer_and_break_their_lines() {
+    let machine = fixture("hbm-flat.tree");
+    let damo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/record/damo-raw.json");
+    let damo = damo.to_str().unwrap();
+    for words in [
+        &["status", "--sysfs", &machine][..],
+        &["topo", "--sysfs", &machine],
+        &["topo", "--sysfs", &machine, "--draw"],
+        &["doctor", "--sysfs", &machine],
+        &["weights", "--sysfs", &machine],
+        &["run", "--sysfs", &machine, "-m", "far", "--dry-run", "true"],
+        &["report", "wss", damo],
+        &["report", "heatmap", damo],
+        &["report", "temperature", damo],
+        &["ps"],
+        &["lab", "machines"],
+        &["--help"],
+    ] {
+        let output = |columns| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+            let output = command.args(words).env("COLUMNS", columns).output().unwrap();
+            assert_eq!(output.status.code(), Some(0), "{words:?}: {output:?}");
+            output.stdout.iter().filter(|byte| **byte == b'\n').count()
+        };
+        assert!(output("20") >= output("100"), "{words:?}");
+    }
+}
+
+#[test]
 fn a_move_that_can_not_be_is_refused_before_a_page_moves() {
     let state = State::new();
     let own = std::process::id().to_string();

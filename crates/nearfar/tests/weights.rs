@@ -3,12 +3,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that can't set itself up should stop")]
 
+use std::fs::{Permissions, set_permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use nearfar_topology::Tree;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+mod other_user;
+
+use other_user::OtherUser;
 
 const DIR: &str = "sys/kernel/mm/mempolicy/weighted_interleave";
 
@@ -92,16 +98,26 @@ fn unmeasured() -> Machine {
 #[test]
 fn firmwares_bandwidths_give_weights_and_what_they_reach() {
     let report = Machine::planted([1, 1, 1, 1], None).json(&[]);
-    assert_eq!(report["schema"], "nearfar.weights/1");
+    assert_eq!(report["schema"], "nearfar.weights/2");
     assert_eq!((&report["source"], &report["mix"]), (&json!("hmat"), &json!("2:1")));
     let weights: Vec<_> =
         report["nodes"].as_array().unwrap().iter().map(|node| &node["weight"]).collect();
     assert_eq!(weights, [1, 1, 2, 2]);
     assert_eq!(report["ideal_bytes_per_second"], 1_500_000_000_000_u64);
-    assert_eq!(report["chosen"]["loss_basis_points"], 0);
+    assert_eq!(report["chosen"]["loss_bp"], 0);
     assert_eq!(report["even"]["aggregate_bytes_per_second"], 1_000_000_000_000_u64);
     assert_eq!((&report["kernel"], &report["kernel_auto"]), (&report["even"], &Value::Null));
     assert_eq!((&report["applied"], &report["writes"]), (&json!(false), &json!([])));
+}
+
+#[test]
+fn nodes_of_several_sockets_are_weighed_with_a_note_that_links_are_unknown() {
+    let machine = Machine::planted([1, 1, 1, 1], None);
+    let said = String::from_utf8(machine.weights(&[]).stderr).unwrap();
+    assert!(said.contains("the bandwidth of the links between them is not known"), "{said}");
+    assert!(said.contains("nearfar probe") && said.contains("-N NODE"), "{said}");
+    let near = machine.weights(&["--nodes", "0,2"]);
+    assert_eq!(String::from_utf8(near.stderr).unwrap(), "", "one socket");
 }
 
 #[test]
@@ -167,6 +183,28 @@ fn settings_are_restored_though_the_journal_can_no_longer_be_written() {
     );
     assert_eq!((machine.values().as_str(), machine.value("auto").as_str()), ("7:1:1:1", "true"));
     assert_eq!(machine.shown(&["--restore"]), "nothing to restore\n", "the values are old ones");
+}
+
+#[test]
+fn another_user_restores_nothing_and_is_told_the_cause_once() {
+    let Some(user) = OtherUser::new() else { return };
+    let machine = Machine::planted([7, 1, 1, 1], None);
+    machine.shown(&["--apply"]);
+    let state = machine.dir.path().join("state");
+    for (mode, what) in [(0o700, "a closed state directory"), (0o755, "settings of root")] {
+        for dir in [machine.dir.path(), &state, &state.join("journal")] {
+            set_permissions(dir, Permissions::from_mode(mode)).unwrap();
+        }
+        let root = machine.root();
+        let mut restore =
+            user.nearfar(&["weights", "--sysfs", root.to_str().unwrap(), "--restore"]);
+        let output = restore.env("NEARFAR_STATE", &state).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{what}: {said}");
+        assert_eq!(said.matches("Permission denied").count(), 1, "{what}: {said}");
+        assert!(said.contains("root"), "{what}: {said}");
+        assert_eq!(machine.values(), "1:1:2:2", "{what}");
+    }
 }
 
 #[test]

@@ -297,8 +297,13 @@ mod tests {
     fn a_cgroup_without_the_memory_controller_is_refused_with_the_command_that_turns_it_on() {
         let (TreeFs(mut files), own) = system(&[(1, 0, "/app")], "own\n");
         files.insert("cg/app/cgroup.controllers", "cpu pids");
-        let error = refused(&TreeFs(files), own);
-        assert!(error.contains("echo +memory > /cg/cgroup.subtree_control"), "{error}");
+        let fs = TreeFs(files);
+        let options = Options { cgroup: Some("app".into()), ..Options::default() };
+        let named = format!("{:#}", Whose::find(&fs, &options).unwrap_err());
+        assert!(named.starts_with("--cgroup app: "), "{named}");
+        for error in [refused(&fs, own), named] {
+            assert!(error.contains("echo +memory > /cg/cgroup.subtree_control"), "{error}");
+        }
     }
 
     #[test]

@@ -55,7 +55,9 @@ pub(crate) fn of_every_command(root: &Command) -> Vec<(String, String)> {
         let meaning = option.get_help().map(ToString::to_string).unwrap_or_default();
         Some((format!("{short}--{long}{}", value.collect::<String>()), meaning))
     };
-    root.get_arguments().filter(|option| option.is_global_set()).filter_map(described).collect()
+    let json = ("    --json".to_owned(), "Print JSON; in commands that show something".to_owned());
+    let global = root.get_arguments().filter(|option| option.is_global_set());
+    [json].into_iter().chain(global.filter_map(described)).collect()
 }
 
 /// The command that passes its arguments on.
@@ -129,7 +131,7 @@ mod tests {
         let help = grouped(root).render_help().to_string();
         assert!(help.contains("\nLook:\n  status       Show the machine"), "{help}");
         assert!(help.contains("\nOptions:\n  -h, --help"), "{help}");
-        assert!(help.contains("\nOptions of every command:\n  -q, --quiet        Print"), "{help}");
+        assert!(help.contains("\nOptions of every command:\n      --json         Print"), "{help}");
         assert!(help.contains("\n      --color[=WHEN] "), "{help}");
         assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
     }

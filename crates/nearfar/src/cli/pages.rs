@@ -58,7 +58,10 @@ fn page(command: &Command, parent: Option<&Command>, man: Man) -> io::Result<Vec
         let _ = section(&mut page, "NOTES", &paragraphs(&notes.to_string()));
     }
     let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
-    let of_this = |(of, ..): &&(&str, &str, &str)| *of == name;
+    // A group shows those of its commands.
+    let group = format!("{name} ");
+    let of_this =
+        |(of, ..): &&(&str, &str, &str)| *of == name || parent.is_some() && of.starts_with(&group);
     let examples = EXAMPLES.iter().filter(of_this);
     let examples = examples.map(|(_, typed, what)| (*typed, *what)).collect::<Vec<_>>();
     let related = related(command, parent);
@@ -188,7 +191,9 @@ mod tests {
         for entry in std::fs::read_dir(dir.path()).unwrap() {
             let path = entry.unwrap().path();
             let text = std::fs::read_to_string(&path).unwrap();
-            for title in ["NAME", "SYNOPSIS", "\"EXIT STATUS\"", "\"FILES\"", "\"SEE ALSO\""] {
+            for title in
+                ["NAME", "SYNOPSIS", "\"EXAMPLES\"", "\"EXIT STATUS\"", "\"FILES\"", "\"SEE ALSO\""]
+            {
                 assert!(text.contains(&format!(".SH {title}\n")), "{title}: {}", path.display());
             }
             assert!(!text.contains(".SH EXTRA"), "{}", path.display());
