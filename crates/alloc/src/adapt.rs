@@ -23,7 +23,7 @@ use nearfar_topology::{BasisPoints, Nanoseconds, NodeId, Topology};
 use crate::kind::{self, DEFAULT};
 use crate::machine::{self, KindError};
 use crate::page::{self, Advised, Found};
-use crate::{front, haste, sys};
+use crate::{choice, haste, sys};
 
 /// Interval between samples of the load.
 const TICK_MS: u64 = 20;
@@ -204,7 +204,7 @@ impl Adapting {
 
     fn choose(&self) {
         if let Some(kind) = self.best() {
-            front::follow(kind);
+            choice::follow(kind);
         }
     }
 
@@ -224,7 +224,7 @@ impl Adapting {
 impl Candidate {
     /// Bytes that the program has on the node.
     fn placed(&self) -> u64 {
-        kind::find(self.kind).map_or(0, |kind| kind.out() as u64)
+        kind::find(self.kind).map_or(0, |kind| kind.counts.all_out() as u64)
     }
 
     fn ask_free(&self) -> BasisPoints {

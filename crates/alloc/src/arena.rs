@@ -1,8 +1,8 @@
 //! jemalloc's arenas of a kind: the source of the objects in thread caches, and their destination when they are freed.
 //!
-//! An arena asks its kind for address space through `extent hooks` and never returns it; unused pages in it are
-//! discarded after a while (jemalloc's decay). jemalloc's own metadata is not in the kind's memory, which could be slow
-//! or full. Source: jemalloc 5.3, doc/jemalloc.xml, `arena.<i>.extent_hooks`, `experimental.batch_alloc`.
+//! An arena asks its kind for address space through `extent hooks` (`growth` has that one) and never returns it; unused
+//! pages in it are discarded after a while (jemalloc's decay). jemalloc's own metadata is not in the kind's memory, which
+//! could be slow or full. Source: jemalloc 5.3, doc/jemalloc.xml, `arena.<i>.extent_hooks`, `experimental.batch_alloc`.
 #![expect(unsafe_code, reason = "jemalloc's interface is C's")]
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -12,7 +12,6 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tikv_jemalloc_sys as je;
 
-use crate::kind::Kind;
 use crate::line::Line;
 use crate::sys;
 
@@ -41,9 +40,9 @@ struct Batch {
     flags: c_int,
 }
 
-/// The hooks of every kind.
+/// The hooks of every kind, without the one that gives address space.
 pub(crate) const HOOKS: je::extent_hooks_t = je::extent_hooks_t {
-    alloc: Some(on_alloc),
+    alloc: None,
     dalloc: None,
     destroy: None,
     commit: None,
@@ -113,13 +112,17 @@ pub(crate) fn wake() -> bool {
 }
 
 impl Arena {
-    /// Creates an arena of a kind; `None` if jemalloc has no more (it has some four thousand) or there is no memory.
-    pub(crate) fn create(kind: &'static Kind) -> Option<Self> {
+    /// Creates an arena with these hooks; `None` if jemalloc has no more (it has some four thousand) or there is no
+    /// memory.
+    ///
+    /// # Safety
+    /// The hooks are complete, and stay as they are until the program ends.
+    pub(crate) unsafe fn create(hooks: *const je::extent_hooks_t) -> Option<Self> {
         if !wake() {
             return None;
         }
         let mut number: c_uint = 0;
-        let mut config = Config { hooks: kind.hooks(), metadata_use_hooks: false };
+        let mut config = Config { hooks, metadata_use_hooks: false };
         let name = c"experimental.arenas_create_ext";
         if !control(name, Some(&mut config), Some(&mut number)) {
             return None;
@@ -228,26 +231,6 @@ pub(crate) unsafe fn size_of_object(object: usize) -> usize {
 pub(crate) unsafe fn resize_in_place(object: usize, size: usize) -> bool {
     // SAFETY: the caller's promise; the size is not zero.
     unsafe { je::xallocx(object as *mut c_void, size, 0, je::MALLOCX_TCACHE_NONE) >= size }
-}
-
-unsafe extern "C" fn on_alloc(
-    hooks: *mut je::extent_hooks_t,
-    place: *mut c_void,
-    size: usize,
-    alignment: usize,
-    zero: *mut bool,
-    commit: *mut bool,
-    _arena: c_uint,
-) -> *mut c_void {
-    // SAFETY: hooks are given to jemalloc as part of a kind only, and kinds are never freed.
-    let kind = unsafe { Kind::of_hooks(hooks) };
-    let extended = if place.is_null() { kind.extend(size, alignment) } else { None };
-    let Some(at) = extended else { return null_mut() };
-    // SAFETY: jemalloc's pointer for our result. Address space is handed out once, so it is fresh.
-    unsafe { *zero = true };
-    // SAFETY: as above.
-    unsafe { *commit = true };
-    at as *mut c_void
 }
 
 unsafe extern "C" fn on_purge(

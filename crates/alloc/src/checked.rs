@@ -16,6 +16,7 @@ use nearfar_kernel::environment;
 
 use crate::kind::{self, DEFAULT};
 use crate::line::Line;
+use crate::machine::KindError;
 use crate::shadow::{self, State};
 use crate::space::{self, Role, SEGMENT};
 use crate::{heap, sys};
@@ -50,6 +51,14 @@ pub(crate) fn allocate_aligned(handle: u32, alignment: usize, size: usize) -> Op
 /// As [`heap::plain_aligned`].
 pub(crate) fn plain_aligned(alignment: usize, size: usize) -> Option<NonNull<u8>> {
     noted(heap::plain_aligned(alignment, size))
+}
+
+/// As [`heap::allocate_placed`].
+///
+/// # Errors
+/// [`KindError`], as there.
+pub(crate) fn allocate_placed(text: &str, size: usize) -> Result<NonNull<u8>, KindError> {
+    noted(Some(heap::allocate_placed(text, size)?)).ok_or(KindError::TooMany)
 }
 
 /// As [`heap::free`], for any pointer.
@@ -98,7 +107,7 @@ pub(crate) unsafe fn reallocate(handle: u32, object: *mut u8, size: usize) -> Op
 }
 
 /// Records an object; `None`, with the object freed, if there is no memory for the record.
-pub(crate) fn noted(object: Option<NonNull<u8>>) -> Option<NonNull<u8>> {
+fn noted(object: Option<NonNull<u8>>) -> Option<NonNull<u8>> {
     let object = object?;
     if shadow::begins(object.as_ptr() as usize) {
         return Some(object);
@@ -107,12 +116,6 @@ pub(crate) fn noted(object: Option<NonNull<u8>>) -> Option<NonNull<u8>> {
     unsafe { heap::free(object.as_ptr()) };
     sys::set_errno(libc::ENOMEM);
     None
-}
-
-/// Records that the kind of a segment was destroyed.
-pub(crate) fn ends(offset: usize, role: Role) {
-    let length = if role == Role::Arena { SEGMENT } else { 1 };
-    shadow::end(space::address_of(offset), length);
 }
 
 /// Plain jemalloc as the preload library uses it, with the same checks.

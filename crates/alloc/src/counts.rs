@@ -1,9 +1,8 @@
-//! Counters of a kind; discards idle pages when they show that the kind is almost empty.
+//! Counters of a kind; they show when the kind is almost empty, so that its idle pages can be discarded.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::haste;
-use crate::kind::Kind;
 
 /// Idle pages are discarded when at most this many bytes are in use, after a peak of at least the next.
 const LEFT: usize = 4 << 20;
@@ -26,37 +25,36 @@ pub(crate) struct Counts {
     pub(crate) failed: AtomicU64,
 }
 
-impl Kind {
+impl Counts {
     /// Records that objects have left an arena.
     pub(crate) fn went_out(&self, bytes: usize) {
-        let out = self.counts.out.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if out > self.counts.high.load(Ordering::Relaxed) {
-            self.counts.high.fetch_max(out, Ordering::Relaxed);
+        let out = self.out.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if out > self.high.load(Ordering::Relaxed) {
+            self.high.fetch_max(out, Ordering::Relaxed);
         }
     }
 
-    /// Records that objects have returned to their arena. When almost nothing is left in use, discards idle pages at
-    /// once: jemalloc's decay runs only with further allocator calls, which may not come for a long time.
-    pub(crate) fn came_back(&self, bytes: usize) {
-        let out = self.counts.out.fetch_sub(bytes, Ordering::Relaxed).saturating_sub(bytes);
-        let high = self.counts.high.load(Ordering::Relaxed);
-        if out <= LEFT && high >= IDLE_LEAST && haste::may(high) {
-            self.counts.high.store(out, Ordering::Relaxed);
-            for arena in self.arenas() {
-                arena.purge();
-            }
+    /// Records that objects have returned to their arena. Returns whether idle pages are to be discarded now, as almost
+    /// nothing is left in use.
+    pub(crate) fn came_back(&self, bytes: usize) -> bool {
+        let out = self.out.fetch_sub(bytes, Ordering::Relaxed).saturating_sub(bytes);
+        let high = self.high.load(Ordering::Relaxed);
+        let is_idle = out <= LEFT && high >= IDLE_LEAST && haste::may(high);
+        if is_idle {
+            self.high.store(out, Ordering::Relaxed);
         }
+        is_idle
     }
 
-    /// Bytes that have left arenas: in use, or cached by threads and depots.
-    pub(crate) fn out(&self) -> usize {
-        let counts = &self.counts;
-        counts.out.load(Ordering::Relaxed) + counts.objects.load(Ordering::Relaxed)
+    /// Bytes that have left arenas or are in objects with segments of their own: in use, or cached by threads and
+    /// depots.
+    pub(crate) fn all_out(&self) -> usize {
+        self.out.load(Ordering::Relaxed) + self.objects.load(Ordering::Relaxed)
     }
 
     /// Counts calls of mbind; false if one failed.
     pub(crate) fn bound(&self, binds: Option<u64>) -> bool {
-        self.counts.binds.fetch_add(binds.unwrap_or(0), Ordering::Relaxed);
+        self.binds.fetch_add(binds.unwrap_or(0), Ordering::Relaxed);
         binds.is_some()
     }
 }

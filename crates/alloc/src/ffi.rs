@@ -381,7 +381,7 @@ pub unsafe extern "C" fn nf_malloc_placed(place: *const c_char, size: usize) -> 
     }
     // SAFETY: the caller's promise.
     let place = unsafe { CStr::from_ptr(place) }.to_string_lossy();
-    let object = machine::allocate_placed(&place, size);
+    let object = heap::allocate_placed(&place, size);
     pointer(object.inspect_err(failed).ok())
 }
 

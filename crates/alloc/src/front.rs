@@ -8,79 +8,19 @@
 
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 #[cfg(not(feature = "checked"))]
 use tikv_jemalloc_sys as je;
 
 #[cfg(feature = "checked")]
 use crate::checked::{self as heap, plain as je};
+use crate::choice::kind_for;
 #[cfg(not(feature = "checked"))]
 use crate::heap;
 use crate::kind::{self, DEFAULT};
 use crate::map::{self, Mapping};
 pub use crate::setup::begin;
-use crate::{arena, space, sys};
-
-/// The kind that memory comes from.
-static HEAP: AtomicU32 = AtomicU32::new(DEFAULT);
-/// Objects smaller than this are plain.
-static FROM: AtomicUsize = AtomicUsize::new(0);
-/// Mappings from this size on are placed.
-static MAPPINGS: AtomicUsize = AtomicUsize::new(usize::MAX);
-/// Whether limits are raised when all kinds are full.
-static RAISES: AtomicBool = AtomicBool::new(false);
-/// Whether the program aborts when memory is exhausted.
-static ABORTS: AtomicBool = AtomicBool::new(false);
-
-/// The kind for an object of `size` bytes.
-#[inline(always)]
-fn kind_for(size: usize) -> u32 {
-    let heap = HEAP.load(Ordering::Relaxed);
-    if heap == DEFAULT || size < FROM.load(Ordering::Relaxed) { DEFAULT } else { heap }
-}
-
-/// The configuration of the heap.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Heap {
-    /// The kind that memory comes from.
-    pub(crate) kind: u32,
-    /// Objects smaller than this are plain.
-    pub(crate) from: usize,
-    /// Mappings from this size on are placed.
-    pub(crate) mappings: Option<usize>,
-    /// Whether limits are raised when all kinds are full.
-    pub(crate) raises: bool,
-    /// Whether the program aborts when memory is exhausted.
-    pub(crate) aborts: bool,
-}
-
-/// Applies a configuration to all later allocations.
-pub(crate) fn set(heap: Heap) {
-    FROM.store(heap.from, Ordering::Relaxed);
-    MAPPINGS.store(heap.mappings.unwrap_or(usize::MAX), Ordering::Relaxed);
-    RAISES.store(heap.raises, Ordering::Relaxed);
-    ABORTS.store(heap.aborts, Ordering::Relaxed);
-    HEAP.store(heap.kind, Ordering::Release);
-}
-
-/// Whether memory comes from a kind.
-pub(crate) fn is_placed() -> bool {
-    HEAP.load(Ordering::Relaxed) != DEFAULT
-}
-
-/// Describes what is placed in a program that has its own malloc, for messages.
-pub(crate) fn placed_otherwise() -> std::string::String {
-    match MAPPINGS.load(Ordering::Relaxed) {
-        usize::MAX => "nor are its mappings (mmap=off)".into(),
-        least => std::format!("its anonymous mappings of {least} bytes and more are"),
-    }
-}
-
-/// Sets the kind that later allocations come from.
-pub(crate) fn follow(kind: u32) {
-    HEAP.store(kind, Ordering::Relaxed);
-}
+use crate::{arena, choice, space, sys};
 
 fn raw(object: Option<NonNull<u8>>) -> *mut c_void {
     object.map_or(null_mut(), |object| object.as_ptr().cast())
@@ -90,13 +30,13 @@ fn raw(object: Option<NonNull<u8>>) -> *mut c_void {
 #[cold]
 fn when_full(again: impl Fn() -> Option<NonNull<u8>>) -> *mut c_void {
     let error = sys::errno();
-    if RAISES.load(Ordering::Relaxed) {
+    if choice::raises() {
         kind::all().for_each(|kind| kind.raise_limit());
         if let Some(object) = again() {
             return raw(Some(object));
         }
     }
-    if ABORTS.load(Ordering::Relaxed) {
+    if choice::aborts() {
         sys::say(
             "nearfar: the heap has no more memory, and the configuration has the program end then\n",
         );
@@ -265,8 +205,7 @@ pub unsafe fn mmap(wanted: Mapping) -> *mut c_void {
     const STACK: c_int = libc::MAP_STACK | libc::MAP_GROWSDOWN;
     let is_data =
         wanted.flags & (KIND | STACK) == KIND && wanted.protection & libc::PROT_WRITE != 0;
-    let large = wanted.length >= MAPPINGS.load(Ordering::Relaxed);
-    let kind = if is_data && large { HEAP.load(Ordering::Relaxed) } else { DEFAULT };
+    let kind = if is_data { choice::kind_for_mapping(wanted.length) } else { DEFAULT };
     // SAFETY: the caller's promise.
     mapped(unsafe { map::map_if_can(kind, wanted) })
 }

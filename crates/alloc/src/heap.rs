@@ -15,10 +15,13 @@ use core::sync::atomic::Ordering;
 use tikv_jemalloc_sys as je;
 
 use crate::classes::{CACHED_MOST, class_of, fine_class, size_of_class};
+use crate::growth::HOOKS;
 use crate::kind::{self, DEFAULT, Kind};
+use crate::record::{self, Thread};
 use crate::space::{self, Code, Role};
-use crate::thread::{self, Thread};
-use crate::{adapt, arena, sys, tls};
+use crate::{adapt, arena, sys, thread};
+
+pub(crate) use crate::machine::allocate_placed;
 
 /// Objects of at least this size have segments of their own.
 const OWN_LEAST: usize = 4 << 20;
@@ -54,9 +57,7 @@ pub(crate) fn allocate(handle: u32, size: usize) -> Option<NonNull<u8>> {
 #[inline(always)]
 pub(crate) fn quickly(handle: u32, size: usize) -> Option<NonNull<u8>> {
     let class = fine_class(size)?;
-    // SAFETY: the calling thread's record, never freed.
-    let thread: &Thread = unsafe { tls::glance().as_ref()? };
-    let object = thread.magazine(kind::index_of(handle), class).pop()?;
+    let object = record::glance()?.magazine(kind::index_of(handle), class).pop()?;
     NonNull::new(object as *mut u8)
 }
 
@@ -64,10 +65,8 @@ pub(crate) fn quickly(handle: u32, size: usize) -> Option<NonNull<u8>> {
 #[cold]
 #[inline(never)]
 fn allocate_otherwise(handle: u32, size: usize) -> Option<NonNull<u8>> {
-    // SAFETY: the calling thread's record, never freed.
-    let thread: Option<&Thread> = unsafe { tls::get().as_ref() };
-    // The thread's record exists but `tls::glance` did not find it.
-    if let Some((thread, class)) = thread.zip(fine_class(size))
+    // The thread's record may exist though `record::glance` did not find it.
+    if let Some((thread, class)) = record::get().zip(fine_class(size))
         && let Some(object) = thread.magazine(kind::index_of(handle), class).pop()
     {
         return NonNull::new(object as *mut u8);
@@ -100,7 +99,7 @@ fn allocate_slowly(handle: u32, request: Request) -> Option<NonNull<u8>> {
     let mut at = handle;
     for _ in 0..SPILLS {
         if at == DEFAULT {
-            let object = kind::of_default().and_then(|kind| of_kind(kind, request));
+            let object = kind::of_default(&HOOKS).and_then(|kind| of_kind(kind, request));
             return object.or_else(|| plain(request));
         }
         // A kind whose objects are placed one by one can't serve requests without a place.
@@ -185,7 +184,7 @@ fn from_arena(kind: &'static Kind, request: Request, shard: usize) -> Option<Non
     space::set_code(space::offset_of(at)?, Code::NONE);
     // SAFETY: just allocated.
     let size = unsafe { arena::size_of_object(at) };
-    kind.went_out(size);
+    kind.counts.went_out(size);
     Some(object)
 }
 
@@ -198,13 +197,12 @@ pub(crate) unsafe fn free(object: *mut u8) {
     let at = object as usize;
     if let Some(offset) = space::offset_of(at) {
         let code = space::code_at(offset);
-        let record = tls::glance();
-        if code != Code::NONE && !record.is_null() {
-            // SAFETY: the calling thread's record, never freed.
-            let thread: &Thread = unsafe { &*record };
-            if thread.magazine(code.kind(), code.class()).push(at) {
-                return;
-            }
+        let thread = record::glance();
+        if code != Code::NONE
+            && let Some(thread) = thread
+            && thread.magazine(code.kind(), code.class()).push(at)
+        {
+            return;
         }
     }
     // SAFETY: the caller's promise.
@@ -416,7 +414,7 @@ mod tests {
 
     #[test]
     fn memory_of_others_at_a_place_that_was_lost_goes_back_to_them() {
-        let kind = kind::find(kind::create(kind::Plan::default()).unwrap()).unwrap();
+        let kind = kind::find(kind::create(kind::Plan::default(), &HOOKS).unwrap()).unwrap();
         let arena = kind.arena(0).unwrap();
         let object = arena.one(1 << 20, 1, false).unwrap();
         let offset = space::offset_of(object.as_ptr() as usize).unwrap();

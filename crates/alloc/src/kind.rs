@@ -21,7 +21,7 @@ use std::string::String;
 
 use tikv_jemalloc_sys::extent_hooks_t;
 
-use crate::arena::{Arena, HOOKS};
+use crate::arena::Arena;
 use crate::classes::CLASSES;
 use crate::counts::Counts;
 use crate::depot::Depot;
@@ -31,7 +31,7 @@ use crate::placing::Placing;
 use crate::room::{Bound, Room};
 use crate::space::{self, KINDS, Role, SEGMENT};
 use crate::visitors::Visitors;
-use crate::{own, sys, thread};
+use crate::{own, record, sys};
 
 /// The default kind: plain memory, placed by the process's policy.
 pub(crate) const DEFAULT: u32 = 0;
@@ -86,7 +86,7 @@ pub(crate) struct Kind {
     /// Address space set aside for arenas and objects.
     pub(crate) aside: AtomicUsize,
     /// The next free address for arenas, in a segment that ends at the next multiple of its size.
-    cursor: AtomicUsize,
+    pub(crate) cursor: AtomicUsize,
     /// Each arena's number plus one, or zero.
     arenas: [AtomicU32; SHARDS],
     pub(crate) counts: Counts,
@@ -139,10 +139,11 @@ pub(crate) fn find(handle: u32) -> Option<&'static Kind> {
     (listed.handle.load(Ordering::Acquire) == handle).then_some(listed)
 }
 
-/// The default's kind; `None` if there is no memory for it, or another thread is making it.
-pub(crate) fn of_default() -> Option<&'static Kind> {
+/// The default's kind; `None` if there is no memory for it, or another thread is making it. These hooks are for a new one:
+/// as for [`create`].
+pub(crate) fn of_default(hooks: &extent_hooks_t) -> Option<&'static Kind> {
     at(0).or_else(|| {
-        let kind = space::ensure().then(|| reserve(0))??;
+        let kind = space::ensure().then(|| reserve(0, hooks))??;
         kind.limit.store(usize::MAX, Ordering::Relaxed);
         PLANS[0].store(Box::into_raw(Box::default()), Ordering::Release);
         kind.handle.store(1 << INDEX_BITS, Ordering::Release);
@@ -184,12 +185,13 @@ pub(crate) fn numbers() -> usize {
     NUMBERS.load(Ordering::Acquire)
 }
 
-/// Creates a kind; `None` if there are too many, or no memory.
-pub(crate) fn create(plan: Plan) -> Option<u32> {
+/// Creates a kind; `None` if there are too many, or no memory. Its arenas get address space by these hooks, those of
+/// `growth`.
+pub(crate) fn create(plan: Plan, hooks: &extent_hooks_t) -> Option<u32> {
     if !space::ensure() {
         return None;
     }
-    let kind = (1..=KINDS_MOST).find_map(reserve)?;
+    let kind = (1..=KINDS_MOST).find_map(|index| reserve(index, hooks))?;
     kind.limit.store(plan.limit.unwrap_or(usize::MAX), Ordering::Relaxed);
     kind.room.reset();
     PLANS[kind.index()].store(Box::into_raw(Box::new(plan)), Ordering::Release);
@@ -200,11 +202,15 @@ pub(crate) fn create(plan: Plan) -> Option<u32> {
     Some(handle)
 }
 
-/// Creates a kind with its own kind to spill to.
-pub(crate) fn create_with_spill(plan: Plan, spill: Option<Plan>) -> Option<u32> {
-    let Some(spill) = spill else { return create(plan) };
-    let spill = create(spill)?;
-    let made = create(Plan { spill: Some(spill), owns_spill: true, ..plan });
+/// As [`create`], with its own kind to spill to.
+pub(crate) fn create_with_spill(
+    plan: Plan,
+    spill: Option<Plan>,
+    hooks: &extent_hooks_t,
+) -> Option<u32> {
+    let Some(spill) = spill else { return create(plan, hooks) };
+    let spill = create(spill, hooks)?;
+    let made = create(Plan { spill: Some(spill), owns_spill: true, ..plan }, hooks);
     if made.is_none() {
         // SAFETY: nothing was allocated from it, and it is not published.
         unsafe { destroy(spill) };
@@ -213,14 +219,14 @@ pub(crate) fn create_with_spill(plan: Plan, spill: Option<Plan>) -> Option<u32> 
 }
 
 /// Reserves the kind with this number, to be filled in, if it is free.
-fn reserve(index: usize) -> Option<&'static Kind> {
+fn reserve(index: usize, hooks: &extent_hooks_t) -> Option<&'static Kind> {
     let place = &TABLE[index];
     if place.load(Ordering::Acquire).is_null() {
         let made = own::zeroed::<Kind>()?;
         // SAFETY: memory of our own; all zeroes is a kind that does not exist.
         let kind = unsafe { made.as_ref() };
         // SAFETY: no other thread knows it yet.
-        unsafe { *kind.hooks.get() = HOOKS };
+        unsafe { *kind.hooks.get() = *hooks };
         kind.index.store(u32::try_from(index).ok()?, Ordering::Relaxed);
         // A thread that loses this race wastes some memory, once.
         let _ =
@@ -246,7 +252,7 @@ pub(crate) unsafe fn destroy(handle: u32) -> bool {
     kind.visitors.wait();
     let index = index_of(handle);
     // SAFETY: the caller's promise, here and below.
-    unsafe { thread::forget_kind(index) };
+    unsafe { record::forget_kind(index) };
     // SAFETY: as above. Its segments are given back with all others.
     unsafe { kind.kept.reset() };
     for depot in kind.stocked_depots() {
@@ -263,7 +269,10 @@ pub(crate) unsafe fn destroy(handle: u32) -> bool {
     }
     for (offset, role) in space::of_kind(index) {
         #[cfg(feature = "checked")]
-        crate::checked::ends(offset, role);
+        crate::shadow::end(
+            space::address_of(offset),
+            if role == Role::Arena { SEGMENT } else { 1 },
+        );
         let bytes = if let Role::Object(bytes) = role { bytes } else { SEGMENT };
         let length = bytes.div_ceil(SEGMENT).max(1) * SEGMENT;
         // SAFETY: as above; the rest of an object is unmapped together with its first segment.
@@ -299,10 +308,6 @@ impl Kind {
 
     pub(crate) fn index(&self) -> usize {
         self.index.load(Ordering::Relaxed) as usize
-    }
-
-    pub(crate) fn hooks(&'static self) -> *const extent_hooks_t {
-        self.hooks.get()
     }
 
     /// Depots that have been used.
@@ -369,7 +374,8 @@ impl Kind {
         if let Some(arena) = known() {
             return Some(arena);
         }
-        let made = Arena::create(self)?;
+        // SAFETY: complete before another thread knows the kind, which is never freed.
+        let made = unsafe { Arena::create(self.hooks.get()) }?;
         let (order, otherwise) = (Ordering::AcqRel, Ordering::Acquire);
         if place.compare_exchange(0, made.0 + 1, order, otherwise).is_err() {
             // SAFETY: ours alone, and nothing was allocated from it.
@@ -386,65 +392,20 @@ impl Kind {
             .map(Arena)
     }
 
+    /// Records that objects have returned to their arena. When almost nothing is left in use, discards idle pages at
+    /// once: jemalloc's decay runs only with further allocator calls, which may not come for a long time.
+    pub(crate) fn came_back(&self, bytes: usize) {
+        if self.counts.came_back(bytes) {
+            for arena in self.arenas() {
+                arena.purge();
+            }
+        }
+    }
+
     /// Sets `bytes` aside, if the limit allows it.
     pub(crate) fn reserve(&self, bytes: usize) -> bool {
         let most = self.limit.load(Ordering::Relaxed);
         let more = |aside: usize| aside.checked_add(bytes).filter(|aside| *aside <= most);
         self.aside.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
-    }
-
-    /// As [`Self::reserve`]; drops kept objects first if necessary.
-    pub(crate) fn reserve_or_drop(&self, bytes: usize) -> bool {
-        self.reserve(bytes) || self.drop_all_kept() && self.reserve(bytes)
-    }
-
-    /// Address space for an arena, with fresh pages.
-    pub(crate) fn extend(&self, size: usize, alignment: usize) -> Option<usize> {
-        let fits = size <= SEGMENT && alignment <= SEGMENT;
-        if !fits || !self.has_room(size) || !self.reserve_or_drop(size) {
-            return None;
-        }
-        let extended = self.advance(size, alignment);
-        if extended.is_none() {
-            self.aside.fetch_sub(size, Ordering::Relaxed);
-        }
-        extended
-    }
-
-    fn advance(&self, size: usize, alignment: usize) -> Option<usize> {
-        let (order, otherwise) = (Ordering::AcqRel, Ordering::Acquire);
-        loop {
-            let cursor = self.cursor.load(Ordering::Acquire);
-            let at = cursor.next_multiple_of(alignment);
-            if at + size <= cursor.next_multiple_of(SEGMENT) {
-                if self.cursor.compare_exchange(cursor, at + size, order, otherwise).is_ok() {
-                    return Some(at);
-                }
-                continue;
-            }
-            let offset = space::take_segment(self.index())?;
-            let at = space::address_of(offset);
-            let won = self.place(at, SEGMENT)
-                && self.cursor.compare_exchange(cursor, at + size, order, otherwise).is_ok();
-            if won {
-                return Some(at);
-            }
-            // SAFETY: nothing was handed out from the segment.
-            if unsafe { sys::renew(at, SEGMENT) } {
-                space::give(offset, SEGMENT);
-            }
-            if self.cursor.load(Ordering::Acquire) == cursor {
-                return None;
-            }
-        }
-    }
-
-    /// Applies the kind's placement to the pages of a range.
-    pub(crate) fn place(&self, at: usize, length: usize) -> bool {
-        let Some(plan) = self.plan() else { return false };
-        if let Some(huge) = plan.huge {
-            sys::advise_huge(at, length, huge);
-        }
-        self.bound(plan.placing.apply(at, length))
     }
 }

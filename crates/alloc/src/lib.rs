@@ -4,14 +4,22 @@
 //! by one function, which finds the kind itself; a thread caches free objects of the kinds it uses, so most calls touch
 //! nothing shared.
 //!
-//! Modules, from the outside in: [`ffi`] is the C interface (`nearfar.h`); `heap` allocates and frees; `thread` is a
-//! thread's cache; `depot` passes free objects between threads; `kind` is a kind at run time, with `nursery` (its first
-//! objects), `arena` (its jemalloc arenas), `objects` (its large objects), `kept` (its cache of freed large objects)
-//! and `room` (free memory of its nodes); `space` is the address range of all kinds; `machine` makes a kind from text
-//! (crate spec). Replicated regions, memory with a copy on each node, are in `region`, the synchronisation of threads
-//! on a granule in `granule`, creation from text in `regions`. With the feature `checked`, module `checked` wraps
-//! `heap` and detects wrong frees. Not here: moving memory after its allocation (`nearfar tier`), and the nodes of the
-//! machine (crate topology). Read next: `heap.rs`, then `space.rs`.
+//! Modules, from the outside in; none imports a module of a line above its own:
+//!
+//! - [`ffi`] is the C interface (`nearfar.h`), `rust` that of Rust, [`front`] the program's malloc, which `setup`
+//!   configures; `stats` are statistics;
+//! - `heap` allocates and frees; with the feature `checked`, module `checked` wraps it and detects wrong frees;
+//! - `adapt` changes the kind of the heap with the load, `machine` makes a kind from text (crate spec);
+//! - `thread` is a thread's cache, `objects` are a kind's large objects;
+//! - `growth` gives a kind address space;
+//! - `kind` is a kind at run time, its parts are `nursery` (its first objects), `arena` (its jemalloc arenas), `depot`
+//!   (passes free objects between threads), `kept` (its cache of freed large objects), `room` (free memory of its
+//!   nodes), `counts` and `placing`;
+//! - `record` is a thread's record with its magazines, `space` the address range of all kinds, `sys` the system calls.
+//!
+//! Replicated regions, memory with a copy on each node, are in `region`, the synchronisation of threads on a granule in
+//! `granule`, creation from text in `regions`. Not here: moving memory after its allocation (`nearfar tier`), and the
+//! nodes of the machine (crate topology). Read next: `heap.rs`, then `space.rs`.
 //!
 //! Usable before `main` and after `exit`, in children of fork, in threads that end, without /proc once kinds are made.
 //! The allocator's own metadata comes from `own`, never from `malloc`.
@@ -21,6 +29,7 @@ mod arena;
 mod bytes;
 #[cfg(feature = "checked")]
 mod checked;
+mod choice;
 mod claim;
 mod classes;
 mod counts;
@@ -30,6 +39,7 @@ mod depot_tests;
 pub mod ffi;
 pub mod front;
 mod granule;
+mod growth;
 mod haste;
 mod heap;
 mod inner;
@@ -45,6 +55,7 @@ mod own;
 mod page;
 mod placing;
 mod program;
+mod record;
 mod region;
 #[cfg(test)]
 mod region_tests;
@@ -61,7 +72,6 @@ mod stats;
 mod sync;
 mod sys;
 mod thread;
-mod tls;
 mod visitors;
 
 pub use inner::Inner;

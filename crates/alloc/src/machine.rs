@@ -10,6 +10,7 @@ use nearfar_kernel::fs::{self, Extent, RootFs};
 use nearfar_kernel::mempolicy::{self, Existing, Policy, PolicyError, Prepared};
 use nearfar_topology::{Bytes, Node, NodeId, NodeSet, NodeSetError, Topology};
 
+use crate::growth::HOOKS;
 use crate::kind::{self, DEFAULT, Plan};
 use crate::placing::{Placing, Rounds};
 use crate::room::Bound;
@@ -104,7 +105,7 @@ pub(crate) fn create_over(text: &str, under: Option<u32>) -> Result<u32, KindErr
         }
         other => other.as_ref().map(|place| plan(place, None)).transpose()?,
     };
-    kind::create_with_spill(first, second).ok_or(KindError::TooMany)
+    kind::create_with_spill(first, second, &HOOKS).ok_or(KindError::TooMany)
 }
 
 fn placing(place: &Place) -> Result<(Placing, Bound), KindError> {
@@ -169,7 +170,7 @@ pub(crate) fn allocate_placed(text: &str, size: usize) -> Result<NonNull<u8>, Ki
     let mut handle = APART.load(Ordering::Acquire);
     if handle == DEFAULT {
         let plan = Plan { placing: Placing::Apart, text: "placed".to_string(), ..Plan::default() };
-        let made = kind::create(plan).ok_or(KindError::TooMany)?;
+        let made = kind::create(plan, &HOOKS).ok_or(KindError::TooMany)?;
         let (order, otherwise) = (Ordering::AcqRel, Ordering::Acquire);
         handle = APART.compare_exchange(DEFAULT, made, order, otherwise).map_or_else(
             |other| {
@@ -182,10 +183,7 @@ pub(crate) fn allocate_placed(text: &str, size: usize) -> Result<NonNull<u8>, Ki
     }
     let kind = kind::find(handle).ok_or(KindError::TooMany)?;
     let object = kind.object_placed(size.max(1), 1, Some(&place)).ok_or(KindError::TooMany)?;
-    let object = NonNull::new(object as *mut u8);
-    #[cfg(feature = "checked")]
-    let object = crate::checked::noted(object);
-    object.ok_or(KindError::TooMany)
+    NonNull::new(object as *mut u8).ok_or(KindError::TooMany)
 }
 
 /// A topology with only the numbers of the nodes with memory.

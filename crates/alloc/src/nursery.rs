@@ -10,11 +10,10 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crate::classes::{CLASSES, size_of_class};
-use crate::kind::Kind;
 use crate::sys::PAGE;
 
-/// Address space for all runs.
-const BYTES: usize = 512 << 10;
+/// Address space for all runs, from a page boundary on.
+pub(crate) const BYTES: usize = 512 << 10;
 /// Runs for objects of at least this size have the least length that is both whole pages and whole objects.
 const WHOLE_FROM: usize = 1024;
 
@@ -44,6 +43,27 @@ impl Nursery {
         self.used.store(0, Ordering::Relaxed);
         self.runs.iter().for_each(|run| run.store(0, Ordering::Relaxed));
         self.begun.store(false, Ordering::Release);
+    }
+
+    /// Takes at most `into.len()` objects; returns how many. The first call has `extend` give the address of [`BYTES`].
+    pub(crate) fn take(
+        &self,
+        class: usize,
+        into: &mut [usize],
+        extend: impl FnOnce() -> Option<usize>,
+    ) -> usize {
+        let base = self.base.load(Ordering::Acquire);
+        if base != 0 {
+            return self.cut(class, base, into);
+        }
+        let is_begun = || self.begun.swap(true, Ordering::AcqRel);
+        if self.begun.load(Ordering::Relaxed) || is_begun() {
+            return 0;
+        }
+        // Fails if the limit does not allow it, or the nodes are full.
+        let Some(base) = extend() else { return 0 };
+        self.base.store(base, Ordering::Release);
+        self.cut(class, base, into)
     }
 
     /// Allocates pages for a run, if there are enough; returns their offset.
@@ -88,25 +108,6 @@ const fn run_length(size: usize) -> usize {
     // The least common multiple: the factors that the size shares with a page are its lowest set bit.
     let shared = 1 << size.trailing_zeros();
     if shared >= PAGE { size } else { size / shared * PAGE }
-}
-
-impl Kind {
-    /// Takes at most `into.len()` objects from the nursery; returns how many.
-    pub(crate) fn first_objects(&self, class: usize, into: &mut [usize]) -> usize {
-        let nursery = &self.nursery;
-        let base = nursery.base.load(Ordering::Acquire);
-        if base != 0 {
-            return nursery.cut(class, base, into);
-        }
-        let is_begun = || nursery.begun.swap(true, Ordering::AcqRel);
-        if nursery.begun.load(Ordering::Relaxed) || is_begun() {
-            return 0;
-        }
-        // Fails if the limit does not allow it, or the nodes are full.
-        let Some(base) = self.extend(BYTES, PAGE) else { return 0 };
-        nursery.base.store(base, Ordering::Release);
-        nursery.cut(class, base, into)
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::kept::{OBJECT_MOST, Place};
+use crate::kept::OBJECT_MOST;
 use crate::kind::Kind;
 use crate::placing::Placing;
 use crate::space::{self, Code, SEGMENT};
@@ -25,31 +25,6 @@ impl Kind {
             unsafe { (at as *mut u8).write_bytes(0, size) };
         }
         Some(at)
-    }
-
-    /// Frees kept objects that have expired.
-    pub(crate) fn drop_overdue(&self) {
-        if self.kept.bytes() == 0 {
-            return;
-        }
-        let now = haste::now_ms();
-        while let Some(place) = self.kept.take_overdue(now) {
-            self.drop_kept(place);
-        }
-    }
-
-    /// Frees all kept objects; returns whether there were any.
-    pub(crate) fn drop_all_kept(&self) -> bool {
-        core::iter::from_fn(|| self.kept.take_oldest(|_| true))
-            .map(|place| self.drop_kept(place))
-            .count()
-            > 0
-    }
-
-    fn drop_kept(&self, place: Place) {
-        // SAFETY: it was kept, so nothing uses it.
-        unsafe { self.clear(place.offset, place.length) };
-        self.aside.fetch_sub(place.length, Ordering::Relaxed);
     }
 
     /// Keeps a freed object; false if it should be unmapped instead.
@@ -81,7 +56,7 @@ impl Kind {
             let at = space::address_of(*offset);
             own.map_or_else(
                 || self.place(at, length),
-                |own| self.bound(own.apply_finely(at, length)),
+                |own| self.counts.bound(own.apply_finely(at, length)),
             )
         });
         let Some(offset) = placed else {
@@ -96,15 +71,6 @@ impl Kind {
         space::set_code(offset, Code::NONE);
         self.counts.objects.fetch_add(length, Ordering::Relaxed);
         Some(space::address_of(offset))
-    }
-
-    /// # Safety
-    /// The segments belong to this kind, and nothing in them is used.
-    unsafe fn clear(&self, offset: usize, length: usize) {
-        // SAFETY: the caller's promise.
-        if unsafe { sys::renew(space::address_of(offset), length) } {
-            space::give(offset, length);
-        }
     }
 
     /// Frees an object with segments of its own, now or after keeping it for a while.

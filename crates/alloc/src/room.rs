@@ -14,7 +14,6 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use nearfar_kernel::meminfo::Meminfo;
 use nearfar_topology::{NodeId, NodeSet};
 
-use crate::kind::{self, Kind};
 use crate::line::Line;
 use crate::{haste, sys};
 
@@ -46,6 +45,20 @@ pub(crate) struct Room {
     said: AtomicBool,
 }
 
+/// A kind's request for more memory of its nodes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need<'a> {
+    /// The nodes.
+    pub(crate) bound: &'a Bound,
+    pub(crate) bytes: usize,
+    /// Bytes set aside for the kind, with these.
+    pub(crate) aside: usize,
+    /// Whether another kind can serve the request.
+    pub(crate) spills: bool,
+    /// The text that the kind was made from.
+    pub(crate) text: &'a str,
+}
+
 impl Room {
     /// Clears the knowledge.
     pub(crate) fn reset(&self) {
@@ -53,66 +66,54 @@ impl Room {
         self.full_until_ms.store(0, Ordering::Relaxed);
         self.said.store(false, Ordering::Relaxed);
     }
-}
 
-impl Kind {
-    /// Whether `bytes` more may come from the kind's nodes; false only if another kind can serve the request.
-    pub(crate) fn has_room(&self, bytes: usize) -> bool {
-        let Some(plan) = self.plan().filter(|plan| !plan.bound.nodes.is_empty()) else {
-            return true;
-        };
-        let spills = plan.spill.is_some();
-        // With a limit, the limit decides.
-        if !spills && plan.limit.is_some() {
-            return true;
-        }
+    /// Whether `need` can be met; false only if another kind can serve it. `drop_kept` frees kept memory, and returns
+    /// whether there was any.
+    pub(crate) fn has(&self, need: Need<'_>, drop_kept: impl FnOnce() -> bool) -> bool {
+        let Need { bound, bytes, aside, spills, .. } = need;
         let now = haste::now_ms();
-        if now < self.room.full_until_ms.load(Ordering::Relaxed) {
+        if now < self.full_until_ms.load(Ordering::Relaxed) {
             return !spills;
         }
-        let aside = self.set_aside().saturating_add(bytes);
-        if aside < self.room.next.load(Ordering::Relaxed) {
+        if aside < self.next.load(Ordering::Relaxed) {
             return true;
         }
-        let Some(mut left) = left(&plan.bound) else { return true };
+        let Some(mut left) = left(bound) else { return true };
         // Kept freed memory is given up first.
-        if left < bytes as u64 && drop_all_kept() {
-            left = self::left(&plan.bound).unwrap_or(0);
+        if left < bytes as u64 && drop_kept() {
+            left = self::left(bound).unwrap_or(0);
         }
         if let Some(behind) = left.checked_sub(bytes as u64).filter(|_| left > 0) {
             let step = usize::try_from((behind / 8).min(STEP_MOST)).unwrap_or(0);
-            self.room.next.store(aside.saturating_add(step), Ordering::Relaxed);
+            self.next.store(aside.saturating_add(step), Ordering::Relaxed);
             return true;
         }
-        self.room.next.store(0, Ordering::Relaxed);
+        self.next.store(0, Ordering::Relaxed);
         if left > 0 {
             // A single object that is too large says nothing about the next.
             return !spills;
         }
-        self.room.full_until_ms.store(now + FULL_MS, Ordering::Relaxed);
-        if !self.room.said.swap(true, Ordering::Relaxed) {
-            self.say_full(&plan.bound.nodes, spills);
+        self.full_until_ms.store(now + FULL_MS, Ordering::Relaxed);
+        if !self.said.swap(true, Ordering::Relaxed) {
+            need.say_full();
         }
         !spills
     }
+}
 
-    fn say_full(&self, nodes: &NodeSet, spills: bool) {
-        let what = if spills {
+impl Need<'_> {
+    fn say_full(&self) {
+        let what = if self.spills {
             "memory comes from the kind's spill until there is room again"
         } else {
             "a full node makes the kernel kill a process: give the kind a spill= or a limit="
         };
+        let (text, nodes) = (self.text, &self.bound.nodes);
         let (s, are) = if nodes.len() == 1 { ("", "is") } else { ("s", "are") };
-        let text = self.text();
         let mut line = Line::new();
         let _ = writeln!(line, "nearfar: kind {text}: node{s} {nodes} {are} almost full; {what}");
         sys::say(line.text());
     }
-}
-
-/// Frees all kept objects of all kinds; returns whether there were any.
-fn drop_all_kept() -> bool {
-    kind::all().chain(kind::visit(0)).filter(|kind| kind.drop_all_kept()).count() > 0
 }
 
 /// Bytes that nodes can give before they are almost full; `None` if that is not known.

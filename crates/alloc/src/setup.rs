@@ -13,8 +13,8 @@ use nearfar_kernel::environment;
 use nearfar_policy::interleave::Rule;
 use nearfar_spec::smdk::{self, BothFull, Smdk};
 
+use crate::choice::{self, Heap};
 use crate::conf::{Conf, ConfError, Full, Wrong};
-use crate::front::{self, Heap};
 use crate::{adapt, machine, nodes, program, stats, sys};
 
 /// Reads `NEARFAR_CONF`, or else `CXLMALLOC_CONF`, and configures the heap. Errors are reported on stderr, once, and
@@ -32,10 +32,10 @@ pub fn begin(malloc: usize) {
     if let Err(why) = done {
         sys::say(&format!("nearfar: {variable}: {why}; memory stays where the system puts it\n"));
     }
-    if front::is_placed() && !program::calls(malloc) {
+    if choice::is_placed() && !program::calls(malloc) {
         sys::say(&format!(
             "nearfar: {variable}: this program has a malloc of its own, so its objects are not placed; {}\n",
-            front::placed_otherwise()
+            choice::placed_otherwise()
         ));
     }
 }
@@ -51,7 +51,7 @@ fn configure(text: &str) -> Result<(), String> {
     };
     if let Some(kind) = kind {
         let Conf { from, mmap: mappings, full, .. } = conf;
-        front::set(Heap { kind, from, mappings, raises: false, aborts: full == Full::Abort });
+        choice::set(Heap { kind, from, mappings, raises: false, aborts: full == Full::Abort });
     }
     if conf.wrong == Wrong::Abort && !cfg!(feature = "checked") {
         sys::say(
@@ -81,7 +81,7 @@ fn configure_smdk(text: &str) -> Result<(), String> {
     if let Some(rule) = smdk.adaptive {
         let only = smdk.interleave_nodes.as_deref().filter(|_| rule == Rule::Weighted);
         let kind = adapt::begin(rule, only)?;
-        front::set(Heap { kind, from: 0, mappings: Some(0), raises: false, aborts: false });
+        choice::set(Heap { kind, from: 0, mappings: Some(0), raises: false, aborts: false });
         return Ok(());
     }
     let (near, far) = types(smdk.exmem_nodes.as_deref())?;
@@ -95,7 +95,7 @@ fn configure_smdk(text: &str) -> Result<(), String> {
     }
     if let Some(kind) = kind {
         let raises = smdk.when_both_are_full == BothFull::Interleave;
-        front::set(Heap { kind, from: 0, mappings: Some(0), raises, aborts: false });
+        choice::set(Heap { kind, from: 0, mappings: Some(0), raises, aborts: false });
     }
     Ok(())
 }

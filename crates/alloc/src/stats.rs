@@ -14,7 +14,7 @@ use crate::classes::{CLASSES, size_of_class};
 use crate::kind::{self, Kind};
 use crate::region::{Region, ReplicatedStats};
 use crate::space::{self, Role, SEGMENT};
-use crate::{adapt, regions, sys, thread};
+use crate::{adapt, record, regions, sys};
 
 /// `nearfar.alloc/1`: statistics of kinds.
 #[derive(Debug, Serialize)]
@@ -86,7 +86,7 @@ pub struct Stats {
 
 pub(crate) fn of(kind: &Kind) -> Stats {
     let kept = |class: usize| {
-        (thread::kept(kind.index(), class) + kind.depots[class].count()) * size_of_class(class)
+        (record::kept(kind.index(), class) + kind.depots[class].count()) * size_of_class(class)
     };
     let kept: usize = (1..CLASSES).map(kept).sum();
     let out = kind.counts.out.load(Ordering::Relaxed);

@@ -1,223 +1,24 @@
-//! A thread's cache: for each kind and class a magazine of free objects, so that most calls touch nothing shared.
+//! A thread's cache: fills its magazines and empties them, from and to the depots and arenas of kinds.
 //!
-//! A thread's record is made by its first call that needs one, is in a list that is never cut, and is reused by a later
-//! thread after the first has ended. Reading the list is safe at any time.
-//!
-//! Rules: only its own thread changes a magazine, with two exceptions: when the kind is destroyed (its users have
-//! promised not to use it), and in the child of a fork, where the other threads do not exist. So that a thread may be
-//! stopped anywhere, an object is stored before the count includes it, and the count is reduced before the object is
-//! taken. Counts and slots are atomics so that other threads may read them; all accesses are relaxed.
-#![expect(unsafe_code, reason = "records that outlive their threads")]
+//! Also registers what happens when a thread ends (its objects go back) and in the child of a fork. The magazines
+//! themselves are in `record`.
+#![expect(unsafe_code, reason = "the C library and jemalloc are called")]
 
-use core::cell::UnsafeCell;
-use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicU32, Ordering};
 
-use crate::classes::{CLASSES, batch_of_class, room_of_class, size_of_class};
+use crate::classes::{CLASSES, batch_of_class, size_of_class};
 use crate::depot::BATCH;
 use crate::kind::{self, Kind};
-use crate::space::{Code, KINDS};
-use crate::{arena, own, space, tls};
+use crate::record::{self, Magazine, SLOTS, Thread};
+use crate::space::{self, Code};
+use crate::{arena, nursery, sys};
 
-/// Objects a magazine has room for.
-const SLOTS: usize = 2 * BATCH;
-/// The longest error message kept.
-const TEXT: usize = 512;
-
-/// Free objects of one class of one kind.
-#[repr(C)]
-pub(crate) struct Magazine {
-    count: AtomicU32,
-    room: AtomicU32,
-    slots: [AtomicUsize; SLOTS],
-}
-
-/// A thread's magazines of one kind.
-#[repr(C)]
-pub(crate) struct Magazines {
-    bins: [Magazine; CLASSES],
-}
-
-/// Stands for the magazines of a kind that a thread has not used: empty and without room.
-static NOTHING: Magazines = Magazines { bins: [const { Magazine::nothing() }; CLASSES] };
-
-/// A thread's record.
-#[repr(C)]
-pub(crate) struct Thread {
-    /// The magazines of each kind, as their distance from [`NOTHING`]: so a zeroed record has none.
-    magazines: [AtomicUsize; KINDS],
-    next: AtomicPtr<Thread>,
-    taken: AtomicBool,
-    /// Where [`tls`] has it.
-    key: AtomicUsize,
-    shard: AtomicU32,
-    error: UnsafeCell<[u8; TEXT]>,
-}
-
-// SAFETY: the error text is its thread's alone; all else is atomics.
-unsafe impl Sync for Thread {}
-
-static THREADS: AtomicPtr<Thread> = AtomicPtr::new(null_mut());
-static MADE: AtomicU32 = AtomicU32::new(0);
 static EXIT: AtomicU32 = AtomicU32::new(NO_KEY);
 const NO_KEY: u32 = u32::MAX;
 
-impl Magazine {
-    const fn nothing() -> Self {
-        Self {
-            count: AtomicU32::new(0),
-            room: AtomicU32::new(0),
-            slots: [const { AtomicUsize::new(0) }; SLOTS],
-        }
-    }
-
-    #[inline(always)]
-    fn count(&self) -> usize {
-        self.count.load(Ordering::Relaxed) as usize
-    }
-
-    #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "at most as many as there are slots")]
-    fn set_count(&self, count: usize) {
-        self.count.store(count as u32, Ordering::Relaxed);
-    }
-
-    /// Takes an object.
-    #[inline(always)]
-    pub(crate) fn pop(&self) -> Option<usize> {
-        let count = self.count().checked_sub(1)?;
-        self.set_count(count);
-        compiler_fence(Ordering::Release);
-        // The count is at most the number of slots.
-        Some(self.slots[count & (SLOTS - 1)].load(Ordering::Relaxed))
-    }
-
-    /// Puts an object in; false if it is full.
-    #[inline(always)]
-    pub(crate) fn push(&self, object: usize) -> bool {
-        let count = self.count();
-        if count >= self.room() {
-            return false;
-        }
-        self.slots[count & (SLOTS - 1)].store(object, Ordering::Relaxed);
-        compiler_fence(Ordering::Release);
-        self.set_count(count + 1);
-        true
-    }
-
-    /// Objects it has room for.
-    #[inline(always)]
-    pub(crate) fn room(&self) -> usize {
-        self.room.load(Ordering::Relaxed) as usize
-    }
-
-    /// Takes the oldest half of its objects, or all; returns how many.
-    fn take_oldest(&self, all: bool, into: &mut [usize; SLOTS]) -> usize {
-        let count = self.count();
-        let taken = if all { count } else { count.min(self.room() / 2) };
-        for (object, slot) in into.iter_mut().zip(&self.slots[..taken]) {
-            *object = slot.load(Ordering::Relaxed);
-        }
-        self.set_count(0);
-        compiler_fence(Ordering::Release);
-        for at in taken..count {
-            self.slots[at - taken].store(self.slots[at].load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-        compiler_fence(Ordering::Release);
-        self.set_count(count - taken);
-        taken
-    }
-}
-
-impl Thread {
-    /// The magazine of a kind and class, below [`KINDS`] and [`CLASSES`]; one without room if the thread has none of
-    /// that kind.
-    #[inline(always)]
-    pub(crate) fn magazine(&self, kind: usize, class: usize) -> &Magazine {
-        let distance = self.magazines[kind & (KINDS - 1)].load(Ordering::Relaxed);
-        let magazines = (&raw const NOTHING).wrapping_byte_add(distance);
-        debug_assert!(class < CLASSES);
-        // SAFETY: the pointer is to a thread's magazines, which are never freed, or to `NOTHING`.
-        let bins = unsafe { &(*magazines).bins };
-        // SAFETY: a class.
-        unsafe { bins.get_unchecked(class) }
-    }
-
-    /// Whether the thread has magazines of a kind.
-    pub(crate) fn has(&self, kind: usize) -> bool {
-        self.magazines[kind].load(Ordering::Relaxed) != 0
-    }
-
-    /// Makes magazines of a kind, if there is memory for them.
-    pub(crate) fn ensure(&self, kind: usize) -> bool {
-        if self.has(kind) {
-            return true;
-        }
-        let Some(made) = own::zeroed::<Magazines>() else { return false };
-        for class in 1..CLASSES {
-            // SAFETY: all zeroes are magazines; no other thread knows them yet.
-            unsafe { &(*made.as_ptr()).bins[class].room }
-                .store(room_of_class(class), Ordering::Relaxed);
-        }
-        let distance = (made.as_ptr() as usize).wrapping_sub(&raw const NOTHING as usize);
-        self.magazines[kind].store(distance, Ordering::Release);
-        true
-    }
-
-    /// The index of the kind's arena that it uses.
-    pub(crate) fn shard(&self) -> usize {
-        self.shard.load(Ordering::Relaxed) as usize
-    }
-}
-
 /// The calling thread's record, made if it has none. `None` if there is no memory or no place for it.
 pub(crate) fn current() -> Option<&'static Thread> {
-    // SAFETY: records are never freed.
-    if let Some(thread) = unsafe { tls::get().as_ref() } {
-        return Some(thread);
-    }
-    let thread = all().find(|thread| {
-        let free = thread.taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed);
-        free.is_ok()
-    });
-    let thread = thread.or_else(make)?;
-    if !tls::set(core::ptr::from_ref(thread).cast_mut()) {
-        thread.taken.store(false, Ordering::Release);
-        return None;
-    }
-    thread.key.store(tls::key(), Ordering::Relaxed);
-    // SAFETY: the calling thread's own, and there is no reference into it.
-    unsafe { (*thread.error.get())[0] = 0 };
-    on_exit(thread);
-    Some(thread)
-}
-
-fn make() -> Option<&'static Thread> {
-    let made: NonNull<Thread> = own::zeroed()?;
-    // SAFETY: all zeroes is a record.
-    let thread = unsafe { made.as_ref() };
-    thread.taken.store(true, Ordering::Relaxed);
-    thread.shard.store(MADE.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-    let mut first = THREADS.load(Ordering::Acquire);
-    loop {
-        thread.next.store(first, Ordering::Relaxed);
-        let shown =
-            THREADS.compare_exchange(first, made.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
-        match shown {
-            Ok(_) => return Some(thread),
-            Err(other) => first = other,
-        }
-    }
-}
-
-/// All records, of running and ended threads.
-pub(crate) fn all() -> impl Iterator<Item = &'static Thread> {
-    let follow = |at: *mut Thread| {
-        // SAFETY: records are never freed.
-        unsafe { at.as_ref() }
-    };
-    let first = follow(THREADS.load(Ordering::Acquire));
-    core::iter::successors(first, move |thread| follow(thread.next.load(Ordering::Acquire)))
+    record::get().or_else(|| record::begin().inspect(|thread| on_exit(thread)))
 }
 
 /// Registers [`ended`] for the thread's end.
@@ -251,8 +52,7 @@ unsafe extern "C" fn ended(record: *mut libc::c_void) {
             flush(thread, index);
         }
     }
-    tls::set(null_mut());
-    thread.taken.store(false, Ordering::Release);
+    thread.end();
 }
 
 /// Returns all objects of a kind from the cache of the calling thread.
@@ -295,9 +95,10 @@ pub(crate) fn refill(magazine: &Magazine, kind: &'static Kind, class: usize, sha
 /// pages.
 fn allocate(kind: &'static Kind, class: usize, shard: usize, into: &mut [usize]) -> usize {
     let (size, returned) = (size_of_class(class), &kind.returned[class]);
-    let first = kind.first_objects(class, into);
+    let extend = || kind.extend(nursery::BYTES, sys::PAGE);
+    let first = kind.nursery.take(class, into, extend);
     if first > 0 {
-        kind.went_out(first * size);
+        kind.counts.went_out(first * size);
         return first;
     }
     let Some(arena) = kind.arena(shard) else { return 0 };
@@ -313,7 +114,7 @@ fn allocate(kind: &'static Kind, class: usize, shard: usize, into: &mut [usize])
     if count == 0 {
         count = arena.batch(size, into);
     }
-    kind.went_out(count * size);
+    kind.counts.went_out(count * size);
     count
 }
 
@@ -343,21 +144,6 @@ fn return_all(kind: &Kind, class: usize, objects: &[usize]) {
     kind.came_back(objects.len() * size_of_class(class));
 }
 
-/// Number of objects of a class of a kind in all threads' caches; approximate while they run.
-pub(crate) fn kept(index: usize, class: usize) -> usize {
-    all().map(|thread| thread.magazine(index, class).count()).sum()
-}
-
-/// Empties the magazines of a kind in all threads, without freeing the objects.
-///
-/// # Safety
-/// No thread uses the kind or anything of it any more.
-pub(crate) unsafe fn forget_kind(index: usize) {
-    for thread in all().filter(|thread| thread.has(index)) {
-        (1..CLASSES).for_each(|class| thread.magazine(index, class).set_count(0));
-    }
-}
-
 /// Registers the handler for forks when the library is loaded: before any other thread may be in here.
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -370,13 +156,9 @@ static AT_LOAD: extern "C" fn() = {
 };
 
 /// In the child of a fork: frees the records of threads that do not exist here, and the places of depots that those
-/// owned. A new thread may have the thread pointer of one of those, and must not find its record.
+/// owned.
 unsafe extern "C" fn forked() {
-    let own = tls::get().cast_const();
-    for thread in all().filter(|thread| !core::ptr::eq(*thread, own)) {
-        tls::forget(thread.key.load(Ordering::Relaxed), thread);
-        thread.taken.store(false, Ordering::Release);
-    }
+    record::forget_others();
     for kind in kind::made() {
         kind.visitors.forget();
         // SAFETY: the child has one thread, and it is here.
@@ -390,15 +172,13 @@ unsafe extern "C" fn forked() {
 
 /// Saves an error message for the calling thread.
 pub(crate) fn set_error(text: &str) {
-    let Some(thread) = current() else { return };
-    let length = text.floor_char_boundary(TEXT - 1);
-    // SAFETY: the calling thread's own, and there is no reference into it.
-    let place = unsafe { &mut *thread.error.get() };
-    place[..length].copy_from_slice(&text.as_bytes()[..length]);
-    place[length] = 0;
+    if let Some(thread) = current() {
+        // SAFETY: the calling thread's.
+        unsafe { thread.set_error(text) };
+    }
 }
 
 /// The calling thread's last error message, ended by a zero; valid until the thread's next error.
 pub(crate) fn error() -> *const u8 {
-    current().map_or(c"".as_ptr().cast(), |thread| thread.error.get().cast_const().cast())
+    current().map_or(c"".as_ptr().cast(), Thread::error)
 }

@@ -14,7 +14,7 @@
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use crate::thread::Thread;
+use super::Thread;
 
 const BITS: u32 = 16;
 /// Number of places, from the hashed one on, that may hold a thread's entry.
