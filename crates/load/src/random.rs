@@ -1,7 +1,7 @@
 //! Random numbers from a seed, identical on all machines: splitmix64 (Steele, Lea and Flood, "Fast splittable
 //! pseudorandom number generators", OOPSLA 2014).
 //!
-//! Implemented here, because a workload must not change when a library's generator does. [`mix`] alone serves as a hash
+//! Implemented here, because a workload must not change when a library's generator does. `mix` alone serves as a hash
 //! of a number: it is bijective.
 
 /// A generator.

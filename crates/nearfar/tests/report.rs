@@ -98,7 +98,8 @@ fn every_report_comes_as_text_json_picture_and_page() {
         assert!(!text.contains('\u{1b}'), "colours into a pipe");
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
         let json = files.json(&[report, "record.nfr"]);
-        assert_eq!(json["schema"], format!("nearfar.{report}/1"));
+        let version = if report == "residency" { 1 } else { 2 };
+        assert_eq!(json["schema"], format!("nearfar.{report}/{version}"));
         assert_eq!(
             (&json["record"]["emulated"], &json["record"]["snapshots"]),
             (&json!(true), &json!(60))

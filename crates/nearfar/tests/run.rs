@@ -431,7 +431,7 @@ fn a_heap_or_a_cache_that_a_sandbox_forbids_to_place_is_not_started() {
             output.map(|output| text(&output.stdout) + &text(&output.stderr)).unwrap()
         };
         for (command, finding) in
-            [("topo", "no memory can be placed here"), ("doctor", "mbind is not permitted here")]
+            [("topo", "no memory can be placed here"), ("doctor", "is not permitted here")]
         {
             let said = said(command);
             assert!(said.contains(finding) && said.contains("seccomp"), "{command}: {said}");

@@ -192,7 +192,9 @@ fn another_user_restores_nothing_and_is_told_the_cause_once() {
     machine.shown(&["--apply"]);
     let state = machine.dir.path().join("state");
     for (mode, what) in [(0o700, "a closed state directory"), (0o755, "settings of root")] {
-        for dir in [machine.dir.path(), &state, &state.join("journal")] {
+        for (dir, mode) in
+            [(machine.dir.path(), 0o755), (&state.join("journal"), mode), (&state, mode)]
+        {
             set_permissions(dir, Permissions::from_mode(mode)).unwrap();
         }
         let root = machine.root();
@@ -201,8 +203,8 @@ fn another_user_restores_nothing_and_is_told_the_cause_once() {
         let output = restore.env("NEARFAR_STATE", &state).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{what}: {said}");
-        assert_eq!(said.matches("Permission denied").count(), 1, "{what}: {said}");
-        assert!(said.contains("root"), "{what}: {said}");
+        assert!(said.matches("Permission denied").count() <= 1, "{what}: {said}");
+        assert!(said.contains("needs root (sudo)") && said.lines().count() == 1, "{what}: {said}");
         assert_eq!(machine.values(), "1:1:2:2", "{what}");
     }
 }

@@ -30,7 +30,7 @@ const MARGIN: usize = 10;
 #[must_use]
 pub fn text(machine: &Topology, columns: usize) -> String {
     let (blocks, links) = (blocks(machine), links(machine));
-    let width = blocks.iter().map(Block::width).max().unwrap_or(0).clamp(WIDTH, columns);
+    let width = blocks.iter().map(Block::width).max().unwrap_or(0).clamp(WIDTH, columns.max(WIDTH));
     let per_row = (columns + 2) / (width + 2);
     let mut out = String::new();
     for row in blocks.chunks(per_row.max(1)) {

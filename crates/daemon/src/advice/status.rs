@@ -124,7 +124,7 @@ pub fn json(page: &Page, lab: Option<&Value>) -> Value {
             "node": node.node.0,
             "idle_ns": node.idle.0,
             "load_ns": node.load.0,
-            "pressure_bp": u32::from(node.pressure) * 100,
+            "pressure_bp": node.pressure * 100,
             "free_bp": node.free.0,
             "used_bytes_per_second": bandwidth(node.used),
             "read_bytes_per_second": bandwidth(node.read),

@@ -3,7 +3,6 @@
 
 use core::fmt::{Display, Write as _};
 
-use super::latency::{ABOUT, NAME};
 use super::shared::{Shared, Teller};
 use crate::proto::{COUNTED, Host as _};
 
@@ -159,6 +158,7 @@ pub(super) fn text(shared: &Shared) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::latency::{ABOUT, NAME};
 
     #[test]
     fn a_tier_is_a_label() {

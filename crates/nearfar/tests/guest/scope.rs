@@ -140,7 +140,8 @@ pub(crate) fn a_process_tree_is_tiered_by_its_cgroup_if_that_holds_nothing_else(
         }
         wait();
     }
-    assert!(mib_on(tree.pid(), 0) >= 56, "{} MiB near", mib_on(tree.pid(), 0));
+    let near = mib_on(tree.pid(), 0);
+    assert!(near >= 56, "{near} MiB near\n{}\n{}", done(&["tier", "status"]), done(&["why"]));
     let now = status();
     assert_eq!((now["cgroup"].as_str(), now["tree"].as_u64()), (Some("/tree"), pid.parse().ok()));
     assert!(done(&["tier", "status"]).contains(&format!("process {pid} and its descendants")));

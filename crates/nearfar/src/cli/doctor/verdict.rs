@@ -141,13 +141,13 @@ fn probe(scene: &Scene<'_>) -> Verdict {
 }
 
 fn place(scene: &Scene<'_>) -> Verdict {
+    if let Some(refused) = &scene.refused {
+        return verdict("run", Answer::No, refused);
+    }
     let memory = scene.machine.memory_nodes();
     if memory.len() < 2 {
         return verdict("run", Answer::No, "one node with memory: there is nothing to choose")
             .next(LAB);
-    }
-    if let Some(refused) = &scene.refused {
-        return verdict("run", Answer::No, refused);
     }
     verdict(
         "run",
