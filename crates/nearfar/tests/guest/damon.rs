@@ -75,6 +75,13 @@ pub(crate) fn wait() {
     assert!(Command::new("sleep").arg("0.3").status().unwrap().success());
 }
 
+/// Waits with free near memory: programs that were read from disk fill it, and tiering of a cgroup leaves the memory of others
+/// in place.
+pub(crate) fn wait_with_room() {
+    std::fs::write("/proc/sys/vm/drop_caches", "1").unwrap();
+    wait();
+}
+
 pub(crate) fn each_nodes_memory_is_seen_in_regions_and_all_is_put_back() {
     let fs = live();
     let (before, journal) = (snapshot(&fs), journal(&fs));

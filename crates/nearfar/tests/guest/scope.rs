@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::damon::{Holder, wait};
+use crate::damon::{Holder, wait, wait_with_room};
 use crate::inside::{HOLD, STATE, await_up, done, error, nearfar, unprivileged};
 use crate::tier::{START, far_program, mib_on, promoted, status, system};
 
@@ -138,7 +138,7 @@ pub(crate) fn a_process_tree_is_tiered_by_its_cgroup_if_that_holds_nothing_else(
         if mib_on(tree.pid(), 0) >= 56 {
             break;
         }
-        wait();
+        wait_with_room();
     }
     let near = mib_on(tree.pid(), 0);
     assert!(near >= 56, "{near} MiB near\n{}\n{}", done(&["tier", "status"]), done(&["why"]));

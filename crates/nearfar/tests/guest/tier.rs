@@ -11,7 +11,7 @@ use nearfar_kernel::residency;
 use nearfar_topology::NodeId;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::damon::{Holder, snapshot, wait};
+use crate::damon::{Holder, snapshot, wait, wait_with_room};
 use crate::goals::total_and_free;
 use crate::inside::{HOLD, STATE, await_up, done, error, nearfar, unprivileged};
 use crate::notified::notifies;
@@ -118,7 +118,7 @@ pub(crate) fn of_a_cgroup_only_its_own_memory_moves_and_when_it_goes_tiering_end
         if mib_on(ours.pid(), 0) >= 56 {
             break;
         }
-        wait();
+        wait_with_room();
     }
     assert!(mib_on(ours.pid(), 0) >= 56, "{} MiB near", mib_on(ours.pid(), 0));
     assert!(mib_on(other.pid(), 0) <= 8, "{} MiB of others near", mib_on(other.pid(), 0));
