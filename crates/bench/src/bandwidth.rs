@@ -10,7 +10,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use nearfar_kernel::fs::{Fs as _, RootFs};
+use nearfar_kernel::fs::RootFs;
+use nearfar_kernel::weights::{self, WeightsError};
 use nearfar_policy::Weights;
 use nearfar_probe::stats;
 use nearfar_topology::{BasisPoints, BytesPerSecond, Mix, NodeId};
@@ -27,9 +28,6 @@ use nearfar_report::words;
 
 /// The `schema` of a [`Found`].
 pub(crate) const SCHEMA: &str = "nearfar.bench-bandwidth/1";
-/// The kernel's switch for weights from the HMAT; missing in kernels without that feature.
-const KERNEL_AUTO: &str = "sys/kernel/mm/mempolicy/weighted_interleave/auto";
-
 /// Time limit of the probe.
 const PROBE_LIMIT: Duration = Duration::from_secs(600);
 
@@ -187,13 +185,14 @@ fn one(
 }
 
 fn kernel_weights_unavailable() -> anyhow::Result<Option<String>> {
-    let found = RootFs::live()?.read(KERNEL_AUTO)?;
-    Ok(match found.as_deref().map(str::trim) {
+    let auto = match weights::read(&RootFs::live()?) {
+        Err(WeightsError::Unsupported) => None,
+        current => current?.auto,
+    };
+    Ok(match auto {
         None => Some("this kernel does not derive weights from the HMAT".into()),
-        Some("true" | "1" | "Y") => None,
-        Some(other) => {
-            Some(format!("the kernel's automatic weights are off ({other} in /{KERNEL_AUTO})"))
-        }
+        Some(auto) if auto.is_on => None,
+        Some(auto) => Some(format!("the kernel's automatic weights are off (/{})", auto.path)),
     })
 }
 

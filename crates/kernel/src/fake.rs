@@ -18,6 +18,7 @@ use nearfar_topology::Tree;
 use rustix::io::Errno;
 
 use crate::fs::{Entry, Fs, FsError, TreeFs};
+use crate::weights::AUTO;
 
 pub use damon::Damon;
 
@@ -52,8 +53,16 @@ impl FakeFs {
             tree.insert(&format!("{INTERLEAVE}node{node}"), &weight.to_string());
         }
         if let Some(auto) = auto {
-            tree.insert(&format!("{INTERLEAVE}auto"), if auto { "true" } else { "false" });
+            tree.insert(AUTO[0], if auto { "true" } else { "false" });
         }
+        Self::new(tree)
+    }
+
+    /// The same with automatic weights, whose switch is at `path`.
+    #[must_use]
+    pub fn automatic(weights: &[(u16, u8)], path: &str) -> Self {
+        let mut tree = Self::interleaving(weights, None).tree();
+        tree.insert(path, "true");
         Self::new(tree)
     }
 
@@ -114,8 +123,7 @@ impl FakeFs {
         if let Some(kernel) = self.damon.filter(|_| damon::is_its(path)) {
             return kernel.react(&mut tree, path, text);
         }
-        let auto = format!("{INTERLEAVE}auto");
-        if path == auto {
+        if AUTO.contains(&path) {
             let on = match text {
                 "true" | "Y" | "1" => true,
                 "false" | "N" | "0" => false,
@@ -129,14 +137,14 @@ impl FakeFs {
         }
         if path.starts_with(INTERLEAVE) {
             let weight: u8 = text.parse().map_err(|_| Errno::INVAL)?;
-            match (weight, tree.exists(&auto)) {
-                (0, true) => return Err(Errno::INVAL),
-                (0, false) => tree.insert(path, "1"),
-                (_, true) => {
-                    tree.insert(&auto, "false");
+            match (weight, AUTO.into_iter().find(|auto| tree.exists(auto))) {
+                (0, Some(_)) => return Err(Errno::INVAL),
+                (0, None) => tree.insert(path, "1"),
+                (_, Some(auto)) => {
+                    tree.insert(auto, "false");
                     tree.insert(path, text);
                 }
-                (_, false) => tree.insert(path, text),
+                (_, None) => tree.insert(path, text),
             }
             return Ok(());
         }

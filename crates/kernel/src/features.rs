@@ -96,6 +96,8 @@ pub enum Feature {
 enum Seen {
     /// A file or directory at this path.
     Path(&'static str),
+    /// A file or directory at one of these paths.
+    AnyPath(&'static [&'static str]),
     /// An entry in some node's directory.
     PerNode(&'static str),
     /// This word in the file.
@@ -153,6 +155,9 @@ impl Row {
     pub fn seen_by(&self) -> String {
         match self.seen {
             Seen::Path(path) | Seen::PathOrCall { path, .. } => format!("/{path}"),
+            Seen::AnyPath(paths) => {
+                paths.iter().map(|path| format!("/{path}")).collect::<Vec<_>>().join(" or ")
+            }
             Seen::PerNode(name) => format!("/sys/devices/system/node/node*/{name}"),
             Seen::Word { path, word } => format!("{word} in /{path}"),
             Seen::Call { call, .. } => format!("trying {call}"),
@@ -228,6 +233,12 @@ impl Asking<'_> {
     fn state(&self, seen: Seen) -> State {
         match seen {
             Seen::Path(path) => self.path(path),
+            Seen::AnyPath(paths) => {
+                let states = paths.iter().map(|path| self.path(path));
+                states
+                    .reduce(|one, next| if one == State::Lacking { next } else { one })
+                    .unwrap_or(State::Lacking)
+            }
             Seen::PerNode(name) => found(per_node(self.fs, name)),
             Seen::Word { path, word } => found(self.fs.read(path).map(|text| {
                 text.is_some_and(|text| text.split_whitespace().any(|found| found == word))
@@ -330,6 +341,13 @@ mod tests {
         assert!(features.has(Feature::Resctrl));
         assert_eq!(features.state(Feature::WeightedInterleaveAuto), State::Lacking);
         assert_eq!(features.state(Feature::Cxl), State::Lacking);
+    }
+
+    #[test]
+    fn automatic_weights_are_found_by_both_names_of_their_switch() {
+        for path in crate::weights::AUTO {
+            assert!(recorded(&[(path, "true")]).has(Feature::WeightedInterleaveAuto), "{path}");
+        }
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! `nodeN` contains 1..=255 pages per round. `auto` (Linux 6.16) reads `true` while the kernel derives them from
 //! firmware's bandwidths, and turns `false` when one is written; so it is turned off first, by an explicit write, so
 //! that the journal restores it last. Weights apply to pages placed from then on, in every process with weighted
-//! interleaving.
+//! interleaving. Kernels that define `auto` as C23 does, 6.18 among them, name the file `__auto_type`: the macro was expanded
+//! in its name.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +16,28 @@ use crate::journal::{Change, Journal, JournalError, Recorded};
 
 /// The directory.
 pub const DIR: &str = "sys/kernel/mm/mempolicy/weighted_interleave";
+/// Paths of the switch for automatic weights; a kernel has one of them, or none.
+pub const AUTO: [&str; 2] = [
+    "sys/kernel/mm/mempolicy/weighted_interleave/auto",
+    "sys/kernel/mm/mempolicy/weighted_interleave/__auto_type",
+];
 
 /// The kernel's present weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Current {
     /// Pages per round, by node.
     pub nodes: BTreeMap<NodeId, u8>,
-    /// Whether the kernel derived them; `None` before 6.16.
-    pub auto: Option<bool>,
+    /// The switch for automatic weights; `None` before 6.16.
+    pub auto: Option<Auto>,
+}
+
+/// The switch for automatic weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Auto {
+    /// One of [`AUTO`].
+    pub path: &'static str,
+    /// Whether the kernel derives the weights.
+    pub is_on: bool,
 }
 
 /// Reasons why weights could not be read or set.
@@ -70,10 +85,11 @@ impl Current {
 pub fn read(fs: &dyn Fs) -> Result<Current, WeightsError> {
     let mut current = Current::default();
     for entry in fs.list(DIR)?.ok_or(WeightsError::Unsupported)? {
-        let text = fs.read(&format!("{DIR}/{}", entry.name))?.unwrap_or_default();
+        let path = format!("{DIR}/{}", entry.name);
+        let text = fs.read(&path)?.unwrap_or_default();
         let text = text.trim();
-        if entry.name == "auto" {
-            current.auto = Some(matches!(text, "true" | "1" | "Y"));
+        if let Some(path) = AUTO.into_iter().find(|auto| *auto == path) {
+            current.auto = Some(Auto { path, is_on: matches!(text, "true" | "1" | "Y") });
         } else if let Some(Ok(node)) = entry.name.strip_prefix("node").map(str::parse) {
             let node = NodeId(node);
             let weight = text.parse().ok().filter(|weight| *weight > 0);
@@ -96,8 +112,8 @@ pub fn changes(current: &Current, wanted: &Weights) -> Result<Vec<Change>, Weigh
             changes.push(Change { path: format!("{DIR}/node{node}"), new: weight.to_string() });
         }
     }
-    if !changes.is_empty() && current.auto == Some(true) {
-        changes.insert(0, Change { path: format!("{DIR}/auto"), new: "false".into() });
+    if let Some(auto) = current.auto.filter(|auto| auto.is_on && !changes.is_empty()) {
+        changes.insert(0, Change { path: auto.path.into(), new: "false".into() });
     }
     Ok(changes)
 }
@@ -128,23 +144,21 @@ mod tests {
 
     #[test]
     fn setting_and_restoring_gives_the_automatic_weights_back() {
-        let dir = tempfile::tempdir().unwrap();
-        let fs = FakeFs::interleaving(&[(0, 24), (1, 7)], Some(true));
-        let journal = Journal::new(dir.path(), &fs, "/");
-        apply(&journal, &fs, "weights", &weights(&[(0, 3), (1, 1)])).unwrap();
-        let set = read(&fs).unwrap();
-        assert_eq!(
-            set,
-            Current { nodes: [(NodeId(0), 3), (NodeId(1), 1)].into(), auto: Some(false) }
-        );
-        journal.restore("weights", OnConflict::Refuse).unwrap();
-        let back = read(&fs).unwrap();
-        assert_eq!(
-            back,
-            Current { nodes: [(NodeId(0), 24), (NodeId(1), 7)].into(), auto: Some(true) }
-        );
-        let last = fs.writes().pop().unwrap();
-        assert_eq!(last, (format!("{DIR}/auto"), "true".into()), "auto goes back on last");
+        for path in AUTO {
+            let dir = tempfile::tempdir().unwrap();
+            let fs = FakeFs::automatic(&[(0, 24), (1, 7)], path);
+            let journal = Journal::new(dir.path(), &fs, "/");
+            apply(&journal, &fs, "weights", &weights(&[(0, 3), (1, 1)])).unwrap();
+            let current = |zero, one, is_on| Current {
+                nodes: [(NodeId(0), zero), (NodeId(1), one)].into(),
+                auto: Some(Auto { path, is_on }),
+            };
+            assert_eq!(read(&fs).unwrap(), current(3, 1, false));
+            journal.restore("weights", OnConflict::Refuse).unwrap();
+            assert_eq!(read(&fs).unwrap(), current(24, 7, true));
+            let last = fs.writes().pop().unwrap();
+            assert_eq!(last, (path.into(), "true".into()), "auto goes back on last");
+        }
     }
 
     #[test]

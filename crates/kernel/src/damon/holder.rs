@@ -78,7 +78,7 @@ impl Holder {
             Self::Kdamond { index, .. } => {
                 let state = kdamond_path(*index, "state");
                 format!(
-                    "stop its owner, or echo off > /{state} and echo 0 > /{KDAMONDS}/nr_kdamonds"
+                    "stop its owner; or end its work: echo off > /{state} and echo 0 > /{KDAMONDS}/nr_kdamonds"
                 )
             }
             Self::Thread(_) => "stop whatever started it".into(),

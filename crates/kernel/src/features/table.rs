@@ -5,6 +5,7 @@
 
 use super::{Feature, Row, Seen};
 use crate::mempolicy;
+use crate::weights;
 
 /// Directory of DAMON's user interface.
 const DAMON: &str = "sys/kernel/mm/damon/admin";
@@ -29,7 +30,7 @@ pub const TABLE: &[Row] = &[
         purpose: "weights that the kernel derives from firmware's bandwidths",
         since: "6.16",
         without: "weights are 1 until nearfar weights --apply",
-        seen: Seen::Path("sys/kernel/mm/mempolicy/weighted_interleave/auto"),
+        seen: Seen::AnyPath(&weights::AUTO),
     },
     Row {
         feature: Feature::PreferredMany,

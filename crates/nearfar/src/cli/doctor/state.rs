@@ -6,6 +6,7 @@
 use nearfar_kernel::damon::{Holder, holders};
 use nearfar_kernel::fs::Fs;
 use nearfar_kernel::process;
+use nearfar_kernel::weights::AUTO;
 use serde::Serialize;
 
 use super::Scene;
@@ -62,12 +63,8 @@ const PLAIN: &[(&str, &str, Meaning)] = &[
         "true" | "1" => "reclaim moves cold pages to slower nodes",
         _ => "reclaim drops or swaps cold pages; write true there to have them demoted",
     }),
-    ("weighted_interleave/auto", "sys/kernel/mm/mempolicy/weighted_interleave/auto", |value| {
-        match value {
-            "true" | "Y" | "1" => "weights come from firmware's bandwidths until one is written",
-            _ => "weights were written by a user",
-        }
-    }),
+    ("weighted_interleave/auto", AUTO[0], automatic_weights),
+    ("weighted_interleave/auto", AUTO[1], automatic_weights),
     (
         "transparent_hugepage",
         "sys/kernel/mm/transparent_hugepage/enabled",
@@ -99,6 +96,13 @@ const PLAIN: &[(&str, &str, Meaning)] = &[
         }
     }),
 ];
+
+fn automatic_weights(value: &str) -> &'static str {
+    match value {
+        "true" | "Y" | "1" => "weights come from firmware's bandwidths until one is written",
+        _ => "weights were written by a user",
+    }
+}
 
 /// The word in brackets, as in `always [madvise] never`.
 fn bracketed(value: &str) -> &str {

@@ -97,7 +97,7 @@ impl<'a> Report<'a> {
             chosen: plan.chosen().map(Reached::from),
             even: plan.even().map(Reached::from),
             kernel: plan.kernel().map(Reached::from),
-            kernel_auto: plan.current.as_ref().and_then(|now| now.auto),
+            kernel_auto: plan.current.as_ref().and_then(|now| now.auto).map(|auto| auto.is_on),
             applied,
             writes: writes.iter().map(Write::from).collect(),
         }

@@ -53,7 +53,7 @@ fn nodes(out: &mut String, plan: &Plan<'_>) {
 
 fn now(plan: &Plan<'_>, node: NodeId) -> String {
     let Some(current) = &plan.current else { return "-".into() };
-    let auto = if current.auto == Some(true) { " (auto)" } else { "" };
+    let auto = if current.auto.is_some_and(|auto| auto.is_on) { " (auto)" } else { "" };
     current.nodes.get(&node).map_or("-".into(), |weight| format!("{weight}{auto}"))
 }
 
@@ -106,6 +106,8 @@ fn advice(out: &mut String, plan: &Plan<'_>, applying: bool) {
     if !plan.pending.is_empty() && !applying {
         let _ = writeln!(out, "\nSet by nearfar now; undo with: nearfar weights --restore");
     }
+    let is_sure =
+        plan.is_given || plan.figures.as_ref().is_none_or(|of| of.about_links().is_none());
     if to_be_set(plan) && !applying {
         let suits = plan.kernel().is_some_and(|now| now.loss <= TOLERANCE);
         let what = if suits && !plan.is_given {
@@ -113,8 +115,10 @@ fn advice(out: &mut String, plan: &Plan<'_>, applying: bool) {
                 "No need to set them: the kernel's weights lose {} or less, too.",
                 percent(TOLERANCE)
             )
-        } else {
+        } else if is_sure {
             "They are not set; as root, add --apply.".into()
+        } else {
+            "They are not set; measure the links first: nearfar probe".into()
         };
         let _ = writeln!(out, "\n{what}");
     }
