@@ -123,6 +123,11 @@ pub(crate) fn warn(plan: &Plan) {
              (--tls-clients asks for certificates)"
         ));
     }
+    if let Some(open) = plan.server.metrics.filter(|at| !at.ip().is_loopback()) {
+        output::note(format_args!(
+            "{open} can be reached from other machines, and shows its metrics to any of them"
+        ));
+    }
 }
 
 /// Serves until a signal ends it.

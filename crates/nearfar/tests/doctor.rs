@@ -134,9 +134,12 @@ fn this_machine_is_asked_what_only_it_can_tell() {
 #[test]
 fn the_lab_is_judged_by_its_cache_and_by_where_doctor_runs() {
     let cache = tempfile::tempdir().unwrap();
-    let lab = |guest: bool| {
+    let present = std::env::current_exe().unwrap();
+    let present = present.to_str().unwrap();
+    let lab = |guest: bool, plugin: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
         command.args(["doctor", "--json"]).env("NEARFAR_CACHE", cache.path());
+        command.env("NEARFAR_LAB_PLUGIN", plugin);
         if guest {
             command.env("NEARFAR_LAB", "cxl-2tier");
         }
@@ -144,13 +147,15 @@ fn the_lab_is_judged_by_its_cache_and_by_where_doctor_runs() {
         let of = |key| map(&report["verdicts"], "command", key)["lab"].clone();
         (of("answer"), of("why"))
     };
-    let (answer, why) = lab(false);
+    let (answer, why) = lab(false, present);
     assert!(answer != "yes" && why.contains("download"), "{answer}: {why}");
     for kind in ["qemu", "kernels"] {
         std::fs::create_dir_all(cache.path().join(kind).join("one")).unwrap();
     }
-    assert_eq!(lab(false), ("yes".into(), "emulator and kernel are in the cache".into()));
-    let (answer, why) = lab(true);
+    assert_eq!(lab(false, present), ("yes".into(), "emulator and kernel are in the cache".into()));
+    let (answer, why) = lab(false, "/none");
+    assert!(answer == "partly" && why.contains("as fast as near memory"), "{answer}: {why}");
+    let (answer, why) = lab(true, present);
     assert!(answer == "no" && why.contains("guest of the lab"), "{answer}: {why}");
 }
 

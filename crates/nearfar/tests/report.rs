@@ -106,8 +106,7 @@ fn every_report_comes_as_text_json_picture_and_page() {
         );
         assert!(fs::read_to_string(files.path("out.svg")).unwrap().starts_with("<svg xmlns="));
         let page = fs::read_to_string(files.path("out.html")).unwrap();
-        for heading in ["Access heatmap", "Working-set size", "Temperature", "Where the memory was"]
-        {
+        for heading in ["Access heatmap", "Working-set size", "Temperature", "Memory by node"] {
             assert!(page.contains(heading), "{heading}");
         }
         fs::remove_file(files.path("out.svg")).unwrap();
@@ -150,7 +149,7 @@ fn damos_records_are_shown_as_they_are_and_imported() {
     let text = files.shown(&["info", raw]);
     assert!(text.contains("an unnamed target"), "{text}");
     let text = files.shown(&["residency", raw]);
-    assert!(text.contains("holds no word on where memory was"), "{text}");
+    assert!(text.contains("holds no residency"), "{text}");
     let error = files.refused(&["import", "record.nfr", "-o", "again.nfr"]);
     assert!(error.contains("a record of nearfar's already"), "{error}");
     assert!(!files.path("again.nfr").exists());

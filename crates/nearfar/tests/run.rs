@@ -181,7 +181,7 @@ fn a_report_without_a_file_goes_to_standard_error() {
     let output = run(&["--report", "--", "sleep", "0.1"]);
     let error = text(&output.stderr);
     assert_eq!(text(&output.stdout), "");
-    assert!(error.contains("where memory lay") && error.contains("peak"), "{error}");
+    assert!(error.contains("memory by node") && error.contains("peak"), "{error}");
 }
 
 /// Starts a watched program that says when it is ready and how it was signalled.
@@ -248,7 +248,7 @@ fn node_sets_are_resolved_against_the_machine_and_the_cpus() {
         ("sparse-ids.tree", &["-m", "1023"], "binding to node 1023"),
         ("memoryless.tree", &["-N", "1"], "cpus     16-31"),
         ("hbm-flat.tree", &["-w", "0,2"], "weights  1:1, as they are"),
-        ("hbm-flat.tree", &["-w", "0=2,2=2"], "weights  1:1, as they are: they suit"),
+        ("hbm-flat.tree", &["-w", "0=2,2=2"], "weights  1:1, as the machine has them"),
         ("hbm-flat.tree", &["-w", "0=3,2=1"], "memory   interleaving over nodes 0,2"),
         ("hbm-flat.tree", &["-w", "0=3,2=1"], "weights  3:1, CMD's own (75 %, 25 %)"),
         ("two-sockets.tree", &["-N", "1", "-m", "same"], "memory   binding to node 1"),
@@ -268,7 +268,7 @@ fn automatic_weights_are_set_or_used_as_they_are() {
     let plan = planned("hbm-flat.tree", &["-w", "auto", "-N", "0", "--report"]);
     assert!(plan.contains("until CMD ends"), "{plan}");
     let plan = planned("lab-hbm-dram-cxl.tree", &["-w", "auto"]);
-    assert!(plan.contains("weights  8:19:4, as they are: they suit"), "{plan}");
+    assert!(plan.contains("weights  8:19:4, as the machine has them"), "{plan}");
 }
 
 #[test]

@@ -116,6 +116,8 @@ const NOTHING: u64 = 50;
 const LITTLE: u64 = 256;
 /// Near memory free beyond the headroom by more than this part triggers an early scan.
 const UNFILLED: u64 = 32;
+/// If less than this part of what should be promoted has room, near memory has none.
+const FEW: u64 = 16;
 /// At this part or less, there is little left to do.
 const PART_SETTLED: u64 = WHOLE / 16;
 
@@ -186,8 +188,9 @@ impl Tiering {
     }
 
     fn learn(&mut self, seen: &Observation) {
-        let share =
-            |look: Scanned| (look.at.0 > 0).then(|| ratio(look.used.0, look.at.0).min(WHOLE));
+        let share = |look: Scanned| {
+            (look.at.0 > 0).then(|| scale(look.used.0, WHOLE, look.at.0).min(WHOLE))
+        };
         // A sample of near pages is weighted by its share of them.
         let (at, taken) = (seen.near_scan.at.0, seen.near.taken());
         self.near_used = match (self.near_used, share(seen.near_scan)) {
@@ -454,6 +457,8 @@ impl Tiering {
             Reason::NoGain { again_in: Nanoseconds(self.trial.rest_ns) }
         } else if nothing {
             Reason::Fits
+        } else if promote < wanted / FEW {
+            Reason::NoRoom
         } else if seeks {
             Reason::Seeks
         } else if self.part.share <= PART_SETTLED {
@@ -484,11 +489,6 @@ impl Tiering {
 
 fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
-}
-
-/// `part` of `whole` in basis points.
-fn ratio(part: u64, whole: u64) -> u64 {
-    scale(part, WHOLE, whole)
 }
 
 fn share_of(bytes: u64, basis_points: u64) -> u64 {

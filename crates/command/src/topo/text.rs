@@ -35,7 +35,7 @@ pub fn of(
     }
     apart(&mut out, machine);
     without_memory(&mut out, machine);
-    local_and_remote(&mut out, machine);
+    near_and_far(&mut out, machine);
     distances(&mut out, machine);
     cxl(&mut out, machine);
     notes(&mut out, machine, findings);
@@ -254,20 +254,21 @@ fn without_memory(out: &mut String, machine: &Topology) {
     }
 }
 
-/// On several sockets, near memory is local to one and remote to the others.
-fn local_and_remote(out: &mut String, machine: &Topology) {
+/// On several sockets, what is near to one is far from the others.
+fn near_and_far(out: &mut String, machine: &Topology) {
     let cpu_nodes = machine.cpu_nodes();
     if cpu_nodes.len() < 2 || machine.near().len() < 2 {
         return;
     }
-    out.push_str("\nnear memory, from the CPUs of\n");
+    out.push_str("\nnear and far memory, from the CPUs of\n");
     let text = |nodes: &NodeSet| match nodes.is_empty() {
         true => String::from("nothing"),
         false => nodes.to_string(),
     };
-    for View { cpu_node, near, remote } in machine.views() {
-        let _ =
-            writeln!(out, "  node {cpu_node:<4} local {}, remote {}", text(&near), text(&remote));
+    for view in machine.views() {
+        let far = machine.others(&view).into_iter().collect();
+        let View { cpu_node, near, .. } = view;
+        let _ = writeln!(out, "  node {cpu_node:<4} near {}, far {}", text(&near), text(&far));
     }
 }
 

@@ -59,7 +59,7 @@ impl Figures {
         let from = (!self.unknown_links.is_empty()).then_some(&self.unknown_links)?;
         Some(format!(
             "CPUs of nodes {from} would use each other's memory, and the bandwidth of the links between them is not known \
-             ({} does not give it): run `nearfar probe`, stay on one socket with -N NODE, or use the kernel's present \
+             ({} does not give it): run `nearfar probe`, name the CPUs and the memory of one socket, or use the kernel's present \
              weights with `nearfar run -w all`",
             self.source
         ))

@@ -70,7 +70,7 @@ pub(crate) struct Recorded {
 /// A boundary between two neighbouring tiers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Between {
-    /// Reason of the last decision: `fits`, `exchange`, `settled`, `no_gain`.
+    /// [`Reason::word`] of the last decision.
     pub(crate) reason: String,
     pub(crate) window_ms: u64,
     pub(crate) period_ms: u64,
@@ -301,6 +301,9 @@ fn why(reason: &str) -> &'static str {
         }
         word if word == Reason::Exchange.word() => {
             "hot pages of far memory are exchanged for cold ones of near memory"
+        }
+        word if word == Reason::NoRoom.word() => {
+            "near memory has no room: little is free, and no page of what is tiered is cold there"
         }
         word if word == Reason::Settled.word() => {
             "near memory holds the hottest pages; few migrate"

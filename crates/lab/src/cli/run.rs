@@ -65,12 +65,7 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "S", value_parser = seconds)]
     timeout: Option<Duration>,
     /// The command and its arguments
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "CMD"
-    )]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
@@ -80,7 +75,7 @@ pub(super) struct ShellArgs {
     #[command(flatten)]
     guest: GuestArgs,
     /// The command to run in the terminal [default: $SHELL, or /bin/sh]
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 

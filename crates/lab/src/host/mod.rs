@@ -29,7 +29,7 @@ mod terminal;
 mod timing;
 mod vm;
 
-pub use timing::{Method, Timing, distorted};
+pub use timing::{Method, Timing, distorted, find_plugin};
 pub(crate) use vm::shim;
 
 /// Most attempts to boot. QEMU 10.0 crashes about once in a hundred boots, where one CPU changes the memory map under

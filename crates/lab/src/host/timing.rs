@@ -160,7 +160,11 @@ pub(super) fn settle(
 }
 
 /// `$NEARFAR_LAB_PLUGIN`, beside this program, or in `../lib/nearfar`.
-fn find_plugin() -> Result<PathBuf, String> {
+/// The plugin of the emulator that gives memory its speed.
+///
+/// # Errors
+/// Where it was looked for, and how to get it.
+pub fn find_plugin() -> Result<PathBuf, String> {
     if let Some(named) = std::env::var_os("NEARFAR_LAB_PLUGIN").filter(|path| !path.is_empty()) {
         let path = std::path::absolute(&named).unwrap_or_else(|_| named.into());
         return if path.is_file() {

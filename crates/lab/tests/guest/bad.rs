@@ -193,8 +193,12 @@ pub(crate) fn bad_usage_is_named_and_nothing_boots() {
         assert_eq!((ended.status, ended.err.lines().count()), (status, 1), "{args:?} {ended:?}");
         assert!(ended.err.contains(part), "{args:?} {ended:?}");
     }
-    let ended = Ended::from(lab(&["run", "--timeout", "-1", "--", "true"]).output().unwrap());
-    assert_eq!(ended.status, 2);
+    for option in [&["--timeout", "-1"][..], &["--dry-run"]] {
+        let ended =
+            Ended::from(lab(&[&["run"], option, &["--", "true"]].concat()).output().unwrap());
+        assert_eq!(ended.status, 2, "{ended:?}");
+        assert!(ended.err.contains(option[0]), "{ended:?}");
+    }
 }
 
 pub(crate) fn a_cache_that_cannot_be_written_is_named() {

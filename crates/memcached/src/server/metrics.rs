@@ -195,8 +195,9 @@ mod tests {
             format!("| `{name}` | {labels} | {kind} | {what} | `{stat}` |\n")
         };
         let rows: String = ROWS.iter().filter(|(_, name, ..)| !name.is_empty()).map(row).collect();
+        let build = "| `build_info` | `version` | gauge | The server's version | |\n";
         let histogram = format!("| `{NAME}` | `le` | histogram | {ABOUT} | |\n");
-        let page = HEAD.to_owned() + &rows + &histogram;
+        let page = HEAD.to_owned() + build + &rows + &histogram;
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cache-metrics.md");
         if std::env::var_os("UPDATE").is_some() {
             std::fs::write(path, &page).unwrap();

@@ -269,7 +269,7 @@ fn look_for(program: &OsStr) -> io::Result<()> {
     if program.as_bytes().contains(&b'/') {
         return may_run(Path::new(program));
     }
-    let mut refused = io::ErrorKind::NotFound.into();
+    let mut refused = io::Error::from(rustix::io::Errno::NOENT);
     for dir in std::env::split_paths(&std::env::var_os("PATH").unwrap_or("/bin:/usr/bin".into())) {
         match may_run(&dir.join(program)) {
             Ok(()) => return Ok(()),

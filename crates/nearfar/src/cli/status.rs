@@ -280,10 +280,7 @@ fn next(report: &Report, topology: &Topology, is_live: bool) -> Vec<Next> {
         });
         return next;
     }
-    next.push(to(
-        "nearfar run -p near -- CMD",
-        "run a program with its memory near, as far as that goes",
-    ));
+    next.push(to("nearfar run -p near -- CMD", "run a program, and allocate in near memory first"));
     next.push(if runs("nearfar tier") {
         to("nearfar tier status", "see which pages are moved, and why")
     } else if runs("nearfar balance") {
@@ -317,7 +314,7 @@ impl Report {
         if let Some(services) = &self.services {
             out.push_str("\nrunning\n");
             if services.is_empty() {
-                out.push_str("  nothing of nearfar\n");
+                out.push_str("  no process of nearfar\n");
             }
             for one in services {
                 let Service { pid, command, user, running_s } = one;
@@ -353,8 +350,9 @@ impl Report {
             self.problems.iter().for_each(|one| wrapped(&mut out, "  ", one, 4));
         }
         out.push_str("\nnext\n");
+        let width = self.next.iter().map(|next| next.command.len()).max().unwrap_or(0).max(28);
         for Next { command, purpose } in &self.next {
-            wrapped(&mut out, &format!("  {command:<28} "), purpose, 31);
+            wrapped(&mut out, &format!("  {command:<width$} "), purpose, width + 3);
         }
         out
     }

@@ -101,7 +101,7 @@ const TIPS: &[(&str, &str, &str)] = &[
     (
         "tier",
         "--dry-run",
-        "nearfar tier config shows the options; nearfar off --dry-run the changes now in force",
+        "nearfar run --tier --dry-run -- true shows the tiers of this machine; nearfar off --dry-run the changes now in force",
     ),
     ("balance", "--dry-run", "nearfar off --dry-run shows the changes now in force"),
     ("topo", "svg", "nearfar topo --draw=svg"),
@@ -112,6 +112,7 @@ const TIPS: &[(&str, &str, &str)] = &[
     ("lab", "exec", "nearfar lab run -- CMD"),
     ("lab", "start", "nearfar lab run -- CMD, or nearfar lab shell"),
     ("lab", "stop", "a guest ends with its command"),
+    ("run", "--balanced", "nearfar run --balance -- CMD"),
     ("run", "--all", "all nodes' CPUs are used unless -N or -C says otherwise"),
     ("run", "--show", "nearfar run --dry-run shows what would be done"),
     ("run", "-s", "nearfar run --dry-run shows what would be done"),

@@ -150,6 +150,8 @@ pub enum Reason {
     Fills,
     /// Referenced far pages are exchanged for unreferenced near pages.
     Exchange,
+    /// Near memory has almost nothing free, and no cold page to demote.
+    NoRoom,
     /// Near memory holds the hottest pages; few pages migrate.
     Settled,
     /// The exchange has not made near pages the more referenced ones; tiering backs off.
@@ -168,6 +170,7 @@ impl Reason {
             Self::Fits => "fits",
             Self::Fills => "fills",
             Self::Exchange => "exchange",
+            Self::NoRoom => "no_room",
             Self::Settled => "settled",
             Self::NoGain { .. } => "no_gain",
         }
@@ -246,10 +249,17 @@ mod tests {
     #[test]
     fn each_reason_has_a_word_of_its_own() {
         let rests = Reason::NoGain { again_in: Nanoseconds(1) };
-        let all = [Reason::Seeks, Reason::Fits, Reason::Fills, Reason::Exchange, Reason::Settled];
+        let all = [
+            Reason::Seeks,
+            Reason::Fits,
+            Reason::Fills,
+            Reason::Exchange,
+            Reason::NoRoom,
+            Reason::Settled,
+        ];
         let words: alloc::collections::BTreeSet<_> =
             all.into_iter().chain([rests]).map(Reason::word).collect();
-        assert_eq!(words.len(), 6);
+        assert_eq!(words.len(), 7);
     }
 
     proptest! {

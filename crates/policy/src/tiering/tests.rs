@@ -403,6 +403,14 @@ fn where_the_hot_set_is_near_the_rest_is_left_alone() {
 }
 
 #[test]
+fn near_memory_that_is_full_of_hot_pages_has_no_room() {
+    let mut machine = Machine::new(std::iter::repeat_n(1e6, 60_000), NEAR, 0);
+    let reasons = machine.run(&mut tiering(), 20);
+    assert!(reasons.iter().any(|(reason, _)| *reason == Reason::NoRoom), "{reasons:?}");
+    assert!(machine.moved < NEAR / 16, "{}", machine.moved);
+}
+
+#[test]
 fn what_fits_stays_where_it_is() {
     let mut machine = Machine::new(zipf(25_000, 1e5, 0), NEAR, 600);
     let reasons = machine.run(&mut tiering(), 60);

@@ -42,7 +42,7 @@ impl Kind {
             Self::Heatmap => "Access heatmap",
             Self::Wss => "Working-set size",
             Self::Temperature => "Temperature",
-            Self::Residency => "Where the memory was",
+            Self::Residency => "Memory by node",
         }
     }
 }

@@ -119,7 +119,7 @@ fn places(loaded: &Loaded) -> Markup {
                     ul.key { @for (class, name) in &nodes { li { (swatch(class)) span { (name) } } } }
                 }
                 ul { @for sentence in &sentences { li { (sentence) } } }
-            } @else { p { "The record holds no word on where memory was." } }
+            } @else { p { "The record holds no residency: its writer did not record it." } }
         },
     )
 }

@@ -61,7 +61,7 @@ pub fn info(loaded: &Loaded, screen: Screen) -> String {
         out.prose(&format!("{}{size}", words::node(record, node.id)), 2);
     }
     let (residency, moved) = (record.residency.len(), record.moved.len());
-    out.prose(&format!("{residency} times where the memory was, {moved} times what was moved"), 2);
+    out.prose(&format!("{residency} readings of residency, {moved} of migration"), 2);
     for process in &record.processes {
         let from = words::time(process.at_ns);
         out.prose(&format!("{} from {from}", words::whose(record, process.target)), 2);
@@ -146,7 +146,7 @@ fn cells(line: &mut String, row: &[Option<u16>], colour: bool) {
 
 fn residency(out: &mut Out, record: &Record, options: Options) {
     let Some((over, sentences)) = views::places(record) else {
-        return out.nothing("word on where memory was: it was made without, or by damo");
+        return out.nothing("residency: its writer did not record it");
     };
     let step = over.series.len().div_ceil(options.rows.unwrap_or(ROWS).max(1)).max(1);
     let length = out.screen.columns.saturating_sub(TIMES + 3).clamp(10, 60);

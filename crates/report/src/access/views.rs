@@ -67,7 +67,7 @@ pub(super) fn left_out(map: &Heatmap, options: Options) -> Option<String> {
     let hidden = map.left_out_bytes > 0 && options.which == Which::Accessed;
     hidden.then(|| {
         format!(
-            "{} of addresses that were hardly accessed are left out; --all shows them. They are summed over the whole record, so \
+            "{} of addresses with few or no accesses are left out; --all shows them. They are summed over the whole record, so \
              they may exceed the memory monitored at one time.",
             Bytes(map.left_out_bytes)
         )
@@ -100,7 +100,7 @@ pub(super) fn working_set(record: &Record, options: Options) -> Option<Rows> {
         (name, bytes)
     };
     let rows = rows(found.percentiles.into_iter().map(named).collect(), found.monitored_bytes);
-    Some(Rows { title: "Size in a share of the snapshots", sentence, rows })
+    Some(Rows { title: "Working set by percentile of the snapshots", sentence, rows })
 }
 
 /// Working-set size over time.

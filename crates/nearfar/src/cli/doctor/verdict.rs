@@ -75,7 +75,7 @@ pub(super) fn all(scene: &Scene<'_>, privileges: &[Privilege]) -> Vec<Verdict> {
         copying(scene),
     ];
     if scene.live {
-        verdicts.extend([services::machines(scene), lab()]);
+        verdicts.extend([heap(), services::machines(scene), lab()]);
     }
     verdicts
 }
@@ -98,6 +98,16 @@ fn copying(scene: &Scene<'_>) -> Verdict {
     let names: Vec<_> = found.queues.iter().map(name).collect();
     let why = format!("DSA work queues: {} (found, not tried)", names.join(", "));
     verdict(COMMAND, Answer::Yes, why)
+}
+
+/// Whether the library that places a program's heap is installed.
+fn heap() -> Verdict {
+    const COMMAND: &str = "run --heap";
+    match crate::cli::run::preload_library() {
+        Ok(_) => verdict(COMMAND, Answer::Yes, "malloc of a program can be in a kind of memory"),
+        Err(found) => verdict(COMMAND, Answer::No, found.to_string())
+            .next("the package nearfar-preload, or make library in the sources"),
+    }
 }
 
 pub(super) const LAB: &str = "nearfar lab shell gives an emulated machine with two kinds of memory";
@@ -276,7 +286,13 @@ fn lab() -> Verdict {
         entries.is_some_and(|mut entries| entries.next().is_some())
     };
     if filled("qemu") && filled("kernels") {
-        return verdict(COMMAND, Answer::Yes, "emulator and kernel are in the cache");
+        return match nearfar_lab::host::find_plugin() {
+            Ok(_) => verdict(COMMAND, Answer::Yes, "emulator and kernel are in the cache"),
+            Err(found) => {
+                verdict(COMMAND, Answer::Partly, "far memory is as fast as near memory in guests")
+                    .next(found)
+            }
+        };
     }
     match ["apt-get", "dpkg-deb", "xz"].iter().find(|tool| !is_in_path(tool)) {
         None => {

@@ -73,7 +73,7 @@ impl fmt::Display for Plan {
         match &self.setting {
             Setting::None if self.now.is_some() => writeln!(f, "weights  {now}, as they are")?,
             Setting::None => {}
-            Setting::Suits => writeln!(f, "weights  {now}, as they are: they suit")?,
+            Setting::Suits => writeln!(f, "weights  {now}, as the machine has them")?,
             Setting::Set(weights) => {
                 let until = if self.stays { "CMD ends" } else { "nearfar weights --restore" };
                 writeln!(f, "weights  set to {weights} (now {now}) until {until}")?;
@@ -231,8 +231,10 @@ impl Planner<'_> {
         match weighed {
             Ok(nodes) => Ok(Policy::WeightedInterleave(nodes)),
             Err(error) if self.args.fallback => {
-                plan.notes
-                    .push(format!("{error:#}; falling back to 1:1 interleave over nodes {nodes}"));
+                plan.notes.push(format!(
+                    "{error:#}; falling back to 1:1 interleave over {}",
+                    nodes.named()
+                ));
                 Ok(Policy::Interleave(nodes))
             }
             Err(error) => Err(error),

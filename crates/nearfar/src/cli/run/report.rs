@@ -157,7 +157,7 @@ impl Sink {
 impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut out =
-            String::from("nearfar: where memory lay\n  node  kind     peak         final\n");
+            String::from("nearfar: memory by node\n  node  kind     peak         final\n");
         for Node { id, kind, peak_bytes, final_bytes } in &self.nodes {
             let (peak, last) = (Bytes(*peak_bytes).to_string(), Bytes(*final_bytes));
             writeln!(out, "  {id:<4}  {kind:<7}  {peak:<11}  {last}")?;
