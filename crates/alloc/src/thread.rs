@@ -1,7 +1,7 @@
 //! A thread's cache: fills its magazines and empties them, from and to the depots and arenas of kinds.
 //!
-//! Also registers what happens when a thread ends (its objects go back) and in the child of a fork. The magazines
-//! themselves are in `record`.
+//! Also registers the handlers of a thread's end (its objects go back) and of a fork's child. The magazines themselves
+//! are in `record`.
 #![expect(unsafe_code, reason = "the C library and jemalloc are called")]
 
 use core::sync::atomic::{AtomicU32, Ordering};

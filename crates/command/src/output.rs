@@ -127,9 +127,8 @@ pub fn tied(words: std::fmt::Arguments<'_>) -> String {
     words.to_string().replace(' ', &TIE.to_string())
 }
 
-/// Appends one paragraph to `out`, wrapped at spaces; lines after the first are indented by `indent`, at most by
-/// half of the width. Control characters
-/// are replaced by `?`.
+/// Appends one paragraph to `out`, wrapped at spaces; lines after the first are indented by `indent`, at most by half of
+/// the width. Control characters are replaced by `?`.
 pub fn wrapped(out: &mut String, first: &str, text: &str, indent: usize) {
     let text: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     let columns = terminal::get().paragraph();

@@ -58,7 +58,7 @@ impl FakeFs {
         Self::new(tree)
     }
 
-    /// The same with automatic weights, whose switch is at `path`.
+    /// The same with automatic weights, and their switch at `path`.
     #[must_use]
     pub fn automatic(weights: &[(u16, u8)], path: &str) -> Self {
         let mut tree = Self::interleaving(weights, None).tree();

@@ -118,7 +118,9 @@ impl Chooser {
                 }
             },
             Popularity::Latest => {
-                self.zipfian = Zipf::within(records, THETA);
+                if self.zipfian.items() != records {
+                    self.zipfian = Zipf::within(records, THETA);
+                }
                 records - 1 - self.zipfian.draw(random).min(records - 1)
             }
             Popularity::Uniform => random.below(records),

@@ -1,8 +1,8 @@
 //! Compares traffic management on an emulated machine with several nodes: throughput of programs by placement policy.
 //!
 //! One boot; within it, one run of a program per row and round, all rows of a program before any is repeated, so that
-//! drift affects all rows alike. [`rows`] has the compared programs and policies, [`program_output`] parses what these
-//! print, [`results`] has the results, [`traffic`] the emulator's counts, [`judge`] the thresholds; text and page are
+//! drift affects all rows alike. [`rows`] has the compared programs and policies, [`program_output`] parses their
+//! output, [`results`] has the results, [`traffic`] the emulator's counts, [`judge`] the thresholds; text and page are
 //! in `pages/balance`.
 //!
 //! The kernel's NUMA balancing is off except in its own row. It is set through the journal and restored after each row;

@@ -254,7 +254,7 @@ fn without_memory(out: &mut String, machine: &Topology) {
     }
 }
 
-/// On several sockets, what is near to one is far from the others.
+/// On several sockets, the memory that is near to each, and the rest.
 fn near_and_far(out: &mut String, machine: &Topology) {
     let cpu_nodes = machine.cpu_nodes();
     if cpu_nodes.len() < 2 || machine.near().len() < 2 {

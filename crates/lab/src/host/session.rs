@@ -245,7 +245,7 @@ impl<'a> Session<'a> {
         self.deadline.left(longest).min(left.unwrap_or(longest))
     }
 
-    /// Asks the guest whether it is there, and tells the user if it has not answered.
+    /// Asks the guest for a sign of life, and reports one that has not answered.
     fn watch(&mut self, say: &dyn Say) {
         if self.stage != Stage::Running {
             return;

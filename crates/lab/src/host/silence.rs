@@ -21,7 +21,7 @@ pub(super) struct Silence {
     reported: bool,
 }
 
-/// What a passed deadline calls for.
+/// The action at a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     /// To ask the guest.
@@ -45,7 +45,7 @@ impl Silence {
         self.next.left(cap)
     }
 
-    /// What is due now. A guest is reported once for each silence.
+    /// The action due now. A guest is reported once for each silence.
     pub(super) fn due(&mut self) -> Option<Due> {
         if !self.next.passed() {
             return None;

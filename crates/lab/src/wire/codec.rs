@@ -132,7 +132,7 @@ impl Decoder {
     }
 }
 
-/// Arbitrary bytes as frames: those that are decoded are encoded to what is decoded to the same.
+/// Decodes arbitrary bytes as frames; encoding and decoding a decoded frame gives the same frame.
 #[cfg(fuzzing)]
 pub fn fuzz(data: &[u8]) {
     let mut decoder = Decoder::default();

@@ -51,6 +51,11 @@ impl Zipf {
         zipf
     }
 
+    /// Number of ranks.
+    pub(crate) const fn items(&self) -> u64 {
+        self.items
+    }
+
     /// Draws a rank from 0; 0 is the most frequent.
     pub fn draw(&self, random: &mut Random) -> u64 {
         loop {

@@ -4,7 +4,7 @@ use core::fmt::Write as _;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// One of so many turns of a worker's connections is timed, as clocks take time.
+/// Reads of a worker for each timed one, as clocks take time.
 pub(super) const EVERY: u32 = 16;
 
 /// Upper bounds of the buckets in microseconds, each two or two and a half times the one before.

@@ -106,9 +106,9 @@ fn advice(out: &mut String, plan: &Plan<'_>, applying: bool) {
     if !plan.pending.is_empty() && !applying {
         let _ = writeln!(out, "\nSet by nearfar now; undo with: nearfar weights --restore");
     }
-    let is_sure =
-        plan.is_given || plan.figures.as_ref().is_none_or(|of| of.about_links().is_none());
     if to_be_set(plan) && !applying {
+        let is_sure =
+            plan.is_given || plan.figures.as_ref().is_none_or(|of| of.about_links().is_none());
         let suits = plan.kernel().is_some_and(|now| now.loss <= TOLERANCE);
         let what = if suits && !plan.is_given {
             format!(
