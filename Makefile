@@ -173,10 +173,10 @@ manual: build
 
 bench-lab: build
 	@scripts/setup lab
-	$(RELEASE)/nearfar-lab accuracy
-	$(RELEASE)/nearfar-lab accuracy --curves
-	$(RELEASE)/nearfar-lab overhead
-	$(RELEASE)/nearfar-lab repeat
+	$(RELEASE)/nearfar dev accuracy
+	$(RELEASE)/nearfar dev accuracy --curves
+	$(RELEASE)/nearfar dev overhead
+	$(RELEASE)/nearfar dev repeat
 
 # Copies, and builds nothing (scripts/install says where to): make build first, then this as who may write there.
 package: build

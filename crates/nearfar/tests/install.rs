@@ -131,6 +131,8 @@ fn a_package_is_made_below_destdir_and_names_it_nowhere() {
         "share/man/man5/nearfar-machine.5",
         "share/man/man8/hmctl.8",
         "share/bash-completion/completions/nearfar",
+        "share/doc/nearfar/README.md",
+        "share/doc/nearfar/docs/install.md",
     ] {
         let of = fs::metadata(usr.join(file)).unwrap_or_else(|why| panic!("{file}: {why}"));
         let runs = file.starts_with("bin/") || file.ends_with(".so");

@@ -1,4 +1,4 @@
-//! `nearfar sim` from a user's view: output, refused arguments, and equal results for equal seeds.
+//! `nearfar sim` and `nearfar dev sim-*` from a user's view: output, refused arguments, and equal results for equal seeds.
 
 #![expect(clippy::unwrap_used, reason = "a test that can't run the program should stop")]
 
@@ -8,14 +8,30 @@ mod browser;
 
 use serde_json::Value;
 
+fn nearfar(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_nearfar")).args(words).output().unwrap()
+}
+
 fn sim(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_nearfar")).arg("sim").args(words).output().unwrap()
+    nearfar(&[&["sim"], words].concat())
 }
 
 fn json(words: &[&str]) -> Value {
-    let done = sim(&[words, &["--json"]].concat());
+    document(words, &sim(&[words, &["--json"]].concat()))
+}
+
+fn document(words: &[&str], done: &Output) -> Value {
     assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
     serde_json::from_slice(&done.stdout).unwrap()
+}
+
+/// `nearfar dev sim-bench`.
+fn bench(words: &[&str]) -> Output {
+    nearfar(&[&["dev", "sim-bench"], words].concat())
+}
+
+fn bench_json(words: &[&str]) -> Value {
+    document(words, &bench(&[words, &["--json"]].concat()))
 }
 
 const COMPARE: [&str; 7] = [
@@ -161,7 +177,6 @@ fn what_is_not_there_is_refused_by_name() {
         (&["compare", "--policies", "oracle", "--antagonist", "1"], "NODE=GBPS"),
         (&["compare", "--policies", "oracle", "--antagonist", "7=1"], "allowed is 0 to 3"),
         (&["compare", "--policies", "oracle", "--antagonist", "1=200%"], "allowed is 0 to 95"),
-        (&["bench", "--trace", "/dev/null"], "/dev/null"),
         (&["tiers", "--policies", "colloid,oracle"], "--policies oracle: it does not migrate"),
         (&["fleet", "--policy", "interleave"], "--policy interleave: it does not migrate"),
     ] {
@@ -170,6 +185,9 @@ fn what_is_not_there_is_refused_by_name() {
         assert!(done.status.code() == Some(2) && said.contains(part), "{words:?}: {said}");
         assert!(done.stdout.is_empty());
     }
+    let refused = bench(&["--trace", "/dev/null"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && said.contains("/dev/null"), "{said}");
 }
 
 #[test]
@@ -271,7 +289,7 @@ fn a_stream_is_the_same_on_any_number_of_threads() {
     for source in ["uniform", "zipf", "hot-set"] {
         let run = |threads| {
             let found =
-                json(&["bench", "--millions", "3", "--source", source, "--threads", threads]);
+                bench_json(&["--millions", "3", "--source", source, "--threads", threads]);
             assert!(found["accesses_per_second"].as_f64() > Some(0.0), "{found}");
             [
                 "accesses",
@@ -294,7 +312,7 @@ fn a_record_is_played_back() {
     let mut writer = nearfar_record::Writer::create(&path, &record.header).unwrap();
     writer.all(&record).unwrap();
     writer.end(record.ending.unwrap()).unwrap();
-    let found = json(&["bench", "--millions", "2", "--trace", path.to_str().unwrap()]);
+    let found = bench_json(&["--millions", "2", "--trace", path.to_str().unwrap()]);
     // 5 GiB were monitored, of which 256 MiB are hot and 128 MiB lukewarm at a time.
     assert_eq!(found["pages"], 5 << 18, "{found}");
     assert!(found["pages_touched_in_last_epoch"].as_u64() <= Some(384 << 8), "{found}");
@@ -332,7 +350,7 @@ fn a_record_that_is_cut_off_or_hostile_is_played_as_far_as_it_goes_or_refused_by
     ];
     for bytes in cut.into_iter().chain(overwritten).chain(numbers) {
         std::fs::write(&path, &bytes).unwrap();
-        let done = sim(&["bench", "--millions", "1", "--trace", path.to_str().unwrap()]);
+        let done = bench(&["--millions", "1", "--trace", path.to_str().unwrap()]);
         let said = String::from_utf8(done.stderr).unwrap();
         let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
         // The readable part of a damaged record is played, with a message about the rest.
@@ -373,7 +391,7 @@ fn the_model_stands_beside_what_the_lab_saw() {
     let file = dir.path().join("kept.json");
     let said = |gain: f64| {
         std::fs::write(&file, kept(gain)).unwrap();
-        let done = sim(&["lab", file.to_str().unwrap(), "--json"]);
+        let done = nearfar(&["dev", "sim-lab", file.to_str().unwrap(), "--json"]);
         (done.status.code(), serde_json::from_slice::<Value>(&done.stdout).unwrap())
     };
     let (status, found) = said(2.8);
@@ -402,10 +420,10 @@ fn what_the_lab_did_not_see_is_refused_by_name() {
         (kept(2.0).replace("first-touch", "node-3"), "first touch"),
     ] {
         std::fs::write(&file, &text).unwrap();
-        let done = sim(&["lab", file.to_str().unwrap()]);
+        let done = nearfar(&["dev", "sim-lab", file.to_str().unwrap()]);
         let error = String::from_utf8_lossy(&done.stderr);
         assert!(done.status.code() == Some(2) && error.contains(said), "{error}");
         assert!(error.contains("kept.json") && done.stdout.is_empty(), "{error}");
     }
-    assert_eq!(sim(&["lab", "/nowhere"]).status.code(), Some(2));
+    assert_eq!(nearfar(&["dev", "sim-lab", "/nowhere"]).status.code(), Some(2));
 }

@@ -28,7 +28,7 @@ struct Common {
 
 /// Arguments of `accuracy`.
 #[derive(Debug, clap::Args)]
-pub(super) struct AccuracyArgs {
+pub struct AccuracyArgs {
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
@@ -46,7 +46,7 @@ pub(super) struct AccuracyArgs {
 
 /// Arguments of `overhead`.
 #[derive(Debug, clap::Args)]
-pub(super) struct OverheadArgs {
+pub struct OverheadArgs {
     #[command(flatten)]
     common: Common,
     /// The machine: a built-in name, or a machine file
@@ -62,7 +62,7 @@ pub(super) struct OverheadArgs {
 
 /// Arguments of `repeat`.
 #[derive(Debug, clap::Args)]
-pub(super) struct RepeatArgs {
+pub struct RepeatArgs {
     #[command(flatten)]
     common: Common,
     /// The machine: a built-in name, or a machine file

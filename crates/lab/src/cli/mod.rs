@@ -1,4 +1,4 @@
-//! The command line: `nearfar-lab`, and `nearfar lab` with the same arguments.
+//! The command line: `nearfar-lab`, and `nearfar lab` with the same arguments; the checks in `nearfar dev`.
 
 use std::fmt;
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
@@ -26,6 +26,17 @@ pub struct Args {
     command: Command,
 }
 
+/// Checks of the lab itself: commands of `nearfar dev`.
+#[derive(Debug, Subcommand)]
+pub enum Check {
+    /// Check latencies and bandwidths in guests against their machine file
+    Accuracy(check::AccuracyArgs),
+    /// Check the cost of emulating timing
+    Overhead(check::OverheadArgs),
+    /// Check that boots succeed and measure the same beside a busy host
+    Repeat(check::RepeatArgs),
+}
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a command in a guest as on the host
@@ -36,12 +47,6 @@ enum Command {
     Machines(machines::MachinesArgs),
     /// Download what the lab needs into its cache
     Fetch(fetch::FetchArgs),
-    /// Check latencies and bandwidths in guests against their machine file
-    Accuracy(check::AccuracyArgs),
-    /// Check the cost of emulating timing
-    Overhead(check::OverheadArgs),
-    /// Check that boots succeed and measure the same beside a busy host
-    Repeat(check::RepeatArgs),
     /// (the guest's first process)
     #[command(hide = true)]
     Guest(hidden::GuestArgs),
@@ -110,21 +115,34 @@ impl From<FetchError> for Failure {
     }
 }
 
+fn owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// Checks the lab. `reenter` as for [`run`].
+///
+/// # Errors
+/// [`Failure`]; a check that does not hold is not one, the exit status is then 1.
+pub fn check(check: &Check, reenter: &[&str]) -> Result<ExitCode, Failure> {
+    match check {
+        Check::Accuracy(args) => check::accuracy(args, owned(reenter)),
+        Check::Overhead(args) => check::overhead(args, owned(reenter)),
+        Check::Repeat(args) => check::repeat(args, owned(reenter)),
+    }
+}
+
 /// Runs a lab command. `reenter` are the arguments that invoke this command line: none for `nearfar-lab`, `lab` for
 /// `nearfar lab`.
 ///
 /// # Errors
 /// [`Failure`]; a failing command in the guest is not one, its exit status is returned.
 pub fn run(args: Args, reenter: &[&str]) -> Result<ExitCode, Failure> {
-    let reenter: Vec<String> = reenter.iter().map(|word| (*word).to_owned()).collect();
+    let reenter = owned(reenter);
     match args.command {
         Command::Run(args) => run::run(args, reenter),
         Command::Shell(args) => run::shell(args, reenter),
         Command::Machines(args) => machines::run(&args),
         Command::Fetch(args) => fetch::run(&args),
-        Command::Accuracy(args) => check::accuracy(&args, reenter),
-        Command::Overhead(args) => check::overhead(&args, reenter),
-        Command::Repeat(args) => check::repeat(&args, reenter),
         Command::Guest(args) => hidden::guest(&args, &reenter),
         Command::GuestExec(args) => hidden::guest_exec(&args),
         Command::Shim(args) => hidden::shim(&args),

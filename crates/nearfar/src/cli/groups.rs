@@ -14,7 +14,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Place", &["run", "move", "tier", "balance", "vm", "oci-runtime", "nri", "dra"]),
     ("Measure", &["probe", "record"]),
     ("Serve", &["cache", "daemon"]),
-    ("Learn", &["demo", "lab", "sim", "completions", "man"]),
+    ("Learn", &["demo", "lab", "sim", "completions", "man", "dev"]),
 ];
 
 /// The option of single commands that may stand before the command, as in kubectl and systemctl.

@@ -10,6 +10,7 @@ mod cache;
 mod complete;
 mod daemon;
 mod demo;
+mod dev;
 mod doctor;
 mod dra;
 mod generate;
@@ -101,6 +102,8 @@ enum Command {
     Sim(sim::Args),
     /// Show the effect of near and far memory on unmodified programs, here or in the lab
     Demo(demo::Args),
+    /// Check the emulation and the simulator, for those who change them
+    Dev(dev::Args),
     /// Print a completion script for a shell
     Completions(generate::CompletionsArgs),
     /// Write the man pages into a directory
@@ -151,6 +154,7 @@ impl Cli {
             Command::Dra(args) => dra::run(&args),
             Command::Sim(args) => sim::run(&args),
             Command::Demo(args) => demo::run(&args),
+            Command::Dev(args) => dev::run(&args),
             Command::Completions(args) => generate::completions(&args),
             Command::Man(args) => generate::man(&args),
         }

@@ -21,11 +21,12 @@ const ENVIRONMENT: [(&str, &str); 3] = [
     ("NEARFAR_ADVICE", "File of the advice page that nearfar daemon publishes."),
 ];
 
-const FILES: [(&str, &str); 4] = [
+const FILES: [(&str, &str); 5] = [
     ("/var/lib/nearfar", "State of root: saved measurements, journal of settings."),
     ("~/.local/state/nearfar", "Saved measurements of other users ($XDG_STATE_HOME/nearfar)."),
     ("~/.cache/nearfar", "The lab's emulator and kernels ($XDG_CACHE_HOME/nearfar)."),
     ("/run/nearfar/advice", "The advice page."),
+    ("PREFIX/share/doc/nearfar/docs", "The manual; its pages are the docs/... of messages."),
 ];
 
 /// Writes a page for each command into `directory`.

@@ -15,9 +15,7 @@ use nearfar_bench::simulate::{self, antagonist::Wanted};
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::{new_file, output};
 
-mod bench;
 mod fleet;
-mod lab;
 mod tiers;
 
 /// Arguments as typed.
@@ -35,12 +33,8 @@ enum Sim {
     Tiers(tiers::Args),
     /// A day of many hosts of 1 TiB, by sampling: the gain of page migration over them, and hosts that become slower
     Fleet(fleet::Args),
-    /// Stream accesses page by page: simulated accesses per second, and their results
-    Bench(bench::Args),
     /// Compare the model with published figures; exit status 1 if one is out of bounds
     Validate(ShowArgs),
-    /// Compare the model with lab results of nearfar-bench balance; exit status 1 if a figure is out of bounds
-    Lab(lab::Args),
     /// Show machines, workloads and policies
     List(ShowArgs),
 }
@@ -105,9 +99,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Sim::Compare(args) => side_by_side(args),
         Sim::Tiers(args) => tiers::run(args),
         Sim::Fleet(args) => fleet::run(args),
-        Sim::Bench(args) => bench::run(args),
         Sim::Validate(args) => validate(args),
-        Sim::Lab(args) => lab::run(args),
         Sim::List(args) => list(args),
     }
 }

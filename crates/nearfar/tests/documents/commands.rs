@@ -375,9 +375,9 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
                 "nearfar sim tiers --seconds 10,20,40,80",
                 Test("controllers_over_time_have_a_row_for_each_latency"),
             ),
-            ("nearfar sim lab FILE", Test("the_model_stands_beside_what_the_lab_saw")),
+            ("nearfar dev sim-lab FILE", Test("the_model_stands_beside_what_the_lab_saw")),
             ("nearfar sim fleet", Test("a_fleets_day_says_how_it_was_sampled")),
-            ("nearfar sim bench", Never(LONG)),
+            ("nearfar dev sim-bench", Never(LONG)),
         ],
     ),
     (

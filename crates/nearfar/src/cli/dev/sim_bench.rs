@@ -1,4 +1,4 @@
-//! `nearfar sim bench`: accesses drawn one by one, and their rate.
+//! `nearfar dev sim-bench`: accesses drawn one by one, and their rate.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

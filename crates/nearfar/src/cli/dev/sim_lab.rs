@@ -1,4 +1,4 @@
-//! `nearfar sim lab`: compares lab results with the model's.
+//! `nearfar dev sim-lab`: compares lab results with the model's.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
