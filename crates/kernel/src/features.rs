@@ -124,6 +124,8 @@ pub struct Row {
     pub purpose: &'static str,
     /// The first Linux release with it.
     pub since: &'static str,
+    /// The option of the kernel's configuration that builds it.
+    pub config: &'static str,
     /// Behaviour without it.
     pub without: &'static str,
     seen: Seen,
@@ -323,7 +325,8 @@ mod tests {
         for row in TABLE {
             assert_eq!(TABLE.iter().filter(|other| other.feature == row.feature).count(), 1);
             assert_eq!(TABLE.iter().filter(|other| other.name == row.name).count(), 1);
-            for text in [row.name, row.purpose, row.since, row.without, &row.seen_by()] {
+            for text in [row.name, row.purpose, row.since, row.config, row.without, &row.seen_by()]
+            {
                 assert!(!text.is_empty(), "{row:?}");
             }
         }

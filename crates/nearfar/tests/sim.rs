@@ -288,8 +288,7 @@ fn controllers_over_time_have_a_row_for_each_latency() {
 fn a_stream_is_the_same_on_any_number_of_threads() {
     for source in ["uniform", "zipf", "hot-set"] {
         let run = |threads| {
-            let found =
-                bench_json(&["--millions", "3", "--source", source, "--threads", threads]);
+            let found = bench_json(&["--millions", "3", "--source", source, "--threads", threads]);
             assert!(found["accesses_per_second"].as_f64() > Some(0.0), "{found}");
             [
                 "accesses",

@@ -210,6 +210,31 @@ fn another_user_restores_nothing_and_is_told_the_cause_once() {
 }
 
 #[test]
+fn another_user_is_told_in_a_dry_run_what_the_run_would_need() {
+    let Some(user) = OtherUser::new() else { return };
+    let machine = Machine::planted([7, 1, 1, 1], None);
+    set_permissions(machine.dir.path(), Permissions::from_mode(0o755)).unwrap();
+    let root = machine.root();
+    let words = [
+        "run",
+        "-w",
+        "auto",
+        "-N",
+        "0",
+        "--dry-run",
+        "--sysfs",
+        root.to_str().unwrap(),
+        "--",
+        "true",
+    ];
+    let state = machine.dir.path().join("state");
+    let output = user.nearfar(&words).env("NEARFAR_STATE", &state).output().unwrap();
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("-w auto: setting these weights needs root"), "{said}");
+}
+
+#[test]
 fn each_written_setting_is_printed_if_wanted() {
     let machine = Machine::planted([7, 1, 1, 1], None);
     let output = machine.weights(&["0=3,2-3=4", "--apply", "-v"]);

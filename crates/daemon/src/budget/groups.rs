@@ -164,6 +164,21 @@ fn attribute(directory: &Path, name: &str) -> Option<String> {
     String::from_utf8(value.get(..length)?.to_vec()).ok()
 }
 
+/// Sets the budget of near memory of a container, by its process: as attributes of its cgroup, which
+/// `nearfar tier start --near-attributes` keeps.
+///
+/// # Errors
+/// As of [`set_attributes`].
+pub fn set_budget(
+    fs: &dyn Fs,
+    pid: u32,
+    max: Option<Bytes>,
+    min: Option<Bytes>,
+) -> anyhow::Result<()> {
+    let path = Hierarchy::find(fs)?.of_process(fs, pid)?;
+    set_attributes(fs, &path, max, min)
+}
+
 /// Sets a cgroup's budget as attributes; `None` removes one.
 ///
 /// # Errors

@@ -44,10 +44,11 @@ use nearfar_kernel::damon::{DamonError, SchemeStats, Session};
 use nearfar_kernel::fs::Fs;
 use nearfar_kernel::{ranges, zones};
 use nearfar_policy::ports::{Count, KeptBy, TierBoundaries, TierPages};
-use nearfar_policy::tiering::segments::{SEGMENTS, TieredNode};
+use nearfar_policy::tiering::segments::TieredNode;
 use nearfar_policy::tiering::{BackgroundMigration, Decision, Scan, Scanned, TierUsage, scale};
 use nearfar_topology::{BasisPoints, Bytes, Nanoseconds, NodeId};
 
+use super::intervals::{FORGET_EVERY, INTERVALS, ONCE};
 use super::passes::{Pass, PassTiming};
 use super::plan::Plan;
 use super::reading::{self, foreign, meminfo, process_cpu_ns, thread_cpu_ns};
@@ -58,27 +59,16 @@ use super::scope::Group;
 use looking::{LookAt, looked_at};
 use nearfar_kernel::clock::Stopwatch;
 
-/// DAMON's own sampling does not judge pages, so few regions are enough; but intervals of schemes are whole samples,
-/// and Linux 6.12 processes commands at the end of an aggregation.
-pub(super) const INTERVALS: Intervals =
-    Intervals { sample_us: 10_000, aggr_us: 20_000, update_us: 60_000_000 };
 /// Between scans: each sample makes a page of each region look idle, at the pace of scans all of a small node in half
 /// a minute, so that the age of pages would be lost. Commands are processed later in exchange.
 const RESTING: Intervals =
     Intervals { sample_us: 200_000, aggr_us: 400_000, update_us: INTERVALS.update_us };
-/// At least one DAMON region per segment; the low maximum keeps DAMON from splitting further.
-pub(super) const REGIONS: Bounds = Bounds { min: SEGMENTS as u64, max: 20 };
-/// Interval between clearing passes if the window needs a second command. The last pass may precede that command by as
-/// much; a shorter interval costs more CPU time.
-pub(super) const FORGET_EVERY: Nanoseconds = Nanoseconds(150_000_000);
 /// Pages to migrate are cleared no earlier than this, so that they are not cleared again before the next command.
 const FORGET_FIRST: Nanoseconds = Nanoseconds(200_000_000);
 /// Typical delay before a kdamond picks up a command.
 const HEARD: Nanoseconds = Nanoseconds(50_000_000);
 /// Typical time from a count to a promotion by age, which takes pages referenced since then.
 const SINCE_COUNT: Nanoseconds = Nanoseconds(700_000_000);
-/// A pass at this interval ends, and its results are read, before the next one.
-pub(super) const ONCE: Nanoseconds = Nanoseconds(400_000_000);
 /// A pass begins at most this late: the kernel counts time in samples that each take slightly longer than set, in all
 /// by at most one part in `LATE_PART` of the interval.
 const LATE: Nanoseconds = Nanoseconds(30_000_000);

@@ -10,7 +10,7 @@ use nearfar_kernel::process;
 use nearfar_record::{Header, Intervals, Moved, Note, Operations, Pair, Residency, Resident};
 use nearfar_topology::{Bytes, Nanoseconds, NodeId};
 
-use super::damon::INTERVALS;
+use super::intervals::INTERVALS;
 use super::scope::Whose;
 use super::state::Recorded;
 use crate::recording::{self, Recording};

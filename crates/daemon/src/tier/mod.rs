@@ -3,12 +3,13 @@
 //!
 //! - [`service`]: the process: start, loop, stop, restore. [`options`]: the options; [`change`]: changing them while it runs.
 //! - [`plan`]: the nodes of each tier; `scope`: the memory that is tiered.
-//! - [`damon`]: scans and migration, by `schemes`; `passes`: their timing; `reading`: reads of memory and CPU time. Addresses,
+//! - [`damon`]: scans and migration, by `schemes`; `passes` and `intervals`: their timing; `reading`: reads of memory and CPU time. Addresses,
 //!   targets and yields are decided in [`nearfar_policy::tiering`].
 //! - [`state`]: the status file; `log`: the access record.
 
 pub mod change;
 pub mod damon;
+mod intervals;
 pub(crate) mod log;
 pub mod options;
 mod passes;

@@ -4,11 +4,11 @@
 //! are cleared at one and counted or migrated at the other, a sampling window later, and the next command comes before either
 //! is due again. [`PassTiming`] picks the intervals and learns how long a pass takes.
 
+use nearfar_policy::tiering::clock_hand::PAGE;
 use nearfar_policy::tiering::scale;
-use nearfar_policy::tiering::segments::PAGE;
 use nearfar_topology::Nanoseconds;
 
-use super::damon::{INTERVALS, ONCE};
+use super::intervals::{INTERVALS, ONCE};
 
 /// Intervals at which the schemes of a node are applied after a command, and again after as long if the next command is late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

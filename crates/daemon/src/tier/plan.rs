@@ -83,6 +83,16 @@ impl Plan {
         [to(tier.checked_sub(1), true), to(tier.checked_add(1), false)].concat()
     }
 
+    /// Two neighbouring tiers if every node of the upper one is slower than those of the lower one, by the machine's own
+    /// tiers.
+    pub(crate) fn inverted(&self, machine: &Topology) -> Option<(&NodeSet, &NodeSet)> {
+        let tier = |node| machine.tiers.iter().position(|tier| tier.nodes.contains(node));
+        self.tiers.iter().zip(self.tiers.iter().skip(1)).find(|(upper, lower)| {
+            let best = upper.iter().filter_map(tier).min();
+            best.zip(lower.iter().filter_map(tier).max()).is_some_and(|(best, worst)| best > worst)
+        })
+    }
+
     /// For people: `1 over 0 over 2`.
     pub fn order(&self) -> String {
         self.tiers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" over ")
@@ -290,6 +300,27 @@ mod tests {
         let near: NodeExpr = "0-1".parse().unwrap();
         let named = Named { near: Some(&near), ..Named::default() };
         assert_eq!(tiers(named).unwrap(), "0-1 over 2-3", "--near names one boundary");
+    }
+
+    #[test]
+    fn tiers_whose_slower_nodes_come_first_are_found() {
+        let inverted = |text: &str| {
+            let expr: TierExpr = text.parse().unwrap();
+            let named = Named { tiers: Some(&expr), ..Named::default() };
+            let plan = plan(&three(), WISHES, named).unwrap();
+            let found = plan.inverted(&three());
+            found.map(|(upper, lower)| format!("{upper} over {lower}"))
+        };
+        for (text, wanted) in [
+            ("1/0/2-3", None),
+            ("0/2", None),
+            ("2/3", None),
+            ("1,2/0", None),
+            ("2/0", Some("2 over 0")),
+            ("0/2/1", Some("2 over 1")),
+        ] {
+            assert_eq!(inverted(text).as_deref(), wanted, "{text}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use nearfar_kernel::process;
 use nearfar_policy::tiering::TierUsage;
 use nearfar_topology::{Bytes, NodeId};
 
-use nearfar_policy::tiering::segments::PAGE;
+use nearfar_policy::tiering::clock_hand::PAGE;
 
 /// A tick is a hundredth of a second on all Linux systems (USER_HZ).
 const TICK_NS: u64 = 10_000_000;

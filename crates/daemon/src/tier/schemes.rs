@@ -18,12 +18,13 @@ use nearfar_kernel::damon::spec::{
 use nearfar_kernel::fs::Fs;
 use nearfar_kernel::meminfo::Meminfo;
 use nearfar_kernel::ranges;
-use nearfar_policy::tiering::segments::{ADDRESS_END, PAGE, SEGMENTS, TieredNode};
+use nearfar_policy::tiering::clock_hand::PAGE;
+use nearfar_policy::tiering::segments::{ADDRESS_END, SEGMENTS, TieredNode};
 use nearfar_policy::tiering::targets::MigrationTarget;
 use nearfar_policy::tiering::{BackgroundMigration, scale};
 use nearfar_topology::{Bytes, NodeId};
 
-use super::damon::{FORGET_EVERY, INTERVALS, REGIONS};
+use super::intervals::{FORGET_EVERY, INTERVALS, REGIONS};
 use super::plan::Plan;
 use super::scope::Group;
 

@@ -81,6 +81,11 @@ fn set_and_serve(
             boundary.far_bandwidth
         ));
     }
+    if let Some((upper, lower)) = plan.inverted(&topology) {
+        output::note(format_args!(
+            "hot pages will move to node {upper}, which is slower than node {lower} by this machine's tiers; nearfar topo shows them"
+        ));
+    }
     let journal = Journal::new(Journal::default_dir(), &fs, "/");
     journal.make_dir()?;
     let turn = own::Turn::take(journal.dir())?;

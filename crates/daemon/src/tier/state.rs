@@ -24,8 +24,8 @@ use super::damon::DamonMigrator;
 use super::options::InForce;
 use super::plan::Plan;
 use crate::history::{Decision, History};
+use nearfar_policy::tiering::clock_hand::PAGE;
 use nearfar_policy::tiering::scale;
-use nearfar_policy::tiering::segments::PAGE;
 
 /// The `schema` of a [`State`].
 pub const SCHEMA: &str = "nearfar.tier/1";

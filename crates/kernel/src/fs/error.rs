@@ -53,7 +53,7 @@ pub enum FsError {
         root: PathBuf,
     },
     /// A recording can't be changed.
-    #[error("can't write {path}: this is a recording of a machine, not the machine")]
+    #[error("can't write /{path}: this is a recording of a machine, not the machine")]
     Recording {
         /// The path within the recording.
         path: String,

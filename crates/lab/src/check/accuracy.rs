@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::caches::{CACHES_PERCENT_MAX, Cost, walk, walks_ns, writers, writing};
 use super::expected::{MIXES, Mix, expected};
 use super::programs::Programs;
-use super::{CheckError, Results, Setting, in_guest, number};
+use super::{CheckError, Latency, Results, Setting, array_mib, in_guest, number};
 use crate::fetch::Say;
 use crate::machine::Machine;
 
@@ -55,27 +55,6 @@ pub struct Turmoil {
     /// Sleeps that ended early.
     pub early: u64,
     /// Whether the last two are zero.
-    pub ok: bool,
-}
-
-/// A dependent load from one node's CPU to one node's memory.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Latency {
-    /// The CPU's node.
-    pub from: u16,
-    /// The memory's node.
-    pub to: u16,
-    /// `4k` or `2m`.
-    pub pages: &'static str,
-    /// How many chains of loads are followed at once; the figures are those of one load.
-    pub chains: u32,
-    /// From the machine file: the latency, divided by the loads that overlap.
-    pub configured_ns: f64,
-    /// Measured in the guest.
-    pub emulated_ns: f64,
-    /// Error in per cent.
-    pub off_percent: f64,
-    /// Whether the error is accepted.
     pub ok: bool,
 }
 
@@ -151,11 +130,6 @@ pub(super) fn paths(machine: &Machine) -> Vec<(u16, usize, u32, u16)> {
         machine.modelled_nodes().map(move |to| (from, first, count, to))
     })
     .collect()
-}
-
-/// Arrays several times the size of the cache, so that all accesses miss.
-pub(super) fn array_mib(machine: &Machine) -> u64 {
-    (machine.processor.llc_kib / 1024).max(1) * 4
 }
 
 /// A shell script that measures every path, in the order in which [`compare`] reads the results.

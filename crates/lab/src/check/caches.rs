@@ -7,7 +7,7 @@
 
 use serde::Serialize;
 
-use super::accuracy::{Latency, array_mib};
+use super::{Latency, array_mib};
 use crate::machine::Machine;
 
 /// Largest accepted error of either.

@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::fetch::Say;
@@ -62,6 +63,32 @@ pub enum CheckError {
         /// The expected and the actual output.
         found: String,
     },
+}
+
+/// A dependent load from one node's CPU to one node's memory.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Latency {
+    /// The CPU's node.
+    pub from: u16,
+    /// The memory's node.
+    pub to: u16,
+    /// `4k` or `2m`.
+    pub pages: &'static str,
+    /// How many chains of loads are followed at once; the figures are those of one load.
+    pub chains: u32,
+    /// From the machine file: the latency, divided by the loads that overlap.
+    pub configured_ns: f64,
+    /// Measured in the guest.
+    pub emulated_ns: f64,
+    /// Error in per cent.
+    pub off_percent: f64,
+    /// Whether the error is accepted.
+    pub ok: bool,
+}
+
+/// Arrays several times the size of the cache, so that all accesses miss.
+fn array_mib(machine: &Machine) -> u64 {
+    (machine.processor.llc_kib / 1024).max(1) * 4
 }
 
 /// What the programs of a script printed, result by result.

@@ -14,7 +14,8 @@ use std::thread::{self, JoinHandle};
 use nearfar_topology::median;
 use serde::Serialize;
 
-use super::accuracy::{array_mib, paths};
+use super::accuracy::paths;
+use super::array_mib;
 use super::programs::Programs;
 use super::{CheckError, Results, STATISTICS, Setting, in_guest};
 use crate::fetch::Say;

@@ -119,7 +119,7 @@ fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// Checks the lab. `reenter` as for [`run`].
+/// Checks the lab. `reenter` as for [`run()`].
 ///
 /// # Errors
 /// [`Failure`]; a check that does not hold is not one, the exit status is then 1.

@@ -4,8 +4,10 @@
 //! over an existing file (`tempfile`); the process id in the names is for [`sweep`], which removes files of killed
 //! processes.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +16,16 @@ use tempfile::TempDir;
 use super::RunError;
 
 const PREFIX: &str = "nearfar-lab-";
+
+/// A path inside a list of options of QEMU: commas are doubled.
+pub(super) fn escaped(path: &Path) -> OsString {
+    let bytes = path.as_os_str().as_bytes();
+    let doubled = bytes.iter().flat_map(|byte| {
+        let times = if *byte == b',' { 2 } else { 1 };
+        std::iter::repeat_n(*byte, times)
+    });
+    OsString::from_vec(doubled.collect())
+}
 
 /// A directory of this process, removed when dropped.
 #[derive(Debug)]

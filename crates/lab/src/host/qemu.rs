@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
-use super::files::RunFiles;
+use super::files::{RunFiles, escaped};
 use super::stacks;
 use super::timing::Method;
 use crate::fetch::Kernel;
@@ -118,16 +118,6 @@ impl Args {
         value.push(after);
         self.0.extend([name.into(), value]);
     }
-}
-
-/// A path inside an option list: commas are doubled.
-pub(super) fn escaped(path: &Path) -> OsString {
-    let bytes = path.as_os_str().as_bytes();
-    let doubled = bytes.iter().flat_map(|byte| {
-        let times = if *byte == b',' { 2 } else { 1 };
-        std::iter::repeat_n(*byte, times)
-    });
-    OsString::from_vec(doubled.collect())
 }
 
 fn board_type(machine: &Machine, device: bool) -> String {

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use nearfar_timing::config::{Clock, KERNEL_PARAMETERS};
 
-use super::files::RunFiles;
-use super::qemu::escaped;
+use super::files::{RunFiles, escaped};
 use super::vm::Vm;
 use super::{Plan, RunError};
 use crate::clock::{self, Deadline};

@@ -82,6 +82,8 @@ struct FeatureReport {
     seen_by: String,
     /// The first Linux release with the feature.
     since: &'static str,
+    /// The option of the kernel's configuration that builds it.
+    config: &'static str,
     /// nearfar's behaviour without the feature.
     without: &'static str,
 }
@@ -170,6 +172,7 @@ fn features(features: &Features) -> Vec<FeatureReport> {
             purpose: row.purpose,
             seen_by: row.seen_by(),
             since: row.since,
+            config: row.config,
             without: row.without,
         }
     };

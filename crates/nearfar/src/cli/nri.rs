@@ -15,8 +15,7 @@ use nearfar_containers::claims::CDI_DIR;
 use nearfar_containers::nri::metrics::Metrics;
 use nearfar_containers::nri::plugin::{Host, OnMismatch, Plugin, Settings};
 use nearfar_containers::nri::session;
-use nearfar_daemon::budget::groups::set_attributes;
-use nearfar_kernel::cgroup::Hierarchy;
+use nearfar_daemon::budget::groups::set_budget;
 use nearfar_kernel::clock::{self, Stopwatch};
 use nearfar_kernel::fs::{self, Fs, RootFs};
 use nearfar_kernel::process::Identity;
@@ -147,18 +146,6 @@ fn connect(socket: &Path, plugin: &mut Plugin, host: &mut Live) -> String {
         Ok(()) => "the container runtime shut the plugin down".into(),
         Err(error) => error.to_string(),
     }
-}
-
-/// Sets the budget of near memory of a container, by its process: as attributes of its cgroup, which
-/// `nearfar tier start --near-attributes` keeps.
-pub(super) fn set_budget(
-    fs: &dyn Fs,
-    pid: u32,
-    max: Option<Bytes>,
-    min: Option<Bytes>,
-) -> anyhow::Result<()> {
-    let path = Hierarchy::find(fs)?.of_process(fs, pid)?;
-    set_attributes(fs, &path, max, min)
 }
 
 /// The running system.

@@ -31,6 +31,7 @@ use super::machine::MachineArgs;
 use super::run::preload_library;
 use nearfar_command::exit::{self, EndsWith as _, Exit, WithExit};
 use nearfar_command::output;
+use nearfar_daemon::budget::groups::set_budget;
 
 /// Arguments of `nearfar oci-runtime`.
 #[derive(Debug, clap::Args)]
@@ -191,7 +192,7 @@ impl Wrapper<'_> {
     /// Sets the budget of a started container, and verifies its policy.
     fn settle(&self, pid: u32, resolved: &Resolved) -> anyhow::Result<()> {
         if let Some((max, min)) = resolved.near
-            && let Err(error) = super::nri::set_budget(&RootFs::live()?, pid, max, min)
+            && let Err(error) = set_budget(&RootFs::live()?, pid, max, min)
         {
             self.warn(&format!("budget of near memory not set: {}", exit::text(&error)));
         }

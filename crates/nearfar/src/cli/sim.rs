@@ -47,7 +47,7 @@ struct CompareArgs {
     /// Workload: a name, or the path of a workload file (docs/sim.md, Workload files)
     #[arg(long, default_value = workload::NAMES[0].0, value_name = "NAME|FILE")]
     workload: String,
-    /// Policies by name, separated by commas
+    /// Policies by name, separated by commas; nearfar sim list shows them
     #[arg(long, value_delimiter = ',', required = true, value_name = "POLICY,...")]
     policies: Vec<Policy>,
     /// Load of other programs on near memory, for workloads with contention: 1 is five cores

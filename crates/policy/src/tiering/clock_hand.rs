@@ -6,8 +6,9 @@
 //! idle. Offsets count bytes over the address ranges of the node, without holes.
 
 use super::scale;
-use super::segments::PAGE;
 
+/// Bytes of a page.
+pub const PAGE: u64 = 4096;
 /// At least this part of the memory ahead is assumed to be idle (one in eight): the hand would overshoot where the estimate
 /// is too low.
 const IDLE_LEAST: u64 = 8;

@@ -10,7 +10,8 @@ use alloc::vec::Vec;
 
 use nearfar_topology::{AddrRange, BasisPoints, Nanoseconds, NodeId};
 
-use super::segments::{Direction, PAGE, TieredNode};
+use super::clock_hand::PAGE;
+use super::segments::{Direction, TieredNode};
 use super::{Decision, TierUsage, scale, targets};
 
 /// This part of a far node stays free when pages are demoted to it.

@@ -21,12 +21,10 @@ use core::cmp::Reverse;
 
 use nearfar_topology::{AddrRange, BasisPoints, NodeId};
 
-use super::clock_hand::ClockHand;
+use super::clock_hand::{ClockHand, PAGE};
 use super::scale;
 use super::targets::MigrationTarget;
 
-/// Bytes of a page.
-pub const PAGE: u64 = 4096;
 /// Exclusive upper bound of physical addresses.
 pub const ADDRESS_END: u64 = 1 << 60;
 /// Segments of a node.

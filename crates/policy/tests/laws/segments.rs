@@ -1,7 +1,8 @@
 //! Laws of address selection: ranges lie in the node's memory, passes go round, yields correct the next range.
 
 use nearfar_policy::tiering::clock_hand::ClockHand;
-use nearfar_policy::tiering::segments::{Direction, PAGE, SEGMENTS, TieredNode};
+use nearfar_policy::tiering::clock_hand::PAGE;
+use nearfar_policy::tiering::segments::{Direction, SEGMENTS, TieredNode};
 use nearfar_topology::{AddrRange, BasisPoints, NodeId};
 use proptest::prelude::*;
 

@@ -6,7 +6,7 @@ use nearfar_cache::disk::AfterCrash;
 use nearfar_cache::tiers::DiskExpr;
 use nearfar_topology::Bytes;
 
-use super::engine::size;
+use super::size;
 use crate::serve;
 use nearfar_command::number::whole;
 

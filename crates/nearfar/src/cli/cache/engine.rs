@@ -10,6 +10,7 @@ use nearfar_topology::Bytes;
 
 use super::super::machine::MachineArgs;
 use super::disk::DiskArgs;
+use super::size;
 use crate::serve;
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::number::whole;
@@ -83,11 +84,6 @@ impl From<Copy> for Copying {
             Copy::Auto => Self::Auto,
         }
     }
-}
-
-/// Parses a size.
-pub(super) fn size(text: &str) -> Result<Bytes, String> {
-    nearfar_spec::spec::size(text).map_err(|error| error.to_string())
 }
 
 /// Parses the maximum item size, in bytes.

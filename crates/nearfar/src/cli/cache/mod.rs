@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use nearfar_topology::Bytes;
 
 mod bench;
 mod disk;
@@ -30,6 +31,11 @@ enum Cache {
     /// Meta's or Twitter's columns, oracle-general:FILE, csv:COLUMNS:FILE). With --rate, requests are due at fixed times, independently of earlier replies,
     /// and latency counts from the due time.
     Bench(Box<bench::Args>),
+}
+
+/// Parses a size.
+fn size(text: &str) -> Result<Bytes, String> {
+    nearfar_spec::spec::size(text).map_err(|error| error.to_string())
 }
 
 /// Runs the command.

@@ -11,8 +11,9 @@ use nearfar_cache::disk::Disk;
 use nearfar_memcached::server::{Config, Overload, Tls, Unix};
 use nearfar_topology::Bytes;
 
-use super::engine::{EngineArgs, item_size, size};
+use super::engine::{EngineArgs, item_size};
 use super::listen;
+use super::size;
 use crate::serve::{self, Plan};
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::number::whole;

@@ -84,8 +84,8 @@ fn features(out: &mut String, report: &Report) {
             let text = match (state, &row.why_unknown) {
                 ("lacking", _) => {
                     format!(
-                        "{}; since Linux {}, without it: {}",
-                        row.purpose, row.since, row.without
+                        "{}; since Linux {} with {}, without it: {}",
+                        row.purpose, row.since, row.config, row.without
                     )
                 }
                 (_, Some(why)) => format!("{}: {why}", row.purpose),

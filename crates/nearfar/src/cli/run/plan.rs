@@ -284,15 +284,24 @@ impl Planner<'_> {
         if now.as_ref().is_some_and(|now| now.loss <= aim) {
             plan.setting = Setting::Suits;
         } else {
-            self.may_set(&best, now.as_ref())?;
+            self.may_set(&best, now.as_ref(), plan)?;
             plan.setting = Setting::Set(best);
         }
         Ok(figures.nodes.keys().copied().collect())
     }
 
     /// Checks that weights may be set: only root may, on the running system.
-    fn may_set(&self, best: &Weights, now: Option<&Outcome>) -> anyhow::Result<()> {
-        if self.args.dry_run || rustix::process::geteuid().is_root() {
+    fn may_set(
+        &self,
+        best: &Weights,
+        now: Option<&Outcome>,
+        plan: &mut Plan,
+    ) -> anyhow::Result<()> {
+        if rustix::process::geteuid().is_root() {
+            return Ok(());
+        }
+        if self.args.dry_run {
+            plan.notes.push("-w auto: setting these weights needs root".into());
             return Ok(());
         }
         let now = now.map_or_else(

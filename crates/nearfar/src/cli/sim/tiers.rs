@@ -19,7 +19,7 @@ const RUN: u32 = 8;
 /// Arguments as typed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Policies by name, separated by commas
+    /// Policies by name, separated by commas; nearfar sim list shows them
     #[arg(
         long,
         value_delimiter = ',',
