@@ -165,36 +165,23 @@ fn attribute(directory: &Path, name: &str) -> Option<String> {
 }
 
 /// Sets the budget of near memory of a container, by its process: as attributes of its cgroup, which
-/// `nearfar tier start --near-attributes` keeps.
+/// `nearfar tier start --near-attributes` keeps; `None` removes a limit.
 ///
 /// # Errors
-/// As of [`set_attributes`].
+/// The cgroup does not exist, is of version 1, or may not be changed.
 pub fn set_budget(
     fs: &dyn Fs,
     pid: u32,
     max: Option<Bytes>,
     min: Option<Bytes>,
 ) -> anyhow::Result<()> {
-    let path = Hierarchy::find(fs)?.of_process(fs, pid)?;
-    set_attributes(fs, &path, max, min)
-}
-
-/// Sets a cgroup's budget as attributes; `None` removes one.
-///
-/// # Errors
-/// The cgroup does not exist, is of version 1, or may not be changed.
-pub fn set_attributes(
-    fs: &dyn Fs,
-    path: &str,
-    max: Option<Bytes>,
-    min: Option<Bytes>,
-) -> anyhow::Result<()> {
     let hierarchy = Hierarchy::find(fs)?;
+    let path = hierarchy.of_process(fs, pid)?;
     anyhow::ensure!(
         hierarchy.version == Version::V2,
         "the memory controller is in cgroup version 1, whose directories take no user attributes"
     );
-    let path = hierarchy.named(fs, path)?;
+    let path = hierarchy.named(fs, &path)?;
     let directory = format!("{}{path}", hierarchy.mount());
     for (name, size) in [(MAX_ATTRIBUTE, max), (MIN_ATTRIBUTE, min)] {
         let done = match size {

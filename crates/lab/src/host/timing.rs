@@ -158,8 +158,8 @@ pub(super) fn settle(
     Ok(method)
 }
 
-/// `$NEARFAR_LAB_PLUGIN`, beside this program, or in `../lib/nearfar`.
-/// The plugin of the emulator that gives memory its speed.
+/// The plugin of the emulator that gives memory its speed: `$NEARFAR_LAB_PLUGIN`, beside this program, or in
+/// `../lib/nearfar`.
 ///
 /// # Errors
 /// Where it was looked for, and how to get it.
