@@ -24,6 +24,7 @@ mod blocks;
 mod effect;
 mod law;
 mod owners;
+mod part;
 mod regions;
 mod seen;
 #[cfg(test)]

@@ -11,7 +11,7 @@
 use nearfar_policy::traffic::Page;
 
 use super::owners::Owners;
-use super::regions::{Heat, Part};
+use super::part::{Heat, Part, Sampled, asked};
 
 /// Pages of a block, as powers of two. The smallest order in use is the first with at most `BLOCKS_MOST` blocks, or
 /// the last; the largest is the last with at least `BLOCKS_LEAST` blocks, so that one block never covers all memory.
@@ -74,9 +74,6 @@ impl Pairs {
     }
 }
 
-/// Sampled pages, in order.
-pub(super) type Sampled<'a> = &'a [(&'a Page, &'a Heat)];
-
 /// The part that covers these sampled pages, in blocks of 2^`finest` pages. It ends with the last sampled one, because
 /// there may be no memory beyond.
 fn part(sampled: Sampled<'_>, finest: u32) -> Option<Part> {
@@ -87,15 +84,6 @@ fn part(sampled: Sampled<'_>, finest: u32) -> Option<Part> {
 /// Samples of each sampled block of 2^`order` pages.
 fn pieces(sampled: Sampled<'_>, order: u32) -> impl Iterator<Item = Vec<u64>> {
     sampled.chunk_by(move |a, b| block(a.0, order) == block(b.0, order)).map(asked)
-}
-
-/// Sums of samples by the place of the requesting node.
-pub(super) fn asked(sampled: Sampled<'_>) -> Vec<u64> {
-    let mut by = vec![0; sampled.first().map_or(0, |(_, heat)| heat.by.len())];
-    for (_, heat) in sampled {
-        by.iter_mut().zip(&heat.by).for_each(|(sum, more)| *sum += u64::from(*more));
-    }
-    by
 }
 
 /// Divides a process's sampled small pages into parts: blocks as large as samples allow. A block with an owner stays
@@ -109,7 +97,7 @@ pub(super) fn of_process<'a>(sampled: Sampled<'a>, orders: &[u32], all: &mut Vec
         let blocks = left.iter().flat_map(|one| one.chunk_by(same));
         let (mut parts, sampled): (Vec<_>, Vec<_>) =
             blocks.filter_map(|sampled| Some((part(sampled, finest)?, sampled))).unzip();
-        told(&mut parts);
+        set_owners(&mut parts);
         let finer = &orders[at + 1..];
         for (part, sampled) in parts.iter_mut().zip(&sampled) {
             let few = || pieces(sampled, finest).take(PIECES_LEAST).count() < PIECES_LEAST;
@@ -143,12 +131,12 @@ pub(super) fn of_process<'a>(sampled: Sampled<'a>, orders: &[u32], all: &mut Vec
     let pages = left.into_iter().flatten();
     let mut pages: Vec<Part> =
         pages.map(|one| Part::of(*one.0, 1, std::slice::from_ref(one))).collect();
-    told(&mut pages);
+    set_owners(&mut pages);
     all.append(&mut pages);
 }
 
 /// Sets the owners of parts of one size, process by process.
-pub(super) fn told(parts: &mut [Part]) {
+pub(super) fn set_owners(parts: &mut [Part]) {
     for of_one in parts.chunk_by_mut(|a, b| a.first.process == b.first.process) {
         let owners = Owners::of(of_one.iter().map(|part| part.by.as_slice()));
         for part in of_one {

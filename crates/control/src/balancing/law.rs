@@ -12,7 +12,8 @@ use nearfar_policy::traffic::carrefour::{self, Action, Carrefour, Sampling};
 use nearfar_policy::traffic::{PAGE, PIECES, Page, Table};
 use nearfar_topology::{Bytes, Nanoseconds};
 
-use super::regions::{self, Part};
+use super::part::Part;
+use super::regions;
 use super::tidy::Tidy;
 use super::turns::Home;
 use nearfar_policy::ports::{Move, PageMover};

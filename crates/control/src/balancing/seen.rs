@@ -10,7 +10,8 @@ use nearfar_topology::{BasisPoints, Bytes, BytesPerSecond, Nanoseconds, NodeId};
 
 use super::Placed;
 use super::law::Counted;
-use super::regions::{self, Part};
+use super::part::Part;
+use super::regions;
 use nearfar_policy::ports::{Reading, Whose};
 
 const LINE: u128 = 64;

@@ -14,7 +14,8 @@ use nearfar_policy::traffic::place::PARTS;
 use nearfar_policy::traffic::{Page, Process};
 
 use super::Layout;
-use super::regions::{self, Part};
+use super::part::Part;
+use super::regions;
 use super::turns::Home;
 use nearfar_policy::ports::Move;
 

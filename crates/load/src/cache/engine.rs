@@ -14,8 +14,6 @@ use super::run::Subject;
 
 mod drive;
 
-pub(crate) use drive::TIMED;
-
 /// The interface of an engine under load.
 pub trait Engine: Store {
     /// Stores a value without a time to live and with nothing besides.

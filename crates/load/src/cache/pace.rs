@@ -10,6 +10,8 @@ use crate::requests::{Arrivals, Spacing};
 
 use nearfar_kernel::clock::{self, Stopwatch};
 
+/// In a closed loop one request in this many is timed.
+pub(crate) const TIMED: u64 = 16;
 /// Shorter waits are busy-waits, because a sleep may end this much late.
 const SPIN_NS: u64 = 100_000;
 /// Longer sleeps are divided, so that a run can be stopped in between.

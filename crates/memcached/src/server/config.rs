@@ -39,17 +39,6 @@ pub struct Tls {
     pub client_roots: Option<PathBuf>,
 }
 
-#[cfg(feature = "tls")]
-impl Tls {
-    /// Reads all files as `Server::new` does, and nothing more.
-    ///
-    /// # Errors
-    /// [`Error::Tls`]: the first of them that can't be used.
-    pub fn check(&self) -> Result<(), Error> {
-        super::tls::server(self).map(drop)
-    }
-}
-
 /// Configuration of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {

@@ -14,7 +14,8 @@ use super::clock::Deadline;
 use super::listen::Listener;
 use super::metrics;
 use super::shared::Shared;
-use super::stream::{Got, Stream};
+use super::socket::Got;
+use super::stream::Stream;
 
 const WAIT: Duration = Duration::from_secs(10);
 /// Maximum interval of checks for new and overdue connections.

@@ -13,6 +13,7 @@ mod listen;
 mod metrics;
 mod peer;
 mod shared;
+mod socket;
 mod stream;
 #[cfg(test)]
 mod tests;

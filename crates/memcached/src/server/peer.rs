@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use super::latency::EVERY;
 use super::shared::{Seen, Shared};
-use super::stream::{Got, Stream};
+use super::socket::Got;
+use super::stream::Stream;
 use crate::proto::{Connection, Counters, Dispatch, PendingReads, Stop};
 use nearfar_cache::store::Meta;
 

@@ -12,7 +12,17 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 
 use super::config::{Error, Tls};
-use super::stream::Got;
+use super::socket::Got;
+
+impl Tls {
+    /// Reads all files as `Server::new` does, and nothing more.
+    ///
+    /// # Errors
+    /// [`Error::Tls`]: the first of them that can't be used.
+    pub fn check(&self) -> Result<(), Error> {
+        server(self).map(drop)
+    }
+}
 
 /// The configuration from certificates and keys.
 pub(super) fn server(tls: &Tls) -> Result<Arc<ServerConfig>, Error> {

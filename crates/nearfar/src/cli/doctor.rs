@@ -17,10 +17,12 @@ use serde::Serialize;
 
 use super::machine::MachineArgs;
 use super::sense::report::{Described, described};
+use answer::Verdict;
 use nearfar_command::machine::Machine;
 use nearfar_command::{movers, output, sandbox};
 use nearfar_sensors::{self as sense, Scene as SenseScene};
 
+mod answer;
 mod services;
 mod state;
 mod text;
@@ -54,7 +56,7 @@ pub(crate) struct Report {
     /// A short description of the machine.
     machine: String,
     /// The verdict on each command.
-    verdicts: Vec<verdict::Verdict>,
+    verdicts: Vec<Verdict>,
     /// The kernel's features.
     features: Vec<FeatureReport>,
     /// The kernel's settings.

@@ -7,13 +7,10 @@
 use crate::requests::{Op, Request};
 
 use super::super::job::{Done, Job};
-use super::super::pace::{ns, wait};
+use super::super::pace::{TIMED, ns, wait};
 use super::super::source::Pulled;
 use super::super::tally::{Kind, Outcome};
 use super::Door;
-
-/// In a closed loop one request in this many is timed.
-pub(crate) const TIMED: u64 = 16;
 
 /// Waits for the other workers, then sends requests until the job is over.
 pub(super) fn drive(door: &mut Door<'_>, job: &mut Job<'_>) {

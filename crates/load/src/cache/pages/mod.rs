@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use nearfar_topology::Bytes;
 
-use crate::cache::engine::TIMED;
+use crate::cache::pace::TIMED;
 use crate::cache::results::{Asking, Found, KindFound, Latency, Load, Memory};
 use crate::cache::tally::{Kind, Trouble};
 use nearfar_report::words;

@@ -3,8 +3,8 @@
 use nearfar_kernel::features::{Feature, State};
 
 use super::Scene;
+use super::answer::{Answer, LAB, Verdict, damon_holder, held, in_use, is_in_path, verdict};
 use super::state::{Privilege, ROOT};
-use super::verdict::{Answer, LAB, Verdict, damon_holder, held, in_use, is_in_path, verdict};
 
 const SUDO: &str = "sudo";
 

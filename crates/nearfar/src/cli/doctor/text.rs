@@ -1,8 +1,8 @@
 //! The text of `nearfar doctor`: verdicts first, then the evidence; as wide as the terminal.
 
 use super::Report;
+use super::answer::{Answer, Verdict};
 use super::state::{Privilege, Setting};
-use super::verdict::{Answer, Verdict};
 use crate::cli::sense::report::Described;
 use nearfar_command::machine;
 use nearfar_command::movers::Mover;

@@ -5,59 +5,12 @@
 
 use nearfar_cache::copy;
 use nearfar_daemon::owner::Service;
-use nearfar_kernel::damon::{Holder, holders};
 use nearfar_kernel::features::{Feature, State};
-use nearfar_kernel::journal::{Journal, Recorded};
-use nearfar_kernel::process;
 use nearfar_topology::MemoryKind;
-use serde::Serialize;
 
+use super::answer::{Answer, LAB, Verdict, damon_holder, held, in_use, is_in_path, verdict};
 use super::state::{Privilege, ROOT};
 use super::{Scene, services};
-
-/// Whether a command can work here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Answer {
-    Yes,
-    Partly,
-    No,
-    /// The evidence could not be read.
-    Unknown,
-}
-
-impl Answer {
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Self::Yes => "yes",
-            Self::Partly => "partly",
-            Self::No => "no",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
-/// The verdict on one command.
-#[derive(Debug, Serialize)]
-pub(super) struct Verdict {
-    /// The command, or the task of it that is judged.
-    pub(super) command: &'static str,
-    pub(super) answer: Answer,
-    /// The command's effect here, or the reason it can't work.
-    pub(super) why: String,
-    /// The step that enables more.
-    pub(super) next: Option<String>,
-}
-
-pub(super) fn verdict(command: &'static str, answer: Answer, why: impl Into<String>) -> Verdict {
-    Verdict { command, answer, why: why.into(), next: None }
-}
-
-impl Verdict {
-    pub(super) fn next(self, next: impl Into<String>) -> Self {
-        Self { next: Some(next.into()), ..self }
-    }
-}
 
 /// Every verdict, in the order a user would try the commands.
 pub(super) fn all(scene: &Scene<'_>, privileges: &[Privilege]) -> Vec<Verdict> {
@@ -109,8 +62,6 @@ fn heap() -> Verdict {
             .next("the package nearfar-preload, or make library in the sources"),
     }
 }
-
-pub(super) const LAB: &str = "nearfar lab shell gives an emulated machine with two kinds of memory";
 
 fn topo(scene: &Scene<'_>) -> Verdict {
     let unknown = scene.machine.of_kind(MemoryKind::Unknown);
@@ -205,10 +156,6 @@ fn apply(scene: &Scene<'_>, privileges: &[Privilege]) -> Verdict {
     }
 }
 
-pub(super) fn held(privileges: &[Privilege], name: &str) -> bool {
-    privileges.iter().any(|privilege| privilege.name == name && privilege.held)
-}
-
 fn residency(scene: &Scene<'_>) -> Verdict {
     const COMMAND: &str = "run --report";
     match scene.features.state(Feature::NumaMaps) {
@@ -242,32 +189,6 @@ fn tiering(scene: &Scene<'_>, privileges: &[Privilege]) -> Verdict {
         State::Lacking => verdict(COMMAND, Answer::No, "this kernel can't migrate pages by access frequency")
             .next("Linux 6.11 or later with CONFIG_DAMON_SYSFS and CONFIG_DAMON_PADDR"),
     }
-}
-
-/// The user of DAMON, which has one at a time. Not one that nearfar removes by itself: the kernel's `damon_stat`, and the
-/// session of a nearfar that was killed.
-pub(super) fn damon_holder(scene: &Scene<'_>) -> Option<Holder> {
-    let pending = Journal::new(Journal::default_dir(), scene.fs, "/").all_pending();
-    let of_killed = pending.unwrap_or_default().batches.iter().any(|batch| {
-        let is_damon = |change: &Recorded| change.path.starts_with("sys/kernel/mm/damon/");
-        batch.changes.iter().any(is_damon) && !process::lives(scene.fs, batch.pid)
-    });
-    if of_killed {
-        return None;
-    }
-    let holders = if scene.live { holders(scene.fs).unwrap_or_default() } else { Vec::new() };
-    holders.into_iter().find(|holder| holder.name() != "damon_stat")
-}
-
-/// The verdict that DAMON is in use.
-pub(super) fn in_use(command: &'static str, holder: &Holder) -> Verdict {
-    verdict(command, Answer::No, format!("DAMON is in use by {holder}")).next(holder.way_out())
-}
-
-/// Whether a program can be run by its name.
-pub(super) fn is_in_path(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
 /// Whether emulated machines can be started from here.
