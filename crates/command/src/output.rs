@@ -29,6 +29,16 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     write_out(&plain(text))
 }
 
+/// Prints the lines of a dry run.
+///
+/// # Errors
+/// As [`print()`].
+pub fn dry_run(lines: &str) -> anyhow::Result<ExitCode> {
+    print(lines)?;
+    remark("nothing was changed");
+    Ok(Exit::Done.into())
+}
+
 /// As [`print()`], for text whose backgrounds have colours (`ESC[48;5;Nm`, `ESC[0m`).
 ///
 /// # Errors

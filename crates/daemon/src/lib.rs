@@ -6,6 +6,8 @@
 //! - [`advice`]: publishes the load of each node to programs that place memory (`nearfar daemon`).
 //! - [`history`]: the last decisions, for `nearfar why`.
 //! - [`owner`]: one of the first two runs at a time; the claim says which, and how it is stopped.
+//! - [`end`]: ends one of them and restores its settings, also after a kill.
+//! - `settings`: what services write as they start, and its lines in a dry run.
 //! - `status`: a status file that can't be written ends no service.
 //! - [`recording`]: access records written while pages move.
 //!
@@ -16,12 +18,14 @@
 pub mod advice;
 pub mod balance;
 pub mod budget;
+pub mod end;
 #[cfg(fuzzing)]
 pub mod fuzz;
 pub mod history;
 pub mod last;
 pub mod owner;
 pub mod recording;
+mod settings;
 mod status;
 pub mod tier;
 pub mod why;

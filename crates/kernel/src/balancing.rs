@@ -51,7 +51,13 @@ pub fn set_numa_balancing(
     by: &str,
     mode: NumaBalancing,
 ) -> Result<Vec<Recorded>, JournalError> {
-    journal.change(by, &[Change { path: NUMA_BALANCING.into(), new: mode.0.to_string() }])
+    journal.change(by, &[numa_balancing_change(mode)])
+}
+
+/// The change of the setting to this mode.
+#[must_use]
+pub fn numa_balancing_change(mode: NumaBalancing) -> Change {
+    Change { path: NUMA_BALANCING.into(), new: mode.0.to_string() }
 }
 
 /// Makes NUMA balancing scan all of a busy process at its highest rate, through the journal, with owner `by`: sets the

@@ -212,6 +212,16 @@ fn a_recording_and_a_machine_with_one_node_have_nothing_to_balance() {
     let state = tempfile::tempdir().unwrap();
     let (code, said) = balance(state.path(), &["start", "--sysfs", "/"]);
     assert!(code == Some(1) && said.contains("a recording has no pages to move"), "{said}");
+    let tree =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/machines/lab-hbm-dram-cxl.tree");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+    let planned = command.args(["tier", "start", "--dry-run", "--sysfs", tree]).output().unwrap();
+    let lines = String::from_utf8(planned.stdout).unwrap();
+    assert!(planned.status.success() && lines.lines().count() == 2, "{lines}");
+    assert!(
+        lines.starts_with("would promote from node 0 (dram, 1.8 GiB) to node 1 (hbm"),
+        "{lines}"
+    );
     let nodes = std::fs::read_to_string("/sys/devices/system/node/has_memory").unwrap_or_default();
     if nodes.trim() == "0" {
         for foreground in [&["start"][..], &["start", "--foreground"]] {

@@ -15,6 +15,7 @@ use nearfar_kernel::fs::{self, Fs as _, RootFs};
 use nearfar_kernel::mapped;
 use nearfar_kernel::moving::{Migration, Run};
 use nearfar_kernel::process::Identity;
+use nearfar_policy::traffic::PAGE;
 use nearfar_topology::{Bytes, BytesPerSecond, Nanoseconds, NodeId, NodeSet, Topology};
 use serde::{Deserialize, Serialize};
 
@@ -77,6 +78,18 @@ pub struct Job {
     identity: Identity,
     migration: Migration,
     before: BTreeMap<NodeId, u64>,
+    /// The bytes of `before` that are not at their target.
+    away: u64,
+}
+
+/// The effects of the migrations, a line a process, as far as they can be known before.
+#[must_use]
+pub fn preview(jobs: &[Job]) -> String {
+    let line = |job: &Job| {
+        let (pid, away) = (job.identity.pid, Bytes(job.away));
+        format!("would move at most {away} of process {pid}; now: {}\n", on_nodes(&job.before))
+    };
+    jobs.iter().map(line).collect()
 }
 
 /// Carries the migrations out, one after the other, and writes the former places into a file, if one is named.
@@ -134,7 +147,8 @@ pub fn there(
         };
         let before = by_node(&mappings);
         let away = before.iter().filter(|(node, _)| !targets.contains(**node));
-        outside = outside.saturating_add(away.map(|(_, bytes)| *bytes).sum());
+        let away = away.map(|(_, bytes)| *bytes).sum();
+        outside = outside.saturating_add(away);
         match may_use(pid, targets) {
             // It has ended meanwhile.
             Err(_) if !identity.is_running() => continue,
@@ -144,7 +158,7 @@ pub fn there(
         let ranges: Vec<_> = ranges.map(|mapping| (mapping.start, mapping.end)).collect();
         let free = free(machine, targets);
         let migration = Migration::new(pid, ranges, free, rate, Nanoseconds(0));
-        jobs.push(Job { identity, migration, before });
+        jobs.push(Job { identity, migration, before, away });
     }
     has_room(machine, targets, Bytes(outside))?;
     Ok(jobs)
@@ -201,11 +215,19 @@ pub fn back(
         may_use(pid, &targets)?;
         let before = by_node(&mapped::of_process(fs, pid)?);
         let free = free(machine, &targets);
+        let pages = runs.iter().map(|run| run.pages).fold(0, u64::saturating_add);
+        let away = pages.saturating_mul(PAGE);
         let migration = Migration::back(pid, &runs, free, rate, Nanoseconds(0));
-        jobs.push(Job { identity: one.identity, migration, before });
+        jobs.push(Job { identity: one.identity, migration, before, away });
     }
     anyhow::ensure!(!jobs.is_empty() || all == 0, "{}: nothing is left to move back", asked());
     Ok(jobs)
+}
+
+/// For people: `3 MiB on node 0, 1 MiB on node 2`.
+fn on_nodes(sums: &BTreeMap<NodeId, u64>) -> String {
+    let list = sums.iter().map(|(node, bytes)| format!("{} on node {node}", Bytes(*bytes)));
+    list.collect::<Vec<_>>().join(", ")
 }
 
 fn by_node(mappings: &[mapped::Mapping]) -> BTreeMap<NodeId, u64> {
@@ -256,17 +278,12 @@ impl Report {
     pub fn text(&self, saved: Option<&Path>) -> String {
         let mut out = String::new();
         for one in &self.processes {
-            let on = |sums: &BTreeMap<NodeId, u64>| {
-                let list =
-                    sums.iter().map(|(node, bytes)| format!("{} on node {node}", Bytes(*bytes)));
-                list.collect::<Vec<_>>().join(", ")
-            };
             let line = format!(
                 "moved {} in {:.1} s; before: {}; now: {}",
                 Bytes(one.moved_bytes),
                 self.seconds,
-                on(&one.before),
-                on(&one.after)
+                on_nodes(&one.before),
+                on_nodes(&one.after)
             );
             output::wrapped(&mut out, &format!("process {}: ", one.pid), &line, 2);
             for (reason, count) in &one.not_moved_pages {

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use nearfar_control::balancing::{Law, Layout, Loop};
-use nearfar_kernel::balancing::{NumaBalancing, numa_balancing, set_numa_balancing};
 use nearfar_kernel::claim::Claim;
 use nearfar_kernel::fs::RootFs;
 use nearfar_kernel::journal::{Journal, JournalError, OnConflict, Restored};
@@ -25,6 +24,7 @@ use super::scope::Scope;
 use super::{other_movers, state};
 use crate::history::History;
 use crate::last;
+use crate::settings::{numa_balancing_off, turn_numa_balancing_off, would_set};
 use crate::status::Status;
 use crate::tier::service::refuse_conflicts;
 use nearfar_command::exit;
@@ -80,10 +80,7 @@ fn set_and_serve(machine: &Machine, options: &Options, begun: &mut bool) -> anyh
     let sensors = choice::choose(sense::all(scene), &options.sensors, options.policy)?;
     let (law, layout, source) = law(&topology, layout, options, &sensors)?;
     let by_kernel = options.keep_numa_balancing || choice::needs_numa_balancing(&sensors);
-    if !by_kernel && numa_balancing(&fs)?.is_some_and(|mode| mode != NumaBalancing::OFF) {
-        set_numa_balancing(&journal, BY, NumaBalancing::OFF)
-            .context("turning the kernel's NUMA balancing off")?;
-    }
+    turn_numa_balancing_off(&fs, &journal, BY, by_kernel)?;
     let service = Service { fs: &fs, scope: &scope, options, journal: &journal };
     let emulated = machine.lab(&fs);
     let told = Told { layout: &layout, source, emulated };
@@ -93,6 +90,41 @@ fn set_and_serve(machine: &Machine, options: &Options, begun: &mut bool) -> anyh
     last::retire(&state::path(journal.dir()));
     ended?;
     refuse_conflicts(&restored.context("restoring the settings of balancing")?)
+}
+
+/// The effects of a start, in lines; nothing is changed. Sensors run their self-tests, as for `nearfar doctor`.
+///
+/// # Errors
+/// The reasons for which a start would be refused, except for privileges.
+pub fn preview(machine: &Machine, options: &Options) -> anyhow::Result<String> {
+    let fs = RootFs::live()?;
+    let (topology, _) = machine.read(&fs)?;
+    let layout = model::layout(&topology)?;
+    let scope = Scope::find(&fs, options)?;
+    other_movers::refuse_pod(&fs, scope.cgroup())?;
+    other_movers::refuse_kdamonds(&fs)?;
+    let journal = Journal::new(Journal::default_dir(), &fs, "/");
+    let scene = Scene { fs: &fs, machine: &topology, journal: &journal, by: BY };
+    let sensors = choice::choose(sense::all(scene), &options.sensors, options.policy)?;
+    let (_, _, source) = law(&topology, layout, options, &sensors)?;
+    let by_kernel = options.keep_numa_balancing || choice::needs_numa_balancing(&sensors);
+    let names: Vec<&str> = sensors.iter().map(|sensor| sensor.name()).collect();
+    let out = format!(
+        "would balance {} between nodes {} by policy {}, with at most {} MB/s of migration\n\
+         would measure by {}, and compare with latencies and bandwidths from: {source}\n",
+        scope.text(),
+        topology.memory_nodes(),
+        options.policy.word(),
+        options.rate_mbps,
+        names.join(", ")
+    );
+    let own = match choice::needs_numa_balancing(&sensors) {
+        true => {
+            "would set the kernel's NUMA balancing and its intervals as sensor hint-faults needs them\n"
+        }
+        false => "",
+    };
+    Ok(out + own + &would_set(&fs, numa_balancing_off(&fs, by_kernel)?)?)
 }
 
 /// Restores the settings changed by balancing and its sensors.

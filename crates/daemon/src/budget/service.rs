@@ -6,6 +6,7 @@
 //! after a kill by the next start or stop.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -15,7 +16,6 @@ use nearfar_command::interrupt;
 use nearfar_command::machine::Machine;
 use nearfar_command::output;
 use nearfar_command::supervisor::Supervisor;
-use nearfar_kernel::balancing::{NumaBalancing, numa_balancing, set_numa_balancing};
 use nearfar_kernel::cgroup::Hierarchy;
 use nearfar_kernel::claim::Claim;
 use nearfar_kernel::clock::{Stopwatch, sleep};
@@ -30,6 +30,7 @@ use nearfar_topology::{Bytes, BytesPerSecond, Nanoseconds, NodeId, NodeSet, Topo
 use super::groups::{self, Limits};
 use super::pages::{Hand, Wanted, select};
 use super::state::{self, GroupState, State};
+use crate::settings::{numa_balancing_off, turn_numa_balancing_off, would_set};
 use crate::status::Status;
 use crate::tier::service::{BY, refuse_conflicts};
 
@@ -64,10 +65,7 @@ pub fn serve(
     // Left over from a process that was killed.
     journal.restore(BY, OnConflict::Refuse).context("putting back what was set before")?;
     let mut service = Service::new(&fs, machine, limits)?;
-    if !keep_numa_balancing && numa_balancing(&fs)?.is_some_and(|mode| mode != NumaBalancing::OFF) {
-        set_numa_balancing(&journal, BY, NumaBalancing::OFF)
-            .context("turning the kernel's NUMA balancing off")?;
-    }
+    turn_numa_balancing_off(&fs, &journal, BY, keep_numa_balancing)?;
     let ended = service.run(&journal, &stop);
     let restored = journal.restore(BY, OnConflict::Refuse);
     let _ = std::fs::remove_file(state::path(journal.dir()));
@@ -77,6 +75,27 @@ pub fn serve(
     drop(claim);
     ended?;
     refuse_conflicts(&restored.context("putting back the kernel's NUMA balancing")?)
+}
+
+/// The effects of a start, in lines; nothing is changed.
+///
+/// # Errors
+/// The reasons for which a start would be refused, except for privileges.
+pub fn preview(machine: &Machine, limits: &Limits, keep: bool) -> anyhow::Result<String> {
+    let fs = RootFs::live()?;
+    let service = Service::new(&fs, machine, limits)?;
+    let mut out = String::new();
+    for (path, group) in &service.groups {
+        let budget = group.keeper.budget();
+        let min = (budget.min() > Bytes(0)).then(|| format!("at least {}", budget.min()));
+        let max = budget.max().map(|max| format!("at most {max}"));
+        let both = min.into_iter().chain(max).collect::<Vec<_>>().join(" and ");
+        let _ = writeln!(out, "would keep {both} of cgroup {path} on nodes {}", service.near);
+    }
+    if limits.attributes {
+        out.push_str("would keep the budgets in attributes of cgroups\n");
+    }
+    Ok(out + &would_set(&fs, numa_balancing_off(&fs, keep)?)?)
 }
 
 /// A cgroup with its keeper.

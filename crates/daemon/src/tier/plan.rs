@@ -13,6 +13,7 @@ use nearfar_topology::{
 };
 
 use nearfar_command::exit::{EndsWith as _, Exit};
+use nearfar_command::output;
 use nearfar_command::weighing::source::{self, Wanted};
 use nearfar_policy::tiering::targets::MigrationTarget;
 
@@ -85,12 +86,27 @@ impl Plan {
 
     /// Two neighbouring tiers if every node of the upper one is slower than those of the lower one, by the machine's own
     /// tiers.
-    pub(crate) fn inverted(&self, machine: &Topology) -> Option<(&NodeSet, &NodeSet)> {
+    fn inverted(&self, machine: &Topology) -> Option<(&NodeSet, &NodeSet)> {
         let tier = |node| machine.tiers.iter().position(|tier| tier.nodes.contains(node));
         self.tiers.iter().zip(self.tiers.iter().skip(1)).find(|(upper, lower)| {
             let best = upper.iter().filter_map(tier).min();
             best.zip(lower.iter().filter_map(tier).max()).is_some_and(|(best, worst)| best > worst)
         })
+    }
+
+    /// Notes what is assumed, and what is probably not meant.
+    pub(crate) fn note_doubts(&self, machine: &Topology) {
+        if let Some(boundary) = self.boundaries.iter().find(|boundary| boundary.assumed) {
+            output::note(format_args!(
+                "far bandwidth is not known (no probe, no HMAT); {} assumed for the limit on traffic; nearfar probe measures it",
+                boundary.far_bandwidth
+            ));
+        }
+        if let Some((upper, lower)) = self.inverted(machine) {
+            output::note(format_args!(
+                "hot pages will move to node {upper}, which is slower than node {lower} by this machine's tiers; nearfar topo shows them"
+            ));
+        }
     }
 
     /// For people: `1 over 0 over 2`.

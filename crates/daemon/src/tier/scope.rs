@@ -135,6 +135,20 @@ impl Whose {
         }
     }
 
+    /// The scope, for people.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Machine => "the memory of all processes".into(),
+            Self::Cgroup(group) | Self::Run(Run { group, .. }) => {
+                format!("the memory of cgroup {}", group.path)
+            }
+            Self::Tree(tree) => format!(
+                "the memory of process {} ({}) and its descendants",
+                tree.root.pid, tree.command
+            ),
+        }
+    }
+
     /// An error if it does not exist any more. A missing cgroup is detected when its memory is read.
     pub(crate) fn check(&self, fs: &dyn Fs) -> anyhow::Result<()> {
         match self {

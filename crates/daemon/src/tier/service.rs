@@ -10,7 +10,6 @@ use std::time::Duration;
 use anyhow::Context as _;
 use nearfar_control::tiering::Loop;
 use nearfar_control::turns::Turns;
-use nearfar_kernel::balancing::{NumaBalancing, numa_balancing, set_numa_balancing};
 use nearfar_kernel::cgroup::own;
 use nearfar_kernel::claim::Claim;
 use nearfar_kernel::damon::{DamonError, DamonStat, Session};
@@ -23,13 +22,14 @@ use nearfar_topology::Nanoseconds;
 use super::change;
 use super::damon::DamonMigrator;
 use super::log::Log;
-use super::options::InForce;
+use super::options::{InForce, Options};
 use super::plan::{self, Plan};
 use super::schemes::specifications;
 use super::scope::Whose;
 use super::state::{self, Ledger, More, State};
 use crate::history::History;
 use crate::last;
+use crate::settings::turn_numa_balancing_off;
 use crate::status::Status;
 use nearfar_command::exit;
 use nearfar_command::interrupt;
@@ -75,17 +75,7 @@ fn set_and_serve(
     let (topology, _) = machine.read(&fs)?;
     let options = &force.options;
     let plan = plan::plan(&topology, options.wishes(), options.named())?;
-    if let Some(boundary) = plan.boundaries.iter().find(|boundary| boundary.assumed) {
-        output::note(format_args!(
-            "far bandwidth is not known (no probe, no HMAT); {} assumed for the limit on traffic; nearfar probe measures it",
-            boundary.far_bandwidth
-        ));
-    }
-    if let Some((upper, lower)) = plan.inverted(&topology) {
-        output::note(format_args!(
-            "hot pages will move to node {upper}, which is slower than node {lower} by this machine's tiers; nearfar topo shows them"
-        ));
-    }
+    plan.note_doubts(&topology);
     let journal = Journal::new(Journal::default_dir(), &fs, "/");
     journal.make_dir()?;
     let turn = own::Turn::take(journal.dir())?;
@@ -166,7 +156,12 @@ pub fn refuse_conflicts(restored: &Restored) -> anyhow::Result<()> {
     output::refuse_conflicts(restored, "it was left as it is", "nearfar tier stop --overwrite")
 }
 
-fn held(error: DamonError) -> anyhow::Error {
+/// What becomes of the kernel's `damon_stat`.
+pub(super) fn damon_stat(options: &Options) -> DamonStat {
+    if options.keep_damon_stat == Some(true) { DamonStat::Keep } else { DamonStat::Pause }
+}
+
+pub(super) fn held(error: DamonError) -> anyhow::Error {
     let is_stat = error.to_string().contains("damon_stat");
     let error = anyhow::Error::from(error).context("tiering can't start");
     if is_stat {
@@ -228,18 +223,14 @@ impl Service<'_> {
         Self: 'a,
     {
         let (nodes, specifications) = specifications(self.fs, &self.plan, self.whose.group())?;
-        let keep = self.force.options.keep_damon_stat == Some(true);
-        let damon_stat = if keep { DamonStat::Keep } else { DamonStat::Pause };
+        let damon_stat = damon_stat(&self.force.options);
         output::note_paused(self.fs, damon_stat);
         let session =
             Session::start(self.fs, self.journal, &specifications, damon_stat).map_err(held)?;
         let pages =
             DamonMigrator::new(self.fs, session, nodes, self.whose.group().cloned(), &self.plan);
         let keep = self.force.options.keep_numa_balancing == Some(true);
-        if !keep && numa_balancing(self.fs)?.is_some_and(|mode| mode != NumaBalancing::OFF) {
-            set_numa_balancing(self.journal, BY, NumaBalancing::OFF)
-                .context("turning the kernel's NUMA balancing off")?;
-        }
+        turn_numa_balancing_off(self.fs, self.journal, BY, keep)?;
         Ok(pages)
     }
 

@@ -446,12 +446,18 @@ fn on(index: usize) -> Change {
     Change { path: kdamond_path(index, "state"), new: "on".into() }
 }
 
-/// The changes that create `kdamonds` kdamonds.
-fn make_room(
+/// The changes with which a session of `kdamonds` kdamonds would begin; nothing is changed.
+///
+/// # Errors
+/// [`DamonError::Absent`], or [`DamonError::Held`] by another user.
+pub fn make_room(
     fs: &dyn Fs,
     kdamonds: usize,
     damon_stat: DamonStat,
 ) -> Result<Vec<Change>, DamonError> {
+    if !fs.exists(KDAMONDS)? {
+        return Err(DamonError::Absent);
+    }
     let mut changes = Vec::new();
     let mut others = Vec::new();
     for holder in holders(fs)? {

@@ -1,18 +1,39 @@
-//! Starts a service in the background: this binary again, with `--foreground`.
+//! Starts a service in the background: this binary again, with `--foreground`; and the arguments of its end.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 
 use anyhow::Context as _;
 use nearfar_kernel::fs::RootFs;
-use nearfar_kernel::journal::Journal;
+use nearfar_kernel::journal::{Journal, OnConflict};
 use nearfar_kernel::process::Identity;
 
 use nearfar_command::exit::{Exit, WithExit};
 use nearfar_command::{interrupt, output, terminal};
-use nearfar_daemon::owner::{self, PATIENCE, Service};
+use nearfar_daemon::owner::{self, PATIENCE, Service, Whom};
 use nearfar_daemon::tier::service::NAP;
 use nearfar_kernel::clock::{Stopwatch, sleep};
+
+/// Arguments of `stop`.
+#[derive(Debug, clap::Args)]
+pub(super) struct StopArgs {
+    /// Also restore settings that another process has changed since
+    #[arg(long)]
+    overwrite: bool,
+    /// Only restore the settings of a process that was killed; a running one goes on
+    #[arg(long)]
+    if_dead: bool,
+}
+
+impl StopArgs {
+    pub(super) fn on_conflict(&self) -> OnConflict {
+        if self.overwrite { OnConflict::Overwrite } else { OnConflict::Refuse }
+    }
+
+    pub(super) fn whom(&self) -> Whom {
+        if self.if_dead { Whom::Nobody } else { Whom::Any }
+    }
+}
 
 /// Starts the process that does the work and waits until it is ready: until `runs` returns the state of the process
 /// with this id. A signal that ends this process ends the started one, too.

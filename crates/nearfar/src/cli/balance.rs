@@ -8,11 +8,10 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Subcommand;
-use nearfar_kernel::fs::RootFs;
-use nearfar_kernel::journal::{Journal, OnConflict, Restored};
+use nearfar_kernel::journal::{Journal, OnConflict};
 use nearfar_kernel::process::Identity;
 
-use super::background;
+use super::background::{self, StopArgs};
 use super::machine::MachineArgs;
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::number::whole;
@@ -20,10 +19,9 @@ use nearfar_command::output;
 use nearfar_daemon::balance::options::{Options, Policy, RATE, RATE_MAX};
 use nearfar_daemon::balance::service;
 use nearfar_daemon::balance::state::{self, State};
-use nearfar_daemon::last;
+use nearfar_daemon::end;
 use nearfar_daemon::owner::{Service, Whom};
 use nearfar_daemon::tier::options::PID_MAX;
-use nearfar_daemon::tier::service::refuse_conflicts;
 use nearfar_topology::Bytes;
 
 /// Arguments as typed.
@@ -83,6 +81,9 @@ struct StartArgs {
     /// Stay in the foreground and print a line each second, until a signal ends it
     #[arg(long)]
     foreground: bool,
+    /// Print what a start would do, and change nothing
+    #[arg(long, conflicts_with = "foreground")]
+    dry_run: bool,
     /// Policy that decides which pages migrate
     #[arg(long, value_enum, default_value = Policy::Balanced.word())]
     policy: PolicyArg,
@@ -118,16 +119,6 @@ struct StatusArgs {
     /// Print JSON (schema nearfar.balance/1; if balancing is not running, with "running": false and "why")
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Debug, clap::Args)]
-struct StopArgs {
-    /// Also restore settings that another process has changed since
-    #[arg(long)]
-    overwrite: bool,
-    /// Only restore the settings of a process that was killed; a running one goes on
-    #[arg(long)]
-    if_dead: bool,
 }
 
 impl StartArgs {
@@ -188,7 +179,7 @@ pub(super) fn for_run(policy: Policy) -> anyhow::Result<State> {
 
 /// Ends this process, if it still runs, and restores the settings it had changed. A later process is left alone.
 pub(super) fn end_and_put_back(state: &State) -> anyhow::Result<()> {
-    end(Whom::Only(state.identity), OnConflict::Refuse, output::note_restored).map(drop)
+    end::balancing(Whom::Only(state.identity), OnConflict::Refuse, output::note_restored).map(drop)
 }
 
 /// The reason with which the service ended by itself, if it gave one.
@@ -209,6 +200,9 @@ fn start(args: &StartArgs) -> anyhow::Result<ExitCode> {
         args.machine.select().is_live(),
         "balance start --sysfs: a recording has no pages to move; leave --sysfs out"
     );
+    if args.dry_run {
+        return output::dry_run(&service::preview(&args.machine.select(), &args.options())?);
+    }
     output::need_root("balancing")?;
     if args.foreground {
         let claim = Service::Balance.begin(args.claimed)?;
@@ -250,9 +244,8 @@ fn not_running() -> anyhow::Error {
 
 fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
     output::need_root("stopping balancing")?;
-    let on_conflict = if args.overwrite { OnConflict::Overwrite } else { OnConflict::Refuse };
-    let whom = if args.if_dead { Whom::Nobody } else { Whom::Any };
-    let (ended, restored) = end(whom, on_conflict, output::note_restored)?;
+    let (on_conflict, whom) = (args.on_conflict(), args.whom());
+    let (ended, restored) = end::balancing(whom, on_conflict, output::note_restored)?;
     if let (Whom::Nobody, Some((process, _))) = (whom, running()) {
         let pid = process.pid;
         output::print(&format!("Balancing runs as process {pid}; nothing was restored.\n"))?;
@@ -278,30 +271,7 @@ pub(crate) fn pid() -> Option<u32> {
 /// Ends balancing, if it runs, and restores its settings, also those of a killed process. Returns the process that was
 /// ended. The caller reports the restored settings.
 pub(crate) fn end_any(on_conflict: OnConflict) -> anyhow::Result<Option<u32>> {
-    end(Whom::Any, on_conflict, |_| ()).map(|(pid, _)| pid)
-}
-
-/// Ends balancing, or the process named. Returns the process that was ended, and whether a killed one had left
-/// settings changed.
-fn end(
-    whom: Whom,
-    on_conflict: OnConflict,
-    note: fn(&Restored),
-) -> anyhow::Result<(Option<u32>, bool)> {
-    let (dir, fs) = (Journal::default_dir(), RootFs::live()?);
-    let journal = Journal::new(dir.clone(), &fs, "/");
-    let ended = Service::Balance.end(&journal, whom)?;
-    if ended.claim.is_none() && whom != Whom::Any {
-        return Ok((ended.pid, false));
-    }
-    let restored =
-        service::put_back(&journal, on_conflict).context("restoring the settings of balancing")?;
-    let mut left = !restored.put_back.is_empty();
-    left |= last::retire(&state::path(&dir));
-    left |= std::fs::remove_file(state::ended_path(&dir)).is_ok();
-    note(&restored);
-    refuse_conflicts(&restored)?;
-    Ok((ended.pid, left))
+    end::balancing(Whom::Any, on_conflict, |_| ()).map(|(pid, _)| pid)
 }
 
 #[cfg(test)]

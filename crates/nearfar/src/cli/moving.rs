@@ -28,6 +28,9 @@ pub(crate) struct Args {
     /// Move the pages in FILE back to their former places
     #[arg(long, value_name = "FILE", conflicts_with_all = ["whose", "save"])]
     undo: Option<PathBuf>,
+    /// Print what would be moved, and move nothing
+    #[arg(long, conflicts_with_all = ["save", "json"])]
+    dry_run: bool,
     /// Maximum bytes per second; units are powers of 1024
     #[arg(long, value_name = "SIZE", default_value = "1g")]
     rate: Bytes,
@@ -51,6 +54,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         _ => anyhow::bail!("name a process or cgroup and nodes, or a file with --undo"),
     };
+    if args.dry_run {
+        return output::dry_run(&processes::preview(&jobs));
+    }
     let report = processes::all(&fs, jobs, args.save.as_deref())?;
     if args.json {
         output::print_json(&report)?;

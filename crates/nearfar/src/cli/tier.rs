@@ -9,18 +9,16 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Subcommand;
-use nearfar_kernel::cgroup::own;
-use nearfar_kernel::damon;
-use nearfar_kernel::fs::RootFs;
-use nearfar_kernel::journal::{Journal, OnConflict, Restored};
+use nearfar_kernel::journal::{Journal, OnConflict};
 use nearfar_kernel::process::Identity;
 
 use nearfar_command::exit::Exit;
 use nearfar_command::output;
 use nearfar_daemon::owner::{Service, Whom};
-use nearfar_daemon::tier::service::{BY, refuse_conflicts, say_removed};
 use nearfar_daemon::tier::state::{self, State};
-use nearfar_daemon::{budget, last};
+use nearfar_daemon::{budget, end};
+
+use super::background::StopArgs;
 
 mod config;
 mod start;
@@ -46,16 +44,6 @@ enum Tier {
     Config(config::Args),
     /// Stop tiering and restore all settings, also after it was killed
     Stop(StopArgs),
-}
-
-#[derive(Debug, clap::Args)]
-struct StopArgs {
-    /// Also restore settings that another process has changed since
-    #[arg(long)]
-    overwrite: bool,
-    /// Only restore the settings of a process that was killed; a running one goes on
-    #[arg(long)]
-    if_dead: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -118,9 +106,8 @@ fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
 
 fn stop(args: &StopArgs) -> anyhow::Result<ExitCode> {
     output::need_root("stopping tiering")?;
-    let on_conflict = if args.overwrite { OnConflict::Overwrite } else { OnConflict::Refuse };
-    let whom = if args.if_dead { Whom::Nobody } else { Whom::Any };
-    let (ended, restored) = end(whom, on_conflict, output::note_restored)?;
+    let (on_conflict, whom) = (args.on_conflict(), args.whom());
+    let (ended, restored) = end::tiering(whom, on_conflict, output::note_restored)?;
     if let (Whom::Nobody, Some((process, _))) = (whom, running()) {
         let pid = process.pid;
         output::print(&format!("Tiering runs as process {pid}; nothing was restored.\n"))?;
@@ -146,54 +133,10 @@ pub(crate) fn pid() -> Option<u32> {
 /// Ends tiering, if it runs, and restores its settings, also those of a killed process. Returns the process that was
 /// ended. The caller reports the restored settings.
 pub(crate) fn end_any(on_conflict: OnConflict) -> anyhow::Result<Option<u32>> {
-    end(Whom::Any, on_conflict, |_| ()).map(|(pid, _)| pid)
+    end::tiering(Whom::Any, on_conflict, |_| ()).map(|(pid, _)| pid)
 }
 
 /// Ends this process, if it still runs, and restores the settings it had changed. A later process is left alone.
 pub(crate) fn end_and_put_back(state: &State) -> anyhow::Result<()> {
-    end(Whom::Only(state.identity), OnConflict::Refuse, output::note_restored).map(drop)
-}
-
-/// Ends tiering, or the process named. Returns the process that was ended, and whether a killed one had left
-/// settings changed.
-fn end(
-    whom: Whom,
-    on_conflict: OnConflict,
-    note: fn(&Restored),
-) -> anyhow::Result<(Option<u32>, bool)> {
-    let (dir, fs) = (Journal::default_dir(), RootFs::live()?);
-    let journal = Journal::new(dir.clone(), &fs, "/");
-    let ended = Service::Tier.end(&journal, whom)?;
-    if ended.claim.is_none() && whom != Whom::Any {
-        return Ok((ended.pid, false));
-    }
-    let recovered = damon::recover(&journal, on_conflict).map_err(anyhow::Error::from);
-    // What can't be restored keeps nothing else from being restored.
-    let mut failed = Vec::new();
-    let mut restored = Restored::default();
-    for part in [recovered, journal.restore(BY, on_conflict).map_err(anyhow::Error::from)] {
-        match part.context("restoring the settings of tiering") {
-            Ok(part) => restored.add(part),
-            Err(error) => failed.push(error),
-        }
-    }
-    let removed = own::Turn::take(&dir).and_then(|turn| turn.recover(&fs));
-    let removed = removed.context("removing the cgroup of a program that was run");
-    let removed = removed.unwrap_or_else(|error| {
-        failed.push(error);
-        None
-    });
-    removed.iter().for_each(say_removed);
-    let mut left = removed.is_some() || !restored.put_back.is_empty();
-    left |= last::retire(&state::path(&dir));
-    for gone in [state::ended_path(&dir), budget::state::path(&dir)] {
-        left |= std::fs::remove_file(gone).is_ok();
-    }
-    note(&restored);
-    if let Some(first) = failed.pop() {
-        failed.iter().for_each(|error| output::note(format_args!("{error:#}")));
-        return Err(first);
-    }
-    refuse_conflicts(&restored)?;
-    Ok((ended.pid, left))
+    end::tiering(Whom::Only(state.identity), OnConflict::Refuse, output::note_restored).map(drop)
 }

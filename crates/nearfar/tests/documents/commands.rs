@@ -107,6 +107,7 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
     (
         "docs/balance.md",
         &[
+            ("nearfar balance start --dry-run", Guest),
             ("nearfar balance start", Guest),
             ("nearfar balance status --json", Guest),
             ("nearfar why", Guest),
@@ -383,6 +384,7 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
     (
         "docs/tier.md",
         &[
+            ("nearfar tier start --dry-run", Guest),
             ("nearfar tier start", Guest),
             ("nearfar tier status --json", Guest),
             ("nearfar why", Guest),
@@ -429,6 +431,7 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
                 "nearfar move 4711 far --save before.json",
                 GuestBy("nearfar move $$ far --save before.json; nearfar move --undo before.json"),
             ),
+            ("nearfar move 4711 far --dry-run", GuestBy("nearfar move $$ far --dry-run")),
             (
                 "nearfar move --undo before.json",
                 Test("memory_of_a_program_is_moved_by_a_command_and_back_to_where_it_was"),

@@ -145,6 +145,13 @@ pub(crate) fn what_can_not_be_balanced_is_refused_and_nothing_is_changed() {
     refused(&["--sensor", "crystal-ball"], "crystal-ball");
     refused(&["--sensor", "ibs"], "ibs");
     refused(&["--rate", "0"], "0");
+    refused(&["--dry-run", "--cgroup", "nowhere"], "nowhere");
+    let planned = done(&[&START[..], &["--dry-run", "--sensor", "hint-faults"]].concat());
+    assert!(
+        planned.contains("would balance the machine") && planned.contains("hint-faults"),
+        "{planned}"
+    );
+    assert_eq!(system(), before, "a dry run changes nothing");
     let output = nearfar(&["balance", "start", "--busy-above", "1"]).output().unwrap();
     assert!(
         error(&output).contains("--busy-above is a threshold of --policy carrefour"),

@@ -85,6 +85,9 @@ pub(crate) fn memory_of_a_program_is_moved_by_a_command_and_back_to_where_it_was
     }
     let before = [mib_on(holder.pid(), 0), mib_on(holder.pid(), 1)];
     assert!(before.iter().all(|mib| *mib >= 28), "{before:?}");
+    let planned = done(&["move", &pid, "far", "--dry-run"]);
+    assert!(planned.contains(&format!("of process {pid}; now: ")), "{planned}");
+    assert_eq!([mib_on(holder.pid(), 0), mib_on(holder.pid(), 1)], before, "{planned}");
     let said = done(&["move", &pid, "far", "--save", saved]);
     assert!(said.contains("nearfar move --undo /tmp/moved.json"), "{said}");
     assert!(mib_on(holder.pid(), 1) >= 60, "{said}");

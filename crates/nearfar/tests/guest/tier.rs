@@ -67,6 +67,15 @@ pub(crate) fn used_memory_comes_near_and_all_is_put_back() {
     let first = &shown["processes"][0];
     assert_eq!(first["pid"], program.id(), "the most far memory is first: {shown}");
     assert!(first["far_bytes"].as_u64().unwrap() >= 60 << 20, "{first}");
+    let planned = done(&["tier", "start", "--dry-run"]);
+    assert!(planned.contains("would promote from node 1 (cxl"), "{planned}");
+    assert!(
+        planned.contains("would set /sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds from 0 to 2"),
+        "{planned}"
+    );
+    let is_on = before[BALANCING].trim() != "0";
+    assert_eq!(planned.contains(&format!("would set /{BALANCING}")), is_on, "{planned}");
+    assert_eq!(system(), before, "a dry run changes nothing");
     let said = done(&START);
     assert!(said.contains("nodes 0 over 1"), "{said}");
     let now = system();

@@ -1,4 +1,8 @@
 //! `nearfar tier start`: runs tiering here, or in the background by starting this command again with `--foreground`.
+//!
+//! Problem: the process in the background must get the same options, with those of a file resolved in the same directory.
+//! Approach: it gets the arguments as they were typed, and is awaited until its state file appears. Limits: the options of
+//! a program that is tiered alone (`nearfar run --tier`) are those of a file.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,14 +21,17 @@ use nearfar_daemon::budget::groups::{Limit, Limits as Budgets};
 use nearfar_daemon::owner::Service;
 use nearfar_daemon::tier::options::{HEADROOM_MAX, InForce, Options, PID_MAX, SHARE_MAX};
 use nearfar_daemon::tier::plan::TierExpr;
-use nearfar_daemon::tier::service;
 use nearfar_daemon::tier::state::State;
+use nearfar_daemon::tier::{preview, service};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Stay in the foreground and print each scan, until a signal ends it
     #[arg(long)]
     foreground: bool,
+    /// Print what a start would do, and change nothing; also for a recording
+    #[arg(long, conflicts_with = "foreground")]
+    dry_run: bool,
     /// Take options from this file (TOML; nearfar tier config --save writes one); options on the command line override
     /// them
     #[arg(long, value_name = "FILE")]
@@ -184,19 +191,22 @@ impl Args {
 
 /// Runs the command.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let (machine, budgets) = (args.machine.select(), args.budgets());
     anyhow::ensure!(
-        args.machine.select().is_live(),
-        "tier start --sysfs: a recording has no pages to move; leave --sysfs out"
+        machine.is_live() || args.dry_run && budgets.is_empty(),
+        "tier start --sysfs: a recording has no pages to move; leave --sysfs out, or add --dry-run"
     );
-    let budgets = args.budgets();
     if !budgets.is_empty() {
         return run_budgets(args, &budgets);
     }
     let force = args.in_force()?;
+    if args.dry_run {
+        return output::dry_run(&preview(&machine, &force)?);
+    }
     output::need_root("tiering")?;
     if args.foreground {
         let claim = Service::Tier.begin(args.claimed)?;
-        service::serve(&args.machine.select(), force, args.for_run, claim)?;
+        service::serve(&machine, force, args.for_run, claim)?;
         return Ok(Exit::Done.into());
     }
     let state = in_background(&args.as_arguments())?;
@@ -210,10 +220,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Keeps budgets, here or in the background.
 fn run_budgets(args: &Args, budgets: &Budgets) -> anyhow::Result<ExitCode> {
+    let machine = args.machine.select();
+    if args.dry_run {
+        let keep = args.keep_numa_balancing;
+        return output::dry_run(&budget::service::preview(&machine, budgets, keep)?);
+    }
     output::need_root("keeping budgets")?;
     if args.foreground {
         let claim = Service::Tier.begin(args.claimed)?;
-        budget::service::serve(&args.machine.select(), budgets, args.keep_numa_balancing, claim)?;
+        budget::service::serve(&machine, budgets, args.keep_numa_balancing, claim)?;
         return Ok(Exit::Done.into());
     }
     let state = background::start(Service::Tier, &args.as_arguments(), |pid| {
