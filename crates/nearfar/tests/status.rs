@@ -317,9 +317,12 @@ fn ps_shows_running_processes_and_one_by_node_kind_and_policy() {
     for part in [&format!("{own} ")[..], "\n  node     anonymous", "\n  policy default: "] {
         assert!(one.contains(part), "{part}: {one}");
     }
+    let name = std::fs::read_to_string("/proc/self/comm").unwrap();
+    let (_, by_name, _) = state.nearfar(&["ps", name.trim()]);
+    assert!(by_name.contains(&format!("{own} {}: ", name.trim())), "{by_name}");
     for (words, said) in [
         (&["ps", "4194304"][..], "process 4194304 does not exist"),
-        (&["ps", "x"], "write a whole number"),
+        (&["ps", "no-such"], "no process is named no-such"),
         (&["ps", "--cgroup", "no/such"], "no/such"),
         (&["ps", "--cgroups", "1"], "--cgroups"),
         (&["ps", "--sort", "size"], "[possible values: far, memory, pid]"),

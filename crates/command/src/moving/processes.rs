@@ -177,7 +177,8 @@ fn pids(fs: &RootFs, owner: &str) -> anyhow::Result<Vec<u32>> {
         return Ok(vec![pid]);
     }
     let hierarchy = Hierarchy::find(fs)?;
-    let path = hierarchy.named(fs, owner).ends_with(Exit::Usage)?;
+    let neither = || format!("{owner} is no process id and no cgroup; nearfar ps NAME shows ids");
+    let path = hierarchy.named(fs, owner).with_context(neither).ends_with(Exit::Usage)?;
     let members = hierarchy.members(fs, &path)?;
     anyhow::ensure!(!members.is_empty(), "cgroup {path} has no processes");
     Ok(members)

@@ -24,14 +24,14 @@ const TURN: Duration = Duration::from_millis(100);
 /// Arguments of `nearfar ps`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only these processes, with their memory by node, kind of page and policy
-    #[arg(value_name = "PID")]
-    pids: Vec<u32>,
+    /// Only these processes, by number or name, with their memory by node, kind of page and policy
+    #[arg(value_name = "PID|NAME")]
+    processes: Vec<String>,
     /// Only processes of this cgroup and its descendants
-    #[arg(long, value_name = "CGROUP", conflicts_with = "pids")]
+    #[arg(long, value_name = "PATH", conflicts_with = "processes")]
     cgroup: Option<String>,
     /// Cgroups instead of processes, each with its descendants and its page cache
-    #[arg(long, conflicts_with = "pids")]
+    #[arg(long, conflicts_with = "processes")]
     cgroups: bool,
     /// Order of the processes or cgroups
     #[arg(long, value_enum, default_value_t = Order::Far)]
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             (true, None) => output::print_json(&report)?,
             (true, Some(_)) => output::print(&(serde_json::to_string(&report)? + "\n"))?,
             (false, _) if args.cgroups => output::print(&groups(&report))?,
-            (false, _) if args.pids.is_empty() => output::print(&table(&report))?,
+            (false, _) if args.processes.is_empty() => output::print(&table(&report))?,
             (false, _) => output::print(&details(&report))?,
         }
         let Some(interval) = args.watch else { return Ok(Exit::Done.into()) };
@@ -109,6 +109,26 @@ fn cgroups(fs: &dyn Fs, machine: &Topology, args: &Args) -> anyhow::Result<Repor
     })
 }
 
+/// The processes with these numbers or names, as `numastat -p` takes them.
+fn named(fs: &dyn Fs, asked: &[String]) -> anyhow::Result<Vec<u32>> {
+    let mut found = Vec::new();
+    for one in asked {
+        if let Ok(pid) = one.parse() {
+            found.push(pid);
+            continue;
+        }
+        // The kernel keeps 15 bytes of a name.
+        let is_it = |pid: &u32| {
+            let name = process::command(fs, *pid);
+            name == *one || name.len() == 15 && one.starts_with(&name)
+        };
+        let before = found.len();
+        found.extend(process::all(fs)?.into_iter().filter(is_it));
+        anyhow::ensure!(before < found.len(), "no process is named {one}; nearfar ps lists them");
+    }
+    Ok(found)
+}
+
 fn report(fs: &dyn Fs, machine: &Topology, args: &Args) -> anyhow::Result<Report> {
     if args.cgroups {
         return cgroups(fs, machine, args);
@@ -119,11 +139,12 @@ fn report(fs: &dyn Fs, machine: &Topology, args: &Args) -> anyhow::Result<Report
             let path = hierarchy.named(fs, name).ends_with(Exit::Usage)?;
             hierarchy.members(fs, &path)?
         }
-        None if args.pids.is_empty() => process::all(fs)?,
-        None => args.pids.clone(),
+        None if args.processes.is_empty() => process::all(fs)?,
+        None => named(fs, &args.processes)?,
     };
     let (near, far) = (machine.near(), machine.far());
-    let is_named = !args.pids.is_empty();
+    let is_named = !args.processes.is_empty();
+    let is_numbered = is_named && args.processes.iter().all(|one| one.parse::<u32>().is_ok());
     let (mut processes, mut unreadable) = (Vec::new(), 0);
     for pid in pids {
         match usage::of_process(fs, pid) {
@@ -135,11 +156,13 @@ fn report(fs: &dyn Fs, machine: &Topology, args: &Args) -> anyhow::Result<Report
                 process.transparent_huge_bytes = huge.map(|bytes| bytes.0);
                 processes.push(process);
             }
-            Ok(None) if is_named => anyhow::bail!("process {pid} does not exist, or has no memory"),
+            Ok(None) if is_numbered => {
+                anyhow::bail!("process {pid} does not exist, or has no memory")
+            }
             Err(error) if is_named && error.is_permission() => {
                 return Err(output::forbidden(pid, "CAP_SYS_PTRACE"));
             }
-            Err(error) if is_named => return Err(error.into()),
+            Err(error) if is_numbered => return Err(error.into()),
             Err(error) if error.is_permission() => unreadable += 1,
             // It has no memory, or has ended meanwhile.
             Ok(None) | Err(_) => {}
