@@ -322,6 +322,7 @@ fn ps_shows_running_processes_and_one_by_node_kind_and_policy() {
     assert!(by_name.contains(&format!("{own} {}: ", name.trim())), "{by_name}");
     for (words, said) in [
         (&["ps", "4194304"][..], "process 4194304 does not exist"),
+        (&["ps", "4294967296"], "process 4294967296 does not exist"),
         (&["ps", "no-such"], "no process is named no-such"),
         (&["ps", "--cgroup", "no/such"], "no/such"),
         (&["ps", "--cgroups", "1"], "--cgroups"),

@@ -113,8 +113,9 @@ fn cgroups(fs: &dyn Fs, machine: &Topology, args: &Args) -> anyhow::Result<Repor
 fn named(fs: &dyn Fs, asked: &[String]) -> anyhow::Result<Vec<u32>> {
     let mut found = Vec::new();
     for one in asked {
-        if let Ok(pid) = one.parse() {
-            found.push(pid);
+        if one.bytes().all(|byte| byte.is_ascii_digit()) {
+            let pid = one.parse().ok();
+            found.push(pid.ok_or_else(|| anyhow::anyhow!("process {one} does not exist"))?);
             continue;
         }
         // The kernel keeps 15 bytes of a name.

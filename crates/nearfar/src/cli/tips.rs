@@ -247,7 +247,7 @@ mod tests {
             ("lab run --cpus x -- true", "write a whole number"),
             ("tier start --headroom five", "write a whole number"),
             ("tier start --headroom 200", "write a whole number"),
-            ("ps 4294967296", "write a number from 0 to 4294967295"),
+            ("record --pid 4294967296", "write a number from 0 to 4294967295"),
             ("lab run --boot-timeout 0 -- true", "write a number from 1 to 86400"),
         ] {
             let said = said(words);
