@@ -28,7 +28,7 @@ pub fn tiering(
         return Ok((ended.pid, false));
     }
     let recovered = damon::recover(&journal, on_conflict).map_err(anyhow::Error::from);
-    // What can't be restored keeps nothing else from being restored.
+    // An error with one setting does not keep the others from being restored.
     let mut failed = Vec::new();
     let mut restored = Restored::default();
     for part in

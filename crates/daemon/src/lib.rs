@@ -7,7 +7,7 @@
 //! - [`history`]: the last decisions, for `nearfar why`.
 //! - [`owner`]: one of the first two runs at a time; the claim says which, and how it is stopped.
 //! - [`end`]: ends one of them and restores its settings, also after a kill.
-//! - `settings`: what services write as they start, and its lines in a dry run.
+//! - `settings`: the kernel's NUMA balancing at a start, and settings as lines of a dry run.
 //! - `status`: a status file that can't be written ends no service.
 //! - [`recording`]: access records written while pages move.
 //!

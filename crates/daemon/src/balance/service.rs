@@ -107,7 +107,8 @@ pub fn preview(machine: &Machine, options: &Options) -> anyhow::Result<String> {
     let scene = Scene { fs: &fs, machine: &topology, journal: &journal, by: BY };
     let sensors = choice::choose(sense::all(scene), &options.sensors, options.policy)?;
     let (_, _, source) = law(&topology, layout, options, &sensors)?;
-    let by_kernel = options.keep_numa_balancing || choice::needs_numa_balancing(&sensors);
+    let needs_it = choice::needs_numa_balancing(&sensors);
+    let by_kernel = options.keep_numa_balancing || needs_it;
     let names: Vec<&str> = sensors.iter().map(|sensor| sensor.name()).collect();
     let out = format!(
         "would balance {} between nodes {} by policy {}, with at most {} MB/s of migration\n\
@@ -118,7 +119,7 @@ pub fn preview(machine: &Machine, options: &Options) -> anyhow::Result<String> {
         options.rate_mbps,
         names.join(", ")
     );
-    let own = match choice::needs_numa_balancing(&sensors) {
+    let own = match needs_it {
         true => {
             "would set the kernel's NUMA balancing and its intervals as sensor hint-faults needs them\n"
         }

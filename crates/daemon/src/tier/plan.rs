@@ -94,7 +94,7 @@ impl Plan {
         })
     }
 
-    /// Notes what is assumed, and what is probably not meant.
+    /// Notes on assumed figures, and on an order of tiers that is probably a mistake.
     pub(crate) fn note_doubts(&self, machine: &Topology) {
         if let Some(boundary) = self.boundaries.iter().find(|boundary| boundary.assumed) {
             output::note(format_args!(

@@ -156,7 +156,7 @@ pub fn refuse_conflicts(restored: &Restored) -> anyhow::Result<()> {
     output::refuse_conflicts(restored, "it was left as it is", "nearfar tier stop --overwrite")
 }
 
-/// What becomes of the kernel's `damon_stat`.
+/// Treatment of the kernel's `damon_stat`.
 pub(super) fn damon_stat(options: &Options) -> DamonStat {
     if options.keep_damon_stat == Some(true) { DamonStat::Keep } else { DamonStat::Pause }
 }

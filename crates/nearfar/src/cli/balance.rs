@@ -81,7 +81,7 @@ struct StartArgs {
     /// Stay in the foreground and print a line each second, until a signal ends it
     #[arg(long)]
     foreground: bool,
-    /// Print what a start would do, and change nothing
+    /// Print the effects of a start, and change nothing
     #[arg(long, conflicts_with = "foreground")]
     dry_run: bool,
     /// Policy that decides which pages migrate

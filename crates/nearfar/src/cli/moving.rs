@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// Move the pages in FILE back to their former places
     #[arg(long, value_name = "FILE", conflicts_with_all = ["whose", "save"])]
     undo: Option<PathBuf>,
-    /// Print what would be moved, and move nothing
+    /// Print the amount of memory to move, and move nothing
     #[arg(long, conflicts_with_all = ["save", "json"])]
     dry_run: bool,
     /// Maximum bytes per second; units are powers of 1024

@@ -1,4 +1,4 @@
-//! A verdict on a command, and what several verdicts ask of the evidence.
+//! A verdict on a command, and checks that several verdicts share.
 
 use nearfar_kernel::damon::{Holder, holders};
 use nearfar_kernel::journal::{Journal, Recorded};

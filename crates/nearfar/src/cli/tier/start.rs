@@ -29,7 +29,7 @@ pub(super) struct Args {
     /// Stay in the foreground and print each scan, until a signal ends it
     #[arg(long)]
     foreground: bool,
-    /// Print what a start would do, and change nothing; also for a recording
+    /// Print the effects of a start, and change nothing; also for a recording
     #[arg(long, conflicts_with = "foreground")]
     dry_run: bool,
     /// Take options from this file (TOML; nearfar tier config --save writes one); options on the command line override
