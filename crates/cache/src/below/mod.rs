@@ -59,6 +59,32 @@ pub(crate) fn one(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
 }
 
+/// A change of a small object, until it is dropped; the key's stripe is held throughout. It is counted when it begins
+/// and when it ends: a read that began before it does not report a miss, and the object that a read in between found
+/// is not promoted.
+#[must_use]
+pub(crate) struct Change<'a>(Option<&'a AtomicU64>);
+
+impl<'a> Change<'a> {
+    fn begin(count: Option<&'a AtomicU64>) -> Self {
+        let change = Self(count);
+        change.count();
+        change
+    }
+
+    fn count(&self) {
+        if let Some(count) = self.0 {
+            count.fetch_add(1, AcqRel);
+        }
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.count();
+    }
+}
+
 /// The disk tier of a cache.
 #[derive(Debug)]
 pub(crate) struct Below {
@@ -68,7 +94,7 @@ pub(crate) struct Below {
     pub(crate) counted: Counted,
     /// The Unix second at which the cache's clock was 0.
     clock_zero: u32,
-    /// Incremented with each change of one of their keys; empty without small objects.
+    /// Incremented before and after each change of one of their keys; empty without small objects.
     changes: Box<[AtomicU64]>,
     /// Held by the ticking thread.
     ticking: Mutex<()>,
@@ -182,16 +208,14 @@ impl Below {
         count.map_or(0, |count| count.load(Acquire))
     }
 
-    /// Counts a change of a key whose stripe is held.
-    pub(crate) fn count_change(&self, hash: Hash) {
-        if let Some(count) = self.changes.get(usize::try_from(hash.0).unwrap_or(0) % CHANGES) {
-            count.fetch_add(1, AcqRel);
-        }
+    /// Begins a change of the small object of a key whose stripe is held.
+    pub(crate) fn change(&self, hash: Hash) -> Change<'_> {
+        Change::begin(self.changes.get(usize::try_from(hash.0).unwrap_or(0) % CHANGES))
     }
 
     /// Invalidates the small object of a key whose stripe is held and whose entry changed.
     pub(crate) fn changed(&self, hash: Hash, key: &[u8]) {
-        self.count_change(hash);
+        let _change = self.change(hash);
         self.disk.remove_small(hash.0, key);
     }
 

@@ -203,7 +203,7 @@ impl<'a> Sink<'a> {
         if !item.is_still(header) || contents.are_moves_barred() {
             return Went::Nowhere;
         }
-        below.count_change(hash);
+        let _change = below.change(hash);
         let is_written = below.disk.append_small(object, &[&value]).is_ok();
         if !is_written {
             // No entry would hide an older one.

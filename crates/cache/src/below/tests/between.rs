@@ -4,6 +4,7 @@ use std::sync::Weak;
 
 use super::*;
 use crate::disk::testkit::{Asked, Fault, Faulty};
+use crate::on_disk::Lookup;
 use crate::store::{Edit, Old};
 
 const KEY: u64 = 7;
@@ -120,4 +121,27 @@ fn who_removes_an_item_is_told_whether_it_was_there_when_it_went() {
         assert_eq!(get(&cache, KEY), None);
         check_count(&cache);
     }
+}
+
+/// The reader looks up the key and reads its object in the midst of the removal, and continues after it.
+#[test]
+fn a_small_object_read_while_it_is_removed_is_not_promoted() {
+    let folder = folder();
+    let (_faulty, cache) = made(&folder, 200);
+    let (name, contents) = (key(KEY), cache.contents());
+    let (hash, below) = (contents.hasher().hash(&name), contents.below().expect("it has a disk"));
+    let held = contents.index().lock(hash);
+    let change = below.change(hash);
+    let found = cache.lookup(&name, &mut Vec::new(), &mut |_, _, _| ());
+    let Lookup::Below(ticket) = found else { panic!("not on disk: {found:?}") };
+    below.disk.read(ticket.place(), &name, |outcome| {
+        below.disk.remove_small(hash.0, &name);
+        drop((change, held));
+        let mut out = Vec::new();
+        let found = cache.landed(&name, (ticket, outcome), &mut out, &mut |_, _, _| ());
+        assert!(matches!(found, Lookup::Hit(_)) && version_of(KEY, &out) == Some(5), "{found:?}");
+    });
+    assert_eq!(get(&cache, KEY), None);
+    assert!(!cache.delete(&name));
+    check_count(&cache);
 }
