@@ -25,6 +25,7 @@ use nearfar_kernel::lock;
 use nearfar_kernel::process::{self, Identity};
 
 use crate::tier::service::NAP;
+use crate::{balance, budget, tier};
 use nearfar_kernel::clock::{Stopwatch, sleep};
 
 /// How long starting and stopping may take: sensors test themselves first.
@@ -78,6 +79,26 @@ impl Service {
         let fs = RootFs::live()?;
         let journal = Journal::new(Journal::default_dir(), &fs, "/");
         if handed { self.inherit(&journal) } else { self.claim(&fs, &journal) }
+    }
+
+    /// Fails as [`Self::claim`] would, without taking the claim. For other users than root, who can't read it, the states
+    /// of the services tell which of them runs.
+    ///
+    /// # Errors
+    /// Another process has the claim; it is named.
+    pub fn check_free(self, fs: &dyn Fs) -> anyhow::Result<()> {
+        let dir = Journal::default_dir();
+        let states = [
+            (Self::Tier, tier::state::read(&dir).ok().flatten().map(|state| state.identity)),
+            (Self::Tier, budget::state::read(&dir).ok().flatten().map(|state| state.identity)),
+            (Self::Balance, balance::state::read(&dir).ok().flatten().map(|state| state.identity)),
+        ];
+        let mut running = states.into_iter().filter_map(|(service, identity)| {
+            let identity = identity.filter(|identity| identity.is_running())?;
+            Some(Holder::new(identity, Some(service.word())))
+        });
+        let holder = Claim::holder(&dir.join(CLAIMED)).or_else(|| running.next());
+        holder.map_or(Ok(()), |holder| Err(self.refused(fs, &holder)))
     }
 
     fn refused(self, fs: &dyn Fs, holder: &Holder) -> anyhow::Error {

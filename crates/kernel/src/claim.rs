@@ -10,8 +10,7 @@
 //! `of` (optional) is the purpose. A process that starts another to do the work passes the claim on with the open file
 //! ([`Claim::hand_over`], [`Claim::inherit`]), so that the claim is never free in between. A path is recorded before
 //! the file is created, its inode number afterwards. The next holder after a killed one removes the files it created:
-//! those with the same inode number, and empty directories. A truncated line is ignored: the action it was to record
-//! had not been done.
+//! those with the same inode number, and empty directories. A truncated line is ignored: its action was not done.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, Read as _, Write as _};
@@ -95,9 +94,10 @@ pub struct Holder {
 }
 
 impl Holder {
-    fn own(of: Option<&str>) -> Self {
-        let of = of.map(str::to_owned);
-        Self { schema: SCHEMA.into(), identity: Identity::own(), of }
+    /// A process with its purpose.
+    #[must_use]
+    pub fn new(identity: Identity, of: Option<&str>) -> Self {
+        Self { schema: SCHEMA.into(), identity, of: of.map(str::to_owned) }
     }
 
     /// The process that has the lock on a file without a readable record, as far as the kernel shows it (else pid 0).
@@ -199,7 +199,7 @@ impl Claim {
     /// Records the holder.
     fn begin(&self, of: Option<&str>) -> Result<(), ClaimError> {
         self.file.set_len(0).map_err(failed("write", &self.path))?;
-        self.line(&Holder::own(of))
+        self.line(&Holder::new(Identity::own(), of))
     }
 
     fn take_in(

@@ -1,7 +1,7 @@
 //! DAMON: the kernel monitors the access frequency of memory, and schemes act on hot and cold regions.
 //!
 //! Here: the specification of a kdamond ([`spec`]), the current user of DAMON ([`holder`]), sessions that start,
-//! change, query and stop kdamonds ([`session`]), their results ([`counters`]), and the features of this kernel
+//! change, query and stop kdamonds ([`session`], with [`room`]), their results ([`counters`]), and the features of this kernel
 //! ([`offers`]). Everything goes through `/sys/kernel/mm/damon/admin/kdamonds/`, of which other users than root see
 //! only the names. Not here: decisions about hot and cold memory (crate policy), and the ranges of a node
 //! ([`crate::ranges`]).
@@ -24,19 +24,24 @@ use spec::Operations;
 pub mod counters;
 pub mod holder;
 pub mod offers;
+pub mod room;
 pub mod session;
 mod settings;
 pub mod spec;
 
 pub use counters::{Region, SchemeStats};
 pub use holder::{Holder, holders};
-pub use session::{DamonStat, Session};
+pub use room::DamonStat;
+pub use session::Session;
 
 /// Directory of the kdamonds.
 pub const KDAMONDS: &str = "sys/kernel/mm/damon/admin/kdamonds";
 
 /// The journal's name for DAMON's changes.
 pub const BY: &str = "damon";
+
+/// File of the lock that marks a live session, in the journal's directory.
+const LOCK: &str = "damon.lock";
 
 /// Reason why DAMON could not be started, changed or queried.
 #[derive(Debug, thiserror::Error)]
@@ -201,7 +206,7 @@ pub fn recover(journal: &Journal<'_>, on_conflict: OnConflict) -> Result<Restore
 /// The lock on DAMON, held for the lifetime of a session.
 fn lock(journal: &Journal<'_>) -> Result<Lock, DamonError> {
     journal.make_dir()?;
-    let taken = Lock::take(&journal.dir().join("damon.lock"), Duration::ZERO);
+    let taken = Lock::take(&journal.dir().join(LOCK), Duration::ZERO);
     taken.map_err(|error| match error {
         LockError::Held { pid, .. } => DamonError::InUse { pid },
         other => DamonError::Lock(other),

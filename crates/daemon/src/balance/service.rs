@@ -13,7 +13,7 @@ use nearfar_kernel::fs::RootFs;
 use nearfar_kernel::journal::{Journal, JournalError, OnConflict, Restored};
 use nearfar_kernel::process::Identity;
 use nearfar_policy::traffic::balance::Balance;
-use nearfar_topology::Nanoseconds;
+use nearfar_topology::{Nanoseconds, Topology};
 
 use super::choice::{self, Eye};
 use super::model::{self, Model};
@@ -67,13 +67,9 @@ fn set_and_serve(machine: &Machine, options: &Options, begun: &mut bool) -> anyh
         "balancing samples and migrates other processes' memory, which needs root; run it as root"
     );
     let fs = RootFs::live()?;
-    let (topology, _) = machine.read(&fs)?;
-    let layout = model::layout(&topology)?;
-    let scope = Scope::find(&fs, options)?;
-    other_movers::refuse_pod(&fs, scope.cgroup())?;
+    let (topology, layout, scope) = check(&fs, machine, options)?;
     let journal = Journal::new(Journal::default_dir(), &fs, "/");
     journal.make_dir()?;
-    other_movers::refuse_kdamonds(&fs)?;
     // Settings left changed by a killed process.
     put_back(&journal, OnConflict::Refuse).context("restoring the settings of an earlier run")?;
     let scene = Scene { fs: &fs, machine: &topology, journal: &journal, by: BY };
@@ -92,17 +88,27 @@ fn set_and_serve(machine: &Machine, options: &Options, begun: &mut bool) -> anyh
     refuse_conflicts(&restored.context("restoring the settings of balancing")?)
 }
 
+/// The checks of a start that need no sensor.
+fn check(
+    fs: &RootFs,
+    machine: &Machine,
+    options: &Options,
+) -> anyhow::Result<(Topology, Layout, Scope)> {
+    let (topology, _) = machine.read(fs)?;
+    let layout = model::layout(&topology)?;
+    let scope = Scope::find(fs, options)?;
+    other_movers::refuse_pod(fs, scope.cgroup())?;
+    other_movers::refuse_kdamonds(fs)?;
+    Ok((topology, layout, scope))
+}
+
 /// The effects of a start, in lines; nothing is changed. Sensors run their self-tests, as for `nearfar doctor`.
 ///
 /// # Errors
 /// The reasons for which a start would be refused, except for privileges.
 pub fn preview(machine: &Machine, options: &Options) -> anyhow::Result<String> {
     let fs = RootFs::live()?;
-    let (topology, _) = machine.read(&fs)?;
-    let layout = model::layout(&topology)?;
-    let scope = Scope::find(&fs, options)?;
-    other_movers::refuse_pod(&fs, scope.cgroup())?;
-    other_movers::refuse_kdamonds(&fs)?;
+    let (topology, layout, scope) = check(&fs, machine, options)?;
     let journal = Journal::new(Journal::default_dir(), &fs, "/");
     let scene = Scene { fs: &fs, machine: &topology, journal: &journal, by: BY };
     let sensors = choice::choose(sense::all(scene), &options.sensors, options.policy)?;
@@ -140,7 +146,7 @@ pub fn put_back(journal: &Journal<'_>, on_conflict: OnConflict) -> Result<Restor
 
 /// The selected law, with the layout and the source of its model.
 fn law(
-    topology: &nearfar_topology::Topology,
+    topology: &Topology,
     layout: Layout,
     options: &Options,
     sensors: &[Eye<'_>],

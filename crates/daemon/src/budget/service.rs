@@ -63,7 +63,7 @@ pub fn serve(
     journal.make_dir()?;
     let _ = std::fs::remove_file(crate::tier::state::ended_path(journal.dir()));
     // Left over from a process that was killed.
-    journal.restore(BY, OnConflict::Refuse).context("putting back what was set before")?;
+    journal.restore(BY, OnConflict::Refuse).context("restoring the settings of an earlier run")?;
     let mut service = Service::new(&fs, machine, limits)?;
     turn_numa_balancing_off(&fs, &journal, BY, keep_numa_balancing)?;
     let ended = service.run(&journal, &stop);
@@ -74,7 +74,7 @@ pub fn serve(
     }
     drop(claim);
     ended?;
-    refuse_conflicts(&restored.context("putting back the kernel's NUMA balancing")?)
+    refuse_conflicts(&restored.context("restoring the kernel's NUMA balancing")?)
 }
 
 /// The effects of a start, in lines; nothing is changed.

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use nearfar_command::machine::Machine;
-use nearfar_kernel::damon::session::make_room;
+use nearfar_kernel::damon::room;
+use nearfar_kernel::journal::Journal;
 use nearfar_topology::{BasisPoints, Bytes, NodeSet, Topology};
 
 use super::options::InForce;
@@ -29,9 +30,11 @@ pub fn preview(machine: &Machine, force: &InForce) -> anyhow::Result<String> {
         return Ok(out);
     }
     let whose = Whose::find(&*fs, options)?;
-    let _ = writeln!(out, "would look at {}", whose.text());
+    let _ = writeln!(out, "would tier {}", whose.text());
     let (_, kdamonds) = specifications(&*fs, &plan, whose.group())?;
-    let changes = make_room(&*fs, kdamonds.len(), damon_stat(options)).map_err(held)?;
+    let journal = Journal::new(Journal::default_dir(), &*fs, "/");
+    let room = room::planned(&journal, &*fs, kdamonds.len(), damon_stat(options));
+    let changes = room.map_err(held)?;
     let keep = options.keep_numa_balancing == Some(true);
     let balancing = settings::numa_balancing_off(&*fs, keep)?;
     Ok(out + &settings::would_set(&*fs, changes.into_iter().chain(balancing))?)

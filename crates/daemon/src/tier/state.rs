@@ -303,7 +303,7 @@ fn why(reason: &str) -> &'static str {
             "hot pages of far memory are exchanged for cold ones of near memory"
         }
         word if word == Reason::NoRoom.word() => {
-            "near memory has no room: little is free, and no page of what is tiered is cold there"
+            "near memory is full: little is free, and it has no cold page of the tiered memory"
         }
         word if word == Reason::Settled.word() => {
             "near memory holds the hottest pages; few migrate"

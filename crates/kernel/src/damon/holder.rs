@@ -81,7 +81,7 @@ impl Holder {
                     "stop its owner; or end its work: echo off > /{state} and echo 0 > /{KDAMONDS}/nr_kdamonds"
                 )
             }
-            Self::Thread(_) => "stop whatever started it".into(),
+            Self::Thread(_) => "stop the program that started it".into(),
         }
     }
 }

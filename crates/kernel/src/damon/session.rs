@@ -17,22 +17,13 @@ use nearfar_topology::Bytes;
 use rustix::io::Errno;
 
 use super::counters::{self, Region, SchemeStats};
-use super::holder::{Holder, holders};
+use super::room::{DamonStat, make_room};
 use super::settings::{self, Filters, Setting};
 use super::spec::{GoalTuner, Intervals, Kdamond, Scheme};
 use super::{BY, DamonError, KDAMONDS, kdamond_path, lock, offers};
 use crate::fs::{Fs, FsError};
 use crate::journal::{Change, Journal, JournalError, OnConflict, Restored};
 use crate::lock::Lock;
-
-/// Whether the kernel's own statistics, which occupy DAMON from boot on some kernels, may be paused for a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DamonStat {
-    /// They are not paused: a session cannot start while they run.
-    Keep,
-    /// They are off during the session, and on again after it.
-    Pause,
-}
 
 /// Our run of DAMON. Dropping it stops it as [`Session::stop`] does, and ignores errors.
 pub struct Session<'a> {
@@ -444,38 +435,6 @@ impl Drop for Session<'_> {
 /// Turns a kdamond on.
 fn on(index: usize) -> Change {
     Change { path: kdamond_path(index, "state"), new: "on".into() }
-}
-
-/// The changes with which a session of `kdamonds` kdamonds would begin; nothing is changed.
-///
-/// # Errors
-/// [`DamonError::Absent`], or [`DamonError::Held`] by another user.
-pub fn make_room(
-    fs: &dyn Fs,
-    kdamonds: usize,
-    damon_stat: DamonStat,
-) -> Result<Vec<Change>, DamonError> {
-    if !fs.exists(KDAMONDS)? {
-        return Err(DamonError::Absent);
-    }
-    let mut changes = Vec::new();
-    let mut others = Vec::new();
-    for holder in holders(fs)? {
-        match (&holder, holder.switch()) {
-            (Holder::Module { name, .. }, Some(switch))
-                if name == "damon_stat" && damon_stat == DamonStat::Pause =>
-            {
-                changes.push(Change { path: switch, new: "N".into() });
-            }
-            _ => others.push(holder),
-        }
-    }
-    if !others.is_empty() {
-        return Err(DamonError::Held(others));
-    }
-    let path = format!("{KDAMONDS}/nr_kdamonds");
-    changes.push(Change { path, new: kdamonds.to_string() });
-    Ok(changes)
 }
 
 /// The settings of `wanted` to be written over `now`: all, if directories are created or removed, since that clears

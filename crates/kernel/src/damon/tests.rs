@@ -96,6 +96,8 @@ fn whoever_holds_damon_is_named_and_nothing_is_changed() {
         let before = fs.tree();
         let error = Session::start(fs, &journal(&dir, fs), &specs(), damon_stat).unwrap_err();
         assert!(matches!(error, DamonError::Held(_)), "{error}");
+        let planned = room::planned(&journal(&dir, fs), fs, 2, damon_stat).unwrap_err();
+        assert_eq!(planned.to_string(), error.to_string());
         assert_eq!((fs.tree(), fs.writes().len()), (before, 0));
         error.to_string()
     };
@@ -311,6 +313,12 @@ fn one_session_at_a_time_and_the_other_is_not_recovered_from_under_it() {
     let session = Session::start(&fs, &journal, &specs(), DamonStat::Keep).unwrap();
     let again = Session::start(&fs, &journal, &specs(), DamonStat::Keep);
     assert!(matches!(again, Err(DamonError::InUse { .. })), "{again:?}");
+    let planned = room::planned(&journal, &fs, 2, DamonStat::Keep);
+    let own = std::process::id();
+    assert!(
+        matches!(planned, Err(DamonError::InUse { pid: Some(pid) }) if pid == own),
+        "{planned:?}"
+    );
     assert_eq!(recover(&journal, OnConflict::Overwrite).unwrap(), Restored::default());
     session.stop().unwrap();
     assert_eq!(recover(&journal, OnConflict::Refuse).unwrap().put_back, []);

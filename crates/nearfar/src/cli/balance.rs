@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Subcommand;
+use nearfar_kernel::fs::RootFs;
 use nearfar_kernel::journal::{Journal, OnConflict};
 use nearfar_kernel::process::Identity;
 
@@ -96,7 +97,7 @@ struct StartArgs {
     /// Maximum migration a second, in MB or as a size such as 200m
     #[arg(long, value_name = "MB|SIZE", default_value_t = RATE, value_parser = megabytes)]
     rate: u32,
-    /// Use this sensor (names: nearfar doctor); may be repeated [default: all usable ones]
+    /// Use this sensor (names: nearfar doctor); may be repeated [default: the first usable one of each kind]
     #[arg(long = "sensor", value_name = "NAME")]
     sensors: Vec<String>,
     /// Leave the kernel's NUMA balancing on, which migrates pages too; by default it is off while balancing runs,
@@ -201,6 +202,7 @@ fn start(args: &StartArgs) -> anyhow::Result<ExitCode> {
         "balance start --sysfs: a recording has no pages to move; leave --sysfs out"
     );
     if args.dry_run {
+        Service::Balance.check_free(&RootFs::live()?)?;
         return output::dry_run(&service::preview(&args.machine.select(), &args.options())?);
     }
     output::need_root("balancing")?;

@@ -189,7 +189,15 @@ pub(crate) fn another_users_lock_ends_in_an_error_with_its_holder_and_settings_a
     assert_eq!(system(), before);
     done(&["tier", "start"]);
     kill(holder().unwrap().identity.pid, Signal::KILL);
-    refused_while_held(&format!("{STATE}/journal/damon.lock"), &["tier", "stop"]);
+    while holder().is_some() {
+        nap(10);
+    }
+    let (left, lock) = (system(), format!("{STATE}/journal/damon.lock"));
+    let planned = done(&["tier", "start", "--dry-run"]);
+    assert!(planned.contains("would promote"), "a start would restore what is left: {planned}");
+    refused_while_held(&lock, &["tier", "start", "--dry-run"]);
+    assert_eq!(system(), left, "a dry run changes nothing");
+    refused_while_held(&lock, &["tier", "stop"]);
     done(&["tier", "stop"]);
     assert_eq!(system(), before);
 }

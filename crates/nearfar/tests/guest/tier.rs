@@ -97,8 +97,16 @@ pub(crate) fn used_memory_comes_near_and_all_is_put_back() {
     assert!(why.contains("0 over 1: ") && why.contains("to promote"), "{why}");
     assert!(why.contains("balance: it does not run"), "{why}");
 
-    let again = nearfar(&START).output().unwrap();
-    assert!(!again.status.success() && error(&again).contains("already running"), "{again:?}");
+    let planned = ["tier", "start", "--dry-run"];
+    for again in [
+        nearfar(&START).output().unwrap(),
+        nearfar(&planned).output().unwrap(),
+        unprivileged(&planned),
+    ] {
+        assert!(!again.status.success() && error(&again).contains("already running"), "{again:?}");
+    }
+    let other = nearfar(&["balance", "start", "--dry-run"]).output().unwrap();
+    assert!(error(&other).contains("already moves pages"), "{other:?}");
     assert!(done(&["tier", "stop"]).contains("as before"));
     assert_eq!(system(), before);
     let none = nearfar(&["tier", "status"]).output().unwrap();

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::damon::spec::{Action, AddrRange, Destination, Filter, FilterType, Kdamond, Scheme};
-use crate::damon::{DamonStat, KDAMONDS, Session, recover};
+use crate::damon::{DamonStat, KDAMONDS, Session, recover, room};
 use crate::fake::crash_at_write::{self, CrashAtWrite, Death, Victim};
 use crate::fake::{Damon, FakeFs};
 use crate::fs::{Entry, Fs, FsError};
@@ -100,7 +100,9 @@ fn machine() -> tempfile::TempDir {
 fn assert_recovers(root: &Path, when: &str) {
     let fs = OnDisk::open(root, Death::Never);
     let journal = Journal::new(root.join("journal"), &fs, "/");
+    let planned = room::planned(&journal, &fs, 3, DamonStat::Pause).unwrap();
     let report = recover(&journal, OnConflict::Refuse).unwrap();
+    assert_eq!(planned, room::make_room(&fs, 3, DamonStat::Pause).unwrap(), "killed {when}");
     assert_eq!(report.conflicts, [], "killed {when}");
     assert_eq!(fs.inner().now.tree(), FakeFs::damon(Damon::Linux7_2).tree(), "killed {when}");
     assert_eq!(crash_at_write::batches_left(&root.join("journal")), 0, "killed {when}");

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use nearfar_kernel::fs::RootFs;
 use nearfar_topology::NodeExpr;
 
 use super::super::background;
@@ -196,6 +197,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         machine.is_live() || args.dry_run && budgets.is_empty(),
         "tier start --sysfs: a recording has no pages to move; leave --sysfs out, or add --dry-run"
     );
+    if args.dry_run && machine.is_live() {
+        Service::Tier.check_free(&RootFs::live()?)?;
+    }
     if !budgets.is_empty() {
         return run_budgets(args, &budgets);
     }
