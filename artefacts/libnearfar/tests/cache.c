@@ -106,7 +106,7 @@ static void stores(nf_cache_t *cache) {
     fails(nf_cache_incr(cache, "m", 1, 1, &sum), ENOENT);
     check(set(cache, "m", "text", 0, 0) == 0);
     fails(nf_cache_decr(cache, "m", 1, 1, &sum), EDOM);
-    check(strstr(nf_error(), "no number"));
+    check(strstr(nf_error(), "not a number"));
 
     check(nf_cache_touch(cache, "m", 1, 50) == 0);
     check(nf_cache_get(cache, "m", 1, room, sizeof room, &about) == 0 && about.ttl > 40);

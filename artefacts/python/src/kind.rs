@@ -105,7 +105,7 @@ impl Kind {
                     *place = Some(used);
                     let words = &self.words;
                     return Err(PyBufferError::new_err(format!(
-                        "kind {words:?} has {users} user(s): buffers, arrays or numpy_in blocks; let go of them before \
+                        "kind {words:?} has {users} user(s): buffers, arrays or numpy_in blocks; release them before \
                          it is closed, or leave it to end with the last of them"
                     )));
                 }

@@ -78,7 +78,7 @@ impl Replicated {
         if state.views > 0 {
             let views = state.views;
             return Err(PyBufferError::new_err(format!(
-                "the region has {views} view(s), which show it as it is; let go of them (memoryview.release()) before it is \
+                "the region has {views} view(s), which show it as it is; release them (memoryview.release()) before it is \
                  written"
             )));
         }
@@ -126,7 +126,7 @@ impl Replicated {
             if state.views > 0 {
                 let views = state.views;
                 return Err(PyBufferError::new_err(format!(
-                    "the region has {views} view(s); let go of them before it is closed"
+                    "the region has {views} view(s); release them before it is closed"
                 )));
             }
             state.region.take()

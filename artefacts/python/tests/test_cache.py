@@ -111,7 +111,7 @@ def test_numbers_are_counted(cache: Cache) -> None:
     assert cache.decr("n", 100) == 0
     assert cache.decr("m") is None
     cache["n"] = b"text"
-    with pytest.raises(ValueError, match="no number"):
+    with pytest.raises(ValueError, match="not a number"):
         cache.incr("n")
     with pytest.raises(OverflowError):
         cache.incr("n", -1)

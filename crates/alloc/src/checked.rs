@@ -203,7 +203,7 @@ fn tell_of(at: usize, state: State, call: &str) {
             "{call} of {at:#x}: that is byte {} of the object of {length} bytes at {start:#x}; it is left as it is",
             at - start
         )),
-        (_, State::Freed) => complain(format_args!("{call} of {at:#x}: it was given back before")),
+        (_, State::Freed) => complain(format_args!("{call} of {at:#x}: it was freed before")),
         (_, State::Ended) => {
             complain(format_args!("{call} of {at:#x}: its kind has ended, and it with that"))
         }

@@ -32,7 +32,7 @@ pub enum ReplicatedError {
     Machine(#[from] FsError),
     /// Existing nodes of which this process may not allocate memory.
     #[error(
-        "{nodes}: the cpuset of this process lets it have memory of nodes {allowed} only (Mems_allowed_list in \
+        "{nodes}: the cpuset of this process allows memory of nodes {allowed} only (Mems_allowed_list in \
          /proc/self/status); write those, or have cpuset.mems of its cgroup widened"
     )]
     Cpuset {

@@ -54,9 +54,7 @@ fn configure(text: &str) -> Result<(), String> {
         choice::set(Heap { kind, from, mappings, raises: false, aborts: full == Full::Abort });
     }
     if conf.wrong == Wrong::Abort && !cfg!(feature = "checked") {
-        sys::say(
-            "nearfar: wrong=abort: this build does not look at what is given back; see docs/alloc.md\n",
-        );
+        sys::say("nearfar: wrong=abort: this build does not check frees; see docs/alloc.md\n");
     }
     if let Some(place) = conf.report {
         report_at_end(place);

@@ -258,8 +258,8 @@ fn what_is_right_is_passed_over_in_silence() {
 
 #[test]
 fn memory_given_back_twice_is_told_and_stays_given_back_once() {
-    says("twice", 8, &["it was given back before"]);
-    says("depot", 3, &["it was given back before"]);
+    says("twice", 8, &["it was freed before"]);
+    says("depot", 3, &["it was freed before"]);
     says("threads", 1, &["free of 0x"]);
 }
 
@@ -295,7 +295,7 @@ fn a_kind_that_ended_gives_nothing_and_takes_nothing() {
 
 #[test]
 fn the_preload_librarys_plain_memory_is_looked_at_alike() {
-    says("preload", 3, &["given back before", "byte 16 of the object of 112 bytes"]);
+    says("preload", 3, &["freed before", "byte 16 of the object of 112 bytes"]);
 }
 
 #[test]

@@ -73,7 +73,7 @@ pub enum Error {
         known: u32,
     },
     /// Made with other sizes.
-    #[error("{}: was made with {what} {found}, now {asked} is asked for; ask for the same, or begin anew with \
+    #[error("{}: was formatted with {what} {found}, requested is {asked}; request the same, or format it anew with \
              --disk-format (the setting disk-format=yes)", .path.display())]
     Geometry {
         /// The file or device.

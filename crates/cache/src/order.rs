@@ -73,7 +73,7 @@ mod held {
             let highest = held.iter().max();
             assert!(
                 highest.is_none_or(|highest| *highest < rank),
-                "a lock of {rank:?} may not be waited for by who holds {held:?}: try it, or take it first"
+                "a thread that holds {held:?} must not wait for a lock of {rank:?}: try it, or take it first"
             );
         });
     }
@@ -142,7 +142,7 @@ mod tests {
     /// Whether `act` panics with a violation of the lock order.
     fn is_refused(act: impl FnOnce()) -> bool {
         let Err(panic) = catch_unwind(AssertUnwindSafe(act)) else { return false };
-        panic.downcast_ref::<String>().is_some_and(|text| text.contains("may not be waited for"))
+        panic.downcast_ref::<String>().is_some_and(|text| text.contains("must not wait for"))
     }
 
     #[test]

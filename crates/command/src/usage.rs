@@ -193,7 +193,7 @@ pub fn table(report: &Report) -> String {
         let count = report.unreadable;
         let text = match rustix::process::geteuid().is_root() {
             true => format!(
-                "not shown: {count} (this container or kernel lets not even root read their memory)"
+                "not shown: {count} (this container or kernel does not let even root read their memory)"
             ),
             false => format!("not shown: {count} of other users (sudo nearfar ps)"),
         };

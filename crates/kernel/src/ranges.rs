@@ -25,7 +25,7 @@ pub enum RangesError {
     /// Neither memory blocks nor a single node, to which all memory would belong.
     #[error(
         "can't tell which physical memory belongs to which node: /{MEMORY} has no blocks (CONFIG_MEMORY_HOTPLUG), and \
-         {nodes} nodes share what /proc/iomem shows; as root, name the ranges by hand"
+         {nodes} nodes share the ranges of /proc/iomem; as root, name the ranges by hand"
     )]
     Unknown {
         /// Number of nodes.

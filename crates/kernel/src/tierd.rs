@@ -24,7 +24,7 @@ use crate::claim::{Claim, ClaimError};
 pub const DIR: &str = "/run/tierd";
 /// The way out, if such files exist already.
 const FOREIGN: &str = "another daemon (SMDK's tierd?) writes there; end that and remove its files, or name another directory; \
-                       what a killed nearfar daemon has left, nearfar daemon --recover removes";
+                       nearfar daemon --recover removes the files of a killed nearfar daemon";
 
 const STATES: [&str; 2] = ["idle_state_bandwidth", "idle_state_capacity"];
 const MOST: [&str; 3] = ["max_read_bw", "max_write_bw", "max_bw"];

@@ -401,7 +401,7 @@ fn the_model_stands_beside_what_the_lab_saw() {
     // The kernel's own balancing is not modelled.
     assert_eq!(
         (0..rows.len()).map(of).collect::<Vec<_>>(),
-        [("first touch", true), ("interleave", false), ("made in parallel", true)]
+        [("first touch", true), ("interleave", false), ("parallel first touch", true)]
     );
     // No CPU has this many outstanding cache lines.
     let (status, found) = said(5.5);

@@ -62,7 +62,7 @@ pub enum PlanError {
 fn reasons(skipped: &[Skipped]) -> String {
     let each: BTreeSet<&str> = skipped.iter().map(|pair| pair.reason.as_str()).collect();
     if each.is_empty() {
-        return "no pair of nodes was asked for".into();
+        return "no pair of nodes was requested".into();
     }
     each.into_iter().collect::<Vec<_>>().join("; ")
 }

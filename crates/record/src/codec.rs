@@ -71,7 +71,7 @@ impl In<'_> {
     }
 
     pub(crate) fn end(&self) -> Result<(), Malformed> {
-        if self.0.is_empty() { Ok(()) } else { Err(Malformed("it is longer than what it holds")) }
+        if self.0.is_empty() { Ok(()) } else { Err(Malformed("it is longer than its contents")) }
     }
 }
 

@@ -338,7 +338,7 @@ fn flag(input: &mut In<'_>) -> Result<bool, Malformed> {
 }
 
 fn node_id(input: &mut In<'_>) -> Result<NodeId, Malformed> {
-    NodeId::new(input.number()?).ok_or(Malformed("a node is above what Linux can have"))
+    NodeId::new(input.number()?).ok_or(Malformed("a node number is above Linux's maximum"))
 }
 
 #[cfg(test)]

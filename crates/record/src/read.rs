@@ -44,14 +44,11 @@ impl fmt::Display for Finding {
             Self::Torn { at } => {
                 write!(
                     f,
-                    "the file ends within the frame at byte {at}; what stands before it is shown"
+                    "the file ends within the frame at byte {at}; the part before it is shown"
                 )
             }
             Self::Damaged { at, why } => {
-                write!(
-                    f,
-                    "the frame at byte {at} is damaged ({why}); what stands before it is shown"
-                )
+                write!(f, "the frame at byte {at} is damaged ({why}); the part before it is shown")
             }
             Self::Skipped { frames } => {
                 write!(f, "{frames} frames of a kind this version doesn't know were skipped")

@@ -81,7 +81,7 @@ fn bandwidth_section(report: &Report, bandwidth: &Bandwidth) -> Markup {
             }
             h2 { "Bandwidth" }
             p { (words::bandwidth_verdict(report, bandwidth)) }
-            ul.key { li { (swatch("peak")) span { "what the nodes give together, each measured alone" } } }
+            ul.key { li { (swatch("peak")) span { "sum of the nodes' bandwidths, each measured alone" } } }
             div.grid {
                 @for mix in MIXES {
                     div.card {

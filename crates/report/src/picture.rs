@@ -50,7 +50,7 @@ fn key(height: usize) -> Markup {
     html! {
         line class="peak" x1=(MARGIN + 1) x2=(MARGIN + 1) y1=(y - 12) y2=(y + 3) {}
         text class="quiet" x=(MARGIN + 12) y=(y) {
-            "what the nodes give together, each measured alone; × is the ratio to near only"
+            "sum of the nodes' bandwidths, each measured alone; × is the ratio to near only"
         }
     }
 }

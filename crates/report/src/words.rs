@@ -138,7 +138,7 @@ pub(crate) fn bandwidth_verdict(report: &Report, bandwidth: &Bandwidth) -> Strin
     }
     let lowest = percent(used.iter().copied().reduce(f64::min));
     format!(
-        "Against near only, -w auto draws {}: {lowest} or more of what the nodes give together.",
+        "Against near only, -w auto draws {}: {lowest} or more of the sum of the nodes' bandwidths.",
         gains.join(", ")
     )
 }
@@ -178,8 +178,8 @@ pub(crate) fn server_verdict(report: &Report, server: &Server) -> String {
     } else {
         format!(
             "{name} runs {program} at {reached} of near only{far}: requests wait for single loads, not for \
-             bandwidth, so interleaving gains nothing here (what is within {noise} is noise). Use it for room, not \
-             for speed.",
+             bandwidth, so interleaving gains nothing here (differences within {noise} are noise). Use it for capacity, \
+             not for performance.",
             noise = percent(Some(noise)),
         )
     }
@@ -232,7 +232,7 @@ mod tests {
         assert!(verdict(&report).contains("pays"));
         let base = report.servers[0].runs[0].operations_per_second;
         report.servers[0].runs[2].operations_per_second = base * 79 / 100;
-        assert!(verdict(&report).contains("within 21 % is noise"), "{}", verdict(&report));
+        assert!(verdict(&report).contains("within 21 % are noise"), "{}", verdict(&report));
     }
 
     #[test]

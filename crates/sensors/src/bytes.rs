@@ -57,7 +57,7 @@ fn find(fs: &dyn Fs, machine: &Topology) -> Result<Counters, Unusable> {
     let homes = machine.nodes.values().filter(|node| !node.cpus.is_empty()).count();
     if homes > 1 || counters.file() != LOCAL {
         let found = format!(
-            "{} says what CPUs of {homes} nodes ask for, not what memory serves",
+            "{} counts requests of the CPUs of {homes} nodes, not accesses served by memory",
             counters.file()
         );
         return Err(Unusable::new(Why::Mute, found));

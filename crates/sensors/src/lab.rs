@@ -59,7 +59,7 @@ struct Port {
 impl Port {
     fn open(fs: &dyn Fs) -> Result<Self, Unusable> {
         let absent = || {
-            let found = format!("no port {PORT}: not a guest of the lab whose memory is timed");
+            let found = format!("no port {PORT}: not a guest of the lab with timed memory");
             Unusable::new(Why::Absent, found)
         };
         let ports = fs.list(PORTS).ok().flatten().ok_or_else(absent)?;
@@ -114,7 +114,7 @@ impl Port {
             }
         }
         let text = String::from_utf8_lossy(&said);
-        Answer::parse(text.lines(), self.token).ok_or_else(|| failed("answers what makes no sense"))
+        Answer::parse(text.lines(), self.token).ok_or_else(|| failed("gives an invalid answer"))
     }
 }
 

@@ -111,7 +111,7 @@ impl Sensor for Regions<'_> {
             return Err(refused(&DamonError::Absent));
         }
         let held = holders(self.scene.fs).map_err(|error| {
-            Unusable::new(Why::Forbidden, format!("DAMON can't be looked at: {error}"))
+            Unusable::new(Why::Forbidden, format!("DAMON can't be read: {error}"))
                 .but("sudo nearfar sense")
         })?;
         if !held.is_empty() && self.at_work.is_none() {

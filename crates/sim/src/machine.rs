@@ -184,7 +184,7 @@ impl Builder {
         if range.contains(&value) {
             Ok(())
         } else {
-            Err(self.refuse(what, shown, "not what the other parts ask for"))
+            Err(self.refuse(what, shown, "not consistent with the other parts"))
         }
     }
 

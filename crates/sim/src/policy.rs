@@ -73,7 +73,7 @@ pub const POLICIES: [(&str, Policy, &str); 8] = [
 
 /// No policy has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("policy {0}: there is none; there are {names}", names = POLICIES.map(|(name, ..)| name).join(", "))]
+#[error("there is no policy {0}; there are {names}", names = POLICIES.map(|(name, ..)| name).join(", "))]
 pub struct UnknownPolicy(pub String);
 
 impl std::str::FromStr for Policy {

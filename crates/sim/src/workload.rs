@@ -117,7 +117,7 @@ impl Workload {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsuited {
     /// No workload has this name.
-    #[error("workload {0}: there is none; nearfar sim list shows which there are")]
+    #[error("there is no workload {0}; nearfar sim list shows all")]
     Unknown(String),
     /// The policy does not support the machine.
     #[error("policy {policy} on machine {machine}: it is for {wanted}")]

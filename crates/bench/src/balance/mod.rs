@@ -77,11 +77,7 @@ impl Wishes {
             if rows.is_empty() {
                 let fits = Kind::ALL.map(Row::from);
                 let fits: Vec<String> = program.rows(&fits).iter().map(Row::name).collect();
-                bail!(
-                    "no row of those asked for fits {}; it has: {}",
-                    program.name(),
-                    fits.join(", ")
-                );
+                bail!("no requested row fits {}; it has: {}", program.name(), fits.join(", "));
             }
         }
         Ok(first.shape())
@@ -107,7 +103,7 @@ pub(crate) fn run(wishes: &Wishes, dir: &Path, progress: bool) -> anyhow::Result
     let journal = Journal::new(Journal::default_dir(), &fs, "/");
     journal.make_dir()?;
     // Changes left by a killed run.
-    journal.restore(BY, OnConflict::Refuse).context("putting back what was set before")?;
+    journal.restore(BY, OnConflict::Refuse).context("restoring the settings of an earlier run")?;
     let launcher = Launcher { nearfar: &nearfar, dir };
     let files = Files { dir: dir.display().to_string(), load: load_generator(wishes)? };
     let stage = Stage { launcher, files, fs: &fs, journal: &journal, wishes };
@@ -173,8 +169,8 @@ pub(crate) fn plan(wishes: &Wishes) -> String {
     let Wishes { size, settle_s, rounds, .. } = wishes;
     let (seconds, stays) = (size.seconds, Kind::FirstTouch.settle_s(*settle_s));
     out + &format!(
-        "each {rounds} times for {seconds} s of the machine's time, of which what follows {settle_s} s counts ({stays} s where \
-         pages stay, and so much less time); DIR has the programs, PID is this process; kernel.numa_balancing is 0 but in its own row\n"
+        "each {rounds} times for {seconds} s of the machine's time, of which the first {settle_s} s are not evaluated ({stays} s if pages \
+         stay; the run is shorter by the difference); DIR has the programs, PID is this process; kernel.numa_balancing is 0 except in its row\n"
     )
 }
 
@@ -281,7 +277,7 @@ impl Stage<'_> {
         }
         let said = running.said()?;
         let said = program_output::understood(&said)
-            .with_context(|| format!("understanding what `{line}` said: {said}"))?;
+            .with_context(|| format!("reading the output of `{line}`: {said}"))?;
         let moved = Migrations::read(self.fs)?.since(&before);
         if row.kind.policy().is_some() && balancing.is_none() {
             bail!("`{line}`: balancing did not say anything of itself{}", running.last_words());
@@ -294,7 +290,7 @@ impl Stage<'_> {
         let rate = results::settled_rate(&said.windows, settle_s);
         Ok(Run {
             operations_per_s: rate.with_context(|| {
-                format!("`{line}` ended before what counts began, {settle_s} s")
+                format!("`{line}` ended within its settling time of {settle_s} s")
             })?,
             began_s: said.began_s,
             ended_s: said.seconds,
@@ -346,19 +342,19 @@ mod tests {
     fn the_plan_has_every_line_as_it_would_be_typed() {
         assert_eq!(
             plan(&wishes()),
-            "kmeans: each thread reads its part of what one has made\n  \
+            "kmeans: each thread reads its part of the data of one thread\n  \
                first touch: DIR/kmeans mb=32 seconds=5\n  \
-               made in parallel: DIR/kmeans mb=32 seconds=5 parallel=1\n  \
+               parallel first touch: DIR/kmeans mb=32 seconds=5 parallel=1\n  \
                carrefour: nearfar run --balance=carrefour -- DIR/kmeans mb=32 seconds=8\n  \
                carrefour by hint-faults: nearfar balance start --policy carrefour --pid PID --sensor hint-faults; \
              DIR/kmeans mb=32 seconds=8; nearfar balance stop\n\
-             settled: jacobi, each part made by its thread, so that there is nothing to decide\n  \
+             settled: jacobi, each part allocated by its thread: nothing to improve\n  \
                first touch: DIR/jacobi mb=32 seconds=5 parallel=1\n  \
                carrefour: nearfar run --balance=carrefour -- DIR/jacobi mb=32 seconds=8 parallel=1\n  \
                carrefour by hint-faults: nearfar balance start --policy carrefour --pid PID --sensor hint-faults; \
              DIR/jacobi mb=32 seconds=8 parallel=1; nearfar balance stop\n\
-             each 2 times for 8 s of the machine's time, of which what follows 4 s counts (1 s where \
-             pages stay, and so much less time); DIR has the programs, PID is this process; kernel.numa_balancing is 0 but in its own row\n"
+             each 2 times for 8 s of the machine's time, of which the first 4 s are not evaluated (1 s if pages \
+             stay; the run is shorter by the difference); DIR has the programs, PID is this process; kernel.numa_balancing is 0 except in its row\n"
         );
     }
 
@@ -392,7 +388,7 @@ mod tests {
         let why = of(&[Program::Contended, Program::Pca], &Kind::ALL).unwrap_err().to_string();
         assert!(why.contains("contended") && why.contains("pca"), "{why}");
         let why = of(contended, &[Kind::Node3]).unwrap_err().to_string();
-        assert!(why.contains("no row") && why.contains("weighted"), "{why}");
+        assert!(why.contains("no requested row") && why.contains("weighted"), "{why}");
         assert!(of(&[], &Kind::ALL).is_err());
     }
 }

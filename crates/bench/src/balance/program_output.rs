@@ -29,7 +29,7 @@ pub(crate) fn understood(text: &str) -> anyhow::Result<Said> {
             seconds = said["seconds"].as_f64();
         } else if said.get("end_s").is_some() {
             let window = serde_json::from_value(said);
-            windows.push(window.with_context(|| format!("an interval that is none: {line}"))?);
+            windows.push(window.with_context(|| format!("not an interval: {line}"))?);
         } else {
             began = said["began_s"].as_f64().or(began);
         }

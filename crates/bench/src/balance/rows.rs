@@ -75,15 +75,17 @@ impl Program {
     /// Description as text.
     pub(crate) fn description(self) -> &'static str {
         match self {
-            Self::Streamcluster => "streamcluster: all threads read all of what one has made",
-            Self::Pca => "pca (NumPy): all threads read all of a matrix that one has made",
-            Self::Kmeans => "kmeans: each thread reads its part of what one has made",
-            Self::Jacobi => "jacobi: each thread reads and writes its part of what one has made",
+            Self::Streamcluster => "streamcluster: all threads read all data of one thread",
+            Self::Pca => "pca (NumPy): all threads read a whole matrix of one thread",
+            Self::Kmeans => "kmeans: each thread reads its part of the data of one thread",
+            Self::Jacobi => {
+                "jacobi: each thread reads and writes its part of the data of one thread"
+            }
             Self::Redis => {
                 "redis: a server on each node with a client beside it, filled on one node"
             }
             Self::Settled => {
-                "settled: jacobi, each part made by its thread, so that there is nothing to decide"
+                "settled: jacobi, each part allocated by its thread: nothing to improve"
             }
             Self::Contended => "contended: streamcluster on all CPUs of the near node",
             Self::Uncontended => "uncontended: streamcluster on one CPU of the near node",
@@ -291,7 +293,7 @@ impl Kind {
             Self::Nodes01 => "nodes 0,1",
             Self::Nodes03 => "nodes 0,3",
             Self::Nodes123 => "nodes 1-3",
-            Self::Local => "made in parallel",
+            Self::Local => "parallel first touch",
             Self::Far => "far",
             Self::Weighted => "weighted",
             Self::NumaBalancing => "numa_balancing=1",

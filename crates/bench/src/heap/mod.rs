@@ -161,7 +161,7 @@ impl Stage<'_> {
         }
         let said = program.said()?;
         let outcome = serde_json::from_str(&said)
-            .with_context(|| format!("understanding what `{line}` said: {said}"))?;
+            .with_context(|| format!("reading the output of `{line}`: {said}"))?;
         Ok((outcome, residency))
     }
 }

@@ -27,9 +27,10 @@ pub(crate) struct Document {
 const COLUMNS: [&str; 7] =
     ["ops/s", "to first touch", "to best static", "local", "imbalance", "moved", "CPU"];
 /// Their explanation.
-const MEANING: &str = "One thread on each CPU; what one has made is on its node unless said otherwise. Throughput, and what memory \
-    was asked for, are those once settled. Local: of all lines, those of the asking CPU's node. Imbalance: standard deviation to mean \
-    of what memory controllers served. Moved: pages, in the whole run. CPU: of nearfar's process, once settled, as a share of one CPU. Medians.";
+const MEANING: &str = "One thread on each CPU; data of one thread is on its node unless stated otherwise. Throughput, local and imbalance are those \
+    after the settling time. Local: share of cache lines from the requesting CPU's node. Imbalance: standard deviation over mean of the \
+    lines that memory controllers served. Moved: pages, in the whole run. CPU: of nearfar's process, after the settling time, as a share \
+    of one CPU. Medians.";
 
 impl Document {
     /// Computes the checks.

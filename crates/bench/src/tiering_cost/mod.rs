@@ -167,7 +167,7 @@ fn simulate(machine: Machine, cpu_percent: u32) -> anyhow::Result<Simulated> {
             break;
         }
     }
-    let (looks, calls, cpu_ns, since) = begun.context("the simulation came to no look")?;
+    let (looks, calls, cpu_ns, since) = begun.context("the simulation made no scan")?;
     let (looks, after) = (fs.looks() - looks, fs.calls());
     let each = |now: u64, before: u64| (now - before) / looks.max(1);
     let cpu_ns = process::cpu_ns(&live, "self").saturating_sub(cpu_ns);

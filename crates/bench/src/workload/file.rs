@@ -126,7 +126,7 @@ pub(crate) fn parse(name: &str, text: &str) -> anyhow::Result<Workload> {
         refuse("set_percent: allowed are 1 to 100000, per cent of near memory")?;
     }
     if workload.filler_percent > 95 {
-        refuse("filler_percent: allowed are 0 to 95, per cent of what near memory has free")?;
+        refuse("filler_percent: allowed are 0 to 95, per cent of free near memory")?;
     }
     if workload.record_bytes == Some(0) || workload.seconds == 0 {
         refuse("record_bytes and seconds must be above 0")?;

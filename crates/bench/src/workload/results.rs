@@ -106,7 +106,7 @@ pub(crate) fn understood(text: &str) -> anyhow::Result<(Vec<Interval>, Value)> {
             said = Some(value);
         } else if value.get("end_s").is_some() {
             let interval = serde_json::from_value(value);
-            intervals.push(interval.with_context(|| format!("an interval that is none: {line}"))?);
+            intervals.push(interval.with_context(|| format!("not an interval: {line}"))?);
         }
     }
     let Some(said) = said else {

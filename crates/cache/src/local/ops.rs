@@ -48,7 +48,7 @@ pub enum Failure {
     #[error("a key of {0} bytes: it has 1 to {KEY_MAX}")]
     Key(usize),
     /// The item's value is not a number.
-    #[error("the value is no number; what is counted is decimal text of at most 20 digits")]
+    #[error("the value is not a number: counters are decimal text of at most 20 digits")]
     NoNumber,
     /// The item is too large, or there is no memory for it.
     #[error(transparent)]

@@ -8,7 +8,7 @@ use crate::{Cache, Config, Tier};
 /// Whether `act` panics with a violation of the lock order.
 fn is_refused(act: impl FnOnce()) -> bool {
     let Err(panic) = catch_unwind(AssertUnwindSafe(act)) else { return false };
-    panic.downcast_ref::<String>().is_some_and(|text| text.contains("may not be waited for"))
+    panic.downcast_ref::<String>().is_some_and(|text| text.contains("must not wait for"))
 }
 
 #[test]

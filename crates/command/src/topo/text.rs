@@ -112,7 +112,7 @@ fn evidence(known_by: KnownBy) -> &'static str {
         KnownBy::Probe => "a saved probe",
         KnownBy::Cpus => "its CPUs",
         KnownBy::Distance => "distance",
-        KnownBy::Nothing => "nothing that tells",
+        KnownBy::Nothing => "no evidence",
     }
 }
 

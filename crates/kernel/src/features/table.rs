@@ -73,7 +73,7 @@ pub const TABLE: &[Row] = &[
     Row {
         feature: Feature::AccessAttributes,
         name: "access_attributes",
-        purpose: "latency and bandwidth of nodes, where firmware tells (HMAT, CDAT)",
+        purpose: "latency and bandwidth of nodes, if firmware states them (HMAT, CDAT)",
         since: "5.2",
         config: "CONFIG_HMEM_REPORTING",
         without: "measure: nearfar probe",
@@ -244,7 +244,7 @@ pub const TABLE: &[Row] = &[
     Row {
         feature: Feature::DamonPause,
         name: "damon_pause",
-        purpose: "resting without losing what was learned",
+        purpose: "pausing with statistics kept",
         since: "7.2",
         config: "CONFIG_DAMON_SYSFS",
         without: "stopped and started anew",

@@ -52,7 +52,7 @@ pub enum JournalError {
     Write(FsError),
     /// A write was refused, and so was restoring the earlier ones. The batch is still recorded.
     #[error(
-        "{first}; putting back what was already written failed too: {then}. It is recorded: restore it later"
+        "{first}; restoring the values already written failed too: {then}. They are recorded: restore them later"
     )]
     Stuck {
         /// The refused write.

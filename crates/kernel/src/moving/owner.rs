@@ -32,7 +32,7 @@ pub enum OwnerError {
     },
     /// No permission.
     #[error(
-        "process {pid}: its pages can't be looked at ({source}); this takes the same user, or CAP_SYS_PTRACE and CAP_SYS_NICE \
+        "process {pid}: its pages can't be read ({source}); this takes the same user, or CAP_SYS_PTRACE and CAP_SYS_NICE \
          (root)"
     )]
     Denied {

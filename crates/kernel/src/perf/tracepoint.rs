@@ -30,7 +30,7 @@ pub struct Tracepoint {
 pub enum TracepointError {
     /// tracefs is unavailable.
     #[error(
-        "tracefs is mounted neither at /sys/kernel/tracing nor below debugfs, and can't be looked at without: {0}"
+        "tracefs is mounted neither at /sys/kernel/tracing nor below debugfs, and can't be read without: {0}"
     )]
     NoTracefs(io::Error),
     /// It does not exist.

@@ -214,7 +214,7 @@ fn ask(plan: &Plan, qemu: &Qemu, files: &RunFiles, plugin: PathBuf) -> Result<Me
             let said = fs::read_to_string(files.qemu()).unwrap_or_default();
             let said = said.trim().replace('\n', "; ");
             return Err(refused(format!(
-                "QEMU with {} did not say what it can do: {said}",
+                "QEMU with {} did not report its capabilities: {said}",
                 plugin.display()
             )));
         }

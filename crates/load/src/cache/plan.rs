@@ -147,7 +147,7 @@ mod tests {
             "zipf:1: 1,000 keys of 16 bytes, values of 64 bytes on average, 100 % get; a read that finds nothing stores the key\n\
              Seed 1, 2 threads, each with 1 connection and on each up to 4 commands under way\n\
              Open loop: 2,000 requests a second, constant arrivals; latencies are from when requests were due\n\
-             The first 0.5 s do not count\nAll keys are stored first\nEvery value read is looked at\n\
+             The first 0.5 s do not count\nAll keys are stored first\nEvery value read is checked\n\
              It goes on for 3 s, at most 500 requests\n"
         );
     }

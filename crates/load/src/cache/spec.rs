@@ -273,7 +273,7 @@ fn refuse(shape: Shape, whose: &str, keys_too: Option<u64>) -> anyhow::Result<()
         ("--mix", shape.mix.is_some()),
     ];
     if let Some((option, _)) = given.iter().find(|(_, given)| *given) {
-        bail!("{option} goes with zipf and uniform: {whose} says that itself; leave it out");
+        bail!("{option} is for zipf and uniform: {whose} defines it itself; leave it out");
     }
     Ok(())
 }

@@ -106,13 +106,13 @@ macro_rules! counters {
 }
 
 counters! {
-    cmd_get: "Keys asked for by get, gets and mg",
+    cmd_get: "Keys requested by get, gets and mg",
     cmd_set: "Storage commands with a value, stored or not",
     cmd_flush: "flush_all commands",
-    cmd_touch: "Keys asked for by touch, gat, gats and mg with T",
+    cmd_touch: "Keys requested by touch, gat, gats and mg with T",
     cmd_meta: "Meta commands",
-    get_hits: "Keys asked for and found",
-    get_misses: "Keys asked for and not found",
+    get_hits: "Keys requested and found",
+    get_misses: "Keys requested and not found",
     delete_hits: "Items deleted",
     delete_misses: "Deletions that found no item, or another CAS",
     incr_hits: "Increments done",

@@ -100,7 +100,7 @@ impl Default for Config {
 
 fn way_out(why: &io::Error) -> &'static str {
     match why.kind() {
-        io::ErrorKind::AddrInUse => "give another address, or stop what uses it",
+        io::ErrorKind::AddrInUse => "give another address, or stop the program that uses it",
         io::ErrorKind::AddrNotAvailable => "this machine has no such address; give another",
         io::ErrorKind::NotFound => "create the socket's directory, or give another path",
         io::ErrorKind::PermissionDenied => {
@@ -131,7 +131,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// A file other than a socket is at the path.
-    #[error("listening on {}: what is there is no socket; remove it, or give another path", path.display())]
+    #[error("listening on {}: the file there is not a socket; remove it, or give another path", path.display())]
     NoSocket {
         /// The file.
         path: PathBuf,

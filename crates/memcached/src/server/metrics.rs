@@ -11,7 +11,7 @@ use crate::proto::{COUNTED, Host as _};
 type Row = (&'static str, &'static str, &'static str, &'static str);
 
 const CONNECTIONS_CLOSED: &str = "Connections closed by the server";
-const KEYS: &str = "Keys asked for";
+const KEYS: &str = "Keys requested";
 const REFUSED: &str = "Values refused";
 const CPU: &str = "CPU time of the process";
 const TLS_ERRORS: &str = "TLS connections that failed";
@@ -24,7 +24,7 @@ const ROWS: &[Row] = &[
     ("rusage_user", "cpu_seconds_total", "mode=\"user\"", CPU),
     ("rusage_system", "cpu_seconds_total", "mode=\"system\"", CPU),
     ("threads", "threads", "", "Threads that serve connections"),
-    ("max_connections", "connections_limit", "", "Connections that may be open"),
+    ("max_connections", "connections_limit", "", "Maximum number of connections"),
     ("curr_connections", "connections", "", "Connections that are open"),
     ("connection_structures", "", "", ""),
     ("total_connections", "connections_accepted_total", "", "Connections accepted"),
@@ -39,8 +39,8 @@ const ROWS: &[Row] = &[
     ("binary_refused", "connections_closed_total", "reason=\"binary\"", CONNECTIONS_CLOSED),
     ("ssl_handshake_errors", "tls_errors_total", "stage=\"handshake\"", TLS_ERRORS),
     ("ssl_proto_errors", "tls_errors_total", "stage=\"protocol\"", TLS_ERRORS),
-    ("conn_yields", "yields_total", "", "Times that a connection let others go first"),
-    ("read_buf_bytes", "buffer_bytes", "", "Memory for what is half sent or not taken"),
+    ("conn_yields", "yields_total", "", "Turns of connections that ended by -R"),
+    ("read_buf_bytes", "buffer_bytes", "", "Memory for partial requests and unsent replies"),
     ("bytes_read", "received_bytes_total", "", "Bytes received from clients"),
     ("bytes_written", "sent_bytes_total", "", "Bytes sent to clients"),
     ("cmd_get", "", "", ""),
@@ -68,12 +68,7 @@ const ROWS: &[Row] = &[
     ("limit_maxbytes", "", "", ""),
     ("evictions", "", "", ""),
     ("total_items", "stored_items_total", "", "Items stored"),
-    (
-        "index_crowded",
-        "index_crowded_total",
-        "",
-        "Items evicted as the index had no slot for another",
-    ),
+    ("index_crowded", "index_crowded_total", "", "Items evicted because the index was full"),
     ("reclaimed", "expired_items_total", "found=\"by_demand\"", EXPIRED),
     ("crawler_reclaimed", "expired_items_total", "found=\"by_scan\"", EXPIRED),
     ("expired_unfetched", "expired_unread_items_total", "", "Expired items that were never read"),
@@ -83,9 +78,19 @@ const ROWS: &[Row] = &[
     ("tier_limit_bytes", "tier_limit_bytes", "", "Size of the tier"),
     ("tier_items", "tier_items", "", "Items in the tier"),
     ("tier_demoted", "tier_demoted_items_total", "", "Items moved to the next slower tier"),
-    ("tier_promoted", "tier_promoted_items_total", "", "Items moved to the next faster tier"),
+    (
+        "tier_promoted",
+        "tier_promoted_items_total",
+        "",
+        "Items moved to this tier from a slower one; for the disk, from it to memory",
+    ),
     ("tier_evictions", "tier_evicted_items_total", "", "Items evicted"),
-    ("tier_slabs_dealt", "tier_slabs_reassigned_total", "", "Slabs given to another size class"),
+    (
+        "tier_slabs_dealt",
+        "tier_slabs_reassigned_total",
+        "",
+        "Slabs reassigned to another size class",
+    ),
     ("disk_written", "disk_written_items_total", "", "Items written to disk"),
     ("disk_recovered", "disk_recovered_items", "", "Items found when the disk was opened"),
     ("disk_regions_total", "", "", ""),
@@ -176,7 +181,7 @@ mod tests {
 
     const HEAD: &str = "# Metrics of the cache server\n\n\
         `nearfar cache serve --metrics ADDRESS:PORT` answers `GET /metrics` in Prometheus's format\n\
-        ([the protocol](cache-protocol.md#metrics)). Each name below begins with `nearfar_cache_`. The figures are those of\n\
+        ([the protocol](cache-protocol.md#metrics)). Each name below begins with `nearfar_cache_`. Most figures are those of\n\
         `stats`; metrics of tiers have the label `tier` (0 is the fastest; the disk is the last). Counters of the disk that are\n\
         not listed are named as in `stats`, with `_total`.\n\n\
         | metric | labels | type | meaning | in `stats` |\n|---|---|---|---|---|\n";

@@ -103,7 +103,7 @@ fn end(child: &mut Child, service: Service) -> anyhow::Result<()> {
         sleep(NAP);
     }
     anyhow::bail!(
-        "process {pid} was to do the work, was asked to end, and still runs; end it with SIGKILL, then restore what it has set: \
+        "process {pid} was to do the work, was asked to end, and still runs; end it with SIGKILL, then restore its settings: \
          nearfar {} stop",
         service.word()
     )

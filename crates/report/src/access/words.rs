@@ -6,7 +6,7 @@ use nearfar_topology::{Bytes, NodeId};
 
 /// Disclaimer for emulated records.
 pub(super) const EMULATED: &str =
-    "The machine is emulated: what is shown is how it behaves, not a measurement of hardware.";
+    "The machine is emulated: this shows its behaviour and is no measurement of hardware.";
 
 /// The machine, and whether it was a real one.
 pub(super) fn machine(record: &Record) -> String {

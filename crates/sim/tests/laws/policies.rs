@@ -19,7 +19,7 @@ fn each_name_is_that_of_one_policy() {
 fn an_unknown_name_is_refused_with_all_that_there_are() {
     for name in ["", "Oracle", "oracle ", "first touch"] {
         let text = name.parse::<Policy>().unwrap_err().to_string();
-        assert!(text.starts_with(&format!("policy {name}: there is none")), "{text}");
+        assert!(text.starts_with(&format!("there is no policy {name}")), "{text}");
         assert!(POLICIES.iter().all(|(known, ..)| text.contains(known)), "{text}");
     }
 }

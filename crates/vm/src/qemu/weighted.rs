@@ -77,7 +77,7 @@ pub(super) fn way(
     }
     if preload {
         only_weighted(objects)?;
-        return Ok(Some((Way::Preload, "asked for by --preload".to_owned())));
+        return Ok(Some((Way::Preload, "requested by --preload".to_owned())));
     }
     let other = weighted.iter().find(|placed| placed.nodes != first.nodes);
     let has_policy = |object: &&Object| object.has_wish() || object.has_own_nodes();

@@ -40,7 +40,7 @@ impl Document {
 /// The document as text.
 pub fn text(document: &Document) -> String {
     let mut out = format!(
-        "EMULATED and SIMULATED: machine {}, kernel {}, what the lab saw and what the model makes of it\n",
+        "EMULATED and SIMULATED: machine {}, kernel {}, results of the lab and of the model\n",
         document.machine, document.kernel
     );
     for case in &document.cases {

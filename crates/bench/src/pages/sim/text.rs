@@ -18,7 +18,7 @@ pub(super) const COLUMNS: [(&str, &str); 7] = [
     ("speed-up", "throughput over that of first touch"),
     (
         "moved",
-        "pages moved, by controllers, in 45 s of the machine's time; its last third is what figures are of",
+        "pages moved, by controllers, in 45 s of the machine's time; figures are of its last third",
     ),
 ];
 

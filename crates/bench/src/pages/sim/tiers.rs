@@ -348,7 +348,7 @@ fn colour(policy: &str) -> &'static str {
 }
 
 const MEANING: &str = "first-touch fills near memory with the hottest pages and leaves them. The oracle is the best near share \
-     for each phase, found by search: it knows contention and heat, is never late and moves nothing. Churn is what is still \
-     moved in the last quarter of a phase, as a share of the workload's own traffic, the most of all phases.";
-const AGAINST: &str = "Of off: throughput over that of moving nothing, over the whole run. Churn: what is moved in the second \
+     for each phase, found by search: it knows contention and heat, is never late and moves nothing. Churn is the migration \
+     in the last quarter of a phase, as a share of the workload's own traffic, the maximum of all phases.";
+const AGAINST: &str = "Of off: throughput over that of moving nothing, over the whole run. Churn: migration in the second \
      half of the run, as a share of the workload's own traffic.";

@@ -40,7 +40,7 @@ impl Document {
     fn how(&self) -> String {
         let Found { phase_s, warm_up_s, switch_ms, smoke, .. } = &self.found;
         let mut text = format!(
-            "Steady is what lies more than {warm_up_s} s behind the start and each move of the hot set, of {phase_s} s each."
+            "Steady: more than {warm_up_s} s after the start and after each move of the hot set, which moves every {phase_s} s."
         );
         if *switch_ms > 0 {
             text += &format!(

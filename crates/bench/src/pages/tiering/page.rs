@@ -59,7 +59,7 @@ fn section(document: &Document, index: usize, compared: &Compared, figures: &[Fi
             (verdicts(document, compared))
             ul { @for of in &compared.rows { @if let Some(why) = &of.absent { li { (of.row.name()) ": absent, " (why) } } } }
             details {
-                summary { "How each row was run, and what its tools said" }
+                summary { "Commands of each row, and their output" }
                 @for of in ran() { (commands(of)) }
             }
         }

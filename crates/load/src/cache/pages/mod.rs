@@ -44,7 +44,7 @@ pub(crate) fn how(load: &Load) -> Vec<String> {
         all.push(format!("The first {} s do not count", load.warm_up_s));
     }
     all.extend(load.preloaded.then(|| "All keys are stored first".into()));
-    all.extend(load.verified.then(|| "Every value read is looked at".into()));
+    all.extend(load.verified.then(|| "Every value read is checked".into()));
     all
 }
 

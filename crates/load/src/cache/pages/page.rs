@@ -133,7 +133,7 @@ fn latencies(found: &Found) -> Markup {
                     }
                 }
                 p.quiet.small {
-                    "Found: of reads and removals, those whose key was there; of stores, those that were kept."
+                    "Found: reads and removals of present keys, and stores that were kept."
                     @if let Some(said) = timing(found) { " " (said) "." }
                 }
             }

@@ -28,7 +28,7 @@ pub fn text(found: &Found) -> String {
         wrapped(
             &mut out,
             "",
-            "found: of reads and removals, those whose key was there; of stores, those that were kept",
+            "found: reads and removals of present keys, and stores that were kept",
             2,
         );
     }

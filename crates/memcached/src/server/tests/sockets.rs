@@ -121,7 +121,7 @@ fn what_is_no_such_socket_is_left_alone() {
     let (file, datagrams) = (dir.path().join("file"), dir.path().join("datagrams"));
     fs::write(&file, "text").unwrap();
     let error = refused(at(&file));
-    assert!(error.contains("file: what is there is no socket; remove it"), "{error}");
+    assert!(error.contains("file: the file there is not a socket; remove it"), "{error}");
     assert_eq!(fs::read_to_string(&file).unwrap(), "text");
     let _other = UnixDatagram::bind(&datagrams).unwrap();
     let error = refused(at(&datagrams));
@@ -148,7 +148,7 @@ fn what_can_not_be_listened_on_is_named() {
     let at = server.addresses()[0];
     let error = refused(Config { tcp: vec![at], ..config() });
     assert!(error.contains(&format!("listening on {at}: Address already in use")), "{error}");
-    assert!(error.contains("give another address, or stop what uses it"), "{error}");
+    assert!(error.contains("give another address, or stop the program that uses it"), "{error}");
     let error = refused(Config { metrics: Some(at), ..config() });
     assert!(error.contains(&format!("listening on {at}: Address already in use")), "{error}");
     let error = refused(Config { tcp: Vec::new(), ..config() });

@@ -135,7 +135,7 @@ fn figures(machine: &Topology) -> Option<Figures> {
         return firmware;
     }
     let saved = source::saved(machine).unwrap_or_else(|error| {
-        output::note(format_args!("{error:#}; the guest is told firmware's figures, if any"));
+        output::note(format_args!("{error:#}; the guest gets firmware's figures, if any"));
         None
     });
     let Some(report) = saved else { return firmware };
