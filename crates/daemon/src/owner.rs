@@ -81,8 +81,8 @@ impl Service {
         if handed { self.inherit(&journal) } else { self.claim(&fs, &journal) }
     }
 
-    /// Fails as [`Self::claim`] would, without taking the claim. For other users than root, who can't read it, the states
-    /// of the services tell which of them runs.
+    /// Fails as [`Self::claim`] would, without taking the claim. Other users than root can't read it: for them the states
+    /// of the services show the running one.
     ///
     /// # Errors
     /// Another process has the claim; it is named.

@@ -208,7 +208,7 @@ impl Below {
         count.map_or(0, |count| count.load(Acquire))
     }
 
-    /// Begins a change of the small object of a key whose stripe is held.
+    /// Begins a change of the small object of a key; its stripe must be held.
     pub(crate) fn change(&self, hash: Hash) -> Change<'_> {
         Change::begin(self.changes.get(usize::try_from(hash.0).unwrap_or(0) % CHANGES))
     }
