@@ -75,7 +75,7 @@ mod thread;
 mod visitors;
 
 pub use inner::Inner;
-pub use machine::{KindError, NamedNodes};
+pub use machine::{KindError, OutsideCpuset};
 pub use map::Mapping;
 pub use replicated::{OutOfRegion, Replicated, ReplicatedError, ReplicatedStats, View};
 pub use rust::{Global, Kind, Stats};

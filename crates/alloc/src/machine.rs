@@ -31,16 +31,8 @@ pub enum KindError {
     #[error("memory nodes can't be read: {0}")]
     Machine(#[from] fs::FsError),
     /// Existing nodes of which this process may not allocate memory.
-    #[error(
-        "{nodes}: the cpuset of this process allows memory of nodes {allowed} only (Mems_allowed_list in \
-         /proc/self/status); write those, or have cpuset.mems of its cgroup widened"
-    )]
-    Cpuset {
-        /// Nodes that were requested and are not allowed.
-        nodes: NamedNodes,
-        /// The allowed nodes.
-        allowed: NodeSet,
-    },
+    #[error(transparent)]
+    Cpuset(#[from] OutsideCpuset),
     /// The kernel rejects the policy.
     #[error(transparent)]
     Policy(#[from] PolicyError),
@@ -49,14 +41,18 @@ pub enum KindError {
     TooMany,
 }
 
-/// Nodes, formatted for the beginning of a sentence.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NamedNodes(pub NodeSet);
-
-impl core::fmt::Display for NamedNodes {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "{} {}", if self.0.len() == 1 { "node" } else { "nodes" }, self.0)
-    }
+/// Existing nodes of which this process may not allocate memory.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{} {nodes}: the cpuset of this process allows memory of nodes {allowed} only (Mems_allowed_list in \
+     /proc/self/status); write those, or have cpuset.mems of its cgroup widened",
+    if nodes.len() == 1 { "node" } else { "nodes" }
+)]
+pub struct OutsideCpuset {
+    /// Nodes that were requested and are not allowed.
+    pub nodes: NodeSet,
+    /// The allowed nodes.
+    pub allowed: NodeSet,
 }
 
 impl KindError {
@@ -70,7 +66,7 @@ impl KindError {
             ) => libc::ENODEV,
             Self::Spec(_) => libc::EINVAL,
             Self::Machine(_) | Self::Policy(PolicyError::Unsupported { .. }) => libc::ENOSYS,
-            Self::Policy(_) | Self::Cpuset { .. } => libc::EPERM,
+            Self::Policy(_) | Self::Cpuset(_) => libc::EPERM,
             Self::TooMany => libc::ENOMEM,
         }
     }
@@ -157,7 +153,7 @@ fn all_allowed(placed: &Placed, allowed: Option<NodeSet>) -> Result<(), KindErro
     if beyond.is_empty() {
         return Ok(());
     }
-    Err(KindError::Cpuset { nodes: NamedNodes(beyond), allowed })
+    Err(OutsideCpuset { nodes: beyond, allowed }.into())
 }
 
 /// Allocates one object with its own placement, written as a kind without options.

@@ -15,7 +15,7 @@ use nearfar_topology::{Bytes, NodeId, NodeSet, NodeSetError, Topology};
 
 use crate::arena;
 use crate::granule::Rule;
-use crate::machine::{self, NamedNodes};
+use crate::machine::{self, OutsideCpuset};
 use crate::region::Region;
 use crate::shared::{Layout, Refused, Shared};
 use nearfar_spec::region::{RegionSpec, RegionSpecError};
@@ -31,16 +31,8 @@ pub enum ReplicatedError {
     #[error("memory nodes can't be read: {0}")]
     Machine(#[from] FsError),
     /// Existing nodes of which this process may not allocate memory.
-    #[error(
-        "{nodes}: the cpuset of this process allows memory of nodes {allowed} only (Mems_allowed_list in \
-         /proc/self/status); write those, or have cpuset.mems of its cgroup widened"
-    )]
-    Cpuset {
-        /// Nodes that were requested and are not allowed.
-        nodes: NamedNodes,
-        /// The allowed nodes.
-        allowed: NodeSet,
-    },
+    #[error(transparent)]
+    Cpuset(#[from] OutsideCpuset),
     /// Nothing to replicate.
     #[error("a replicated region of 0 bytes; it must have one at least")]
     Empty,
@@ -98,7 +90,7 @@ impl ReplicatedError {
             Self::Call { source, .. } | Self::Policy(PolicyError::Call { source, .. }) => {
                 source.raw_os_error().unwrap_or(libc::EIO)
             }
-            Self::Cpuset { .. } | Self::Policy(_) => libc::EPERM,
+            Self::Cpuset(_) | Self::Policy(_) => libc::EPERM,
         }
     }
 }
@@ -159,7 +151,7 @@ pub(crate) fn create(text: &str, size: usize) -> Result<Arc<Region>, ReplicatedE
         let beyond: NodeSet =
             nodes.iter().copied().filter(|node| !allowed.contains(*node)).collect();
         if !beyond.is_empty() {
-            return Err(ReplicatedError::Cpuset { nodes: NamedNodes(beyond), allowed });
+            return Err(OutsideCpuset { nodes: beyond, allowed }.into());
         }
     }
     let copies = nodes.len();

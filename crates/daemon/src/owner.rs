@@ -81,24 +81,12 @@ impl Service {
         if handed { self.inherit(&journal) } else { self.claim(&fs, &journal) }
     }
 
-    /// Fails as [`Self::claim`] would, without taking the claim. Other users than root can't read it: for them the states
-    /// of the services show the running one.
+    /// Fails as [`Self::claim`] would, without taking the claim.
     ///
     /// # Errors
     /// Another process has the claim; it is named.
     pub fn check_free(self, fs: &dyn Fs) -> anyhow::Result<()> {
-        let dir = Journal::default_dir();
-        let states = [
-            (Self::Tier, tier::state::read(&dir).ok().flatten().map(|state| state.identity)),
-            (Self::Tier, budget::state::read(&dir).ok().flatten().map(|state| state.identity)),
-            (Self::Balance, balance::state::read(&dir).ok().flatten().map(|state| state.identity)),
-        ];
-        let mut running = states.into_iter().filter_map(|(service, identity)| {
-            let identity = identity.filter(|identity| identity.is_running())?;
-            Some(Holder::new(identity, Some(service.word())))
-        });
-        let holder = Claim::holder(&dir.join(CLAIMED)).or_else(|| running.next());
-        holder.map_or(Ok(()), |holder| Err(self.refused(fs, &holder)))
+        holder(&Journal::default_dir()).map_or(Ok(()), |holder| Err(self.refused(fs, &holder)))
     }
 
     fn refused(self, fs: &dyn Fs, holder: &Holder) -> anyhow::Error {
@@ -152,7 +140,7 @@ impl Service {
     /// The process that runs this service, or starts to.
     #[must_use]
     pub fn running(self) -> Option<Identity> {
-        let holder = Claim::holder(&Journal::default_dir().join(CLAIMED))?;
+        let holder = holder(&Journal::default_dir())?;
         self.is(&holder).then_some(holder.identity)
     }
 
@@ -162,15 +150,8 @@ impl Service {
         read: impl FnOnce(&Path) -> anyhow::Result<Option<S>>,
         identity: impl Fn(&S) -> Identity,
     ) -> Option<(Identity, anyhow::Result<S>)> {
-        let dir = Journal::default_dir();
-        let claim = std::fs::File::open(dir.join(CLAIMED).with_added_extension("claim"));
-        if claim.is_err_and(|why| why.kind() == ErrorKind::PermissionDenied) {
-            // The claim is root's alone, the state is for all to read.
-            let state = read(&dir).ok().flatten()?;
-            return Some((identity(&state), Ok(state))).filter(|(process, _)| process.is_running());
-        }
         let process = self.running()?;
-        let state = read(&dir).and_then(|state| {
+        let state = read(&Journal::default_dir()).and_then(|state| {
             state.filter(|state| identity(state) == process).context("it has not begun yet")
         });
         Some((process, state))
@@ -224,6 +205,25 @@ impl Service {
             sleep(NAP);
         }
     }
+}
+
+/// The process that has the claim. Only root may read the claim; to other users the states of the services, which all may
+/// read, show a service that has begun.
+fn holder(dir: &Path) -> Option<Holder> {
+    let claim = std::fs::File::open(dir.join(CLAIMED).with_added_extension("claim"));
+    if !claim.is_err_and(|why| why.kind() == ErrorKind::PermissionDenied) {
+        return Claim::holder(&dir.join(CLAIMED));
+    }
+    let tiering = || Some(tier::state::read(dir).ok()??.identity);
+    let budgets = || Some(budget::state::read(dir).ok()??.identity);
+    let balancing = || Some(balance::state::read(dir).ok()??.identity);
+    let running = |service: Service, identity: Option<Identity>| {
+        let identity = identity.filter(|identity| identity.is_running())?;
+        Some(Holder::new(identity, Some(service.word())))
+    };
+    running(Service::Tier, tiering())
+        .or_else(|| running(Service::Tier, budgets()))
+        .or_else(|| running(Service::Balance, balancing()))
 }
 
 /// The processes that [`Service::end`] ends.

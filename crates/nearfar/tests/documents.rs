@@ -192,7 +192,8 @@ fn what_a_document_shows_as_output_is_printed() {
     let domain = "<domain type='kvm'><memory unit='GiB'>2</memory><vcpu>4</vcpu>\
                   <cpu><numa><cell id='0' cpus='0-3' memory='1' unit='GiB'/>\
                   <cell id='1' memory='1' unit='GiB'/></numa></cpu></domain>";
-    let prepared = "mkdir demo; cp \"$ROOT/fixtures/demo/cxl-2tier.json\" demo/demo.json";
+    let prepared = "mkdir demo; cp \"$ROOT/fixtures/demo/cxl-2tier.json\" demo/demo.json; \
+                    cp \"$ROOT/fixtures/machines/lab-cxl-2tier.tree\" machine.tree";
     let mut runs = 0;
     for (name, text) in documents() {
         if IN_GUEST.contains(&&*name) {

@@ -40,6 +40,14 @@ pub fn planned(
     kdamonds: usize,
     damon_stat: DamonStat,
 ) -> Result<Vec<Change>, DamonError> {
+    among(users(journal, fs)?, kdamonds, damon_stat)
+}
+
+/// The users of DAMON that a session would find, once the remains of a killed one are restored. Nothing is changed.
+///
+/// # Errors
+/// [`DamonError::Absent`], [`DamonError::InUse`] while a session of this journal runs, and those of reading.
+pub fn users(journal: &Journal<'_>, fs: &dyn Fs) -> Result<Vec<Holder>, DamonError> {
     if !fs.exists(KDAMONDS)? {
         return Err(DamonError::Absent);
     }
@@ -56,7 +64,7 @@ pub fn planned(
     let modules = MODULES.map(|name| Holder::Module { name: name.into(), pid: None });
     let is_paused = |module: &Holder| module.switch().is_some_and(|path| is_left(&path));
     holders.extend(modules.into_iter().filter(is_paused));
-    among(holders, kdamonds, damon_stat)
+    Ok(holders)
 }
 
 fn among(

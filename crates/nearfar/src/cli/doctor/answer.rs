@@ -1,8 +1,7 @@
 //! A verdict on a command, and checks that several verdicts share.
 
-use nearfar_kernel::damon::{Holder, holders};
-use nearfar_kernel::journal::{Journal, Recorded};
-use nearfar_kernel::process;
+use nearfar_kernel::damon::{Holder, holders, room};
+use nearfar_kernel::journal::Journal;
 use serde::Serialize;
 
 use super::Scene;
@@ -62,16 +61,13 @@ pub(super) fn held(privileges: &[Privilege], name: &str) -> bool {
 /// The user of DAMON, which has one at a time. Not one that nearfar removes by itself: the kernel's `damon_stat`, and the
 /// session of a nearfar that was killed.
 pub(super) fn damon_holder(scene: &Scene<'_>) -> Option<Holder> {
-    let pending = Journal::new(Journal::default_dir(), scene.fs, "/").all_pending();
-    let of_killed = pending.unwrap_or_default().batches.iter().any(|batch| {
-        let is_damon = |change: &Recorded| change.path.starts_with("sys/kernel/mm/damon/");
-        batch.changes.iter().any(is_damon) && !process::lives(scene.fs, batch.pid)
-    });
-    if of_killed {
+    if !scene.live {
         return None;
     }
-    let holders = if scene.live { holders(scene.fs).unwrap_or_default() } else { Vec::new() };
-    holders.into_iter().find(|holder| holder.name() != "damon_stat")
+    let journal = Journal::new(Journal::default_dir(), scene.fs, "/");
+    // Besides errors of reading, a session of nearfar that runs: its kdamonds are the users then.
+    let users = room::users(&journal, scene.fs).or_else(|_| holders(scene.fs));
+    users.unwrap_or_default().into_iter().find(|holder| holder.name() != "damon_stat")
 }
 
 /// The verdict that DAMON is in use.
