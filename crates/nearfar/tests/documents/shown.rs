@@ -1,8 +1,8 @@
 //! Output shown in documents, and its comparison with that of the commands.
 
 /// Documents with sessions in a guest that has near and far memory, in the order of their commands.
-pub(crate) const IN_GUEST: [&str; 3] =
-    ["README.md", "docs/tutorial-redis.md", "docs/tutorial-cache.md"];
+pub(crate) const IN_GUEST: [&str; 4] =
+    ["README.md", "docs/probe.md", "docs/tutorial-redis.md", "docs/tutorial-cache.md"];
 
 /// The contents of the document's blocks in this language.
 pub(crate) fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {

@@ -19,7 +19,7 @@ const MAP: usize = 320;
 /// Least height of a strip.
 const STRIP_MIN: usize = 28;
 /// Space for an area's heading above its strip.
-const HEADING: usize = 22;
+const HEADING: usize = 28;
 /// Space for the time axis below.
 const AXIS: usize = 42;
 /// Space for the legend of shades below that.
@@ -107,7 +107,7 @@ fn drawn(strip: &Strip<'_>, map: &Heatmap) -> Markup {
     let offsets = (0..).map(|at| step * at).take_while(|offset| *offset < bytes);
     let squares = squares(column, map, (height / SQUARES.1).max(1));
     html! {
-        text class="quiet" x="0" y=(y - 7) { (strip.heading) }
+        text class="quiet" x="0" y=(y - 14) { (strip.heading) }
         @for offset in offsets {
             @let from_top = usize::try_from(u128::from(bytes - offset) * count(*height) / u128::from(bytes)).unwrap_or(0);
             line class="grid" x1=(percent(GUTTER - 1.0)) x2=(percent(GUTTER)) y1=(y + from_top) y2=(y + from_top) {}
