@@ -55,6 +55,15 @@ pub struct OutsideCpuset {
     pub allowed: NodeSet,
 }
 
+impl OutsideCpuset {
+    /// Refuses `nodes` that are not among the `allowed` ones; no cpuset allows all.
+    pub(crate) fn check(nodes: &NodeSet, allowed: Option<NodeSet>) -> Result<(), Self> {
+        let Some(allowed) = allowed else { return Ok(()) };
+        let nodes = nodes.without(&allowed);
+        if nodes.is_empty() { Ok(()) } else { Err(Self { nodes, allowed }) }
+    }
+}
+
 impl KindError {
     /// The corresponding errno.
     #[must_use]
@@ -138,22 +147,15 @@ fn placing(place: &Place) -> Result<(Placing, Bound), KindError> {
 
 /// Refuses nodes that the cpuset does not allow. The kernel silently drops them from a policy as long as one is left,
 /// so the kind would have fewer nodes than requested.
-fn all_allowed(placed: &Placed, allowed: Option<NodeSet>) -> Result<(), KindError> {
-    let Some(allowed) = allowed else { return Ok(()) };
-    let beyond: NodeSet = match placed {
-        Placed::Default => return Ok(()),
+fn all_allowed(placed: &Placed, allowed: Option<NodeSet>) -> Result<(), OutsideCpuset> {
+    match placed {
+        Placed::Default => Ok(()),
         Placed::Bind(nodes)
         | Placed::Prefer(nodes)
         | Placed::Interleave(nodes)
-        | Placed::Weighted(nodes) => nodes.without(&allowed),
-        Placed::Weights(own) => {
-            own.keys().copied().filter(|node| !allowed.contains(*node)).collect()
-        }
-    };
-    if beyond.is_empty() {
-        return Ok(());
+        | Placed::Weighted(nodes) => OutsideCpuset::check(nodes, allowed),
+        Placed::Weights(own) => OutsideCpuset::check(&own.keys().copied().collect(), allowed),
     }
-    Err(OutsideCpuset { nodes: beyond, allowed }.into())
 }
 
 /// Allocates one object with its own placement, written as a kind without options.
@@ -247,7 +249,7 @@ mod tests {
             Placed::Weighted(nodes(&[1, 2])),
             Placed::Weights([(NodeId(0), 3), (NodeId(1), 1)].into()),
         ] {
-            let refused = all_allowed(&placed, allowed()).unwrap_err();
+            let refused = KindError::from(all_allowed(&placed, allowed()).unwrap_err());
             let said = refused.to_string();
             assert!(
                 said.starts_with("node 1: the cpuset") && said.contains("nodes 0,2 only"),

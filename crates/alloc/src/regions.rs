@@ -11,7 +11,7 @@ use std::vec::Vec;
 use nearfar_kernel::fs::{Fs, FsError, RootFs};
 use nearfar_kernel::mempolicy::{self, PolicyError};
 use nearfar_kernel::{affinity, meminfo};
-use nearfar_topology::{Bytes, NodeId, NodeSet, NodeSetError, Topology};
+use nearfar_topology::{Bytes, NodeId, NodeSetError, Topology};
 
 use crate::arena;
 use crate::granule::Rule;
@@ -147,13 +147,7 @@ pub(crate) fn create(text: &str, size: usize) -> Result<Arc<Region>, ReplicatedE
     let cpus = affinity::get().unwrap_or_default();
     let allowed = mempolicy::nodes_allowed();
     let nodes = spec.on(&machine, &cpus, allowed.as_ref())?;
-    if let Some(allowed) = allowed {
-        let beyond: NodeSet =
-            nodes.iter().copied().filter(|node| !allowed.contains(*node)).collect();
-        if !beyond.is_empty() {
-            return Err(OutsideCpuset { nodes: beyond, allowed }.into());
-        }
-    }
+    OutsideCpuset::check(&nodes.iter().copied().collect(), allowed)?;
     let copies = nodes.len();
     let layout = Layout::new(size, spec.granule, copies)
         .ok_or(ReplicatedError::Addresses { size, copies })?;
