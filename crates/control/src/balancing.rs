@@ -302,6 +302,7 @@ impl<S: Sensor> Loop<S> {
             let decision = balance.policy.step(&observation);
             if balance.policy.loads_changed() {
                 self.regions.begin_anew();
+                balance.pages.loads_changed();
             }
             if decision.verdict != balance::Verdict::Sensing {
                 balance.last = Some((decision, parts.unwrap_or_default()));

@@ -262,6 +262,8 @@ fn controllers_over_time_have_a_row_for_each_latency() {
     for row in rows {
         let phases = row["phases"].as_array().unwrap();
         assert_eq!(phases.len(), 6);
+        let whole = row["whole_of_oracle"].as_f64().unwrap();
+        assert!(whole > 0.3 && whole < 1.02, "{row}");
         for phase in phases {
             let share = phase["of_oracle"].as_f64().unwrap();
             assert!(share > 0.3 && share < 1.02, "{row}");

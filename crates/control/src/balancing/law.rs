@@ -39,7 +39,7 @@ pub enum Law {
 #[derive(Debug)]
 pub struct Balanced {
     pub(super) policy: Balance,
-    pages: balance::Pages,
+    pub(super) pages: balance::Pages,
     tidy: Tidy,
     /// The last decision, while it is not carried out, and the parts that it is based on.
     pub(super) last: Option<(balance::Decision, Vec<Part>)>,

@@ -24,6 +24,8 @@ pub(super) struct Owners {
     mix: Vec<f64>,
     /// The share of parts with an owner.
     owned: f64,
+    /// Number of samples that shows the owner of a part: at most [`TELLS`].
+    tells: u64,
 }
 
 impl Owners {
@@ -36,16 +38,19 @@ impl Owners {
         }
         let all: u64 = by.iter().sum();
         let mix = by.iter().map(|one| real(*one) / real(all.max(1))).collect();
-        let mut this = Self { mix, owned: 1.0 };
+        let mut this = Self { mix, owned: 1.0, tells: TELLS };
         if by.iter().any(|one| *one * 100 >= all * NEARLY) {
-            // One node owns all of it.
+            // One node owns all of it. If no other uses any of it, nothing has to be proved.
+            if by.contains(&all) {
+                this.tells = fewest(all, &parts);
+            }
             return this;
         }
         let (mut told, mut agree, mut chance) = (0.0, 0.0, 0.0);
         for part in parts {
             if part.iter().sum::<u64>() >= TELLS {
                 told += 1.0;
-                agree += f64::from(u8::from(nearly(part).is_some()));
+                agree += f64::from(u8::from(nearly(part, TELLS).is_some()));
                 chance += this.by_chance(part.iter().sum());
             }
         }
@@ -57,7 +62,7 @@ impl Owners {
 
     /// The place of the node that owns a part; `None` if it is shared or unknown.
     pub(super) fn owner(&self, part: &[u64]) -> Option<usize> {
-        let (place, samples) = nearly(part)?;
+        let (place, samples) = nearly(part, self.tells)?;
         let chance = (1.0 - self.owned) * self.by_chance(samples);
         (self.owned >= SURE * chance).then_some(place)
     }
@@ -75,11 +80,21 @@ impl Owners {
     }
 }
 
+/// The number of samples, up to [`TELLS`], that parts with at least half of all samples have: if memory is large for the
+/// sampling rate, few parts would have more. Parts with fewer samples are not the hottest.
+fn fewest<'a>(all: u64, parts: &(impl Iterator<Item = &'a [u64]> + Clone)) -> u64 {
+    let with = |least: u64| -> u64 {
+        let samples = parts.clone().map(|part| part.iter().sum::<u64>());
+        samples.filter(|samples| *samples >= least).sum()
+    };
+    (1..=TELLS).rev().find(|least| with(*least) * 2 >= all).unwrap_or(1)
+}
+
 /// The place of the node with nearly all samples, if these are enough, and the number of its samples.
-fn nearly(part: &[u64]) -> Option<(usize, u64)> {
+fn nearly(part: &[u64], tells: u64) -> Option<(usize, u64)> {
     let all: u64 = part.iter().sum();
     let (place, most) = part.iter().enumerate().max_by_key(|(_, samples)| **samples)?;
-    (all >= TELLS && *most * 100 >= all * NEARLY).then_some((place, *most))
+    (all >= tells && *most * 100 >= all * NEARLY).then_some((place, *most))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "samples are few")]
@@ -113,12 +128,27 @@ pub(super) mod tests {
     fn three_samples_tell_where_all_is_owned() {
         let parts: Vec<_> = (0..40_usize).map(|index| part(3, |_| index % 4)).collect();
         assert!(owners(&parts).iter().enumerate().all(|(at, owner)| *owner == Some(at % 4)));
-        assert_eq!(owners(&[vec![2, 0], vec![2, 0]]), [None; 2]);
+        assert_eq!(owners(&[vec![2, 0], vec![0, 2]]), [None; 2]);
         // One node owns all, except for a page now and then.
         let mut parts = vec![vec![5, 0]; 99];
         parts.push(vec![2, 2]);
         assert_eq!(owners(&parts)[..2], [Some(0); 2]);
         assert_eq!(owners(&[]), []);
+    }
+
+    #[test]
+    fn without_other_users_few_samples_are_enough_if_hardly_a_part_has_more() {
+        let owned = |samples: &[u64]| -> Vec<bool> {
+            let parts: Vec<_> = samples.iter().map(|one| vec![*one, 0]).collect();
+            owners(&parts).iter().map(Option::is_some).collect()
+        };
+        assert_eq!(owned(&[3, 2, 1]), [true, false, false]);
+        assert_eq!(owned(&[2, 2, 1, 1, 1]), [true, true, false, false, false]);
+        assert_eq!(owned(&[1, 1, 0]), [true, true, false]);
+        // A single sample of another node, and owners have to be proved.
+        let mut parts = vec![vec![2, 0]; 99];
+        parts.push(vec![0, 1]);
+        assert_eq!(owners(&parts), [None; 100]);
     }
 
     #[test]

@@ -23,6 +23,9 @@ const FADES: u32 = 20;
 /// Readings that show a change of loads.
 const LATELY: usize = 5;
 const WHOLE: u64 = 10_000;
+/// Sampled parts are assumed to get at least one access of so many.
+const COVERED_LEAST: u64 = 20;
+
 /// Pages with their recent samples.
 #[derive(Clone, Debug)]
 pub struct Regions {
@@ -134,16 +137,21 @@ impl Regions {
     }
 }
 
-/// Regions for a policy: one for each node with CPUs, in the layout's order, then the shared one.
-pub(super) fn regions(parts: &[Part], layout: &Layout) -> Vec<Region> {
+/// Regions for a policy: one for each node with CPUs, in the layout's order, then the shared one. None is larger than the
+/// memory in use, `most`, unless more was sampled.
+pub(super) fn regions(parts: &[Part], layout: &Layout, most: Bytes) -> Vec<Region> {
     let (cpus, mems) = (layout.cpus.len(), layout.mems.len());
     let mut used = vec![vec![0_u64; cpus]; cpus + 1];
     let mut at = vec![vec![0_u64; mems]; cpus + 1];
     // Samples of parts that wait, which stay in place.
     let mut stays = at.clone();
     let mut bytes = vec![0_u64; cpus + 1];
+    // The number of samples, and of parts with one sample.
+    let mut seen = vec![(0_u64, 0_u64); cpus + 1];
     for part in parts {
         let region = layout.region(part.owner);
+        let samples: u64 = part.by.iter().sum();
+        seen[region] = (seen[region].0 + samples, seen[region].1 + u64::from(samples == 1));
         for (sum, cpu) in used[region].iter_mut().zip(&layout.cpus) {
             *sum += part.by.get(*cpu).copied().unwrap_or(0);
         }
@@ -174,10 +182,19 @@ pub(super) fn regions(parts: &[Part], layout: &Layout) -> Vec<Region> {
                 .iter()
                 .map(|here| BasisPoints(10_000 - share(stay - here, served).0))
                 .collect(),
-            bytes: Bytes(bytes[index]),
+            bytes: Bytes(in_all(bytes[index], seen[index]).min(most.0.max(bytes[index]))),
         }
     };
     (0..=cpus).map(region).collect()
+}
+
+/// Bytes of a region of which only some parts were sampled, if all parts are equally hot. Parts without a sample get the
+/// share of accesses that the samples of parts with one sample are of all samples (Good, "The Population Frequencies of
+/// Species", Biometrika 40, 1953).
+fn in_all(bytes: u64, (samples, once): (u64, u64)) -> u64 {
+    let known = (samples - once).max(samples.div_ceil(COVERED_LEAST)).max(1);
+    let all = u128::from(bytes) * u128::from(samples.max(1)) / u128::from(known);
+    u64::try_from(all).unwrap_or(u64::MAX)
 }
 
 /// The parts of a region that may move.
@@ -217,6 +234,8 @@ pub(super) mod tests {
         regions
     }
 
+    const MOST: Bytes = Bytes(1 << 40);
+
     fn layout() -> Layout {
         let nodes = (0..4).map(NodeId).collect();
         let places = || (0..4).collect::<Vec<usize>>();
@@ -232,7 +251,7 @@ pub(super) mod tests {
         assert!(parts.iter().all(|part| part.pages == 16 && !part.huge));
         assert_eq!(parts.iter().filter(|part| part.owner == Some(2)).count(), 20);
         let layout = layout();
-        let regions = regions(&parts, &layout);
+        let regions = regions(&parts, &layout, MOST);
         assert_eq!(regions[2].bytes, Bytes(320 * PAGE));
         assert_eq!(regions[2].at[..2], [BasisPoints(5000); 2]);
         // The amount on a node is estimated by its share of the sampled pages.
@@ -249,6 +268,34 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn parts_without_a_sample_count_by_those_with_one() {
+        assert_eq!(in_all(1000, (90, 0)), 1000, "each part has several: all are known");
+        assert_eq!(in_all(1000, (90, 45)), 2000);
+        assert_eq!(in_all(1000, (90, 90)), 1000 * 90 / 5, "at most twenty times as many");
+        assert_eq!(in_all(0, (0, 0)), 0);
+        assert_eq!(in_all(u64::MAX, (2, 2)), u64::MAX);
+        // Eight huge pages, of which two have a second sample.
+        let parts: Vec<Part> = {
+            let mut all = Regions::new(4);
+            let page = |number: u64| Page { process: Process(1), number: PIECES * number };
+            let sample = |number| Sample {
+                page: page(number),
+                node: NodeId(0),
+                huge: true,
+                cpu: 1,
+                write: false,
+            };
+            all.add((0..8).chain(0..2).map(sample).collect());
+            all.parts()
+        };
+        let huge = PIECES * PAGE;
+        let bytes = |most| regions(&parts, &layout(), most)[1].bytes;
+        assert_eq!(bytes(MOST), Bytes(8 * huge * 10 / 4));
+        assert_eq!(bytes(Bytes(9 * huge)), Bytes(9 * huge), "memory in use");
+        assert_eq!(bytes(Bytes(huge)), Bytes(8 * huge), "more was sampled");
+    }
+
+    #[test]
     fn what_may_well_be_one_nodes_counts_as_shared_and_stays_until_it_is_told() {
         // Of 40 blocks, all but the last have enough samples.
         let asks = |number: u64| vec![usize::try_from(number / 16 % 4).unwrap(); 3];
@@ -261,7 +308,7 @@ pub(super) mod tests {
         let waits: Vec<_> = parts.iter().filter(|part| part.waits).map(|one| one.first).collect();
         assert_eq!(waits.iter().map(|page| page.number).collect::<Vec<_>>(), [624]);
         assert_eq!(of_region(&parts, &layout, 4).count(), 0);
-        let shared = &regions(&parts, &layout)[4];
+        let shared = &regions(&parts, &layout, MOST)[4];
         assert_eq!(shared.least[..2], [BasisPoints(10_000), BasisPoints(0)]);
         assert_eq!(shared.most[..2], [BasisPoints(10_000), BasisPoints(0)]);
         assert!(all(40).parts().iter().all(|part| !part.waits && part.owner.is_some()));

@@ -21,8 +21,11 @@ const PAGES_MAX: usize = 30_000;
 /// Rounds for which samples are kept if pages have hardly one per round (as with one fault each): a single round could
 /// not distinguish shared pages from private ones.
 const ROUNDS_KEPT: u32 = 4;
-/// This part of each node is kept free: 2 %.
-const KEPT_FREE: u64 = 50;
+/// This part of a large node is kept free, and of a small one up to a fiftieth, but no more than this many bytes. The
+/// kernel's high watermark is at about 0.2 % of a large node.
+const KEPT_FREE: u64 = 200;
+const KEPT_FREE_SMALL: u64 = 50;
+const KEPT_FREE_BYTES: u64 = 256 << 20;
 
 /// Nodes of the machine, and their order in its model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -196,7 +199,7 @@ impl Seen {
         };
         let room = |place: &usize| {
             let memory = self.nodes.get(*place);
-            let kept = memory.map_or(0, |memory| memory.total.0 / KEPT_FREE);
+            let kept = memory.map_or(0, |memory| kept_free(memory.total.0));
             Bytes(memory.map_or(0, |memory| memory.free.0.saturating_sub(kept)))
         };
         Observation {
@@ -206,10 +209,19 @@ impl Seen {
             used: used(layout, counted),
             own: own(layout, counted),
             reads: share_of_reads(counted.reading.reads),
-            regions: parts.map_or_else(Vec::new, |parts| regions::regions(parts, layout)),
+            regions: parts.map_or_else(Vec::new, |parts| {
+                let in_use = |node: &Memory| node.total.0.saturating_sub(node.free.0);
+                let most = self.nodes.iter().map(in_use).fold(0, u64::saturating_add);
+                regions::regions(parts, layout, Bytes(most))
+            }),
             room: layout.mems.iter().map(room).collect(),
         }
     }
+}
+
+/// Bytes of a node of this size that are kept free.
+fn kept_free(total: u64) -> u64 {
+    (total / KEPT_FREE).max(KEPT_FREE_BYTES.min(total / KEPT_FREE_SMALL))
 }
 
 /// Traffic of each queue by all requesters: as counted by its controller, or summed up from the accesses of all
@@ -268,4 +280,16 @@ fn share_of_reads(reads: Reads) -> BasisPoints {
         _ => 10_000,
     };
     BasisPoints(u32::try_from(found).unwrap_or(10_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_large_nodes_a_small_part_is_kept_free_and_of_small_ones_a_larger_one() {
+        let kept = |gib: u64| kept_free(gib << 30) >> 20;
+        assert_eq!([1, 4, 32, 1024].map(kept), [20, 81, 256, 5242]);
+        assert_eq!(kept_free(0), 0);
+    }
 }

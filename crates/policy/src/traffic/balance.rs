@@ -23,7 +23,7 @@
 //! [`super::place::promotion`]) follow from the same prices. The controller cannot tell a real machine from a simulated
 //! one.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -90,9 +90,18 @@ pub struct Balance {
     direction: Option<(usize, usize, usize)>,
     /// Consecutive decisions that asked to reverse it.
     wished: u32,
-    /// Set while balancing is off: the placement to restore.
-    off: Option<Placement>,
+    /// Set while balancing is off.
+    off: Option<Off>,
     colloids: BTreeMap<(usize, usize, usize), Colloid>,
+}
+
+/// Balancing is off, until loads change.
+#[derive(Clone, Debug, Default)]
+struct Off {
+    /// The placement to restore; empty once this is done.
+    back: Placement,
+    /// Regions and nodes of the shifts so far. None is reversed: what differs then is sampling noise.
+    done: BTreeSet<(usize, usize, usize)>,
 }
 
 /// Input of a decision.
@@ -157,10 +166,14 @@ impl Balance {
             return self.say(Verdict::Quiet);
         }
         if let Judgement::Undo(back) = self.judge.judge(self.senses.rate()) {
-            self.off = Some(back);
+            self.off = Some(Off { back, done: BTreeSet::new() });
         }
-        let decision = match self.off.clone() {
-            Some(back) => self.undo(&view, &back),
+        let decision = match self.off.take() {
+            Some(off) => {
+                let (decision, off) = self.undo(&view, off);
+                self.off = Some(off);
+                decision
+            }
             None => self.plan(&view),
         };
         let is_settled = matches!(decision.verdict, Verdict::Settled { .. });
@@ -350,20 +363,24 @@ impl Balance {
     }
 
     /// Migrates back to the placement before the first miss.
-    fn undo(&self, view: &View<'_>, back: &Placement) -> Decision {
-        let fitted: Option<Placement> = if back.len() == view.spots.len() {
-            view.spots.iter().zip(back).map(|(spot, at)| spot.fit(at)).collect()
+    fn undo(&self, view: &View<'_>, mut off: Off) -> (Decision, Off) {
+        let fitted: Option<Placement> = if off.back.len() == view.spots.len() {
+            view.spots.iter().zip(&off.back).map(|(spot, at)| spot.fit(at)).collect()
         } else {
             None
         };
-        let shifts = match fitted {
+        let mut shifts = match fitted {
             Some(back) if apart(view.seen, (&view.at, &back)).1 >= SHARE_LEAST => {
                 self.shifts(view, &back, (1.0, self.judge.step(0.0)))
             }
             _ => Vec::new(),
         };
-        let verdict = if shifts.is_empty() { Verdict::Off } else { Verdict::Undoing };
-        Decision { shifts, ..self.say(verdict) }
+        shifts.retain(|shift| !off.done.contains(&(shift.region, shift.to, shift.from)));
+        off.done.extend(shifts.iter().map(|shift| (shift.region, shift.from, shift.to)));
+        if shifts.is_empty() {
+            return (self.say(Verdict::Off), Off::default());
+        }
+        (Decision { shifts, ..self.say(Verdict::Undoing) }, off)
     }
 
     /// Equalises latencies: for each region, between its slowest and its fastest usable node.

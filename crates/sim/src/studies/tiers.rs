@@ -24,6 +24,8 @@ pub struct Phase {
     pub contention: f64,
     /// The workload's throughput once settled, 10^9 bytes a second.
     pub gbps: f64,
+    /// Its throughput over the whole phase.
+    pub whole_gbps: f64,
     /// That relative to the oracle's.
     pub of_oracle: f64,
     /// Bytes migrated in the whole phase.
@@ -70,6 +72,16 @@ pub struct Row {
     pub phases: Vec<Phase>,
 }
 
+impl Row {
+    /// Throughput of all phases, including the time until they are settled, relative to the oracle's.
+    #[must_use]
+    pub fn whole_of_oracle(&self) -> f64 {
+        let oracle = |of: &Phase| if of.of_oracle > 0.0 { of.gbps / of.of_oracle } else { 0.0 };
+        let best: f64 = self.phases.iter().map(oracle).sum();
+        self.phases.iter().map(|of| of.whole_gbps).sum::<f64>() / best.max(f64::MIN_POSITIVE)
+    }
+}
+
 /// Each of `policies` over each of the study's far latencies, on as many threads as there are CPUs.
 ///
 /// # Errors
@@ -95,9 +107,11 @@ fn phase(
 ) -> Result<Phase, Unable> {
     world.contend(contention * CONTENDING_LINES);
     let (mut settled, mut moved_bytes, mut churn) = (Vec::<Figures>::new(), 0, 0);
+    let mut whole = 0.0;
     for epoch in 0..epochs {
         let now = world.step(controller)?;
         moved_bytes += now.moved_bytes;
+        whole += now.figures.gbps;
         if epoch >= epochs - epochs.div_ceil(4) {
             churn += now.moved_bytes;
             settled.push(now.figures);
@@ -111,6 +125,7 @@ fn phase(
     Ok(Phase {
         contention,
         gbps,
+        whole_gbps: whole / f64::from(epochs.max(1)),
         of_oracle: gbps / oracle,
         moved_bytes,
         churn_gbps: churn / 1e9 / seconds,
@@ -148,6 +163,7 @@ mod tests {
                 colloid::flow(&machine, of.contention, colloid::NEAR_MOST).served[0].per_ns;
             assert!((of.gbps / (64.0 * filled) - 1.0).abs() < 1e-3, "{of:?}");
             assert!(of.of_oracle <= 1.0 + 1e-3 && of.moved_bytes == 0, "{of:?}");
+            assert!((of.whole_gbps / of.gbps - 1.0).abs() < 1e-9, "{of:?}");
         }
         assert!(phases[1].of_oracle < 0.5 && phases[0].of_oracle > 0.99, "{phases:?}");
     }

@@ -6,7 +6,7 @@ use nearfar_sim::Unable;
 use nearfar_sim::live::{Settings, Still};
 use nearfar_sim::published::colloid;
 use nearfar_sim::studies::adversaries::{self, Adversary};
-use nearfar_sim::studies::tiers::{PHASES, Phase, oracle, rows, study};
+use nearfar_sim::studies::tiers::{PHASES, Phase, Row, oracle, rows, study};
 use proptest::prelude::*;
 
 use crate::machines::close;
@@ -96,12 +96,28 @@ fn churn_is_relative_to_throughput_and_none_without_any() {
     let phase = |gbps, churn_gbps| Phase {
         contention: 0.0,
         gbps,
+        whole_gbps: gbps,
         of_oracle: 1.0,
         moved_bytes: 0,
         churn_gbps,
     };
     assert!(close(phase(40.0, 10.0).churn(), 0.25, 1e-12));
     assert!(phase(0.0, 10.0).churn() <= 0.0);
+}
+
+#[test]
+fn the_whole_run_is_compared_with_the_oracles() {
+    let phase = |whole_gbps, gbps, of_oracle| Phase {
+        contention: 0.0,
+        gbps,
+        whole_gbps,
+        of_oracle,
+        moved_bytes: 0,
+        churn_gbps: 0.0,
+    };
+    let phases = vec![phase(20.0, 40.0, 1.0), phase(10.0, 30.0, 0.75)];
+    let row = Row { far_ns: 135.0, policy: Policy::Balanced, phases };
+    assert!(close(row.whole_of_oracle(), 30.0 / 80.0, 1e-12));
 }
 
 proptest! {

@@ -35,6 +35,8 @@ struct Shown {
     far_ns: f64,
     phase_seconds: u32,
     policy: &'static str,
+    /// Throughput over all phases, including the time until they are settled.
+    whole_of_oracle: f64,
     phases: Vec<Phase>,
 }
 
@@ -87,6 +89,7 @@ impl Document {
             far_ns: row.far_ns,
             phase_seconds: seconds,
             policy: row.policy.name(),
+            whole_of_oracle: row.whole_of_oracle(),
             phases: row.phases.iter().map(phase).collect(),
         };
         let all = || rows.iter().flat_map(|(seconds, rows)| rows.iter().map(|row| (*seconds, row)));
@@ -131,14 +134,15 @@ impl Document {
         for contention in PHASES {
             let _ = write!(out, " {:>6}", format!("{contention}x"));
         }
-        let _ = writeln!(out, "  {:>9} {:>12}", "moved", "steady churn");
+        let _ = writeln!(out, " {:>6}  {:>9} {:>12}", "whole", "moved", "steady churn");
         for row in &self.rows {
             let seconds = format!("{} s", row.phase_seconds);
             let _ = write!(out, "{:>3} ns  {:<12} {seconds:>6}", row.far_ns, row.policy);
             for of in &row.phases {
                 let _ = write!(out, " {:>6.3}", of.of_oracle);
             }
-            let _ = writeln!(out, "  {:>9} {:>10.2} %", row.moved(), 100.0 * row.churn());
+            let (whole, churn) = (row.whole_of_oracle, 100.0 * row.churn());
+            let _ = writeln!(out, " {whole:>6.3}  {:>9} {churn:>10.2} %", row.moved());
         }
         wrapped(&mut out, "\n", MEANING, 0);
         if !self.adversaries.is_empty() {
@@ -285,14 +289,14 @@ impl Document {
                     thead { tr {
                         th scope="col" { "far memory" } th scope="col" { "policy" } th scope="col" { "phases" }
                         @for contention in PHASES { th scope="col" { (contention) "×" } }
-                        th scope="col" { "moved" } th scope="col" { "steady churn" }
+                        th scope="col" { "whole" } th scope="col" { "moved" } th scope="col" { "steady churn" }
                     } }
                     tbody {
                         @for row in &self.rows {
                             tr {
                                 th scope="row" { (row.far_ns) " ns" } td { (row.policy) } td { (row.phase_seconds) " s" }
                                 @for of in &row.phases { td { (format!("{:.3}", of.of_oracle)) } }
-                                td { (row.moved()) } td { (format!("{:.2} %", 100.0 * row.churn())) }
+                                td { (format!("{:.3}", row.whole_of_oracle)) } td { (row.moved()) } td { (format!("{:.2} %", 100.0 * row.churn())) }
                             }
                         }
                     }
@@ -348,7 +352,8 @@ fn colour(policy: &str) -> &'static str {
 }
 
 const MEANING: &str = "first-touch fills near memory with the hottest pages and leaves them. The oracle is the best near share \
-     for each phase, found by search: it knows contention and heat, is never late and moves nothing. Churn is the migration \
+     for each phase, found by search: it knows contention and heat, is never late and moves nothing. Whole is the throughput of \
+     all phases from their first second on, as a share of the oracle's. Churn is the migration \
      in the last quarter of a phase, as a share of the workload's own traffic, the maximum of all phases.";
 const AGAINST: &str = "Of off: throughput over that of moving nothing, over the whole run. Churn: migration in the second \
      half of the run, as a share of the workload's own traffic.";

@@ -1,4 +1,7 @@
-//! Steps of the controller by hand-computed figures: directions, gains, the interval and the rate of decisions.
+//! Steps of the controller by hand-computed figures: directions, gains, the interval and the rate of decisions, undoing.
+//!
+//! Each test calls one step on observations of two tiers that do not react to it, so that figures can be checked by
+//! hand. Not here: the closed loop on a machine that reacts (`tests.rs`), and that of four nodes (`four_nodes.rs`).
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -160,7 +163,8 @@ fn an_undone_migration_goes_back_as_far_as_bounds_allow() {
     let balance = controller();
     let mut seen = observed(&two_tiers(135), 128.0, 0.4, [0.0; 2]);
     let verdict = |seen: &Observation, back: &Placement| {
-        let decision = balance.undo(&balance.view(seen, 500_000_000), back);
+        let off = Off { back: back.clone(), done: BTreeSet::new() };
+        let (decision, _) = balance.undo(&balance.view(seen, 500_000_000), off);
         (decision.verdict, decision.shifts.first().map(|shift| (shift.from, shift.to)))
     };
     let back = vec![vec![0.9, 0.1]];
@@ -169,6 +173,30 @@ fn an_undone_migration_goes_back_as_far_as_bounds_allow() {
     assert_eq!(verdict(&seen, &Vec::new()), (Verdict::Off, None), "other regions than before");
     seen.regions[0].most[0] = BasisPoints(4_000);
     assert_eq!(verdict(&seen, &back), (Verdict::Off, None), "no more memory may be near");
+}
+
+#[test]
+fn memory_that_goes_back_never_turns_and_then_stays() {
+    let balance = controller();
+    let seen = |shares: [f64; 2]| {
+        let mut seen = observed(&two_tiers(135), 128.0, shares[0], [0.0; 2]);
+        seen.regions.push(seen.regions[0].clone());
+        let at = |near: f64| [near, 1.0 - near].map(basis_points).to_vec();
+        (seen.regions[0].at, seen.regions[1].at) = (at(shares[0]), at(shares[1]));
+        seen
+    };
+    let mut off = Off { back: vec![vec![0.9, 0.1], vec![0.2, 0.8]], done: BTreeSet::new() };
+    let mut step = |shares: [f64; 2]| -> Vec<(usize, usize, usize)> {
+        let (decision, now) =
+            balance.undo(&balance.view(&seen(shares), 500_000_000), std::mem::take(&mut off));
+        off = now;
+        decision.shifts.iter().map(|shift| (shift.region, shift.from, shift.to)).collect()
+    };
+    assert_eq!(step([0.5, 0.5]), [(0, 1, 0), (1, 0, 1)]);
+    assert_eq!(step([0.92, 0.4]), [(1, 0, 1)], "the first region is back, the second is not");
+    assert_eq!(step([0.88, 0.3]), [(0, 1, 0), (1, 0, 1)]);
+    assert_eq!(step([0.93, 0.19]), []);
+    assert_eq!(step([0.5, 0.5]), [], "it stays");
 }
 
 proptest! {

@@ -90,6 +90,11 @@ impl Pages {
         }
     }
 
+    /// Forgets earlier migrations: after a change of loads, one back is no sign of thrashing.
+    pub fn loads_changed(&mut self) {
+        self.moved.clear();
+    }
+
     /// Whether a process is frozen now.
     #[must_use]
     pub fn is_frozen(&self, process: Process) -> bool {
@@ -182,6 +187,18 @@ mod tests {
         }
         one.tick();
         assert_eq!(one.select((4, 1, 0), Bytes(4096), &all).len(), 1);
+    }
+
+    #[test]
+    fn a_page_that_returns_after_loads_have_changed_does_not_thrash() {
+        let mut one = Pages::new();
+        for turn in 0..100_u64 {
+            one.tick();
+            assert!(!one.is_frozen(Process(1)), "{turn}");
+            let (from, to) = if turn.is_multiple_of(2) { (0, 1) } else { (1, 0) };
+            assert_eq!(one.select((4, from, to), Bytes(9 * 4096), &pages(0..9)).len(), 9);
+            one.loads_changed();
+        }
     }
 
     #[test]

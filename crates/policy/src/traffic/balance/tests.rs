@@ -320,8 +320,13 @@ fn a_machine_that_does_not_do_as_predicted_is_left_as_it_was() {
     let mut balance = controller(&plant);
     // The measurements do not depend on the placement: near memory appears busy, and no migration helps.
     let mut verdicts = Vec::new();
-    for _ in 0..600 {
+    for tick in 0..900 {
         let mut seen = plant.look(3.0);
+        if tick >= 600 {
+            // Memory is back, and samples vary.
+            let near = plant.near + 0.02 * plant.chance.draw();
+            seen.regions[0].at = [near, 1.0 - near].map(basis_points).to_vec();
+        }
         seen.latency = vec![vec![Some(Nanoseconds(352)), Some(Nanoseconds(138))]];
         seen.own = Some(vec![vec![BytesPerSecond(22_400_000_000), BytesPerSecond(2_030_000_000)]]);
         let decision = balance.step(&seen);
@@ -331,7 +336,8 @@ fn a_machine_that_does_not_do_as_predicted_is_left_as_it_was() {
         }
     }
     assert!(verdicts.contains(&Verdict::Undoing), "{verdicts:?}");
-    assert_eq!(verdicts.last(), Some(&Verdict::Off));
+    let last = &verdicts[verdicts.len() - 70..];
+    assert!(last.iter().all(|verdict| *verdict == Verdict::Off), "{last:?}");
     assert!(plant.near > HIGH - 0.02, "{}", plant.near);
 }
 
