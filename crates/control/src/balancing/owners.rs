@@ -4,7 +4,8 @@
 //! If four nodes use memory alike, three samples are of one node in six cases of a hundred; if two do, in 25. All
 //! parts of a process together show how much of its memory is owned: among parts with a few samples, more agree than
 //! would by chance. A part has an owner if that is [`SURE`] times as likely as chance (Bayes' rule, with the owned
-//! share as the prior).
+//! share as the prior). If a single node uses the memory of a process, nothing has to be proved, and fewer samples are
+//! enough ([`fewest`]).
 
 /// Least number of samples that can show an owner,
 const TELLS: u64 = 3;

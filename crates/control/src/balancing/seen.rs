@@ -21,10 +21,11 @@ const PAGES_MAX: usize = 30_000;
 /// Rounds for which samples are kept if pages have hardly one per round (as with one fault each): a single round could
 /// not distinguish shared pages from private ones.
 const ROUNDS_KEPT: u32 = 4;
-/// This part of a large node is kept free, and of a small one up to a fiftieth, but no more than this many bytes. The
-/// kernel's high watermark is at about 0.2 % of a large node.
+/// This part of a large node is kept free: 0.5 %. The kernel's high watermark is at about 0.2 % of a large node.
 const KEPT_FREE: u64 = 200;
+/// This part of a small node is kept free: 2 %,
 const KEPT_FREE_SMALL: u64 = 50;
+/// but no more than this many bytes.
 const KEPT_FREE_BYTES: u64 = 256 << 20;
 
 /// Nodes of the machine, and their order in its model.

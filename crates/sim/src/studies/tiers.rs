@@ -24,10 +24,10 @@ pub struct Phase {
     pub contention: f64,
     /// The workload's throughput once settled, 10^9 bytes a second.
     pub gbps: f64,
-    /// Its throughput over the whole phase.
-    pub whole_gbps: f64,
     /// That relative to the oracle's.
     pub of_oracle: f64,
+    /// The workload's throughput over the whole phase, 10^9 bytes a second.
+    pub whole_gbps: f64,
     /// Bytes migrated in the whole phase.
     pub moved_bytes: u64,
     /// Migration once settled, 10^9 bytes per second.

@@ -296,7 +296,8 @@ impl Document {
                             tr {
                                 th scope="row" { (row.far_ns) " ns" } td { (row.policy) } td { (row.phase_seconds) " s" }
                                 @for of in &row.phases { td { (format!("{:.3}", of.of_oracle)) } }
-                                td { (format!("{:.3}", row.whole_of_oracle)) } td { (row.moved()) } td { (format!("{:.2} %", 100.0 * row.churn())) }
+                                td { (format!("{:.3}", row.whole_of_oracle)) }
+                                td { (row.moved()) } td { (format!("{:.2} %", 100.0 * row.churn())) }
                             }
                         }
                     }
