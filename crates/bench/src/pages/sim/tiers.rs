@@ -80,7 +80,7 @@ impl Document {
         let phase = |of: &tiers::Phase| Phase {
             contention: of.contention,
             throughput_gbps: of.gbps,
-            of_oracle: of.of_oracle,
+            of_oracle: of.of_oracle(),
             moved_bytes: of.moved_bytes,
             churn_gbps: of.churn_gbps,
             churn: of.churn(),
