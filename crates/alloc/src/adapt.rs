@@ -163,13 +163,13 @@ pub(crate) fn turn() {
 
 impl Adapting {
     fn tick(&self) {
-        let said = match self.page.look() {
+        let advised = match self.page.look() {
             Found::Same => return,
             Found::New(page) => self.advised(&page),
             Found::Nothing => None,
         };
-        self.is_advised.store(said.is_some(), Ordering::Relaxed);
-        let seen = said.unwrap_or_else(|| self.ask());
+        self.is_advised.store(advised.is_some(), Ordering::Relaxed);
+        let seen = advised.unwrap_or_else(|| self.ask());
         // In a child of fork the lock may be held for ever: then the weights stay as they are.
         let Ok(mut chooser) = self.chooser.try_lock() else { return };
         chooser.step(&seen);
@@ -181,8 +181,8 @@ impl Adapting {
     /// Load of the nodes from the advice page, if it covers all of them.
     fn advised(&self, page: &Page) -> Option<Vec<Seen>> {
         let seen = |node: &Candidate| {
-            let said = page::seen(page.of(node.node)?, node.idle);
-            Some(Seen { placed: node.placed(), ..said })
+            let advised = page::seen(page.of(node.node)?, node.idle);
+            Some(Seen { placed: node.placed(), ..advised })
         };
         self.nodes.iter().map(seen).collect()
     }
@@ -198,7 +198,7 @@ impl Adapting {
                 };
                 self.nodes.iter().zip(chases).map(look).collect()
             }
-            Source::Files => self.nodes.iter().map(Candidate::said).collect(),
+            Source::Files => self.nodes.iter().map(Candidate::advised).collect(),
         }
     }
 
@@ -238,7 +238,7 @@ impl Candidate {
     }
 
     /// Load of the node from a daemon's files.
-    fn said(&self) -> Seen {
+    fn advised(&self) -> Seen {
         let says = |file: &str| {
             let path = format!("/{TIERD}/node{}/{file}", self.node);
             std::fs::read_to_string(path).map_or(true, |text| text.trim() != "false")

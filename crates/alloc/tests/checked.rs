@@ -231,7 +231,7 @@ fn run(case: &str, conf: &str) -> Output {
 }
 
 /// The output of a case that goes on, line by line.
-fn said(case: &str) -> Vec<String> {
+fn findings(case: &str) -> Vec<String> {
     let output = run(case, "wrong=say");
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{case}: {}: {text}", output.status);
@@ -240,7 +240,7 @@ fn said(case: &str) -> Vec<String> {
 
 /// Checks that a case prints `count` lines, each of which has one of these words.
 fn says(case: &str, count: usize, words: &[&str]) {
-    let lines = said(case);
+    let lines = findings(case);
     assert_eq!(lines.len(), count, "{case}: {lines:#?}");
     for line in &lines {
         assert!(line.starts_with("nearfar: "), "{case}: {line}");
@@ -283,7 +283,7 @@ fn memory_from_elsewhere_is_told_and_left_alone() {
 
 #[test]
 fn what_realloc_has_moved_is_given_back() {
-    let lines = said("resized");
+    let lines = findings("resized");
     assert!(lines.len() >= 3 * 8 - 8, "{lines:#?}");
     assert!(lines.iter().all(|line| line.contains("of 0x") && line.starts_with("nearfar: ")));
 }

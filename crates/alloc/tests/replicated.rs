@@ -17,7 +17,7 @@ fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-fn said() -> String {
+fn message() -> String {
     // SAFETY: a string that stays until the next error.
     unsafe { CStr::from_ptr(nf_error()) }.to_string_lossy().into_owned()
 }
@@ -46,7 +46,7 @@ fn destroy(region: *mut nf_replicated_t) {
 #[test]
 fn what_is_written_is_read_and_after_sync_seen_directly() {
     let region = create("", 10_000);
-    assert!(!region.is_null(), "{}", said());
+    assert!(!region.is_null(), "{}", message());
     // SAFETY: a region.
     assert_eq!(unsafe { nf_replicated_size(region) }, 10_000);
     let mut found = [9; 10_000];
@@ -109,10 +109,10 @@ fn what_can_not_be_made_says_why() {
         ("0", usize::MAX, libc::ENOMEM, "addresses"),
     ] {
         assert!(create(words, size).is_null(), "{words}");
-        assert_eq!(errno(), error, "{words}: {}", said());
-        assert!(said().contains(part), "{words}: {}", said());
+        assert_eq!(errno(), error, "{words}: {}", message());
+        assert!(message().contains(part), "{words}: {}", message());
         let refused = Replicated::new(words, size).unwrap_err();
-        assert_eq!((refused.errno(), refused.to_string()), (error, said()), "{words}");
+        assert_eq!((refused.errno(), refused.to_string()), (error, message()), "{words}");
     }
     let (nothing, region) = (null_mut(), create("0", 1));
     // SAFETY: NULL is refused, here and below.
@@ -219,7 +219,7 @@ fn thousands_come_and_go_and_leave_nothing() {
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let before = open();
     let mut held: Vec<_> = (0..2000).map(|size| create("", size + 1)).collect();
-    assert!(held.iter().all(|region| !region.is_null()), "{}", said());
+    assert!(held.iter().all(|region| !region.is_null()), "{}", message());
     assert!(maps() >= 2000 && open() < before + 100, "no file stays open");
     for (index, region) in held.iter().enumerate() {
         assert_eq!(write(*region, index, &[7]), 0);

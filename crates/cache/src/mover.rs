@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// The message of a panic, as a thread's handle gives it.
 #[must_use]
-pub fn said(panic: &(dyn Any + Send)) -> String {
+pub fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("it panicked").to_owned()
@@ -152,7 +152,8 @@ impl Movers {
         for thread in self.threads.drain(..) {
             let name = thread.thread().name().unwrap_or_default().to_owned();
             let one = thread.join();
-            ended = ended.and(one.map_err(|panic| Failed { thread: name, why: said(&*panic) }));
+            ended = ended
+                .and(one.map_err(|panic| Failed { thread: name, why: panic_message(&*panic) }));
         }
         ended
     }

@@ -9,7 +9,7 @@ use crate::placement::{BATCH, Placement};
 use crate::space::{Space, Victim};
 
 /// Maximum number of hints that an item should be promoted.
-const WISHES: usize = 1024;
+const REQUESTS: usize = 1024;
 /// Number of buffered reads, for policies that want reads reported.
 const READ_NOTES: usize = 64;
 
@@ -17,7 +17,7 @@ const READ_NOTES: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Promotions {
     /// Items of slower tiers that were read, as candidates for promotion.
-    wishes: Hints,
+    requests: Hints,
     /// Recent reads, for policies that want reads reported.
     reads: Hints,
     wants_reads: bool,
@@ -26,13 +26,13 @@ pub(crate) struct Promotions {
 impl Promotions {
     /// `wants_reads`: whether a policy wants reads reported.
     pub(crate) fn new(wants_reads: bool) -> Self {
-        Self { wishes: Hints::new(WISHES), reads: Hints::new(READ_NOTES), wants_reads }
+        Self { requests: Hints::new(REQUESTS), reads: Hints::new(READ_NOTES), wants_reads }
     }
 
     /// Notes that the item at a place should be promoted.
     #[inline]
     pub(crate) fn wish(&self, place: u64) {
-        self.wishes.add(place);
+        self.requests.add(place);
     }
 
     /// Notes a read, where a policy wants that.
@@ -75,8 +75,8 @@ impl Promotions {
     pub(crate) fn promote(&self, placement: &Placement) -> usize {
         let (mut key, mut count) = (Vec::with_capacity(KEY_MAX), 0);
         let contents = placement.contents();
-        let wishes: Vec<u64> = self.wishes.take().collect();
-        for places in wishes.chunks(BATCH) {
+        let requests: Vec<u64> = self.requests.take().collect();
+        for places in requests.chunks(BATCH) {
             for tier in 1..contents.spaces().len() {
                 let in_tier = places.iter().map(|place| contents.locate(*place));
                 let in_tier = in_tier.filter(|(found, ..)| *found == tier);

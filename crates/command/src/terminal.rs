@@ -1,4 +1,4 @@
-//! The user's wishes for text output: set once by the command line, read wherever something is printed.
+//! The user's options for text output: set once by the command line, read wherever something is printed.
 //!
 //! Without a call of [`set`], output is as in a pipe: 80 columns, no colours, one line per step.
 

@@ -1,4 +1,4 @@
-//! A container's wishes, as annotations of the container or of its pod.
+//! A container's request, as annotations of the container or of its pod.
 //!
 //! | annotation | value |
 //! |---|---|
@@ -29,9 +29,9 @@ const KEYS: [&str; 5] = ["memory", "heap", "mems", "near-max", "near-min"];
 const INTEL: &str = "memory-policy.nri.io";
 const INTEL_KEYS: [&str; 2] = ["policy", "class"];
 
-/// A container's wishes.
+/// A container's request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wishes {
+pub struct Request {
     /// Placement of all its memory.
     pub memory: Option<Named<Memory>>,
     /// Placement of its heap: a kind or a configuration of the preload library.
@@ -149,8 +149,8 @@ struct Found<'a> {
     is_own: bool,
 }
 
-impl Wishes {
-    /// The wishes in `annotations` for the container `name`.
+impl Request {
+    /// The request in `annotations` for the container `name`.
     ///
     /// # Errors
     /// [`AnnotationError`].
@@ -200,7 +200,7 @@ impl Wishes {
         Ok(Self { memory, heap, widens, near_max, near_min })
     }
 
-    /// These wishes; where they say nothing about memory, `default` does (`NEARFAR_OCI_MEMORY=far`).
+    /// This request; where it says nothing about memory, `default` does (`NEARFAR_OCI_MEMORY=far`).
     ///
     /// # Errors
     /// [`AnnotationError`]: the default is no kind, or none that a policy can express.
@@ -212,7 +212,7 @@ impl Wishes {
         Ok(self)
     }
 
-    /// These wishes with the memory that the container has claimed: its placement, with the claim as permission for nodes
+    /// This request with the memory that the container has claimed: its placement, with the claim as permission for nodes
     /// outside the cpuset, and a budget of near memory if it has claimed both near and far memory (`near_max`).
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Entry for fuzz targets: the texts that others write.
 
-use crate::annotations::{Annotations, Classes, Wishes};
+use crate::annotations::{Annotations, Classes, Request};
 use crate::bundle::{Config, Edits};
 use crate::policy::MemoryPolicy;
 use crate::{claims, intel, runtime, verify};
@@ -10,13 +10,13 @@ pub fn texts(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Ok(config) = Config::parse(&text) {
         let _ = (config.name(), config.cpuset(), config.policy());
-        let _ = Wishes::read(&config.annotations(), Some("name"), &Classes::new());
+        let _ = Request::read(&config.annotations(), Some("name"), &Classes::new());
         if let Ok(edited) = Edits::default().apply(&text) {
             assert!(Config::parse(&edited).is_ok_and(|again| again == config));
         }
     }
     let annotations: Annotations = [("nearfar.io/memory".to_string(), text.to_string())].into();
-    let _ = Wishes::read(&annotations, None, &Classes::new());
+    let _ = Request::read(&annotations, None, &Classes::new());
     let _ = text.parse::<intel::IntelPolicy>();
     let (name, value) = text.split_once('=').unwrap_or((&text, ""));
     if let Some(id) = claims::ShareId::of_variable(name) {

@@ -1,4 +1,4 @@
-//! Resolution of a container's wishes on a machine, within its cpuset: pure.
+//! Resolution of a container's request on a machine, within its cpuset: pure.
 //!
 //! The container must stay within its `cpuset.mems`. A policy whose nodes are partly outside gets those inside, with a
 //! note; wholly outside is an error, since the kernel would refuse it as the container starts (EINVAL). With
@@ -13,7 +13,7 @@ use nearfar_spec::HeapError;
 use nearfar_spec::spec::{Placed, SpecError};
 use nearfar_topology::{Bytes, NodeSet};
 
-use crate::annotations::{Memory, Named, Wishes};
+use crate::annotations::{Memory, Named, Request};
 use crate::intel::{Around, IntelPolicy, Nodes};
 use crate::policy::{MemoryPolicy, Mode};
 use crate::seat::Seat;
@@ -33,7 +33,7 @@ pub struct Resolved {
     pub notes: Vec<String>,
 }
 
-/// Reasons why wishes can't be met on this machine. Each names the annotation and its value.
+/// Reasons why a request can't be met on this machine. Each names the annotation and its value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResolveError {
@@ -86,18 +86,18 @@ pub enum ResolveError {
     },
 }
 
-/// The settings that meet `wishes` for the container at `seat`.
+/// The settings that meet `request` for the container at `seat`.
 ///
 /// # Errors
 /// [`ResolveError`].
-pub fn resolve(wishes: &Wishes, seat: &Seat<'_>) -> Result<Resolved, ResolveError> {
-    let budget = (wishes.near_max, wishes.near_min);
+pub fn resolve(request: &Request, seat: &Seat<'_>) -> Result<Resolved, ResolveError> {
+    let budget = (request.near_max, request.near_min);
     let near = (budget != (None, None)).then_some(budget);
     let mut resolved = Resolved { near, ..Resolved::default() };
-    if let Some(memory) = &wishes.memory {
-        place(memory, wishes.widens, seat, &mut resolved)?;
+    if let Some(memory) = &request.memory {
+        place(memory, request.widens, seat, &mut resolved)?;
     }
-    if let Some(heap) = &wishes.heap {
+    if let Some(heap) = &request.heap {
         let checked = nearfar_spec::check(&heap.value, seat.machine, &seat.cpus);
         let refused = |why| ResolveError::Heap {
             key: heap.key.clone(),
@@ -224,16 +224,16 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn wishes(pairs: &[(&str, &str)]) -> Wishes {
+    fn request(pairs: &[(&str, &str)]) -> Request {
         let pairs = pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
-        Wishes::read(&pairs, None, &Classes::new()).unwrap()
+        Request::read(&pairs, None, &Classes::new()).unwrap()
     }
 
     fn on(pairs: &[(&str, &str)], mems: Option<&str>) -> Result<Resolved, ResolveError> {
         let machine = dram_and_cxl();
         let mems = mems.map(|mems| NodeSet::parse_list(mems).unwrap());
         let seat = Seat { machine: &machine, mems, cpus: Vec::new(), packages: BTreeMap::new() };
-        resolve(&wishes(pairs), &seat)
+        resolve(&request(pairs), &seat)
     }
 
     fn memory(text: &str, mems: Option<&str>) -> Result<String, String> {
@@ -281,16 +281,16 @@ mod tests {
     #[test]
     fn absent_kinds_name_the_annotation_and_what_there_is() {
         for text in ["hbm", "bind:7", "interleave:near,pmem", "capacity-ish"] {
-            let wishes = Wishes::read(
+            let request = Request::read(
                 &[("nearfar.io/memory".to_string(), text.to_string())].into(),
                 None,
                 &Classes::new(),
             );
-            let Ok(wishes) = wishes else { continue };
+            let Ok(request) = request else { continue };
             let machine = dram_and_cxl();
             let (cpus, packages) = (Vec::new(), BTreeMap::new());
             let seat = Seat { machine: &machine, mems: None, cpus, packages };
-            let said = resolve(&wishes, &seat).unwrap_err().to_string();
+            let said = resolve(&request, &seat).unwrap_err().to_string();
             assert!(said.starts_with(&format!("nearfar.io/memory={text}: ")), "{said}");
             assert!(said.contains("this machine has"), "{said}");
         }

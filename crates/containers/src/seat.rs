@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nearfar_kernel::fs::Fs;
 use nearfar_topology::{CpuId, NodeSet, Topology};
 
-use crate::annotations::{Memory, Wishes};
+use crate::annotations::{Memory, Request};
 use crate::intel::Nodes;
 
 /// A container's place on a machine.
@@ -31,20 +31,20 @@ pub struct CpusetError {
 
 impl<'a> Seat<'a> {
     /// The seat of a container with this cpuset, in the kernel's list format; empty lists are no limit. The packages of
-    /// CPUs are read from `fs` only if `wishes` depend on them.
+    /// CPUs are read from `fs` only if `request` depends on them.
     ///
     /// # Errors
     /// [`CpusetError`].
     pub fn new(
         machine: &'a Topology,
         (mems, cpus): (&str, &str),
-        wishes: &Wishes,
+        request: &Request,
         fs: &dyn Fs,
     ) -> Result<Self, CpusetError> {
         let wrong = |key, text: &str| CpusetError { key, text: text.into() };
         let mems_listed = NodeSet::parse_list(mems).ok_or_else(|| wrong("mems", mems))?;
         let cpus_listed = cpu_list(cpus).ok_or_else(|| wrong("cpus", cpus))?;
-        let memory = wishes.memory.as_ref().map(|memory| &memory.value);
+        let memory = request.memory.as_ref().map(|memory| &memory.value);
         let packages = match memory {
             Some(Memory::Policy(policy)) if policy.nodes == Nodes::CpuPackages => {
                 packages(fs, machine)
@@ -84,8 +84,8 @@ mod tests {
         fs.plant(&[("sys/devices/system/cpu/cpu1/topology/physical_package_id".into(), "3\n")]);
         let read = |text: &str| {
             let pairs = [("policy.memory-policy.nri.io".to_string(), text.to_string())].into();
-            let wishes = Wishes::read(&pairs, None, &BTreeMap::new()).unwrap();
-            Seat::new(&machine, ("1", "0-1,3"), &wishes, &fs).unwrap()
+            let request = Request::read(&pairs, None, &BTreeMap::new()).unwrap();
+            Seat::new(&machine, ("1", "0-1,3"), &request, &fs).unwrap()
         };
         let seat = read("mode: MPOL_BIND\nnodes: cpu-packages");
         assert_eq!(seat.mems, Some([NodeId(1)].into_iter().collect()));
@@ -98,7 +98,7 @@ mod tests {
     fn no_limit_is_told_apart_from_nonsense() {
         let machine = testkit::dram_and_cxl();
         let fs = FakeFs::new(Tree::new());
-        let of = |mems, cpus| Seat::new(&machine, (mems, cpus), &Wishes::default(), &fs);
+        let of = |mems, cpus| Seat::new(&machine, (mems, cpus), &Request::default(), &fs);
         let seat = of("", "").unwrap();
         assert_eq!((seat.mems, seat.cpus), (None, Vec::new()));
         assert!(of("a", "").unwrap_err().to_string().contains("mems `a`"));

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 
 use nearfar_policy::ports::{
-    Cost, Counts, PageMover, Placed, Reading, Scope, Sensor, Unusable, Whose,
+    Cost, Counts, PageMover, Placed, Reading, Scope, Sensor, Targets, Unusable,
 };
 use nearfar_policy::traffic::balance;
 use nearfar_policy::traffic::carrefour::{Executed, Sampling};
@@ -33,7 +33,7 @@ mod tidy;
 mod turns;
 
 pub use effect::Effect;
-pub use law::{Balanced, Law, Said, Wanted};
+pub use law::{Balanced, Decided, Law, Wanted};
 pub use regions::Regions;
 pub use seen::Layout;
 
@@ -78,7 +78,7 @@ pub struct Loop<S> {
     layout: Layout,
     law: Law,
     watches: Vec<Watch<S>>,
-    whose: Option<Whose>,
+    targets: Option<Targets>,
     seen: seen::Seen,
     regions: Regions,
     /// Due times of the next reading, the next query of the scope, and the next decision.
@@ -90,7 +90,7 @@ pub struct Loop<S> {
     sampling: Sampling,
     moved: u64,
     round: Round,
-    said: Option<Said>,
+    decided: Option<Decided>,
     effect: Effect,
 }
 
@@ -106,7 +106,7 @@ impl<S: Sensor> Loop<S> {
             layout,
             law,
             watches: sensors.into_iter().map(watch).collect(),
-            whose: None,
+            targets: None,
             sense_at: zero,
             look_at: zero,
             decide_at: zero,
@@ -115,15 +115,15 @@ impl<S: Sensor> Loop<S> {
             sampling: Sampling::Dense,
             moved: 0,
             round: Round::default(),
-            said: None,
+            decided: None,
             effect: Effect::default(),
         }
     }
 
     /// The last decision, with its reason.
     #[must_use]
-    pub const fn said(&self) -> Option<&Said> {
-        self.said.as_ref()
+    pub const fn decided(&self) -> Option<&Decided> {
+        self.decided.as_ref()
     }
 
     /// The last round.
@@ -187,11 +187,11 @@ impl<S: Sensor> Loop<S> {
     ) -> Result<Nanoseconds, P::Error> {
         // Sensors first: timed loads should meet the usual traffic, before this loop's work keeps a thread off its
         // CPU.
-        let is_time = self.whose.is_some() && now >= self.sense_at;
+        let is_time = self.targets.is_some() && now >= self.sense_at;
         let elapsed = Nanoseconds(now.0.saturating_sub(self.read_at.0));
         let reading = is_time.then(|| self.read(now));
         if now >= self.look_at {
-            self.look(now, pages.whose()?);
+            self.look(now, pages.targets()?);
             self.look_at = Nanoseconds(now.0.saturating_add(LOOK));
         }
         for placed in pages.work(now) {
@@ -232,25 +232,25 @@ impl<S: Sensor> Loop<S> {
     }
 
     /// Passes a changed scope to the sensors, and starts those again that failed a while ago.
-    fn look(&mut self, now: Nanoseconds, whose: Whose) {
-        if self.whose.is_none() {
+    fn look(&mut self, now: Nanoseconds, targets: Targets) {
+        if self.targets.is_none() {
             // The first reading covers a full interval, and the first decision a second.
             self.read_at = now;
             self.sense_at = Nanoseconds(now.0.saturating_add(SENSE.0));
             self.decide_at = Nanoseconds(now.0.saturating_add(LOOK));
         }
-        let changed = self.whose.as_ref() != Some(&whose);
-        if changed && let Whose::Processes(these) = &whose {
+        let changed = self.targets.as_ref() != Some(&targets);
+        if changed && let Targets::Processes(these) = &targets {
             self.regions.keep(|process| these.contains(&process));
         }
         for watch in &mut self.watches {
             let again = watch.failed.as_ref().map(|(_, since)| now.0 >= since.0 + AGAIN);
             if again.unwrap_or(changed) {
-                let started = watch.sensor.start(&whose, now);
+                let started = watch.sensor.start(&targets, now);
                 watch.failed = started.err().map(|why| (why, now));
             }
         }
-        self.whose = Some(whose);
+        self.targets = Some(targets);
     }
 
     /// Joins the readings of all working sensors; `None` if none works. Sensors that time loads are read first. If two
@@ -285,9 +285,9 @@ impl<S: Sensor> Loop<S> {
         elapsed: Nanoseconds,
         pages: &P,
     ) {
-        let whose = self.whose.clone().unwrap_or_default();
+        let targets = self.targets.clone().unwrap_or_default();
         reading.samples.retain(|sample| {
-            whose.has(sample.page.process) && !pages.leaves_alone(sample.page.process)
+            targets.has(sample.page.process) && !pages.leaves_alone(sample.page.process)
         });
         self.seen.add(&reading, memory);
         if let Law::Balance(balance) = &mut self.law {
@@ -296,7 +296,7 @@ impl<S: Sensor> Loop<S> {
                 let sees = watch.sensor.sees();
                 watch.failed.is_none() && sees.traffic && sees.scope == Scope::Machine
             });
-            let counted = law::Counted { reading: &reading, elapsed, whose: &whose, everyone };
+            let counted = law::Counted { reading: &reading, elapsed, targets: &targets, everyone };
             let parts = balance.policy.is_due(elapsed).then(|| self.regions.parts());
             let observation = self.seen.observation(&self.layout, parts.as_deref(), &counted);
             let decision = balance.policy.step(&observation);
@@ -325,7 +325,7 @@ impl<S: Sensor> Loop<S> {
         let moved = std::mem::take(&mut self.moved);
         let period = match &mut self.law {
             Law::Carrefour(carrefour) => {
-                if self.said.as_ref().is_some_and(Said::acted) {
+                if self.decided.as_ref().is_some_and(Decided::acted) {
                     carrefour.executed(Executed { moves: moved, replicas: 0 });
                 }
                 let decision = carrefour.step(&round, self.seen.table());
@@ -333,7 +333,7 @@ impl<S: Sensor> Loop<S> {
                 let wanted = law::carry_out(&decision, self.seen.table(), pages);
                 self.seen.clear(self.law.pages_max());
                 let period = decision.period;
-                self.said = Some(Said::Carrefour { decision: Box::new(decision), wanted });
+                self.decided = Some(Decided::Carrefour { decision: Box::new(decision), wanted });
                 period
             }
             Law::Balance(one) => {
@@ -342,7 +342,7 @@ impl<S: Sensor> Loop<S> {
                 let wanted = law::shift(&decision, one, &self.layout, &parts, pages);
                 self.regions.age();
                 self.seen.clear(self.law.pages_max());
-                self.said = Some(Said::Balance { decision: Box::new(decision), wanted });
+                self.decided = Some(Decided::Balance { decision: Box::new(decision), wanted });
                 SENSE
             }
         };

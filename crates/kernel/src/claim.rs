@@ -160,7 +160,7 @@ impl Claim {
     #[must_use]
     pub fn holder(about: &Path) -> Option<Holder> {
         let (file, _) = open(&beside(about), false).ok()??;
-        said(&file).lines().next().and_then(holder).filter(|holder| holder.identity.is_running())
+        text_of(&file).lines().next().and_then(holder).filter(|holder| holder.identity.is_running())
     }
 
     /// The open file for a child to [inherit](Self::inherit). The claim is the child's once it has inherited it:
@@ -189,7 +189,7 @@ impl Claim {
         if !is_it || file.try_lock().is_err() {
             return Err(ClaimError::Foreign { path, hint: "start this without --claimed" });
         }
-        let made = made(&said(&file));
+        let made = made(&text_of(&file));
         let claim = Self { file, path, made, recovered: Vec::new(), left: false };
         claim.begin(of)?;
         claim.made.iter().try_for_each(|made| claim.line(made))?;
@@ -243,7 +243,7 @@ impl Claim {
         let Some((file, found)) = open(&path, make)? else { return Ok(None) };
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => {
-                let recorded = said(&file).lines().next().and_then(holder);
+                let recorded = text_of(&file).lines().next().and_then(holder);
                 let holder = recorded.unwrap_or_else(|| Holder::unrecorded(&file));
                 return Err(ClaimError::Held { path: about.into(), holder });
             }
@@ -258,7 +258,7 @@ impl Claim {
     /// Removes the files recorded in the claim, except the directory that contains it; returns whether that was
     /// created.
     fn recover(&mut self) -> Result<bool, ClaimError> {
-        self.made = made(&said(&self.file));
+        self.made = made(&text_of(&self.file));
         let own = self.take_own_dir();
         self.recovered = self.remove()?;
         let is_own = own.is_some();
@@ -438,7 +438,7 @@ fn check_dir(dir: &Path) -> Result<(), ClaimError> {
     Err(ClaimError::Untrusted { path: dir.into() })
 }
 
-fn said(file: &File) -> String {
+fn text_of(file: &File) -> String {
     let mut bytes = Vec::new();
     // An unreadable claim has no entries.
     let _ = rustix::fs::seek(file, rustix::fs::SeekFrom::Start(0));

@@ -108,7 +108,7 @@ impl PerfError {
 
 /// Scope of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum Scope {
     /// All processes on these CPUs.
     Cpus(Vec<CpuId>),
     /// The calling thread, on any CPU.
@@ -169,8 +169,8 @@ impl Sampler {
     ///
     /// # Errors
     /// [`PerfError`].
-    pub fn open(name: &str, event: Event, whose: &Whose) -> Result<Self, PerfError> {
-        Self::open_beside(name, None, event, whose)
+    pub fn open(name: &str, event: Event, scope: &Scope) -> Result<Self, PerfError> {
+        Self::open_beside(name, None, event, scope)
     }
 
     /// The same in a group with another event as leader: some processors sample loads only so.
@@ -181,16 +181,16 @@ impl Sampler {
         name: &str,
         leader: Option<Event>,
         event: Event,
-        whose: &Whose,
+        scope: &Scope,
     ) -> Result<Self, PerfError> {
         let refused = |source| PerfError { event: name.into(), source };
-        let places: Vec<(i32, i32)> = match whose {
-            Whose::Own => vec![(0, -1)],
-            Whose::Cpus(cpus) => {
+        let places: Vec<(i32, i32)> = match scope {
+            Scope::Own => vec![(0, -1)],
+            Scope::Cpus(cpus) => {
                 cpus.iter().map(|cpu| (-1, i32::try_from(cpu.0).unwrap_or(i32::MAX))).collect()
             }
         };
-        let pages = if *whose == Whose::Own { OWN_PAGES } else { RING_PAGES };
+        let pages = if *scope == Scope::Own { OWN_PAGES } else { RING_PAGES };
         let mut rings = Vec::with_capacity(places.len());
         for (process, cpu) in places {
             let leader = leader.map(|leader| sys::open(&leader.attributes(), process, cpu, None));
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn faults_are_seen_with_address_and_thread_and_those_before_and_after_are_not() {
-        let mut sampler = Sampler::open("page-faults", faults(1), &Whose::Own).unwrap();
+        let mut sampler = Sampler::open("page-faults", faults(1), &Scope::Own).unwrap();
         touch_fresh(64).unwrap();
         assert_eq!(sampler.read(), Drained::default(), "not started");
         sampler.start().unwrap();
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn a_longer_period_gives_fewer_samples_and_a_full_ring_says_what_it_lost() {
         let count = |period, pages| {
-            let mut sampler = Sampler::open("page-faults", faults(period), &Whose::Own).unwrap();
+            let mut sampler = Sampler::open("page-faults", faults(period), &Scope::Own).unwrap();
             sampler.start().unwrap();
             touch_fresh(pages).unwrap();
             let first = sampler.read();
@@ -390,7 +390,7 @@ mod tests {
             Err(error) => assert!(error.is_forbidden(), "{error}"),
         }
         let none = Event { kind: 0x7fff_0000, ..Event::default() };
-        let error = Sampler::open("nothing", none, &Whose::Own).unwrap_err();
+        let error = Sampler::open("nothing", none, &Scope::Own).unwrap_err();
         assert!(error.to_string().starts_with("perf_event_open of nothing: "), "{error}");
         assert!(!error.is_forbidden() && !error.is_taken());
     }

@@ -33,7 +33,7 @@ const ORDERS: [&str; 2] = ["fallback_order_tier", "fallback_order_bandwidth"];
 
 /// Figures of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct Figures {
     /// Whether it has bandwidth left.
     pub has_bandwidth: bool,
     /// Whether it has free memory left.
@@ -48,7 +48,7 @@ pub struct Said {
     pub orders: Option<[Vec<NodeId>; 2]>,
 }
 
-impl Said {
+impl Figures {
     /// Each file's text.
     fn texts(&self) -> Vec<(&'static str, String)> {
         let yes = |is: bool| if is { "true\n" } else { "false\n" }.to_string();
@@ -88,19 +88,19 @@ impl Tierd {
     /// [`ClaimError`], also if such files exist already; created files are removed with the claim.
     pub fn start(
         dir: &Path,
-        first: &BTreeMap<NodeId, Said>,
+        first: &BTreeMap<NodeId, Figures>,
         claim: &mut Claim,
     ) -> Result<Self, ClaimError> {
         let mut tierd = Self { files: BTreeMap::new(), dir: dir.into() };
         claim.create_dir(dir)?;
-        for (node, said) in first {
+        for (node, figures) in first {
             claim.create_dir(&tierd.of(*node))?;
-            for (name, _) in said.texts() {
+            for (name, _) in figures.texts() {
                 let path = tierd.of(*node).join(name);
                 let file = claim.create(&path, FOREIGN)?;
                 tierd.files.insert(path, (file, String::new()));
             }
-            tierd.say(*node, said)?;
+            tierd.publish(*node, figures)?;
         }
         Ok(tierd)
     }
@@ -113,8 +113,8 @@ impl Tierd {
     ///
     /// # Errors
     /// [`ClaimError::Call`].
-    pub fn say(&mut self, node: NodeId, said: &Said) -> Result<(), ClaimError> {
-        for (name, text) in said.texts() {
+    pub fn publish(&mut self, node: NodeId, figures: &Figures) -> Result<(), ClaimError> {
+        for (name, text) in figures.texts() {
             let path = self.of(node).join(name);
             let Some((file, last)) = self.files.get_mut(&path) else { continue };
             if *last == text {
@@ -135,8 +135,8 @@ mod tests {
     use super::*;
     use std::fs;
 
-    fn said(is_idle: bool, used: Option<u64>) -> Said {
-        Said {
+    fn figures(is_idle: bool, used: Option<u64>) -> Figures {
+        Figures {
             has_bandwidth: is_idle,
             has_room: true,
             read: Some(BytesPerSecond(60_006_000_000)),
@@ -151,8 +151,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let below = dir.path().join("tierd");
         let mut claim = Claim::take(&dir.path().join("page")).unwrap();
-        let far = Said { orders: None, read: None, write: None, ..said(true, None) };
-        let nodes = BTreeMap::from([(NodeId(0), said(true, None)), (NodeId(1), far)]);
+        let far = Figures { orders: None, read: None, write: None, ..figures(true, None) };
+        let nodes = BTreeMap::from([(NodeId(0), figures(true, None)), (NodeId(1), far)]);
         let mut tierd = Tierd::start(&below, &nodes, &mut claim).unwrap();
         let text = |name: &str| fs::read_to_string(below.join(name)).unwrap();
         for (name, expected) in [
@@ -169,11 +169,11 @@ mod tests {
             assert_eq!(text(name), expected, "{name}");
         }
         assert!(!below.join("node1/fallback_order_tier").exists());
-        tierd.say(NodeId(0), &said(false, Some(59_000_000_000))).unwrap();
+        tierd.publish(NodeId(0), &figures(false, Some(59_000_000_000))).unwrap();
         assert_eq!(text("node0/idle_state_bandwidth"), "false\n");
         assert_eq!(text("node0/remain_read_bandwidth"), "1006.00\n");
         assert_eq!(text("node0/remain_write_bandwidth"), "0.00\n");
-        tierd.say(NodeId(0), &said(true, Some(59_999_999_999))).unwrap();
+        tierd.publish(NodeId(0), &figures(true, Some(59_999_999_999))).unwrap();
         assert_eq!(
             text("node0/idle_state_bandwidth"),
             "true\n",
@@ -190,7 +190,8 @@ mod tests {
         fs::create_dir_all(dir.path().join("tierd/node1")).unwrap();
         fs::write(dir.path().join("tierd/node1/max_bw"), "7\n").unwrap();
         let mut claim = Claim::take(&dir.path().join("page")).unwrap();
-        let nodes = BTreeMap::from([(NodeId(0), said(true, None)), (NodeId(1), said(true, None))]);
+        let nodes =
+            BTreeMap::from([(NodeId(0), figures(true, None)), (NodeId(1), figures(true, None))]);
         let error = Tierd::start(&dir.path().join("tierd"), &nodes, &mut claim).unwrap_err();
         assert!(error.to_string().contains("node1/max_bw is there already"), "{error}");
         drop(claim);

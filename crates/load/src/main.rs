@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand};
 use nearfar_load::drive::{self, Common, Moves, Run};
 use nearfar_load::popularity::Popularity;
 use nearfar_load::records::Shape;
-use nearfar_load::report::{self, Report, Said, Window};
+use nearfar_load::report::{self, Line, Report, Window};
 use nearfar_load::store::{Memcached, Redis, Store, StoreError};
 use nearfar_load::workload::{Kind, Mix};
 
@@ -193,7 +193,7 @@ fn connect(args: &CommonArgs, scans: bool) -> anyhow::Result<(Box<dyn Store>, Sh
 /// Prints windows as they end, but not in the middle of a JSON document; ignores a closed pipe.
 fn show_window(args: &CommonArgs, window: &Window) {
     let text = if args.lines {
-        serde_json::to_string(&Said::window(window)).unwrap_or_default() + "\n"
+        serde_json::to_string(&Line::window(window)).unwrap_or_default() + "\n"
     } else if args.json {
         return;
     } else {
@@ -207,7 +207,7 @@ fn show(args: &CommonArgs, report: &Report) -> anyhow::Result<()> {
     let text = if args.lines {
         // The windows were printed as lines of their own.
         let whole = Report { windows: Vec::new(), ..report.clone() };
-        serde_json::to_string(&Said::done(&whole)).context("writing JSON")? + "\n"
+        serde_json::to_string(&Line::done(&whole)).context("writing JSON")? + "\n"
     } else if args.json {
         nearfar_command::json::text(report).context("writing JSON")? + "\n"
     } else {

@@ -123,7 +123,7 @@ pub struct Window {
 
 /// A window, or the final result, as a line.
 #[derive(Debug, Serialize)]
-pub struct Said<'a, T> {
+pub struct Line<'a, T> {
     program: &'static str,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     done: bool,
@@ -131,7 +131,7 @@ pub struct Said<'a, T> {
     what: &'a T,
 }
 
-impl<'a> Said<'a, Window> {
+impl<'a> Line<'a, Window> {
     /// A window.
     #[must_use]
     pub fn window(what: &'a Window) -> Self {
@@ -139,7 +139,7 @@ impl<'a> Said<'a, Window> {
     }
 }
 
-impl<'a> Said<'a, Report> {
+impl<'a> Line<'a, Report> {
     /// The final result.
     #[must_use]
     pub fn done(what: &'a Report) -> Self {

@@ -180,14 +180,14 @@ impl Driver {
         Self { process: cluster::Process::start(&mut command, &log), log }
     }
 
-    fn said(&self) -> String {
+    fn log_text(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap()
     }
 
     /// Ends it as kubelet ends a container.
     fn stop(&mut self) {
-        assert!(self.process.terminate().success(), "{}", self.said());
-        assert!(self.said().contains("event=stopped"), "{}", self.said());
+        assert!(self.process.terminate().success(), "{}", self.log_text());
+        assert!(self.log_text().contains("event=stopped"), "{}", self.log_text());
     }
 }
 
@@ -260,7 +260,7 @@ async fn published(cluster: &Cluster, driver: &Driver) {
     tokio::time::sleep(Duration::from_secs(1)).await;
     let again = cluster.get(SLICES).await;
     let version = |list: &Value| list["items"][0]["metadata"]["resourceVersion"].clone();
-    assert_eq!(version(&again), version(&slices), "{}", driver.said());
+    assert_eq!(version(&again), version(&slices), "{}", driver.log_text());
 }
 
 /// The driver may not touch another node.

@@ -12,5 +12,5 @@ mod tier_pages;
 
 pub use page_mover::{Move, PageMover, Placed};
 pub use reading::{Counts, Heat, Reading};
-pub use sensor::{Cost, Grain, Nature, Scope, Sees, Sensor, Unusable, Whose, Why};
+pub use sensor::{Cost, Grain, Nature, Scope, Sees, Sensor, Targets, Unusable, Why};
 pub use tier_pages::{Count, KeptBy, TierBoundaries, TierPages};

@@ -37,13 +37,13 @@
 use nearfar_topology::{BasisPoints, Bytes, BytesPerSecond, Nanoseconds};
 
 pub mod clock_hand;
-mod judge;
+mod feedback;
 pub mod migration;
 pub mod segments;
 pub mod targets;
 mod terms;
 
-use judge::{LOST_PERCENT, PART_MOST, Part, Trial};
+use feedback::{LOST_PERCENT, PART_MOST, Part, Trial};
 
 pub use terms::{
     BackgroundMigration, Decision, Estimate, Goals, Observation, Reason, Scan, Scanned, TierUsage,

@@ -3,7 +3,7 @@
 //! Horizontal positions are per cent of the chart's width and text keeps its size, so one drawing serves a desktop and
 //! a phone. Colours are CSS variables (`colors.css`), so light and dark need no second drawing; plotting libraries
 //! write colours and pixel positions into the picture, and so are not used. Each chart has a title and a description
-//! for screen readers; the values are in a table beside it (`html.rs`).
+//! for screen readers; the values are in a table beside it.
 
 use maud::{Markup, html};
 

@@ -8,7 +8,7 @@ use nearfar_kernel::chase;
 use nearfar_kernel::fs::Fs;
 use nearfar_kernel::resctrl::{self, Counted, Counters};
 use nearfar_policy::ports::{
-    Cost, Grain, Nature, Reading, Scope, Sees, Sensor, Unusable, Whose, Why,
+    Cost, Grain, Nature, Reading, Scope, Sees, Sensor, Targets, Unusable, Why,
 };
 use nearfar_topology::{BasisPoints, Nanoseconds, NodeId, Topology};
 
@@ -93,7 +93,7 @@ impl Sensor for Bytes<'_> {
         self.test(&find(self.scene.fs, self.scene.machine)?)
     }
 
-    fn start(&mut self, _: &Whose, now: Nanoseconds) -> Result<(), Unusable> {
+    fn start(&mut self, _: &Targets, now: Nanoseconds) -> Result<(), Unusable> {
         if self.at_work.is_none() {
             let counters = find(self.scene.fs, self.scene.machine)?;
             self.test(&counters)?;

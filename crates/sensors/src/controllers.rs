@@ -20,7 +20,7 @@ use nearfar_kernel::fs::Fs;
 use nearfar_kernel::perf::pmu::Pmu;
 use nearfar_kernel::perf::{Count, Counter, Event};
 use nearfar_policy::ports::{
-    Cost, Grain, Nature, Reading, Scope, Sees, Sensor, Unusable, Whose, Why,
+    Cost, Grain, Nature, Reading, Scope, Sees, Sensor, Targets, Unusable, Why,
 };
 use nearfar_policy::traffic::Reads;
 use nearfar_topology::{BasisPoints, CpuId, Nanoseconds, NodeId, Topology};
@@ -235,7 +235,7 @@ impl Sensor for Controllers<'_> {
         self.test(&mut counters)
     }
 
-    fn start(&mut self, _: &Whose, now: Nanoseconds) -> Result<(), Unusable> {
+    fn start(&mut self, _: &Targets, now: Nanoseconds) -> Result<(), Unusable> {
         if self.at_work.is_none() {
             let mut counters = self.open()?;
             self.test(&mut counters)?;

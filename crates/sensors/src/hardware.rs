@@ -20,7 +20,7 @@ use nearfar_kernel::perf::pmu::Pmu;
 use nearfar_kernel::perf::source::{Level, Source};
 use nearfar_kernel::perf::{self, Drained, Event, Parts, Sampler, spe};
 use nearfar_policy::ports::{
-    Cost, Counts, Grain, Nature, Reading, Scope, Sees, Sensor, Unusable, Whose, Why,
+    Cost, Counts, Grain, Nature, Reading, Scope, Sees, Sensor, Targets, Unusable, Why,
 };
 use nearfar_policy::traffic::carrefour::Sampling;
 use nearfar_topology::{BasisPoints, Nanoseconds};
@@ -171,7 +171,7 @@ pub(crate) struct Hardware<'a> {
 #[derive(Debug)]
 struct AtWork {
     samplers: Vec<(Sampler, Looked)>,
-    whose: Whose,
+    targets: Targets,
     since: Nanoseconds,
 }
 
@@ -180,8 +180,8 @@ impl<'a> Hardware<'a> {
         Self { scene, make, placer: Placer::new(&scene), at_work: None, cost: Cost::default() }
     }
 
-    fn open(&self, looked: Looked, whose: &perf::Whose) -> Result<Sampler, Unusable> {
-        let opened = Sampler::open_beside(self.make.name(), looked.leader, looked.event, whose);
+    fn open(&self, looked: Looked, scope: &perf::Scope) -> Result<Sampler, Unusable> {
+        let opened = Sampler::open_beside(self.make.name(), looked.leader, looked.event, scope);
         opened.map_err(|error| refused(self.scene.fs, &error))
     }
 
@@ -190,7 +190,7 @@ impl<'a> Hardware<'a> {
         let failed = |error: perf::PerfError| refused(self.scene.fs, &error);
         let period = looked.event.period.min(TEST_PERIOD);
         let event = Event { period, ..looked.event };
-        let mut sampler = self.open(Looked { event, ..looked }, &perf::Whose::Own)?;
+        let mut sampler = self.open(Looked { event, ..looked }, &perf::Scope::Own)?;
         let mut memory = vec![0_u64; TEST_LINES * 8];
         sampler.start().map_err(failed)?;
         memory.iter_mut().step_by(8).for_each(|word| *word = 1);
@@ -233,13 +233,13 @@ impl Sensor for Hardware<'_> {
         looked.iter().try_for_each(|looked| self.test(*looked))
     }
 
-    fn start(&mut self, whose: &Whose, now: Nanoseconds) -> Result<(), Unusable> {
+    fn start(&mut self, targets: &Targets, now: Nanoseconds) -> Result<(), Unusable> {
         if let Some(at_work) = &mut self.at_work {
-            at_work.whose = whose.clone();
+            at_work.targets = targets.clone();
             return Ok(());
         }
         self.check()?;
-        let cpus = perf::Whose::Cpus(self.scene.cpus());
+        let cpus = perf::Scope::Cpus(self.scene.cpus());
         let mut samplers = Vec::new();
         for looked in self.make.looked(self.scene.fs)? {
             samplers.push((self.open(looked, &cpus)?, looked));
@@ -248,7 +248,7 @@ impl Sensor for Hardware<'_> {
             sampler.start().map_err(|error| refused(self.scene.fs, &error))?;
         }
         self.cost = Cost::default();
-        self.at_work = Some(AtWork { samplers, whose: whose.clone(), since: now });
+        self.at_work = Some(AtWork { samplers, targets: targets.clone(), since: now });
         Ok(())
     }
 
@@ -270,7 +270,7 @@ impl Sensor for Hardware<'_> {
         }
         let elapsed = Nanoseconds(now.0.saturating_sub(at_work.since.0));
         at_work.since = now;
-        let samples = self.placer.samples(self.scene.fs, &at_work.whose, &all, &mut counts);
+        let samples = self.placer.samples(self.scene.fs, &at_work.targets, &all, &mut counts);
         self.cost.cpu.0 += chase::own_cpu().0.saturating_sub(begun.0);
         let coverage = BasisPoints(10_000);
         Ok(Reading { elapsed, coverage, samples, per_sample, counts, ..Reading::default() })

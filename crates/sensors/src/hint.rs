@@ -24,7 +24,7 @@ use nearfar_kernel::journal::OnConflict;
 use nearfar_kernel::perf::tracepoint::Tracepoint;
 use nearfar_kernel::perf::{self, Event, Parts, Sampler, kind};
 use nearfar_policy::ports::{
-    Cost, Counts, Grain, Nature, Reading, Scope, Sees, Sensor, Unusable, Whose, Why,
+    Cost, Counts, Grain, Nature, Reading, Scope, Sees, Sensor, Targets, Unusable, Why,
 };
 use nearfar_policy::traffic::carrefour::Sampling;
 use nearfar_topology::{BasisPoints, CpuId, Nanoseconds};
@@ -113,7 +113,7 @@ pub(crate) struct HintFaults<'a> {
 #[derive(Debug)]
 struct AtWork {
     sampler: Sampler,
-    whose: Whose,
+    targets: Targets,
     since: Nanoseconds,
     /// Faults per sample, as requested.
     asked: u64,
@@ -160,7 +160,7 @@ impl<'a> HintFaults<'a> {
         let first = self.scene.cpus().into_iter().take(1).collect::<Vec<CpuId>>();
         let mut why = None;
         for by in point.map(By::Tracepoint).into_iter().chain([By::Event]) {
-            match Sampler::open(NAME, by.event(1), &perf::Whose::Cpus(first.clone())) {
+            match Sampler::open(NAME, by.event(1), &perf::Scope::Cpus(first.clone())) {
                 Ok(_) => return Ok(by),
                 Err(error) => why = Some(refused(self.scene.fs, &error)),
             }
@@ -171,7 +171,7 @@ impl<'a> HintFaults<'a> {
     /// Checks that our own faults are seen correctly.
     fn test(&self, by: &By) -> Result<(), Unusable> {
         let failed = |error: perf::PerfError| refused(self.scene.fs, &error);
-        let mut sampler = Sampler::open(NAME, by.event(1), &perf::Whose::Own).map_err(failed)?;
+        let mut sampler = Sampler::open(NAME, by.event(1), &perf::Scope::Own).map_err(failed)?;
         sampler.start().map_err(failed)?;
         let touched = perf::touch_fresh(TEST_PAGES);
         sampler.stop().map_err(failed)?;
@@ -272,9 +272,9 @@ impl Sensor for HintFaults<'_> {
         Ok(())
     }
 
-    fn start(&mut self, whose: &Whose, now: Nanoseconds) -> Result<(), Unusable> {
+    fn start(&mut self, targets: &Targets, now: Nanoseconds) -> Result<(), Unusable> {
         if let Some(at_work) = &mut self.at_work {
-            at_work.whose = whose.clone();
+            at_work.targets = targets.clone();
             return Ok(());
         }
         self.check()?;
@@ -282,14 +282,14 @@ impl Sensor for HintFaults<'_> {
         let failed = |error: perf::PerfError| refused(self.scene.fs, &error);
         let cpus = self.scene.cpus();
         let count = cpus.len() as u64;
-        let sampler = Sampler::open(NAME, by.event(1), &perf::Whose::Cpus(cpus)).map_err(failed)?;
+        let sampler = Sampler::open(NAME, by.event(1), &perf::Scope::Cpus(cpus)).map_err(failed)?;
         sampler.start().map_err(failed)?;
         self.switch_on()?;
-        let (whose, counted) = (whose.clone(), self.counted());
+        let (targets, counted) = (targets.clone(), self.counted());
         self.cost = Cost::default();
         let (asked, thinning, cpus, unseen) = (1, Thinning::NONE, count, 0);
         self.at_work =
-            Some(AtWork { sampler, whose, since: now, asked, thinning, counted, unseen, cpus });
+            Some(AtWork { sampler, targets, since: now, asked, thinning, counted, unseen, cpus });
         Ok(())
     }
 
@@ -332,7 +332,7 @@ impl Sensor for HintFaults<'_> {
         }
         at_work.thinning = thinning;
         counts.unplaced += drained.odd;
-        let samples = self.placer.samples(self.scene.fs, &at_work.whose, &accesses, &mut counts);
+        let samples = self.placer.samples(self.scene.fs, &at_work.targets, &accesses, &mut counts);
         let elapsed = Nanoseconds(now.0.saturating_sub(at_work.since.0));
         at_work.since = now;
         self.cost.interruptions += interruptions;

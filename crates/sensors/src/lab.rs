@@ -16,7 +16,7 @@ use nearfar_kernel::fs::Fs;
 use nearfar_kernel::pages;
 use nearfar_lab::pmu::{Answer, Lines, PORT, Request, Sampled};
 use nearfar_policy::ports::{
-    Cost, Counts, Grain, Nature, Reading, Scope, Sees, Sensor, Unusable, Whose, Why,
+    Cost, Counts, Grain, Nature, Reading, Scope, Sees, Sensor, Targets, Unusable, Why,
 };
 use nearfar_policy::traffic::carrefour::Sampling;
 use nearfar_policy::traffic::{PAGE, Process, Reads};
@@ -131,7 +131,7 @@ pub(crate) struct Lab<'a> {
 #[derive(Debug)]
 struct AtWork {
     port: Port,
-    whose: Whose,
+    targets: Targets,
     since: Nanoseconds,
     /// Sampling period: the requested one, and the thinning factor.
     every: u64,
@@ -147,13 +147,18 @@ impl<'a> Lab<'a> {
     }
 
     /// Finds the processes of the samples; returns the accesses, each with the node that served it.
-    fn owned(&self, whose: &Whose, samples: &[Sampled], counts: &mut Counts) -> Vec<(Access, u16)> {
+    fn owned(
+        &self,
+        targets: &Targets,
+        samples: &[Sampled],
+        counts: &mut Counts,
+    ) -> Vec<(Access, u16)> {
         let mut open: BTreeMap<u64, Vec<&Sampled>> = BTreeMap::new();
         for sample in samples.iter().filter(|sample| sample.virtual_address < KERNEL) {
             open.entry(sample.virtual_address / PAGE).or_default().push(sample);
         }
         let mut found = Vec::new();
-        for process in self.processes(whose) {
+        for process in self.processes(targets) {
             if open.is_empty() {
                 break;
             }
@@ -175,7 +180,7 @@ impl<'a> Lab<'a> {
             }
             open.retain(|_, of| !of.is_empty());
         }
-        if *whose == Whose::Machine {
+        if *targets == Targets::Machine {
             counts.unplaced += (samples.len() - found.len()) as u64;
         }
         found
@@ -205,10 +210,10 @@ impl<'a> Lab<'a> {
         cells.for_each(|(lines, (ours, all))| *lines = part(*lines, ours, all));
     }
 
-    fn processes(&self, whose: &Whose) -> Vec<u32> {
-        match whose {
-            Whose::Processes(these) => these.iter().map(|process| process.0).collect(),
-            Whose::Machine => {
+    fn processes(&self, targets: &Targets) -> Vec<u32> {
+        match targets {
+            Targets::Processes(these) => these.iter().map(|process| process.0).collect(),
+            Targets::Machine => {
                 let listed = self.scene.fs.list("proc").ok().flatten().unwrap_or_default();
                 listed.iter().filter_map(|entry| entry.name.parse().ok()).collect()
             }
@@ -221,7 +226,7 @@ impl<'a> Lab<'a> {
         let memory = touch();
         let after = port.ask(Request::Read)?;
         let counted = since(&before.lines, &after.lines).map(|(_, _, reads, _)| reads).sum::<u64>();
-        let us = Whose::Processes(BTreeSet::from([Process(std::process::id())]));
+        let us = Targets::Processes(BTreeSet::from([Process(std::process::id())]));
         let ours = self.owned(&us, &after.samples, &mut Counts::default()).len() as u64;
         drop(memory);
         port.ask(Request::Stop)?;
@@ -311,18 +316,18 @@ impl Sensor for Lab<'_> {
         self.test(&mut Port::open(self.scene.fs)?)
     }
 
-    fn start(&mut self, whose: &Whose, now: Nanoseconds) -> Result<(), Unusable> {
+    fn start(&mut self, targets: &Targets, now: Nanoseconds) -> Result<(), Unusable> {
         if let Some(at_work) = &mut self.at_work {
-            at_work.whose = whose.clone();
+            at_work.targets = targets.clone();
             return Ok(());
         }
         let mut port = Port::open(self.scene.fs)?;
         self.test(&mut port)?;
         let before = port.ask(Request::Start { every: DENSE })?.lines;
-        let whose = whose.clone();
+        let targets = targets.clone();
         self.cost = Cost::default();
         let (every, asked, thinning) = (DENSE, DENSE, 1);
-        self.at_work = Some(AtWork { port, whose, since: now, every, asked, thinning, before });
+        self.at_work = Some(AtWork { port, targets, since: now, every, asked, thinning, before });
         Ok(())
     }
 
@@ -332,7 +337,7 @@ impl Sensor for Lab<'_> {
         let answer = at_work.port.ask(Request::Read)?;
         let elapsed = Nanoseconds(now.0.saturating_sub(at_work.since.0));
         at_work.since = now;
-        let (whose, every) = (at_work.whose.clone(), at_work.every);
+        let (targets, every) = (at_work.targets.clone(), at_work.every);
         let before = std::mem::replace(&mut at_work.before, answer.lines);
         let thinning = thinner(at_work.thinning, answer.samples.len() as u64, elapsed);
         at_work.thinning = thinning;
@@ -350,12 +355,12 @@ impl Sensor for Lab<'_> {
         let served = (0..count).map(|node| Some(accesses.iter().map(|row| row[node]).sum::<u64>()));
         let served = served.collect();
         let mut counts = Counts { lost: answer.lost, ..Counts::default() };
-        let owned = self.owned(&whose, &answer.samples, &mut counts);
-        if whose != Whose::Machine {
+        let owned = self.owned(&targets, &answer.samples, &mut counts);
+        if targets != Targets::Machine {
             self.leave_theirs(&mut accesses, &answer.samples, &owned);
         }
         let owned: Vec<Access> = owned.into_iter().map(|(access, _)| access).collect();
-        let samples = self.placer.samples(self.scene.fs, &whose, &owned, &mut counts);
+        let samples = self.placer.samples(self.scene.fs, &targets, &owned, &mut counts);
         self.cost.cpu.0 += chase::own_cpu().0.saturating_sub(begun.0);
         Ok(Reading {
             elapsed,

@@ -13,7 +13,7 @@ use std::collections::{BTreeSet, VecDeque};
 use nearfar_kernel::affinity;
 use nearfar_kernel::chase::{self, Chase};
 use nearfar_policy::ports::{
-    Cost, Grain, Nature, Reading, Scope, Sees, Sensor, Unusable, Whose, Why,
+    Cost, Grain, Nature, Reading, Scope, Sees, Sensor, Targets, Unusable, Why,
 };
 use nearfar_probe::report::LoadedCurve;
 use nearfar_probe::{load_matching, marker, state_dir};
@@ -260,7 +260,7 @@ impl Sensor for Latency<'_> {
         Ok(())
     }
 
-    fn start(&mut self, _: &Whose, now: Nanoseconds) -> Result<(), Unusable> {
+    fn start(&mut self, _: &Targets, now: Nanoseconds) -> Result<(), Unusable> {
         if self.at_work.is_some() {
             return Ok(());
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nearfar_kernel::fs::Fs;
 use nearfar_kernel::pages;
-use nearfar_policy::ports::{Counts, Whose};
+use nearfar_policy::ports::{Counts, Targets};
 use nearfar_policy::traffic::{PAGE, Page, Process, Sample};
 
 use super::Scene;
@@ -40,11 +40,11 @@ impl Placer {
     pub(crate) fn samples(
         &self,
         fs: &dyn Fs,
-        whose: &Whose,
+        targets: &Targets,
         accesses: &[Access],
         counts: &mut Counts,
     ) -> Vec<Sample> {
-        let wanted = |access: &&Access| whose.has(Process(access.process));
+        let wanted = |access: &&Access| targets.has(Process(access.process));
         let mut by_process: BTreeMap<u32, BTreeMap<u64, Option<pages::Place>>> = BTreeMap::new();
         for access in accesses.iter().filter(wanted) {
             let pages = by_process.entry(access.process).or_default();
@@ -86,9 +86,9 @@ mod tests {
         let all =
             [access(us, address, 0), access(us, 0, 0), access(us, address, 9), access(1, 5, 0)];
         let placer = Placer { places: [(0, 3)].into() };
-        let whose = Whose::Processes([Process(us)].into());
+        let targets = Targets::Processes([Process(us)].into());
         let mut counts = Counts::default();
-        let samples = placer.samples(&RootFs::live().unwrap(), &whose, &all, &mut counts);
+        let samples = placer.samples(&RootFs::live().unwrap(), &targets, &all, &mut counts);
         assert_eq!(samples.len(), 1, "{samples:?}");
         assert_eq!((samples[0].page.number, samples[0].cpu), (address / PAGE, 3));
         assert!(samples[0].write);

@@ -11,7 +11,7 @@ use nearfar_kernel::damon::{DamonError, DamonStat, KDAMONDS, Region, Session, ho
 use nearfar_kernel::fs::Fs as _;
 use nearfar_kernel::{chase, process, ranges};
 use nearfar_policy::ports::{
-    Cost, Grain, Heat, Nature, Reading, Scope, Sees, Sensor, Unusable, Whose, Why,
+    Cost, Grain, Heat, Nature, Reading, Scope, Sees, Sensor, Targets, Unusable, Why,
 };
 use nearfar_policy::traffic::Process;
 use nearfar_topology::{BasisPoints, Nanoseconds};
@@ -49,14 +49,14 @@ impl<'a> Regions<'a> {
         Self { scene, at_work: None, cost: Cost::default() }
     }
 
-    fn kdamonds(&self, whose: &Whose) -> Result<Vec<(Option<Process>, Kdamond)>, Unusable> {
-        let mut kdamonds = match whose {
-            Whose::Processes(these) => {
+    fn kdamonds(&self, targets: &Targets) -> Result<Vec<(Option<Process>, Kdamond)>, Unusable> {
+        let mut kdamonds = match targets {
+            Targets::Processes(these) => {
                 let these = these.iter().filter(|process| process::lives(self.scene.fs, process.0));
                 let these = these.take(PROCESSES_MAX);
                 these.map(|process| (Some(*process), Kdamond::process(process.0))).collect()
             }
-            Whose::Machine => {
+            Targets::Machine => {
                 let nodes = ranges::of_nodes(self.scene.fs)
                     .map_err(|error| Unusable::new(Why::Absent, error.to_string()))?;
                 let all: Vec<AddrRange> = nodes.into_values().flatten().collect();
@@ -124,11 +124,11 @@ impl Sensor for Regions<'_> {
         Ok(())
     }
 
-    fn start(&mut self, whose: &Whose, now: Nanoseconds) -> Result<(), Unusable> {
+    fn start(&mut self, targets: &Targets, now: Nanoseconds) -> Result<(), Unusable> {
         // The target can't be changed without a restart.
         self.stop()?;
         self.check()?;
-        let (watched, specs): (Vec<_>, Vec<_>) = self.kdamonds(whose)?.into_iter().unzip();
+        let (watched, specs): (Vec<_>, Vec<_>) = self.kdamonds(targets)?.into_iter().unzip();
         if specs.is_empty() {
             return Err(Unusable::new(Why::Failed, "none of the processes is there any more"));
         }

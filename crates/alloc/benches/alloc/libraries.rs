@@ -133,7 +133,7 @@ impl std::str::FromStr for Library {
     }
 }
 
-fn said() -> String {
+fn dl_error() -> String {
     // SAFETY: a string that stays until the next failure, or null.
     let text = unsafe { libc::dlerror() };
     if text.is_null() {
@@ -147,13 +147,13 @@ fn load(name: &str) -> Result<*mut c_void, String> {
     let name = CString::new(name).map_err(|error| error.to_string())?;
     // SAFETY: a string; loading runs the library's own constructors.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
-    if library.is_null() { Err(said()) } else { Ok(library) }
+    if library.is_null() { Err(dl_error()) } else { Ok(library) }
 }
 
 fn symbol(library: *mut c_void, name: &CStr) -> Result<*mut c_void, String> {
     // SAFETY: a library that is loaded, or the default; a string.
     let found = unsafe { libc::dlsym(library, name.as_ptr()) };
-    if found.is_null() { Err(said()) } else { Ok(found) }
+    if found.is_null() { Err(dl_error()) } else { Ok(found) }
 }
 
 /// A function by name, as its header has it.

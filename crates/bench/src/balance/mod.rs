@@ -2,7 +2,7 @@
 //!
 //! One boot; within it, one run of a program per row and round, all rows of a program before any is repeated, so that
 //! drift affects all rows alike. [`rows`] has the compared programs and policies, [`program_output`] parses their
-//! output, [`results`] has the results, [`traffic`] the emulator's counts, [`judge`] the thresholds; text and page are
+//! output, [`results`] has the results, [`traffic`] the emulator's counts, [`acceptance`] the thresholds; text and page are
 //! in `pages/balance`.
 //!
 //! The kernel's NUMA balancing is off except in its own row. It is set through the journal and restored after each row;
@@ -17,7 +17,7 @@ use nearfar_kernel::fs::{self, RootFs};
 use nearfar_kernel::journal::{Journal, OnConflict};
 use nearfar_topology::Overrides;
 
-pub mod judge;
+pub mod acceptance;
 pub mod program_output;
 pub mod results;
 pub mod rows;
@@ -42,7 +42,7 @@ const POLL: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_secs(1);
 /// The requested comparison.
 #[derive(Clone, Debug)]
-pub(crate) struct Wishes {
+pub(crate) struct Options {
     /// Programs, in display order.
     pub(crate) programs: Vec<Program>,
     /// Rows, in display order.
@@ -57,7 +57,7 @@ pub(crate) struct Wishes {
     pub(crate) smoke: bool,
 }
 
-impl Wishes {
+impl Options {
     /// The kind of machine that all programs need.
     ///
     /// # Errors
@@ -96,22 +96,22 @@ impl Wishes {
 }
 
 /// Runs everything on this machine; `dir` contains the compiled programs, and receives their output.
-pub(crate) fn run(wishes: &Wishes, dir: &Path, progress: bool) -> anyhow::Result<Found> {
+pub(crate) fn run(options: &Options, dir: &Path, progress: bool) -> anyhow::Result<Found> {
     let (fs, machine) = (RootFs::live()?, machine::read()?);
-    refuse_other_machines(wishes.shape()?, &machine)?;
+    refuse_other_machines(options.shape()?, &machine)?;
     let nearfar = crate::demo::beside::program("nearfar")?;
     let journal = Journal::new(Journal::default_dir(), &fs, "/");
     journal.make_dir()?;
     // Changes left by a killed run.
     journal.restore(BY, OnConflict::Refuse).context("restoring the settings of an earlier run")?;
     let launcher = Launcher { nearfar: &nearfar, dir };
-    let files = Files { dir: dir.display().to_string(), load: load_generator(wishes)? };
-    let stage = Stage { launcher, files, fs: &fs, journal: &journal, wishes };
-    let steps: usize = wishes.all().map(|(_, rows)| rows.len()).sum();
-    let rounds = wishes.rounds.max(1);
+    let files = Files { dir: dir.display().to_string(), load: load_generator(options)? };
+    let stage = Stage { launcher, files, fs: &fs, journal: &journal, options };
+    let steps: usize = options.all().map(|(_, rows)| rows.len()).sum();
+    let rounds = options.rounds.max(1);
     let mut progress = Progress::new(steps * usize::try_from(rounds).unwrap_or(1), progress);
     let mut programs = Vec::new();
-    for (program, rows) in wishes.all() {
+    for (program, rows) in options.all() {
         let mut tried: Vec<Ran> = rows.iter().map(|row| stage.ran(program, row)).collect();
         for round in 0..rounds {
             for ran in &mut tried {
@@ -127,13 +127,13 @@ pub(crate) fn run(wishes: &Wishes, dir: &Path, progress: bool) -> anyhow::Result
     Ok(Found {
         schema: SCHEMA.into(),
         nearfar: env!("CARGO_PKG_VERSION").into(),
-        smoke: wishes.smoke,
+        smoke: options.smoke,
         machine,
         node_of_cpu: node_of_cpu(&fs),
-        seconds: wishes.size.seconds,
-        settle_s: wishes.settle_s,
-        huge: wishes.size.huge,
-        times: wishes.size.times,
+        seconds: options.size.seconds,
+        settle_s: options.settle_s,
+        huge: options.size.huge,
+        times: options.size.times,
         programs,
         done_s: Some(clock::since_boot().as_secs_f64()),
     })
@@ -143,21 +143,21 @@ pub(crate) fn run(wishes: &Wishes, dir: &Path, progress: bool) -> anyhow::Result
 ///
 /// # Errors
 /// It is missing.
-pub(crate) fn load_generator(wishes: &Wishes) -> anyhow::Result<String> {
-    if !wishes.programs.contains(&Program::Redis) {
+pub(crate) fn load_generator(options: &Options) -> anyhow::Result<String> {
+    if !options.programs.contains(&Program::Redis) {
         return Ok(String::new());
     }
     Ok(crate::demo::beside::program("nearfar-load")?.display().to_string())
 }
 
 /// The plan, as text.
-pub(crate) fn plan(wishes: &Wishes) -> String {
+pub(crate) fn plan(options: &Options) -> String {
     let mut out = String::new();
-    for (program, rows) in wishes.all() {
+    for (program, rows) in options.all() {
         out += &format!("{}\n", program.description());
         for row in rows {
             let files = Files { dir: "DIR".into(), load: "nearfar-load".into() };
-            let line = row.line(&program.line(&files, &row, wishes.size(&row)));
+            let line = row.line(&program.line(&files, &row, options.size(&row)));
             match row.around("PID") {
                 None => out += &format!("  {}: {line}\n", row.name()),
                 Some([start, stop]) => {
@@ -166,7 +166,7 @@ pub(crate) fn plan(wishes: &Wishes) -> String {
             }
         }
     }
-    let Wishes { size, settle_s, rounds, .. } = wishes;
+    let Options { size, settle_s, rounds, .. } = options;
     let (seconds, stays) = (size.seconds, Kind::FirstTouch.settle_s(*settle_s));
     out + &format!(
         "each {rounds} times for {seconds} s of the machine's time, of which the first {settle_s} s are not evaluated ({stays} s if pages \
@@ -205,7 +205,7 @@ struct Stage<'a> {
     files: Files,
     fs: &'a RootFs,
     journal: &'a Journal<'a>,
-    wishes: &'a Wishes,
+    options: &'a Options,
 }
 
 impl Stage<'_> {
@@ -219,7 +219,7 @@ impl Stage<'_> {
     }
 
     fn line(&self, program: Program, row: &Row) -> crate::demo::line::Line {
-        program.line(&self.files, row, self.wishes.size(row))
+        program.line(&self.files, row, self.options.size(row))
     }
 
     /// Runs a row with the kernel's NUMA balancing set for it, and restores that in any case.
@@ -260,9 +260,9 @@ impl Stage<'_> {
         let before = Migrations::read(self.fs)?;
         let mut running = self.launcher.start(&line, &format!("{name}.json"))?;
         let (started, mut due, mut balancing) = (Stopwatch::start(), LOOK, None);
-        let settle_s = row.kind.settle_s(self.wishes.settle_s);
+        let settle_s = row.kind.settle_s(self.options.settle_s);
         let (settle, mut settled) = (Duration::from_secs(settle_s), None);
-        let limit = LIMIT + Duration::from_secs(self.wishes.size(row).seconds);
+        let limit = LIMIT + Duration::from_secs(self.options.size(row).seconds);
         while running.ended()?.is_none() {
             let now = started.elapsed();
             if now > limit {
@@ -275,7 +275,7 @@ impl Stage<'_> {
             }
             clock::sleep(POLL);
         }
-        let said = running.said()?;
+        let said = running.output()?;
         let said = program_output::understood(&said)
             .with_context(|| format!("reading the output of `{line}`: {said}"))?;
         let moved = Migrations::read(self.fs)?.since(&before);
@@ -326,9 +326,9 @@ fn share(first: &Balancing, last: &Balancing) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn wishes() -> Wishes {
+    fn options() -> Options {
         let sensors = [rows::FULL.into(), "hint-faults".into()];
-        Wishes {
+        Options {
             programs: vec![Program::Kmeans, Program::Settled],
             rows: rows::rows(&[Kind::FirstTouch, Kind::Local, Kind::Carrefour], &sensors).unwrap(),
             rounds: 2,
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn the_plan_has_every_line_as_it_would_be_typed() {
         assert_eq!(
-            plan(&wishes()),
+            plan(&options()),
             "kmeans: each thread reads its part of the data of one thread\n  \
                first touch: DIR/kmeans mb=32 seconds=5\n  \
                parallel first touch: DIR/kmeans mb=32 seconds=5 parallel=1\n  \
@@ -381,7 +381,7 @@ mod tests {
     fn programs_for_other_machines_and_rows_of_others_are_refused() {
         let of = |programs: &[Program], kinds: &[Kind]| {
             let rows = rows::rows(kinds, &[rows::FULL.into()]).unwrap();
-            Wishes { programs: programs.into(), rows, ..wishes() }.shape()
+            Options { programs: programs.into(), rows, ..options() }.shape()
         };
         let contended = &[Program::Contended, Program::Uncontended];
         assert_eq!(of(contended, &Kind::ALL).unwrap(), Shape::NearAndFar);

@@ -7,7 +7,7 @@ use super::results::Window;
 
 /// The parsed output.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Said {
+pub(crate) struct Output {
     /// Start of its timed part, in seconds since the machine was powered on.
     pub(crate) began_s: f64,
     /// Its duration.
@@ -20,7 +20,7 @@ pub(crate) struct Said {
 ///
 /// # Errors
 /// A line that is not JSON, or lacks a field; a missing start or end.
-pub(crate) fn understood(text: &str) -> anyhow::Result<Said> {
+pub(crate) fn understood(text: &str) -> anyhow::Result<Output> {
     let (mut began, mut seconds, mut windows) = (None, None, Vec::new());
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         let said: Value = serde_json::from_str(line)
@@ -36,7 +36,7 @@ pub(crate) fn understood(text: &str) -> anyhow::Result<Said> {
     }
     let began_s = began.context("the program did not say when it began")?;
     let seconds = seconds.context("the program's last line, the one with \"done\", is missing")?;
-    Ok(Said { began_s, seconds, windows })
+    Ok(Output { began_s, seconds, windows })
 }
 
 #[cfg(test)]
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn beginning_intervals_and_end_are_told_apart() {
         let window = Window { end_s: 0.5, busy_s: 0.4, operations: 10.0 };
-        let said = Said { began_s: 3.5, seconds: 1.25, windows: vec![window] };
+        let said = Output { began_s: 3.5, seconds: 1.25, windows: vec![window] };
         assert_eq!(understood(LINES).unwrap(), said);
     }
 

@@ -8,7 +8,7 @@ use anyhow::bail;
 use super::comparison::OneBoot;
 use crate::balance::results::Found;
 use crate::balance::rows::{self, FULL, Kind, Program, Shape, Size};
-use crate::balance::{self, Wishes, traffic};
+use crate::balance::{self, Options, traffic};
 use crate::demo::guest::{Lab, names};
 use crate::pages::balance::{Document, html, text};
 use crate::workload::programs;
@@ -62,23 +62,23 @@ pub(super) struct Args {
 
 /// Runs it; exit status 1 if a threshold is not reached.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let wishes = wishes(args).ends_with(Exit::Usage)?;
-    let shape = wishes.shape().ends_with(Exit::Usage)?;
+    let options = options(args).ends_with(Exit::Usage)?;
+    let shape = options.shape().ends_with(Exit::Usage)?;
     let found = args.frame.found(
-        || balance::plan(&wishes),
-        |dir, progress| balance::run(&wishes, dir, progress),
+        || balance::plan(&options),
+        |dir, progress| balance::run(&options, dir, progress),
         |dir| {
             // Refused here, because the guest would fail only after its boot.
-            balance::load_generator(&wishes)?;
+            balance::load_generator(&options)?;
             programs::compile_teams(dir)
         },
-        |dir| in_the_lab(args, &wishes, shape, dir),
+        |dir| in_the_lab(args, &options, shape, dir),
     )?;
     let Some(document) = found.map(Document::of) else { return Ok(Exit::Done.into()) };
     args.frame.output.show(&document, &text(&document), &html(&document), document.reached())
 }
 
-fn wishes(args: &Args) -> anyhow::Result<Wishes> {
+fn options(args: &Args) -> anyhow::Result<Options> {
     let [seconds, settle_s] = if args.frame.smoke { SMOKE } else { USUAL };
     let (seconds, settle_s) = (args.seconds.unwrap_or(seconds), args.settle.unwrap_or(settle_s));
     if settle_s + 1 > seconds {
@@ -89,7 +89,7 @@ fn wishes(args: &Args) -> anyhow::Result<Wishes> {
     let (programs, kinds): (&[Program], &[Kind]) =
         if args.frame.smoke { (&SMOKE_PROGRAMS, &SMOKE_ROWS) } else { (&Program::ALL, &Kind::ALL) };
     let kinds = if args.rows.is_empty() { kinds } else { &args.rows };
-    Ok(Wishes {
+    Ok(Options {
         programs: if args.programs.is_empty() { programs.into() } else { args.programs.clone() },
         rows: rows::rows(kinds, &args.sensors)?,
         rounds: args.rounds,
@@ -100,30 +100,30 @@ fn wishes(args: &Args) -> anyhow::Result<Wishes> {
 }
 
 /// One boot.
-fn in_the_lab(args: &Args, wishes: &Wishes, shape: Shape, dir: &Path) -> anyhow::Result<Found> {
+fn in_the_lab(args: &Args, options: &Options, shape: Shape, dir: &Path) -> anyhow::Result<Found> {
     let counts = dir.join(traffic::FILE);
     let machine = args.machine.as_deref().unwrap_or(shape.machine());
     let stats = Some((counts.clone(), traffic::EVERY_MS));
     let lab = Lab { machine: Some(machine.to_owned()), stats, ..Lab::default() };
-    let mut found = args.frame.boot(lab, arguments(args, wishes), dir)?;
+    let mut found = args.frame.boot(lab, arguments(args, options), dir)?;
     traffic::fill_in(&mut found, &counts)?;
     Ok(found)
 }
 
 /// The same request as arguments for the binary in the guest.
-fn arguments(args: &Args, wishes: &Wishes) -> Vec<String> {
+fn arguments(args: &Args, options: &Options) -> Vec<String> {
     let kinds: Vec<Kind> = Kind::ALL
         .into_iter()
-        .filter(|kind| wishes.rows.iter().any(|row| row.kind == *kind))
+        .filter(|kind| options.rows.iter().any(|row| row.kind == *kind))
         .collect();
-    let Size { seconds, times, huge } = wishes.size;
+    let Size { seconds, times, huge } = options.size;
     let options = [
-        ("--programs", names(&wishes.programs)),
+        ("--programs", names(&options.programs)),
         ("--rows", names(&kinds)),
         ("--sensors", args.sensors.join(",")),
         ("--seconds", seconds.to_string()),
-        ("--settle", wishes.settle_s.to_string()),
-        ("--rounds", wishes.rounds.to_string()),
+        ("--settle", options.settle_s.to_string()),
+        ("--rounds", options.rounds.to_string()),
         ("--times", times.to_string()),
     ];
     let options = options.into_iter().flat_map(|(option, value)| [option.into(), value]);

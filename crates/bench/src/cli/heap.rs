@@ -6,7 +6,7 @@ use super::comparison::OneBoot;
 use crate::demo::beside;
 use crate::demo::guest::{Lab, names};
 use crate::heap::rows::Part;
-use crate::heap::{self, Wishes};
+use crate::heap::{self, Options};
 use crate::pages::heap::{Document, html, text};
 use nearfar_command::exit::Exit;
 
@@ -25,22 +25,22 @@ pub(super) struct Args {
 
 /// Runs it; exit status 1 if a threshold is not reached.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let wishes = wishes(args);
+    let options = options(args);
     let found = args.frame.found(
-        || heap::plan(&wishes),
-        |dir, progress| heap::run(&wishes, dir, progress),
+        || heap::plan(&options),
+        |dir, progress| heap::run(&options, dir, progress),
         // Refused here, because the guest would fail only after its boot.
         |_| beside::program("nearfar-load").map(drop),
         |dir| {
             let lab = Lab { machine: Some(args.machine.clone()), ..Lab::default() };
-            args.frame.boot(lab, vec!["--parts".into(), names(&wishes.parts)], dir)
+            args.frame.boot(lab, vec!["--parts".into(), names(&options.parts)], dir)
         },
     )?;
     let Some(document) = found.map(Document::of) else { return Ok(Exit::Done.into()) };
     args.frame.output.show(&document, &text(&document), &html(&document), document.reached())
 }
 
-fn wishes(args: &Args) -> Wishes {
+fn options(args: &Args) -> Options {
     let parts = if args.parts.is_empty() { Part::ALL.into() } else { args.parts.clone() };
-    Wishes { parts, smoke: args.frame.smoke }
+    Options { parts, smoke: args.frame.smoke }
 }

@@ -11,7 +11,7 @@ use super::scratch;
 use crate::pages::tiering::{Document, page, picture, text};
 use crate::saved::kept;
 use crate::tiering::rows::{Programs, Row};
-use crate::tiering::{self, Wishes};
+use crate::tiering::{self, Options};
 use nearfar_command::exit::Exit;
 use nearfar_command::number::{percent, whole};
 use nearfar_command::{new_file, output};
@@ -92,7 +92,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let found = match &args.result {
         Some(file) => kept(file)?,
         None => {
-            let plan = tiering::plan(wishes(args)?)?;
+            let plan = tiering::plan(options(args)?)?;
             if args.dry_run {
                 output::print(&plan.text())?;
                 return Ok(Exit::Done.into());
@@ -116,18 +116,18 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(status)
 }
 
-fn wishes(args: &Args) -> anyhow::Result<Wishes> {
+fn options(args: &Args) -> anyhow::Result<Options> {
     let [phase_s, warm_up_s] = if args.smoke { SMOKE } else { PHASE };
     let (phase_s, warm_up_s) = (args.seconds.unwrap_or(phase_s), args.warm_up.unwrap_or(warm_up_s));
     if warm_up_s >= phase_s {
         bail!(
-            "--warm-up {warm_up_s}: all of the {phase_s} s with one hot set, so nothing is left to judge; say a longer --seconds or a shorter --warm-up"
+            "--warm-up {warm_up_s}: all of the {phase_s} s with one hot set, so nothing is left to acceptance; say a longer --seconds or a shorter --warm-up"
         );
     }
     let usual: (&[&str], &[Row]) =
         if args.smoke { (&SMOKE_WORKLOADS, &SMOKE_ROWS) } else { (&WORKLOADS, &Row::ALL) };
     let usual_workloads = || usual.0.iter().map(|name| (*name).into()).collect();
-    Ok(Wishes {
+    Ok(Options {
         workloads: if args.workload.is_empty() { usual_workloads() } else { args.workload.clone() },
         rows: if args.rows.is_empty() { usual.1.into() } else { args.rows.clone() },
         machine: args.machine.clone(),

@@ -69,12 +69,12 @@ impl Launcher<'_> {
             }
             if started.elapsed() > limit {
                 stop(&mut child);
-                bail!("`{line}` did not end within {} s{}", limit.as_secs(), said(&log));
+                bail!("`{line}` did not end within {} s{}", limit.as_secs(), last_lines(&log));
             }
             clock::sleep(LOOK);
         };
         if !status.success() {
-            bail!("`{line}` ended with {status}{}", said(&log));
+            bail!("`{line}` ended with {status}{}", last_lines(&log));
         }
         std::fs::read_to_string(&log).with_context(|| format!("reading {}", log.display()))
     }
@@ -105,23 +105,23 @@ impl Server {
         loop {
             interrupt::check()?;
             if let Some(status) = self.ended()? {
-                bail!("`{}` ended at once with {status}{}", self.line, said(&self.log));
+                bail!("`{}` ended at once with {status}{}", self.line, last_lines(&self.log));
             }
             if TcpStream::connect(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)).is_ok() {
                 return Ok(());
             }
             if started.elapsed() > START_LIMIT {
                 let seconds = START_LIMIT.as_secs();
-                bail!("`{}` did not listen within {seconds} s{}", self.line, said(&self.log));
+                bail!("`{}` did not listen within {seconds} s{}", self.line, last_lines(&self.log));
             }
             clock::sleep(LOOK);
         }
     }
 
     /// Its output so far. An error if it ended with a non-zero status.
-    pub(crate) fn said(&mut self) -> anyhow::Result<String> {
+    pub(crate) fn output(&mut self) -> anyhow::Result<String> {
         if let Some(status) = self.ended()?.filter(|status| !status.success()) {
-            bail!("`{}` ended with {status}{}", self.line, said(&self.log));
+            bail!("`{}` ended with {status}{}", self.line, last_lines(&self.log));
         }
         std::fs::read_to_string(&self.log)
             .with_context(|| format!("reading {}", self.log.display()))
@@ -129,7 +129,7 @@ impl Server {
 
     /// The end of its output, for an error.
     pub(crate) fn last_words(&self) -> String {
-        said(&self.log)
+        last_lines(&self.log)
     }
 
     /// Its exit status, if it has ended.
@@ -217,7 +217,7 @@ fn errors(log: &Path) -> PathBuf {
 }
 
 /// The end of a child's output, for an error.
-fn said(log: &Path) -> String {
+fn last_lines(log: &Path) -> String {
     const LINES: usize = 4;
     let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
     let text = read(log) + &read(&errors(log));
@@ -267,7 +267,7 @@ mod tests {
         let line = "trap 'echo cleaned up; exit' TERM; echo ready; while :; do sleep 0.01; done";
         launch(|launcher| {
             let mut server = launcher.start(&Line::new(["sh", "-c", line]), "server").unwrap();
-            while server.said().unwrap().is_empty() {
+            while server.output().unwrap().is_empty() {
                 clock::sleep(LOOK);
             }
             drop(server);

@@ -1,7 +1,7 @@
 //! Compares heaps on an emulated machine: throughput of programs by the placement of malloc's memory.
 //!
 //! One boot; within it, one run of `nearfar-load inference` per row, as a user would type it. [`rows`] has the compared
-//! uses and placements, [`results`] the results, [`judge`] the thresholds; text and page are in `pages/heap.rs`.
+//! uses and placements, [`results`] the results, [`acceptance`] the thresholds; text and page are in `pages/heap.rs`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use nearfar_kernel::fs::RootFs;
 use nearfar_kernel::meminfo;
 use nearfar_topology::{Bytes, NodeId};
 
-pub mod judge;
+pub mod acceptance;
 pub mod results;
 pub mod rows;
 #[cfg(test)]
@@ -35,7 +35,7 @@ const LOOK: Duration = Duration::from_millis(150);
 const LEFT: Bytes = Bytes(8 << 20);
 /// The requested comparison.
 #[derive(Clone, Debug)]
-pub(crate) struct Wishes {
+pub(crate) struct Options {
     /// Parts, in display order.
     pub(crate) parts: Vec<Part>,
     /// Whether it is a smoke run, which is not judged.
@@ -43,18 +43,18 @@ pub(crate) struct Wishes {
 }
 
 /// Runs everything on this machine; `dir` receives the programs' output.
-pub(crate) fn run(wishes: &Wishes, dir: &Path, progress: bool) -> anyhow::Result<Found> {
+pub(crate) fn run(options: &Options, dir: &Path, progress: bool) -> anyhow::Result<Found> {
     let machine = machine::read()?;
     refuse_other_machines(&machine)?;
     let nearfar = crate::demo::beside::program("nearfar")?;
     let load = crate::demo::beside::program("nearfar-load")?.display().to_string();
-    let stage = Stage { launcher: Launcher { nearfar: &nearfar, dir }, load, wishes };
+    let stage = Stage { launcher: Launcher { nearfar: &nearfar, dir }, load, options };
     machine::drop_caches();
     let near_free = near_free(&machine)?;
-    let steps = wishes.parts.iter().map(|part| part.rows().len()).sum();
+    let steps = options.parts.iter().map(|part| part.rows().len()).sum();
     let mut progress = Progress::new(steps, progress);
     let mut parts = Vec::new();
-    for part in &wishes.parts {
+    for part in &options.parts {
         let mut tried = Tried { part: *part, rows: Vec::new() };
         for row in part.rows() {
             progress.step(&format!("{part:?}, {}", row.name()));
@@ -66,7 +66,7 @@ pub(crate) fn run(wishes: &Wishes, dir: &Path, progress: bool) -> anyhow::Result
     Ok(Found {
         schema: SCHEMA.into(),
         nearfar: env!("CARGO_PKG_VERSION").into(),
-        smoke: wishes.smoke,
+        smoke: options.smoke,
         machine,
         near_free_bytes: near_free.0,
         parts,
@@ -74,12 +74,12 @@ pub(crate) fn run(wishes: &Wishes, dir: &Path, progress: bool) -> anyhow::Result
 }
 
 /// The plan, as text.
-pub(crate) fn plan(wishes: &Wishes) -> String {
+pub(crate) fn plan(options: &Options) -> String {
     let mut out = String::new();
-    for part in &wishes.parts {
+    for part in &options.parts {
         out += &format!("{}\n", part.description());
         for row in part.rows() {
-            let program = part.program("nearfar-load", 1, part.seconds(*row, wishes.smoke));
+            let program = part.program("nearfar-load", 1, part.seconds(*row, options.smoke));
             out += &format!("  {}: {}\n", row.name(), row.line(&program));
         }
     }
@@ -126,12 +126,12 @@ fn instances(part: Part, row: Row, near_free: Bytes, cpus: u32) -> u64 {
 struct Stage<'a> {
     launcher: Launcher<'a>,
     load: String,
-    wishes: &'a Wishes,
+    options: &'a Options,
 }
 
 impl Stage<'_> {
     fn run(&self, part: Part, row: Row, instances: u64) -> Ran {
-        let program = part.program(&self.load, instances, part.seconds(row, self.wishes.smoke));
+        let program = part.program(&self.load, instances, part.seconds(row, self.options.smoke));
         let line = row.line(&program);
         machine::drop_caches();
         let name = format!("{part:?}-{row:?}.json").to_lowercase();
@@ -159,7 +159,7 @@ impl Stage<'_> {
             }
             clock::sleep(POLL);
         }
-        let said = program.said()?;
+        let said = program.output()?;
         let outcome = serde_json::from_str(&said)
             .with_context(|| format!("reading the output of `{line}`: {said}"))?;
         Ok((outcome, residency))

@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use serde::Serialize;
 
 use super::comparison;
-use crate::balance::judge::{self, Check, What};
+use crate::balance::acceptance::{self, Check, What};
 use crate::balance::results::{Found, Ran, Tried};
 use crate::balance::rows::Kind;
 use nearfar_report::words;
@@ -35,7 +35,7 @@ const MEANING: &str = "One thread on each CPU; data of one thread is on its node
 impl Document {
     /// Computes the checks.
     pub(crate) fn of(found: Found) -> Self {
-        let checks = if found.smoke { Vec::new() } else { judge::checks(&found) };
+        let checks = if found.smoke { Vec::new() } else { acceptance::checks(&found) };
         Self { found, checks }
     }
 
@@ -99,7 +99,7 @@ fn subject(check: &Check) -> String {
     }
 }
 
-fn said(check: &Check) -> String {
+fn outcome(check: &Check) -> String {
     let found = check.ratio.map_or_else(|| "–".into(), |ratio| format!("{ratio:.3}"));
     let verdict = if check.reached { "reached" } else { "MISSED" };
     let least = if check.what == What::Ahead { "more than" } else { "at least" };
@@ -136,7 +136,7 @@ pub(crate) fn text(document: &Document) -> String {
 
 fn judged<'a>(out: &mut String, checks: impl IntoIterator<Item = &'a Check>) {
     for check in checks {
-        let _ = writeln!(out, "  {:<52} {}", subject(check), said(check));
+        let _ = writeln!(out, "  {:<52} {}", subject(check), outcome(check));
     }
 }
 
@@ -159,7 +159,7 @@ pub(crate) fn html(document: &Document) -> String {
 }
 
 fn verdicts<'a>(checks: impl IntoIterator<Item = &'a Check>) -> Markup {
-    let line = |check: &Check| (check.reached, subject(check), format!(": {}", said(check)));
+    let line = |check: &Check| (check.reached, subject(check), format!(": {}", outcome(check)));
     comparison::verdicts(checks.into_iter().map(line))
 }
 

@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use serde::Serialize;
 
 use super::comparison;
-use crate::heap::judge::{self, Check};
+use crate::heap::acceptance::{self, Check};
 use crate::heap::results::{Found, Ran, Tried};
 use nearfar_report::words;
 
@@ -31,7 +31,7 @@ const MEANING: &str = "An instance is a thread with weights and a context of its
 impl Document {
     /// Computes the checks.
     pub(crate) fn of(found: Found) -> Self {
-        let checks = if found.smoke { Vec::new() } else { judge::checks(&found) };
+        let checks = if found.smoke { Vec::new() } else { acceptance::checks(&found) };
         Self { found, checks }
     }
 
@@ -66,7 +66,7 @@ fn cells(tried: &Tried, ran: &Ran) -> [String; COLUMNS.len()] {
     ]
 }
 
-fn said(check: &Check) -> String {
+fn outcome(check: &Check) -> String {
     let found = check.ratio.map_or_else(|| "–".into(), |ratio| format!("{ratio:.3}"));
     let verdict = if check.reached { "reached" } else { "NOT REACHED" };
     format!("{found:>6}  at least {:.2}  {verdict}", check.at_least)
@@ -92,7 +92,7 @@ pub(crate) fn text(document: &Document) -> String {
         }
         for check in document.checks.iter().filter(|check| check.part == tried.part) {
             let what = format!("{} to near only", check.row.name());
-            let _ = writeln!(out, "  {what:<40} {}", said(check));
+            let _ = writeln!(out, "  {what:<40} {}", outcome(check));
         }
     }
     out
@@ -115,7 +115,7 @@ fn section(document: &Document, tried: &Tried) -> Markup {
     let judged = |ran: &Ran| checks().any(|check| check.row == ran.row);
     let row = |ran: &Ran| (ran.row.name().to_owned(), judged(ran), cells(tried, ran));
     let verdict = |check: &Check| {
-        (check.reached, check.row.name().to_owned(), format!(" to near only: {}", said(check)))
+        (check.reached, check.row.name().to_owned(), format!(" to near only: {}", outcome(check)))
     };
     html! {
         section {

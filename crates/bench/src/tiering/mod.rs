@@ -1,7 +1,7 @@
 //! Compares tiering systems: the same workloads on the same emulated machine and kernel, in one run.
 //!
 //! Each row is one boot of the lab's guest and one run of `nearfar-bench workload` in it, so all begin in the same
-//! state. [`rows`] has the compared systems, [`results`] the results, [`judge`] figures and thresholds; text and page are
+//! state. [`rows`] has the compared systems, [`results`] the results, [`acceptance`] figures and thresholds; text and page are
 //! in `pages/tiering`.
 
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::Context as _;
 use nearfar_lab::machine::catalog;
 
-pub mod judge;
+pub mod acceptance;
 pub mod loads;
 pub mod results;
 pub mod rows;
@@ -31,7 +31,7 @@ const LEFT_PERCENT: u64 = 66;
 
 /// The requested comparison.
 #[derive(Clone, Debug)]
-pub(crate) struct Wishes {
+pub(crate) struct Options {
     /// Workloads, by name or file.
     pub(crate) workloads: Vec<String>,
     /// Rows.
@@ -73,30 +73,30 @@ struct Job {
 
 /// The plan; all errors are found before the first boot.
 pub(crate) struct Plan {
-    wishes: Wishes,
+    options: Options,
     found: Found,
     jobs: Vec<Job>,
 }
 
 /// Resolves the request; unavailable rows are reported as absent.
-pub(crate) fn plan(wishes: Wishes) -> anyhow::Result<Plan> {
+pub(crate) fn plan(options: Options) -> anyhow::Result<Plan> {
     let mut found = Found {
         schema: SCHEMA.into(),
         nearfar: env!("CARGO_PKG_VERSION").into(),
-        phase_s: wishes.phase_s,
-        warm_up_s: wishes.warm_up_s,
-        switch_ms: wishes.switch_ms,
-        smoke: wishes.smoke,
+        phase_s: options.phase_s,
+        warm_up_s: options.warm_up_s,
+        switch_ms: options.switch_ms,
+        smoke: options.smoke,
         workloads: Vec::new(),
     };
     let mut jobs = Vec::new();
-    for (index, name) in wishes.workloads.iter().enumerate() {
+    for (index, name) in options.workloads.iter().enumerate() {
         let workload = file::find(name)?;
         workload::programs::load_generator(&workload)?;
         let mut rows = Vec::new();
-        for row in &wishes.rows {
+        for row in &options.rows {
             let mut ran = Ran::of(*row);
-            match job(&wishes, name, &workload, *row)? {
+            match job(&options, name, &workload, *row)? {
                 Ok(mut job) => {
                     job.at = [index, rows.len(), 0];
                     jobs.push(job);
@@ -109,27 +109,27 @@ pub(crate) fn plan(wishes: Wishes) -> anyhow::Result<Plan> {
             workload: workload.name.clone(),
             description: workload.description.clone(),
             tiering_helps: workload.tiering_helps,
-            busy_percent: busy_percent(&wishes, &workload),
+            busy_percent: busy_percent(&options, &workload),
             rows,
         });
     }
     // All rows, then all again: drift of the host affects every row alike.
-    let boots = (1..wishes.boots).flat_map(|boot| {
+    let boots = (1..options.boots).flat_map(|boot| {
         jobs.iter().cloned().map(move |job| Job { at: [job.at[0], job.at[1], boot], ..job })
     });
     let boots: Vec<_> = boots.collect();
     jobs.extend(boots);
-    Ok(Plan { wishes, found, jobs })
+    Ok(Plan { options, found, jobs })
 }
 
 /// The job of a row with a workload, or the reason why it is unavailable.
 fn job(
-    wishes: &Wishes,
+    options: &Options,
     name: &str,
     workload: &Workload,
     row: Row,
 ) -> anyhow::Result<Result<Job, String>> {
-    let tiered = wishes.machine.clone().unwrap_or_else(|| workload.machine.clone());
+    let tiered = options.machine.clone().unwrap_or_else(|| workload.machine.clone());
     let machine = catalog::find(&tiered)?;
     let near = |node: &&nearfar_lab::machine::Node| node.cpus > 0;
     let near_bytes: u64 = machine.nodes.iter().filter(near).map(|node| node.size.0).sum();
@@ -141,11 +141,11 @@ fn job(
         );
     };
     let id = |node: usize| u16::try_from(node).unwrap_or(u16::MAX);
-    let commands = match rows::commands(row, &wishes.programs, [id(near), id(far)]) {
+    let commands = match rows::commands(row, &options.programs, [id(near), id(far)]) {
         Ok(commands) => commands,
         Err(why) => return Ok(Err(why)),
     };
-    let machine = match (row, &wishes.ample) {
+    let machine = match (row, &options.ample) {
         (Row::Dram, Some(ample)) => ample.clone(),
         (Row::Dram, None) if tiered == "cxl-2tier-small" => "cxl-2tier-ample".into(),
         (Row::Dram, None) => {
@@ -157,36 +157,36 @@ fn job(
     };
     catalog::find(&machine)?;
     let request =
-        request(wishes, workload.clone(), row, commands, (near_bytes >> 20) * LEFT_PERCENT / 100);
-    let lab = Lab { machine: Some(machine), kernel: wishes.kernel.clone(), ..Lab::default() };
+        request(options, workload.clone(), row, commands, (near_bytes >> 20) * LEFT_PERCENT / 100);
+    let lab = Lab { machine: Some(machine), kernel: options.kernel.clone(), ..Lab::default() };
     Ok(Ok(Job { at: [0, 0, 0], row, name: name.into(), request, lab }))
 }
 
-fn busy_percent(wishes: &Wishes, workload: &Workload) -> u64 {
-    wishes.busy_percent.unwrap_or_else(|| workload.compared_at_percent())
+fn busy_percent(options: &Options, workload: &Workload) -> u64 {
+    options.busy_percent.unwrap_or_else(|| workload.compared_at_percent())
 }
 
 fn request(
-    wishes: &Wishes,
+    options: &Options,
     workload: Workload,
     row: Row,
     commands: Commands,
     near_mib: u64,
 ) -> Request {
     let phases = if workload.moves() { 2 } else { 1 };
-    let busy_percent = busy_percent(wishes, &workload);
+    let busy_percent = busy_percent(options, &workload);
     Request {
         workload,
         placements: vec![row.placement()],
         near_mib: Some(near_mib),
         set_mib: None,
-        seconds: Some(wishes.phase_s * phases),
+        seconds: Some(options.phase_s * phases),
         busy_percent,
         filler_percent: None,
         first: Some(FIRST.into()),
         before: Some(commands.start.map_or(ROOM.into(), |start| format!("{ROOM}; {start}"))),
         after: commands.stop,
-        switch_ms: wishes.switch_ms,
+        switch_ms: options.switch_ms,
         daemon: row.daemon().map(Into::into),
     }
 }
@@ -195,7 +195,7 @@ impl Plan {
     /// The plan, as text.
     pub(crate) fn text(&self) -> String {
         let mut out = String::new();
-        let times = match self.wishes.boots {
+        let times = match self.options.boots {
             ..=1 => String::new(),
             boots => format!(", {boots} boots"),
         };
@@ -231,7 +231,7 @@ impl Plan {
     /// Boots and runs the rows, up to the requested number at once. A failed row is reported as absent; `dir` receives
     /// the programs' output.
     pub(crate) fn run(self, dir: &Path) -> anyhow::Result<Found> {
-        let Self { wishes, mut found, jobs } = self;
+        let Self { options, mut found, jobs } = self;
         let programs = dir.join("programs");
         std::fs::create_dir_all(&programs)
             .with_context(|| format!("creating {}", programs.display()))?;
@@ -240,7 +240,7 @@ impl Plan {
         let queue = Mutex::new(VecDeque::from(jobs));
         let done = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
-            for _ in 0..wishes.jobs.max(1) {
+            for _ in 0..options.jobs.max(1) {
                 scope.spawn(|| {
                     loop {
                         // A separate statement, so that the queue is unlocked while the guest runs.
@@ -309,8 +309,8 @@ fn share(job: &Job, programs: &Path, dir: &Path) -> anyhow::Result<PathBuf> {
 mod tests {
     use super::*;
 
-    fn wishes() -> Wishes {
-        Wishes {
+    fn options() -> Options {
+        Options {
             workloads: vec!["gups-moving".into(), "scan".into()],
             rows: Row::ALL.into(),
             machine: None,
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn rows_differ_in_placement_machine_and_what_moves_pages_alone() {
-        let plan = plan(wishes()).unwrap();
+        let plan = plan(options()).unwrap();
         let gups: Vec<_> = plan.jobs.iter().filter(|job| job.at[0] == 0).collect();
         assert_eq!(gups.len(), 5, "damo and memtierd are not there");
         for job in &gups {
@@ -347,11 +347,11 @@ mod tests {
 
     #[test]
     fn without_an_ample_machine_there_is_no_dram_row_and_without_far_memory_nothing() {
-        let plan = plan(Wishes { machine: Some("cxl-2tier".into()), ..wishes() }).unwrap();
+        let plan = plan(Options { machine: Some("cxl-2tier".into()), ..options() }).unwrap();
         assert!(plan.found.workloads[0].rows[0].absent.as_ref().unwrap().contains("--ample"));
-        let numa = Wishes { machine: Some("numa-4node".into()), ..wishes() };
+        let numa = Options { machine: Some("numa-4node".into()), ..options() };
         assert!(super::plan(numa).err().unwrap().to_string().contains("without CPUs"));
-        let unknown = Wishes { workloads: vec!["none".into()], ..wishes() };
+        let unknown = Options { workloads: vec!["none".into()], ..options() };
         assert!(super::plan(unknown).is_err());
     }
 }

@@ -22,7 +22,7 @@ mod scratch;
 use scratch::{BLOCK, Machine, Scratch};
 
 use nearfar_daemon::tier::damon::DamonMigrator;
-use nearfar_daemon::tier::plan::{Plan, Wishes};
+use nearfar_daemon::tier::plan::{Limits, Plan};
 use nearfar_daemon::tier::schemes::specifications;
 
 /// The schema of a [`Cost`].
@@ -141,12 +141,12 @@ fn simulate(machine: Machine, cpu_percent: u32) -> anyhow::Result<Simulated> {
     let fs = Scratch::new(dir.path(), machine)?;
     let list = |text: &String| NodeSet::parse_list(text).context("a list of nodes");
     let tiers = machine.sides().iter().map(list).collect::<anyhow::Result<Vec<_>>>()?;
-    let wishes = Wishes {
+    let limits = Limits {
         headroom: BasisPoints(200),
         traffic: BasisPoints(1000),
         cpu: BasisPoints(cpu_percent.saturating_mul(100)),
     };
-    let plan = Plan::imagined(tiers, wishes);
+    let plan = Plan::imagined(tiers, limits);
     let (nodes, specs) = specifications(&fs, &plan, None)?;
     let journal = Journal::new(state.path(), &fs, "/");
     let session = Session::start(&fs, &journal, &specs, DamonStat::Keep)?;
@@ -198,7 +198,10 @@ fn resident(live: &RootFs) -> u64 {
 /// The cost as text.
 pub(crate) fn text(cost: &Cost) -> String {
     let daemon = cost.daemon;
-    let seconds = |ms: u64| format!("{}.{} s", ms / 1000, ms % 1000 / 100);
+    let seconds = |ms: u64| {
+        let tenths = ms.saturating_add(50) / 100;
+        format!("{}.{} s", tenths / 10, tenths % 10)
+    };
     let mut text = format!(
         "SIMULATED: {} nodes, {} of them near, {} in all; no such machine was used.\n\n\
          nearfar tier, measured here over files of a scratch directory in place of sysfs, {} looks:\n\

@@ -4,7 +4,7 @@
 //!
 //! The virtual machines are guests of the lab, whose memories are as fast as those of the modelled host. In each, the
 //! lab's C programs measure every node (`measure`). A guest within such a guest would not show the host's latency: of
-//! loads that QEMU emulates once more, the timing model does not see that one waits for the other. `found.rs` has the
+//! loads that QEMU emulates once more, the timing model does not see that one waits for the other. `results.rs` has the
 //! results; text and page are in `pages/vm.rs`.
 
 use std::path::Path;

@@ -279,7 +279,7 @@ impl Stage<'_> {
         let mut filler = self.launcher.start(&line, name)?;
         let started = Stopwatch::start();
         let said = loop {
-            if let Some(said) = filler.said()?.lines().next() {
+            if let Some(said) = filler.output()?.lines().next() {
                 break serde_json::from_str::<serde_json::Value>(said)
                     .with_context(|| format!("understanding `{line}`: {said}"))?;
             }
@@ -356,7 +356,7 @@ impl Stage<'_> {
                 if !status.success() {
                     bail!("`{line}` ended with {status}{}", program.last_words());
                 }
-                return Ok((program.said()?, looks));
+                return Ok((program.output()?, looks));
             }
             let now = started.elapsed();
             if now > limit {

@@ -7,10 +7,10 @@ fn annotations(pairs: &[(&str, &str)]) -> Annotations {
     pairs.iter().map(|(key, value)| ((*key).to_string(), (*value).to_string())).collect()
 }
 
-fn read(pairs: &[(&str, &str)]) -> Result<Wishes, AnnotationError> {
+fn read(pairs: &[(&str, &str)]) -> Result<Request, AnnotationError> {
     let interleave = "mode: MPOL_INTERLEAVE\nnodes: all".parse().unwrap();
     let classes = [("interleave-all".to_string(), interleave)].into();
-    Wishes::read(&annotations(pairs), Some("db"), &classes)
+    Request::read(&annotations(pairs), Some("db"), &classes)
 }
 
 fn key_of(pairs: &[(&str, &str)]) -> Option<String> {
@@ -20,13 +20,13 @@ fn key_of(pairs: &[(&str, &str)]) -> Option<String> {
 #[test]
 fn annotations_of_others_are_none_of_ours() {
     let others = [("io.kubernetes.cri.container-type", "container"), ("example.com/memory", "x")];
-    assert_eq!(read(&others).unwrap(), Wishes::default());
+    assert_eq!(read(&others).unwrap(), Request::default());
     assert!(read(&others).unwrap().is_empty());
 }
 
 #[test]
 fn each_key_is_read() {
-    let wishes = read(&[
+    let request = read(&[
         ("nearfar.io/memory", "prefer:far"),
         ("nearfar.io/heap", "far;limit=4g"),
         ("nearfar.io/mems", "widen"),
@@ -34,12 +34,15 @@ fn each_key_is_read() {
         ("nearfar.io/near-min", "512m"),
     ])
     .unwrap();
-    let memory = wishes.memory.unwrap();
+    let memory = request.memory.unwrap();
     assert_eq!(memory.value, Memory::Kind("prefer:far".parse().unwrap()));
     assert_eq!((memory.key.as_str(), memory.text.as_str()), ("nearfar.io/memory", "prefer:far"));
-    assert_eq!(wishes.heap.unwrap().value, "far;limit=4g");
-    assert!(wishes.widens);
-    assert_eq!((wishes.near_max, wishes.near_min), (Some(Bytes(4 << 30)), Some(Bytes(512 << 20))));
+    assert_eq!(request.heap.unwrap().value, "far;limit=4g");
+    assert!(request.widens);
+    assert_eq!(
+        (request.near_max, request.near_min),
+        (Some(Bytes(4 << 30)), Some(Bytes(512 << 20)))
+    );
 }
 
 #[test]
@@ -93,9 +96,9 @@ fn the_default_is_for_containers_without_a_placement() {
     let own = read(&[("nearfar.io/memory", "near")]).unwrap();
     let own = own.or_memory("NEARFAR_OCI_MEMORY", Some("far")).unwrap().memory.unwrap();
     assert_eq!(own.text, "near");
-    let none = Wishes::default().or_memory("NEARFAR_OCI_MEMORY", Some("far")).unwrap();
+    let none = Request::default().or_memory("NEARFAR_OCI_MEMORY", Some("far")).unwrap();
     assert_eq!(none.memory.unwrap().key, "NEARFAR_OCI_MEMORY");
-    let wrong = Wishes::default().or_memory("NEARFAR_OCI_MEMORY", Some("fast")).unwrap_err();
+    let wrong = Request::default().or_memory("NEARFAR_OCI_MEMORY", Some("fast")).unwrap_err();
     assert!(wrong.to_string().starts_with("NEARFAR_OCI_MEMORY=fast: "), "{wrong}");
 }
 
@@ -114,6 +117,6 @@ proptest! {
     fn any_annotations_are_understood_or_refused(
         pairs in prop::collection::btree_map("[a-z]{1,8}\\.?(nearfar|memory-policy\\.nri)\\.io(/[a-z.-]{0,12})?", ".{0,20}", 0..4)
     ) {
-        let _ = Wishes::read(&pairs, Some("db"), &Classes::new());
+        let _ = Request::read(&pairs, Some("db"), &Classes::new());
     }
 }

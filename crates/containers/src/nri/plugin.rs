@@ -20,7 +20,7 @@ use super::messages as nri;
 use super::messages::Event;
 use super::metrics::Metrics;
 use super::ttrpc::{Status, code};
-use crate::annotations::{Annotations, Classes, Wishes};
+use crate::annotations::{Annotations, Classes, Request};
 use crate::bundle::{LIBRARY, LIBRARY_OPTIONS, heap_variables};
 use crate::claims::Claimed;
 use crate::policy::{MemoryPolicy, Mode};
@@ -269,11 +269,11 @@ impl Plugin {
         let mut annotations: Annotations = pod.annotations.clone();
         annotations.extend(container.annotations.clone());
         let classes = &self.settings.classes;
-        let mut wishes = Wishes::read(&annotations, Some(&container.name), classes)
+        let mut wanted = Request::read(&annotations, Some(&container.name), classes)
             .map_err(|why| why.to_string())?;
         let claimed = Claimed::read(&container.env, &self.settings.cdi_dir, host.fs())
             .map_err(|why| why.to_string())?;
-        if wishes.is_empty() && claimed.is_none() {
+        if wanted.is_empty() && claimed.is_none() {
             return Ok(Resolved::default());
         }
         let resources = container.linux.as_ref().and_then(|linux| linux.resources.as_ref());
@@ -281,11 +281,11 @@ impl Plugin {
         let machine = host.machine();
         if let Some(claimed) = claimed {
             let near_max = claimed.near_max(&machine);
-            wishes = wishes.with_claimed(&claimed, near_max).map_err(|why| why.to_string())?;
+            wanted = wanted.with_claimed(&claimed, near_max).map_err(|why| why.to_string())?;
         }
-        let seat = Seat::new(&machine, (&cpu.mems, &cpu.cpus), &wishes, host.fs())
+        let seat = Seat::new(&machine, (&cpu.mems, &cpu.cpus), &wanted, host.fs())
             .map_err(|why| why.to_string())?;
-        resolve(&wishes, &seat).map_err(|why| why.to_string())
+        resolve(&wanted, &seat).map_err(|why| why.to_string())
     }
 
     fn create(&mut self, request: nri::CreateContainerRequest, host: &mut dyn Host) -> Answer {

@@ -19,7 +19,7 @@ use super::turns::Home;
 use nearfar_policy::ports::{Move, PageMover};
 
 use super::Layout;
-use nearfar_policy::ports::{Reading, Whose};
+use nearfar_policy::ports::{Reading, Targets};
 
 /// Above this number, waiting moves are of outdated decisions and are dropped.
 const WAITING_MAX: usize = 120_000;
@@ -60,7 +60,7 @@ pub struct Wanted {
 
 /// A decision, and the requests made for it.
 #[derive(Clone, Debug)]
-pub enum Said {
+pub enum Decided {
     /// Of Carrefour.
     Carrefour {
         /// The decision.
@@ -82,7 +82,7 @@ pub(super) struct Counted<'a> {
     pub(super) reading: &'a Reading,
     /// Time since the previous reading.
     pub(super) elapsed: Nanoseconds,
-    pub(super) whose: &'a Whose,
+    pub(super) targets: &'a Targets,
     /// Whether lines of all processes are counted, not only of those in scope.
     pub(super) everyone: bool,
 }
@@ -118,7 +118,7 @@ impl Law {
     }
 }
 
-impl Said {
+impl Decided {
     /// The requests.
     #[must_use]
     pub const fn wanted(&self) -> &Wanted {

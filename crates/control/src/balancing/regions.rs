@@ -105,9 +105,9 @@ impl Regions {
     }
 
     /// Drops pages of processes that are out of scope.
-    pub(super) fn keep(&mut self, whose: impl Fn(Process) -> bool) {
-        self.pages.retain(|page, _| whose(page.process));
-        self.lately.iter_mut().for_each(|all| all.retain(|sample| whose(sample.page.process)));
+    pub(super) fn keep(&mut self, of: impl Fn(Process) -> bool) {
+        self.pages.retain(|page, _| of(page.process));
+        self.lately.iter_mut().for_each(|all| all.retain(|sample| of(sample.page.process)));
     }
 
     /// Counts a decision, and halves samples if it is time.

@@ -12,7 +12,7 @@ use super::Placed;
 use super::law::Counted;
 use super::part::Part;
 use super::regions;
-use nearfar_policy::ports::{Reading, Whose};
+use nearfar_policy::ports::{Reading, Targets};
 
 const LINE: u128 = 64;
 const SECOND_NS: u128 = 1_000_000_000;
@@ -245,9 +245,9 @@ fn used(layout: &Layout, counted: &Counted<'_>) -> Vec<Option<BytesPerSecond>> {
 /// Traffic of the processes in scope; `None` if unknown.
 fn own(layout: &Layout, counted: &Counted<'_>) -> Option<Vec<Vec<BytesPerSecond>>> {
     let reading = counted.reading;
-    let all = match (counted.whose, &reading.accesses) {
-        (Whose::Machine, Some(accesses)) => accesses.clone(),
-        (Whose::Processes(_), Some(accesses)) if !counted.everyone => accesses.clone(),
+    let all = match (counted.targets, &reading.accesses) {
+        (Targets::Machine, Some(accesses)) => accesses.clone(),
+        (Targets::Processes(_), Some(accesses)) if !counted.everyone => accesses.clone(),
         _ => {
             let each = reading.per_sample?;
             let mut sums = vec![vec![0_u64; layout.nodes.len()]; layout.nodes.len()];

@@ -32,7 +32,7 @@ enum Use {
 struct World {
     pages: BTreeMap<Page, (NodeId, Use, bool)>,
     waiting: Vec<Move>,
-    whose: Whose,
+    targets: Targets,
     over: bool,
     splits: bool,
     moved: Vec<Move>,
@@ -40,7 +40,7 @@ struct World {
     /// Whether each page is sampled in one reading of five only.
     rarely: bool,
     readings: u64,
-    told: Vec<Whose>,
+    told: Vec<Targets>,
     sampling: Vec<Sampling>,
 }
 
@@ -124,9 +124,9 @@ impl Shared {
 impl PageMover for Shared {
     type Error = &'static str;
 
-    fn whose(&mut self) -> Result<Whose, Self::Error> {
+    fn targets(&mut self) -> Result<Targets, Self::Error> {
         let world = self.0.borrow();
-        if world.over { Err("it has ended") } else { Ok(world.whose.clone()) }
+        if world.over { Err("it has ended") } else { Ok(world.targets.clone()) }
     }
 
     fn memory(&mut self) -> Result<Vec<Memory>, Self::Error> {
@@ -201,12 +201,12 @@ impl Sensor for Eye {
         Ok(())
     }
 
-    fn start(&mut self, whose: &Whose, now: Nanoseconds) -> Result<(), Unusable> {
+    fn start(&mut self, targets: &Targets, now: Nanoseconds) -> Result<(), Unusable> {
         let mut world = self.world.0.borrow_mut();
         if world.fails {
             return Err(Unusable::new(Why::Failed, "blind"));
         }
-        world.told.push(whose.clone());
+        world.told.push(targets.clone());
         self.since = now;
         Ok(())
     }
@@ -311,7 +311,7 @@ fn memory_of_all_nodes_that_was_on_one_is_spread_by_either_policy() {
         let world = on_node_0(|_| Use::Shared);
         let one = run(&world, law, 20);
         let uneven = metrics::imbalance(&world.served());
-        assert!(uneven < BasisPoints(3_500), "{:?}: {:?}", world.on(Process(7)), one.said());
+        assert!(uneven < BasisPoints(3_500), "{:?}: {:?}", world.on(Process(7)), one.decided());
         let effect = one.effect();
         assert!(effect.moved >= 200, "{effect:?}");
         assert_eq!(effect.before.unwrap().imbalance, BasisPoints(20_000));
@@ -328,7 +328,7 @@ fn memory_that_is_spread_is_in_turn_at_last() {
     let on: Vec<u16> = world.0.borrow().pages.values().map(|(node, ..)| node.0).collect();
     let in_turn = |four: &[u16]| four.iter().collect::<BTreeSet<_>>().len() == NODES;
     let good = on.chunks(NODES).filter(|four| in_turn(four)).count();
-    assert!(good >= 90, "{good} of 100: {:?}", one.said());
+    assert!(good >= 90, "{good} of 100: {:?}", one.decided());
     let moved = one.effect().moved;
     assert!(moved <= 400, "{moved} of 400 pages: each once at most");
 }
@@ -349,7 +349,7 @@ fn what_is_at_home_on_a_third_node_is_no_dead_end() {
     let world = Shared::new((0..400).map(shuffled));
     let one = run(&world, balanced(), 30);
     let on = world.on(Process(7));
-    assert!(on.iter().all(|pages| (80..=120).contains(pages)), "{on:?}: {:?}", one.said());
+    assert!(on.iter().all(|pages| (80..=120).contains(pages)), "{on:?}: {:?}", one.decided());
 }
 
 #[test]
@@ -359,7 +359,7 @@ fn memory_of_one_node_goes_to_it_by_either_policy() {
         let one = run(&world, law, 20);
         let at_home = |place: &&(NodeId, Use, bool)| Use::By(usize::from(place.0.0)) == place.1;
         let home = world.0.borrow().pages.values().filter(at_home).count();
-        assert!(home >= 380, "{home} of 400: {:?}", one.said());
+        assert!(home >= 380, "{home} of 400: {:?}", one.decided());
     }
 }
 
@@ -380,7 +380,7 @@ fn pages_that_are_seen_once_a_round_are_known_by_several_rounds() {
         .values()
         .filter(|(node, used, _)| *used != Use::By(usize::from(node.0)))
         .count();
-    assert!(far <= 20, "{far} of 400: {:?}", one.said());
+    assert!(far <= 20, "{far} of 400: {:?}", one.decided());
 }
 
 #[test]
@@ -392,14 +392,18 @@ fn what_is_well_placed_stays_and_says_why() {
     let world = Shared::new((0..400).map(at_home));
     let one = run(&world, carrefour(), 5);
     assert!(world.0.borrow().moved.is_empty());
-    let Some(Said::Carrefour { decision, .. }) = one.said() else { panic!("{:?}", one.said()) };
+    let Some(Decided::Carrefour { decision, .. }) = one.decided() else {
+        panic!("{:?}", one.decided())
+    };
     assert_eq!(decision.hold, Some(Hold::NothingOn));
     assert_eq!(one.sampling(), Sampling::Sparse);
     assert_eq!(world.0.borrow().sampling, [Sampling::Sparse], "told once");
     let mut one = run(&world, balanced(), 2);
     assert_eq!(one.sampling(), Sampling::Dense);
     go_on(&mut one, &world, (2, 10)).unwrap();
-    let Some(Said::Balance { decision, .. }) = one.said() else { panic!("{:?}", one.said()) };
+    let Some(Decided::Balance { decision, .. }) = one.decided() else {
+        panic!("{:?}", one.decided())
+    };
     assert!(matches!(decision.verdict, Verdict::Settled { .. }), "{decision:?}");
     assert!(world.0.borrow().moved.is_empty());
     assert_eq!(one.sampling(), Sampling::Sparse, "there is nothing to learn from more");
@@ -409,11 +413,11 @@ fn what_is_well_placed_stays_and_says_why() {
 fn only_those_it_is_about_are_moved_and_never_the_one_that_asks() {
     let of = |process| (0..100).map(move |number| (page(process, number), 0, Use::Shared));
     let world = Shared::new(of(Process(7)).chain(of(Process(8))).chain(of(OWN)));
-    world.0.borrow_mut().whose = Whose::Processes([Process(7), OWN].into());
+    world.0.borrow_mut().targets = Targets::Processes([Process(7), OWN].into());
     let mut one = run(&world, carrefour(), 5);
     assert_eq!((world.on(Process(8))[0], world.on(OWN)[0]), (100, 100));
     assert!(world.on(Process(7))[0] < 60, "{:?}", world.on(Process(7)));
-    world.0.borrow_mut().whose = Whose::Processes([Process(8)].into());
+    world.0.borrow_mut().targets = Targets::Processes([Process(8)].into());
     go_on(&mut one, &world, (5, 10)).unwrap();
     assert!(world.on(Process(8))[0] < 60, "{:?}", world.on(Process(8)));
     assert_eq!(world.0.borrow().told.len(), 2, "sensors are told once each time");
@@ -426,14 +430,14 @@ fn a_sensor_that_fails_decides_nothing_and_is_started_again() {
     let world = on_node_0(|_| Use::Shared);
     world.0.borrow_mut().fails = true;
     let mut one = run(&world, carrefour(), 5);
-    assert!(one.said().is_none() && world.0.borrow().moved.is_empty());
+    assert!(one.decided().is_none() && world.0.borrow().moved.is_empty());
     let why = one.watches()[0].failed.as_ref().unwrap();
     assert_eq!(why.0.to_string(), "blind");
     world.0.borrow_mut().fails = false;
     go_on(&mut one, &world, (5, 9)).unwrap();
-    assert!(one.said().is_none(), "not before ten seconds have passed");
+    assert!(one.decided().is_none(), "not before ten seconds have passed");
     go_on(&mut one, &world, (9, 20)).unwrap();
-    assert!(one.watches()[0].failed.is_none() && one.said().is_some());
+    assert!(one.watches()[0].failed.is_none() && one.decided().is_some());
     assert!(!world.0.borrow().moved.is_empty());
 }
 
@@ -452,7 +456,7 @@ fn a_huge_page_is_split_before_its_pieces_go_and_goes_whole_if_it_can_not_be() {
     world.0.borrow_mut().splits = false;
     let one = run(&world, carrefour(), 2);
     assert!(world.0.borrow().moved.iter().all(|one| one.huge && one.page.number == 0));
-    assert!(one.said().unwrap().wanted().moves <= 1);
+    assert!(one.decided().unwrap().wanted().moves <= 1);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use nearfar_kernel::advice::Publisher;
 use nearfar_kernel::fs::{Fs as _, RootFs};
-use nearfar_kernel::tierd::{Said, Tierd};
+use nearfar_kernel::tierd::{Figures, Tierd};
 use nearfar_kernel::{affinity, chase};
 use nearfar_policy::advice::{Page, Traffic};
 use nearfar_policy::advisor::{Advisor, pace};
@@ -68,7 +68,7 @@ pub fn serve(options: &Options) -> anyhow::Result<()> {
         })?;
     let recovered = publisher.claim().recovered().to_vec();
     say_removed(&recovered);
-    let first = service.said();
+    let first = service.figures();
     let tierd = options.tierd.as_ref();
     let mut tierd = tierd
         .map(|dir| Tierd::start(dir, &first, publisher.claim()).context("--tierd"))
@@ -83,8 +83,8 @@ pub fn serve(options: &Options) -> anyhow::Result<()> {
         service.look()?;
         publisher.publish(service.page());
         if let Some(tierd) = &mut tierd {
-            for (node, said) in service.said() {
-                tierd.say(node, &said)?;
+            for (node, figures) in service.figures() {
+                tierd.publish(node, &figures)?;
             }
         }
     }
@@ -227,14 +227,14 @@ impl Service {
     }
 
     /// The page's content for SMDK's files.
-    fn said(&self) -> BTreeMap<NodeId, Said> {
+    fn figures(&self) -> BTreeMap<NodeId, Figures> {
         let has_cpus = |node: NodeId| {
             self.plan.nodes.iter().any(|planned| planned.known.node == node && planned.has_cpus)
         };
-        let said = |advice: nearfar_policy::advice::Advice| {
+        let figures = |advice: nearfar_policy::advice::Advice| {
             let node = advice.node;
             let orders = has_cpus(node).then(|| self.plan.orders(&self.machine, node));
-            let said = Said {
+            let figures = Figures {
                 has_bandwidth: self.advisor.has_bandwidth(node),
                 has_room: self.advisor.has_room(node),
                 read: advice.read,
@@ -242,9 +242,9 @@ impl Service {
                 used: advice.used,
                 orders,
             };
-            (node, said)
+            (node, figures)
         };
-        self.advisor.advice().into_iter().map(said).collect()
+        self.advisor.advice().into_iter().map(figures).collect()
     }
 
     /// A description of the service in one line.

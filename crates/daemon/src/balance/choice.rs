@@ -103,7 +103,7 @@ pub(super) fn needs_numa_balancing(sensors: &[Eye<'_>]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearfar_policy::ports::{Cost, Nature, Reading, Scope, Unusable, Whose, Why};
+    use nearfar_policy::ports::{Cost, Nature, Reading, Scope, Targets, Unusable, Why};
     use nearfar_topology::Nanoseconds;
 
     #[derive(Debug)]
@@ -127,7 +127,7 @@ mod tests {
         fn check(&mut self) -> Result<(), Unusable> {
             if self.2 { Ok(()) } else { Err(Unusable::new(Why::Absent, "no such PMU")) }
         }
-        fn start(&mut self, _: &Whose, _: Nanoseconds) -> Result<(), Unusable> {
+        fn start(&mut self, _: &Targets, _: Nanoseconds) -> Result<(), Unusable> {
             Ok(())
         }
         fn read(&mut self, _: Nanoseconds) -> Result<Reading, Unusable> {

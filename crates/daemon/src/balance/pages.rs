@@ -7,7 +7,7 @@ use nearfar_kernel::cgroup::Hierarchy;
 use nearfar_kernel::fs::RootFs;
 use nearfar_kernel::moving::{Done, Mover, Outcome, Owner, Rate, Request, Shared};
 use nearfar_kernel::{huge, meminfo, zones};
-use nearfar_policy::ports::{Move, PageMover, Placed, Whose};
+use nearfar_policy::ports::{Move, PageMover, Placed, Targets};
 use nearfar_policy::traffic::{Memory, Page, Process};
 use nearfar_topology::{Bytes, BytesPerSecond, Nanoseconds, NodeId};
 
@@ -81,7 +81,7 @@ impl<'a> Live<'a> {
 impl PageMover for Live<'_> {
     type Error = anyhow::Error;
 
-    fn whose(&mut self) -> anyhow::Result<Whose> {
+    fn targets(&mut self) -> anyhow::Result<Targets> {
         self.alone.borrow_mut().clear();
         self.scope.now(self.fs)
     }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_control::balancing::{Effect, Loop, Round, Said, Wanted};
+use nearfar_control::balancing::{Decided, Effect, Loop, Round, Wanted};
 use nearfar_kernel::chase;
 use nearfar_kernel::moving::Outcome;
 use nearfar_kernel::process::Identity;
@@ -63,7 +63,7 @@ pub(super) fn state(one: &Loop<Sees<'_>>, live: &Live<'_>, more: &More<'_>) -> S
         model: more.model.into(),
         metrics: round.metrics.map(|of| metrics_of(of, round)),
         nodes: nodes(one, more),
-        decision: one.said().map(decided).unwrap_or_default(),
+        decision: one.decided().map(decided).unwrap_or_default(),
         effect: effect(one.effect(), round),
         moves: moves.collect(),
         pages: pages.filter(|(_, count)| *count > 0).collect(),
@@ -155,8 +155,8 @@ fn nodes(one: &Loop<Sees<'_>>, more: &More<'_>) -> Vec<state::Node> {
     let served = |place: usize| round.accesses.iter().filter_map(|row| row.get(place)).sum::<u64>();
     let all: u64 = (0..round.nodes.len()).map(served).sum();
     // The last region is the memory shared by several nodes.
-    let (prices, weights) = match one.said() {
-        Some(Said::Balance { decision, .. }) => (decision.costs.last(), decision.weights.last()),
+    let (prices, weights) = match one.decided() {
+        Some(Decided::Balance { decision, .. }) => (decision.costs.last(), decision.weights.last()),
         _ => (None, None),
     };
     let column = |place: usize| more.layout.mems.iter().position(|mem| *mem == place);
@@ -184,10 +184,10 @@ fn nodes(one: &Loop<Sees<'_>>, more: &More<'_>) -> Vec<state::Node> {
     round.nodes.iter().enumerate().map(node).collect()
 }
 
-fn decided(said: &Said) -> state::Decided {
-    match said {
-        Said::Carrefour { decision, wanted } => by_carrefour(decision, wanted),
-        Said::Balance { decision, wanted } => by_balance(decision, wanted),
+fn decided(round: &Decided) -> state::Decided {
+    match round {
+        Decided::Carrefour { decision, wanted } => by_carrefour(decision, wanted),
+        Decided::Balance { decision, wanted } => by_balance(decision, wanted),
     }
 }
 

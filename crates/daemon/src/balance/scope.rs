@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use nearfar_kernel::cgroup::Hierarchy;
 use nearfar_kernel::fs::Fs;
 use nearfar_kernel::process::{self, Identity};
-use nearfar_policy::ports::Whose;
+use nearfar_policy::ports::Targets;
 use nearfar_policy::traffic::Process;
 
 use super::options::Options;
@@ -56,9 +56,9 @@ impl Scope {
     }
 
     /// The processes in scope now; an error if the root of the tree has ended.
-    pub(crate) fn now(&self, fs: &dyn Fs) -> anyhow::Result<Whose> {
+    pub(crate) fn now(&self, fs: &dyn Fs) -> anyhow::Result<Targets> {
         let processes = match self {
-            Self::Machine => return Ok(Whose::Machine),
+            Self::Machine => return Ok(Targets::Machine),
             Self::Cgroup { hierarchy, path } => hierarchy.members(fs, path)?,
             Self::Tree { root, command } => {
                 anyhow::ensure!(
@@ -70,7 +70,7 @@ impl Scope {
             }
         };
         let processes: BTreeSet<Process> = processes.into_iter().map(Process).collect();
-        Ok(Whose::Processes(processes))
+        Ok(Targets::Processes(processes))
     }
 
     /// A description for display and for the state file.
@@ -108,7 +108,7 @@ mod tests {
         let fs = RootFs::live().unwrap();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let scope = Scope::find(&fs, &options(std::process::id())).unwrap();
-        let Whose::Processes(processes) = scope.now(&fs).unwrap() else { panic!("processes") };
+        let Targets::Processes(processes) = scope.now(&fs).unwrap() else { panic!("processes") };
         assert!(processes.contains(&Process(child.id())));
         let scope = Scope::find(&fs, &options(child.id())).unwrap();
         child.kill().unwrap();
@@ -131,7 +131,7 @@ mod tests {
         let named = |name: &str| Options { cgroup: Some(name.into()), ..Options::default() };
         let scope = Scope::find(&fs, &named("app")).unwrap();
         assert_eq!((scope.cgroup(), scope.text().as_str()), (Some("/app"), "cgroup /app"));
-        let all = Whose::Processes([7, 8, 9].map(Process).into());
+        let all = Targets::Processes([7, 8, 9].map(Process).into());
         assert_eq!(scope.now(&fs).unwrap(), all);
         let error = Scope::find(&fs, &named("none")).unwrap_err().to_string();
         assert!(error.contains("no cgroup /none"), "{error}");

@@ -11,7 +11,7 @@ use nearfar_record::{Header, Intervals, Moved, Note, Operations, Pair, Residency
 use nearfar_topology::{Bytes, Nanoseconds, NodeId};
 
 use super::intervals::INTERVALS;
-use super::scope::Whose;
+use super::scope::Scope;
 use super::state::Recorded;
 use crate::recording::{self, Recording};
 use nearfar_command::machine::Machine;
@@ -23,7 +23,7 @@ pub(crate) struct Log {
     header: Header,
     /// `None` after an error.
     recording: Option<Recording>,
-    said: Recorded,
+    recorded: Recorded,
     /// Bytes migrated up to the last scan, by pair of nodes.
     moved: BTreeMap<(NodeId, NodeId), Bytes>,
     reason: String,
@@ -35,36 +35,36 @@ impl Log {
         name: &str,
         machine: &Machine,
         fs: &dyn Fs,
-        whose: &Whose,
+        scope: &Scope,
     ) -> anyhow::Result<Self> {
         // Accesses are not recorded; these are DAMON's intervals, by which no page is judged.
         let intervals =
             Intervals { sample_us: INTERVALS.sample_us, aggregation_us: INTERVALS.aggr_us };
-        let about = (whose.target(), Operations::Physical);
+        let about = (scope.target(), Operations::Physical);
         let header = recording::header(machine, fs, about, intervals)?;
         let recording = Recording::create(Path::new(name), &header).context("--record")?;
-        let said = Recorded { file: name.into(), bytes: recording.bytes(), error: None };
+        let recorded = Recorded { file: name.into(), bytes: recording.bytes(), error: None };
         let (moved, reason) = (BTreeMap::new(), String::new());
-        Ok(Self { header, recording: Some(recording), said, moved, reason })
+        Ok(Self { header, recording: Some(recording), recorded, moved, reason })
     }
 
     /// The state of the record.
-    pub(crate) fn said(&self) -> &Recorded {
-        &self.said
+    pub(crate) fn recorded(&self) -> &Recorded {
+        &self.recorded
     }
 
     /// Appends the present state.
     pub(crate) fn look(
         &mut self,
         fs: &dyn Fs,
-        whose: &Whose,
+        scope: &Scope,
         moved: BTreeMap<(NodeId, NodeId), Bytes>,
         reason: &str,
     ) {
         let Some(mut recording) = self.recording.take() else { return };
-        match self.append(&mut recording, fs, whose, (moved, reason)) {
+        match self.append(&mut recording, fs, scope, (moved, reason)) {
             Ok(()) => {
-                self.said.bytes = recording.bytes();
+                self.recorded.bytes = recording.bytes();
                 self.recording = Some(recording);
             }
             Err(error) => self.give_up(&error),
@@ -75,10 +75,10 @@ impl Log {
         &mut self,
         recording: &mut Recording,
         fs: &dyn Fs,
-        whose: &Whose,
+        scope: &Scope,
         (moved, reason): (BTreeMap<(NodeId, NodeId), Bytes>, &str),
     ) -> anyhow::Result<()> {
-        if let Some(nodes) = self.residency(fs, whose) {
+        if let Some(nodes) = self.residency(fs, scope) {
             recording.append(|writer, at_ns| writer.residency(&Residency { at_ns, nodes }))?;
         }
         let pairs = self.pairs(moved);
@@ -93,8 +93,8 @@ impl Log {
         Ok(())
     }
 
-    fn residency(&self, fs: &dyn Fs, whose: &Whose) -> Option<Vec<Resident>> {
-        let Some(group) = whose.group() else { return recording::in_use(fs, &self.header) };
+    fn residency(&self, fs: &dyn Fs, scope: &Scope) -> Option<Vec<Resident>> {
+        let Some(group) = scope.group() else { return recording::in_use(fs, &self.header) };
         let taken = group.taken(fs).ok()?;
         Some(taken.into_iter().map(|(node, bytes)| Resident { node, bytes: bytes.0 }).collect())
     }
@@ -115,7 +115,7 @@ impl Log {
     fn give_up(&mut self, error: &anyhow::Error) {
         let error = format!("{error:#}");
         output::note(format_args!("{error}; tiering continues without a record"));
-        self.said.error = Some(error);
+        self.recorded.error = Some(error);
     }
 
     /// Ends the record; `cpu` is the CPU time of tiering in all.

@@ -19,7 +19,7 @@ use nearfar_topology::{BasisPoints, NodeExpr};
 use serde::de::{Error as _, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::plan::{Named, TierExpr, Wishes};
+use super::plan::{Limits, Named, TierExpr};
 use nearfar_command::machine::kind_override;
 
 /// The largest headroom in percent.
@@ -116,7 +116,7 @@ impl Origin {
 
 /// The options in force, with their sources.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InForce {
+pub struct EffectiveOptions {
     /// The values.
     pub options: Options,
     /// By key; a missing one has its default.
@@ -213,12 +213,12 @@ impl Options {
     }
 
     /// The three limits, for the policy.
-    pub fn wishes(&self) -> Wishes {
+    pub fn limits(&self) -> Limits {
         let defaults = Self::defaults();
         let share = |given: Option<u32>, default: Option<u32>| {
             BasisPoints(given.or(default).unwrap_or(0).saturating_mul(100))
         };
-        Wishes {
+        Limits {
             headroom: share(self.headroom_percent, defaults.headroom_percent),
             traffic: share(self.traffic_percent, defaults.traffic_percent),
             cpu: share(self.cpu_percent, defaults.cpu_percent),
@@ -226,7 +226,7 @@ impl Options {
     }
 }
 
-impl InForce {
+impl EffectiveOptions {
     /// Options of a command over those of a file over the defaults. A command that names a scope, or tiers, disables
     /// those of the file.
     pub fn new(typed: Options, mut file: Options) -> Self {
@@ -433,20 +433,20 @@ mod tests {
         let file =
             Options::parse("headroom_percent = 4\ncpu_percent = 7\ncgroup = \"/a\"").unwrap();
         let typed = Options { headroom_percent: Some(6), pid: Some(3), ..Options::default() };
-        let mut force = InForce::new(typed, file);
-        let of = |force: &InForce, name: &str| {
-            let found = force.entries().into_iter().find(|(key, ..)| *key == name).unwrap();
+        let mut effective = EffectiveOptions::new(typed, file);
+        let of = |effective: &EffectiveOptions, name: &str| {
+            let found = effective.entries().into_iter().find(|(key, ..)| *key == name).unwrap();
             (found.1.as_u64(), found.2)
         };
-        assert_eq!(of(&force, "headroom_percent"), (Some(6), Origin::Option));
-        assert_eq!(of(&force, "cpu_percent"), (Some(7), Origin::File));
-        assert_eq!(of(&force, "traffic_percent"), (Some(10), Origin::Default));
-        assert_eq!((force.options.pid, &force.options.cgroup), (Some(3), &None));
+        assert_eq!(of(&effective, "headroom_percent"), (Some(6), Origin::Option));
+        assert_eq!(of(&effective, "cpu_percent"), (Some(7), Origin::File));
+        assert_eq!(of(&effective, "traffic_percent"), (Some(10), Origin::Default));
+        assert_eq!((effective.options.pid, &effective.options.cgroup), (Some(3), &None));
         let changes = Options { cpu_percent: Some(9), ..Options::default() };
-        assert!(force.change(changes.clone()) && !force.change(changes));
-        assert_eq!(of(&force, "cpu_percent"), (Some(9), Origin::Changed));
-        assert_eq!(of(&force, "headroom_percent"), (Some(6), Origin::Option));
-        assert_eq!(force.options.wishes().cpu, BasisPoints(900));
+        assert!(effective.change(changes.clone()) && !effective.change(changes));
+        assert_eq!(of(&effective, "cpu_percent"), (Some(9), Origin::Changed));
+        assert_eq!(of(&effective, "headroom_percent"), (Some(6), Origin::Option));
+        assert_eq!(effective.options.limits().cpu, BasisPoints(900));
     }
 
     fn any_options() -> impl Strategy<Value = Options> {

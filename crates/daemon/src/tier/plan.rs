@@ -46,18 +46,18 @@ pub struct Boundary {
 
 impl Plan {
     /// Adopts other limits; the nodes stay the same.
-    pub(crate) fn change(&mut self, wishes: Wishes) {
-        let wishes = wishes.shared_by(self.boundaries.len());
+    pub(crate) fn change(&mut self, limits: Limits) {
+        let limits = limits.shared_by(self.boundaries.len());
         for boundary in &mut self.boundaries {
-            boundary.goals = goals(boundary.far_bandwidth, wishes);
+            boundary.goals = goals(boundary.far_bandwidth, limits);
         }
     }
 
     /// A plan for tiers of a machine that does not exist.
-    pub fn imagined(tiers: Vec<NodeSet>, wishes: Wishes) -> Self {
+    pub fn imagined(tiers: Vec<NodeSet>, limits: Limits) -> Self {
         let far_bandwidth = BANDWIDTH_ASSUMED;
         let boundary =
-            Boundary { goals: goals(far_bandwidth, wishes), far_bandwidth, assumed: true };
+            Boundary { goals: goals(far_bandwidth, limits), far_bandwidth, assumed: true };
         let boundaries = vec![boundary; tiers.len().saturating_sub(1)];
         Self { tiers, boundaries, distances: BTreeMap::new() }
     }
@@ -117,7 +117,7 @@ impl Plan {
 
 /// The targets a user may set.
 #[derive(Clone, Copy, Debug)]
-pub struct Wishes {
+pub struct Limits {
     /// Share of near memory kept free.
     pub headroom: BasisPoints,
     /// Share of far bandwidth.
@@ -126,7 +126,7 @@ pub struct Wishes {
     pub cpu: BasisPoints,
 }
 
-impl Wishes {
+impl Limits {
     /// Limits of each boundary: all boundaries share the allowed CPU time.
     fn shared_by(self, boundaries: usize) -> Self {
         let share = u32::try_from(boundaries).unwrap_or(u32::MAX).max(1);
@@ -223,14 +223,14 @@ fn apart(tiers: Vec<NodeSet>, said: &str) -> anyhow::Result<Vec<NodeSet>> {
 ///
 /// # Errors
 /// Bad usage: a node that does not exist or is named twice; a machine with one tier.
-pub fn plan(machine: &Topology, wishes: Wishes, named: Named<'_>) -> anyhow::Result<Plan> {
-    of(machine, wishes, named.resolve(machine)?)
+pub fn plan(machine: &Topology, limits: Limits, named: Named<'_>) -> anyhow::Result<Plan> {
+    of(machine, limits, named.resolve(machine)?)
 }
 
 /// The same after memory hotplug: of named nodes, those of `first` that have memory now.
 pub(crate) fn again(
     machine: &Topology,
-    wishes: Wishes,
+    limits: Limits,
     named: Named<'_>,
     first: &Plan,
 ) -> anyhow::Result<Plan> {
@@ -242,14 +242,14 @@ pub(crate) fn again(
         tiers_of(machine)
     };
     let gone: NodeSet = first.nodes().without(&present);
-    of(machine, wishes, tiers).with_context(|| {
+    of(machine, limits, tiers).with_context(|| {
         format!(
             "node {gone} has no memory online any more, and without it there is nothing to tier"
         )
     })
 }
 
-fn of(machine: &Topology, wishes: Wishes, tiers: Vec<NodeSet>) -> anyhow::Result<Plan> {
+fn of(machine: &Topology, limits: Limits, tiers: Vec<NodeSet>) -> anyhow::Result<Plan> {
     if tiers.len() < 2 || tiers.iter().any(NodeSet::is_empty) {
         let has = machine.inventory();
         return Err(anyhow::anyhow!(
@@ -258,23 +258,23 @@ fn of(machine: &Topology, wishes: Wishes, tiers: Vec<NodeSet>) -> anyhow::Result
         ))
         .ends_with(Exit::Failed);
     }
-    let wishes = wishes.shared_by(tiers.len() - 1);
-    let boundaries = tiers.iter().skip(1).map(|far| boundary(machine, wishes, far)).collect();
+    let limits = limits.shared_by(tiers.len() - 1);
+    let boundaries = tiers.iter().skip(1).map(|far| boundary(machine, limits, far)).collect();
     Ok(Plan { tiers, boundaries, distances: machine.distances.clone() })
 }
 
-fn boundary(machine: &Topology, wishes: Wishes, far: &NodeSet) -> Boundary {
+fn boundary(machine: &Topology, limits: Limits, far: &NodeSet) -> Boundary {
     let wanted = Wanted { machine, nodes: far, cpu_nodes: None, mix: Mix::TWO_TO_ONE };
     let known = source::figures(None, wanted).ok().map(|figures| figures.ideal());
     let far_bandwidth = known.unwrap_or(BANDWIDTH_ASSUMED);
-    Boundary { goals: goals(far_bandwidth, wishes), far_bandwidth, assumed: known.is_none() }
+    Boundary { goals: goals(far_bandwidth, limits), far_bandwidth, assumed: known.is_none() }
 }
 
 /// Goals by the user's limits, for this far bandwidth.
-fn goals(far_bandwidth: BytesPerSecond, wishes: Wishes) -> Goals {
-    let traffic = u128::from(far_bandwidth.0) * u128::from(wishes.traffic.0) / 10_000;
+fn goals(far_bandwidth: BytesPerSecond, limits: Limits) -> Goals {
+    let traffic = u128::from(far_bandwidth.0) * u128::from(limits.traffic.0) / 10_000;
     let traffic = BytesPerSecond(u64::try_from(traffic).unwrap_or(u64::MAX).max(1));
-    Goals { headroom: wishes.headroom, cpu: wishes.cpu, ..Goals::with_traffic(traffic) }
+    Goals { headroom: limits.headroom, cpu: limits.cpu, ..Goals::with_traffic(traffic) }
 }
 
 #[cfg(test)]
@@ -283,8 +283,8 @@ mod tests {
     use nearfar_topology::MemoryKind;
     use nearfar_topology::testkit::{machine, node};
 
-    const WISHES: Wishes =
-        Wishes { headroom: BasisPoints(200), traffic: BasisPoints(1000), cpu: BasisPoints(500) };
+    const LIMITS: Limits =
+        Limits { headroom: BasisPoints(200), traffic: BasisPoints(1000), cpu: BasisPoints(500) };
 
     fn three() -> Topology {
         machine([
@@ -296,12 +296,12 @@ mod tests {
     }
 
     fn tiers(named: Named<'_>) -> Result<String, String> {
-        plan(&three(), WISHES, named).map(|plan| plan.order()).map_err(|e| format!("{e:#}"))
+        plan(&three(), LIMITS, named).map(|plan| plan.order()).map_err(|e| format!("{e:#}"))
     }
 
     #[test]
     fn unasked_all_tiers_are_tiered_and_share_the_cpu_time() {
-        let plan = plan(&three(), WISHES, Named::default()).unwrap();
+        let plan = plan(&three(), LIMITS, Named::default()).unwrap();
         assert_eq!(plan.order(), "1 over 0 over 2-3");
         let cpu: Vec<u32> = plan.boundaries.iter().map(|one| one.goals.cpu.0).collect();
         assert_eq!(cpu, [250, 250]);
@@ -323,7 +323,7 @@ mod tests {
         let inverted = |text: &str| {
             let expr: TierExpr = text.parse().unwrap();
             let named = Named { tiers: Some(&expr), ..Named::default() };
-            let plan = plan(&three(), WISHES, named).unwrap();
+            let plan = plan(&three(), LIMITS, named).unwrap();
             let found = plan.inverted(&three());
             found.map(|(upper, lower)| format!("{upper} over {lower}"))
         };
@@ -354,19 +354,19 @@ mod tests {
     fn a_node_that_is_gone_is_left_out_and_the_last_far_one_ends_it() {
         let far: NodeExpr = "2,3".parse().unwrap();
         let named = Named { far: Some(&far), ..Named::default() };
-        let first = plan(&three(), WISHES, named).unwrap();
+        let first = plan(&three(), LIMITS, named).unwrap();
         let left = machine([
             node(0).cpus(0..2),
             node(1).kind(MemoryKind::Hbm),
             node(2).kind(MemoryKind::Cxl),
         ]);
-        assert_eq!(again(&left, WISHES, named, &first).unwrap().order(), "0-1 over 2");
+        assert_eq!(again(&left, LIMITS, named, &first).unwrap().order(), "0-1 over 2");
         assert_eq!(
-            again(&left, WISHES, Named::default(), &first).unwrap().order(),
+            again(&left, LIMITS, Named::default(), &first).unwrap().order(),
             "1 over 0 over 2"
         );
         let none = machine([node(0).cpus(0..2), node(1).kind(MemoryKind::Hbm)]);
-        let error = format!("{:#}", again(&none, WISHES, named, &first).unwrap_err());
+        let error = format!("{:#}", again(&none, LIMITS, named, &first).unwrap_err());
         assert!(error.contains("node 2-3 has no memory online"), "{error}");
     }
 }

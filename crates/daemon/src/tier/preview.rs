@@ -7,10 +7,10 @@ use nearfar_kernel::damon::room;
 use nearfar_kernel::journal::Journal;
 use nearfar_topology::{BasisPoints, Bytes, NodeSet, Topology};
 
-use super::options::InForce;
+use super::options::EffectiveOptions;
 use super::plan::{self, Plan};
 use super::schemes::specifications;
-use super::scope::Whose;
+use super::scope::Scope;
 use super::service::{damon_stat, held};
 use crate::settings;
 
@@ -18,20 +18,20 @@ use crate::settings;
 ///
 /// # Errors
 /// The reasons for which a start would be refused, except for privileges.
-pub fn preview(machine: &Machine, force: &InForce) -> anyhow::Result<String> {
-    let options = &force.options;
+pub fn preview(machine: &Machine, effective: &EffectiveOptions) -> anyhow::Result<String> {
+    let options = &effective.options;
     let machine = machine.with_kinds(options.kind.as_deref().unwrap_or_default());
     let fs = machine.open()?;
     let (topology, _) = machine.read(&*fs)?;
-    let plan = plan::plan(&topology, options.wishes(), options.named())?;
+    let plan = plan::plan(&topology, options.limits(), options.named())?;
     plan.note_doubts(&topology);
     let mut out = lines(&plan, &topology);
     if !machine.is_live() {
         return Ok(out);
     }
-    let whose = Whose::find(&*fs, options)?;
-    let _ = writeln!(out, "would tier {}", whose.text());
-    let (_, kdamonds) = specifications(&*fs, &plan, whose.group())?;
+    let scope = Scope::find(&*fs, options)?;
+    let _ = writeln!(out, "would tier {}", scope.text());
+    let (_, kdamonds) = specifications(&*fs, &plan, scope.group())?;
     let journal = Journal::new(Journal::default_dir(), &*fs, "/");
     let room = room::planned(&journal, &*fs, kdamonds.len(), damon_stat(options));
     let changes = room.map_err(held)?;

@@ -51,7 +51,7 @@ impl Group {
 
 /// The memory that is tiered.
 #[derive(Clone, Debug)]
-pub(crate) enum Whose {
+pub(crate) enum Scope {
     Machine,
     Cgroup(Group),
     Tree(Tree),
@@ -77,7 +77,7 @@ pub(crate) struct Tree {
     group: Group,
 }
 
-impl Whose {
+impl Scope {
     /// The scope that the options name.
     pub(crate) fn find(fs: &dyn Fs, options: &Options) -> anyhow::Result<Self> {
         Ok(match (&options.cgroup, options.pid) {
@@ -313,7 +313,7 @@ mod tests {
         files.insert("cg/app/cgroup.controllers", "cpu pids");
         let fs = TreeFs(files);
         let options = Options { cgroup: Some("app".into()), ..Options::default() };
-        let named = format!("{:#}", Whose::find(&fs, &options).unwrap_err());
+        let named = format!("{:#}", Scope::find(&fs, &options).unwrap_err());
         assert!(named.starts_with("--cgroup app: "), "{named}");
         for error in [refused(&fs, own), named] {
             assert!(error.contains("echo +memory > /cg/cgroup.subtree_control"), "{error}");

@@ -22,10 +22,10 @@ use nearfar_topology::Nanoseconds;
 use super::change;
 use super::damon::DamonMigrator;
 use super::log::Log;
-use super::options::{InForce, Options};
+use super::options::{EffectiveOptions, Options};
 use super::plan::{self, Plan};
 use super::schemes::specifications;
-use super::scope::Whose;
+use super::scope::Scope;
 use super::state::{self, Ledger, More, State};
 use crate::history::History;
 use crate::last;
@@ -50,11 +50,16 @@ pub const NAP: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// The reason why it can't start or ended early.
-pub fn serve(machine: &Machine, force: InForce, for_run: bool, claim: Claim) -> anyhow::Result<()> {
+pub fn serve(
+    machine: &Machine,
+    effective: EffectiveOptions,
+    for_run: bool,
+    claim: Claim,
+) -> anyhow::Result<()> {
     let dir = Journal::default_dir();
     let _ = std::fs::remove_file(state::ended_path(&dir));
     let mut begun = false;
-    let served = set_and_serve(machine, force, for_run, &mut begun);
+    let served = set_and_serve(machine, effective, for_run, &mut begun);
     if let (Err(error), true) = (&served, begun) {
         // The reason is for `status`. A start that was refused never ran; its reason has been shown.
         let _ = state::write_ended(&dir, &exit::text(error));
@@ -65,16 +70,16 @@ pub fn serve(machine: &Machine, force: InForce, for_run: bool, claim: Claim) -> 
 
 fn set_and_serve(
     machine: &Machine,
-    force: InForce,
+    effective: EffectiveOptions,
     for_run: bool,
     begun: &mut bool,
 ) -> anyhow::Result<()> {
     let stop = interrupt::flag()?;
     let fs = RootFs::live()?;
-    let machine = machine.with_kinds(force.options.kind.as_deref().unwrap_or_default());
+    let machine = machine.with_kinds(effective.options.kind.as_deref().unwrap_or_default());
     let (topology, _) = machine.read(&fs)?;
-    let options = &force.options;
-    let plan = plan::plan(&topology, options.wishes(), options.named())?;
+    let options = &effective.options;
+    let plan = plan::plan(&topology, options.limits(), options.named())?;
     plan.note_doubts(&topology);
     let journal = Journal::new(Journal::default_dir(), &fs, "/");
     journal.make_dir()?;
@@ -86,11 +91,11 @@ fn set_and_serve(
     }
     journal.restore(BY, OnConflict::Refuse).context("restoring the settings of an earlier run")?;
     let made = for_run.then(|| turn.make(&fs, &run_name())).transpose()?;
-    let whose = match &made {
-        Some(own) => Whose::run(&fs, own.path())?,
-        None => Whose::find(&fs, options)?,
+    let scope = match &made {
+        Some(own) => Scope::run(&fs, own.path())?,
+        None => Scope::find(&fs, options)?,
     };
-    let log = options.record.as_ref().map(|name| Log::create(name, &machine, &fs, &whose));
+    let log = options.record.as_ref().map(|name| Log::create(name, &machine, &fs, &scope));
     let log = log.transpose()?;
     let (us, clock) = (Identity::own(), Stopwatch::start());
     let (ledger, first) = (Ledger::default(), plan.clone());
@@ -100,8 +105,8 @@ fn set_and_serve(
         machine,
         first,
         plan,
-        force,
-        whose,
+        effective,
+        scope,
         log,
         ledger,
         history: History::default(),
@@ -179,8 +184,8 @@ struct Service<'a> {
     /// The plan at the start, and the present one.
     first: Plan,
     plan: Plan,
-    force: InForce,
-    whose: Whose,
+    effective: EffectiveOptions,
+    scope: Scope,
     log: Option<Log>,
     ledger: Ledger,
     history: History,
@@ -206,8 +211,8 @@ impl Service<'_> {
                 return Ok(());
             }
             let (machine, _) = self.machine.read(self.fs)?;
-            let options = &self.force.options;
-            self.plan = plan::again(&machine, options.wishes(), options.named(), &self.first)?;
+            let options = &self.effective.options;
+            self.plan = plan::again(&machine, options.limits(), options.named(), &self.first)?;
             let now = self.plan.nodes();
             self.ledger.gone = self.first.nodes().without(&now);
             output::note(format_args!(
@@ -222,14 +227,14 @@ impl Service<'_> {
     where
         Self: 'a,
     {
-        let (nodes, specifications) = specifications(self.fs, &self.plan, self.whose.group())?;
-        let damon_stat = damon_stat(&self.force.options);
+        let (nodes, specifications) = specifications(self.fs, &self.plan, self.scope.group())?;
+        let damon_stat = damon_stat(&self.effective.options);
         output::note_paused(self.fs, damon_stat);
         let session =
             Session::start(self.fs, self.journal, &specifications, damon_stat).map_err(held)?;
         let pages =
-            DamonMigrator::new(self.fs, session, nodes, self.whose.group().cloned(), &self.plan);
-        let keep = self.force.options.keep_numa_balancing == Some(true);
+            DamonMigrator::new(self.fs, session, nodes, self.scope.group().cloned(), &self.plan);
+        let keep = self.effective.options.keep_numa_balancing == Some(true);
         turn_numa_balancing_off(self.fs, self.journal, BY, keep)?;
         Ok(pages)
     }
@@ -248,7 +253,7 @@ impl Service<'_> {
         let mut turns = Turns::new(loops);
         let (mut due, mut shown) = (Duration::ZERO, None);
         while !pages.has_changed() {
-            if stop.load(Ordering::Relaxed) || self.whose.is_over(self.fs)? {
+            if stop.load(Ordering::Relaxed) || self.scope.is_over(self.fs)? {
                 return Ok(false);
             }
             self.heed(&mut turns, pages)?;
@@ -276,17 +281,17 @@ impl Service<'_> {
 
     /// The error that the tiered memory has gone, or else the given one.
     fn gone(&self, pages: &DamonMigrator<'_>, error: anyhow::Error) -> anyhow::Error {
-        self.whose.check(self.fs).and_then(|()| pages.gone()).err().unwrap_or(error)
+        self.scope.check(self.fs).and_then(|()| pages.gone()).err().unwrap_or(error)
     }
 
     /// Adopts options that `nearfar tier config` requests.
     fn heed(&mut self, turns: &mut Turns, pages: &mut DamonMigrator<'_>) -> anyhow::Result<()> {
         let dir = self.journal.dir();
         let Some(asked) = change::asked(dir, self.us) else { return Ok(()) };
-        if self.force.change(asked) {
-            let wishes = self.force.options.wishes();
-            self.plan.change(wishes);
-            pages.set_headroom(wishes.headroom);
+        if self.effective.change(asked) {
+            let limits = self.effective.options.limits();
+            self.plan.change(limits);
+            pages.set_headroom(limits.headroom);
             turns.set_goals(self.plan.boundaries.iter().map(|boundary| boundary.goals));
         }
         self.show(turns, pages)?;
@@ -304,16 +309,16 @@ impl Service<'_> {
             }
         });
         let reason = reasons.collect::<Vec<_>>().join(", ");
-        log.look(self.fs, &self.whose, self.ledger.sum(pages), &reason);
+        log.look(self.fs, &self.scope, self.ledger.sum(pages), &reason);
     }
 
     /// Reports the present state, in the status file and on the output.
     fn show(&mut self, turns: &Turns, pages: &DamonMigrator<'_>) -> anyhow::Result<()> {
         let more = More {
             identity: self.us,
-            tree: self.whose.root(),
-            settings: &self.force,
-            recording: self.log.as_ref().map(Log::said),
+            tree: self.scope.root(),
+            settings: &self.effective,
+            recording: self.log.as_ref().map(Log::recorded),
             plan: &self.plan,
             ledger: &self.ledger,
             running_s: self.clock.elapsed().as_secs(),

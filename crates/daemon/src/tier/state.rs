@@ -21,7 +21,7 @@ use nearfar_topology::{Bytes, Nanoseconds, NodeId, NodeSet};
 use serde::{Deserialize, Serialize};
 
 use super::damon::DamonMigrator;
-use super::options::InForce;
+use super::options::EffectiveOptions;
 use super::plan::Plan;
 use crate::history::{Decision, History};
 use nearfar_policy::tiering::clock_hand::PAGE;
@@ -44,7 +44,7 @@ pub struct State {
     /// The root of the tiered process tree, if one was requested.
     pub(crate) tree: Option<u32>,
     /// The options in force.
-    pub settings: InForce,
+    pub settings: EffectiveOptions,
     pub(crate) recording: Option<Recorded>,
     /// Between each tier and the next, fastest first.
     pub(crate) boundaries: Vec<Between>,
@@ -217,7 +217,7 @@ impl State {
         };
         format!(
             "Tiering{} for {} s (process {})\n{}{gone}{}  CPU time {} ms\n{}",
-            self.whose(),
+            self.scope(),
             self.running_s,
             self.identity.pid,
             self.boundaries.iter().map(boundary).collect::<String>(),
@@ -227,7 +227,7 @@ impl State {
         )
     }
 
-    fn whose(&self) -> String {
+    fn scope(&self) -> String {
         let cgroup = self.cgroup.as_ref().map(|path| format!(" cgroup {path}"));
         let tree = self.tree.map(|pid| format!(" (process {pid} and its descendants)"));
         format!("{}{}", cgroup.unwrap_or_default(), tree.unwrap_or_default())
@@ -320,7 +320,7 @@ fn why(reason: &str) -> &'static str {
 pub(crate) struct More<'a> {
     pub(crate) identity: Identity,
     pub(crate) tree: Option<u32>,
-    pub(crate) settings: &'a InForce,
+    pub(crate) settings: &'a EffectiveOptions,
     pub(crate) recording: Option<&'a Recorded>,
     pub(crate) plan: &'a Plan,
     pub(crate) ledger: &'a Ledger,

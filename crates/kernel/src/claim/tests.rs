@@ -68,7 +68,7 @@ fn a_claim_can_be_handed_to_a_child_without_a_moment_of_nobodys() {
 fn a_process_that_has_ended_is_no_holder_even_if_its_number_is_in_use() {
     let (_dir, about) = place();
     let claim = Claim::take(&about).unwrap();
-    let text = said(&claim.file).replace("started_ticks\":", "started_ticks\":1");
+    let text = text_of(&claim.file).replace("started_ticks\":", "started_ticks\":1");
     claim.file.set_len(0).unwrap();
     (&claim.file).write_all(text.as_bytes()).unwrap();
     assert!(Claim::holder(&about).is_none());

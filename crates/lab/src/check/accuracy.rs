@@ -96,8 +96,8 @@ pub fn check(
         .map(|machine| {
             say.line(&format!("{} with {}", machine.name, counted(machine.cpus(), "CPU")));
             in_guest(setting, machine, &programs, &script(machine), say)?;
-            let said = programs.take("results");
-            compare(machine, &said).map_err(|found| CheckError::Said {
+            let text = programs.take("results");
+            compare(machine, &text).map_err(|found| CheckError::Said {
                 machine: machine.name.clone(),
                 cpus: machine.cpus(),
                 found,
@@ -162,8 +162,8 @@ fn script(machine: &Machine) -> String {
 }
 
 /// Compares the script's output with the machine file.
-fn compare(machine: &Machine, said: &str) -> Result<Guest, String> {
-    let mut results = Results::of(said);
+fn compare(machine: &Machine, text: &str) -> Result<Guest, String> {
+    let mut results = Results::of(text);
     let head = results.take()?;
     let slow_motion = number(&head, "slow_motion")?;
     let (mut latencies, mut walks, mut bandwidths) = (Vec::new(), Vec::new(), Vec::new());
@@ -194,8 +194,8 @@ fn compare(machine: &Machine, said: &str) -> Result<Guest, String> {
     })
 }
 
-fn turmoil(said: &Value) -> Result<Turmoil, String> {
-    let count = |name: &str| said[name].as_u64().ok_or_else(|| format!("{said} has no {name}"));
+fn turmoil(text: &Value) -> Result<Turmoil, String> {
+    let count = |name: &str| text[name].as_u64().ok_or_else(|| format!("{text} has no {name}"));
     let (backwards, early) = (count("backwards")?, count("early")?);
     Ok(Turmoil { sleeps: count("sleeps")?, backwards, early, ok: backwards + early == 0 })
 }
@@ -330,7 +330,7 @@ mod tests {
     use crate::machine::catalog::built_in;
 
     /// The script's output for cxl-2tier in a guest as configured, after `change` has modified the values.
-    fn said(change: impl Fn(usize, f64) -> f64) -> String {
+    fn output(change: impl Fn(usize, f64) -> f64) -> String {
         let figures = [
             128.5, 116.0, 29.0, 11.6, 54.9, 54.9, 54.9, 262.5, 250.0, 62.5, 25.0, 27.0, 27.0, 27.0,
         ];
@@ -346,7 +346,7 @@ mod tests {
     fn a_clock_that_misbehaves_is_marked() {
         let machine = built_in("cxl-2tier").unwrap();
         for wrong in ["backwards", "early"] {
-            let text = said(|_, figure| figure);
+            let text = output(|_, figure| figure);
             let text = text.replace(&format!("\"{wrong}\":0"), &format!("\"{wrong}\":1"));
             assert!(!is_ok(&[compare(&machine, &text).unwrap()]), "{wrong}");
         }
@@ -354,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_guest_as_configured_is_fine() {
-        let guest = compare(&built_in("cxl-2tier").unwrap(), &said(|_, figure| figure)).unwrap();
+        let guest = compare(&built_in("cxl-2tier").unwrap(), &output(|_, figure| figure)).unwrap();
         assert!(is_ok(std::slice::from_ref(&guest)), "{}", table(&[guest]));
     }
 
@@ -363,7 +363,7 @@ mod tests {
         let machine = built_in("cxl-2tier").unwrap();
         for index in 0..14 {
             let slower = |at, figure: f64| if at == index { figure * 0.8 } else { figure };
-            let guest = compare(&machine, &said(slower)).unwrap();
+            let guest = compare(&machine, &output(slower)).unwrap();
             assert!(!is_ok(std::slice::from_ref(&guest)));
             // The time of page walks is the difference of the first two.
             let rows = if index % 7 < 2 { 2 } else { 1 };
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn slow_motion_is_taken_out() {
-        let text = said(|at, figure| if at % 7 < 4 { figure * 40.0 } else { figure / 40.0 });
+        let text = output(|at, figure| if at % 7 < 4 { figure * 40.0 } else { figure / 40.0 });
         let text = text.replace("\"slow_motion\":1", "\"slow_motion\":40");
         assert!(is_ok(&[compare(&built_in("cxl-2tier").unwrap(), &text).unwrap()]));
     }
@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn a_missing_or_strange_result_is_an_error() {
         let machine = built_in("cxl-2tier").unwrap();
-        let text = said(|_, figure| figure);
+        let text = output(|_, figure| figure);
         let cut = &text[..text.trim_end().rfind('\n').unwrap()];
         assert_eq!(compare(&machine, cut), Err("a result is missing".to_owned()));
         assert!(compare(&machine, &text.replace("gbps", "mbps")).unwrap_err().contains("no gbps"));

@@ -127,8 +127,8 @@ fn script(curves: &Curves) -> String {
 }
 
 /// Compares the script's output with the curves.
-fn compare(curves: &Curves, said: &str) -> Result<Vec<Row>, String> {
-    let mut results = Results::of(said);
+fn compare(curves: &Curves, text: &str) -> Result<Vec<Row>, String> {
+    let mut results = Results::of(text);
     let one = |(share, load): (f64, f64)| {
         let result = results.take()?;
         let (emulated_gbps, read_share) =
@@ -190,7 +190,7 @@ mod tests {
     }
 
     /// The program's output where every latency is `times` the curve's.
-    fn said(times: f64) -> String {
+    fn output(times: f64) -> String {
         let curves = curves();
         let line = |(share, load): (f64, f64)| {
             let (gbps, ns) =
@@ -206,7 +206,7 @@ mod tests {
             vec![Checked {
                 curve: "x".to_owned(),
                 scale: 1.0,
-                rows: compare(&curves(), &said(times)).unwrap(),
+                rows: compare(&curves(), &output(times)).unwrap(),
             }]
         };
         assert!(is_ok(&rows(1.0)) && is_ok(&rows(1.02)));
@@ -216,14 +216,14 @@ mod tests {
 
     #[test]
     fn traffic_that_was_not_there_is_marked() {
-        let text = said(1.0).replacen("\"gbps\":", "\"gbps\":0.1e-3,\"x\":", 1);
+        let text = output(1.0).replacen("\"gbps\":", "\"gbps\":0.1e-3,\"x\":", 1);
         assert!(compare(&curves(), &text).unwrap().iter().filter(|row| !row.ok).count() == 1);
     }
 
     #[test]
     fn a_missing_or_strange_result_is_an_error() {
         assert_eq!(compare(&curves(), ""), Err("a result is missing".to_owned()));
-        let error = compare(&curves(), &said(1.0).replace("gbps", "mbps")).unwrap_err();
+        let error = compare(&curves(), &output(1.0).replace("gbps", "mbps")).unwrap_err();
         assert!(error.contains("no gbps"), "{error}");
     }
 

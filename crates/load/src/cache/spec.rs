@@ -194,9 +194,9 @@ impl Workload {
             Spec::Cachebench(path) => configured(path, shape)?,
             Spec::Zipf(exponent) => {
                 let zipf = Zipf::new(shape.keys.unwrap_or(KEYS), *exponent)?;
-                said(Popularity::Zipf(zipf), shape)?
+                synthetic(Popularity::Zipf(zipf), shape)?
             }
-            Spec::Uniform => said(Popularity::Uniform, shape)?,
+            Spec::Uniform => synthetic(Popularity::Uniform, shape)?,
         };
         parts.fill &= shape.fill == Fill::AsIs;
         let drawn = Synthetic::new(parts, seed).with_context(|| format!("workload {spec}"))?;
@@ -251,7 +251,7 @@ fn mixed(ratios: Ratios) -> String {
 }
 
 /// A synthetic workload given by name.
-fn said(popularity: Popularity, shape: Shape) -> anyhow::Result<Parts> {
+fn synthetic(popularity: Popularity, shape: Shape) -> anyhow::Result<Parts> {
     let mix = shape.mix.unwrap_or(Mix(Ratios { get: 1.0, ..Ratios::default() }));
     let bytes = shape.value_bytes.unwrap_or(ByteRange(VALUE_BYTES, VALUE_BYTES));
     Ok(Parts {

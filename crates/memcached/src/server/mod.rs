@@ -263,7 +263,7 @@ impl Server {
             let failed = |why: String| Failed { thread: name, why };
             let one = match thread.join() {
                 Ok(one) => one.map_err(|error| failed(error.to_string())),
-                Err(panic) => Err(failed(nearfar_cache::mover::said(&*panic))),
+                Err(panic) => Err(failed(nearfar_cache::mover::panic_message(&*panic))),
             };
             ended = ended.and(one);
         }

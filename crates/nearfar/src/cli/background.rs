@@ -64,12 +64,12 @@ pub(super) fn start<S>(
     let waited = Stopwatch::start();
     while waited.elapsed() < PATIENCE {
         if let Some(state) = runs(child.id()) {
-            output::print_error(&said(log)?);
+            output::print_error(&read_messages(log)?);
             return Ok(state);
         }
         if let Some(status) = child.try_wait().context("waiting for the process to start")? {
             let exit = if status.code() == Some(2) { Exit::Usage } else { Exit::Failed };
-            let said = said(log)?;
+            let said = read_messages(log)?;
             let said = said.trim().trim_start_matches("nearfar: ");
             anyhow::ensure!(!said.is_empty(), "it was ended ({status}) before it ran");
             return Err(WithExit { exit, error: anyhow::anyhow!("{said}") }.into());
@@ -109,7 +109,7 @@ fn end(child: &mut Child, service: Service) -> anyhow::Result<()> {
     )
 }
 
-fn said(mut log: std::fs::File) -> anyhow::Result<String> {
+fn read_messages(mut log: std::fs::File) -> anyhow::Result<String> {
     use std::io::{Read as _, Seek as _};
     let mut text = String::new();
     log.rewind()

@@ -15,7 +15,7 @@ use std::process::{Command, ExitCode, ExitStatus};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use nearfar_containers::annotations::{self, Classes, Wishes};
+use nearfar_containers::annotations::{self, Classes, Request};
 use nearfar_containers::bundle::{self, Config, Edits};
 use nearfar_containers::policy::MemoryPolicy;
 use nearfar_containers::resolve::{Resolved, resolve};
@@ -245,20 +245,20 @@ impl Wrapper<'_> {
         if config.is_sandbox() {
             return Ok(Resolved::default());
         }
-        let wishes = Wishes::read(&config.annotations(), config.name(), &self.classes()?)?;
+        let request = Request::read(&config.annotations(), config.name(), &self.classes()?)?;
         let variable = std::env::var("NEARFAR_OCI_MEMORY").ok().filter(|kind| !kind.is_empty());
-        let wishes = wishes
+        let request = request
             .or_memory("--memory", self.args.memory.as_deref())?
             .or_memory("NEARFAR_OCI_MEMORY", variable.as_deref())?;
         let mut resolved = Resolved::default();
-        if !wishes.is_empty() {
+        if !request.is_empty() {
             let machine = self.args.machine.select();
             let fs = machine.open()?;
             let (topology, _) = machine.read(fs.as_ref())?;
-            let seat = Seat::new(&topology, config.cpuset(), &wishes, fs.as_ref())?;
-            resolved = resolve(&wishes, &seat)?;
+            let seat = Seat::new(&topology, config.cpuset(), &request, fs.as_ref())?;
+            resolved = resolve(&request, &seat)?;
         }
-        if wishes.memory.is_none() {
+        if request.memory.is_none() {
             // A policy of others, which the runtime may not know.
             resolved.policy = config.policy()?;
         }

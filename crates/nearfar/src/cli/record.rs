@@ -222,7 +222,7 @@ fn record(
     session.stop()?;
     let bytes = recording.bytes();
     let (ending, summary) = recording.end(cost.kernel_ns(), place::own_cpu(fs))?;
-    Ok(said(args, (snapshots, bytes), ending, summary))
+    Ok(summary_text(args, (snapshots, bytes), ending, summary))
 }
 
 /// Progress of a recording, and the line that shows it.
@@ -264,7 +264,7 @@ fn share(part: u64, whole: u64) -> String {
     format!("{}.{:02} %", part / 100, part % 100)
 }
 
-fn said(
+fn summary_text(
     args: &Args,
     (snapshots, bytes): (u64, u64),
     ending: Ending,
@@ -286,7 +286,7 @@ fn said(
         )
     };
     if let Some((dir, summary)) = args.parquet.dir.as_ref().zip(summary) {
-        text += &format!("\n{}", parquet::said(dir, summary));
+        text += &format!("\n{}", parquet::summary_text(dir, summary));
     }
     text
 }

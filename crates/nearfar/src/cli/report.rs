@@ -15,7 +15,7 @@ use nearfar_command::number::{percent, whole};
 use nearfar_command::{new_file, output, terminal};
 use nearfar_report::access::{self, Kind, Loaded, Options, Screen};
 
-use super::record::parquet::{LabelArgs, said};
+use super::record::parquet::{LabelArgs, summary_text};
 
 /// Arguments as typed.
 #[derive(Debug, clap::Args)]
@@ -195,7 +195,7 @@ fn parquet(args: &ParquetArgs) -> anyhow::Result<()> {
     let fs = Machine::default().open()?;
     let mut dataset = args.labels.open(fs.as_ref(), &args.dir, &loaded.record.header)?;
     dataset.all(&loaded.record)?;
-    output::remark(said(&args.dir, dataset.end()?));
+    output::remark(summary_text(&args.dir, dataset.end()?));
     Ok(())
 }
 

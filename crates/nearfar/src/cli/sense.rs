@@ -11,7 +11,7 @@ use std::time::Duration;
 use nearfar_kernel::fs::RootFs;
 use nearfar_kernel::journal::Journal;
 use nearfar_kernel::{chase, process};
-use nearfar_policy::ports::{Reading, Sensor, Unusable, Whose};
+use nearfar_policy::ports::{Reading, Sensor, Targets, Unusable};
 use nearfar_policy::traffic::Process;
 use nearfar_topology::Nanoseconds;
 
@@ -58,8 +58,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let journal = Journal::new(Journal::default_dir(), &fs, "/");
     let scene = Scene { fs: &fs, machine: &machine, journal: &journal, by: BY };
     let chosen = chosen(sense::all(scene), &args.sensors).ends_with(Exit::Usage)?;
-    let whose = whose(&fs, &args.pids)?;
-    let outcomes = sensed(chosen, &whose, args.duration, &stop);
+    let targets = targets(&fs, &args.pids)?;
+    let outcomes = sensed(chosen, &targets, args.duration, &stop);
     let asked = !args.sensors.is_empty();
     let report = report::of(&scene, lab, &outcomes);
     if args.json {
@@ -89,27 +89,27 @@ fn chosen<'a>(
     Ok(all)
 }
 
-fn whose(fs: &RootFs, pids: &[u32]) -> anyhow::Result<Whose> {
+fn targets(fs: &RootFs, pids: &[u32]) -> anyhow::Result<Targets> {
     if pids.is_empty() {
-        return Ok(Whose::Machine);
+        return Ok(Targets::Machine);
     }
     let mut processes = std::collections::BTreeSet::new();
     for pid in pids {
         anyhow::ensure!(process::lives(fs, *pid), "--pid {pid}: no such process");
         processes.extend(process::tree(fs, *pid)?.into_iter().map(Process));
     }
-    Ok(Whose::Processes(processes))
+    Ok(Targets::Processes(processes))
 }
 
 /// Runs all sensors for this time, or until `stop`.
 fn sensed<'a>(
     sensors: Vec<Box<dyn Sensor + 'a>>,
-    whose: &Whose,
+    targets: &Targets,
     duration: Duration,
     stop: &AtomicBool,
 ) -> Vec<Outcome<'a>> {
     let begin = |mut sensor: Box<dyn Sensor + 'a>| {
-        let started = sensor.start(whose, chase::now()).map(|()| Reading::default());
+        let started = sensor.start(targets, chase::now()).map(|()| Reading::default());
         (sensor, started)
     };
     let mut outcomes: Vec<Outcome<'a>> = sensors.into_iter().map(begin).collect();

@@ -249,7 +249,7 @@ fn tiering_pid() -> u32 {
     u32::try_from(status()["pid"].as_u64().unwrap()).unwrap()
 }
 
-fn said(run: &mut Child) -> String {
+fn stderr_of(run: &mut Child) -> String {
     let mut said = String::new();
     run.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     said
@@ -344,7 +344,7 @@ pub(crate) fn what_a_killed_run_with_tiering_has_set_is_put_back() {
     wait();
     assert_ne!(with_cgroups(), before);
     drop(run.stdin.take());
-    let said = said(&mut run);
+    let said = stderr_of(&mut run);
     assert!(run.wait().unwrap().success() && said.contains("tiering ended before CMD"), "{said}");
     assert_eq!(with_cgroups(), before);
 

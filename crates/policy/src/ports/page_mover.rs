@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use nearfar_topology::{Nanoseconds, NodeId};
 
-use super::sensor::Whose;
+use super::sensor::Targets;
 use crate::traffic::{Memory, Page, Process};
 
 /// A requested move of a page.
@@ -43,7 +43,7 @@ pub trait PageMover {
     ///
     /// # Errors
     /// Errors of the machine; there is nothing left to balance.
-    fn whose(&mut self) -> Result<Whose, Self::Error>;
+    fn targets(&mut self) -> Result<Targets, Self::Error>;
 
     /// Present memory of the nodes, in the order of the layout.
     ///

@@ -135,7 +135,7 @@ impl core::error::Error for Unusable {}
 
 /// The processes to observe. A sensor leaves out accesses of others, if it can distinguish them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Whose {
+pub enum Targets {
     /// All processes.
     #[default]
     Machine,
@@ -143,7 +143,7 @@ pub enum Whose {
     Processes(BTreeSet<Process>),
 }
 
-impl Whose {
+impl Targets {
     /// Whether a process is in scope.
     #[must_use]
     pub fn has(&self, process: Process) -> bool {
@@ -183,7 +183,7 @@ pub trait Sensor {
     ///
     /// # Errors
     /// [`Unusable`]; then all settings are as before.
-    fn start(&mut self, whose: &Whose, now: Nanoseconds) -> Result<(), Unusable>;
+    fn start(&mut self, targets: &Targets, now: Nanoseconds) -> Result<(), Unusable>;
 
     /// The values since the last reading.
     ///
@@ -222,8 +222,8 @@ impl<S: Sensor + ?Sized> Sensor for Box<S> {
         (**self).check()
     }
 
-    fn start(&mut self, whose: &Whose, now: Nanoseconds) -> Result<(), Unusable> {
-        (**self).start(whose, now)
+    fn start(&mut self, targets: &Targets, now: Nanoseconds) -> Result<(), Unusable> {
+        (**self).start(targets, now)
     }
 
     fn read(&mut self, now: Nanoseconds) -> Result<Reading, Unusable> {
@@ -253,7 +253,7 @@ mod tests {
         let lacking = Unusable::new(Why::Absent, "no /sys/x");
         assert_eq!(lacking.to_string(), "no /sys/x");
         assert_eq!(lacking.but("load y").to_string(), "no /sys/x; load y");
-        assert!(Whose::Machine.has(Process(1)) && !Whose::Processes([].into()).has(Process(1)));
+        assert!(Targets::Machine.has(Process(1)) && !Targets::Processes([].into()).has(Process(1)));
     }
 
     /// A sensor that records its calls in its cost and remembers the density.
@@ -292,7 +292,7 @@ mod tests {
             self.call(1)
         }
 
-        fn start(&mut self, _: &Whose, _: Nanoseconds) -> Result<(), Unusable> {
+        fn start(&mut self, _: &Targets, _: Nanoseconds) -> Result<(), Unusable> {
             self.call(2)
         }
 
@@ -321,7 +321,7 @@ mod tests {
             let mut boxed: Box<dyn Sensor> = Box::new(own);
             let results = [
                 boxed.check(),
-                boxed.start(&Whose::Machine, Nanoseconds(1)),
+                boxed.start(&Targets::Machine, Nanoseconds(1)),
                 boxed.read(Nanoseconds(7)).map(|reading| assert_eq!(reading.elapsed.0, 7)),
                 // Without forwarding the trait's own method would accept any density and do nothing.
                 boxed.set_sampling(Sampling::Sparse),
@@ -342,8 +342,8 @@ mod tests {
 
     #[test]
     fn processes_outside_the_scope_are_left_out() {
-        let these = Whose::Processes([Process(3), Process(5)].into());
+        let these = Targets::Processes([Process(3), Process(5)].into());
         let has = [3, 4, 5].map(|process| these.has(Process(process)));
-        assert_eq!((has, Whose::default()), ([true, false, true], Whose::Machine));
+        assert_eq!((has, Targets::default()), ([true, false, true], Targets::Machine));
     }
 }

@@ -12,7 +12,7 @@
 //! 4. *Limit*: a tenth of a region's accesses per decision, times confidence, up to four tenths while predictions hold
 //!    or the gain is large; within the configured rate, and of that only the bandwidth that the queues can spare,
 //!    unless the gain is large.
-//! 5. *Verify* (`judge.rs`): measured against predicted gain. Three misses halve confidence, five undo the migration,
+//! 5. *Verify* (`feedback.rs`): measured against predicted gain. Three misses halve confidence, five undo the migration,
 //!    and balancing is off until loads change.
 //!
 //! Predictions start from inferred loads, not from latency differences: `1 / (1 - u)` is so steep that steps based on
@@ -35,9 +35,9 @@ use super::number::{basis_points, count, real, share};
 use super::place::{Placement, Problem, Spot, apportion};
 
 mod drift;
+mod feedback;
 #[cfg(test)]
 mod four_nodes;
-mod judge;
 #[cfg(test)]
 mod laws;
 mod outlook;
@@ -49,7 +49,7 @@ mod terms;
 mod tests;
 
 use drift::{Drift, Served};
-use judge::{Judge, Judgement};
+use feedback::{Feedback, Outcome};
 use outlook::{Goal, apart, goal, way_ns};
 pub use pages::{Candidate, Pages};
 use sense::Senses;
@@ -76,7 +76,7 @@ pub struct Balance {
     config: Config,
     machine: Machine,
     senses: Senses,
-    judge: Judge,
+    feedback: Feedback,
     drift: Drift,
     /// Whether the last step detected changed loads.
     changed: bool,
@@ -121,7 +121,7 @@ impl Balance {
             config,
             machine,
             senses: Senses::default(),
-            judge: Judge::new(),
+            feedback: Feedback::new(),
             drift: Drift::default(),
             changed: false,
             since_ns: 0,
@@ -146,7 +146,7 @@ impl Balance {
         let is_new = seen.age <= self.config.age_most || is_counted;
         self.changed = is_new && self.senses.take_in(&self.machine, seen);
         if self.changed {
-            self.judge.forget();
+            self.feedback.forget();
             (self.direction, self.wished, self.off) = (None, 0, None);
             self.settled = 0;
         }
@@ -165,7 +165,7 @@ impl Balance {
         if self.senses.rate() * LINE * 1e9 < real(self.config.traffic_least.0) {
             return self.say(Verdict::Quiet);
         }
-        if let Judgement::Undo(back) = self.judge.judge(self.senses.rate()) {
+        if let Outcome::Undo(back) = self.feedback.verify(self.senses.rate()) {
             self.off = Some(Off { back, done: BTreeSet::new() });
         }
         let decision = match self.off.take() {
@@ -272,10 +272,10 @@ impl Balance {
         decision.weights = to.as_ref().unwrap_or(&goal.to).iter().map(|at| apportion(at)).collect();
         if matches!(verdict, Verdict::Moving { .. }) {
             let part = self.rate_part(view, &problem.used(&view.at), gain);
-            decision.shifts = self.shifts(view, &goal.to, (part, self.judge.step(gain)));
+            decision.shifts = self.shifts(view, &goal.to, (part, self.feedback.step(gain)));
             let now = after(&view.at, &decision.shifts);
             let predicted = problem.value(&now) / problem.value(&view.at).max(1e-12);
-            self.judge.moved(&view.at, self.senses.rate(), predicted);
+            self.feedback.moved(&view.at, self.senses.rate(), predicted);
         }
         self.drift.expect(served, &view.spots, &decision.shifts);
         decision
@@ -371,7 +371,7 @@ impl Balance {
         };
         let mut shifts = match fitted {
             Some(back) if apart(view.seen, (&view.at, &back)).1 >= SHARE_LEAST => {
-                self.shifts(view, &back, (1.0, self.judge.step(0.0)))
+                self.shifts(view, &back, (1.0, self.feedback.step(0.0)))
             }
             _ => Vec::new(),
         };
@@ -425,7 +425,7 @@ impl Balance {
             let by = by.max(low).min(high);
             (to[region][near.0], to[region][far.0]) = (at[near.0] + by, at[far.0] - by);
         }
-        let shifts = self.shifts(view, &to, (1.0, self.judge.step(0.0)));
+        let shifts = self.shifts(view, &to, (1.0, self.feedback.step(0.0)));
         let settled = Verdict::Settled { gain: BasisPoints(0) };
         let verdict = if shifts.is_empty() { settled } else { Verdict::Average };
         let weights = to.iter().map(|at| apportion(at)).collect();
@@ -440,7 +440,7 @@ impl Balance {
             weights: Vec::new(),
             costs: Vec::new(),
             foreign: self.senses.foreign().iter().map(lines).collect(),
-            confidence: basis_points(self.judge.confidence),
+            confidence: basis_points(self.feedback.confidence),
         }
     }
 }

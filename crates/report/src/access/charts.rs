@@ -1,4 +1,4 @@
-//! SVG charts of an access record: bands over time. The heatmap is in `heat.rs`, bars are in `../chart.rs`.
+//! SVG charts of an access record: bands over time. The heatmap is in `heat.rs`, bars are in `chart.rs`.
 
 use std::fmt::Write as _;
 

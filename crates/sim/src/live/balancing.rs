@@ -16,10 +16,10 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::rc::Rc;
 
-use nearfar_control::balancing::{Law, Layout, Loop, Said};
+use nearfar_control::balancing::{Decided, Law, Layout, Loop};
 use nearfar_policy::ports::{
-    Cost, Counts, Grain, Move, Nature, PageMover, Placed, Reading, Scope, Sees, Sensor, Unusable,
-    Whose,
+    Cost, Counts, Grain, Move, Nature, PageMover, Placed, Reading, Scope, Sees, Sensor, Targets,
+    Unusable,
 };
 use nearfar_policy::traffic::balance::{Balance, Config, Verdict};
 use nearfar_policy::traffic::carrefour::{self, Sampling};
@@ -89,7 +89,7 @@ impl Controller for Balancing {
             }
         };
         let acts = work.tick(readings);
-        if is_mismatch(work.balancing.said()) {
+        if is_mismatch(work.balancing.decided()) {
             self.failed = Some(Failed::Mismatch { policy });
         }
         self.at_work = Some(work);
@@ -153,8 +153,8 @@ impl AtWork {
 }
 
 /// Whether the last decision found readings of other dimensions than those of its model.
-fn is_mismatch(said: Option<&Said>) -> bool {
-    matches!(said, Some(Said::Balance { decision, .. }) if decision.verdict == Verdict::Mismatch)
+fn is_mismatch(decided: Option<&Decided>) -> bool {
+    matches!(decided, Some(Decided::Balance { decision, .. }) if decision.verdict == Verdict::Mismatch)
 }
 
 /// Appends a reading; a latency that was lost is the one before.
@@ -197,7 +197,7 @@ impl Sensor for Eyes {
         Ok(())
     }
 
-    fn start(&mut self, _: &Whose, _: Nanoseconds) -> Result<(), Unusable> {
+    fn start(&mut self, _: &Targets, _: Nanoseconds) -> Result<(), Unusable> {
         self.seen.take();
         Ok(())
     }
@@ -387,8 +387,8 @@ impl Mover {
 impl PageMover for Mover {
     type Error = Infallible;
 
-    fn whose(&mut self) -> Result<Whose, Infallible> {
-        Ok(Whose::Processes([WORKLOAD].into()))
+    fn targets(&mut self) -> Result<Targets, Infallible> {
+        Ok(Targets::Processes([WORKLOAD].into()))
     }
 
     fn memory(&mut self) -> Result<Vec<Memory>, Infallible> {

@@ -1,9 +1,9 @@
-//! A comparison of tiering systems as text, as JSON and as one page. The figures come from `bench/tiering/judge.rs`;
+//! A comparison of tiering systems as text, as JSON and as one page. The figures come from `tiering/acceptance.rs`;
 //! this file only presents them.
 
 use serde::Serialize;
 
-use crate::tiering::judge::{self, Check, Figures, Unit};
+use crate::tiering::acceptance::{self, Check, Figures, Unit};
 use crate::tiering::results::{Compared, Found};
 use crate::tiering::rows::Row;
 
@@ -27,8 +27,8 @@ impl Document {
     /// Computes figures and checks.
     pub(crate) fn of(found: Found) -> Self {
         let workloads = found.workloads.iter();
-        let figures = workloads.map(|of| judge::figures(of, found.warm_up_s)).collect();
-        let checks = if found.smoke { Vec::new() } else { judge::checks(&found) };
+        let figures = workloads.map(|of| acceptance::figures(of, found.warm_up_s)).collect();
+        let checks = if found.smoke { Vec::new() } else { acceptance::checks(&found) };
         Self { found, figures, checks }
     }
 
@@ -113,7 +113,7 @@ fn cells(figures: Option<&Figures>) -> [String; COLUMNS.len()] {
     let share = |share: Option<f64>| {
         share.map_or_else(|| "–".into(), |share| format!("{:.0} %", share * 100.0))
     };
-    let phases = |text: &dyn Fn(&judge::Phase) -> String| match of.phases.as_slice() {
+    let phases = |text: &dyn Fn(&acceptance::Phase) -> String| match of.phases.as_slice() {
         [] => "–".to_string(),
         phases => phases.iter().map(text).collect::<Vec<_>>().join(", "),
     };
@@ -153,7 +153,7 @@ fn grouped(rate: f64) -> String {
 }
 
 /// A check's figure and its bound.
-fn said(check: &Check) -> [String; 2] {
+fn figure_and_bound(check: &Check) -> [String; 2] {
     let show = |value: f64| match check.unit {
         Unit::Share => format!("{:.1} %", value * 100.0),
         Unit::Ratio => format!("{value:.3}"),

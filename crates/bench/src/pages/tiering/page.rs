@@ -3,9 +3,9 @@
 use maud::{Markup, html};
 use nearfar_report::style;
 
-use super::{COLUMNS, Document, cells, said, verdict, what};
+use super::{COLUMNS, Document, cells, figure_and_bound, verdict, what};
 use crate::pages::comparison;
-use crate::tiering::judge::{self, Figures};
+use crate::tiering::acceptance::{self, Figures};
 use crate::tiering::results::{Compared, Ran};
 use crate::tiering::rows::Row;
 use crate::workload::results::Run;
@@ -69,7 +69,7 @@ fn section(document: &Document, index: usize, compared: &Compared, figures: &[Fi
 fn verdicts(document: &Document, compared: &Compared) -> Markup {
     let checks = document.checks.iter().filter(|check| check.workload == compared.workload);
     comparison::verdicts(checks.map(|check| {
-        let [found, bound] = said(check);
+        let [found, bound] = figure_and_bound(check);
         (check.reached, verdict(check).into(), format!(" {}: {found}, {bound}", check.what))
     }))
 }
@@ -91,13 +91,13 @@ fn pictures(index: usize, compared: &Compared) -> Markup {
         run.residency.iter().map(|look| (look.at_s, mib(look.effort.moved_pages))).collect()
     };
     let hot: Vec<_> =
-        ran.iter().map(|(row, run, machine)| (*row, judge::hot(run, machine))).collect();
+        ran.iter().map(|(row, run, machine)| (*row, acceptance::hot(run, machine))).collect();
     let near: Vec<_> =
-        ran.iter().map(|(row, run, machine)| (*row, judge::data(run, machine))).collect();
+        ran.iter().map(|(row, run, machine)| (*row, acceptance::data(run, machine))).collect();
     let share = |top: f64| format!("{:.0} %", top * 100.0);
     let moves = ran
         .iter()
-        .map(|(_, run, _)| judge::phases(&run.intervals))
+        .map(|(_, run, _)| acceptance::phases(&run.intervals))
         .max_by_key(Vec::len)
         .unwrap_or_default();
     let marks = moves.get(1..).unwrap_or_default();

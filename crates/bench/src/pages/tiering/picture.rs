@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::{Document, grouped};
-use crate::tiering::judge::Figures;
+use crate::tiering::acceptance::Figures;
 use crate::tiering::rows::Row;
 use nearfar_report::chart::{self, Bar, Caption, Line};
 use nearfar_report::sheet::{MARGIN, Sheet, WIDTH};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{COLUMNS, Document, cells, said, verdict, what};
+use super::{COLUMNS, Document, cells, figure_and_bound, verdict, what};
 use nearfar_report::words;
 
 /// The whole text.
@@ -26,7 +26,7 @@ pub(crate) fn text(document: &Document) -> String {
             out.extend(ran.absent.iter().map(|why| format!("  {name:<15} absent: {why}\n")));
         }
         for check in document.checks.iter().filter(|check| check.workload == compared.workload) {
-            let [found, bound] = said(check);
+            let [found, bound] = figure_and_bound(check);
             let _ =
                 writeln!(out, "  {:<44} {found:>9}  {bound:<18} {}", check.what, verdict(check));
         }

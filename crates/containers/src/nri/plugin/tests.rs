@@ -80,13 +80,13 @@ fn a_container_without_annotations_is_not_adjusted() {
 fn policy_cpuset_and_heap_are_adjusted() {
     let mut host = Fake::new();
     let mut plugin = plugin("v0.12.3", OnMismatch::Event, &mut host);
-    let wishes = [
+    let annotations = [
         ("nearfar.io/memory", "near"),
         ("memory.nearfar.io/container.db", "interleave:near,far"),
         ("nearfar.io/mems", "widen"),
         ("nearfar.io/heap", "far;limit=1g"),
     ];
-    let adjust = created(&mut plugin, &mut host, &request(&wishes, "0")).unwrap().unwrap();
+    let adjust = created(&mut plugin, &mut host, &request(&annotations, "0")).unwrap().unwrap();
     let linux = adjust.linux.unwrap();
     let policy = linux.memory_policy.unwrap();
     assert_eq!((policy.mode, policy.nodes.as_str(), &policy.flags[..]), (3, "0-1", &[0][..]));

@@ -1,4 +1,4 @@
-//! A load on a cache as text and as one page. The result is in `cache/found.rs`; here is only its presentation.
+//! A load on a cache as text and as one page. The result is in `cache/results.rs`; here is only its presentation.
 
 use std::fmt::Write as _;
 

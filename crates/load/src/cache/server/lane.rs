@@ -69,7 +69,7 @@ impl Pending {
 
 /// Meaning of the answer to a request; ranges are for [`Lane::bytes`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum Meaning {
     /// This value.
     Value(Range<usize>),
     /// The value of another key.
@@ -98,9 +98,9 @@ pub(super) enum Arrived {
 /// Meaning of a piece of an answer for the outstanding requests.
 enum Means {
     /// An answer to the first of them, and whether it was the last piece of its command's answer.
-    Answer(Said, bool),
+    Answer(Meaning, bool),
     /// The same answer to this many of them.
-    Rest(usize, Said, bool),
+    Rest(usize, Meaning, bool),
     /// Only that a command's answer is complete.
     Nothing,
 }
@@ -121,7 +121,7 @@ pub(super) struct Lane {
     /// The last value of a command has been received; its end has not.
     ending: bool,
     /// Number of the next outstanding requests with this answer.
-    rest: (usize, Said),
+    rest: (usize, Meaning),
 }
 
 impl Lane {
@@ -138,7 +138,7 @@ impl Lane {
             waiting: VecDeque::new(),
             commands: 0,
             ending: false,
-            rest: (0, Said::Missing),
+            rest: (0, Meaning::Missing),
         }
     }
 
@@ -237,7 +237,7 @@ impl Lane {
 
     /// The next request answered by the received input, with its answer; an error if the input is no valid answer. To
     /// be called until it returns `None`.
-    pub(super) fn answer(&mut self) -> io::Result<Option<(Pending, Said)>> {
+    pub(super) fn answer(&mut self) -> io::Result<Option<(Pending, Meaning)>> {
         loop {
             if let (1.., said) = &self.rest {
                 let said = said.clone();
@@ -291,21 +291,21 @@ impl Lane {
                 let key = &self.input[here(key)];
                 let mut those = self.waiting.iter().take(command()?);
                 match those.position(|pending| pending.request.key == key) {
-                    Some(0) => Means::Answer(Said::Value(here(value)), false),
-                    Some(before) => Means::Rest(before, Said::Missing, false),
-                    None => Means::Answer(Said::Foreign, false),
+                    Some(0) => Means::Answer(Meaning::Value(here(value)), false),
+                    Some(before) => Means::Rest(before, Meaning::Missing, false),
+                    None => Means::Answer(Meaning::Foreign, false),
                 }
             }
-            (Asked::Get, Reply::End) => Means::Rest(command()?, Said::Missing, true),
+            (Asked::Get, Reply::End) => Means::Rest(command()?, Meaning::Missing, true),
             (Asked::Set, Reply::Stored) | (Asked::Delete, Reply::Deleted) => {
-                Means::Answer(Said::Done, true)
+                Means::Answer(Meaning::Done, true)
             }
             (Asked::Set, Reply::NotStored(why) | Reply::ServerError(why)) => {
-                Means::Answer(Said::Refused(here(why)), true)
+                Means::Answer(Meaning::Refused(here(why)), true)
             }
-            (Asked::Delete, Reply::NotFound) => Means::Answer(Said::Missing, true),
+            (Asked::Delete, Reply::NotFound) => Means::Answer(Meaning::Missing, true),
             (_, Reply::Error(why) | Reply::ServerError(why)) => {
-                Means::Rest(command()?, Said::Error(here(why)), true)
+                Means::Rest(command()?, Meaning::Error(here(why)), true)
             }
             _ => return None,
         })

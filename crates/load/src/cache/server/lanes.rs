@@ -19,7 +19,7 @@ use super::super::pace::{Pace, ns};
 use super::super::source::Pulled;
 use super::super::tally::Outcome;
 use super::Server;
-use super::lane::{Arrived, Asked, Lane, Pending, Said};
+use super::lane::{Arrived, Asked, Lane, Meaning, Pending};
 
 /// Shorter waits are busy-waits.
 const SPIN_NS: u64 = 60_000;
@@ -320,7 +320,7 @@ impl<'a, 'b> Lanes<'a, 'b> {
     }
 
     /// Counts an answer, and sends the request that follows from it.
-    fn answered(&mut self, at: usize, pending: Pending, said: Said, now: u64) {
+    fn answered(&mut self, at: usize, pending: Pending, said: Meaning, now: u64) {
         let place = &mut self.places[at];
         let Some(lane) = &place.lane else { return };
         place.lost = None;
@@ -329,26 +329,26 @@ impl<'a, 'b> Lanes<'a, 'b> {
         let mut outcome = pending.before;
         let tally = &mut self.job.tally;
         match said {
-            Said::Value(range) => {
+            Meaning::Value(range) => {
                 let value = lane.bytes(range);
                 outcome = Outcome { found: true, read: value.len() as u64, ..outcome };
                 self.job.check(&request.key, value);
             }
-            Said::Foreign => tally.wrong.add(1, || {
+            Meaning::Foreign => tally.wrong.add(1, || {
                 format!("another key's value for {:?}", String::from_utf8_lossy(&request.key))
             }),
-            Said::Done => {
+            Meaning::Done => {
                 let stored = if pending.asked == Asked::Set { request.value_bytes } else { 0 };
                 outcome = Outcome { found: true, written: stored as u64, ..outcome };
             }
-            Said::Missing => {}
-            Said::Refused(range) => {
+            Meaning::Missing => {}
+            Meaning::Refused(range) => {
                 let (why, bytes) = (lane.bytes(range), request.value_bytes);
                 let why = || format!("a value of {bytes} bytes: {}", String::from_utf8_lossy(why));
                 tally.refused.add(1, why);
                 outcome.refused = true;
             }
-            Said::Error(range) => {
+            Meaning::Error(range) => {
                 let why = lane.bytes(range);
                 tally.errors.add(1, || String::from_utf8_lossy(why).into_owned());
                 return self.spare.push(pending);

@@ -10,11 +10,11 @@ use super::super::results::Memory;
 use super::address::Address;
 
 /// The most bytes that are read: memcached prints some 4 KiB.
-const SAID_MAX: u64 = 1 << 20;
+const STATS_MAX: u64 = 1 << 20;
 
 /// A server's statistics.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Said {
+pub(super) struct Stats {
     /// Its version.
     pub(super) version: Option<String>,
     /// Its memory.
@@ -23,7 +23,7 @@ pub(super) struct Said {
 }
 
 /// Requests them over a separate connection.
-pub(super) fn ask(address: &Address, patience: Duration) -> anyhow::Result<Said> {
+pub(super) fn ask(address: &Address, patience: Duration) -> anyhow::Result<Stats> {
     let mut connection = address.connect()?;
     connection.with_patience(patience)?;
     let local = connection.is_local();
@@ -31,7 +31,7 @@ pub(super) fn ask(address: &Address, patience: Duration) -> anyhow::Result<Said>
         format!("{address}: no answer to `stats`; is that memcached, speaking the text protocol?")
     };
     connection.write_all(b"stats\r\n").with_context(no_answer)?;
-    let (mut reader, mut lines) = (BufReader::new(connection.take(SAID_MAX)), String::new());
+    let (mut reader, mut lines) = (BufReader::new(connection.take(STATS_MAX)), String::new());
     loop {
         let before = lines.len();
         let read = reader.read_line(&mut lines).with_context(no_answer)?;
@@ -41,11 +41,11 @@ pub(super) fn ask(address: &Address, patience: Duration) -> anyhow::Result<Said>
             line => bail!("{}; it said {line:?}", no_answer()),
         }
     }
-    let mut said = parse(&lines);
+    let mut stats = parse(&lines);
     // The id of a process on another machine, or in another container, names no process here, or another one.
-    let process = said.process.filter(|_| local).map(|number| number.to_string());
-    said.memory.resident_bytes = process.and_then(|number| resident(&number)).map(|bytes| bytes.0);
-    Ok(said)
+    let process = stats.process.filter(|_| local).map(|number| number.to_string());
+    stats.memory.resident_bytes = process.and_then(|number| resident(&number)).map(|bytes| bytes.0);
+    Ok(stats)
 }
 
 /// Checks that a read of a missing key is answered: proxies do not know `stats`, and close the connection.
@@ -54,29 +54,29 @@ pub(super) fn reads(address: &Address, patience: Duration) -> anyhow::Result<()>
     connection.with_patience(patience)?;
     connection.write_all(b"get nearfar-is-anybody-there\r\n")?;
     let mut line = String::new();
-    BufReader::new(connection.take(SAID_MAX)).read_line(&mut line)?;
+    BufReader::new(connection.take(STATS_MAX)).read_line(&mut line)?;
     if line != "END\r\n" {
         bail!("{address}: a read was answered by {line:?}");
     }
     Ok(())
 }
 
-fn parse(lines: &str) -> Said {
-    let mut said = Said::default();
+fn parse(lines: &str) -> Stats {
+    let mut stats = Stats::default();
     for line in lines.lines() {
         let mut words = line.splitn(3, ' ').skip(1);
         let (Some(name), Some(value)) = (words.next(), words.next()) else { continue };
         match name {
-            "version" => said.version = Some(value.chars().filter(|c| !c.is_control()).collect()),
-            "pid" => said.process = value.parse().ok(),
+            "version" => stats.version = Some(value.chars().filter(|c| !c.is_control()).collect()),
+            "pid" => stats.process = value.parse().ok(),
             _ => {
                 if let Ok(value) = value.parse() {
-                    said.memory.figure(name, value);
+                    stats.memory.figure(name, value);
                 }
             }
         }
     }
-    said
+    stats
 }
 
 #[cfg(test)]
@@ -85,10 +85,13 @@ mod tests {
 
     #[test]
     fn figures_are_read_and_what_is_none_is_left_out() {
-        let said = parse(
+        let stats = parse(
             "STAT pid 42\r\nSTAT version 1.6.18\r\nSTAT curr_items 7\r\nSTAT bytes x\r\nSTAT\r\nEND\r\n",
         );
-        assert_eq!((said.version.as_deref(), said.process), (Some("1.6.18"), Some(42)));
-        assert_eq!(said.memory.figures.into_iter().collect::<Vec<_>>(), [("curr_items".into(), 7)]);
+        assert_eq!((stats.version.as_deref(), stats.process), (Some("1.6.18"), Some(42)));
+        assert_eq!(
+            stats.memory.figures.into_iter().collect::<Vec<_>>(),
+            [("curr_items".into(), 7)]
+        );
     }
 }

@@ -79,7 +79,7 @@ impl LabelArgs {
 }
 
 /// The result, for the user.
-pub(crate) fn said(dir: &Path, summary: Summary) -> String {
+pub(crate) fn summary_text(dir: &Path, summary: Summary) -> String {
     let Summary { parts, kept, rows, bytes } = summary;
     let plural = |count: u64| if count == 1 { "" } else { "s" };
     let mut text = format!(

@@ -14,7 +14,7 @@ use nearfar_topology::Topology;
 use super::super::tier;
 use nearfar_command::exit::{EndsWith as _, Exit};
 use nearfar_command::output;
-use nearfar_daemon::tier::options::{InForce, Options};
+use nearfar_daemon::tier::options::{EffectiveOptions, Options};
 use nearfar_daemon::tier::plan;
 use nearfar_daemon::tier::state::State;
 
@@ -43,9 +43,9 @@ pub(super) fn plan(file: Option<&Path>, machine: &Topology) -> anyhow::Result<St
             options
         }
     };
-    let force = InForce::new(Options::default(), options);
+    let force = EffectiveOptions::new(Options::default(), options);
     let options = &force.options;
-    let plan = plan::plan(machine, options.wishes(), options.named())?;
+    let plan = plan::plan(machine, options.limits(), options.named())?;
     Ok(format!("nodes {}, near over far, in a cgroup of CMD's own", plan.order()))
 }
 

@@ -15,7 +15,7 @@ use nearfar_command::new_file::NewFile;
 use nearfar_command::output;
 use nearfar_daemon::owner::PATIENCE;
 use nearfar_daemon::tier::change::Turn;
-use nearfar_daemon::tier::options::{InForce, Options};
+use nearfar_daemon::tier::options::{EffectiveOptions, Options};
 use nearfar_daemon::tier::service::NAP;
 use nearfar_daemon::tier::state::State;
 use nearfar_kernel::clock::{Stopwatch, sleep};
@@ -43,7 +43,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.check {
         let named = || format!("--check {}", path.display());
         let file = Options::read(path).with_context(named).ends_with(Exit::Usage)?;
-        return show(args, &InForce::new(Options::default(), file), None);
+        return show(args, &EffectiveOptions::new(Options::default(), file), None);
     }
     let changes = args.limits.options();
     let state = match running() {
@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let force = match (&state, &args.save) {
         (Some(state), _) => state.settings.clone(),
-        (None, Some(_)) => InForce::new(changes, Options::default()),
+        (None, Some(_)) => EffectiveOptions::new(changes, Options::default()),
         (None, None) => {
             return Err(anyhow::anyhow!(
                 "{}; to write a file of options instead: nearfar tier config --save FILE",
@@ -102,7 +102,7 @@ fn save(path: &Path, options: &Options) -> anyhow::Result<()> {
     Ok(file.finish()?)
 }
 
-fn show(args: &Args, force: &InForce, state: Option<&State>) -> anyhow::Result<ExitCode> {
+fn show(args: &Args, force: &EffectiveOptions, state: Option<&State>) -> anyhow::Result<ExitCode> {
     let entries = force.entries();
     if args.json {
         let options: serde_json::Map<String, serde_json::Value> = entries

@@ -20,7 +20,7 @@ use nearfar_command::output;
 use nearfar_daemon::budget;
 use nearfar_daemon::budget::groups::{Limit, Limits as Budgets};
 use nearfar_daemon::owner::Service;
-use nearfar_daemon::tier::options::{HEADROOM_MAX, InForce, Options, PID_MAX, SHARE_MAX};
+use nearfar_daemon::tier::options::{EffectiveOptions, HEADROOM_MAX, Options, PID_MAX, SHARE_MAX};
 use nearfar_daemon::tier::plan::TierExpr;
 use nearfar_daemon::tier::state::State;
 use nearfar_daemon::tier::{preview, service};
@@ -141,12 +141,12 @@ impl Args {
     }
 
     /// These options over those of the file.
-    fn in_force(&self) -> anyhow::Result<InForce> {
+    fn in_force(&self) -> anyhow::Result<EffectiveOptions> {
         let file = self.config.as_ref().map(|path| {
             let named = || format!("--config {}", path.display());
             Options::read(path).with_context(named).ends_with(Exit::Usage)
         });
-        Ok(InForce::new(self.options(), file.transpose()?.unwrap_or_default()))
+        Ok(EffectiveOptions::new(self.options(), file.transpose()?.unwrap_or_default()))
     }
 
     /// The same arguments, as they would be typed.

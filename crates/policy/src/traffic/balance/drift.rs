@@ -6,7 +6,7 @@
 //! drifts in a second gives the time after which a placement is worthless; a placement that takes longer to reach is
 //! not worth migrating for. Samples are few, so a small share is attributed to chance; migrations that could not be
 //! carried out count as drift too, since planning on them is equally useless. Counters that do not follow migrations at
-//! all are no drift: `judge.rs` handles them.
+//! all are no drift: `feedback.rs` handles them.
 //!
 //! Samples cover some seconds, so they show where memory *was* hot; counters show the present. Memory that is hot
 //! elsewhere by the time it has been migrated makes the two diverge and converge again. A gain is credible only as far
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_stay_while_samples_change_are_for_the_judge() {
+    fn counts_that_stay_while_samples_change_are_for_feedback() {
         let mut drift = Drift::default();
         for turn in 0..200 {
             let now = served([0.2, 0.8][turn / 4 % 2], 0.5);

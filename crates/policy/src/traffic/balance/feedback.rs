@@ -29,7 +29,7 @@ const GAIN_STEP: f64 = 0.25;
 
 /// The state of the verification.
 #[derive(Clone, Debug)]
-pub(super) struct Judge {
+pub(super) struct Feedback {
     open: Option<Episode>,
     misses: u32,
     /// The placement before the first miss.
@@ -52,13 +52,13 @@ struct Episode {
 
 /// Verdict on the predictions.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Judgement {
+pub(super) enum Outcome {
     GoOn,
     /// Restore this placement, and turn off.
     Undo(Placement),
 }
 
-impl Judge {
+impl Feedback {
     pub(super) const fn new() -> Self {
         Self { open: None, misses: 0, before: Placement::new(), confidence: 1.0, stride: 1.0 }
     }
@@ -88,8 +88,8 @@ impl Judge {
     }
 
     /// Judges by the measured throughput; called once per decision.
-    pub(super) fn judge(&mut self, measured: f64) -> Judgement {
-        let Some(open) = &mut self.open else { return Judgement::GoOn };
+    pub(super) fn verify(&mut self, measured: f64) -> Outcome {
+        let Some(open) = &mut self.open else { return Outcome::GoOn };
         open.since += 1;
         let gain = open.predicted - 1.0;
         // A large gain is judged before migration ends: the last step does not show yet.
@@ -98,7 +98,7 @@ impl Judge {
             if open.since > 4 * LAG {
                 self.open = None;
             }
-            return Judgement::GoOn;
+            return Outcome::GoOn;
         }
         let came = measured / open.measured.max(1e-12) - 1.0;
         let missed = came < gain * CAME - NOISE;
@@ -119,9 +119,9 @@ impl Judge {
         }
         if self.misses >= MISSES_OFF {
             self.misses = 0;
-            return Judgement::Undo(core::mem::take(&mut self.before));
+            return Outcome::Undo(core::mem::take(&mut self.before));
         }
-        Judgement::GoOn
+        Outcome::GoOn
     }
 }
 
@@ -135,12 +135,12 @@ mod tests {
     }
 
     /// Records `count` migrations with 5 % predicted, after each of which throughput is `came` times the previous one.
-    fn moves(judge: &mut Judge, count: usize, came: f64) -> Judgement {
-        let mut last = Judgement::GoOn;
+    fn moves(feedback: &mut Feedback, count: usize, came: f64) -> Outcome {
+        let mut last = Outcome::GoOn;
         for step in 0..count {
-            judge.moved(&at(0.9 - 0.1 * step as f64), 1.0, 1.05);
+            feedback.moved(&at(0.9 - 0.1 * step as f64), 1.0, 1.05);
             for _ in 0..LAG {
-                last = judge.judge(came);
+                last = feedback.verify(came);
             }
         }
         last
@@ -148,48 +148,56 @@ mod tests {
 
     #[test]
     fn three_misses_halve_confidence_and_five_undo_all_of_them() {
-        let mut judge = Judge::new();
-        assert_eq!(moves(&mut judge, 2, 0.99), Judgement::GoOn);
-        assert!(judge.confidence >= 1.0);
-        moves(&mut judge, 1, 0.99);
-        assert!((judge.confidence - 0.5).abs() < 1e-9);
-        assert_eq!(moves(&mut judge, 2, 0.99), Judgement::Undo(at(0.9)));
+        let mut feedback = Feedback::new();
+        assert_eq!(moves(&mut feedback, 2, 0.99), Outcome::GoOn);
+        assert!(feedback.confidence >= 1.0);
+        moves(&mut feedback, 1, 0.99);
+        assert!((feedback.confidence - 0.5).abs() < 1e-9);
+        assert_eq!(moves(&mut feedback, 2, 0.99), Outcome::Undo(at(0.9)));
     }
 
     #[test]
     fn a_gain_that_came_wipes_out_misses() {
-        let mut judge = Judge::new();
-        moves(&mut judge, 3, 0.99);
-        moves(&mut judge, 1, 1.04);
-        assert!(judge.confidence >= 1.0);
-        assert_eq!(moves(&mut judge, 4, 0.99), Judgement::GoOn);
+        let mut feedback = Feedback::new();
+        moves(&mut feedback, 3, 0.99);
+        moves(&mut feedback, 1, 1.04);
+        assert!(feedback.confidence >= 1.0);
+        assert_eq!(moves(&mut feedback, 4, 0.99), Outcome::GoOn);
     }
 
     #[test]
     fn a_third_of_what_was_predicted_is_no_miss() {
-        let mut judge = Judge::new();
-        assert_eq!(moves(&mut judge, 9, 1.017), Judgement::GoOn);
-        assert!(judge.confidence >= 1.0);
+        let mut feedback = Feedback::new();
+        assert_eq!(moves(&mut feedback, 9, 1.017), Outcome::GoOn);
+        assert!(feedback.confidence >= 1.0);
     }
 
     #[test]
     fn steps_grow_while_gains_come_and_are_the_usual_again_after_a_miss() {
-        let mut judge = Judge::new();
+        let mut feedback = Feedback::new();
         for times in [1.0, 2.0, 4.0, 4.0] {
-            assert!((judge.step(0.1) - times).abs() < 1e-9, "{} for {times}", judge.step(0.1));
-            moves(&mut judge, 1, 1.04);
+            assert!(
+                (feedback.step(0.1) - times).abs() < 1e-9,
+                "{} for {times}",
+                feedback.step(0.1)
+            );
+            moves(&mut feedback, 1, 1.04);
         }
-        moves(&mut judge, 1, 0.99);
-        assert!((judge.step(0.1) - 1.0).abs() < 1e-9);
+        moves(&mut feedback, 1, 0.99);
+        assert!((feedback.step(0.1) - 1.0).abs() < 1e-9);
     }
 
     #[test]
     fn on_the_way_to_much_steps_are_longer_until_it_does_not_come() {
-        let mut judge = Judge::new();
+        let mut feedback = Feedback::new();
         for (gain, times) in [(0.1, 1.0), (0.5, 2.0), (1.0, 4.0), (9.0, 4.0)] {
-            assert!((judge.step(gain) - times).abs() < 1e-9, "{} for {gain}", judge.step(gain));
+            assert!(
+                (feedback.step(gain) - times).abs() < 1e-9,
+                "{} for {gain}",
+                feedback.step(gain)
+            );
         }
-        moves(&mut judge, 1, 0.99);
-        assert!((judge.step(9.0) - 1.0).abs() < 1e-9);
+        moves(&mut feedback, 1, 0.99);
+        assert!((feedback.step(9.0) - 1.0).abs() < 1e-9);
     }
 }

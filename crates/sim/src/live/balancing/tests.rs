@@ -11,7 +11,7 @@ use crate::pages::Pages;
 
 #[test]
 fn a_mismatch_is_a_failure_and_no_other_verdict_is() {
-    let said = |verdict| Said::Balance {
+    let with = |verdict| Decided::Balance {
         decision: Box::new(Decision {
             verdict,
             shifts: Vec::new(),
@@ -22,9 +22,9 @@ fn a_mismatch_is_a_failure_and_no_other_verdict_is() {
         }),
         wanted: Wanted::default(),
     };
-    assert!(is_mismatch(Some(&said(Verdict::Mismatch))));
+    assert!(is_mismatch(Some(&with(Verdict::Mismatch))));
     for other in [Verdict::Quiet, Verdict::Stale, Verdict::Settled { gain: BasisPoints(0) }] {
-        assert!(!is_mismatch(Some(&said(other))));
+        assert!(!is_mismatch(Some(&with(other))));
     }
     assert!(!is_mismatch(None));
 }

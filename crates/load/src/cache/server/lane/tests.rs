@@ -23,8 +23,8 @@ fn answers(lane: &mut Lane, theirs: &mut UnixStream, arrives: &str) -> Vec<(Stri
     while let Some((pending, said)) = lane.answer().unwrap() {
         let text = |range: Range<usize>| String::from_utf8(lane.bytes(range).to_vec()).unwrap();
         let said = match said {
-            Said::Value(range) => text(range),
-            Said::Refused(range) | Said::Error(range) => format!("no: {}", text(range)),
+            Meaning::Value(range) => text(range),
+            Meaning::Refused(range) | Meaning::Error(range) => format!("no: {}", text(range)),
             said => format!("{said:?}"),
         };
         found.push((String::from_utf8(pending.request.key).unwrap(), said));
