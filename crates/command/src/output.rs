@@ -140,8 +140,12 @@ pub fn tied(words: std::fmt::Arguments<'_>) -> String {
 /// Appends one paragraph to `out`, wrapped at spaces; lines after the first are indented by `indent`, at most by half of
 /// the width. Control characters are replaced by `?`.
 pub fn wrapped(out: &mut String, first: &str, text: &str, indent: usize) {
+    wrapped_to(terminal::get().paragraph(), out, first, text, indent);
+}
+
+/// As [`wrapped`], to a given width.
+pub fn wrapped_to(columns: usize, out: &mut String, first: &str, text: &str, indent: usize) {
     let text: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-    let columns = terminal::get().paragraph();
     let mut line = String::from(first);
     let mut fresh = true;
     for word in text.split(' ') {
@@ -255,16 +259,21 @@ pub fn note_paused(fs: &dyn Fs, damon_stat: DamonStat) {
     }
 }
 
+/// The reason why a journal file can't be read, and the remedy.
+#[must_use]
+pub fn unreadable(file: &Unreadable) -> String {
+    format!(
+        "it is not a journal file of this version ({}); if no other version of nearfar wrote it, inspect and delete it",
+        file.found
+    )
+}
+
 /// Names journal files that can't be read, each once.
 pub fn note_unreadable(files: &[Unreadable]) {
     static SAID: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
     for file in files.iter().filter(|file| said.insert(file.path.clone())) {
-        note(format_args!(
-            "{} was left unchanged: it is not a journal file of this version ({}); if no other version of nearfar wrote it, inspect and delete it",
-            file.path.display(),
-            file.found
-        ));
+        note(format_args!("{} was left unchanged: {}", file.path.display(), unreadable(file)));
     }
 }
 
@@ -279,7 +288,7 @@ pub fn refuse_conflicts(report: &Restored, left: &str, overwrite: &str) -> anyho
     let Some(conflict) = report.conflicts.first() else {
         anyhow::ensure!(
             report.unreadable.is_empty(),
-            "all other settings were restored, except those in the journal files named above"
+            "settings in the journal files named above were not restored; all others were"
         );
         return Ok(());
     };

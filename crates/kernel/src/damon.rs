@@ -53,7 +53,7 @@ pub enum DamonError {
     )]
     Absent,
     /// Another user holds it.
-    #[error("DAMON is in use: {}; nothing was changed", said(.0))]
+    #[error("DAMON is in use: {}; nothing was changed", held_by(.0))]
     Held(Vec<Holder>),
     /// Another process of this project holds it.
     #[error("{} runs DAMON for nearfar; end it first, nothing was changed", of_nearfar(*pid))]
@@ -137,7 +137,7 @@ pub enum DamonError {
     #[error("DAMON does not start with these settings: {0}")]
     NotStarted(JournalError),
     /// The lock on DAMON could not be taken.
-    #[error("{0}{hint}", hint = if .0.is_permission() { ROOT } else { "" })]
+    #[error("{need}{0}", need = if .0.is_permission() { "DAMON needs root (sudo) or CAP_DAC_OVERRIDE: " } else { "" })]
     Lock(LockError),
     /// An operation failed, and so did the undoing of earlier ones.
     #[error("{first}; undoing what was already done failed too: {then}")]
@@ -149,7 +149,7 @@ pub enum DamonError {
     },
 }
 
-fn said(holders: &[Holder]) -> String {
+fn held_by(holders: &[Holder]) -> String {
     let each = holders.iter().map(|holder| format!("{holder}; to free it: {}", holder.way_out()));
     each.collect::<Vec<_>>().join(". Also ")
 }

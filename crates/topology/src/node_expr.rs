@@ -230,7 +230,10 @@ impl NodeExpr {
                 let node = node.ok_or_else(|| NodeSetError::NoSuchNodes {
                     asked: self.to_string(),
                     term: alloc::format!("+{index}"),
-                    has: alloc::format!("{} allowed nodes ({allowed})", allowed.len()),
+                    has: match allowed.len() {
+                        1 => alloc::format!("1 allowed node ({allowed})"),
+                        count => alloc::format!("{count} allowed nodes ({allowed})"),
+                    },
                 })?;
                 terms.push(Term::Range(node, node));
             }
@@ -441,6 +444,9 @@ mod tests {
             error.contains("`+2` names no node here; this machine has 2 allowed nodes (4,9)"),
             "{error}"
         );
+        let one = NodeSet::parse_list("4").unwrap();
+        let error = nodes("+1").absolute(&one).unwrap_err().to_string();
+        assert!(error.ends_with("this machine has 1 allowed node (4)"), "{error}");
     }
 
     proptest! {

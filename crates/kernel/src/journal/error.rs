@@ -11,7 +11,7 @@ use crate::lock::LockError;
 #[non_exhaustive]
 pub enum JournalError {
     /// The directory can't be used.
-    #[error("can't {call} {}{}", path.display(), needs_root(source))]
+    #[error("can't {call} {}{}", path.display(), remedy(source))]
     Directory {
         /// `create`, `lock`, `write` and so on.
         call: &'static str,
@@ -21,7 +21,7 @@ pub enum JournalError {
         source: io::Error,
     },
     /// Another process holds the journal's lock.
-    #[error("the lock of the journal: {0}; nothing was changed{hint}", hint = lock_needs_root(.0))]
+    #[error("{need}{0}; nothing was changed", need = if .0.is_permission() { NEED } else { "the lock of the journal: " })]
     Lock(LockError),
     /// The directory belongs to another user, or others may write to it.
     #[error(
@@ -65,14 +65,17 @@ pub enum JournalError {
     PutBack(FsError),
 }
 
+const NEED: &str = "this needs root (sudo) or CAP_DAC_OVERRIDE: ";
 const ROOT: &str = "; this needs root (sudo) or CAP_DAC_OVERRIDE";
 
-fn needs_root(source: &io::Error) -> &'static str {
-    if source.kind() == io::ErrorKind::PermissionDenied { ROOT } else { "" }
-}
-
-fn lock_needs_root(error: &LockError) -> &'static str {
-    if error.is_permission() { ROOT } else { "" }
+fn remedy(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => ROOT,
+        io::ErrorKind::NotADirectory => {
+            "; a file is in place of a directory: move it, or name another directory in NEARFAR_STATE"
+        }
+        _ => "",
+    }
 }
 
 fn refused_to_non_root(error: &FsError) -> &'static str {

@@ -27,6 +27,9 @@ const SENSORS: [&str; 10] = [
     "damon",
 ];
 
+/// Options that a process of nearfar passes to another one.
+const INTERNAL: [&str; 3] = ["for-run", "claimed", "progress"];
+
 /// In bash, words after `--` are completed as those of the command they belong to; process ids and cgroups are those of this
 /// moment.
 const BASH: &str = r#"
@@ -38,6 +41,10 @@ _nearfar_cgroups() {
     local root=/sys/fs/cgroup word=${COMP_WORDS[COMP_CWORD]} found
     compopt -o nospace 2> /dev/null
     while read -r found; do COMPREPLY+=("${found#"$root"}/"); done < <(compgen -d -- "$root/${word#/}")
+}
+_nearfar_nodes() {
+    local nodes=(/sys/devices/system/node/node[0-9]*)
+    COMPREPLY=($(compgen -W "near far local remote all dram cxl hbm pmem ${nodes[*]##*/node}" -- "${COMP_WORDS[COMP_CWORD]}"))
 }
 _nearfar_or_command() {
     local at offset=_command_offset
@@ -67,6 +74,9 @@ _nearfar_or_command() {
             esac
             ;;
     esac
+    case $COMP_CWORD-${COMP_WORDS[1]} in
+        3-move) [[ ${COMP_WORDS[COMP_CWORD]} == -* ]] || { _nearfar_nodes; return; } ;;
+    esac
     _nearfar "$@"
 }
 complete -F _nearfar_or_command -o bashdefault -o default nearfar
@@ -76,16 +86,23 @@ complete -F _nearfar_or_command -o bashdefault -o default nearfar
 pub(super) fn script(shell: Shell, command: Command) -> Vec<u8> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut with_words(command, ""), "nearfar", &mut script);
+    let text = String::from_utf8_lossy(&script);
     match shell {
-        Shell::Bash => script.extend(BASH.bytes()),
-        Shell::Zsh | Shell::Fish => {
-            let text = String::from_utf8_lossy(&script);
-            let lines = text.lines().map(|line| with_live_values(line) + "\n");
-            script = lines.collect::<String>().into_bytes();
+        Shell::Bash => {
+            let without = |text: String, name: &&str| text.replace(&format!(" --{name} "), " ");
+            (INTERNAL.iter().fold(text.into_owned(), without) + BASH).into_bytes()
         }
-        _ => {}
+        Shell::Zsh | Shell::Fish => {
+            let is_internal = |line: &&str| {
+                INTERNAL.iter().any(|name| {
+                    line.contains(&format!("--{name}[")) || line.contains(&format!(" -l {name} "))
+                })
+            };
+            let lines = text.lines().filter(|line| !is_internal(line));
+            lines.map(|line| with_live_values(line) + "\n").collect::<String>().into_bytes()
+        }
+        _ => script,
     }
-    script
 }
 
 /// A line of the script of zsh or fish; those of options for processes and cgroups name the shell's way to list them.
@@ -131,12 +148,15 @@ fn with_values(argument: Arg, path: &str) -> Arg {
         ("sensor", _) => SENSORS.into(),
         ("policies", _) => POLICIES.iter().map(|(name, ..)| *name).collect(),
         ("workload", _) if is_simulated => workload::NAMES.iter().map(|(name, ..)| *name).collect(),
-        ("machine", "NAME|FILE" | "NAME|FILE,...") if !is_simulated => {
-            catalog::FILES.iter().map(|(name, _)| *name).collect()
+        ("machine", "NAME|FILE" | "NAME|FILE,...") => {
+            let is_offered = |text: &str| !is_simulated || text.contains("\n[traffic]\n");
+            let files = catalog::FILES.iter().filter(|(_, text)| is_offered(text));
+            files.map(|(name, _)| *name).collect()
         }
         ("kernel", "VERSION|PATH") => SERIES.into(),
         (_, "NODES|auto|NODES=N") => NODES.into_iter().chain(["auto", "same"]).collect(),
-        (_, "NODE" | "NODES") => NODES.into(),
+        (_, "NODE" | "NODES" | "KIND|CONF") => NODES.into(),
+        ("from", "probe|hmat|kernel|FILE") => vec!["probe", "hmat", "kernel"],
         _ => return argument,
     };
     argument.value_parser(PossibleValuesParser::new(words))
@@ -178,11 +198,20 @@ mod tests {
             (&["nearfar", "sim", "compare", "--workload", "hot-s"], "hot-set"),
             (&["nearfar", "sense", "--sensor", "ib"], "ibs"),
             (&["nearfar", "run", "-m", "0", "--", "grou"], "groups"),
+            (&["nearfar", "run", "--heap", "f"], "far"),
+            (&["nearfar", "move", "1", "n"], "near"),
+            (&["nearfar", "move", "1", ""], "0"),
+            (&["nearfar", "weights", "--from", "h"], "hmat"),
+            (&["nearfar", "sim", "compare", "--machine", "numa"], "numa-4node"),
         ] {
             let offered = offered(words);
             assert!(offered.iter().any(|offer| offer == word), "{words:?}: {offered:?}");
         }
         assert!(!offered(&["nearfar", "run", "--", "ls", "--"]).contains(&"--membind".to_owned()));
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let script = script_of(shell);
+            assert!(script.contains("no-progress") && !script.contains("for-run"), "{shell}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 
 use clap::{Arg, Command};
-use nearfar_command::output::wrapped;
+use nearfar_command::output::wrapped_to;
 
 /// The groups in the order of the help, each with its commands.
 const GROUPS: [(&str, &[&str]); 6] = [
@@ -17,11 +17,13 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Learn", &["demo", "lab", "sim", "completions", "man", "dev"]),
 ];
 
+const END: &str = "nearfar COMMAND --help shows its options; nearfar alone is nearfar status.";
+
 /// The option of single commands that may stand before the command, as in kubectl and systemctl.
 const BEFORE: &str = "--json";
 
-/// The command, its subcommands listed by group in its help.
-pub(crate) fn grouped(command: Command) -> Command {
+/// The command, its subcommands listed by group in its help, which is this wide.
+pub(crate) fn grouped(command: Command, columns: usize) -> Command {
     let mut list = String::new();
     for (group, names) in GROUPS {
         list += &format!("\n{group}:\n");
@@ -29,18 +31,19 @@ pub(crate) fn grouped(command: Command) -> Command {
             let about = command.find_subcommand(name).and_then(Command::get_about);
             let about = about.map(ToString::to_string).unwrap_or_default();
             let first = format!("  {name:<12} ");
-            wrapped(&mut list, &first, &about, first.len());
+            wrapped_to(columns, &mut list, &first, &about, first.len());
         }
     }
     let mut options = String::new();
     for (option, meaning) in of_every_command(&command) {
         let first = format!("  {option:<18} ");
-        wrapped(&mut options, &first, &meaning, first.len());
+        wrapped_to(columns, &mut options, &first, &meaning, first.len());
     }
+    let mut end = String::new();
+    wrapped_to(columns, &mut end, "", END, 0);
     command.help_template(format!(
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n{list}\nOptions:\n{{options}}\n\n\
-         Options of every command:\n{options}\n\
-         nearfar COMMAND --help shows its options; nearfar alone is nearfar status.\n"
+         Options of every command:\n{options}\n{end}"
     ))
 }
 
@@ -128,12 +131,16 @@ mod tests {
         let all: BTreeSet<&str> = root.get_subcommands().map(Command::get_name).collect();
         assert_eq!(listed.iter().copied().collect::<BTreeSet<_>>(), all);
         assert_eq!(listed.len(), all.len(), "a command is in two groups");
-        let help = grouped(root).render_help().to_string();
+        let help = grouped(root, 80).render_help().to_string();
         assert!(help.contains("\nLook:\n  status       Show the machine"), "{help}");
         assert!(help.contains("\nOptions:\n  -h, --help"), "{help}");
         assert!(help.contains("\nOptions of every command:\n      --json         Print"), "{help}");
         assert!(help.contains("\n      --color[=WHEN] "), "{help}");
-        assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
+        for columns in [40, 80, 100] {
+            let help = grouped(Cli::command().term_width(columns), columns).render_help();
+            let longest = help.to_string().lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(longest <= columns && longest > columns - 20, "{longest} of {columns}: {help}");
+        }
     }
 
     #[test]

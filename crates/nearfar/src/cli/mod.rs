@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use nearfar_command::terminal::Terminal;
 
 mod background;
 mod balance;
@@ -39,9 +40,12 @@ mod vm;
 mod weights;
 mod why;
 
+/// Longest line of help.
+const WIDEST: usize = 100;
+
 /// Near and far memory for Linux: find it, measure it, place data over it.
 #[derive(Debug, Parser)]
-#[command(name = "nearfar", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "nearfar", version, propagate_version = true, max_term_width = WIDEST)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -114,7 +118,8 @@ impl Cli {
     /// Parses the process's arguments. The error has the arguments after the program's name beside it, in the order in
     /// which they were parsed.
     pub(crate) fn of_process() -> Result<Self, (clap::Error, Vec<String>)> {
-        let mut command = groups::grouped(Self::command());
+        let columns = Terminal::of_process(false, true, None).columns.min(WIDEST);
+        let mut command = groups::grouped(Self::command(), columns);
         let words = groups::in_order(&command, std::env::args_os().collect());
         let matches = command.try_get_matches_from_mut(&words);
         let parsed = matches.and_then(|matches| Self::from_arg_matches(&matches));
@@ -220,5 +225,43 @@ mod tests {
         ] {
             assert_eq!(heading(name).as_deref(), Some(of), "{name}");
         }
+    }
+
+    /// The texts of the manual: paths and contents.
+    fn pages() -> Vec<(String, String)> {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let docs = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+        let pages = docs.filter(|path| path.extension().is_some_and(|ending| ending == "md"));
+        let pages =
+            pages.chain(["README.md", "artefacts/python/README.md"].map(|name| root.join(name)));
+        let read = |path: std::path::PathBuf| {
+            (path.display().to_string(), std::fs::read_to_string(&path).unwrap())
+        };
+        pages.map(read).collect()
+    }
+
+    #[test]
+    fn commands_within_sentences_and_tables_of_the_manual_exist_with_their_options() {
+        use clap::error::ErrorKind::{InvalidSubcommand, UnknownArgument};
+
+        let (mut wrong, mut read) = (Vec::new(), 0);
+        for (page, text) in pages() {
+            // Blocks of commands are run by tests; these have code within a line.
+            let prose = text.split("```").step_by(2);
+            let spans = prose.flat_map(|part| part.split('`').skip(1).step_by(2));
+            for span in spans.filter(|span| span.starts_with("nearfar ")) {
+                let span = span.replace("\\|", "|");
+                let words = span.split_whitespace().map(std::ffi::OsString::from).collect();
+                let words = groups::in_order(&Cli::command(), words);
+                read += 1;
+                if let Err(error) = Cli::command().try_get_matches_from(words)
+                    && matches!(error.kind(), InvalidSubcommand | UnknownArgument)
+                {
+                    wrong.push(format!("{page}: {span}: {error}"));
+                }
+            }
+        }
+        assert!(read > 200, "{read}: are commands found?");
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
 }

@@ -165,7 +165,11 @@ fn dry(journal: &Journal<'_>, on_conflict: OnConflict) -> anyhow::Result<ExitCod
         output::note(format_args!("would not restore {change}{}", change.why(&foreign)));
     }
     for one in &pending.unreadable {
-        output::note(format_args!("would not restore {}: {}", one.path.display(), one.found));
+        output::note(format_args!(
+            "would not restore the settings in {}: {}",
+            one.path.display(),
+            output::unreadable(one)
+        ));
     }
     Ok(if is_known && left.is_empty() { Exit::Done } else { Exit::Failed }.into())
 }

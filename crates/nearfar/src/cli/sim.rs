@@ -42,7 +42,7 @@ enum Sim {
 #[derive(Debug, clap::Args)]
 struct CompareArgs {
     /// Machine: a name, or the path of a machine file with a table `traffic`
-    #[arg(long, default_value = simulate::FOUR_NODES)]
+    #[arg(long, value_name = "NAME|FILE", default_value = simulate::FOUR_NODES)]
     machine: String,
     /// Workload: a name, or the path of a workload file (docs/sim.md, Workload files)
     #[arg(long, default_value = workload::NAMES[0].0, value_name = "NAME|FILE")]

@@ -185,9 +185,9 @@ fn add_live(report: &mut Report, fs: &dyn Fs) {
             }
             let unreadable = pending.unreadable.iter().map(|one| {
                 format!(
-                    "the settings that {} restores are unknown: {}",
+                    "settings in {} are unknown: {}",
                     one.path.display(),
-                    one.found
+                    output::unreadable(one)
                 )
             });
             report.problems.extend(unreadable);

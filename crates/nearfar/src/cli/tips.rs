@@ -1,4 +1,8 @@
 //! Suggestions for words that users of other tools type, where the parser's own guess is misleading or missing.
+//!
+//! The parser guesses by spelling alone: it has nothing for `numastat`, and for `run --pid` another option. [`TIPS`] has
+//! the equivalent here, by command and word; [`improved`] puts it in place of the parser's guess, and numbers are refused
+//! without Rust's wording. A tip depends on the command and the first unknown word only, not on words after it.
 
 use std::error::Error as _;
 
@@ -11,6 +15,8 @@ use super::Cli;
 const ANY: &str = "*";
 const BEFORE: &str = "options follow the command: nearfar run -m far -- CMD";
 const METRICS: &str = "nearfar cache serve --metrics ADDRESS:PORT, nearfar nri --metrics-file FILE; other commands have --json";
+const SHARED: &str =
+    "numactl's option for segments of shared memory, which nearfar does not create";
 const ACCESSES: &str = "nearfar record, then nearfar report; nearfar tier start";
 
 /// A command (`""` for none), a word or option typed after it, and its equivalent here.
@@ -20,6 +26,12 @@ const TIPS: &[(&str, &str, &str)] = &[
     ("", "version", "nearfar --version"),
     ("", "numactl", "nearfar run takes numactl's letters; nearfar topo is numactl -H"),
     ("", "numastat", "nearfar ps shows programs' memory, nearfar ps PID one's by node"),
+    ("", "lstopo", "nearfar topo, nearfar topo --draw"),
+    ("", "hardware", "nearfar topo"),
+    ("", "numad", "nearfar balance start"),
+    ("", "memtierd", "nearfar tier start"),
+    ("", "pcm", "nearfar sense"),
+    ("", "bwactl", "nearfar weights"),
     ("", "migratepages", "nearfar move PID NODES"),
     ("", "heatmap", "nearfar report heatmap FILE"),
     ("", "wss", "nearfar report wss FILE"),
@@ -96,6 +108,13 @@ const TIPS: &[(&str, &str, &str)] = &[
     ("tier", "disable", "nearfar tier stop"),
     ("tier", "on", "nearfar tier start"),
     ("tier", "log", "nearfar why"),
+    ("tier", "list", "nearfar tier status"),
+    ("tier", "show", "nearfar tier status"),
+    ("balance", "list", "nearfar balance status"),
+    ("balance", "show", "nearfar balance status"),
+    ("balance", "log", "nearfar why"),
+    ("balance", "explain", "nearfar why"),
+    ("off", "--json", "nearfar status --json has the changed settings"),
     ("tier", "explain", "nearfar why"),
     (
         "tier",
@@ -122,6 +141,14 @@ const TIPS: &[(&str, &str, &str)] = &[
     ("run", "-s", "nearfar run --dry-run shows what would be done"),
     ("run", "--hardware", "nearfar topo shows the machine"),
     ("run", "-H", "nearfar topo shows the machine"),
+    ("run", "-a", "all nodes' CPUs are used unless -N or -C says otherwise"),
+    ("run", "-b", "nearfar run --balance -- CMD"),
+    ("run", "--balancing", "nearfar run --balance -- CMD"),
+    ("run", "-c", "nearfar run -N NODES -- CMD: numactl's -c is its old name of -N"),
+    ("run", "--touch", SHARED),
+    ("run", "--huge", SHARED),
+    ("run", "--shm", SHARED),
+    ("run", "--file", SHARED),
     ("run", "--pid", "nearfar move PID NODES moves a running program's pages"),
     (
         "report",
@@ -228,6 +255,9 @@ mod tests {
             ("run --hardware", "nearfar topo"),
             ("run --pid 1 -- true", "nearfar move PID"),
             ("top", "nearfar ps --watch"),
+            ("lstopo", "nearfar topo"),
+            ("run --balancing -- true", "nearfar run --balance"),
+            ("off --json", "nearfar status --json"),
             ("tier status -j", "--json"),
             ("-q tier enable", "nearfar tier start"),
             ("-m far run true", "options follow the command"),
