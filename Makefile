@@ -23,7 +23,7 @@
 #   make bench-commands   times of topo, status, ps and vm with 1,024 nodes, 2,000 processes and 50 virtual machines
 #   make install          what make build has made, below PREFIX (/usr/local) and DESTDIR; make uninstall takes it away again
 #   make manual           the documents as a book for a browser, in target/manual/book
-#   make package          Debian packages of what make build makes, in target/debian, checked; make package-test tries them in a bare root
+#   make package          Debian packages of what make build makes, in target/debian/now, checked; make package-test tries them in a bare root
 #   make tarball          what make install installs as one archive, with programs that need no library of the machine
 #   make setup            only the set-up; make clean: only the build artefacts
 

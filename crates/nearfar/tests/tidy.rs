@@ -64,6 +64,39 @@ fn every_rust_file_opens_with_a_head() {
     );
 }
 
+/// The files of the sources that a text names as code, but for examples in capitals or of letters.
+fn named(text: &str) -> impl Iterator<Item = &str> {
+    let names = text.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs"));
+    names.filter(|name| {
+        !name.contains("NAME") && !name.starts_with("a/") && name.len() > "a.rs".len()
+    })
+}
+
+#[test]
+fn files_that_comments_and_the_architecture_name_exist() {
+    let sources = files("rs");
+    let exists = |name: &str| {
+        sources.iter().any(|(path, _)| *path == name || path.ends_with(&format!("/{name}")))
+    };
+    let comments = |text: &str| {
+        text.lines()
+            .filter(|line| line.trim_start().starts_with("//"))
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    let architecture = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let texts = sources.iter().map(|(path, text)| (path.as_str(), comments(text)));
+    let (mut findings, mut count) = (Vec::new(), 0);
+    for (path, text) in texts.chain([("ARCHITECTURE.md", architecture)]) {
+        count += named(&text).count();
+        let absent =
+            named(&text).filter(|name| !exists(name) && !exists(&format!("crates/{name}")));
+        findings.extend(absent.map(|name| format!("{path}: there is no {name}")));
+    }
+    assert!(count > 200, "{count}: are names found?");
+    complain(&findings);
+}
+
 #[test]
 fn unsafe_code_stays_in_its_homes_and_says_why() {
     let mut findings = Vec::new();

@@ -1,7 +1,7 @@
 //! Measures the gain of batched copying for a mover over copying single items word by word, as ratios from one run.
 //!
-//! `cargo run --release -p nearfar-cache --example copying -- [rounds=200] [memory_mb=64] [copy=cpu]` Two caches of two
-//! tiers alternate: one prepares, copies and publishes one item at a time by single words, the other in batches by
+//! `cargo run --release -p nearfar-cache --example copying -- [rounds=200] [memory_mb=64] [copy=cpu] [nodes=0/1]` Two
+//! caches of two tiers, on these nodes if there are any, alternate: one prepares, copies and publishes one item at a time by single words, the other in batches by
 //! `copy`. Each round fills the first tier, then times the mover's step that frees its slots; the second tier has free
 //! space, so that all work is demotion. Ratios are medians over rounds.
 
@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use nearfar_cache::copy::{Copier, Copying, Job, Outcome};
 use nearfar_cache::{Cache, Config, Making};
-use nearfar_topology::median;
+use nearfar_kernel::mempolicy::Policy;
+use nearfar_topology::{NodeSet, median};
 
 /// Sizes of items: key, value and header.
 const SIZES: [usize; 4] = [64, 512, 4 << 10, 64 << 10];
@@ -58,10 +59,11 @@ struct Side {
 }
 
 impl Side {
-    fn new(bytes: u64, copier: Arc<dyn Copier>) -> Result<Self, Error> {
+    fn new(bytes: u64, nodes: &[Policy; 2], copier: Arc<dyn Copier>) -> Result<Self, Error> {
         let mut config = Config::of_bytes(bytes);
+        config.tiers[0].policy = nodes[0].clone();
         let mut below = config.tiers[0].clone();
-        below.bytes = 2 * bytes;
+        (below.bytes, below.policy) = (2 * bytes, nodes[1].clone());
         config.tiers.push(below);
         (config.making, config.items) = (Making::Background, Some(4 * bytes / 64));
         let cache = Cache::with_copier(&config, copier).map_err(Error::other)?;
@@ -89,27 +91,38 @@ impl Side {
     }
 }
 
+fn bound(nodes: &str) -> Option<Policy> {
+    NodeSet::parse_list(nodes).map(Policy::Bind)
+}
+
 fn main() -> Result<(), Error> {
     let (mut rounds, mut memory, mut copying) = (200_usize, 64_u64, Copying::Cpu);
+    let mut nodes = [Policy::Default, Policy::Default];
     for argument in std::env::args().skip(1) {
         let set = argument.split_once('=').and_then(|(name, value)| {
             match name {
                 "rounds" => rounds = value.parse().ok().filter(|rounds| *rounds > 0)?,
                 "memory_mb" => memory = value.parse().ok()?,
                 "copy" => copying = Copying::ALL.iter().find(|(name, _)| *name == value)?.1,
+                "nodes" => {
+                    let (near, far) = value.split_once('/')?;
+                    nodes = [bound(near)?, bound(far)?];
+                }
                 _ => return None,
             }
             Some(())
         });
-        set.ok_or_else(|| Error::other(format!("{argument}: rounds=N, memory_mb=N, copy=NAME")))?;
+        set.ok_or_else(|| {
+            Error::other(format!("{argument}: rounds=N, memory_mb=N, copy=NAME, nodes=NEAR/FAR"))
+        })?;
     }
     let mut out = stdout().lock();
     writeln!(out, "item, bytes  batch  one by one, ns  batched, ns  ratio (quartiles)")?;
     for size in SIZES {
         for batch in BATCHES {
             let copier = copying.open().map_err(Error::other)?;
-            let old = Side::new(memory << 20, Arc::new(Words))?;
-            let new = Side::new(memory << 20, Arc::new(Batched(copier, batch)))?;
+            let old = Side::new(memory << 20, &nodes, Arc::new(Words))?;
+            let new = Side::new(memory << 20, &nodes, Arc::new(Batched(copier, batch)))?;
             let (mut sides, mut took) = ([old, new], [Vec::new(), Vec::new()]);
             let value = vec![7; size - HEADER - KEY];
             let slots = (memory << 20) / size as u64;

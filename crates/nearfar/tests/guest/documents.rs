@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::NEARFAR;
 use crate::commands::{self, COMMANDS, Run};
 use crate::inside::{STATE, done, libraries};
-use crate::shown::{IN_GUEST, matches, sessions};
+use crate::shown::{DEMO, IN_GUEST, matches, sessions};
 use crate::tier::system;
 
 pub(crate) fn commands_succeed_and_leave_nothing() {
@@ -57,7 +57,10 @@ pub(crate) fn sessions_print_what_the_documents_show() {
     assert_eq!(without_figures("12 of 3.45 x, 1,000. 7 of 8.."), "# of # x, #. # of #..");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let texts = IN_GUEST.map(|name| std::fs::read_to_string(root.join(name)).unwrap());
-    for (command, shown) in texts.iter().flat_map(|text| sessions(text)) {
+    // Its result is shown in docs/probe.md.
+    done(&["probe", "--quick"]);
+    let shown = texts.iter().flat_map(|text| sessions(text));
+    for (command, shown) in shown.filter(|(command, _)| command != DEMO.0) {
         let directory = tempfile::tempdir().unwrap();
         let script = format!("{{ {command}; }} 2>&1");
         let output = commands::shell(&script, directory.path(), Path::new(NEARFAR))
