@@ -8,23 +8,40 @@ mod page;
 
 use std::path::Path;
 
-/// Pages with their headers, and their SEE ALSO.
-const PAGES: [(&str, &str, &str); 3] = [
-    ("nearfar", "crates/alloc/include/nearfar.h", "nearfar(1), malloc(3), mbind(2), numa(7)"),
+/// Pages with their headers, an example, and their SEE ALSO.
+const PAGES: [(&str, &str, &str, &str); 3] = [
+    (
+        "nearfar",
+        "crates/alloc/include/nearfar.h",
+        "nf_kind_t far = nf_kind_create(\"far;limit=4g;spill=near\");
+if (far == NF_NONE) { fprintf(stderr, \"%s\\n\", nf_error()); exit(1); }
+char *cold = nf_malloc(far, 1 << 20);     /* far memory; near memory once 4 GiB are reserved */
+cold = nf_realloc(NF_DEFAULT, cold, 2 << 20);   /* moves to plain memory, with its content */
+nf_free(cold);",
+        "nearfar(1), malloc(3), mbind(2), numa(7)",
+    ),
     (
         "hmalloc",
         "artefacts/libhmalloc/include/hmalloc.h",
+        "char *cold = hmalloc(1 << 20);            /* on node 2, if run by: hmctl -m 2 ./program */
+hfree(cold);",
         "hmctl(8), nearfar(3), malloc(3), mbind(2)",
     ),
-    ("smalloc", "artefacts/libsmalloc/include/smdk_opt_api.h", "nearfar(3), malloc(3), mbind(2)"),
+    (
+        "smalloc",
+        "artefacts/libsmalloc/include/smdk_opt_api.h",
+        "char *cold = s_malloc(SMDK_MEM_EXMEM, 1 << 20);
+s_free(cold);",
+        "nearfar(3), malloc(3), mbind(2)",
+    ),
 ];
 
 #[test]
 fn pages_are_what_the_headers_say() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    for (name, header, also) in PAGES {
+    for (name, header, example, also) in PAGES {
         let read = header::read(&std::fs::read_to_string(root.join(header)).unwrap());
-        let page = page::write(&read, name, header, also);
+        let page = page::write(&read, name, header, (example, also));
         let path = root.join("docs/man").join(name).with_extension("3");
         if std::env::var_os("UPDATE").is_some() {
             std::fs::write(&path, &page).unwrap();
@@ -36,6 +53,12 @@ fn pages_are_what_the_headers_say() {
             path.display()
         );
     }
+}
+
+#[test]
+fn the_example_of_the_allocator_is_the_one_of_the_manual() {
+    let manual = include_str!("../../../../docs/alloc.md");
+    assert!(manual.contains(PAGES[0].2), "docs/alloc.md has another example");
 }
 
 #[test]
@@ -54,13 +77,13 @@ fn a_page_has_every_function_of_its_header_with_what_it_does() {
     assert_eq!(read.items[2].members[0].words, ["Left, not right."]);
     let last = &read.items[3].members[1];
     assert_eq!((last.code.join(" "), last.words.join(" ")), ("B = 1".into(), "last".into()));
-    let page = page::write(&read, "few", "few.h", "three(3)");
+    let page = page::write(&read, "few", "few.h", ("one(2);\n/* it's two */", "three(3)"));
     let has = |part: &str| assert!(page.contains(part), "no {part} in:\n{page}");
     has(".TH FEW 3");
     has("few, one, two \\- a header\n");
     has("also: one two\n");
     // A page with the name of a function is the page of that function.
-    assert!(page::write(&read, "one", "few.h", "").contains("also: two\n"));
+    assert!(page::write(&read, "one", "few.h", ("", "")).contains("also: two\n"));
     has("It has \\fBtwo\\fR.");
     has("Slowly.");
     has("int left");

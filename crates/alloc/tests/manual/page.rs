@@ -4,8 +4,13 @@ use roff::{Inline, Roff, bold, roman};
 
 use crate::header::{Header, Item};
 
-/// The page `name`, made from a header at `path`.
-pub(crate) fn write(header: &Header, name: &str, path: &str, also: &str) -> String {
+/// The page `name`, made from a header at `path`, with an example and pages to see.
+pub(crate) fn write(
+    header: &Header,
+    name: &str,
+    path: &str,
+    (example, also): (&str, &str),
+) -> String {
     let functions: Vec<&str> = header.items.iter().flat_map(Item::functions).collect();
     let (first, rest) =
         header.head.split_first().map_or(("", &[][..]), |(first, rest)| (first, rest));
@@ -40,6 +45,10 @@ pub(crate) fn write(header: &Header, name: &str, path: &str, also: &str) -> Stri
         "TYPES AND CONSTANTS",
         header.items.iter().filter(|item| !is_function(item)),
     );
+    page.control("SH", ["EXAMPLES"]);
+    page.control("nf", []);
+    example.lines().for_each(|line| _ = page.text([roman(line)]));
+    page.control("fi", []);
     page.control("SH", ["SEE ALSO"]);
     page.text([roman(also)]);
     let made = format!(
