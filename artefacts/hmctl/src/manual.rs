@@ -13,7 +13,7 @@ fn the_page_is_what_the_options_say() {
     man.render(&mut page).unwrap();
     let page = String::from_utf8(page).unwrap()
         + ".SH EXAMPLES\n.TP\n\\fBhmctl \\-m 2 ./program\\fR\nhmalloc memory of program from node 2 only\n.TP\n\
-           \\fBhmctl \\-w near,far ./program\\fR\nfrom near and far memory, by the machine\\(aqs weights\n"
+           \\fBhmctl \\-w near,far ./program\\fR\nhmalloc memory of program from near and far memory, by the machine\\(aqs weights\n"
         + ".SH \"SEE ALSO\"\nhmalloc(3), nearfar(1), numactl(8), numa(7)\n";
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/man/hmctl.8");
     if std::env::var_os("UPDATE").is_some() {

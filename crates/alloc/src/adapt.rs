@@ -198,7 +198,7 @@ impl Adapting {
                 };
                 self.nodes.iter().zip(chases).map(look).collect()
             }
-            Source::Files => self.nodes.iter().map(Candidate::advised).collect(),
+            Source::Files => self.nodes.iter().map(Candidate::read_files).collect(),
         }
     }
 
@@ -238,7 +238,7 @@ impl Candidate {
     }
 
     /// Load of the node from a daemon's files.
-    fn advised(&self) -> Seen {
+    fn read_files(&self) -> Seen {
         let says = |file: &str| {
             let path = format!("/{TIERD}/node{}/{file}", self.node);
             std::fs::read_to_string(path).map_or(true, |text| text.trim() != "false")

@@ -321,7 +321,7 @@ impl Cache {
 
     /// Notes that the item at a place should be promoted.
     #[cfg(test)]
-    pub(crate) fn wish(&self, place: u64) {
-        self.promotions.wish(place);
+    pub(crate) fn request_promotion(&self, place: u64) {
+        self.promotions.request(place);
     }
 }

@@ -31,7 +31,7 @@ impl Promotions {
 
     /// Notes that the item at a place should be promoted.
     #[inline]
-    pub(crate) fn wish(&self, place: u64) {
+    pub(crate) fn request(&self, place: u64) {
         self.requests.add(place);
     }
 

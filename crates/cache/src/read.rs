@@ -75,7 +75,7 @@ impl<'a> Reading<'a> {
             space.warm(word);
         }
         if tier > 0 && counted && header.reads() == 1 {
-            promotions.wish(entry.place());
+            promotions.request(entry.place());
         }
         promotions.note(entry.place());
         Some(Tried::Read(meta))

@@ -259,7 +259,7 @@ fn what_looks_like_an_item_at_the_very_end_of_memory_leads_nowhere() {
     space.item(last).read_key(forged, &mut out);
     space.item(last).read_value(forged, &mut out);
     assert_eq!(out.len(), 255 + 0xff_ffff);
-    cache.wish(Contents::place(0, last));
+    cache.request_promotion(Contents::place(0, last));
     assert_eq!(cache.step(), 0);
     assert!(!cache.delete(&[0; 250]));
 }

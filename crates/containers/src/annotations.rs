@@ -231,7 +231,7 @@ impl Request {
                 why: "both place the container's memory; remove the annotation, or state the policy in the claim",
             });
         }
-        for (name, wish, why) in [
+        for (name, asked, why) in [
             (
                 "near-max",
                 self.near_max,
@@ -243,11 +243,11 @@ impl Request {
                 "the least is above the claim; lower it, or claim more near memory",
             ),
         ] {
-            if let (Some(wish), Some(claim)) = (wish, near_max)
-                && wish > claim
+            if let (Some(asked), Some(claim)) = (asked, near_max)
+                && asked > claim
             {
                 return Err(AnnotationError::Contradiction {
-                    first: format!("nearfar.io/{name}={wish}"),
+                    first: format!("nearfar.io/{name}={asked}"),
                     second: format!("{key} ({claim} of near memory)"),
                     why,
                 });

@@ -1,6 +1,6 @@
 //! tidy: rules for every file of the workspace, as tests. Each finding names the file and the way out.
 //!
-//! Here: heads, unsafe code, length, manifests, unused modules, names of machines, temporary files. Directions
+//! Here: heads, unsafe code, length, manifests, unused modules, names of machines and of files, temporary files. Directions
 //! and sizes of modules are in structure.rs, the English of comments in prose.rs.
 
 #![expect(clippy::unwrap_used, reason = "a check that can't read the repository should stop")]
@@ -64,7 +64,7 @@ fn every_rust_file_opens_with_a_head() {
     );
 }
 
-/// The files of the sources that a text names as code, but for examples in capitals or of letters.
+/// Names of Rust files that a text sets in backquotes, without placeholders (`NAME.rs`, `a/b.rs`, `a.rs`).
 fn named(text: &str) -> impl Iterator<Item = &str> {
     let names = text.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs"));
     names.filter(|name| {

@@ -121,7 +121,7 @@ fn options(args: &Args) -> anyhow::Result<Options> {
     let (phase_s, warm_up_s) = (args.seconds.unwrap_or(phase_s), args.warm_up.unwrap_or(warm_up_s));
     if warm_up_s >= phase_s {
         bail!(
-            "--warm-up {warm_up_s}: all of the {phase_s} s with one hot set, so nothing is left to acceptance; say a longer --seconds or a shorter --warm-up"
+            "--warm-up {warm_up_s}: all of the {phase_s} s with one hot set, so nothing is left to judge; say a longer --seconds or a shorter --warm-up"
         );
     }
     let usual: (&[&str], &[Row]) =

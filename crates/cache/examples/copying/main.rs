@@ -1,9 +1,10 @@
 //! Measures the gain of batched copying for a mover over copying single items word by word, as ratios from one run.
 //!
-//! `cargo run --release -p nearfar-cache --example copying -- [rounds=200] [memory_mb=64] [copy=cpu] [nodes=0/1]` Two
-//! caches of two tiers, on these nodes if there are any, alternate: one prepares, copies and publishes one item at a time by single words, the other in batches by
-//! `copy`. Each round fills the first tier, then times the mover's step that frees its slots; the second tier has free
-//! space, so that all work is demotion. Ratios are medians over rounds.
+//! `cargo run --release -p nearfar-cache --example copying -- [rounds=200] [memory_mb=64] [copy=cpu] [nodes=NEAR/FAR]`.
+//! Two caches of two tiers alternate; `nodes` binds the tiers to nodes (default: no binding). One cache prepares, copies
+//! and publishes one item at a time by single words, the other in batches by `copy`. Each round fills the first tier,
+//! then times the mover's step that frees its slots; the second tier has free space, so that all work is demotion.
+//! Ratios are medians over rounds.
 
 mod clock;
 

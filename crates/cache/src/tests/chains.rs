@@ -202,7 +202,7 @@ fn what_looks_like_a_chain_and_is_none_leads_nowhere() {
         item.read_value(forged, &mut out);
         item.copy_value(forged, &mut vec![0; 100_000]);
         assert!(out.len() <= 100_000);
-        cache.wish(Contents::place(0, last));
+        cache.request_promotion(Contents::place(0, last));
         assert_eq!(cache.step(), 0);
     }
 }

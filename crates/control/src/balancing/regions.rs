@@ -105,9 +105,9 @@ impl Regions {
     }
 
     /// Drops pages of processes that are out of scope.
-    pub(super) fn keep(&mut self, of: impl Fn(Process) -> bool) {
-        self.pages.retain(|page, _| of(page.process));
-        self.lately.iter_mut().for_each(|all| all.retain(|sample| of(sample.page.process)));
+    pub(super) fn keep(&mut self, in_scope: impl Fn(Process) -> bool) {
+        self.pages.retain(|page, _| in_scope(page.process));
+        self.lately.iter_mut().for_each(|all| all.retain(|sample| in_scope(sample.page.process)));
     }
 
     /// Counts a decision, and halves samples if it is time.

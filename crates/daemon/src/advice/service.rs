@@ -226,12 +226,12 @@ impl Service {
         }
     }
 
-    /// The page's content for SMDK's files.
+    /// The figures of each node for SMDK's files.
     fn figures(&self) -> BTreeMap<NodeId, Figures> {
         let has_cpus = |node: NodeId| {
             self.plan.nodes.iter().any(|planned| planned.known.node == node && planned.has_cpus)
         };
-        let figures = |advice: nearfar_policy::advice::Advice| {
+        let of_node = |advice: nearfar_policy::advice::Advice| {
             let node = advice.node;
             let orders = has_cpus(node).then(|| self.plan.orders(&self.machine, node));
             let figures = Figures {
@@ -244,7 +244,7 @@ impl Service {
             };
             (node, figures)
         };
-        self.advisor.advice().into_iter().map(figures).collect()
+        self.advisor.advice().into_iter().map(of_node).collect()
     }
 
     /// A description of the service in one line.

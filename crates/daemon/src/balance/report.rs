@@ -184,8 +184,8 @@ fn nodes(one: &Loop<Sees<'_>>, more: &More<'_>) -> Vec<state::Node> {
     round.nodes.iter().enumerate().map(node).collect()
 }
 
-fn decided(round: &Decided) -> state::Decided {
-    match round {
+fn decided(decided: &Decided) -> state::Decided {
+    match decided {
         Decided::Carrefour { decision, wanted } => by_carrefour(decision, wanted),
         Decided::Balance { decision, wanted } => by_balance(decision, wanted),
     }

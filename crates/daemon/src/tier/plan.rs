@@ -115,7 +115,7 @@ impl Plan {
     }
 }
 
-/// The targets a user may set.
+/// The limits that a user may set.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Share of near memory kept free.

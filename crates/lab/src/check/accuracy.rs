@@ -194,8 +194,8 @@ fn compare(machine: &Machine, text: &str) -> Result<Guest, String> {
     })
 }
 
-fn turmoil(text: &Value) -> Result<Turmoil, String> {
-    let count = |name: &str| text[name].as_u64().ok_or_else(|| format!("{text} has no {name}"));
+fn turmoil(result: &Value) -> Result<Turmoil, String> {
+    let count = |name: &str| result[name].as_u64().ok_or_else(|| format!("{result} has no {name}"));
     let (backwards, early) = (count("backwards")?, count("early")?);
     Ok(Turmoil { sleeps: count("sleeps")?, backwards, early, ok: backwards + early == 0 })
 }

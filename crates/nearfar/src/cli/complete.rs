@@ -30,8 +30,8 @@ const SENSORS: [&str; 10] = [
 /// Options that a process of nearfar passes to another one.
 const INTERNAL: [&str; 3] = ["for-run", "claimed", "progress"];
 
-/// In bash, words after `--` are completed as those of the command they belong to; process ids and cgroups are those of this
-/// moment.
+/// In bash, words after `--` are completed as those of the command they belong to; process ids, cgroups and
+/// nodes are read when the user asks.
 const BASH: &str = r#"
 _nearfar_pids() {
     local pids=(/proc/[0-9]*)
@@ -44,6 +44,7 @@ _nearfar_cgroups() {
 }
 _nearfar_nodes() {
     local nodes=(/sys/devices/system/node/node[0-9]*)
+    [[ -d ${nodes[0]} ]] || nodes=()
     COMPREPLY=($(compgen -W "near far local remote all dram cxl hbm pmem ${nodes[*]##*/node}" -- "${COMP_WORDS[COMP_CWORD]}"))
 }
 _nearfar_or_command() {
@@ -75,7 +76,7 @@ _nearfar_or_command() {
             ;;
     esac
     case $COMP_CWORD-${COMP_WORDS[1]} in
-        3-move) [[ ${COMP_WORDS[COMP_CWORD]} == -* ]] || { _nearfar_nodes; return; } ;;
+        3-move) [[ ${COMP_WORDS[2]} == -* || ${COMP_WORDS[COMP_CWORD]} == -* ]] || { _nearfar_nodes; return; } ;;
     esac
     _nearfar "$@"
 }
@@ -200,7 +201,6 @@ mod tests {
             (&["nearfar", "run", "-m", "0", "--", "grou"], "groups"),
             (&["nearfar", "run", "--heap", "f"], "far"),
             (&["nearfar", "move", "1", "n"], "near"),
-            (&["nearfar", "move", "1", ""], "0"),
             (&["nearfar", "weights", "--from", "h"], "hmat"),
             (&["nearfar", "sim", "compare", "--machine", "numa"], "numa-4node"),
         ] {
@@ -208,6 +208,7 @@ mod tests {
             assert!(offered.iter().any(|offer| offer == word), "{words:?}: {offered:?}");
         }
         assert!(!offered(&["nearfar", "run", "--", "ls", "--"]).contains(&"--membind".to_owned()));
+        assert!(!offered(&["nearfar", "move", "--undo", "n"]).contains(&"near".to_owned()));
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             let script = script_of(shell);
             assert!(script.contains("no-progress") && !script.contains("for-run"), "{shell}");

@@ -22,7 +22,7 @@ const END: &str = "nearfar COMMAND --help shows its options; nearfar alone is ne
 /// The option of single commands that may stand before the command, as in kubectl and systemctl.
 const BEFORE: &str = "--json";
 
-/// The command, its subcommands listed by group in its help, which is this wide.
+/// The command with a help that lists subcommands by group, in lines of at most `columns` characters.
 pub(crate) fn grouped(command: Command, columns: usize) -> Command {
     let mut list = String::new();
     for (group, names) in GROUPS {

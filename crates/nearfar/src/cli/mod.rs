@@ -246,7 +246,7 @@ mod tests {
 
         let (mut wrong, mut read) = (Vec::new(), 0);
         for (page, text) in pages() {
-            // Blocks of commands are run by tests; these have code within a line.
+            // Other tests run the commands in blocks; this one checks code within sentences and tables.
             let prose = text.split("```").step_by(2);
             let spans = prose.flat_map(|part| part.split('`').skip(1).step_by(2));
             for span in spans.filter(|span| span.starts_with("nearfar ")) {

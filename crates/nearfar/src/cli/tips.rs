@@ -1,6 +1,7 @@
 //! Suggestions for words that users of other tools type, where the parser's own guess is misleading or missing.
 //!
-//! The parser guesses by spelling alone: it has nothing for `numastat`, and for `run --pid` another option. [`TIPS`] has
+//! The parser guesses by spelling alone: it suggests nothing for `numastat`, and a wrong
+//! option for `run --pid`. [`TIPS`] has
 //! the equivalent here, by command and word; [`improved`] puts it in place of the parser's guess, and numbers are refused
 //! without Rust's wording. A tip depends on the command and the first unknown word only, not on words after it.
 
@@ -17,6 +18,8 @@ const BEFORE: &str = "options follow the command: nearfar run -m far -- CMD";
 const METRICS: &str = "nearfar cache serve --metrics ADDRESS:PORT, nearfar nri --metrics-file FILE; other commands have --json";
 const SHARED: &str =
     "numactl's option for segments of shared memory, which nearfar does not create";
+const CPUSET: &str = "nearfar run keeps to this process's cpuset; within it all CPUs are used unless -N or -C says otherwise";
+const BALANCING: &str = "nearfar run --balance -- CMD has nearfar's own policy; the kernel's NUMA balancing within -m is not offered";
 const ACCESSES: &str = "nearfar record, then nearfar report; nearfar tier start";
 
 /// A command (`""` for none), a word or option typed after it, and its equivalent here.
@@ -136,14 +139,14 @@ const TIPS: &[(&str, &str, &str)] = &[
     ("lab", "start", "nearfar lab run -- CMD, or nearfar lab shell"),
     ("lab", "stop", "a guest ends with its command"),
     ("run", "--balanced", "nearfar run --balance -- CMD"),
-    ("run", "--all", "all nodes' CPUs are used unless -N or -C says otherwise"),
+    ("run", "--all", CPUSET),
     ("run", "--show", "nearfar run --dry-run shows what would be done"),
     ("run", "-s", "nearfar run --dry-run shows what would be done"),
     ("run", "--hardware", "nearfar topo shows the machine"),
     ("run", "-H", "nearfar topo shows the machine"),
-    ("run", "-a", "all nodes' CPUs are used unless -N or -C says otherwise"),
-    ("run", "-b", "nearfar run --balance -- CMD"),
-    ("run", "--balancing", "nearfar run --balance -- CMD"),
+    ("run", "-a", CPUSET),
+    ("run", "-b", BALANCING),
+    ("run", "--balancing", BALANCING),
     ("run", "-c", "nearfar run -N NODES -- CMD: numactl's -c is its old name of -N"),
     ("run", "--touch", SHARED),
     ("run", "--huge", SHARED),

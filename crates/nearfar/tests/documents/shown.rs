@@ -4,7 +4,8 @@
 pub(crate) const IN_GUEST: [&str; 4] =
     ["README.md", "docs/probe.md", "docs/tutorial-redis.md", "docs/tutorial-cache.md"];
 
-/// A command that takes minutes and boots a guest, with the same command for a saved result. `make package-test` runs it.
+/// A command that takes minutes and boots a guest, with the same command for a saved result. `make
+/// package-test` compares the session with `nearfar demo --lab --only bandwidth`.
 pub(crate) const DEMO: (&str, &str) = ("nearfar demo", "nearfar demo --from demo/demo.json");
 
 /// The contents of the document's blocks in this language.

@@ -57,7 +57,7 @@ pub(crate) fn sessions_print_what_the_documents_show() {
     assert_eq!(without_figures("12 of 3.45 x, 1,000. 7 of 8.."), "# of # x, #. # of #..");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let texts = IN_GUEST.map(|name| std::fs::read_to_string(root.join(name)).unwrap());
-    // Its result is shown in docs/probe.md.
+    // docs/probe.md shows the report that this saves.
     done(&["probe", "--quick"]);
     let shown = texts.iter().flat_map(|text| sessions(text));
     for (command, shown) in shown.filter(|(command, _)| command != DEMO.0) {

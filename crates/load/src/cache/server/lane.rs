@@ -96,7 +96,7 @@ pub(super) enum Arrived {
 }
 
 /// Meaning of a piece of an answer for the outstanding requests.
-enum Means {
+enum Piece {
     /// An answer to the first of them, and whether it was the last piece of its command's answer.
     Answer(Meaning, bool),
     /// The same answer to this many of them.
@@ -257,21 +257,21 @@ impl Lane {
             };
             let means = self.means(reply).ok_or_else(|| self.no_answer())?;
             // A value that is not the first key's is examined again after the keys before it.
-            if !matches!(means, Means::Rest(_, _, false)) {
+            if !matches!(means, Piece::Rest(_, _, false)) {
                 self.take(bytes);
             }
             match means {
-                Means::Answer(said, whole) => {
+                Piece::Answer(said, whole) => {
                     self.commands -= usize::from(whole);
                     let pending = self.waiting.pop_front();
                     self.ending = !whole && pending.as_ref().is_some_and(|pending| pending.last);
                     return Ok(pending.map(|pending| (pending, said)));
                 }
-                Means::Rest(count, said, whole) => {
+                Piece::Rest(count, said, whole) => {
                     self.commands -= usize::from(whole);
                     self.rest = (count, said);
                 }
-                Means::Nothing => {
+                Piece::Nothing => {
                     self.commands -= 1;
                     self.ending = false;
                 }
@@ -279,9 +279,9 @@ impl Lane {
         }
     }
 
-    fn means(&self, reply: Reply) -> Option<Means> {
+    fn means(&self, reply: Reply) -> Option<Piece> {
         if self.ending {
-            return (reply == Reply::End).then_some(Means::Nothing);
+            return (reply == Reply::End).then_some(Piece::Nothing);
         }
         let here = |range: Range<usize>| range.start + self.parsed..range.end + self.parsed;
         let command = || self.waiting.iter().position(|pending| pending.last).map(|last| last + 1);
@@ -291,21 +291,21 @@ impl Lane {
                 let key = &self.input[here(key)];
                 let mut those = self.waiting.iter().take(command()?);
                 match those.position(|pending| pending.request.key == key) {
-                    Some(0) => Means::Answer(Meaning::Value(here(value)), false),
-                    Some(before) => Means::Rest(before, Meaning::Missing, false),
-                    None => Means::Answer(Meaning::Foreign, false),
+                    Some(0) => Piece::Answer(Meaning::Value(here(value)), false),
+                    Some(before) => Piece::Rest(before, Meaning::Missing, false),
+                    None => Piece::Answer(Meaning::Foreign, false),
                 }
             }
-            (Asked::Get, Reply::End) => Means::Rest(command()?, Meaning::Missing, true),
+            (Asked::Get, Reply::End) => Piece::Rest(command()?, Meaning::Missing, true),
             (Asked::Set, Reply::Stored) | (Asked::Delete, Reply::Deleted) => {
-                Means::Answer(Meaning::Done, true)
+                Piece::Answer(Meaning::Done, true)
             }
             (Asked::Set, Reply::NotStored(why) | Reply::ServerError(why)) => {
-                Means::Answer(Meaning::Refused(here(why)), true)
+                Piece::Answer(Meaning::Refused(here(why)), true)
             }
-            (Asked::Delete, Reply::NotFound) => Means::Answer(Meaning::Missing, true),
+            (Asked::Delete, Reply::NotFound) => Piece::Answer(Meaning::Missing, true),
             (_, Reply::Error(why) | Reply::ServerError(why)) => {
-                Means::Rest(command()?, Meaning::Error(here(why)), true)
+                Piece::Rest(command()?, Meaning::Error(here(why)), true)
             }
             _ => return None,
         })

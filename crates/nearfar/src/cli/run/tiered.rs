@@ -43,8 +43,8 @@ pub(super) fn plan(file: Option<&Path>, machine: &Topology) -> anyhow::Result<St
             options
         }
     };
-    let force = EffectiveOptions::new(Options::default(), options);
-    let options = &force.options;
+    let effective = EffectiveOptions::new(Options::default(), options);
+    let options = &effective.options;
     let plan = plan::plan(machine, options.limits(), options.named())?;
     Ok(format!("nodes {}, near over far, in a cgroup of CMD's own", plan.order()))
 }

@@ -51,7 +51,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(_) => Some(change(&running_state()?, changes.clone())?),
         None => None,
     };
-    let force = match (&state, &args.save) {
+    let effective = match (&state, &args.save) {
         (Some(state), _) => state.settings.clone(),
         (None, Some(_)) => EffectiveOptions::new(changes, Options::default()),
         (None, None) => {
@@ -62,13 +62,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     if let Some(path) = &args.save {
-        save(path, &force.options).with_context(|| format!("--save {}", path.display()))?;
+        save(path, &effective.options).with_context(|| format!("--save {}", path.display()))?;
         output::remark(format_args!(
             "wrote {}; nearfar tier start --config {0} takes it",
             path.display()
         ));
     }
-    show(args, &force, state.as_ref())
+    show(args, &effective, state.as_ref())
 }
 
 /// Sends `changes` to running tiering; returns its new state.
@@ -102,8 +102,12 @@ fn save(path: &Path, options: &Options) -> anyhow::Result<()> {
     Ok(file.finish()?)
 }
 
-fn show(args: &Args, force: &EffectiveOptions, state: Option<&State>) -> anyhow::Result<ExitCode> {
-    let entries = force.entries();
+fn show(
+    args: &Args,
+    effective: &EffectiveOptions,
+    state: Option<&State>,
+) -> anyhow::Result<ExitCode> {
+    let entries = effective.entries();
     if args.json {
         let options: serde_json::Map<String, serde_json::Value> = entries
             .into_iter()

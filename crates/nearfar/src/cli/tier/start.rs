@@ -141,7 +141,7 @@ impl Args {
     }
 
     /// These options over those of the file.
-    fn in_force(&self) -> anyhow::Result<EffectiveOptions> {
+    fn effective_options(&self) -> anyhow::Result<EffectiveOptions> {
         let file = self.config.as_ref().map(|path| {
             let named = || format!("--config {}", path.display());
             Options::read(path).with_context(named).ends_with(Exit::Usage)
@@ -203,14 +203,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !budgets.is_empty() {
         return run_budgets(args, &budgets);
     }
-    let force = args.in_force()?;
+    let effective = args.effective_options()?;
     if args.dry_run {
-        return output::dry_run(&preview(&machine, &force)?);
+        return output::dry_run(&preview(&machine, &effective)?);
     }
     output::need_root("tiering")?;
     if args.foreground {
         let claim = Service::Tier.begin(args.claimed)?;
-        service::serve(&machine, force, args.for_run, claim)?;
+        service::serve(&machine, effective, args.for_run, claim)?;
         return Ok(Exit::Done.into());
     }
     let state = in_background(&args.as_arguments())?;
