@@ -29,20 +29,25 @@ impl Default for Terminal {
     }
 }
 
+/// The width of standard output in characters: the one that COLUMNS gives, else that of the terminal.
+#[must_use]
+pub fn width() -> usize {
+    let given = std::env::var("COLUMNS").ok().and_then(|text| text.parse::<usize>().ok());
+    let size = || rustix::termios::tcgetwinsize(std::io::stdout()).ok();
+    let seen = || size().map(|size| usize::from(size.ws_col));
+    given.or_else(seen).filter(|columns| *columns > 0).unwrap_or(COLUMNS).clamp(20, 1000)
+}
+
 impl Terminal {
-    /// The terminal of this process: the width that COLUMNS gives, else that of the terminal. Without `colours`, there are
-    /// some on a terminal that has them, unless `NO_COLOR` is set (<https://no-color.org>).
+    /// The terminal of this process, with its [`width`]. Without `colours`, there are some on a terminal that has them,
+    /// unless `NO_COLOR` is set (<https://no-color.org>).
     #[must_use]
     pub fn of_process(quiet: bool, progress: bool, colours: Option<bool>) -> Self {
-        let out = std::io::stdout();
-        let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse::<usize>().ok());
-        let seen = || rustix::termios::tcgetwinsize(&out).ok().map(|size| usize::from(size.ws_col));
-        let columns = said.or_else(seen).filter(|columns| *columns > 0).unwrap_or(COLUMNS);
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_dumb = || std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-        let has_colours = || out.is_terminal() && !is_set("NO_COLOR") && !is_dumb();
+        let has_colours = || std::io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb();
         let colours = colours.unwrap_or_else(has_colours);
-        Self { quiet, progress: progress && !quiet, columns: columns.clamp(20, 1000), colours }
+        Self { quiet, progress: progress && !quiet, columns: width(), colours }
     }
 
     /// Maximum width of a paragraph.

@@ -15,7 +15,7 @@
 
 use std::time::Duration;
 
-use crate::fs::{Fs, FsError};
+use crate::fs::{Fs, FsError, need_after, need_before};
 use crate::journal::{Journal, JournalError, OnConflict, Restored};
 use crate::lock::{Lock, LockError};
 
@@ -89,7 +89,7 @@ pub enum DamonError {
         operations: Operations,
     },
     /// The kernel refused a setting.
-    #[error("DAMON does not take this: {0}{hint}", hint = root(.0))]
+    #[error("DAMON does not take this: {0}{hint}", hint = need_after("DAMON", .0.is_permission()))]
     Refused(FsError),
     /// The kernel read back a setting differently.
     #[error(
@@ -128,7 +128,7 @@ pub enum DamonError {
         index: usize,
     },
     /// An existing file cannot be read.
-    #[error("{0}{hint}", hint = root(.0))]
+    #[error("{0}{hint}", hint = need_after("DAMON", .0.is_permission()))]
     Read(#[from] FsError),
     /// The journal, or a write through it, failed.
     #[error(transparent)]
@@ -137,7 +137,7 @@ pub enum DamonError {
     #[error("DAMON does not start with these settings: {0}")]
     NotStarted(JournalError),
     /// The lock on DAMON could not be taken.
-    #[error("{need}{0}", need = if .0.is_permission() { "DAMON needs root (sudo) or CAP_DAC_OVERRIDE: " } else { "" })]
+    #[error("{need}{0}", need = need_before("DAMON", .0.is_permission()))]
     Lock(LockError),
     /// An operation failed, and so did the undoing of earlier ones.
     #[error("{first}; undoing what was already done failed too: {then}")]
@@ -165,12 +165,6 @@ const fn watched(operations: Operations) -> &'static str {
 
 fn came_with(release: Option<&str>) -> String {
     release.map(|release| format!(" (it came with Linux {release})")).unwrap_or_default()
-}
-
-const ROOT: &str = "; DAMON needs root (sudo) or CAP_DAC_OVERRIDE";
-
-fn root(error: &FsError) -> &'static str {
-    if error.is_permission() { ROOT } else { "" }
 }
 
 fn of_nearfar(pid: Option<u32>) -> String {

@@ -28,6 +28,7 @@ mod plant;
 
 use busy::once_free;
 pub use error::FsError;
+pub(crate) use error::{need_after, need_before};
 pub use gather::{Extent, gather, part, topology};
 pub use input::{read_input, read_own};
 pub use plant::plant;

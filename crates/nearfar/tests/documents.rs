@@ -19,21 +19,8 @@ mod files;
 mod shown;
 
 use commands::{COMMANDS, Run};
-use files::{complain, root};
+use files::{complain, markdown, root};
 use shown::{DEMO, IN_GUEST, blocks, matches, sessions};
-
-/// The documents: paths from the root, and texts.
-fn documents() -> Vec<(String, String)> {
-    let top = ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md"].map(String::from).into_iter();
-    let mut all: Vec<_> = top
-        .map(|name| {
-            let text = std::fs::read_to_string(root().join(&name)).unwrap();
-            (name, text)
-        })
-        .collect();
-    all.extend(files::below(&["artefacts", "crates", "docs", "examples", "lab"], "md"));
-    all
-}
 
 /// The commands of a block, without comments.
 fn commands_of(block: &str) -> Vec<String> {
@@ -57,7 +44,7 @@ fn a_block_is_read_as_a_shell_reads_it() {
 #[test]
 fn every_command_shown_is_run_or_has_a_reason() {
     let mut findings = Vec::new();
-    let documents = documents();
+    let documents = markdown();
     for (name, text) in &documents {
         let blocks = blocks(text, "sh").into_iter().chain(blocks(text, "bash"));
         let shown: BTreeSet<String> = blocks.flat_map(commands_of).collect();
@@ -93,7 +80,7 @@ fn anchor(heading: &str) -> String {
 #[test]
 fn links_lead_to_files_and_headings_that_exist() {
     let (mut findings, mut links) = (Vec::new(), 0);
-    for (name, text) in documents() {
+    for (name, text) in markdown() {
         let prose = text.split("```").step_by(2);
         let targets = prose.flat_map(|part| part.split("](").skip(1));
         let targets = targets.filter_map(|rest| rest.split([')', ' ', '\n']).next());
@@ -195,7 +182,7 @@ fn what_a_document_shows_as_output_is_printed() {
     let prepared = "mkdir demo; cp \"$ROOT/fixtures/demo/cxl-2tier.json\" demo/demo.json; \
                     cp \"$ROOT/fixtures/machines/lab-cxl-2tier.tree\" machine.tree";
     let mut runs = 0;
-    for (name, text) in documents() {
+    for (name, text) in markdown() {
         for (command, shown) in sessions(&text) {
             if IN_GUEST.contains(&&*name) && command != DEMO.0 {
                 continue;

@@ -10,14 +10,13 @@
 #![expect(clippy::unwrap_used, reason = "a check that can't read the repository should stop")]
 
 use std::collections::BTreeMap;
-use std::fs;
 
 #[path = "tidy/code.rs"]
 mod code;
 #[path = "tidy/files.rs"]
 mod files;
 
-use files::complain;
+use files::{complain, markdown};
 
 /// Words with a limited rate, besides "so" before "many" or "much".
 const PRONOUNS: [&str; 5] = ["what", "who", "whose", "whoever", "whatever"];
@@ -96,20 +95,6 @@ fn prose(text: &str) -> String {
 fn rust() -> Vec<(String, String)> {
     let all = files::below(&["crates", "artefacts"], "rs");
     assert!(all.len() > 500, "found only {} files: is the walk broken?", all.len());
-    all
-}
-
-/// Markdown of the root, and of the directories that have some.
-fn markdown() -> Vec<(String, String)> {
-    let mut all = files::below(&["artefacts", "crates", "docs", "examples", "lab"], "md");
-    for entry in fs::read_dir(files::root()).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        if name.ends_with(".md") {
-            let text = fs::read_to_string(files::root().join(&name)).unwrap();
-            all.push((name, text));
-        }
-    }
-    assert!(all.len() > 20, "found only {} files: is the walk broken?", all.len());
     all
 }
 

@@ -14,7 +14,7 @@ mod files;
 #[path = "tidy/modules.rs"]
 mod modules;
 
-use files::{complain, root};
+use files::{complain, markdown, root};
 
 /// Modules that may hold unsafe code, each opened by a reasoned `expect`.
 const UNSAFE_HOMES: [&str; 18] = [
@@ -73,7 +73,7 @@ fn named(text: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn files_that_comments_and_the_architecture_name_exist() {
+fn files_that_comments_and_documents_name_exist() {
     let sources = files("rs");
     let exists = |name: &str| {
         sources.iter().any(|(path, _)| *path == name || path.ends_with(&format!("/{name}")))
@@ -84,10 +84,9 @@ fn files_that_comments_and_the_architecture_name_exist() {
             .collect::<Vec<_>>()
             .join("\n")
     };
-    let architecture = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
-    let texts = sources.iter().map(|(path, text)| (path.as_str(), comments(text)));
+    let texts = sources.iter().map(|(path, text)| (path.clone(), comments(text)));
     let (mut findings, mut count) = (Vec::new(), 0);
-    for (path, text) in texts.chain([("ARCHITECTURE.md", architecture)]) {
+    for (path, text) in texts.chain(markdown()) {
         count += named(&text).count();
         let absent =
             named(&text).filter(|name| !exists(name) && !exists(&format!("crates/{name}")));

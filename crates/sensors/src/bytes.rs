@@ -14,7 +14,7 @@ use nearfar_topology::{BasisPoints, Nanoseconds, NodeId, Topology};
 
 use super::{Scene, not_started};
 
-const NAME: &str = "resctrl";
+pub(crate) const NAME: &str = "resctrl";
 const LOCAL: &str = "mbm_local_bytes";
 const LINE: u64 = 64;
 /// Lines written by the self-test.

@@ -41,6 +41,15 @@ pub(crate) enum Where {
     Cxl,
 }
 
+impl Where {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Controllers => "controllers",
+            Self::Cxl => "cxl-pmu",
+        }
+    }
+}
+
 /// An event to count.
 #[derive(Clone, Debug, PartialEq)]
 struct Wanted {
@@ -212,10 +221,7 @@ fn of_cxl(pmu: &Pmu, machine: &Topology) -> Vec<Wanted> {
 
 impl Sensor for Controllers<'_> {
     fn name(&self) -> &'static str {
-        match self.kind {
-            Where::Controllers => "controllers",
-            Where::Cxl => "cxl-pmu",
-        }
+        self.kind.name()
     }
 
     fn sees(&self) -> Sees {

@@ -57,7 +57,7 @@ struct Looked {
 }
 
 impl Make {
-    const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Ibs => "ibs",
             Self::Pebs => "pebs",

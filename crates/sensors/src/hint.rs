@@ -32,7 +32,7 @@ use nearfar_topology::{BasisPoints, CpuId, Nanoseconds};
 use super::place::{Access, Placer};
 use super::{Scene, not_started, refused};
 
-const NAME: &str = "hint-faults";
+pub(crate) const NAME: &str = "hint-faults";
 /// With dense sampling every fault is a sample, else every fourth.
 const SPARSE: u64 = 4;
 /// Largest further factor of thinning after overflows, and the number of readings without overflow after which it is

@@ -26,7 +26,7 @@ use super::place::{Access, Placer};
 use super::{Scene, not_started};
 use nearfar_kernel::clock;
 
-const NAME: &str = "lab";
+pub(crate) const NAME: &str = "lab";
 const PORTS: &str = "sys/class/virtio-ports";
 /// Sampling periods of dense and of sparse sampling.
 const DENSE: u64 = 8192;

@@ -21,7 +21,7 @@ use nearfar_topology::{BasisPoints, BytesPerSecond, CpuId, Nanoseconds, NodeId};
 
 use super::{Scene, not_started};
 
-const NAME: &str = "latency";
+pub(crate) const NAME: &str = "latency";
 /// Chases per measurement, of which the median counts.
 const CHAINS: usize = 3;
 /// The sensor uses one part in this many of a CPU's time,

@@ -84,6 +84,20 @@ pub fn all<'a>(scene: Scene<'a>) -> Vec<Box<dyn Sensor + 'a>> {
     ]
 }
 
+/// The names of the sensors that [`all`] gives, in that order.
+pub const NAMES: [&str; 10] = [
+    Make::Ibs.name(),
+    Make::Pebs.name(),
+    Make::Spe.name(),
+    lab::NAME,
+    hint::NAME,
+    latency::NAME,
+    Where::Controllers.name(),
+    Where::Cxl.name(),
+    bytes::NAME,
+    regions::NAME,
+];
+
 /// The reason why perf refused an event.
 pub(crate) fn refused(fs: &dyn Fs, error: &PerfError) -> Unusable {
     if error.is_forbidden() {
@@ -101,4 +115,17 @@ pub(crate) fn refused(fs: &dyn Fs, error: &PerfError) -> Unusable {
 /// The error of a sensor that is read before it is started.
 pub(crate) fn not_started(name: &str) -> Unusable {
     Unusable::new(Why::Failed, format!("{name} is not at work")).but("start it first")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_are_those_of_all_sensors() {
+        let (fs, machine) = (RootFs::live().unwrap(), Topology::default());
+        let journal = Journal::new(Journal::default_dir(), &fs, "/");
+        let all = all(Scene { fs: &fs, machine: &machine, journal: &journal, by: "test" });
+        assert_eq!(all.iter().map(|sensor| sensor.name()).collect::<Vec<_>>(), NAMES);
+    }
 }

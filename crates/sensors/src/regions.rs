@@ -18,7 +18,7 @@ use nearfar_topology::{BasisPoints, Nanoseconds};
 
 use super::{Scene, not_started};
 
-const NAME: &str = "damon";
+pub(crate) const NAME: &str = "damon";
 /// The most processes monitored at once.
 const PROCESSES_MAX: usize = 16;
 /// Interval between results.

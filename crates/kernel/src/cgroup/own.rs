@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{CgroupError, Hierarchy, Version};
-use crate::fs::{EntryKind, Fs, FsError, read_own};
+use crate::fs::{EntryKind, Fs, FsError, need_after, read_own};
 use crate::lock::{Lock, LockError};
 use crate::whole;
 
@@ -70,7 +70,7 @@ pub fn fuzz(data: &[u8]) {
 #[non_exhaustive]
 pub enum OwnError {
     /// Another process creates or removes one.
-    #[error("{0}; nothing was changed{hint}", hint = needs_root(.0.is_permission()))]
+    #[error("{0}; nothing was changed{hint}", hint = need_after("this", .0.is_permission()))]
     Busy(LockError),
     /// The memory controller is in version 1.
     #[error(
@@ -124,7 +124,7 @@ pub enum OwnError {
         found: String,
     },
     /// A call failed.
-    #[error("can't {call} {}: {source}{}", path.display(), needs_root(source.kind() == io::ErrorKind::PermissionDenied))]
+    #[error("can't {call} {}: {source}{}", path.display(), need_after("this", source.kind() == io::ErrorKind::PermissionDenied))]
     Call {
         /// `create`, `remove` and so on.
         call: &'static str,
@@ -137,7 +137,7 @@ pub enum OwnError {
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     /// A kernel file can't be read or written.
-    #[error("{0}{hint}", hint = needs_root(.0.is_permission()))]
+    #[error("{0}{hint}", hint = need_after("this", .0.is_permission()))]
     Fs(FsError),
 }
 
@@ -145,10 +145,6 @@ impl From<FsError> for OwnError {
     fn from(error: FsError) -> Self {
         Self::Fs(error)
     }
-}
-
-fn needs_root(refused: bool) -> &'static str {
-    if refused { "; this needs root (sudo) or CAP_DAC_OVERRIDE" } else { "" }
 }
 
 /// A removed cgroup.

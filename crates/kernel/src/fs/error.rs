@@ -60,6 +60,21 @@ pub enum FsError {
     },
 }
 
+/// What a refused call needs; `subject` is `this` or the feature.
+fn need(subject: &str) -> String {
+    format!("{subject} needs root (sudo) or CAP_DAC_OVERRIDE")
+}
+
+/// What a call needs if it was refused, as the end of a message.
+pub(crate) fn need_after(subject: &str, is_refused: bool) -> String {
+    if is_refused { format!("; {}", need(subject)) } else { String::new() }
+}
+
+/// What a call needs if it was refused, as the beginning of a message.
+pub(crate) fn need_before(subject: &str, is_refused: bool) -> String {
+    if is_refused { format!("{}: ", need(subject)) } else { String::new() }
+}
+
 impl FsError {
     /// The errno, where a system call gave one.
     #[must_use]

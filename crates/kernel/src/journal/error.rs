@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::fs::FsError;
+use crate::fs::{FsError, need_after, need_before};
 use crate::lock::LockError;
 
 /// Reasons why a change was not made, or not restored.
@@ -21,7 +21,8 @@ pub enum JournalError {
         source: io::Error,
     },
     /// Another process holds the journal's lock.
-    #[error("{need}{0}; nothing was changed", need = if .0.is_permission() { NEED } else { "the lock of the journal: " })]
+    #[error("{need}{what}{0}; nothing was changed", need = need_before("this", .0.is_permission()),
+        what = if .0.is_permission() { "" } else { "the lock of the journal: " })]
     Lock(LockError),
     /// The directory belongs to another user, or others may write to it.
     #[error(
@@ -48,7 +49,7 @@ pub enum JournalError {
     #[error("{0}; nothing was changed")]
     Read(FsError),
     /// A write was refused; earlier writes of the batch were restored.
-    #[error("{0}; nothing was changed{hint}", hint = refused_to_non_root(.0))]
+    #[error("{0}; nothing was changed{hint}", hint = need_after("this", .0.is_permission()))]
     Write(FsError),
     /// A write was refused, and so was restoring the earlier ones. The batch is still recorded.
     #[error(
@@ -61,23 +62,15 @@ pub enum JournalError {
         then: FsError,
     },
     /// Restoring a value was refused. The batch is still recorded.
-    #[error("can't put back the old value: {0}; it is still recorded{hint}", hint = refused_to_non_root(.0))]
+    #[error("can't put back the old value: {0}; it is still recorded{hint}", hint = need_after("this", .0.is_permission()))]
     PutBack(FsError),
 }
 
-const NEED: &str = "this needs root (sudo) or CAP_DAC_OVERRIDE: ";
-const ROOT: &str = "; this needs root (sudo) or CAP_DAC_OVERRIDE";
-
-fn remedy(source: &io::Error) -> &'static str {
+fn remedy(source: &io::Error) -> String {
     match source.kind() {
-        io::ErrorKind::PermissionDenied => ROOT,
         io::ErrorKind::NotADirectory => {
-            "; a file is in place of a directory: move it, or name another directory in NEARFAR_STATE"
+            "; a file is in place of a directory: move it, or name another directory in NEARFAR_STATE".into()
         }
-        _ => "",
+        kind => need_after("this", kind == io::ErrorKind::PermissionDenied),
     }
-}
-
-fn refused_to_non_root(error: &FsError) -> &'static str {
-    if error.is_permission() { ROOT } else { "" }
 }

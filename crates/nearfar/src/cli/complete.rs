@@ -4,6 +4,8 @@
 //! The parser accepts more than these words (node numbers, machine files), so they are added to the definition only
 //! when a script is generated.
 
+use std::collections::BTreeSet;
+
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, Command, ValueHint};
 use clap_complete::Shell;
@@ -12,26 +14,10 @@ use nearfar_lab::machine::catalog;
 use nearfar_sim::policy::POLICIES;
 use nearfar_sim::workload;
 
+/// Words for nodes.
 const NODES: [&str; 9] = ["near", "far", "local", "remote", "all", "dram", "cxl", "hbm", "pmem"];
-/// The names of the sensors.
-const SENSORS: [&str; 10] = [
-    "ibs",
-    "pebs",
-    "spe",
-    "lab",
-    "hint-faults",
-    "latency",
-    "controllers",
-    "cxl-pmu",
-    "resctrl",
-    "damon",
-];
-
-/// Options that a process of nearfar passes to another one.
-const INTERNAL: [&str; 3] = ["for-run", "claimed", "progress"];
-
 /// In bash, words after `--` are completed as those of the command they belong to; process ids, cgroups and
-/// nodes are read when the user asks.
+/// nodes are read when the user asks. `@NODES@` stands for the words for nodes.
 const BASH: &str = r#"
 _nearfar_pids() {
     local pids=(/proc/[0-9]*)
@@ -45,7 +31,7 @@ _nearfar_cgroups() {
 _nearfar_nodes() {
     local nodes=(/sys/devices/system/node/node[0-9]*)
     [[ -d ${nodes[0]} ]] || nodes=()
-    COMPREPLY=($(compgen -W "near far local remote all dram cxl hbm pmem ${nodes[*]##*/node}" -- "${COMP_WORDS[COMP_CWORD]}"))
+    COMPREPLY=($(compgen -W "@NODES@ ${nodes[*]##*/node}" -- "${COMP_WORDS[COMP_CWORD]}"))
 }
 _nearfar_or_command() {
     local at offset=_command_offset
@@ -85,17 +71,20 @@ complete -F _nearfar_or_command -o bashdefault -o default nearfar
 
 /// The completion script of `shell` for `command`.
 pub(super) fn script(shell: Shell, command: Command) -> Vec<u8> {
+    let mut internal = BTreeSet::new();
+    find_internal(&command, &mut internal);
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut with_words(command, ""), "nearfar", &mut script);
     let text = String::from_utf8_lossy(&script);
     match shell {
         Shell::Bash => {
-            let without = |text: String, name: &&str| text.replace(&format!(" --{name} "), " ");
-            (INTERNAL.iter().fold(text.into_owned(), without) + BASH).into_bytes()
+            let without = |text: String, name: &String| text.replace(&format!(" --{name} "), " ");
+            let script = internal.iter().fold(text.into_owned(), without);
+            (script + &BASH.replace("@NODES@", &NODES.join(" "))).into_bytes()
         }
         Shell::Zsh | Shell::Fish => {
             let is_internal = |line: &&str| {
-                INTERNAL.iter().any(|name| {
+                internal.iter().any(|name| {
                     line.contains(&format!("--{name}[")) || line.contains(&format!(" -l {name} "))
                 })
             };
@@ -104,6 +93,16 @@ pub(super) fn script(shell: Shell, command: Command) -> Vec<u8> {
         }
         _ => script,
     }
+}
+
+/// Adds the names of hidden options: those that a process of nearfar passes to another one, and those for tests. The
+/// generator offers them too, and a definition can't do without an argument again. The options of every command are hidden
+/// only since the help has a list of its own for them.
+fn find_internal(command: &Command, found: &mut BTreeSet<String>) {
+    let hidden = command.get_arguments().filter(|option| option.is_hide_set());
+    let hidden = hidden.filter(|option| !option.is_global_set());
+    found.extend(hidden.filter_map(|option| option.get_long().map(str::to_owned)));
+    command.get_subcommands().for_each(|below| find_internal(below, found));
 }
 
 /// A line of the script of zsh or fish; those of options for processes and cgroups name the shell's way to list them.
@@ -146,7 +145,7 @@ fn with_values(argument: Arg, path: &str) -> Arg {
     let long = argument.get_long().unwrap_or_default();
     let is_simulated = path.contains(" sim ");
     let words: Vec<&'static str> = match (long, shown.as_str()) {
-        ("sensor", _) => SENSORS.into(),
+        ("sensor", _) => nearfar_sensors::NAMES.into(),
         ("policies", _) => POLICIES.iter().map(|(name, ..)| *name).collect(),
         ("workload", _) if is_simulated => workload::NAMES.iter().map(|(name, ..)| *name).collect(),
         ("machine", "NAME|FILE" | "NAME|FILE,...") => {
@@ -211,7 +210,10 @@ mod tests {
         assert!(!offered(&["nearfar", "move", "--undo", "n"]).contains(&"near".to_owned()));
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             let script = script_of(shell);
-            assert!(script.contains("no-progress") && !script.contains("for-run"), "{shell}");
+            assert!(script.contains("no-progress"), "{shell}");
+            for internal in ["for-run", "claimed", "debug-time"] {
+                assert!(!script.contains(internal), "{shell}: {internal}");
+            }
         }
     }
 

@@ -34,6 +34,20 @@ pub(crate) fn below(tops: &[&str], extension: &str) -> Vec<(String, String)> {
         .collect()
 }
 
+/// Markdown of the root, and of the directories that have some: paths from the root, and texts.
+pub(crate) fn markdown() -> Vec<(String, String)> {
+    let mut all = below(&["artefacts", "crates", "docs", "examples", "lab"], "md");
+    for entry in fs::read_dir(root()).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if name.ends_with(".md") {
+            let text = fs::read_to_string(root().join(&name)).unwrap();
+            all.push((name, text));
+        }
+    }
+    assert!(all.len() > 20, "found only {} files: is the walk broken?", all.len());
+    all
+}
+
 /// Fails with all findings, if there are any.
 pub(crate) fn complain(findings: &[String]) {
     assert!(findings.is_empty(), "\n{}", findings.join("\n"));
