@@ -16,6 +16,7 @@ use nearfar_sim::workload;
 
 /// Words for nodes.
 const NODES: [&str; 9] = ["near", "far", "local", "remote", "all", "dram", "cxl", "hbm", "pmem"];
+
 /// In bash, words after `--` are completed as those of the command they belong to; process ids, cgroups and
 /// nodes are read when the user asks. `@NODES@` stands for the words for nodes.
 const BASH: &str = r#"
