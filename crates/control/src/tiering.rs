@@ -23,6 +23,8 @@ enum Step {
 
 /// Interval between checks while no scan is due.
 const IDLE: Nanoseconds = Nanoseconds(1_000_000_000);
+/// The same where the machine maintains near memory: scans may be hours apart, and results are to be current.
+const IDLE_KEPT: Nanoseconds = Nanoseconds(10_000_000_000);
 
 /// The loop of one boundary between tiers.
 #[derive(Debug)]
@@ -104,7 +106,13 @@ impl Loop {
             Step::Forget => {
                 (self.seen.near, self.seen.far) = pages.sides()?;
                 if now.0 < self.due.0 && !self.is_off(now) {
-                    let Some(relief) = self.relief(now) else { return Ok(self.pause(now)) };
+                    let Some(relief) = self.relief(now) else {
+                        if self.kept_by == KeptBy::Machine {
+                            // Counts background migration, for reports.
+                            pages.count()?;
+                        }
+                        return Ok(self.pause(now));
+                    };
                     self.step = Step::Rest;
                     return pages.migrate(&relief);
                 }
@@ -166,11 +174,11 @@ impl Loop {
 
     /// Delay until the next scan, or until the next check of free memory.
     fn pause(&self, now: Nanoseconds) -> Nanoseconds {
-        let left = self.due.0.saturating_sub(now.0);
-        Nanoseconds(match self.kept_by {
-            KeptBy::Machine => left,
-            KeptBy::Loop => left.min(IDLE.0),
-        })
+        let most = match self.kept_by {
+            KeptBy::Machine => IDLE_KEPT,
+            KeptBy::Loop => IDLE,
+        };
+        Nanoseconds(self.due.0.saturating_sub(now.0).min(most.0))
     }
 
     fn observe(&mut self, now: Nanoseconds, count: Count) {
@@ -183,6 +191,7 @@ impl Loop {
         self.seen = Observation {
             elapsed: Nanoseconds(now.0.saturating_sub(self.observed.0)),
             cpu: Nanoseconds(count.cpu.0.saturating_sub(self.before.cpu.0)),
+            idle_cpu: Nanoseconds(count.idle_cpu.0.saturating_sub(self.before.idle_cpu.0)),
             near: count.near,
             far: count.far,
             near_scan: looked(count.near_scan, self.before.near_scan),
@@ -309,6 +318,27 @@ mod tests {
             }
             assert_eq!(looks(&pages) > before, !keeps, "{:?}", pages.did);
         }
+    }
+
+    #[test]
+    fn background_migration_of_the_machine_is_counted_between_scans_however_rare_they_are() {
+        let mut pages = full();
+        let mut tiering = Loop::new(goals(), pages.count);
+        let mut now = Nanoseconds(0);
+        while tiering.is_scanning() || tiering.due.0 <= now.0 + 25_000_000_000 {
+            // Scans are expensive, and idle kdamonds are no cheaper.
+            pages.count.cpu.0 += 2_000_000_000;
+            now.0 += tiering.tick(now, &mut pages).unwrap().0.max(1);
+            assert!(now.0 < 600_000_000_000, "{:?}", tiering.decision());
+        }
+        pages.did.clear();
+        let (from, mut waits) = (now, Vec::new());
+        while now.0 < from.0 + 25_000_000_000 {
+            waits.push(tiering.tick(now, &mut pages).unwrap());
+            now.0 += waits.last().unwrap().0;
+        }
+        assert!(waits.iter().all(|wait| wait.0 <= 10_000_000_000), "{waits:?}");
+        assert_eq!(pages.did, ["sides", "count"].repeat(3));
     }
 
     #[test]

@@ -36,6 +36,7 @@
 
 use nearfar_topology::{BasisPoints, Bytes, BytesPerSecond, Nanoseconds};
 
+mod budget;
 pub mod clock_hand;
 mod feedback;
 pub mod migration;
@@ -43,7 +44,8 @@ pub mod segments;
 pub mod targets;
 mod terms;
 
-use feedback::{LOST_PERCENT, PART_MOST, Part, Trial};
+use budget::{Credit, PART_SETTLED};
+use feedback::{LOST_PERCENT, Part, Trial};
 
 pub use terms::{
     BackgroundMigration, Decision, Estimate, Goals, Observation, Reason, Scan, Scanned, TierUsage,
@@ -81,17 +83,6 @@ enum Seek {
     Found,
 }
 
-/// CPU time saved or owed, and the cost of a scan.
-#[derive(Clone, Copy, Debug)]
-struct Credit {
-    saved_ns: i64,
-    look_ns: u64,
-}
-
-/// CPU time is saved for at most this long.
-const SAVED_NS: u64 = 60 * SECOND_NS;
-/// Longest interval between scans, at any cost.
-const PERIOD_MOST_NS: u64 = 6 * 3600 * SECOND_NS;
 /// The window is fitted to a hot set of this part of near memory.
 const TARGET_PART: u64 = 2;
 /// Demoted pages were unreferenced for this many windows, but no longer than this is required.
@@ -107,19 +98,12 @@ const MOST_PART_BY_AGE: u64 = 4;
 const AGED_MOST: u32 = 64;
 /// Earlier, if far memory has this part more referenced pages than in the previous scan.
 const GROWN_PART: u64 = 4;
-/// Scans that find little to do delay the next one, by at most this many doublings of a second.
-const CALM_MOST: u32 = 5;
 /// Below this share of referenced far pages nothing is worth promoting: 0.5 %.
 const NOTHING: u64 = 50;
-/// If the hot set fits near memory and less than this part of near memory's size is hot in far memory, there is little
-/// to do.
-const LITTLE: u64 = 256;
 /// Near memory free beyond the headroom by more than this part triggers an early scan.
 const UNFILLED: u64 = 32;
 /// If less than this part of what should be promoted has room, near memory has none.
 const FEW: u64 = 16;
-/// At this part or less, there is little left to do.
-const PART_SETTLED: u64 = WHOLE / 16;
 
 impl Tiering {
     /// A controller without observations.
@@ -127,13 +111,12 @@ impl Tiering {
     pub fn new(goals: Goals) -> Self {
         let (least, most) = goals.window;
         let window_ns = least.0.clamp(1, most.0.max(1));
-        let saved_ns = share_of(SAVED_NS, u64::from(goals.cpu.0)).cast_signed();
         Self {
             goals,
             window_ns,
             period_ns: window_ns,
             seek: Seek::Under(None),
-            credit: Credit { saved_ns, look_ns: 0 },
+            credit: Credit::full(goals.cpu),
             traffic: 0,
             calm: 0,
             aged: 0,
@@ -313,39 +296,6 @@ impl Tiering {
             }
         }
         self.window_ns = self.window_ns.clamp(least, most.max(least));
-    }
-
-    /// Sets the interval between scans: as short as their cost allows, but at least a second, and longer while there is
-    /// little to do.
-    fn fit_period(&mut self, seen: &Observation) {
-        let whole = u64::from(self.goals.cpu.0).max(1);
-        // The less there is to gain, the less is spent: a scan costs programs more than its CPU time, as it fills
-        // caches with page tables.
-        let share = match self.seek {
-            Seek::Found if !self.is_elsewhere() => {
-                scale(whole, self.part.share, PART_MOST).clamp(whole.div_ceil(8), whole)
-            }
-            _ => whole,
-        };
-        let earned = signed(share_of(seen.elapsed.0, share));
-        let (saved, most) = (self.credit.saved_ns, signed(share_of(SAVED_NS, whole)));
-        self.credit.saved_ns =
-            saved.saturating_add(earned).min(most).saturating_sub(signed(seen.cpu.0)).max(-most);
-        if seen.near_scan.at.0 > 0 || seen.far_scan.at.0 > 0 {
-            self.credit.look_ns = seen.cpu.0;
-        }
-        let settled = self.part.share <= PART_SETTLED || self.trial.rest_ns > 0;
-        let fits = self.hot(seen) <= self.capacity(seen)
-            && self.far_hot(seen) <= seen.near.total.0 / LITTLE;
-        let settled = self.seek == Seek::Found && (settled || fits);
-        self.calm = if settled { (self.calm + 1).min(CALM_MOST) } else { 0 };
-        let least = match self.seek {
-            Seek::Under(_) => self.window_ns,
-            Seek::Found => self.window_ns.max(SECOND_NS << self.calm),
-        };
-        let owed = signed(self.credit.look_ns).saturating_sub(self.credit.saved_ns).max(0);
-        let affordable = scale(owed.cast_unsigned(), WHOLE, share);
-        self.period_ns = affordable.clamp(least, least.max(PERIOD_MOST_NS));
     }
 
     /// Whether a scan is useful: far memory is in use, or near memory is short of headroom.

@@ -33,6 +33,7 @@
 //! counts regions with holes and free pages; the scanned bytes are the share of them in use.
 
 mod looking;
+mod monitor;
 mod moving;
 mod upkeep;
 
@@ -51,12 +52,13 @@ use nearfar_topology::{BasisPoints, Bytes, Nanoseconds, NodeId};
 use super::intervals::{FORGET_EVERY, INTERVALS, ONCE};
 use super::passes::{Pass, PassTiming};
 use super::plan::Plan;
-use super::reading::{self, foreign, meminfo, process_cpu_ns, thread_cpu_ns};
+use super::reading::{self, foreign, meminfo, process_cpu_ns};
 use super::schemes::{
     ALL, COUNT, FORGET, NO_SIZE, SPLIT, forgetting, only, splitting, upkeep_of, way_of,
 };
 use super::scope::Group;
 use looking::{LookAt, looked_at};
+use monitor::{CpuTimes, Monitor};
 use nearfar_kernel::clock::Stopwatch;
 
 /// Between scans: each sample makes a page of each region look idle, at the pace of scans all of a small node in half
@@ -75,22 +77,6 @@ const LATE: Nanoseconds = Nanoseconds(30_000_000);
 const LATE_PART: u64 = 8;
 /// Scans after which the ranges are read again in any case: memory may come as other memory goes.
 const LOOKS_UNASKED: u32 = 64;
-
-/// State of a node's kdamond.
-#[derive(Clone, Copy, Debug)]
-struct Monitor {
-    timing: PassTiming,
-    /// All memory of the node, by the kernel's count, when its ranges were read.
-    total: Bytes,
-    /// Allocations meant for the node that fell back to another one, by the last count.
-    foreign: Option<Bytes>,
-}
-
-impl Monitor {
-    fn new(fs: &dyn Fs, node: NodeId) -> Self {
-        Self { timing: PassTiming::default(), total: meminfo(fs, node).total, foreign: None }
-    }
-}
 
 /// The live machine's pages.
 pub struct DamonMigrator<'a> {
@@ -112,6 +98,8 @@ pub struct DamonMigrator<'a> {
     upkeeps: Vec<BackgroundMigration>,
     /// This program's CPU time at the last count.
     own_ns: u64,
+    /// CPU times when the time between scans began; `None` during a scan.
+    rests: Option<CpuTimes>,
     has_memory: Option<String>,
     looks_unasked: u32,
     changed: bool,
@@ -149,6 +137,7 @@ impl<'a> DamonMigrator<'a> {
             keeps,
             upkeeps: vec![BackgroundMigration::default(); plan.boundaries.len()],
             own_ns: 0,
+            rests: None,
             has_memory: None,
             looks_unasked: 0,
             changed: false,
@@ -349,10 +338,10 @@ impl<'a> DamonMigrator<'a> {
         elsewhere: &mut BTreeMap<NodeId, u64>,
     ) -> anyhow::Result<(Scanned, u64)> {
         let stats = self.session.stats(index)?;
-        let thread = self.session.thread(index)?;
-        let cpu_ns = thread.map_or(0, |thread| thread_cpu_ns(self.fs, &thread.to_string()));
+        let cpu_ns = self.thread_ns(index)?;
         let node = &mut self.nodes[index];
-        let tried_by_all = stats.iter().skip(FORGET).map(|stats| stats.sz_tried.0).sum();
+        let in_scans = stats.iter().take(way_of(node.targets.len())).skip(FORGET);
+        let tried_by_all = in_scans.map(|stats| stats.sz_tried.0).sum();
         let count = |at: usize| stats.get(at).copied().unwrap_or_default();
         let (mut tried, mut used) = (0, 0);
         for (at, segment) in node.segments_mut().iter_mut().enumerate() {
@@ -366,14 +355,15 @@ impl<'a> DamonMigrator<'a> {
             let of = |scheme: usize| count(scheme).sz_applied.0;
             let [own, kept] = way.count([of(way_of(at)), keeper.map_or(0, of)]);
             let arrived = way.arrived(own + kept, elsewhere.entry(way.to).or_default());
-            applied += own + kept;
+            applied += own;
             if way.up != near {
                 (moved, commanded) = (moved + arrived, commanded + own);
             }
         }
         node.learn_outcome(commanded);
-        let (span, timing) = (node.span(), &mut self.kdamonds[index].timing);
-        let spent = timing.learn_cost(cpu_ns, tried_by_all, (span, applied > 0));
+        let (span, kdamond) = (node.span(), &mut self.kdamonds[index]);
+        let idle_ns = std::mem::take(&mut kdamond.idle_ns);
+        let spent = kdamond.timing.learn_cost((cpu_ns, idle_ns), tried_by_all, (span, applied > 0));
         let taken = now.total.0.saturating_sub(now.free.0);
         // Of the regions tried, the share in use.
         let counted = scale(tried, taken.min(span), span).max(used);
@@ -385,6 +375,7 @@ impl TierPages for DamonMigrator<'_> {
     type Error = anyhow::Error;
 
     fn clear_accessed(&mut self, look: Scan) -> Result<Nanoseconds, anyhow::Error> {
+        self.end_rest()?;
         self.looked = look.window;
         if in_one_command(look) {
             let count = looked_at(look, LookAt::Count);
@@ -402,6 +393,7 @@ impl TierPages for DamonMigrator<'_> {
     }
 
     fn migrate(&mut self, decision: &Decision) -> Result<Nanoseconds, anyhow::Error> {
+        self.end_rest()?;
         if !decision.by_age && decision.demote.0 > 0 {
             self.learn_movable();
         }
@@ -410,7 +402,9 @@ impl TierPages for DamonMigrator<'_> {
 
     fn idle(&mut self, upkeep: &BackgroundMigration) -> Result<KeptBy, anyhow::Error> {
         self.upkeeps[self.turn] = *upkeep;
-        self.keep_up()
+        let kept_by = self.keep_up()?;
+        self.begin_rest()?;
+        Ok(kept_by)
     }
 
     fn sides(&mut self) -> Result<(TierUsage, TierUsage), anyhow::Error> {
@@ -421,6 +415,7 @@ impl TierPages for DamonMigrator<'_> {
 
     fn count(&mut self) -> Result<Count, anyhow::Error> {
         let sides = self.sides_at_turn()?;
+        let rests = self.end_rest()?;
         let own_ns = process_cpu_ns(self.fs, "self");
         let mut cpu_ns = own_ns.saturating_sub(self.own_ns);
         self.own_ns = own_ns;
@@ -441,7 +436,11 @@ impl TierPages for DamonMigrator<'_> {
         let total = &mut self.totals[self.turn];
         (total.near, total.far) = both;
         total.cpu.0 += cpu_ns;
-        Ok(*total)
+        let total = *total;
+        if rests {
+            self.begin_rest()?;
+        }
+        Ok(total)
     }
 }
 
@@ -449,8 +448,12 @@ impl TierBoundaries for DamonMigrator<'_> {
     fn turn_to(&mut self, boundary: usize) -> Result<(), anyhow::Error> {
         if self.turn != boundary {
             // The remaining results of the last scan belong to its boundary.
+            let rests = self.end_rest()?;
             self.count()?;
             self.turn = boundary;
+            if rests {
+                self.begin_rest()?;
+            }
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The access record of tiering: at each scan, the placement of memory and the bytes migrated since the last one, and
+//! The access record of tiering: at each report, the placement of memory and the bytes migrated since the last one, and
 //! a note when the reason of decisions changes. If writing fails, a message reports it, and tiering goes on.
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub(crate) struct Log {
     /// `None` after an error.
     recording: Option<Recording>,
     recorded: Recorded,
-    /// Bytes migrated up to the last scan, by pair of nodes.
+    /// Bytes migrated up to the last report, by pair of nodes.
     moved: BTreeMap<(NodeId, NodeId), Bytes>,
     reason: String,
 }
@@ -99,7 +99,7 @@ impl Log {
         Some(taken.into_iter().map(|(node, bytes)| Resident { node, bytes: bytes.0 }).collect())
     }
 
-    /// Bytes migrated since the last scan.
+    /// Bytes migrated since the last report.
     fn pairs(&mut self, now: BTreeMap<(NodeId, NodeId), Bytes>) -> Vec<Pair> {
         let since = |(pair, bytes): (&(NodeId, NodeId), &Bytes)| {
             let before = self.moved.get(pair).copied().unwrap_or_default();

@@ -57,18 +57,19 @@ impl PassTiming {
         }
     }
 
-    /// Takes in the thread's CPU time and the bytes scanned, both growing; returns the new CPU time. A pass that `moved` pages
-    /// says nothing about the cost of a scan.
+    /// Takes in the thread's CPU time and the bytes scanned, both growing; returns the new CPU time. The part of it between
+    /// scans, `idle_ns`, and a pass that `moved` pages say nothing about the cost of a scan.
     pub(super) fn learn_cost(
         &mut self,
-        cpu_ns: u64,
+        (cpu_ns, idle_ns): (u64, u64),
         tried: u64,
         (span, moved): (u64, bool),
     ) -> u64 {
         let (spent, passes) =
             (cpu_ns.saturating_sub(self.cpu_ns), tried.saturating_sub(self.tried));
-        if passes >= span && spent > 0 && !moved {
-            let pass = scale(spent, span, passes);
+        let scanning = spent.saturating_sub(idle_ns);
+        if passes >= span && scanning > 0 && !moved {
+            let pass = scale(scanning, span, passes);
             self.pass_ns = if self.pass_ns == 0 { pass } else { u64::midpoint(self.pass_ns, pass) };
         }
         (self.cpu_ns, self.tried) = (cpu_ns, tried);
@@ -141,6 +142,19 @@ mod tests {
                 assert!(next_us > pass.act_us + pass.act_us / 8, "{window} ms: {pass:?}");
             }
         }
+    }
+
+    #[test]
+    fn the_time_of_a_pass_is_that_of_scans_without_the_time_between_them() {
+        let mut timing = PassTiming::default();
+        let spent = timing.learn_cost((1_000_000, 0), 1 << 30, (1 << 30, false));
+        assert_eq!((spent, timing.pass_ns), (1_000_000, 1_000_000));
+        let spent = timing.learn_cost((900_000_000, 898_000_000), 2 << 30, (1 << 30, false));
+        assert_eq!((spent, timing.pass_ns), (899_000_000, 1_000_000));
+        let spent = timing.learn_cost((1_900_000_000, 1_000_000_000), 3 << 30, (1 << 30, false));
+        assert_eq!((spent, timing.pass_ns), (1_000_000_000, 1_000_000), "all of it was idle");
+        timing.learn_cost((1_905_000_000, 0), 4 << 30, (1 << 30, true));
+        assert_eq!(timing.pass_ns, 1_000_000, "pages were moved");
     }
 
     #[test]

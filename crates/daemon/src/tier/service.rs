@@ -42,6 +42,8 @@ use nearfar_kernel::clock::{Stopwatch, sleep};
 pub const BY: &str = "tier";
 /// Interval between checks for signals.
 pub const NAP: Duration = Duration::from_millis(50);
+/// Longest time without a report: the state in the status file, on the output, and in the access record.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
 
 /// Tiers until it is stopped.
 ///
@@ -251,7 +253,7 @@ impl Service<'_> {
             loops.push(Loop::new(boundary.goals, pages.count()?));
         }
         let mut turns = Turns::new(loops);
-        let (mut due, mut shown) = (Duration::ZERO, None);
+        let (mut due, mut report, mut shown) = (Duration::ZERO, Duration::ZERO, None);
         while !pages.has_changed() {
             if stop.load(Ordering::Relaxed) || self.scope.is_over(self.fs)? {
                 return Ok(false);
@@ -263,14 +265,14 @@ impl Service<'_> {
                 sleep((due - now).min(NAP));
                 continue;
             }
-            let now = Nanoseconds(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
+            let ns = Nanoseconds(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
             // If the tiered memory has gone, the kernel returns various errors.
-            let wait = turns.tick(now, pages).map_err(|error| self.gone(pages, error))?;
+            let wait = turns.tick(ns, pages).map_err(|error| self.gone(pages, error))?;
             due = self.clock.elapsed().saturating_add(Duration::from_nanos(wait.0));
-            // Once per scan, and when pages have been migrated.
+            // Once per scan, when free memory has changed, and when pages have been migrated.
             let news = (turns.loops().map(|one| *one.seen()).collect::<Vec<_>>(), pages.moved());
-            if shown.as_ref() != Some(&news) {
-                shown = Some(news);
+            if now >= report || shown.as_ref() != Some(&news) {
+                (report, shown) = (now + REPORT_EVERY, Some(news));
                 self.record(&turns, pages);
                 self.show(&turns, pages)?;
                 self.supervisor.ready(&format!("tiering nodes {}", self.plan.order()));

@@ -73,6 +73,8 @@ pub struct Count {
     pub far_scan: Scanned,
     /// CPU time used.
     pub cpu: Nanoseconds,
+    /// The part of it between scans: from the end of [`TierPages::idle`] to the next pass.
+    pub idle_cpu: Nanoseconds,
 }
 
 /// Tiered pages with several boundaries, of which one is at turn.

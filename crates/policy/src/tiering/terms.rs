@@ -82,8 +82,10 @@ pub struct Scanned {
 pub struct Observation {
     /// Time since the previous scan.
     pub elapsed: Nanoseconds,
-    /// CPU time spent on scans and migration since the last scan.
+    /// CPU time spent since the last scan.
     pub cpu: Nanoseconds,
+    /// The part of it between scans: sampling and background migration of the machine, polling of the loop.
+    pub idle_cpu: Nanoseconds,
     /// The faster tier.
     pub near: TierUsage,
     /// The slower tier.

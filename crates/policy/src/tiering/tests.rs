@@ -475,7 +475,7 @@ proptest! {
 
     #[test]
     fn any_observation_gives_rules_within_bounds(
-        numbers in prop::collection::vec(prop_oneof![Just(0u64), Just(u64::MAX), any::<u64>(), 0..1u64 << 40], 12),
+        numbers in prop::collection::vec(prop_oneof![Just(0u64), Just(u64::MAX), any::<u64>(), 0..1u64 << 40], 13),
         steps in 1usize..6,
     ) {
         let mut tiering = tiering();
@@ -484,8 +484,8 @@ proptest! {
             at: Bytes(numbers[at]), used: Bytes(numbers[at + 1]), moved: Bytes(numbers[at + 2] >> 8),
         };
         let seen = Observation {
-            elapsed: Nanoseconds(numbers[0]), cpu: Nanoseconds(numbers[1]), near: side(2), far: side(4),
- far_scan: looked(6), near_scan: looked(9),
+            elapsed: Nanoseconds(numbers[0]), cpu: Nanoseconds(numbers[1]), idle_cpu: Nanoseconds(numbers[12]),
+            near: side(2), far: side(4), far_scan: looked(6), near_scan: looked(9),
         };
         for _ in 0..steps {
             let decision = tiering.step(&seen);

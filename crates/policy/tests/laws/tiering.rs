@@ -34,6 +34,7 @@ impl Scene {
         Observation {
             elapsed: Nanoseconds(self.elapsed),
             cpu: Nanoseconds(self.elapsed / 100),
+            idle_cpu: Nanoseconds(0),
             near: side(self.near),
             far: side(self.far),
             near_scan: looked(self.near, self.near_used),
@@ -234,6 +235,24 @@ proptest! {
             // A scan's time is allowed once it has passed; each figure is rounded to a nanosecond.
             let allowed = (passed + 60 * SECOND) / 100 * percent;
             prop_assert!(used <= allowed + cost + 1_000, "{used} of {allowed} after {passed}");
+        }
+    }
+
+    #[test]
+    fn cpu_time_between_scans_leaves_them_an_eighth_of_what_is_allowed_at_least(
+        scene in any_scene(), cost in SECOND / 1_000..5 * SECOND, percent in 1u64..50, idle_percent in 0u64..100,
+    ) {
+        let cpu = BasisPoints(u32::try_from(percent * 100).unwrap());
+        let mut tiering = Tiering::new(Goals { cpu, ..goals() });
+        let mut elapsed = SECOND;
+        for _ in 0..200 {
+            let idle_cpu = Nanoseconds(elapsed / 100 * idle_percent);
+            let cpu = Nanoseconds(cost + idle_cpu.0);
+            let seen = Observation { cpu, idle_cpu, elapsed: Nanoseconds(elapsed), ..scene.look() };
+            elapsed = tiering.step(&seen).period.0;
+            // A scan, and what may be owed for earlier ones: a minute of all that is allowed.
+            let owed = cost + 60 * SECOND / 100 * percent;
+            prop_assert!(elapsed <= (owed * 100 / percent * 8).max(60 * SECOND), "{elapsed}");
         }
     }
 

@@ -370,7 +370,7 @@ impl TierPages for Memory {
         }
         let (near, far) = self.both();
         let [near_scan, far_scan] = self.counts;
-        Ok(Count { near, far, near_scan, far_scan, cpu: self.cpu })
+        Ok(Count { near, far, near_scan, far_scan, cpu: self.cpu, ..Count::default() })
     }
 }
 
