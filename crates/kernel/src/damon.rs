@@ -15,7 +15,7 @@
 
 use std::time::Duration;
 
-use crate::fs::{Fs, FsError, need_after, need_before};
+use crate::fs::{Fs, FsError};
 use crate::journal::{Journal, JournalError, OnConflict, Restored};
 use crate::lock::{Lock, LockError};
 
@@ -89,7 +89,7 @@ pub enum DamonError {
         operations: Operations,
     },
     /// The kernel refused a setting.
-    #[error("DAMON does not take this: {0}{hint}", hint = need_after("DAMON", .0.is_permission()))]
+    #[error("DAMON does not take this: {0}{hint}", hint = .0.need_after("DAMON"))]
     Refused(FsError),
     /// The kernel read back a setting differently.
     #[error(
@@ -128,7 +128,7 @@ pub enum DamonError {
         index: usize,
     },
     /// An existing file cannot be read.
-    #[error("{0}{hint}", hint = need_after("DAMON", .0.is_permission()))]
+    #[error("{0}{hint}", hint = .0.need_after("DAMON"))]
     Read(#[from] FsError),
     /// The journal, or a write through it, failed.
     #[error(transparent)]
@@ -137,7 +137,7 @@ pub enum DamonError {
     #[error("DAMON does not start with these settings: {0}")]
     NotStarted(JournalError),
     /// The lock on DAMON could not be taken.
-    #[error("{need}{0}", need = need_before("DAMON", .0.is_permission()))]
+    #[error("{need}{0}", need = .0.need_before("DAMON"))]
     Lock(LockError),
     /// An operation failed, and so did the undoing of earlier ones.
     #[error("{first}; undoing what was already done failed too: {then}")]

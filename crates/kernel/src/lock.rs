@@ -14,6 +14,7 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 
 use crate::clock::{Stopwatch, sleep};
+use crate::fs::{need_after, need_before};
 
 /// Timeout of waiting for a lock that is held only for moments.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -75,6 +76,16 @@ impl LockError {
         let denied = [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem];
         matches!(self, Self::Call { source, .. } if denied.contains(&source.kind()))
             || matches!(self, Self::Untrusted { .. }) && !rustix::process::geteuid().is_root()
+    }
+
+    /// What the call needs if it was refused, as the end of a message.
+    pub(crate) fn need_after(&self, subject: &str) -> String {
+        need_after(subject, self.is_permission())
+    }
+
+    /// The same as the beginning of a message.
+    pub(crate) fn need_before(&self, subject: &str) -> String {
+        need_before(subject, self.is_permission())
     }
 }
 

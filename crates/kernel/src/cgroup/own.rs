@@ -70,7 +70,7 @@ pub fn fuzz(data: &[u8]) {
 #[non_exhaustive]
 pub enum OwnError {
     /// Another process creates or removes one.
-    #[error("{0}; nothing was changed{hint}", hint = need_after("this", .0.is_permission()))]
+    #[error("{0}; nothing was changed{hint}", hint = .0.need_after("this"))]
     Busy(LockError),
     /// The memory controller is in version 1.
     #[error(
@@ -137,7 +137,7 @@ pub enum OwnError {
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     /// A kernel file can't be read or written.
-    #[error("{0}{hint}", hint = need_after("this", .0.is_permission()))]
+    #[error("{0}{hint}", hint = .0.need_after("this"))]
     Fs(FsError),
 }
 

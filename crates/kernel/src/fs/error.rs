@@ -90,4 +90,9 @@ impl FsError {
     pub fn is_permission(&self) -> bool {
         [Errno::ACCESS, Errno::PERM].iter().any(|errno| Some(errno.raw_os_error()) == self.errno())
     }
+
+    /// What the call needs if it was refused, as the end of a message.
+    pub(crate) fn need_after(&self, subject: &str) -> String {
+        need_after(subject, self.is_permission())
+    }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::fs::{FsError, need_after, need_before};
+use crate::fs::{FsError, need_after};
 use crate::lock::LockError;
 
 /// Reasons why a change was not made, or not restored.
@@ -21,8 +21,7 @@ pub enum JournalError {
         source: io::Error,
     },
     /// Another process holds the journal's lock.
-    #[error("{need}{what}{0}; nothing was changed", need = need_before("this", .0.is_permission()),
-        what = if .0.is_permission() { "" } else { "the lock of the journal: " })]
+    #[error("{of}{0}; nothing was changed", of = of_lock(.0))]
     Lock(LockError),
     /// The directory belongs to another user, or others may write to it.
     #[error(
@@ -49,7 +48,7 @@ pub enum JournalError {
     #[error("{0}; nothing was changed")]
     Read(FsError),
     /// A write was refused; earlier writes of the batch were restored.
-    #[error("{0}; nothing was changed{hint}", hint = need_after("this", .0.is_permission()))]
+    #[error("{0}; nothing was changed{hint}", hint = .0.need_after("this"))]
     Write(FsError),
     /// A write was refused, and so was restoring the earlier ones. The batch is still recorded.
     #[error(
@@ -62,8 +61,16 @@ pub enum JournalError {
         then: FsError,
     },
     /// Restoring a value was refused. The batch is still recorded.
-    #[error("can't put back the old value: {0}; it is still recorded{hint}", hint = need_after("this", .0.is_permission()))]
+    #[error("can't put back the old value: {0}; it is still recorded{hint}", hint = .0.need_after("this"))]
     PutBack(FsError),
+}
+
+fn of_lock(error: &LockError) -> String {
+    if error.is_permission() {
+        error.need_before("this")
+    } else {
+        "the lock of the journal: ".into()
+    }
 }
 
 fn remedy(source: &io::Error) -> String {

@@ -116,7 +116,7 @@ pub(crate) fn tiers_are_those_that_are_named() {
     assert_eq!(system(), before);
 }
 
-/// Nodes 0 and 1 are sockets, 2 and 3 their own expanders.
+/// Nodes 0 and 1 are sockets, 2 and 3 their own expanders, which hold more than a socket can give: none goes to the other's.
 pub(crate) fn a_socket_demotes_to_its_own_far_node_first() {
     let before = system();
     let cold = Programs::start("input", &[0, 0, 1, 1, 1]);
