@@ -326,7 +326,7 @@ mod tests {
         let mut tiering = Loop::new(goals(), pages.count);
         let mut now = Nanoseconds(0);
         while tiering.is_scanning() || tiering.due.0 <= now.0 + 25_000_000_000 {
-            // Scans are expensive, and idle kdamonds are no cheaper.
+            // Scans are expensive, and so become rare.
             pages.count.cpu.0 += 2_000_000_000;
             now.0 += tiering.tick(now, &mut pages).unwrap().0.max(1);
             assert!(now.0 < 600_000_000_000, "{:?}", tiering.decision());

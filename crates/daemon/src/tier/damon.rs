@@ -52,13 +52,13 @@ use nearfar_topology::{BasisPoints, Bytes, Nanoseconds, NodeId};
 use super::intervals::{FORGET_EVERY, INTERVALS, ONCE};
 use super::passes::{Pass, PassTiming};
 use super::plan::Plan;
-use super::reading::{self, foreign, meminfo, process_cpu_ns};
+use super::reading::{self, foreign, meminfo};
 use super::schemes::{
     ALL, COUNT, FORGET, NO_SIZE, SPLIT, forgetting, only, splitting, upkeep_of, way_of,
 };
 use super::scope::Group;
 use looking::{LookAt, looked_at};
-use monitor::{CpuTimes, Monitor};
+use monitor::Monitor;
 use nearfar_kernel::clock::Stopwatch;
 
 /// Between scans: each sample makes a page of each region look idle, at the pace of scans all of a small node in half
@@ -96,10 +96,10 @@ pub struct DamonMigrator<'a> {
     /// Whether the kernel does background migration, and its goals for each boundary.
     keeps: bool,
     upkeeps: Vec<BackgroundMigration>,
-    /// This program's CPU time at the last count.
+    /// This program's CPU time when it was last charged.
     own_ns: u64,
-    /// CPU times when the time between scans began; `None` during a scan.
-    rests: Option<CpuTimes>,
+    /// Whether CPU time is used between scans now.
+    rests: bool,
     has_memory: Option<String>,
     looks_unasked: u32,
     changed: bool,
@@ -137,7 +137,7 @@ impl<'a> DamonMigrator<'a> {
             keeps,
             upkeeps: vec![BackgroundMigration::default(); plan.boundaries.len()],
             own_ns: 0,
-            rests: None,
+            rests: false,
             has_memory: None,
             looks_unasked: 0,
             changed: false,
@@ -329,16 +329,15 @@ impl<'a> DamonMigrator<'a> {
         self.nodes.iter().zip(&mut self.kdamonds).map(grown).collect()
     }
 
-    /// Adds up the results of a node's schemes. Returns the counts of the scan, and the CPU time spent.
+    /// Adds up the results of a node's schemes. Returns the counts of the scan.
     fn count_node(
         &mut self,
         index: usize,
         near: bool,
         now: TierUsage,
         elsewhere: &mut BTreeMap<NodeId, u64>,
-    ) -> anyhow::Result<(Scanned, u64)> {
+    ) -> anyhow::Result<Scanned> {
         let stats = self.session.stats(index)?;
-        let cpu_ns = self.thread_ns(index)?;
         let node = &mut self.nodes[index];
         let in_scans = stats.iter().take(way_of(node.targets.len())).skip(FORGET);
         let tried_by_all = in_scans.map(|stats| stats.sz_tried.0).sum();
@@ -362,12 +361,12 @@ impl<'a> DamonMigrator<'a> {
         }
         node.learn_outcome(commanded);
         let (span, kdamond) = (node.span(), &mut self.kdamonds[index]);
-        let idle_ns = std::mem::take(&mut kdamond.idle_ns);
-        let spent = kdamond.timing.learn_cost((cpu_ns, idle_ns), tried_by_all, (span, applied > 0));
+        let spent_ns = std::mem::take(&mut kdamond.scan_ns);
+        kdamond.timing.learn_cost(spent_ns, tried_by_all, (span, applied > 0));
         let taken = now.total.0.saturating_sub(now.free.0);
         // Of the regions tried, the share in use.
         let counted = scale(tried, taken.min(span), span).max(used);
-        Ok((Scanned { at: Bytes(counted), used: Bytes(used), moved: Bytes(moved) }, spent))
+        Ok(Scanned { at: Bytes(counted), used: Bytes(used), moved: Bytes(moved) })
     }
 }
 
@@ -375,7 +374,7 @@ impl TierPages for DamonMigrator<'_> {
     type Error = anyhow::Error;
 
     fn clear_accessed(&mut self, look: Scan) -> Result<Nanoseconds, anyhow::Error> {
-        self.end_rest()?;
+        self.rest(false)?;
         self.looked = look.window;
         if in_one_command(look) {
             let count = looked_at(look, LookAt::Count);
@@ -393,7 +392,7 @@ impl TierPages for DamonMigrator<'_> {
     }
 
     fn migrate(&mut self, decision: &Decision) -> Result<Nanoseconds, anyhow::Error> {
-        self.end_rest()?;
+        self.rest(false)?;
         if !decision.by_age && decision.demote.0 > 0 {
             self.learn_movable();
         }
@@ -403,7 +402,7 @@ impl TierPages for DamonMigrator<'_> {
     fn idle(&mut self, upkeep: &BackgroundMigration) -> Result<KeptBy, anyhow::Error> {
         self.upkeeps[self.turn] = *upkeep;
         let kept_by = self.keep_up()?;
-        self.begin_rest()?;
+        self.rest(true)?;
         Ok(kept_by)
     }
 
@@ -415,16 +414,12 @@ impl TierPages for DamonMigrator<'_> {
 
     fn count(&mut self) -> Result<Count, anyhow::Error> {
         let sides = self.sides_at_turn()?;
-        let rests = self.end_rest()?;
-        let own_ns = process_cpu_ns(self.fs, "self");
-        let mut cpu_ns = own_ns.saturating_sub(self.own_ns);
-        self.own_ns = own_ns;
+        self.charge()?;
         let at_turn = self.at_turn();
         let both = at_turn.iter().copied().zip(sides.iter().copied()).fold(Default::default(), add);
         let mut elsewhere = self.elsewhere();
         for ((index, near), side) in at_turn.into_iter().zip(sides) {
-            let (new, spent) = self.count_node(index, near, side, &mut elsewhere)?;
-            cpu_ns += spent;
+            let new = self.count_node(index, near, side, &mut elsewhere)?;
             let total = &mut self.totals[self.turn];
             let look = if near { &mut total.near_scan } else { &mut total.far_scan };
             *look = Scanned {
@@ -435,12 +430,7 @@ impl TierPages for DamonMigrator<'_> {
         }
         let total = &mut self.totals[self.turn];
         (total.near, total.far) = both;
-        total.cpu.0 += cpu_ns;
-        let total = *total;
-        if rests {
-            self.begin_rest()?;
-        }
-        Ok(total)
+        Ok(*total)
     }
 }
 
@@ -448,12 +438,8 @@ impl TierBoundaries for DamonMigrator<'_> {
     fn turn_to(&mut self, boundary: usize) -> Result<(), anyhow::Error> {
         if self.turn != boundary {
             // The remaining results of the last scan belong to its boundary.
-            let rests = self.end_rest()?;
             self.count()?;
             self.turn = boundary;
-            if rests {
-                self.begin_rest()?;
-            }
         }
         Ok(())
     }

@@ -42,9 +42,8 @@ const MOVE_NS: u64 = 5_000;
 /// How long the passes of a node's kdamond take.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PassTiming {
-    /// Bytes scanned by all schemes, and CPU time of the thread, at the last count.
+    /// Bytes scanned by all schemes at the last count.
     tried: u64,
-    cpu_ns: u64,
     /// CPU time of one pass over all addresses.
     pass_ns: u64,
 }
@@ -57,23 +56,14 @@ impl PassTiming {
         }
     }
 
-    /// Takes in the thread's CPU time and the bytes scanned, both growing; returns the new CPU time. The part of it between
-    /// scans, `idle_ns`, and a pass that `moved` pages say nothing about the cost of a scan.
-    pub(super) fn learn_cost(
-        &mut self,
-        (cpu_ns, idle_ns): (u64, u64),
-        tried: u64,
-        (span, moved): (u64, bool),
-    ) -> u64 {
-        let (spent, passes) =
-            (cpu_ns.saturating_sub(self.cpu_ns), tried.saturating_sub(self.tried));
-        let scanning = spent.saturating_sub(idle_ns);
-        if passes >= span && scanning > 0 && !moved {
-            let pass = scale(scanning, span, passes);
+    /// Takes in the CPU time of scans since the last call, and the bytes scanned, growing. A pass that `moved` pages says
+    /// nothing about the cost of a scan.
+    pub(super) fn learn_cost(&mut self, spent_ns: u64, tried: u64, (span, moved): (u64, bool)) {
+        let passes = tried.saturating_sub(std::mem::replace(&mut self.tried, tried));
+        if passes >= span && spent_ns > 0 && !moved {
+            let pass = scale(spent_ns, span, passes);
             self.pass_ns = if self.pass_ns == 0 { pass } else { u64::midpoint(self.pass_ns, pass) };
         }
-        (self.cpu_ns, self.tried) = (cpu_ns, tried);
-        spent
     }
 
     /// Intervals for a sampling window, where this part of the node's addresses (bytes, of span) is cleared, not before
@@ -145,16 +135,17 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_a_pass_is_that_of_scans_without_the_time_between_them() {
+    fn the_time_of_a_pass_is_learned_from_whole_passes_that_moved_nothing() {
         let mut timing = PassTiming::default();
-        let spent = timing.learn_cost((1_000_000, 0), 1 << 30, (1 << 30, false));
-        assert_eq!((spent, timing.pass_ns), (1_000_000, 1_000_000));
-        let spent = timing.learn_cost((900_000_000, 898_000_000), 2 << 30, (1 << 30, false));
-        assert_eq!((spent, timing.pass_ns), (899_000_000, 1_000_000));
-        let spent = timing.learn_cost((1_900_000_000, 1_000_000_000), 3 << 30, (1 << 30, false));
-        assert_eq!((spent, timing.pass_ns), (1_000_000_000, 1_000_000), "all of it was idle");
-        timing.learn_cost((1_905_000_000, 0), 4 << 30, (1 << 30, true));
-        assert_eq!(timing.pass_ns, 1_000_000, "pages were moved");
+        let mut learned = |spent_ms: u64, tried_gib: u64, moved: bool| {
+            timing.learn_cost(spent_ms * 1_000_000, tried_gib << 30, (1 << 30, moved));
+            timing.pass_ns / 1_000_000
+        };
+        assert_eq!(learned(10, 1, false), 10);
+        assert_eq!(learned(40, 3, false), 15, "20 ms, half of which is believed");
+        assert_eq!(learned(0, 4, false), 15, "all of it was between scans");
+        assert_eq!(learned(50, 4, false), 15, "no pass");
+        assert_eq!(learned(50, 5, true), 15, "pages were moved");
     }
 
     #[test]

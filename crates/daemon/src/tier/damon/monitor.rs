@@ -18,55 +18,46 @@ pub(super) struct Monitor {
     pub(super) total: Bytes,
     /// Allocations meant for the node that fell back to another one, by the last count.
     pub(super) foreign: Option<Bytes>,
-    /// CPU time that the thread used between scans since the last count.
-    pub(super) idle_ns: u64,
+    /// CPU time of the thread when it was last charged, and its part for scans since the last count.
+    cpu_ns: u64,
+    pub(super) scan_ns: u64,
 }
 
 impl Monitor {
     pub(super) fn new(fs: &dyn Fs, node: NodeId) -> Self {
         let (timing, total) = (PassTiming::default(), meminfo(fs, node).total);
-        Self { timing, total, foreign: None, idle_ns: 0 }
+        Self { timing, total, foreign: None, cpu_ns: 0, scan_ns: 0 }
     }
-}
-
-/// CPU times so far in ns.
-#[derive(Clone, Debug)]
-pub(super) struct CpuTimes {
-    own: u64,
-    /// By kdamond of the nodes at turn.
-    threads: Vec<(usize, u64)>,
 }
 
 impl DamonMigrator<'_> {
-    /// CPU time of a node's kdamond.
-    pub(super) fn thread_ns(&self, index: usize) -> Result<u64, DamonError> {
-        let thread = self.session.thread(index)?;
-        Ok(thread.map_or(0, |thread| thread_cpu_ns(self.fs, &thread.to_string())))
-    }
-
-    fn cpu_times(&self) -> Result<CpuTimes, DamonError> {
-        let of = |(index, _): (usize, bool)| self.thread_ns(index).map(|ns| (index, ns));
-        let threads = self.at_turn().into_iter().map(of).collect::<Result<_, _>>()?;
-        Ok(CpuTimes { own: process_cpu_ns(self.fs, "self"), threads })
-    }
-
-    /// The time between scans begins.
-    pub(super) fn begin_rest(&mut self) -> Result<(), DamonError> {
-        self.rests = Some(self.cpu_times()?);
+    /// Charges the CPU time of kdamonds at turn and of this program since the last call to scans, or to the time between
+    /// them. A kdamond that was not at turn had no scan.
+    pub(super) fn charge(&mut self) -> Result<(), DamonError> {
+        let own_ns = process_cpu_ns(self.fs, "self");
+        let mut used = own_ns.saturating_sub(std::mem::replace(&mut self.own_ns, own_ns));
+        for (index, _) in self.at_turn() {
+            let thread = self.session.thread(index)?;
+            let now = thread.map_or(0, |thread| thread_cpu_ns(self.fs, &thread.to_string()));
+            let kdamond = &mut self.kdamonds[index];
+            let spent = now.saturating_sub(std::mem::replace(&mut kdamond.cpu_ns, now));
+            used += spent;
+            if !self.rests {
+                kdamond.scan_ns += spent;
+            }
+        }
+        let total = &mut self.totals[self.turn];
+        total.cpu.0 += used;
+        if self.rests {
+            total.idle_cpu.0 += used;
+        }
         Ok(())
     }
 
-    /// It ends, if it had begun.
-    pub(super) fn end_rest(&mut self) -> Result<bool, DamonError> {
-        let Some(before) = self.rests.take() else { return Ok(false) };
-        let now = self.cpu_times()?;
-        let idle_ns = &mut self.totals[self.turn].idle_cpu.0;
-        *idle_ns += now.own.saturating_sub(before.own);
-        for ((index, now), (_, before)) in now.threads.into_iter().zip(before.threads) {
-            let used = now.saturating_sub(before);
-            *idle_ns += used;
-            self.kdamonds[index].idle_ns += used;
-        }
-        Ok(true)
+    /// The time between scans begins, or ends.
+    pub(super) fn rest(&mut self, rests: bool) -> Result<(), DamonError> {
+        self.charge()?;
+        self.rests = rests;
+        Ok(())
     }
 }
