@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_used_is_admitted_when_it_comes_again() {
+    fn an_object_without_hits_is_admitted_on_its_second_offer() {
         let admission = made(0, 1);
         assert!(!admission.admit(&offer(1, 0)));
         assert!(admission.admit(&offer(2, 1)));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn less_budget_takes_more_use_and_none_takes_nothing() {
+    fn a_smaller_budget_requires_more_hits_and_an_empty_one_admits_nothing() {
         let admission = made(24_000, 1);
         admission.refill(1);
         assert!(admission.admit(&offer(1, 1)));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_larger_than_others_must_be_used_more_once_the_budget_shrinks() {
+    fn large_objects_need_more_hits_when_the_budget_shrinks() {
         let admission = made(24_000, 1);
         (0..50).for_each(|hash| assert!(admission.admit(&offer(hash, 1))));
         let large = Offer { hash: 99, bytes: 10_000, hits: 4 };
@@ -213,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_more_than_an_hour_is_saved_and_never_more_given_than_the_day_has(
+        fn the_write_budget_saves_at_most_an_hour_and_never_exceeds_the_daily_rate(
             steps in proptest::collection::vec((0..4000_u32, 0..2000_usize), 1..100),
             per_day in 24..1_000_000_u64,
         ) {

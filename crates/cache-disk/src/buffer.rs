@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_and_too_many_are_no_error_of_memory() {
+    fn zero_length_buffers_succeed_and_oversized_ones_fail_cleanly() {
         assert!(Aligned::new(0).is_some_and(|buffer| buffer.is_empty()));
         assert!(Aligned::new(usize::MAX - 5).is_none());
     }

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_lie_one_after_another_and_the_defaults_hold() {
+    fn parts_of_the_disk_are_contiguous_and_the_defaults_are_valid() {
         let found = Geometry::new(&small()).unwrap();
         assert_eq!((found.sets, found.regions_at), (256, (1 << 20) + (320 << 10)));
         assert_eq!(found.regions, 43);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_size_that_is_named_is_enough_and_less_is_not() {
+    fn the_reported_minimum_size_is_sufficient_and_necessary() {
         for (region_bytes, parts) in [(16 * MIB, 16), (16 * MIB, 2), (64 << 10, 16), (256 << 20, 3)]
         {
             let of = |bytes: u64| Config {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_is_named_with_its_value() {
+    fn invalid_settings_are_reported_with_their_values() {
         let wrong = [
             (Config { region_bytes: 5000, ..small() }, "region_bytes = 5000"),
             (Config { bytes: 1 << 19, ..small() }, "more than bytes"),

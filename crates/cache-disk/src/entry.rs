@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn another_key_and_another_filling_of_the_region_are_not_taken_for_it() {
+    fn entries_of_another_key_or_region_generation_are_rejected() {
         let bytes = made(b"key", b"value", 5, &Meta::default());
         assert!(matches!(look(&bytes, 100, &spot(5), b"key"), Found::Hit(..)));
         assert_eq!(look(&bytes, 100, &spot(5), b"kex"), Found::Other);
@@ -186,7 +186,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_found_and_any_changed_byte_is_noticed(
+        fn a_written_entry_is_found_and_any_changed_byte_is_detected(
             key in proptest::collection::vec(any::<u8>(), 0..300),
             value in proptest::collection::vec(any::<u8>(), 0..3000),
             kept in any::<(u32, u64, u32, u32, bool)>(),
@@ -206,7 +206,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_looked_at_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn parsing_arbitrary_entry_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let seq = u64::from(u32_at(&bytes, 4));
             prop_assert!(!matches!(look(&bytes, 4096, &spot(seq), b"k"), Found::Hit(..)));
         }

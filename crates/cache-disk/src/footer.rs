@@ -132,7 +132,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_list_is_read_as_written_and_any_changed_byte_is_noticed(
+        fn a_footer_list_round_trips_and_any_changed_byte_is_detected(
             hashes in proptest::collection::vec(any::<(u64, u32, u32)>(), 0..500),
             at in any::<prop::sample::Index>(),
             flip in 1..=255_u8,
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_that_overlap_or_end_outside_their_region_are_out_of_order() {
+    fn overlapping_or_out_of_bounds_objects_are_rejected() {
         let object = |unit, bytes| Record { hash: 7, unit, bytes, expires: 0 };
         let unit = u32::try_from(UNIT).unwrap();
         let [first, second] = [object(0, unit + 1), object(2, 9)];

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_that_contradicts_an_earlier_one_is_refused_also_across_several_locks() {
+    fn a_lock_order_inversion_across_several_locks_panics() {
         let (first, second, third) = (Mutex::new(First), RwLock::new(Second), Mutex::new(Third));
         {
             let _first = lock(&first);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn two_locks_of_a_class_are_refused_and_one_after_the_other_are_not() {
+    fn two_locks_of_a_class_may_be_held_in_turn_but_not_together() {
         struct Alone;
         let (one, other) = (Mutex::new(Alone), Mutex::new(Alone));
         drop(lock(&one));

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn one_read_holds_an_object_and_is_at_most_twice_its_size() {
+    fn the_first_read_covers_the_object_and_is_at_most_twice_its_size() {
         for bytes in FIRST + 1..=FIRST << 7 {
             let place = Place::new(7, bytes);
             assert_eq!(place.unit(), 7);

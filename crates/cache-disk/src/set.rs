@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_comes_first_and_the_oldest_goes_when_there_is_no_room() {
+    fn a_full_set_evicts_its_oldest_objects() {
         let mut old = vec![0; BLOCK];
         for n in 0..10_u8 {
             let mut waiting = Vec::new();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_or_over_goes_and_nothing_is_written_for_nothing() {
+    fn removed_and_expired_objects_leave_a_set_without_needless_writes() {
         let mut waiting = Vec::new();
         let expires = Meta { expires: 100, ..Meta::default() };
         push(&mut waiting, b"a", Some(&[b"1"]), &Meta::default());
@@ -323,14 +323,14 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_gone_through_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn iterating_over_arbitrary_set_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let all = objects(&bytes, 0..bytes.len()).map(|one| one.whole.len()).sum::<usize>();
             prop_assert!(all <= bytes.len());
         }
     }
 
     #[test]
-    fn a_filter_knows_its_keys_and_few_others() {
+    fn a_filter_contains_its_keys_and_has_few_false_positives() {
         let mut waiting = Vec::new();
         (0..26).for_each(|n| push(&mut waiting, &[0, n], Some(&[&[n; 100]]), &Meta::default()));
         let (block, _) = block(&waiting, &[0; BLOCK], 0);

@@ -142,9 +142,13 @@ impl Superblock {
     /// read back: if the device lost the write, an older superblock would count.
     ///
     /// # Errors
-    /// The device's, or that the write was lost. Either the previous or the new superblock is found then.
+    /// The device's, that the write was lost, or that a counter has come to an impossible value from a damaged device
+    /// ([`COUNTED`]), which would not be read again. Either the previous or the new superblock is found then.
     pub(super) fn store(&mut self, device: &dyn Device) -> io::Result<()> {
         self.generation += 1;
+        if self.generation >= COUNTED || self.next_seq >= COUNTED {
+            return Err(io::Error::other("the superblock is damaged: a counter is near its limit"));
+        }
         let mut block = Aligned::new(BLOCK).ok_or(io::ErrorKind::OutOfMemory)?;
         self.encode(&mut block);
         for at in [0, wide(BLOCK)] {
@@ -206,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_sets_than_any_device_holds_differ_from_what_is_configured() {
+    fn an_impossible_set_count_differs_from_the_configuration() {
         let geometry = Geometry::new(&Config::default()).unwrap();
         let found = Superblock { sets: u64::MAX, ..Superblock::new(&geometry, 1, 2) };
         let (what, found, _) = found.differs(&geometry).unwrap();
@@ -214,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_versions_are_told_from_damage() {
+    fn earlier_versions_are_distinguished_from_damage() {
         let geometry = Geometry::new(&Config::default()).unwrap();
         for (version, end) in [(2_u32, 80), (3, 88)] {
             let mut block = vec![0; BLOCK];
@@ -240,5 +244,13 @@ mod tests {
         assert_eq!(found(new), Held::Super(new));
         assert_eq!(found(Superblock { generation: u64::MAX, ..new }), Held::Damaged);
         assert_eq!(found(Superblock { next_seq: u64::MAX - 1, ..new }), Held::Damaged);
+        let folder = tempfile::tempdir().unwrap();
+        let device = super::super::testkit::Faulty::new(&folder.path().join("device"));
+        for mut last in
+            [Superblock { generation: COUNTED - 1, ..new }, Superblock { next_seq: COUNTED, ..new }]
+        {
+            assert!(last.store(&*device).unwrap_err().to_string().contains("counter"), "{last:?}");
+            assert_eq!(load(&*device).unwrap(), Held::Nothing, "nothing was written");
+        }
     }
 }

@@ -10,7 +10,7 @@ use simulator::{Tally, run};
 const SEEDS: u64 = 2000;
 
 #[test]
-fn whatever_the_device_does_no_stale_torn_or_foreign_value_is_found() {
+fn device_faults_never_yield_stale_torn_or_foreign_values() {
     if let Some(seed) = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()) {
         println!("{}", run(seed, true).unwrap_or_else(|wrong| panic!("{wrong}")));
         return;
@@ -29,7 +29,7 @@ fn whatever_the_device_does_no_stale_torn_or_foreign_value_is_found() {
 }
 
 #[test]
-fn a_seed_does_the_same_each_time() {
+fn a_seed_reproduces_the_same_run() {
     for seed in 1..50 {
         assert_eq!(run(seed, false), run(seed, false));
     }

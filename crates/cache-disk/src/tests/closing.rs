@@ -125,7 +125,7 @@ fn more_removals_than_one_region_holds_are_all_written() {
 }
 
 #[test]
-fn whichever_write_fails_close_fails_and_no_removed_object_comes_back() {
+fn any_failed_write_fails_close_and_no_removed_object_reappears() {
     let mut failed = 0;
     for written in 0.. {
         let (folder, index) = (folder(), Index::default());

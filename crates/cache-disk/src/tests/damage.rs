@@ -66,7 +66,7 @@ fn check(folder: &tempfile::TempDir) -> Option<(usize, usize)> {
 }
 
 #[test]
-fn what_is_whole_is_found_whole() {
+fn an_undamaged_file_keeps_all_objects() {
     let (folder, _) = made();
     assert_eq!(check(&folder), Some((50, 90)));
 }
@@ -84,7 +84,7 @@ fn one_damaged_object_is_one_miss() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn wherever_bytes_change_no_replaced_or_removed_value_is_found(
+    fn changed_bytes_never_return_a_replaced_or_removed_value(
         places in proptest::collection::vec((any::<prop::sample::Index>(), 1..=255_u8, 1..5000_usize), 1..12),
     ) {
         let (folder, mut bytes) = made();
@@ -97,7 +97,7 @@ proptest! {
     }
 
     #[test]
-    fn wherever_the_file_is_cut_nothing_wrong_is_found(at in any::<prop::sample::Index>()) {
+    fn a_truncated_file_never_returns_a_wrong_value(at in any::<prop::sample::Index>()) {
         let (folder, bytes) = made();
         let at = at.index(bytes.len());
         fs::write(file(&folder), &bytes[..at]).unwrap();
@@ -107,7 +107,7 @@ proptest! {
 }
 
 #[test]
-fn a_damaged_footer_takes_the_older_regions_with_it_and_no_other() {
+fn a_damaged_footer_drops_the_older_regions_and_keeps_the_newer() {
     let (folder, whole) = made();
     let magic = b"nfregion";
     let footers: Vec<usize> = (0..whole.len()).step_by(BLOCK).collect();
@@ -127,7 +127,7 @@ fn a_damaged_footer_takes_the_older_regions_with_it_and_no_other() {
 }
 
 #[test]
-fn a_set_as_it_was_before_is_not_taken_for_what_was_written_last() {
+fn a_stale_set_is_detected_after_a_lost_write() {
     let folder = folder();
     let open = || Disk::open(&file(&folder), &config(), &mut |_| {}).unwrap().0;
     let disk = open();
@@ -156,7 +156,7 @@ fn a_set_as_it_was_before_is_not_taken_for_what_was_written_last() {
 }
 
 #[test]
-fn a_damaged_superblock_does_not_undo_that_everything_was_forgotten() {
+fn a_damaged_superblock_does_not_undo_a_clear() {
     for damaged in [0, BLOCK] {
         let (folder, index) = (folder(), Index::default());
         let (disk, _) = Disk::open(&file(&folder), &config(), &mut |_| {}).unwrap();

@@ -20,7 +20,7 @@ fn of_regions(asked: Asked) -> bool {
 }
 
 #[test]
-fn a_region_that_can_not_be_read_is_a_miss_and_is_given_up_in_the_end() {
+fn an_unreadable_region_causes_misses_and_is_retired_at_the_next_tick() {
     let (folder, index) = (folder(), Index::default());
     let (faulty, disk) = open(&folder, &config());
     (0..30).for_each(|number| assert!(store(&disk, &index, number, 1, 3000)));
@@ -42,7 +42,7 @@ fn a_region_that_can_not_be_read_is_a_miss_and_is_given_up_in_the_end() {
 }
 
 #[test]
-fn a_region_that_can_not_be_written_is_told_object_by_object() {
+fn objects_of_an_unwritable_region_are_reported_gone_one_by_one() {
     let (folder, index) = (folder(), Index::default());
     let (faulty, disk) = open(&folder, &config());
     faulty.by(|asked| if asked.is_read || !of_regions(asked) { Fault::None } else { Fault::Error });
@@ -61,7 +61,7 @@ fn a_region_that_can_not_be_written_is_told_object_by_object() {
 }
 
 #[test]
-fn what_fails_once_is_tried_again() {
+fn failed_writes_are_retried() {
     let (folder, index) = (folder(), Index::default());
     let (faulty, disk) = open(&folder, &config());
     for fault in [Fault::Error, Fault::Short] {
@@ -98,7 +98,7 @@ fn removals_outlive_the_region_they_were_noted_in() {
 }
 
 #[test]
-fn removals_outlive_a_region_that_is_given_up_before_what_they_remove() {
+fn removals_survive_the_retirement_of_the_region_that_records_them() {
     let (folder, index) = (folder(), Index::default());
     let (faulty, disk) = open(&folder, &config());
     (0..5).for_each(|number| assert!(store(&disk, &index, number, 1, 3000)));
@@ -119,7 +119,7 @@ fn removals_outlive_a_region_that_is_given_up_before_what_they_remove() {
 }
 
 #[test]
-fn a_list_that_can_not_be_read_loses_the_places_of_its_region() {
+fn an_unreadable_footer_list_drops_the_index_entries_of_its_region() {
     let (folder, index) = (folder(), Index::default());
     let (faulty, disk) = open(&folder, &config());
     faulty.by(|asked| if asked.is_read && asked.len == BLOCK { Fault::Flip } else { Fault::None });
@@ -150,7 +150,7 @@ fn a_set_that_can_not_be_written_is_no_longer_used() {
 }
 
 #[test]
-fn a_set_that_can_not_be_read_is_a_miss_and_is_written_anew() {
+fn an_unreadable_set_causes_a_miss_and_is_rewritten() {
     let folder = folder();
     let (faulty, disk) = open(&folder, &config());
     store_small(&disk, 1, 1, 100).unwrap();
@@ -191,7 +191,7 @@ fn a_device_that_refuses_writes_for_a_while_costs_one_region() {
 }
 
 #[test]
-fn removals_that_a_device_is_too_slow_for_take_their_sets_with_them() {
+fn removals_that_exceed_the_write_rate_discard_their_sets() {
     let folder = folder();
     let (_, disk) = open(&folder, &config());
     for number in 0..400 {
@@ -214,7 +214,7 @@ fn removals_that_a_device_is_too_slow_for_take_their_sets_with_them() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
     #[test]
-    fn however_it_fails_nothing_older_or_of_another_key_is_given(
+    fn device_faults_never_return_stale_or_foreign_values(
         seed in any::<u64>(),
         share in 2..40_u64,
         keep in 0..4_u64,

@@ -147,7 +147,7 @@ fn labels_far_from_the_front_are_found() {
 }
 
 #[test]
-fn a_cache_grows_only_over_what_is_blank() {
+fn a_cache_file_grows_only_over_blank_data() {
     let folder = folder();
     let path = file(&folder);
     open(&path, &config()).unwrap().0.close().unwrap();
@@ -312,7 +312,7 @@ fn links_special_files_and_files_that_others_may_write_to_are_refused() {
 
 /// Names change hands all the time, as by an attacker who may write to the directory: the foreign file stays as it is.
 #[test]
-fn a_file_whose_name_leads_elsewhere_meanwhile_is_never_written() {
+fn a_file_swapped_during_open_is_never_written() {
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     let folder = folder();
     let (path, foreign) = (file(&folder), folder.path().join("foreign"));

@@ -88,7 +88,7 @@ fn found(path: &std::path::Path) -> (HashMap<u64, u64>, Opened) {
 }
 
 #[test]
-fn killed_at_any_moment_it_gives_nothing_older_than_was_flushed_and_nothing_of_others() {
+fn a_killed_process_loses_no_flushed_change_and_yields_no_foreign_value() {
     let rounds = std::env::var("NEARFAR_TEST_CACHE_ENDS")
         .ok()
         .and_then(|text| text.parse().ok())

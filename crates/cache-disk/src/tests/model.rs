@@ -158,7 +158,7 @@ fn run(steps: &[Step], config: Config, keep: u64) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
     #[test]
-    fn by_io_uring_it_gives_what_was_stored_last_or_nothing(
+    fn io_uring_access_returns_the_latest_value_or_a_miss(
         steps in proptest::collection::vec(step(), 1..300),
         keep in 0..4_u64,
         lanes in 1..3_usize,
@@ -167,7 +167,7 @@ proptest! {
     }
 
     #[test]
-    fn by_plain_calls_it_gives_what_was_stored_last_or_nothing(
+    fn plain_system_calls_return_the_latest_value_or_a_miss(
         steps in proptest::collection::vec(step(), 1..300),
         writing in 1..4_usize,
         small_least in 1..4_u16,

@@ -29,7 +29,7 @@ fn other_sizes_are_refused_by_name() {
 }
 
 #[test]
-fn another_version_and_two_damaged_superblocks_are_told_apart() {
+fn an_unknown_version_is_distinguished_from_damaged_superblocks() {
     let folder = folder();
     let path = file(&folder);
     drop(open(&path, &config()).unwrap());
@@ -55,7 +55,7 @@ fn another_version_and_two_damaged_superblocks_are_told_apart() {
 }
 
 #[test]
-fn it_is_opened_once_at_a_time() {
+fn a_tier_can_be_opened_only_once_at_a_time() {
     let folder = folder();
     let path = file(&folder);
     let disk = open(&path, &config()).unwrap();
@@ -65,7 +65,7 @@ fn it_is_opened_once_at_a_time() {
 }
 
 #[test]
-fn without_room_nothing_is_made() {
+fn insufficient_disk_space_leaves_no_file() {
     let folder = folder();
     let path = file(&folder);
     let huge = Config { bytes: 4 << 40, ..Config::default() };
@@ -76,7 +76,7 @@ fn without_room_nothing_is_made() {
 }
 
 #[test]
-fn after_a_crash_everything_or_nothing_is_taken_over_as_asked() {
+fn after_a_crash_objects_are_kept_or_discarded_as_configured() {
     for (after_crash, closes, found) in [
         (AfterCrash::Keep, false, true),
         (AfterCrash::Discard, false, false),
@@ -103,7 +103,7 @@ fn after_a_crash_everything_or_nothing_is_taken_over_as_asked() {
 }
 
 #[test]
-fn what_was_removed_or_replaced_before_a_flush_stays_so_after_a_crash() {
+fn flushed_removals_and_replacements_survive_a_crash() {
     let (folder, index) = (folder(), Index::default());
     let (disk, _) = open(&file(&folder), &config()).unwrap();
     for number in 0..30 {
@@ -126,7 +126,7 @@ fn what_was_removed_or_replaced_before_a_flush_stays_so_after_a_crash() {
 }
 
 #[test]
-fn how_the_device_is_asked_is_said() {
+fn the_device_access_method_is_reported() {
     let folder = folder();
     let plain = Config { access: Access::Plain, ..config() };
     let (disk, _) = open(&file(&folder), &plain).unwrap();

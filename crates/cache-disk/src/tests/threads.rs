@@ -83,11 +83,11 @@ fn run(config: &Config) {
 }
 
 #[test]
-fn threads_that_store_read_and_tick_see_their_keys_values_only() {
+fn threads_see_only_the_values_of_their_keys() {
     run(&Config { lanes: 2, ..config() });
 }
 
 #[test]
-fn the_same_by_plain_calls_with_one_lane() {
+fn threads_see_only_their_values_with_plain_calls_and_one_lane() {
     run(&Config { access: Access::Plain, writing: 1, ..config() });
 }

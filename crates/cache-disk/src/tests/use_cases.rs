@@ -14,7 +14,7 @@ fn open(folder: &tempfile::TempDir, config: &Config) -> Disk {
 }
 
 #[test]
-fn a_full_tier_evicts_its_oldest_regions_and_tells_the_index_each_object() {
+fn a_full_tier_evicts_its_oldest_regions_and_notifies_the_index() {
     let (folder, index) = (folder(), Index::default());
     let disk = open(&folder, &config());
     for number in 0..1000 {
@@ -32,7 +32,7 @@ fn a_full_tier_evicts_its_oldest_regions_and_tells_the_index_each_object() {
 }
 
 #[test]
-fn what_was_evicted_does_not_come_back_after_a_crash() {
+fn evicted_objects_do_not_reappear_after_a_crash() {
     let (folder, index) = (folder(), Index::default());
     let disk = open(&folder, &config());
     for number in 0..500 {
@@ -49,7 +49,7 @@ fn what_was_evicted_does_not_come_back_after_a_crash() {
 }
 
 #[test]
-fn what_the_index_keeps_is_put_in_again() {
+fn objects_that_the_index_keeps_are_reinserted() {
     let (folder, index) = (folder(), Index { keep: 7, ..Index::default() });
     let disk = open(&folder, &config());
     for number in 0..2000 {
@@ -69,7 +69,7 @@ fn what_the_index_keeps_is_put_in_again() {
 }
 
 #[test]
-fn what_was_removed_while_it_was_put_in_again_does_not_come_back() {
+fn objects_removed_during_reinsertion_do_not_reappear() {
     struct Fickle(Index);
     impl Keeper for Fickle {
         fn evicted(&self, _: u64, _: Place) -> Fate {
@@ -97,7 +97,7 @@ fn what_was_removed_while_it_was_put_in_again_does_not_come_back() {
 }
 
 #[test]
-fn the_log_writes_hardly_more_than_it_is_given() {
+fn the_log_has_low_write_amplification() {
     let folder = folder();
     let config =
         Config { bytes: 16 << 20, region_bytes: 1 << 20, small_bytes: 0, ..Config::default() };
@@ -120,7 +120,7 @@ fn the_log_writes_hardly_more_than_it_is_given() {
 }
 
 #[test]
-fn several_small_objects_go_with_one_write() {
+fn one_set_write_stores_several_small_objects() {
     let folder = folder();
     let index = Index::default();
     let disk = open(&folder, &Config { small_waiting: 64 << 10, ..config() });
@@ -139,7 +139,7 @@ fn several_small_objects_go_with_one_write() {
 }
 
 #[test]
-fn what_is_dropped_does_not_bring_back_what_it_replaced() {
+fn a_dropped_update_does_not_restore_the_replaced_value() {
     let (folder, index) = (folder(), Index::default());
     let disk = open(&folder, &Config { small_least: 5, ..config() });
     store_small(&disk, 0, 1, 100).unwrap();
@@ -157,7 +157,7 @@ fn what_is_dropped_does_not_bring_back_what_it_replaced() {
 }
 
 #[test]
-fn too_large_is_refused_with_the_limit_and_nothing_at_all_is_stored() {
+fn oversized_objects_are_rejected_with_the_limit() {
     let (folder, index) = (folder(), Index::default());
     let disk = open(&folder, &config());
     let limit = disk.largest();
@@ -198,7 +198,7 @@ fn an_empty_value_and_an_empty_key_are_objects_like_others() {
 }
 
 #[test]
-fn places_that_were_never_given_lead_nowhere() {
+fn unallocated_places_return_no_object() {
     let folder = folder();
     let disk = open(&folder, &config());
     for bits in [0, 1, 511, 512, (1 << 37) - 1, (1 << 40) - 1] {
@@ -208,7 +208,7 @@ fn places_that_were_never_given_lead_nowhere() {
 }
 
 #[test]
-fn the_budget_counts_what_is_written_and_time_gives_more() {
+fn the_write_budget_is_spent_by_writes_and_refilled_over_time() {
     let (folder, index) = (folder(), Index::default());
     let disk = open(&folder, &Config { budget_per_day: 24 << 20, least_hits: 0, ..config() });
     disk.tick(1, &index);
@@ -224,7 +224,7 @@ fn the_budget_counts_what_is_written_and_time_gives_more() {
 }
 
 #[test]
-fn what_has_expired_leaves_its_set_before_others_do() {
+fn expired_objects_leave_their_set_first() {
     let folder = folder();
     let index = Index::default();
     let disk = open(&folder, &config());
@@ -240,7 +240,7 @@ fn what_has_expired_leaves_its_set_before_others_do() {
 }
 
 #[test]
-fn many_reads_at_once_give_what_reading_one_by_one_gives() {
+fn concurrent_reads_return_the_same_as_sequential_reads() {
     for access in [Access::Auto, Access::Plain] {
         let (folder, index) = (folder(), Index::default());
         let disk = open(&folder, &Config { access, ..config() });
@@ -327,7 +327,7 @@ fn an_index_entry_takes_forty_bits_and_tables_little_more() {
 }
 
 #[test]
-fn objects_of_a_region_forgotten_during_its_eviction_are_no_corruption() {
+fn clearing_during_an_eviction_is_not_reported_as_corruption() {
     /// An index that clears the tier while the first region is evicted, and asks to keep each object.
     struct Forgetful<'a>(&'a Disk, AtomicBool);
     impl Keeper for Forgetful<'_> {
